@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+# Makes the build root: a Debian chroot in the cache with the distribution's own rustc, bindgen, compilers and QEMU.
+. "$(dirname "$0")/lib.sh"
+
+install_mmdebstrap() { apt-get update -q && apt-get install -qy --no-install-recommends mmdebstrap debian-archive-keyring util-linux; }
+
+bootstrap() {
+	local new=$BUILDROOT.new m
+	m=$(mirror)
+	rm -rf "$new"
+	TMPDIR=$CACHE mmdebstrap --variant=important --mode=root --components=main --skip=check/qemu \
+		--include="$(echo $BUILDROOT_PACKAGES | tr ' ' ',')" \
+		--aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
+		"$DEBIAN_SUITE" "$new" \
+		"deb $m $DEBIAN_SUITE main" "deb $m $DEBIAN_SUITE-updates main" "deb $m $KERNEL_SUITE main"
+	mv "$new" "$BUILDROOT"
+}
+
+main() {
+	[ -d "$BUILDROOT" ] && return
+	need_root
+	[ "$(dpkg --print-architecture)" = amd64 ] || die "the build root is made for amd64 only"
+	command -v mmdebstrap >/dev/null || step "installing mmdebstrap" install_mmdebstrap
+	step "build root: Debian $DEBIAN_SUITE, rustc, QEMU" bootstrap
+}
+locked buildroot main

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+# Makes what the guests boot, from Debian packages alone: root.ext4 (a Debian root with the modules of the kernel under
+# test), initramfs (busybox, enough to mount it) and vmlinux. Prints the folder that holds them.
+. "$(dirname "$0")/lib.sh"
+
+PACKAGES="bash coreutils util-linux mount kmod iproute2 procps findutils diffutils gawk grep sed tar jq fio e2fsprogs xfsprogs
+ dmsetup nvme-cli rdmacm-utils perftest ibverbs-providers stress-ng"
+
+# What the initramfs inserts, and what tests may modprobe; their dependencies follow by themselves.
+BOOT_MODULES="virtio_blk virtio_net ext4"
+MODULES="$BOOT_MODULES configfs ib_core ib_uverbs rdma_cm rdma_ucm rdma_rxe nvme-rdma nvmet nvmet-rdma brd loop null_blk nbd
+ xfs btrfs overlay dummy veth tun ifb sch_netem sch_ingress act_gact act_mirred cls_flower cls_matchall
+ dm-mod dm-flakey dm-delay dm-log-writes dm-integrity raid1 zram"
+
+# modules: the closure of $MODULES, decompressed, in $new/modules.
+modules() {
+	local from=$kernel/modules/$release to=$new/modules/lib/modules/$release all=$new/all name file
+	# depmod wants the whole tree, and writes beside it: a tree of links keeps the cached kernel as it is.
+	mkdir -p "$all/lib/modules/$release" "$to"
+	ln -s "$from/kernel" "$all/lib/modules/$release/kernel"
+	cp "$from"/modules.{order,builtin,builtin.modinfo} "$all/lib/modules/$release/"
+	cp "$from"/modules.{order,builtin,builtin.modinfo} "$to/"
+	in_root depmod -b "$all" "$release"
+	for name in $MODULES; do
+		in_root modprobe -d "$all" -S "$release" --show-depends --ignore-install "$name" || die "the kernel has no module $name"
+	done | awk '$1 == "insmod" {print $2}' | sort -u >"$new/closure"
+	while read -r file; do
+		file=${file#*/lib/modules/"$release"/}
+		mkdir -p "$to/$(dirname "$file")"
+		case $file in
+		*.xz) in_root xz -dc "$from/$file" >"$to/${file%.xz}" ;;
+		*.zst) in_root zstd -qdc "$from/$file" >"$to/${file%.zst}" ;;
+		*) cp "$from/$file" "$to/$file" ;;
+		esac
+	done <"$new/closure"
+	in_root depmod -b "$new/modules" "$release"
+}
+
+initramfs() {
+	local dir=$new/initramfs.d name
+	mkdir -p "$dir"/{bin,dev,proc,root,modules}
+	cp "$BUILDROOT/usr/bin/busybox" "$dir/bin/busybox"
+	for name in $BOOT_MODULES; do
+		in_root modprobe -d "$new/modules" -S "$release" --show-depends "$name"
+	done | awk '$1 == "insmod" && !seen[$2]++ {print $2}' >"$new/boot-modules"
+	while read -r name; do
+		cp "$name" "$dir/modules/"
+		printf '%s\n' "${name##*/}" >>"$dir/modules/order"
+	done <"$new/boot-modules"
+	cat >"$dir/init" <<-'INIT'
+		#!/bin/busybox sh
+		b=/bin/busybox
+		$b mount -t devtmpfs dev /dev
+		while read -r m; do $b insmod /modules/$m; done </modules/order
+		$b mount -t ext4 -o noatime /dev/vda /root && $b mkdir -p /root/farblk && $b tar -x -C /root/farblk -f /dev/vdb ||
+			$b poweroff -f
+		$b mount -o move /dev /root/dev
+		exec $b switch_root /root /farblk/vm/guest/init
+	INIT
+	chmod +x "$dir/init"
+	in_root bash -c "cd '$dir' && find . | cpio -o -H newc -R 0:0 --quiet" >"$new/initramfs"
+}
+
+image() {
+	local m
+	m=$(mirror)
+	in_root mmdebstrap --variant=essential --mode=root --components=main --skip=check/qemu \
+		--include="$(echo $PACKAGES | tr ' ' ',')" \
+		--aptopt='APT::Install-Recommends "false"' \
+		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+		--customize-hook='copy-in '"$new/modules/lib/modules"' /usr/lib' \
+		--customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/etc/resolv.conf' \
+		"$DEBIAN_SUITE" "$new/root" "deb $m $DEBIAN_SUITE main" "deb $m $DEBIAN_SUITE-updates main"
+	# The image is never written to (guests boot from a snapshot), so the journal is left out; the rest is room for tests.
+	in_root mke2fs -q -t ext4 -O ^has_journal -m 0 -L guest -d "$new/root" "$new/root.ext4" "$(($(du -sm "$new/root" | cut -f1) + 400))M"
+}
+
+# The uncompressed kernel saves the decompressor's second on each boot, and its random load address.
+vmlinux() { in_root bash "$kernel/linux/scripts/extract-vmlinux" "$kernel/boot/vmlinuz" >"$new/vmlinux"; }
+
+main() {
+	local new=$dir.new
+	[ -e "$dir/release" ] && return
+	need_root
+	rm -rf "$new"
+	mkdir -p "$new"
+	export TMPDIR=$CACHE
+	step "guest: kernel $release and its modules" modules
+	step "guest: initramfs" initramfs
+	step "guest: kernel image" vmlinux
+	step "guest: Debian $DEBIAN_SUITE root, fio, rdma, xfs" image
+	rm -rf "$new"/{root,all,modules,initramfs.d,closure,boot-modules}
+	printf '%s\n' "$release" >"$new/release"
+	rm -rf "$dir"
+	mv "$new" "$dir"
+}
+
+kernel=$("$(dirname "$0")/kernel.sh" "$@")
+release=$(cat "$kernel/release")
+dir=$(entry guest "$kernel $DEBIAN_SUITE $(sha256sum <"$0")")
+locked guest main
+printf '%s\n' "$dir"

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Network namespaces, socket addresses and the name of this host.
+//!
+//! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)\
+//! C header: [`include/uapi/linux/socket.h`](srctree/include/uapi/linux/socket.h)
+
+#![allow(unsafe_code)]
+
+use core::{
+    net::{
+        IpAddr,
+        SocketAddr, //
+    },
+    ptr::NonNull,
+};
+
+use kernel::{
+    prelude::*,
+    str::CString, //
+};
+
+use crate::bindings;
+
+/// A counted reference to a network namespace; the namespace stays as long as it.
+///
+/// # Invariants
+///
+/// The pointer is valid and this value owns one reference count of what it points at.
+pub(crate) struct Net(NonNull<bindings::net>);
+
+// SAFETY: The reference count of a `struct net` may be changed by any task, in any context.
+unsafe impl Send for Net {}
+// SAFETY: `&Net` gives nothing but the pointer and more references.
+unsafe impl Sync for Net {}
+
+impl Net {
+    /// The network namespace of the running task; the initial one if the task is exiting.
+    pub(crate) fn current() -> Self {
+        // SAFETY: No requirements; `current` is valid in every context.
+        let net = unsafe { bindings::get_current_net() };
+        // INVARIANT: The helper returned a reference that is ours. SAFETY: It is not null: a task
+        // with an `nsproxy` has a network namespace, and else it is `init_net`.
+        Self(unsafe { NonNull::new_unchecked(net) })
+    }
+
+    /// The C object. Valid while `self` is.
+    pub(crate) fn as_ptr(&self) -> *mut bindings::net {
+        self.0.as_ptr()
+    }
+}
+
+impl Clone for Net {
+    fn clone(&self) -> Self {
+        // SAFETY: By the type invariants the pointer is valid.
+        unsafe { bindings::get_net(self.as_ptr()) };
+        // INVARIANT: The reference was just taken.
+        Self(self.0)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants this value owns a reference, which it gives up here.
+        unsafe { bindings::put_net(self.as_ptr()) }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<bindings::sockaddr_in>() <= size_of::<bindings::__kernel_sockaddr_storage>());
+    assert!(
+        size_of::<bindings::sockaddr_in6>() <= size_of::<bindings::__kernel_sockaddr_storage>()
+    );
+};
+
+/// A socket address in the form C takes: a `struct sockaddr_storage`.
+///
+/// # Invariants
+///
+/// Every byte is initialised.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct SockaddrStorage(bindings::__kernel_sockaddr_storage);
+
+impl SockaddrStorage {
+    /// The address as C takes it. Valid while `self` is borrowed.
+    pub(crate) fn as_ptr(&self) -> *const bindings::sockaddr {
+        core::ptr::from_ref(&self.0).cast()
+    }
+}
+
+impl From<SocketAddr> for SockaddrStorage {
+    fn from(addr: SocketAddr) -> Self {
+        // INVARIANT: All bytes are zeroes, and only whole fields are written over them.
+        let mut storage: bindings::__kernel_sockaddr_storage = pin_init::zeroed();
+        let ptr = core::ptr::from_mut(&mut storage);
+        let port = addr.port().to_be();
+        match addr.ip() {
+            IpAddr::V4(ip) => {
+                // SAFETY: It fits, as asserted above; `ptr` is aligned for any kind of address.
+                let sin = unsafe { &mut *ptr.cast::<bindings::sockaddr_in>() };
+                sin.sin_family = bindings::AF_INET as bindings::__kernel_sa_family_t;
+                sin.sin_port = port;
+                sin.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                // SAFETY: As above, for `sockaddr_in6`.
+                let sin6 = unsafe { &mut *ptr.cast::<bindings::sockaddr_in6>() };
+                sin6.sin6_family = bindings::AF_INET6 as bindings::__kernel_sa_family_t;
+                sin6.sin6_port = port;
+                sin6.sin6_addr.in6_u.u6_addr8 = ip.octets();
+                if let SocketAddr::V6(v6) = addr {
+                    sin6.sin6_flowinfo = v6.flowinfo().to_be();
+                    sin6.sin6_scope_id = v6.scope_id();
+                }
+            }
+        }
+        Self(storage)
+    }
+}
+
+/// The name of this host in the UTS namespace of the running task. May sleep (allocates).
+pub(crate) fn nodename() -> Result<CString> {
+    // `__NEW_UTS_LEN` and the NUL.
+    let mut buffer = [0u8; 65];
+    // SAFETY: `buffer` is valid for writes of its length, which is not zero.
+    unsafe { bindings::current_nodename(buffer.as_mut_ptr().cast(), buffer.len()) };
+    let name = CStr::from_bytes_until_nul(&buffer).map_err(|_| EINVAL)?;
+    Ok(CString::try_from(name)?)
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/completion.h>
+#include <linux/mutex.h>
+#include <linux/spinlock.h>
+#include <linux/wait_bit.h>
+#include <linux/workqueue.h>
+
+__rust_helper unsigned long rust_helper_spin_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(lock, flags);
+	return flags;
+}
+
+__rust_helper bool rust_helper_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+{
+	return spin_trylock_irqsave(lock, *flags);
+}
+
+__rust_helper void rust_helper_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
+}
+
+__rust_helper void rust_helper_reinit_completion(struct completion *x)
+{
+	reinit_completion(x);
+}
+
+__rust_helper void rust_helper_mutex_init(struct mutex *lock)
+{
+	mutex_init(lock);
+}
+
+__rust_helper struct workqueue_struct *rust_helper_alloc_workqueue(const char *name, unsigned int flags,
+								   int max_active)
+{
+	return alloc_workqueue("%s", flags, max_active, name);
+}
+
+__rust_helper struct workqueue_struct *rust_helper_alloc_ordered_workqueue(const char *name, unsigned int flags)
+{
+	return alloc_ordered_workqueue("%s", flags, name);
+}
+
+__rust_helper void rust_helper_flush_workqueue(struct workqueue_struct *wq)
+{
+	flush_workqueue(wq);
+}
+
+/* wait_var_event(var, !*var), to be woken by wake_up_var(var). */
+__rust_helper void rust_helper_wait_var_zero(atomic_t *var)
+{
+	wait_var_event(var, !atomic_read_acquire(var));
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! configfs: kernel objects that user space makes with `mkdir(2)` and sets up through files.
+//!
+//! A directory is a [`Group`], which holds the driver's data as an [`Arc`]. What it looks like is
+//! the [`GroupOperations`] of that data: its files are [`Attribute`]s, `mkdir(2)` in it calls
+//! [`GroupOperations::make_child`]. The driver builds directories as [`NewGroup`]s and hands the
+//! topmost one to [`Subsystem::register`]. Everything sleeps unless it says otherwise.
+//!
+//! # Locking
+//!
+//! - [`GroupOperations::make_child`] and [`GroupOperations::dropped`] run under the subsystem's
+//!   mutex, one at a time.
+//! - A show or store holds, for reading, a lock of the directory that `mkdir(2)` made (which that
+//!   directory shares with its default groups). `rmdir(2)` takes it for writing before anything is
+//!   torn down, so it waits for a store that runs, and a later one gives [`ENOENT`] before it gets
+//!   here, even on a file that was opened before.
+//! - Shows and stores run in parallel with each other, also those of the same attribute.
+//!
+//! C header: [`include/linux/configfs.h`](srctree/include/linux/configfs.h)
+
+#![allow(unsafe_code)]
+
+mod attribute;
+mod registration;
+
+use core::{
+    marker::PhantomData,
+    ops::Deref,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::{
+        to_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
+    ffi::c_char,
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+use crate::bindings;
+
+pub(crate) use attribute::{
+    Attribute,
+    PageWriter, //
+};
+use registration::{
+    Registration,
+    User, //
+};
+
+/// The most attributes of one type of directory.
+const MAX_ATTRIBUTES: usize = 32;
+
+/// What the directories that hold a `Self` look like.
+#[vtable]
+pub(crate) trait GroupOperations: Send + Sync + Sized + 'static {
+    /// What the directories hold that `mkdir(2)` makes here; [`NoChild`] if it makes none.
+    type Child: GroupOperations;
+
+    /// The files; at most 32.
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+
+    /// `mkdir(2)`: builds the directory `name` in `group`, and the default groups below it.
+    ///
+    /// Without this function `mkdir(2)` gives [`EPERM`]. The name is new in this directory; it is
+    /// 1 to 255 bytes long. Called under the subsystem's mutex.
+    fn make_child(_group: &Group<Self>, _name: &str) -> Result<NewGroup<Self::Child>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// A directory that [`GroupOperations::make_child`] made is gone.
+    ///
+    /// Called once for each, after `rmdir(2)` or when `mkdir(2)` failed later; its shows and stores
+    /// have ended. It is not called for default groups. Called under the subsystem's mutex.
+    fn dropped(&self) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+}
+
+/// The [`GroupOperations::Child`] of directories in which `mkdir(2)` is not allowed.
+pub(crate) enum NoChild {}
+
+#[vtable]
+impl GroupOperations for NoChild {
+    type Child = NoChild;
+}
+
+/// A directory, as a callback sees it: attached, and staying so until the callback returns.
+///
+/// # Invariants
+///
+/// - It is in an allocation of its own, of a [`KBox`], and `head.subsystem.su_group` is initialised
+///   with the item type of `T`; the reference count in there owns the allocation.
+/// - A `&Group<T>` outside of this module is lent to a callback of configfs for an attached group.
+#[repr(C)]
+pub(crate) struct Group<T: GroupOperations> {
+    head: Head,
+    data: Arc<T>,
+}
+
+/// The part of a [`Group`] that does not depend on the type of its data.
+#[repr(C)]
+struct Head {
+    /// Only the root of a subsystem uses more than `su_group`.
+    subsystem: Opaque<bindings::configfs_subsystem>,
+    /// Written only before the group is attached.
+    role: Role,
+}
+
+enum Role {
+    /// Comes and goes with the group above it, or is not attached.
+    Default,
+    /// Made by `mkdir(2)`.
+    Made { _user: User },
+    /// The top of a subsystem.
+    Root(Arc<Registration>),
+}
+
+impl<T: GroupOperations> Group<T> {
+    /// # Safety
+    ///
+    /// `item` must be the one in a `Group<T>`, which must stay valid during `'a`.
+    unsafe fn from_item<'a>(item: *mut bindings::config_item) -> &'a Self {
+        // SAFETY: The item is at the start of the `config_group`, that of the `configfs_subsystem`,
+        // that of the `Head`, that of the `Group`, all of which are `repr(C)`. The rest is promised
+        // by the caller.
+        unsafe { &*item.cast() }
+    }
+
+    fn as_group(&self) -> *mut bindings::config_group {
+        self.head.subsystem.get().cast()
+    }
+
+    /// Makes `rmdir(2)` of this directory give [`EBUSY`] as long as the result exists.
+    ///
+    /// Gives [`ENOENT`] if `rmdir(2)` has begun, and [`EINVAL`] if `mkdir(2)` did not make this
+    /// directory. Does not sleep.
+    pub(crate) fn pin(&self) -> Result<Pinned> {
+        // configfs looks at the pins of the directory that is removed, not of default groups below.
+        if !matches!(self.head.role, Role::Made { .. }) {
+            return Err(EINVAL);
+        }
+        let group = self.as_group();
+        // SAFETY: By the type invariants `self` is lent to a callback of configfs for this attached
+        // group, so its links, also those up to the root, are valid and do not change; and the call
+        // is made from that callback, for the callback's own subsystem.
+        to_result(unsafe {
+            bindings::configfs_depend_item_unlocked((*group).cg_subsys, &raw mut (*group).cg_item)
+        })?;
+        // INVARIANT: The dependent was just counted, for a group made by `mkdir(2)`.
+        Ok(Pinned(NonNull::from(&self.head.subsystem).cast()))
+    }
+
+    /// The registration of the subsystem that this group is attached to.
+    ///
+    /// # Safety
+    ///
+    /// The subsystem's mutex must be held, or `self` be lent to a show or store.
+    unsafe fn registration(&self) -> Result<&Arc<Registration>> {
+        // SAFETY: `cg_subsys` is only written when a group is attached or detached, which the
+        // safety requirements exclude.
+        let subsystem = unsafe { (*self.as_group()).cg_subsys };
+        // SAFETY: If not null, it points at the `Head` that `Subsystem::register` was given, which
+        // stays as long as groups are attached to it.
+        match unsafe { subsystem.cast::<Head>().as_ref() } {
+            Some(Head {
+                role: Role::Root(registration),
+                ..
+            }) => Ok(registration),
+            _ => Err(ENODEV),
+        }
+    }
+}
+
+impl<T: GroupOperations> Deref for Group<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+/// Keeps a directory from being removed.
+///
+/// It may be dropped in any process context, also in a show or store, and does not sleep; not in an
+/// interrupt or softirq.
+///
+/// # Invariants
+///
+/// The pointer is the item of a group made by `mkdir(2)`, and one of that group's dependents is this
+/// value. So the group is attached: `rmdir(2)` is refused, and unregistering the subsystem waits for
+/// the group.
+pub(crate) struct Pinned(NonNull<bindings::config_item>);
+
+// SAFETY: A dependent may be taken back by any task.
+unsafe impl Send for Pinned {}
+// SAFETY: `&Pinned` gives access to nothing.
+unsafe impl Sync for Pinned {}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the group is attached, and this value is one of its
+        // dependents.
+        unsafe { bindings::configfs_undepend_item(self.0.as_ptr()) }
+    }
+}
+
+/// A directory that is not attached yet.
+///
+/// # Invariants
+///
+/// The pointer is a valid group, not attached, and this value owns its only reference.
+pub(crate) struct NewGroup<T: GroupOperations>(NonNull<Group<T>>);
+
+impl<T: GroupOperations> NewGroup<T> {
+    /// A directory that holds `data`, without default groups.
+    pub(crate) fn new(data: Arc<T>) -> Result<Self> {
+        let group = KBox::into_raw(KBox::new(
+            Group {
+                head: Head {
+                    subsystem: Opaque::zeroed(),
+                    role: Role::Default,
+                },
+                data,
+            },
+            GFP_KERNEL,
+        )?);
+        let raw = group.cast::<bindings::config_group>();
+        // SAFETY: The group is at the start of the allocation, zeroed, and nobody else knows it.
+        unsafe {
+            bindings::config_group_init(raw);
+            (*raw).cg_item.ci_type = VTable::<T>::ITEM_TYPE;
+        }
+        // INVARIANT: The group was just initialised with the item type of `T`, in an allocation of
+        // its own; its first reference is ours. SAFETY: A `KBox` is not null.
+        Ok(Self(unsafe { NonNull::new_unchecked(group) }))
+    }
+
+    /// Adds a directory that comes and goes with this one. Its name must be new in this directory.
+    pub(crate) fn with_default<U>(self, name: &CStr, group: NewGroup<U>) -> Result<Self>
+    where
+        U: GroupOperations,
+    {
+        group.set_name(name)?;
+        // SAFETY: Both groups are valid and known to nobody else. The list takes over the reference
+        // to `group`, which `VTable::release` of this group drops.
+        unsafe {
+            bindings::configfs_add_default_group(group.into_raw().cast(), self.0.as_ptr().cast())
+        };
+        Ok(self)
+    }
+
+    fn data(&self) -> &T {
+        // SAFETY: By the type invariants the group is valid.
+        unsafe { &(*self.0.as_ptr()).data }
+    }
+
+    fn set_name(&self, name: &CStr) -> Result {
+        // SAFETY: By the type invariants the group is valid and nobody else knows it; the format
+        // takes one C string.
+        to_result(unsafe {
+            bindings::config_item_set_name(
+                self.0.as_ptr().cast(),
+                c"%s".as_char_ptr(),
+                name.as_char_ptr(),
+            )
+        })
+    }
+
+    fn set_role(&mut self, role: Role) {
+        // SAFETY: By the type invariants the group is valid and nobody else knows it.
+        unsafe { (*self.0.as_ptr()).head.role = role };
+    }
+
+    fn into_raw(self) -> *mut Group<T> {
+        let this = core::mem::ManuallyDrop::new(self);
+        this.0.as_ptr()
+    }
+}
+
+impl<T: GroupOperations> Drop for NewGroup<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants this value owns a reference.
+        unsafe { bindings::config_item_put(self.0.as_ptr().cast()) }
+    }
+}
+
+/// The callbacks of the groups that hold a `T`.
+struct VTable<T>(PhantomData<T>);
+
+impl<T: GroupOperations> VTable<T> {
+    const ITEM_TYPE: &'static bindings::config_item_type = &bindings::config_item_type {
+        ct_owner: &raw mut bindings::__this_module,
+        ct_item_ops: &raw const *Self::ITEM_OPERATIONS,
+        ct_group_ops: if T::HAS_MAKE_CHILD {
+            &raw const *Self::GROUP_OPERATIONS
+        } else {
+            core::ptr::null()
+        },
+        ct_attrs: (&raw const *Self::ATTRIBUTES).cast_mut().cast(),
+        ct_bin_attrs: core::ptr::null_mut(),
+    };
+
+    const ITEM_OPERATIONS: &'static bindings::configfs_item_operations =
+        &bindings::configfs_item_operations {
+            release: Some(Self::release),
+            ..pin_init::zeroed()
+        };
+
+    const GROUP_OPERATIONS: &'static bindings::configfs_group_operations =
+        &bindings::configfs_group_operations {
+            make_group: Some(Self::make_group),
+            drop_item: Some(Self::drop_item),
+            ..pin_init::zeroed()
+        };
+
+    /// Ends with a null pointer. C never writes to an attribute.
+    const ATTRIBUTES: &'static [*mut bindings::configfs_attribute; MAX_ATTRIBUTES + 1] = &{
+        assert!(T::ATTRIBUTES.len() <= MAX_ATTRIBUTES);
+        let mut pointers = [core::ptr::null_mut(); MAX_ATTRIBUTES + 1];
+        let mut i = 0;
+        while i < T::ATTRIBUTES.len() {
+            pointers[i] = T::ATTRIBUTES[i].as_raw();
+            i += 1;
+        }
+        pointers
+    };
+
+    /// # Safety
+    ///
+    /// `group` is that of an attached `Group<T>`; `name` is a C string; the subsystem's mutex is
+    /// held.
+    unsafe extern "C" fn make_group(
+        group: *mut bindings::config_group,
+        name: *const c_char,
+    ) -> *mut bindings::config_group {
+        // SAFETY: By the safety requirements.
+        let parent = unsafe { Group::<T>::from_item(group.cast()) };
+        // SAFETY: By the safety requirements.
+        let name = unsafe { CStr::from_char_ptr(name) };
+        let make = || {
+            // SAFETY: By the safety requirements the mutex is held.
+            let user = unsafe { parent.registration() }?.join()?;
+            let mut child = T::make_child(parent, name.to_str()?)?;
+            if let Err(error) = child.set_name(name) {
+                Self::child_dropped(child.data());
+                return Err(error);
+            }
+            child.set_role(Role::Made { _user: user });
+            Ok(child)
+        };
+        match make() {
+            // configfs takes over the reference; `drop_item` gives it up.
+            Ok(child) => child.into_raw().cast(),
+            Err(error) => error.to_ptr(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `item` is one that [`Self::make_group`] of this `T` returned, and the reference that it had
+    /// then is given up.
+    unsafe extern "C" fn drop_item(
+        _group: *mut bindings::config_group,
+        item: *mut bindings::config_item,
+    ) {
+        // SAFETY: By the safety requirements.
+        Self::child_dropped(unsafe { Group::<T::Child>::from_item(item) });
+        // SAFETY: By the safety requirements the reference is ours.
+        unsafe { bindings::config_item_put(item) };
+    }
+
+    fn child_dropped(child: &T::Child) {
+        if T::Child::HAS_DROPPED {
+            child.dropped();
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `item` is that of a `Group<T>` which is not attached, and there are no references to it.
+    unsafe extern "C" fn release(item: *mut bindings::config_item) {
+        // SAFETY: By the safety requirements. Each default group in the list has a reference that
+        // `NewGroup::with_default` left to it.
+        unsafe { bindings::configfs_remove_default_groups(item.cast()) };
+        // SAFETY: By the type invariants of `Group` its reference count, which is zero, owned the
+        // allocation.
+        let Group::<T> { head, data } = KBox::into_inner(unsafe { KBox::from_raw(item.cast()) });
+        drop(data);
+        // Last: the subsystem may go with it.
+        drop(head);
+    }
+}
+
+/// A directory in the topmost one of configfs.
+///
+/// Callbacks may run before [`Subsystem::register`] returns, and directories that `mkdir(2)` made
+/// hold the module: so register last in the module's `init`, and put it first in the module struct.
+///
+/// Dropping it makes `mkdir(2)` give [`ESHUTDOWN`], waits until all directories that it made are
+/// removed (there are none when a module is unloaded), and removes the rest.
+///
+/// # Invariants
+///
+/// The pointer is the [`Head`] of a group that is registered and whose first reference this value
+/// owns.
+pub(crate) struct Subsystem {
+    root: NonNull<Head>,
+    registration: Arc<Registration>,
+}
+
+// SAFETY: A subsystem may be unregistered by any task; its data is `Send`.
+unsafe impl Send for Subsystem {}
+// SAFETY: `&Subsystem` gives access to nothing.
+unsafe impl Sync for Subsystem {}
+
+impl Subsystem {
+    /// Puts `root` into the topmost directory; [`EEXIST`] if the name is taken.
+    pub(crate) fn register<T: GroupOperations>(name: &CStr, mut root: NewGroup<T>) -> Result<Self> {
+        let registration = Arc::pin_init(Registration::new(), GFP_KERNEL)?;
+        root.set_name(name)?;
+        root.set_role(Role::Root(registration.clone()));
+        let subsystem = root.0.as_ptr().cast::<bindings::configfs_subsystem>();
+        // SAFETY: The group is valid, nobody else knows it, and it starts with a
+        // `configfs_subsystem`, whose group and name are initialised. If registering fails it is as
+        // before.
+        unsafe {
+            bindings::mutex_init(&raw mut (*subsystem).su_mutex);
+            to_result(bindings::configfs_register_subsystem(subsystem))?;
+        }
+        // INVARIANT: The group is registered, and its first reference is taken over. SAFETY: It
+        // comes from a `NonNull`.
+        let root = unsafe { NonNull::new_unchecked(root.into_raw().cast()) };
+        Ok(Self { root, registration })
+    }
+}
+
+impl Drop for Subsystem {
+    fn drop(&mut self) {
+        self.registration.close();
+        // SAFETY: By the type invariants it is registered. No group made by `mkdir(2)` is left, and
+        // none can be made. What runs in its directories still holds their inodes' locks, or the
+        // lock of a show or store, which this takes.
+        unsafe { bindings::configfs_unregister_subsystem(self.root.as_ptr().cast()) };
+        // SAFETY: By the type invariants the first reference is ours.
+        unsafe { bindings::config_item_put(self.root.as_ptr().cast()) };
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! debugfs: files that show the insides of the module.
+//!
+//! The kernel crate's `debugfs` has file operations without an owner: a file that is held open
+//! while the module is unloaded makes the kernel fault when it is closed. Here an open file holds
+//! the module.
+//!
+//! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
+
+#![allow(unsafe_code)]
+
+use core::{
+    ffi::c_int,
+    marker::PhantomData,
+    ptr::null, //
+};
+
+use kernel::{
+    ffi::c_void,
+    fmt,
+    prelude::*,
+    seq_file::SeqFile,
+    seq_print,
+    sync::Arc, //
+};
+
+use crate::bindings;
+
+/// What a [`File`] shows.
+pub(crate) trait Show: Send + Sync + 'static {
+    /// Writes the content of the file. May sleep; may run in parallel with itself.
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// A file or directory, which exists as long as this value; without debugfs, nothing.
+///
+/// # Invariants
+///
+/// The pointer is a dentry that debugfs returned and that was not removed, or an error pointer.
+struct Entry(*mut bindings::dentry);
+
+// SAFETY: debugfs takes care of its own locking; any task may remove an entry.
+unsafe impl Send for Entry {}
+// SAFETY: As above.
+unsafe impl Sync for Entry {}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants; error pointers are ignored.
+        unsafe { bindings::debugfs_remove(self.0) }
+    }
+}
+
+/// A directory. It is removed when this and everything made in it are dropped, which sleeps.
+#[derive(Clone)]
+pub(crate) struct Dir {
+    entry: Arc<Entry>,
+    _parent: Option<Arc<Entry>>,
+}
+
+impl Dir {
+    fn create(name: &CStr, parent: Option<&Dir>) -> Result<Self> {
+        let raw = parent.map_or(core::ptr::null_mut(), |parent| parent.entry.0);
+        // SAFETY: `name` is a C string, which is copied; `raw` is null, or by the type invariants of
+        // `Entry` valid for debugfs, and `parent` keeps it.
+        let raw = unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), raw) };
+        // INVARIANT: The pointer comes from debugfs.
+        let entry = Entry(raw);
+        Ok(Self {
+            entry: Arc::new(entry, GFP_KERNEL)?,
+            _parent: parent.map(|parent| parent.entry.clone()),
+        })
+    }
+
+    /// A directory in the topmost one. Sleeps.
+    pub(crate) fn new(name: &CStr) -> Result<Self> {
+        Self::create(name, None)
+    }
+
+    /// A directory in this one. Sleeps.
+    pub(crate) fn subdir(&self, name: &CStr) -> Result<Self> {
+        Self::create(name, Some(self))
+    }
+
+    /// A file in this directory that root can read. Sleeps.
+    pub(crate) fn file<T: Show>(&self, name: &CStr, data: Arc<T>) -> File<T> {
+        // SAFETY: `name` is a C string, which is copied; the directory is valid for debugfs by the
+        // type invariants of `Entry`; `data` stays until the file is removed, see `File`.
+        let raw = unsafe {
+            bindings::debugfs_create_file_full(
+                name.as_char_ptr(),
+                0o400,
+                self.entry.0,
+                core::ptr::from_ref::<T>(&data).cast_mut().cast(),
+                null(),
+                VTable::<T>::FILE_OPERATIONS,
+            )
+        };
+        // INVARIANT: The pointer comes from debugfs.
+        File {
+            _entry: Entry(raw),
+            _data: data,
+            _parent: self.clone(),
+        }
+    }
+}
+
+/// A file that shows a `T`. Dropping it removes it and waits for readers; it sleeps.
+pub(crate) struct File<T: Show> {
+    // In this order: removing waits until nobody is in `VTable::show`, and later reads are refused.
+    _entry: Entry,
+    _data: Arc<T>,
+    _parent: Dir,
+}
+
+struct VTable<T>(PhantomData<T>);
+
+impl<T: Show> VTable<T> {
+    const FILE_OPERATIONS: &'static bindings::file_operations = &bindings::file_operations {
+        owner: &raw mut bindings::__this_module,
+        open: Some(Self::open),
+        read: Some(bindings::seq_read),
+        llseek: Some(bindings::seq_lseek),
+        release: Some(bindings::single_release),
+        ..pin_init::zeroed()
+    };
+
+    /// # Safety
+    ///
+    /// `inode` is that of a `File<T>` which is not removed, `file` a file being opened.
+    unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+        // SAFETY: By the safety requirements.
+        let data = unsafe { (*inode).i_private };
+        // SAFETY: By the safety requirements; `show` gets `data`.
+        unsafe { bindings::single_open(file, Some(Self::show), data) }
+    }
+
+    /// # Safety
+    ///
+    /// `seq` is a valid `seq_file` which [`Self::open`] opened, and its `File<T>` is not removed.
+    unsafe extern "C" fn show(seq: *mut bindings::seq_file, _: *mut c_void) -> c_int {
+        // SAFETY: By the safety requirements; `open` was given the data of the file.
+        let data = unsafe { &*(*seq).private.cast::<T>() };
+        // SAFETY: By the safety requirements.
+        let seq = unsafe { SeqFile::from_raw(seq) };
+        seq_print!(seq, "{}", Shown(data));
+        0
+    }
+}
+
+struct Shown<'a, T>(&'a T);
+
+impl<T: Show> fmt::Display for Shown<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.show(f)
+    }
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory as lists of segments: what `block` and `rdma` share.
+//!
+//! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
+
+#![allow(unsafe_code)]
+
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A physically contiguous piece of memory.
+///
+/// It is only a description. That the memory exists is promised by the [`Segmented`] it came from.
+#[derive(Clone, Copy)]
+pub(crate) struct Segment {
+    page: NonNull<bindings::page>,
+    offset: u32,
+    len: u32,
+}
+
+impl Segment {
+    /// Describes `len` bytes that start `offset` bytes after the start of `page`.
+    ///
+    /// `offset` may exceed a page, as it does in a multi-page `bio_vec`.
+    #[inline]
+    pub(crate) fn new(page: NonNull<bindings::page>, offset: u32, len: u32) -> Self {
+        Self { page, offset, len }
+    }
+
+    /// The page that `offset` counts from.
+    #[inline]
+    pub(crate) fn page(&self) -> NonNull<bindings::page> {
+        self.page
+    }
+
+    /// The start, in bytes from the start of the page.
+    #[inline]
+    pub(crate) fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// The length in bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+}
+
+/// Something that consists of memory that a device may access.
+///
+/// # Safety
+///
+/// From any call of a method until `self` is dropped or mutably borrowed, all of this must hold:
+///
+/// - [`segments`](Self::segments) yields the same segments at every call, and each describes
+///   physically contiguous pages of the kernel's direct map that are allocated and stay in place,
+/// - [`writable`](Self::writable) answers the same at every call,
+/// - devices may read the memory, and if it is `writable()`, may also write it: nothing relies on
+///   it being constant, and no Rust reference to it exists.
+pub(crate) unsafe trait Segmented {
+    /// Whether a device may write the memory.
+    fn writable(&self) -> bool;
+
+    /// The memory, in order.
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_;
+}
+
+/// The [`Segmented`] of owners that have no such memory: it has no values.
+pub(crate) enum NoMemory {}
+
+// SAFETY: There is no value of this type.
+unsafe impl Segmented for NoMemory {
+    fn writable(&self) -> bool {
+        match *self {}
+    }
+
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        core::iter::empty()
+    }
+}
+
+/// Whether NUMA node `node` exists and is on line; -1, which means any node, always is.
+pub(crate) fn node_online(node: i32) -> bool {
+    // SAFETY: The function has no requirements.
+    unsafe { bindings::farblk_node_online(node) }
+}
+
+/// The order of the largest chunk that is tried: 2 MiB with pages of 4 KiB.
+const LARGEST_ORDER: usize = 9;
+
+/// Zeroed memory in power-of-two chunks on a NUMA node.
+///
+/// It is never read nor written by the CPU through this type: it is there for devices.
+///
+/// # Context
+///
+/// The last reference must go where sleeping is allowed.
+///
+/// # Invariants
+///
+/// - `chunks` holds pages from `farblk_alloc_pages()` that this object owns: first `count[9]` of
+///   order 9, then `count[8]` of order 8, and so on.
+/// - `len` is a multiple of `PAGE_SIZE`, greater than 0, and at most the sum of the chunks' sizes.
+pub(crate) struct PageChunks {
+    chunks: KVVec<NonNull<bindings::page>>,
+    count: [usize; LARGEST_ORDER + 1],
+    len: usize,
+}
+
+// SAFETY: Pages belong to no thread.
+unsafe impl Send for PageChunks {}
+
+// SAFETY: The methods that take a shared reference only read the fields.
+unsafe impl Sync for PageChunks {}
+
+impl PageChunks {
+    /// The size in bytes of the largest chunk.
+    pub(crate) const CHUNK: usize = PAGE_SIZE << LARGEST_ORDER;
+
+    /// Allocates `len` bytes of zeroed memory on NUMA node `node`, or anywhere when it is -1.
+    ///
+    /// Chunks of 2 MiB are tried first; where the memory is too fragmented for them, chunks of half
+    /// the size, and so on down to a page. Gives `EINVAL` if `len` is no positive multiple of the
+    /// page size and `ENOMEM` if there is not enough memory or no such node.
+    ///
+    /// # Context
+    ///
+    /// May sleep, for long if `len` is large.
+    pub(crate) fn alloc(len: usize, node: i32) -> Result<Arc<Self>> {
+        if len == 0 || len % PAGE_SIZE != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: The function has no requirements.
+        let available = unsafe { bindings::si_mem_available() };
+        // Later than this, the whole system would run out of memory before the allocation fails.
+        if usize::try_from(available).is_ok_and(|pages| len / PAGE_SIZE > pages) {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: Nothing is owned yet. `len` is only true once the loop has ended: until then
+        // no method but `drop()` runs, which does not use it.
+        let mut this = Self {
+            chunks: KVVec::new(),
+            count: [0; LARGEST_ORDER + 1],
+            len,
+        };
+        let mut order = LARGEST_ORDER;
+        let mut missing = len;
+        while missing > 0 {
+            // A chunk that is larger than what is missing would be wasted.
+            while order > 0 && PAGE_SIZE << order > missing {
+                order -= 1;
+            }
+            this.chunks.reserve(1, GFP_KERNEL)?;
+            // SAFETY: The function has no requirements beyond the context.
+            let page = unsafe { bindings::farblk_alloc_pages(node, order as u32) };
+            match NonNull::new(page) {
+                Some(page) => {
+                    // INVARIANT: `order` only goes down, so the chunk's place is the end. `reserve`
+                    // made room, so that the push cannot fail and leak the pages.
+                    this.chunks.push(page, GFP_KERNEL)?;
+                    this.count[order] += 1;
+                    missing -= PAGE_SIZE << order;
+                }
+                None if order > 0 => order -= 1,
+                None => return Err(ENOMEM),
+            }
+            // SAFETY: The function has no requirements beyond the context.
+            unsafe { bindings::farblk_cond_resched() };
+        }
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// The size in bytes of the smallest chunk.
+    pub(crate) fn chunk_size(&self) -> usize {
+        let smallest = self.count.iter().position(|count| *count > 0);
+        PAGE_SIZE << smallest.unwrap_or(0)
+    }
+
+    /// The chunks with their sizes in bytes.
+    fn iter(&self) -> impl Iterator<Item = (NonNull<bindings::page>, usize)> + '_ {
+        let orders = (0..=LARGEST_ORDER)
+            .rev()
+            .flat_map(|order| core::iter::repeat(order).take(self.count[order]));
+        self.chunks
+            .iter()
+            .zip(orders)
+            .map(|(page, order)| (*page, PAGE_SIZE << order))
+    }
+
+    /// The segments of the `len` bytes at `offset`, one per chunk that they touch.
+    ///
+    /// Yields nothing if that is not all inside. The segments are valid as long as `self` is.
+    pub(crate) fn segments(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> impl Iterator<Item = Segment> + Clone + '_ {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        let (start, end) = if inside {
+            (offset, offset + len)
+        } else {
+            (0, 0)
+        };
+        // Whole orders are skipped at once, so that the cost does not grow with `offset`.
+        let mut first = 0;
+        let mut base = 0;
+        let mut skipped = [0; LARGEST_ORDER + 1];
+        for order in (0..=LARGEST_ORDER).rev() {
+            let size = PAGE_SIZE << order;
+            let skip = ((start - base) / size).min(self.count[order]);
+            skipped[order] = skip;
+            first += skip;
+            base += skip * size;
+            if skip < self.count[order] {
+                break;
+            }
+        }
+        let mut orders = (0..=LARGEST_ORDER).rev().flat_map(move |order| {
+            core::iter::repeat(order).take(self.count[order] - skipped[order])
+        });
+        let mut chunks = self.chunks.get(first..).unwrap_or(&[]).iter();
+        core::iter::from_fn(move || {
+            if base >= end {
+                return None;
+            }
+            let page = *chunks.next()?;
+            let size = PAGE_SIZE << orders.next()?;
+            let from = start.saturating_sub(base);
+            let to = size.min(end - base);
+            base += size;
+            // CAST: Both are at most the largest chunk's size.
+            Some(Segment::new(page, from as u32, (to - from) as u32))
+        })
+    }
+}
+
+impl Drop for PageChunks {
+    fn drop(&mut self) {
+        for (index, (page, size)) in self.iter().enumerate() {
+            let order = (size / PAGE_SIZE).trailing_zeros();
+            // SAFETY: By the type invariants the chunk is ours and of this order. Each is visited
+            // once, and nothing uses `chunks` afterwards.
+            unsafe { bindings::__free_pages(page.as_ptr(), order) };
+            if index % 64 == 0 {
+                // SAFETY: The function has no requirements beyond the context.
+                unsafe { bindings::farblk_cond_resched() };
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/completion.h>
+#include <linux/gfp.h>
+#include <linux/mm.h>
+#include <linux/nodemask.h>
+#include <linux/scatterlist.h>
+#include <linux/sched.h>
+#include <linux/spinlock.h>
+#include <rdma/ib_cm.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+/*
+ * A DMA direction is an int here: bindgen makes the enum an integer for one kernel release and a newtype for another.
+ */
+
+int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr, const struct ib_send_wr **bad_wr)
+{
+	return ib_post_send(qp, wr, bad_wr);
+}
+
+int rust_helper_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad_wr)
+{
+	return ib_post_recv(qp, wr, bad_wr);
+}
+
+bool rust_helper_ib_uses_virt_dma(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev);
+}
+
+unsigned int rust_helper_ib_dma_max_seg_size(struct ib_device *dev)
+{
+	return ib_dma_max_seg_size(dev);
+}
+
+int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)
+{
+	return ibdev_to_node(dev);
+}
+
+/* Returns 0, or a negative errno when the page cannot be mapped. */
+int rust_helper_farblk_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset, size_t size,
+				    int direction, u64 *addr)
+{
+	*addr = ib_dma_map_page(dev, page, offset, size, (enum dma_data_direction)direction);
+	return ib_dma_mapping_error(dev, *addr) ? -ENOMEM : 0;
+}
+
+void rust_helper_farblk_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size, int direction)
+{
+	ib_dma_unmap_page(dev, addr, size, (enum dma_data_direction)direction);
+}
+
+int rust_helper_farblk_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents, int direction)
+{
+	return ib_dma_map_sg(dev, sg, nents, (enum dma_data_direction)direction);
+}
+
+void rust_helper_farblk_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents, int direction)
+{
+	ib_dma_unmap_sg(dev, sg, nents, (enum dma_data_direction)direction);
+}
+
+void rust_helper_farblk_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t size, int direction)
+{
+	ib_dma_sync_single_for_cpu(dev, addr, size, (enum dma_data_direction)direction);
+}
+
+void rust_helper_farblk_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size, int direction)
+{
+	ib_dma_sync_single_for_device(dev, addr, size, (enum dma_data_direction)direction);
+}
+
+void rust_helper_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
+{
+	ib_update_fast_reg_key(mr, newkey);
+}
+
+bool rust_helper_rdma_protocol_iwarp(const struct ib_device *dev, u32 port_num)
+{
+	return rdma_protocol_iwarp(dev, port_num);
+}
+
+/* Whether there is memory on this node; NUMA_NO_NODE always is. */
+bool rust_helper_farblk_node_online(int node)
+{
+	return node == NUMA_NO_NODE || (node >= 0 && node < MAX_NUMNODES && node_online(node));
+}
+
+/*
+ * Zeroed; compound, so that a network stack that takes a reference to a tail page is counted. May sleep. NULL also for a
+ * node that does not exist or is off line.
+ */
+struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order)
+{
+	if (!rust_helper_farblk_node_online(node))
+		return NULL;
+	/* The caller has a plan B for large orders, and nobody is to be killed for the small ones. */
+	return alloc_pages_node(node, GFP_KERNEL | __GFP_ZERO | __GFP_COMP | __GFP_RETRY_MAYFAIL | __GFP_NOWARN,
+				order);
+}
+
+void *rust_helper_farblk_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+void rust_helper_farblk_cond_resched(void)
+{
+	cond_resched();
+}
+
+void rust_helper_farblk_might_sleep(void)
+{
+	might_sleep();
+}
+
+void rust_helper_farblk_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len, unsigned int offset)
+{
+	sg_set_page(sg, page, len, offset);
+}

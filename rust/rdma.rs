@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA: devices, queue pairs, memory regions, connections.
+//!
+//! The rules that make the safe interface sound are these:
+//!
+//! - A child holds an [`Arc`](kernel::sync::Arc) of each of its parents: [`Device`](device::Device)
+//!   of everything, [`Pd`](pd::Pd), [`Cq`](cq::Cq) and [`CmId`](cm::CmId) of a [`Qp`](qp::Qp).
+//! - A posted work request owns what it refers to: its owner is moved into the [`Qp`](qp::Qp) and
+//!   comes back when the request's completion has been reaped, or when the queue pair is destroyed.
+//! - A completion's status is a `Result`, so that no error is mistaken for a success.
+//! - What a remote peer may access stays allocated and mapped until the [`Mr`](mr::Mr) that lets it
+//!   has been deregistered.
+//!
+//! `Documentation/rdma.rst` tells the same at length, with contexts and the order of teardown.
+//!
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
+
+#![allow(unsafe_code)]
+
+pub(crate) mod client;
+pub(crate) mod cm;
+pub(crate) mod cq;
+pub(crate) mod device;
+pub(crate) mod dma;
+pub(crate) mod mr;
+pub(crate) mod pd;
+pub(crate) mod qp;
+pub(crate) mod wc;
+pub(crate) mod wr;
+
+use crate::bindings;
+use kernel::str::CStr;
+
+/// The module's name: C's `KBUILD_MODNAME`, which the RDMA core shows as the owner of resources.
+const MODULE_NAME: &CStr = c"farblk";
+
+/// Complains, in a debug kernel, if sleeping is not allowed here.
+fn might_sleep() {
+    // SAFETY: The function has no requirements.
+    unsafe { bindings::farblk_might_sleep() };
+}
+
+/// Turns a limit that is an `int` in one kernel release and a `u32` in another into a `u32`.
+fn limit<T: TryInto<u32>>(value: T) -> u32 {
+    value.try_into().unwrap_or(0)
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA devices.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::limit;
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    fmt,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Completion,
+        Mutex, //
+    }, //
+};
+
+/// What a device can do at most.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Work requests per queue of a queue pair.
+    pub(crate) max_qp_wr: u32,
+    /// Segments per send or RDMA WRITE.
+    pub(crate) max_send_sge: u32,
+    /// Segments per RDMA READ.
+    pub(crate) max_sge_rd: u32,
+    /// Entries per completion queue.
+    pub(crate) max_cqe: u32,
+    /// Pages per memory region that is registered by a work request.
+    pub(crate) max_fast_reg_page_list_len: u32,
+    /// RDMA READs of the peer per queue pair that the device serves at once.
+    pub(crate) max_qp_rd_atom: u32,
+    /// RDMA READs per queue pair that the device has under way at once.
+    pub(crate) max_qp_init_rd_atom: u32,
+    /// Completion vectors.
+    pub(crate) num_comp_vectors: u32,
+    /// Bytes per DMA segment.
+    pub(crate) dma_max_seg_size: u32,
+    /// Whether memory can be registered by work requests (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
+    pub(crate) mem_mgt_extensions: bool,
+}
+
+/// A device's name, as it was when asked for: an administrator may change it.
+pub(crate) struct Name {
+    bytes: [u8; Name::MAX],
+    len: usize,
+}
+
+impl Name {
+    const MAX: usize = bindings::IB_DEVICE_NAME_MAX as usize;
+
+    /// The name as text.
+    pub(crate) fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..self.len).unwrap_or(&[]);
+        core::str::from_utf8(bytes).unwrap_or("?")
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Who must let go of a device when it is removed.
+pub(super) trait DeviceUser: Send + Sync {
+    /// The device is being removed.
+    ///
+    /// # Context
+    ///
+    /// May sleep. No lock is held.
+    fn device_removed(&self);
+}
+
+/// Who uses a device.
+struct Users {
+    list: KVec<Arc<dyn DeviceUser>>,
+    /// The device is being removed: there must be no new users.
+    removed: bool,
+}
+
+/// An RDMA device.
+///
+/// Everything that is created on a device holds a reference. The device goes away only after the
+/// last of them: see [`Client::remove`](super::client::Client::remove).
+///
+/// # Invariants
+///
+/// - `raw` is a device that stays registered until `gone` is completed.
+/// - `gone` is completed by `drop()` and by nothing else.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Device {
+    raw: NonNull<bindings::ib_device>,
+    limits: Limits,
+    virt_dma: bool,
+    #[pin]
+    users: Mutex<Users>,
+    gone: Arc<Completion>,
+}
+
+// SAFETY: The methods of `ib_device` that are used may be called from any thread.
+unsafe impl Send for Device {}
+
+// SAFETY: As above, and concurrently; the fields do not change.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// # Safety
+    ///
+    /// `raw` must be a device that stays registered until the completion that [`Self::gone`]
+    /// returns is complete.
+    pub(super) unsafe fn new(raw: NonNull<bindings::ib_device>) -> Result<Arc<Self>> {
+        // SAFETY: The caller gives a registered device, whose attributes do not change.
+        let attrs = unsafe { &*core::ptr::addr_of!((*raw.as_ptr()).attrs) };
+        let limits = Limits {
+            max_qp_wr: limit(attrs.max_qp_wr),
+            max_send_sge: limit(attrs.max_send_sge),
+            max_sge_rd: limit(attrs.max_sge_rd),
+            max_cqe: limit(attrs.max_cqe),
+            max_fast_reg_page_list_len: attrs.max_fast_reg_page_list_len,
+            max_qp_rd_atom: limit(attrs.max_qp_rd_atom),
+            max_qp_init_rd_atom: limit(attrs.max_qp_init_rd_atom),
+            // SAFETY: The caller gives a registered device.
+            num_comp_vectors: limit(unsafe { (*raw.as_ptr()).num_comp_vectors }),
+            // SAFETY: As above.
+            dma_max_seg_size: unsafe { bindings::ib_dma_max_seg_size(raw.as_ptr()) },
+            mem_mgt_extensions: attrs.device_cap_flags
+                & bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64
+                != 0,
+        };
+        // SAFETY: As above.
+        let virt_dma = unsafe { bindings::ib_uses_virt_dma(raw.as_ptr()) };
+        let gone = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        // INVARIANT: The caller promises that the device stays.
+        Arc::pin_init(
+            try_pin_init!(Self {
+                raw,
+                limits,
+                virt_dma,
+                users <- new_mutex!(Users {
+                    list: KVec::new(),
+                    removed: false,
+                }),
+                gone,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Adds a user, who is told once when the device is being removed; `ENODEV` if it already is.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn add_user(&self, user: Arc<dyn DeviceUser>) -> Result {
+        let mut users = self.users.lock();
+        if users.removed {
+            return Err(ENODEV);
+        }
+        users.list.push(user, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Undoes [`Self::add_user`]. The user may be about to be told all the same.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn remove_user<T: DeviceUser>(&self, user: &Arc<T>) {
+        let user = Arc::as_ptr(user);
+        let mut users = self.users.lock();
+        let mut list = users.list.iter();
+        if let Some(index) = list.position(|other| core::ptr::addr_eq(Arc::as_ptr(other), user)) {
+            let user = users.list.remove(index);
+            drop(users);
+            drop(user);
+        }
+    }
+
+    /// Tells all users that the device is being removed, and lets there be no new ones.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn tell_users(&self) {
+        loop {
+            let mut users = self.users.lock();
+            users.removed = true;
+            let Some(user) = users.list.pop() else {
+                return;
+            };
+            drop(users);
+            user.device_removed();
+        }
+    }
+
+    /// The C device, which is valid as long as `self`.
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.raw.as_ptr()
+    }
+
+    /// What is completed when the last reference to the device goes.
+    pub(super) fn gone(&self) -> Arc<Completion> {
+        self.gone.clone()
+    }
+
+    /// Whether DMA addresses are virtual addresses, so that nothing is ever unmapped.
+    #[inline]
+    pub(super) fn uses_virt_dma(&self) -> bool {
+        self.virt_dma
+    }
+
+    /// Whether memory regions can have pages of `size` bytes.
+    pub(super) fn has_page_size(&self, size: usize) -> bool {
+        // SAFETY: By the type invariants the device is registered.
+        let cap = unsafe { (*self.as_raw()).attrs.page_size_cap };
+        cap & size as u64 != 0
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> Name {
+        let mut name = Name {
+            bytes: [0; Name::MAX],
+            len: 0,
+        };
+        // SAFETY: By the type invariants the device is registered.
+        let source = unsafe { core::ptr::addr_of!((*self.as_raw()).name) }.cast::<u8>();
+        for (index, byte) in name.bytes.iter_mut().enumerate() {
+            // SAFETY: `name` is an array of `MAX` bytes. A rename may write it at the same time,
+            // which yields a mixed name; reads of single bytes do not tear.
+            *byte = unsafe { source.add(index).read_volatile() };
+            if *byte == 0 {
+                break;
+            }
+            name.len = index + 1;
+        }
+        name
+    }
+
+    /// What the device can do at most.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The NUMA node that is closest to the device, or -1.
+    pub(crate) fn numa_node(&self) -> i32 {
+        // SAFETY: By the type invariants the device is registered.
+        unsafe { bindings::farblk_ibdev_to_node(self.as_raw()) }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Device {
+    fn drop(self: Pin<&mut Self>) {
+        self.gone.complete_all();
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The outcome of work requests.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::{
+    bindings,
+    bindings::ib_wc_status, //
+};
+use kernel::{
+    fmt,
+    prelude::*,
+    str::CStr, //
+};
+
+/// Why a work request did not succeed. There is no variant for success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WcError {
+    /// The device reports an error; the queue pair is in its error state.
+    Failed {
+        /// The error.
+        status: WcStatus,
+        /// The vendor's own code for it.
+        vendor_err: u32,
+    },
+    /// The request never got to the device, or its completion never came back.
+    ///
+    /// The queue pair does not access the request's memory any more, but whether the peer has seen
+    /// it is unknown.
+    NotCompleted(Error),
+}
+
+/// A status of a completion other than success.
+///
+/// # Invariants
+///
+/// The value is not `IB_WC_SUCCESS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WcStatus(ib_wc_status);
+
+impl WcStatus {
+    /// The peer did not let the request access its memory.
+    pub(crate) const REM_ACCESS_ERR: Self = Self(bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR);
+    /// The peer does not answer.
+    pub(crate) const RETRY_EXC_ERR: Self = Self(bindings::ib_wc_status_IB_WC_RETRY_EXC_ERR);
+
+    /// The status as text.
+    pub(crate) fn name(&self) -> &'static str {
+        // SAFETY: The function takes any value and returns a static string.
+        let name = unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0)) };
+        name.to_str().unwrap_or("?")
+    }
+}
+
+impl WcError {
+    /// The outcome that `wc` tells: the number of bytes that were received, or an error.
+    #[inline]
+    pub(super) fn check(wc: &bindings::ib_wc) -> Result<u32, WcError> {
+        if wc.status == bindings::ib_wc_status_IB_WC_SUCCESS {
+            return Ok(wc.byte_len);
+        }
+        Err(Self::Failed {
+            // INVARIANT: The status is not success.
+            status: WcStatus(wc.status),
+            vendor_err: wc.vendor_err,
+        })
+    }
+
+    /// The error as an error code.
+    pub(crate) fn to_error(self) -> Error {
+        match self {
+            Self::Failed { status, .. } if status == WcStatus::RETRY_EXC_ERR => ETIMEDOUT,
+            Self::Failed { status, .. } if status == WcStatus::REM_ACCESS_ERR => EACCES,
+            Self::Failed { .. } => EIO,
+            Self::NotCompleted(error) => error,
+        }
+    }
+}
+
+impl fmt::Display for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { status, vendor_err } => {
+                write!(f, "{} (vendor error {:#x})", status.name(), vendor_err)
+            }
+            Self::NotCompleted(error) => write!(f, "not completed ({})", error.to_errno()),
+        }
+    }
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that is mapped for a device.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    device::Device,
+    might_sleep, //
+};
+use crate::{
+    bindings,
+    scatterlist::PageChunks, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    error::to_result,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Who writes memory: C's `enum dma_data_direction`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// The CPU writes and the device reads.
+    ToDevice,
+    /// The device writes and the CPU reads.
+    FromDevice,
+    /// Both do both.
+    Bidirectional,
+}
+
+impl Direction {
+    /// The C value.
+    #[inline]
+    pub(super) fn as_raw(self) -> i32 {
+        match self {
+            Self::Bidirectional => 0,
+            Self::ToDevice => 1,
+            Self::FromDevice => 2,
+        }
+    }
+
+    /// Whether the device may read.
+    #[inline]
+    pub(super) fn device_reads(self) -> bool {
+        self != Self::FromDevice
+    }
+
+    /// Whether the device may write.
+    #[inline]
+    pub(super) fn device_writes(self) -> bool {
+        self != Self::ToDevice
+    }
+}
+
+/// The largest order of a [`DmaBuffer`]: C's `MAX_PAGE_ORDER` where it is smallest.
+const MAX_ORDER: u32 = 8;
+
+/// A buffer of whole pages, zeroed at first, that is mapped for a device as long as it exists.
+///
+/// # Invariants
+///
+/// - `page` is the first of `1 << order` pages that are ours alone and in the direct map at `virt`.
+/// - They are mapped for `device` at `addr`, in `direction`.
+/// - `0 < len <= PAGE_SIZE << order`.
+pub(crate) struct DmaBuffer {
+    page: NonNull<bindings::page>,
+    virt: NonNull<u8>,
+    addr: u64,
+    order: u32,
+    len: usize,
+    direction: Direction,
+    device: Arc<Device>,
+}
+
+// SAFETY: Pages and mappings belong to no thread.
+unsafe impl Send for DmaBuffer {}
+
+// SAFETY: Through a shared reference the CPU only reads the memory. A device writes it only while
+// the queue pair holds the buffer by value, when no reference to it is usable.
+unsafe impl Sync for DmaBuffer {}
+
+impl DmaBuffer {
+    /// Allocates a buffer of `len` bytes, at most 1 MiB, near the device and maps it.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Dropping it does not sleep.
+    pub(crate) fn alloc(device: &Arc<Device>, len: usize, direction: Direction) -> Result<Self> {
+        let pages = len.div_ceil(PAGE_SIZE);
+        if pages == 0 || pages > 1 << MAX_ORDER {
+            return Err(EINVAL);
+        }
+        let order = pages.next_power_of_two().trailing_zeros();
+        // SAFETY: The function has no requirements beyond the context.
+        let page = unsafe { bindings::farblk_alloc_pages(device.numa_node(), order) };
+        let page = NonNull::new(page).ok_or(ENOMEM)?;
+        // SAFETY: The page was just allocated, and not in high memory.
+        let virt = unsafe { bindings::farblk_page_address(page.as_ptr()) }.cast::<u8>();
+        let mut addr = 0;
+        let mapped = NonNull::new(virt).ok_or(ENOMEM).and_then(|virt| {
+            // SAFETY: The device is registered by its invariants, and the pages are ours.
+            to_result(unsafe {
+                bindings::farblk_dma_map_page(
+                    device.as_raw(),
+                    page.as_ptr(),
+                    0,
+                    PAGE_SIZE << order,
+                    direction.as_raw(),
+                    &mut addr,
+                )
+            })?;
+            Ok(virt)
+        });
+        let virt = match mapped {
+            Ok(virt) => virt,
+            Err(error) => {
+                // SAFETY: The pages are ours and nothing uses them.
+                unsafe { bindings::__free_pages(page.as_ptr(), order) };
+                return Err(error);
+            }
+        };
+        // INVARIANT: The pages were allocated and mapped just so, and `order` is enough for `len`.
+        Ok(Self {
+            page,
+            virt,
+            addr,
+            order,
+            len,
+            direction,
+            device: device.clone(),
+        })
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the device finds the memory.
+    #[inline]
+    pub(super) fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Who writes the memory.
+    #[inline]
+    pub(super) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Whether the buffer is mapped for `device`.
+    #[inline]
+    pub(super) fn is_for(&self, device: &Device) -> bool {
+        core::ptr::eq(&*self.device, device)
+    }
+
+    /// Makes what the CPU wrote visible to the device.
+    #[inline]
+    pub(super) fn sync_for_device(&self) {
+        if self.device.uses_virt_dma() {
+            return;
+        }
+        // SAFETY: By the type invariants the memory is mapped just so.
+        unsafe {
+            bindings::farblk_dma_sync_for_device(
+                self.device.as_raw(),
+                self.addr,
+                PAGE_SIZE << self.order,
+                self.direction.as_raw(),
+            )
+        };
+    }
+
+    /// Makes what the device wrote visible to the CPU.
+    #[inline]
+    pub(super) fn sync_for_cpu(&self) {
+        if self.device.uses_virt_dma() {
+            return;
+        }
+        // SAFETY: By the type invariants the memory is mapped just so.
+        unsafe {
+            bindings::farblk_dma_sync_for_cpu(
+                self.device.as_raw(),
+                self.addr,
+                PAGE_SIZE << self.order,
+                self.direction.as_raw(),
+            )
+        };
+    }
+
+    /// Checks that `len` bytes at `offset` are inside.
+    fn check(&self, offset: usize, len: usize) -> Result {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Copies `data` to `offset`. Gives `EINVAL`, and copies nothing, if it does not fit.
+    pub(crate) fn copy_in(&mut self, offset: usize, data: &[u8]) -> Result {
+        self.check(offset, data.len())?;
+        // SAFETY: The range was checked to be inside the memory, which by the type invariants is
+        // ours alone, and which the exclusive reference shows to be in no posted work request.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                data.as_ptr(),
+                self.virt.as_ptr().add(offset),
+                data.len(),
+            )
+        };
+        Ok(())
+    }
+
+    /// Copies from `offset` to `data`. Gives `EINVAL`, and copies nothing, if there is not as much.
+    pub(crate) fn copy_out(&self, offset: usize, data: &mut [u8]) -> Result {
+        self.check(offset, data.len())?;
+        // SAFETY: The range was checked to be inside the memory, which by the type invariants is
+        // ours alone. Nobody writes it: the CPU does so through an exclusive reference, and a
+        // device while a queue pair has exclusive access to the buffer.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                self.virt.as_ptr().add(offset),
+                data.as_mut_ptr(),
+                data.len(),
+            )
+        };
+        Ok(())
+    }
+}
+
+impl Drop for DmaBuffer {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the memory is mapped just so, and ours. That it is being
+        // dropped shows it to be in no posted work request.
+        unsafe {
+            bindings::farblk_dma_unmap_page(
+                self.device.as_raw(),
+                self.addr,
+                PAGE_SIZE << self.order,
+                self.direction.as_raw(),
+            );
+            bindings::__free_pages(self.page.as_ptr(), self.order);
+        }
+    }
+}
+
+/// A range of [`PageChunks`] that is mapped for a device.
+///
+/// # Invariants
+///
+/// - `table` was allocated by `sg_alloc_table()` and is freed by `drop()` and nothing else.
+/// - It describes `len` bytes of `memory`, mapped for `device` in `direction` to the first
+///   `mapped` entries.
+/// - All these begin at a multiple of `page_size`, which is a power of two and which the device
+///   supports, and all but the last end at one.
+pub(crate) struct SgMapping {
+    table: bindings::sg_table,
+    mapped: i32,
+    len: usize,
+    page_size: usize,
+    direction: Direction,
+    device: Arc<Device>,
+    _memory: Arc<PageChunks>,
+}
+
+// SAFETY: Mappings belong to no thread.
+unsafe impl Send for SgMapping {}
+
+// SAFETY: The fields do not change.
+unsafe impl Sync for SgMapping {}
+
+impl SgMapping {
+    /// Maps the `len` bytes at `offset` of `memory` for `device`.
+    ///
+    /// Gives `EINVAL` if that is not a range of whole pages inside `memory`.
+    ///
+    /// # Context
+    ///
+    /// May sleep; so may dropping the last reference.
+    pub(crate) fn map(
+        device: &Arc<Device>,
+        memory: &Arc<PageChunks>,
+        offset: usize,
+        len: usize,
+        direction: Direction,
+    ) -> Result<Arc<Self>> {
+        if len == 0 || len % PAGE_SIZE != 0 || offset % PAGE_SIZE != 0 {
+            return Err(EINVAL);
+        }
+        // An entry is at most as long as the device takes.
+        let max = device.limits().dma_max_seg_size as usize;
+        let max = PAGE_SIZE << (max / PAGE_SIZE).checked_ilog2().unwrap_or(0);
+        let pieces = || {
+            memory.segments(offset, len).flat_map(move |segment| {
+                let (start, end) = (segment.offset() as usize, segment.len() as usize);
+                (0..end)
+                    .step_by(max)
+                    .map(move |at| (segment.page(), start + at, max.min(end - at)))
+            })
+        };
+        let count = u32::try_from(pieces().count())?;
+        if count == 0 {
+            return Err(EINVAL);
+        }
+        let mut table = bindings::sg_table::default();
+        // SAFETY: `table` is zeroed, as the function wants it.
+        to_result(unsafe { bindings::sg_alloc_table(&mut table, count, bindings::GFP_KERNEL) })?;
+        let mut entry = table.sgl;
+        for (page, offset, len) in pieces() {
+            // SAFETY: The table has as many entries as there are pieces. CAST: Both are less than
+            // the size of a chunk.
+            unsafe {
+                bindings::farblk_sg_set_page(entry, page.as_ptr(), len as u32, offset as u32);
+                entry = bindings::sg_next(entry);
+            }
+        }
+        // SAFETY: The device is registered by its invariants, and the table describes pages that
+        // `memory` owns.
+        let mapped = unsafe {
+            bindings::farblk_dma_map_sg(
+                device.as_raw(),
+                table.sgl,
+                count as i32,
+                direction.as_raw(),
+            )
+        };
+        if mapped <= 0 {
+            // SAFETY: The table was allocated above.
+            unsafe { bindings::sg_free_table(&mut table) };
+            return Err(ENOMEM);
+        }
+        let mut this = Self {
+            table,
+            mapped,
+            len,
+            page_size: 0,
+            direction,
+            device: device.clone(),
+            _memory: memory.clone(),
+        };
+        // INVARIANT: `best_page_size()` finds a size for which the invariant is true.
+        this.page_size = this.best_page_size(memory.chunk_size().max(PAGE_SIZE))?;
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// The largest page size for a memory region over the mapping.
+    fn best_page_size(&self, max: usize) -> Result<usize> {
+        let mut bits = 0;
+        let mut entry = self.table.sgl;
+        for index in 1..=self.mapped {
+            // SAFETY: By the type invariants there are `mapped` mapped entries.
+            let (addr, len) =
+                unsafe { (bindings::sg_dma_address(entry), bindings::sg_dma_len(entry)) };
+            bits |= addr;
+            if index < self.mapped {
+                bits |= u64::from(len);
+                // SAFETY: This is not the last entry.
+                entry = unsafe { bindings::sg_next(entry) };
+            }
+        }
+        let mut size = PAGE_SIZE << LARGEST_PAGE_SHIFT;
+        while size >= PAGE_SIZE {
+            if size <= max && bits & (size as u64 - 1) == 0 && self.device.has_page_size(size) {
+                return Ok(size);
+            }
+            size /= 2;
+        }
+        Err(EINVAL)
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The mapped entries, for `ib_map_mr_sg()`, which does not change them.
+    pub(super) fn entries(&self) -> (*mut bindings::scatterlist, i32) {
+        (self.table.sgl, self.mapped)
+    }
+
+    /// The page size of memory regions over the mapping.
+    pub(super) fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// The device.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Who writes the memory.
+    pub(super) fn direction(&self) -> Direction {
+        self.direction
+    }
+}
+
+/// Page sizes beyond this many times two are not tried.
+const LARGEST_PAGE_SHIFT: u32 = 9;
+
+impl Drop for SgMapping {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: By the type invariants the table is mapped just so, and ours. Memory regions
+        // over it hold a reference to `self`, so none is left.
+        unsafe {
+            bindings::farblk_dma_unmap_sg(
+                self.device.as_raw(),
+                self.table.sgl,
+                self.table.orig_nents as i32,
+                self.direction.as_raw(),
+            );
+            bindings::sg_free_table(&mut self.table);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions: what remote peers may access.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    dma::SgMapping,
+    might_sleep,
+    pd::Pd,
+    wr::RemoteRange, //
+};
+use crate::bindings;
+use core::{
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
+};
+
+/// What peers may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// RDMA READ.
+    RemoteRead,
+    /// RDMA READ and RDMA WRITE.
+    RemoteReadWrite,
+}
+
+impl Access {
+    /// The C flags.
+    fn as_raw(self) -> u32 {
+        match self {
+            Self::RemoteRead => bindings::ib_access_flags_IB_ACCESS_REMOTE_READ,
+            Self::RemoteReadWrite => {
+                bindings::ib_access_flags_IB_ACCESS_REMOTE_READ
+                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+                    | bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+            }
+        }
+    }
+}
+
+/// A memory region over an [`SgMapping`], at an address that a peer cannot guess.
+///
+/// Peers can access it from when [`Qp::reg_mr`](super::qp::Qp::reg_mr) of it runs until it is
+/// dropped; dropping waits until no access is under way. What it covers is unmapped and freed only
+/// after that.
+///
+/// # Invariants
+///
+/// - `raw` is a memory region of `pd` over `mapping` that is deregistered by `drop()` and nothing
+///   else. Its address range does not wrap around.
+/// - `registered` is 0 until a `REG_MR` of the region has completed with success.
+pub(crate) struct Mr {
+    raw: NonNull<bindings::ib_mr>,
+    access: Access,
+    registered: Atomic<u32>,
+    // Dropped only once the region is deregistered.
+    mapping: ManuallyDrop<Arc<SgMapping>>,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: `ib_mr` belongs to no thread.
+unsafe impl Send for Mr {}
+
+// SAFETY: `registered` is atomic, and nothing else changes.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Allocates a memory region over all of `mapping`, with a random address and key.
+    ///
+    /// The address is a multiple of the length, rounded up to a power of two. Gives `EINVAL` if
+    /// the device has no such regions, if the mapping is another device's or needs more pages than
+    /// a region can have, or if it does not let the device do what `access` says.
+    ///
+    /// # Context
+    ///
+    /// May sleep; so may dropping it.
+    pub(crate) fn alloc(pd: &Arc<Pd>, mapping: &Arc<SgMapping>, access: Access) -> Result<Self> {
+        let device = pd.device();
+        let limits = device.limits();
+        let page_size = mapping.page_size();
+        let pages = u32::try_from(mapping.len().div_ceil(page_size))?;
+        let direction = mapping.direction();
+        if !Arc::ptr_eq(mapping.device(), device)
+            || !limits.mem_mgt_extensions
+            || pages > limits.max_fast_reg_page_list_len
+            || !direction.device_reads()
+            || (access == Access::RemoteReadWrite && !direction.device_writes())
+        {
+            return Err(EINVAL);
+        }
+        // SAFETY: The domain is valid by its invariants.
+        let raw = from_err_ptr(unsafe {
+            bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
+        })?;
+        // INVARIANT: The region was just allocated; it covers nothing yet.
+        let this = Self {
+            raw: NonNull::new(raw).ok_or(ENOMEM)?,
+            access,
+            registered: Atomic::new(0),
+            mapping: ManuallyDrop::new(mapping.clone()),
+            pd: pd.clone(),
+        };
+        let (entries, count) = mapping.entries();
+        // SAFETY: The region is ours, and the entries are mapped for its device.
+        let mapped = unsafe {
+            bindings::ib_map_mr_sg(
+                raw,
+                entries,
+                count,
+                core::ptr::null_mut(),
+                u32::try_from(page_size)?,
+            )
+        };
+        // SAFETY: The region is ours.
+        if mapped != count || unsafe { (*raw).length } != mapping.len() as u64 {
+            return Err(EINVAL);
+        }
+        let align = (mapping.len() as u64)
+            .checked_next_power_of_two()
+            .ok_or(EINVAL)?;
+        // SAFETY: The function has no requirements.
+        let random = unsafe { bindings::get_random_u64() };
+        // The key's low byte is ours to choose; the rest of it is the device's.
+        // SAFETY: The region is ours, and not posted yet.
+        // INVARIANT: The address is a multiple of `align >= len` with the highest bit clear, so
+        // that adding `len` does not overflow.
+        unsafe {
+            (*raw).iova = (random >> 1) & !(align - 1);
+            bindings::ib_update_fast_reg_key(raw, bindings::get_random_u64() as u8);
+        }
+        Ok(this)
+    }
+
+    /// The C object, which is valid as long as `self`.
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_mr {
+        self.raw.as_ptr()
+    }
+
+    /// The C access flags.
+    #[inline]
+    pub(super) fn access(&self) -> i32 {
+        // CAST: Flags fit, see the definition of `enum ib_access_flags`.
+        self.access.as_raw() as i32
+    }
+
+    /// The key that `REG_MR` gives the region.
+    #[inline]
+    pub(super) fn key(&self) -> u32 {
+        // SAFETY: By the type invariants the region is valid.
+        unsafe { (*self.as_raw()).rkey }
+    }
+
+    /// The protection domain.
+    #[inline]
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Notes that a `REG_MR` has completed with success.
+    pub(super) fn set_registered(&self) {
+        self.registered.store(1, Release);
+    }
+
+    /// What peers need to access the region, or `None` if it is not registered.
+    pub(crate) fn remote(&self) -> Option<RemoteRange> {
+        if self.registered.load(Acquire) == 0 {
+            return None;
+        }
+        Some(RemoteRange {
+            // SAFETY: By the type invariants the region is valid.
+            addr: unsafe { (*self.as_raw()).iova },
+            rkey: self.key(),
+        })
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: By the type invariants the region is ours. A work request that refers to it
+        // would own it, so there is none.
+        let ret = unsafe { bindings::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) };
+        if ret != 0 {
+            // Peers may still have access: the memory must never be used again.
+            pr_err!(
+                "cannot deregister a memory region: {}; its memory is lost\n",
+                ret
+            );
+            return;
+        }
+        // SAFETY: `mapping` is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.mapping) };
+    }
+}

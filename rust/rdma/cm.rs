@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connections.
+//!
+//! The RDMA core tells of a connection by calling a handler with the id's `handler_mutex` held. Our
+//! handlers only record what happened and wake who waits for it. What needs the mutex, or waits for
+//! an event, is called by the owner, from a worker of its own.
+//!
+//! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
+
+pub(crate) mod error;
+pub(crate) mod listener;
+mod shared;
+
+pub(crate) use self::{
+    error::CmError,
+    listener::{
+        ConnectRequest,
+        Listen,
+        Listener, //
+    }, //
+};
+
+use self::shared::{
+    handler,
+    Phase,
+    Shared, //
+};
+use super::{
+    device::Device,
+    might_sleep,
+    MODULE_NAME, //
+};
+use crate::{
+    bindings,
+    net::{
+        Net,
+        SockaddrStorage, //
+    }, //
+};
+use core::{
+    ffi::c_void,
+    mem::ManuallyDrop,
+    net::SocketAddr,
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi::c_ulong,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
+};
+
+/// Who wants to know what becomes of a connection.
+///
+/// # Context
+///
+/// The methods are called with the id's `handler_mutex` held: they may sleep, but should only
+/// record and notify. No method of the same id may be called in them that is not said to be allowed
+/// there. Dropping the id is allowed.
+pub(crate) trait CmEvents: Send + Sync + 'static {
+    /// The peer has confirmed a connection that was accepted.
+    fn established(&self) {}
+
+    /// The connection is lost, was never confirmed by the peer, or its device goes away.
+    ///
+    /// Called once at most, maybe before `connect()` has returned, or while the id is being dropped.
+    /// A failure of `connect()` is not told here as well, but the removal of the device always is,
+    /// and then no `handler_mutex` is held.
+    fn disconnected(&self);
+}
+
+/// Private data of a peer, copied.
+///
+/// InfiniBand and RoCE pad it with zeroes to the most that a message carries.
+pub(crate) struct PrivateData(KVec<u8>);
+
+impl PrivateData {
+    /// No data.
+    fn empty() -> Self {
+        Self(KVec::new())
+    }
+
+    /// Copies `data`; to nothing if there is no memory.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn copy_from(data: &[u8]) -> Self {
+        let mut copy = KVec::new();
+        match copy.extend_from_slice(data, GFP_KERNEL) {
+            Ok(()) => Self(copy),
+            Err(_) => Self::empty(),
+        }
+    }
+}
+
+impl Deref for PrivateData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The parameters of a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnParam<'a> {
+    /// Data for the peer: at most 56 bytes to connect and 196 to accept.
+    pub(crate) private_data: &'a [u8],
+    /// How often a request that is not acknowledged is sent again; 0 to 7. Not used to accept.
+    ///
+    /// `rdma_rxe` takes 7 for ever.
+    pub(crate) retry_count: u8,
+    /// How often a request is sent again to a peer that has no receive posted; 0 to 6, or 7 for
+    /// ever.
+    pub(crate) rnr_retry_count: u8,
+    /// How many RDMA READs of the peer are served at once.
+    pub(crate) responder_resources: u8,
+    /// How many RDMA READs are under way to the peer at once.
+    pub(crate) initiator_depth: u8,
+}
+
+impl ConnParam<'_> {
+    fn as_raw(&self) -> Result<bindings::rdma_conn_param> {
+        Ok(bindings::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(self.private_data.len())?,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            retry_count: self.retry_count.min(7),
+            rnr_retry_count: self.rnr_retry_count.min(7),
+            ..pin_init::zeroed()
+        })
+    }
+}
+
+/// How much longer than the core a resolution is waited for, so that it is the core that gives up
+/// and says why.
+const RESOLVE_SLACK_MS: u32 = 250;
+
+/// A connection, or an attempt at one: C's `struct rdma_cm_id`.
+///
+/// An id serves for one attempt; another one needs a new id.
+///
+/// # Context
+///
+/// Unless said otherwise, methods and dropping the last reference may sleep, and methods must not be
+/// called by a handler of the same id.
+///
+/// # Invariants
+///
+/// - `raw` is an id that is destroyed by `drop()` and nothing else, by itself or by letting the
+///   handler that it runs in return other than 0.
+/// - The id's `context` is the object of `shared`, to which a reference is kept until the id's
+///   destruction.
+/// - `has_qp` is 1 while a [`Qp`](super::qp::Qp) of the id exists, or is being created.
+pub(crate) struct CmId {
+    raw: NonNull<bindings::rdma_cm_id>,
+    shared: ManuallyDrop<Arc<Shared>>,
+    has_qp: Atomic<u32>,
+}
+
+// SAFETY: An id belongs to no thread, and what `shared` points to is `Send` and `Sync`.
+unsafe impl Send for CmId {}
+
+// SAFETY: As above; the core's functions that are used take the locks they need, or are serialised
+// by `Progress::phase`.
+unsafe impl Sync for CmId {}
+
+impl CmId {
+    /// Creates an id for a connection to be made from network namespace `net`.
+    pub(crate) fn new(net: &Net, events: Arc<dyn CmEvents>) -> Result<Arc<Self>> {
+        let shared = Shared::new(events, Phase::Idle, None)?;
+        // SAFETY: The namespace is valid; the handler is for a context that is a `Shared`, to which
+        // a reference is kept as long as the id exists; the name is static.
+        let raw = from_err_ptr(unsafe {
+            bindings::__rdma_create_kernel_id(
+                net.as_ptr(),
+                Some(handler),
+                Arc::as_ptr(&shared).cast_mut().cast::<c_void>(),
+                bindings::rdma_ucm_port_space_RDMA_PS_TCP,
+                bindings::ib_qp_type_IB_QPT_RC,
+                MODULE_NAME.as_char_ptr(),
+            )
+        })?;
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        // SAFETY: The id is ours, with this context.
+        let this = unsafe { Self::from_raw(raw, shared) };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// # Safety
+    ///
+    /// `raw` must be an id with `handler` and `shared` as its context, which the caller gives up.
+    unsafe fn from_raw(raw: NonNull<bindings::rdma_cm_id>, shared: Arc<Shared>) -> Self {
+        // INVARIANT: The caller gives the id up, with this context. There is no queue pair.
+        Self {
+            raw,
+            shared: ManuallyDrop::new(shared),
+            has_qp: Atomic::new(0),
+        }
+    }
+
+    /// The C object, which is valid as long as `self`.
+    pub(super) fn as_raw(&self) -> *mut bindings::rdma_cm_id {
+        self.raw.as_ptr()
+    }
+
+    /// Makes the caller the one who may create a queue pair on the id.
+    pub(super) fn claim_qp(&self) -> Result {
+        self.has_qp.cmpxchg(0, 1, Acquire).map_err(|_| EBUSY)?;
+        Ok(())
+    }
+
+    /// Whether the transport is iWARP, or not known yet.
+    pub(super) fn is_iwarp(&self) -> bool {
+        if self.device().is_err() {
+            return true;
+        }
+        // SAFETY: By the type invariants the id is valid. It is bound to a device and a port.
+        unsafe {
+            let id = self.as_raw();
+            bindings::rdma_protocol_iwarp((*id).device, (*id).port_num)
+        }
+    }
+
+    /// Undoes [`Self::claim_qp`], once the queue pair is destroyed.
+    pub(super) fn release_qp(&self) {
+        self.has_qp.store(0, Release);
+    }
+
+    /// Gives `EINVAL` if there is no queue pair.
+    fn check_qp(&self) -> Result {
+        if self.has_qp.load(Acquire) == 0 {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Sets the type of service of the packets, before `resolve()`.
+    pub(crate) fn set_service_type(&self, tos: u8) {
+        // SAFETY: By the type invariants the id is valid.
+        unsafe { bindings::rdma_set_service_type(self.as_raw(), tos.into()) };
+    }
+
+    /// Sets how long the device waits for an acknowledgement: 4.096 us * 2^`timeout`; 0 is for ever.
+    ///
+    /// To be called before the connection is made.
+    pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
+        // SAFETY: By the type invariants the id is valid.
+        to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
+    }
+
+    /// Finds the device and the route to `dst`, from address `src` if it is given.
+    ///
+    /// Each of the two steps takes `timeout_ms` milliseconds, and a little more, at most.
+    pub(crate) fn resolve(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout_ms: u32,
+    ) -> Result<(), CmError> {
+        let src = src.map(SockaddrStorage::from);
+        let dst = SockaddrStorage::from(dst);
+        let shared = &self.shared;
+        shared.start(Phase::Addr)?;
+        // SAFETY: By the type invariants the id is valid. Both addresses are, and are only read: C
+        // lacks a `const`.
+        let started = to_result(unsafe {
+            bindings::rdma_resolve_addr(
+                self.as_raw(),
+                src.as_ref()
+                    .map_or(core::ptr::null_mut(), |src| src.as_ptr().cast_mut()),
+                dst.as_ptr(),
+                timeout_ms as c_ulong,
+            )
+        });
+        shared.finish(started, timeout_ms.saturating_add(RESOLVE_SLACK_MS))?;
+        shared.start(Phase::Route)?;
+        // SAFETY: By the type invariants the id is valid; it is bound to a device.
+        let started = to_result(unsafe {
+            bindings::rdma_resolve_route(self.as_raw(), timeout_ms as c_ulong)
+        });
+        shared.finish(started, timeout_ms.saturating_add(RESOLVE_SLACK_MS))?;
+        Ok(())
+    }
+
+    /// The device of the connection, from when `resolve()` has found it.
+    ///
+    /// Gives `ENODEV` before that, and once the device is going away.
+    pub(crate) fn device(&self) -> Result<Arc<Device>> {
+        self.shared.device()
+    }
+
+    /// Connects to the peer, within `timeout_ms` milliseconds; returns the private data of its reply.
+    ///
+    /// The id must have a queue pair, which can be used afterwards.
+    pub(crate) fn connect(
+        &self,
+        param: &ConnParam<'_>,
+        timeout_ms: u32,
+    ) -> Result<PrivateData, CmError> {
+        self.check_qp().map_err(CmError::Errno)?;
+        let mut param = param.as_raw().map_err(CmError::Errno)?;
+        let shared = &self.shared;
+        shared.start(Phase::Connect)?;
+        // SAFETY: By the type invariants the id is valid. The parameters are valid for the call.
+        let started = to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut param) });
+        shared.finish(started, timeout_ms)
+    }
+
+    /// Accepts a peer's request. The peer has yet to confirm: see [`CmEvents::established`].
+    ///
+    /// The id must have a queue pair, which can be used afterwards. On failure the request is
+    /// rejected.
+    pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
+        self.check_qp()?;
+        let mut param = param.as_raw()?;
+        // SAFETY: By the type invariants the id is valid. `rdma_accept()` wants the lock held. The
+        // parameters are valid for the call.
+        unsafe {
+            bindings::rdma_lock_handler(self.as_raw());
+            let ret = bindings::rdma_accept(self.as_raw(), &mut param);
+            bindings::rdma_unlock_handler(self.as_raw());
+            to_result(ret)
+        }
+    }
+
+    /// Rejects a peer's request with at most 148 bytes of private data.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
+        // SAFETY: By the type invariants the id is valid.
+        unsafe { reject(self.as_raw(), private_data) }
+    }
+
+    /// Disconnects, if connected: the queue pair goes to its error state and the peer is told.
+    pub(crate) fn disconnect(&self) {
+        // An error says that there is nothing to disconnect.
+        // SAFETY: By the type invariants the id is valid.
+        let _ = unsafe { bindings::rdma_disconnect(self.as_raw()) };
+    }
+}
+
+/// Rejects a peer's request.
+///
+/// # Safety
+///
+/// `id` must be valid.
+unsafe fn reject(id: *mut bindings::rdma_cm_id, private_data: &[u8]) -> Result {
+    let len = u8::try_from(private_data.len())?;
+    // SAFETY: The caller gives a valid id. The data is valid for the call.
+    to_result(unsafe {
+        bindings::rdma_reject(
+            id,
+            private_data.as_ptr().cast(),
+            len,
+            bindings::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as u8,
+        )
+    })
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        might_sleep();
+        let abandoned = self.shared.in_handler();
+        if abandoned {
+            // The handler takes over: `rdma_destroy_id()` would wait for it.
+            self.shared.abandon();
+        } else {
+            // SAFETY: By the type invariants the id is ours, and there is no queue pair: it would
+            // hold a reference. The handler does not run in this task, and once the id is
+            // destroyed it runs in none.
+            unsafe { bindings::rdma_destroy_id(self.as_raw()) };
+        }
+        if let Some(device) = self.shared.take_device() {
+            device.remove_user(&self.shared);
+        }
+        if !abandoned {
+            // SAFETY: It is not used again.
+            unsafe { ManuallyDrop::drop(&mut self.shared) };
+        }
+    }
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Listening for connections.
+//!
+//! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
+
+use super::{
+    reject,
+    shared::{
+        handler,
+        leave_handler,
+        private_data,
+        Phase,
+        Shared, //
+    },
+    CmEvents,
+    CmId, //
+};
+use crate::{
+    bindings,
+    net::{
+        Net,
+        SockaddrStorage, //
+    },
+    rdma::{
+        client,
+        device::{
+            Device,
+            DeviceUser, //
+        },
+        might_sleep,
+        MODULE_NAME, //
+    }, //
+};
+use core::{
+    cell::Cell,
+    ffi::c_void,
+    net::SocketAddr,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi::c_int,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Who wants to have connections.
+///
+/// # Context
+///
+/// The methods are called with the listener's `handler_mutex` held: they may sleep, but hold up
+/// other peers. They must not drop the [`Listener`].
+pub(crate) trait Listen: Send + Sync + 'static {
+    /// A peer asks for a connection. If `request` is dropped, it is refused.
+    fn connect_request(&self, request: ConnectRequest<'_>);
+
+    /// The device or the address that was listened on goes away: the [`Listener`] must be dropped
+    /// soon, by a worker. May be called more than once, and while the listener is being dropped.
+    fn removed(&self);
+}
+
+/// A peer's request for a connection. It can only be used in [`Listen::connect_request`].
+///
+/// # Invariants
+///
+/// - `id` and `event` are what the RDMA core called the listener's handler with, for
+///   `RDMA_CM_EVENT_CONNECT_REQUEST`, and that handler is running in this task.
+/// - `taken` is `None`.
+pub(crate) struct ConnectRequest<'a> {
+    id: NonNull<bindings::rdma_cm_id>,
+    event: NonNull<bindings::rdma_cm_event>,
+    taken: &'a Cell<Option<Arc<Shared>>>,
+}
+
+impl ConnectRequest<'_> {
+    /// The peer's private data; InfiniBand and RoCE pad it with zeroes to 56 bytes.
+    pub(crate) fn private_data(&self) -> &[u8] {
+        // SAFETY: By the type invariants the event is valid, as long as `self` at least, and
+        // carries connection parameters.
+        unsafe { private_data(self.event.as_ptr()) }
+    }
+
+    /// How many RDMA READs the peer would have us serve at once.
+    pub(crate) fn responder_resources(&self) -> u8 {
+        // SAFETY: By the type invariants the event is valid and carries connection parameters.
+        unsafe { (*self.event.as_ptr()).param.conn.responder_resources }
+    }
+
+    /// Refuses, with at most 148 bytes of private data for the peer.
+    pub(crate) fn reject(self, private_data: &[u8]) {
+        // On failure the peer is refused without the data, as the request is being dropped.
+        // SAFETY: By the type invariants the id is valid.
+        let _ = unsafe { reject(self.id.as_ptr(), private_data) };
+    }
+
+    /// Makes the request an id, to be accepted or rejected by a worker soon.
+    ///
+    /// On failure the peer is refused.
+    pub(crate) fn into_id(self, events: Arc<dyn CmEvents>) -> Result<Arc<CmId>> {
+        // SAFETY: By the type invariants the id is valid, and it is bound to a device.
+        let device = client::lookup(unsafe { (*self.id.as_ptr()).device })?;
+        let shared = Shared::new(events, Phase::Passive, Some(device.clone()))?;
+        shared.enter_handler();
+        // SAFETY: By the type invariants the id is valid and its handler is running in this task,
+        // so that none other runs.
+        unsafe {
+            (*self.id.as_ptr()).context = Arc::as_ptr(&shared).cast_mut().cast();
+            (*self.id.as_ptr()).event_handler = Some(handler);
+        }
+        // The handler lets the core keep the id, unless it is dropped meanwhile.
+        self.taken.set(Some(shared.clone()));
+        // SAFETY: The id has this handler and context. It is given up: the core does not destroy
+        // it, as `taken` is set.
+        let id = unsafe { CmId::from_raw(self.id, shared.clone()) };
+        let id = Arc::new(id, GFP_KERNEL)?;
+        device.add_user(shared)?;
+        Ok(id)
+    }
+}
+
+/// The handler of listeners.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, for an id whose `context` is an [`Events`].
+unsafe extern "C" fn listen_handler(
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> c_int {
+    // SAFETY: The context of an id with this handler is an `Events` that the listener drops after
+    // the listening id has been destroyed, and that waits for this handler.
+    let listen = unsafe { &(*(*id).context.cast::<Events>()).0 };
+    // SAFETY: The core gives a valid event.
+    match unsafe { (*event).event } {
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST => {
+            let (Some(id), Some(event)) = (NonNull::new(id), NonNull::new(event)) else {
+                return EINVAL.to_errno();
+            };
+            let taken = Cell::new(None);
+            // INVARIANT: This is what the core called with, and nothing is taken.
+            listen.connect_request(ConnectRequest {
+                id,
+                event,
+                taken: &taken,
+            });
+            match taken.take() {
+                // SAFETY: This is the end of the handler for the id that `shared` belongs to.
+                Some(shared) => unsafe { leave_handler(shared.as_arc_borrow()) },
+                // The core destroys the id, and so refuses the peer.
+                None => EINVAL.to_errno(),
+            }
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL
+        | bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE => {
+            listen.removed();
+            0
+        }
+        _ => 0,
+    }
+}
+
+/// What the handler of a listener needs.
+struct Events(Arc<dyn Listen>);
+
+impl DeviceUser for Events {
+    fn device_removed(&self) {
+        self.0.removed();
+    }
+}
+
+/// A port that is listened on.
+///
+/// # Invariants
+///
+/// - `raw` is an id that is destroyed by `drop()` and nothing else. Its `context` is the object of
+///   `events`.
+/// - `device` is its device, if it listens on that of one device; `events` is a user of it.
+pub(crate) struct Listener {
+    raw: NonNull<bindings::rdma_cm_id>,
+    device: Option<Arc<Device>>,
+    events: Arc<Events>,
+}
+
+// SAFETY: An id belongs to no thread, and `dyn Listen` is `Send` and `Sync`.
+unsafe impl Send for Listener {}
+
+// SAFETY: As above; the methods only read what does not change.
+unsafe impl Sync for Listener {}
+
+impl Listener {
+    /// Listens on `addr` in network namespace `net`. Requests may come before this returns.
+    ///
+    /// Gives, among others, `EADDRNOTAVAIL` or `ENODEV` if no RDMA device has the address, and
+    /// `EADDRINUSE`.
+    ///
+    /// # Context
+    ///
+    /// May sleep; so may dropping it, which must not happen in a method of `handler`, and which
+    /// waits for one that is running.
+    pub(crate) fn new(
+        net: &Net,
+        addr: SocketAddr,
+        backlog: u32,
+        handler: Arc<dyn Listen>,
+    ) -> Result<Self> {
+        let events = Arc::new(Events(handler), GFP_KERNEL)?;
+        // SAFETY: The namespace is valid; the handler is for a context that is an `Events`, to which
+        // a reference is kept as long as the id exists; the name is static.
+        let raw = from_err_ptr(unsafe {
+            bindings::__rdma_create_kernel_id(
+                net.as_ptr(),
+                Some(listen_handler),
+                Arc::as_ptr(&events).cast_mut().cast::<c_void>(),
+                bindings::rdma_ucm_port_space_RDMA_PS_TCP,
+                bindings::ib_qp_type_IB_QPT_RC,
+                MODULE_NAME.as_char_ptr(),
+            )
+        })?;
+        // INVARIANT: The id was just created with this context, and has no device.
+        let mut this = Self {
+            raw: NonNull::new(raw).ok_or(ENOMEM)?,
+            device: None,
+            events,
+        };
+        let addr = SockaddrStorage::from(addr);
+        // SAFETY: The id is ours. The address is valid, and is only read: C lacks a `const`.
+        unsafe {
+            to_result(bindings::rdma_set_afonly(raw, 1))?;
+            to_result(bindings::rdma_bind_addr(raw, addr.as_ptr().cast_mut()))?;
+        }
+        // SAFETY: The id is ours, and does not listen yet, so that nothing changes its device.
+        let device = unsafe { (*raw).device };
+        if !device.is_null() {
+            let device = client::lookup(device)?;
+            device.add_user(this.events.clone())?;
+            // INVARIANT: This is the id's device, and `events` was added.
+            this.device = Some(device);
+        }
+        // SAFETY: The id is ours.
+        to_result(unsafe { bindings::rdma_listen(raw, i32::try_from(backlog)?) })?;
+        Ok(this)
+    }
+
+    /// The device of the address, or `ENODEV` if the address is that of many.
+    pub(crate) fn device(&self) -> Result<Arc<Device>> {
+        self.device.clone().ok_or(ENODEV)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: By the type invariants the id is ours.
+        unsafe { bindings::rdma_destroy_id(self.raw.as_ptr()) };
+        if let Some(device) = &self.device {
+            device.remove_user(&self.events);
+        }
+    }
+}

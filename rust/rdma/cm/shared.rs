@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the owner of an id and its handler share.
+//!
+//! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
+
+use super::{
+    CmError,
+    CmEvents,
+    PrivateData, //
+};
+use crate::{
+    bindings,
+    errno::ECONNRESET,
+    rdma::{
+        client,
+        device::{
+            Device,
+            DeviceUser, //
+        }, //
+    },
+    sync::Completion, //
+};
+use kernel::{
+    ffi::c_int,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    task::Task, //
+};
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing is under way, or an attempt has failed.
+    Idle,
+    /// `resolve()` waits for the address.
+    Addr,
+    /// `resolve()` waits for the route.
+    Route,
+    /// `connect()` waits for the peer.
+    Connect,
+    /// A peer's request, not confirmed yet.
+    Passive,
+    /// Both sides are ready.
+    Connected,
+}
+
+/// What the handler and the owner tell each other.
+struct Progress {
+    phase: Phase,
+    /// The end of what `phase` waits for.
+    outcome: Option<Result<PrivateData, CmError>>,
+    /// The device. If there is one, the addresses are known too, and none changes any more.
+    device: Option<Arc<Device>>,
+    removed: bool,
+    /// `disconnected()` was called.
+    lost: bool,
+}
+
+/// What the handler of an id needs; its `context`.
+#[pin_data]
+pub(super) struct Shared {
+    #[pin]
+    progress: Mutex<Progress>,
+    #[pin]
+    changed: Completion,
+    events: Arc<dyn CmEvents>,
+    /// The address of the task that is in the handler, or 0.
+    task: Atomic<usize>,
+    /// Set if the id was dropped by that task: the handler returns what makes the core destroy the
+    /// id, and drops the reference that the owner has left to it.
+    abandoned: Atomic<u32>,
+}
+
+impl Shared {
+    /// Makes the object for an id in `phase` that may already have a `device`.
+    pub(super) fn new(
+        events: Arc<dyn CmEvents>,
+        phase: Phase,
+        device: Option<Arc<Device>>,
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            try_pin_init!(Self {
+                progress <- new_mutex!(Progress {
+                    phase,
+                    outcome: None,
+                    device,
+                    removed: false,
+                    lost: false,
+                }),
+                changed <- Completion::new(),
+                events,
+                task: Atomic::new(0),
+                abandoned: Atomic::new(0),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Whether the current task is in the handler.
+    pub(super) fn in_handler(&self) -> bool {
+        // Only the task that stored it can find itself, so no order is needed.
+        self.task.load(Relaxed) == Task::current_raw().addr()
+    }
+
+    /// Notes that the current task is in the handler.
+    pub(super) fn enter_handler(&self) {
+        self.task.store(Task::current_raw().addr(), Relaxed);
+    }
+
+    /// Lets the handler, which the current task is in, destroy the id at its end.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(1, Relaxed);
+    }
+
+    /// The device, once it is known, unless it is going away.
+    pub(super) fn device(&self) -> Result<Arc<Device>> {
+        let progress = self.progress.lock();
+        match &progress.device {
+            Some(device) if !progress.removed => Ok(device.clone()),
+            _ => Err(ENODEV),
+        }
+    }
+
+    /// Takes the device, to let it know that it is used no more.
+    pub(super) fn take_device(&self) -> Option<Arc<Device>> {
+        self.progress.lock().device.take()
+    }
+
+    /// Starts to wait for the end of `phase`.
+    pub(super) fn start(&self, phase: Phase) -> Result<(), CmError> {
+        let mut progress = self.progress.lock();
+        if progress.removed {
+            return Err(CmError::DeviceRemoved);
+        }
+        if progress.phase != Phase::Idle {
+            return Err(CmError::Errno(EBUSY));
+        }
+        progress.phase = phase;
+        progress.outcome = None;
+        self.changed.reinit();
+        Ok(())
+    }
+
+    /// Waits, after `start()`, for the end; `started` is what the core said.
+    pub(super) fn finish(&self, started: Result, timeout_ms: u32) -> Result<PrivateData, CmError> {
+        if started.is_ok() {
+            // A timeout shows in that there is no outcome.
+            let _ = self.changed.wait_timeout(timeout_ms);
+        }
+        let mut progress = self.progress.lock();
+        let outcome = progress.outcome.take();
+        if progress.phase != Phase::Connected {
+            progress.phase = Phase::Idle;
+        }
+        match (started, outcome) {
+            (Err(error), _) => Err(CmError::Errno(error)),
+            (Ok(()), Some(outcome)) => outcome,
+            (Ok(()), None) => Err(CmError::Timeout),
+        }
+    }
+
+    /// Notes the device that the address was resolved to.
+    ///
+    /// # Safety
+    ///
+    /// `id` must be a valid id.
+    unsafe fn bind(this: ArcBorrow<'_, Self>, id: *mut bindings::rdma_cm_id) -> Result {
+        // SAFETY: The caller gives a valid id.
+        let device = client::lookup(unsafe { (*id).device })?;
+        device.add_user(Arc::<Self>::from(this))?;
+        this.progress.lock().device = Some(device);
+        Ok(())
+    }
+
+    /// Handles an event of a connection.
+    ///
+    /// # Safety
+    ///
+    /// `id` and `event` must be what the core called the handler with.
+    unsafe fn handle(
+        this: ArcBorrow<'_, Self>,
+        id: *mut bindings::rdma_cm_id,
+        event: *mut bindings::rdma_cm_event,
+    ) {
+        // SAFETY: The caller got both from the core.
+        let (kind, status) = unsafe { ((*event).event, (*event).status) };
+        let bound = match kind {
+            // SAFETY: The caller got it from the core.
+            bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => unsafe {
+                Self::bind(this, id)
+            },
+            _ => Ok(()),
+        };
+        let mut established = false;
+        let mut lost = false;
+        {
+            let mut progress = this.progress.lock();
+            let phase = progress.phase;
+            let outcome = match (kind, phase) {
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED, Phase::Addr) => {
+                    let resolved = bound.map(|()| PrivateData::empty());
+                    Some(resolved.map_err(CmError::Errno))
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR, Phase::Addr) => {
+                    Some(Err(CmError::AddrError(status)))
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Route) => {
+                    Some(Ok(PrivateData::empty()))
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR, Phase::Route) => {
+                    Some(Err(CmError::RouteError(status)))
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Connect) => {
+                    progress.phase = Phase::Connected;
+                    // SAFETY: The event carries connection parameters.
+                    Some(Ok(PrivateData::copy_from(unsafe { private_data(event) })))
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Passive) => {
+                    progress.phase = Phase::Connected;
+                    established = true;
+                    None
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED, Phase::Connect) => {
+                    // SAFETY: `id` and `event` are what the core gave.
+                    Some(Err(unsafe { CmError::rejected(id, event) }))
+                }
+                (
+                    bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR,
+                    Phase::Connect,
+                ) => Some(Err(CmError::Unreachable(status))),
+                (
+                    bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT,
+                    Phase::Connect,
+                ) => Some(Err(CmError::Errno(ECONNRESET))),
+                (
+                    bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL,
+                    Phase::Passive | Phase::Connected,
+                ) => {
+                    lost = true;
+                    None
+                }
+                _ => None,
+            };
+            if let Some(outcome) = outcome {
+                progress.outcome.get_or_insert(outcome);
+                this.changed.complete_all();
+            }
+        }
+        if established {
+            this.events.established();
+        }
+        if lost {
+            this.lose();
+        }
+    }
+
+    /// Tells, once, that the connection is lost.
+    fn lose(&self) {
+        let told = core::mem::replace(&mut self.progress.lock().lost, true);
+        if !told {
+            self.events.disconnected();
+        }
+    }
+}
+
+impl DeviceUser for Shared {
+    fn device_removed(&self) {
+        {
+            let mut progress = self.progress.lock();
+            progress.removed = true;
+            progress.outcome.get_or_insert(Err(CmError::DeviceRemoved));
+        }
+        self.changed.complete_all();
+        self.lose();
+    }
+}
+
+/// The private data of an event.
+///
+/// # Safety
+///
+/// `event` must be a valid event of the core's that carries connection parameters. The data is valid
+/// as long as the handler runs.
+pub(super) unsafe fn private_data<'a>(event: *const bindings::rdma_cm_event) -> &'a [u8] {
+    // SAFETY: The caller promises that the union holds `conn`.
+    let conn = unsafe { &(*event).param.conn };
+    if conn.private_data.is_null() {
+        return &[];
+    }
+    // SAFETY: The core gives a pointer and a length that belong together, and does not change the
+    // data while the handler runs.
+    unsafe {
+        core::slice::from_raw_parts(conn.private_data.cast(), usize::from(conn.private_data_len))
+    }
+}
+
+/// The handler of connections.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, for an id whose `context` is a [`Shared`].
+pub(super) unsafe extern "C" fn handler(
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> c_int {
+    // SAFETY: The context of an id with this handler is a `Shared` whose owner keeps a reference
+    // until the id has been destroyed, which waits for the handler, or leaves it to
+    // `leave_handler()`.
+    let this = unsafe { ArcBorrow::from_raw((*id).context.cast::<Shared>().cast_const()) };
+    this.enter_handler();
+    // SAFETY: This is what the core called with.
+    unsafe { Shared::handle(this, id, event) };
+    // SAFETY: This is the handler that `task` was set for.
+    unsafe { leave_handler(this) }
+}
+
+/// Ends what [`Shared::enter_handler`] began; returns what the handler returns.
+///
+/// # Safety
+///
+/// Must be called at the end of the handler of `this`'s id, which must not use `this` again.
+pub(super) unsafe fn leave_handler(this: ArcBorrow<'_, Shared>) -> c_int {
+    this.task.store(0, Relaxed);
+    // Only the current task could have set it.
+    if this.abandoned.load(Relaxed) == 0 {
+        return 0;
+    }
+    let this = Arc::as_ptr(&Arc::from(this));
+    // SAFETY: The owner has left its reference to us, and neither it nor the core uses it again:
+    // no handler is called any more after one has returned other than 0.
+    drop(unsafe { Arc::from_raw(this) });
+    1
+}

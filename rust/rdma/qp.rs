@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+//!
+//! A queue pair has a fixed table of *slots* for sends. To post, the caller names a slot and gives
+//! an *owner*: the value that owns what the work request refers to. The owner lies in the slot until
+//! the device is done, and then goes back to the [`QpHandler`]. All that a request needs lies in
+//! its slot, or in one of a few large arrays, so that posting allocates nothing.
+//!
+//! Work requests are chained in memory; [`Qp::ring`] hands the whole chain to the device. Of the
+//! work requests of a slot only the last asks for a completion.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+mod recv;
+mod send;
+mod slot;
+
+use self::{
+    recv::{
+        RecvQueue,
+        RecvSlot, //
+    },
+    send::SendQueue,
+    slot::{
+        Large,
+        SendSlot, //
+    }, //
+};
+use super::{
+    cm::CmId,
+    cq::{
+        Cq,
+        Reservation, //
+    },
+    might_sleep,
+    pd::Pd,
+    wc::WcError,
+    wr::{
+        RecvOwner,
+        SendOwner, //
+    }, //
+};
+use crate::{
+    bindings,
+    errno::ESHUTDOWN,
+    sync::{
+        new_irqsave_spinlock,
+        IrqSaveSpinLock, //
+    }, //
+};
+use core::{
+    cell::UnsafeCell,
+    ffi::c_void,
+    mem::ManuallyDrop, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+
+/// The user of a queue pair.
+///
+/// # Context
+///
+/// `send_done` and `recv_done` are called where the completion queue handles completions: in
+/// softirq, or in a workqueue; see [`PollContext`](super::cq::PollContext). What was not posted, or
+/// is given back when the queue pair is dropped, comes back in the context of the function that does
+/// so. So none of the methods may sleep unless all of these contexts may. None may drop the last
+/// reference to the queue pair or to one of its completion queues. All may post.
+pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
+    /// The owner of a send.
+    type Send: SendOwner;
+    /// The owner of a receive.
+    type Recv: RecvOwner;
+
+    /// A send has completed, or was given up.
+    ///
+    /// The slot is free again. After an error the device does not access what `owner` owns any
+    /// more, but whether the peer did what it was asked to is unknown.
+    fn send_done(&self, qp: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>);
+
+    /// A receive has completed with so many bytes, or was given up.
+    fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<u32, WcError>);
+
+    /// The queue pair has failed, or was made to. Called once at most, before the [`WcError`] that
+    /// shows it. May be called in any context.
+    fn error(&self);
+}
+
+/// The sizes of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpCaps {
+    /// Slots for sends.
+    pub(crate) slots: u16,
+    /// Work requests on the send queue at once; less than the device's `max_qp_wr`. A slot needs more
+    /// than one if its memory has more segments than a work request takes.
+    pub(crate) send_wr: u32,
+    /// Receives at once; less than the device's `max_qp_wr`.
+    pub(crate) recv_wr: u32,
+    /// Slots at once, at most 64, that need more than one work request.
+    pub(crate) large: u16,
+}
+
+impl QpCaps {
+    /// Entries that the completion queue of the sends must have for the queue pair.
+    pub(crate) const fn send_cqes(&self) -> u32 {
+        // Each work request may complete with an error; and `ib_drain_qp()` adds one.
+        self.send_wr.saturating_add(1)
+    }
+
+    /// Entries that the completion queue of the receives must have for the queue pair.
+    pub(crate) const fn recv_cqes(&self) -> u32 {
+        self.recv_wr.saturating_add(1)
+    }
+}
+
+/// The segments per slot that are kept in the slot at most.
+const MAX_INLINE_SGES: u32 = 32;
+
+/// A reliably connected queue pair, which belongs to a [`CmId`].
+///
+/// # Context
+///
+/// The last reference must be dropped where sleeping is allowed, and by neither a method of the
+/// handler nor a completion of another queue pair on the same completion queues: dropping moves the
+/// queue pair to its error state, waits until all completions were handled, and destroys it.
+///
+/// # Invariants
+///
+/// - `raw` is null, or the queue pair of `id`, whose claim is ours. It is set once, before a
+///   reference is given to the user, and destroyed by `drop()` and nothing else.
+/// - Each slot's `qp` is the address of `self`. As long as `raw` exists, `self` and what its fields
+///   own stay in place.
+/// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once
+///   it is chained, by the holder of `sq`, and once it is posted, by the handler of its
+///   completions, of which one runs at a time.
+/// - The device was given at most `send_wr` work requests that have not completed, for which
+///   `send_cq` has room; likewise at most `recv_wr` receives.
+/// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
+///   that of the receive queue writes `recv_completions`. `send_posted` and `doorbells` are written
+///   with `sq` held, `recv_posted` with `rq`.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Qp<H: QpHandler> {
+    raw: UnsafeCell<*mut bindings::ib_qp>,
+    handler: H,
+
+    #[pin]
+    sq: IrqSaveSpinLock<SendQueue>,
+    send_posted: Atomic<u64>,
+    doorbells: Atomic<u64>,
+
+    /// All work requests of slots that ever completed, modulo 2^32.
+    done: Atomic<u32>,
+    send_completions: Atomic<u64>,
+
+    sends: ManuallyDrop<KVVec<SendSlot<H>>>,
+    large: Large,
+    send_wr: u32,
+    /// Segments per RDMA READ, and per RDMA WRITE or send.
+    read_sges: u32,
+    write_sges: u32,
+    lkey: u32,
+    virt_dma: bool,
+    iwarp: bool,
+    failed: Atomic<u32>,
+
+    #[pin]
+    rq: IrqSaveSpinLock<RecvQueue>,
+    recvs: ManuallyDrop<KVVec<RecvSlot<H>>>,
+    recv_posted: Atomic<u64>,
+    recv_completions: Atomic<u64>,
+
+    // Fields are dropped in declaration order, after the queue pair: queues, domain, id.
+    send_cq: Reservation,
+    recv_cq: Reservation,
+    pd: Arc<Pd>,
+    id: Arc<CmId>,
+}
+
+// SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
+// `Sync`, the owners are `Send`.
+unsafe impl<H: QpHandler> Send for Qp<H> {}
+
+// SAFETY: As above; the type invariants say who may access what is not atomic or locked.
+unsafe impl<H: QpHandler> Sync for Qp<H> {}
+
+impl<H: QpHandler> Qp<H> {
+    /// The segments that a slot's memory can have at most: 1 MiB in pages of 4 KiB, and one more
+    /// if it does not begin at a page.
+    pub(crate) const MAX_SEGMENTS: u32 = 257;
+
+    /// Creates a queue pair on `id`, which must be bound to the device of `pd` and the queues.
+    ///
+    /// Gives `EINVAL` if the device is another or does not do what `caps` ask for, `EBUSY` if the id
+    /// has a queue pair, and `ENOSPC` if a completion queue is too small. Receives may be posted at
+    /// once, sends when the connection has been made.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn create(
+        id: &Arc<CmId>,
+        pd: &Arc<Pd>,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        caps: QpCaps,
+        handler: H,
+    ) -> Result<Arc<Self>> {
+        let device = pd.device();
+        let limits = device.limits();
+        // `ib_drain_qp()` posts a work request to each queue.
+        let max_send_wr = caps.send_wr.checked_add(1).ok_or(EINVAL)?;
+        let max_recv_wr = caps.recv_wr.checked_add(1).ok_or(EINVAL)?;
+        if caps.slots == 0
+            || caps.send_wr == 0
+            || max_send_wr > limits.max_qp_wr
+            || max_recv_wr > limits.max_qp_wr
+            || caps.recv_wr > u32::from(u16::MAX)
+            || !Arc::ptr_eq(device, send_cq.device())
+            || !Arc::ptr_eq(device, recv_cq.device())
+        {
+            return Err(EINVAL);
+        }
+        let write_sges = limits.max_send_sge.clamp(1, MAX_INLINE_SGES);
+        let read_sges = limits.max_sge_rd.clamp(1, write_sges);
+
+        let mut sends = KVVec::with_capacity(caps.slots.into(), GFP_KERNEL)?;
+        for _ in 0..caps.slots {
+            sends.push(SendSlot::new(write_sges)?, GFP_KERNEL)?;
+        }
+        let mut recvs = KVVec::with_capacity(caps.recv_wr as usize, GFP_KERNEL)?;
+        let mut free = KVVec::with_capacity(caps.recv_wr as usize, GFP_KERNEL)?;
+        for index in 0..caps.recv_wr {
+            recvs.push(RecvSlot::new(), GFP_KERNEL)?;
+            free.push(u16::try_from(index)?, GFP_KERNEL)?;
+        }
+
+        let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
+        let send_reservation = send_cq.reserve(caps.send_cqes())?;
+        let recv_reservation = recv_cq.reserve(caps.recv_cqes())?;
+
+        // Nothing in it can fail, so that no slots are lost.
+        // INVARIANT: There is no queue pair yet, and nothing is posted.
+        let this = Arc::pin_init(
+            try_pin_init!(Self {
+                raw: UnsafeCell::new(core::ptr::null_mut()),
+                handler,
+                sq <- new_irqsave_spinlock!(SendQueue::new()),
+                send_posted: Atomic::new(0),
+                doorbells: Atomic::new(0),
+                done: Atomic::new(0),
+                send_completions: Atomic::new(0),
+                sends: ManuallyDrop::new(sends),
+                large,
+                send_wr: caps.send_wr,
+                read_sges,
+                write_sges,
+                lkey: pd.local_dma_lkey(),
+                virt_dma: device.uses_virt_dma(),
+                iwarp: id.is_iwarp(),
+                failed: Atomic::new(0),
+                rq <- new_irqsave_spinlock!(RecvQueue {
+                    free,
+                    closed: false,
+                }),
+                recvs: ManuallyDrop::new(recvs),
+                recv_posted: Atomic::new(0),
+                recv_completions: Atomic::new(0),
+                send_cq: send_reservation,
+                recv_cq: recv_reservation,
+                pd: pd.clone(),
+                id: id.clone(),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        for slot in this.sends.iter() {
+            // SAFETY: Nobody else uses the slot yet.
+            unsafe { slot.init(&this) };
+        }
+        for slot in this.recvs.iter() {
+            // SAFETY: Nobody else uses the slot yet.
+            unsafe { slot.init(&this) };
+        }
+
+        let mut attr = bindings::ib_qp_init_attr {
+            event_handler: Some(event::<H>),
+            qp_context: core::ptr::from_ref(&*this).cast_mut().cast::<c_void>(),
+            send_cq: send_cq.as_raw(),
+            recv_cq: recv_cq.as_raw(),
+            cap: bindings::ib_qp_cap {
+                max_send_wr,
+                max_recv_wr,
+                max_send_sge: write_sges,
+                max_recv_sge: 1,
+                ..pin_init::zeroed()
+            },
+            sq_sig_type: bindings::ib_sig_type_IB_SIGNAL_REQ_WR,
+            qp_type: bindings::ib_qp_type_IB_QPT_RC,
+            ..pin_init::zeroed()
+        };
+        id.claim_qp()?;
+        // SAFETY: The id, the domain and the queues are valid, and stay so for as long as the queue
+        // pair, as `this` holds references. So does `this`, the handler's context.
+        let ret = unsafe { bindings::rdma_create_qp(id.as_raw(), pd.as_raw(), &mut attr) };
+        if let Err(error) = to_result(ret) {
+            id.release_qp();
+            return Err(error);
+        }
+        // SAFETY: The queue pair was created, so that the id refers to it. Nobody else reads or
+        // writes `raw` yet.
+        // INVARIANT: It is the queue pair of `id`, which we have claimed.
+        unsafe { *this.raw.get() = (*id.as_raw()).qp };
+        Ok(this)
+    }
+
+    /// The C object. It is valid as long as `self`, unless `create()` has failed.
+    #[inline]
+    fn as_raw(&self) -> *mut bindings::ib_qp {
+        // SAFETY: By the type invariants `raw` does not change once there are other references.
+        unsafe { *self.raw.get() }
+    }
+
+    /// How many segments the memory of a slot can have.
+    pub(crate) fn max_segments(&self) -> u32 {
+        let per_wr = self.read_sges;
+        if self.large.is_empty() {
+            return per_wr;
+        }
+        Self::MAX_SEGMENTS.min(per_wr.saturating_mul(self.send_wr))
+    }
+
+    /// Work requests that were posted, receives included.
+    pub(crate) fn posted(&self) -> u64 {
+        self.send_posted.load(Relaxed) + self.recv_posted.load(Relaxed)
+    }
+
+    /// Chains of sends that were posted.
+    pub(crate) fn doorbells(&self) -> u64 {
+        self.doorbells.load(Relaxed)
+    }
+
+    /// Completions that were reaped, of receives too.
+    pub(crate) fn completions(&self) -> u64 {
+        self.send_completions.load(Relaxed) + self.recv_completions.load(Relaxed)
+    }
+
+    /// Makes the queue pair fail: all that is posted or chained comes back with an error, and
+    /// nothing can be posted any more.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn fail(&self) {
+        might_sleep();
+        self.close();
+        let mut attr = bindings::ib_qp_attr {
+            qp_state: bindings::ib_qp_state_IB_QPS_ERR,
+            ..pin_init::zeroed()
+        };
+        // SAFETY: By the type invariants the queue pair is valid.
+        let ret = unsafe {
+            bindings::ib_modify_qp(
+                self.as_raw(),
+                &mut attr,
+                bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
+            )
+        };
+        if ret != 0 {
+            pr_warn!("cannot move a queue pair to its error state: {}\n", ret);
+        }
+    }
+
+    /// Lets nothing more be posted, and gives back what is chained.
+    fn close(&self) {
+        let mut sq = self.sq.lock();
+        sq.closed = true;
+        let first = sq.take();
+        drop(sq);
+        self.rq.lock().closed = true;
+        // SAFETY: The chain was taken, and was not posted.
+        unsafe { self.give_back(first, ESHUTDOWN) };
+    }
+
+    /// Tells the handler, once, that the queue pair has failed.
+    #[cold]
+    fn note_error(&self) {
+        if self.failed.xchg(1, Relaxed) == 0 {
+            self.handler.error();
+        }
+    }
+}
+
+/// Handles an asynchronous event of a queue pair.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, with the address of a [`Qp<H>`] as context.
+unsafe extern "C" fn event<H: QpHandler>(event: *mut bindings::ib_event, context: *mut c_void) {
+    // SAFETY: The context is a `Qp` that is in place until the queue pair is destroyed, after which
+    // there are no events.
+    let (event, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
+    match event {
+        // The peer's first message has overtaken its confirmation of the connection.
+        bindings::ib_event_type_IB_EVENT_COMM_EST => {
+            // SAFETY: The id is valid, as the queue pair holds a reference.
+            unsafe { bindings::rdma_notify(qp.id.as_raw(), event) };
+        }
+        bindings::ib_event_type_IB_EVENT_QP_FATAL
+        | bindings::ib_event_type_IB_EVENT_QP_REQ_ERR
+        | bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR => qp.note_error(),
+        _ => {}
+    }
+}
+
+#[pinned_drop]
+impl<H: QpHandler> PinnedDrop for Qp<H> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = &*self;
+        let mut lost = false;
+        if !this.as_raw().is_null() {
+            might_sleep();
+            this.close();
+            // SAFETY: By the type invariants the queue pair is ours, and is that of the id. There
+            // is no other reference, and the handlers of completions cannot post since `close()`.
+            // Each queue has room for one more work request.
+            unsafe {
+                bindings::ib_drain_qp(this.as_raw());
+                bindings::rdma_destroy_qp(this.id.as_raw());
+            }
+            this.id.release_qp();
+            // What is left has been posted in part, or the device was too broken to drain.
+            for slot in this.sends.iter() {
+                if slot.is_taken() {
+                    lost = true;
+                    // SAFETY: The device is done with a queue pair that is destroyed.
+                    unsafe { this.finish(slot, Err(WcError::NotCompleted(ESHUTDOWN))) };
+                }
+            }
+            for slot in this.recvs.iter() {
+                // SAFETY: The device is done with a queue pair that is destroyed.
+                if let Some(owner) = unsafe { slot.take() } {
+                    lost = true;
+                    let result = Err(WcError::NotCompleted(ESHUTDOWN));
+                    this.handler.recv_done(this, owner, result);
+                }
+            }
+        }
+        if lost {
+            // A completion that was not handled may still point to a slot.
+            pr_warn!("a queue pair was not drained; its slots are lost\n");
+            return;
+        }
+        // SAFETY: Neither is used again, and nothing is moved out of `self`.
+        unsafe {
+            let this = self.get_unchecked_mut();
+            ManuallyDrop::drop(&mut this.sends);
+            ManuallyDrop::drop(&mut this.recvs);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The slots of a queue pair, and the functions that its completions call.
+
+use super::{
+    Qp,
+    QpHandler, //
+};
+use crate::{
+    bindings,
+    rdma::{
+        dma::{
+            Direction,
+            DmaBuffer, //
+        },
+        mr::Mr,
+        wc::WcError, //
+    }, //
+};
+use core::cell::UnsafeCell;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    },
+    types::Opaque, //
+};
+
+/// Any work request for the send queue. All begin with an `ib_send_wr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) union Wr {
+    pub(super) send: bindings::ib_send_wr,
+    pub(super) rdma: bindings::ib_rdma_wr,
+    pub(super) reg: bindings::ib_reg_wr,
+}
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+
+/// What a slot's work requests need besides the owner.
+///
+/// # Invariants
+///
+/// - `sges` has room for the segments of one work request, and for `Qp::MAX_SEGMENTS` if `large` is
+///   given; the first `nr_sge` are initialised.
+/// - If `large` is given, `wrs` has room for work requests for so many segments.
+pub(super) struct Body {
+    pub(super) sges: *mut bindings::ib_sge,
+    pub(super) wrs: *mut Wr,
+    pub(super) nr_sge: u32,
+    pub(super) nr_wr: u32,
+    /// The segments were mapped, one by one, and must be unmapped.
+    pub(super) mapped: Option<Direction>,
+    /// The large arrays that are used.
+    pub(super) large: Option<u32>,
+    /// The buffer that the segments are in, if it is not the owner's.
+    pub(super) buffer: Option<Arc<DmaBuffer>>,
+    /// The owner's memory region that is being registered, or null.
+    pub(super) mr: *const Mr,
+    /// The first error of a work request other than the last.
+    pub(super) error: Option<WcError>,
+}
+
+impl Body {
+    /// Prepares for new work requests, with the slot's own array of segments.
+    #[inline]
+    pub(super) fn reset(&mut self, sges: *mut bindings::ib_sge) {
+        // INVARIANT: The slot's own array has room for one work request; nothing is initialised.
+        self.sges = sges;
+        self.nr_sge = 0;
+        self.nr_wr = 0;
+        self.mr = core::ptr::null();
+        self.error = None;
+    }
+
+    /// Adds a segment.
+    ///
+    /// # Safety
+    ///
+    /// There must be room.
+    #[inline]
+    pub(super) unsafe fn push_sge(&mut self, addr: u64, length: u32, lkey: u32) {
+        let sge = bindings::ib_sge { addr, length, lkey };
+        // SAFETY: The caller has made room.
+        unsafe { self.sges.add(self.nr_sge as usize).write(sge) };
+        // INVARIANT: One more is initialised.
+        self.nr_sge += 1;
+    }
+}
+
+/// A slot of the send queue.
+///
+/// The type invariants of [`Qp`] say who may use it.
+///
+/// # Invariants
+///
+/// - `cqe` is the first field, as [`send_done`] needs it.
+#[repr(C)]
+pub(super) struct SendSlot<H: QpHandler> {
+    /// For the last work request.
+    cqe: Opaque<bindings::ib_cqe>,
+    /// For all others.
+    error_cqe: Opaque<bindings::ib_cqe>,
+    qp: UnsafeCell<*const Qp<H>>,
+    state: Atomic<u32>,
+    pub(super) owner: UnsafeCell<Option<H::Send>>,
+    pub(super) body: UnsafeCell<Body>,
+    pub(super) wr: UnsafeCell<Wr>,
+    inline_sges: KVec<UnsafeCell<bindings::ib_sge>>,
+}
+
+impl<H: QpHandler> SendSlot<H> {
+    /// Makes a slot with an array of `sges` segments of its own.
+    pub(super) fn new(sges: u32) -> Result<Self> {
+        let mut inline_sges = KVec::with_capacity(sges as usize, GFP_KERNEL)?;
+        for _ in 0..sges {
+            inline_sges.push(UnsafeCell::new(pin_init::zeroed()), GFP_KERNEL)?;
+        }
+        // INVARIANT: `nr_sge` is 0; `reset()` sets `sges`.
+        let body = Body {
+            sges: core::ptr::null_mut(),
+            wrs: core::ptr::null_mut(),
+            nr_sge: 0,
+            nr_wr: 0,
+            mapped: None,
+            large: None,
+            buffer: None,
+            mr: core::ptr::null(),
+            error: None,
+        };
+        Ok(Self {
+            cqe: Opaque::new(bindings::ib_cqe {
+                done: Some(send_done::<H>),
+            }),
+            error_cqe: Opaque::new(bindings::ib_cqe {
+                done: Some(send_error::<H>),
+            }),
+            qp: UnsafeCell::new(core::ptr::null()),
+            state: Atomic::new(FREE),
+            owner: UnsafeCell::new(None),
+            body: UnsafeCell::new(body),
+            wr: UnsafeCell::new(Wr {
+                send: pin_init::zeroed(),
+            }),
+            inline_sges,
+        })
+    }
+
+    /// Sets the queue pair.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else may use the slot yet, and it must be one of `qp`'s.
+    pub(super) unsafe fn init(&self, qp: &Qp<H>) {
+        // SAFETY: The caller promises that nobody else uses it.
+        unsafe { *self.qp.get() = qp };
+    }
+
+    /// The slot's own array of segments.
+    #[inline]
+    pub(super) fn inline_sges(&self) -> *mut bindings::ib_sge {
+        UnsafeCell::raw_get(self.inline_sges.as_ptr())
+    }
+
+    /// Takes the slot, if it is free.
+    #[inline]
+    pub(super) fn claim(&self) -> bool {
+        self.state.cmpxchg(FREE, TAKEN, Acquire).is_ok()
+    }
+
+    /// Frees the slot.
+    #[inline]
+    pub(super) fn release(&self) {
+        self.state.store(FREE, Release);
+    }
+
+    /// Whether the slot is not free.
+    #[inline]
+    pub(super) fn is_taken(&self) -> bool {
+        self.state.load(Acquire) == TAKEN
+    }
+
+    /// What is common to the last work request of any kind.
+    #[inline]
+    pub(super) fn last_wr(&self) -> bindings::ib_send_wr {
+        let slot = core::ptr::from_ref(self).cast_mut();
+        bindings::ib_send_wr {
+            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                // The first field; the completion needs the whole slot.
+                wr_cqe: slot.cast(),
+            },
+            send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
+            ..pin_init::zeroed()
+        }
+    }
+
+    /// What is common to the other work requests.
+    #[inline]
+    pub(super) fn chained_wr(&self, next: *mut bindings::ib_send_wr) -> bindings::ib_send_wr {
+        let slot = core::ptr::from_ref(self).cast_mut();
+        bindings::ib_send_wr {
+            next,
+            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                // SAFETY: The field is in the slot.
+                wr_cqe: unsafe { core::ptr::addr_of_mut!((*slot).error_cqe) }.cast(),
+            },
+            ..pin_init::zeroed()
+        }
+    }
+}
+
+/// Arrays for requests that need more than one work request.
+///
+/// # Invariants
+///
+/// - There are `count <= 64` pairs of arrays, one after the other in `sges` and `wrs`.
+/// - Bit `n` of `free` is set if nobody uses pair `n`.
+pub(super) struct Large {
+    sges: KVVec<UnsafeCell<bindings::ib_sge>>,
+    wrs: KVVec<UnsafeCell<Wr>>,
+    sges_each: usize,
+    wrs_each: usize,
+    free: Atomic<u64>,
+}
+
+impl Large {
+    /// Makes `count` pairs of arrays, each for `sges` segments, at least `per_wr` of which go into a
+    /// work request.
+    pub(super) fn new(count: u16, sges: u32, per_wr: u32) -> Result<Self> {
+        if count > 64 {
+            return Err(EINVAL);
+        }
+        let count = usize::from(count);
+        let sges_each = sges as usize;
+        let wrs_each = sges.div_ceil(per_wr.max(1)) as usize;
+        let mut all_sges = KVVec::with_capacity(count * sges_each, GFP_KERNEL)?;
+        for _ in 0..count * sges_each {
+            all_sges.push(UnsafeCell::new(pin_init::zeroed()), GFP_KERNEL)?;
+        }
+        let mut all_wrs = KVVec::with_capacity(count * wrs_each, GFP_KERNEL)?;
+        for _ in 0..count * wrs_each {
+            let wr = Wr {
+                send: pin_init::zeroed(),
+            };
+            all_wrs.push(UnsafeCell::new(wr), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            sges: all_sges,
+            wrs: all_wrs,
+            sges_each,
+            wrs_each,
+            // One bit for each: `count` may be 64.
+            free: Atomic::new(u64::MAX.checked_shr(64 - count as u32).unwrap_or(0)),
+        })
+    }
+
+    /// Whether there are no such arrays at all.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.sges.is_empty()
+    }
+
+    /// Takes a pair, if one is free: its number, segments and work requests.
+    pub(super) fn take(&self) -> Option<(u32, *mut bindings::ib_sge, *mut Wr)> {
+        let mut free = self.free.load(Relaxed);
+        let index = loop {
+            if free == 0 {
+                return None;
+            }
+            // INVARIANT: The bit was set, so nobody uses the pair but the caller.
+            match self.free.cmpxchg(free, free & (free - 1), Acquire) {
+                Ok(_) => break free.trailing_zeros(),
+                Err(now) => free = now,
+            }
+        };
+        let sges = self.sges.get(index as usize * self.sges_each..)?.as_ptr();
+        let wrs = self.wrs.get(index as usize * self.wrs_each..)?.as_ptr();
+        Some((index, UnsafeCell::raw_get(sges), UnsafeCell::raw_get(wrs)))
+    }
+
+    /// Gives back a pair that [`Self::take`] gave, and that the caller does not use any more.
+    pub(super) fn put(&self, index: u32) {
+        // INVARIANT: The bit was clear, so that adding it sets it.
+        self.free.fetch_add(1 << index, Release);
+    }
+}
+
+/// Handles the completion of a slot's last work request.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, for a work request with the `cqe` of a [`SendSlot<H>`] that
+/// was posted.
+unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: The core gives a valid completion of a slot that exists until the queue pair is
+    // destroyed and drained, or for ever.
+    let (wc, slot) = unsafe { (&*wc, &*(*wc).__bindgen_anon_1.wr_cqe.cast::<SendSlot<H>>()) };
+    // A completion of a queue pair that could not be drained: nobody waits for it any more.
+    if !slot.is_taken() {
+        return;
+    }
+    // SAFETY: By the invariants of `Qp` it is in place as long as its slots are taken, and this is
+    // the handler of the completion.
+    unsafe { (**slot.qp.get()).send_completed(slot, wc) };
+}
+
+/// Handles the completion of another of a slot's work requests.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, for a work request with the `error_cqe` of a
+/// [`SendSlot<H>`] that was posted.
+unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: The core gives a valid completion.
+    let wc = unsafe { &*wc };
+    // SAFETY: It is that of a work request with this field of a slot, which exists until the queue
+    // pair is destroyed and drained, or for ever.
+    let slot = unsafe {
+        let cqe = wc
+            .__bindgen_anon_1
+            .wr_cqe
+            .cast::<Opaque<bindings::ib_cqe>>();
+        &*kernel::container_of!(cqe, SendSlot<H>, error_cqe)
+    };
+    if !slot.is_taken() {
+        return;
+    }
+    // SAFETY: As in `send_done()`.
+    unsafe { (**slot.qp.get()).send_failed(slot, wc) };
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Block devices.
+//!
+//! C headers: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h),
+//! [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+#![allow(unsafe_code)]
+
+pub(crate) mod mq;
+mod status;
+
+pub(crate) use self::status::{
+    BlkError,
+    BlkResult, //
+};

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Disks.
+//!
+//! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+use super::{
+    limits::Limits,
+    operations::Operations,
+    tag_set::TagSet, //
+};
+use crate::{
+    bindings,
+    errno::ENAMETOOLONG, //
+};
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    prelude::*,
+    static_lock_class,
+    str::CString,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    types::{
+        ForeignOwnable,
+        Opaque, //
+    }, //
+};
+
+/// The names of a driver's disks: a prefix and the lowest free number.
+///
+/// # Invariants
+///
+/// `ida` is initialised.
+#[pin_data(PinnedDrop)]
+pub(crate) struct DiskNames {
+    #[pin]
+    ida: Opaque<bindings::ida>,
+    prefix: &'static CStr,
+}
+
+// SAFETY: C's ida locks itself, and belongs to no thread.
+unsafe impl Send for DiskNames {}
+// SAFETY: As above.
+unsafe impl Sync for DiskNames {}
+
+impl DiskNames {
+    /// Names like `<prefix>0`.
+    pub(crate) fn new(prefix: &'static CStr) -> impl PinInit<Self> {
+        // INVARIANT: `ida_init` initialises it.
+        pin_init!(Self {
+            // SAFETY: `slot` is valid for writes, as `ffi_init` promises.
+            ida <- Opaque::ffi_init(|slot| unsafe { bindings::ida_init(slot) }),
+            prefix,
+        })
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for DiskNames {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariants; every `DiskIndex` holds a reference, so none is left.
+        unsafe { bindings::ida_destroy(self.ida.get()) };
+    }
+}
+
+/// The number of a disk; free again when dropped.
+///
+/// # Invariants
+///
+/// `index` is allocated in `names.ida`.
+struct DiskIndex {
+    names: Arc<DiskNames>,
+    index: u32,
+}
+
+impl DiskIndex {
+    fn alloc(names: Arc<DiskNames>) -> Result<Self> {
+        // SAFETY: By the type invariants of `DiskNames`.
+        let ret = unsafe {
+            bindings::ida_alloc_range(names.ida.get(), 0, c_int::MAX as u32, bindings::GFP_KERNEL)
+        };
+        to_result(ret)?;
+        // INVARIANT: It is what was just allocated.
+        Ok(Self {
+            names,
+            index: ret as u32,
+        })
+    }
+
+    /// Writes the name, with a NUL behind it.
+    fn write_name(&self, name: &mut [kernel::ffi::c_char]) -> Result {
+        let text = CString::try_from_fmt(fmt!("{}{}", self.names.prefix, self.index))?;
+        let text = text.to_bytes_with_nul();
+        name.get_mut(..text.len())
+            .ok_or(ENAMETOOLONG)?
+            .copy_from_slice(text);
+        Ok(())
+    }
+}
+
+impl Drop for DiskIndex {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::ida_free(self.names.ida.get(), self.index) };
+    }
+}
+
+/// A reference to this module.
+struct ModuleRef(());
+
+impl ModuleRef {
+    fn get() -> Result<Self> {
+        // SAFETY: `__this_module` is this module, which is loaded.
+        if unsafe { bindings::try_module_get(&raw mut bindings::__this_module) } {
+            Ok(Self(()))
+        } else {
+            Err(ENODEV)
+        }
+    }
+}
+
+impl Drop for ModuleRef {
+    fn drop(&mut self) {
+        // SAFETY: `get` took the reference.
+        unsafe { bindings::module_put(&raw mut bindings::__this_module) };
+    }
+}
+
+/// What a disk has for as long as anyone has a reference to it; C's `private_data`.
+///
+/// # Invariants
+///
+/// `queue_data` came from `T::QueueData::into_foreign`.
+struct DiskData<T: Operations> {
+    queue_data: *mut c_void,
+    /// Nobody may open the disk any more. Changed under `open_mutex`.
+    claimed: Atomic<bool>,
+    index: DiskIndex,
+    _p: PhantomData<T::QueueData>,
+}
+
+impl<T: Operations> Drop for DiskData<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants; C's `queuedata`, a copy, is not used when this is dropped.
+        drop(unsafe { T::QueueData::from_foreign(self.queue_data) });
+    }
+}
+
+/// C's table of the callbacks of a disk.
+struct DiskVTable<T: Operations>(PhantomData<T>);
+
+impl<T: Operations> DiskVTable<T> {
+    /// # Safety
+    ///
+    /// Called by the block layer only, with `open_mutex` held, for a disk of `GenDiskBuilder::build`.
+    unsafe extern "C" fn open(disk: *mut bindings::gendisk, _mode: bindings::blk_mode_t) -> c_int {
+        // SAFETY: By the safety requirements; the data lives until `free_disk`.
+        let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
+        if data.claimed.load(Relaxed) {
+            ENXIO.to_errno()
+        } else {
+            0
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the block layer only, when the last reference to a disk goes that
+    /// `GenDiskBuilder::build` added.
+    unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
+        // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
+        let data = unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) };
+        drop(data);
+        // This function is the last of the module's code that has to do with the disk: an open file
+        // gives its own reference to the module up before its reference to the disk.
+        drop(ModuleRef(()));
+    }
+
+    const VTABLE: bindings::block_device_operations = bindings::block_device_operations {
+        open: Some(Self::open),
+        free_disk: Some(Self::free_disk),
+        owner: &raw mut bindings::__this_module,
+        ..pin_init::zeroed()
+    };
+
+    const fn build() -> &'static bindings::block_device_operations {
+        &Self::VTABLE
+    }
+}
+
+/// Makes a [`GenDisk`].
+pub(crate) struct GenDiskBuilder {
+    limits: Limits,
+    capacity_sectors: u64,
+    read_only: bool,
+}
+
+impl GenDiskBuilder {
+    /// A disk of no size with [`Limits::default`].
+    pub(crate) fn new() -> Self {
+        Self {
+            limits: Limits::default(),
+            capacity_sectors: 0,
+            read_only: false,
+        }
+    }
+
+    /// Sets what it can do.
+    pub(crate) fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets its size, in units of 512 bytes.
+    pub(crate) fn capacity_sectors(mut self, capacity_sectors: u64) -> Self {
+        self.capacity_sectors = capacity_sectors;
+        self
+    }
+
+    /// Sets whether it can only be read.
+    pub(crate) fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Adds the disk.
+    ///
+    /// May sleep, and reads the partition table: requests come, and must end, before this returns.
+    /// `EINVAL` if the limits contradict themselves.
+    pub(crate) fn build<T: Operations>(
+        self,
+        names: Arc<DiskNames>,
+        tag_set: Arc<TagSet<T>>,
+        queue_data: T::QueueData,
+    ) -> Result<GenDisk<T>> {
+        let mut limits = self.limits.to_queue_limits()?;
+        // C's BLK_DEV_MAX_SECTORS, the size in bytes being an i64.
+        if self.capacity_sectors > (i64::MAX as u64) >> 9 {
+            return Err(EINVAL);
+        }
+
+        let module = ModuleRef::get()?;
+        let index = DiskIndex::alloc(names)?;
+        let data = KBox::new(
+            // INVARIANT: As the type wants.
+            DiskData::<T> {
+                queue_data: queue_data.into_foreign(),
+                claimed: Atomic::new(false),
+                index,
+                _p: PhantomData,
+            },
+            GFP_KERNEL,
+        )?;
+
+        // SAFETY: The tag set is valid, by its type invariants, and `limits` for this call. The
+        // queue data belongs to `data`, which is freed after the disk.
+        let disk = from_err_ptr(unsafe {
+            bindings::__blk_mq_alloc_disk(
+                tag_set.as_raw(),
+                &mut limits,
+                data.queue_data,
+                static_lock_class!().as_ptr(),
+            )
+        })?;
+        // INVARIANT: Neither is anyone else's.
+        let new = NewDisk {
+            disk,
+            data: KBox::into_raw(data),
+        };
+
+        // SAFETY: `disk` is valid, and not visible to anyone else yet; so is the data.
+        unsafe {
+            (*disk).fops = DiskVTable::<T>::build();
+            (*disk).private_data = new.data.cast();
+            (*new.data).index.write_name(&mut (*disk).disk_name)?;
+            bindings::set_capacity(disk, self.capacity_sectors);
+            bindings::set_disk_ro(disk, self.read_only);
+        }
+
+        // SAFETY: `disk` is valid and was not added before. What its callbacks read is set, and
+        // lives until `free_disk`.
+        to_result(unsafe {
+            bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
+        })?;
+
+        // The data and the reference to the module are `free_disk`'s from now on.
+        core::mem::forget(new);
+        core::mem::forget(module);
+
+        // INVARIANT: It was allocated and added above.
+        Ok(GenDisk {
+            // SAFETY: `from_err_ptr` lets no null pass that C's function could return.
+            disk: unsafe { NonNull::new_unchecked(disk) },
+            _tag_set: tag_set,
+        })
+    }
+}
+
+/// A disk that is not added, and its data.
+///
+/// # Invariants
+///
+/// Both are valid, and owned by this.
+struct NewDisk<T: Operations> {
+    disk: *mut bindings::gendisk,
+    data: *mut DiskData<T>,
+}
+
+impl<T: Operations> Drop for NewDisk<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants. C tears the queue down, and as the disk was not added it
+        // does not call `free_disk`.
+        unsafe { bindings::put_disk(self.disk) };
+        // SAFETY: By the type invariants, it came from `KBox::into_raw`; the disk is gone.
+        drop(unsafe { KBox::from_raw(self.data) });
+    }
+}
+
+/// A disk that is there, `/dev/<name>`; C's `struct gendisk`.
+///
+/// Dropping it removes the disk: what is cached is written if the disk is not dead, then it waits
+/// until every request has ended, so the driver must go on ending them until that returns. Files that
+/// are still open get errors. It sleeps, so it must not be dropped in a callback of [`Operations`].
+///
+/// # Invariants
+///
+/// `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its `private_data`
+/// is a `DiskData<T>`.
+pub(crate) struct GenDisk<T: Operations> {
+    disk: NonNull<bindings::gendisk>,
+    _tag_set: Arc<TagSet<T>>,
+}
+
+// SAFETY: Its methods are C functions that may be called from any thread, and what it owns is `Send`.
+unsafe impl<T: Operations> Send for GenDisk<T> {}
+// SAFETY: As above; what its methods change is locked by C.
+unsafe impl<T: Operations> Sync for GenDisk<T> {}
+
+impl<T: Operations> GenDisk<T> {
+    fn as_raw(&self) -> *mut bindings::gendisk {
+        self.disk.as_ptr()
+    }
+
+    /// The name in `/dev`.
+    pub(crate) fn name(&self) -> &CStr {
+        // SAFETY: By the type invariants; `build` wrote a NUL, and the name does not change.
+        unsafe { CStr::from_char_ptr((*self.as_raw()).disk_name.as_ptr()) }
+    }
+
+    /// Makes that nobody can open the disk any more, `EBUSY` if somebody has it open (which includes
+    /// mounts, swap and its partitions). Can be repeated. May sleep.
+    pub(crate) fn claim(&self) -> Result {
+        let disk = self.as_raw();
+        // SAFETY: By the type invariants; the data lives until `free_disk`.
+        let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
+
+        // SAFETY: By the type invariants. Openers come and go under this lock.
+        let openers = unsafe {
+            bindings::mutex_lock(&raw mut (*disk).open_mutex);
+            bindings::disk_openers(disk)
+        };
+        if openers == 0 {
+            data.claimed.store(true, Relaxed);
+        }
+        // SAFETY: It was locked above.
+        unsafe { bindings::mutex_unlock(&raw mut (*disk).open_mutex) };
+
+        if openers == 0 {
+            Ok(())
+        } else {
+            Err(EBUSY)
+        }
+    }
+
+    /// Makes every I/O to come fail, without writing what is cached, and tells file systems.
+    ///
+    /// It waits for file systems that wait for requests in flight. So the driver must end them first,
+    /// and fail what comes in between, as it does when the device is gone. May sleep.
+    pub(crate) fn mark_dead(&self) {
+        // SAFETY: By the type invariants. No callback of `DiskVTable`, under whose `open_mutex` it
+        // must not be called, gets to here.
+        unsafe { bindings::blk_mark_disk_dead(self.as_raw()) };
+    }
+}
+
+impl<T: Operations> Drop for GenDisk<T> {
+    fn drop(&mut self) {
+        let disk = self.as_raw();
+        // SAFETY: By the type invariants. It waits for all requests, so that the tag set, which is
+        // dropped after this, is out of use.
+        unsafe { bindings::del_gendisk(disk) };
+        // SAFETY: By the type invariants, and this is the end of our reference. `free_disk` takes
+        // care of the data, now or when the last file is closed.
+        unsafe { bindings::put_disk(disk) };
+    }
+}

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests, and the right to end them.
+//!
+//! C headers: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h),
+//! [`include/linux/bvec.h`](srctree/include/linux/bvec.h)
+
+use super::operations::Operations;
+use crate::{
+    bindings,
+    block::{
+        status::to_blk_status,
+        BlkError,
+        BlkResult, //
+    },
+    compat,
+    scatterlist::{
+        Segment,
+        Segmented, //
+    }, //
+};
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::Result,
+    types::Opaque, //
+};
+
+/// A type that has exactly one owner at a time, an [`Owned`].
+///
+/// # Safety
+///
+/// `release` may be called from any context, and from any thread if the type is `Send`.
+pub(crate) unsafe trait Ownable {
+    /// Gives the object back to where it came from.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the object, and uses it no more.
+    unsafe fn release(this: NonNull<Self>);
+}
+
+/// The one owner of an object that C allocated.
+///
+/// # Invariants
+///
+/// The pointee is valid, and no other `Owned` of it exists.
+pub(crate) struct Owned<T: Ownable>(NonNull<T>);
+
+// SAFETY: It is a unique pointer, so that sending it sends the object.
+unsafe impl<T: Ownable + Send> Send for Owned<T> {}
+// SAFETY: A shared reference to it is good for shared references to the object only.
+unsafe impl<T: Ownable + Sync> Sync for Owned<T> {}
+
+impl<T: Ownable> Owned<T> {
+    /// Takes the object without releasing it.
+    #[inline]
+    fn into_raw(self) -> NonNull<T> {
+        ManuallyDrop::new(self).0
+    }
+}
+
+impl<T: Ownable> Deref for Owned<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: By the type invariants.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: Ownable> Drop for Owned<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants, this is the owner; it is gone after this.
+        unsafe { T::release(self.0) };
+    }
+}
+
+/// What is behind C's `struct request`: our header, then the driver's data.
+///
+/// The header is touched by whoever has the right to end the request, alone.
+pub(super) struct Pdu<T: Operations> {
+    /// Counts the times that blk-mq has given the request to the driver.
+    generation: u64,
+    /// What the request ends with, from [`Owned::complete`] to the end.
+    status: bindings::blk_status_t,
+    data: T::RequestData,
+}
+
+impl<T: Operations> Pdu<T> {
+    /// The PDU of a request; C's `blk_mq_rq_to_pdu()`.
+    #[inline(always)]
+    fn of(rq: *mut bindings::request) -> *mut Self {
+        // blk-mq puts it behind the request, aligned as the request itself.
+        const { assert!(align_of::<Self>() <= align_of::<bindings::request>()) };
+        rq.wrapping_add(1).cast()
+    }
+
+    /// Initialises the PDU. On an error there is none.
+    ///
+    /// # Safety
+    ///
+    /// `rq` is followed by `size_of::<Self>()` bytes that nobody else uses; they do not move until
+    /// [`Self::drop_in_place`].
+    pub(super) unsafe fn init(rq: *mut bindings::request) -> Result {
+        let this = Self::of(rq);
+        // SAFETY: By the safety requirements; the caller does not touch the data on an error.
+        unsafe { compat::raw_try_init(&raw mut (*this).data, T::new_request_data()) }?;
+        // SAFETY: By the safety requirements.
+        unsafe {
+            (&raw mut (*this).generation).write(0);
+            (&raw mut (*this).status).write(0);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// [`Self::init`] succeeded for `rq`, which is not used again.
+    pub(super) unsafe fn drop_in_place(rq: *mut bindings::request) {
+        // SAFETY: By the safety requirements.
+        unsafe { Self::of(rq).drop_in_place() };
+    }
+
+    /// Ends the request with the status that is kept in the PDU.
+    ///
+    /// # Safety
+    ///
+    /// `rq` has a PDU, and the caller has the right to end it, which goes with this call.
+    #[inline]
+    pub(super) unsafe fn end(rq: *mut bindings::request) {
+        // SAFETY: By the safety requirements.
+        unsafe { bindings::blk_mq_end_request(rq, (*Self::of(rq)).status) };
+    }
+}
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// To read [`Request::bytes`] from [`Request::sector`] on into [`Request::segments`].
+    Read,
+    /// To write [`Request::segments`]; with [`Request::fua`], past every volatile cache.
+    Write,
+    /// To make every write that was completed before lasting.
+    Flush,
+    /// To forget [`Request::bytes`] from [`Request::sector`] on; no segments.
+    Discard,
+    /// To make [`Request::bytes`] from [`Request::sector`] on read as zeroes; no segments.
+    WriteZeroes,
+    /// An operation (`REQ_OP_*`) that no limit of ours asks for.
+    Unsupported(u8),
+}
+
+/// A request; C's `struct request`.
+///
+/// # Invariants
+///
+/// It is a valid request of a tag set of `T`, has an initialised [`Pdu`], and is the driver's.
+#[repr(transparent)]
+pub(crate) struct Request<T: Operations> {
+    rq: Opaque<bindings::request>,
+    _p: PhantomData<T>,
+}
+
+// SAFETY: What its methods read does not change while the request is the driver's, blk-mq lets it
+// end on any CPU, and `RequestData` is `Send`.
+unsafe impl<T: Operations> Send for Request<T> {}
+// SAFETY: Shared references only read, and give shared references to `RequestData` only.
+unsafe impl<T: Operations> Sync for Request<T> where T::RequestData: Sync {}
+
+impl<T: Operations> Request<T> {
+    /// What is wanted.
+    #[inline]
+    pub(crate) fn command(&self) -> Command {
+        // SAFETY: By the type invariants.
+        let flags = unsafe { (*self.rq.get()).cmd_flags };
+        // REQ_OP_MASK, which the C side asserts to be the low byte.
+        let op = (flags & 0xff) as u8;
+        match bindings::req_op::from(op) {
+            bindings::req_op_REQ_OP_READ => Command::Read,
+            bindings::req_op_REQ_OP_WRITE => Command::Write,
+            bindings::req_op_REQ_OP_FLUSH => Command::Flush,
+            bindings::req_op_REQ_OP_DISCARD => Command::Discard,
+            bindings::req_op_REQ_OP_WRITE_ZEROES => Command::WriteZeroes,
+            _ => Command::Unsupported(op),
+        }
+    }
+
+    /// Where, in units of 512 bytes. A flush has no place: it gives `u64::MAX`, so look at
+    /// [`Request::command`] before calculating.
+    #[inline]
+    pub(crate) fn sector(&self) -> u64 {
+        // SAFETY: By the type invariants.
+        unsafe { (*self.rq.get()).__sector }
+    }
+
+    /// How much, in bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u32 {
+        // SAFETY: By the type invariants.
+        unsafe { (*self.rq.get()).__data_len }
+    }
+
+    /// The number of the request, below [`TagSet::queue_depth`]; no other request of the same
+    /// hardware queue has it until this one ends.
+    ///
+    /// [`TagSet::queue_depth`]: super::TagSet::queue_depth
+    #[inline]
+    pub(crate) fn tag(&self) -> u16 {
+        // CAST: What the driver has got has a tag, and a tag is below `BLK_MQ_MAX_DEPTH`, 10240.
+        // SAFETY: By the type invariants.
+        unsafe { (*self.rq.get()).tag as u16 }
+    }
+
+    /// The data of a read or write, in order: physically contiguous, of one or more pages each. None
+    /// for other commands.
+    ///
+    /// Other than the pages that a driver allocates itself, these may be changed by anyone (a mapped
+    /// file, direct I/O) at any time.
+    #[inline]
+    pub(crate) fn segments(&self) -> Segments<'_> {
+        let mut segments = Segments {
+            bio: core::ptr::null(),
+            bvec: core::ptr::null(),
+            done: 0,
+            left: 0,
+            _request: PhantomData,
+        };
+        if matches!(self.command(), Command::Read | Command::Write) {
+            // SAFETY: By the type invariants. It is the first of the list, or null.
+            let bio = unsafe { (*self.rq.get()).bio };
+            // SAFETY: The bios of a request stay until it ends, which is after the borrow of it.
+            unsafe { segments.enter(bio) };
+        }
+        segments
+    }
+}
+
+// SAFETY: Requests are completed in softirq, or by `blk_mq_end_request`, both from any context.
+unsafe impl<T: Operations> Ownable for Request<T> {
+    #[inline]
+    unsafe fn release(this: NonNull<Self>) {
+        // SAFETY: By the safety requirements of this function.
+        unsafe { Self::complete(this, Err(BlkError::IoError)) };
+    }
+}
+
+impl<T: Operations> Request<T> {
+    /// # Safety
+    ///
+    /// The caller owns the request, which is started, and uses it no more.
+    #[inline]
+    unsafe fn complete(this: NonNull<Self>, result: BlkResult) {
+        let rq = this.as_ptr().cast::<bindings::request>();
+        // SAFETY: The PDU is initialised, by the type invariants, and its header is the owner's.
+        unsafe { (*Pdu::<T>::of(rq)).status = to_blk_status(result) };
+        // SAFETY: The request is valid, started, and ours to end. With `true`, blk-mq has passed
+        // that right on to `OperationsVTable::complete_callback`.
+        if !unsafe { bindings::blk_mq_complete_request_remote(rq) } {
+            // SAFETY: As above, and it has not been passed on.
+            unsafe { Pdu::<T>::end(rq) };
+        }
+    }
+}
+
+impl<T: Operations> Owned<Request<T>> {
+    /// Ends the request, on the CPU that sent it. From any context.
+    #[inline]
+    pub(crate) fn complete(self, result: BlkResult) {
+        // SAFETY: By the type invariants of `Owned`, which is consumed; an `Owned<Request>` is
+        // started.
+        unsafe { Request::complete(self.into_raw(), result) };
+    }
+
+    /// Gives the request back, to be the error of the same [`Operations::queue_rq`] that has got it.
+    #[inline]
+    pub(crate) fn refuse(self, status: BlkError) -> Refused<T> {
+        Refused {
+            rq: RefusedRequest::Started(self),
+            status,
+        }
+    }
+}
+
+// SAFETY: The pages of a request belong to it until it ends, and it does not end while its owner is
+// there; nor does what it wants change. They are of the direct map, as the disk does not take memory
+// of PCI devices. A read wants them written. No Rust code makes references to them.
+unsafe impl<T: Operations> Segmented for Owned<Request<T>> {
+    #[inline]
+    fn writable(&self) -> bool {
+        self.command() == Command::Read
+    }
+
+    #[inline]
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        Request::segments(self)
+    }
+}
+
+/// A request that has not been started: its timer does not run.
+///
+/// # Invariants
+///
+/// Those of [`Request`], and the request is idle.
+#[repr(transparent)]
+pub(crate) struct IdleRequest<T: Operations>(Request<T>);
+
+impl<T: Operations> IdleRequest<T> {
+    /// Takes a request that blk-mq gives to the driver.
+    ///
+    /// # Safety
+    ///
+    /// `rq` has a PDU, is idle, and is the driver's to end.
+    #[inline]
+    pub(super) unsafe fn receive(rq: *mut bindings::request) -> (Owned<Self>, Turn) {
+        // SAFETY: By the safety requirements.
+        let generation = unsafe {
+            let generation = &mut (*Pdu::<T>::of(rq)).generation;
+            *generation = generation.wrapping_add(1);
+            *generation
+        };
+        // SAFETY: A request is not at address 0.
+        let this = unsafe { NonNull::new_unchecked(rq.cast::<Self>()) };
+        // INVARIANT: By the safety requirements; no other `Owned` of it has been left, as the right
+        // to end it came back to blk-mq.
+        (Owned(this), Turn { rq, generation })
+    }
+}
+
+impl<T: Operations> Deref for IdleRequest<T> {
+    type Target = Request<T>;
+
+    #[inline]
+    fn deref(&self) -> &Request<T> {
+        &self.0
+    }
+}
+
+// SAFETY: `blk_mq_end_request` may be called from any context.
+unsafe impl<T: Operations> Ownable for IdleRequest<T> {
+    #[inline]
+    unsafe fn release(this: NonNull<Self>) {
+        let rq = this.as_ptr().cast::<bindings::request>();
+        // SAFETY: The request is valid and the caller's to end. It need not be started for that.
+        unsafe { bindings::blk_mq_end_request(rq, BlkError::IoError.as_raw()) };
+    }
+}
+
+impl<T: Operations> Owned<IdleRequest<T>> {
+    /// Starts the request: from now on it may time out.
+    #[inline]
+    pub(crate) fn start(self) -> Owned<Request<T>> {
+        let this = self.into_raw().cast::<Request<T>>();
+        // SAFETY: By the type invariants, the request is valid, idle and the driver's.
+        unsafe { bindings::blk_mq_start_request(this.as_ptr().cast()) };
+        // INVARIANT: The pointer was taken out of the only `Owned`.
+        Owned(this)
+    }
+
+    /// Gives the request back, to be the error of the same [`Operations::queue_rq`] that has got it.
+    #[inline]
+    pub(crate) fn refuse(self, status: BlkError) -> Refused<T> {
+        Refused {
+            rq: RefusedRequest::Idle(self),
+            status,
+        }
+    }
+}
+
+enum RefusedRequest<T: Operations> {
+    Idle(Owned<IdleRequest<T>>),
+    Started(Owned<Request<T>>),
+}
+
+/// A request that [`Operations::queue_rq`] gives back, and why.
+///
+/// - [`BlkError::Resource`]: blk-mq keeps it and tries again, in 3 ms or when another request of the
+///   hardware queue ends. This is the way to say that there is no room for it now.
+/// - [`BlkError::DevResource`]: the same without the 3 ms, so only if another request of this
+///   hardware queue is in flight and the room comes with its end.
+/// - Anything else ends the request with that status.
+///
+/// It makes no difference whether the request was started: blk-mq makes a started one idle again.
+pub(crate) struct Refused<T: Operations> {
+    rq: RefusedRequest<T>,
+    status: BlkError,
+}
+
+/// One time that a request was given to the driver.
+pub(super) struct Turn {
+    rq: *mut bindings::request,
+    generation: u64,
+}
+
+impl<T: Operations> Refused<T> {
+    /// Gives the request back to blk-mq by the return value of `queue_rq`, which this is.
+    ///
+    /// Only the request of that very call can go that way. blk-mq would take another one for it, so
+    /// a driver that mixes them up has what it gave back ended here.
+    #[cold]
+    pub(super) fn hand_back(self, turn: Turn) -> bindings::blk_status_t {
+        let Refused { rq, status } = self;
+        let raw = match &rq {
+            RefusedRequest::Idle(rq) => rq.0.cast::<bindings::request>().as_ptr(),
+            RefusedRequest::Started(rq) => rq.0.cast::<bindings::request>().as_ptr(),
+        };
+        // SAFETY: By the invariants of `Owned` and `Request`, it is valid with a PDU; we own it.
+        let generation = unsafe { (*Pdu::<T>::of(raw)).generation };
+        if raw == turn.rq && generation == turn.generation {
+            // The right to end it goes back to blk-mq.
+            core::mem::forget(rq);
+            status.as_raw()
+        } else {
+            drop(rq);
+            bindings::BLK_STS_OK as bindings::blk_status_t
+        }
+    }
+}
+
+/// The segments of a request, multi-page: C's `rq_for_each_bvec()`.
+///
+/// # Invariants
+///
+/// - `bio` is null, or a bio of a request that lives for `'a`.
+/// - If `left` is not 0, `bvec` points to a bvec of `bio`, `done` is below its length, and it and the
+///   ones behind it hold at least `left` bytes from `done` on.
+pub(crate) struct Segments<'a> {
+    bio: *const bindings::bio,
+    bvec: *const bindings::bio_vec,
+    done: u32,
+    left: u32,
+    _request: PhantomData<&'a ()>,
+}
+
+impl Segments<'_> {
+    /// Goes to the start of `bio`.
+    ///
+    /// # Safety
+    ///
+    /// `bio` is null, or a bio with data of a request that lives for `'a`.
+    #[inline]
+    unsafe fn enter(&mut self, bio: *const bindings::bio) {
+        // INVARIANT: By the safety requirements. `bi_iter` says where the data of the bio is.
+        self.bio = bio;
+        if bio.is_null() {
+            self.left = 0;
+            return;
+        }
+        // SAFETY: By the safety requirements. The struct is packed, so it is copied out.
+        let iter = unsafe { (*bio).bi_iter };
+        // SAFETY: `bi_idx` is an index into `bi_io_vec`, or one behind it if there is no data.
+        self.bvec = unsafe { (*bio).bi_io_vec.add(iter.bi_idx as usize) };
+        self.done = compat::bi_offset(iter);
+        self.left = iter.bi_size;
+    }
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        while self.left == 0 {
+            if self.bio.is_null() {
+                return None;
+            }
+            // SAFETY: By the type invariants; the bios of a request are a list that ends with null,
+            // all of the same operation.
+            unsafe { self.enter((*self.bio).bi_next) };
+        }
+        // SAFETY: By the type invariants, as `left` is not 0.
+        let bvec = unsafe { *self.bvec };
+        let len = bvec.bv_len.wrapping_sub(self.done).min(self.left);
+        // SAFETY: A bvec with data has a page.
+        let page = unsafe { NonNull::new_unchecked(bvec.bv_page) };
+        let segment = Segment::new(page, bvec.bv_offset.wrapping_add(self.done), len);
+        // INVARIANT: The rest of the bio begins with the next bvec, if there is a rest.
+        self.left = self.left.wrapping_sub(len);
+        self.bvec = self.bvec.wrapping_add(1);
+        self.done = 0;
+        Some(segment)
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The requests of a driver, by tag.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use super::{
+    operations::{
+        Operations,
+        OperationsVTable, //
+    },
+    request::Pdu, //
+};
+use crate::bindings;
+use core::marker::PhantomData;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    time::msecs_to_jiffies,
+    types::Opaque, //
+};
+
+/// The hardware queues and their requests, shared by the disks of one device; C's
+/// `struct blk_mq_tag_set`.
+///
+/// Dropping it may sleep.
+///
+/// # Invariants
+///
+/// `inner` went through `blk_mq_alloc_tag_set` with success, for requests of `T`.
+#[pin_data(PinnedDrop)]
+pub(crate) struct TagSet<T: Operations> {
+    #[pin]
+    inner: Opaque<bindings::blk_mq_tag_set>,
+    _p: PhantomData<T>,
+}
+
+// SAFETY: C locks what changes after `blk_mq_alloc_tag_set`; the `RequestData` that it holds is `Send`.
+unsafe impl<T: Operations> Send for TagSet<T> {}
+// SAFETY: As above; no reference to `RequestData` can be had from it.
+unsafe impl<T: Operations> Sync for TagSet<T> {}
+
+impl<T: Operations> TagSet<T> {
+    /// Makes `nr_hw_queues` hardware queues of `queue_depth` requests each, with memory from
+    /// `numa_node` (-1 for any). A request that takes longer than `timeout_ms` (0 for 30 s) is
+    /// reported to [`Operations::timeout`].
+    ///
+    /// There may be fewer queues (no more than CPUs) and requests (little memory) than asked for.
+    /// May sleep.
+    pub(crate) fn new(
+        nr_hw_queues: u32,
+        queue_depth: u32,
+        numa_node: i32,
+        timeout_ms: u32,
+    ) -> impl PinInit<Self, Error> {
+        // INVARIANT: By the C function's success.
+        try_pin_init!(Self {
+            inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
+                let tag_set = bindings::blk_mq_tag_set {
+                    ops: OperationsVTable::<T>::build(),
+                    nr_hw_queues,
+                    queue_depth,
+                    numa_node,
+                    timeout: u32::try_from(msecs_to_jiffies(timeout_ms))?,
+                    cmd_size: u32::try_from(size_of::<Pdu<T>>())?,
+                    nr_maps: 1,
+                    // Queues are short and the device has its own idea of order.
+                    flags: bindings::BLK_MQ_F_NO_SCHED_BY_DEFAULT,
+                    ..pin_init::zeroed()
+                };
+                // SAFETY: `slot` is valid for writes, as `try_ffi_init` promises.
+                unsafe { slot.write(tag_set) };
+                // SAFETY: It is filled in, and stays where it is.
+                to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
+            }),
+            _p: PhantomData,
+        }? Error)
+    }
+
+    /// The C tag set.
+    pub(super) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
+        self.inner.get()
+    }
+}
+
+#[pinned_drop]
+impl<T: Operations> PinnedDrop for TagSet<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariants. Every disk that was added holds a reference until its
+        // requests are over, so that no queue uses it.
+        unsafe { bindings::blk_mq_free_tag_set(self.inner.get()) };
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a request ended.
+//!
+//! C header: [`include/linux/blk_types.h`](srctree/include/linux/blk_types.h)
+
+use crate::bindings;
+use kernel::error::Error;
+
+/// What a request ends with: `BLK_STS_OK`, or one of [`BlkError`].
+pub(crate) type BlkResult<T = ()> = core::result::Result<T, BlkError>;
+
+/// A `blk_status_t` other than `BLK_STS_OK`.
+///
+/// The values are asserted against the C ones in `rust/helpers/block.c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum BlkError {
+    /// The device does not know this operation (`EOPNOTSUPP`).
+    NotSupported = 1,
+    /// The device did not answer in time (`ETIMEDOUT`).
+    Timeout = 2,
+    /// Nothing is left of a thinly provided device (`ENOSPC`).
+    NoSpace = 3,
+    /// The way to the device is lost; another path may still do (`ENOLINK`).
+    Transport = 4,
+    /// The device failed for good, on every path (`EREMOTEIO`).
+    Target = 5,
+    /// The medium lost this data (`ENODATA`).
+    Medium = 7,
+    /// The data and its protection information disagree (`EILSEQ`).
+    Protection = 8,
+    /// Out of some resource (`ENOMEM`). As an answer of [`Operations::queue_rq`] it asks for the
+    /// request to be queued again, see [`Refused`].
+    ///
+    /// [`Operations::queue_rq`]: super::mq::Operations::queue_rq
+    /// [`Refused`]: super::mq::Refused
+    Resource = 9,
+    /// Anything else (`EIO`).
+    IoError = 10,
+    /// It would have had to wait, and must not (`EAGAIN`).
+    Again = 12,
+    /// Out of a resource that a request in flight on this device holds (`EBUSY`). As an answer of
+    /// [`Operations::queue_rq`] it asks for the request to be queued again, see [`Refused`].
+    ///
+    /// [`Operations::queue_rq`]: super::mq::Operations::queue_rq
+    /// [`Refused`]: super::mq::Refused
+    DevResource = 13,
+    /// The device is off line (`ENODEV`).
+    Offline = 16,
+    /// The request makes no sense to the device (`EINVAL`).
+    Invalid = 19,
+}
+
+impl BlkError {
+    /// The C value.
+    #[inline]
+    pub(super) const fn as_raw(self) -> bindings::blk_status_t {
+        self as bindings::blk_status_t
+    }
+}
+
+/// The C value of how a request ended.
+#[inline]
+pub(super) const fn to_blk_status(result: BlkResult) -> bindings::blk_status_t {
+    match result {
+        Ok(()) => bindings::BLK_STS_OK as bindings::blk_status_t,
+        Err(err) => err.as_raw(),
+    }
+}
+
+impl From<Error> for BlkError {
+    fn from(err: Error) -> Self {
+        // SAFETY: `errno_to_blk_status` only looks its argument up in a table.
+        let status = unsafe { bindings::errno_to_blk_status(err.to_errno()) };
+        match status {
+            1 => BlkError::NotSupported,
+            2 => BlkError::Timeout,
+            3 => BlkError::NoSpace,
+            4 => BlkError::Transport,
+            5 => BlkError::Target,
+            7 => BlkError::Medium,
+            8 => BlkError::Protection,
+            9 => BlkError::Resource,
+            12 => BlkError::Again,
+            13 => BlkError::DevResource,
+            16 => BlkError::Offline,
+            19 => BlkError::Invalid,
+            _ => BlkError::IoError,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/blk-mq.h>
+#include <linux/blkdev.h>
+#include <linux/idr.h>
+
+/* bindgen cannot read macros with a __force cast: these are the values that rust/block/ spells out. */
+#define FARBLK_ASSERT(c, value) static_assert((__force unsigned int)(c) == (value))
+FARBLK_ASSERT(BLK_STS_NOTSUPP, 1);
+FARBLK_ASSERT(BLK_STS_TIMEOUT, 2);
+FARBLK_ASSERT(BLK_STS_NOSPC, 3);
+FARBLK_ASSERT(BLK_STS_TRANSPORT, 4);
+FARBLK_ASSERT(BLK_STS_TARGET, 5);
+FARBLK_ASSERT(BLK_STS_MEDIUM, 7);
+FARBLK_ASSERT(BLK_STS_PROTECTION, 8);
+FARBLK_ASSERT(BLK_STS_RESOURCE, 9);
+FARBLK_ASSERT(BLK_STS_IOERR, 10);
+FARBLK_ASSERT(BLK_STS_AGAIN, 12);
+FARBLK_ASSERT(BLK_STS_DEV_RESOURCE, 13);
+FARBLK_ASSERT(BLK_STS_OFFLINE, 16);
+FARBLK_ASSERT(BLK_STS_INVAL, 19);
+FARBLK_ASSERT(BLK_FEAT_WRITE_CACHE, 1u << 0);
+FARBLK_ASSERT(BLK_FEAT_FUA, 1u << 1);
+FARBLK_ASSERT(BLK_FEAT_ROTATIONAL, 1u << 2);
+FARBLK_ASSERT(BLK_FEAT_SYNCHRONOUS, 1u << 6);
+FARBLK_ASSERT(REQ_OP_MASK, 0xff);
+FARBLK_ASSERT(REQ_FUA, 1u << __REQ_FUA);
+#undef FARBLK_ASSERT
+
+__rust_helper unsigned int rust_helper_disk_openers(struct gendisk *disk)
+{
+	return disk_openers(disk);
+}
+
+__rust_helper void rust_helper_ida_init(struct ida *ida)
+{
+	ida_init(ida);
+}

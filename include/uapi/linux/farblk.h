@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * farblk: the wire protocol and its limits.
+ *
+ * All integers are little endian. Reserved fields are sent as zero and ignored
+ * by the receiver. The exchange is described in Documentation/protocol.rst.
+ */
+#ifndef _UAPI_LINUX_FARBLK_H
+#define _UAPI_LINUX_FARBLK_H
+
+#include <linux/types.h>
+
+#define FARBLK_MAGIC			0x42524146	/* "FARB" */
+#define FARBLK_VERSION_MIN		1
+#define FARBLK_VERSION_MAX		1
+#define FARBLK_PORT			7420
+
+/* Room for private data in the messages of the RDMA CM, in bytes. */
+#define FARBLK_CONNECT_REQUEST_MAX	56
+#define FARBLK_CONNECT_REPLY_MAX	196
+#define FARBLK_REJECT_MAX		148
+
+#define FARBLK_MESSAGE_MAX		4096	/* a control message, in bytes */
+#define FARBLK_NAME_SIZE		64	/* at least one NUL at the end */
+#define FARBLK_TEXT_SIZE		96
+#define FARBLK_GRANTS_MAX		248	/* in one reply */
+#define FARBLK_LIST_ENTRIES_MAX		41	/* in one reply */
+#define FARBLK_SLAB_SHIFT_MIN		16
+#define FARBLK_SLAB_SHIFT_MAX		31
+#define FARBLK_BLOCK_SIZE_MIN		512
+#define FARBLK_BLOCK_SIZE_MAX		4096
+
+/* farblk_connect_request.kind */
+#define FARBLK_CONNECTION_CONTROL	0
+#define FARBLK_CONNECTION_IO		1
+
+/* farblk_header.kind */
+#define FARBLK_LOGIN			1
+#define FARBLK_GRANT			2
+#define FARBLK_LIST			3
+#define FARBLK_LOGOUT			4	/* a header alone */
+#define FARBLK_REPLY			0x8000	/* or'ed to the kind of the request */
+
+/* .access */
+#define FARBLK_ACCESS_RO		0
+#define FARBLK_ACCESS_RW		1
+
+/* .kind of an export */
+#define FARBLK_KIND_BLOCK		0
+#define FARBLK_KIND_RAM			1
+
+/* farblk_status.code */
+#define FARBLK_OK			0
+#define FARBLK_REFUSED_VERSION		1
+#define FARBLK_REFUSED_MALFORMED	2
+#define FARBLK_REFUSED_NO_SUCH_EXPORT	3
+#define FARBLK_REFUSED_EXPORT_DISABLED	4
+#define FARBLK_REFUSED_NOT_ADMITTED	5
+#define FARBLK_REFUSED_READ_ONLY	6
+#define FARBLK_REFUSED_BUSY		7
+#define FARBLK_REFUSED_NO_MEMORY	8
+#define FARBLK_REFUSED_BAD_SESSION	9
+#define FARBLK_REFUSED_BAD_QUEUE	10
+#define FARBLK_REFUSED_NOT_ON_PORT	11
+#define FARBLK_REFUSED_INTERNAL		12
+#define FARBLK_REFUSED_BAD_STATE	13
+
+/* Outcome of a request, in code and words. */
+struct farblk_status {
+	__le16	code;
+	__le16	text_len;
+	__le32	reserved;
+	__u8	text[FARBLK_TEXT_SIZE];		/* UTF-8, the rest zero */
+};
+
+/* Private data of the CM REQ. */
+struct farblk_connect_request {
+	__le32	magic;
+	__le16	version_min;
+	__le16	version_max;
+	__u8	kind;
+	__u8	reserved;
+	__le16	queue;
+	__le32	reserved2;
+	__le64	session;
+	__le64	epoch;
+};
+
+/* Private data of the CM REP. */
+struct farblk_connect_reply {
+	__le32	magic;
+	__le16	version;
+	__le16	reserved;
+};
+
+/* Private data of the CM REJ. */
+struct farblk_reject {
+	__le32	magic;
+	__le16	version_min;
+	__le16	version_max;
+	struct farblk_status status;
+};
+
+/* Start of every control message. */
+struct farblk_header {
+	__le16	kind;
+	__le16	length;				/* of the whole message */
+	__le32	sequence;
+};
+
+/* Start of every reply; the whole of a refusal. */
+struct farblk_reply {
+	struct farblk_header header;
+	struct farblk_status status;
+};
+
+struct farblk_login {
+	struct farblk_header header;
+	__u8	host_id[16];
+	__u8	host_name[FARBLK_NAME_SIZE];
+	__u8	map_uuid[16];
+	__le64	epoch;
+	__u8	export_name[FARBLK_NAME_SIZE];
+	__u8	access;
+	__u8	reserved;
+	__le16	queues;
+	__le32	reserved2;
+};
+
+struct farblk_login_reply {
+	struct farblk_reply reply;
+	__le64	session;
+	__u8	export_uuid[16];
+	__u8	instance[16];
+	__le64	size;
+	__le32	logical_block_size;
+	__le32	physical_block_size;
+	__u8	slab_shift;
+	__u8	access;
+	__u8	kind;
+	__u8	reserved;
+	__le16	queues;
+	__le16	reserved2;
+};
+
+struct farblk_grant_request {
+	struct farblk_header header;
+	__le32	first;
+	__le32	count;
+};
+
+struct farblk_grant {
+	__le64	addr;
+	__le32	length;
+	__le32	rkey;
+};
+
+struct farblk_grant_reply {
+	struct farblk_reply reply;
+	__le32	first;
+	__le32	count;
+	struct farblk_grant grants[];
+};
+
+struct farblk_list_request {
+	struct farblk_header header;
+	__u8	host_id[16];
+	__u8	host_name[FARBLK_NAME_SIZE];
+	__le32	first;
+	__le32	reserved;
+};
+
+struct farblk_list_entry {
+	__u8	name[FARBLK_NAME_SIZE];
+	__u8	uuid[16];
+	__le64	size;
+	__u8	kind;
+	__u8	access;
+	__le16	clients;
+	__le16	max_clients;
+	__le16	reserved;
+};
+
+struct farblk_list_reply {
+	struct farblk_reply reply;
+	__le32	first;
+	__le32	count;
+	__le32	total;
+	__le32	reserved;
+	struct farblk_list_entry entries[];
+};
+
+#ifdef __cplusplus
+#define __FARBLK_SIZE(type, size) static_assert(sizeof(struct type) == (size), #type)
+#else
+#define __FARBLK_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), #type)
+#endif
+__FARBLK_SIZE(farblk_status, 104);
+__FARBLK_SIZE(farblk_connect_request, 32);
+__FARBLK_SIZE(farblk_connect_reply, 8);
+__FARBLK_SIZE(farblk_reject, 112);
+__FARBLK_SIZE(farblk_header, 8);
+__FARBLK_SIZE(farblk_reply, 112);
+__FARBLK_SIZE(farblk_login, 184);
+__FARBLK_SIZE(farblk_login_reply, 176);
+__FARBLK_SIZE(farblk_grant_request, 16);
+__FARBLK_SIZE(farblk_grant, 16);
+__FARBLK_SIZE(farblk_grant_reply, 120);
+__FARBLK_SIZE(farblk_list_request, 96);
+__FARBLK_SIZE(farblk_list_entry, 96);
+__FARBLK_SIZE(farblk_list_reply, 128);
+#undef __FARBLK_SIZE
+
+#endif /* _UAPI_LINUX_FARBLK_H */

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The farblk wire protocol, as pure functions from bytes to validated types and back.
+//!
+//! Nothing here allocates, sleeps, locks or panics, and nothing names a kernel type: the same source
+//! is compiled into the module and into the host tests.
+//!
+//! Every message has one parser, which takes the bytes that were received (the caller cuts the slice
+//! to the received length) and returns a validated type or says what is wrong, and one encoder, which
+//! writes every byte of the message into the caller's buffer and returns its length. [`wire`] holds
+//! the raw layout; only the parsers and encoders beside it read or write those structs.
+//!
+//! The layout and the exchange are described in `Documentation/protocol.rst`; the C view of the same
+//! is `include/uapi/linux/farblk.h`.
+
+#![forbid(unsafe_code)]
+
+pub mod export;
+pub mod geometry;
+pub mod grant;
+pub mod handshake;
+pub mod list;
+pub mod login;
+pub mod logout;
+pub mod message;
+pub mod name;
+pub mod refusal;
+pub mod text;
+pub mod uuid;
+pub mod wire;
+
+pub use export::{Access, BlockSize, Kind};
+pub use geometry::{Geometry, Place, SlabShift};
+pub use grant::{Grant, GrantReply, GrantReplyWriter, GrantRequest};
+pub use handshake::{ConnectReply, ConnectRequest, Connection, Reject};
+pub use list::{ListEntry, ListReply, ListReplyWriter, ListRequest};
+pub use login::{Login, LoginReply};
+pub use logout::{Logout, LogoutReply};
+pub use message::{Message, NoRoom, ReplyError, Request};
+pub use name::Name;
+pub use refusal::{Malformed, Refusal, Refused};
+pub use text::Text;
+pub use uuid::Uuid;

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the two sides tell each other in the private data of the RDMA CM.
+//!
+//! Some transports pad private data to its full room, so that the parsers here ignore what follows
+//! the part they know.
+
+#![forbid(unsafe_code)]
+
+use super::message::{write, NoRoom};
+use super::refusal::{Malformed, Refusal, Refused};
+use super::wire::{self, MAGIC, VERSION_MAX, VERSION_MIN};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::FromBytes;
+
+const SHORT: Malformed = Malformed("the private data is too short");
+const FOREIGN: Malformed = Malformed("the private data is not farblk's");
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// Control messages: login, grants, lists.
+    Control,
+    /// One I/O queue of a session.
+    Io {
+        /// The session, as its login reply named it; never 0.
+        session: u64,
+        /// Index of the queue, less than the number granted.
+        queue: u16,
+    },
+}
+
+/// A client asks to connect (CM REQ).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectRequest {
+    /// What for.
+    pub connection: Connection,
+    /// Epoch of the path: raised each time the client connects it anew.
+    pub epoch: u64,
+}
+
+impl ConnectRequest {
+    /// Reads the private data of a request, and the version to use: the newest that both sides speak.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, u16), Refused> {
+        let (wire, _) = wire::ConnectRequest::read_from_prefix(bytes).map_err(|_| SHORT)?;
+        if wire.magic != MAGIC {
+            return Err(FOREIGN.into());
+        }
+        // Before anything else: a version that is not spoken may mean something else by the rest.
+        let version = common_version(wire.version_min.get(), wire.version_max.get())?;
+        let connection = match (wire.kind, wire.session.get(), wire.queue.get()) {
+            (wire::CONNECTION_CONTROL, 0, 0) => Connection::Control,
+            (wire::CONNECTION_CONTROL, _, _) => {
+                return Err(Malformed("a control connection names a session or queue").into());
+            }
+            (wire::CONNECTION_IO, 0, _) => {
+                return Err(Malformed("an I/O connection names no session").into());
+            }
+            (wire::CONNECTION_IO, session, queue) => Connection::Io { session, queue },
+            _ => return Err(Malformed("unknown kind of connection").into()),
+        };
+        let epoch = wire.epoch.get();
+        Ok((Self { connection, epoch }, version))
+    }
+
+    /// Writes the private data, which offers the versions `min..=max`, into `buf` and returns its
+    /// length.
+    pub fn encode(&self, (min, max): (u16, u16), buf: &mut [u8]) -> Result<usize, NoRoom> {
+        let (kind, session, queue) = match self.connection {
+            Connection::Control => (wire::CONNECTION_CONTROL, 0, 0),
+            Connection::Io { session, queue } => (wire::CONNECTION_IO, session, queue),
+        };
+        let wire = wire::ConnectRequest {
+            magic: MAGIC.into(),
+            version_min: min.into(),
+            version_max: max.into(),
+            kind,
+            reserved: 0,
+            queue: queue.into(),
+            reserved2: U32::ZERO,
+            session: session.into(),
+            epoch: self.epoch.into(),
+        };
+        write(&wire, buf)
+    }
+}
+
+/// The newest version within both `min..=max` and what this code speaks.
+fn common_version(min: u16, max: u16) -> Result<u16, Refused> {
+    if min > max {
+        return Err(Malformed("the oldest version is newer than the newest").into());
+    }
+    let version = max.min(VERSION_MAX);
+    if version < min.max(VERSION_MIN) {
+        return Err(Refused::new(
+            Refusal::Version,
+            format_args!(
+                "no protocol version in common: client {min} to {max}, server {VERSION_MIN} to {VERSION_MAX}"
+            ),
+        ));
+    }
+    Ok(version)
+}
+
+/// A server takes the connection (CM REP).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectReply {
+    /// Version to use on this connection.
+    pub version: u16,
+}
+
+impl ConnectReply {
+    /// Reads the private data of a reply.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (wire, _) = wire::ConnectReply::read_from_prefix(bytes).map_err(|_| SHORT)?;
+        if wire.magic != MAGIC {
+            return Err(FOREIGN);
+        }
+        let version = wire.version.get();
+        if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
+            return Err(Malformed("the server chose a version that was not offered"));
+        }
+        Ok(Self { version })
+    }
+
+    /// Writes the private data into `buf` and returns its length.
+    pub fn encode(&self, buf: &mut [u8]) -> Result<usize, NoRoom> {
+        let wire = wire::ConnectReply {
+            magic: MAGIC.into(),
+            version: self.version.into(),
+            reserved: U16::ZERO,
+        };
+        write(&wire, buf)
+    }
+}
+
+/// A server refuses the connection (CM REJ).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reject(pub Refused);
+
+impl Reject {
+    /// Reads the private data of a rejection.
+    ///
+    /// Only a rejection by the server itself has any: those of the CM (nobody listens, stale
+    /// connection) do not get here, or come out as malformed.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (wire, _) = wire::Reject::read_from_prefix(bytes).map_err(|_| SHORT)?;
+        if wire.magic != MAGIC {
+            return Err(FOREIGN);
+        }
+        Refused::from_wire(&wire.status)?
+            .map(Self)
+            .ok_or(Malformed("the server rejected without a reason"))
+    }
+
+    /// Writes the private data into `buf` and returns its length.
+    pub fn encode(&self, buf: &mut [u8]) -> Result<usize, NoRoom> {
+        let wire = wire::Reject {
+            magic: MAGIC.into(),
+            version_min: VERSION_MIN.into(),
+            version_max: VERSION_MAX.into(),
+            status: self.0.to_wire(),
+        };
+        write(&wire, buf)
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Why a connection or a request was not granted.
+
+#![forbid(unsafe_code)]
+
+use super::text::Text;
+use super::wire;
+use core::fmt;
+use zerocopy::little_endian::U32;
+
+/// What is wrong with bytes that a peer sent.
+///
+/// The text names the fault, not the peer's data, so that it may be shown and logged as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Code of a refusal; the same in a connection reject and in a reply's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Refusal {
+    /// The two sides have no protocol version in common.
+    Version = 1,
+    /// The request could not be understood.
+    Malformed = 2,
+    /// There is no export of that name.
+    NoSuchExport = 3,
+    /// The export exists but is not enabled.
+    ExportDisabled = 4,
+    /// The export does not admit this host.
+    NotAdmitted = 5,
+    /// Writing was asked for and only reading is allowed.
+    ReadOnly = 6,
+    /// The export has as many clients as it takes.
+    Busy = 7,
+    /// The server has no memory for the request.
+    NoMemory = 8,
+    /// There is no such session.
+    BadSession = 9,
+    /// The session has no such queue, or has it connected already.
+    BadQueue = 10,
+    /// The export is not offered on this port.
+    NotOnPort = 11,
+    /// Something else went wrong in the server.
+    Internal = 12,
+    /// The request makes no sense at this point of the session.
+    BadState = 13,
+}
+
+impl Refusal {
+    /// Every refusal, in the order of the codes.
+    pub const ALL: [Self; 13] = [
+        Self::Version,
+        Self::Malformed,
+        Self::NoSuchExport,
+        Self::ExportDisabled,
+        Self::NotAdmitted,
+        Self::ReadOnly,
+        Self::Busy,
+        Self::NoMemory,
+        Self::BadSession,
+        Self::BadQueue,
+        Self::NotOnPort,
+        Self::Internal,
+        Self::BadState,
+    ];
+
+    /// The code on the wire.
+    pub const fn code(self) -> u16 {
+        self as u16
+    }
+
+    /// What to tell the user when there is nothing better to say.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Version => "no protocol version in common",
+            Self::Malformed => "malformed request",
+            Self::NoSuchExport => "no such export",
+            Self::ExportDisabled => "the export is not enabled",
+            Self::NotAdmitted => "the export does not admit this host",
+            Self::ReadOnly => "the export is read only",
+            Self::Busy => "the export has as many clients as it takes",
+            Self::NoMemory => "the server is out of memory",
+            Self::BadSession => "no such session",
+            Self::BadQueue => "no such queue",
+            Self::NotOnPort => "the export is not offered on this port",
+            Self::Internal => "internal error of the server",
+            Self::BadState => "the request makes no sense now",
+        }
+    }
+}
+
+/// A refusal code this version does not know; the peer may be newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownRefusal(pub u16);
+
+impl TryFrom<u16> for Refusal {
+    type Error = UnknownRefusal;
+
+    fn try_from(code: u16) -> Result<Self, UnknownRefusal> {
+        Self::ALL
+            .into_iter()
+            .find(|refusal| refusal.code() == code)
+            .ok_or(UnknownRefusal(code))
+    }
+}
+
+/// A refusal together with the words that explain it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What to act on.
+    pub refusal: Refusal,
+    /// What to show.
+    pub text: Text,
+}
+
+impl Refused {
+    /// Refuses in the caller's own words.
+    pub fn new(refusal: Refusal, words: fmt::Arguments<'_>) -> Self {
+        Self {
+            refusal,
+            text: Text::format(words),
+        }
+    }
+
+    /// Reads a status: `None` is success.
+    ///
+    /// A code that is not known is read as [`Refusal::Internal`]; the peer's text is kept, and where
+    /// there is none the text names the code.
+    pub(super) fn from_wire(status: &wire::Status) -> Result<Option<Self>, Malformed> {
+        let code = status.code.get();
+        if code == wire::STATUS_OK {
+            return Ok(None);
+        }
+        let text = Text::from_wire(&status.text, status.text_len.get())?;
+        Ok(Some(match (Refusal::try_from(code), text.is_empty()) {
+            (Ok(refusal), true) => refusal.into(),
+            (Ok(refusal), false) => Self { refusal, text },
+            (Err(UnknownRefusal(code)), true) => {
+                Self::new(Refusal::Internal, format_args!("refusal code {code}"))
+            }
+            (Err(_), false) => Self {
+                refusal: Refusal::Internal,
+                text,
+            },
+        }))
+    }
+
+    /// The status that says so.
+    pub(super) fn to_wire(self) -> wire::Status {
+        let (text, text_len) = self.text.to_wire();
+        wire::Status {
+            code: self.refusal.code().into(),
+            text_len: text_len.into(),
+            reserved: U32::ZERO,
+            text,
+        }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            text: refusal.text().into(),
+        }
+    }
+}
+
+impl From<Malformed> for Refused {
+    fn from(malformed: Malformed) -> Self {
+        Self {
+            refusal: Refusal::Malformed,
+            text: malformed.0.into(),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text.as_str())
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A short text that travels with a refusal.
+
+#![forbid(unsafe_code)]
+
+use super::refusal::Malformed;
+use super::wire::TEXT_SIZE;
+use core::fmt;
+
+/// One line of at most [`TEXT_SIZE`] bytes of UTF-8.
+///
+/// Writing to it never fails: what does not fit is cut off at a character boundary, and control
+/// characters become `?`, so that a peer cannot forge lines in a log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text {
+    /// Zero beyond `len`.
+    bytes: [u8; TEXT_SIZE],
+    len: usize,
+    /// Set when something did not fit; nothing may follow the gap.
+    full: bool,
+}
+
+impl Text {
+    /// An empty text.
+    pub const fn new() -> Self {
+        Self {
+            bytes: [0; TEXT_SIZE],
+            len: 0,
+            full: false,
+        }
+    }
+
+    /// Formats `args`, cut off to what fits.
+    pub fn format(args: fmt::Arguments<'_>) -> Self {
+        let mut text = Self::new();
+        // A `Display` that fails leaves what it wrote so far, which is the best text there is.
+        let _ = fmt::Write::write_fmt(&mut text, args);
+        text
+    }
+
+    /// The text as a string.
+    pub fn as_str(&self) -> &str {
+        self.bytes
+            .get(..self.len)
+            .and_then(|bytes| core::str::from_utf8(bytes).ok())
+            .unwrap_or("")
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reads the text of `len` bytes from the start of `bytes`.
+    pub(super) fn from_wire(bytes: &[u8; TEXT_SIZE], len: u16) -> Result<Self, Malformed> {
+        let used = bytes
+            .get(..usize::from(len))
+            .ok_or(Malformed("the text is longer than its field"))?;
+        let string = core::str::from_utf8(used).map_err(|_| Malformed("the text is not UTF-8"))?;
+        let mut text = Self::new();
+        text.push_str(string);
+        Ok(text)
+    }
+
+    /// The field with zeroes behind the text, and the text's length.
+    pub(super) fn to_wire(self) -> ([u8; TEXT_SIZE], u16) {
+        // CAST: `len` is at most `TEXT_SIZE`.
+        (self.bytes, self.len as u16)
+    }
+
+    fn push_str(&mut self, string: &str) {
+        for c in string.chars() {
+            let c = if c.is_control() { '?' } else { c };
+            let mut utf8 = [0; 4];
+            let utf8 = c.encode_utf8(&mut utf8).bytes();
+            let end = self.len + utf8.len();
+            match self.bytes.get_mut(self.len..end) {
+                Some(room) if !self.full => {
+                    for (to, from) in room.iter_mut().zip(utf8) {
+                        *to = from;
+                    }
+                    self.len = end;
+                }
+                _ => {
+                    self.full = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl From<&str> for Text {
+    fn from(string: &str) -> Self {
+        let mut text = Self::new();
+        text.push_str(string);
+        text
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, string: &str) -> fmt::Result {
+        self.push_str(string);
+        Ok(())
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The raw layout of everything that crosses the wire.
+//!
+//! All integers are little endian and all structs are free of padding and of alignment needs. Fields
+//! named `reserved` are written as zero and ignored by the reader. The fields carry no promise: a
+//! value is only to be trusted once a parser beside this module has turned it into a validated type.
+
+#![forbid(unsafe_code)]
+
+use core::mem::size_of;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// First four bytes of all connection private data: the characters `FARB`.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
+/// Oldest protocol version this code speaks.
+pub const VERSION_MIN: u16 = 1;
+/// Newest protocol version this code speaks.
+pub const VERSION_MAX: u16 = 1;
+/// TCP/RDMA port a server listens on unless told otherwise.
+pub const PORT: u16 = 7420;
+
+/// Bytes of private data the RDMA CM lets a connection request carry.
+pub const CONNECT_REQUEST_MAX: usize = 56;
+/// Bytes of private data the RDMA CM lets a connection reply carry.
+pub const CONNECT_REPLY_MAX: usize = 196;
+/// Bytes of private data the RDMA CM lets a rejection carry.
+pub const REJECT_MAX: usize = 148;
+
+/// Largest control message, in bytes. A receive buffer has this size.
+pub const MESSAGE_MAX: usize = 4096;
+/// Size of a name field; a name has at most one byte less and is padded with zeroes.
+pub const NAME_SIZE: usize = 64;
+/// Size of the text of a refusal, in bytes.
+pub const TEXT_SIZE: usize = 96;
+/// Most grants that fit into one [`GrantReply`] message.
+pub const GRANTS_MAX: usize = (MESSAGE_MAX - size_of::<GrantReply>()) / size_of::<Grant>();
+/// Most entries that fit into one [`ListReply`] message.
+pub const LIST_ENTRIES_MAX: usize = (MESSAGE_MAX - size_of::<ListReply>()) / size_of::<ListEntry>();
+
+/// [`ConnectRequest::kind`]: a control connection.
+pub const CONNECTION_CONTROL: u8 = 0;
+/// [`ConnectRequest::kind`]: an I/O queue of a session.
+pub const CONNECTION_IO: u8 = 1;
+
+/// [`Header::kind`] of [`Login`].
+pub const LOGIN: u16 = 1;
+/// [`Header::kind`] of [`GrantRequest`].
+pub const GRANT: u16 = 2;
+/// [`Header::kind`] of [`ListRequest`].
+pub const LIST: u16 = 3;
+/// [`Header::kind`] of the end of a session, which is a [`Header`] alone.
+pub const LOGOUT: u16 = 4;
+/// Set in [`Header::kind`] of a reply, beside the kind of the request.
+pub const REPLY: u16 = 0x8000;
+
+/// [`Status::code`] of a request that was granted.
+pub const STATUS_OK: u16 = 0;
+
+/// Private data of the CM REQ. Magic and versions keep their place in every version.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ConnectRequest {
+    /// [`MAGIC`].
+    pub magic: U32,
+    /// Oldest version the client speaks.
+    pub version_min: U16,
+    /// Newest version the client speaks.
+    pub version_max: U16,
+    /// [`CONNECTION_CONTROL`] or [`CONNECTION_IO`].
+    pub kind: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Index of the I/O queue; 0 on a control connection.
+    pub queue: U16,
+    /// Zero.
+    pub reserved2: U32,
+    /// Session the I/O queue belongs to; 0 on a control connection.
+    pub session: U64,
+    /// Epoch of the path.
+    pub epoch: U64,
+}
+
+/// Private data of the CM REP.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ConnectReply {
+    /// [`MAGIC`].
+    pub magic: U32,
+    /// Version both sides use on this connection.
+    pub version: U16,
+    /// Zero.
+    pub reserved: U16,
+}
+
+/// Private data of the CM REJ. Keeps its layout in every version.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Reject {
+    /// [`MAGIC`].
+    pub magic: U32,
+    /// Oldest version the server speaks.
+    pub version_min: U16,
+    /// Newest version the server speaks.
+    pub version_max: U16,
+    /// Why; never [`STATUS_OK`].
+    pub status: Status,
+}
+
+/// Outcome of a request, in code and words.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Status {
+    /// [`STATUS_OK`] or the code of a `Refusal`.
+    pub code: U16,
+    /// Bytes of `text` in use.
+    pub text_len: U16,
+    /// Zero.
+    pub reserved: U32,
+    /// UTF-8, the rest zero.
+    pub text: [u8; TEXT_SIZE],
+}
+
+/// Start of every control message.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// What the message is.
+    pub kind: U16,
+    /// Length of the whole message with this header, in bytes.
+    pub length: U16,
+    /// Chosen by the client; a reply carries that of its request.
+    pub sequence: U32,
+}
+
+/// Start of every reply. A refused request is answered with this alone.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Reply {
+    /// Kind is that of the request, with [`REPLY`].
+    pub header: Header,
+    /// Whether the rest of the message follows.
+    pub status: Status,
+}
+
+/// Client asks for a session on an export.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Login {
+    /// Kind [`LOGIN`].
+    pub header: Header,
+    /// UUID of the client host.
+    pub host_id: [u8; 16],
+    /// Name of the client host.
+    pub host_name: [u8; NAME_SIZE],
+    /// UUID of the client's map.
+    pub map_uuid: [u8; 16],
+    /// Epoch of the path.
+    pub epoch: U64,
+    /// Name of the export.
+    pub export_name: [u8; NAME_SIZE],
+    /// Access asked for: 0 read only, 1 read and write.
+    pub access: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// I/O queues asked for.
+    pub queues: U16,
+    /// Zero.
+    pub reserved2: U32,
+}
+
+/// Server opened a session.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct LoginReply {
+    /// Kind [`LOGIN`] | [`REPLY`].
+    pub reply: Reply,
+    /// Session to name when the I/O queues connect.
+    pub session: U64,
+    /// UUID of the export.
+    pub export_uuid: [u8; 16],
+    /// Identity of the export's contents.
+    pub instance: [u8; 16],
+    /// Size of the export, in bytes.
+    pub size: U64,
+    /// Logical block size, in bytes.
+    pub logical_block_size: U32,
+    /// Physical block size, in bytes.
+    pub physical_block_size: U32,
+    /// Base-two logarithm of the slab size in bytes.
+    pub slab_shift: u8,
+    /// Access granted: 0 read only, 1 read and write.
+    pub access: u8,
+    /// Kind of the export: 0 block, 1 ram.
+    pub kind: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// I/O queues granted.
+    pub queues: U16,
+    /// Zero.
+    pub reserved2: U16,
+}
+
+/// Client asks for the memory regions of a range of slabs.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct GrantRequest {
+    /// Kind [`GRANT`].
+    pub header: Header,
+    /// First slab.
+    pub first: U32,
+    /// Number of slabs.
+    pub count: U32,
+}
+
+/// Server grants slabs; `count` times [`Grant`] follow.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct GrantReply {
+    /// Kind [`GRANT`] | [`REPLY`].
+    pub reply: Reply,
+    /// First slab, as asked.
+    pub first: U32,
+    /// Number of grants that follow; may be less than asked.
+    pub count: U32,
+}
+
+/// One slab as the client reaches it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Grant {
+    /// Remote address of the slab's first byte.
+    pub addr: U64,
+    /// Length of the slab, in bytes.
+    pub length: U32,
+    /// Remote key of the slab.
+    pub rkey: U32,
+}
+
+/// Client asks which exports it may use.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ListRequest {
+    /// Kind [`LIST`].
+    pub header: Header,
+    /// UUID of the client host.
+    pub host_id: [u8; 16],
+    /// Name of the client host.
+    pub host_name: [u8; NAME_SIZE],
+    /// Index of the first export wanted.
+    pub first: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Server lists exports; `count` times [`ListEntry`] follow.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ListReply {
+    /// Kind [`LIST`] | [`REPLY`].
+    pub reply: Reply,
+    /// Index of the first entry, as asked.
+    pub first: U32,
+    /// Number of entries that follow.
+    pub count: U32,
+    /// Number of exports the client may use.
+    pub total: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// One export in a list.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ListEntry {
+    /// Name of the export.
+    pub name: [u8; NAME_SIZE],
+    /// UUID of the export.
+    pub uuid: [u8; 16],
+    /// Size of the export, in bytes.
+    pub size: U64,
+    /// Kind of the export: 0 block, 1 ram.
+    pub kind: u8,
+    /// Access this client may have: 0 read only, 1 read and write.
+    pub access: u8,
+    /// Sessions open now.
+    pub clients: U16,
+    /// Most sessions the export takes.
+    pub max_clients: U16,
+    /// Zero.
+    pub reserved: U16,
+}
+
+const _: () = {
+    assert!(size_of::<ConnectRequest>() == 32);
+    assert!(size_of::<ConnectRequest>() <= CONNECT_REQUEST_MAX);
+    assert!(size_of::<ConnectReply>() == 8);
+    assert!(size_of::<ConnectReply>() <= CONNECT_REPLY_MAX);
+    assert!(size_of::<Reject>() == 112);
+    assert!(size_of::<Reject>() <= REJECT_MAX);
+    assert!(size_of::<Status>() == 104);
+    assert!(size_of::<Header>() == 8);
+    assert!(size_of::<Reply>() == 112);
+    assert!(size_of::<Login>() == 184);
+    assert!(size_of::<LoginReply>() == 176);
+    assert!(size_of::<GrantRequest>() == 16);
+    assert!(size_of::<GrantReply>() == 120);
+    assert!(size_of::<Grant>() == 16);
+    assert!(size_of::<ListRequest>() == 96);
+    assert!(size_of::<ListReply>() == 128);
+    assert!(size_of::<ListEntry>() == 96);
+    assert!(GRANTS_MAX == 248);
+    assert!(LIST_ENTRIES_MAX == 41);
+};

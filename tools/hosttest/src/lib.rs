@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The module's pure parts, compiled for the host so that they can be tested without a kernel.
+
+#![warn(missing_docs)]
+
+// The path of an inline module is a directory; files are then found below it as in the module's crate.
+#[path = "../../../rust"]
+mod module {
+    pub mod parse;
+    pub mod proto;
+    pub mod session;
+}
+
+pub use module::{parse, proto, session};
+
+#[cfg(test)]
+mod tests;

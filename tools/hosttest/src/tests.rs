@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of the pure modules, and the samples they share.
+
+mod fuzz;
+mod geometry;
+mod handshake;
+mod messages;
+mod parse;
+mod session;
+mod uapi;
+mod values;
+
+use crate::proto::wire::MESSAGE_MAX;
+use crate::proto::*;
+
+/// The bytes that `encode` writes, checked to be independent of what was in the buffer before and to
+/// end where it says.
+fn encoded(encode: impl Fn(&mut [u8]) -> Result<usize, NoRoom>) -> Vec<u8> {
+    let (mut a, mut b) = ([0xaa; MESSAGE_MAX + 1], [0x55; MESSAGE_MAX + 1]);
+    let len = encode(&mut a).unwrap();
+    assert_eq!(encode(&mut b), Ok(len));
+    assert_eq!(a[..len], b[..len], "stale bytes in the message");
+    assert!(
+        a[len..].iter().all(|&c| c == 0xaa),
+        "written beyond the end"
+    );
+    assert_eq!(encode(&mut a[..len]), Ok(len), "an exact buffer is enough");
+    for short in 0..len {
+        assert_eq!(encode(&mut a[..short]), Err(NoRoom));
+    }
+    a[..len].to_vec()
+}
+
+/// `bytes` with the header saying that they are all.
+fn sized(mut bytes: Vec<u8>) -> Vec<u8> {
+    let len = u16::try_from(bytes.len()).unwrap();
+    if let Some(field) = bytes.get_mut(2..4) {
+        field.copy_from_slice(&len.to_le_bytes());
+    }
+    bytes
+}
+
+/// `bytes` with `new` at `at`.
+fn patched(bytes: &[u8], at: usize, new: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[at..at + new.len()].copy_from_slice(new);
+    bytes
+}
+
+/// A name field.
+fn padded(name: &str) -> Vec<u8> {
+    let mut field = name.as_bytes().to_vec();
+    field.resize(wire::NAME_SIZE, 0);
+    field
+}
+
+fn name(name: &str) -> Name {
+    name.parse().unwrap()
+}
+
+fn uuid(first: u8) -> Uuid {
+    Uuid::from_bytes(std::array::from_fn(|i| first + i as u8))
+}
+
+fn geometry(size: u64, shift: u8) -> Geometry {
+    Geometry::new(size, shift.try_into().unwrap()).unwrap()
+}
+
+fn login() -> Login {
+    Login {
+        host_id: uuid(0x10),
+        host_name: name("client.example"),
+        map_uuid: uuid(0x30),
+        epoch: 0x0102_0304_0506_0708,
+        export: name("scratch"),
+        access: Access::ReadWrite,
+        queues: 0x0203,
+    }
+}
+
+fn login_reply() -> LoginReply {
+    LoginReply {
+        session: 0x1122_3344_5566_7788,
+        export_uuid: uuid(0x50),
+        instance: uuid(0x70),
+        geometry: geometry(0x0102_0000_1000, 21),
+        logical_block_size: 512.try_into().unwrap(),
+        physical_block_size: 4096.try_into().unwrap(),
+        access: Access::ReadWrite,
+        kind: Kind::Ram,
+        queues: 0x0201,
+    }
+}
+
+/// Three slabs of 64 KiB, the last one short.
+fn three_slabs() -> Geometry {
+    geometry(0x2_1000, 16)
+}
+
+fn grants() -> [Grant; 3] {
+    [
+        Grant {
+            addr: 0x0102_0304_0506_0708,
+            length: 0x1_0000,
+            rkey: 0x1112_1314,
+        },
+        Grant {
+            addr: 0,
+            length: 0x1_0000,
+            rkey: 0,
+        },
+        Grant {
+            addr: u64::MAX - 0x1000,
+            length: 0x1000,
+            rkey: u32::MAX,
+        },
+    ]
+}
+
+fn grant_reply(sequence: u32, first: u32, grants: &[Grant]) -> Vec<u8> {
+    encoded(|buf| {
+        let mut writer = GrantReplyWriter::new(buf, sequence, first)?;
+        grants.iter().try_for_each(|grant| writer.push(grant))?;
+        writer.finish()
+    })
+}
+
+fn list_request() -> ListRequest {
+    ListRequest {
+        host_id: uuid(0x10),
+        host_name: name("client.example"),
+        first: 0x0102_0304,
+    }
+}
+
+fn list_entry(entry: &str) -> ListEntry {
+    ListEntry {
+        name: name(entry),
+        uuid: uuid(0x50),
+        size: 0x0102_0304_0506_0708,
+        kind: Kind::Ram,
+        access: Access::ReadWrite,
+        clients: 0x0102,
+        max_clients: 0x0304,
+    }
+}
+
+fn list_reply(sequence: u32, first: u32, total: u32, entries: &[ListEntry]) -> Vec<u8> {
+    encoded(|buf| {
+        let mut writer = ListReplyWriter::new(buf, sequence, first)?;
+        entries.iter().try_for_each(|entry| writer.push(entry))?;
+        writer.finish(total)
+    })
+}
+
+/// Reads a request, header and all.
+fn request(bytes: &[u8]) -> Result<Request, Malformed> {
+    Message::parse(bytes)?.request()
+}

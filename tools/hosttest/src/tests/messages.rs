@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Control messages.
+
+use super::*;
+use crate::proto::wire::{GRANTS_MAX, LIST_ENTRIES_MAX};
+
+const SEQUENCE: u32 = 0xa1a2_a3a4;
+const SEQUENCE_BYTES: [u8; 4] = [0xa4, 0xa3, 0xa2, 0xa1];
+
+/// Asserts that no prefix of a message is taken, whatever length its header says.
+fn no_prefix(bytes: &[u8], accepted: impl Fn(&[u8]) -> bool) {
+    assert!(accepted(bytes));
+    for len in 0..bytes.len() {
+        assert!(!accepted(&bytes[..len]), "{len} bytes");
+        assert!(!accepted(&sized(bytes[..len].to_vec())), "{len} bytes said");
+    }
+}
+
+/// Asserts that a message is not taken with a byte too much, whatever length its header says.
+fn no_more(bytes: &[u8], accepted: impl Fn(&[u8]) -> bool) {
+    let more = [bytes, &[0]].concat();
+    assert!(!accepted(&more));
+    assert!(!accepted(&sized(more)));
+}
+
+/// A reply header with a status that says so.
+fn granted(kind: u8, length: u16) -> Vec<u8> {
+    let mut bytes = [&[kind, 0x80], &length.to_le_bytes()[..], &SEQUENCE_BYTES].concat();
+    bytes.resize(112, 0);
+    bytes
+}
+
+fn malformed<T>(result: Result<T, ReplyError>) -> bool {
+    matches!(result, Err(ReplyError::Malformed(_)))
+}
+
+#[test]
+fn login_golden() {
+    let bytes = [
+        &[1, 0, 184, 0][..],
+        &SEQUENCE_BYTES,
+        login().host_id.as_bytes(),
+        &padded("client.example"),
+        login().map_uuid.as_bytes(),
+        &[8, 7, 6, 5, 4, 3, 2, 1],
+        &padded("scratch"),
+        &[1, 0, 3, 2, 0, 0, 0, 0],
+    ]
+    .concat();
+    assert_eq!(encoded(|buf| login().encode(SEQUENCE, buf)), bytes);
+    assert_eq!(request(&bytes), Ok(Request::Login(login())));
+    assert_eq!(Message::parse(&bytes).unwrap().sequence(), SEQUENCE);
+    no_prefix(&bytes, |bytes| request(bytes).is_ok());
+    no_more(&bytes, |bytes| request(bytes).is_ok());
+}
+
+#[test]
+fn login_boundaries() {
+    let bytes = encoded(|buf| login().encode(SEQUENCE, buf));
+    let refused = |at, new: &[u8]| request(&patched(&bytes, at, new)).is_err();
+    assert!(refused(8, &[0; 16]), "nil host id");
+    assert!(refused(88, &[0; 16]), "nil map");
+    assert!(refused(176, &[2]), "access");
+    assert!(refused(178, &[0, 0]), "no queues");
+    for field in [24, 112] {
+        assert!(refused(field, &[0; 64]), "empty name");
+        assert!(refused(field, &[b'a'; 64]), "name without an end");
+        assert!(refused(field, b"."), "name with a dot first");
+        assert!(refused(field, b"/"), "name with a slash");
+        assert!(refused(field, &[0x80]), "name with a high byte");
+        assert!(refused(field + 1, &[0]), "name with something behind it");
+        assert!(refused(field + 63, b"a"), "name with something at the end");
+        let longest = patched(&bytes, field, &[b'a'; 63]);
+        assert!(request(&longest).is_ok(), "longest name");
+    }
+    let reserved = patched(&patched(&bytes, 177, &[9]), 180, &[9; 4]);
+    assert_eq!(request(&reserved), Ok(Request::Login(login())));
+    let read_only = patched(&bytes, 176, &[0]);
+    assert!(matches!(
+        request(&read_only),
+        Ok(Request::Login(login)) if login.access == Access::ReadOnly
+    ));
+}
+
+#[test]
+fn login_reply_golden() {
+    let bytes = [
+        &granted(1, 176)[..],
+        &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],
+        login_reply().export_uuid.as_bytes(),
+        login_reply().instance.as_bytes(),
+        &[0, 0x10, 0, 0, 2, 1, 0, 0],
+        &[0, 2, 0, 0],
+        &[0, 16, 0, 0],
+        &[21, 1, 1, 0, 1, 2, 0, 0],
+    ]
+    .concat();
+    assert_eq!(encoded(|buf| login_reply().encode(SEQUENCE, buf)), bytes);
+    let parse = |bytes: &[u8]| LoginReply::parse(bytes, SEQUENCE, &login());
+    assert_eq!(parse(&bytes), Ok(login_reply()));
+    no_prefix(&bytes, |bytes| parse(bytes).is_ok());
+    no_more(&bytes, |bytes| parse(bytes).is_ok());
+    assert!(malformed(LoginReply::parse(&bytes, SEQUENCE + 1, &login())));
+    assert!(malformed(parse(&patched(&bytes, 0, &[2]))), "another kind");
+    assert!(malformed(parse(&patched(&bytes, 1, &[0]))), "a request");
+}
+
+#[test]
+fn login_reply_boundaries() {
+    let bytes = encoded(|buf| login_reply().encode(SEQUENCE, buf));
+    let parse = |at, new: &[u8]| LoginReply::parse(&patched(&bytes, at, new), SEQUENCE, &login());
+    let refused = |at, new: &[u8]| malformed(parse(at, new));
+    let size = |size: u64| parse(152, &size.to_le_bytes());
+    let blocks = |logical: u32, physical: u32| {
+        parse(
+            160,
+            &[logical.to_le_bytes(), physical.to_le_bytes()].concat(),
+        )
+    };
+    assert!(refused(112, &[0; 8]), "no session");
+    assert!(refused(120, &[0; 16]), "nil export");
+    assert!(refused(136, &[0; 16]), "nil instance");
+    for bad in [
+        0,
+        1,
+        511,
+        513,
+        1 << 63,
+        (1 << 63) + 512,
+        u64::MAX,
+        u64::MAX - 511,
+    ] {
+        assert!(malformed(size(bad)), "size {bad}");
+    }
+    // Slabs of 2 MiB: no more of them than 32 bits count.
+    let most = u64::from(u32::MAX) << 21;
+    for good in [512, 1024, most - 512, most] {
+        assert_eq!(size(good).unwrap().geometry.size(), good);
+    }
+    assert!(malformed(size(most + 512)), "too many slabs");
+    for (logical, physical) in [(512, 512), (512, 4096), (4096, 4096), (1024, 2048)] {
+        let reply = blocks(logical, physical).unwrap();
+        assert_eq!(reply.logical_block_size.get(), logical);
+        assert_eq!(reply.physical_block_size.get(), physical);
+    }
+    for (logical, physical) in [
+        (0, 0),
+        (0, 512),
+        (512, 0),
+        (256, 512),
+        (513, 4096),
+        (512, 513),
+        (1024, 512),
+        (4096, 512),
+        (512, 8192),
+        (8192, 8192),
+        (1 << 31, 1 << 31),
+        (u32::MAX, u32::MAX),
+    ] {
+        assert!(
+            malformed(blocks(logical, physical)),
+            "{logical}, {physical}"
+        );
+    }
+    for shift in [0, 15, 32, 63, 64, 0xff] {
+        assert!(refused(168, &[shift]), "slab shift {shift}");
+    }
+    assert!(parse(168, &[31]).is_ok());
+    assert!(refused(169, &[2]), "access");
+    assert!(refused(170, &[2]), "kind");
+    assert!(refused(169, &[0]), "less access than asked");
+    assert!(refused(172, &[0, 0]), "no queues");
+    assert!(refused(172, &[4, 2]), "more queues than asked");
+    assert!(parse(172, &[3, 2]).is_ok(), "as many queues as asked");
+    assert_eq!(parse(171, &[0xff]), Ok(login_reply()), "reserved");
+    assert_eq!(parse(174, &[0xff; 2]), Ok(login_reply()), "reserved");
+}
+
+#[test]
+fn size_is_a_multiple_of_a_large_block() {
+    let mut reply = login_reply();
+    reply.logical_block_size = BlockSize::MAX;
+    for (size, sound) in [
+        (4096, true),
+        (0x2_0000, true),
+        (4096 + 512, false),
+        (512, false),
+    ] {
+        reply.geometry = geometry(size, 16);
+        let bytes = encoded(|buf| reply.encode(SEQUENCE, buf));
+        assert_eq!(
+            LoginReply::parse(&bytes, SEQUENCE, &login()).is_ok(),
+            sound,
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn grant_request_golden() {
+    let grant = GrantRequest::new(0x0102_0304, 0x0506_0708).unwrap();
+    let bytes = [
+        &[2, 0, 16, 0][..],
+        &SEQUENCE_BYTES,
+        &[4, 3, 2, 1],
+        &[8, 7, 6, 5],
+    ]
+    .concat();
+    assert_eq!(encoded(|buf| grant.encode(SEQUENCE, buf)), bytes);
+    assert_eq!(request(&bytes), Ok(Request::Grant(grant)));
+    no_prefix(&bytes, |bytes| request(bytes).is_ok());
+    no_more(&bytes, |bytes| request(bytes).is_ok());
+    assert!(
+        request(&patched(&bytes, 12, &[0; 4])).is_err(),
+        "none asked for"
+    );
+    assert!(
+        request(&patched(&bytes, 8, &[0xff; 4])).is_err(),
+        "overflow"
+    );
+    assert!(
+        request(&patched(&bytes, 8, &[0xff; 8])).is_err(),
+        "overflow"
+    );
+}
+
+#[test]
+fn grant_request_range() {
+    let slabs = |first, count| {
+        let request = GrantRequest::new(first, count).unwrap();
+        assert_eq!((request.first(), request.count()), (first, count));
+        request.slabs(&three_slabs())
+    };
+    assert_eq!(slabs(0, 3), Ok(0..3));
+    assert_eq!(slabs(2, 1), Ok(2..3));
+    for (first, count) in [(0, 4), (3, 1), (2, 2), (u32::MAX - 1, 1), (0, u32::MAX)] {
+        assert!(slabs(first, count).is_err(), "{first}, {count}");
+    }
+    let huge = geometry(u64::from(u32::MAX) << 16, 16);
+    let all = GrantRequest::new(0, u32::MAX).unwrap();
+    assert_eq!(all.slabs(&huge), Ok(0..GRANTS_MAX as u32));
+    let tail = GrantRequest::new(u32::MAX - 1, 1).unwrap();
+    assert_eq!(tail.slabs(&huge), Ok(u32::MAX - 1..u32::MAX));
+}
+
+#[test]
+fn grant_reply_golden() {
+    let bytes = [
+        &granted(2, 168)[..],
+        &[0, 0, 0, 0, 3, 0, 0, 0],
+        &[8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 1, 0, 0x14, 0x13, 0x12, 0x11],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0],
+        &[
+            0xff, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff,
+        ],
+    ]
+    .concat();
+    assert_eq!(grant_reply(SEQUENCE, 0, &grants()), bytes);
+    let asked = GrantRequest::new(0, 3).unwrap();
+    let parse = |bytes: &[u8]| {
+        GrantReply::parse(bytes, SEQUENCE, &asked, &three_slabs())
+            .map(|reply| reply.iter().collect::<Vec<_>>())
+    };
+    let [a, b, c] = grants();
+    assert_eq!(parse(&bytes), Ok(vec![(0, a), (1, b), (2, c)]));
+    no_prefix(&bytes, |bytes| parse(bytes).is_ok());
+    no_more(&bytes, |bytes| parse(bytes).is_ok());
+    let refused = |at, new: &[u8]| malformed(parse(&patched(&bytes, at, new)));
+    assert!(refused(112, &[1]), "other slabs");
+    for count in [0, 2, 4, 0xff] {
+        assert!(refused(116, &[count]), "count {count}");
+    }
+    assert!(refused(119, &[0x10]), "count that overflows");
+    assert!(refused(120, &[0xff; 8]), "address that overflows");
+    assert!(refused(128, &[1]), "too long");
+    assert!(refused(130, &[0]), "too short");
+    assert!(refused(160, &[1]), "last slab too long");
+    assert!(refused(152, &[0; 16]), "last slab without a length");
+    assert!(malformed(
+        GrantReply::parse(&bytes, SEQUENCE + 1, &asked, &three_slabs()).map(drop)
+    ));
+}
+
+#[test]
+fn grant_reply_must_fit_the_request() {
+    let full = &grants()[..2];
+    let parse = |first, grants: &[Grant], asked_first, asked_count| {
+        let asked = GrantRequest::new(asked_first, asked_count).unwrap();
+        GrantReply::parse(
+            &grant_reply(SEQUENCE, first, grants),
+            SEQUENCE,
+            &asked,
+            &three_slabs(),
+        )
+        .map(|reply| reply.count())
+    };
+    assert_eq!(parse(0, full, 0, 2), Ok(2));
+    assert_eq!(parse(0, full, 0, 3), Ok(2), "fewer than asked");
+    assert_eq!(parse(2, &grants()[2..], 2, 1), Ok(1));
+    assert!(malformed(parse(0, full, 0, 1)), "more than asked");
+    assert!(malformed(parse(0, full, 1, 2)), "others than asked");
+    assert!(malformed(parse(0, &[], 0, 2)), "none");
+    assert!(malformed(parse(1, full, 1, 2)), "wrong length of the last");
+    assert!(malformed(parse(3, &full[..1], 3, 1)), "beyond the end");
+    assert!(
+        malformed(parse(u32::MAX - 2, full, u32::MAX - 2, 2)),
+        "beyond the end"
+    );
+}
+
+#[test]
+fn grant_reply_full() {
+    let huge = geometry(u64::from(u32::MAX) << 16, 16);
+    let grant = grants()[1];
+    let most = vec![grant; GRANTS_MAX];
+    let bytes = grant_reply(SEQUENCE, 7, &most);
+    assert!(bytes.len() <= MESSAGE_MAX && bytes.len() + 16 > MESSAGE_MAX);
+    let asked = GrantRequest::new(7, 1000).unwrap();
+    let reply = GrantReply::parse(&bytes, SEQUENCE, &asked, &huge).unwrap();
+    assert_eq!(reply.count() as usize, GRANTS_MAX);
+    assert_eq!(reply.iter().last(), Some((6 + GRANTS_MAX as u32, grant)));
+
+    // Full by the limit of a message even where the buffer is larger.
+    let mut buf = [0; 2 * MESSAGE_MAX];
+    let mut writer = GrantReplyWriter::new(&mut buf, SEQUENCE, 0).unwrap();
+    for _ in 0..GRANTS_MAX {
+        assert_eq!(writer.push(&grant), Ok(()));
+    }
+    assert_eq!(writer.push(&grant), Err(NoRoom));
+    assert_eq!(writer.finish(), Ok(bytes.len()));
+}
+
+#[test]
+fn grant_reply_stops_at_the_end_of_the_buffer() {
+    let mut buf = [0; 120 + 16 + 15];
+    let mut writer = GrantReplyWriter::new(&mut buf, SEQUENCE, 0).unwrap();
+    assert_eq!(writer.push(&grants()[0]), Ok(()));
+    assert_eq!(writer.push(&grants()[1]), Err(NoRoom));
+    assert_eq!(writer.finish(), Ok(136));
+    let asked = GrantRequest::new(0, 3).unwrap();
+    let reply = GrantReply::parse(&buf[..136], SEQUENCE, &asked, &three_slabs()).unwrap();
+    assert_eq!(reply.count(), 1);
+}
+
+#[test]
+fn list_request_golden() {
+    let bytes = [
+        &[3, 0, 96, 0][..],
+        &SEQUENCE_BYTES,
+        list_request().host_id.as_bytes(),
+        &padded("client.example"),
+        &[4, 3, 2, 1, 0, 0, 0, 0],
+    ]
+    .concat();
+    assert_eq!(encoded(|buf| list_request().encode(SEQUENCE, buf)), bytes);
+    assert_eq!(request(&bytes), Ok(Request::List(list_request())));
+    no_prefix(&bytes, |bytes| request(bytes).is_ok());
+    no_more(&bytes, |bytes| request(bytes).is_ok());
+    assert!(
+        request(&patched(&bytes, 8, &[0; 16])).is_err(),
+        "nil host id"
+    );
+    assert!(
+        request(&patched(&bytes, 24, &[0; 64])).is_err(),
+        "no host name"
+    );
+}
+
+#[test]
+fn list_reply_golden() {
+    let entry = list_entry("scratch");
+    let bytes = [
+        &granted(3, 224)[..],
+        &[4, 3, 2, 1, 1, 0, 0, 0, 5, 3, 2, 1, 0, 0, 0, 0],
+        &padded("scratch"),
+        entry.uuid.as_bytes(),
+        &[8, 7, 6, 5, 4, 3, 2, 1],
+        &[1, 1, 2, 1, 4, 3, 0, 0],
+    ]
+    .concat();
+    let (first, total) = (0x0102_0304, 0x0102_0305);
+    assert_eq!(list_reply(SEQUENCE, first, total, &[entry]), bytes);
+    let parse = |bytes: &[u8]| {
+        ListReply::parse(bytes, SEQUENCE, &list_request())
+            .map(|reply| (reply.total(), reply.iter().collect::<Vec<_>>()))
+    };
+    assert_eq!(parse(&bytes), Ok((total, vec![entry])));
+    no_prefix(&bytes, |bytes| parse(bytes).is_ok());
+    no_more(&bytes, |bytes| parse(bytes).is_ok());
+    let refused = |at, new: &[u8]| malformed(parse(&patched(&bytes, at, new)));
+    assert!(refused(112, &[3]), "another start");
+    assert!(refused(116, &[0]) && refused(116, &[2]), "another count");
+    assert!(refused(116, &[0xff; 4]), "count that overflows");
+    assert!(
+        refused(120, &[4]) && refused(120, &[0; 4]),
+        "total too small"
+    );
+    assert!(refused(128, &[0; 64]), "no name");
+    assert!(refused(128, b"/"), "no name");
+    assert!(refused(192, &[0; 16]), "nil export");
+    assert!(refused(208, &[0; 8]), "no size");
+    assert!(refused(216, &[2]), "kind");
+    assert!(refused(217, &[2]), "access");
+    assert!(malformed(
+        ListReply::parse(&bytes, SEQUENCE + 1, &list_request()).map(drop)
+    ));
+}
+
+#[test]
+fn list_reply_empty_and_full() {
+    let mut asked = list_request();
+    for (first, total) in [(0, 0), (3, 3), (7, 3), (u32::MAX, 0)] {
+        asked.first = first;
+        let bytes = list_reply(SEQUENCE, first, total, &[]);
+        let reply = ListReply::parse(&bytes, SEQUENCE, &asked).unwrap();
+        assert_eq!((reply.total(), reply.count()), (total, 0));
+    }
+    asked.first = 5;
+    let entries = vec![list_entry("a"); LIST_ENTRIES_MAX];
+    let bytes = list_reply(SEQUENCE, 5, 100, &entries);
+    assert!(bytes.len() <= MESSAGE_MAX && bytes.len() + 96 > MESSAGE_MAX);
+    let reply = ListReply::parse(&bytes, SEQUENCE, &asked).unwrap();
+    assert_eq!(reply.count() as usize, LIST_ENTRIES_MAX);
+    assert_eq!(reply.iter().collect::<Vec<_>>(), entries);
+
+    let mut buf = [0; 2 * MESSAGE_MAX];
+    let mut writer = ListReplyWriter::new(&mut buf, SEQUENCE, 0).unwrap();
+    while writer.push(&entries[0]).is_ok() {}
+    assert_eq!(writer.finish(100), Ok(bytes.len()));
+}
+
+#[test]
+fn logout_golden() {
+    let bytes = [&[4, 0, 8, 0][..], &SEQUENCE_BYTES].concat();
+    assert_eq!(encoded(|buf| Logout.encode(SEQUENCE, buf)), bytes);
+    assert_eq!(request(&bytes), Ok(Request::Logout));
+    no_prefix(&bytes, |bytes| request(bytes).is_ok());
+    no_more(&bytes, |bytes| request(bytes).is_ok());
+}
+
+#[test]
+fn logout_reply_golden() {
+    let bytes = granted(4, 112);
+    let parse = |bytes: &[u8]| LogoutReply::parse(bytes, SEQUENCE);
+    assert_eq!(encoded(|buf| LogoutReply.encode(SEQUENCE, buf)), bytes);
+    assert_eq!(parse(&bytes), Ok(LogoutReply));
+    no_prefix(&bytes, |bytes| parse(bytes).is_ok());
+    no_more(&bytes, |bytes| parse(bytes).is_ok());
+    assert!(malformed(LogoutReply::parse(&bytes, SEQUENCE + 1)));
+}
+
+#[test]
+fn refusal_golden() {
+    let bytes = encoded(|buf| login().encode(SEQUENCE, buf));
+    let message = Message::parse(&bytes).unwrap();
+    let refused = Refused::new(Refusal::NoSuchExport, format_args!("no export {}", "x"));
+    let reply = encoded(|buf| message.refuse(&refused, buf));
+    let mut expected = [
+        &[1, 0x80, 112, 0][..],
+        &SEQUENCE_BYTES,
+        &[3, 0, 11, 0, 0, 0, 0, 0],
+        b"no export x",
+    ]
+    .concat();
+    expected.resize(112, 0);
+    assert_eq!(reply, expected);
+    let parse = |bytes: &[u8]| LoginReply::parse(bytes, SEQUENCE, &login());
+    assert_eq!(parse(&reply), Err(ReplyError::Refused(refused)));
+    for len in 0..reply.len() {
+        assert!(malformed(parse(&reply[..len])));
+        assert!(malformed(parse(&sized(reply[..len].to_vec()))));
+    }
+    assert!(malformed(parse(&sized([&reply[..], &[0]].concat()))));
+    assert!(malformed(LoginReply::parse(&reply, SEQUENCE - 1, &login())));
+    assert!(
+        malformed(parse(&patched(&reply, 8, &[0]))),
+        "success without a body"
+    );
+}
+
+#[test]
+fn every_reply_can_be_a_refusal() {
+    let refused = Refused::from(Refusal::Busy);
+    let asked = GrantRequest::new(0, 3).unwrap();
+    let reply = |bytes: &[u8]| {
+        let message = Message::parse(bytes).unwrap();
+        encoded(|buf| message.refuse(&refused, buf))
+    };
+    let grant = reply(&encoded(|buf| asked.encode(SEQUENCE, buf)));
+    let list = reply(&encoded(|buf| list_request().encode(SEQUENCE, buf)));
+    assert_eq!(
+        GrantReply::parse(&grant, SEQUENCE, &asked, &three_slabs()).map(drop),
+        Err(ReplyError::Refused(refused))
+    );
+    assert_eq!(
+        ListReply::parse(&list, SEQUENCE, &list_request()).map(drop),
+        Err(ReplyError::Refused(refused))
+    );
+}
+
+#[test]
+fn unknown_request_can_be_refused() {
+    for kind in [0, 5, 0x7fff, 0x8001, 0xffff] {
+        let bytes = [&u16::to_le_bytes(kind)[..], &[8, 0], &SEQUENCE_BYTES].concat();
+        let message = Message::parse(&bytes).unwrap();
+        let fault = message.request().unwrap_err();
+        let reply = encoded(|buf| message.refuse(&fault.into(), buf));
+        assert_eq!(reply[..2], (kind | 0x8000).to_le_bytes());
+        assert_eq!(reply[8..10], [2, 0]);
+    }
+}
+
+#[test]
+fn message_length() {
+    let bytes = sized(vec![1; MESSAGE_MAX]);
+    assert!(Message::parse(&bytes).is_ok());
+    assert!(Message::parse(&sized(vec![1; MESSAGE_MAX + 1])).is_err());
+    assert!(Message::parse(&sized(vec![1; 0xffff])).is_err());
+    assert!(Message::parse(&sized(vec![1; 8])).is_ok());
+    for length in [0, 1, 7, 9, 0xffff] {
+        let bytes = patched(&[0; 8], 2, &u16::to_le_bytes(length));
+        assert!(Message::parse(&bytes).is_err(), "{length} said");
+    }
+}

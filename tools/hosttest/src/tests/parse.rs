@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Attribute text.
+
+use crate::parse::*;
+use proptest::prelude::*;
+
+#[test]
+fn lines() {
+    for (bytes, text) in [
+        (&b""[..], ""),
+        (b"\n", ""),
+        (b"a", "a"),
+        (b"a\n", "a"),
+        (b"  a b \n", "a b"),
+        ("é\n".as_bytes(), "é"),
+    ] {
+        assert_eq!(line(bytes), Ok(text));
+    }
+    for bytes in [
+        &b"a\n\n"[..],
+        b"\n\n",
+        b"a\nb",
+        b"a\0",
+        b"\ta",
+        b"a\r\n",
+        b"\xff",
+        b"\xc3",
+    ] {
+        assert_eq!(line(bytes), Err(ParseError::NotText), "{bytes:?}");
+    }
+    assert_eq!(line(&[b'x'; 4096]).unwrap().len(), 4096);
+}
+
+#[test]
+fn booleans() {
+    assert_eq!(boolean("0"), Ok(false));
+    assert_eq!(boolean("1"), Ok(true));
+    for text in ["", "2", "00", "01", "+1", "-0", "y", "true", " 1", "force"] {
+        assert_eq!(boolean(text), Err(ParseError::NotABool), "{text:?}");
+    }
+}
+
+const NOT_NUMBERS: [&str; 14] = [
+    "", " ", "+1", "-", "--1", "0x10", "1e3", "1.5", "1_000", "1 ", " 1", "1\0", "١", "１",
+];
+
+#[test]
+fn numbers() {
+    assert_eq!(unsigned("0", 0, u64::MAX), Ok(0));
+    assert_eq!(unsigned("007", 0, 7), Ok(7));
+    assert_eq!(unsigned("18446744073709551615", 0, u64::MAX), Ok(u64::MAX));
+    for (text, min, max) in [
+        ("0", 1, 1024),
+        ("1025", 1, 1024),
+        ("18446744073709551616", 0, u64::MAX),
+        ("99999999999999999999999999", 0, u64::MAX),
+    ] {
+        assert_eq!(unsigned(text, min, max), Err(ParseError::OutOfRange));
+    }
+    for text in NOT_NUMBERS.into_iter().chain(["-1", "-0"]) {
+        assert_eq!(
+            unsigned(text, 0, u64::MAX),
+            Err(ParseError::NotANumber),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn signed_numbers() {
+    assert_eq!(signed("-1", -1, 1023), Ok(-1));
+    assert_eq!(signed("-0", -1, 1023), Ok(0));
+    assert_eq!(signed("1023", -1, 1023), Ok(1023));
+    assert_eq!(signed("-9223372036854775808", i64::MIN, 0), Ok(i64::MIN));
+    assert_eq!(signed("9223372036854775807", 0, i64::MAX), Ok(i64::MAX));
+    for text in ["-2", "1024", "9223372036854775808", "-9223372036854775809"] {
+        assert_eq!(signed(text, -1, 1023), Err(ParseError::OutOfRange));
+    }
+    for text in [
+        "9223372036854775808",
+        "-9223372036854775809",
+        "-18446744073709551616",
+    ] {
+        assert_eq!(
+            signed(text, i64::MIN, i64::MAX),
+            Err(ParseError::OutOfRange)
+        );
+    }
+    for text in NOT_NUMBERS.into_iter().chain(["-+1", "- 1"]) {
+        assert_eq!(
+            signed(text, i64::MIN, i64::MAX),
+            Err(ParseError::NotANumber),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn sizes() {
+    for (text, bytes) in [
+        ("0", 0),
+        ("4096", 4096),
+        ("1K", 1 << 10),
+        ("1k", 1 << 10),
+        ("512M", 512 << 20),
+        ("512MiB", 512 << 20),
+        ("4G", 4 << 30),
+        ("4GiB", 4 << 30),
+        ("4giB", 4 << 30),
+        ("2T", 2 << 40),
+        ("16777215T", 16_777_215 << 40),
+        ("18446744073709551615", u64::MAX),
+    ] {
+        assert_eq!(size(text), Ok(bytes), "{text:?}");
+    }
+    for text in [
+        "18446744073709551616",
+        "16777216T",
+        "18014398509481984K",
+        "18446744073709551615K",
+    ] {
+        assert_eq!(size(text), Err(ParseError::OutOfRange), "{text:?}");
+    }
+    for text in NOT_NUMBERS.into_iter().chain([
+        "K", "iB", "GiB", "1iB", "1B", "1KB", "1Ki", "1GIB", "1KK", "1KiBiB", "-1K", "1 K", "1P",
+        "1é", "1Kib",
+    ]) {
+        assert_eq!(size(text), Err(ParseError::NotANumber), "{text:?}");
+    }
+}
+
+#[test]
+fn addresses() {
+    for (text, shown) in [
+        ("10.9.0.1", "10.9.0.1:7420"),
+        ("10.9.0.1:1", "10.9.0.1:1"),
+        ("10.9.0.1:65535", "10.9.0.1:65535"),
+        ("0.0.0.0", "0.0.0.0:7420"),
+        ("fd00::1", "[fd00::1]:7420"),
+        ("[fd00::1]", "[fd00::1]:7420"),
+        ("[fd00::1]:1234", "[fd00::1]:1234"),
+        ("::", "[::]:7420"),
+        ("::ffff:10.9.0.1", "[::ffff:10.9.0.1]:7420"),
+    ] {
+        assert_eq!(socket_addr(text, 7420).unwrap().to_string(), shown);
+        assert_eq!(socket_addr(shown, 1).unwrap().to_string(), shown);
+    }
+    for text in [
+        "",
+        " ",
+        ":7420",
+        "10.9.0.1:",
+        "10.9.0.1:0",
+        "10.9.0.1:65536",
+        "10.9.0.1:-1",
+        "10.9.0",
+        "10.9.0.256",
+        "010.9.0.1",
+        "10.9.0.1 ",
+        "[10.9.0.1]",
+        "[10.9.0.1]:1",
+        "[fd00::1",
+        "fd00::1]",
+        "[fd00::1]:",
+        "[fd00::1]:0",
+        "[fd00::1]1",
+        "[[fd00::1]]",
+        "fe80::1%1",
+        "[fe80::1%1]:1",
+        "server",
+        "server:7420",
+        "localhost",
+    ] {
+        assert_eq!(
+            socket_addr(text, 7420),
+            Err(ParseError::NotAnAddress),
+            "{text:?}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_panics(text in "\\PC*", bytes: Vec<u8>, min: i64, max: i64) {
+        let _ = line(&bytes);
+        for text in [&*text, line(&bytes).unwrap_or("")] {
+            let _ = (boolean(text), size(text), socket_addr(text, 7420));
+            let _ = (unsigned(text, min as u64, max as u64), signed(text, min, max));
+        }
+    }
+
+    #[test]
+    fn numbers_roundtrip(number: u64, negative: i64) {
+        prop_assert_eq!(unsigned(&number.to_string(), 0, u64::MAX), Ok(number));
+        prop_assert_eq!(size(&number.to_string()), Ok(number));
+        prop_assert_eq!(signed(&negative.to_string(), i64::MIN, i64::MAX), Ok(negative));
+    }
+
+    #[test]
+    fn sizes_are_exact(number: u64, unit in 0usize..4, tail in "(iB)?") {
+        let text = format!("{number}{}{tail}", ["K", "M", "G", "T"][unit]);
+        let bytes = u128::from(number) << (10 * (unit + 1));
+        prop_assert_eq!(size(&text).ok(), u64::try_from(bytes).ok());
+    }
+
+    #[test]
+    fn addresses_roundtrip(v4: [u8; 4], v6: [u8; 16], port in 1u16..) {
+        for addr in [(v4, port).into(), (v6, port).into()] {
+            let addr: std::net::SocketAddr = addr;
+            prop_assert_eq!(socket_addr(&addr.to_string(), 7420), Ok(addr));
+        }
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The C header says what the Rust structs say: a C compiler is asked to assert it.
+
+use crate::proto::wire::*;
+use crate::proto::{Access, BlockSize, Kind, Refusal, SlabShift};
+use std::io::Write;
+use std::mem::{offset_of, size_of};
+use std::process::{Command, Stdio};
+
+/// Where a field lies, or a whole struct if `field` is empty.
+struct Layout {
+    c_struct: &'static str,
+    field: &'static str,
+    offset: usize,
+    size: usize,
+}
+
+fn size_of_field<S, F>(_: fn(&S) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// The layout of a struct; its fields have to be all there are.
+macro_rules! layout {
+    ($layouts:ident, $c_struct:literal, $rust:ty { $($field:ident),+ }) => {
+        let mut end = 0;
+        $(
+            let size = size_of_field(|s: &$rust| &s.$field);
+            assert_eq!(end, offset_of!($rust, $field), "a field is missing before {}", stringify!($field));
+            end += size;
+            $layouts.push(Layout {
+                c_struct: $c_struct,
+                field: stringify!($field),
+                offset: offset_of!($rust, $field),
+                size,
+            });
+        )+
+        assert_eq!(end, size_of::<$rust>(), "a field is missing at the end");
+        $layouts.push(Layout { c_struct: $c_struct, field: "", offset: 0, size: end });
+    };
+}
+
+fn layouts() -> Vec<Layout> {
+    let mut all = Vec::new();
+    layout!(
+        all,
+        "farblk_status",
+        Status {
+            code,
+            text_len,
+            reserved,
+            text
+        }
+    );
+    layout!(
+        all,
+        "farblk_connect_request",
+        ConnectRequest {
+            magic,
+            version_min,
+            version_max,
+            kind,
+            reserved,
+            queue,
+            reserved2,
+            session,
+            epoch
+        }
+    );
+    layout!(
+        all,
+        "farblk_connect_reply",
+        ConnectReply {
+            magic,
+            version,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_reject",
+        Reject {
+            magic,
+            version_min,
+            version_max,
+            status
+        }
+    );
+    layout!(
+        all,
+        "farblk_header",
+        Header {
+            kind,
+            length,
+            sequence
+        }
+    );
+    layout!(all, "farblk_reply", Reply { header, status });
+    layout!(
+        all,
+        "farblk_login",
+        Login {
+            header,
+            host_id,
+            host_name,
+            map_uuid,
+            epoch,
+            export_name,
+            access,
+            reserved,
+            queues,
+            reserved2
+        }
+    );
+    layout!(
+        all,
+        "farblk_login_reply",
+        LoginReply {
+            reply,
+            session,
+            export_uuid,
+            instance,
+            size,
+            logical_block_size,
+            physical_block_size,
+            slab_shift,
+            access,
+            kind,
+            reserved,
+            queues,
+            reserved2
+        }
+    );
+    layout!(
+        all,
+        "farblk_grant_request",
+        GrantRequest {
+            header,
+            first,
+            count
+        }
+    );
+    layout!(all, "farblk_grant", Grant { addr, length, rkey });
+    layout!(
+        all,
+        "farblk_grant_reply",
+        GrantReply {
+            reply,
+            first,
+            count
+        }
+    );
+    layout!(
+        all,
+        "farblk_list_request",
+        ListRequest {
+            header,
+            host_id,
+            host_name,
+            first,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_list_entry",
+        ListEntry {
+            name,
+            uuid,
+            size,
+            kind,
+            access,
+            clients,
+            max_clients,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_list_reply",
+        ListReply {
+            reply,
+            first,
+            count,
+            total,
+            reserved
+        }
+    );
+    all
+}
+
+fn constants() -> Vec<(String, u64)> {
+    let mut all: Vec<(String, u64)> = [
+        ("MAGIC", u64::from(MAGIC)),
+        ("VERSION_MIN", VERSION_MIN.into()),
+        ("VERSION_MAX", VERSION_MAX.into()),
+        ("PORT", PORT.into()),
+        ("CONNECT_REQUEST_MAX", CONNECT_REQUEST_MAX as u64),
+        ("CONNECT_REPLY_MAX", CONNECT_REPLY_MAX as u64),
+        ("REJECT_MAX", REJECT_MAX as u64),
+        ("MESSAGE_MAX", MESSAGE_MAX as u64),
+        ("NAME_SIZE", NAME_SIZE as u64),
+        ("TEXT_SIZE", TEXT_SIZE as u64),
+        ("GRANTS_MAX", GRANTS_MAX as u64),
+        ("LIST_ENTRIES_MAX", LIST_ENTRIES_MAX as u64),
+        ("SLAB_SHIFT_MIN", SlabShift::MIN.into()),
+        ("SLAB_SHIFT_MAX", SlabShift::MAX.into()),
+        ("BLOCK_SIZE_MIN", BlockSize::MIN.get().into()),
+        ("BLOCK_SIZE_MAX", BlockSize::MAX.get().into()),
+        ("CONNECTION_CONTROL", CONNECTION_CONTROL.into()),
+        ("CONNECTION_IO", CONNECTION_IO.into()),
+        ("LOGIN", LOGIN.into()),
+        ("GRANT", GRANT.into()),
+        ("LIST", LIST.into()),
+        ("LOGOUT", LOGOUT.into()),
+        ("REPLY", REPLY.into()),
+        ("ACCESS_RO", Access::ReadOnly as u64),
+        ("ACCESS_RW", Access::ReadWrite as u64),
+        ("KIND_BLOCK", Kind::Block as u64),
+        ("KIND_RAM", Kind::Ram as u64),
+        ("OK", STATUS_OK.into()),
+    ]
+    .map(|(name, value)| (format!("FARBLK_{name}"), value))
+    .into();
+    for refusal in Refusal::ALL {
+        // `NoSuchExport` is FARBLK_REFUSED_NO_SUCH_EXPORT.
+        let mut name = "FARBLK_REFUSED".to_string();
+        for c in format!("{refusal:?}").chars() {
+            if c.is_uppercase() {
+                name.push('_');
+            }
+            name.push(c.to_ascii_uppercase());
+        }
+        all.push((name, refusal.code().into()));
+    }
+    all
+}
+
+/// The header followed by the assertions, every value in them `off` too large.
+fn program(off: u64) -> String {
+    let header = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../include/uapi/linux/farblk.h"
+    );
+    let mut program = std::fs::read_to_string(header).unwrap();
+    program += "#include <stddef.h>\n";
+    let mut assert = |what: &str, value: u64| {
+        let value = value + off;
+        program += &format!("_Static_assert({what} == {value}, \"{what} is not {value}\");\n");
+    };
+    for (name, value) in constants() {
+        assert(&name, value);
+    }
+    for Layout {
+        c_struct,
+        field,
+        offset,
+        size,
+    } in layouts()
+    {
+        if field.is_empty() {
+            assert(&format!("sizeof(struct {c_struct})"), size as u64);
+        } else {
+            assert(
+                &format!("offsetof(struct {c_struct}, {field})"),
+                offset as u64,
+            );
+            assert(
+                &format!("sizeof(((struct {c_struct} *)0)->{field})"),
+                size as u64,
+            );
+        }
+    }
+    program
+}
+
+/// What the compiler has to say about `program`; nothing if it is sound.
+fn complaints(program: &str) -> String {
+    let mut cc = Command::new("cc")
+        .args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Werror",
+            "-fsyntax-only",
+        ])
+        .args(["-fmax-errors=0", "-x", "c", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("cc");
+    cc.stdin
+        .take()
+        .unwrap()
+        .write_all(program.as_bytes())
+        .unwrap();
+    let output = cc.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.success(), stderr.is_empty(), "{stderr}");
+    stderr
+}
+
+#[test]
+fn header_agrees() {
+    assert_eq!(complaints(&program(0)), "");
+}
+
+#[test]
+fn each_assertion_can_fail() {
+    let program = program(1);
+    let asserted = program.matches("_Static_assert(").count();
+    // The header has one in its own macro.
+    assert_eq!(
+        complaints(&program)
+            .matches("static assertion failed")
+            .count(),
+        asserted - 1
+    );
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters, readable below `/sys/kernel/debug/farblk/`.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    fmt,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+
+use crate::debugfs::{
+    Dir,
+    File,
+    Show, //
+};
+
+/// An event counter.
+pub(crate) struct Counter(Atomic<u64>);
+
+impl Counter {
+    const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Counts one. Any context.
+    pub(crate) fn count(&self) {
+        self.0.add(1, Relaxed);
+    }
+
+    /// Events so far. Any context.
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What the server did.
+pub(crate) struct Server {
+    /// Logins that were granted.
+    pub(crate) logins: Counter,
+    /// Memory regions that were registered.
+    pub(crate) grants: Counter,
+    /// Completions reaped on I/O queue pairs: a one-sided export costs none.
+    pub(crate) io_completions: Counter,
+}
+
+impl Server {
+    /// All zero.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let stats = Self {
+            logins: Counter::new(),
+            grants: Counter::new(),
+            io_completions: Counter::new(),
+        };
+        Ok(Arc::new(stats, GFP_KERNEL)?)
+    }
+}
+
+impl Show for Server {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "logins {}", self.logins.get())?;
+        writeln!(f, "grants {}", self.grants.get())?;
+        writeln!(f, "io_completions {}", self.io_completions.get())
+    }
+}
+
+/// The directory `farblk/`.
+pub(crate) struct Files {
+    /// `client/`, which has a directory for each live map.
+    pub(crate) client: Dir,
+    /// `server/counters`. It vanishes when this drops.
+    pub(crate) server: File<Server>,
+}
+
+impl Files {
+    /// Makes the files appear. May sleep.
+    pub(crate) fn new(server: Arc<Server>) -> Result<Self> {
+        let dir = Dir::new(c"farblk")?;
+        Ok(Self {
+            client: dir.subdir(c"client")?,
+            server: dir.subdir(c"server")?.file(c"counters", server),
+        })
+    }
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The client: maps, each a session with a server and a disk.
+
+#![forbid(unsafe_code)]
+
+mod control;
+mod discovery;
+mod disk;
+mod path;
+mod queue;
+mod session;
+
+pub(crate) use control::Target;
+pub(crate) use discovery::discover;
+pub(crate) use session::{
+    Params,
+    Session,
+    Status, //
+};

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The client's end of a control connection: connect, ask, be answered.
+
+#![forbid(unsafe_code)]
+
+use core::net::SocketAddr;
+
+use kernel::prelude::*;
+use kernel::{
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic,
+        Msecs, //
+    },
+};
+
+use crate::channel::{
+    Channel,
+    Link,
+    Linked, //
+};
+use crate::compat;
+use crate::errno::{ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPROTO, EPROTONOSUPPORT};
+use crate::failure::{
+    fail,
+    Failure, //
+};
+use crate::net::Net;
+use crate::proto::{
+    wire::{
+        CONNECT_REQUEST_MAX,
+        MESSAGE_MAX,
+        VERSION_MAX,
+        VERSION_MIN, //
+    },
+    ConnectReply,
+    ConnectRequest,
+    Connection,
+    Malformed,
+    NoRoom,
+    Refusal,
+    Refused,
+    Reject,
+    ReplyError, //
+};
+use crate::rdma::cm::{
+    CmError,
+    CmEvents,
+    CmId,
+    ConnParam, //
+};
+
+/// What one attempt to connect may take in all.
+const CONNECT_TIMEOUT_MS: Msecs = 4000;
+/// What the resolution of the address may take of it.
+const RESOLVE_TIMEOUT_MS: Msecs = 2000;
+/// 4.096 us x 2^14 = 67 ms: how long the HCA waits for an acknowledgement before it sends again.
+const ACK_TIMEOUT: u8 = 14;
+
+/// Where a server is.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// The namespace that its address is looked up in.
+    pub(crate) net: Net,
+    /// The server's port.
+    pub(crate) addr: SocketAddr,
+    /// The local address to use.
+    pub(crate) source: Option<SocketAddr>,
+    /// Type of service of the packets.
+    pub(crate) tos: u8,
+}
+
+/// The time that is left of an attempt.
+#[derive(Clone, Copy)]
+pub(super) struct Deadline(Instant<Monotonic>);
+
+impl Deadline {
+    /// An attempt begins.
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Milliseconds left; at least 1, so that it means a short wait and not for ever.
+    fn left(&self) -> Msecs {
+        let elapsed = Msecs::try_from(self.0.elapsed().as_millis()).unwrap_or(Msecs::MAX);
+        CONNECT_TIMEOUT_MS.saturating_sub(elapsed).max(1)
+    }
+}
+
+impl Target {
+    /// An id that knows its device and its way to the server. May sleep.
+    pub(super) fn resolve(
+        &self,
+        events: Arc<dyn CmEvents>,
+        deadline: Deadline,
+    ) -> Result<Arc<CmId>, Failure> {
+        let id = CmId::new(&self.net, events)?;
+        id.set_service_type(self.tos);
+        id.resolve(
+            self.source,
+            self.addr,
+            deadline.left().min(RESOLVE_TIMEOUT_MS),
+        )
+        .map_err(|error| self.failure(error))?;
+        // Not every HCA takes it; the default is only slower to notice a loss.
+        let _ = id.set_ack_timeout(ACK_TIMEOUT);
+        Ok(id)
+    }
+
+    /// Connects `id`, which has a queue pair. May sleep.
+    pub(super) fn connect(
+        &self,
+        id: &CmId,
+        connection: Connection,
+        epoch: u64,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        let mut data = [0; CONNECT_REQUEST_MAX];
+        let request = ConnectRequest { connection, epoch };
+        let len = request
+            .encode(versions(), &mut data)
+            .map_err(|NoRoom| fail!(EMSGSIZE, "the connection request does not fit"))?;
+        let reads = id.device()?.limits().max_qp_init_rd_atom;
+        let reply = id
+            .connect(
+                &ConnParam {
+                    private_data: data.get(..len).unwrap_or(&[]),
+                    retry_count: crate::RETRY_COUNT,
+                    rnr_retry_count: crate::RETRY_COUNT,
+                    responder_resources: 0,
+                    initiator_depth: u8::try_from(reads).unwrap_or(u8::MAX).min(READS_MAX),
+                },
+                deadline.left(),
+            )
+            .map_err(|error| self.failure(error))?;
+        ConnectReply::parse(&reply).map_err(|malformed| self.foreign(malformed))?;
+        Ok(())
+    }
+
+    /// What the user is told when the connection manager gives up.
+    fn failure(&self, error: CmError) -> Failure {
+        let addr = self.addr;
+        match &error {
+            CmError::Rejected {
+                consumer: true,
+                private_data,
+                ..
+            } => match Reject::parse(private_data) {
+                Ok(Reject(why)) => refused(&why),
+                Err(malformed) => self.foreign(malformed),
+            },
+            CmError::AddrError(_) | CmError::RouteError(_) if self.source.is_none() => {
+                fail!(EHOSTUNREACH, "no host answers at {}", addr.ip())
+            }
+            CmError::Timeout | CmError::Unreachable(_) => fail!(ETIMEDOUT, "no answer from {addr}"),
+            CmError::Rejected {
+                no_listener: true, ..
+            } => fail!(ECONNREFUSED, "nobody listens on {addr}"),
+            CmError::Rejected { text, .. } => {
+                fail!(ECONNREFUSED, "{addr} rejected the connection: {text}")
+            }
+            _ => {
+                let errno = error.to_error();
+                match self.source {
+                    _ if errno == ENETUNREACH || errno == ENODEV => {
+                        fail!(errno, "no RDMA device leads to {}", addr.ip())
+                    }
+                    Some(source) => {
+                        fail!(errno, "cannot connect to {addr} from {}", source.ip())
+                    }
+                    None => fail!(errno, "cannot connect to {addr}"),
+                }
+            }
+        }
+    }
+
+    /// What answered does not speak farblk.
+    fn foreign(&self, malformed: Malformed) -> Failure {
+        fail!(EPROTO, "{} is no farblk server: {malformed}", self.addr)
+    }
+}
+
+/// The protocol versions to offer.
+fn versions() -> (u16, u16) {
+    match compat::param(&crate::module_parameters::protocol_version) {
+        0 => (VERSION_MIN, VERSION_MAX),
+        version => (version, version),
+    }
+}
+
+/// READs in flight on one connection that are asked for at most.
+const READS_MAX: u8 = 128;
+
+/// What the user is told when the server refuses.
+pub(super) fn refused(refused: &Refused) -> Failure {
+    let error = match refused.refusal {
+        Refusal::Version => EPROTONOSUPPORT,
+        Refusal::NoSuchExport => ENOENT,
+        Refusal::ExportDisabled | Refusal::NotOnPort => ENXIO,
+        Refusal::NotAdmitted => EACCES,
+        Refusal::ReadOnly => EROFS,
+        Refusal::Busy => EBUSY,
+        Refusal::NoMemory => ENOMEM,
+        _ => EPROTO,
+    };
+    match refused.text.is_empty() {
+        true => fail!(error, "{}", refused.refusal.text()),
+        false => fail!(error, "{}", refused.text),
+    }
+}
+
+/// Who hears that a connection is lost.
+pub(super) trait Watcher: Send + Sync {
+    /// A connection broke. Any context.
+    fn lost(&self);
+}
+
+/// What completions and the connection manager know of a control connection.
+#[pin_data]
+pub(super) struct Control {
+    #[pin]
+    link: Link,
+    watcher: Option<Arc<dyn Watcher>>,
+}
+
+impl Linked for Control {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn notify(this: &Arc<Self>) {
+        if let (true, Some(watcher)) = (this.link.is_lost(), &this.watcher) {
+            watcher.lost();
+        }
+    }
+}
+
+struct Events(Arc<Control>);
+
+impl CmEvents for Events {
+    fn disconnected(&self) {
+        self.0.link.cut();
+        Control::notify(&self.0);
+    }
+}
+
+/// A connected control connection.
+pub(super) struct Client {
+    channel: Channel<Control>,
+    sequence: u32,
+    /// The reply that is being read.
+    reply: KVec<u8>,
+}
+
+impl Client {
+    /// Connects to a server. May sleep.
+    pub(super) fn connect(
+        target: &Target,
+        epoch: u64,
+        watcher: Option<Arc<dyn Watcher>>,
+        deadline: Deadline,
+    ) -> Result<Self, Failure> {
+        let control = Arc::pin_init(
+            pin_init!(Control {
+                link <- Link::new(),
+                watcher,
+            }),
+            GFP_KERNEL,
+        )?;
+        let events = Arc::new(Events(control.clone()), GFP_KERNEL)?;
+        let id = target.resolve(events, deadline)?;
+        let channel = Channel::new(id, control)?;
+        target.connect(channel.id(), Connection::Control, epoch, deadline)?;
+        Ok(Self {
+            channel,
+            sequence: 0,
+            reply: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
+        })
+    }
+
+    /// The channel, for what shares its protection domain.
+    pub(super) fn channel(&self) -> &Channel<Control> {
+        &self.channel
+    }
+
+    /// Sends a request and reads its reply. May sleep.
+    pub(super) fn call<R>(
+        &mut self,
+        deadline: Deadline,
+        encode: impl FnOnce(u32, &mut [u8]) -> Result<usize, NoRoom>,
+        parse: impl FnOnce(&[u8], u32) -> Result<R, ReplyError>,
+    ) -> Result<R, Failure> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        self.channel.send(|buf| encode(sequence, buf))?;
+        let len = self.channel.receive(&mut self.reply, deadline.left())?;
+        match parse(self.reply.get(..len).unwrap_or(&[]), sequence) {
+            Ok(reply) => Ok(reply),
+            Err(ReplyError::Refused(why)) => Err(refused(&why)),
+            Err(ReplyError::Malformed(malformed)) => {
+                Err(fail!(EPROTO, "malformed reply: {malformed}"))
+            }
+        }
+    }
+}

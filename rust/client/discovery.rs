@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Asking a server what it exports.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+
+use crate::client::control::{
+    Client,
+    Deadline,
+    Target, //
+};
+use crate::failure::Failure;
+use crate::host::Host;
+use crate::proto::{
+    ListEntry,
+    ListReply,
+    ListRequest, //
+};
+
+/// The exports from `first` on that `host` may use, as many as one reply holds, and how many there
+/// are in all. May sleep.
+pub(crate) fn discover(
+    host: &Host,
+    target: &Target,
+    first: u32,
+) -> Result<(KVec<ListEntry>, u32), Failure> {
+    let deadline = Deadline::start();
+    let identity = host.identity();
+    let request = ListRequest {
+        host_id: identity.id,
+        host_name: identity.name,
+        first,
+    };
+    let mut entries = KVec::new();
+    let total = Client::connect(target, 0, None, deadline)?.call(
+        deadline,
+        |sequence, buf| request.encode(sequence, buf),
+        |bytes, sequence| {
+            let reply = ListReply::parse(bytes, sequence, &request)?;
+            let pushed = reply
+                .iter()
+                .try_for_each(|entry| entries.push(entry, GFP_KERNEL));
+            Ok(pushed.map(|()| reply.total()))
+        },
+    )??;
+    Ok((entries, total))
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `discover/<name>/`: a question to a server and its answer.
+
+#![forbid(unsafe_code)]
+
+use core::fmt::Write;
+use core::net::SocketAddr;
+
+use kernel::prelude::*;
+use kernel::{
+    new_mutex,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+use crate::client::{
+    self,
+    Target, //
+};
+use crate::config::{
+    invalid,
+    new_name,
+    parse_source,
+    show,
+    show_option, //
+};
+use crate::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter, //
+};
+use crate::failure::{
+    fail,
+    Failure,
+    LastError, //
+};
+use crate::host::Host;
+use crate::net::Net;
+use crate::parse;
+use crate::proto::{
+    wire::PORT,
+    ListEntry, //
+};
+
+/// `discover/`.
+pub(super) struct Discoveries {
+    host: Arc<Host>,
+}
+
+impl Discoveries {
+    /// Questions that `host` asks.
+    pub(super) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { host }, GFP_KERNEL)?)
+    }
+}
+
+#[vtable]
+impl GroupOperations for Discoveries {
+    type Child = Discovery;
+
+    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<Discovery>> {
+        new_name(name)?;
+        let host = group.host.clone();
+        let question = Question {
+            addr: None,
+            source: None,
+            first: 0,
+        };
+        let discovery = Arc::pin_init(
+            pin_init!(Discovery {
+                host,
+                question <- new_mutex!(question, "Discovery::question"),
+                answer <- new_mutex!(None, "Discovery::answer"),
+                last_error <- LastError::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        NewGroup::new(discovery)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Question {
+    addr: Option<SocketAddr>,
+    source: Option<SocketAddr>,
+    /// The first export to tell of.
+    first: u32,
+}
+
+/// `discover/<name>/`. Writing 1 to `enable` asks; it is never on for longer than that.
+#[pin_data]
+pub(super) struct Discovery {
+    host: Arc<Host>,
+    #[pin]
+    question: Mutex<Question>,
+    /// The exports of the last answer, and how many there are in all.
+    #[pin]
+    answer: Mutex<Option<(KVec<ListEntry>, u32)>>,
+    #[pin]
+    last_error: LastError,
+}
+
+#[vtable]
+impl GroupOperations for Discovery {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::rw(c"addr", Self::show_addr, Self::store_addr),
+        Attribute::rw(c"source", Self::show_source, Self::store_source),
+        Attribute::rw(c"first", Self::show_first, Self::store_first),
+        Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
+        Attribute::ro(c"exports", Self::show_exports),
+        Attribute::ro(c"state", Self::show_state),
+        Attribute::ro(c"last_error", Self::show_last_error),
+    ];
+}
+
+impl Discovery {
+    fn set(&self, change: impl FnOnce(&mut Question) -> Result<(), Failure>) -> Result {
+        let outcome = change(&mut self.question.lock());
+        self.last_error.record(outcome)
+    }
+
+    fn show_addr(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.question.lock().addr)
+    }
+
+    fn store_addr(group: &Group<Self>, value: &str) -> Result {
+        group.set(|question| {
+            question.addr = Some(parse::socket_addr(value, PORT).map_err(invalid("addr"))?);
+            Ok(())
+        })
+    }
+
+    fn show_source(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.question.lock().source.map(|source| source.ip()))
+    }
+
+    fn store_source(group: &Group<Self>, value: &str) -> Result {
+        group.set(|question| {
+            question.source = parse_source(value)?;
+            Ok(())
+        })
+    }
+
+    fn show_first(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.question.lock().first)
+    }
+
+    fn store_first(group: &Group<Self>, value: &str) -> Result {
+        group.set(|question| {
+            let first = parse::unsigned(value, 0, u32::MAX.into()).map_err(invalid("first"))?;
+            question.first = u32::try_from(first).unwrap_or(u32::MAX);
+            Ok(())
+        })
+    }
+
+    fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, 0)
+    }
+
+    fn store_enable(group: &Group<Self>, value: &str) -> Result {
+        let enable = parse::boolean(value).map_err(invalid("enable"));
+        if !group.last_error.record(enable)? {
+            return Ok(());
+        }
+        let outcome = group.ask();
+        let (answer, outcome) = match outcome {
+            Ok(answer) => (Some(answer), Ok(())),
+            Err(failure) => (None, Err(failure)),
+        };
+        *group.answer.lock() = answer;
+        group.last_error.record(outcome)
+    }
+
+    fn ask(&self) -> Result<(KVec<ListEntry>, u32), Failure> {
+        let question = *self.question.lock();
+        let target = Target {
+            net: Net::current(),
+            addr: question
+                .addr
+                .ok_or_else(|| fail!(EINVAL, "addr is not set"))?,
+            source: question.source,
+            tos: 0,
+        };
+        client::discover(&self.host, &target, question.first)
+    }
+
+    /// `total N`, then a line for each export as far as they fit: a reader asks for the rest by
+    /// `first`.
+    fn show_exports(&self, page: &mut PageWriter<'_>) -> Result {
+        let answer = self.answer.lock();
+        let Some((entries, total)) = answer.as_ref() else {
+            return Ok(());
+        };
+        writeln!(page, "total {total}").map_err(|_| EMSGSIZE)?;
+        for entry in entries {
+            if page.remaining() < LINE_MAX {
+                break;
+            }
+            writeln!(
+                page,
+                "{} {} {} {} {} {} {}",
+                entry.name,
+                entry.kind,
+                entry.size,
+                entry.access,
+                entry.clients,
+                entry.max_clients,
+                entry.uuid
+            )
+            .map_err(|_| EMSGSIZE)?;
+        }
+        Ok(())
+    }
+
+    fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
+        let state = match self.answer.lock().is_some() {
+            true => "answered",
+            false => "disabled",
+        };
+        show(page, state)
+    }
+
+    fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.last_error.get())
+    }
+}
+
+/// Longest line of an export: a name, a kind, three numbers, a size and a uuid.
+const LINE_MAX: usize = 160;

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `exports/<name>/`: what this host offers.
+
+#![forbid(unsafe_code)]
+
+use core::fmt::Write;
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+use crate::config::{
+    host::HostDirs,
+    invalid,
+    new_name,
+    show,
+    show_option,
+    switch::Switch, //
+};
+use crate::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter,
+    Pinned, //
+};
+use crate::errno::EOPNOTSUPP;
+use crate::failure::{
+    fail,
+    Failure, //
+};
+use crate::parse;
+use crate::proto::{
+    Access,
+    BlockSize,
+    Kind,
+    Name,
+    Uuid, //
+};
+use crate::scatterlist::node_online;
+use crate::server::{
+    Export,
+    Exports,
+    Hosts,
+    Ports,
+    Spec, //
+};
+use crate::sync;
+
+/// `exports/`.
+pub(super) struct ExportDirs {
+    exports: Arc<Exports>,
+}
+
+impl ExportDirs {
+    /// Directories that fill `exports`.
+    pub(super) fn new(exports: Arc<Exports>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { exports }, GFP_KERNEL)?)
+    }
+}
+
+#[vtable]
+impl GroupOperations for ExportDirs {
+    type Child = ExportDir;
+
+    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<ExportDir>> {
+        let name = new_name(name)?;
+        let mut uuid = [0; 16];
+        sync::random_bytes(&mut uuid);
+        let spec = Spec {
+            name,
+            uuid: Uuid::from_random(uuid),
+            size: 0,
+            access: Access::ReadWrite,
+            block_size: BlockSize::MAX,
+            numa_node: -1,
+            ports: Ports::ALL,
+            allow_any_host: false,
+            max_clients: 1,
+        };
+        let exports = group.exports.clone();
+        let hosts = Hosts::new()?;
+        let dir = Arc::pin_init(
+            try_pin_init!(ExportDir {
+                name,
+                exports,
+                hosts,
+                switch <- Switch::new(spec),
+            }),
+            GFP_KERNEL,
+        )?;
+        let new = NewGroup::new(dir.clone())?
+            .with_default(c"hosts", NewGroup::new(HostDirs::new(dir)?)?)?;
+        group.exports.define(name)?;
+        Ok(new)
+    }
+}
+
+/// An offered export, whose directory stays.
+struct Running {
+    export: Arc<Export>,
+    _pinned: Pinned,
+}
+
+/// `exports/<name>/`.
+#[pin_data]
+pub(super) struct ExportDir {
+    name: Name,
+    exports: Arc<Exports>,
+    /// Its `hosts/`.
+    pub(super) hosts: Arc<Hosts>,
+    #[pin]
+    switch: Switch<Spec, Running>,
+}
+
+#[vtable]
+impl GroupOperations for ExportDir {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::rw(c"kind", Self::show_kind, Self::store_kind),
+        Attribute::rw(c"size", Self::show_size, Self::store_size),
+        Attribute::rw(c"uuid", Self::show_uuid, Self::store_uuid),
+        Attribute::rw(c"read_only", Self::show_read_only, Self::store_read_only),
+        Attribute::rw(c"block_size", Self::show_block_size, Self::store_block_size),
+        Attribute::rw(c"numa_node", Self::show_numa_node, Self::store_numa_node),
+        Attribute::rw(c"ports", Self::show_ports, Self::store_ports),
+        Attribute::rw(c"allow_any_host", Self::show_any_host, Self::store_any_host),
+        Attribute::rw(
+            c"max_clients",
+            Self::show_max_clients,
+            Self::store_max_clients,
+        ),
+        Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
+        Attribute::ro(c"state", Self::show_state),
+        Attribute::ro(c"instance", Self::show_instance),
+        Attribute::ro(c"clients", Self::show_clients),
+        Attribute::ro(c"last_error", Self::show_last_error),
+    ];
+
+    fn dropped(&self) {
+        self.exports.undefine(&self.name);
+    }
+}
+
+impl ExportDir {
+    /// The export, while it is enabled. May sleep.
+    pub(super) fn export(&self) -> Option<Arc<Export>> {
+        self.switch
+            .running(|running| running.map(|running| running.export.clone()))
+    }
+
+    fn show_kind(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, Kind::Ram)
+    }
+
+    fn store_kind(group: &Group<Self>, value: &str) -> Result {
+        group
+            .switch
+            .set(|_| match value.parse().map_err(invalid("kind"))? {
+                Kind::Ram => Ok(()),
+                Kind::Block => Err(fail!(
+                    EOPNOTSUPP,
+                    "kind: this version exports ram only, not block"
+                )),
+            })
+    }
+
+    fn show_size(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().size)
+    }
+
+    fn store_size(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.size = parse::size(value).map_err(invalid("size"))?;
+            Ok(())
+        })
+    }
+
+    fn show_uuid(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().uuid)
+    }
+
+    fn store_uuid(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            let uuid: Uuid = value.parse().map_err(invalid("uuid"))?;
+            if uuid.is_nil() {
+                return Err(fail!(EINVAL, "uuid: all zero"));
+            }
+            spec.uuid = uuid;
+            Ok(())
+        })
+    }
+
+    fn show_read_only(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, u8::from(!self.switch.settings().access.writes()))
+    }
+
+    fn store_read_only(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.access = match parse::boolean(value).map_err(invalid("read_only"))? {
+                true => Access::ReadOnly,
+                false => Access::ReadWrite,
+            };
+            Ok(())
+        })
+    }
+
+    fn show_block_size(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().block_size.get())
+    }
+
+    fn store_block_size(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            let bytes =
+                parse::unsigned(value, 0, u32::MAX.into()).map_err(invalid("block_size"))?;
+            spec.block_size = u32::try_from(bytes)
+                .map_err(|_| fail!(EINVAL, "block_size: out of range"))
+                .and_then(|bytes| BlockSize::try_from(bytes).map_err(invalid("block_size")))?;
+            Ok(())
+        })
+    }
+
+    fn show_numa_node(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().numa_node)
+    }
+
+    fn store_numa_node(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            let node = parse::signed(value, -1, i32::MAX.into()).map_err(invalid("numa_node"))?;
+            spec.numa_node = i32::try_from(node)
+                .ok()
+                .filter(|node| node_online(*node))
+                .ok_or_else(|| fail!(EINVAL, "numa_node: there is no node {node}"))?;
+            Ok(())
+        })
+    }
+
+    fn show_ports(&self, page: &mut PageWriter<'_>) -> Result {
+        let ports = self.switch.settings().ports;
+        if ports.names().next().is_none() {
+            return show(page, "all");
+        }
+        for (index, name) in ports.names().enumerate() {
+            let separator = if index == 0 { "" } else { " " };
+            write!(page, "{separator}{name}").map_err(|_| EMSGSIZE)?;
+        }
+        show(page, "")
+    }
+
+    fn store_ports(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.ports = parse_ports(value)?;
+            Ok(())
+        })
+    }
+
+    fn show_any_host(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, u8::from(self.switch.settings().allow_any_host))
+    }
+
+    fn store_any_host(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.allow_any_host = parse::boolean(value).map_err(invalid("allow_any_host"))?;
+            Ok(())
+        })
+    }
+
+    fn show_max_clients(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().max_clients)
+    }
+
+    fn store_max_clients(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            let count =
+                parse::unsigned(value, 1, u16::MAX.into()).map_err(invalid("max_clients"))?;
+            spec.max_clients = u16::try_from(count).unwrap_or(u16::MAX);
+            Ok(())
+        })
+    }
+
+    fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
+        show(
+            page,
+            self.switch.running(|running| u8::from(running.is_some())),
+        )
+    }
+
+    fn store_enable(group: &Group<Self>, value: &str) -> Result {
+        let enable = parse::boolean(value).map_err(invalid("enable"));
+        if !group.switch.last_error.record(enable)? {
+            return group.switch.turn_off(|running| {
+                group.exports.offer(&group.name, None);
+                running.export.close();
+                Ok(())
+            });
+        }
+        group.switch.turn_on(|spec| {
+            if spec.size == 0 {
+                return Err(fail!(EINVAL, "size is not set"));
+            }
+            let pinned = group.pin()?;
+            let export = Export::new(spec, group.hosts.clone())?;
+            group.exports.offer(&group.name, Some(export.clone()));
+            Ok(Running {
+                export,
+                _pinned: pinned,
+            })
+        })
+    }
+
+    fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
+        let state = if self.switch.changing() {
+            "allocating"
+        } else if self.export().is_some() {
+            "online"
+        } else {
+            "disabled"
+        };
+        show(page, state)
+    }
+
+    fn show_instance(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.export().map(|export| export.instance))
+    }
+
+    fn show_clients(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.export().map_or(0, |export| export.clients()))
+    }
+
+    fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.last_error.get())
+    }
+}
+
+/// `all`, or names with spaces between them.
+fn parse_ports(value: &str) -> Result<Ports, Failure> {
+    if value == "all" {
+        return Ok(Ports::ALL);
+    }
+    let mut names = [None; Ports::MAX];
+    let mut words = value.split(' ').filter(|word| !word.is_empty());
+    let mut slots = names.iter_mut();
+    loop {
+        match (words.next(), slots.next()) {
+            (Some(word), Some(slot)) => {
+                *slot = Some(word.parse::<Name>().map_err(invalid("ports"))?);
+            }
+            (Some(_), None) => return Err(fail!(EINVAL, "ports: more than {} names", Ports::MAX)),
+            (None, _) => break,
+        }
+    }
+    match names.iter().flatten().next() {
+        Some(_) => Ok(Ports(names)),
+        None => Err(fail!(EINVAL, "ports: neither \"all\" nor a name")),
+    }
+}

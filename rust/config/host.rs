@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `exports/<export>/hosts/<name>/`: who may use an export.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+use crate::config::{
+    export::ExportDir,
+    new_name,
+    show,
+    show_option, //
+};
+use crate::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter, //
+};
+use crate::proto::{
+    Access,
+    Uuid, //
+};
+use crate::server::Host;
+
+/// `hosts/` of an export.
+pub(super) struct HostDirs {
+    export: Arc<ExportDir>,
+}
+
+impl HostDirs {
+    /// The hosts of `export`.
+    pub(super) fn new(export: Arc<ExportDir>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { export }, GFP_KERNEL)?)
+    }
+}
+
+#[vtable]
+impl GroupOperations for HostDirs {
+    type Child = HostDir;
+
+    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<HostDir>> {
+        let host = Host::new(new_name(name)?)?;
+        let dir = HostDir {
+            host: host.clone(),
+            export: group.export.clone(),
+        };
+        let new = NewGroup::new(Arc::new(dir, GFP_KERNEL)?)?;
+        group.export.hosts.add(host)?;
+        Ok(new)
+    }
+}
+
+/// `hosts/<name>/`.
+pub(super) struct HostDir {
+    host: Arc<Host>,
+    export: Arc<ExportDir>,
+}
+
+#[vtable]
+impl GroupOperations for HostDir {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::rw(c"host_id", Self::show_host_id, Self::store_host_id),
+        Attribute::rw(c"access", Self::show_access, Self::store_access),
+        Attribute::ro(c"connected", Self::show_connected),
+    ];
+
+    /// A host that is no longer admitted loses its sessions too.
+    fn dropped(&self) {
+        self.export.hosts.remove(&self.host);
+        if let Some(export) = self.export.export() {
+            export.evict();
+        }
+    }
+}
+
+impl HostDir {
+    fn show_host_id(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.host.rule().id)
+    }
+
+    fn store_host_id(group: &Group<Self>, value: &str) -> Result {
+        let id = match value {
+            "" => None,
+            text => Some(text.parse::<Uuid>().map_err(|_| EINVAL)?),
+        };
+        group.host.set_rule(|rule| rule.id = id);
+        Ok(())
+    }
+
+    fn show_access(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.host.rule().access)
+    }
+
+    fn store_access(group: &Group<Self>, value: &str) -> Result {
+        let access: Access = value.parse().map_err(|_| EINVAL)?;
+        group.host.set_rule(|rule| rule.access = access);
+        Ok(())
+    }
+
+    fn show_connected(&self, page: &mut PageWriter<'_>) -> Result {
+        let export = self.export.export();
+        show(
+            page,
+            export.map_or(0, |export| export.clients_of(&self.host.name)),
+        )
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `maps/<name>/`: another host's export as a disk.
+
+#![forbid(unsafe_code)]
+
+use core::net::SocketAddr;
+
+use kernel::prelude::*;
+use kernel::{
+    str::CString,
+    sync::Arc, //
+};
+
+use crate::client::{
+    Params,
+    Session,
+    Status,
+    Target, //
+};
+use crate::config::{
+    invalid,
+    new_name,
+    path::PathDirs,
+    show,
+    show_option,
+    switch::Switch, //
+};
+use crate::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter,
+    Pinned, //
+};
+use crate::debugfs::File;
+use crate::errno::{
+    EOPNOTSUPP,
+    ESTALE, //
+};
+use crate::failure::{
+    fail,
+    Failure, //
+};
+use crate::host::Host;
+use crate::net::Net;
+use crate::parse;
+use crate::proto::{
+    Access,
+    Name,
+    Uuid, //
+};
+use crate::session::State;
+use crate::sync;
+
+/// Hardware queues that can be asked for.
+const QUEUES_MAX: u64 = 64;
+/// Requests per queue that can be asked for.
+const DEPTH_MAX: u64 = 1024;
+/// I/O timeouts that can be asked for, in ms: a tenth of a second to an hour.
+const IO_TIMEOUT_MS: (u64, u64) = (100, 3_600_000);
+
+/// `maps/`.
+pub(super) struct Maps {
+    host: Arc<Host>,
+}
+
+impl Maps {
+    /// Maps of `host`.
+    pub(super) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { host }, GFP_KERNEL)?)
+    }
+}
+
+#[vtable]
+impl GroupOperations for Maps {
+    type Child = MapDir;
+
+    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<MapDir>> {
+        let mut uuid = [0; 16];
+        sync::random_bytes(&mut uuid);
+        let settings = Settings {
+            export: new_name(name)?,
+            access: Access::ReadWrite,
+            queues: 0,
+            depth: 128,
+            tos: 0,
+            io_timeout_ms: 30_000,
+            expect_instance: None,
+            path: None,
+        };
+        let host = group.host.clone();
+        let name = settings.export;
+        let dir = Arc::pin_init(
+            pin_init!(MapDir {
+                name,
+                host,
+                uuid: Uuid::from_random(uuid),
+                switch <- Switch::new(settings),
+            }),
+            GFP_KERNEL,
+        )?;
+        let paths = NewGroup::new(PathDirs::new(dir.clone())?)?;
+        NewGroup::new(dir)?.with_default(c"paths", paths)
+    }
+}
+
+/// An enabled path: its name, the server's address, and the local one.
+#[derive(Clone, Copy)]
+struct Path {
+    name: Name,
+    addr: SocketAddr,
+    source: Option<SocketAddr>,
+}
+
+#[derive(Clone, Copy)]
+struct Settings {
+    export: Name,
+    access: Access,
+    queues: u16,
+    depth: u16,
+    tos: u8,
+    io_timeout_ms: u32,
+    expect_instance: Option<Uuid>,
+    path: Option<Path>,
+}
+
+/// A session, whose directory stays.
+struct Running {
+    // The file drops first: it looks into the session.
+    _counters: File<Session>,
+    session: Arc<Session>,
+    _pinned: Pinned,
+}
+
+/// `maps/<name>/`.
+#[pin_data]
+pub(super) struct MapDir {
+    name: Name,
+    host: Arc<Host>,
+    /// What the server knows the map by.
+    uuid: Uuid,
+    #[pin]
+    switch: Switch<Settings, Running>,
+}
+
+#[vtable]
+impl GroupOperations for MapDir {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::rw(c"export", Self::show_export, Self::store_export),
+        Attribute::rw(c"access", Self::show_access, Self::store_access),
+        Attribute::rw(c"queues", Self::show_queues, Self::store_queues),
+        Attribute::rw(c"depth", Self::show_depth, Self::store_depth),
+        Attribute::rw(c"tos", Self::show_tos, Self::store_tos),
+        Attribute::rw(
+            c"io_timeout_ms",
+            Self::show_io_timeout,
+            Self::store_io_timeout,
+        ),
+        Attribute::rw(
+            c"expect_instance",
+            Self::show_expected,
+            Self::store_expected,
+        ),
+        Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
+        Attribute::ro(c"state", Self::show_state),
+        Attribute::ro(c"device", Self::show_device),
+        Attribute::ro(c"uuid", Self::show_uuid),
+        Attribute::ro(c"instance", Self::show_instance),
+        Attribute::ro(c"mode", Self::show_mode),
+        Attribute::ro(c"size", Self::show_size),
+        Attribute::ro(c"last_error", Self::show_last_error),
+    ];
+}
+
+impl MapDir {
+    /// What the session is, while there is one. May sleep.
+    pub(super) fn status(&self) -> Option<Status> {
+        self.switch
+            .running(|running| running.map(|running| running.session.status()))
+    }
+
+    /// The state in a word. May sleep.
+    pub(super) fn state(&self) -> State {
+        let stale = |failure: &Failure| failure.error == ESTALE;
+        if let Some(status) = self.status() {
+            status.state
+        } else if self.switch.changing() {
+            State::Connecting
+        } else if self.switch.last_error.get().as_ref().is_some_and(stale) {
+            State::Stale
+        } else {
+            State::Disabled
+        }
+    }
+
+    /// A path of the map was enabled, or disabled with `None`. May sleep.
+    pub(super) fn set_path(
+        &self,
+        name: &Name,
+        addrs: Option<(SocketAddr, Option<SocketAddr>)>,
+    ) -> Result<(), Failure> {
+        let path = addrs.map(|(addr, source)| Path {
+            name: *name,
+            addr,
+            source,
+        });
+        self.switch.try_set(|settings| match (settings.path, path) {
+            (Some(other), Some(_)) if other.name != *name => Err(fail!(
+                EOPNOTSUPP,
+                "path {} is enabled; this version uses one path per map",
+                other.name
+            )),
+            _ => {
+                settings.path = path;
+                Ok(())
+            }
+        })
+    }
+
+    fn show_export(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().export)
+    }
+
+    fn store_export(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.export = Name::new(value.as_bytes()).map_err(invalid("export"))?;
+            Ok(())
+        })
+    }
+
+    fn show_access(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().access)
+    }
+
+    fn store_access(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.access = value.parse().map_err(invalid("access"))?;
+            Ok(())
+        })
+    }
+
+    fn show_queues(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().queues)
+    }
+
+    fn store_queues(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            let queues = parse::unsigned(value, 0, QUEUES_MAX).map_err(invalid("queues"))?;
+            settings.queues = u16::try_from(queues).unwrap_or(0);
+            Ok(())
+        })
+    }
+
+    fn show_depth(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().depth)
+    }
+
+    fn store_depth(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            let depth = parse::unsigned(value, 1, DEPTH_MAX).map_err(invalid("depth"))?;
+            settings.depth = u16::try_from(depth).unwrap_or(1);
+            Ok(())
+        })
+    }
+
+    fn show_tos(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().tos)
+    }
+
+    fn store_tos(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            let tos = parse::unsigned(value, 0, u8::MAX.into()).map_err(invalid("tos"))?;
+            settings.tos = u8::try_from(tos).unwrap_or(0);
+            Ok(())
+        })
+    }
+
+    fn show_io_timeout(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().io_timeout_ms)
+    }
+
+    fn store_io_timeout(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            let (min, max) = IO_TIMEOUT_MS;
+            let ms = parse::unsigned(value, min, max).map_err(invalid("io_timeout_ms"))?;
+            settings.io_timeout_ms = u32::try_from(ms).unwrap_or(u32::MAX);
+            Ok(())
+        })
+    }
+
+    fn show_expected(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.settings().expect_instance)
+    }
+
+    fn store_expected(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.expect_instance = match value {
+                "" => None,
+                text => Some(text.parse().map_err(invalid("expect_instance"))?),
+            };
+            Ok(())
+        })
+    }
+
+    fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.running(|on| u8::from(on.is_some())))
+    }
+
+    fn store_enable(group: &Group<Self>, value: &str) -> Result {
+        let (enable, force) = group.switch.last_error.record(match value {
+            "0" => Ok((false, false)),
+            "1" => Ok((true, false)),
+            "force" => Ok((false, true)),
+            _ => Err(fail!(EINVAL, "enable: not 0, 1 or force")),
+        })?;
+        if !enable {
+            return group
+                .switch
+                .turn_off(|running| match running.session.stop(force) {
+                    Ok(()) => Ok(()),
+                    Err(failure) => Err((running, failure)),
+                });
+        }
+        group.switch.turn_on(|settings| {
+            let path = settings
+                .path
+                .ok_or_else(|| fail!(EINVAL, "no path is enabled"))?;
+            let pinned = group.pin()?;
+            let session = Session::start(Params {
+                host: group.host.clone(),
+                uuid: group.uuid,
+                export: settings.export,
+                access: settings.access,
+                queues: settings.queues,
+                depth: settings.depth,
+                io_timeout_ms: settings.io_timeout_ms,
+                expect_instance: settings.expect_instance,
+                target: Target {
+                    net: Net::current(),
+                    addr: path.addr,
+                    source: path.source,
+                    tos: settings.tos,
+                },
+            })?;
+            let counters = CString::try_from_fmt(fmt!("{}", group.name.as_str()))
+                .and_then(|name| group.host.counters.subdir(&name))
+                .map(|dir| dir.file(c"counters", session.clone()));
+            let counters = match counters {
+                Ok(counters) => counters,
+                Err(error) => {
+                    session.stop(true)?;
+                    return Err(error.into());
+                }
+            };
+            Ok(Running {
+                _counters: counters,
+                session,
+                _pinned: pinned,
+            })
+        })
+    }
+
+    fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.state())
+    }
+
+    fn show_device(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.status().and_then(|status| status.disk))
+    }
+
+    fn show_uuid(&self, page: &mut PageWriter<'_>) -> Result {
+        let login = self.status().and_then(|status| status.login);
+        show_option(page, login.map(|login| login.export_uuid))
+    }
+
+    fn show_instance(&self, page: &mut PageWriter<'_>) -> Result {
+        let login = self.status().and_then(|status| status.login);
+        show_option(page, login.map(|login| login.instance))
+    }
+
+    fn show_mode(&self, page: &mut PageWriter<'_>) -> Result {
+        let login = self.status().and_then(|status| status.login);
+        show_option(page, login.map(|_| "one_sided"))
+    }
+
+    fn show_size(&self, page: &mut PageWriter<'_>) -> Result {
+        let login = self.status().and_then(|status| status.login);
+        show(page, login.map_or(0, |login| login.geometry.size()))
+    }
+
+    fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
+        let failure = self.status().and_then(|status| status.failure);
+        show_option(page, failure.or_else(|| self.switch.last_error.get()))
+    }
+}

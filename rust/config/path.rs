@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `maps/<map>/paths/<name>/`: a way to a map's server.
+
+#![forbid(unsafe_code)]
+
+use core::net::SocketAddr;
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+use crate::config::{
+    invalid,
+    map::MapDir,
+    new_name,
+    parse_source,
+    show,
+    show_option,
+    switch::Switch, //
+};
+use crate::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter,
+    Pinned, //
+};
+use crate::failure::fail;
+use crate::parse;
+use crate::proto::{
+    wire::PORT,
+    Name, //
+};
+use crate::session::State;
+
+/// `paths/` of a map.
+pub(super) struct PathDirs {
+    map: Arc<MapDir>,
+}
+
+impl PathDirs {
+    /// The paths of `map`.
+    pub(super) fn new(map: Arc<MapDir>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { map }, GFP_KERNEL)?)
+    }
+}
+
+#[vtable]
+impl GroupOperations for PathDirs {
+    type Child = PathDir;
+
+    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<PathDir>> {
+        let name = new_name(name)?;
+        let map = group.map.clone();
+        let settings = Settings {
+            addr: None,
+            source: None,
+        };
+        let dir = Arc::pin_init(
+            pin_init!(PathDir {
+                name,
+                map,
+                switch <- Switch::new(settings),
+            }),
+            GFP_KERNEL,
+        )?;
+        NewGroup::new(dir)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Settings {
+    addr: Option<SocketAddr>,
+    source: Option<SocketAddr>,
+}
+
+/// `paths/<name>/`.
+#[pin_data]
+pub(super) struct PathDir {
+    name: Name,
+    map: Arc<MapDir>,
+    #[pin]
+    switch: Switch<Settings, Pinned>,
+}
+
+#[vtable]
+impl GroupOperations for PathDir {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::rw(c"addr", Self::show_addr, Self::store_addr),
+        Attribute::rw(c"source", Self::show_source, Self::store_source),
+        Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
+        Attribute::ro(c"state", Self::show_state),
+        Attribute::ro(c"device", Self::show_device),
+        Attribute::ro(c"last_error", Self::show_last_error),
+    ];
+}
+
+impl PathDir {
+    fn show_addr(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.settings().addr)
+    }
+
+    fn store_addr(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.addr = Some(parse::socket_addr(value, PORT).map_err(invalid("addr"))?);
+            Ok(())
+        })
+    }
+
+    fn show_source(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(
+            page,
+            self.switch.settings().source.map(|source| source.ip()),
+        )
+    }
+
+    fn store_source(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.source = parse_source(value)?;
+            Ok(())
+        })
+    }
+
+    fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.running(|on| u8::from(on.is_some())))
+    }
+
+    fn store_enable(group: &Group<Self>, value: &str) -> Result {
+        let enable = parse::boolean(value).map_err(invalid("enable"));
+        if !group.switch.last_error.record(enable)? {
+            return group.switch.turn_off(|pinned| {
+                group
+                    .map
+                    .set_path(&group.name, None)
+                    .map_err(|failure| (pinned, failure))
+            });
+        }
+        group.switch.turn_on(|settings| {
+            let addr = settings
+                .addr
+                .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
+            let pinned = group.pin()?;
+            group
+                .map
+                .set_path(&group.name, Some((addr, settings.source)))?;
+            Ok(pinned)
+        })
+    }
+
+    fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
+        let enabled = self.switch.running(|on| on.is_some());
+        let state = match enabled {
+            true => self.map.state(),
+            false => State::Disabled,
+        };
+        show(page, state)
+    }
+
+    fn show_device(&self, page: &mut PageWriter<'_>) -> Result {
+        let enabled = self.switch.running(|on| on.is_some());
+        let device = self.map.status().and_then(|status| status.device);
+        show_option(page, device.filter(|_| enabled))
+    }
+
+    fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.last_error.get())
+    }
+}

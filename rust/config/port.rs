@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `ports/<name>/`: an address to listen on.
+
+#![forbid(unsafe_code)]
+
+use core::net::SocketAddr;
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+use crate::config::{
+    invalid,
+    new_name,
+    show,
+    show_option,
+    switch::Switch, //
+};
+use crate::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter,
+    Pinned, //
+};
+use crate::failure::fail;
+use crate::net::Net;
+use crate::parse;
+use crate::proto::{
+    wire::PORT,
+    Name, //
+};
+use crate::server::{
+    Exports,
+    Port, //
+};
+
+/// `ports/`.
+pub(super) struct Ports {
+    exports: Arc<Exports>,
+}
+
+impl Ports {
+    /// Ports that lead to `exports`.
+    pub(super) fn new(exports: Arc<Exports>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { exports }, GFP_KERNEL)?)
+    }
+}
+
+#[vtable]
+impl GroupOperations for Ports {
+    type Child = PortDir;
+
+    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<PortDir>> {
+        let name = new_name(name)?;
+        let exports = group.exports.clone();
+        let dir = Arc::pin_init(
+            try_pin_init!(PortDir {
+                name,
+                exports,
+                switch <- Switch::new(Settings { addr: None }),
+            }),
+            GFP_KERNEL,
+        )?;
+        NewGroup::new(dir)
+    }
+}
+
+#[derive(Clone)]
+struct Settings {
+    addr: Option<SocketAddr>,
+}
+
+/// A listening port, whose directory stays.
+struct Running {
+    port: Arc<Port>,
+    _pinned: Pinned,
+}
+
+/// `ports/<name>/`.
+#[pin_data]
+pub(super) struct PortDir {
+    name: Name,
+    exports: Arc<Exports>,
+    #[pin]
+    switch: Switch<Settings, Running>,
+}
+
+#[vtable]
+impl GroupOperations for PortDir {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::rw(c"addr", Self::show_addr, Self::store_addr),
+        Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
+        Attribute::ro(c"state", Self::show_state),
+        Attribute::ro(c"device", Self::show_device),
+        Attribute::ro(c"last_error", Self::show_last_error),
+    ];
+}
+
+impl PortDir {
+    fn show_addr(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.settings().addr)
+    }
+
+    fn store_addr(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.addr = Some(parse::socket_addr(value, PORT).map_err(invalid("addr"))?);
+            Ok(())
+        })
+    }
+
+    fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.running(|port| u8::from(port.is_some())))
+    }
+
+    fn store_enable(group: &Group<Self>, value: &str) -> Result {
+        let enable = parse::boolean(value).map_err(invalid("enable"));
+        if !group.switch.last_error.record(enable)? {
+            return group.switch.turn_off(|running| {
+                running.port.close();
+                Ok(())
+            });
+        }
+        group.switch.turn_on(|settings| {
+            let addr = settings
+                .addr
+                .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
+            let pinned = group.pin()?;
+            let port = Port::listen(group.name, Net::current(), addr, group.exports.clone())?;
+            Ok(Running {
+                port,
+                _pinned: pinned,
+            })
+        })
+    }
+
+    fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
+        let state = self.switch.running(|running| match running {
+            None => "disabled",
+            Some(running) if running.port.failure().is_some() => "error",
+            Some(_) => "listening",
+        });
+        show(page, state)
+    }
+
+    fn show_device(&self, page: &mut PageWriter<'_>) -> Result {
+        self.switch.running(
+            |running| match running.and_then(|running| running.port.device()) {
+                Some(device) => show(page, device.as_str()),
+                None => show(page, ""),
+            },
+        )
+    }
+
+    fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
+        let failure = self
+            .switch
+            .running(|running| running.and_then(|running| running.port.failure()));
+        show_option(page, failure.or_else(|| self.switch.last_error.get()))
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `enable`: settings that freeze while something runs.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    new_mutex,
+    sync::Mutex, //
+};
+
+use crate::failure::{
+    fail,
+    Failure,
+    LastError, //
+};
+
+/// What `enable` of an object has started.
+enum Phase<T> {
+    /// Nothing: settings may change.
+    Off,
+    /// Somebody is turning it on or off, without the lock held.
+    Changing,
+    /// It runs.
+    On(T),
+}
+
+/// The settings `S` of an object, the running thing `T` made of them, and the last failure of both.
+#[pin_data]
+pub(crate) struct Switch<S, T> {
+    #[pin]
+    inner: Mutex<(S, Phase<T>)>,
+    /// The `last_error` of the object.
+    #[pin]
+    pub(crate) last_error: LastError,
+}
+
+impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
+    /// Off, with `settings`.
+    pub(crate) fn new(settings: S) -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- new_mutex!((settings, Phase::Off), "Switch::inner"),
+            last_error <- LastError::new(),
+        })
+    }
+
+    /// A copy of the settings. May sleep.
+    pub(crate) fn settings(&self) -> S {
+        self.inner.lock().0.clone()
+    }
+
+    /// Changes one setting; refuses with `EBUSY` unless off. May sleep.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut S) -> Result<(), Failure>) -> Result {
+        let outcome = self.try_set(change);
+        self.last_error.record(outcome)
+    }
+
+    /// As [`Switch::set`], for a caller that records the failure elsewhere. May sleep.
+    pub(crate) fn try_set(
+        &self,
+        change: impl FnOnce(&mut S) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut inner = self.inner.lock();
+        match inner.1 {
+            Phase::Off => change(&mut inner.0),
+            Phase::Changing | Phase::On(_) => Err(fail!(EBUSY, "cannot be changed while enabled")),
+        }
+    }
+
+    /// Looks at the running thing. May sleep.
+    pub(crate) fn running<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
+        match &self.inner.lock().1 {
+            Phase::On(thing) => look(Some(thing)),
+            Phase::Off | Phase::Changing => look(None),
+        }
+    }
+
+    /// Whether somebody is turning it on or off just now. May sleep.
+    pub(crate) fn changing(&self) -> bool {
+        matches!(self.inner.lock().1, Phase::Changing)
+    }
+
+    /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does nothing
+    /// if it is on. May sleep.
+    pub(crate) fn turn_on(&self, start: impl FnOnce(S) -> Result<T, Failure>) -> Result {
+        let settings = {
+            let mut inner = self.inner.lock();
+            match inner.1 {
+                Phase::On(_) => return Ok(()),
+                Phase::Changing => return Err(EBUSY),
+                Phase::Off => inner.1 = Phase::Changing,
+            }
+            inner.0.clone()
+        };
+        let (phase, outcome) = match start(settings) {
+            Ok(thing) => (Phase::On(thing), Ok(())),
+            Err(failure) => (Phase::Off, Err(failure)),
+        };
+        self.inner.lock().1 = phase;
+        self.last_error.record(outcome)
+    }
+
+    /// Turns it off with `stop`, which may take long and gives the thing back if it cannot be
+    /// stopped. Does nothing if it is off. May sleep.
+    pub(crate) fn turn_off(&self, stop: impl FnOnce(T) -> Result<(), (T, Failure)>) -> Result {
+        let thing = {
+            let mut inner = self.inner.lock();
+            match core::mem::replace(&mut inner.1, Phase::Changing) {
+                Phase::On(thing) => thing,
+                Phase::Changing => return Err(EBUSY),
+                Phase::Off => {
+                    inner.1 = Phase::Off;
+                    return Ok(());
+                }
+            }
+        };
+        let (phase, outcome) = match stop(thing) {
+            Ok(()) => (Phase::Off, Ok(())),
+            Err((thing, failure)) => (Phase::On(thing), Err(failure)),
+        };
+        self.inner.lock().1 = phase;
+        self.last_error.record(outcome)
+    }
+}

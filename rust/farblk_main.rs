@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! farblk: another host's disk or RAM as a local block device, over RDMA.
+//!
+//! The modules stand on three floors. Floor 0 is generated; floor 1 is the only hand-written code
+//! with `unsafe` and knows nothing of farblk; floor 2 is the driver and forbids `unsafe`. Calls go
+//! down only, and `client` and `server`, like `block` and `rdma`, never see each other.
+
+#![crate_name = "farblk"]
+#![deny(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+use crate::host::Host;
+use crate::rdma::{
+    client::{
+        Client,
+        Registration, //
+    },
+    device::Device, //
+};
+use crate::server::Exports;
+use crate::workqueue::ReleaseQueue;
+
+// Floor 0: generated.
+mod bindings;
+
+// Floor 1: safe abstractions; the only ones that name `bindings`.
+mod block;
+mod compat;
+mod configfs;
+mod debugfs;
+mod errno;
+mod net;
+mod rdma;
+mod scatterlist;
+mod sync;
+mod workqueue;
+
+// Floor 2: the driver.
+mod channel;
+mod client;
+mod config;
+mod failure;
+mod host;
+pub mod parse;
+pub mod proto;
+mod server;
+pub mod session;
+mod stats;
+
+/// The version of the module.
+const VERSION: &str = "0.1.0";
+/// How often a packet is sent again. Not 7: some HCAs take that for "for ever".
+const RETRY_COUNT: u8 = 6;
+
+module! {
+    type: Farblk,
+    name: "farblk",
+    authors: ["The farblk developers"],
+    description: "Remote block device over RDMA",
+    license: "GPL v2",
+    params: {
+        protocol_version: u16 {
+            default: 0,
+            description: "Protocol version to offer to servers; 0 for all that are spoken",
+        },
+    },
+}
+
+/// The module. Fields drop in this order: first nobody can ask for anything new, then the devices
+/// are let go of, then what was left to be dropped later is.
+struct Farblk {
+    _config: configfs::Subsystem,
+    _stats: debugfs::File<stats::Server>,
+    _devices: Pin<KBox<Registration<Devices>>>,
+    _release: ReleaseQueue,
+}
+
+impl kernel::Module for Farblk {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let release = ReleaseQueue::new(c"farblk_release")?;
+        let devices = KBox::pin_init(Registration::new(Devices), GFP_KERNEL)?;
+        let server_stats = stats::Server::new()?;
+        let files = stats::Files::new(server_stats.clone())?;
+        let host = Host::new(files.client)?;
+        let config = config::register(host, Exports::new(server_stats)?)?;
+        Ok(Self {
+            _config: config,
+            _stats: files.server,
+            _devices: devices,
+            _release: release,
+        })
+    }
+}
+
+/// RDMA devices that come and go. Every object on a device hears from the connection manager that
+/// it goes, and lets go of it.
+struct Devices;
+
+impl Client for Devices {
+    fn remove(&self, _device: &Arc<Device>) {}
+}

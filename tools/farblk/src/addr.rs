@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Addresses: `HOST[:PORT]` with IPv6 in brackets, `HOST[:PORT]/EXPORT`, `[SRC@]DST`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+use crate::error::{Code, Error};
+use crate::name;
+
+/// The port a server listens on when none is given.
+pub const DEFAULT_PORT: u16 = 7420;
+
+/// A host, by name or IP address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The name or IP address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// Parses `HOST`, `HOST:PORT`, `[IPV6]`, `[IPV6]:PORT` or a bare IPv6 address.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Ok(Self {
+                host: text.to_owned(),
+                port: DEFAULT_PORT,
+            });
+        }
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (host, port) = rest
+                .split_once(']')
+                .ok_or_else(|| format!("{text:?}: the ] is missing"))?;
+            if host.parse::<Ipv6Addr>().is_err() {
+                return Err(format!("{host:?} is not an IPv6 address"));
+            }
+            match port.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if port.is_empty() => (host, None),
+                None => return Err(format!("{text:?}: expected :PORT after the ]")),
+            }
+        } else {
+            match text.split_once(':') {
+                Some((_, port)) if port.contains(':') => {
+                    return Err(format!("{text:?}: write an IPv6 address in brackets"));
+                }
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            }
+        };
+        let hostname = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if host.is_empty() || !text.starts_with('[') && !host.chars().all(hostname) {
+            return Err(format!("{text:?} is not HOST[:PORT]"));
+        }
+        let port = match port {
+            None => DEFAULT_PORT,
+            Some(port) => match port.parse() {
+                Ok(0) | Err(_) => return Err(format!("{port:?} is not a port number")),
+                Ok(port) => port,
+            },
+        };
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+
+    /// The address in numbers, without asking a name service.
+    pub fn numeric(&self) -> Option<SocketAddr> {
+        let ip: IpAddr = self.host.parse().ok()?;
+        Some(SocketAddr::new(ip, self.port))
+    }
+
+    /// The address in numbers; of a name, the first address the name service gives.
+    pub fn resolve(&self, what: &str) -> Result<SocketAddr, Error> {
+        if let Some(address) = self.numeric() {
+            return Ok(address);
+        }
+        let failed = |why: String| {
+            Error::new(Code::Resolve, what, why).variables(&[("host", self.host.clone())])
+        };
+        (self.host.as_str(), self.port)
+            .to_socket_addrs()
+            .map_err(|e| failed(format!("{} cannot be resolved: {e}", self.host)))?
+            .next()
+            .ok_or_else(|| failed(format!("{} has no address", self.host)))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]", self.host)?,
+            false => f.write_str(&self.host)?,
+        }
+        match self.port {
+            DEFAULT_PORT => Ok(()),
+            port => write!(f, ":{port}"),
+        }
+    }
+}
+
+/// Parses an address of this host to listen on: `IP[:PORT]`, no name.
+pub fn parse_local(text: &str) -> Result<SocketAddr, String> {
+    Endpoint::parse(text)?
+        .numeric()
+        .ok_or_else(|| format!("{text:?}: an IP address is needed here, not a name"))
+}
+
+/// What to map: `HOST[:PORT]/EXPORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The server.
+    pub server: Endpoint,
+    /// The name of the export.
+    pub export: String,
+}
+
+impl Target {
+    /// Parses `HOST[:PORT]/EXPORT`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (server, export) = text
+            .rsplit_once('/')
+            .ok_or_else(|| format!("{text:?} is not HOST[:PORT]/EXPORT"))?;
+        Ok(Self {
+            server: Endpoint::parse(server)?,
+            export: name::parse(export)?,
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.server, self.export)
+    }
+}
+
+/// A path as the user writes it: `[SRC@]DST`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathSpec {
+    /// The address of this host to use.
+    pub source: Option<IpAddr>,
+    /// The server's end.
+    pub destination: Endpoint,
+}
+
+impl PathSpec {
+    /// Parses `[SRC@]DST[:PORT]`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (source, destination) = match text.split_once('@') {
+            Some((source, destination)) => (Some(parse_ip(source)?), destination),
+            None => (None, text),
+        };
+        Ok(Self {
+            source,
+            destination: Endpoint::parse(destination)?,
+        })
+    }
+}
+
+/// Parses an IP address; IPv6 with or without brackets.
+pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+        .unwrap_or(text);
+    bare.parse()
+        .map_err(|_| format!("{text:?} is not an IP address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints() {
+        for (text, host, port) in [
+            ("10.9.0.1", "10.9.0.1", 7420),
+            ("10.9.0.1:99", "10.9.0.1", 99),
+            ("node-a.lan:1", "node-a.lan", 1),
+            ("[fd00::1]", "fd00::1", 7420),
+            ("[fd00::1]:99", "fd00::1", 99),
+            ("fd00::1", "fd00::1", 7420),
+        ] {
+            let want = Endpoint {
+                host: host.into(),
+                port,
+            };
+            assert_eq!(Endpoint::parse(text), Ok(want), "{text}");
+        }
+        for bad in [
+            "",
+            ":1",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a:b:c",
+            "[fd00::1",
+            "[fd00::1]x",
+            "[a]",
+            "a b",
+            "[]",
+            "a/b",
+            "a@b",
+        ] {
+            assert!(Endpoint::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn endpoints_print_as_typed() {
+        for text in [
+            "10.9.0.1",
+            "10.9.0.1:99",
+            "[fd00::1]",
+            "[fd00::1]:99",
+            "node-a",
+        ] {
+            assert_eq!(Endpoint::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn targets_and_paths() {
+        let target = Target::parse("[fd00::1]:99/vol1").unwrap();
+        assert_eq!(target.to_string(), "[fd00::1]:99/vol1");
+        for bad in ["vol1", "/vol1", "a/", "a/b/c", "a/.x"] {
+            assert!(Target::parse(bad).is_err(), "{bad}");
+        }
+        let path = PathSpec::parse("[fd00::2]@[fd00::1]:99").unwrap();
+        assert_eq!(path.source, Some("fd00::2".parse().unwrap()));
+        assert_eq!(path.destination.port, 99);
+        assert_eq!(PathSpec::parse("10.0.0.1").unwrap().source, None);
+        assert!(PathSpec::parse("name@10.0.0.1").is_err());
+    }
+
+    #[test]
+    fn listening_needs_a_number() {
+        assert_eq!(
+            parse_local("10.9.0.1").unwrap().to_string(),
+            "10.9.0.1:7420"
+        );
+        assert!(parse_local("node-a").is_err());
+    }
+}

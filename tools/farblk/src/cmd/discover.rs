@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk discover`: which exports of a server this host may use.
+
+use std::process;
+
+use serde::Serialize;
+
+use super::Context;
+use super::export::{mode_of, mode_text};
+use crate::cli::Discover;
+use crate::configfs::{Job, Made};
+use crate::error::{Code, Error};
+use crate::output::table;
+use crate::size;
+
+/// An export of a server, as it tells this host.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Entry {
+    name: String,
+    kind: String,
+    mode: Option<&'static str>,
+    size_bytes: u64,
+    access: String,
+    clients: u32,
+    max_clients: u32,
+    uuid: String,
+}
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    addr: String,
+    exports: Vec<Entry>,
+}
+
+/// Parses the kernel's answer: "total N", then one export a line.
+fn parse(text: &str) -> Option<(usize, Vec<Entry>)> {
+    let mut lines = text.lines();
+    let total = lines.next()?.strip_prefix("total ")?.trim().parse().ok()?;
+    let entries = lines.filter(|line| !line.is_empty()).map(parse_entry);
+    Some((total, entries.collect::<Option<_>>()?))
+}
+
+/// Parses "NAME KIND SIZE ACCESS CLIENTS MAX_CLIENTS UUID"; later kernels may add words.
+fn parse_entry(line: &str) -> Option<Entry> {
+    let mut words = line.split_whitespace();
+    let name = words.next()?.to_owned();
+    let kind = words.next()?.to_owned();
+    Some(Entry {
+        name,
+        mode: mode_of(&kind),
+        kind,
+        size_bytes: words.next()?.parse().ok()?,
+        access: words.next()?.to_owned(),
+        clients: words.next()?.parse().ok()?,
+        max_clients: words.next()?.parse().ok()?,
+        uuid: words.next()?.to_owned(),
+    })
+}
+
+/// Runs `farblk discover`.
+pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    configfs.require()?;
+    let server = arguments.server.to_string();
+    let job = Job::new(format!("cannot ask {server} for its exports"))
+        .connect()
+        .variable("server", &server)
+        .variable("host", &arguments.server.host);
+    let address = arguments.server.resolve(&job.what)?;
+    let name = match configfs.is_dry_run() {
+        true => "tool".to_owned(),
+        false => format!("tool-{}", process::id()),
+    };
+    let object = configfs.path(&["discover", &name]);
+    let mut made = Made::new(configfs, &context.output);
+    made.mkdir(&object, &job)?;
+    configfs.set(&object, "addr", &address.to_string(), &job)?;
+    if let Some(source) = arguments.source {
+        configfs.set(&object, "source", &source.to_string(), &job)?;
+    }
+    let mut exports: Vec<Entry> = Vec::new();
+    loop {
+        configfs.set(&object, "enable", "1", &job)?;
+        let Some(text) = configfs.read(&object, "exports", &job)? else {
+            break;
+        };
+        let (total, page) =
+            parse(&text).ok_or_else(|| job.error(Code::Unparsable, format!("{text:?}")))?;
+        let more = !page.is_empty();
+        exports.extend(page);
+        if !more || exports.len() >= total {
+            break;
+        }
+        configfs.disable(&object, &job)?;
+        configfs.set(&object, "first", &exports.len().to_string(), &job)?;
+    }
+    made.remove(&job)?;
+    if configfs.is_dry_run() {
+        return Ok(());
+    }
+    if context.output.is_json() {
+        let addr = address.to_string();
+        return context.output.document(&Document {
+            schema: "farblk.discover/1",
+            addr,
+            exports,
+        });
+    }
+    let row = |entry: &Entry| {
+        vec![
+            entry.name.clone(),
+            entry.kind.clone(),
+            size::human(entry.size_bytes),
+            entry.mode.map(mode_text).unwrap_or_default(),
+            entry.access.clone(),
+            format!("{}/{}", entry.clients, entry.max_clients),
+        ]
+    };
+    let rows: Vec<_> = exports.iter().map(row).collect();
+    if rows.is_empty() {
+        let client = context.host_name().unwrap_or("HOST".into());
+        context.output.note(&format!(
+            "{server} has no export this host may use\n  hint: on the server:  farblk export allow EXPORT {client}"
+        ));
+    }
+    table(
+        &["EXPORT", "TYPE", "SIZE", "MODE", "ACCESS", "CLIENTS"],
+        &rows,
+    )
+    .iter()
+    .try_for_each(|line| context.output.line(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers() {
+        let (total, entries) =
+            parse("total 2\nvol1 block 512 rw 1 4 u1\nscratch ram 4294967296 ro 0 1 u2 new\n")
+                .unwrap();
+        assert_eq!((total, entries.len()), (2, 2));
+        assert_eq!(
+            (&*entries[1].name, entries[1].mode),
+            ("scratch", Some("one_sided"))
+        );
+        assert_eq!(parse("total 0\n"), Some((0, Vec::new())));
+        for bad in [
+            "",
+            "total\n",
+            "total x\n",
+            "total 1\nvol1 block\n",
+            "vol1 ram 1 rw 0 1 u",
+        ] {
+            assert_eq!(parse(bad), None, "{bad:?}");
+        }
+    }
+}

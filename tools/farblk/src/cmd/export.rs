@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk export`: what this host offers to others.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::{Context, Removed};
+use crate::cli::{self, Allowed, Create};
+use crate::configfs::{Job, LastError, Made};
+use crate::error::{Code, Error};
+use crate::output::{alert, table};
+use crate::size;
+
+/// An export.
+#[derive(Serialize)]
+struct Export {
+    name: String,
+    kind: Option<String>,
+    /// How its data moves: "one_sided" or "two_sided".
+    mode: Option<&'static str>,
+    size_bytes: Option<u64>,
+    uuid: Option<String>,
+    instance: Option<String>,
+    read_only: bool,
+    block_size: Option<u32>,
+    numa_node: Option<i32>,
+    ports: Option<String>,
+    allow_any_host: bool,
+    max_clients: Option<u32>,
+    clients: Option<u32>,
+    state: Option<String>,
+    last_error: Option<LastError>,
+    hosts: Vec<Host>,
+}
+
+/// A host that may use an export.
+#[derive(Serialize)]
+struct Host {
+    name: String,
+    host_id: Option<String>,
+    access: Option<String>,
+    connected: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct ExportDocument<'a> {
+    schema: &'static str,
+    /// Whether the command changed anything.
+    changed: bool,
+    export: &'a Export,
+}
+
+#[derive(Serialize)]
+struct ListDocument {
+    schema: &'static str,
+    host: Option<String>,
+    exports: Vec<Export>,
+}
+
+/// Runs `farblk export`.
+pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
+    context.configfs.require()?;
+    match command {
+        cli::Export::Create(arguments) => create(context, arguments),
+        cli::Export::List => list(context),
+        cli::Export::Show { name } => show(context, name),
+        cli::Export::Allow {
+            name,
+            host,
+            ro,
+            host_id,
+        } => allow(context, name, host, *ro, host_id.as_deref()),
+        cli::Export::Deny { name, host } => deny(context, name, host),
+        cli::Export::Rm { name, force } => remove(context, name, *force),
+    }
+}
+
+/// How the data of a kind of export moves.
+pub fn mode_of(kind: &str) -> Option<&'static str> {
+    match kind {
+        "ram" => Some("one_sided"),
+        "block" => Some("two_sided"),
+        _ => None,
+    }
+}
+
+/// "one_sided" as people write it.
+pub fn mode_text(mode: &str) -> String {
+    mode.replace('_', "-")
+}
+
+fn read(context: &Context, name: &str) -> Export {
+    let configfs = &context.configfs;
+    let object = configfs.path(&["exports", name]);
+    let hosts = object.join("hosts");
+    let read_host = |host: String| Host {
+        host_id: configfs.attr(&hosts.join(&host), "host_id"),
+        access: configfs.attr(&hosts.join(&host), "access"),
+        connected: configfs.number(&hosts.join(&host), "connected"),
+        name: host,
+    };
+    let kind = configfs.attr(&object, "kind");
+    Export {
+        name: name.to_owned(),
+        mode: kind.as_deref().and_then(mode_of),
+        kind,
+        size_bytes: configfs.number(&object, "size"),
+        uuid: configfs.attr(&object, "uuid"),
+        instance: configfs.attr(&object, "instance"),
+        read_only: configfs.flag(&object, "read_only"),
+        block_size: configfs.number(&object, "block_size"),
+        numa_node: configfs.number(&object, "numa_node"),
+        ports: configfs.attr(&object, "ports"),
+        allow_any_host: configfs.flag(&object, "allow_any_host"),
+        max_clients: configfs.number(&object, "max_clients"),
+        clients: configfs.number(&object, "clients"),
+        state: configfs.attr(&object, "state"),
+        last_error: configfs.last_error(&object),
+        hosts: configfs.names(&hosts).into_iter().map(read_host).collect(),
+    }
+}
+
+impl Export {
+    fn access(&self) -> &'static str {
+        if self.read_only { "ro" } else { "rw" }
+    }
+
+    fn size(&self) -> String {
+        self.size_bytes.map(size::human).unwrap_or_default()
+    }
+
+    fn mode(&self) -> String {
+        self.mode.map(mode_text).unwrap_or_default()
+    }
+
+    fn allowed(&self) -> String {
+        let host = |host: &Host| match host.access.as_deref() {
+            Some("ro") if !self.read_only => format!("{} (ro)", host.name),
+            _ => host.name.clone(),
+        };
+        match (self.allow_any_host, self.hosts.is_empty()) {
+            (true, _) => "any host".into(),
+            (false, true) => "nobody".into(),
+            (false, false) => self.hosts.iter().map(host).collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// "ram, 4.0 GiB, one-sided, rw, allowed: node-b   VOLATILE: ..."
+    fn summary(&self) -> String {
+        let kind = self.kind.clone().unwrap_or_default();
+        let parts = [
+            kind,
+            self.size(),
+            self.mode(),
+            self.access().into(),
+            format!("allowed: {}", self.allowed()),
+        ];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        format!("{}{}", parts.join(", "), self.volatile())
+    }
+
+    fn volatile(&self) -> String {
+        match self.kind.as_deref() {
+            Some("ram") => alert("   VOLATILE: lost when this host stops"),
+            _ => String::new(),
+        }
+    }
+}
+
+/// The attributes a command line asks for: those it names, and the defaults that decide who may do
+/// what.
+fn settings(arguments: &Create) -> Vec<(&'static str, String)> {
+    let flag = |value: bool| u8::from(value).to_string();
+    let mut settings = vec![
+        ("kind", "ram".to_owned()),
+        ("size", arguments.ram.to_string()),
+        ("read_only", flag(arguments.read_only)),
+        ("allow_any_host", flag(arguments.allow_any_host)),
+    ];
+    let optional = [
+        (
+            "block_size",
+            arguments.block_size.map(|value| value.to_string()),
+        ),
+        ("numa_node", arguments.numa.map(|value| value.to_string())),
+        (
+            "max_clients",
+            arguments.max_clients.map(|value| value.to_string()),
+        ),
+        ("uuid", arguments.uuid.clone()),
+        (
+            "ports",
+            (!arguments.ports.is_empty()).then(|| arguments.ports.join(" ")),
+        ),
+    ];
+    settings.extend(
+        optional
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    settings
+}
+
+fn access_of(read_only: bool) -> &'static str {
+    if read_only { "ro" } else { "rw" }
+}
+
+fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let name = &arguments.name;
+    let job = Job::new(format!("cannot create export {name}"));
+    let object = configfs.path(&["exports", name]);
+    if configfs.exists(&object) {
+        return create_existing(context, arguments, &object, &job);
+    }
+    let mut made = Made::new(configfs, &context.output);
+    made.mkdir(&object, &job)?;
+    // 0 is the default of both flags.
+    let settings = settings(arguments);
+    let changed = settings
+        .into_iter()
+        .filter(|(name, value)| !(matches!(*name, "read_only" | "allow_any_host") && value == "0"));
+    configfs.set_all(&object, &changed.collect::<Vec<_>>(), &job)?;
+    for Allowed { host, read_only } in &arguments.allow {
+        let host = object.join("hosts").join(host);
+        made.mkdir(&host, &job)?;
+        configfs.set(&host, "access", access_of(*read_only), &job)?;
+    }
+    enable(context, arguments, &object, &job)?;
+    made.keep();
+    report(context, name, true)
+}
+
+/// The export exists: that is fine when it is as asked for; it may be allowed to more hosts.
+fn create_existing(
+    context: &Context,
+    arguments: &Create,
+    object: &Path,
+    job: &Job,
+) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let mut differences = configfs.differences(object, &settings(arguments));
+    for Allowed { host, read_only } in &arguments.allow {
+        let entry = object.join("hosts").join(host);
+        if configfs.exists(&entry) {
+            let wanted = [("access", access_of(*read_only).to_owned())];
+            let differing = configfs.differences(&entry, &wanted);
+            differences.extend(differing.iter().map(|text| format!("host {host}: {text}")));
+        } else {
+            differences.push(format!("host {host} is not allowed"));
+        }
+    }
+    if !differences.is_empty() {
+        let name = &arguments.name;
+        let mut error = job
+            .error(Code::Differs, "it exists already, with other settings")
+            .hint(format!("farblk export allow {name} HOST  changes who may use it; else choose another name, or  \
+                farblk export rm {name}  (its content is lost)"));
+        error.details = differences;
+        return Err(error);
+    }
+    let changed = !configfs.flag(object, "enable");
+    if changed {
+        enable(context, arguments, object, job)?;
+    }
+    report(context, &arguments.name, changed)
+}
+
+/// Enables the export, which takes its memory: some seconds for many gigabytes.
+fn enable(context: &Context, arguments: &Create, object: &Path, job: &Job) -> Result<(), Error> {
+    if context.configfs.is_dry_run() {
+        return context.configfs.set(object, "enable", "1", job);
+    }
+    let node = match arguments.numa {
+        Some(node) if node >= 0 => format!(" on NUMA node {node}"),
+        _ => String::new(),
+    };
+    context
+        .output
+        .stage(&format!("allocating {}{node}", size::human(arguments.ram)));
+    let start = Instant::now();
+    context.configfs.set(object, "enable", "1", job)?;
+    context
+        .output
+        .stage(&format!("done ({})", size::human_duration(start.elapsed())));
+    context.output.end_line();
+    Ok(())
+}
+
+fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
+    if context.configfs.is_dry_run() {
+        return Ok(());
+    }
+    let export = read(context, name);
+    let already = if changed {
+        ""
+    } else {
+        " exists already as asked for"
+    };
+    let text = format!("export {name}{already}: {}", export.summary());
+    let document = ExportDocument {
+        schema: "farblk.export/1",
+        changed,
+        export: &export,
+    };
+    context.output.result(&text, &document)?;
+    if !export.allow_any_host && export.hosts.is_empty() {
+        context.output.note(&format!(
+            "  hint: nobody may use it yet:  farblk export allow {name} HOST"
+        ));
+    }
+    Ok(())
+}
+
+fn list(context: &Context) -> Result<(), Error> {
+    let names = context.configfs.names(&context.configfs.path(&["exports"]));
+    let exports: Vec<Export> = names.iter().map(|name| read(context, name)).collect();
+    if context.output.is_json() {
+        let host = context.host_name();
+        return context.output.document(&ListDocument {
+            schema: "farblk.export-list/1",
+            host,
+            exports,
+        });
+    }
+    let count = |number: Option<u32>| number.map_or("-".into(), |number| number.to_string());
+    let row = |export: &Export| {
+        vec![
+            export.name.clone(),
+            export.kind.clone().unwrap_or_default(),
+            export.size(),
+            export.mode(),
+            export.access().into(),
+            export.state.clone().unwrap_or_default(),
+            format!("{}/{}", count(export.clients), count(export.max_clients)),
+            export.allowed(),
+        ]
+    };
+    let rows: Vec<_> = exports.iter().map(row).collect();
+    let heading = [
+        "EXPORT", "TYPE", "SIZE", "MODE", "ACCESS", "STATE", "CLIENTS", "ALLOWED",
+    ];
+    let mut lines = table(&heading, &rows).into_iter();
+    lines
+        .next()
+        .map_or(Ok(()), |heading| context.output.line(&heading))?;
+    for (line, export) in lines.zip(&exports) {
+        context.output.line(&line)?;
+        if let Some(last) = &export.last_error {
+            context
+                .output
+                .line(&format!(" └─ last error: {}", last.text))?;
+        }
+    }
+    Ok(())
+}
+
+fn show(context: &Context, name: &str) -> Result<(), Error> {
+    if !context
+        .configfs
+        .exists(&context.configfs.path(&["exports", name]))
+    {
+        return Err(context.not_found("cannot show the export", "export", name));
+    }
+    let export = read(context, name);
+    if context.output.is_json() {
+        let document = ExportDocument {
+            schema: "farblk.export/1",
+            changed: false,
+            export: &export,
+        };
+        return context.output.document(&document);
+    }
+    let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let numa = match export.numa_node {
+        Some(node) if node >= 0 => node.to_string(),
+        Some(_) => "any".into(),
+        None => String::new(),
+    };
+    let size = match export.size_bytes {
+        Some(bytes) => format!("{} ({bytes} bytes)", size::human(bytes)),
+        None => String::new(),
+    };
+    context
+        .output
+        .line(&format!("export {name}{}", export.volatile()))?;
+    for (label, value) in [
+        ("state", text(&export.state)),
+        ("type", [text(&export.kind), export.mode()].join(", ")),
+        ("size", size),
+        ("access", export.access().into()),
+        ("block size", number(export.block_size)),
+        ("NUMA node", numa),
+        ("ports", text(&export.ports)),
+        ("uuid", text(&export.uuid)),
+        ("instance", text(&export.instance)),
+        (
+            "clients",
+            format!(
+                "{} of at most {}",
+                number(export.clients),
+                number(export.max_clients)
+            ),
+        ),
+        ("allowed", export.allowed()),
+        (
+            "last error",
+            export
+                .last_error
+                .as_ref()
+                .map_or("none".into(), |last| last.text.clone()),
+        ),
+    ] {
+        let value = if value.is_empty() { "-" } else { &value };
+        context.output.line(&format!("  {label:<12}{value}"))?;
+    }
+    if export.hosts.is_empty() {
+        return Ok(());
+    }
+    let row = |host: &Host| {
+        vec![
+            host.name.clone(),
+            text(&host.access),
+            number(host.connected),
+            text(&host.host_id),
+        ]
+    };
+    let rows: Vec<_> = export.hosts.iter().map(row).collect();
+    table(&["HOST", "ACCESS", "CONNECTED", "HOST ID"], &rows)
+        .iter()
+        .try_for_each(|line| context.output.line(&format!("  {line}")))
+}
+
+fn allow(
+    context: &Context,
+    name: &str,
+    host: &str,
+    ro: bool,
+    host_id: Option<&str>,
+) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot allow {host} to use {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.is_dry_run() && !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    let entry = object.join("hosts").join(host);
+    let mut settings = Vec::new();
+    if let Some(id) = host_id {
+        settings.push(("host_id", id.to_owned()));
+    }
+    settings.push(("access", access_of(ro).to_owned()));
+    let made = if configfs.exists(&entry) {
+        settings.retain(|setting| {
+            !configfs
+                .differences(&entry, std::slice::from_ref(setting))
+                .is_empty()
+        });
+        None
+    } else {
+        let mut made = Made::new(configfs, &context.output);
+        made.mkdir(&entry, &job)?;
+        Some(made)
+    };
+    configfs.set_all(&entry, &settings, &job)?;
+    let changed = made.is_some() || !settings.is_empty();
+    if let Some(made) = made {
+        made.keep();
+    }
+    report(context, name, changed)
+}
+
+fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot deny {host} the use of {name}"));
+    let object = configfs.path(&["exports", name]);
+    let entry = object.join("hosts").join(host);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    if !configfs.exists(&entry) {
+        return Err(job
+            .error(Code::NotFound, "it is not in the list of allowed hosts")
+            .hint(format!("farblk export show {name}")));
+    }
+    configfs.rmdir(&entry, &job)?;
+    report(context, name, true)
+}
+
+fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot remove export {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    let clients = configfs.number::<u32>(&object, "clients").unwrap_or(0);
+    if clients > 0 && !force {
+        let are = if clients == 1 {
+            "client is"
+        } else {
+            "clients are"
+        };
+        return Err(job.error(Code::Busy, format!("{clients} {are} connected")).hint(format!(
+            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (fails their I/O; the content is lost)"
+        )));
+    }
+    configfs.disable(&object, &job)?;
+    let hosts = object.join("hosts");
+    for host in configfs.names(&hosts) {
+        configfs.rmdir(&hosts.join(host), &job)?;
+    }
+    configfs.rmdir(&object, &job)?;
+    if configfs.is_dry_run() {
+        return Ok(());
+    }
+    context.output.result(
+        &format!("removed export {name}"),
+        &Removed::new("export", name, true),
+    )
+}

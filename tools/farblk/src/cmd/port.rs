@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk port`: the addresses this host listens on.
+
+use std::net::SocketAddr;
+
+use serde::Serialize;
+
+use super::{Context, Removed};
+use crate::addr;
+use crate::cli;
+use crate::configfs::{Job, LastError, Made};
+use crate::error::{Code, Error};
+use crate::output::table;
+
+/// A port.
+#[derive(Serialize)]
+struct Port {
+    name: String,
+    addr: Option<String>,
+    state: Option<String>,
+    device: Option<String>,
+    last_error: Option<LastError>,
+}
+
+#[derive(Serialize)]
+struct PortDocument<'a> {
+    schema: &'static str,
+    changed: bool,
+    port: &'a Port,
+}
+
+#[derive(Serialize)]
+struct ListDocument {
+    schema: &'static str,
+    host: Option<String>,
+    ports: Vec<Port>,
+}
+
+/// Runs `farblk port`.
+pub fn run(context: &Context, command: &cli::Port) -> Result<(), Error> {
+    context.configfs.require()?;
+    match command {
+        cli::Port::Add { name, addr } => add(context, name.as_deref(), *addr),
+        cli::Port::List => list(context),
+        cli::Port::Rm { name } => remove(context, name),
+    }
+}
+
+fn read(context: &Context, name: &str) -> Port {
+    let object = context.configfs.path(&["ports", name]);
+    Port {
+        name: name.to_owned(),
+        addr: context.configfs.attr(&object, "addr"),
+        state: context.configfs.attr(&object, "state"),
+        device: context.configfs.attr(&object, "device"),
+        last_error: context.configfs.last_error(&object),
+    }
+}
+
+/// Whether the port `name` has the address `addr`.
+fn listens_on(context: &Context, name: &str, addr: SocketAddr) -> bool {
+    let text = context
+        .configfs
+        .attr(&context.configfs.path(&["ports", name]), "addr");
+    text.is_some_and(|text| addr::parse_local(&text) == Ok(addr))
+}
+
+fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot listen on {addr}"));
+    let names = configfs.names(&configfs.path(&["ports"]));
+    let existing = match name {
+        Some(name) => names.iter().find(|have| *have == name),
+        None => names.iter().find(|have| listens_on(context, have, addr)),
+    };
+    if let Some(name) = existing {
+        let object = configfs.path(&["ports", name]);
+        if !listens_on(context, name, addr) {
+            let have = configfs.attr(&object, "addr").unwrap_or_default();
+            return Err(job
+                .error(
+                    Code::Differs,
+                    format!("port {name} exists already, on {have}"),
+                )
+                .hint(format!("choose another name, or  farblk port rm {name}")));
+        }
+        let changed = !configfs.flag(&object, "enable");
+        if changed {
+            configfs.set(&object, "enable", "1", &job)?;
+        }
+        return report(context, name, changed);
+    }
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => (1u32..)
+            .map(|number| number.to_string())
+            .find(|number| !names.contains(number))
+            .unwrap_or_default(),
+    };
+    let object = configfs.path(&["ports", &name]);
+    let mut made = Made::new(configfs, &context.output);
+    made.mkdir(&object, &job)?;
+    configfs.set(&object, "addr", &addr.to_string(), &job)?;
+    configfs.set(&object, "enable", "1", &job)?;
+    made.keep();
+    report(context, &name, true)
+}
+
+fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
+    if context.configfs.is_dry_run() {
+        return Ok(());
+    }
+    let port = read(context, name);
+    let verb = if changed {
+        "listening"
+    } else {
+        "already listening"
+    };
+    let mut text = format!(
+        "port {name} {verb} on {}",
+        port.addr.as_deref().unwrap_or("-")
+    );
+    if let Some(device) = &port.device {
+        text += &format!(" ({device})");
+    }
+    context.output.result(
+        &text,
+        &PortDocument {
+            schema: "farblk.port/1",
+            changed,
+            port: &port,
+        },
+    )
+}
+
+fn list(context: &Context) -> Result<(), Error> {
+    let names = context.configfs.names(&context.configfs.path(&["ports"]));
+    let ports: Vec<Port> = names.iter().map(|name| read(context, name)).collect();
+    if context.output.is_json() {
+        let host = context.host_name();
+        return context.output.document(&ListDocument {
+            schema: "farblk.port-list/1",
+            host,
+            ports,
+        });
+    }
+    let cell = |text: &Option<String>| text.clone().unwrap_or_default();
+    let rows: Vec<_> = ports
+        .iter()
+        .map(|port| {
+            vec![
+                port.name.clone(),
+                cell(&port.addr),
+                cell(&port.state),
+                cell(&port.device),
+            ]
+        })
+        .collect();
+    let mut lines = table(&["PORT", "ADDRESS", "STATE", "DEVICE"], &rows).into_iter();
+    lines
+        .next()
+        .map_or(Ok(()), |heading| context.output.line(&heading))?;
+    for (line, port) in lines.zip(&ports) {
+        context.output.line(&line)?;
+        if let Some(last) = &port.last_error {
+            context
+                .output
+                .line(&format!(" └─ last error: {}", last.text))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove(context: &Context, name: &str) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot remove port {name}"));
+    let object = configfs.path(&["ports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "port", name));
+    }
+    configfs.disable(&object, &job)?;
+    configfs.rmdir(&object, &job)?;
+    if configfs.is_dry_run() {
+        return Ok(());
+    }
+    context.output.result(
+        &format!("removed port {name}"),
+        &Removed::new("port", name, true),
+    )
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The commands against the model of the kernel.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use clap::Parser;
+
+use super::{Context, run};
+use crate::cli::Cli;
+use crate::configfs::Configfs;
+use crate::configfs::fake::Fake;
+use crate::error::Error;
+use crate::output::Output;
+
+/// A stream that can be read later.
+#[derive(Clone, Default)]
+struct Capture(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Capture {
+    fn take(&self) -> String {
+        String::from_utf8(self.0.take()).expect("utf-8")
+    }
+}
+
+/// A host with the model of the kernel; its /dev has farblk0.
+struct Host {
+    root: PathBuf,
+    kernel: Fake,
+    out: Capture,
+    err: Capture,
+}
+
+impl Host {
+    fn new(test: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("farblk-test-{}-{test}", std::process::id()));
+        fs::create_dir_all(root.join("dev")).expect("a directory");
+        fs::write(root.join("dev/farblk0"), "").expect("a file");
+        Self {
+            kernel: Fake::new(&root),
+            root,
+            out: Capture::default(),
+            err: Capture::default(),
+        }
+    }
+
+    fn run(&self, line: &str) -> Result<(), Error> {
+        let words = ["farblk"].into_iter().chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|e| Error::usage(e.to_string()))?;
+        let context = Context {
+            root: self.root.clone(),
+            configfs: Configfs::with(
+                &self.root,
+                cli.global.dry_run,
+                Box::new(self.kernel.clone()),
+            ),
+            output: Output::to(
+                cli.global.json,
+                cli.global.quiet,
+                Box::new(self.out.clone()),
+                Box::new(self.err.clone()),
+            ),
+        };
+        run(&context, &cli.command)
+    }
+
+    /// Runs a command that must succeed, and gives its stdout.
+    fn ok(&self, line: &str) -> String {
+        self.run(line)
+            .unwrap_or_else(|error| panic!("{line}: {error:?}"));
+        let text = anstream::adapter::strip_str(&self.out.take()).to_string();
+        text.trim_end().to_owned()
+    }
+
+    /// Runs a command that must fail, and gives the code's name, the exit code and the text.
+    fn fails(&self, line: &str) -> (&'static str, u8, String) {
+        let error = self.run(line).expect_err(line);
+        assert_eq!(self.out.take(), "", "{line}: stdout");
+        (error.code.entry().name, error.exit(), error.to_string())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+#[test]
+fn port_add_numbers_and_is_idempotent() {
+    let host = Host::new("port");
+    assert_eq!(
+        host.ok("port add --addr 10.9.0.1"),
+        "port 1 listening on 10.9.0.1:7420 (rxe0)"
+    );
+    host.kernel.take_log();
+    assert_eq!(
+        host.ok("port add --addr 10.9.0.1:7420"),
+        "port 1 already listening on 10.9.0.1:7420 (rxe0)"
+    );
+    assert!(host.kernel.take_log().is_empty());
+    assert_eq!(
+        host.ok("port add --addr [fd00::1]:99"),
+        "port 2 listening on [fd00::1]:99 (rxe0)"
+    );
+    let (code, exit, text) = host.fails("port add 1 --addr 10.9.0.2");
+    assert_eq!((code, exit), ("F0103", 1));
+    assert!(text.contains("10.9.0.1:7420"), "{text}");
+    assert_eq!(host.ok("port rm 1"), "removed port 1");
+    assert_eq!(host.fails("port rm 1").1, 3);
+    assert_eq!(host.kernel.objects(), ["ports/2"]);
+}
+
+#[test]
+fn what_was_made_goes_when_enabling_fails() {
+    let host = Host::new("rollback");
+    host.kernel.refuse(
+        "ports/1/enable",
+        "1",
+        99,
+        "EADDRNOTAVAIL 10.9.0.9 is not an address of this host",
+        1,
+    );
+    let (code, exit, text) = host.fails("port add --addr 10.9.0.9");
+    assert_eq!((code, exit), ("F0214", 1));
+    assert_eq!(
+        text,
+        "cannot listen on 10.9.0.9:7420: 10.9.0.9 is not an address of this host"
+    );
+    host.kernel.refuse(
+        "maps/vol1/enable",
+        "1",
+        111,
+        "ECONNREFUSED nobody listens on 10.9.0.1:7420",
+        1,
+    );
+    let (code, exit, text) = host.fails("map 10.9.0.1/vol1");
+    assert_eq!((code, exit), ("F0203", 5));
+    assert_eq!(
+        text,
+        "cannot map 10.9.0.1/vol1: nobody listens on 10.9.0.1:7420"
+    );
+    host.kernel.refuse("hosts/a/access", "ro", 22, "", 1);
+    assert_eq!(
+        host.fails("export create x --ram 1M --allow b --allow a:ro")
+            .0,
+        "F0106"
+    );
+    assert!(
+        host.kernel.objects().is_empty(),
+        "{:?}",
+        host.kernel.objects()
+    );
+    assert!(!host.err.take().contains("warning"));
+}
+
+#[test]
+fn an_old_last_error_is_not_blamed() {
+    let host = Host::new("old-error");
+    host.kernel.refuse(
+        "ports/1/enable",
+        "1",
+        98,
+        "ENODEV something of yesterday",
+        1,
+    );
+    let (code, exit, text) = host.fails("port add --addr 10.9.0.9");
+    assert_eq!((code, exit), ("F0215", 4));
+    assert!(!text.contains("yesterday"), "{text}");
+}
+
+#[test]
+fn export_create_and_again() {
+    let host = Host::new("export");
+    let create = "export create scratch --ram 4G --allow node-b --allow node-c:ro";
+    let summary = "ram, 4.0 GiB, one-sided, rw, allowed: node-b, node-c (ro)   VOLATILE: lost when this host stops";
+    assert_eq!(host.ok(create), format!("export scratch: {summary}"));
+    assert!(host.err.take().starts_with("allocating 4.0 GiB .. done ("));
+    host.kernel.take_log();
+    assert_eq!(
+        host.ok(create),
+        format!("export scratch exists already as asked for: {summary}")
+    );
+    assert!(host.kernel.take_log().is_empty());
+    for other in [
+        "--ram 2G --allow node-b",
+        "--ram 4G --allow node-d",
+        "--ram 4G --allow-any-host",
+        "--ram 4G --read-only",
+    ] {
+        let (code, exit, _) = host.fails(&format!("export create scratch {other}"));
+        assert_eq!((code, exit), ("F0103", 1), "{other}");
+    }
+    assert!(host.kernel.take_log().is_empty());
+    host.kernel.put("exports/scratch", "clients", "1");
+    let (code, exit, text) = host.fails("export rm scratch");
+    assert_eq!((code, exit), ("F0104", 4));
+    assert_eq!(text, "cannot remove export scratch: 1 client is connected");
+    assert_eq!(
+        host.ok("export rm scratch --force"),
+        "removed export scratch"
+    );
+    assert!(host.kernel.objects().is_empty());
+    assert_eq!(host.fails("export rm scratch").1, 3);
+}
+
+#[test]
+fn export_allow_and_deny() {
+    let host = Host::new("allow");
+    host.ok("export create x --ram 1M");
+    assert!(host.err.take().contains("farblk export allow x HOST"));
+    host.ok("export allow x b --ro --host-id 6F0E8D52-0c7d-4a3b-9b0e-2f6f5d1c7a10");
+    assert_eq!(
+        host.kernel.get("exports/x/hosts/b", "access").as_deref(),
+        Some("ro")
+    );
+    assert_eq!(
+        host.kernel.get("exports/x/hosts/b", "host_id").as_deref(),
+        Some("6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10")
+    );
+    assert!(host.ok("export allow x b --ro").contains("exists already"));
+    assert!(
+        host.ok("export allow x b")
+            .ends_with("allowed: b   VOLATILE: lost when this host stops")
+    );
+    assert!(host.ok("export deny x b").contains("allowed: nobody"));
+    assert_eq!(host.fails("export deny x b").1, 3);
+    assert_eq!(host.fails("export allow y b").1, 3);
+}
+
+#[test]
+fn map_prints_only_the_device() {
+    let host = Host::new("map");
+    assert_eq!(
+        host.ok("map 10.9.0.1/scratch --name s --queues 2"),
+        "/dev/farblk0"
+    );
+    assert!(
+        host.err
+            .take()
+            .starts_with("connecting to 10.9.0.1 .. live via rxe0, 4.0 GiB one-sided (")
+    );
+    host.kernel.take_log();
+    assert_eq!(host.ok("map 10.9.0.1/scratch --name s"), "/dev/farblk0");
+    assert_eq!(host.err.take(), "map s exists already as asked for\n");
+    assert!(host.kernel.take_log().is_empty());
+    for other in [
+        "10.9.0.2/scratch",
+        "10.9.0.1/vol1",
+        "10.9.0.1/scratch --ro",
+        "10.9.0.1/scratch --queues 3",
+        "10.9.0.1/scratch --source 10.9.0.2",
+        "10.9.0.1/scratch --path 10.9.1.1",
+    ] {
+        let (code, exit, _) = host.fails(&format!("map {other} --name s"));
+        assert_eq!((code, exit), ("F0103", 1), "{other}");
+    }
+    assert!(host.kernel.take_log().is_empty());
+    assert_eq!(host.ok("unmap /dev/farblk0"), "unmapped s (farblk0)");
+    assert_eq!(
+        host.kernel.take_log(),
+        [
+            "maps/s/enable = 0",
+            "maps/s/paths/0/enable = 0",
+            "rmdir maps/s/paths/0",
+            "rmdir maps/s"
+        ]
+    );
+    assert_eq!(host.fails("unmap s").1, 3);
+    assert_eq!(host.ok("unmap s --if-mapped"), "s is not mapped");
+    assert_eq!(host.ok("-q unmap s --if-mapped"), "");
+}
+
+#[test]
+fn map_again_after_a_failure() {
+    let host = Host::new("again");
+    host.ok("map 10.9.0.1/s");
+    host.kernel.put("maps/s", "state", "failed");
+    host.kernel.take_log();
+    assert_eq!(host.ok("map 10.9.0.1/s"), "/dev/farblk0");
+    assert_eq!(
+        host.kernel.take_log(),
+        ["maps/s/enable = 0", "maps/s/enable = 1"]
+    );
+    host.kernel.put("maps/s", "state", "stale");
+    let (code, exit, _) = host.fails("map 10.9.0.1/s");
+    assert_eq!((code, exit), ("F0301", 9));
+    assert_eq!(host.kernel.objects(), ["maps/s", "maps/s/paths/0"]);
+}
+
+#[test]
+fn map_waits_for_the_server_only_while_unreachable() {
+    let host = Host::new("wait");
+    host.kernel
+        .refuse("maps/s/enable", "1", 111, "ECONNREFUSED nobody listens", 1);
+    assert_eq!(host.ok("map 10.9.0.1/s --wait 30s"), "/dev/farblk0");
+    assert!(
+        host.err
+            .take()
+            .contains("retry 1, gives up in 29 s: nobody listens\n")
+    );
+    host.ok("unmap s");
+    host.kernel
+        .refuse("maps/s/enable", "1", 13, "EACCES not admitted", 1);
+    let (code, exit, _) = host.fails("map 10.9.0.1/s --wait 30s");
+    assert_eq!((code, exit), ("F0204", 6));
+    assert!(host.kernel.objects().is_empty());
+}
+
+#[test]
+fn unmap_spares_a_disk_in_use() {
+    let host = Host::new("in-use");
+    host.ok("map 10.9.0.1/scratch");
+    host.kernel.refuse("maps/scratch/enable", "0", 16, "", 1000);
+    host.kernel.take_log();
+    let error = host.run("unmap scratch").expect_err("in use");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
+    assert_eq!(error.to_string(), "scratch is in use and was not unmapped");
+    assert_eq!(error.details.len(), 1);
+    assert_eq!(
+        host.ok("unmap scratch --force"),
+        "unmapped scratch (farblk0)"
+    );
+    assert!(
+        host.kernel
+            .take_log()
+            .contains(&"maps/scratch/enable = force".into())
+    );
+}
+
+#[test]
+fn paths_of_a_map() {
+    let host = Host::new("paths");
+    let script = |line: &str| {
+        let text = host.ok(&format!("--dry-run {line}"));
+        let addresses = text
+            .lines()
+            .filter(|line| line.contains("/addr") || line.contains("/source"));
+        addresses
+            .map(|line| line.split(' ').nth(1).unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        script("map 10.0.0.1/s --source 10.0.0.2"),
+        ["10.0.0.1:7420", "10.0.0.2"]
+    );
+    assert_eq!(
+        script("map 10.0.0.1:1/s --path 10.1.0.2@10.1.0.1"),
+        ["10.0.0.1:1", "10.1.0.1:7420", "10.1.0.2"]
+    );
+    assert_eq!(
+        script("map 10.0.0.1/s --path 10.1.0.1 --path 10.0.0.2@10.0.0.1"),
+        ["10.1.0.1:7420", "10.0.0.1:7420", "10.0.0.2"]
+    );
+    assert_eq!(host.fails("map 10.0.0.1/s --path fd00::2@10.1.0.1").1, 2);
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[test]
+fn discover_asks_page_by_page_and_cleans_up() {
+    let host = Host::new("discover");
+    let text = host.ok("discover 10.9.0.1");
+    let names: Vec<_> = text
+        .lines()
+        .map(|line| line.split(' ').next().unwrap_or_default())
+        .collect();
+    assert_eq!(names, ["EXPORT", "e0", "e1", "e2"]);
+    assert!(
+        host.ok("-j discover 10.9.0.1")
+            .starts_with(r#"{"schema":"farblk.discover/1","addr":"10.9.0.1:7420","#)
+    );
+    let name = format!("discover/tool-{}/enable", std::process::id());
+    host.kernel
+        .refuse(&name, "1", 110, "ETIMEDOUT no answer from 10.9.0.1", 1);
+    let (code, exit, _) = host.fails("discover 10.9.0.1");
+    assert_eq!((code, exit), ("F0205", 5));
+    assert!(host.kernel.objects().is_empty());
+}
+
+#[test]
+fn what_the_module_cannot_do_is_a_missing_feature() {
+    let host = Host::new("feature");
+    host.kernel.refuse("exports/x/kind", "ram", 95, "", 1);
+    let (code, exit, _) = host.fails("export create x --ram 1M");
+    assert_eq!((code, exit), ("F0402", 7));
+}

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The module's tree in configfs: directories are objects, files are their attributes.
+//!
+//! In a dry run the changes are written down as shell commands instead of being made; what exists
+//! is still read.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::{Code, Error, errno_name};
+use crate::output::Output;
+
+#[cfg(test)]
+pub mod fake;
+
+/// Where a write failed.
+#[derive(Debug)]
+pub enum Fault {
+    /// The attribute could not be opened.
+    Open(io::Error),
+    /// The kernel refused the value, or what it asks for.
+    Store(io::Error),
+}
+
+/// The file operations the tool needs; in tests, a model of the kernel stands behind them.
+pub trait Files {
+    /// Whether `path` is a directory.
+    fn is_dir(&self, path: &Path) -> bool;
+    /// The names of the directories in `path`.
+    fn dirs(&self, path: &Path) -> Vec<String>;
+    /// The text of an attribute.
+    fn read(&self, path: &Path) -> io::Result<String>;
+    /// Stores `value` and a newline in an attribute, in one write as `echo` does.
+    fn write(&self, path: &Path, value: &str) -> Result<(), Fault>;
+    /// Makes an object.
+    fn mkdir(&self, path: &Path) -> io::Result<()>;
+    /// Removes an object.
+    fn rmdir(&self, path: &Path) -> io::Result<()>;
+}
+
+struct Kernel;
+
+/// An attribute of configfs has at most one page; the largest page of any architecture is this
+/// many bytes.
+const MAX_ATTRIBUTE: u64 = 256 * 1024;
+
+impl Files for Kernel {
+    fn is_dir(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn dirs(&self, path: &Path) -> Vec<String> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.path().is_dir())
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        fs::File::open(path)?
+            .take(MAX_ATTRIBUTE)
+            .read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn write(&self, path: &Path, value: &str) -> Result<(), Fault> {
+        let mut file = fs::File::options()
+            .write(true)
+            .truncate(true)
+            .open(path)
+            .map_err(Fault::Open)?;
+        file.write_all(format!("{value}\n").as_bytes())
+            .map_err(Fault::Store)
+    }
+
+    fn mkdir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn rmdir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+}
+
+/// What a change is for: names the command in errors, and says how to read the kernel's errno.
+#[derive(Clone)]
+pub struct Job {
+    /// For example "cannot map 10.0.0.1/vol1".
+    pub what: String,
+    /// Whether enabling talks to another host, so that EACCES is its refusal and not ours.
+    connect: bool,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Job {
+    /// A change on this host.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            connect: false,
+            variables: Vec::new(),
+        }
+    }
+
+    /// A change that makes the kernel talk to another host.
+    pub fn connect(mut self) -> Self {
+        self.connect = true;
+        self
+    }
+
+    /// A value for the hints.
+    pub fn variable(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.variables.push((key, value.into()));
+        self
+    }
+
+    /// An error of this job.
+    pub fn error(&self, code: Code, why: impl Into<String>) -> Error {
+        Error::new(code, &self.what, why).variables(&self.variables)
+    }
+}
+
+/// The kernel's `last_error`: the errno's name, then words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LastError {
+    /// For example "ECONNREFUSED".
+    pub errno: String,
+    /// For example "nobody listens on 10.9.0.1:7420".
+    pub text: String,
+}
+
+impl LastError {
+    fn parse(line: &str) -> Option<Self> {
+        let line = line.trim();
+        let (errno, text) = line.split_once(' ').unwrap_or((line, ""));
+        (!line.is_empty()).then(|| Self {
+            errno: errno.into(),
+            text: text.trim().into(),
+        })
+    }
+}
+
+/// The tree below `/sys/kernel/config/farblk`.
+pub struct Configfs {
+    base: PathBuf,
+    files: Box<dyn Files>,
+    /// The commands of a dry run.
+    script: Option<RefCell<Vec<String>>>,
+}
+
+impl Configfs {
+    /// The tree below `root`.
+    pub fn new(root: &Path, dry_run: bool) -> Self {
+        Self::with(root, dry_run, Box::new(Kernel))
+    }
+
+    /// The tree below `root`, behind `files`.
+    pub fn with(root: &Path, dry_run: bool, files: Box<dyn Files>) -> Self {
+        Self {
+            base: root.join("sys/kernel/config/farblk"),
+            files,
+            script: dry_run.then(RefCell::default),
+        }
+    }
+
+    /// Whether this is a dry run.
+    pub fn is_dry_run(&self) -> bool {
+        self.script.is_some()
+    }
+
+    /// The commands of a dry run, as far as they were not taken yet.
+    pub fn take_script(&self) -> Vec<String> {
+        self.script.as_ref().map(RefCell::take).unwrap_or_default()
+    }
+
+    /// Fails when the module is not loaded. A dry run needs no module.
+    pub fn require(&self) -> Result<(), Error> {
+        if self.is_dry_run() || self.files.is_dir(&self.base) {
+            return Ok(());
+        }
+        let why = format!("{} does not exist", self.base.display());
+        Err(Error::new(
+            Code::NoModule,
+            Code::NoModule.entry().meaning,
+            why,
+        ))
+    }
+
+    /// The path of an object, for example of `["ports", "1"]`.
+    pub fn path(&self, parts: &[&str]) -> PathBuf {
+        self.base.join(parts.iter().collect::<PathBuf>())
+    }
+
+    /// Whether the object exists.
+    pub fn exists(&self, object: &Path) -> bool {
+        self.files.is_dir(object)
+    }
+
+    /// The names of the objects in a directory, numbers first and in their order.
+    pub fn names(&self, directory: &Path) -> Vec<String> {
+        let mut names = self.files.dirs(directory);
+        names.sort_by_cached_key(|name| (name.parse().unwrap_or(u64::MAX), name.clone()));
+        names
+    }
+
+    /// The text of an attribute; `None` when it is empty, or when the object or attribute is not
+    /// there (any more).
+    pub fn attr(&self, object: &Path, name: &str) -> Option<String> {
+        let text = self.files.read(&object.join(name)).ok()?;
+        let text = text.trim_end_matches('\n');
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// An attribute that is a number.
+    pub fn number<T: std::str::FromStr>(&self, object: &Path, name: &str) -> Option<T> {
+        self.attr(object, name)?.trim().parse().ok()
+    }
+
+    /// An attribute that is 0 or 1.
+    pub fn flag(&self, object: &Path, name: &str) -> bool {
+        self.attr(object, name).is_some_and(|text| text == "1")
+    }
+
+    /// The object's last error.
+    pub fn last_error(&self, object: &Path) -> Option<LastError> {
+        LastError::parse(&self.attr(object, "last_error")?)
+    }
+
+    /// The attributes of `wanted` whose value differs, in words.
+    pub fn differences(&self, object: &Path, wanted: &[(&str, String)]) -> Vec<String> {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut differences = Vec::new();
+        for (name, want) in wanted {
+            let have = self.attr(object, name).unwrap_or_default();
+            if words(&have) != words(want) {
+                differences.push(format!("{name} is {have:?}, not {want:?}"));
+            }
+        }
+        differences
+    }
+
+    /// Makes an object.
+    pub fn mkdir(&self, object: &Path, job: &Job) -> Result<(), Error> {
+        if self.record(|| format!("mkdir {}", quote_path(object))) {
+            return Ok(());
+        }
+        self.files.mkdir(object).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => self.missing(object, job),
+            _ => self.local(&e, object, job),
+        })
+    }
+
+    /// Removes an object.
+    pub fn rmdir(&self, object: &Path, job: &Job) -> Result<(), Error> {
+        if self.record(|| format!("rmdir {}", quote_path(object))) {
+            return Ok(());
+        }
+        self.files.rmdir(object).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => job.error(Code::NotFound, "it is gone"),
+            _ => self.local(&e, object, job),
+        })
+    }
+
+    /// Stores `value` in an attribute of `object`. When the kernel refuses, its words come from the
+    /// object's `last_error`.
+    pub fn set(&self, object: &Path, name: &str, value: &str, job: &Job) -> Result<(), Error> {
+        let attribute = object.join(name);
+        if self.record(|| echo(value, &attribute)) {
+            return Ok(());
+        }
+        self.files
+            .write(&attribute, value)
+            .map_err(|fault| match fault {
+                Fault::Open(e) if e.kind() == io::ErrorKind::NotFound => {
+                    self.missing(&attribute, job)
+                }
+                Fault::Open(e) => self.local(&e, &attribute, job),
+                Fault::Store(e) => self.refused(&e, object, name, value, job),
+            })
+    }
+
+    /// Stores several attributes.
+    pub fn set_all(
+        &self,
+        object: &Path,
+        values: &[(&str, String)],
+        job: &Job,
+    ) -> Result<(), Error> {
+        values
+            .iter()
+            .try_for_each(|(name, value)| self.set(object, name, value, job))
+    }
+
+    /// Reads an attribute that must be there; a dry run writes down the reading and gives `None`.
+    pub fn read(&self, object: &Path, name: &str, job: &Job) -> Result<Option<String>, Error> {
+        let attribute = object.join(name);
+        if self.record(|| format!("cat {}", quote_path(&attribute))) {
+            return Ok(None);
+        }
+        match self.files.read(&attribute) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.missing(&attribute, job)),
+            Err(e) => Err(self.local(&e, &attribute, job)),
+        }
+    }
+
+    /// Disables an object if it is enabled.
+    pub fn disable(&self, object: &Path, job: &Job) -> Result<(), Error> {
+        match self.attr(object, "enable").as_deref() {
+            None | Some("0") => Ok(()),
+            Some(_) => self.set(object, "enable", "0", job),
+        }
+    }
+
+    /// Writes the command down if this is a dry run.
+    fn record(&self, command: impl FnOnce() -> String) -> bool {
+        if let Some(script) = &self.script {
+            script.borrow_mut().push(command());
+        }
+        self.script.is_some()
+    }
+
+    fn missing(&self, path: &Path, job: &Job) -> Error {
+        match self.require() {
+            Err(error) => error,
+            Ok(()) => job.error(
+                Code::NoFeature,
+                format!("{} does not exist", path.display()),
+            ),
+        }
+    }
+
+    /// A failure that is not the kernel module's answer.
+    fn local(&self, e: &io::Error, path: &Path, job: &Job) -> Error {
+        let code = Code::from_errno(e.raw_os_error().unwrap_or(0), false);
+        job.error(code, format!("{}: {}", path.display(), words(e)))
+    }
+
+    fn refused(&self, e: &io::Error, object: &Path, name: &str, value: &str, job: &Job) -> Error {
+        let errno = e.raw_os_error().unwrap_or(0);
+        let connect = job.connect && name == "enable";
+        let code = Code::from_errno(errno, connect);
+        let said = self
+            .last_error(object)
+            .filter(|last| last.errno == errno_name(errno) && !last.text.is_empty());
+        let why = match said {
+            Some(last) => last.text,
+            None if name == "enable" => format!("{} ({})", code.entry().meaning, words(e)),
+            None => format!("{name} {value:?}: {} ({})", code.entry().meaning, words(e)),
+        };
+        job.error(code, why)
+    }
+}
+
+/// The objects a command has made so far. They are removed again when it fails, that is when this is
+/// dropped before
+/// [`Made::keep`].
+pub struct Made<'a> {
+    configfs: &'a Configfs,
+    output: &'a Output,
+    objects: Vec<PathBuf>,
+}
+
+impl<'a> Made<'a> {
+    /// Nothing made yet.
+    pub fn new(configfs: &'a Configfs, output: &'a Output) -> Self {
+        Self {
+            configfs,
+            output,
+            objects: Vec::new(),
+        }
+    }
+
+    /// Makes an object.
+    pub fn mkdir(&mut self, object: &Path, job: &Job) -> Result<(), Error> {
+        self.configfs.mkdir(object, job)?;
+        self.objects.push(object.to_owned());
+        Ok(())
+    }
+
+    /// Keeps the objects.
+    pub fn keep(mut self) {
+        self.objects.clear();
+    }
+
+    /// Removes the objects now; for those that are only needed for a moment.
+    pub fn remove(mut self, job: &Job) -> Result<(), Error> {
+        for object in std::mem::take(&mut self.objects).iter().rev() {
+            self.configfs.disable(object, job)?;
+            self.configfs.rmdir(object, job)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if self.configfs.is_dry_run() {
+            return;
+        }
+        let job = Job::new("cannot clean up");
+        let disabled = self
+            .objects
+            .iter()
+            .try_for_each(|object| self.configfs.disable(object, &job));
+        let removed = self
+            .objects
+            .iter()
+            .rev()
+            .try_for_each(|object| self.configfs.rmdir(object, &job));
+        if let Err(error) = disabled.and(removed) {
+            self.output.warn(&error.to_string());
+        }
+    }
+}
+
+/// An errno in words, with its name.
+fn words(e: &io::Error) -> String {
+    let text = e.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    match errno_name(e.raw_os_error().unwrap_or(0)) {
+        "" => text.to_owned(),
+        name => format!("{text}, {name}"),
+    }
+}
+
+/// The command that stores `value`. `echo` would take "-n" for an option, but not "-1".
+fn echo(value: &str, attribute: &Path) -> String {
+    let attribute = quote_path(attribute);
+    let option = value.starts_with('-') && value.parse::<i64>().is_err();
+    match option {
+        true => format!("printf '%s\\n' {} > {attribute}", quote(value)),
+        false => format!("echo {} > {attribute}", quote(value)),
+    }
+}
+
+fn quote_path(path: &Path) -> String {
+    quote(&path.to_string_lossy())
+}
+
+/// Quotes a word for the shell, if it needs it.
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._:/@%+,-".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shell_words() {
+        assert_eq!(quote("10.0.0.1:7420"), "10.0.0.1:7420");
+        assert_eq!(quote(""), "''");
+        assert_eq!(quote("[fd00::1]:1"), "'[fd00::1]:1'");
+        assert_eq!(quote("it's"), "'it'\\''s'");
+        assert_eq!(echo("-1", Path::new("c")), "echo -1 > c");
+        assert_eq!(
+            echo("-n", Path::new("/a b/c")),
+            "printf '%s\\n' -n > '/a b/c'"
+        );
+    }
+
+    #[test]
+    fn last_errors() {
+        let last = LastError::parse("ECONNREFUSED nobody listens\n").unwrap();
+        assert_eq!(
+            (&*last.errno, &*last.text),
+            ("ECONNREFUSED", "nobody listens")
+        );
+        assert_eq!(LastError::parse("EIO").unwrap().text, "");
+        assert_eq!(LastError::parse("\n"), None);
+    }
+
+    #[test]
+    fn errno_words() {
+        let words = |errno| words(&io::Error::from_raw_os_error(errno));
+        assert_eq!(words(111), "Connection refused, ECONNREFUSED");
+        assert!(!words(4000).contains("os error"));
+    }
+}

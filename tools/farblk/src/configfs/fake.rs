@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A model of the kernel module for tests: the tree of the ABI, refusals on request, and a log of what was asked of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::{Fault, Files};
+
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const EBUSY: i32 = 16;
+const EEXIST: i32 = 17;
+const ENOTEMPTY: i32 = 39;
+
+/// A refusal: the next `times` writes of `value` to attributes whose path ends in `attribute` fail.
+struct Refusal {
+    attribute: String,
+    value: String,
+    errno: i32,
+    last_error: String,
+    times: u32,
+}
+
+#[derive(Default)]
+struct State {
+    /// Objects by path below the base, each with its attributes.
+    objects: BTreeMap<PathBuf, BTreeMap<String, String>>,
+    refusals: Vec<Refusal>,
+    log: Vec<String>,
+}
+
+/// The model; clones are the same model.
+#[derive(Clone, Default)]
+pub struct Fake {
+    base: PathBuf,
+    state: Rc<RefCell<State>>,
+}
+
+impl Fake {
+    /// A loaded module below `root`, without objects.
+    pub fn new(root: &Path) -> Self {
+        let fake = Self {
+            base: root.join("sys/kernel/config/farblk"),
+            ..Self::default()
+        };
+        for directory in ["", "ports", "exports", "maps", "discover"] {
+            fake.state
+                .borrow_mut()
+                .objects
+                .insert(directory.into(), BTreeMap::new());
+        }
+        fake.put("", "host_name", "node-b");
+        fake
+    }
+
+    /// Sets an attribute behind the tool's back.
+    pub fn put(&self, object: &str, name: &str, value: &str) {
+        let mut state = self.state.borrow_mut();
+        let attributes = state.objects.get_mut(Path::new(object)).expect("object");
+        attributes.insert(name.into(), value.into());
+    }
+
+    /// Lets the next `times` writes of `value` to `attribute` fail.
+    pub fn refuse(&self, attribute: &str, value: &str, errno: i32, last_error: &str, times: u32) {
+        self.state.borrow_mut().refusals.push(Refusal {
+            attribute: attribute.into(),
+            value: value.into(),
+            errno,
+            last_error: last_error.into(),
+            times,
+        });
+    }
+
+    /// The value of an attribute.
+    pub fn get(&self, object: &str, name: &str) -> Option<String> {
+        self.state
+            .borrow()
+            .objects
+            .get(Path::new(object))?
+            .get(name)
+            .cloned()
+    }
+
+    /// The objects made, in order of their paths; without the fixed directories.
+    pub fn objects(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        let made = state
+            .objects
+            .iter()
+            .filter(|(_, attributes)| attributes.contains_key("made"));
+        made.map(|(path, _)| path.display().to_string()).collect()
+    }
+
+    /// What was asked of the model since the last call.
+    pub fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.borrow_mut().log)
+    }
+
+    fn relative(&self, path: &Path) -> Option<PathBuf> {
+        path.strip_prefix(&self.base).ok().map(Path::to_owned)
+    }
+}
+
+fn error(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+/// The attributes of a new object, or `None` where no object can be made.
+fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
+    let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+    Some(match parts.as_slice() {
+        ["ports", _] => &[
+            ("addr", ""),
+            ("enable", "0"),
+            ("state", "disabled"),
+            ("device", ""),
+            ("last_error", ""),
+        ],
+        ["exports", _] => &[
+            ("kind", "ram"),
+            ("size", "0"),
+            ("uuid", "11111111-1111-1111-1111-111111111111"),
+            ("read_only", "0"),
+            ("block_size", "512"),
+            ("numa_node", "-1"),
+            ("ports", "all"),
+            ("allow_any_host", "0"),
+            ("max_clients", "1"),
+            ("enable", "0"),
+            ("state", "disabled"),
+            ("instance", ""),
+            ("clients", "0"),
+            ("last_error", ""),
+        ],
+        ["exports", _, "hosts", _] => &[("host_id", ""), ("access", "rw"), ("connected", "0")],
+        ["maps", _] => &[
+            ("export", ""),
+            ("access", "rw"),
+            ("queues", "0"),
+            ("depth", "128"),
+            ("tos", "0"),
+            ("expect_instance", ""),
+            ("enable", "0"),
+            ("state", "disabled"),
+            ("device", ""),
+            ("uuid", ""),
+            ("instance", ""),
+            ("mode", "one_sided"),
+            ("size", "0"),
+            ("last_error", ""),
+        ],
+        ["maps", _, "paths", _] => &[
+            ("addr", ""),
+            ("source", ""),
+            ("enable", "0"),
+            ("state", "disabled"),
+            ("device", ""),
+            ("reconnects", "0"),
+            ("last_error", ""),
+        ],
+        ["discover", _] => &[
+            ("addr", ""),
+            ("source", ""),
+            ("first", "0"),
+            ("enable", "0"),
+            ("exports", ""),
+            ("last_error", ""),
+        ],
+        _ => return None,
+    })
+}
+
+impl State {
+    /// What enabling does to the attributes that only the kernel writes.
+    fn enable(&mut self, path: &Path) {
+        let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+        let changes: &[(&str, &str)] = match parts.as_slice() {
+            ["ports", _] => &[("state", "listening"), ("device", "rxe0")],
+            ["exports", _] => &[
+                ("state", "online"),
+                ("instance", "22222222-2222-2222-2222-222222222222"),
+            ],
+            ["maps", _] => &[
+                ("state", "live"),
+                ("device", "farblk0"),
+                ("size", "4294967296"),
+                ("uuid", "11111111-1111-1111-1111-111111111111"),
+            ],
+            ["maps", _, "paths", _] => &[("state", "live"), ("device", "rxe0")],
+            _ => &[],
+        };
+        let attributes = self.objects.entry(path.to_owned()).or_default();
+        attributes.insert("last_error".into(), String::new());
+        for (name, value) in changes {
+            attributes.insert((*name).into(), (*value).into());
+        }
+        if let ["discover", _] = parts.as_slice() {
+            // Three exports, two to a page.
+            let first: usize = attributes["first"].parse().unwrap_or(0);
+            let page = (first..3)
+                .take(2)
+                .map(|n| format!("e{n} ram {} rw 0 1 u{n}\n", 4096 << n));
+            attributes.insert(
+                "exports".into(),
+                format!("total 3\n{}", page.collect::<String>()),
+            );
+            attributes.insert("enable".into(), "0".into());
+        }
+    }
+}
+
+impl Files for Fake {
+    fn is_dir(&self, path: &Path) -> bool {
+        self.relative(path)
+            .is_some_and(|path| self.state.borrow().objects.contains_key(&path))
+    }
+
+    fn dirs(&self, path: &Path) -> Vec<String> {
+        let state = self.state.borrow();
+        let Some(path) = self.relative(path) else {
+            return Vec::new();
+        };
+        let inside = state
+            .objects
+            .keys()
+            .filter_map(|key| key.strip_prefix(&path).ok());
+        inside
+            .filter(|key| key.iter().count() == 1)
+            .map(|key| key.display().to_string())
+            .collect()
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let path = self.relative(path).ok_or_else(|| error(ENOENT))?;
+        let object = path
+            .parent()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        self.get(&object, &name)
+            .map(|text| text + "\n")
+            .ok_or_else(|| error(ENOENT))
+    }
+
+    fn write(&self, path: &Path, value: &str) -> Result<(), Fault> {
+        let path = self
+            .relative(path)
+            .ok_or_else(|| Fault::Open(error(ENOENT)))?;
+        let mut state = self.state.borrow_mut();
+        state.log.push(format!("{} = {value}", path.display()));
+        let object = path.parent().unwrap_or(Path::new("")).to_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if !state
+            .objects
+            .get(&object)
+            .is_some_and(|attributes| attributes.contains_key(&name))
+        {
+            return Err(Fault::Open(error(ENOENT)));
+        }
+        let text = path.display().to_string();
+        let refusal = state.refusals.iter_mut().find(|refusal| {
+            refusal.times > 0 && text.ends_with(&refusal.attribute) && refusal.value == value
+        });
+        if let Some(refusal) = refusal {
+            refusal.times -= 1;
+            let (errno, last_error) = (refusal.errno, refusal.last_error.clone());
+            state
+                .objects
+                .entry(object)
+                .or_default()
+                .insert("last_error".into(), last_error);
+            return Err(Fault::Store(error(errno)));
+        }
+        let attributes = state.objects.entry(object.clone()).or_default();
+        let enabled = attributes.get("enable").is_some_and(|value| value == "1");
+        match (name.as_str(), value) {
+            ("enable", "1") => {
+                attributes.insert(name, value.into());
+                state.enable(&object);
+            }
+            ("enable", _) => {
+                attributes.insert(name, "0".into());
+                attributes.insert("state".into(), "disabled".into());
+                attributes.insert("device".into(), String::new());
+            }
+            _ if enabled => return Err(Fault::Store(error(EBUSY))),
+            _ => {
+                attributes.insert(name, value.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn mkdir(&self, path: &Path) -> io::Result<()> {
+        let path = self.relative(path).ok_or_else(|| error(ENOENT))?;
+        let mut state = self.state.borrow_mut();
+        state.log.push(format!("mkdir {}", path.display()));
+        if state.objects.contains_key(&path) {
+            return Err(error(EEXIST));
+        }
+        if !path
+            .parent()
+            .is_some_and(|parent| state.objects.contains_key(parent))
+        {
+            return Err(error(ENOENT));
+        }
+        let defaults = defaults(&path).ok_or_else(|| error(EPERM))?;
+        let mut attributes: BTreeMap<_, _> = defaults
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect();
+        attributes.insert("made".into(), String::new());
+        let group = match path.iter().next().and_then(|part| part.to_str()) {
+            Some("exports") => Some("hosts"),
+            Some("maps") => Some("paths"),
+            _ => None,
+        };
+        if let Some(group) = group.filter(|_| path.iter().count() == 2) {
+            state.objects.insert(path.join(group), BTreeMap::new());
+        }
+        state.objects.insert(path, attributes);
+        Ok(())
+    }
+
+    fn rmdir(&self, path: &Path) -> io::Result<()> {
+        let path = self.relative(path).ok_or_else(|| error(ENOENT))?;
+        let mut state = self.state.borrow_mut();
+        state.log.push(format!("rmdir {}", path.display()));
+        let attributes = state.objects.get(&path).ok_or_else(|| error(ENOENT))?;
+        if attributes.get("enable").is_some_and(|value| value == "1") {
+            return Err(error(EBUSY));
+        }
+        let made = |key: &PathBuf, attributes: &BTreeMap<_, _>| {
+            key.starts_with(&path) && *key != path && attributes.contains_key("made")
+        };
+        if state
+            .objects
+            .iter()
+            .any(|(key, attributes)| made(key, attributes))
+        {
+            return Err(error(ENOTEMPTY));
+        }
+        state.objects.retain(|key, _| !key.starts_with(&path));
+        Ok(())
+    }
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The errors of the tool: one table of codes, each with its exit code, its meaning and a hint.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The exit codes of the tool, as in the manual page.
+pub mod exit {
+    /// Something else went wrong, or an object exists with other settings.
+    pub const OTHER: u8 = 1;
+    /// The command line, or a value in it, is wrong.
+    pub const USAGE: u8 = 2;
+    /// The object does not exist.
+    pub const NOT_FOUND: u8 = 3;
+    /// The object is in use.
+    pub const BUSY: u8 = 4;
+    /// The other host cannot be reached, or does not answer in time.
+    pub const UNREACHABLE: u8 = 5;
+    /// Not allowed, here or by the server.
+    pub const DENIED: u8 = 6;
+    /// The kernel module, or a feature of it, is missing.
+    pub const MISSING: u8 = 7;
+    /// The server's RAM export is no longer the one that was mapped.
+    pub const STALE: u8 = 9;
+}
+
+/// One row of [`TABLE`].
+pub struct Entry {
+    /// The code's spelling in messages.
+    pub name: &'static str,
+    /// The exit code of a command that fails with it.
+    pub exit: u8,
+    /// What it means, in words; printed when the kernel gives no text of its own.
+    pub meaning: &'static str,
+    /// What to do about it, or "". `{key}` is replaced by the variable of that name, or by `KEY` when it is not known.
+    pub hint: &'static str,
+}
+
+macro_rules! table {
+    ($($code:ident $name:literal $exit:ident $meaning:literal $hint:literal;)*) => {
+        /// An error code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code {
+            $(#[doc = $meaning] $code,)*
+        }
+
+        /// All error codes, in the order of [`Code`].
+        pub const TABLE: &[Entry] = &[
+            $(Entry { name: $name, exit: exit::$exit, meaning: $meaning, hint: $hint },)*
+        ];
+    };
+}
+
+table! {
+    Usage          "F0101" USAGE       "the command line is not valid" "farblk --help";
+    NotFound       "F0102" NOT_FOUND   "no such object" "";
+    Differs        "F0103" OTHER       "it exists already, with other settings" "";
+    Busy           "F0104" BUSY        "it is in use" "";
+    Permission     "F0105" DENIED      "not permitted" "run it as root";
+    BadValue       "F0106" USAGE       "the kernel does not accept this value" "";
+    InUse          "F0107" BUSY        "the device is in use" "";
+    NoMemory       "F0108" OTHER       "out of memory" "ask for less, or free memory: the pages of a RAM export are never swapped";
+    Io             "F0109" OTHER       "reading or writing failed" "";
+    NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "is devtmpfs mounted on /dev? is udevd running?";
+    Resolve        "F0201" UNREACHABLE "the host name cannot be resolved" "give an IP address, or see: getent hosts {host}";
+    Unreachable    "F0202" UNREACHABLE "no route, or the host is unreachable over RDMA" "ip route get {host}; does the interface of that route have an RDMA device? rdma link";
+    Refused        "F0203" UNREACHABLE "nobody listens there" "on the server:  farblk port list    | is the farblk module loaded there? is the port right?";
+    Denied         "F0204" DENIED      "the server does not admit this host" "on the server:  farblk export allow {export} {client}";
+    TimedOut       "F0205" UNREACHABLE "no answer in time" "is the server up? does a firewall drop RoCE (UDP port 4791)?";
+    NoExport       "F0206" NOT_FOUND   "the server has no such export" "farblk discover {server}";
+    ReadOnly       "F0207" DENIED      "the server gives read access only" "map it with --ro, or on the server:  farblk export allow {export} {client}";
+    Version        "F0208" MISSING     "the two hosts speak no common protocol version" "load the same farblk release on both hosts";
+    Taken          "F0209" BUSY        "the export is in use by another host" "on the server:  farblk export show {export}    | unmap it there, or raise max_clients";
+    ExportDown     "F0210" UNREACHABLE "the export is disabled on the server" "on the server:  farblk export list";
+    Protocol       "F0211" OTHER       "the other host broke the protocol" "is it a farblk server? see the kernel log of both hosts";
+    Lost           "F0212" UNREACHABLE "the connection was lost" "";
+    NoDevice       "F0213" MISSING     "no RDMA device serves this address" "rdma link; for tests without hardware:  rdma link add rxe0 type rxe netdev NETDEV";
+    NotLocal       "F0214" OTHER       "the address is not one of this host" "ip address";
+    AddressTaken   "F0215" BUSY        "the address and port are taken" "farblk port list";
+    Stale          "F0301" STALE       "the server's RAM export was recreated; its old content is gone" "umount, farblk unmap, farblk map, mkfs";
+    NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config";
+    NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "do the tool and the module come from the same release?";
+    Unparsable     "F0403" MISSING     "the kernel's answer makes no sense to this tool" "do the tool and the module come from the same release?";
+}
+
+impl Code {
+    /// The row of the table.
+    pub fn entry(self) -> &'static Entry {
+        &TABLE[self as usize]
+    }
+
+    /// The code for `errno`, the result of a write into configfs. `connect`: the write made the kernel talk to another host.
+    pub fn from_errno(errno: i32, connect: bool) -> Code {
+        let name = errno_name(errno);
+        if connect {
+            match name {
+                "EACCES" => return Code::Denied,
+                "ENOENT" => return Code::NoExport,
+                "EBUSY" => return Code::Taken,
+                "ENXIO" => return Code::ExportDown,
+                _ => {}
+            }
+        }
+        match name {
+            "EPERM" | "EACCES" => Code::Permission,
+            "ENOENT" => Code::NotFound,
+            "EEXIST" => Code::Differs,
+            "EBUSY" | "ENOTEMPTY" => Code::Busy,
+            "EINVAL" | "ERANGE" | "E2BIG" | "ENAMETOOLONG" => Code::BadValue,
+            "ENOMEM" | "ENOSPC" => Code::NoMemory,
+            "ENETUNREACH" | "EHOSTUNREACH" => Code::Unreachable,
+            "ECONNREFUSED" => Code::Refused,
+            "ETIMEDOUT" => Code::TimedOut,
+            "EROFS" => Code::ReadOnly,
+            "EPROTONOSUPPORT" => Code::Version,
+            "EPROTO" | "EBADMSG" => Code::Protocol,
+            "ECONNRESET" | "ECONNABORTED" | "ENOTCONN" | "EPIPE" | "ESHUTDOWN" => Code::Lost,
+            "ENODEV" => Code::NoDevice,
+            "EADDRNOTAVAIL" => Code::NotLocal,
+            "EADDRINUSE" => Code::AddressTaken,
+            "ESTALE" => Code::Stale,
+            "EOPNOTSUPP" | "ENOSYS" => Code::NoFeature,
+            _ => Code::Io,
+        }
+    }
+}
+
+/// The errno values the kernel module gives, as Linux numbers them (asm-generic).
+const ERRNO: &[(i32, &str)] = &[
+    (1, "EPERM"),
+    (2, "ENOENT"),
+    (5, "EIO"),
+    (6, "ENXIO"),
+    (7, "E2BIG"),
+    (12, "ENOMEM"),
+    (13, "EACCES"),
+    (16, "EBUSY"),
+    (17, "EEXIST"),
+    (19, "ENODEV"),
+    (22, "EINVAL"),
+    (28, "ENOSPC"),
+    (30, "EROFS"),
+    (32, "EPIPE"),
+    (34, "ERANGE"),
+    (36, "ENAMETOOLONG"),
+    (38, "ENOSYS"),
+    (39, "ENOTEMPTY"),
+    (71, "EPROTO"),
+    (74, "EBADMSG"),
+    (93, "EPROTONOSUPPORT"),
+    (95, "EOPNOTSUPP"),
+    (98, "EADDRINUSE"),
+    (99, "EADDRNOTAVAIL"),
+    (101, "ENETUNREACH"),
+    (103, "ECONNABORTED"),
+    (104, "ECONNRESET"),
+    (107, "ENOTCONN"),
+    (108, "ESHUTDOWN"),
+    (110, "ETIMEDOUT"),
+    (111, "ECONNREFUSED"),
+    (113, "EHOSTUNREACH"),
+    (116, "ESTALE"),
+];
+
+/// The name of an errno value, "" when this tool does not know it.
+pub fn errno_name(errno: i32) -> &'static str {
+    ERRNO
+        .iter()
+        .find(|(number, _)| *number == errno)
+        .map_or("", |(_, name)| name)
+}
+
+/// What failed, why, and what to do about it.
+#[derive(Debug)]
+pub struct Error {
+    /// The code; it decides the exit code.
+    pub code: Code,
+    /// What failed, for example "cannot map 10.0.0.1/vol1".
+    pub what: String,
+    /// Why; empty when `what` says it all.
+    pub why: String,
+    /// Further lines, for example who holds a device.
+    pub details: Vec<String>,
+    /// What to do; may have `{key}`s in it.
+    hint: String,
+}
+
+impl Error {
+    /// An error with the reason `why`.
+    pub fn new(code: Code, what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            code,
+            what: what.into(),
+            why: why.into(),
+            details: Vec::new(),
+            hint: code.entry().hint.to_owned(),
+        }
+    }
+
+    /// A wrong command line.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self::new(Code::Usage, what, "")
+    }
+
+    /// Says what to do instead of what the table says.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Adds a line.
+    pub fn detail(mut self, line: impl Into<String>) -> Self {
+        self.details.push(line.into());
+        self
+    }
+
+    /// Gives the values of the hint's `{key}`s.
+    pub fn variables(mut self, variables: &[(&'static str, String)]) -> Self {
+        for (key, value) in variables {
+            self.hint = self.hint.replace(&format!("{{{key}}}"), value);
+        }
+        self
+    }
+
+    /// The hint, "" when there is none. A `{key}` without a value shows as `KEY`.
+    pub fn rendered_hint(&self) -> String {
+        let mut hint = self.hint.clone();
+        while let Some((before, rest)) = hint.split_once('{') {
+            let Some((key, after)) = rest.split_once('}') else {
+                break;
+            };
+            hint = format!("{before}{}{after}", key.to_ascii_uppercase());
+        }
+        hint
+    }
+
+    /// The exit code.
+    pub fn exit(&self) -> u8 {
+        self.code.entry().exit
+    }
+
+    /// The error as a JSON document, schema `farblk.error/1`.
+    pub fn document(&self) -> Document {
+        Document {
+            schema: "farblk.error/1",
+            code: self.code.entry().name,
+            exit: self.exit(),
+            what: self.what.clone(),
+            why: self.why.clone(),
+            details: self.details.clone(),
+            hint: self.rendered_hint(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if !self.why.is_empty() {
+            write!(f, ": {}", self.why)?;
+        }
+        Ok(())
+    }
+}
+
+/// An error on stderr when the output is JSON.
+#[derive(Serialize)]
+pub struct Document {
+    schema: &'static str,
+    code: &'static str,
+    exit: u8,
+    what: String,
+    why: String,
+    details: Vec<String>,
+    hint: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_in_order() {
+        for (index, entry) in TABLE.iter().enumerate() {
+            assert!(index == 0 || TABLE[index - 1].name < entry.name);
+            assert!((1..=9).contains(&entry.exit));
+        }
+    }
+
+    #[test]
+    fn errno_depends_on_who_said_it() {
+        assert_eq!(Code::from_errno(13, true), Code::Denied);
+        assert_eq!(Code::from_errno(13, false), Code::Permission);
+        assert_eq!(Code::from_errno(16, true), Code::Taken);
+        assert_eq!(Code::from_errno(16, false), Code::Busy);
+        assert_eq!(Code::from_errno(111, true), Code::Refused);
+        assert_eq!(Code::from_errno(9999, true), Code::Io);
+    }
+
+    #[test]
+    fn exit_codes_of_the_manual() {
+        for (errno, code, exit) in [
+            (111, "F0203", 5),
+            (113, "F0202", 5),
+            (101, "F0202", 5),
+            (110, "F0205", 5),
+            (2, "F0206", 3),
+            (13, "F0204", 6),
+            (30, "F0207", 6),
+            (93, "F0208", 7),
+            (16, "F0209", 4),
+            (6, "F0210", 5),
+            (71, "F0211", 1),
+            (116, "F0301", 9),
+        ] {
+            let entry = Code::from_errno(errno, true).entry();
+            assert_eq!((entry.name, entry.exit), (code, exit), "errno {errno}");
+        }
+    }
+
+    #[test]
+    fn hints_are_filled_in() {
+        let error = Error::new(Code::Denied, "cannot map", "no")
+            .variables(&[("export", "vol1".into()), ("host", "x".into())]);
+        assert_eq!(
+            error.rendered_hint(),
+            "on the server:  farblk export allow vol1 CLIENT"
+        );
+    }
+}

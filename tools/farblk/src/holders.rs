@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Who uses a disk: mounts, swap, devices on top of it, processes.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// A user of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Holder {
+    /// It, or a partition of it, is mounted.
+    Mount {
+        /// Where.
+        path: String,
+        /// As what.
+        fstype: String,
+    },
+    /// It, or a partition of it, is swap space.
+    Swap {
+        /// The device, for example "/dev/farblk0p2".
+        path: String,
+    },
+    /// A device uses it, for example "dm-0".
+    Device {
+        /// The name.
+        name: String,
+    },
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Mount { path, fstype } => write!(f, "{path} ({fstype})"),
+            Holder::Swap { path } => write!(f, "swap on {path}"),
+            Holder::Device { name } => f.write_str(name),
+        }
+    }
+}
+
+/// The mounts, swap spaces and devices that use the disk `name` ("farblk0"), as seen from the mount namespace of this process.
+pub fn find(root: &Path, name: &str) -> Vec<Holder> {
+    let parts = disk_and_partitions(root, name);
+    let mut holders = Vec::new();
+    for line in read(root, "proc/self/mountinfo").lines() {
+        if let Some((number, source, mount)) = parse_mount(line) {
+            if parts
+                .iter()
+                .any(|part| part.number == number || part.node() == source)
+            {
+                holders.push(mount);
+            }
+        }
+    }
+    for line in read(root, "proc/swaps").lines() {
+        let path = unescape(line.split_whitespace().next().unwrap_or_default());
+        if parts.iter().any(|part| part.node() == path) {
+            holders.push(Holder::Swap { path });
+        }
+    }
+    for part in &parts {
+        for name in names(&part.sysfs.join("holders")) {
+            holders.push(Holder::Device { name });
+        }
+    }
+    holders
+}
+
+/// The processes that have the disk `name` open or work in one of `holders`' mounts, as "fio(4121)".
+pub fn processes(root: &Path, name: &str, holders: &[Holder]) -> Vec<String> {
+    let nodes: Vec<String> = disk_and_partitions(root, name)
+        .iter()
+        .map(Part::node)
+        .collect();
+    let uses = |path: &Path| {
+        nodes.iter().any(|node| path == Path::new(node))
+            || holders
+                .iter()
+                .any(|holder| matches!(holder, Holder::Mount { path: mount, .. } if path.starts_with(mount)))
+    };
+    let mut pids: Vec<u32> = names(&root.join("proc"))
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let mut processes = Vec::new();
+    for pid in pids {
+        let process = root.join(format!("proc/{pid}"));
+        let mut links = vec![
+            process.join("cwd"),
+            process.join("root"),
+            process.join("exe"),
+        ];
+        links.extend(
+            names(&process.join("fd"))
+                .iter()
+                .map(|fd| process.join("fd").join(fd)),
+        );
+        if links.iter().flat_map(fs::read_link).any(|path| uses(&path)) {
+            let comm = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            processes.push(format!("{}({pid})", comm.trim_end()));
+        }
+    }
+    processes
+}
+
+/// A disk or one of its partitions.
+struct Part {
+    name: String,
+    sysfs: PathBuf,
+    /// "major:minor".
+    number: String,
+}
+
+impl Part {
+    fn node(&self) -> String {
+        format!("/dev/{}", self.name)
+    }
+}
+
+fn disk_and_partitions(root: &Path, disk: &str) -> Vec<Part> {
+    let directory = root.join("sys/block").join(disk);
+    let part = |name: String, sysfs: PathBuf| {
+        let number = fs::read_to_string(sysfs.join("dev"))
+            .ok()?
+            .trim()
+            .to_owned();
+        Some(Part {
+            name,
+            sysfs,
+            number,
+        })
+    };
+    let mut parts: Vec<Part> = part(disk.to_owned(), directory.clone())
+        .into_iter()
+        .collect();
+    for name in names(&directory) {
+        if directory.join(&name).join("partition").exists() {
+            parts.extend(part(name.clone(), directory.join(&name)));
+        }
+    }
+    parts
+}
+
+/// The device number, the source and the mount of a line of mountinfo.
+fn parse_mount(line: &str) -> Option<(&str, String, Holder)> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut left = left.split(' ');
+    let number = left.nth(2)?;
+    let path = unescape(left.nth(1)?);
+    let mut right = right.split(' ');
+    let fstype = right.next()?.to_owned();
+    let source = unescape(right.next()?);
+    Some((number, source, Holder::Mount { path, fstype }))
+}
+
+/// Replaces the octal escapes the kernel uses for blanks and backslashes in paths.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let octal = tail
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (first, code) {
+            (b'\\', Some(code)) => {
+                bytes.push(code);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn read(root: &Path, path: &str) -> String {
+    let bytes = fs::read(root.join(path)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_lines() {
+        let line =
+            r"36 35 259:3 / /mnt/a\040b rw,noatime shared:1 master:2 - xfs /dev/farblk0 rw,x";
+        let (number, source, mount) = parse_mount(line).unwrap();
+        assert_eq!((number, &*source), ("259:3", "/dev/farblk0"));
+        assert_eq!(mount.to_string(), "/mnt/a b (xfs)");
+        assert!(parse_mount("").is_none());
+        assert!(parse_mount("1 2 - x").is_none());
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(unescape(r"a\040b\134c\011"), "a b\\c\t");
+        assert_eq!(unescape(r"\04"), r"\04");
+        assert_eq!(unescape(r"\999é"), r"\999é");
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the user sees: results on stdout, progress and errors on stderr.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+use crate::error::{Code, Error};
+
+const RED: Style = AnsiColor::Red.on_default().bold();
+const YELLOW: Style = AnsiColor::Yellow.on_default();
+const CYAN: Style = AnsiColor::Cyan.on_default();
+
+/// Where the output goes and how much of it there is.
+pub struct Output {
+    json: bool,
+    quiet: bool,
+    out: RefCell<Box<dyn Write>>,
+    err: RefCell<Box<dyn Write>>,
+    /// Whether a progress line on stderr has no newline yet.
+    line_open: Cell<bool>,
+}
+
+impl Output {
+    /// Output to stdout and stderr.
+    pub fn new(json: bool, quiet: bool) -> Self {
+        Self::to(
+            json,
+            quiet,
+            Box::new(anstream::stdout()),
+            Box::new(anstream::stderr()),
+        )
+    }
+
+    /// Output to `out` and `err`.
+    pub fn to(json: bool, quiet: bool, out: Box<dyn Write>, err: Box<dyn Write>) -> Self {
+        Self {
+            json,
+            quiet,
+            out: RefCell::new(out),
+            err: RefCell::new(err),
+            line_open: Cell::new(false),
+        }
+    }
+
+    /// Whether results are JSON documents.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints a line on stdout, whatever the options say. A reader that went away is no error.
+    pub fn line(&self, text: &str) -> Result<(), Error> {
+        self.end_line();
+        let mut out = self.out.borrow_mut();
+        match writeln!(out, "{text}").and_then(|()| out.flush()) {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::new(
+                Code::Io,
+                "cannot write the result",
+                e.to_string(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The result of a command that changed something: `text` (nothing when quiet), or `document`
+    /// as JSON.
+    pub fn result(&self, text: &str, document: &impl Serialize) -> Result<(), Error> {
+        match (self.json, self.quiet) {
+            (true, _) => self.document(document),
+            (false, true) => Ok(()),
+            (false, false) => self.line(text),
+        }
+    }
+
+    /// Prints a JSON document on one line.
+    pub fn document(&self, document: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_string(document)
+            .map_err(|e| Error::new(Code::Io, "cannot write the result", e.to_string()))?;
+        self.line(&text)
+    }
+
+    /// Starts a stage of a longer command: "resolving a .. connecting" on stderr.
+    pub fn stage(&self, text: &str) {
+        if self.json || self.quiet {
+            return;
+        }
+        let separator = if self.line_open.replace(true) {
+            " .. "
+        } else {
+            ""
+        };
+        self.write_err(&format!("{separator}{text}"));
+    }
+
+    /// A line for people on stderr.
+    pub fn note(&self, text: &str) {
+        if self.json || self.quiet {
+            return;
+        }
+        self.end_line();
+        self.write_err(&format!("{text}\n"));
+    }
+
+    /// A warning: on stderr, also when quiet.
+    pub fn warn(&self, text: &str) {
+        self.end_line();
+        self.write_err(&format!("{YELLOW}warning{YELLOW:#}: {text}\n"));
+    }
+
+    /// Ends the line of stages.
+    pub fn end_line(&self) {
+        if self.line_open.replace(false) {
+            self.write_err("\n");
+        }
+    }
+
+    /// Prints an error on stderr.
+    pub fn error(&self, error: &Error) {
+        self.end_line();
+        if self.json {
+            let text = serde_json::to_string(&error.document()).unwrap_or_default();
+            self.write_err(&format!("{text}\n"));
+            return;
+        }
+        let mut text = format!("{RED}error[{}]{RED:#}: {error}\n", error.code.entry().name);
+        for line in &error.details {
+            text += &format!("  {line}\n");
+        }
+        let hint = error.rendered_hint();
+        if !hint.is_empty() {
+            text += &format!("  {CYAN}hint:{CYAN:#} {hint}\n");
+        }
+        self.write_err(&text);
+    }
+
+    /// Nothing can be done about a stderr that does not take the text.
+    fn write_err(&self, text: &str) {
+        let mut err = self.err.borrow_mut();
+        let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+    }
+}
+
+/// Marks a word that must not be overlooked.
+pub fn alert(text: &str) -> String {
+    format!("{YELLOW}{text}{YELLOW:#}")
+}
+
+/// A table without lines: two spaces between the columns, the heading first. One string per row.
+pub fn table(heading: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    // A mount point may have a newline in its name.
+    let cell = |text: &String| match text.is_empty() {
+        true => "-".to_owned(),
+        false => text.replace(char::is_control, "?"),
+    };
+    let mut lines = vec![heading.iter().map(|&text| text.to_owned()).collect()];
+    lines.extend(
+        rows.iter()
+            .map(|row| row.iter().map(cell).collect::<Vec<_>>()),
+    );
+    let mut widths = vec![0; heading.len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let pad = |(cell, &width): (&String, &usize)| format!("{cell:width$}  ");
+    lines
+        .iter()
+        .map(|line| line.iter().zip(&widths).map(pad).collect::<String>())
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables() {
+        let rows = [
+            vec!["scratch".to_owned(), "4.0 GiB".to_owned(), String::new()],
+            vec!["v".to_owned(), "512 B".to_owned(), "x y".to_owned()],
+        ];
+        let want = [
+            "MAP      SIZE     HOLDERS",
+            "scratch  4.0 GiB  -",
+            "v        512 B    x y",
+        ];
+        assert_eq!(table(&["MAP", "SIZE", "HOLDERS"], &rows), want);
+        assert_eq!(table(&["A"], &[]), ["A"]);
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Sizes in bytes and durations, as people write and read them.
+
+use std::time::Duration;
+
+const UNITS: &str = "KMGTPE";
+
+/// Parses "4096", "512M", "4G" or "4GiB" (powers of 1024) into bytes.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = &text[digits.len()..];
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size such as 4G, 512M or 4096"))?;
+    let unit = unit.to_ascii_uppercase();
+    let letter = match unit.as_str() {
+        "" | "B" => return Ok(number),
+        _ => unit.strip_suffix("IB").unwrap_or(&unit),
+    };
+    let power = match UNITS.find(letter) {
+        Some(index) if letter.len() == 1 => index + 1,
+        _ => {
+            return Err(format!(
+                "{text:?}: the units are K, M, G and T (powers of 1024)"
+            ));
+        }
+    };
+    number
+        .checked_shl(10 * power as u32)
+        .filter(|bytes| bytes >> (10 * power) == number)
+        .ok_or_else(|| format!("{text:?} is too large"))
+}
+
+/// Bytes as "4.0 GiB"; below 1 KiB as "512 B".
+pub fn human(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut units = UNITS.chars();
+    let mut unit = units.next();
+    while value >= 1023.95 {
+        value /= 1024.0;
+        unit = units.next();
+    }
+    format!("{value:.1} {}iB", unit.unwrap_or('E'))
+}
+
+/// Parses "500ms", "30s", "2m", "1h" or a number of seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a duration such as 500ms, 30s, 2m or 1h");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    let millis = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 60 * 60 * 1000,
+        _ => return Err(bad()),
+    };
+    number
+        .checked_mul(millis)
+        .filter(|&millis| millis <= 365 * 24 * 3_600_000)
+        .map(Duration::from_millis)
+        .ok_or_else(bad)
+}
+
+/// A time that has passed: "41 ms" or "1.2 s".
+pub fn human_duration(time: Duration) -> String {
+    if time.as_secs() >= 1 {
+        format!("{:.1} s", time.as_secs_f64())
+    } else {
+        format!("{} ms", time.as_millis())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse("4096"), Ok(4096));
+        assert_eq!(parse("4K"), Ok(4096));
+        assert_eq!(parse("4g"), Ok(4 << 30));
+        assert_eq!(parse("4GiB"), Ok(4 << 30));
+        assert_eq!(parse("1T"), Ok(1 << 40));
+        assert_eq!(parse("15E"), Ok(15 << 60));
+        for bad in [
+            "",
+            "G",
+            "-1",
+            "4GB",
+            "4 G",
+            "1.5G",
+            "4X",
+            "16E",
+            "99999999999999999999",
+            "4KM",
+            "é",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn human_sizes() {
+        assert_eq!(human(0), "0 B");
+        assert_eq!(human(1023), "1023 B");
+        assert_eq!(human(1024), "1.0 KiB");
+        assert_eq!(human(4 << 30), "4.0 GiB");
+        assert_eq!(human((1 << 30) - 1), "1.0 GiB");
+        assert_eq!(human(2_000_398_934_016), "1.8 TiB");
+        assert_eq!(human(u64::MAX), "16.0 EiB");
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse_duration("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        for bad in [
+            "",
+            "s",
+            "-1s",
+            "1d",
+            "999999999999h",
+            "99999999999999999999",
+        ] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(human_duration(Duration::from_millis(41)), "41 ms");
+        assert_eq!(human_duration(Duration::from_millis(1240)), "1.2 s");
+    }
+}

@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The tool as a user runs it, on a fabricated /sys, /dev and /proc.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use snapbox::IntoData;
+use snapbox::cmd::{Command, OutputAssert};
+use snapbox::str;
+
+/// A directory with a tree like that of a host.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let tree =
+            Self(std::env::temp_dir().join(format!("farblk-cli-{}-{number}", std::process::id())));
+        fs::create_dir_all(&tree.0).expect("a directory");
+        tree
+    }
+
+    /// A host with the module loaded.
+    fn loaded() -> Self {
+        let tree = Self::new();
+        for directory in ["ports", "exports", "maps", "discover"] {
+            fs::create_dir_all(tree.0.join("sys/kernel/config/farblk").join(directory))
+                .expect("a directory");
+        }
+        tree.config("host_name", "node-b");
+        tree
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+
+    fn config(&self, path: &str, value: &str) {
+        self.file(
+            &format!("sys/kernel/config/farblk/{path}"),
+            &format!("{value}\n"),
+        );
+    }
+
+    /// A client with one live and one failed map.
+    fn client() -> Self {
+        let tree = Self::loaded();
+        for (path, value) in [
+            ("maps/scratch/export", "scratch"),
+            ("maps/scratch/access", "rw"),
+            ("maps/scratch/enable", "1"),
+            ("maps/scratch/state", "live"),
+            ("maps/scratch/device", "farblk0"),
+            ("maps/scratch/uuid", "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10"),
+            (
+                "maps/scratch/instance",
+                "b71c0000-0000-4000-8000-000000000000",
+            ),
+            ("maps/scratch/mode", "one_sided"),
+            ("maps/scratch/size", "4294967296"),
+            ("maps/scratch/last_error", ""),
+            ("maps/scratch/paths/0/addr", "10.0.0.1:7420"),
+            ("maps/scratch/paths/0/source", "10.0.0.2"),
+            ("maps/scratch/paths/0/enable", "1"),
+            ("maps/scratch/paths/0/state", "live"),
+            ("maps/scratch/paths/0/device", "mlx5_0"),
+            ("maps/scratch/paths/0/reconnects", "0"),
+            ("maps/vol1/export", "vol1"),
+            ("maps/vol1/access", "ro"),
+            ("maps/vol1/enable", "1"),
+            ("maps/vol1/state", "failed"),
+            ("maps/vol1/device", ""),
+            ("maps/vol1/size", "0"),
+            (
+                "maps/vol1/last_error",
+                "ECONNRESET the server closed the connection",
+            ),
+            ("maps/vol1/paths/0/addr", "[fd00::1]:99"),
+            ("maps/vol1/paths/0/state", "failed"),
+        ] {
+            tree.config(path, value);
+        }
+        tree.file("sys/block/farblk0/dev", "259:0\n");
+        tree.file("sys/block/farblk0/farblk0p1/dev", "259:1\n");
+        tree.file("sys/block/farblk0/farblk0p1/partition", "1\n");
+        tree.file("dev/farblk0", "");
+        tree.file("proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n");
+        tree.file(
+            "proc/self/mountinfo",
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 22 259:0 / /scratch rw,noatime shared:1 - xfs /dev/farblk0 rw\n",
+        );
+        for (pid, comm, link, target) in [
+            (4121, "fio", "fd/3", "/scratch/file"),
+            (3990, "bash", "cwd", "/scratch"),
+            (1, "init", "cwd", "/"),
+            (77, "cat", "fd/0", "/scratch2/file"),
+        ] {
+            tree.file(&format!("proc/{pid}/comm"), &format!("{comm}\n"));
+            let link = tree.0.join(format!("proc/{pid}/{link}"));
+            fs::create_dir_all(link.parent().expect("a parent")).expect("a directory");
+            symlink(target, link).expect("a link");
+        }
+        tree
+    }
+
+    /// A server with a RAM export.
+    fn server() -> Self {
+        let tree = Self::loaded();
+        for (path, value) in [
+            ("ports/1/addr", "10.0.0.1:7420"),
+            ("ports/1/enable", "1"),
+            ("ports/1/state", "listening"),
+            ("ports/1/device", "mlx5_0"),
+            ("ports/10/addr", "10.0.1.1:7420"),
+            ("ports/10/enable", "0"),
+            ("ports/10/state", "error"),
+            (
+                "ports/10/last_error",
+                "EADDRNOTAVAIL 10.0.1.1 is not an address of this host",
+            ),
+            ("ports/2/addr", "[fd00::1]:7420"),
+            ("ports/2/enable", "1"),
+            ("ports/2/state", "listening"),
+            ("exports/scratch/kind", "ram"),
+            ("exports/scratch/size", "4294967296"),
+            (
+                "exports/scratch/uuid",
+                "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
+            ),
+            ("exports/scratch/read_only", "0"),
+            ("exports/scratch/block_size", "512"),
+            ("exports/scratch/numa_node", "-1"),
+            ("exports/scratch/ports", "all"),
+            ("exports/scratch/allow_any_host", "0"),
+            ("exports/scratch/max_clients", "2"),
+            ("exports/scratch/enable", "1"),
+            ("exports/scratch/state", "online"),
+            (
+                "exports/scratch/instance",
+                "b71c0000-0000-4000-8000-000000000000",
+            ),
+            ("exports/scratch/clients", "1"),
+            ("exports/scratch/hosts/node-b/access", "rw"),
+            ("exports/scratch/hosts/node-b/host_id", ""),
+            ("exports/scratch/hosts/node-b/connected", "1"),
+            ("exports/scratch/hosts/node-c/access", "ro"),
+            ("exports/scratch/hosts/node-c/connected", "0"),
+        ] {
+            tree.config(path, value);
+        }
+        tree
+    }
+
+    /// Runs the tool in the tree with `--root .`, so that no output depends on where the tree is.
+    fn run(&self, line: &str) -> OutputAssert {
+        Command::new(snapbox::cmd::cargo_bin!("farblk"))
+            .current_dir(&self.0)
+            .env_remove("CLICOLOR_FORCE")
+            .args(["--root", "."])
+            .args(line.split_whitespace())
+            .assert()
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn list_is_a_tree() {
+    let tree = Tree::client();
+    tree.run("list").success().stderr_eq("").stdout_eq(str![[r#"
+MAP      DEVICE   EXPORT             SIZE     MODE       STATE   PATHS  HOLDERS
+scratch  farblk0  10.0.0.1/scratch   4.0 GiB  one-sided  live    1/1    /scratch (xfs)
+ └─ path 0  10.0.0.2 (mlx5_0) -> 10.0.0.1:7420  live  reconnects 0
+vol1     -        [fd00::1]:99/vol1  -        -          failed  0/1    -
+ ├─ path 0  [fd00::1]:99  failed
+ └─ last error: the server closed the connection
+
+"#]]);
+    tree.run("-j list")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","reconnects":0,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNRESET","text":"the server closed the connection"},"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"failed","reconnects":null,"last_error":null}]}]}
+
+"#]]);
+    Tree::loaded().run("list").success().stdout_eq(str![[r#"
+MAP  DEVICE  EXPORT  SIZE  MODE  STATE  PATHS  HOLDERS
+
+"#]]);
+}
+
+#[test]
+fn unmap_names_the_users() {
+    let tree = Tree::client();
+    tree.run("unmap scratch")
+        .code(4)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0107]: scratch is in use and was not unmapped
+  mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)
+  hint: umount /scratch   or   farblk unmap scratch --force  (fails all I/O; data in flight is lost)
+
+"#]]);
+    tree.run("-j unmap /dev/farblk0")
+        .code(4)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+{"schema":"farblk.error/1","code":"F0107","exit":4,"what":"scratch is in use and was not unmapped","why":"","details":["mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)"],"hint":"umount /scratch   or   farblk unmap scratch --force  (fails all I/O; data in flight is lost)"}
+
+"#]]);
+    tree.file(
+        "proc/swaps",
+        "Filename Type\n/dev/farblk0p1 partition 1 0 -2\n",
+    );
+    tree.file("sys/block/farblk0/holders/dm-0/x", "");
+    tree.file("proc/self/mountinfo", "");
+    tree.run("unmap farblk0")
+        .code(4)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0107]: scratch is in use and was not unmapped
+  swap: /dev/farblk0p1
+  used by: dm-0
+  hint: swapoff /dev/farblk0p1; remove dm-0   or   farblk unmap scratch --force  (fails all I/O; data in flight is lost)
+
+"#]]);
+    tree.run("unmap none")
+        .code(3)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0102]: cannot unmap none: there is no map "none" on this host
+  hint: farblk list
+
+"#]]);
+    tree.run("--dry-run unmap 6F0E8D52-0c7d-4a3b-9b0e-2f6f5d1c7a10 --force")
+        .success()
+        .stdout_eq(str![[r#"
+echo force > ./sys/kernel/config/farblk/maps/scratch/enable
+echo 0 > ./sys/kernel/config/farblk/maps/scratch/paths/0/enable
+rmdir ./sys/kernel/config/farblk/maps/scratch/paths/0
+rmdir ./sys/kernel/config/farblk/maps/scratch
+
+"#]]);
+}
+
+#[test]
+fn server_lists() {
+    let tree = Tree::server();
+    tree.run("port list").success().stdout_eq(str![[r#"
+PORT  ADDRESS         STATE      DEVICE
+1     10.0.0.1:7420   listening  mlx5_0
+2     [fd00::1]:7420  listening  -
+10    10.0.1.1:7420   error      -
+ └─ last error: 10.0.1.1 is not an address of this host
+
+"#]]);
+    tree.run("port list -j").success().stdout_eq(str![[r#"
+{"schema":"farblk.port-list/1","host":"node-b","ports":[{"name":"1","addr":"10.0.0.1:7420","state":"listening","device":"mlx5_0","last_error":null},{"name":"2","addr":"[fd00::1]:7420","state":"listening","device":null,"last_error":null},{"name":"10","addr":"10.0.1.1:7420","state":"error","device":null,"last_error":{"errno":"EADDRNOTAVAIL","text":"10.0.1.1 is not an address of this host"}}]}
+
+"#]]);
+    tree.run("export list").success().stdout_eq(str![[r#"
+EXPORT   TYPE  SIZE     MODE       ACCESS  STATE   CLIENTS  ALLOWED
+scratch  ram   4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro)
+
+"#]]);
+    tree.run("export list -o json")
+        .success()
+        .stdout_eq(str![[r#"
+{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1},{"name":"node-c","host_id":null,"access":"ro","connected":0}]}]}
+
+"#]]);
+    tree.run("export show scratch")
+        .success()
+        .stdout_eq(str![[r#"
+export scratch   VOLATILE: lost when this host stops
+  state       online
+  type        ram, one-sided
+  size        4.0 GiB (4294967296 bytes)
+  access      rw
+  block size  512
+  NUMA node   any
+  ports       all
+  uuid        6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10
+  instance    b71c0000-0000-4000-8000-000000000000
+  clients     1 of at most 2
+  allowed     node-b, node-c (ro)
+  last error  none
+  HOST    ACCESS  CONNECTED  HOST ID
+  node-b  rw      1          -
+  node-c  ro      0          -
+
+"#]]);
+    tree.run("export show nothing")
+        .code(3)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0102]: cannot show the export: there is no export "nothing" on this host
+  hint: farblk export list
+
+"#]]);
+}
+
+#[test]
+fn dry_run_needs_no_module_and_changes_nothing() {
+    let tree = Tree::new();
+    tree.run("--dry-run port add --addr 10.0.0.1")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/ports/1
+echo 10.0.0.1:7420 > ./sys/kernel/config/farblk/ports/1/addr
+echo 1 > ./sys/kernel/config/farblk/ports/1/enable
+
+"#]]);
+    tree.run("--dry-run port add lab --addr [fd00::1]")
+        .success()
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/ports/lab
+echo '[fd00::1]:7420' > ./sys/kernel/config/farblk/ports/lab/addr
+echo 1 > ./sys/kernel/config/farblk/ports/lab/enable
+
+"#]]);
+    tree.run("--dry-run export create scratch --ram 4G --numa -1 --allow node-b --allow node-c:ro --ports 1,2")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/exports/scratch
+echo ram > ./sys/kernel/config/farblk/exports/scratch/kind
+echo 4294967296 > ./sys/kernel/config/farblk/exports/scratch/size
+echo -1 > ./sys/kernel/config/farblk/exports/scratch/numa_node
+echo '1 2' > ./sys/kernel/config/farblk/exports/scratch/ports
+mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-b
+echo rw > ./sys/kernel/config/farblk/exports/scratch/hosts/node-b/access
+mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-c
+echo ro > ./sys/kernel/config/farblk/exports/scratch/hosts/node-c/access
+echo 1 > ./sys/kernel/config/farblk/exports/scratch/enable
+
+"#]]);
+    tree.run("--dry-run export allow scratch node-d --ro")
+        .success()
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-d
+echo ro > ./sys/kernel/config/farblk/exports/scratch/hosts/node-d/access
+
+"#]]);
+    tree.run("--dry-run map 10.0.0.1/vol1 --name v --queues 2 --depth 64 --tos 104 --path 10.1.0.2@10.1.0.1")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/maps/v
+echo vol1 > ./sys/kernel/config/farblk/maps/v/export
+echo rw > ./sys/kernel/config/farblk/maps/v/access
+echo 2 > ./sys/kernel/config/farblk/maps/v/queues
+echo 64 > ./sys/kernel/config/farblk/maps/v/depth
+echo 104 > ./sys/kernel/config/farblk/maps/v/tos
+mkdir ./sys/kernel/config/farblk/maps/v/paths/0
+echo 10.0.0.1:7420 > ./sys/kernel/config/farblk/maps/v/paths/0/addr
+echo 1 > ./sys/kernel/config/farblk/maps/v/paths/0/enable
+mkdir ./sys/kernel/config/farblk/maps/v/paths/1
+echo 10.1.0.1:7420 > ./sys/kernel/config/farblk/maps/v/paths/1/addr
+echo 10.1.0.2 > ./sys/kernel/config/farblk/maps/v/paths/1/source
+echo 1 > ./sys/kernel/config/farblk/maps/v/paths/1/enable
+echo 1 > ./sys/kernel/config/farblk/maps/v/enable
+
+"#]]);
+    tree.run("--dry-run discover 10.0.0.1")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/discover/tool
+echo 10.0.0.1:7420 > ./sys/kernel/config/farblk/discover/tool/addr
+echo 1 > ./sys/kernel/config/farblk/discover/tool/enable
+cat ./sys/kernel/config/farblk/discover/tool/exports
+rmdir ./sys/kernel/config/farblk/discover/tool
+
+"#]]);
+    tree.run("--dry-run -j port add --addr 10.0.0.1")
+        .success()
+        .stdout_eq(str![[r#"
+{"schema":"farblk.dry-run/1","commands":["mkdir ./sys/kernel/config/farblk/ports/1","echo 10.0.0.1:7420 > ./sys/kernel/config/farblk/ports/1/addr","echo 1 > ./sys/kernel/config/farblk/ports/1/enable"]}
+
+"#]]);
+    assert_eq!(fs::read_dir(&tree.0).expect("the tree").count(), 0);
+}
+
+#[test]
+fn dry_run_sees_what_exists() {
+    let tree = Tree::server();
+    tree.run("--dry-run port add --addr 10.0.0.1")
+        .success()
+        .stdout_eq("");
+    tree.run("--dry-run port add --addr 10.0.2.1")
+        .success()
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/ports/3
+echo 10.0.2.1:7420 > ./sys/kernel/config/farblk/ports/3/addr
+echo 1 > ./sys/kernel/config/farblk/ports/3/enable
+
+"#]]);
+    tree.run("--dry-run export rm scratch --force")
+        .success()
+        .stdout_eq(str![[r#"
+echo 0 > ./sys/kernel/config/farblk/exports/scratch/enable
+rmdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-b
+rmdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-c
+rmdir ./sys/kernel/config/farblk/exports/scratch
+
+"#]]);
+    tree.run("--dry-run export deny scratch node-c")
+        .success()
+        .stdout_eq(str![[r#"
+rmdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-c
+
+"#]]);
+}
+
+#[test]
+fn dry_run_is_valid_shell() {
+    let tree = Tree::new();
+    let root = tree.0.join("it's a root");
+    let output = Command::new(snapbox::cmd::cargo_bin!("farblk"))
+        .arg("--root")
+        .arg(&root)
+        .args(["--dry-run", "export", "create", "x", "--ram", "1M"])
+        .args(["--ports", "1,2", "--numa", "-1", "--allow", "node-b:ro"])
+        .assert()
+        .success();
+    let script = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    let script = format!("set -e\nmkdir() {{ command mkdir -p \"$@\"; }}\n{script}");
+    Command::new("sh").args(["-c", &script]).assert().success();
+    let export = root.join("sys/kernel/config/farblk/exports/x");
+    for (attribute, value) in [
+        ("size", "1048576\n"),
+        ("ports", "1 2\n"),
+        ("numa_node", "-1\n"),
+        ("hosts/node-b/access", "ro\n"),
+        ("enable", "1\n"),
+    ] {
+        let text = fs::read_to_string(export.join(attribute)).expect(attribute);
+        assert_eq!(text, value, "{attribute}");
+    }
+}
+
+#[test]
+fn no_module() {
+    let tree = Tree::new();
+    for line in [
+        "list",
+        "port list",
+        "export list",
+        "map 10.0.0.1/x",
+        "unmap x",
+        "discover 10.0.0.1",
+    ] {
+        tree.run(line).code(7).stdout_eq("").stderr_eq(str![[r#"
+error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist
+  hint: modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config
+
+"#]]);
+    }
+}
+
+#[test]
+fn usage_errors() {
+    let tree = Tree::new();
+    tree.run("map 10.0.0.1")
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error: invalid value '10.0.0.1' for '<HOST[:PORT]/EXPORT>': "10.0.0.1" is not HOST[:PORT]/EXPORT
+
+For more information, try '--help'.
+
+"#]]);
+    tree.run("-j export create x --ram 4GB")
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\": the units are K, M, G and T (powers of 1024)","why":"","details":[],"hint":"farblk --help"}
+
+"#]].raw());
+    tree.run("export create ../x --ram 4G")
+        .code(2)
+        .stdout_eq("");
+}
+
+#[test]
+fn the_kernels_words_are_shown() {
+    // Writing to /dev/full gives ENOSPC, as a kernel would that has no memory.
+    let tree = Tree::server();
+    let enable = tree.0.join("sys/kernel/config/farblk/ports/10/enable");
+    fs::remove_file(&enable).expect("a file");
+    symlink("/dev/full", &enable).expect("a link");
+    tree.config("ports/10/last_error", "ENOSPC no room on 10.0.1.1");
+    tree.run("port add --addr 10.0.1.1")
+        .code(1)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0108]: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
+  hint: ask for less, or free memory: the pages of a RAM export are never swapped
+
+"#]]);
+    tree.run("--color always port add --addr 10.0.1.1")
+        .code(1)
+        .stderr_eq(str![[r#"
+[1m[31merror[F0108][0m: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
+  [36mhint:[0m ask for less, or free memory: the pages of a RAM export are never swapped
+
+"#]]);
+}
+
+#[test]
+fn nothing_half_made_is_left() {
+    // Objects made in this tree have no attributes, so the first write fails.
+    let tree = Tree::loaded();
+    tree.run("port add --addr 10.0.1.1")
+        .code(7)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0402]: cannot listen on 10.0.1.1:7420: ./sys/kernel/config/farblk/ports/1/addr does not exist
+  hint: do the tool and the module come from the same release?
+
+"#]]);
+    let ports = tree.0.join("sys/kernel/config/farblk/ports");
+    assert_eq!(fs::read_dir(ports).expect("the ports").count(), 0);
+}
+
+#[test]
+fn completions_and_manual_pages() {
+    let tree = Tree::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = tree
+            .run(&format!("completions {shell}"))
+            .success()
+            .get_output()
+            .stdout
+            .clone();
+        assert!(
+            String::from_utf8_lossy(&script).contains("discover"),
+            "{shell}"
+        );
+    }
+    tree.run("man man8").success().stdout_eq("").stderr_eq("");
+    for page in ["farblk.1", "farblk-map.1", "farblk-export-create.1"] {
+        assert!(tree.0.join("man8").join(page).exists(), "{page}");
+    }
+}

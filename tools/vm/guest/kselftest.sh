@@ -1,0 +1,32 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The role's script of tools/vm/kselftest: the server does what the client's tests ask of it (remote in selftests/lib.sh),
+# the others run $TESTS with the kernel's own runner.
+export PATH=/farblk:$PATH
+export FARBLK_AGENT=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farblk/farblk.ko
+case $ROLE in
+server)
+	. selftests/lib.sh
+	for ((n = 1; ; n++)); do
+		line=$(get "line-$n" 2>/dev/null) || exit 0
+		out=$(eval "$(base64 -d <<<"$line")" 2>&1)
+		rc=$?
+		put "answer-$n" "$rc $(printf '%s' "$out${out:+$'\n'}" | base64 -w 0)"
+	done
+	;;
+client) echo 0 >/run/agent; FARBLK_SERVER=$(. "$FARBLK_AGENT"; address server) ;;
+*) unset FARBLK_AGENT ;;
+esac
+
+export BASE_DIR=/farblk
+. kselftest/runner.sh
+cd selftests || exit
+# The runner opens its standard output anew, which the port does not allow: hence the pipe.
+{
+	ktap_print_header
+	ktap_set_plan "$(wc -w <<<"$TESTS")"
+	# shellcheck disable=SC2086
+	run_many $TESTS
+	ktap_finished
+} | cat
+exit "${PIPESTATUS[0]}"

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0
+# What a role's script may use in a guest: . /farblk/vm/guest/lib.sh
+# Its environment: ROLE, ROLES (all, with commas), NUMBER (1, 2, ...); results go to /farblk/out.
+# shellcheck shell=bash
+
+export ADDR=10.9.0.$NUMBER
+
+# address ROLE: the address of that role.
+address() {
+	local n=0 role
+	for role in ${ROLES//,/ }; do
+		n=$((n + 1))
+		[ "$role" != "$1" ] || echo "10.9.0.$n"
+	done
+}
+
+# ask REQUEST: puts a request to the host (tools/vm/harness.py lists them), prints its answer.
+ask() {
+	local answer
+	printf '%s\n' "$1" >&9
+	IFS= read -r answer <&9 || return 1
+	case $answer in
+	ok*) printf '%s\n' "${answer#ok}" | sed 's/^ //' ;;
+	*) echo "$1: ${answer#fail }" >&2; return 1 ;;
+	esac
+}
+
+# barrier NAME: waits until every role is here.
+barrier() { ask "barrier $1" >/dev/null || exit 1; }
+# put KEY VALUE, get KEY: one word for the others; get waits for it.
+put() { ask "put $1 $2" >/dev/null; }
+get() { ask "get $1"; }
+# power ROLE off|stop|cont: what happens to machines.
+power() { ask "power $1 $2" >/dev/null; }
+
+# load FILE.ko [PARAMETER=VALUE]...: inserts a module after those it depends on.
+load() { modprobe -a $(modinfo -F depends "$1" | tr , ' ') && insmod "$@"; }
+
+# rxe_up: soft-RoCE on this guest's network device (a dummy when it is alone), with its address usable.
+rxe_up() {
+	local mapped i
+	if [ "$NET" = dummy0 ]; then
+		ip link add dummy0 type dummy && ip link set dummy0 mtu 4300
+	fi
+	ip addr add "$ADDR/24" dev "$NET" && ip link set "$NET" up && modprobe rdma_rxe && rdma link add rxe0 type rxe netdev "$NET" || return
+	mapped=$(printf '0000:0000:0000:0000:0000:ffff:0a09:%04x' "$NUMBER")
+	for ((i = 0; i < 100; i++)); do
+		cat /sys/class/infiniband/rxe0/ports/1/gids/* 2>/dev/null | grep -qx "$mapped" && return
+		sleep 0.05
+	done
+	return 1
+}

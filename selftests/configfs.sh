@@ -1,0 +1,328 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The configfs files: what they take, what they refuse, in which order. One host.
+. "$(dirname "$0")/lib.sh"
+unset FARBLK_AGENT FARBLK_REMOTE
+UUID=12345678-9abc-4def-8123-456789abcdef
+
+# defaults OBJECT ATTRIBUTE=VALUE...
+defaults() {
+	local o=$C/$1 item
+	for item in "${@:2}"; do is "the default of $1/${item%%=*}" "$(show "$o/${item%%=*}")" "${item#*=}"; done
+}
+
+# takes FILE VALUE[=>SHOWN]...
+takes() {
+	local file=$C/$1 item got
+	for item in "${@:2}"; do
+		got=$(errno_of store "$file" "${item%%=>*}")
+		is "'${item%%=>*}' into $1" "$got" OK
+		is "$1 after '${item%%=>*}'" "$(show "$file")" "${item##*=>}"
+		[ ! -e "${file%/*}/last_error" ] || is "last_error after '${item%%=>*}' into $1" "$(show "${file%/*}/last_error")" ""
+	done
+}
+
+# leaves FILE ERRNO VALUE...: each is refused, the old value stays.
+leaves() {
+	local file=$C/$1 value old
+	old=$(show "$file")
+	for value in "${@:3}"; do refused "$2" "$file" "$value"; done
+	is "$1 after refused values" "$(show "$file")" "$old"
+}
+
+# leaves_garbage FILE: nothing takes bytes that are not one line of text, or 4095 of them.
+leaves_garbage() {
+	local file=$C/$1 old bytes
+	old=$(show "$file")
+	for bytes in '1\0' '\0' '\xff\xfe\n' 'a\xc3\n' '1\n1\n' '\x1b[m\n' "$(printf '%01000d' 7)x" "$(printf 'x%.0s' {1..4000})"; do
+		is "garbage '${bytes:0:12}' into $1" "$(errno_of store_bytes "$file" "$bytes")" EINVAL
+	done
+	for bytes in "$(printf '%04095d' 7)" "$(printf 'x%.0s' {1..4096})"; do
+		is "${#bytes} bytes into $1" "$(errno_of store_bytes "$file" "$bytes")" EINVAL
+	done
+	is "$1 after garbage" "$(show "$file")" "$old"
+}
+
+NOT_NUMBERS=("" " " - -- x 1x 0x10 1.5 1e3 "1 2" +1 ٣ 99999999999999999999999)
+leaves_numbers() { leaves "$1" EINVAL "${NOT_NUMBERS[@]}" "${@:2}"; leaves_garbage "$1"; }
+leaves_switch() { leaves_numbers "$1" 2 -1 on yes true; }
+NOT_ADDRESSES=("" 10.9.0 10.9.0.256 10.9.0.1: 10.9.0.1:0 10.9.0.1:65536 10.9.0.1:-1 "10.9.0.1 7420" "[::1" "::1]:7420" "[fe80::1%eth0]:7420"
+	host.example "10.9.0.1/24" "*" :7420)
+
+read_only() { local f; for f; do is "writing $f" "$(errno_of store "$C/$f" 1)" EACCES; done; }
+
+root() {
+	[ -n "$(show "$C/version")" ] && [ "$(show "$C/protocol")" -ge 1 ] && show "$C/features" >/dev/null || bad "version, protocol, features"
+	read_only version protocol features
+	[[ $(show "$C/host_id") =~ ^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$ ]] || bad "host_id is '$(show "$C/host_id")'"
+	local id name
+	id=$(show "$C/host_id") name=$(show "$C/host_name")
+	[ -n "$name" ] || bad "there is no host_name"
+	takes host_id $UUID
+	leaves host_id EINVAL "" x ${UUID}0 "${UUID%?}" 00000000-0000-0000-0000-000000000000 "${UUID//-/_}"
+	leaves_garbage host_id
+	takes host_name node-b a.b:c_D9 "$(printf 'n%.0s' {1..63})"
+	leaves host_name EINVAL "" .hidden "a b" a/b é "$(printf 'n%.0s' {1..64})"
+	leaves_garbage host_name
+	store "$C/host_id" "$id"
+	store "$C/host_name" "$name"
+}
+
+names() {
+	local kind name
+	for kind in ports exports maps discover; do
+		for name in .hidden "a b" "a,b" é "$(printf 'n%.0s' {1..64})" "$(printf 'n%.0s' {1..255})"; do
+			[[ $(errno_of mkdir "$C/$kind/$name") =~ ^(EINVAL|ENAMETOOLONG)$ ]] || bad "mkdir $kind/${name:0:20} was not refused"
+			rmdir "$C/$kind/$name" 2>/dev/null
+		done
+		name=$(printf 'n%.0s' {1..63})
+		must mkdir "$C/$kind/$name"
+		is "a second $kind/$name" "$(errno_of mkdir "$C/$kind/$name")" EEXIST
+		must rmdir "$C/$kind/$name"
+	done
+	is "mkdir beside the fixed folders" "$(errno_of mkdir "$C/more")" EPERM
+	is "rmdir of a fixed folder" "$(errno_of rmdir "$C/maps")" EPERM
+}
+
+port() {
+	must mkdir "$C/ports/p"
+	defaults ports/p addr= enable=0 state=disabled device= last_error=
+	read_only ports/p/{state,device,last_error}
+	refused EINVAL "$C/ports/p/enable" 1 addr
+	takes ports/p/addr "10.9.0.1=>10.9.0.1:7420" 10.9.0.1:1 "::1=>[::1]:7420" "[2001:db8::1]=>[2001:db8::1]:7420" "[2001:DB8:0:0::1]:99=>[2001:db8::1]:99"
+	leaves ports/p/addr EINVAL "${NOT_ADDRESSES[@]}"
+	leaves_garbage ports/p/addr
+	leaves_switch ports/p/enable
+	must store "$C/ports/p/addr" 192.0.2.1
+	refused "EADDRNOTAVAIL|ENODEV" "$C/ports/p/enable" 1 192.0.2.1
+	is enable "$(show "$C/ports/p/enable")" 0
+	must store "$C/ports/p/addr" "$FARBLK_SERVER"
+	takes ports/p/enable 1 1
+	is state "$(show "$C/ports/p/state")" listening
+	leaves ports/p/addr EBUSY 10.9.0.9 "$FARBLK_SERVER"
+	is "rmdir of an enabled port" "$(errno_of rmdir "$C/ports/p")" EBUSY
+	must mkdir "$C/ports/q"
+	must store "$C/ports/q/addr" "$FARBLK_SERVER"
+	refused EADDRINUSE "$C/ports/q/enable" 1
+	must store "$C/ports/q/addr" "$FARBLK_SERVER:7421"
+	takes ports/q/enable 1 0 0
+	takes ports/p/enable 0 0
+	is state "$(show "$C/ports/p/state")" disabled
+	must rmdir "$C/ports/p" "$C/ports/q"
+}
+
+exports() {
+	local e=exports/e a
+	must mkdir "$C/$e"
+	defaults $e kind=ram size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
+		state=disabled instance= clients=0 last_error=
+	read_only $e/{state,instance,clients,last_error}
+	[[ $(show "$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(show "$C/$e/uuid")'"
+	refused EINVAL "$C/$e/enable" 1 size
+	takes $e/kind ram
+	leaves $e/kind EOPNOTSUPP block
+	leaves $e/kind EINVAL "" RAM rams disk
+	leaves_garbage $e/kind
+	takes $e/size "8K=>8192" "1M=>1048576" "3G=>3221225472" "1T=>1099511627776" "8M=>8388608" 8388608
+	leaves_numbers $e/size -1 18446744073709551616 16777216T M "8 M" 8X
+	takes $e/uuid $UUID "${UUID^^}=>$UUID"
+	leaves $e/uuid EINVAL "" x ${UUID}0 00000000-0000-0000-0000-000000000000
+	leaves_garbage $e/uuid
+	takes $e/read_only 1 0
+	leaves_switch $e/read_only
+	takes $e/block_size 512 1024 2048 4096
+	leaves_numbers $e/block_size 0 256 513 8192 65536 -512 4294967808
+	takes $e/numa_node 0 -1
+	leaves_numbers $e/numa_node -2 63 1024 4294967295 9999999999
+	takes $e/ports p "p q.r" all
+	leaves $e/ports EINVAL "" "p,q" .p "p /"
+	leaves_garbage $e/ports
+	takes $e/allow_any_host 1 0
+	leaves_switch $e/allow_any_host
+	takes $e/max_clients 2 1000 1
+	leaves_numbers $e/max_clients 0 -1 65536 4294967297
+	leaves_switch $e/enable
+	is clients "$(show "$C/$e/clients")" 0
+
+	must mkdir "$C/$e/hosts/node-b"
+	defaults $e/hosts/node-b host_id= access=ro connected=0
+	takes $e/hosts/node-b/access rw ro
+	leaves $e/hosts/node-b/access EINVAL "" r RO "ro rw"
+	leaves_garbage $e/hosts/node-b/access
+	takes $e/hosts/node-b/host_id $UUID ""
+	leaves $e/hosts/node-b/host_id EINVAL x ${UUID}0
+	leaves_garbage $e/hosts/node-b/host_id
+	read_only $e/hosts/node-b/connected
+	is "rmdir of an export with hosts" "$(errno_of rmdir "$C/$e")" ENOTEMPTY
+
+	takes $e/enable 1 1
+	is state "$(show "$C/$e/state")" online
+	[[ $(show "$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(show "$C/$e/instance")'"
+	for a in kind=ram size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ports=p allow_any_host=1 max_clients=2; do
+		leaves $e/${a%%=*} EBUSY "${a#*=}"
+	done
+	must mkdir "$C/$e/hosts/node-c"
+	must rmdir "$C/$e/hosts/node-b" "$C/$e/hosts/node-c"
+	is "rmdir of an enabled export" "$(errno_of rmdir "$C/$e")" EBUSY
+	a=$(show "$C/$e/instance")
+	takes $e/enable 0 0 1
+	[ "$(show "$C/$e/instance")" != "$a" ] || bad "new memory has the old instance $a"
+	takes $e/enable 0
+	is instance "$(show "$C/$e/instance")" ""
+	must rmdir "$C/$e"
+}
+
+# More memory than there is: refused in words, and nothing of it stays taken.
+too_large() {
+	local free
+	must mkdir "$C/exports/e"
+	free=$(memory)
+	for size in 64G 512T 16383T; do
+		must store "$C/exports/e/size" $size
+		refused "ENOMEM|EINVAL|EFBIG" "$C/exports/e/enable" 1
+		is enable "$(show "$C/exports/e/enable")" 0
+	done
+	[ $((free - $(memory))) -lt 16384 ] || bad "memory fell from $free to $(memory) KiB"
+}
+
+maps() {
+	local m=maps/m p=maps/m/paths/a a
+	must mkdir "$C/$m"
+	defaults $m export=m access=rw queues=0 depth=128 tos=0 expect_instance= enable=0 state=disabled device= last_error=
+	read_only $m/{state,device,uuid,instance,mode,size,last_error}
+	refused EINVAL "$C/$m/enable" 1 path
+	takes $m/export e "$(printf 'n%.0s' {1..63})" e
+	leaves $m/export EINVAL "" .e "a b" a/b é "$(printf 'n%.0s' {1..64})"
+	leaves_garbage $m/export
+	takes $m/access ro rw
+	leaves $m/access EINVAL "" rwx 1 RW
+	leaves_garbage $m/access
+	takes $m/queues 1 2 0
+	leaves_numbers $m/queues -1 65536 4294967296
+	takes $m/depth 1 1024 128
+	leaves_numbers $m/depth 0 -1 1025 4294967424
+	takes $m/tos 255 0
+	leaves_numbers $m/tos -1 256
+	a=$(show "$C/$m/io_timeout_ms")
+	[ "$a" -gt 0 ] || bad "io_timeout_ms is '$a' by default"
+	takes $m/io_timeout_ms 5000 "$a"
+	leaves_numbers $m/io_timeout_ms -1 0 18446744073709551615
+	takes $m/expect_instance $UUID ""
+	leaves $m/expect_instance EINVAL x ${UUID}0
+	leaves_garbage $m/expect_instance
+	leaves_numbers $m/enable 2 -1 on FORCE
+	takes $m/enable "force=>0" 0
+
+	must mkdir "$C/$p"
+	defaults $p addr= source= enable=0 state=disabled device= last_error=
+	read_only $p/{state,device,last_error}
+	refused EINVAL "$C/$p/enable" 1 addr
+	takes $p/addr "10.9.0.1=>10.9.0.1:7420" "[::1]:5=>[::1]:5"
+	leaves $p/addr EINVAL "${NOT_ADDRESSES[@]}"
+	leaves_garbage $p/addr
+	takes $p/source 10.9.0.1 ::1 ""
+	leaves $p/source EINVAL x 10.9.0.1:7420 10.9.0
+	leaves_garbage $p/source
+	takes $p/enable 0 1 1
+	leaves_switch $p/enable
+	is "rmdir of an enabled path" "$(errno_of rmdir "$C/$p")" EBUSY
+	for a in addr=10.9.0.9 source=; do leaves $p/${a%%=*} EBUSY "${a#*=}"; done
+	must mkdir "$C/$m/paths/b"
+	must store "$C/$m/paths/b/addr" 10.9.0.9
+	refused EOPNOTSUPP "$C/$m/paths/b/enable" 1
+	must rmdir "$C/$m/paths/b"
+	is "rmdir of a map with a path" "$(errno_of rmdir "$C/$m")" ENOTEMPTY
+
+	must port_add p "$FARBLK_SERVER"
+	must export_ram e 8M
+	must path m "addr=$FARBLK_SERVER"
+	must store "$C/$m/export" e
+	takes $m/enable 1 1
+	is state "$(show "$C/$m/state")" live
+	is "path state" "$(show "$C/$p/state")" live
+	is mode "$(show "$C/$m/mode")" one_sided
+	is size "$(show "$C/$m/size")" 8388608
+	is uuid "$(show "$C/$m/uuid")" "$(show "$C/exports/e/uuid")"
+	is instance "$(show "$C/$m/instance")" "$(show "$C/exports/e/instance")"
+	is clients "$(show "$C/exports/e/clients")" 1
+	for a in export=e access=ro queues=1 depth=64 tos=1 io_timeout_ms=5000 expect_instance=; do
+		leaves $m/${a%%=*} EBUSY "${a#*=}"
+	done
+	leaves $p/enable EBUSY 0
+	is "rmdir of an enabled map" "$(errno_of rmdir "$C/$m")" EBUSY
+	is "rmdir of a used path" "$(errno_of rmdir "$C/$p")" EBUSY
+	exec 5<"/dev/$(show "$C/$m/device")"
+	refused EBUSY "$C/$m/enable" 0
+	is "state while open" "$(show "$C/$m/state")" live
+	exec 5<&-
+	takes $m/enable 0 0
+	is device "$(show "$C/$m/device")" ""
+	is clients "$(show "$C/exports/e/clients")" 0
+	must map_rm m
+}
+
+discover() {
+	local d=$C/discover/d
+	must port_add p "$FARBLK_SERVER"
+	must export_ram shown 8M max_clients=3
+	must export_ram hidden 8M allow_any_host=0
+	must mkdir "$d"
+	takes discover/d/addr "10.9.0.1=>10.9.0.1:7420"
+	leaves discover/d/addr EINVAL "${NOT_ADDRESSES[@]}"
+	leaves_garbage discover/d/addr
+	takes discover/d/first 5 0
+	leaves_numbers discover/d/first -1
+	must store "$d/addr" "$FARBLK_SERVER"
+	must store "$d/enable" 1
+	is "what this host may use" "$(show "$d/exports")" "$(printf 'total 1\nshown ram 8388608 rw 0 3 %s' "$(show "$C/exports/shown/uuid")")"
+	no_error discover/d
+	must rmdir "$d"
+}
+
+hundred_times() {
+	local i free slabs
+	for ((i = 0; i < 110; i++)); do
+		[ $i != 10 ] || { free=$(memory); slabs=$(slab); }
+		must mkdir "$C/ports/p" "$C/exports/e" "$C/exports/e/hosts/h" "$C/maps/m" "$C/maps/m/paths/a" "$C/discover/d"
+		must rmdir "$C/ports/p" "$C/exports/e/hosts/h" "$C/exports/e" "$C/maps/m/paths/a" "$C/maps/m" "$C/discover/d"
+	done
+	[ $((free - $(memory))) -lt 16384 ] || bad "available memory fell from $free to $(memory) KiB"
+	[ $(($(slab) - slabs)) -lt 512 ] || bad "slabs grew from $slabs to $(slab) KiB"
+}
+
+# Two writers and a remover: whatever wins, nothing breaks and the end is clean.
+races() {
+	local i pids=()
+	must port_add p "$FARBLK_SERVER"
+	for i in 1 2; do
+		(for n in {1..40}; do
+			mkdir "$C/exports/e"
+			settings "$C/exports/e" size=8M allow_any_host=1
+			store "$C/exports/e/enable" 1
+			cat "$C/exports/e/"*
+			mkdir "$C/maps/m" "$C/maps/m/paths/a"
+			settings "$C/maps/m/paths/a" "addr=$FARBLK_SERVER" enable=1
+			[ $((n % 8)) != 0 ] || settings "$C/maps/m" export=e enable=1
+			cat "$C/maps/m/"*
+			store "$C/maps/m/enable" force
+			map_rm m
+			store "$C/exports/e/enable" 0
+			rmdir "$C/exports/e"
+		done) >/dev/null 2>&1 &
+		pids+=($!)
+	done
+	wait "${pids[@]}"
+	clean
+	is "what is left" "$(ls "$C/ports" "$C/exports" "$C/maps" | grep -v : | tr -d '\n')" ""
+}
+
+scenario root "the host's id and name; version, protocol and features cannot be written"
+scenario names "names that no object may have"
+scenario port "a port's attributes and life"
+scenario exports "an export's attributes and life, and its hosts'"
+scenario too_large "an export larger than the memory is refused and leaves none of it taken"
+scenario maps "a map's and a path's attributes and life"
+scenario discover "discover shows what this host may use"
+scenario hundred_times "100 times mkdir and rmdir of everything"
+scenario races "two writers race over the same objects"
+run_scenarios

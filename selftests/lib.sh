@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: GPL-2.0
+# What the tests share. They use the configfs files themselves, not the tool.
+#
+# A test is written from the client's side. What the server does is a line of shell for remote: in the guests of
+# tools/vm (FARBLK_AGENT is their library) it goes over the control stream; FARBLK_REMOTE="ssh root@HOST" reaches a real machine that has this folder
+# in the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address (default: the
+# first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
+# shellcheck shell=bash disable=SC2034
+export LC_ALL=C
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+C=/sys/kernel/config/farblk
+D=/sys/kernel/debug/farblk
+# Lines of NAME NUMBER. io_completions counts the completions of I/O that the server reaped.
+COUNTERS=$D/server/counters
+CASES=()
+# shellcheck source=tools/vm/guest/lib.sh
+[ -z "${FARBLK_AGENT:-}" ] || . "$FARBLK_AGENT"
+
+# --- results -------------------------------------------------------------------------------------------------------
+
+# note WORDS: for the log. bad WORDS: notes a failure, the test goes on. die WORDS: ends the test.
+note() { printf '# %s\n' "$*"; }
+bad() { note "FAILED: $*"; BAD=1; }
+die() { bad "$*"; exit 1; }
+# must COMMAND...: ends the test if COMMAND fails.
+must() { "$@" || die "exit code $? of: $*"; }
+# is WHAT VALUE WANTED
+is() { [ "$2" = "$3" ] || bad "$1 is '$2', not '$3'"; }
+# skip WHY: ends the test, neither passed nor failed.
+skip() { note "skipped: $*"; exit 4; }
+
+# scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY="FUNCTION..." picks some.
+scenario() { [[ " ${FARBLK_ONLY:-$1} " != *" $1 "* ]] || CASES+=("$*"); }
+
+# run_scenarios: runs each in a subshell from a clean state, and wants that state back after it.
+run_scenarios() {
+	local item name words rc before start
+	# shellcheck source=/dev/null
+	. "${KTAP_HELPERS:-$HERE/../kselftest/ktap_helpers.sh}" || exit 4
+	ktap_print_header
+	if [ "$(id -u)" != 0 ] || ! have_rdma; then
+		ktap_skip_all "this needs root and an RDMA device (or rdma_rxe)"
+		exit "$KSFT_SKIP"
+	fi
+	ktap_set_plan "${#CASES[@]}"
+	loaded || load_module || { echo "Bail out! the module does not load"; exit 1; }
+	remote 'loaded || load_module' || { echo "Bail out! the server's module does not load"; exit 1; }
+	clean_all
+	before=$(baseline)
+	for item in "${CASES[@]}"; do
+		name=${item%% *} words=${item#* }
+		rc=0
+		start=$SECONDS
+		(BAD=0; "$name"; exit "$BAD") || rc=$?
+		clean_all
+		if [ "$rc" != 4 ] && ! wait_for 10 same_baseline "$before"; then
+			note "FAILED: left behind: $(baseline | tr "\n" " "), before: ${before//$'\n'/ }"
+			rc=1
+		fi
+		note "$name: $((SECONDS - start)) s"
+		case $rc in
+		0) ktap_test_pass "$words" ;;
+		4) ktap_test_skip "$words" ;;
+		*) ktap_test_fail "$words" ;;
+		esac
+	done
+	ktap_finished
+}
+
+# --- the two hosts -------------------------------------------------------------------------------------------------
+
+# have_rdma: finds or makes an RDMA device, and sets FARBLK_SERVER if nobody did.
+have_rdma() {
+	[ -n "${FARBLK_SERVER:-}" ] && return
+	if ! ls /sys/class/infiniband/* >/dev/null 2>&1; then
+		ip link add dummy0 type dummy && ip link set dummy0 mtu 4300 && ip addr add 10.9.0.1/24 dev dummy0 && ip link set dummy0 up &&
+			modprobe rdma_rxe && rxe_add dummy0 || return
+	fi
+	FARBLK_SERVER=$(ip -4 -o addr show dev "$(rxe_netdev)" | awk '{sub("/.*", "", $4); print $4; exit}')
+	export FARBLK_SERVER
+	[ -n "$FARBLK_SERVER" ]
+}
+
+# rxe_netdev: what rxe0 lies on. rxe_add NETDEV: makes it, ready for use.
+rxe_netdev() { rdma link show | sed -n 's/.* netdev \([^ ]*\).*/\1/p' | head -n 1; }
+rxe_add() { rdma link add rxe0 type rxe netdev "$1" && wait_for 5 rxe_has_ipv4; }
+rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' /sys/class/infiniband/rxe0/ports/1/gids/*; }
+
+# rxe_heal: rxe's GSI queue pair stays in error once it had to send while the link was down, and then nobody can connect.
+rxe_heal() {
+	local dev p
+	rdma resource show qp | grep -q 'type GSI state ERR' || return 0
+	note "rxe0 is made anew: its GSI queue pair is in error"
+	dev=$(rxe_netdev)
+	for p in "$C"/ports/*/; do [ ! -d "$p" ] || store "$p/enable" 0; done
+	rdma link delete rxe0
+	rxe_add "$dev" || return
+	for p in "$C"/ports/*/; do [ ! -d "$p" ] || store "$p/enable" 1; done
+}
+
+two_hosts() { [ -n "${FARBLK_AGENT:-}${FARBLK_REMOTE:-}" ]; }
+
+# remote LINE: runs a line of shell, with this library, on the server; its output and exit code are LINE's.
+remote() {
+	local answer
+	if [ -n "${FARBLK_AGENT:-}" ]; then
+		local n
+		n=$(($(cat /run/agent) + 1))
+		echo "$n" >/run/agent
+		ask "put line-$n $(printf '%s' "$1" | base64 -w 0)" >/dev/null && answer=$(ask "get answer-$n") || return 125
+		printf '%s' "${answer#* }" | base64 -d
+		return "${answer%% *}"
+	elif [ -n "${FARBLK_REMOTE:-}" ]; then
+		printf '%s\n' ". '$HERE/lib.sh'" "export FARBLK_SERVER='$FARBLK_SERVER'" "$1" | $FARBLK_REMOTE bash
+	else
+		(eval "$1")
+	fi
+}
+
+# --- the module ----------------------------------------------------------------------------------------------------
+
+loaded() { grep -q '^farblk ' /proc/modules; }
+
+# load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, else the installed one.
+load_module() {
+	mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+	mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
+	if [ -n "${FARBLK_KO:-}" ]; then
+		modprobe -a configfs $(modinfo -F depends "$FARBLK_KO" | tr , ' ') && insmod "$FARBLK_KO" "$@"
+	else
+		modprobe farblk "$@"
+	fi
+}
+
+# --- configfs ------------------------------------------------------------------------------------------------------
+
+show() { cat "$1"; }
+store() { printf '%s\n' "$2" >"$1"; }
+# store_bytes FILE FORMAT: what printf makes of FORMAT, as it is, in one write.
+# shellcheck disable=SC2059
+store_bytes() { printf "$2" | dd of="$1" bs=8192 iflag=fullblock conv=notrunc status=none; }
+
+# errno_of COMMAND...: OK, or the name of the error that COMMAND's last line ends with.
+errno_of() {
+	local text
+	if text=$("$@" 2>&1 >/dev/null); then
+		echo OK
+		return
+	fi
+	case ${text##*: } in
+	"Invalid argument") echo EINVAL ;;
+	"Device or resource busy") echo EBUSY ;;
+	"No such file or directory") echo ENOENT ;;
+	"Permission denied") echo EACCES ;;
+	"Read-only file system") echo EROFS ;;
+	"Connection refused") echo ECONNREFUSED ;;
+	"Connection reset by peer") echo ECONNRESET ;;
+	"Connection timed out") echo ETIMEDOUT ;;
+	"Network is unreachable") echo ENETUNREACH ;;
+	"No route to host") echo EHOSTUNREACH ;;
+	"Protocol error") echo EPROTO ;;
+	"Protocol not supported") echo EPROTONOSUPPORT ;;
+	"Operation not supported") echo EOPNOTSUPP ;;
+	"Operation not permitted") echo EPERM ;;
+	"Numerical result out of range") echo ERANGE ;;
+	"No such device or address") echo ENXIO ;;
+	"No such device") echo ENODEV ;;
+	"Stale file handle") echo ESTALE ;;
+	"Directory not empty") echo ENOTEMPTY ;;
+	"File exists") echo EEXIST ;;
+	"Address already in use") echo EADDRINUSE ;;
+	"Cannot assign requested address") echo EADDRNOTAVAIL ;;
+	"File name too long") echo ENAMETOOLONG ;;
+	"Cannot allocate memory") echo ENOMEM ;;
+	"Input/output error") echo EIO ;;
+	"No space left on device") echo ENOSPC ;;
+	"File too large") echo EFBIG ;;
+	"Message too long") echo EMSGSIZE ;;
+	"Argument list too long") echo E2BIG ;;
+	"Link has been severed") echo ENOLINK ;;
+	*) echo "?(${text##*: })" ;;
+	esac
+}
+
+# refused "E1|E2" FILE VALUE [REGEX]: the write ends with that error, and the object's last_error names the same one and
+# says why (matching REGEX).
+refused() {
+	local got text object
+	got=$(errno_of store "$2" "$3")
+	[[ $got =~ ^($1)$ ]] || bad "'$3' into ${2#"$C"/}: $got, not $1"
+	object=$(dirname "$2")
+	[ -e "$object/last_error" ] && [ "$got" != OK ] || return 0
+	text=$(show "$object/last_error")
+	[[ $text == "$got "?* ]] || bad "last_error of ${object#"$C"/} is '$text' after $got"
+	[[ $text =~ ${4:-.} ]] || bad "last_error of ${object#"$C"/} is '$text': no '$4' in it"
+}
+
+# no_error OBJECT: nothing is wrong with it.
+no_error() { is "last_error of $1" "$(show "$C/$1/last_error")" ""; }
+
+port_add() { mkdir "$C/ports/$1" && store "$C/ports/$1/addr" "$2" && store "$C/ports/$1/enable" 1; }
+
+# settings OBJECT [ATTRIBUTE=VALUE]...
+settings() {
+	local object=$1 item
+	shift
+	for item; do store "$object/${item%%=*}" "${item#*=}" || return; done
+}
+
+# export_ram NAME SIZE [ATTRIBUTE=VALUE]...: for any host, unless told otherwise.
+export_ram() {
+	local e=$C/exports/$1
+	mkdir "$e" && settings "$e" kind=ram "size=$2" allow_any_host=1 "${@:3}" && store "$e/enable" 1
+}
+
+# map_make NAME EXPORT [ATTRIBUTE=VALUE]...: a map with one path to the server, not enabled yet.
+map_make() {
+	local m=$C/maps/$1
+	mkdir "$m" && mkdir "$m/paths/a" && settings "$m/paths/a" "addr=$FARBLK_SERVER" enable=1 && settings "$m" "export=$2" "${@:3}"
+}
+
+# map NAME EXPORT [ATTRIBUTE=VALUE]...: DEV is then its device.
+map() { map_make "$@" && map_on "$1"; }
+map_on() {
+	store "$C/maps/$1/enable" 1 || { note "map $1: $(show "$C/maps/$1/last_error")"; return 1; }
+	DEV=/dev/$(show "$C/maps/$1/device")
+	[ -b "$DEV" ]
+}
+
+# unmap NAME [force], map_rm NAME
+unmap() { store "$C/maps/$1/enable" "${2:-0}" && map_rm "$1"; }
+map_rm() { store "$C/maps/$1/paths/a/enable" 0 && rmdir "$C/maps/$1/paths/a" "$C/maps/$1"; }
+
+# path MAP ATTRIBUTE=VALUE...: changes the map's path.
+path() {
+	local p=$C/maps/$1/paths/a
+	store "$p/enable" 0 && settings "$p" "${@:2}" && store "$p/enable" 1
+}
+
+# serve NAME SIZE [ATTRIBUTE=VALUE]...: the server listens and exports; in the other words of the tests, "a server".
+serve() { remote "port_add p $FARBLK_SERVER && export_ram $*"; }
+
+# clean: removes all objects of this host. clean_all: of both.
+clean() {
+	local o p
+	[ -d "$C" ] || return 0
+	mountpoint -q /run/mnt && umount /run/mnt
+	for o in "$C"/maps/*/; do [ ! -d "$o" ] || { store "$o/enable" force; for p in "$o"/paths/*/; do store "$p/enable" 0; rmdir "$p"; done; rmdir "$o"; }; done
+	for o in "$C"/discover/*/; do [ ! -d "$o" ] || rmdir "$o"; done
+	for o in "$C"/exports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"/hosts/*/ "$o"; }; done
+	for o in "$C"/ports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"; }; done
+} 2>/dev/null
+clean_all() { clean; [ -e /run/server-is-off ] || remote clean; }
+
+# --- what may not be left behind -----------------------------------------------------------------------------------
+
+# resources: the RDMA objects of this host, of all devices.
+resources() { rdma resource show | sed -E 's/.*: (.*) ctx .*/\1/' | tr '\n' ' '; }
+server_is_on() { [ -n "${FARBLK_AGENT:-}" ] && [ ! -e /run/server-is-off ]; }
+baseline() { echo "here: $(resources)"; ! server_is_on || echo "server: $(remote resources)"; }
+# same_baseline BEFORE: nothing more, nothing less; of a server that was turned off there is nothing to say.
+same_baseline() { if server_is_on; then [ "$(baseline)" = "$1" ]; else [ "$(baseline)" = "$(head -n 1 <<<"$1")" ]; fi; }
+
+# memory: KiB that are available without caches; by itself it moves by some MiB, so it shows lost exports, not lost pages.
+# slab: KiB of unreclaimable slabs; it moves by some 100 KiB.
+memory() { sync; echo 3 >/proc/sys/vm/drop_caches; awk '/^MemAvailable:/ {print $2}' /proc/meminfo; }
+slab() { awk '/^SUnreclaim:/ {print $2}' /proc/meminfo; }
+
+# --- time and data -------------------------------------------------------------------------------------------------
+
+# wait_for SECONDS COMMAND...: until COMMAND succeeds.
+wait_for() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@" 2>/dev/null; do
+		[ $SECONDS -lt $end ] || return 1
+		sleep 0.1
+	done
+}
+
+# within SECONDS COMMAND...: COMMAND's exit code, and a failure if it took longer.
+within() {
+	local start=${EPOCHREALTIME/./} rc=0 ms
+	"${@:2}" || rc=$?
+	ms=$(((${EPOCHREALTIME/./} - start) / 1000))
+	[ $ms -le $(($1 * 1000)) ] || bad "${*:2} took $ms ms, more than $1 s"
+	return $rc
+}
+
+# random FILE MIB: bytes that nobody expects.
+random() { head -c "$2M" /dev/urandom >"$1"; }
+# direct IN OUT [DD-OPERAND]...: dd past the page cache, on the device's side.
+direct_read() { dd if="$1" of="$2" iflag=direct bs=1M status=none "${@:3}"; }
+direct_write() { dd if="$1" of="$2" oflag=direct bs=1M conv=notrunc status=none "${@:3}"; }

@@ -1,0 +1,83 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Loading and unloading the module, on one host.
+. "$(dirname "$0")/lib.sh"
+unset FARBLK_AGENT FARBLK_REMOTE
+
+# one_round: all there is, once: port, export, map, 4 KiB of I/O, and back.
+one_round() {
+	must port_add p "$FARBLK_SERVER"
+	must export_ram e 8M
+	must map m e
+	must direct_write /run/page "$DEV" bs=4k count=1 seek=77
+	must direct_read "$DEV" /run/back bs=4k count=1 skip=77
+	cmp /run/page /run/back || bad "what was read is not what was written"
+	must unmap m
+	must store "$C/exports/e/enable" 0
+	must rmdir "$C/exports/e"
+	must store "$C/ports/p/enable" 0
+	must rmdir "$C/ports/p"
+}
+
+fifty_times() {
+	local i free slabs free_then slabs_then
+	head -c 4096 /dev/urandom >/run/page
+	for ((i = 0; i < 50; i++)); do
+		loaded || must load_module
+		[ $((i % 4)) != 0 ] || one_round
+		must rmmod farblk
+		[ ! -e "$C" ] || bad "$C is still there"
+		wait_for 5 nothing_left || die "round $i left: $(resources)"
+		# The first rounds fill the kernel's own caches.
+		[ $i != 9 ] || { free=$(memory); slabs=$(slab); }
+	done
+	free_then=$(memory) slabs_then=$(slab)
+	note "after 40 rounds: available memory $free -> $free_then KiB, slabs $slabs -> $slabs_then KiB"
+	[ $((free - free_then)) -lt 16384 ] || bad "available memory fell by $((free - free_then)) KiB"
+	[ $((slabs_then - slabs)) -lt 1024 ] || bad "slabs grew by $((slabs_then - slabs)) KiB"
+	must load_module
+}
+nothing_left() { [ "$(resources)" = "$before_load" ]; }
+
+# kept REASON: rmmod is refused now.
+kept() { rmmod farblk 2>/dev/null && die "rmmod worked although $1"; return 0; }
+
+refused_while_enabled() {
+	must port_add p "$FARBLK_SERVER"
+	kept "a port listens"
+	must export_ram e 8M
+	must store "$C/ports/p/enable" 0
+	must rmdir "$C/ports/p"
+	kept "an export is online"
+	must port_add p "$FARBLK_SERVER"
+	must map m e
+	kept "a map is live"
+	exec 5<"$DEV"
+	kept "the disk is open"
+	exec 5<&-
+	must unmap m
+	clean
+	must rmmod farblk
+	must load_module
+}
+
+# Whoever removes the module while clients are connected first disables the port and the export.
+disabled_under_a_session() {
+	must port_add p "$FARBLK_SERVER"
+	must export_ram e 8M
+	must map m e
+	must within 10 store "$C/exports/e/enable" 0
+	must within 10 store "$C/ports/p/enable" 0
+	must within 10 unmap m force
+	clean
+	must rmmod farblk
+	must load_module
+}
+
+loaded && rmmod farblk
+have_rdma && modprobe -a rdma_cm configfs
+before_load=$(resources)
+scenario fifty_times "loads and unloads 50 times, with I/O in between, and leaves nothing"
+scenario refused_while_enabled "cannot be removed while something is enabled"
+scenario disabled_under_a_session "can be removed after the server's side was disabled under a session"
+run_scenarios

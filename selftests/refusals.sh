@@ -1,0 +1,177 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# A map that cannot be had says why within 5 s, each cause with its own errno and words.
+. "$(dirname "$0")/lib.sh"
+
+# not_mapped NAME "ERRNO" REGEX: enabling map NAME ends so, in time, and leaves it usable.
+not_mapped() {
+	local m=$C/maps/$1 start=${EPOCHREALTIME/./} ms
+	refused "$2" "$m/enable" 1 "$3"
+	ms=$(((${EPOCHREALTIME/./} - start) / 1000))
+	note "$ms ms: $(show "$m/last_error")"
+	[ $ms -le 5500 ] || bad "it took $ms ms, more than 5 s"
+	is "enable of $1" "$(show "$m/enable")" 0
+	is "device of $1" "$(show "$m/device")" ""
+	[[ $(show "$m/state") =~ ^(disabled|failed|stale)$ ]] || bad "state of $1 is '$(show "$m/state")'"
+}
+
+# then_mapped NAME: the cause is gone: the same map comes up, and last_error is empty again.
+then_mapped() {
+	must map_on "$1"
+	no_error "maps/$1"
+	is "state of $1" "$(show "$C/maps/$1/state")" live
+	must unmap "$1"
+}
+
+nobody_listens() {
+	must map_make m e
+	not_mapped m ECONNREFUSED "$FARBLK_SERVER:7420"
+	must serve e 8M
+	then_mapped m
+}
+
+no_such_host() {
+	must map_make m e
+	must path m addr=203.0.113.1
+	not_mapped m "ENETUNREACH|EHOSTUNREACH" 203.0.113.1
+	must path m "addr=${FARBLK_SERVER%.*}.77"
+	not_mapped m "EHOSTUNREACH|ETIMEDOUT" "${FARBLK_SERVER%.*}.77"
+	must serve e 8M
+	must path m "addr=$FARBLK_SERVER" source=192.0.2.1
+	not_mapped m "EADDRNOTAVAIL|ENETUNREACH|EHOSTUNREACH|ENODEV" 192.0.2.1
+	must path m source=
+	then_mapped m
+}
+
+no_such_export() {
+	must serve e 8M
+	must map_make m wrong
+	not_mapped m ENOENT wrong
+	must store "$C/maps/m/export" e
+	then_mapped m
+	must map_make m e
+	must remote "store $C/exports/e/enable 0"
+	not_mapped m "ENXIO" e
+	must remote "store $C/exports/e/ports elsewhere; store $C/exports/e/enable 1"
+	not_mapped m "ENOENT|EACCES|ENXIO|EPROTO" e
+}
+
+not_admitted() {
+	local host
+	host=$(show "$C/host_name")
+	must serve e 8M allow_any_host=0
+	must map_make m e
+	not_mapped m EACCES "$host"
+	must remote "mkdir $C/exports/e/hosts/somebody-else"
+	not_mapped m EACCES "$host"
+	must remote "mkdir $C/exports/e/hosts/$host && store $C/exports/e/hosts/$host/access rw"
+	must map_on m
+	is "connected of the host" "$(remote "show $C/exports/e/hosts/$host/connected")" 1
+	must unmap m
+	must map_make m e
+	must remote "store $C/exports/e/hosts/$host/host_id 12345678-9abc-4def-8123-456789abcdef"
+	not_mapped m EACCES "$host"
+	must remote "store $C/exports/e/hosts/$host/host_id $(show "$C/host_id")"
+	then_mapped m
+}
+
+read_only() {
+	local host
+	host=$(show "$C/host_name")
+	must serve e 8M read_only=1
+	must map_make m e
+	not_mapped m EROFS "e"
+	must store "$C/maps/m/access" ro
+	then_mapped m
+	must remote "store $C/exports/e/enable 0; settings $C/exports/e read_only=0 allow_any_host=0 enable=1"
+	must remote "mkdir $C/exports/e/hosts/$host && store $C/exports/e/hosts/$host/access ro"
+	must map_make m e
+	not_mapped m EROFS "e"
+	must store "$C/maps/m/access" ro
+	then_mapped m
+}
+
+max_clients() {
+	must serve e 8M max_clients=1
+	must map one e
+	must map_make two e
+	not_mapped two EBUSY "e"
+	is clients "$(remote "show $C/exports/e/clients")" 1
+	is "state of one" "$(show "$C/maps/one/state")" live
+	must unmap one
+	then_mapped two
+}
+
+no_path() {
+	must serve e 8M
+	must map_make m e
+	must store "$C/maps/m/paths/a/enable" 0
+	not_mapped m EINVAL path
+	must store "$C/maps/m/paths/a/enable" 1
+	then_mapped m
+}
+
+other_instance() {
+	must serve e 8M
+	must map_make m e expect_instance=12345678-9abc-4def-8123-456789abcdef
+	not_mapped m ESTALE "12345678|instance"
+	must store "$C/maps/m/expect_instance" "$(remote "show $C/exports/e/instance")"
+	then_mapped m
+}
+
+# The client offers a version that the server does not speak.
+version() {
+	must serve e 8M
+	must rmmod farblk
+	must load_module protocol_version=2
+	must map_make m e
+	not_mapped m EPROTONOSUPPORT "version.*2"
+	must map_rm m
+	must rmmod farblk
+	must load_module
+	must map_make m e
+	then_mapped m
+}
+
+no_answer() {
+	[ -n "${FARBLK_AGENT:-}" ] || skip "only in the guests: it freezes the server"
+	must serve e 8M
+	must map m e
+	must unmap m
+	must map_make m e
+	must power server stop
+	not_mapped m ETIMEDOUT "$FARBLK_SERVER"
+	must power server cont
+	wait_for 5 then_mapped_quietly || die "not mapped after the server went on: $(show "$C/maps/m/last_error")"
+	must unmap m
+}
+then_mapped_quietly() { store "$C/maps/m/enable" 1; }
+
+# discover meets the same refusals.
+discover() {
+	local d=$C/discover/d
+	must mkdir "$d"
+	refused EINVAL "$d/enable" 1 addr
+	must store "$d/addr" "$FARBLK_SERVER"
+	within 5 refused ECONNREFUSED "$d/enable" 1 "$FARBLK_SERVER"
+	must store "$d/addr" 203.0.113.1
+	within 5 refused "ENETUNREACH|EHOSTUNREACH" "$d/enable" 1 203.0.113.1
+	must serve e 8M allow_any_host=0
+	must store "$d/addr" "$FARBLK_SERVER"
+	must store "$d/enable" 1
+	is "what a stranger may use" "$(show "$d/exports" | head -n 1)" "total 0"
+	no_error discover/d
+}
+
+scenario nobody_listens "nobody listens: ECONNREFUSED"
+scenario no_such_host "no route, no such host, no such source: ENETUNREACH, EHOSTUNREACH or ETIMEDOUT"
+scenario no_such_export "no such export: ENOENT; disabled: ENXIO; on another port"
+scenario not_admitted "a host that is not admitted: EACCES"
+scenario read_only "read-only exports and hosts: EROFS"
+scenario max_clients "no room for one more client: EBUSY"
+scenario no_path "no enabled path: EINVAL"
+scenario other_instance "another instance than expected: ESTALE"
+scenario version "no protocol version in common: EPROTONOSUPPORT"
+scenario no_answer "a server that does not answer: ETIMEDOUT"
+scenario discover "discover is refused in the same way, and shows a stranger nothing"
+run_scenarios

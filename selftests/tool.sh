@@ -1,0 +1,109 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The farblk tool, from the first port to the last unmap.
+. "$(dirname "$0")/lib.sh"
+FARBLK=${FARBLK_TOOL:-farblk}
+export NO_COLOR=1
+
+# exits CODE COMMAND...: its exit code; what it printed is in /run/stdout and /run/stderr.
+exits() {
+	local rc=0
+	"${@:2}" >/run/stdout 2>/run/stderr || rc=$?
+	[ $rc = "$1" ] || bad "exit code $rc, not $1, of: ${*:2}: $(tail -n 3 /run/stderr)"
+}
+# here ARGUMENT..., there ARGUMENT...: the tool on the client, on the server; they must work.
+here() { exits 0 "$FARBLK" "$@"; }
+there() { must remote "$FARBLK $* >/dev/null"; }
+# json FILTER: what /run/stdout says, if it is one JSON document with a schema.
+json() { jq -er "select(.schema) | $1" </run/stdout || bad "no '$1' in $(cat /run/stdout)"; }
+
+whole_way() {
+	local dev host
+	host=$(show "$C/host_name")
+	there port add --addr "$FARBLK_SERVER"
+	there export create scratch --ram 16M --allow "$host"
+	here discover "$FARBLK_SERVER"
+	grep -q '^scratch .*16.0 MiB' /run/stdout || bad "discover: $(cat /run/stdout)"
+	here map "$FARBLK_SERVER/scratch"
+	dev=$(cat /run/stdout)
+	[ -b "$dev" ] || die "map printed '$dev', which is no disk"
+	is "the disk's size" "$(blockdev --getsize64 "$dev")" $((16 << 20))
+	here map "$FARBLK_SERVER/scratch"
+	is "the device of a second map" "$(cat /run/stdout)" "$dev"
+	here list
+	grep -q "^scratch .*${dev#/dev/} .* live " /run/stdout || bad "list: $(cat /run/stdout)"
+	exec 5<"$dev"
+	exits 4 "$FARBLK" unmap scratch
+	exec 5<&-
+	here unmap "$dev"
+	[ ! -e "$dev" ] || bad "$dev is still there"
+	exits 3 "$FARBLK" unmap scratch
+	here unmap --if-mapped scratch
+	there export rm scratch
+	there port rm 1
+	is "what the server has left" "$(remote "ls $C/ports $C/exports" | grep -v : | tr -d '\n')" ""
+}
+
+valid_json() {
+	there -j port add --addr "$FARBLK_SERVER" main
+	there export create scratch --ram 16M --allow-any-host --max-clients 3
+	here -j discover "$FARBLK_SERVER"
+	is "discover -j" "$(json '.schema, .exports[0].name, .exports[0].size_bytes, .exports[0].max_clients' | tr '\n' ' ')" "farblk.discover/1 scratch 16777216 3 "
+	here -j map "$FARBLK_SERVER/scratch" --name m
+	is "map -j" "$(json '.schema, .map.name, .map.state' | tr '\n' ' ')" "farblk.map/1 m live "
+	[ -b "$(json .map.device)" ] || bad "map -j gave no disk"
+	here -j list
+	is "list -j" "$(json '.maps[0].mode, .maps[0].size_bytes, .maps[0].last_error, .maps[0].paths[0].state' | tr '\n' ' ')" "one_sided 16777216 null live "
+	is "lines of list -j" "$(wc -l </run/stdout)" 1
+	remote "$FARBLK -j export list" >/run/stdout
+	is "export list -j" "$(json '.exports[0].name, .exports[0].clients, .exports[0].state' | tr '\n' ' ')" "scratch 1 online "
+	remote "$FARBLK -j port list" >/run/stdout
+	is "port list -j" "$(json '.ports[0].name, .ports[0].state' | tr '\n' ' ')" "main listening "
+	here -j unmap m
+	is "unmap -j" "$(json '.schema, .kind, .name' | tr '\n' ' ')" "farblk.removed/1 map m "
+	exits 3 "$FARBLK" -j unmap m
+	mv /run/stderr /run/stdout
+	is "the error as JSON" "$(json '.schema, .code, .exit' | tr '\n' ' ')" "farblk.error/1 F0102 3 "
+}
+
+exit_codes() {
+	exits 2 "$FARBLK" map
+	exits 2 "$FARBLK" map "$FARBLK_SERVER"
+	exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
+	grep -q F0203 /run/stderr || bad "nobody listens: $(cat /run/stderr)"
+	exits 5 "$FARBLK" discover 203.0.113.1
+	must serve e 8M allow_any_host=0
+	exits 3 "$FARBLK" map "$FARBLK_SERVER/wrong"
+	grep -q F0206 /run/stderr || bad "wrong export: $(cat /run/stderr)"
+	exits 6 "$FARBLK" map "$FARBLK_SERVER/e"
+	grep -q F0204 /run/stderr || bad "not admitted: $(cat /run/stderr)"
+	must remote "$FARBLK export allow e $(show "$C/host_name") --ro >/dev/null"
+	exits 6 "$FARBLK" map "$FARBLK_SERVER/e"
+	grep -q F0207 /run/stderr || bad "read only: $(cat /run/stderr)"
+	is "maps that a failed map left" "$(ls "$C/maps")" ""
+	here map --ro "$FARBLK_SERVER/e"
+	is "rm of an export in use" "$(remote "$FARBLK export rm e 2>/dev/null; echo \$?")" 4
+	here unmap e
+	there export rm e
+	is "rm of no export" "$(remote "$FARBLK export rm e 2>/dev/null; echo \$?")" 3
+}
+
+# What --dry-run prints is shell that does the same.
+dry_run() {
+	local dev
+	must serve e 8M
+	here --dry-run map "$FARBLK_SERVER/e" --name m
+	is "maps after a dry run" "$(ls "$C/maps")" ""
+	must bash -e /run/stdout
+	is "state after running what it printed" "$(show "$C/maps/m/state")" live
+	here --dry-run unmap m
+	must bash -e /run/stdout
+	is "maps after running what it printed" "$(ls "$C/maps")" ""
+}
+
+command -v "$FARBLK" >/dev/null || { echo "TAP version 13"; echo "1..0 # SKIP there is no $FARBLK: make tool"; exit 4; }
+scenario whole_way "port, export, discover, map, list, unmap, rm"
+scenario valid_json "-j gives JSON with the documented members"
+scenario exit_codes "exit codes and error codes tell causes apart"
+scenario dry_run "--dry-run prints shell that does the same"
+run_scenarios

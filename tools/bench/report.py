@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Turns what the guests measured into a table, report.json and plot.svg; started by tools/bench/run."""
+import argparse
+import datetime
+import glob
+import json
+import os
+import statistics
+
+UNITS = {"p50": "us", "cost": "us/IO", "iops": "IOPS", "mib": "MiB/s"}
+REFERENCE = "nvme"
+COLOURS = ["#9aa0a6", "#e8a33d", "#3b6fb6", "#c0504d", "#4f9d69", "#7f5fa8", "#444444"]
+
+# The project's goals: (job, numerator, sum of these, limit, "at most" or "at least").
+GOALS = [
+    ("4k-read-qd1-icount", "farblk", ("raw", "brd"), 1.10, "at most"),
+    ("4k-write-qd1-icount", "farblk", ("raw", "brd"), 1.10, "at most"),
+    ("4k-read-qd1-icount", "farblk", ("raw handler", "brd"), 1.10, "at most"),
+    ("4k-write-qd1-icount", "farblk", ("raw handler", "brd"), 1.10, "at most"),
+    ("4k-read-qd32-icount", "farblk", ("nvme",), 0.5, "at most"),
+    ("4k-write-qd32-icount", "farblk", ("nvme",), 0.5, "at most"),
+    ("128k-read-qd4-icount", "farblk", ("raw",), 1 / 0.95, "at most"),
+    ("128k-write-qd4-icount", "farblk", ("raw",), 1 / 0.95, "at most"),
+    ("4k-read-qd32", "farblk", ("nvme",), 2.0, "at least"),
+    ("4k-write-qd32", "farblk", ("nvme",), 2.0, "at least"),
+    ("128k-read-qd4", "farblk", ("raw",), 0.95, "at least"),
+    ("128k-write-qd4", "farblk", ("raw",), 0.95, "at least"),
+]
+
+
+def read_jobs(path):
+    jobs = []
+    with open(path) as f:
+        for line in f:
+            if line.strip() and not line.startswith("#"):
+                mode, name, rw, size, depth, ms, metric, title = line.split(maxsplit=7)
+                jobs.append({"mode": mode, "name": name, "rw": rw, "bytes": int(size), "depth": int(depth),
+                             "milliseconds": int(ms), "metric": metric, "unit": UNITS[metric], "title": title.strip()})
+    return jobs
+
+
+def value(data, metric, p50_key="p50_ns"):
+    """The metric of one result: fio's JSON, or that of a peer that measures in its own way. None if it failed."""
+    if "jobs" in data:
+        job = data["jobs"][0]
+        if job["error"]:
+            return None
+        side = max(job["read"], job["write"], key=lambda s: s["total_ios"])
+        if not side["total_ios"]:
+            return None
+        p50, rate, size = side["lat_ns"]["percentile"]["50.000000"], side["iops"], side["bw_bytes"] / side["iops"]
+    else:
+        p50, rate, size = data[p50_key], data["ios"] * 1e9 / data["ns"], data["bytes"]
+    return {"p50": p50 / 1000, "cost": 1e6 / rate, "iops": rate, "mib": rate * size / 2**20}[metric]
+
+
+def collect(folder, jobs, peers):
+    results = {}
+    for job in jobs:
+        # The handler is a second way to end raw's latency: not a column, but there for the goals.
+        for peer, key in [(peer, "p50_ns") for peer in peers] + [("raw handler", "handler_p50_ns")] * (job["metric"] == "p50"):
+            values = []
+            for path in sorted(glob.glob(f"{folder}/{job['mode']}/bench/{peer.split()[0]}.{job['name']}.*.json")):
+                try:
+                    with open(path) as f:
+                        got = value(json.load(f), job["metric"], key)
+                except (ValueError, KeyError, ZeroDivisionError):
+                    got = None
+                if got is not None:
+                    values.append(got)
+            if values:
+                results.setdefault(job["name"], {})[peer] = {"median": statistics.median(values), "values": values}
+    return results
+
+
+def number(x):
+    return f"{x:.1f}" if x < 1000 else f"{x:.0f}"
+
+
+def table(jobs, peers, results):
+    rows = [["", "unit", *peers]]
+    for job in jobs:
+        got = results.get(job["name"], {})
+        base = got.get(REFERENCE, {}).get("median")
+        row = [job["title"], job["unit"]]
+        for peer in peers:
+            if peer not in got:
+                row.append("-")
+                continue
+            median = got[peer]["median"]
+            row.append(number(median) + (f" {median / base:5.2f}x" if base else ""))
+        rows.append(row)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def goals(jobs, results):
+    titles = {job["name"]: job["title"] for job in jobs}
+    out = []
+    for name, peer, parts, limit, sense in GOALS:
+        got = results.get(name, {})
+        if name not in titles or peer not in got or any(part not in got for part in parts):
+            continue
+        ratio = got[peer]["median"] / sum(got[part]["median"] for part in parts)
+        met = ratio <= limit if sense == "at most" else ratio >= limit
+        against = " + ".join(parts)
+        out.append({"job": name, "title": titles[name], "peer": peer, "against": against, "ratio": ratio, "sense": sense, "limit": limit, "met": met})
+    return out
+
+
+def text(x, y, what, size=11, anchor="middle", extra=""):
+    what = what.replace("&", "&amp;").replace("<", "&lt;")
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"{extra}>{what}</text>'
+
+
+def plot(jobs, peers, results, caption):
+    """One panel for each unit, as the scales differ; brd is left out, being no remote disk."""
+    peers = [peer for peer in peers if peer != "brd"]
+    colour = {peer: COLOURS[i % len(COLOURS)] for i, peer in enumerate(peers)}
+    bar, gap, height, top, left = 26, 30, 220, 70, 20
+    parts, x = [], left
+    for unit in UNITS.values():
+        group = [job for job in jobs if job["unit"] == unit and job["name"] in results]
+        values = [results[job["name"]][peer]["median"] for job in group for peer in peers if peer in results[job["name"]]]
+        if not values:
+            continue
+        scale = height / max(values)
+        start = x
+        for job in group:
+            first = x
+            for peer in peers:
+                got = results[job["name"]].get(peer)
+                if got:
+                    h = got["median"] * scale
+                    parts.append(f'<rect x="{x:.1f}" y="{top + height - h:.1f}" width="{bar - 3}" height="{h:.1f}" fill="{colour[peer]}"/>')
+                    parts.append(text(x + bar / 2 - 1, top + height - h - 4, f"{got['median']:.0f}", 9))
+                x += bar
+            for i, line in enumerate(job["title"].split(", ")):
+                parts.append(text((first + x) / 2, top + height + 16 + 14 * i, line))
+            x = max(x, first + 110) + gap
+        better = "lower is better" if unit in (UNITS["p50"], UNITS["cost"]) else "higher is better"
+        parts.append(text(start, top - 22, f"{unit} ({better})", 12, "start", ' font-weight="bold"'))
+        parts.append(f'<line x1="{start}" y1="{top + height}" x2="{x - gap}" y2="{top + height}" stroke="#888"/>')
+        x += gap
+    legend = left
+    for peer in peers:
+        parts.append(f'<rect x="{legend}" y="12" width="12" height="12" fill="{colour[peer]}"/>')
+        parts.append(text(legend + 17, 22, peer, 12, "start"))
+        legend += 30 + 8 * len(peer)
+    parts.append(text(left, top + height + 62, caption, 10, "start"))
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{x:.0f}" height="{top + height + 75}" font-family="sans-serif">'
+            f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n")
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--commit", required=True)
+    p.add_argument("--kernel", required=True)
+    p.add_argument("--jobs", required=True)
+    p.add_argument("folder")
+    p.add_argument("peers", nargs="+")
+    args = p.parse_args()
+
+    jobs = read_jobs(args.jobs)
+    results = collect(args.folder, jobs, args.peers)
+    reached = goals(jobs, results)
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    report = {"schema": "farblk.bench/1", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
+              "load": os.getloadavg()[0], "peers": args.peers, "reference": REFERENCE, "jobs": jobs, "results": results, "goals": reached}
+    with open(f"{args.folder}/report.json", "w") as f:
+        json.dump(report, f, indent=1)
+        f.write("\n")
+    with open(f"{args.folder}/plot.svg", "w") as f:
+        f.write(plot(jobs, args.peers, results, f"kernel {args.kernel}, farblk {args.commit}, {date}; one guest in software emulation, rxe over a dummy device"))
+
+    print(f"kernel {args.kernel}, farblk {args.commit}; one guest, rxe over a dummy device; x = times {REFERENCE} in the same run")
+    print("icount: one CPU, a microsecond is a thousand instructions; the other rows: 2 CPUs in software emulation\n")
+    print(table(jobs, args.peers, results) + "\n")
+    for goal in reached:
+        print(f"{'met   ' if goal['met'] else 'missed'} {goal['title']}: {goal['peer']} is {goal['ratio']:.3f} x ({goal['against']}), "
+              f"to be {goal['sense']} {goal['limit']:.3f}")
+    print(f"{args.folder}/report.json\n{args.folder}/plot.svg")
+    absent = [peer for peer in args.peers if any(peer not in results.get(job["name"], {}) for job in jobs)]
+    if absent:
+        raise SystemExit("error: not everything was measured of: " + " ".join(absent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0
+# The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
+
+.PHONY: help demo check modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
+
+help:
+	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
+	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
+	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
+	@echo 'make tool       tools/farblk/farblk, the control tool'
+	@echo 'make install    both, for the kernel that was built for (DESTDIR=folder for a package)'
+	@echo 'make bench      latency and IOPS against nvme-rdma, in one run'
+	@echo 'make fmt, clippy, hosttest, kselftest, setup, clean'
+	@echo 'All of them run as root and set up what they need; see Documentation/building.rst.'
+
+setup:
+	@tools/setup/kernel.sh >/dev/null
+	@tools/setup/guest.sh >/dev/null
+
+demo: setup modules tool
+	@tools/vm/demo
+
+check: setup
+	@tools/check
+
+install: modules tool
+	@tools/build install
+
+modules tool clippy fmt fmtcheck hosttest clean:
+	@tools/build $@
+
+kselftest: setup modules tool
+	@tools/vm/kselftest
+
+bench: setup modules tool
+	@tools/bench/run

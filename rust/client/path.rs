@@ -20,6 +20,7 @@ use crate::client::{
     },
     disk::HwQueue,
     queue::{
+        Connector,
         Grants,
         Queue, //
     },
@@ -112,20 +113,20 @@ impl Path {
             ));
         }
         let grants = Arc::new(collect(&mut control, &login, deadline)?, GFP_KERNEL)?;
-        let pd = control.channel().pd().clone();
+        let common = Connector {
+            target,
+            pd: control.channel().pd(),
+            session: login.session,
+            epoch,
+            depth: params.depth,
+            grants,
+            watcher: watcher.clone(),
+            deadline,
+        };
         let mut queues = KVec::new();
         for index in 0..login.queues {
-            let queue = Queue::connect(
-                target,
-                &pd,
-                (login.session, index),
-                epoch,
-                params.depth,
-                grants.clone(),
-                watcher.clone(),
-                deadline,
-            )?;
-            queues.push(HwQueue::new(queue)?, GFP_KERNEL)?;
+            let queue = HwQueue::new(Queue::connect(&common, index)?)?;
+            queues.push(queue, GFP_KERNEL)?;
         }
         Ok(Self {
             queues,

@@ -123,6 +123,26 @@ impl CmEvents for Events {
     }
 }
 
+/// What the I/O connections of a session have in common.
+pub(super) struct Connector<'a> {
+    /// Where the server is.
+    pub(super) target: &'a Target,
+    /// The protection domain of the session.
+    pub(super) pd: &'a Arc<Pd>,
+    /// What the server calls the session.
+    pub(super) session: u64,
+    /// Epoch of the path.
+    pub(super) epoch: u64,
+    /// Requests in flight per queue.
+    pub(super) depth: u16,
+    /// Where the slabs are.
+    pub(super) grants: Arc<Grants>,
+    /// Who hears that a connection is lost.
+    pub(super) watcher: Arc<dyn Watcher>,
+    /// When to give up.
+    pub(super) deadline: Deadline,
+}
+
 /// A connected I/O queue pair.
 pub(super) struct Queue {
     qp: Arc<Qp<Handler>>,
@@ -130,25 +150,15 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Connects queue `index` of a session. May sleep.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn connect(
-        target: &Target,
-        pd: &Arc<Pd>,
-        (session, index): (u64, u16),
-        epoch: u64,
-        depth: u16,
-        grants: Arc<Grants>,
-        watcher: Arc<dyn Watcher>,
-        deadline: Deadline,
-    ) -> Result<Self, Failure> {
-        let events = Arc::new(Events(watcher.clone()), GFP_KERNEL)?;
-        let id = target.resolve(events, deadline)?;
-        let device = pd.device();
+    /// Connects queue `index`. May sleep.
+    pub(super) fn connect(common: &Connector<'_>, index: u16) -> Result<Self, Failure> {
+        let events = Arc::new(Events(common.watcher.clone()), GFP_KERNEL)?;
+        let id = common.target.resolve(events, common.deadline)?;
+        let device = common.pd.device();
         let limits = device.limits();
         let caps = QpCaps {
-            slots: depth,
-            send_wr: (u32::from(depth) + u32::from(LARGE) * LARGE_WR)
+            slots: common.depth,
+            send_wr: (u32::from(common.depth) + u32::from(LARGE) * LARGE_WR)
                 .min(limits.max_qp_wr.saturating_sub(1)),
             recv_wr: 1,
             large: LARGE,
@@ -156,13 +166,19 @@ impl Queue {
         let vector = u32::from(index) % limits.num_comp_vectors.max(1);
         let entries = caps.send_cqes() + caps.recv_cqes();
         let cq = Cq::alloc(device, entries, vector, PollContext::Softirq)?;
-        let qp = Qp::create(&id, pd, &cq, &cq, caps, Handler(watcher))?;
+        let handler = Handler(common.watcher.clone());
+        let qp = Qp::create(&id, common.pd, &cq, &cq, caps, handler)?;
         let connection = Connection::Io {
-            session,
+            session: common.session,
             queue: index,
         };
-        target.connect(&id, connection, epoch, deadline)?;
-        Ok(Self { qp, grants })
+        common
+            .target
+            .connect(&id, connection, common.epoch, common.deadline)?;
+        Ok(Self {
+            qp,
+            grants: common.grants.clone(),
+        })
     }
 
     /// Segments that a request may have.

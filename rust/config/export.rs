@@ -282,15 +282,11 @@ impl ExportDir {
     }
 
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
-        show(
-            page,
-            self.switch.running(|running| u8::from(running.is_some())),
-        )
+        self.switch.show_enable(page)
     }
 
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
-        let enable = parse::boolean(value).map_err(invalid("enable"));
-        if !group.switch.last_error.record(enable)? {
+        if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
                 group.exports.offer(&group.name, None);
                 running.export.close();
@@ -331,7 +327,7 @@ impl ExportDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.switch.last_error.get())
+        self.switch.show_last_error(page)
     }
 }
 

@@ -308,7 +308,7 @@ impl MapDir {
     }
 
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.running(|on| u8::from(on.is_some())))
+        self.switch.show_enable(page)
     }
 
     fn store_enable(group: &Group<Self>, value: &str) -> Result {

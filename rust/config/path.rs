@@ -126,12 +126,11 @@ impl PathDir {
     }
 
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.running(|on| u8::from(on.is_some())))
+        self.switch.show_enable(page)
     }
 
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
-        let enable = parse::boolean(value).map_err(invalid("enable"));
-        if !group.switch.last_error.record(enable)? {
+        if !group.switch.wanted(value)? {
             return group.switch.turn_off(|pinned| {
                 group
                     .map
@@ -167,6 +166,6 @@ impl PathDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.switch.last_error.get())
+        self.switch.show_last_error(page)
     }
 }

@@ -114,12 +114,11 @@ impl PortDir {
     }
 
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.running(|port| u8::from(port.is_some())))
+        self.switch.show_enable(page)
     }
 
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
-        let enable = parse::boolean(value).map_err(invalid("enable"));
-        if !group.switch.last_error.record(enable)? {
+        if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
                 running.port.close();
                 Ok(())

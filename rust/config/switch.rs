@@ -10,11 +10,18 @@ use kernel::{
     sync::Mutex, //
 };
 
+use crate::config::{
+    invalid,
+    show,
+    show_option, //
+};
+use crate::configfs::PageWriter;
 use crate::failure::{
     fail,
     Failure,
     LastError, //
 };
+use crate::parse;
 
 /// What `enable` of an object has started.
 enum Phase<T> {
@@ -74,6 +81,22 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
             Phase::On(thing) => look(Some(thing)),
             Phase::Off | Phase::Changing => look(None),
         }
+    }
+
+    /// Shows `enable`. May sleep.
+    pub(crate) fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.running(|thing| u8::from(thing.is_some())))
+    }
+
+    /// What was written to `enable`. May sleep.
+    pub(crate) fn wanted(&self, value: &str) -> Result<bool> {
+        let wanted = parse::boolean(value).map_err(invalid("enable"));
+        self.last_error.record(wanted)
+    }
+
+    /// Shows `last_error`. May sleep.
+    pub(crate) fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.last_error.get())
     }
 
     /// Whether somebody is turning it on or off just now. May sleep.

@@ -87,10 +87,32 @@ content_stays() {
 	must unmap m
 }
 
+# six add|del HOST: the IPv6 address of this host on the network of rxe0.
+six() { ip -6 addr "$1" "fd00:9::$2/64" dev "$(rxe_netdev)" nodad; }
+
+ipv6() {
+	must six add 2
+	must remote "$(declare -f six); six add 1"
+	must random /run/data 8
+	must remote "mkdir $C/ports/six && store $C/ports/six/addr [fd00:9::1]:7421 && wait_for 5 store $C/ports/six/enable 1"
+	must serve e 8M
+	must map_make m e
+	must path m "addr=[fd00:9::1]:7421" source=fd00:9::2
+	wait_for 5 map_on m || die "no map over IPv6"
+	is "the path" "$(show "$C/maps/m/paths/a/addr")" "[fd00:9::1]:7421"
+	must direct_write /run/data "$DEV"
+	must direct_read "$DEV" /run/back
+	cmp /run/data /run/back || bad "another content came back"
+	must unmap m
+	must remote "store $C/ports/six/enable 0; $(declare -f six); six del 1"
+	must six del 2
+}
+
 scenario blocks_of_512 "fio verifies random I/O of 512 bytes to 1 MiB at depths 1 to 64"
 scenario blocks_of_4096 "the same with blocks of 4096 bytes"
 scenario odd_offsets "buffers may begin anywhere in a page"
 scenario ends_at_its_end "nothing can be read or written behind the end"
 scenario write_zeroes "write zeroes clears exactly its range"
 scenario content_stays "the content stays from map to map; a read-only map shows it too"
+scenario ipv6 "the same over IPv6, on a port of another number"
 run_scenarios

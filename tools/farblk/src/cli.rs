@@ -161,7 +161,7 @@ pub enum Export {
         #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
         host_id: Option<String>,
     },
-    /// No longer let a host use an export, from its next login on
+    /// No longer let a host use an export; ends its sessions
     Deny {
         /// Name of the export
         #[arg(value_parser = name::parse)]

@@ -182,7 +182,7 @@ too_large() {
 		refused "ENOMEM|EINVAL|EFBIG" "$C/exports/e/enable" 1
 		is enable "$(show "$C/exports/e/enable")" 0
 	done
-	[ $((free - $(memory))) -lt 16384 ] || bad "memory fell from $free to $(memory) KiB"
+	[ $((free - $(memory))) -lt 2048 ] || bad "memory fell from $free to $(memory) KiB"
 }
 
 maps() {
@@ -286,7 +286,7 @@ hundred_times() {
 		must mkdir "$C/ports/p" "$C/exports/e" "$C/exports/e/hosts/h" "$C/maps/m" "$C/maps/m/paths/a" "$C/discover/d"
 		must rmdir "$C/ports/p" "$C/exports/e/hosts/h" "$C/exports/e" "$C/maps/m/paths/a" "$C/maps/m" "$C/discover/d"
 	done
-	[ $((free - $(memory))) -lt 16384 ] || bad "available memory fell from $free to $(memory) KiB"
+	[ $((free - $(memory))) -lt 2048 ] || bad "available memory fell from $free to $(memory) KiB"
 	[ $(($(slab) - slabs)) -lt 512 ] || bad "slabs grew from $slabs to $(slab) KiB"
 }
 

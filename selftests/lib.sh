@@ -261,9 +261,10 @@ baseline() { echo "here: $(resources)"; ! server_is_on || echo "server: $(remote
 # same_baseline BEFORE: nothing more, nothing less; of a server that was turned off there is nothing to say.
 same_baseline() { if server_is_on; then [ "$(baseline)" = "$1" ]; else [ "$(baseline)" = "$(head -n 1 <<<"$1")" ]; fi; }
 
-# memory: KiB that are available without caches; by itself it moves by some MiB, so it shows lost exports, not lost pages.
+# memory: KiB that are available without caches. Pages on the lists of the CPUs are free, too, but MemAvailable does not
+# count them, and there may be 50 MiB of them; with them it moves by some 100 KiB.
 # slab: KiB of unreclaimable slabs; it moves by some 100 KiB.
-memory() { sync; echo 3 >/proc/sys/vm/drop_caches; awk '/^MemAvailable:/ {print $2}' /proc/meminfo; }
+memory() { sync; echo 3 >/proc/sys/vm/drop_caches; awk '/^MemAvailable:/ {sum += $2} $1 == "count:" {sum += 4 * $2} END {print sum}' /proc/meminfo /proc/zoneinfo; }
 slab() { awk '/^SUnreclaim:/ {print $2}' /proc/meminfo; }
 
 # --- time and data -------------------------------------------------------------------------------------------------

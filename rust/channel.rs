@@ -305,9 +305,14 @@ impl<O: Linked> Channel<O> {
             .reg_mr(REGISTER_SLOT, Posted::Region(mr), true)
             .map_err(|(error, _)| error)?;
         let link = self.owner.link();
-        let (mr, result) = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, |inbox| {
+        let registered = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, |inbox| {
             inbox.registered.take()
-        })?;
+        });
+        if registered.is_err() {
+            // A late completion would be taken for that of the next region.
+            self.qp.fail();
+        }
+        let (mr, result) = registered?;
         result.map_err(|error| error.to_error())?;
         Ok(mr)
     }

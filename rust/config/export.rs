@@ -308,7 +308,7 @@ impl ExportDir {
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        let state = if self.switch.changing() {
+        let state = if self.switch.starting() {
             "allocating"
         } else if self.export().is_some() {
             "online"

@@ -189,7 +189,7 @@ impl MapDir {
         let stale = |failure: &Failure| failure.error == ESTALE;
         if let Some(status) = self.status() {
             status.state
-        } else if self.switch.changing() {
+        } else if self.switch.starting() {
             State::Connecting
         } else if self.switch.last_error.get().as_ref().is_some_and(stale) {
             State::Stale

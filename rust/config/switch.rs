@@ -27,8 +27,10 @@ use crate::parse;
 enum Phase<T> {
     /// Nothing: settings may change.
     Off,
-    /// Somebody is turning it on or off, without the lock held.
-    Changing,
+    /// Somebody is turning it on, without the lock held.
+    Starting,
+    /// Somebody is turning it off, without the lock held.
+    Stopping,
     /// It runs.
     On(T),
 }
@@ -71,7 +73,9 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         let mut inner = self.inner.lock();
         match inner.1 {
             Phase::Off => change(&mut inner.0),
-            Phase::Changing | Phase::On(_) => Err(fail!(EBUSY, "cannot be changed while enabled")),
+            Phase::Starting | Phase::Stopping | Phase::On(_) => {
+                Err(fail!(EBUSY, "cannot be changed while enabled"))
+            }
         }
     }
 
@@ -79,7 +83,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     pub(crate) fn running<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
         match &self.inner.lock().1 {
             Phase::On(thing) => look(Some(thing)),
-            Phase::Off | Phase::Changing => look(None),
+            Phase::Off | Phase::Starting | Phase::Stopping => look(None),
         }
     }
 
@@ -99,9 +103,9 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         show_option(page, self.last_error.get())
     }
 
-    /// Whether somebody is turning it on or off just now. May sleep.
-    pub(crate) fn changing(&self) -> bool {
-        matches!(self.inner.lock().1, Phase::Changing)
+    /// Whether somebody is turning it on just now. May sleep.
+    pub(crate) fn starting(&self) -> bool {
+        matches!(self.inner.lock().1, Phase::Starting)
     }
 
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does nothing
@@ -111,8 +115,8 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
             let mut inner = self.inner.lock();
             match inner.1 {
                 Phase::On(_) => return Ok(()),
-                Phase::Changing => return Err(EBUSY),
-                Phase::Off => inner.1 = Phase::Changing,
+                Phase::Starting | Phase::Stopping => return Err(EBUSY),
+                Phase::Off => inner.1 = Phase::Starting,
             }
             inner.0.clone()
         };
@@ -129,12 +133,12 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     pub(crate) fn turn_off(&self, stop: impl FnOnce(T) -> Result<(), (T, Failure)>) -> Result {
         let thing = {
             let mut inner = self.inner.lock();
-            match core::mem::replace(&mut inner.1, Phase::Changing) {
+            match core::mem::replace(&mut inner.1, Phase::Stopping) {
                 Phase::On(thing) => thing,
-                Phase::Changing => return Err(EBUSY),
-                Phase::Off => {
-                    inner.1 = Phase::Off;
-                    return Ok(());
+                other => {
+                    let off = matches!(other, Phase::Off);
+                    inner.1 = other;
+                    return if off { Ok(()) } else { Err(EBUSY) };
                 }
             }
         };

@@ -82,8 +82,8 @@ server_in_use() {
 server_link_down() {
 	two_hosts || skip "needs two hosts"
 	start
-	must remote 'ip link set eth0 down'
-	fails_within $SILENT must remote 'ip link set eth0 up'
+	must remote 'ip link set "$(rxe_netdev)" down'
+	fails_within $SILENT must remote 'ip link set "$(rxe_netdev)" up'
 	must remote rxe_heal
 	comes_back
 }
@@ -100,9 +100,9 @@ server_frozen() {
 own_link_down() {
 	two_hosts || skip "needs two hosts"
 	start
-	must ip link set eth0 down
+	must ip link set "$(rxe_netdev)" down
 	# While it is down virtio_net keeps packets that hold references on rxe's queue pairs.
-	fails_within $SILENT must ip link set eth0 up
+	fails_within $SILENT must ip link set "$(rxe_netdev)" up
 	must rxe_heal
 	comes_back
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 # Makes what the guests boot, from Debian packages alone: root.ext4 (a Debian root with the modules of the kernel under
-# test), initramfs (busybox, enough to mount it) and vmlinux. Prints the folder that holds them.
+# test), initramfs (busybox, enough to mount it) and vmlinux, or linux for User Mode Linux. Prints the folder.
+# Takes what kernel.sh takes.
 . "$(dirname "$0")/lib.sh"
 
 PACKAGES="bash coreutils util-linux mount kmod iproute2 procps findutils diffutils gawk grep sed tar jq fio e2fsprogs xfsprogs
@@ -23,7 +24,9 @@ modules() {
 	cp "$from"/modules.{order,builtin,builtin.modinfo} "$to/"
 	in_root depmod -b "$all" "$release"
 	for name in $MODULES; do
-		in_root modprobe -d "$all" -S "$release" --show-depends --ignore-install "$name" || die "the kernel has no module $name"
+		# A debug kernel has what the tests need built in.
+		in_root modprobe -d "$all" -S "$release" --show-depends --ignore-install "$name" || [ "$kind" != stock ] ||
+			die "the kernel has no module $name"
 	done | awk '$1 == "insmod" {print $2}' | sort -u >"$new/closure"
 	while read -r file; do
 		file=${file#*/lib/modules/"$release"/}
@@ -44,6 +47,7 @@ initramfs() {
 	for name in $BOOT_MODULES; do
 		in_root modprobe -d "$new/modules" -S "$release" --show-depends "$name"
 	done | awk '$1 == "insmod" && !seen[$2]++ {print $2}' >"$new/boot-modules"
+	: >"$dir/modules/order"
 	while read -r name; do
 		cp "$name" "$dir/modules/"
 		printf '%s\n' "${name##*/}" >>"$dir/modules/order"
@@ -53,7 +57,8 @@ initramfs() {
 		b=/bin/busybox
 		$b mount -t devtmpfs dev /dev
 		while read -r m; do $b insmod /modules/$m; done </modules/order
-		$b mount -t ext4 -o noatime /dev/vda /root && $b mkdir -p /root/farblk && $b tar -x -C /root/farblk -f /dev/vdb ||
+		for d in vd ubd; do [ ! -b /dev/${d}a ] || disk=/dev/$d; done
+		$b mount -t ext4 -o noatime ${disk}a /root && $b mkdir -p /root/farblk && $b tar -x -C /root/farblk -f ${disk}b ||
 			$b poweroff -f
 		$b mount -o move /dev /root/dev
 		exec $b switch_root /root /farblk/vm/guest/init
@@ -77,7 +82,13 @@ image() {
 }
 
 # The uncompressed kernel saves the decompressor's second on each boot, and its random load address.
-vmlinux() { in_root bash "$kernel/linux/scripts/extract-vmlinux" "$kernel/boot/vmlinuz" >"$new/vmlinux"; }
+image_of_kernel() {
+	if [ "$kind" = stock ]; then
+		in_root bash "$kernel/linux/scripts/extract-vmlinux" "$kernel/boot/vmlinuz" >"$new/vmlinux"
+	else
+		cp "$kernel"/boot/* "$new/"
+	fi
+}
 
 main() {
 	local new=$dir.new
@@ -88,7 +99,7 @@ main() {
 	export TMPDIR=$CACHE
 	step "guest: kernel $release and its modules" modules
 	step "guest: initramfs" initramfs
-	step "guest: kernel image" vmlinux
+	step "guest: kernel image" image_of_kernel
 	step "guest: Debian $DEBIAN_SUITE root, fio, rdma, xfs" image
 	rm -rf "$new"/{root,all,modules,initramfs.d,closure,boot-modules}
 	printf '%s\n' "$release" >"$new/release"
@@ -96,6 +107,8 @@ main() {
 	mv "$new" "$dir"
 }
 
+kind=stock
+case ${1:-} in uml | debug) kind=$1 BOOT_MODULES="" ;; esac
 kernel=$("$(dirname "$0")/kernel.sh" "$@")
 release=$(cat "$kernel/release")
 dir=$(entry guest "$kernel $DEBIAN_SUITE $(sha256sum <"$0")")

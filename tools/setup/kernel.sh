@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 # Prepares what farblk.ko is built against and what the guests boot: the distribution's kernel, and its source tree with
-# the Rust metadata that Debian's headers leave out. Prints the folder: linux/ (tree), boot/vmlinuz, modules/ (lib/modules).
+# the Rust metadata that Debian's headers leave out. Prints the folder: linux/ (tree), boot/vmlinuz, modules/ (lib/modules),
+# release, and make-args, the words that make needs to build a module. kernel.sh [stock|RELEASE|uml|debug]
 . "$(dirname "$0")/lib.sh"
+
+case ${1:-stock} in
+stock) set -- ;;
+uml | debug) exec "$(dirname "$0")/debug-kernel.sh" "$1" ;;
+esac
 
 series_of() { printf '%s' "$1" | cut -d. -f1,2; }
 version_of() { in_root apt-cache show --no-all-versions "$1" 2>/dev/null | sed -n 's/^Version: //p'; }
@@ -64,17 +70,17 @@ prepare() {
 	rm "$new/config"
 	[ -z "$lost" ] || die "the build root cannot configure the kernel as it was built: $(echo $lost)" "BUILDROOT_PACKAGES in tools/setup/lib.sh lacks a tool"
 	in_root make -C "$new/linux" LOCALVERSION="$suffix" -j"$(nproc)" prepare modules_prepare
-	printf '%s\n' "$suffix" >"$new/localversion"
+	printf 'LOCALVERSION=%s\n' "$suffix" >"$new/make-args"
 	[ "$(in_root make -s -C "$new/linux" LOCALVERSION="$suffix" kernelrelease)" = "$release" ] || die "the prepared tree is not $release"
 }
 
 main() {
 	local release new dir
 	need_root
-	if [ -e "$(entry kernel "$BUILDROOT $wanted v1")/release" ]; then return; fi
+	if [ -e "$(entry kernel "$BUILDROOT $wanted v2")/release" ]; then return; fi
 	step "package lists of $KERNEL_SUITE" in_root apt-get update -q
 	release=$(resolve "$wanted")
-	dir=$(entry kernel "$BUILDROOT $wanted v1")
+	dir=$(entry kernel "$BUILDROOT $wanted v2")
 	new=$dir.new
 	rm -rf "$new"
 	step "kernel $release: packages" fetch
@@ -85,4 +91,4 @@ main() {
 wanted=${1:-$KERNEL_RELEASE}
 "$(dirname "$0")/buildroot.sh"
 locked kernel main
-entry kernel "$BUILDROOT $wanted v1"
+entry kernel "$BUILDROOT $wanted v2"

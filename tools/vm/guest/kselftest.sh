@@ -4,6 +4,9 @@
 # the others run $TESTS with the kernel's own runner.
 export PATH=/farblk:$PATH
 export FARBLK_AGENT=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farblk/farblk.ko
+# A debug kernel has two more kinds of the module.
+[ ! -e /farblk/farblk-kunit.ko ] || export FARBLK_KUNIT_KO=/farblk/farblk-kunit.ko
+[ ! -d /farblk/broken ] || export FARBLK_BROKEN=/farblk/broken
 case $ROLE in
 server)
 	. selftests/lib.sh

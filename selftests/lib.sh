@@ -19,7 +19,7 @@ CASES=()
 # --- results -------------------------------------------------------------------------------------------------------
 
 # note WORDS: for the log. bad WORDS: notes a failure, the test goes on. die WORDS: ends the test.
-note() { printf '# %s\n' "$*"; }
+note() { printf '# %s\n' "${*//$'\n'/$'\n# '}"; }
 bad() { note "FAILED: $*"; BAD=1; }
 die() { bad "$*"; exit 1; }
 # must COMMAND...: ends the test if COMMAND fails.
@@ -32,9 +32,10 @@ skip() { note "skipped: $*"; exit 4; }
 # scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY="FUNCTION..." picks some.
 scenario() { [[ " ${FARBLK_ONLY:-$1} " != *" $1 "* ]] || CASES+=("$*"); }
 
-# run_scenarios: runs each in a subshell from a clean state, and wants that state back after it.
+# run_scenarios: runs each in a subshell from a clean state, and wants that state back after it and no complaint of a
+# kernel. The last one unloads the module.
 run_scenarios() {
-	local item name words rc before start
+	local item name words rc before start marks=0 mark
 	# shellcheck source=/dev/null
 	. "${KTAP_HELPERS:-$HERE/../kselftest/ktap_helpers.sh}" || exit 4
 	ktap_print_header
@@ -42,7 +43,9 @@ run_scenarios() {
 		ktap_skip_all "this needs root and an RDMA device (or rdma_rxe)"
 		exit "$KSFT_SKIP"
 	fi
+	CASES+=("unload the module goes, nothing of it stays, and lockdep still watched")
 	ktap_set_plan "${#CASES[@]}"
+	set_mark "$$-0"
 	loaded || load_module || { echo "Bail out! the module does not load"; exit 1; }
 	remote 'loaded || load_module' || { echo "Bail out! the server's module does not load"; exit 1; }
 	clean_all
@@ -57,6 +60,10 @@ run_scenarios() {
 			note "FAILED: left behind: $(baseline | tr "\n" " "), before: ${before//$'\n'/ }"
 			rc=1
 		fi
+		# First the new mark, so that nothing is missed between two scenarios.
+		mark=$$-$marks marks=$((marks + 1))
+		set_mark "$$-$marks"
+		quiet_since "$mark" || rc=1
 		note "$name: $((SECONDS - start)) s"
 		case $rc in
 		0) ktap_test_pass "$words" ;;
@@ -99,6 +106,8 @@ rxe_heal() {
 }
 
 two_hosts() { [ -n "${FARBLK_AGENT:-}${FARBLK_REMOTE:-}" ]; }
+# has_server: there is another host, and it was not turned off.
+has_server() { two_hosts && [ ! -e /run/server-is-off ]; }
 
 # remote LINE: runs a line of shell, with this library, on the server; its output and exit code are LINE's.
 remote() {
@@ -266,6 +275,60 @@ same_baseline() { if server_is_on; then [ "$(baseline)" = "$1" ]; else [ "$(base
 # slab: KiB of unreclaimable slabs; it moves by some 100 KiB.
 memory() { sync; echo 3 >/proc/sys/vm/drop_caches; awk '/^MemAvailable:/ {sum += $2} $1 == "count:" {sum += 4 * $2} END {print sum}' /proc/meminfo /proc/zoneinfo; }
 slab() { awk '/^SUnreclaim:/ {print $2}' /proc/meminfo; }
+
+# --- what the kernel says -----------------------------------------------------------------------------------------
+
+# set_mark WORD: a line in the kernel logs of both hosts.
+set_mark() {
+	echo "farblk-selftest $1:" >/dev/kmsg
+	! has_server || remote "echo 'farblk-selftest $1:' >/dev/kmsg"
+}
+
+# reports WORD: this host's first complaint since that mark, and what followed it. The file of the same name says what counts.
+reports() {
+	dmesg | awk -v mark="farblk-selftest $1:" '{line[n++] = $0} index($0, mark) {n = 0} END {for (i = 0; i < n; i++) print line[i]}' |
+		grep -m 1 -A 59 -E -f <(grep -v '^#' "$HERE/reports")
+}
+
+# quiet_since WORD: neither kernel has complained since that mark.
+quiet_since() {
+	local text rc=0
+	text=$(reports "$1") && note "FAILED: the kernel complained:"$'\n'"$text" && rc=1
+	has_server && text=$(remote "reports $1") && note "FAILED: the server's kernel complained:"$'\n'"$text" && rc=1
+	return $rc
+}
+
+# unload: the module goes on both hosts. Where the kernel has kmemleak, it knows of nothing that was left behind; where it
+# has lockdep, that is still on: it turns itself off when it has something to say.
+unload() {
+	local text
+	must remove_module
+	! has_server || must remote remove_module
+	if kmemleak_is_on; then
+		# It does not report younger objects.
+		sleep 6
+		text=$(leaks) && bad "not freed:"$'\n'"$text"
+		has_server && text=$(remote leaks) && bad "not freed by the server:"$'\n'"$text"
+	fi
+	lockdep_is_on || bad "lockdep is off"
+	! has_server || remote lockdep_is_on || bad "the server's lockdep is off"
+}
+
+# remove_module: rmmod sleeps for ever if something of the module is still in use.
+remove_module() {
+	rmmod farblk >/run/rmmod.out 2>&1 &
+	wait_for 60 not_loaded || { note "rmmod: $(cat /run/rmmod.out)"; return 1; }
+}
+not_loaded() { ! loaded; }
+
+KMEMLEAK=/sys/kernel/debug/kmemleak
+kmemleak_is_on() { [ -e $KMEMLEAK ] && echo scan=off >$KMEMLEAK; } 2>/dev/null
+# leaks: what nothing refers to any more; each is told once. An object that has changed waits for the second scan.
+leaks() {
+	kmemleak_is_on && echo scan >$KMEMLEAK && echo scan >$KMEMLEAK || return
+	head -n 60 $KMEMLEAK | grep . && echo clear >$KMEMLEAK
+}
+lockdep_is_on() { [ ! -e /proc/lockdep_stats ] || grep -q 'debug_locks: *1$' /proc/lockdep_stats; }
 
 # --- time and data -------------------------------------------------------------------------------------------------
 

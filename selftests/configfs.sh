@@ -8,39 +8,40 @@ UUID=12345678-9abc-4def-8123-456789abcdef
 # defaults OBJECT ATTRIBUTE=VALUE...
 defaults() {
 	local o=$C/$1 item
-	for item in "${@:2}"; do is "the default of $1/${item%%=*}" "$(show "$o/${item%%=*}")" "${item#*=}"; done
+	for item in "${@:2}"; do is "the default of $1/${item%%=*}" "$(<"$o/${item%%=*}")" "${item#*=}"; done
 }
 
 # takes FILE VALUE[=>SHOWN]...
 takes() {
-	local file=$C/$1 item got
+	local file=$C/$1 item
 	for item in "${@:2}"; do
-		got=$(errno_of store "$file" "${item%%=>*}")
-		is "'${item%%=>*}' into $1" "$got" OK
-		is "$1 after '${item%%=>*}'" "$(show "$file")" "${item##*=>}"
-		[ ! -e "${file%/*}/last_error" ] || is "last_error after '${item%%=>*}' into $1" "$(show "${file%/*}/last_error")" ""
+		ends "'${item%%=>*}' into $1" OK store "$file" "${item%%=>*}"
+		is "$1 after '${item%%=>*}'" "$(<"$file")" "${item##*=>}"
+		[ ! -e "${file%/*}/last_error" ] || is "last_error after '${item%%=>*}' into $1" "$(<"${file%/*}/last_error")" ""
 	done
 }
 
 # leaves FILE ERRNO VALUE...: each is refused, the old value stays.
 leaves() {
 	local file=$C/$1 value old
-	old=$(show "$file")
+	old=$(<"$file")
 	for value in "${@:3}"; do refused "$2" "$file" "$value"; done
-	is "$1 after refused values" "$(show "$file")" "$old"
+	is "$1 after refused values" "$(<"$file")" "$old"
 }
 
 # leaves_garbage FILE: nothing takes bytes that are not one line of text, or 4095 of them.
+GARBAGE=('1\0' '\0' '\xff\xfe\n' 'a\xc3\n' '1\n1\n' '\x1b[m\n' "$(printf '%01000d' 7)x" "$(printf 'x%.0s' {1..4000})")
+TOO_LONG=("$(printf '%04095d' 7)" "$(printf 'x%.0s' {1..4096})")
 leaves_garbage() {
 	local file=$C/$1 old bytes
-	old=$(show "$file")
-	for bytes in '1\0' '\0' '\xff\xfe\n' 'a\xc3\n' '1\n1\n' '\x1b[m\n' "$(printf '%01000d' 7)x" "$(printf 'x%.0s' {1..4000})"; do
-		is "garbage '${bytes:0:12}' into $1" "$(errno_of store_bytes "$file" "$bytes")" EINVAL
+	old=$(<"$file")
+	for bytes in "${GARBAGE[@]}"; do
+		ends "garbage '${bytes:0:12}' into $1" EINVAL store_bytes "$file" "$bytes"
 	done
-	for bytes in "$(printf '%04095d' 7)" "$(printf 'x%.0s' {1..4096})"; do
-		is "${#bytes} bytes into $1" "$(errno_of store_bytes "$file" "$bytes")" EINVAL
+	for bytes in "${TOO_LONG[@]}"; do
+		ends "${#bytes} bytes into $1" EINVAL store_bytes "$file" "$bytes"
 	done
-	is "$1 after garbage" "$(show "$file")" "$old"
+	is "$1 after garbage" "$(<"$file")" "$old"
 }
 
 NOT_NUMBERS=("" " " - -- x 1x 0x10 1.5 1e3 "1 2" +1 ٣ 99999999999999999999999)
@@ -49,14 +50,14 @@ leaves_switch() { leaves_numbers "$1" 2 -1 on yes true; }
 NOT_ADDRESSES=("" 10.9.0 10.9.0.256 10.9.0.1: 10.9.0.1:0 10.9.0.1:65536 10.9.0.1:-1 "10.9.0.1 7420" "[::1" "::1]:7420" "[fe80::1%eth0]:7420"
 	host.example "10.9.0.1/24" "*" :7420)
 
-read_only() { local f; for f; do is "writing $f" "$(errno_of store "$C/$f" 1)" EACCES; done; }
+read_only() { local f; for f; do ends "writing $f" EACCES store "$C/$f" 1; done; }
 
 root() {
-	[ -n "$(show "$C/version")" ] && [ "$(show "$C/protocol")" -ge 1 ] && show "$C/features" >/dev/null || bad "version, protocol, features"
+	[ -n "$(<"$C/version")" ] && [ "$(<"$C/protocol")" -ge 1 ] && show "$C/features" >/dev/null || bad "version, protocol, features"
 	read_only version protocol features
-	[[ $(show "$C/host_id") =~ ^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$ ]] || bad "host_id is '$(show "$C/host_id")'"
+	[[ $(<"$C/host_id") =~ ^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$ ]] || bad "host_id is '$(<"$C/host_id")'"
 	local id name
-	id=$(show "$C/host_id") name=$(show "$C/host_name")
+	id=$(<"$C/host_id") name=$(<"$C/host_name")
 	[ -n "$name" ] || bad "there is no host_name"
 	takes host_id $UUID
 	leaves host_id EINVAL "" x ${UUID}0 "${UUID%?}" 00000000-0000-0000-0000-000000000000 "${UUID//-/_}"
@@ -72,16 +73,17 @@ names() {
 	local kind name
 	for kind in ports exports maps discover; do
 		for name in .hidden "a b" "a,b" é "$(printf 'n%.0s' {1..64})" "$(printf 'n%.0s' {1..255})"; do
-			[[ $(errno_of mkdir "$C/$kind/$name") =~ ^(EINVAL|ENAMETOOLONG)$ ]] || bad "mkdir $kind/${name:0:20} was not refused"
-			rmdir "$C/$kind/$name" 2>/dev/null
+			outcome mkdir "$C/$kind/$name"
+			[[ $GOT =~ ^(EINVAL|ENAMETOOLONG)$ ]] || bad "mkdir $kind/${name:0:20} was not refused"
+			[ "$GOT" != OK ] || rmdir "$C/$kind/$name"
 		done
 		name=$(printf 'n%.0s' {1..63})
 		must mkdir "$C/$kind/$name"
-		is "a second $kind/$name" "$(errno_of mkdir "$C/$kind/$name")" EEXIST
+		ends "a second $kind/$name" EEXIST mkdir "$C/$kind/$name"
 		must rmdir "$C/$kind/$name"
 	done
-	is "mkdir beside the fixed folders" "$(errno_of mkdir "$C/more")" EPERM
-	is "rmdir of a fixed folder" "$(errno_of rmdir "$C/maps")" EPERM
+	ends "mkdir beside the fixed folders" EPERM mkdir "$C/more"
+	ends "rmdir of a fixed folder" EPERM rmdir "$C/maps"
 }
 
 port() {
@@ -95,19 +97,19 @@ port() {
 	leaves_switch ports/p/enable
 	must store "$C/ports/p/addr" 192.0.2.1
 	refused "EADDRNOTAVAIL|ENODEV" "$C/ports/p/enable" 1 192.0.2.1
-	is enable "$(show "$C/ports/p/enable")" 0
+	is enable "$(<"$C/ports/p/enable")" 0
 	must store "$C/ports/p/addr" "$FARBLK_SERVER"
 	takes ports/p/enable 1 1
-	is state "$(show "$C/ports/p/state")" listening
+	is state "$(<"$C/ports/p/state")" listening
 	leaves ports/p/addr EBUSY 10.9.0.9 "$FARBLK_SERVER"
-	is "rmdir of an enabled port" "$(errno_of rmdir "$C/ports/p")" EBUSY
+	ends "rmdir of an enabled port" EBUSY rmdir "$C/ports/p"
 	must mkdir "$C/ports/q"
 	must store "$C/ports/q/addr" "$FARBLK_SERVER"
 	refused EADDRINUSE "$C/ports/q/enable" 1
 	must store "$C/ports/q/addr" "$FARBLK_SERVER:7421"
 	takes ports/q/enable 1 0 0
 	takes ports/p/enable 0 0
-	is state "$(show "$C/ports/p/state")" disabled
+	is state "$(<"$C/ports/p/state")" disabled
 	must rmdir "$C/ports/p" "$C/ports/q"
 }
 
@@ -117,7 +119,7 @@ exports() {
 	defaults $e kind=ram size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
 		state=disabled instance= clients=0 last_error=
 	read_only $e/{state,instance,clients,last_error}
-	[[ $(show "$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(show "$C/$e/uuid")'"
+	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
 	takes $e/kind ram
 	leaves $e/kind EOPNOTSUPP block
@@ -142,7 +144,7 @@ exports() {
 	takes $e/max_clients 2 1000 1
 	leaves_numbers $e/max_clients 0 -1 65536 4294967297
 	leaves_switch $e/enable
-	is clients "$(show "$C/$e/clients")" 0
+	is clients "$(<"$C/$e/clients")" 0
 
 	must mkdir "$C/$e/hosts/node-b"
 	defaults $e/hosts/node-b host_id= access=ro connected=0
@@ -153,22 +155,22 @@ exports() {
 	leaves $e/hosts/node-b/host_id EINVAL x ${UUID}0
 	leaves_garbage $e/hosts/node-b/host_id
 	read_only $e/hosts/node-b/connected
-	is "rmdir of an export with hosts" "$(errno_of rmdir "$C/$e")" ENOTEMPTY
+	ends "rmdir of an export with hosts" ENOTEMPTY rmdir "$C/$e"
 
 	takes $e/enable 1 1
-	is state "$(show "$C/$e/state")" online
-	[[ $(show "$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(show "$C/$e/instance")'"
+	is state "$(<"$C/$e/state")" online
+	[[ $(<"$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(<"$C/$e/instance")'"
 	for a in kind=ram size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ports=p allow_any_host=1 max_clients=2; do
 		leaves $e/${a%%=*} EBUSY "${a#*=}"
 	done
 	must mkdir "$C/$e/hosts/node-c"
 	must rmdir "$C/$e/hosts/node-b" "$C/$e/hosts/node-c"
-	is "rmdir of an enabled export" "$(errno_of rmdir "$C/$e")" EBUSY
-	a=$(show "$C/$e/instance")
+	ends "rmdir of an enabled export" EBUSY rmdir "$C/$e"
+	a=$(<"$C/$e/instance")
 	takes $e/enable 0 0 1
-	[ "$(show "$C/$e/instance")" != "$a" ] || bad "new memory has the old instance $a"
+	[ "$(<"$C/$e/instance")" != "$a" ] || bad "new memory has the old instance $a"
 	takes $e/enable 0
-	is instance "$(show "$C/$e/instance")" ""
+	is instance "$(<"$C/$e/instance")" ""
 	must rmdir "$C/$e"
 }
 
@@ -180,7 +182,7 @@ too_large() {
 	for size in 64G 512T 16383T; do
 		must store "$C/exports/e/size" $size
 		refused "ENOMEM|EINVAL|EFBIG" "$C/exports/e/enable" 1
-		is enable "$(show "$C/exports/e/enable")" 0
+		is enable "$(<"$C/exports/e/enable")" 0
 	done
 	[ $((free - $(memory))) -lt 2048 ] || bad "memory fell from $free to $(memory) KiB"
 }
@@ -203,7 +205,7 @@ maps() {
 	leaves_numbers $m/depth 0 -1 1025 4294967424
 	takes $m/tos 255 0
 	leaves_numbers $m/tos -1 256
-	a=$(show "$C/$m/io_timeout_ms")
+	a=$(<"$C/$m/io_timeout_ms")
 	[ "$a" -gt 0 ] || bad "io_timeout_ms is '$a' by default"
 	takes $m/io_timeout_ms 5000 "$a"
 	leaves_numbers $m/io_timeout_ms -1 0 18446744073709551615
@@ -225,39 +227,39 @@ maps() {
 	leaves_garbage $p/source
 	takes $p/enable 0 1 1
 	leaves_switch $p/enable
-	is "rmdir of an enabled path" "$(errno_of rmdir "$C/$p")" EBUSY
+	ends "rmdir of an enabled path" EBUSY rmdir "$C/$p"
 	for a in addr=10.9.0.9 source=; do leaves $p/${a%%=*} EBUSY "${a#*=}"; done
 	must mkdir "$C/$m/paths/b"
 	must store "$C/$m/paths/b/addr" 10.9.0.9
 	refused EOPNOTSUPP "$C/$m/paths/b/enable" 1
 	must rmdir "$C/$m/paths/b"
-	is "rmdir of a map with a path" "$(errno_of rmdir "$C/$m")" ENOTEMPTY
+	ends "rmdir of a map with a path" ENOTEMPTY rmdir "$C/$m"
 
 	must port_add p "$FARBLK_SERVER"
 	must export_ram e 8M
 	must path m "addr=$FARBLK_SERVER"
 	must store "$C/$m/export" e
 	takes $m/enable 1 1
-	is state "$(show "$C/$m/state")" live
-	is "path state" "$(show "$C/$p/state")" live
-	is mode "$(show "$C/$m/mode")" one_sided
-	is size "$(show "$C/$m/size")" 8388608
-	is uuid "$(show "$C/$m/uuid")" "$(show "$C/exports/e/uuid")"
-	is instance "$(show "$C/$m/instance")" "$(show "$C/exports/e/instance")"
-	is clients "$(show "$C/exports/e/clients")" 1
+	is state "$(<"$C/$m/state")" live
+	is "path state" "$(<"$C/$p/state")" live
+	is mode "$(<"$C/$m/mode")" one_sided
+	is size "$(<"$C/$m/size")" 8388608
+	is uuid "$(<"$C/$m/uuid")" "$(<"$C/exports/e/uuid")"
+	is instance "$(<"$C/$m/instance")" "$(<"$C/exports/e/instance")"
+	is clients "$(<"$C/exports/e/clients")" 1
 	for a in export=e access=ro queues=1 depth=64 tos=1 io_timeout_ms=5000 expect_instance=; do
 		leaves $m/${a%%=*} EBUSY "${a#*=}"
 	done
 	leaves $p/enable EBUSY 0
-	is "rmdir of an enabled map" "$(errno_of rmdir "$C/$m")" EBUSY
-	is "rmdir of a used path" "$(errno_of rmdir "$C/$p")" EBUSY
-	exec 5<"/dev/$(show "$C/$m/device")"
+	ends "rmdir of an enabled map" EBUSY rmdir "$C/$m"
+	ends "rmdir of a used path" EBUSY rmdir "$C/$p"
+	exec 5<"/dev/$(<"$C/$m/device")"
 	refused EBUSY "$C/$m/enable" 0
-	is "state while open" "$(show "$C/$m/state")" live
+	is "state while open" "$(<"$C/$m/state")" live
 	exec 5<&-
 	takes $m/enable 0 0
-	is device "$(show "$C/$m/device")" ""
-	is clients "$(show "$C/exports/e/clients")" 0
+	is device "$(<"$C/$m/device")" ""
+	is clients "$(<"$C/exports/e/clients")" 0
 	must map_rm m
 }
 
@@ -274,7 +276,7 @@ discover() {
 	leaves_numbers discover/d/first -1
 	must store "$d/addr" "$FARBLK_SERVER"
 	must store "$d/enable" 1
-	is "what this host may use" "$(show "$d/exports")" "$(printf 'total 1\nshown ram 8388608 rw 0 3 %s' "$(show "$C/exports/shown/uuid")")"
+	is "what this host may use" "$(<"$d/exports")" "$(printf 'total 1\nshown ram 8388608 rw 0 3 %s' "$(<"$C/exports/shown/uuid")")"
 	no_error discover/d
 	must rmdir "$d"
 }
@@ -299,11 +301,11 @@ races() {
 			mkdir "$C/exports/e"
 			settings "$C/exports/e" size=8M allow_any_host=1
 			store "$C/exports/e/enable" 1
-			cat "$C/exports/e/"*
+			for f in "$C/exports/e/"*; do : "$(<"$f")"; done
 			mkdir "$C/maps/m" "$C/maps/m/paths/a"
 			settings "$C/maps/m/paths/a" "addr=$FARBLK_SERVER" enable=1
 			[ $((n % 8)) != 0 ] || settings "$C/maps/m" export=e enable=1
-			cat "$C/maps/m/"*
+			for f in "$C/maps/m/"*; do : "$(<"$f")"; done
 			store "$C/maps/m/enable" force
 			map_rm m
 			store "$C/exports/e/enable" 0

@@ -128,14 +128,17 @@ remote() {
 
 # --- the module ----------------------------------------------------------------------------------------------------
 
-loaded() { grep -q '^farblk ' /proc/modules; }
+loaded() { [ -d /sys/module/farblk ]; }
+
+mounted() { [[ $(</proc/mounts) == *" $1 "* ]]; }
 
 # load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, else the installed one.
 load_module() {
-	mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
-	mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
+	mounted /sys/kernel/config || mount -t configfs none /sys/kernel/config
+	mounted /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 	if [ -n "${FARBLK_KO:-}" ]; then
-		modprobe -a configfs $(modinfo -F depends "$FARBLK_KO" | tr , ' ') && insmod "$FARBLK_KO" "$@"
+		: "${DEPENDS:=$(modinfo -F depends "$FARBLK_KO")}"
+		modprobe -a configfs ${DEPENDS//,/ } && insmod "$FARBLK_KO" "$@"
 	else
 		modprobe farblk "$@"
 	fi
@@ -143,20 +146,30 @@ load_module() {
 
 # --- configfs ------------------------------------------------------------------------------------------------------
 
-show() { cat "$1"; }
+# A debug kernel takes a tenth of a second for a fork: what runs hundreds of times is bash alone ("$(<FILE)" does not fork).
+show() { local text; text=$(<"$1") && printf '%s\n' "$text"; }
 store() { printf '%s\n' "$2" >"$1"; }
-# store_bytes FILE FORMAT: what printf makes of FORMAT, as it is, in one write.
+# store_bytes FILE FORMAT: what printf makes of FORMAT, as it is, in one write (of bash's own printf a line, 4096 bytes at most).
 # shellcheck disable=SC2059
-store_bytes() { printf "$2" | dd of="$1" bs=8192 iflag=fullblock conv=notrunc status=none; }
+store_bytes() { if [[ $2 == *'\n'?* ]]; then printf "$2" | dd of="$1" bs=8192 iflag=fullblock status=none; else printf "$2" >"$1"; fi; }
 
-# errno_of COMMAND...: OK, or the name of the error that COMMAND's last line ends with.
-errno_of() {
-	local text
-	if text=$("$@" 2>&1 >/dev/null); then
-		echo OK
-		return
-	fi
-	case ${text##*: } in
+# outcome COMMAND...: GOT is then OK, or the name of the error that COMMAND's last line ends with. errno_of COMMAND...: prints it.
+declare -A ERRNO_NAMES
+outcome() {
+	GOT=OK
+	"$@" >/dev/null 2>/run/farblk-stderr && return
+	GOT=$(</run/farblk-stderr)
+	GOT=_${GOT##*: }
+	[ -n "${ERRNO_NAMES[$GOT]:-}" ] || ERRNO_NAMES[$GOT]=$(errno_name "${GOT#_}")
+	GOT=${ERRNO_NAMES[$GOT]}
+}
+errno_of() { local GOT; outcome "$@"; echo "$GOT"; }
+# ends WHAT ERRNO COMMAND...: COMMAND's outcome is ERRNO, or OK.
+ends() { outcome "${@:3}"; is "$1" "$GOT" "$2"; }
+
+errno_name() {
+	local text=$1
+	case $text in
 	"Invalid argument") echo EINVAL ;;
 	"Device or resource busy") echo EBUSY ;;
 	"No such file or directory") echo ENOENT ;;
@@ -187,20 +200,19 @@ errno_of() {
 	"Message too long") echo EMSGSIZE ;;
 	"Argument list too long") echo E2BIG ;;
 	"Link has been severed") echo ENOLINK ;;
-	*) echo "?(${text##*: })" ;;
+	*) echo "?($text)" ;;
 	esac
 }
 
 # refused "E1|E2" FILE VALUE [REGEX]: the write ends with that error, and the object's last_error names the same one and
 # says why (matching REGEX).
 refused() {
-	local got text object
-	got=$(errno_of store "$2" "$3")
-	[[ $got =~ ^($1)$ ]] || bad "'$3' into ${2#"$C"/}: $got, not $1"
-	object=$(dirname "$2")
-	[ -e "$object/last_error" ] && [ "$got" != OK ] || return 0
-	text=$(show "$object/last_error")
-	[[ $text == "$got "?* ]] || bad "last_error of ${object#"$C"/} is '$text' after $got"
+	local text object=${2%/*}
+	outcome store "$2" "$3"
+	[[ $GOT =~ ^($1)$ ]] || bad "'$3' into ${2#"$C"/}: $GOT, not $1"
+	[ -e "$object/last_error" ] && [ "$GOT" != OK ] || return 0
+	text=$(<"$object/last_error")
+	[[ $text == "$GOT "?* ]] || bad "last_error of ${object#"$C"/} is '$text' after $GOT"
 	[[ $text =~ ${4:-.} ]] || bad "last_error of ${object#"$C"/} is '$text': no '$4' in it"
 }
 
@@ -253,7 +265,7 @@ serve() { remote "port_add p $FARBLK_SERVER && export_ram $*"; }
 clean() {
 	local o p
 	[ -d "$C" ] || return 0
-	mountpoint -q /run/mnt && umount /run/mnt
+	mounted /run/mnt && umount /run/mnt
 	for o in "$C"/maps/*/; do [ ! -d "$o" ] || { store "$o/enable" force; for p in "$o"/paths/*/; do store "$p/enable" 0; rmdir "$p"; done; rmdir "$o"; }; done
 	for o in "$C"/discover/*/; do [ ! -d "$o" ] || rmdir "$o"; done
 	for o in "$C"/exports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"/hosts/*/ "$o"; }; done
@@ -264,7 +276,11 @@ clean_all() { clean; [ -e /run/server-is-off ] || remote clean; }
 # --- what may not be left behind -----------------------------------------------------------------------------------
 
 # resources: the RDMA objects of this host, of all devices.
-resources() { rdma resource show | sed -E 's/.*: (.*) ctx .*/\1/' | tr '\n' ' '; }
+resources() {
+	local all line
+	all=$(rdma resource show)
+	while read -r line; do line=${line##*: }; printf '%s ' "${line%% ctx *}"; done <<<"$all"
+}
 server_is_on() { [ -n "${FARBLK_AGENT:-}" ] && [ ! -e /run/server-is-off ]; }
 baseline() { echo "here: $(resources)"; ! server_is_on || echo "server: $(remote resources)"; }
 # same_baseline BEFORE: nothing more, nothing less; of a server that was turned off there is nothing to say.

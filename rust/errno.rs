@@ -48,3 +48,49 @@ names! {
     EALREADY EINPROGRESS ESTALE EREMOTEIO EDQUOT ENOMEDIUM EMEDIUMTYPE ECANCELED ENOKEY EKEYEXPIRED
     EKEYREVOKED EKEYREJECTED EOWNERDEAD ENOTRECOVERABLE ERFKILL EHWPOISON ERESTARTSYS
 }
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_errno)]
+mod tests {
+    use super::*;
+    use crate::kunit::check;
+    use kernel::prelude::*;
+
+    #[test]
+    fn name_is_that_of_the_c_header() -> Result {
+        for (error, text) in [
+            (EPERM, "EPERM"),
+            (ENOMEM, "ENOMEM"),
+            (ECONNREFUSED, "ECONNREFUSED"),
+            (ESTALE, "ESTALE"),
+            (
+                Error::from_errno(-(bindings::EADDRINUSE as i32)),
+                "EADDRINUSE",
+            ),
+            (Error::from_errno(-(bindings::MAX_ERRNO as i32)), "EUNKNOWN"),
+        ] {
+            check!(name(error) == text);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn code_is_that_of_the_c_header() -> Result {
+        for (error, code) in [
+            (ECONNREFUSED, bindings::ECONNREFUSED),
+            (ECONNRESET, bindings::ECONNRESET),
+            (EHOSTUNREACH, bindings::EHOSTUNREACH),
+            (ENAMETOOLONG, bindings::ENAMETOOLONG),
+            (ENETUNREACH, bindings::ENETUNREACH),
+            (ENOTCONN, bindings::ENOTCONN),
+            (EOPNOTSUPP, bindings::EOPNOTSUPP),
+            (EPROTO, bindings::EPROTO),
+            (EPROTONOSUPPORT, bindings::EPROTONOSUPPORT),
+            (ESHUTDOWN, bindings::ESHUTDOWN),
+            (ESTALE, bindings::ESTALE),
+        ] {
+            check!(error.to_errno().unsigned_abs() == code);
+        }
+        Ok(())
+    }
+}

@@ -32,6 +32,8 @@ mod compat;
 mod configfs;
 mod debugfs;
 mod errno;
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+mod kunit;
 mod net;
 mod rdma;
 mod scatterlist;

@@ -24,6 +24,8 @@ pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dma;
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+mod kunit;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;

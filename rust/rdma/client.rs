@@ -54,6 +54,17 @@ pub(super) fn lookup(raw: *mut bindings::ib_device) -> Result<Arc<Device>> {
     device.cloned().ok_or(ENODEV)
 }
 
+/// The first device for which `what` gives something, and that.
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+pub(super) fn find<T>(what: impl Fn(&Device) -> Option<T>) -> Option<(Arc<Device>, T)> {
+    if STATE.load(Acquire) != READY {
+        return None;
+    }
+    let devices = DEVICES.lock();
+    let mut devices = devices.iter();
+    devices.find_map(|device| Some((device.clone(), what(device)?)))
+}
+
 /// Who wants to know of devices.
 pub(crate) trait Client: Send + Sync + 'static {
     /// A device has come.

@@ -22,6 +22,8 @@
 #![allow(unsafe_code)]
 
 mod attribute;
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+mod kunit;
 mod registration;
 
 use core::{

@@ -156,3 +156,66 @@ impl<T: Show> fmt::Display for Shown<'_, T> {
         self.0.show(f)
     }
 }
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_debugfs)]
+mod tests {
+    use super::*;
+    use crate::kunit::{
+        check,
+        shell, //
+    };
+
+    /// Shows a word.
+    struct Word(&'static str);
+
+    impl Show for Word {
+        fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    const DIR: &CStr = c"farblk_kunit";
+
+    #[test]
+    fn file_shows_its_data() -> Result {
+        let data = Arc::new(Word("seventeen"), GFP_KERNEL)?;
+        let file = Dir::new(DIR)?.subdir(c"sub")?.file(c"word", data);
+        let shown = shell(c"[ $(cat /sys/kernel/debug/farblk_kunit/sub/word) = seventeen ]");
+        let mode = shell(c"[ $(stat -c %a /sys/kernel/debug/farblk_kunit/sub/word) = 400 ]");
+        check!(shown.is_ok() && mode.is_ok());
+        drop(file);
+        Ok(())
+    }
+
+    #[test]
+    fn entries_go_with_the_last_value() -> Result {
+        let dir = Dir::new(DIR)?;
+        let data = Arc::new(Word(""), GFP_KERNEL)?;
+        let file = dir.file(c"word", data.clone());
+        drop(dir);
+        // The file keeps its directory.
+        check!(shell(c"[ -f /sys/kernel/debug/farblk_kunit/word ]").is_ok());
+        drop(file);
+        check!(shell(c"[ ! -e /sys/kernel/debug/farblk_kunit ]").is_ok());
+        // Nobody has the data any more.
+        check!(Arc::into_unique_or_drop(data).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn open_file_holds_the_module() -> Result {
+        let data = Arc::new(Word("word"), GFP_KERNEL)?;
+        let _file = Dir::new(DIR)?.file(c"word", data);
+        check!(shell(
+            c"refs() { cat /sys/module/farblk/refcnt; }
+            before=$(refs)
+            exec 5</sys/kernel/debug/farblk_kunit/word
+            [ $(refs) -gt $before ] || exit
+            exec 5<&-
+            [ $(refs) = $before ]"
+        )
+        .is_ok());
+        Ok(())
+    }
+}

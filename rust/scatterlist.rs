@@ -254,3 +254,109 @@ impl Drop for PageChunks {
         }
     }
 }
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_scatterlist)]
+mod tests {
+    use super::*;
+    use crate::kunit::check;
+
+    /// Whether the segments of a range are all of it, in whole chunks but for the ends.
+    fn covers(memory: &PageChunks, offset: usize, len: usize) -> bool {
+        let mut sum = 0;
+        for segment in memory.segments(offset, len) {
+            let end = segment.offset() as usize + segment.len() as usize;
+            if segment.len() == 0 || end > PageChunks::CHUNK {
+                return false;
+            }
+            // Only the first begins within a chunk.
+            if sum > 0 && segment.offset() != 0 {
+                return false;
+            }
+            sum += segment.len() as usize;
+        }
+        sum == len
+    }
+
+    #[test]
+    fn memory_is_whole_pages_that_exist() -> Result {
+        for len in [0, 1, PAGE_SIZE - 1, PAGE_SIZE + 1] {
+            check!(PageChunks::alloc(len, -1).err() == Some(EINVAL));
+        }
+        // More than there is: refused at once, and nothing is left of it.
+        for len in [1 << 44, usize::MAX - PAGE_SIZE + 1] {
+            check!(PageChunks::alloc(len, -1).err() == Some(ENOMEM));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn memory_is_in_chunks_and_zeroed() -> Result {
+        let len = PageChunks::CHUNK + 5 * PAGE_SIZE;
+        let memory = PageChunks::alloc(len, -1)?;
+        check!(memory.chunk_size() == PAGE_SIZE);
+        check!(memory.iter().map(|(_, size)| size).sum::<usize>() == len);
+        for (page, size) in memory.iter() {
+            // SAFETY: The page is one of `memory`, in the direct map; nobody writes there.
+            let bytes = unsafe {
+                let start = bindings::farblk_page_address(page.as_ptr()).cast::<u8>();
+                core::slice::from_raw_parts(start, size)
+            };
+            check!(bytes.iter().all(|byte| *byte == 0));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn segments_are_the_range_or_nothing() -> Result {
+        let len = PageChunks::CHUNK + 7 * PAGE_SIZE;
+        let memory = PageChunks::alloc(len, -1)?;
+        for (offset, part) in [
+            (0, len),
+            (0, 1),
+            (len - 1, 1),
+            (PageChunks::CHUNK, PAGE_SIZE),
+            (PageChunks::CHUNK - 1, 2),
+            (PageChunks::CHUNK + 3 * PAGE_SIZE + 5, 2 * PAGE_SIZE),
+            (5, len - 10),
+        ] {
+            check!(covers(&memory, offset, part));
+        }
+        for (offset, part) in [
+            (0, 0),
+            (0, len + 1),
+            (len, 1),
+            (1, len),
+            (usize::MAX, 2),
+            (2, usize::MAX),
+        ] {
+            check!(memory.segments(offset, part).count() == 0);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn segments_of_neighbours_do_not_overlap() -> Result {
+        let pages = 12;
+        let memory = PageChunks::alloc(pages * PAGE_SIZE, -1)?;
+        let mut seen = KVec::new();
+        for index in 0..pages {
+            for segment in memory.segments(index * PAGE_SIZE, PAGE_SIZE) {
+                // SAFETY: The page is one of `memory`, in the direct map.
+                let start = unsafe { bindings::farblk_page_address(segment.page().as_ptr()) };
+                let start = start.addr() + segment.offset() as usize;
+                check!(segment.len() as usize == PAGE_SIZE && !seen.contains(&start));
+                seen.push(start, GFP_KERNEL)?;
+            }
+        }
+        check!(seen.len() == pages);
+        Ok(())
+    }
+
+    #[test]
+    fn any_node_is_online() -> Result {
+        check!(node_online(-1) && node_online(0));
+        check!(!node_online(i32::MAX) && !node_online(-2));
+        Ok(())
+    }
+}

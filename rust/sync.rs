@@ -162,3 +162,150 @@ pub(crate) fn random_bytes(buffer: &mut [u8]) {
     // SAFETY: `buffer` is valid for writes of its length.
     unsafe { bindings::get_random_bytes(buffer.as_mut_ptr().cast(), buffer.len()) }
 }
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_sync)]
+mod tests {
+    use super::*;
+    use crate::{
+        kunit::check,
+        workqueue::OwnedQueue, //
+    };
+    use kernel::{
+        impl_has_work, new_work,
+        sync::Arc,
+        workqueue::{
+            Work,
+            WorkItem, //
+        },
+    };
+
+    /// A lock, two completions, and a task that uses them.
+    #[pin_data]
+    struct Shared {
+        #[pin]
+        value: IrqSaveSpinLock<u32>,
+        #[pin]
+        go: Completion,
+        #[pin]
+        done: Completion,
+        #[pin]
+        work: Work<Shared>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Shared { self.work }
+    }
+
+    impl WorkItem for Shared {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            this.go.wait();
+            *this.value.lock() += 1;
+            this.done.complete();
+        }
+    }
+
+    impl Shared {
+        fn new() -> Result<Arc<Self>> {
+            Arc::pin_init(
+                pin_init!(Self {
+                    value <- new_irqsave_spinlock!(0),
+                    go <- Completion::new(),
+                    done <- Completion::new(),
+                    work <- new_work!("Shared::work"),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    #[test]
+    fn spinlock_has_one_holder() -> Result {
+        let shared = Shared::new()?;
+        let mut guard = shared.value.lock();
+        let second = shared.value.try_lock().is_some();
+        *guard = 7;
+        drop(guard);
+        check!(!second);
+        let value = shared.value.try_lock().map(|value| *value);
+        check!(value == Some(7));
+        // Both ways of taking it were undone.
+        check!(*shared.value.lock() == 7);
+        Ok(())
+    }
+
+    /// It is a debug kernel that complains, if interrupts are not as they should be.
+    #[test]
+    fn spinlock_disables_interrupts_and_restores_what_was() -> Result {
+        let outer = Arc::pin_init(new_irqsave_spinlock!(()), GFP_KERNEL)?;
+        let inner = Arc::pin_init(new_irqsave_spinlock!(()), GFP_KERNEL)?;
+        let guard = outer.lock();
+        drop(inner.lock());
+        drop(inner.try_lock());
+        // SAFETY: The function has no requirements.
+        unsafe { bindings::lockdep_assert_irqs_disabled() };
+        drop(guard);
+        let guard = outer.try_lock();
+        // SAFETY: As above.
+        unsafe { bindings::lockdep_assert_irqs_disabled() };
+        drop(guard);
+        // SAFETY: As above.
+        unsafe { bindings::farblk_might_sleep() };
+        Ok(())
+    }
+
+    #[test]
+    fn completion_times_out_until_it_is_done() -> Result {
+        let shared = Shared::new()?;
+        check!(shared.go.wait_timeout(1) == Err(ETIMEDOUT));
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        shared.go.complete();
+        check!(shared.go.wait_timeout(0) == Ok(()));
+        // It let one pass.
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        shared.go.complete();
+        shared.go.complete();
+        shared.go.wait();
+        check!(shared.go.wait_timeout(0) == Ok(()));
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        Ok(())
+    }
+
+    #[test]
+    fn completion_lets_all_pass_until_it_is_made_anew() -> Result {
+        let shared = Shared::new()?;
+        shared.go.complete_all();
+        for _ in 0..3 {
+            shared.go.wait();
+            check!(shared.go.wait_timeout(0) == Ok(()));
+        }
+        shared.go.reinit();
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        Ok(())
+    }
+
+    #[test]
+    fn completion_wakes_another_task() -> Result {
+        let shared = Shared::new()?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        check!(queue.enqueue(shared.clone()).is_ok());
+        check!(shared.done.wait_timeout(20) == Err(ETIMEDOUT));
+        check!(*shared.value.lock() == 0);
+        shared.go.complete();
+        check!(shared.done.wait_timeout(10_000) == Ok(()));
+        check!(*shared.value.lock() == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn random_numbers_differ() -> Result {
+        let (mut first, mut second) = ([0; 32], [0; 32]);
+        random_bytes(&mut first);
+        random_bytes(&mut second);
+        check!(first != second && first != [0; 32]);
+        check!(random_u64() != random_u64());
+        Ok(())
+    }
+}

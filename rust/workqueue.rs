@@ -258,3 +258,182 @@ impl Drop for RawQueue {
         unsafe { bindings::destroy_workqueue(self.as_ptr()) }
     }
 }
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_workqueue)]
+mod tests {
+    use super::*;
+    use crate::{
+        kunit::check,
+        sync::{
+            new_irqsave_spinlock,
+            Completion,
+            IrqSaveSpinLock, //
+        },
+    };
+    use kernel::{
+        sync::Arc,
+        task::Task, //
+    };
+
+    const TIMEOUT_MS: u32 = 10_000;
+
+    /// What happened.
+    #[pin_data]
+    struct Log {
+        /// The numbers of items, in order.
+        #[pin]
+        ran: IrqSaveSpinLock<KVec<u32>>,
+        /// The task that dropped a [`Dropped`].
+        task: Atomic<usize>,
+        drops: Atomic<u32>,
+        #[pin]
+        dropped: Completion,
+    }
+
+    impl Log {
+        fn new() -> Result<Arc<Self>> {
+            let ran = KVec::with_capacity(64, GFP_KERNEL)?;
+            Arc::pin_init(
+                pin_init!(Self {
+                    ran <- new_irqsave_spinlock!(ran),
+                    task: Atomic::new(0),
+                    drops: Atomic::new(0),
+                    dropped <- Completion::new(),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    /// Its drop sleeps.
+    struct Dropped(Arc<Log>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+            self.0.task.store(Task::current_raw().addr(), Relaxed);
+            self.0.drops.fetch_add(1, Relaxed);
+            self.0.dropped.complete();
+        }
+    }
+
+    #[pin_data]
+    struct Item {
+        number: u32,
+        log: Arc<Log>,
+        /// Dropped by the item when it has run.
+        queue: Option<Arc<OwnedQueue>>,
+        #[pin]
+        work: Work<Item>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Item { self.work }
+    }
+
+    impl WorkItem for Item {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            // Those that come later are faster.
+            let ms = 10 / i64::from(this.number + 1);
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(ms));
+            let _ = this.log.ran.lock().push_within_capacity(this.number);
+        }
+    }
+
+    impl Item {
+        fn new(number: u32, log: &Arc<Log>, queue: Option<Arc<OwnedQueue>>) -> Result<Arc<Self>> {
+            let log = log.clone();
+            Arc::pin_init(
+                pin_init!(Self {
+                    number,
+                    log,
+                    queue,
+                    work <- new_work!("Item::work"),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    #[test]
+    fn release_queue_is_the_module_s() -> Result {
+        check!(ReleaseQueue::new(c"farblk_kunit").err() == Some(EBUSY));
+        // The one that was not made did not count.
+        drop(Deferred::new(())?);
+        Ok(())
+    }
+
+    #[test]
+    fn deferred_is_dropped_by_another_task_once() -> Result {
+        let log = Log::new()?;
+        let deferred = Deferred::new(Dropped(log.clone()))?;
+        check!(Arc::ptr_eq(&(*deferred).0, &log));
+        check!(log.drops.load(Relaxed) == 0);
+        // Sleeping is not allowed here.
+        let guard = log.ran.lock();
+        drop(deferred);
+        let early = log.drops.load(Relaxed);
+        drop(guard);
+        log.dropped.wait_timeout(TIMEOUT_MS)?;
+        check!(early == 0);
+        check!(log.task.load(Relaxed) != Task::current_raw().addr());
+        check!(log.dropped.wait_timeout(20) == Err(ETIMEDOUT));
+        check!(log.drops.load(Relaxed) == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn items_run_in_order_and_flush_waits() -> Result {
+        let log = Log::new()?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        for number in 0..10 {
+            check!(queue.enqueue(Item::new(number, &log, None)?).is_ok());
+        }
+        queue.flush();
+        let ran = log.ran.lock();
+        let (len, in_order) = (ran.len(), ran.is_sorted());
+        drop(ran);
+        check!(len == 10 && in_order);
+        Ok(())
+    }
+
+    #[test]
+    fn item_is_queued_once() -> Result {
+        let log = Log::new()?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let first = Item::new(0, &log, None)?;
+        let item = Item::new(1, &log, None)?;
+        // It runs for a while, and keeps the other one waiting.
+        check!(queue.enqueue(first).is_ok());
+        check!(queue.enqueue(item.clone()).is_ok());
+        let again = queue.enqueue(item.clone());
+        check!(again.is_err_and(|back| Arc::ptr_eq(&back, &item)));
+        queue.flush();
+        check!(queue.enqueue(item).is_ok());
+        queue.flush();
+        let ran = log.ran.lock().len();
+        check!(ran == 3);
+        Ok(())
+    }
+
+    #[test]
+    fn queue_may_be_dropped_by_its_last_item() -> Result {
+        let log = Log::new()?;
+        let queue = Arc::new(OwnedQueue::ordered(c"farblk_kunit")?, GFP_KERNEL)?;
+        for number in 0..5 {
+            let item = Item::new(number, &log, Some(queue.clone()))?;
+            check!(queue.enqueue(item).is_ok());
+        }
+        drop(queue);
+        for _ in 0..1000 {
+            if log.ran.lock().len() == 5 {
+                return Ok(());
+            }
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(10));
+        }
+        Err(ETIMEDOUT)
+    }
+}

@@ -201,6 +201,8 @@ struct Owner {
     /// All of it is the message.
     message: Option<DmaBuffer>,
     mr: Option<Mr>,
+    /// How often it is to be written again when that has completed, and where to.
+    again: Option<(u32, RemoteRange)>,
     _alive: Alive,
 }
 
@@ -225,6 +227,8 @@ impl SendOwner for Owner {
 struct Landing {
     number: u32,
     buffer: DmaBuffer,
+    /// How often it is to be posted again when something was received.
+    again: u32,
     _alive: Alive,
 }
 
@@ -318,12 +322,28 @@ impl QpHandler for Handler {
     type Send = Owner;
     type Recv = Landing;
 
-    fn send_done(&self, _qp: &Qp<Self>, owner: Owner, result: Result<(), WcError>) {
-        self.0.sends.put((owner, result));
+    fn send_done(&self, qp: &Qp<Self>, owner: Owner, result: Result<(), WcError>) {
+        let mut done = (owner, result);
+        if let (Some((left @ 1.., remote)), Ok(())) = (done.0.again, done.1) {
+            done.0.again = Some((left - 1, remote));
+            match qp.rdma(0, RdmaOp::Write, remote, done.0, true) {
+                Ok(()) => return,
+                Err((error, owner)) => done = (owner, Err(WcError::NotCompleted(error))),
+            }
+        }
+        self.0.sends.put(done);
     }
 
-    fn recv_done(&self, _qp: &Qp<Self>, owner: Landing, result: Result<u32, WcError>) {
-        self.0.recvs.put((owner, result));
+    fn recv_done(&self, qp: &Qp<Self>, owner: Landing, result: Result<u32, WcError>) {
+        let mut done = (owner, result);
+        if let (1.., Ok(_)) = (done.0.again, done.1) {
+            done.0.again -= 1;
+            match qp.recv(done.0) {
+                Ok(()) => return,
+                Err((error, owner)) => done = (owner, Err(WcError::NotCompleted(error))),
+            }
+        }
+        self.0.recvs.put(done);
     }
 
     fn error(&self) {
@@ -507,6 +527,7 @@ impl Pair {
             block: None,
             message: None,
             mr: None,
+            again: None,
             _alive: Alive::new(&self.alive),
         }
     }
@@ -536,6 +557,7 @@ impl Pair {
         Ok(Landing {
             number,
             buffer: DmaBuffer::alloc(self.pd.device(), len, Direction::FromDevice)?,
+            again: 0,
             _alive: Alive::new(&self.alive),
         })
     }

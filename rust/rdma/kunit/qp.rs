@@ -126,6 +126,27 @@ mod owner {
         })
     }
 
+    #[test]
+    fn may_be_posted_again_when_it_comes_back() -> Result {
+        // The slot, and the room for a work request, are free by then.
+        let caps = QpCaps {
+            slots: 1,
+            send_wr: 1,
+            ..CAPS
+        };
+        with_pair(caps, |pair| {
+            let ours = Block::new(1, PAGE_SIZE, 0)?;
+            let (_mr, remote) = pair.target(&Block::new(1, PAGE_SIZE, 0)?)?;
+            let mut owner = pair.block(1, &ours);
+            owner.again = Some((10, remote));
+            posted(pair.near.qp.rdma(0, RdmaOp::Write, remote, owner, true))?;
+            let (owner, result) = pair.near.events.sends.take()?;
+            check!(owner.number == 1 && result.is_ok());
+            check!(pair.near.qp.posted() == 11);
+            Ok(())
+        })
+    }
+
     /// Posts what stays with a queue pair until it fails: all its receives, and as many messages to
     /// a peer that has no receive.
     fn post_all(pair: &Pair) -> Result {
@@ -481,6 +502,26 @@ mod recv {
                 }
             }
             check!(pair.far.qp.completions() == 20);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn slot_may_be_used_again_when_it_comes_back() -> Result {
+        let caps = QpCaps { recv_wr: 1, ..CAPS };
+        with_pair(caps, |pair| {
+            let mut landing = pair.landing(1, 64)?;
+            landing.again = 5;
+            posted(pair.far.qp.recv(landing))?;
+            for byte in 0..6 {
+                posted(pair.near.qp.send(0, pair.message(0, 64, byte)?, true))?;
+                check!(pair.near.events.sends.take()?.1.is_ok());
+            }
+            let (landing, result) = pair.far.events.recvs.take()?;
+            check!(result == Ok(64));
+            let mut data = [0; 64];
+            landing.buffer.copy_out(0, &mut data)?;
+            check!(data == [5; 64]);
             Ok(())
         })
     }

@@ -41,13 +41,11 @@ pub(crate) enum PollContext {
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
 ///   `drop()` and by nothing else.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
-/// - Only the completion handlers of this queue write `completions`.
 pub(crate) struct Cq {
     raw: NonNull<bindings::ib_cq>,
     device: Arc<Device>,
     entries: u32,
     reserved: Atomic<u32>,
-    completions: Atomic<u64>,
 }
 
 // SAFETY: `ib_cq` belongs to no thread.
@@ -99,7 +97,6 @@ impl Cq {
             device: device.clone(),
             entries,
             reserved: Atomic::new(0),
-            completions: Atomic::new(0),
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
     }
@@ -131,14 +128,6 @@ impl Cq {
         }
     }
 
-    /// Counts a completion.
-    #[inline]
-    pub(super) fn count_completion(&self) {
-        // One completion is handled at a time, so no read-modify-write is needed.
-        let completions = self.completions.load(Relaxed);
-        self.completions.store(completions.wrapping_add(1), Relaxed);
-    }
-
     /// The device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
@@ -162,14 +151,6 @@ impl Drop for Cq {
 pub(super) struct Reservation {
     cq: Arc<Cq>,
     entries: u32,
-}
-
-impl Reservation {
-    /// The queue.
-    #[inline]
-    pub(super) fn cq(&self) -> &Arc<Cq> {
-        &self.cq
-    }
 }
 
 impl Drop for Reservation {

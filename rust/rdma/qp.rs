@@ -143,7 +143,7 @@ const MAX_INLINE_SGES: u32 = 32;
 ///   it is chained, by the holder of `sq`, and once it is posted, by the handler of its
 ///   completions, of which one runs at a time.
 /// - The device was given at most `send_wr` work requests that have not completed, for which
-///   `send_cq` has room; likewise at most `recv_wr` receives.
+///   `_send_cq` has room; likewise at most `recv_wr` receives.
 /// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
 ///   that of the receive queue writes `recv_completions`. `send_posted` and `doorbells` are written
 ///   with `sq` held, `recv_posted` with `rq`.
@@ -179,8 +179,8 @@ pub(crate) struct Qp<H: QpHandler> {
     recv_completions: Atomic<u64>,
 
     // Fields are dropped in declaration order, after the queue pair: queues, domain, id.
-    send_cq: Reservation,
-    recv_cq: Reservation,
+    _send_cq: Reservation,
+    _recv_cq: Reservation,
     pd: Arc<Pd>,
     id: Arc<CmId>,
 }
@@ -274,8 +274,8 @@ impl<H: QpHandler> Qp<H> {
                 recvs: ManuallyDrop::new(recvs),
                 recv_posted: Atomic::new(0),
                 recv_completions: Atomic::new(0),
-                send_cq: send_reservation,
-                recv_cq: recv_reservation,
+                _send_cq: send_reservation,
+                _recv_cq: recv_reservation,
                 pd: pd.clone(),
                 id: id.clone(),
             }? Error),

@@ -198,7 +198,6 @@ impl<H: QpHandler> Qp<H> {
         let completions = self.recv_completions.load(Relaxed);
         self.recv_completions
             .store(completions.wrapping_add(1), Relaxed);
-        self.recv_cq.cq().count_completion();
         let result = WcError::check(wc);
         if result.is_err() {
             self.note_error();

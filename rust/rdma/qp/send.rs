@@ -592,6 +592,5 @@ impl<H: QpHandler> Qp<H> {
         let completions = self.send_completions.load(Relaxed);
         self.send_completions
             .store(completions.wrapping_add(1), Relaxed);
-        self.send_cq.cq().count_completion();
     }
 }

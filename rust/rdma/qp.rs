@@ -112,7 +112,7 @@ pub(crate) struct QpCaps {
 impl QpCaps {
     /// Entries that the completion queue of the sends must have for the queue pair.
     pub(crate) const fn send_cqes(&self) -> u32 {
-        // Each work request may complete with an error; and `ib_drain_qp()` adds one.
+        // Each work request may complete with an error; and draining adds one.
         self.send_wr.saturating_add(1)
     }
 
@@ -216,7 +216,7 @@ impl<H: QpHandler> Qp<H> {
     ) -> Result<Arc<Self>> {
         let device = pd.device();
         let limits = device.limits();
-        // `ib_drain_qp()` posts a work request to each queue.
+        // Draining posts a work request to each queue.
         let max_send_wr = caps.send_wr.checked_add(1).ok_or(EINVAL)?;
         let max_recv_wr = caps.recv_wr.checked_add(1).ok_or(EINVAL)?;
         if caps.slots == 0
@@ -428,11 +428,18 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
         if !this.as_raw().is_null() {
             might_sleep();
             this.close();
+            // A queue that was never used has nothing to drain; and rxe, if it had no memory to
+            // connect the queue pair, never drains its receive queue.
             // SAFETY: By the type invariants the queue pair is ours, and is that of the id. There
             // is no other reference, and the handlers of completions cannot post since `close()`.
             // Each queue has room for one more work request.
             unsafe {
-                bindings::ib_drain_qp(this.as_raw());
+                if this.send_posted.load(Relaxed) != 0 {
+                    bindings::ib_drain_sq(this.as_raw());
+                }
+                if this.recv_posted.load(Relaxed) != 0 {
+                    bindings::ib_drain_rq(this.as_raw());
+                }
                 bindings::rdma_destroy_qp(this.id.as_raw());
             }
             this.id.release_qp();

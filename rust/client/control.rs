@@ -143,6 +143,15 @@ impl Target {
     fn failure(&self, error: CmError) -> Failure {
         let addr = self.addr;
         match &error {
+            _ if error.to_error() == ENOMEM => ENOMEM.into(),
+            // The server had no memory even to say so. Data is padded with zeroes.
+            CmError::Rejected {
+                consumer: true,
+                private_data,
+                ..
+            } if private_data.iter().all(|byte| *byte == 0) => {
+                fail!(ECONNREFUSED, "{addr} refused and did not say why")
+            }
             CmError::Rejected {
                 consumer: true,
                 private_data,

@@ -92,17 +92,16 @@ impl PrivateData {
         Self(KVec::new())
     }
 
-    /// Copies `data`; to nothing if there is no memory.
+    /// Copies `data`.
     ///
     /// # Context
     ///
     /// May sleep.
-    fn copy_from(data: &[u8]) -> Self {
+    fn copy_from(data: &[u8]) -> Result<Self, CmError> {
         let mut copy = KVec::new();
-        match copy.extend_from_slice(data, GFP_KERNEL) {
-            Ok(()) => Self(copy),
-            Err(_) => Self::empty(),
-        }
+        copy.extend_from_slice(data, GFP_KERNEL)
+            .map_err(|error| CmError::Errno(error.into()))?;
+        Ok(Self(copy))
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum CmError {
     Timeout,
     /// The device goes away.
     DeviceRemoved,
-    /// Did not even start.
+    /// This host failed, maybe before it even started.
     Errno(Error),
 }
 
@@ -62,7 +62,10 @@ impl CmError {
         let consumer = !data.is_null();
         let data = if consumer {
             // SAFETY: This event carries connection parameters.
-            PrivateData::copy_from(unsafe { private_data(event) })
+            match PrivateData::copy_from(unsafe { private_data(event) }) {
+                Ok(data) => data,
+                Err(error) => return error,
+            }
         } else {
             PrivateData::empty()
         };
@@ -105,7 +108,7 @@ impl fmt::Display for CmError {
             Self::RouteError(status) => write!(f, "no route ({})", status),
             Self::Timeout => f.write_str("timed out"),
             Self::DeviceRemoved => f.write_str("the device was removed"),
-            Self::Errno(error) => write!(f, "cannot start ({})", error.to_errno()),
+            Self::Errno(error) => write!(f, "failed ({})", error.to_errno()),
         }
     }
 }

@@ -223,7 +223,7 @@ impl Shared {
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Connect) => {
                     progress.phase = Phase::Connected;
                     // SAFETY: The event carries connection parameters.
-                    Some(Ok(PrivateData::copy_from(unsafe { private_data(event) })))
+                    Some(PrivateData::copy_from(unsafe { private_data(event) }))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Passive) => {
                     progress.phase = Phase::Connected;

@@ -99,23 +99,17 @@ pub(crate) struct Status {
 }
 
 /// What waits for the workqueue.
+#[derive(Default)]
 struct Notes {
     start: bool,
-    /// The user wants it to end; even if that fails I/O.
-    stop: Option<Force>,
+    stop: bool,
     lost: bool,
 }
 
-/// Whether a disk in use is taken away.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Force {
-    No,
-    Yes,
-}
-
-/// What only the session's own workqueue touches, but for the one time that the disk is added.
+/// What only the session's own workqueue touches, but for the disk, which the user's task adds and
+/// removes.
 struct Running {
-    // The disk drops first: until it is gone, requests come to the path.
+    // Until the disk is gone, requests come to the path.
     disk: Option<GenDisk<Disk>>,
     path: Option<Path>,
 }
@@ -151,8 +145,7 @@ impl Session {
         let queue = OwnedQueue::ordered(c"farblk_map")?;
         let notes = Notes {
             start: true,
-            stop: None,
-            lost: false,
+            ..Notes::default()
         };
         let running = Running {
             disk: None,
@@ -189,10 +182,8 @@ impl Session {
     /// Takes the disk away and disconnects; `EBUSY` while the disk is open, unless `force`, which
     /// fails its I/O. May sleep.
     pub(crate) fn stop(self: &Arc<Self>, force: bool) -> Result<(), Failure> {
-        self.notes.lock().stop = Some(match force {
-            true => Force::Yes,
-            false => Force::No,
-        });
+        self.remove_disk(force)?;
+        self.notes.lock().stop = true;
         self.ask()
     }
 
@@ -301,27 +292,35 @@ impl Session {
         path.close();
     }
 
-    /// Takes the disk away, if it may be, and disconnects.
-    fn disconnect(&self, running: &mut Running, force: Force) -> Result<(), Failure> {
-        if let Some(disk) = &running.disk {
-            match force {
-                Force::No => disk
-                    .claim()
-                    .map_err(|error| fail!(error, "the device is open"))?,
-                Force::Yes => {
+    /// Takes the disk away, if it may be. Runs in the user's task, too: freeing the tags waits for work
+    /// that memory reclaim must not wait for, as the workqueue may have to.
+    fn remove_disk(&self, force: bool) -> Result<(), Failure> {
+        let disk = {
+            let mut running = self.running.lock();
+            match &running.disk {
+                Some(disk) if force => {
                     if let Some(path) = &running.path {
                         path.close();
                     }
                     disk.mark_dead();
                 }
+                Some(disk) => disk
+                    .claim()
+                    .map_err(|error| fail!(error, "the device is open"))?,
+                None => {}
             }
-        }
-        running.disk = None;
+            running.disk.take()
+        };
+        drop(disk);
+        Ok(())
+    }
+
+    /// Disconnects, once there is no disk.
+    fn disconnect(&self, running: &mut Running) {
         if let Some(mut path) = running.path.take() {
             path.logout();
         }
         self.step(Event::Disable);
-        Ok(())
     }
 }
 
@@ -329,27 +328,18 @@ impl WorkItem for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let (start, stop, lost) = {
-            let mut notes = this.notes.lock();
-            let now = (notes.start, notes.stop, notes.lost);
-            *notes = Notes {
-                start: false,
-                stop: None,
-                lost: false,
-            };
-            now
-        };
+        let notes = core::mem::take(&mut *this.notes.lock());
         let mut running = this.running.lock();
-        if start {
+        if notes.start {
             let outcome = this.connect(&mut running);
             this.answer(outcome);
         }
-        if lost {
+        if notes.lost {
             this.fail(&mut running);
         }
-        if let Some(force) = stop {
-            let outcome = this.disconnect(&mut running, force);
-            this.answer(outcome);
+        if notes.stop {
+            this.disconnect(&mut running);
+            this.answer(Ok(()));
         }
     }
 }

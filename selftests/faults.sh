@@ -1,0 +1,187 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Memory allocations fail, on one host, which is client and server: all that is tried works or ends with a clean error, what
+# was written is there, and once the faults are over a map works.
+. "$(dirname "$0")/lib.sh"
+unset FARBLK_AGENT FARBLK_REMOTE
+FAULTS=/sys/kernel/debug
+# Seconds, roughly. More of them leave out fewer allocations; about 10000 leave out none.
+BUDGET=${FARBLK_FAULTS_SECONDS:-60}
+# What may come of it.
+ERRORS='OK|ENOMEM|ENOBUFS|ENFILE|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENOTCONN'
+# FARBLK_VERBOSE=1 shows the outcome of each.
+VERBOSE=${FARBLK_VERBOSE:-}
+[ -d $FAULTS/failslab ] && [ -d $FAULTS/fail_page_alloc ] || skip "this kernel has no fault injection"
+
+# faults NAME=VALUE...: for both kinds of faults.
+faults() { settings "$FAULTS/failslab" "$@" && settings "$FAULTS/fail_page_alloc" "$@"; }
+faults_off() { faults probability=0; }
+
+# faults_in module|kernel: which allocations may fail: those with the module's text on the stack, or all of the kernel's
+# threads and of the task that asks.
+faults_in() {
+	local p
+	# What kmemleak needs for itself is nobody's matter.
+	# shellcheck disable=SC2046
+	set -- "$1" $(sort /proc/kallsyms | grep -A 1 ' __alloc_object$' | cut -d ' ' -f 1)
+	must faults probability=0 verbose=0 task-filter=N ignore-gfp-wait=N stacktrace-depth=32 require-start=0 \
+		require-end=0xffffffffffffffff "reject-start=0x${2:-0}" "reject-end=0x${3:-0}"
+	must store $FAULTS/fail_page_alloc/min-order 0
+	TASK=
+	if [ "$1" = module ]; then
+		# shellcheck disable=SC2046
+		set -- $(awk '$4 == "[farblk]" && tolower($2) == "t" {print $1}' /proc/kallsyms | sort | sed -n '1p;$p')
+		must faults "require-start=0x$1" "require-end=0x$2"
+	else
+		TASK=1
+		must faults task-filter=Y
+		# Children inherit it. Only a kernel thread has no executable.
+		for p in /proc/[0-9]*; do readlink "$p/exe" >/dev/null || store "$p/make-it-fail" 1; done 2>/dev/null
+	fi
+}
+
+# soon COMMAND...: GOT is OK or the error; if COMMAND hangs, that is the end.
+soon() {
+	GOT=
+	read -r -t 60 GOT < <(errno_of "$@") || { faults_off; die "hangs: $*"; }
+}
+# surely COMMAND...: works, as there are no faults.
+surely() { soon "$@"; [ "$GOT" = OK ] || die "$GOT without a fault: $*"$'\n'"$(rdma resource show)"; }
+
+# try LAST_ERROR COMMAND...: COMMAND, in a task whose allocations may fail; that file knows of its error.
+try() {
+	local text
+	soon doomed "${@:2}"
+	[[ $GOT =~ ^($ERRORS)$ ]] || bad "$GOT: ${*:2}"
+	# The kernel may have failed before it got to the module.
+	[ "$GOT" != OK ] && [ -e "$1" ] && [ "$GOT$TASK" != ENOMEM1 ] || return 0
+	text=$(show "$1")
+	[[ $text == "$GOT "?* ]] || bad "last_error is '$text' after $GOT: ${*:2}"
+}
+doomed() (
+	[ -z "$TASK" ] || store /proc/self/make-it-fail 1
+	"$@"
+)
+
+# --- allocation after allocation -----------------------------------------------------------------------------------
+
+# walk STEP LAST_ERROR: function STEP with one failing allocation, the first, the second and so on till it has no more. After
+# each, STEP_undo finds whatever STEP has left.
+#
+# A fault comes when the kernel's count of allocations is a multiple of interval. It is never set back, but stands still
+# once the fault was there. If there was none, it is behind ours by no more than the last stride.
+walk() {
+	local kind dir k hits misses count seen
+	for kind in failslab fail_page_alloc; do
+		dir=$FAULTS/$kind hits=0 misses=0 seen=""
+		count=$(cat /run/$kind.count 2>/dev/null) || count=0
+		for ((k = 1; ; )); do
+			must settings $dir interval=$((count + k)) times=1 probability=100
+			try "$2" "$1"
+			faults_off
+			[[ " $seen " == *" $GOT "* ]] || seen+=" $GOT"
+			[ -z "$VERBOSE" ] || note "$1 $kind $k: $GOT $([ ! -e "$2" ] || cat "$2")"
+			[ "$(show $dir/times)" = 0 ] || [ "$GOT" = OK ] || bad "$GOT without a fault: $1"
+			"$1_undo"
+			if [ "$(show $dir/times)" = 0 ]; then
+				count=$((count + k)) hits=$((hits + 1))
+				k=$((k + 1 + k * 40 / BUDGET))
+			elif [ $hits != 0 ] || [ $((misses += 1)) = 4 ]; then
+				break
+			fi
+		done
+		echo $((count + k - 1)) >/run/$kind.count
+		note "$1: $hits faults in $kind up to the ${k}th:$seen"
+	done
+}
+
+port() { port_add p "$FARBLK_SERVER"; }
+port_undo() { [ ! -d "$C/ports/p" ] || { surely store "$C/ports/p/enable" 0; surely rmdir "$C/ports/p"; }; }
+export_() { export_ram e 8M; }
+export__undo() { [ ! -d "$C/exports/e" ] || { surely store "$C/exports/e/enable" 0; surely rmdir "$C/exports/e"; }; }
+map_() { store "$C/maps/m/enable" 1; }
+map__undo() { surely store "$C/maps/m/enable" 0; }
+unmap_() { store "$C/maps/m/enable" 0; }
+unmap__undo() { surely store "$C/maps/m/enable" 1; }
+
+each_allocation() {
+	faults_in module
+	walk port "$C/ports/p/last_error"
+	surely port
+	walk export_ "$C/exports/e/last_error"
+	surely export_
+	must map_make m e
+	walk map_ "$C/maps/m/last_error"
+	surely map_
+	walk unmap_ "$C/maps/m/last_error"
+}
+
+# --- more and more -------------------------------------------------------------------------------------------------
+
+# move INPUT OUTPUT: 64 blocks from - or to -, the other being the disk, by a dd whose allocations may fail. It may end with an error; GOT
+# is which, and BLOCKS how far it got. Only when it is under way, at the fifo, the faults begin for it.
+move() {
+	soon doomed_dd "$@"
+	[[ $GOT =~ ^(OK|EIO|ENOLINK|ENOMEM)$ ]] || bad "$GOT: dd $*"
+	BLOCKS=$(sed -n 's/+. records out//p' /run/dd.out)
+	BLOCKS=${BLOCKS:-0}
+}
+doomed_dd() {
+	local pid rc=0
+	rm -f /run/fifo && mkfifo /run/fifo
+	if [ "$1" = - ]; then set -- "$@" if=/run/fifo iflag=fullblock "of=$2" oflag=direct; else set -- "$@" "if=$1" iflag=direct of=/run/fifo; fi
+	dd "${@:3}" bs=16k count=64 conv=notrunc 2>/run/dd.out &
+	pid=$!
+	sleep 0.5
+	[ -z "$TASK" ] || store /proc/$pid/make-it-fail 1
+	if [ "$1" = - ]; then cat /run/data >/run/fifo; else cat /run/fifo >/run/back; fi 2>/dev/null
+	wait $pid || rc=$?
+	[ $rc = 0 ] || sed '/records/d; /bytes/d' /run/dd.out >&2
+	return $rc
+}
+# holds COUNT: so many blocks of /run/back are what was written.
+holds() { cmp -n $(($1 * 16384)) /run/data /run/back || bad "acknowledged data is not there"; }
+
+rising() {
+	local rate written
+	faults_in "$1"
+	surely port
+	surely export_
+	must map_make m e io_timeout_ms=5000
+	for rate in 1 5 25; do
+		random /run/data 1
+		must faults interval=1 times=-1 probability=$rate
+		try "$C/maps/m/last_error" map_
+		note "$rate %: map: $GOT $(show "$C/maps/m/last_error")"
+		if [ "$GOT" != OK ]; then
+			faults_off
+			surely map_
+			must faults probability=$rate
+		fi
+		DEV=/dev/$(show "$C/maps/m/device")
+		move - "$DEV"
+		written=$BLOCKS
+		note "$rate %: wrote $written blocks: $GOT"
+		move "$DEV" -
+		note "$rate %: read $BLOCKS blocks: $GOT"
+		holds $((BLOCKS < written ? BLOCKS : written))
+		try "$C/maps/m/last_error" unmap_
+		note "$rate %: unmap: $GOT"
+		faults_off
+		surely unmap_
+		must rxe_heal
+		surely map_
+		DEV=/dev/$(show "$C/maps/m/device")
+		surely direct_read "$DEV" /run/back count=1
+		holds "$written"
+		surely unmap_
+	done
+}
+rising_in_module() { rising module; }
+rising_in_kernel() { rising kernel; }
+
+trap faults_off EXIT
+scenario each_allocation "each allocation of the module fails once"
+scenario rising_in_module "more and more allocations of the module fail"
+scenario rising_in_kernel "more and more allocations of the kernel fail"
+run_scenarios

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-smp debug-kernel modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
 	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
+	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
 	@echo 'make install    both, for the kernel that was built for (DESTDIR=folder for a package)'
 	@echo 'make bench      latency and IOPS against nvme-rdma, in one run'
-	@echo 'make fmt, clippy, hosttest, kselftest, setup, clean'
+	@echo 'make fmt, clippy, hosttest, kselftest (KERNEL=stock|uml|debug), setup, debug-kernel, clean'
 	@echo 'All of them run as root and set up what they need; see Documentation/building.rst.'
 
 setup:
@@ -20,8 +21,19 @@ setup:
 demo: setup modules tool
 	@tools/vm/demo
 
+# The kernels that find bugs: User Mode Linux for check, QEMU for check-smp.
+debug-kernel: setup
+	@tools/setup/guest.sh uml >/dev/null
+	@tools/setup/guest.sh debug >/dev/null
+
 check: setup
+	@tools/setup/guest.sh uml >/dev/null
 	@tools/check
+
+check-smp: setup tool
+	@tools/setup/guest.sh debug >/dev/null
+	@KERNEL=debug tools/build modules kunit broken
+	@KERNEL=debug tools/vm/kselftest
 
 install: modules tool
 	@tools/build install
@@ -30,6 +42,7 @@ modules tool clippy fmt fmtcheck hosttest clean:
 	@tools/build $@
 
 kselftest: setup modules tool
+	@case "$(KERNEL)" in uml | debug) tools/build kunit broken ;; esac
 	@tools/vm/kselftest
 
 bench: setup modules tool

@@ -177,6 +177,9 @@ errno_name() {
 	"Read-only file system") echo EROFS ;;
 	"Connection refused") echo ECONNREFUSED ;;
 	"Connection reset by peer") echo ECONNRESET ;;
+	"Transport endpoint is not connected") echo ENOTCONN ;;
+	"No buffer space available") echo ENOBUFS ;;
+	"Too many open files in system") echo ENFILE ;;
 	"Connection timed out") echo ETIMEDOUT ;;
 	"Network is unreachable") echo ENETUNREACH ;;
 	"No route to host") echo EHOSTUNREACH ;;
@@ -335,7 +338,7 @@ unload() {
 # remove_module: rmmod sleeps for ever if something of the module is still in use.
 remove_module() {
 	rmmod farblk >/run/rmmod.out 2>&1 &
-	wait_for 60 not_loaded || { note "rmmod: $(cat /run/rmmod.out)"; return 1; }
+	wait_for 30 not_loaded || { note "rmmod: $(cat /run/rmmod.out)"; return 1; }
 }
 not_loaded() { ! loaded; }
 

@@ -141,7 +141,7 @@ class Qemu(Guest):
         a = self.run.args
         accel = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"] if a.icount else ["-accel", "tcg,thread=multi"]
         if a.slab_debug:
-            words.append("slab_debug=FZPU")
+            words.append("slab_debug=FZP,kmalloc-*")
         cmd = [
             "qemu-system-x86_64", "-M", "q35", "-nodefaults", "-no-user-config", "-display", "none",
             "-no-reboot", "-cpu", "max", *accel, "-smp", str(a.smp), "-m", str(a.mem), "-name", self.role,
@@ -408,7 +408,7 @@ def main():
     p.add_argument("--smp", type=int, help="CPUs of each guest (2 for one guest and for the debug kernel, else 1)")
     p.add_argument("--mem", type=int, default=1024, help="MiB of each guest")
     p.add_argument("--icount", action="store_true", help="1 ns of guest time is 1 instruction")
-    p.add_argument("--slab-debug", action="store_true", help="check all slabs for overruns and use after free (slower)")
+    p.add_argument("--slab-debug", action="store_true", help="check what kmalloc gives for overruns and use after free (slower)")
     p.add_argument("--no-net", action="store_true", help="no network, no rxe")
     p.add_argument("--expect-reports", action="store_true", help="the kernel is meant to complain: the scripts alone decide")
     p.add_argument("--append", nargs="*", default=[], help="more words for the kernel command line")

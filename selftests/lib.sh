@@ -335,9 +335,9 @@ unload() {
 	! has_server || remote lockdep_is_on || bad "the server's lockdep is off"
 }
 
-# remove_module: rmmod sleeps for ever if something of the module is still in use.
+# remove_module: rmmod sleeps for ever if something of the module is still in use. It must not hold up who reads our output.
 remove_module() {
-	rmmod farblk >/run/rmmod.out 2>&1 &
+	rmmod farblk >/run/rmmod.out 2>&1 3>&- 4>&- &
 	wait_for 30 not_loaded || { note "rmmod: $(cat /run/rmmod.out)"; return 1; }
 }
 not_loaded() { ! loaded; }

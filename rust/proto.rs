@@ -15,29 +15,39 @@
 
 #![forbid(unsafe_code)]
 
+pub mod command;
+pub mod event;
 pub mod export;
+pub mod extent;
 pub mod geometry;
 pub mod grant;
 pub mod handshake;
+pub mod limits;
 pub mod list;
 pub mod login;
 pub mod logout;
 pub mod message;
 pub mod name;
 pub mod refusal;
+pub mod response;
 pub mod text;
 pub mod uuid;
 pub mod wire;
 
+pub use command::{Command, CommandError, Operation, Remote, Source, Span, Terms};
+pub use event::Event;
 pub use export::{Access, BlockSize, Kind};
+pub use extent::Extent;
 pub use geometry::{Geometry, Place, SlabShift};
 pub use grant::{Grant, GrantReply, GrantReplyWriter, GrantRequest};
 pub use handshake::{ConnectReply, ConnectRequest, Connection, Reject};
+pub use limits::BlockLimits;
 pub use list::{ListEntry, ListReply, ListReplyWriter, ListRequest};
-pub use login::{Login, LoginReply};
+pub use login::{Backing, Login, LoginReply};
 pub use logout::{Logout, LogoutReply};
 pub use message::{Message, NoRoom, ReplyError, Request};
 pub use name::Name;
 pub use refusal::{Malformed, Refusal, Refused};
+pub use response::{Response, Status};
 pub use text::Text;
 pub use uuid::Uuid;

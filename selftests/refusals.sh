@@ -123,9 +123,9 @@ other_instance() {
 version() {
 	must serve e 8M
 	must rmmod farblk
-	must load_module protocol_version=2
+	must load_module protocol_version=1
 	must map_make m e
-	not_mapped m EPROTONOSUPPORT "version.*2"
+	not_mapped m EPROTONOSUPPORT "client 1 to 1"
 	must map_rm m
 	must rmmod farblk
 	must load_module

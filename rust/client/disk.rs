@@ -147,20 +147,22 @@ pub(super) fn create(
         GFP_KERNEL,
     )?;
     let limits = Limits {
-        logical_block_size: login.logical_block_size.get(),
-        physical_block_size: login.physical_block_size.get(),
+        logical_block_size: login.limits.logical_block_size.get(),
+        physical_block_size: login.limits.physical_block_size,
         max_hw_sectors: MAX_SECTORS,
         max_segments,
         max_segment_size,
-        chunk_sectors: login.geometry.shift().bytes() >> kernel::block::SECTOR_SHIFT,
+        chunk_sectors: login.geometry().map_or(0, |geometry| {
+            geometry.shift().bytes() >> kernel::block::SECTOR_SHIFT
+        }),
         dma_alignment: DMA_ALIGNMENT,
         max_write_zeroes_sectors: MAX_SECTORS,
         ..Limits::default()
     };
     GenDiskBuilder::new()
         .limits(limits)
-        .capacity_sectors(login.geometry.size() >> kernel::block::SECTOR_SHIFT)
-        .read_only(!login.access.writes())
+        .capacity_sectors(login.extent.size >> kernel::block::SECTOR_SHIFT)
+        .read_only(!login.extent.access.writes())
         .build(
             host.disk_names.clone(),
             tag_set,

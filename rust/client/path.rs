@@ -36,9 +36,9 @@ use crate::failure::{
 };
 use crate::proto::{
     wire::GRANTS_MAX,
+    Geometry,
     GrantReply,
     GrantRequest,
-    Kind,
     Login,
     LoginReply,
     Logout,
@@ -54,6 +54,8 @@ use crate::rdma::{
     wr::RemoteRange, //
 };
 
+/// Data to ask for in the message of a command to a block export, in bytes.
+const INLINE_SIZE: u32 = 4096;
 /// Zeroes that a work request repeats: 32 SGEs of them cover a request of 1 MiB.
 const ZEROES: usize = 16 * PAGE_SIZE;
 
@@ -92,19 +94,21 @@ impl Path {
             export: params.export,
             access: params.access,
             queues: queues.max(1),
+            depth: params.depth,
+            inline_size: INLINE_SIZE,
         };
         let login = control.call(
             deadline,
             |sequence, buf| login.encode(sequence, buf),
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
-        if login.kind != Kind::Ram {
+        let Some(geometry) = login.geometry() else {
             return Err(fail!(
                 EOPNOTSUPP,
-                "{} is not an export of RAM",
+                "{} is a block export; this version maps ram exports only",
                 params.export
             ));
-        }
+        };
         if let Some(expected) = params.expect_instance.filter(|id| *id != login.instance) {
             return Err(fail!(
                 ESTALE,
@@ -112,7 +116,7 @@ impl Path {
                 login.instance
             ));
         }
-        let grants = Arc::new(collect(&mut control, &login, deadline)?, GFP_KERNEL)?;
+        let grants = Arc::new(collect(&mut control, geometry, deadline)?, GFP_KERNEL)?;
         let common = Connector {
             target,
             pd: control.channel().pd(),
@@ -171,11 +175,10 @@ impl Path {
 /// Asks for the memory of all slabs.
 fn collect(
     control: &mut Client,
-    login: &LoginReply,
+    geometry: Geometry,
     deadline: Deadline,
 ) -> Result<Grants, Failure> {
     let malformed = |Malformed(why)| fail!(EINVAL, "{why}");
-    let geometry = login.geometry;
     let count = geometry.slabs();
     let mut slabs = KVec::with_capacity(usize::try_from(count).map_err(Error::from)?, GFP_KERNEL)?;
     while let Some(left @ 1..) = u32::try_from(slabs.len())

@@ -390,7 +390,7 @@ impl MapDir {
 
     fn show_size(&self, page: &mut PageWriter<'_>) -> Result {
         let login = self.status().and_then(|status| status.login);
-        show(page, login.map_or(0, |login| login.geometry.size()))
+        show(page, login.map_or(0, |login| login.extent.size))
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {

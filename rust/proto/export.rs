@@ -127,6 +127,11 @@ impl BlockSize {
     pub const fn get(self) -> u32 {
         self.0
     }
+
+    /// Whether so many bytes are whole blocks.
+    pub const fn divides(self, bytes: u64) -> bool {
+        bytes.trailing_zeros() >= self.0.trailing_zeros()
+    }
 }
 
 impl TryFrom<u32> for BlockSize {

@@ -4,13 +4,16 @@
 
 #![forbid(unsafe_code)]
 
-use super::export::{Access, BlockSize, Kind};
+use super::command::Terms;
+use super::export::{Access, Kind};
+use super::extent::Extent;
 use super::geometry::{Geometry, SlabShift};
+use super::limits::BlockLimits;
 use super::message::{granted, header, write, Message, NoRoom, ReplyError};
 use super::name::Name;
 use super::refusal::Malformed;
 use super::uuid::Uuid;
-use super::wire;
+use super::wire::{self, INLINE_MAX};
 use core::mem::size_of;
 use zerocopy::little_endian::{U16, U32};
 
@@ -31,6 +34,11 @@ pub struct Login {
     pub access: Access,
     /// I/O queues asked for; never 0.
     pub queues: u16,
+    /// Commands in flight per I/O queue asked for; never 0. Means nothing to a `ram` export.
+    pub depth: u16,
+    /// Data in the message of a command asked for, in bytes, at most [`INLINE_MAX`]; 0 for none. Means
+    /// nothing to a `ram` export.
+    pub inline_size: u32,
 }
 
 impl Login {
@@ -46,7 +54,10 @@ impl Login {
             access: self.access as u8,
             reserved: 0,
             queues: self.queues.into(),
-            reserved2: U32::ZERO,
+            depth: self.depth.into(),
+            reserved2: U16::ZERO,
+            inline_size: self.inline_size.into(),
+            reserved3: U32::ZERO,
         };
         write(&wire, buf)
     }
@@ -60,8 +71,24 @@ impl Login {
             export: Name::from_wire(&wire.export_name)?,
             access: wire.access.try_into()?,
             queues: queues(wire.queues)?,
+            depth: depth(wire.depth)?,
+            inline_size: inline_size(wire.inline_size)?,
         })
     }
+}
+
+/// What stands behind an export, and how it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A block device of the server: by [`Command`](super::Command)s.
+    Block {
+        /// Commands in flight per I/O queue; never 0. Their tags are below it.
+        depth: u16,
+        /// Data in the message of a command, in bytes, at most [`INLINE_MAX`]; 0 for none.
+        inline_size: u32,
+    },
+    /// Memory of the server: by the client's own RDMA READ and WRITE of slabs of this size.
+    Ram(SlabShift),
 }
 
 /// A server opened a session.
@@ -73,77 +100,130 @@ pub struct LoginReply {
     pub export_uuid: Uuid,
     /// Identity of the export's contents, new whenever they are lost; never nil.
     pub instance: Uuid,
-    /// Size of the export, a multiple of the logical block size, and of its slabs.
-    pub geometry: Geometry,
-    /// Unit of addressing.
-    pub logical_block_size: BlockSize,
-    /// Unit the backing likes best; not less than the logical block size.
-    pub physical_block_size: BlockSize,
-    /// Access granted: that asked for.
-    pub access: Access,
-    /// Kind of the export.
-    pub kind: Kind,
+    /// Size of the export, never 0, and the access granted, which is the one asked for.
+    pub extent: Extent,
+    /// What one I/O may be.
+    pub limits: BlockLimits,
+    /// How the export is reached.
+    pub backing: Backing,
     /// I/O queues granted; never 0.
     pub queues: u16,
 }
 
 impl LoginReply {
+    /// Kind of the export.
+    pub fn kind(&self) -> Kind {
+        match self.backing {
+            Backing::Block { .. } => Kind::Block,
+            Backing::Ram(_) => Kind::Ram,
+        }
+    }
+
+    /// Slabs of a `ram` export; those of a reply that was read are sound.
+    pub fn geometry(&self) -> Option<Geometry> {
+        match self.backing {
+            Backing::Block { .. } => None,
+            Backing::Ram(shift) => Geometry::new(self.extent.size, shift).ok(),
+        }
+    }
+
+    /// What the commands to a `block` export have to keep to.
+    pub fn terms(&self) -> Option<Terms> {
+        match self.backing {
+            Backing::Block { depth, inline_size } => Some(Terms {
+                depth,
+                inline_size,
+                limits: self.limits,
+            }),
+            Backing::Ram(_) => None,
+        }
+    }
+
     /// Reads the reply to `login` of `sequence`.
     ///
-    /// The access is the one asked for, and there are no more queues than that.
+    /// The access is the one asked for, and of nothing there is more than that.
     pub fn parse(bytes: &[u8], sequence: u32, login: &Login) -> Result<Self, ReplyError> {
         let message = Message::parse(bytes)?;
         message.granted(wire::LOGIN, sequence)?;
         let reply = Self::from_wire(&message.whole()?)?;
-        if reply.access != login.access {
+        if reply.extent.access != login.access {
             return Err(Malformed("the access granted is not the one asked for").into());
         }
         if reply.queues > login.queues {
             return Err(Malformed("more queues are granted than were asked for").into());
         }
-        Ok(reply)
+        match reply.backing {
+            Backing::Block { depth, .. } if depth > login.depth => {
+                Err(Malformed("a larger depth is granted than was asked for").into())
+            }
+            Backing::Block { inline_size, .. } if inline_size > login.inline_size => {
+                Err(Malformed("more inline data is granted than was asked for").into())
+            }
+            _ => Ok(reply),
+        }
     }
 
     /// Writes the reply into `buf` and returns its length.
     pub fn encode(&self, sequence: u32, buf: &mut [u8]) -> Result<usize, NoRoom> {
+        let (slab_shift, depth, inline_size) = match self.backing {
+            Backing::Block { depth, inline_size } => (0, depth, inline_size),
+            Backing::Ram(shift) => (shift.get(), 0, 0),
+        };
+        let limits = &self.limits;
         let wire = wire::LoginReply {
             reply: granted(wire::LOGIN, sequence, size_of::<wire::LoginReply>()),
             session: self.session.into(),
             export_uuid: *self.export_uuid.as_bytes(),
             instance: *self.instance.as_bytes(),
-            size: self.geometry.size().into(),
-            logical_block_size: self.logical_block_size.get().into(),
-            physical_block_size: self.physical_block_size.get().into(),
-            slab_shift: self.geometry.shift().get(),
-            access: self.access as u8,
-            kind: self.kind as u8,
-            reserved: 0,
+            size: self.extent.size.into(),
+            access: self.extent.access as u8,
+            kind: self.kind() as u8,
+            slab_shift,
+            features: limits.features(),
             queues: self.queues.into(),
-            reserved2: U16::ZERO,
+            depth: depth.into(),
+            inline_size: inline_size.into(),
+            logical_block_size: limits.logical_block_size.get().into(),
+            physical_block_size: limits.physical_block_size.into(),
+            io_min: limits.io_min.into(),
+            io_opt: limits.io_opt.into(),
+            max_io: limits.max_io.into(),
+            max_discard: limits.max_discard.into(),
+            discard_granularity: limits.discard_granularity.into(),
+            max_write_zeroes: limits.max_write_zeroes.into(),
+            reserved: U32::ZERO,
         };
         write(&wire, buf)
     }
 
     fn from_wire(wire: &wire::LoginReply) -> Result<Self, Malformed> {
+        let limits = BlockLimits::from_wire(wire)?;
+        let size = wire.size.get();
+        let backing = match Kind::try_from(wire.kind)? {
+            Kind::Block => Backing::Block {
+                depth: depth(wire.depth)?,
+                inline_size: inline_size(wire.inline_size)?,
+            },
+            Kind::Ram => {
+                let shift = SlabShift::try_from(wire.slab_shift)?;
+                Geometry::new(size, shift)?;
+                Backing::Ram(shift)
+            }
+        };
         let reply = Self {
             session: wire.session.get(),
             export_uuid: Uuid::from_wire(wire.export_uuid, "the export's UUID is nil")?,
             instance: Uuid::from_wire(wire.instance, "the instance is nil")?,
-            geometry: Geometry::new(wire.size.get(), SlabShift::try_from(wire.slab_shift)?)?,
-            logical_block_size: wire.logical_block_size.get().try_into()?,
-            physical_block_size: wire.physical_block_size.get().try_into()?,
-            access: wire.access.try_into()?,
-            kind: wire.kind.try_into()?,
+            extent: Extent::from_wire(size, wire.access, limits.logical_block_size)?,
+            limits,
+            backing,
             queues: queues(wire.queues)?,
         };
         if reply.session == 0 {
             return Err(Malformed("the session is zero"));
         }
-        if reply.physical_block_size < reply.logical_block_size {
-            return Err(Malformed("the physical block is smaller than the logical"));
-        }
-        if reply.geometry.size() % u64::from(reply.logical_block_size.get()) != 0 {
-            return Err(Malformed("the size is not a multiple of the block size"));
+        if size == 0 {
+            return Err(Malformed("the size is zero"));
         }
         Ok(reply)
     }
@@ -153,5 +233,19 @@ fn queues(queues: U16) -> Result<u16, Malformed> {
     match queues.get() {
         0 => Err(Malformed("the number of queues is zero")),
         queues => Ok(queues),
+    }
+}
+
+fn depth(depth: U16) -> Result<u16, Malformed> {
+    match depth.get() {
+        0 => Err(Malformed("the depth is zero")),
+        depth => Ok(depth),
+    }
+}
+
+fn inline_size(size: U32) -> Result<u32, Malformed> {
+    match size.get() {
+        size @ 0..=INLINE_MAX => Ok(size),
+        _ => Err(Malformed("the inline data is too long")),
     }
 }

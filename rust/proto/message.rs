@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Control messages: the client asks, the server answers, one at a time.
+//! Control messages: the client asks, the server answers, one at a time. In between the server may say
+//! by an event what became of the export.
 
 #![forbid(unsafe_code)]
 
@@ -74,6 +75,11 @@ impl<'a> Message<'a> {
     /// The sequence number, which the reply has to carry.
     pub fn sequence(&self) -> u32 {
         self.sequence
+    }
+
+    /// Whether this is an [`Event`](super::Event), which no request asked for.
+    pub fn is_event(&self) -> bool {
+        self.kind == wire::EVENT
     }
 
     /// Reads the request; an error is to be answered with [`Message::refuse`].

@@ -3,8 +3,9 @@
 //! The raw layout of everything that crosses the wire.
 //!
 //! All integers are little endian and all structs are free of padding and of alignment needs. Fields
-//! named `reserved` are written as zero and ignored by the reader. The fields carry no promise: a
-//! value is only to be trusted once a parser beside this module has turned it into a validated type.
+//! named `reserved` are written as zero; the reader ignores them, but for those of [`Response`], which
+//! have to be zero. The fields carry no promise: a value is only to be trusted once a parser beside
+//! this module has turned it into a validated type.
 
 #![forbid(unsafe_code)]
 
@@ -15,9 +16,9 @@ use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
-pub const VERSION_MIN: u16 = 1;
+pub const VERSION_MIN: u16 = 2;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 1;
+pub const VERSION_MAX: u16 = 2;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -39,6 +40,15 @@ pub const GRANTS_MAX: usize = (MESSAGE_MAX - size_of::<GrantReply>()) / size_of:
 /// Most entries that fit into one [`ListReply`] message.
 pub const LIST_ENTRIES_MAX: usize = (MESSAGE_MAX - size_of::<ListReply>()) / size_of::<ListEntry>();
 
+/// Most data that may follow a [`Command`] in its message, in bytes.
+pub const INLINE_MAX: u32 = 16 << 10;
+/// Least that [`LoginReply::max_io`] may be, in bytes.
+pub const IO_SIZE_MIN: u32 = 64 << 10;
+/// Most that [`LoginReply::max_io`] may be, in bytes.
+pub const IO_SIZE_MAX: u32 = 1 << 20;
+/// Largest physical block, in bytes.
+pub const PHYSICAL_BLOCK_SIZE_MAX: u32 = 1 << 20;
+
 /// [`ConnectRequest::kind`]: a control connection.
 pub const CONNECTION_CONTROL: u8 = 0;
 /// [`ConnectRequest::kind`]: an I/O queue of a session.
@@ -52,11 +62,38 @@ pub const GRANT: u16 = 2;
 pub const LIST: u16 = 3;
 /// [`Header::kind`] of the end of a session, which is a [`Header`] alone.
 pub const LOGOUT: u16 = 4;
+/// [`Header::kind`] of [`Event`].
+pub const EVENT: u16 = 5;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
 /// [`Status::code`] of a request that was granted.
 pub const STATUS_OK: u16 = 0;
+
+/// [`LoginReply::features`]: what was written may be lost until it is flushed.
+pub const FEATURE_WRITE_CACHE: u8 = 1 << 0;
+/// [`LoginReply::features`]: a write can be made to last by itself.
+pub const FEATURE_FUA: u8 = 1 << 1;
+/// [`LoginReply::features`]: seeking costs time.
+pub const FEATURE_ROTATIONAL: u8 = 1 << 2;
+
+/// [`Command::op`]: bytes of the export go to the client.
+pub const OP_READ: u8 = 1;
+/// [`Command::op`]: bytes come from the client.
+pub const OP_WRITE: u8 = 2;
+/// [`Command::op`]: what was written is to last.
+pub const OP_FLUSH: u8 = 3;
+/// [`Command::op`]: the contents are of no use any more.
+pub const OP_DISCARD: u8 = 4;
+/// [`Command::op`]: the contents become zeroes.
+pub const OP_WRITE_ZEROES: u8 = 5;
+
+/// [`Command::flags`] of a write: it is to last when it is answered.
+pub const FLAG_FUA: u8 = 1 << 0;
+/// [`Command::flags`] of a write: the data follow the command in its message.
+pub const FLAG_INLINE: u8 = 1 << 1;
+/// [`Command::flags`] of a write of zeroes: keep the blocks allocated.
+pub const FLAG_NO_UNMAP: u8 = 1 << 2;
 
 /// Private data of the CM REQ. Magic and versions keep their place in every version.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -166,8 +203,14 @@ pub struct Login {
     pub reserved: u8,
     /// I/O queues asked for.
     pub queues: U16,
+    /// Commands in flight per I/O queue asked for.
+    pub depth: U16,
     /// Zero.
-    pub reserved2: U32,
+    pub reserved2: U16,
+    /// Data behind a command asked for, in bytes.
+    pub inline_size: U32,
+    /// Zero.
+    pub reserved3: U32,
 }
 
 /// Server opened a session.
@@ -184,22 +227,38 @@ pub struct LoginReply {
     pub instance: [u8; 16],
     /// Size of the export, in bytes.
     pub size: U64,
-    /// Logical block size, in bytes.
-    pub logical_block_size: U32,
-    /// Physical block size, in bytes.
-    pub physical_block_size: U32,
-    /// Base-two logarithm of the slab size in bytes.
-    pub slab_shift: u8,
     /// Access granted: 0 read only, 1 read and write.
     pub access: u8,
     /// Kind of the export: 0 block, 1 ram.
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Base-two logarithm of the slab size in bytes; 0 for block.
+    pub slab_shift: u8,
+    /// `FEATURE_*` flags.
+    pub features: u8,
     /// I/O queues granted.
     pub queues: U16,
+    /// Commands in flight per I/O queue granted; 0 for ram.
+    pub depth: U16,
+    /// Data behind a command granted, in bytes; 0 for ram.
+    pub inline_size: U32,
+    /// Logical block size, in bytes.
+    pub logical_block_size: U32,
+    /// Physical block size, in bytes.
+    pub physical_block_size: U32,
+    /// Smallest I/O that costs no more than a larger one, in bytes.
+    pub io_min: U32,
+    /// I/O size liked best, in bytes; 0 for none.
+    pub io_opt: U32,
+    /// Most in one read or write, in bytes.
+    pub max_io: U32,
+    /// Most in one discard, in bytes; 0 for no discards.
+    pub max_discard: U32,
+    /// Unit of discards, in bytes; 0 for no discards.
+    pub discard_granularity: U32,
+    /// Most in one write of zeroes, in bytes; 0 for none.
+    pub max_write_zeroes: U32,
     /// Zero.
-    pub reserved2: U16,
+    pub reserved: U32,
 }
 
 /// Client asks for the memory regions of a range of slabs.
@@ -292,6 +351,56 @@ pub struct ListEntry {
     pub reserved: U16,
 }
 
+/// Server says, unasked, what became of the export.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Event {
+    /// Kind [`EVENT`], sequence 0.
+    pub header: Header,
+    /// Size of the export now, in bytes.
+    pub size: U64,
+    /// Access now: 0 read only, 1 read and write.
+    pub access: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+
+/// Client wants I/O of a `block` export; on an I/O connection. With [`FLAG_INLINE`] the data follow.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Command {
+    /// `OP_*`.
+    pub op: u8,
+    /// `FLAG_*`.
+    pub flags: u8,
+    /// Chosen by the client, less than the depth; free again once answered.
+    pub tag: U16,
+    /// Any number; the response has it, too.
+    pub generation: U32,
+    /// Length, in bytes.
+    pub len: U32,
+    /// Remote key of the client's memory.
+    pub rkey: U32,
+    /// First byte of the export.
+    pub offset: U64,
+    /// Remote address of the client's memory.
+    pub addr: U64,
+}
+
+/// Server is done with a [`Command`]; on the same connection.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Response {
+    /// How it ended.
+    pub status: U16,
+    /// As in the command.
+    pub tag: U16,
+    /// As in the command.
+    pub generation: U32,
+    /// Zero.
+    pub reserved: U64,
+}
+
 const _: () = {
     assert!(size_of::<ConnectRequest>() == 32);
     assert!(size_of::<ConnectRequest>() <= CONNECT_REQUEST_MAX);
@@ -302,14 +411,17 @@ const _: () = {
     assert!(size_of::<Status>() == 104);
     assert!(size_of::<Header>() == 8);
     assert!(size_of::<Reply>() == 112);
-    assert!(size_of::<Login>() == 184);
-    assert!(size_of::<LoginReply>() == 176);
+    assert!(size_of::<Login>() == 192);
+    assert!(size_of::<LoginReply>() == 208);
     assert!(size_of::<GrantRequest>() == 16);
     assert!(size_of::<GrantReply>() == 120);
     assert!(size_of::<Grant>() == 16);
     assert!(size_of::<ListRequest>() == 96);
     assert!(size_of::<ListReply>() == 128);
     assert!(size_of::<ListEntry>() == 96);
+    assert!(size_of::<Event>() == 24);
+    assert!(size_of::<Command>() == 32);
+    assert!(size_of::<Response>() == 16);
     assert!(GRANTS_MAX == 248);
     assert!(LIST_ENTRIES_MAX == 41);
 };

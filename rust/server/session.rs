@@ -39,11 +39,14 @@ use crate::proto::{
         MESSAGE_MAX,
         REJECT_MAX, //
     },
+    Backing,
+    BlockLimits,
+    BlockSize,
     ConnectReply,
+    Extent,
     Grant,
     GrantReplyWriter,
     GrantRequest,
-    Kind,
     ListReplyWriter,
     ListRequest,
     Login,
@@ -366,11 +369,16 @@ impl Session {
             session: self.id,
             export_uuid: export.spec.uuid,
             instance: export.instance,
-            geometry: export.geometry,
-            logical_block_size: export.spec.block_size,
-            physical_block_size: crate::proto::BlockSize::MAX,
-            access,
-            kind: Kind::Ram,
+            extent: Extent {
+                size: export.geometry.size(),
+                access,
+            },
+            limits: BlockLimits {
+                physical_block_size: BlockSize::MAX.get(),
+                ..BlockLimits::plain(export.spec.block_size)
+            }
+            .fitted(),
+            backing: Backing::Ram(export.geometry.shift()),
             queues,
         };
         self.port.exports.stats.logins.count();

@@ -2,8 +2,8 @@
 /*
  * farblk: the wire protocol and its limits.
  *
- * All integers are little endian. Reserved fields are sent as zero and ignored
- * by the receiver. The exchange is described in Documentation/protocol.rst.
+ * All integers are little endian. Reserved fields are sent as zero and, but for
+ * those of a response, ignored by the receiver. The exchange is described in Documentation/protocol.rst.
  */
 #ifndef _UAPI_LINUX_FARBLK_H
 #define _UAPI_LINUX_FARBLK_H
@@ -11,8 +11,8 @@
 #include <linux/types.h>
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
-#define FARBLK_VERSION_MIN		1
-#define FARBLK_VERSION_MAX		1
+#define FARBLK_VERSION_MIN		2
+#define FARBLK_VERSION_MAX		2
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -29,6 +29,10 @@
 #define FARBLK_SLAB_SHIFT_MAX		31
 #define FARBLK_BLOCK_SIZE_MIN		512
 #define FARBLK_BLOCK_SIZE_MAX		4096
+#define FARBLK_PHYSICAL_BLOCK_SIZE_MAX	1048576
+#define FARBLK_INLINE_MAX		16384	/* data behind a command, in bytes */
+#define FARBLK_IO_SIZE_MIN		65536	/* of max_io, in bytes */
+#define FARBLK_IO_SIZE_MAX		1048576
 
 /* farblk_connect_request.kind */
 #define FARBLK_CONNECTION_CONTROL	0
@@ -39,6 +43,7 @@
 #define FARBLK_GRANT			2
 #define FARBLK_LIST			3
 #define FARBLK_LOGOUT			4	/* a header alone */
+#define FARBLK_EVENT			5
 #define FARBLK_REPLY			0x8000	/* or'ed to the kind of the request */
 
 /* .access */
@@ -48,6 +53,40 @@
 /* .kind of an export */
 #define FARBLK_KIND_BLOCK		0
 #define FARBLK_KIND_RAM			1
+
+/* farblk_login_reply.features */
+#define FARBLK_FEATURE_WRITE_CACHE	1
+#define FARBLK_FEATURE_FUA		2
+#define FARBLK_FEATURE_ROTATIONAL	4
+
+/* farblk_command.op */
+#define FARBLK_OP_READ			1
+#define FARBLK_OP_WRITE			2
+#define FARBLK_OP_FLUSH			3
+#define FARBLK_OP_DISCARD		4
+#define FARBLK_OP_WRITE_ZEROES		5
+
+/* farblk_command.flags */
+#define FARBLK_FLAG_FUA			1	/* of a write */
+#define FARBLK_FLAG_INLINE		2	/* of a write: the data follow */
+#define FARBLK_FLAG_NO_UNMAP		4	/* of a write of zeroes */
+
+/* farblk_response.status */
+#define FARBLK_STATUS_OK		0
+#define FARBLK_STATUS_IO_ERROR		1
+#define FARBLK_STATUS_NOT_SUPPORTED	2
+#define FARBLK_STATUS_INVALID		3
+#define FARBLK_STATUS_OUT_OF_RANGE	4
+#define FARBLK_STATUS_READ_ONLY		5
+#define FARBLK_STATUS_NO_SPACE		6
+#define FARBLK_STATUS_MEDIUM		7
+#define FARBLK_STATUS_PROTECTION	8
+#define FARBLK_STATUS_TARGET		9
+#define FARBLK_STATUS_TIMEOUT		10
+#define FARBLK_STATUS_TRANSPORT		11
+#define FARBLK_STATUS_RESERVATION	12
+#define FARBLK_STATUS_RESOURCE		13
+#define FARBLK_STATUS_OFFLINE		14
 
 /* farblk_status.code */
 #define FARBLK_OK			0
@@ -124,7 +163,10 @@ struct farblk_login {
 	__u8	access;
 	__u8	reserved;
 	__le16	queues;
-	__le32	reserved2;
+	__le16	depth;
+	__le16	reserved2;
+	__le32	inline_size;
+	__le32	reserved3;
 };
 
 struct farblk_login_reply {
@@ -133,14 +175,22 @@ struct farblk_login_reply {
 	__u8	export_uuid[16];
 	__u8	instance[16];
 	__le64	size;
-	__le32	logical_block_size;
-	__le32	physical_block_size;
-	__u8	slab_shift;
 	__u8	access;
 	__u8	kind;
-	__u8	reserved;
+	__u8	slab_shift;			/* of ram */
+	__u8	features;
 	__le16	queues;
-	__le16	reserved2;
+	__le16	depth;				/* of block */
+	__le32	inline_size;			/* of block */
+	__le32	logical_block_size;
+	__le32	physical_block_size;
+	__le32	io_min;
+	__le32	io_opt;
+	__le32	max_io;
+	__le32	max_discard;
+	__le32	discard_granularity;
+	__le32	max_write_zeroes;
+	__le32	reserved;
 };
 
 struct farblk_grant_request {
@@ -190,6 +240,33 @@ struct farblk_list_reply {
 	struct farblk_list_entry entries[];
 };
 
+/* The extent of the export changed; unasked. */
+struct farblk_event {
+	struct farblk_header header;
+	__le64	size;
+	__u8	access;
+	__u8	reserved[7];
+};
+
+/* I/O of a block export, on an I/O connection. */
+struct farblk_command {
+	__u8	op;
+	__u8	flags;
+	__le16	tag;
+	__le32	generation;
+	__le32	len;
+	__le32	rkey;
+	__le64	offset;
+	__le64	addr;
+};
+
+struct farblk_response {
+	__le16	status;
+	__le16	tag;
+	__le32	generation;
+	__le64	reserved;
+};
+
 #ifdef __cplusplus
 #define __FARBLK_SIZE(type, size) static_assert(sizeof(struct type) == (size), #type)
 #else
@@ -201,14 +278,17 @@ __FARBLK_SIZE(farblk_connect_reply, 8);
 __FARBLK_SIZE(farblk_reject, 112);
 __FARBLK_SIZE(farblk_header, 8);
 __FARBLK_SIZE(farblk_reply, 112);
-__FARBLK_SIZE(farblk_login, 184);
-__FARBLK_SIZE(farblk_login_reply, 176);
+__FARBLK_SIZE(farblk_login, 192);
+__FARBLK_SIZE(farblk_login_reply, 208);
 __FARBLK_SIZE(farblk_grant_request, 16);
 __FARBLK_SIZE(farblk_grant, 16);
 __FARBLK_SIZE(farblk_grant_reply, 120);
 __FARBLK_SIZE(farblk_list_request, 96);
 __FARBLK_SIZE(farblk_list_entry, 96);
 __FARBLK_SIZE(farblk_list_reply, 128);
+__FARBLK_SIZE(farblk_event, 24);
+__FARBLK_SIZE(farblk_command, 32);
+__FARBLK_SIZE(farblk_response, 16);
 #undef __FARBLK_SIZE
 
 #endif /* _UAPI_LINUX_FARBLK_H */

@@ -2,9 +2,11 @@
 
 //! Tests of the pure modules, and the samples they share.
 
+mod commands;
 mod fuzz;
 mod geometry;
 mod handshake;
+mod limits;
 mod messages;
 mod parse;
 mod session;
@@ -76,20 +78,50 @@ fn login() -> Login {
         export: name("scratch"),
         access: Access::ReadWrite,
         queues: 0x0203,
+        depth: 0x0123,
+        inline_size: 0x3456,
     }
 }
 
-fn login_reply() -> LoginReply {
+fn ram_reply() -> LoginReply {
     LoginReply {
         session: 0x1122_3344_5566_7788,
         export_uuid: uuid(0x50),
         instance: uuid(0x70),
-        geometry: geometry(0x0102_0000_1000, 21),
-        logical_block_size: 512.try_into().unwrap(),
-        physical_block_size: 4096.try_into().unwrap(),
-        access: Access::ReadWrite,
-        kind: Kind::Ram,
+        extent: Extent {
+            size: 0x0102_0000_1000,
+            access: Access::ReadWrite,
+        },
+        limits: BlockLimits::plain(BlockSize::MIN),
+        backing: Backing::Ram(21.try_into().unwrap()),
         queues: 0x0201,
+    }
+}
+
+fn block_reply() -> LoginReply {
+    LoginReply {
+        limits: block_limits(),
+        backing: Backing::Block {
+            depth: 0x0121,
+            inline_size: 0x3400,
+        },
+        ..ram_reply()
+    }
+}
+
+fn block_limits() -> BlockLimits {
+    BlockLimits {
+        logical_block_size: BlockSize::MIN,
+        physical_block_size: 0x1000,
+        io_min: 0x3000,
+        io_opt: 0x0102_0000,
+        max_io: 0x0002_0600,
+        max_discard: 0x8002_0400,
+        discard_granularity: 0x0104_0600,
+        max_write_zeroes: 0xffff_fe00,
+        write_cache: true,
+        fua: true,
+        rotational: true,
     }
 }
 

@@ -44,8 +44,17 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             prop_assert!(Message::parse(&refusal).is_ok());
         }
     }
+    if let Ok(event) = Event::parse(bytes, BlockSize::MIN) {
+        let again = encoded(|buf| event.encode(buf));
+        prop_assert_eq!(Event::parse(&again, BlockSize::MIN), Ok(event));
+        prop_assert!(message.is_event());
+    }
     if let Ok(reply) = LoginReply::parse(bytes, sequence, &super::login()) {
-        prop_assert!(reply.geometry.size() >= u64::from(reply.logical_block_size.get()));
+        let block = reply.limits.logical_block_size.get();
+        prop_assert!(reply.extent.size >= u64::from(block));
+        prop_assert_eq!(reply.limits.fitted(), reply.limits);
+        prop_assert_eq!(reply.geometry().is_some(), reply.kind() == Kind::Ram);
+        prop_assert_eq!(reply.terms().is_some(), reply.kind() == Kind::Block);
         let again = encoded(|buf| reply.encode(sequence, buf));
         prop_assert_eq!(
             LoginReply::parse(&again, sequence, &super::login()),
@@ -86,11 +95,18 @@ fn samples() -> Vec<Vec<u8>> {
     let refusal = encoded(|buf| Message::parse(&login).unwrap().refuse(&busy, buf));
     vec![
         encoded(|buf| io.encode((VERSION_MIN, VERSION_MAX), buf)),
-        encoded(|buf| ConnectReply { version: 1 }.encode(buf)),
+        encoded(|buf| {
+            ConnectReply {
+                version: VERSION_MAX,
+            }
+            .encode(buf)
+        }),
         encoded(|buf| Reject(busy).encode(buf)),
         login,
         refusal,
-        encoded(|buf| login_reply().encode(1, buf)),
+        encoded(|buf| ram_reply().encode(1, buf)),
+        encoded(|buf| block_reply().encode(1, buf)),
+        encoded(|buf| Event(block_reply().extent).encode(buf)),
         encoded(|buf| grant.encode(1, buf)),
         grant_reply(1, 0, &grants()),
         encoded(|buf| list_request().encode(1, buf)),
@@ -118,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_message(kind in 0u8..5, reply: bool, tail in prop::collection::vec(byte(), 6..400)) {
+    fn arbitrary_message(kind in 0u8..6, reply: bool, tail in prop::collection::vec(byte(), 6..400)) {
         let bytes = [&[kind, if reply { 0x80 } else { 0 }], &tail[..]].concat();
         parse_all(&sized(bytes))?;
     }
@@ -150,6 +166,8 @@ proptest! {
         ids: [u8; 32],
         epoch: u64,
         queues in 1u16..,
+        depth in 1u16..,
+        inline_size in 0..=wire::INLINE_MAX,
         sequence: u32,
         writes: bool,
     ) {
@@ -162,6 +180,8 @@ proptest! {
             export: name(&export),
             access: if writes { Access::ReadWrite } else { Access::ReadOnly },
             queues,
+            depth,
+            inline_size,
         };
         let bytes = encoded(|buf| login.encode(sequence, buf));
         prop_assert_eq!(request(&bytes), Ok(Request::Login(login)));

@@ -38,14 +38,15 @@ fn malformed<T>(result: Result<T, ReplyError>) -> bool {
 #[test]
 fn login_golden() {
     let bytes = [
-        &[1, 0, 184, 0][..],
+        &[1, 0, 192, 0][..],
         &SEQUENCE_BYTES,
         login().host_id.as_bytes(),
         &padded("client.example"),
         login().map_uuid.as_bytes(),
         &[8, 7, 6, 5, 4, 3, 2, 1],
         &padded("scratch"),
-        &[1, 0, 3, 2, 0, 0, 0, 0],
+        &[1, 0, 3, 2, 0x23, 1, 0, 0],
+        &[0x56, 0x34, 0, 0, 0, 0, 0, 0],
     ]
     .concat();
     assert_eq!(encoded(|buf| login().encode(SEQUENCE, buf)), bytes);
@@ -63,6 +64,11 @@ fn login_boundaries() {
     assert!(refused(88, &[0; 16]), "nil map");
     assert!(refused(176, &[2]), "access");
     assert!(refused(178, &[0, 0]), "no queues");
+    assert!(refused(180, &[0, 0]), "no depth");
+    assert!(refused(184, &[1, 0x40]), "too much inline data");
+    for inline_size in [0u32, 1, 0x4000] {
+        assert!(!refused(184, &inline_size.to_le_bytes()));
+    }
     for field in [24, 112] {
         assert!(refused(field, &[0; 64]), "empty name");
         assert!(refused(field, &[b'a'; 64]), "name without an end");
@@ -74,7 +80,8 @@ fn login_boundaries() {
         let longest = patched(&bytes, field, &[b'a'; 63]);
         assert!(request(&longest).is_ok(), "longest name");
     }
-    let reserved = patched(&patched(&bytes, 177, &[9]), 180, &[9; 4]);
+    let reserved = patched(&patched(&bytes, 177, &[9]), 182, &[9; 2]);
+    let reserved = patched(&reserved, 188, &[9; 4]);
     assert_eq!(request(&reserved), Ok(Request::Login(login())));
     let read_only = patched(&bytes, 176, &[0]);
     assert!(matches!(
@@ -83,118 +90,270 @@ fn login_boundaries() {
     ));
 }
 
+/// A login reply from the size on, with everything in front of it.
+fn login_reply_bytes(rest: [&[u8]; 3]) -> Vec<u8> {
+    [
+        &granted(1, 208)[..],
+        &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],
+        ram_reply().export_uuid.as_bytes(),
+        ram_reply().instance.as_bytes(),
+        &[0, 0x10, 0, 0, 2, 1, 0, 0],
+        &rest.concat(),
+    ]
+    .concat()
+}
+
 #[test]
 fn login_reply_golden() {
-    let bytes = [
-        &granted(1, 176)[..],
-        &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],
-        login_reply().export_uuid.as_bytes(),
-        login_reply().instance.as_bytes(),
-        &[0, 0x10, 0, 0, 2, 1, 0, 0],
-        &[0, 2, 0, 0],
-        &[0, 16, 0, 0],
-        &[21, 1, 1, 0, 1, 2, 0, 0],
-    ]
-    .concat();
-    assert_eq!(encoded(|buf| login_reply().encode(SEQUENCE, buf)), bytes);
-    let parse = |bytes: &[u8]| LoginReply::parse(bytes, SEQUENCE, &login());
-    assert_eq!(parse(&bytes), Ok(login_reply()));
-    no_prefix(&bytes, |bytes| parse(bytes).is_ok());
-    no_more(&bytes, |bytes| parse(bytes).is_ok());
-    assert!(malformed(LoginReply::parse(&bytes, SEQUENCE + 1, &login())));
-    assert!(malformed(parse(&patched(&bytes, 0, &[2]))), "another kind");
-    assert!(malformed(parse(&patched(&bytes, 1, &[0]))), "a request");
+    let ram = login_reply_bytes([
+        &[1, 1, 21, 0, 1, 2, 0, 0, 0, 0, 0, 0],
+        &[0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0],
+        &[0; 16],
+    ]);
+    let block = login_reply_bytes([
+        &[1, 0, 0, 7, 1, 2, 0x21, 1, 0, 0x34, 0, 0],
+        &[
+            0, 2, 0, 0, 0, 16, 0, 0, 0, 0x30, 0, 0, 0, 0, 2, 1, 0, 6, 2, 0,
+        ],
+        &[0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0, 0, 0, 0],
+    ]);
+    for (reply, bytes) in [(ram_reply(), ram), (block_reply(), block)] {
+        assert_eq!(encoded(|buf| reply.encode(SEQUENCE, buf)), bytes);
+        let parse = |bytes: &[u8]| LoginReply::parse(bytes, SEQUENCE, &login());
+        assert_eq!(parse(&bytes), Ok(reply));
+        no_prefix(&bytes, |bytes| parse(bytes).is_ok());
+        no_more(&bytes, |bytes| parse(bytes).is_ok());
+        assert!(malformed(LoginReply::parse(&bytes, SEQUENCE + 1, &login())));
+        assert!(malformed(parse(&patched(&bytes, 0, &[2]))), "another kind");
+        assert!(malformed(parse(&patched(&bytes, 1, &[0]))), "a request");
+        assert_eq!(parse(&patched(&bytes, 204, &[0xff; 4])), Ok(reply));
+    }
+}
+
+#[test]
+fn login_reply_views() {
+    let (ram, block) = (ram_reply(), block_reply());
+    assert_eq!((ram.kind(), block.kind()), (Kind::Ram, Kind::Block));
+    assert_eq!(ram.geometry(), Some(geometry(0x0102_0000_1000, 21)));
+    assert_eq!((ram.terms(), block.geometry()), (None, None));
+    let terms = Terms {
+        depth: 0x0121,
+        inline_size: 0x3400,
+        limits: block_limits(),
+    };
+    assert_eq!(block.terms(), Some(terms));
+}
+
+/// What becomes of `reply` when its bytes from `at` on are `new`.
+fn parse_patched(reply: &LoginReply, at: usize, new: &[u8]) -> Result<LoginReply, ReplyError> {
+    let bytes = encoded(|buf| reply.encode(SEQUENCE, buf));
+    LoginReply::parse(&patched(&bytes, at, new), SEQUENCE, &login())
 }
 
 #[test]
 fn login_reply_boundaries() {
-    let bytes = encoded(|buf| login_reply().encode(SEQUENCE, buf));
-    let parse = |at, new: &[u8]| LoginReply::parse(&patched(&bytes, at, new), SEQUENCE, &login());
-    let refused = |at, new: &[u8]| malformed(parse(at, new));
-    let size = |size: u64| parse(152, &size.to_le_bytes());
-    let blocks = |logical: u32, physical: u32| {
-        parse(
-            160,
-            &[logical.to_le_bytes(), physical.to_le_bytes()].concat(),
-        )
-    };
-    assert!(refused(112, &[0; 8]), "no session");
-    assert!(refused(120, &[0; 16]), "nil export");
-    assert!(refused(136, &[0; 16]), "nil instance");
-    for bad in [
-        0,
-        1,
-        511,
-        513,
-        1 << 63,
-        (1 << 63) + 512,
-        u64::MAX,
-        u64::MAX - 511,
-    ] {
-        assert!(malformed(size(bad)), "size {bad}");
+    for reply in [ram_reply(), block_reply()] {
+        let refused = |at, new: &[u8]| malformed(parse_patched(&reply, at, new));
+        assert!(refused(112, &[0; 8]), "no session");
+        assert!(refused(120, &[0; 16]), "nil export");
+        assert!(refused(136, &[0; 16]), "nil instance");
+        for bad in [0, 1, 511, 513, 1 << 63, (1 << 63) + 512, u64::MAX - 511] {
+            assert!(refused(152, &bad.to_le_bytes()), "size {bad}");
+        }
+        assert!(refused(160, &[2]), "access");
+        assert!(refused(160, &[0]), "less access than asked");
+        assert!(refused(161, &[2]), "kind");
+        assert!(refused(163, &[8]), "unknown feature");
+        assert!(refused(163, &[0x80]), "unknown feature");
+        assert!(refused(164, &[0, 0]), "no queues");
+        assert!(refused(164, &[4, 2]), "more queues than asked");
+        assert!(!refused(164, &[3, 2]), "as many queues as asked");
     }
+}
+
+#[test]
+fn login_reply_of_ram() {
+    let parse = |at, new: &[u8]| parse_patched(&ram_reply(), at, new);
     // Slabs of 2 MiB: no more of them than 32 bits count.
     let most = u64::from(u32::MAX) << 21;
     for good in [512, 1024, most - 512, most] {
-        assert_eq!(size(good).unwrap().geometry.size(), good);
+        let reply = parse(152, &good.to_le_bytes()).unwrap();
+        assert_eq!(reply.extent.size, good);
+        assert_eq!(reply.geometry(), Some(geometry(good, 21)));
     }
-    assert!(malformed(size(most + 512)), "too many slabs");
-    for (logical, physical) in [(512, 512), (512, 4096), (4096, 4096), (1024, 2048)] {
-        let reply = blocks(logical, physical).unwrap();
-        assert_eq!(reply.logical_block_size.get(), logical);
-        assert_eq!(reply.physical_block_size.get(), physical);
-    }
-    for (logical, physical) in [
-        (0, 0),
-        (0, 512),
-        (512, 0),
-        (256, 512),
-        (513, 4096),
-        (512, 513),
-        (1024, 512),
-        (4096, 512),
-        (512, 8192),
-        (8192, 8192),
-        (1 << 31, 1 << 31),
-        (u32::MAX, u32::MAX),
-    ] {
-        assert!(
-            malformed(blocks(logical, physical)),
-            "{logical}, {physical}"
-        );
-    }
+    assert!(malformed(parse(152, &(most + 512).to_le_bytes())));
     for shift in [0, 15, 32, 63, 64, 0xff] {
-        assert!(refused(168, &[shift]), "slab shift {shift}");
+        assert!(malformed(parse(162, &[shift])), "slab shift {shift}");
     }
-    assert!(parse(168, &[31]).is_ok());
-    assert!(refused(169, &[2]), "access");
-    assert!(refused(170, &[2]), "kind");
-    assert!(refused(169, &[0]), "less access than asked");
-    assert!(refused(172, &[0, 0]), "no queues");
-    assert!(refused(172, &[4, 2]), "more queues than asked");
-    assert!(parse(172, &[3, 2]).is_ok(), "as many queues as asked");
-    assert_eq!(parse(171, &[0xff]), Ok(login_reply()), "reserved");
-    assert_eq!(parse(174, &[0xff; 2]), Ok(login_reply()), "reserved");
+    assert!(parse(162, &[31]).is_ok());
+    // What only a block export has.
+    assert_eq!(parse(166, &[0xff; 6]), Ok(ram_reply()));
+}
+
+#[test]
+fn login_reply_of_a_block_device() {
+    let parse = |at, new: &[u8]| parse_patched(&block_reply(), at, new);
+    let largest = i64::MAX as u64 - 511;
+    let reply = parse(152, &largest.to_le_bytes()).unwrap();
+    assert_eq!(reply.extent.size, largest);
+    assert!(malformed(parse(166, &[0, 0])), "no depth");
+    assert!(malformed(parse(166, &[0x24, 1])), "more depth than asked");
+    assert!(parse(166, &[0x23, 1]).is_ok(), "as much depth as asked");
+    assert!(malformed(parse(168, &[0x57])), "more inline than asked");
+    assert!(parse(168, &[0x56]).is_ok(), "as much inline as asked");
+    assert!(parse(168, &[0; 4]).is_ok(), "no inline data");
+    assert!(malformed(parse(171, &[0x80])), "far too much inline data");
+    // What only a ram export has.
+    assert_eq!(parse(162, &[0xff]), Ok(block_reply()));
+}
+
+#[test]
+fn login_reply_limits() {
+    let reply = block_reply();
+    let parse = |at, new: u32| parse_patched(&reply, at, &new.to_le_bytes());
+    for (name, at, good, bad) in [
+        (
+            "logical block size",
+            172,
+            // The other limits are not of larger blocks.
+            &[512][..],
+            &[0, 256, 513, 8192, 1 << 31, u32::MAX][..],
+        ),
+        (
+            "physical block size",
+            176,
+            &[512, 1024, 4096],
+            &[0, 1, 256, 513, 4097, 8192, 1 << 20, 1 << 31, u32::MAX],
+        ),
+        (
+            "io_min",
+            180,
+            &[4096, 8192, 0xffff_f000],
+            &[0, 512, 4095, 4097, u32::MAX],
+        ),
+        (
+            "io_opt",
+            184,
+            &[0, 4096, 0xffff_f000],
+            &[1, 512, 4097, u32::MAX],
+        ),
+        (
+            "max_io",
+            188,
+            &[0x1_0000, 0x1_0200, 0x10_0000],
+            &[0, 512, 0xfe00, 0x1_0001, 0x10_0200, u32::MAX],
+        ),
+        (
+            "max_discard",
+            192,
+            &[512, 4096, 0xffff_fe00],
+            &[0, 1, 513, u32::MAX],
+        ),
+        (
+            "discard_granularity",
+            196,
+            &[512, 1536, 0xffff_fe00],
+            &[0, 1, 513, u32::MAX],
+        ),
+        (
+            "max_write_zeroes",
+            200,
+            &[0, 512, 0xffff_fe00],
+            &[1, 513, u32::MAX],
+        ),
+    ] {
+        for good in good {
+            assert!(parse(at, *good).is_ok(), "{name} {good}");
+        }
+        for bad in bad {
+            assert!(malformed(parse(at, *bad)), "{name} {bad}");
+        }
+    }
+    let none = parse_patched(&reply, 192, &[0; 8]).unwrap();
+    assert_eq!(none.limits.max_discard, 0);
+    assert_eq!(none.limits.discard_granularity, 0);
+    let features = |features| parse_patched(&reply, 163, &[features]);
+    assert!(malformed(features(2)), "FUA without a write cache");
+    assert!(malformed(features(6)), "FUA without a write cache");
+    for (bits, write_cache, fua, rotational) in [
+        (0, false, false, false),
+        (1, true, false, false),
+        (3, true, true, false),
+        (4, false, false, true),
+    ] {
+        let limits = features(bits).unwrap().limits;
+        assert_eq!(limits.write_cache, write_cache);
+        assert_eq!(limits.fua, fua);
+        assert_eq!(limits.rotational, rotational);
+    }
+    let plain = |logical| LoginReply {
+        limits: BlockLimits::plain(BlockSize::try_from(logical).unwrap()),
+        ..reply
+    };
+    for logical in [512, 1024, 2048, 4096] {
+        let bytes = encoded(|buf| plain(logical).encode(SEQUENCE, buf));
+        let read = LoginReply::parse(&bytes, SEQUENCE, &login());
+        assert_eq!(read, Ok(plain(logical)));
+    }
 }
 
 #[test]
 fn size_is_a_multiple_of_a_large_block() {
-    let mut reply = login_reply();
-    reply.logical_block_size = BlockSize::MAX;
-    for (size, sound) in [
-        (4096, true),
-        (0x2_0000, true),
-        (4096 + 512, false),
-        (512, false),
-    ] {
-        reply.geometry = geometry(size, 16);
-        let bytes = encoded(|buf| reply.encode(SEQUENCE, buf));
-        assert_eq!(
-            LoginReply::parse(&bytes, SEQUENCE, &login()).is_ok(),
-            sound,
-            "{size}"
-        );
+    for mut reply in [ram_reply(), block_reply()] {
+        reply.limits = BlockLimits::plain(BlockSize::MAX);
+        for (size, sound) in [
+            (4096, true),
+            (0x2_0000, true),
+            (4096 + 512, false),
+            (512, false),
+        ] {
+            reply.extent.size = size;
+            let bytes = encoded(|buf| reply.encode(SEQUENCE, buf));
+            assert_eq!(
+                LoginReply::parse(&bytes, SEQUENCE, &login()).is_ok(),
+                sound,
+                "{size}"
+            );
+        }
     }
+}
+
+#[test]
+fn event_golden() {
+    let event = Event(Extent {
+        size: 0x0102_0304_0506_0800,
+        access: Access::ReadWrite,
+    });
+    let bytes = [
+        &[5, 0, 24, 0, 0, 0, 0, 0][..],
+        &[0, 8, 6, 5, 4, 3, 2, 1],
+        &[1, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    assert_eq!(encoded(|buf| event.encode(buf)), bytes);
+    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN);
+    assert_eq!(parse(&bytes), Ok(event));
+    assert!(Message::parse(&bytes).unwrap().is_event());
+    no_prefix(&bytes, |bytes| parse(bytes).is_ok());
+    no_more(&bytes, |bytes| parse(bytes).is_ok());
+    assert_eq!(parse(&patched(&bytes, 17, &[0xff; 7])), Ok(event));
+    assert_eq!(parse(&patched(&bytes, 4, &[1])), Ok(event), "sequence");
+    assert!(
+        Event::parse(&bytes, BlockSize::MAX).is_err(),
+        "half a block"
+    );
+    assert!(parse(&patched(&bytes, 8, &[1])).is_err(), "half a block");
+    assert!(parse(&patched(&bytes, 15, &[0x80])).is_err(), "too large");
+    assert!(parse(&patched(&bytes, 16, &[2])).is_err(), "access");
+    let nothing = parse(&patched(&bytes, 8, &[0; 8])).unwrap();
+    assert_eq!(nothing.0.size, 0);
+    for kind in [[1, 0], [4, 0], [5, 0x80], [5, 1]] {
+        let other = patched(&bytes, 0, &kind);
+        assert!(!Message::parse(&other).unwrap().is_event());
+        assert!(parse(&other).is_err(), "{kind:?}");
+    }
+    // A client cannot make use of it as a request.
+    assert!(request(&bytes).is_err());
 }
 
 #[test]

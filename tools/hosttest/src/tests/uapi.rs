@@ -2,8 +2,8 @@
 
 //! The C header says what the Rust structs say: a C compiler is asked to assert it.
 
-use crate::proto::wire::*;
-use crate::proto::{Access, BlockSize, Kind, Refusal, SlabShift};
+use crate::proto::wire::{self, *};
+use crate::proto::{response, Access, BlockSize, Kind, Refusal, SlabShift};
 use std::io::Write;
 use std::mem::{offset_of, size_of};
 use std::process::{Command, Stdio};
@@ -109,7 +109,10 @@ fn layouts() -> Vec<Layout> {
             access,
             reserved,
             queues,
-            reserved2
+            depth,
+            reserved2,
+            inline_size,
+            reserved3
         }
     );
     layout!(
@@ -121,14 +124,22 @@ fn layouts() -> Vec<Layout> {
             export_uuid,
             instance,
             size,
-            logical_block_size,
-            physical_block_size,
-            slab_shift,
             access,
             kind,
-            reserved,
+            slab_shift,
+            features,
             queues,
-            reserved2
+            depth,
+            inline_size,
+            logical_block_size,
+            physical_block_size,
+            io_min,
+            io_opt,
+            max_io,
+            max_discard,
+            discard_granularity,
+            max_write_zeroes,
+            reserved
         }
     );
     layout!(
@@ -186,6 +197,40 @@ fn layouts() -> Vec<Layout> {
             reserved
         }
     );
+    layout!(
+        all,
+        "farblk_event",
+        Event {
+            header,
+            size,
+            access,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_command",
+        wire::Command {
+            op,
+            flags,
+            tag,
+            generation,
+            len,
+            rkey,
+            offset,
+            addr
+        }
+    );
+    layout!(
+        all,
+        "farblk_response",
+        Response {
+            status,
+            tag,
+            generation,
+            reserved
+        }
+    );
     all
 }
 
@@ -213,27 +258,50 @@ fn constants() -> Vec<(String, u64)> {
         ("GRANT", GRANT.into()),
         ("LIST", LIST.into()),
         ("LOGOUT", LOGOUT.into()),
+        ("EVENT", EVENT.into()),
         ("REPLY", REPLY.into()),
         ("ACCESS_RO", Access::ReadOnly as u64),
         ("ACCESS_RW", Access::ReadWrite as u64),
         ("KIND_BLOCK", Kind::Block as u64),
         ("KIND_RAM", Kind::Ram as u64),
         ("OK", STATUS_OK.into()),
+        ("INLINE_MAX", INLINE_MAX.into()),
+        ("IO_SIZE_MIN", IO_SIZE_MIN.into()),
+        ("IO_SIZE_MAX", IO_SIZE_MAX.into()),
+        ("PHYSICAL_BLOCK_SIZE_MAX", PHYSICAL_BLOCK_SIZE_MAX.into()),
+        ("FEATURE_WRITE_CACHE", FEATURE_WRITE_CACHE.into()),
+        ("FEATURE_FUA", FEATURE_FUA.into()),
+        ("FEATURE_ROTATIONAL", FEATURE_ROTATIONAL.into()),
+        ("OP_READ", OP_READ.into()),
+        ("OP_WRITE", OP_WRITE.into()),
+        ("OP_FLUSH", OP_FLUSH.into()),
+        ("OP_DISCARD", OP_DISCARD.into()),
+        ("OP_WRITE_ZEROES", OP_WRITE_ZEROES.into()),
+        ("FLAG_FUA", FLAG_FUA.into()),
+        ("FLAG_INLINE", FLAG_INLINE.into()),
+        ("FLAG_NO_UNMAP", FLAG_NO_UNMAP.into()),
     ]
     .map(|(name, value)| (format!("FARBLK_{name}"), value))
     .into();
     for refusal in Refusal::ALL {
-        // `NoSuchExport` is FARBLK_REFUSED_NO_SUCH_EXPORT.
-        let mut name = "FARBLK_REFUSED".to_string();
-        for c in format!("{refusal:?}").chars() {
-            if c.is_uppercase() {
-                name.push('_');
-            }
-            name.push(c.to_ascii_uppercase());
-        }
-        all.push((name, refusal.code().into()));
+        all.push((c_name("REFUSED", &refusal), refusal.code().into()));
+    }
+    for status in response::Status::ALL {
+        all.push((c_name("STATUS", &status), status.code().into()));
     }
     all
+}
+
+/// The C name of a code: `NoSuchExport` is FARBLK_REFUSED_NO_SUCH_EXPORT.
+fn c_name(kind: &str, code: &dyn std::fmt::Debug) -> String {
+    let mut name = format!("FARBLK_{kind}");
+    for c in format!("{code:?}").chars() {
+        if c.is_uppercase() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_uppercase());
+    }
+    name
 }
 
 /// The header followed by the assertions, every value in them `off` too large.

@@ -134,6 +134,12 @@ fn enums() {
         let sound = matches!(size, 512 | 1024 | 2048 | 4096);
         assert_eq!(BlockSize::try_from(size).is_ok(), sound, "{size}");
     }
+    for size in [512, 1024, 2048, 4096] {
+        let block = BlockSize::try_from(size).unwrap();
+        for bytes in (0..=8192).chain([1 << 63, u64::MAX, u64::MAX - 511, u64::MAX - 4095]) {
+            assert_eq!(block.divides(bytes), bytes % u64::from(size) == 0);
+        }
+    }
     for shift in 0..=u8::MAX {
         let sound = (16..=31).contains(&shift);
         assert_eq!(SlabShift::try_from(shift).is_ok(), sound, "{shift}");

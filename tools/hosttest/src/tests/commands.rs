@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Commands and their responses.
+
+use super::*;
+use crate::proto::{command, response};
+use proptest::prelude::*;
+
+const TAG: u16 = 0x0102;
+const GENERATION: u32 = 0x0304_0506;
+const SPAN: Span = Span {
+    offset: 0x0708_090a_0b0c_0e00,
+    len: 0x1200,
+};
+const REMOTE: Remote = Remote {
+    addr: 0x1112_1314_1516_1718,
+    rkey: 0x191a_1b1c,
+};
+
+/// Terms under which all samples are taken.
+fn terms() -> Terms {
+    block_reply().terms().unwrap()
+}
+
+/// An extent that has room for all samples.
+fn extent() -> Extent {
+    Extent {
+        size: i64::MAX as u64 - 511,
+        access: Access::ReadWrite,
+    }
+}
+
+fn command(operation: Operation) -> Command {
+    Command {
+        tag: TAG,
+        generation: GENERATION,
+        operation,
+    }
+}
+
+fn write(from: Source, fua: bool) -> Operation {
+    Operation::Write {
+        span: SPAN,
+        from,
+        fua,
+    }
+}
+
+/// Every operation in every form, with its op, flags, and whether the span and the remote memory
+/// are there.
+fn samples() -> Vec<(Command, [u8; 2], bool, bool)> {
+    let zeroes = |no_unmap| Operation::WriteZeroes {
+        span: SPAN,
+        no_unmap,
+    };
+    let read = Operation::Read {
+        span: SPAN,
+        to: REMOTE,
+    };
+    let remote = Source::Remote(REMOTE);
+    vec![
+        (command(read), [1, 0], true, true),
+        (command(write(remote, false)), [2, 0], true, true),
+        (command(write(remote, true)), [2, 1], true, true),
+        (command(write(Source::Inline, false)), [2, 2], true, false),
+        (command(write(Source::Inline, true)), [2, 3], true, false),
+        (command(Operation::Flush), [3, 0], false, false),
+        (
+            command(Operation::Discard { span: SPAN }),
+            [4, 0],
+            true,
+            false,
+        ),
+        (command(zeroes(false)), [5, 0], true, false),
+        (command(zeroes(true)), [5, 4], true, false),
+    ]
+}
+
+fn bytes_of(command: &Command) -> Vec<u8> {
+    encoded(|buf| command.encode(buf))
+}
+
+/// Bytes that come in with a command.
+fn received(command: &Command) -> u32 {
+    32 + match command.operation {
+        Operation::Write {
+            span,
+            from: Source::Inline,
+            ..
+        } => span.len,
+        _ => 0,
+    }
+}
+
+fn parse(bytes: &[u8], received: u32) -> Result<Command, CommandError> {
+    command::parse(bytes, received, &terms(), extent())
+}
+
+fn is_malformed(result: Result<Command, CommandError>) -> bool {
+    matches!(result, Err(CommandError::Malformed(_)))
+}
+
+/// The status of a refusal, which names the command that it refuses.
+fn refused(result: Result<Command, CommandError>) -> Option<Status> {
+    match result {
+        Err(CommandError::Refused(response, why)) => {
+            assert_eq!((response.tag, response.generation), (TAG, GENERATION));
+            assert!(!why.is_empty());
+            Some(response.status)
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn golden() {
+    for (command, [op, flags], has_span, has_remote) in samples() {
+        let mut bytes = vec![op, flags, 2, 1, 6, 5, 4, 3];
+        bytes.resize(32, 0);
+        if has_span {
+            bytes[8..12].copy_from_slice(&[0, 0x12, 0, 0]);
+            bytes[16..24].copy_from_slice(&[0, 0xe, 0xc, 0xb, 0xa, 9, 8, 7]);
+        }
+        if has_remote {
+            bytes[12..16].copy_from_slice(&[0x1c, 0x1b, 0x1a, 0x19]);
+            bytes[24..].copy_from_slice(&[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
+        }
+        assert_eq!(bytes_of(&command), bytes);
+        assert_eq!(bytes.len(), command::SIZE);
+        assert_eq!(parse(&bytes, received(&command)), Ok(command));
+        assert_eq!(command.operation.span(), has_span.then_some(SPAN));
+        assert_eq!(command.operation.remote(), has_remote.then_some(REMOTE));
+        // The inline data may lie behind it or elsewhere.
+        bytes.resize(9000, 0xff);
+        assert_eq!(parse(&bytes, received(&command)), Ok(command));
+    }
+}
+
+#[test]
+fn length_of_the_message() {
+    for (command, ..) in samples() {
+        let bytes = bytes_of(&command);
+        let right = received(&command);
+        for len in 0..32 {
+            assert!(is_malformed(parse(&bytes[..len as usize], right)));
+            assert!(is_malformed(parse(&bytes, len)));
+        }
+        for wrong in [32, right - 1, right + 1, 2 * right, u32::MAX] {
+            if wrong != right {
+                assert!(is_malformed(parse(&bytes, wrong)), "{wrong} bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn inline_size() {
+    let mut terms = terms();
+    let inline = command(write(Source::Inline, false));
+    let parse =
+        |terms: &Terms| command::parse(&bytes_of(&inline), received(&inline), terms, extent());
+    terms.inline_size = SPAN.len;
+    assert_eq!(parse(&terms), Ok(inline));
+    terms.inline_size = SPAN.len - 1;
+    assert!(is_malformed(parse(&terms)));
+    terms.inline_size = 0;
+    assert!(is_malformed(parse(&terms)));
+}
+
+#[test]
+fn operations_and_flags() {
+    for (sample, [op, flags], ..) in samples() {
+        let bytes = bytes_of(&sample);
+        for other in 0..=u8::MAX {
+            let result = parse(&patched(&bytes, 1, &[other]), received(&sample));
+            let known = samples().iter().any(|(_, pair, ..)| *pair == [op, other]);
+            assert_eq!(result.is_ok(), known && (other ^ flags) & 2 == 0);
+            assert!(result.is_ok() || is_malformed(result), "flags {other}");
+        }
+        for unknown in (6..=u8::MAX).chain([0]) {
+            let bytes = patched(&bytes, 0, &[unknown]);
+            assert!(is_malformed(parse(&bytes, received(&sample))));
+        }
+    }
+}
+
+#[test]
+fn fields_that_an_operation_does_not_have() {
+    for (sample, _, has_span, has_remote) in samples() {
+        let bytes = bytes_of(&sample);
+        for at in (8..12).chain(16..24) {
+            let result = parse(&patched(&bytes, at, &[1]), received(&sample));
+            assert!(has_span || is_malformed(result), "byte {at}");
+        }
+        for at in (12..16).chain(24..32) {
+            let result = parse(&patched(&bytes, at, &[1]), received(&sample));
+            assert_eq!(is_malformed(result), !has_remote, "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn tags() {
+    for (sample, ..) in samples() {
+        for (tag, sound) in [
+            (0u16, true),
+            (terms().depth - 1, true),
+            (terms().depth, false),
+            (u16::MAX, false),
+        ] {
+            let bytes = patched(&bytes_of(&sample), 2, &tag.to_le_bytes());
+            let result = parse(&bytes, received(&sample));
+            assert_eq!(result.map(|command| command.tag).ok(), sound.then_some(tag));
+            assert!(sound || is_malformed(result));
+        }
+    }
+}
+
+#[test]
+fn memory_ends_within_the_address_space() {
+    for (sample, _, _, has_remote) in samples() {
+        if !has_remote {
+            continue;
+        }
+        let last = u64::MAX - u64::from(SPAN.len);
+        let parse = |addr: u64| parse(&patched(&bytes_of(&sample), 24, &addr.to_le_bytes()), 32);
+        assert!(parse(last).is_ok() && parse(0).is_ok());
+        assert!(is_malformed(parse(last + 1)) && is_malformed(parse(u64::MAX)));
+    }
+}
+
+/// An operation with another span, and what comes in with it.
+fn with_span(sample: &Command, span: Span) -> (Vec<u8>, u32) {
+    let bytes = bytes_of(sample);
+    let bytes = patched(&bytes, 8, &span.len.to_le_bytes());
+    let bytes = patched(&bytes, 16, &span.offset.to_le_bytes());
+    let received = match received(sample) {
+        32 => 32,
+        _ => 32 + span.len,
+    };
+    (bytes, received)
+}
+
+#[test]
+fn ranges() {
+    let extent = Extent {
+        size: 0x1_0000_0000,
+        access: Access::ReadWrite,
+    };
+    for (sample, _, has_span, _) in samples() {
+        if !has_span {
+            continue;
+        }
+        let status = |offset, len| {
+            let (bytes, received) = with_span(&sample, Span { offset, len });
+            let result = command::parse(&bytes, received, &terms(), extent);
+            assert!(!is_malformed(result), "{offset}, {len}");
+            refused(result)
+        };
+        assert_eq!(status(0, 512), None);
+        assert_eq!(status(0xffff_fe00, 512), None);
+        for (offset, len) in [
+            (0, 0),
+            (0, 511),
+            (0, 513),
+            (1, 512),
+            (511, 512),
+            (u64::MAX, 512),
+        ] {
+            assert_eq!(
+                status(offset, len),
+                Some(Status::Invalid),
+                "{offset}, {len}"
+            );
+        }
+        for (offset, len) in [
+            (0xffff_fe00, 1024),
+            (0x1_0000_0000, 512),
+            (1 << 63, 512),
+            (u64::MAX - 511, 512),
+            (u64::MAX - 511, 1024),
+        ] {
+            assert_eq!(
+                status(offset, len),
+                Some(Status::OutOfRange),
+                "{offset}, {len}"
+            );
+        }
+    }
+}
+
+#[test]
+fn blocks_of_4096_bytes() {
+    let mut terms = terms();
+    terms.limits = BlockLimits::plain(BlockSize::MAX);
+    let read = command(Operation::Read {
+        span: SPAN,
+        to: REMOTE,
+    });
+    let status = |offset, len| {
+        let (bytes, received) = with_span(&read, Span { offset, len });
+        refused(command::parse(&bytes, received, &terms, extent()))
+    };
+    assert_eq!(status(4096, 4096), None);
+    assert_eq!(status(512, 4096), Some(Status::Invalid));
+    assert_eq!(status(4096, 512), Some(Status::Invalid));
+    assert_eq!(status(4096, 4096 + 2048), Some(Status::Invalid));
+}
+
+#[test]
+fn limits_of_each_operation() {
+    for (sample, [op, flags], has_span, _) in samples() {
+        if !has_span || flags & 2 != 0 {
+            continue;
+        }
+        let limits = terms().limits;
+        let max = match op {
+            4 => limits.max_discard,
+            5 => limits.max_write_zeroes,
+            _ => limits.max_io,
+        };
+        let status = |len, terms: &Terms| {
+            let (bytes, received) = with_span(&sample, Span { offset: 0, len });
+            let bytes = patched(&bytes, 24, &[0; 8]);
+            refused(command::parse(&bytes, received, terms, extent()))
+        };
+        assert_eq!(status(max, &terms()), None);
+        if max < 0xffff_fe00 {
+            assert_eq!(status(max + 512, &terms()), Some(Status::Invalid));
+        }
+        let mut terms = terms();
+        terms.limits.max_discard = 0;
+        terms.limits.max_write_zeroes = 0;
+        let supported = if op >= 4 {
+            Some(Status::NotSupported)
+        } else {
+            None
+        };
+        assert_eq!(status(512, &terms), supported);
+    }
+}
+
+#[test]
+fn read_only() {
+    let extent = Extent {
+        access: Access::ReadOnly,
+        ..extent()
+    };
+    for (sample, [op, _], ..) in samples() {
+        let result = command::parse(&bytes_of(&sample), received(&sample), &terms(), extent);
+        match op {
+            1 | 3 => assert_eq!(result, Ok(sample)),
+            _ => assert_eq!(refused(result), Some(Status::ReadOnly)),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_of_the_export() {
+    let extent = Extent {
+        size: 0,
+        ..extent()
+    };
+    for (sample, _, has_span, _) in samples() {
+        let result = command::parse(&bytes_of(&sample), received(&sample), &terms(), extent);
+        assert_eq!(refused(result), has_span.then_some(Status::OutOfRange));
+    }
+}
+
+#[test]
+fn response_golden() {
+    for (code, status) in Status::ALL.into_iter().enumerate() {
+        let sample = Response {
+            status,
+            tag: TAG,
+            generation: GENERATION,
+        };
+        let mut bytes = vec![code as u8, 0, 2, 1, 6, 5, 4, 3];
+        bytes.resize(response::SIZE, 0);
+        assert_eq!(encoded(|buf| sample.encode(buf)), bytes);
+        assert_eq!(Response::parse(&bytes), Ok(sample));
+        assert_eq!(usize::from(status.code()), code);
+        assert_eq!(Status::try_from(status.code()), Ok(status));
+        for len in 0..16 {
+            assert!(Response::parse(&bytes[..len]).is_err());
+        }
+        assert!(Response::parse(&[&bytes[..], &[0]].concat()).is_err());
+        for at in 8..16 {
+            assert!(Response::parse(&patched(&bytes, at, &[1])).is_err());
+        }
+        for unknown in [15u16, 0x0100, u16::MAX] {
+            let unknown = patched(&bytes, 0, &unknown.to_le_bytes());
+            assert!(Response::parse(&unknown).is_err());
+        }
+    }
+}
+
+/// What has to become of a command, from the words of Documentation/protocol.rst; `Err(None)` is
+/// malformed.
+fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(), Option<Status>> {
+    let field = |at: usize, len: usize| {
+        let mut wide = [0; 16];
+        wide[..len].copy_from_slice(&bytes[at..at + len]);
+        u128::from_le_bytes(wide)
+    };
+    let (op, flags, tag) = (field(0, 1), field(1, 1), field(2, 2));
+    let (len, rkey, offset, addr) = (field(8, 4), field(12, 4), field(16, 8), field(24, 8));
+    let allowed_flags = match op {
+        1 | 3 | 4 => 0,
+        2 => 3,
+        5 => 4,
+        _ => return Err(None),
+    };
+    let inline = op == 2 && flags & 2 != 0;
+    let data = if inline { len } else { 0 };
+    let remote = op == 1 || op == 2 && !inline;
+    if flags & !allowed_flags != 0
+        || tag >= terms.depth.into()
+        || u128::from(received) != 32 + data
+        || data > terms.inline_size.into()
+        || op == 3 && (len, offset) != (0, 0)
+        || !remote && (rkey, addr) != (0, 0)
+        || addr + len >= 1 << 64
+    {
+        return Err(None);
+    }
+    let limits = &terms.limits;
+    let max = match op {
+        3 => return Ok(()),
+        4 => limits.max_discard,
+        5 => limits.max_write_zeroes,
+        _ => limits.max_io,
+    };
+    let block: u128 = limits.logical_block_size.get().into();
+    if max == 0 {
+        Err(Some(Status::NotSupported))
+    } else if len == 0 || len > max.into() || len % block != 0 || offset % block != 0 {
+        Err(Some(Status::Invalid))
+    } else if offset + len > extent.size.into() {
+        Err(Some(Status::OutOfRange))
+    } else if op != 1 && extent.access == Access::ReadOnly {
+        Err(Some(Status::ReadOnly))
+    } else {
+        Ok(())
+    }
+}
+
+/// A number that is more often than not at an edge of something.
+fn edge() -> impl Strategy<Value = u64> {
+    let near = |middle: u64| (0u64..5).prop_map(move |d| (middle + d).wrapping_sub(2));
+    prop_oneof![
+        any::<u64>(),
+        (0u32..64).prop_flat_map(move |shift| near(1 << shift)),
+        (0u64..32).prop_map(|blocks| blocks * 512),
+        (0u64..32).prop_map(|blocks| (blocks * 512).wrapping_neg()),
+        Just(0),
+    ]
+}
+
+fn sometimes<T: Clone + std::fmt::Debug + 'static>(
+    strategy: impl Strategy<Value = T> + 'static,
+    mostly: T,
+) -> impl Strategy<Value = T> {
+    prop_oneof![3 => Just(mostly), 2 => strategy]
+}
+
+prop_compose! {
+    fn any_terms()(
+        shift in 9u32..=12,
+        depth in 1u16..300,
+        inline_size in prop::sample::select(&[0u32, 512, 4096, 16384][..]),
+        sizes: [u32; 3],
+        small in 0u32..24,
+        can: bool,
+    ) -> Terms {
+        let [max_io, max_discard, max_write_zeroes] = sizes.map(|size| size >> small);
+        let limits = BlockLimits {
+            max_io,
+            max_discard: if can { max_discard } else { 0 },
+            max_write_zeroes: if can { max_write_zeroes } else { 0 },
+            ..BlockLimits::plain((1 << shift).try_into().unwrap())
+        };
+        Terms { depth, inline_size, limits: limits.fitted() }
+    }
+}
+
+prop_compose! {
+    fn any_extent()(size in edge(), writes: bool) -> Extent {
+        let access = if writes { Access::ReadWrite } else { Access::ReadOnly };
+        Extent { size: (size >> 1) & !4095, access }
+    }
+}
+
+prop_compose! {
+    /// The bytes of a command, sound or nearly so.
+    fn any_bytes()(
+        op in 0u8..7,
+        flags in prop_oneof![Just(0u8), 0u8..8, any::<u8>()],
+        tag in sometimes(edge(), 0),
+        generation: u32,
+        len in edge(),
+        rkey in sometimes(edge(), 0),
+        offset in edge(),
+        addr in sometimes(edge(), 0),
+    ) -> Vec<u8> {
+        [
+            &[op, flags][..],
+            &(tag as u16).to_le_bytes(),
+            &generation.to_le_bytes(),
+            &(len as u32).to_le_bytes(),
+            &(rkey as u32).to_le_bytes(),
+            &offset.to_le_bytes(),
+            &addr.to_le_bytes(),
+        ]
+        .concat()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8_000))]
+
+    /// Nothing gets through that should not, and nothing is kept out that should not be.
+    #[test]
+    fn as_documented(
+        bytes in any_bytes(),
+        terms in any_terms(),
+        extent in any_extent(),
+        fits in prop::bool::weighted(0.9),
+        other: u32,
+    ) {
+        let len = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+        let received = match (fits, bytes[1] & 2) {
+            (true, 0) => 32,
+            (true, _) => len.saturating_add(32),
+            (false, _) => other,
+        };
+        let result = command::parse(&bytes, received, &terms, extent);
+        let expected = model(&bytes, received.into(), &terms, extent);
+        match result {
+            Ok(command) => {
+                prop_assert_eq!(expected, Ok(()));
+                // What was understood is all there was.
+                prop_assert_eq!(&bytes_of(&command), &bytes);
+            }
+            Err(CommandError::Malformed(_)) => prop_assert_eq!(expected, Err(None)),
+            Err(CommandError::Refused(response, _)) => {
+                prop_assert_eq!(expected, Err(Some(response.status)));
+                prop_assert_eq!(&response.tag.to_le_bytes(), &bytes[2..4]);
+                prop_assert_eq!(&response.generation.to_le_bytes(), &bytes[4..8]);
+            }
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes(
+        bytes in prop::collection::vec(any::<u8>(), 0..40),
+        received: u32,
+        terms in any_terms(),
+        extent in any_extent(),
+    ) {
+        let result = command::parse(&bytes, received, &terms, extent);
+        prop_assert!(bytes.len() >= 32 || is_malformed(result));
+        if let Ok(response) = Response::parse(&bytes) {
+            prop_assert_eq!(encoded(|buf| response.encode(buf)), bytes);
+        }
+    }
+}

@@ -51,6 +51,7 @@ pub mod proto;
 mod server;
 pub mod session;
 mod stats;
+pub mod tag;
 
 /// The version of the module.
 const VERSION: &str = "0.1.0";

@@ -10,9 +10,10 @@ mod module {
     pub mod parse;
     pub mod proto;
     pub mod session;
+    pub mod tag;
 }
 
-pub use module::{parse, proto, session};
+pub use module::{parse, proto, session, tag};
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ mod limits;
 mod messages;
 mod parse;
 mod session;
+mod tag;
 mod uapi;
 mod values;
 

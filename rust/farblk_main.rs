@@ -41,6 +41,7 @@ mod sync;
 mod workqueue;
 
 // Floor 2: the driver.
+pub mod buddy;
 mod channel;
 mod client;
 mod config;

@@ -7,13 +7,14 @@
 // The path of an inline module is a directory; files are then found below it as in the module's crate.
 #[path = "../../../rust"]
 mod module {
+    pub mod buddy;
     pub mod parse;
     pub mod proto;
     pub mod session;
     pub mod tag;
 }
 
-pub use module::{parse, proto, session, tag};
+pub use module::{buddy, parse, proto, session, tag};
 
 #[cfg(test)]
 mod tests;

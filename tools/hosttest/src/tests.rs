@@ -2,6 +2,7 @@
 
 //! Tests of the pure modules, and the samples they share.
 
+mod buddy;
 mod commands;
 mod fuzz;
 mod geometry;

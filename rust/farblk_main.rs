@@ -52,6 +52,7 @@ pub mod proto;
 mod server;
 pub mod session;
 mod stats;
+mod status;
 pub mod tag;
 
 /// The version of the module.

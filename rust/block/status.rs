@@ -26,6 +26,8 @@ pub(crate) enum BlkError {
     Transport = 4,
     /// The device failed for good, on every path (`EREMOTEIO`).
     Target = 5,
+    /// The data is reserved for another initiator (`EBADE`).
+    ReservationConflict = 6,
     /// The medium lost this data (`ENODATA`).
     Medium = 7,
     /// The data and its protection information disagree (`EILSEQ`).
@@ -79,6 +81,7 @@ impl From<Error> for BlkError {
             3 => BlkError::NoSpace,
             4 => BlkError::Transport,
             5 => BlkError::Target,
+            6 => BlkError::ReservationConflict,
             7 => BlkError::Medium,
             8 => BlkError::Protection,
             9 => BlkError::Resource,

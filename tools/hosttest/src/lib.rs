@@ -11,9 +11,11 @@ mod module {
     pub mod parse;
     pub mod proto;
     pub mod session;
+    mod status;
     pub mod tag;
 }
 
+mod block;
 pub use module::{buddy, parse, proto, session, tag};
 
 #[cfg(test)]

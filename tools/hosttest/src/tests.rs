@@ -11,6 +11,7 @@ mod limits;
 mod messages;
 mod parse;
 mod session;
+mod status;
 mod tag;
 mod uapi;
 mod values;

@@ -48,8 +48,14 @@ pub(crate) enum BlkError {
     /// [`Operations::queue_rq`]: super::mq::Operations::queue_rq
     /// [`Refused`]: super::mq::Refused
     DevResource = 13,
+    /// No more zones of the device may be open (`ETOOMANYREFS`).
+    ZoneOpenResource = 14,
+    /// No more zones of the device may be active (`EOVERFLOW`).
+    ZoneActiveResource = 15,
     /// The device is off line (`ENODEV`).
     Offline = 16,
+    /// The device gave up within the time it was given (`ETIME`).
+    DurationLimit = 17,
     /// The request makes no sense to the device (`EINVAL`).
     Invalid = 19,
 }
@@ -71,25 +77,82 @@ pub(super) const fn to_blk_status(result: BlkResult) -> bindings::blk_status_t {
     }
 }
 
+/// How a request or bio ended, from the C value. What has no name here, such as the statuses that
+/// layers of one device pass to each other, is [`BlkError::IoError`].
+#[inline]
+pub(super) const fn from_blk_status(status: bindings::blk_status_t) -> BlkResult {
+    Err(match status {
+        0 => return Ok(()),
+        1 => BlkError::NotSupported,
+        2 => BlkError::Timeout,
+        3 => BlkError::NoSpace,
+        4 => BlkError::Transport,
+        5 => BlkError::Target,
+        6 => BlkError::ReservationConflict,
+        7 => BlkError::Medium,
+        8 => BlkError::Protection,
+        9 => BlkError::Resource,
+        12 => BlkError::Again,
+        13 => BlkError::DevResource,
+        14 => BlkError::ZoneOpenResource,
+        15 => BlkError::ZoneActiveResource,
+        16 => BlkError::Offline,
+        17 => BlkError::DurationLimit,
+        19 => BlkError::Invalid,
+        _ => BlkError::IoError,
+    })
+}
+
 impl From<Error> for BlkError {
     fn from(err: Error) -> Self {
         // SAFETY: `errno_to_blk_status` only looks its argument up in a table.
         let status = unsafe { bindings::errno_to_blk_status(err.to_errno()) };
-        match status {
-            1 => BlkError::NotSupported,
-            2 => BlkError::Timeout,
-            3 => BlkError::NoSpace,
-            4 => BlkError::Transport,
-            5 => BlkError::Target,
-            6 => BlkError::ReservationConflict,
-            7 => BlkError::Medium,
-            8 => BlkError::Protection,
-            9 => BlkError::Resource,
-            12 => BlkError::Again,
-            13 => BlkError::DevResource,
-            16 => BlkError::Offline,
-            19 => BlkError::Invalid,
-            _ => BlkError::IoError,
+        from_blk_status(status).err().unwrap_or(BlkError::IoError)
+    }
+}
+
+impl From<BlkError> for Error {
+    fn from(err: BlkError) -> Self {
+        // SAFETY: `blk_status_to_errno` only looks its argument up in a table.
+        Error::from_errno(unsafe { bindings::blk_status_to_errno(err.as_raw()) })
+    }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_block_status)]
+mod tests {
+    use super::*;
+    use crate::kunit::check;
+    use kernel::prelude::*;
+
+    #[test]
+    fn status_is_the_same_there_and_back() -> Result {
+        check!(from_blk_status(0) == Ok(()) && to_blk_status(Ok(())) == 0);
+        // The C ones; 11 and 18 are between layers of one device.
+        for raw in (1..20).filter(|raw| ![11, 18].contains(raw)) {
+            check!(to_blk_status(from_blk_status(raw)) == raw);
         }
+        for raw in [11, 18, 20, 255] {
+            check!(from_blk_status(raw) == Err(BlkError::IoError));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn status_is_the_error_of_the_c_table() -> Result {
+        for (status, error) in [
+            (BlkError::NotSupported, crate::errno::EOPNOTSUPP),
+            (BlkError::NoSpace, ENOSPC),
+            (BlkError::Resource, ENOMEM),
+            (BlkError::Again, EAGAIN),
+            (BlkError::Offline, ENODEV),
+            (BlkError::Timeout, ETIMEDOUT),
+            (BlkError::Invalid, EINVAL),
+            (BlkError::IoError, EIO),
+        ] {
+            check!(Error::from(status) == error);
+            check!(BlkError::from(error) == status);
+        }
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+mod features;
 pub(crate) mod mq;
 mod status;
 
@@ -14,3 +15,6 @@ pub(crate) use self::status::{
     BlkError,
     BlkResult, //
 };
+
+/// Bytes in the sectors that block devices count in, whatever their blocks are, as a shift.
+const SECTOR_SHIFT: u32 = 9;

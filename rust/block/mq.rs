@@ -52,7 +52,8 @@ pub(crate) use self::{
     limits::Limits,
     operations::{
         Borrowed,
-        Operations, //
+        Operations,
+        Timeout, //
     },
     request::{
         Command,

@@ -24,7 +24,8 @@ use crate::block::{
         Operations,
         Owned,
         Refused,
-        TagSet, //
+        TagSet,
+        Timeout, //
     },
     BlkError, //
 };
@@ -122,8 +123,9 @@ impl Operations for Disk {
     }
 
     /// A request that takes too long ends the connection, and the connection's end ends the request.
-    fn timeout(_: ArcBorrow<'_, HwQueue>, data: ArcBorrow<'_, Data>, _tag: u16) {
+    fn timeout(_: ArcBorrow<'_, HwQueue>, data: ArcBorrow<'_, Data>, _tag: u16) -> Timeout {
         data.watcher.lost();
+        Timeout::Reset
     }
 }
 
@@ -143,7 +145,7 @@ pub(super) fn create(
         .and_then(|queue| queue.max_segments())
         .ok_or(ENODEV)?;
     let tag_set = Arc::pin_init(
-        TagSet::new(count, depth.into(), -1, io_timeout_ms),
+        TagSet::new(count, 0, depth.into(), -1, io_timeout_ms),
         GFP_KERNEL,
     )?;
     let limits = Limits {

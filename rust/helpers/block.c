@@ -28,6 +28,8 @@ FARBLK_ASSERT(BLK_FEAT_ROTATIONAL, 1u << 2);
 FARBLK_ASSERT(BLK_FEAT_SYNCHRONOUS, 1u << 6);
 FARBLK_ASSERT(REQ_OP_MASK, 0xff);
 FARBLK_ASSERT(REQ_FUA, 1u << __REQ_FUA);
+FARBLK_ASSERT(REQ_POLLED, 1u << __REQ_POLLED);
+FARBLK_ASSERT(REQ_NOUNMAP, 1u << __REQ_NOUNMAP);
 #undef FARBLK_ASSERT
 
 __rust_helper unsigned int rust_helper_disk_openers(struct gendisk *disk)
@@ -38,4 +40,9 @@ __rust_helper unsigned int rust_helper_disk_openers(struct gendisk *disk)
 __rust_helper void rust_helper_ida_init(struct ida *ida)
 {
 	ida_init(ida);
+}
+
+__rust_helper void rust_helper_queue_limits_start_update(struct request_queue *q, struct queue_limits *lim)
+{
+	*lim = queue_limits_start_update(q);
 }

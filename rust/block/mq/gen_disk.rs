@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     bindings,
+    block::SECTOR_SHIFT,
     errno::ENAMETOOLONG, //
 };
 use core::{
@@ -204,6 +205,9 @@ impl<T: Operations> DiskVTable<T> {
     }
 }
 
+/// C's `BLK_DEV_MAX_SECTORS`, the size in bytes being an `i64`.
+const MAX_SECTORS: u64 = (i64::MAX as u64) >> SECTOR_SHIFT;
+
 /// Makes a [`GenDisk`].
 pub(crate) struct GenDiskBuilder {
     limits: Limits,
@@ -250,8 +254,7 @@ impl GenDiskBuilder {
         queue_data: T::QueueData,
     ) -> Result<GenDisk<T>> {
         let mut limits = self.limits.to_queue_limits()?;
-        // C's BLK_DEV_MAX_SECTORS, the size in bytes being an i64.
-        if self.capacity_sectors > (i64::MAX as u64) >> 9 {
+        if self.capacity_sectors > MAX_SECTORS {
             return Err(EINVAL);
         }
 
@@ -353,7 +356,7 @@ unsafe impl<T: Operations> Send for GenDisk<T> {}
 unsafe impl<T: Operations> Sync for GenDisk<T> {}
 
 impl<T: Operations> GenDisk<T> {
-    fn as_raw(&self) -> *mut bindings::gendisk {
+    pub(in crate::block) fn as_raw(&self) -> *mut bindings::gendisk {
         self.disk.as_ptr()
     }
 
@@ -386,6 +389,40 @@ impl<T: Operations> GenDisk<T> {
         } else {
             Err(EBUSY)
         }
+    }
+
+    /// Changes the size, in units of 512 bytes. User space is told (`RESIZE=1`) if it is another one;
+    /// returns whether it was. `EINVAL` if there is no such size. May sleep.
+    pub(crate) fn set_capacity(&self, sectors: u64) -> Result<bool> {
+        if sectors > MAX_SECTORS {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the type invariants.
+        Ok(unsafe { bindings::set_capacity_and_notify(self.as_raw(), sectors) })
+    }
+
+    /// Changes whether it can only be read. User space is told if that is new. May sleep.
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::set_disk_ro(self.as_raw(), read_only) };
+    }
+
+    /// Changes what it can do; `EINVAL`, and nothing changes, if the limits contradict themselves.
+    ///
+    /// It waits until no request is in flight, so the driver must go on ending them. Sleeps; must not
+    /// be called by what ends requests. Who uses the disk does not expect another block size.
+    pub(crate) fn set_limits(&self, limits: Limits) -> Result {
+        let mut new = limits.to_queue_limits()?;
+        // SAFETY: By the type invariants the disk has a queue. The lock that is taken here is
+        // released by the commit.
+        let queue = unsafe {
+            let queue = (*self.as_raw()).queue;
+            bindings::queue_limits_start_update(queue, &mut new);
+            queue
+        };
+        limits.update(&mut new);
+        // SAFETY: `queue` is valid, and `new` was made from its limits since the lock was taken.
+        to_result(unsafe { bindings::queue_limits_commit_update_frozen(queue, &mut new) })
     }
 
     /// Makes every I/O to come fail, without writing what is cached, and tells file systems.

@@ -4,20 +4,22 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-use crate::bindings;
+use crate::{
+    bindings,
+    block::{
+        features::{
+            BLK_FEAT_FUA,
+            BLK_FEAT_ROTATIONAL,
+            BLK_FEAT_SYNCHRONOUS,
+            BLK_FEAT_WRITE_CACHE, //
+        },
+        SECTOR_SHIFT, //
+    }, //
+};
 use kernel::{
     page::PAGE_SIZE,
     prelude::*, //
 };
-
-// Macros with a cast, which bindgen does not take; asserted in `rust/helpers/block.c`.
-const BLK_FEAT_WRITE_CACHE: bindings::blk_features_t = 1 << 0;
-const BLK_FEAT_FUA: bindings::blk_features_t = 1 << 1;
-const BLK_FEAT_ROTATIONAL: bindings::blk_features_t = 1 << 2;
-const BLK_FEAT_SYNCHRONOUS: bindings::blk_features_t = 1 << 6;
-
-/// Bytes in the sectors that block devices count in, whatever their blocks are; `SECTOR_SHIFT`.
-const SECTOR_SHIFT: u32 = 9;
 
 /// The limits of a disk; C's `struct queue_limits`, of which it has the names. Sectors are of 512
 /// bytes.
@@ -31,6 +33,10 @@ pub(crate) struct Limits {
     pub(crate) logical_block_size: u32,
     /// The smallest unit that is written without reading first, in bytes: a power of two.
     pub(crate) physical_block_size: u32,
+    /// The smallest I/O that is good, in bytes; 0 for the physical block size.
+    pub(crate) io_min: u32,
+    /// The best size of I/O, in bytes; 0 if none is better than others.
+    pub(crate) io_opt: u32,
     /// The most in one read or write: a page at least.
     pub(crate) max_hw_sectors: u32,
     /// The most segments in one read or write.
@@ -45,15 +51,17 @@ pub(crate) struct Limits {
     pub(crate) chunk_sectors: u32,
     /// The alignment of segments in memory, in bytes minus one: below the page size; 0 for 511.
     pub(crate) dma_alignment: u32,
-    /// The most in one write zeroes; 0 if it is not supported.
+    /// The most in one write zeroes; 0, or less than a block, if it is not supported.
     pub(crate) max_write_zeroes_sectors: u32,
-    /// The most in one discard; 0 if it is not supported.
+    /// The most in one discard; 0, or less than a block, if it is not supported.
     pub(crate) max_discard_sectors: u32,
     /// The unit of discards, in bytes.
     pub(crate) discard_granularity: u32,
+    /// Where the first unit of discards begins, in bytes.
+    pub(crate) discard_alignment: u32,
     /// It has a volatile cache, so that flushes are needed.
     pub(crate) write_cache: bool,
-    /// It can write past its cache.
+    /// It can write past its cache. Means nothing without a cache.
     pub(crate) fua: bool,
     /// Seeking costs time.
     pub(crate) rotational: bool,
@@ -67,6 +75,8 @@ impl Default for Limits {
         Self {
             logical_block_size: 512,
             physical_block_size: 512,
+            io_min: 0,
+            io_opt: 0,
             max_hw_sectors: 255,
             max_segments: 128,
             max_segment_size: 65536,
@@ -75,6 +85,7 @@ impl Default for Limits {
             max_write_zeroes_sectors: 0,
             max_discard_sectors: 0,
             discard_granularity: 0,
+            discard_alignment: 0,
             write_cache: false,
             fua: false,
             rotational: false,
@@ -84,7 +95,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The C limits, or `EINVAL`: it refuses what C would take for a bug of the driver.
+    /// The C limits of a new disk, or `EINVAL`: it refuses what C would take for a bug of the driver.
     pub(super) fn to_queue_limits(self) -> Result<bindings::queue_limits> {
         let page_size = PAGE_SIZE as u32;
         let block_sectors = self.logical_block_size >> SECTOR_SHIFT;
@@ -102,32 +113,41 @@ impl Limits {
         {
             return Err(EINVAL);
         }
+        let mut limits = pin_init::zeroed();
+        self.update(&mut limits);
+        Ok(limits)
+    }
 
-        let mut features = 0;
+    /// Puts these, for which [`Self::to_queue_limits`] succeeds, in the place of those of a disk.
+    /// What blk-mq and the user have set stays.
+    pub(super) fn update(self, limits: &mut bindings::queue_limits) {
+        // blk-mq splits at multiples of these. Block sizes are powers of two.
+        let whole_blocks =
+            |sectors: u32| sectors & !((self.logical_block_size >> SECTOR_SHIFT) - 1);
+
         for (has, feature) in [
             (self.write_cache, BLK_FEAT_WRITE_CACHE),
             (self.fua, BLK_FEAT_FUA),
             (self.rotational, BLK_FEAT_ROTATIONAL),
             (self.synchronous, BLK_FEAT_SYNCHRONOUS),
         ] {
+            limits.features &= !feature;
             if has {
-                features |= feature;
+                limits.features |= feature;
             }
         }
-
-        Ok(bindings::queue_limits {
-            features,
-            logical_block_size: self.logical_block_size,
-            physical_block_size: self.physical_block_size,
-            max_hw_sectors: self.max_hw_sectors,
-            max_segments: self.max_segments,
-            max_segment_size: self.max_segment_size,
-            chunk_sectors: self.chunk_sectors,
-            dma_alignment: self.dma_alignment,
-            max_write_zeroes_sectors: self.max_write_zeroes_sectors,
-            max_hw_discard_sectors: self.max_discard_sectors,
-            discard_granularity: self.discard_granularity,
-            ..pin_init::zeroed()
-        })
+        limits.logical_block_size = self.logical_block_size;
+        limits.physical_block_size = self.physical_block_size;
+        limits.io_min = self.io_min;
+        limits.io_opt = self.io_opt;
+        limits.max_hw_sectors = self.max_hw_sectors;
+        limits.max_segments = self.max_segments;
+        limits.max_segment_size = self.max_segment_size;
+        limits.chunk_sectors = self.chunk_sectors;
+        limits.dma_alignment = self.dma_alignment;
+        limits.max_write_zeroes_sectors = whole_blocks(self.max_write_zeroes_sectors);
+        limits.max_hw_discard_sectors = whole_blocks(self.max_discard_sectors);
+        limits.discard_granularity = self.discard_granularity;
+        limits.discard_alignment = self.discard_alignment;
     }
 }

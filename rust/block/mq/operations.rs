@@ -50,10 +50,10 @@ pub(crate) trait Operations: Sized + 'static {
     /// an I/O scheduler comes up. May sleep, but must not start I/O to get memory (`GFP_NOIO`).
     fn new_request_data() -> impl PinInit<Self::RequestData, Error>;
 
-    /// Makes the data of hardware queue `index` (below [`TagSet::nr_hw_queues`]) of a disk. May
-    /// sleep, but must not start I/O to get memory (`GFP_NOIO`).
+    /// Makes the data of hardware queue `index` of a disk: those from the `nr_hw_queues` of
+    /// [`TagSet::new`] on are polled. May sleep, but must not start I/O to get memory (`GFP_NOIO`).
     ///
-    /// [`TagSet::nr_hw_queues`]: super::TagSet::nr_hw_queues
+    /// [`TagSet::new`]: super::TagSet::new
     fn init_hctx(data: Borrowed<'_, Self::QueueData>, index: u32) -> Result<Self::HwData>;
 
     /// Takes a request, and ends it now or later.
@@ -73,12 +73,35 @@ pub(crate) trait Operations: Sized + 'static {
     fn commit_rqs(hw: Borrowed<'_, Self::HwData>, data: Borrowed<'_, Self::QueueData>);
 
     /// The request with this tag has been in flight on this hardware queue for longer than the
-    /// timeout of the tag set. Its timer starts anew if the driver does not end it here.
+    /// timeout of the tag set.
     ///
     /// The request may end while this runs, and in theory its tag be used again: a driver must be
     /// fine with acting on a request that is not late. May sleep, but not until I/O of the same
     /// disk ends.
-    fn timeout(hw: Borrowed<'_, Self::HwData>, data: Borrowed<'_, Self::QueueData>, tag: u16);
+    fn timeout(
+        hw: Borrowed<'_, Self::HwData>,
+        data: Borrowed<'_, Self::QueueData>,
+        tag: u16,
+    ) -> Timeout;
+
+    /// Ends the requests of a polled hardware queue that are done, and returns how many these were.
+    ///
+    /// Called by tasks that wait for a request of that queue ([`Request::polled`]), over and over
+    /// until the request has ended, and maybe by several at once. Nothing else needs to end it.
+    ///
+    /// [`Request::polled`]: super::Request::polled
+    fn poll(_hw: Borrowed<'_, Self::HwData>, _data: Borrowed<'_, Self::QueueData>) -> u32 {
+        0
+    }
+}
+
+/// What becomes of the timer of a request that is late; C's `enum blk_eh_timer_return`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timeout {
+    /// It starts anew, unless the request has ended.
+    Reset,
+    /// There is none any more: the driver has ended the request or is about to.
+    Done,
 }
 
 /// C's table of the callbacks of `T`.
@@ -154,18 +177,66 @@ impl<T: Operations> OperationsVTable<T> {
         // SAFETY: `rq` is valid. Its hardware queue is set until it is freed. The tag can go away
         // at any time if `queue_rq` refuses the request just now, thus the volatile read.
         let (hctx, tag) = unsafe { ((*rq).mq_hctx, (&raw const (*rq).tag).read_volatile()) };
-        if let Ok(tag) = u16::try_from(tag) {
-            // SAFETY: The request is of this queue, which blk-mq tears down only when it has no
-            // requests and the timeout work is cancelled.
-            let (hw, data) = unsafe { Self::borrow(hctx) };
-            T::timeout(hw, data, tag);
-        }
+        let timeout = match u16::try_from(tag) {
+            Ok(tag) => {
+                // SAFETY: The request is of this queue, which blk-mq tears down only when it has no
+                // requests and the timeout work is cancelled.
+                let (hw, data) = unsafe { Self::borrow(hctx) };
+                T::timeout(hw, data, tag)
+            }
+            Err(_) => Timeout::Reset,
+        };
         // SAFETY: `rq` is valid.
         let state = unsafe { (&raw const (*rq).state).read_volatile() };
-        if state == bindings::mq_rq_state_MQ_RQ_IN_FLIGHT {
+        if timeout == Timeout::Reset && state == bindings::mq_rq_state_MQ_RQ_IN_FLIGHT {
             bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER
         } else {
             bindings::blk_eh_timer_return_BLK_EH_DONE
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq only: `hctx` is set up.
+    unsafe extern "C" fn poll_callback(
+        hctx: *mut bindings::blk_mq_hw_ctx,
+        _batch: *mut bindings::io_comp_batch,
+    ) -> c_int {
+        // SAFETY: By the safety requirements; who polls keeps the queue from being torn down.
+        let (hw, data) = unsafe { Self::borrow(hctx) };
+        c_int::try_from(T::poll(hw, data)).unwrap_or(c_int::MAX)
+    }
+
+    /// Spreads the queues over the CPUs: those that are not polled, then those that are.
+    ///
+    /// # Safety
+    ///
+    /// Called by blk-mq only: `set` is one of `TagSet::new`, and has memory for its maps.
+    unsafe extern "C" fn map_queues_callback(set: *mut bindings::blk_mq_tag_set) {
+        // SAFETY: By the safety requirements.
+        let set = unsafe { &mut *set };
+        // In a crash kernel blk-mq takes less than it was given.
+        let polled = match set.nr_maps {
+            bindings::hctx_type_HCTX_MAX_TYPES => set.driver_data.addr() as c_uint,
+            _ => 0,
+        };
+        let polled = polled.min(set.nr_hw_queues.saturating_sub(1));
+        let not_polled = set.nr_hw_queues - polled;
+        let maps = [
+            (bindings::hctx_type_HCTX_TYPE_DEFAULT, 0, not_polled),
+            // None of its own: reads use the queues of all else.
+            (bindings::hctx_type_HCTX_TYPE_READ, 0, 0),
+            (bindings::hctx_type_HCTX_TYPE_POLL, not_polled, polled),
+        ];
+        for (kind, queue_offset, nr_queues) in maps {
+            let map = &mut set.map[kind as usize];
+            map.queue_offset = queue_offset;
+            map.nr_queues = nr_queues;
+            if nr_queues > 0 {
+                // SAFETY: By the safety requirements, the map has memory: only one of more than no
+                // queues is used, and without polled ones there is only the first.
+                unsafe { bindings::blk_mq_map_queues(map) };
+            }
         }
     }
 
@@ -233,12 +304,13 @@ impl<T: Operations> OperationsVTable<T> {
         unsafe { Pdu::<T>::drop_in_place(rq) };
     }
 
-    // Without `map_queues`, blk-mq spreads the queues over the CPUs (`blk_mq_map_queues`).
     const VTABLE: bindings::blk_mq_ops = bindings::blk_mq_ops {
         queue_rq: Some(Self::queue_rq_callback),
         commit_rqs: Some(Self::commit_rqs_callback),
         complete: Some(Self::complete_callback),
         timeout: Some(Self::timeout_callback),
+        poll: Some(Self::poll_callback),
+        map_queues: Some(Self::map_queues_callback),
         init_hctx: Some(Self::init_hctx_callback),
         exit_hctx: Some(Self::exit_hctx_callback),
         init_request: Some(Self::init_request_callback),

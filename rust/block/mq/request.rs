@@ -17,7 +17,8 @@ use crate::{
     scatterlist::{
         Segment,
         Segmented, //
-    }, //
+    },
+    sync::random_u64, //
 };
 use core::{
     marker::PhantomData,
@@ -87,7 +88,7 @@ impl<T: Ownable> Drop for Owned<T> {
 /// The header is touched by whoever has the right to end the request, alone.
 pub(super) struct Pdu<T: Operations> {
     /// Counts the times that blk-mq has given the request to the driver.
-    generation: u64,
+    generation: u32,
     /// What the request ends with, from [`Owned::complete`] to the end.
     status: bindings::blk_status_t,
     data: T::RequestData,
@@ -114,7 +115,7 @@ impl<T: Operations> Pdu<T> {
         unsafe { compat::raw_try_init(&raw mut (*this).data, T::new_request_data()) }?;
         // SAFETY: By the safety requirements.
         unsafe {
-            (&raw mut (*this).generation).write(0);
+            (&raw mut (*this).generation).write(random_u64() as u32);
             (&raw mut (*this).status).write(0);
         }
         Ok(())
@@ -151,7 +152,8 @@ pub(crate) enum Command {
     Flush,
     /// To forget [`Request::bytes`] from [`Request::sector`] on; no segments.
     Discard,
-    /// To make [`Request::bytes`] from [`Request::sector`] on read as zeroes; no segments.
+    /// To make [`Request::bytes`] from [`Request::sector`] on read as zeroes; with
+    /// [`Request::no_unmap`], without giving their space away. No segments.
     WriteZeroes,
     /// An operation (`REQ_OP_*`) that no limit of ours asks for.
     Unsupported(u8),
@@ -216,6 +218,51 @@ impl<T: Operations> Request<T> {
         // CAST: What the driver has got has a tag, and a tag is below `BLK_MQ_MAX_DEPTH`, 10240.
         // SAFETY: By the type invariants.
         unsafe { (*self.rq.get()).tag as u16 }
+    }
+
+    /// How often this request was given to the driver, from a random number on; it wraps.
+    ///
+    /// With an I/O scheduler, and for flushes, a tag is used by several requests, each of which
+    /// counts for itself: that two of them have the same number is unlikely, but possible.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        // SAFETY: By the type invariants; only blk-mq's giving it to the driver changes it.
+        unsafe { (*Pdu::<T>::of(self.rq.get())).generation }
+    }
+
+    /// The driver's part of the request.
+    #[inline]
+    pub(crate) fn data(&self) -> &T::RequestData {
+        // SAFETY: By the type invariants; no mutable reference to it is ever made.
+        unsafe { &(*Pdu::<T>::of(self.rq.get())).data }
+    }
+
+    #[inline]
+    fn has_flag(&self, bit: bindings::req_flag_bits) -> bool {
+        // SAFETY: By the type invariants.
+        let flags = unsafe { (*self.rq.get()).cmd_flags };
+        flags & (1 << bit) != 0
+    }
+
+    /// Whether a write must be past every volatile cache when it ends. Never set if the disk has not
+    /// [`Limits::fua`]: then a [`Command::Flush`] follows.
+    ///
+    /// [`Limits::fua`]: super::Limits::fua
+    #[inline]
+    pub(crate) fn fua(&self) -> bool {
+        self.has_flag(bindings::req_flag_bits___REQ_FUA)
+    }
+
+    /// Whether zeroes are to keep their space.
+    #[inline]
+    pub(crate) fn no_unmap(&self) -> bool {
+        self.has_flag(bindings::req_flag_bits___REQ_NOUNMAP)
+    }
+
+    /// Whether somebody calls [`Operations::poll`] until it ends.
+    #[inline]
+    pub(crate) fn polled(&self) -> bool {
+        self.has_flag(bindings::req_flag_bits___REQ_POLLED)
     }
 
     /// The data of a read or write, in order: physically contiguous, of one or more pages each. None
@@ -395,7 +442,7 @@ pub(crate) struct Refused<T: Operations> {
 /// One time that a request was given to the driver.
 pub(super) struct Turn {
     rq: *mut bindings::request,
-    generation: u64,
+    generation: u32,
 }
 
 impl<T: Operations> Refused<T> {

@@ -41,14 +41,17 @@ unsafe impl<T: Operations> Send for TagSet<T> {}
 unsafe impl<T: Operations> Sync for TagSet<T> {}
 
 impl<T: Operations> TagSet<T> {
-    /// Makes `nr_hw_queues` hardware queues of `queue_depth` requests each, with memory from
-    /// `numa_node` (-1 for any). A request that takes longer than `timeout_ms` (0 for 30 s) is
-    /// reported to [`Operations::timeout`].
+    /// Makes `nr_hw_queues` hardware queues, and behind them `poll_queues` for I/O that is polled
+    /// for ([`Operations::poll`]), of `queue_depth` requests each, with memory from `numa_node` (-1
+    /// for any). A request that takes longer than `timeout_ms` (0 for 30 s) is reported to
+    /// [`Operations::timeout`].
     ///
-    /// There may be fewer queues (no more than CPUs) and requests (little memory) than asked for.
-    /// May sleep.
+    /// There may be fewer queues than asked for: no more than CPUs if none is polled, and in a crash
+    /// kernel one that is not. There may be fewer requests if there is little memory. `EINVAL`
+    /// without queues that are not polled. May sleep.
     pub(crate) fn new(
         nr_hw_queues: u32,
+        poll_queues: u32,
         queue_depth: u32,
         numa_node: i32,
         timeout_ms: u32,
@@ -56,14 +59,22 @@ impl<T: Operations> TagSet<T> {
         // INVARIANT: By the C function's success.
         try_pin_init!(Self {
             inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
+                if nr_hw_queues == 0 {
+                    return Err(EINVAL);
+                }
                 let tag_set = bindings::blk_mq_tag_set {
                     ops: OperationsVTable::<T>::build(),
-                    nr_hw_queues,
+                    nr_hw_queues: nr_hw_queues.checked_add(poll_queues).ok_or(EINVAL)?,
                     queue_depth,
                     numa_node,
                     timeout: u32::try_from(msecs_to_jiffies(timeout_ms))?,
                     cmd_size: u32::try_from(size_of::<Pdu<T>>())?,
-                    nr_maps: 1,
+                    // A disk of three maps lets its I/O be polled for.
+                    nr_maps: match poll_queues {
+                        0 => 1,
+                        _ => bindings::hctx_type_HCTX_MAX_TYPES,
+                    },
+                    driver_data: core::ptr::without_provenance_mut(poll_queues as usize),
                     // Queues are short and the device has its own idea of order.
                     flags: bindings::BLK_MQ_F_NO_SCHED_BY_DEFAULT,
                     ..pin_init::zeroed()
@@ -78,7 +89,7 @@ impl<T: Operations> TagSet<T> {
     }
 
     /// The C tag set.
-    pub(super) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
+    pub(in crate::block) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
         self.inner.get()
     }
 }

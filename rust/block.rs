@@ -7,7 +7,11 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod bdev;
+pub(crate) mod bio;
 mod features;
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+mod kunit;
 pub(crate) mod mq;
 mod status;
 

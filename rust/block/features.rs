@@ -10,4 +10,6 @@ use crate::bindings::blk_features_t;
 pub(super) const BLK_FEAT_WRITE_CACHE: blk_features_t = 1 << 0;
 pub(super) const BLK_FEAT_FUA: blk_features_t = 1 << 1;
 pub(super) const BLK_FEAT_ROTATIONAL: blk_features_t = 1 << 2;
+pub(super) const BLK_FEAT_STABLE_WRITES: blk_features_t = 1 << 5;
 pub(super) const BLK_FEAT_SYNCHRONOUS: blk_features_t = 1 << 6;
+pub(super) const BLK_FEAT_NOWAIT: blk_features_t = 1 << 7;

@@ -25,9 +25,17 @@ FARBLK_ASSERT(BLK_STS_INVAL, 19);
 FARBLK_ASSERT(BLK_FEAT_WRITE_CACHE, 1u << 0);
 FARBLK_ASSERT(BLK_FEAT_FUA, 1u << 1);
 FARBLK_ASSERT(BLK_FEAT_ROTATIONAL, 1u << 2);
+FARBLK_ASSERT(BLK_FEAT_STABLE_WRITES, 1u << 5);
 FARBLK_ASSERT(BLK_FEAT_SYNCHRONOUS, 1u << 6);
+FARBLK_ASSERT(BLK_FEAT_NOWAIT, 1u << 7);
+FARBLK_ASSERT(BLK_OPEN_READ, 1u << 0);
+FARBLK_ASSERT(BLK_OPEN_WRITE, 1u << 1);
 FARBLK_ASSERT(REQ_OP_MASK, 0xff);
+FARBLK_ASSERT(REQ_SYNC, 1u << __REQ_SYNC);
+FARBLK_ASSERT(REQ_IDLE, 1u << __REQ_IDLE);
 FARBLK_ASSERT(REQ_FUA, 1u << __REQ_FUA);
+FARBLK_ASSERT(REQ_PREFLUSH, 1u << __REQ_PREFLUSH);
+FARBLK_ASSERT(REQ_NOWAIT, 1u << __REQ_NOWAIT);
 FARBLK_ASSERT(REQ_POLLED, 1u << __REQ_POLLED);
 FARBLK_ASSERT(REQ_NOUNMAP, 1u << __REQ_NOUNMAP);
 #undef FARBLK_ASSERT
@@ -45,4 +53,29 @@ __rust_helper void rust_helper_ida_init(struct ida *ida)
 __rust_helper void rust_helper_queue_limits_start_update(struct request_queue *q, struct queue_limits *lim)
 {
 	*lim = queue_limits_start_update(q);
+}
+
+__rust_helper sector_t rust_helper_bdev_nr_sectors(struct block_device *bdev)
+{
+	return bdev_nr_sectors(bdev);
+}
+
+__rust_helper bool rust_helper_bdev_read_only(struct block_device *bdev)
+{
+	return bdev_read_only(bdev);
+}
+
+__rust_helper bool rust_helper_bdev_write_cache(struct block_device *bdev)
+{
+	return bdev_write_cache(bdev);
+}
+
+__rust_helper bool rust_helper_bdev_is_zoned(struct block_device *bdev)
+{
+	return bdev_is_zoned(bdev);
+}
+
+__rust_helper bool rust_helper_farblk_bdev_is_bio_based(struct block_device *bdev)
+{
+	return bdev_test_flag(bdev, BD_HAS_SUBMIT_BIO);
 }

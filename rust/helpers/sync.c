@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/completion.h>
 #include <linux/mutex.h>
+#include <linux/percpu-refcount.h>
 #include <linux/spinlock.h>
 #include <linux/wait_bit.h>
 #include <linux/workqueue.h>
@@ -31,6 +32,21 @@ __rust_helper void rust_helper_reinit_completion(struct completion *x)
 __rust_helper void rust_helper_mutex_init(struct mutex *lock)
 {
 	mutex_init(lock);
+}
+
+__rust_helper bool rust_helper_percpu_ref_tryget_live(struct percpu_ref *ref)
+{
+	return percpu_ref_tryget_live(ref);
+}
+
+__rust_helper void rust_helper_percpu_ref_put(struct percpu_ref *ref)
+{
+	percpu_ref_put(ref);
+}
+
+__rust_helper void rust_helper_percpu_ref_kill(struct percpu_ref *ref)
+{
+	percpu_ref_kill(ref);
 }
 
 __rust_helper struct workqueue_struct *rust_helper_alloc_workqueue(const char *name, unsigned int flags,

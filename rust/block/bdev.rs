@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Block devices that belong to others.
+//!
+//! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+use super::features::{
+    BLK_FEAT_FUA,
+    BLK_FEAT_NOWAIT,
+    BLK_FEAT_ROTATIONAL,
+    BLK_FEAT_STABLE_WRITES, //
+};
+use crate::{
+    bindings,
+    errno::EOPNOTSUPP,
+    sync::{
+        User,
+        Users, //
+    }, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi::c_void,
+    prelude::*,
+    sync::Arc, //
+};
+
+// Macros with a cast, which bindgen does not take; asserted in `rust/helpers/block.c`.
+const BLK_OPEN_READ: bindings::blk_mode_t = 1 << 0;
+const BLK_OPEN_WRITE: bindings::blk_mode_t = 1 << 1;
+
+/// What the one who has a [`Bdev`] hears of it; C's `struct blk_holder_ops`.
+///
+/// The kernel tells of nothing else: whoever wants to know of a new size, new limits, or that it can
+/// only be read now, has to look from time to time.
+pub(crate) trait BdevEvents: Send + Sync + 'static {
+    /// All I/O fails from now on: the device is gone (`surprise`), or is about to be removed.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but must not drop the [`Bdev`], nor wait for who does.
+    fn mark_dead(&self, surprise: bool);
+}
+
+/// What C knows a [`Bdev`] by.
+struct Holder {
+    events: Arc<dyn BdevEvents>,
+}
+
+impl Holder {
+    /// # Safety
+    ///
+    /// Called by C only, with `bd_holder_lock` held, for a device that was opened with [`Self::OPS`].
+    unsafe extern "C" fn mark_dead(bdev: *mut bindings::block_device, surprise: bool) {
+        // SAFETY: By the safety requirements the holder is a `Holder`. It is only freed after the
+        // claim has been given up, which the lock prevents.
+        let holder = unsafe { &*(*bdev).bd_holder.cast::<Holder>() };
+        holder.events.mark_dead(surprise);
+        // SAFETY: By the safety requirements it is held, and this function is to release it.
+        unsafe { bindings::mutex_unlock(&raw mut (*bdev).bd_holder_lock) };
+        if !surprise {
+            // As C does for holders without this function: others may have written through its cache.
+            // SAFETY: The device is valid for this call. An error concerns those others.
+            unsafe { bindings::sync_blockdev(bdev) };
+        }
+    }
+
+    const OPS: bindings::blk_holder_ops = bindings::blk_holder_ops {
+        mark_dead: Some(Self::mark_dead),
+        ..pin_init::zeroed()
+    };
+
+    const fn ops() -> &'static bindings::blk_holder_ops {
+        &Self::OPS
+    }
+}
+
+/// What a block device can do; C's `struct queue_limits`. Sectors are of 512 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BdevLimits {
+    /// The smallest unit of I/O, in bytes: a power of two, which may exceed a page.
+    pub(crate) logical_block_size: u32,
+    /// The smallest unit that is written without reading first, in bytes.
+    pub(crate) physical_block_size: u32,
+    /// The smallest I/O that is good, in bytes.
+    pub(crate) io_min: u32,
+    /// The best size of I/O, in bytes; 0 if none is better than others.
+    pub(crate) io_opt: u32,
+    /// The most in one read or write that it does not split.
+    pub(crate) max_hw_sectors: u32,
+    /// I/O that crosses a multiple of this is split; 0 for no such thing.
+    pub(crate) chunk_sectors: u32,
+    /// The most in one discard that it does not split; 0 if it is not supported.
+    pub(crate) max_discard_sectors: u32,
+    /// The unit of discards, in bytes.
+    pub(crate) discard_granularity: u32,
+    /// Where the first unit of discards begins, in bytes.
+    pub(crate) discard_alignment: u32,
+    /// The most in one write zeroes that it does not split; 0 if it is not supported.
+    pub(crate) max_write_zeroes_sectors: u32,
+    /// It has a volatile cache, so that flushes are needed.
+    pub(crate) write_cache: bool,
+    /// It can write past its cache by itself. What cannot gets a flush behind such a write.
+    pub(crate) fua: bool,
+    /// Seeking costs time.
+    pub(crate) rotational: bool,
+    /// What is being written must not change meanwhile.
+    pub(crate) stable_writes: bool,
+    /// It can only be read.
+    pub(crate) read_only: bool,
+}
+
+/// A block device that is open for us alone; C's `struct block_device`, with the `struct file` that
+/// keeps it.
+///
+/// Others may still open it, but not exclusively: no file system on it can be mounted.
+///
+/// # Context
+///
+/// Dropping it waits until every bio on it has ended, and sleeps.
+///
+/// # Invariants
+///
+/// - `file` is an open file of the block device `bdev`, and ours. It was opened with the address of
+///   `holder` and [`Holder::OPS`].
+/// - The file is closed only when `users` has none left.
+pub(crate) struct Bdev {
+    file: NonNull<bindings::file>,
+    bdev: NonNull<bindings::block_device>,
+    writable: bool,
+    users: Pin<KBox<Users>>,
+    _holder: KBox<Holder>,
+}
+
+// SAFETY: Files of block devices belong to no thread, and `BdevEvents` is `Send`.
+unsafe impl Send for Bdev {}
+// SAFETY: The methods that take a shared reference are C functions that may be called by several
+// threads at once; `BdevEvents` is `Sync`.
+unsafe impl Sync for Bdev {}
+
+impl Bdev {
+    /// Opens the block device that `path` names, to read, and to `write`.
+    ///
+    /// The errors are: `EBUSY` if another one has it for itself, such as a mount, swap or md;
+    /// `EACCES` if it is to be written and can only be read; `ENOTBLK` if it is no block device;
+    /// `EOPNOTSUPP` if it has zones; `ENXIO` if it is gone; and those of looking up a path.
+    ///
+    /// # Context
+    ///
+    /// Sleeps. A task of the user: the path is one of its file system namespace and root.
+    pub(crate) fn open(path: &CStr, write: bool, events: Arc<dyn BdevEvents>) -> Result<Self> {
+        let mut dev = 0;
+        // SAFETY: `path` is a C string, and `dev` is valid for a write.
+        to_result(unsafe { bindings::lookup_bdev(path.as_char_ptr(), &mut dev) })?;
+        Self::open_dev(dev, write, events)
+    }
+
+    /// Opens the block device of a number. Otherwise like [`Self::open`], but any task can.
+    pub(super) fn open_dev(
+        dev: bindings::dev_t,
+        write: bool,
+        events: Arc<dyn BdevEvents>,
+    ) -> Result<Self> {
+        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        let holder = KBox::new(Holder { events }, GFP_KERNEL)?;
+        let mode = match write {
+            true => BLK_OPEN_READ | BLK_OPEN_WRITE,
+            false => BLK_OPEN_READ,
+        };
+        let id: *const Holder = &*holder;
+        // SAFETY: The operations are static. The holder is freed after the file is closed.
+        let file = from_err_ptr(unsafe {
+            bindings::bdev_file_open_by_dev(
+                dev,
+                mode,
+                id.cast_mut().cast::<c_void>(),
+                Holder::ops(),
+            )
+        })?;
+        // SAFETY: It is a file of a block device, which it keeps.
+        let bdev = unsafe { bindings::file_bdev(file) };
+        // INVARIANT: The file was opened just so.
+        let this = Self {
+            file: NonNull::new(file).ok_or(ENXIO)?,
+            bdev: NonNull::new(bdev).ok_or(ENXIO)?,
+            writable: write,
+            users,
+            _holder: holder,
+        };
+        if write && this.read_only() {
+            return Err(EACCES);
+        }
+        // SAFETY: By the type invariants.
+        if unsafe { bindings::bdev_is_zoned(this.as_raw()) } {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(this)
+    }
+
+    /// The C block device.
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut bindings::block_device {
+        self.bdev.as_ptr()
+    }
+
+    /// Keeps the device open.
+    #[inline]
+    pub(super) fn user(&self) -> Option<User> {
+        self.users.get()
+    }
+
+    /// Whether it was opened to be written.
+    #[inline]
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The size of a unit of I/O, in bytes.
+    #[inline]
+    pub(super) fn logical_block_size(&self) -> u32 {
+        // SAFETY: By the type invariants; a device keeps its queue. C may write it meanwhile.
+        unsafe {
+            (&raw const (*(*self.as_raw()).bd_queue).limits.logical_block_size).read_volatile()
+        }
+    }
+
+    /// What it can do at the moment. Any context.
+    pub(crate) fn limits(&self) -> BdevLimits {
+        let bdev = self.as_raw();
+        // SAFETY: By the type invariants; a device keeps its queue. C may change limits meanwhile,
+        // each by one store: some may be the old ones and some the new.
+        let limits = unsafe { (&raw const (*(*bdev).bd_queue).limits).read_volatile() };
+        let has = |feature| limits.features & feature != 0;
+        // SAFETY: By the type invariants.
+        let write_cache = unsafe { bindings::bdev_write_cache(bdev) };
+        BdevLimits {
+            logical_block_size: limits.logical_block_size,
+            physical_block_size: limits.physical_block_size,
+            io_min: limits.io_min,
+            io_opt: limits.io_opt,
+            max_hw_sectors: limits.max_hw_sectors,
+            chunk_sectors: limits.chunk_sectors,
+            max_discard_sectors: limits.max_discard_sectors,
+            discard_granularity: limits.discard_granularity,
+            // SAFETY: By the type invariants.
+            discard_alignment: unsafe { bindings::bdev_discard_alignment(bdev) },
+            max_write_zeroes_sectors: limits.max_write_zeroes_sectors,
+            write_cache,
+            fua: write_cache && has(BLK_FEAT_FUA),
+            rotational: has(BLK_FEAT_ROTATIONAL),
+            stable_writes: has(BLK_FEAT_STABLE_WRITES),
+            read_only: self.read_only(),
+        }
+    }
+
+    /// The size at the moment, in units of 512 bytes. Any context.
+    pub(crate) fn sectors(&self) -> u64 {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::bdev_nr_sectors(self.as_raw()) }
+    }
+
+    /// Whether it can only be read at the moment. The kernel does not stop writes because of that.
+    /// Any context.
+    pub(crate) fn read_only(&self) -> bool {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::bdev_read_only(self.as_raw()) }
+    }
+
+    /// Whether it takes bios itself rather than requests, so that submitting may do all of the work.
+    /// Any context.
+    pub(crate) fn is_bio_based(&self) -> bool {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::farblk_bdev_is_bio_based(self.as_raw()) }
+    }
+
+    /// Whether it knows I/O that must not wait. Any context.
+    pub(crate) fn nowait(&self) -> bool {
+        // SAFETY: By the type invariants; a device keeps its queue. C may write it meanwhile.
+        let features =
+            unsafe { (&raw const (*(*self.as_raw()).bd_queue).limits.features).read_volatile() };
+        features & BLK_FEAT_NOWAIT != 0
+    }
+}
+
+impl Drop for Bdev {
+    fn drop(&mut self) {
+        self.users.wait();
+        // SAFETY: By the type invariants the file is open and ours, and no bio uses the device any
+        // more. The claim, and with it the use of the holder, is over when this returns.
+        unsafe { bindings::bdev_fput(self.file.as_ptr()) };
+    }
+}

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suites of block devices, on a disk of our own.
+
+use super::{
+    bdev::{
+        Bdev,
+        BdevEvents,
+        BdevLimits, //
+    },
+    bio::{
+        plugged,
+        Bio,
+        BioOp,
+        BioOwner,
+        BioRequest, //
+    },
+    mq::{
+        Borrowed,
+        Command,
+        DiskNames,
+        GenDisk,
+        GenDiskBuilder,
+        IdleRequest,
+        Limits,
+        Operations,
+        Owned,
+        Refused,
+        Request,
+        TagSet,
+        Timeout, //
+    },
+    BlkError,
+    BlkResult,
+    SECTOR_SHIFT, //
+};
+use crate::{
+    bindings,
+    kunit::{
+        check,
+        shell,
+        skip, //
+    },
+    scatterlist::{
+        PageChunks,
+        Segment,
+        Segmented, //
+    },
+    sync::{
+        new_irqsave_spinlock,
+        Completion,
+        IrqSaveSpinLock, //
+    }, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+mod bdev;
+mod bio;
+mod mq;
+
+/// How long anything is waited for.
+const TIMEOUT_MS: u32 = 20_000;
+/// The size of the disk, in bytes.
+const SIZE: usize = 4 << 20;
+/// What is read where something was discarded.
+const DISCARDED: u8 = 0xdd;
+/// What every request carries.
+const MARK: u32 = 0x5eed;
+
+/// A request that came.
+#[derive(Clone, Copy)]
+struct Seen {
+    command: Command,
+    sector: u64,
+    bytes: u32,
+    fua: bool,
+    no_unmap: bool,
+    last: bool,
+    queue: u32,
+    tag: u16,
+    generation: u32,
+    mark: u32,
+}
+
+/// What a [`Ram`] has.
+struct State {
+    memory: KVVec<u8>,
+    seen: KVec<Seen>,
+    /// What requests end with.
+    result: BlkResult,
+    /// Requests stay.
+    hold: bool,
+    held: KVec<Owned<Request<Ram>>>,
+    /// Late requests end at the second time that they are.
+    late: u32,
+}
+
+impl State {
+    /// Does what the request wants.
+    fn run(&mut self, request: &Request<Ram>) -> BlkResult {
+        self.result?;
+        let (command, bytes) = (request.command(), request.bytes() as usize);
+        if command == Command::Flush {
+            return Ok(());
+        }
+        let start = (request.sector() << SECTOR_SHIFT) as usize;
+        let memory = self.memory.get_mut(start..start + bytes);
+        let mut memory = memory.ok_or(BlkError::IoError)?;
+        match command {
+            Command::Discard => memory.fill(DISCARDED),
+            Command::WriteZeroes => memory.fill(0),
+            _ => {
+                for segment in request.segments() {
+                    let (part, rest) = memory.split_at_mut(segment.len() as usize);
+                    // SAFETY: The pages are the request's, in the direct map, and nobody writes
+                    // them but for what a read is for.
+                    unsafe {
+                        let page = bindings::farblk_page_address(segment.page().as_ptr());
+                        let page = page.cast::<u8>().add(segment.offset() as usize);
+                        match command {
+                            Command::Read => page.copy_from(part.as_ptr(), part.len()),
+                            _ => part.as_mut_ptr().copy_from(page, part.len()),
+                        }
+                    }
+                    memory = rest;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The memory of a disk, and what happens to it.
+#[pin_data]
+struct Ram {
+    #[pin]
+    state: IrqSaveSpinLock<State>,
+    /// A request came that stays, or was late.
+    #[pin]
+    event: Completion,
+}
+
+/// What a request carries.
+#[pin_data]
+struct Mark {
+    value: u32,
+}
+
+impl Operations for Ram {
+    type QueueData = Arc<Ram>;
+    type HwData = KBox<u32>;
+    type RequestData = Mark;
+
+    fn new_request_data() -> impl PinInit<Mark, Error> {
+        try_pin_init!(Mark { value: MARK })
+    }
+
+    fn init_hctx(_: ArcBorrow<'_, Ram>, index: u32) -> Result<KBox<u32>> {
+        Ok(KBox::new(index, kernel::alloc::flags::GFP_NOWAIT)?)
+    }
+
+    fn queue_rq(
+        hw: Borrowed<'_, KBox<u32>>,
+        ram: ArcBorrow<'_, Ram>,
+        rq: Owned<IdleRequest<Self>>,
+        last: bool,
+    ) -> Result<(), Refused<Self>> {
+        let rq = rq.start();
+        let mut state = ram.state.lock();
+        let _ = state.seen.push_within_capacity(Seen {
+            command: rq.command(),
+            sector: rq.sector(),
+            bytes: rq.bytes(),
+            fua: rq.fua(),
+            no_unmap: rq.no_unmap(),
+            last,
+            queue: *hw,
+            tag: rq.tag(),
+            generation: rq.generation(),
+            mark: rq.data().value,
+        });
+        if state.hold || rq.polled() {
+            let _ = state.held.push_within_capacity(rq);
+            ram.event.complete();
+        } else {
+            let result = state.run(&rq);
+            drop(state);
+            rq.complete(result);
+        }
+        Ok(())
+    }
+
+    fn commit_rqs(_: Borrowed<'_, KBox<u32>>, _: ArcBorrow<'_, Ram>) {}
+
+    fn timeout(_: Borrowed<'_, KBox<u32>>, ram: ArcBorrow<'_, Ram>, _tag: u16) -> Timeout {
+        let late = {
+            let mut state = ram.state.lock();
+            state.late += 1;
+            state.late
+        };
+        ram.event.complete();
+        if late == 1 {
+            return Timeout::Reset;
+        }
+        ram.release(Err(BlkError::Timeout));
+        Timeout::Done
+    }
+
+    fn poll(hw: Borrowed<'_, KBox<u32>>, ram: ArcBorrow<'_, Ram>) -> u32 {
+        // The only polled queue is behind the only other one.
+        if *hw == 1 {
+            ram.release(Ok(()))
+        } else {
+            0
+        }
+    }
+}
+
+impl Ram {
+    /// Ends what stayed; returns how many these were.
+    fn release(&self, result: BlkResult) -> u32 {
+        let mut count = 0;
+        loop {
+            let mut state = self.state.lock();
+            let Some(rq) = state.held.pop() else {
+                return count;
+            };
+            let result = result.and_then(|()| state.run(&rq));
+            drop(state);
+            rq.complete(result);
+            count += 1;
+        }
+    }
+}
+
+/// A disk.
+struct Disk {
+    disk: GenDisk<Ram>,
+    ram: Arc<Ram>,
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.ram.state.lock().hold = false;
+        self.ram.release(Ok(()));
+    }
+}
+
+/// What a disk is like in tests that want nothing special.
+fn plain() -> Limits {
+    Limits {
+        max_hw_sectors: 2048,
+        max_segment_size: 1 << 20,
+        max_segments: 256,
+        max_discard_sectors: 1024,
+        max_write_zeroes_sectors: 1024,
+        write_cache: true,
+        fua: true,
+        ..Limits::default()
+    }
+}
+
+impl Disk {
+    /// A disk with one hardware queue that is not polled.
+    fn with(limits: Limits, poll_queues: u32, depth: u32, timeout_ms: u32) -> Result<Self> {
+        let mut memory = KVVec::with_capacity(SIZE, GFP_KERNEL)?;
+        memory.resize(SIZE, 0, GFP_KERNEL)?;
+        let state = State {
+            memory,
+            seen: KVec::with_capacity(64, GFP_KERNEL)?,
+            result: Ok(()),
+            hold: false,
+            held: KVec::with_capacity(64, GFP_KERNEL)?,
+            late: 0,
+        };
+        let ram = Arc::pin_init(
+            pin_init!(Ram {
+                state <- new_irqsave_spinlock!(state),
+                event <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        let names = Arc::pin_init(DiskNames::new(c"farblk_kunit"), GFP_KERNEL)?;
+        let tag_set = Arc::pin_init(
+            TagSet::new(1, poll_queues, depth, -1, timeout_ms),
+            GFP_KERNEL,
+        )?;
+        let disk = GenDiskBuilder::new()
+            .limits(limits)
+            .capacity_sectors((SIZE >> SECTOR_SHIFT) as u64)
+            .build(names, tag_set, ram.clone())?;
+        // Partitions were looked for.
+        ram.state.lock().seen.clear();
+        Ok(Self { disk, ram })
+    }
+
+    fn new() -> Result<Self> {
+        Self::with(plain(), 0, 32, 0)
+    }
+
+    /// Opens it.
+    fn open(&self, write: bool) -> Result<Bdev> {
+        Bdev::open_dev(self.dev(), write, Arc::new(NoEvents, GFP_KERNEL)?)
+    }
+
+    fn dev(&self) -> bindings::dev_t {
+        // SAFETY: A disk that is there has a block device for its whole.
+        unsafe { (*(*self.disk.as_raw()).part0).bd_dev }
+    }
+
+    /// What came since this was last asked for.
+    fn seen(&self) -> Result<KVec<Seen>> {
+        let mut seen = KVec::with_capacity(64, GFP_KERNEL)?;
+        core::mem::swap(&mut self.ram.state.lock().seen, &mut seen);
+        Ok(seen)
+    }
+
+    fn hold(&self, hold: bool) {
+        self.ram.state.lock().hold = hold;
+    }
+
+    /// Sets what requests end with.
+    fn result(&self, result: BlkResult) {
+        self.ram.state.lock().result = result;
+    }
+
+    /// Waits for a request that stays, or is late.
+    fn event(&self) -> Result {
+        self.ram.event.wait_timeout(TIMEOUT_MS)
+    }
+}
+
+/// Hears nothing.
+struct NoEvents;
+
+impl BdevEvents for NoEvents {
+    fn mark_dead(&self, _surprise: bool) {}
+}
+
+/// Pages in an order of their own.
+struct Pages {
+    _memory: Arc<PageChunks>,
+    segments: KVec<Segment>,
+    writable: bool,
+}
+
+// SAFETY: The segments are of the memory that is kept, which only devices and the methods of this
+// type access; those that do need a borrow while no bio has it.
+unsafe impl Segmented for Pages {
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        self.segments.iter().copied()
+    }
+}
+
+// SAFETY: Pages belong to no thread.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    /// Pages of which none is followed by its physical neighbour.
+    fn new(count: usize) -> Result<Self> {
+        let memory = PageChunks::alloc(count * PAGE_SIZE, -1)?;
+        let mut segments = KVec::with_capacity(count, GFP_KERNEL)?;
+        for index in (0..count).rev() {
+            for segment in memory.segments(index * PAGE_SIZE, PAGE_SIZE) {
+                segments.push(segment, GFP_KERNEL)?;
+            }
+        }
+        Ok(Self {
+            _memory: memory,
+            segments,
+            writable: true,
+        })
+    }
+
+    /// Visits all bytes with what they would be for `seed`.
+    fn visit(&mut self, seed: u8, mut f: impl FnMut(&mut u8, u8)) {
+        let mut index = 0;
+        for segment in &self.segments {
+            // SAFETY: The page is ours, in the direct map, and no bio has it.
+            let bytes = unsafe {
+                let page = bindings::farblk_page_address(segment.page().as_ptr()).cast::<u8>();
+                core::slice::from_raw_parts_mut(
+                    page.add(segment.offset() as usize),
+                    segment.len() as usize,
+                )
+            };
+            for byte in bytes {
+                f(byte, pattern(seed, index));
+                index += 1;
+            }
+        }
+    }
+
+    fn fill(&mut self, seed: u8) {
+        self.visit(seed, |byte, pattern| *byte = pattern);
+    }
+
+    /// Whether the first `len` bytes are those of `seed`.
+    fn matches(&mut self, seed: u8, len: usize) -> bool {
+        let (mut same, mut index) = (true, 0);
+        self.visit(seed, |byte, pattern| {
+            same &= index >= len || *byte == pattern;
+            index += 1;
+        });
+        same
+    }
+
+    fn all(&mut self, value: u8) -> bool {
+        let mut same = true;
+        self.visit(0, |byte, _| same &= *byte == value);
+        same
+    }
+}
+
+/// The byte at a place; no page is like another.
+fn pattern(seed: u8, index: usize) -> u8 {
+    (index as u8) ^ ((index >> 12) as u8).wrapping_mul(13) ^ seed
+}
+
+/// What an I/O gave back.
+struct Back {
+    bio: Bio<Io>,
+    pages: Option<Pages>,
+    result: BlkResult,
+}
+
+/// How I/Os ended.
+#[pin_data]
+struct Log {
+    #[pin]
+    backs: IrqSaveSpinLock<KVec<Back>>,
+    #[pin]
+    done: Completion,
+}
+
+impl Log {
+    fn new() -> Result<Arc<Self>> {
+        let backs = KVec::with_capacity(64, GFP_KERNEL)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                backs <- new_irqsave_spinlock!(backs),
+                done <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Waits for an I/O to end.
+    fn wait(&self) -> Result<Back> {
+        self.done.wait_timeout(TIMEOUT_MS)?;
+        let back = self.backs.lock().pop();
+        back.ok_or(ENOENT)
+    }
+}
+
+/// The owner of an I/O.
+struct Io {
+    pages: Option<Pages>,
+    log: Arc<Log>,
+}
+
+impl BioOwner for Io {
+    type Memory = Pages;
+
+    fn memory(&self) -> Option<&Pages> {
+        self.pages.as_ref()
+    }
+
+    fn end_io(self, bio: Bio<Self>, result: BlkResult) {
+        let back = Back {
+            bio,
+            pages: self.pages,
+            result,
+        };
+        let _ = self.log.backs.lock().push_within_capacity(back);
+        self.log.done.complete();
+    }
+}
+
+/// Does an I/O, and waits for its end.
+fn io(bdev: &Bdev, bio: Bio<Io>, request: BioRequest, pages: Option<Pages>) -> Result<Back> {
+    let log = Log::new()?;
+    let owner = Io {
+        pages,
+        log: log.clone(),
+    };
+    bio.submit(bdev, request, owner);
+    let back = log.wait()?;
+    // It came back once.
+    check!(log.backs.lock().is_empty());
+    Ok(back)
+}

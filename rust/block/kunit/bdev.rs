@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of block devices that are opened.
+
+use super::*;
+use crate::{
+    debugfs::{
+        Dir,
+        Show, //
+    },
+    workqueue::OwnedQueue, //
+};
+use kernel::{
+    fmt, impl_has_work, new_work,
+    str::CString,
+    workqueue::{
+        Work,
+        WorkItem, //
+    },
+};
+
+/// Counts the deaths of a device.
+struct Deaths {
+    surprise: Atomic<u32>,
+    announced: Atomic<u32>,
+}
+
+impl BdevEvents for Deaths {
+    fn mark_dead(&self, surprise: bool) {
+        let count = match surprise {
+            true => &self.surprise,
+            false => &self.announced,
+        };
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+/// Opens a device in the task of who reads the file.
+#[pin_data]
+struct Opener {
+    path: CString,
+    #[pin]
+    opened: IrqSaveSpinLock<Option<Result<Bdev>>>,
+}
+
+impl Show for Opener {
+    fn show(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let events = Arc::new(NoEvents, GFP_KERNEL).map_err(|_| fmt::Error)?;
+        let opened = Bdev::open(&self.path, true, events);
+        // Dropping a device sleeps.
+        let before = self.opened.lock().replace(opened);
+        drop(before);
+        Ok(())
+    }
+}
+
+/// Ends what stays, some time later.
+#[pin_data]
+struct Later {
+    ram: Arc<Ram>,
+    #[pin]
+    work: Work<Later>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Later { self.work }
+}
+
+impl WorkItem for Later {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(100));
+        this.ram.release(Ok(()));
+    }
+}
+
+/// Opens `path` in a task of the user.
+fn open_by_path(path: CString) -> Result<Bdev> {
+    let opener = Arc::pin_init(
+        pin_init!(Opener {
+            path,
+            opened <- new_irqsave_spinlock!(None),
+        }),
+        GFP_KERNEL,
+    )?;
+    let dir = Dir::new(c"farblk_kunit")?;
+    let _file = dir.file(c"open", opener.clone());
+    shell(c"[ -z \"$(cat /sys/kernel/debug/farblk_kunit/open)\" ]")?;
+    let opened = opener.opened.lock().take();
+    opened.ok_or(ENOENT)?
+}
+
+#[kernel::macros::kunit_tests(farblk_block_bdev)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_is_opened_by_its_path() -> Result {
+        let disk = Disk::new()?;
+        let path = |text| CString::try_from_fmt(fmt!("/dev/{}", text));
+        if shell(c"test -b /dev/farblk_kunit0").is_err() {
+            skip(c"there is no devtmpfs on /dev");
+            return Ok(());
+        }
+        let bdev = open_by_path(path(disk.disk.name().to_str()?)?)?;
+        check!(bdev.writable() && bdev.sectors() == (SIZE >> SECTOR_SHIFT) as u64);
+        drop(bdev);
+        check!(open_by_path(path("no-such-disk")?).err() == Some(ENOENT));
+        check!(open_by_path(path("null")?).err() == Some(ENOTBLK));
+        Ok(())
+    }
+
+    #[test]
+    fn device_is_ours_alone() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        check!(disk.open(true).err() == Some(EBUSY));
+        check!(disk.open(false).err() == Some(EBUSY));
+        check!(disk.disk.claim() == Err(EBUSY));
+        drop(bdev);
+        let bdev = disk.open(false)?;
+        check!(!bdev.writable());
+        check!(disk.open(false).err() == Some(EBUSY));
+        Ok(())
+    }
+
+    #[test]
+    fn device_that_is_not_there_is_not_opened() -> Result {
+        let events = Arc::new(NoEvents, GFP_KERNEL)?;
+        // Major 0 has no devices.
+        check!(Bdev::open_dev(7, true, events).err() == Some(ENXIO));
+        Ok(())
+    }
+
+    #[test]
+    fn holder_hears_of_the_end() -> Result {
+        let new = || Deaths {
+            surprise: Atomic::new(0),
+            announced: Atomic::new(0),
+        };
+        let read = |deaths: &Deaths| {
+            (
+                deaths.surprise.load(Relaxed),
+                deaths.announced.load(Relaxed),
+            )
+        };
+
+        let disk = Disk::new()?;
+        let deaths = Arc::new(new(), GFP_KERNEL)?;
+        let bdev = Bdev::open_dev(disk.dev(), true, deaths.clone())?;
+        check!(read(&deaths) == (0, 0));
+        disk.disk.mark_dead();
+        check!(read(&deaths) == (1, 0));
+        let request = BioRequest::new(BioOp::Write, 0, PAGE_SIZE as u32);
+        let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
+        check!(back.result.is_err() && disk.seen()?.is_empty());
+        drop((bdev, disk));
+
+        let disk = Disk::new()?;
+        let deaths = Arc::new(new(), GFP_KERNEL)?;
+        let bdev = Bdev::open_dev(disk.dev(), true, deaths.clone())?;
+        drop(disk);
+        check!(read(&deaths) == (0, 1));
+        drop(bdev);
+
+        // Who has closed it does not hear of it.
+        let disk = Disk::new()?;
+        let deaths = Arc::new(new(), GFP_KERNEL)?;
+        drop(Bdev::open_dev(disk.dev(), true, deaths.clone())?);
+        drop(disk);
+        check!(read(&deaths) == (0, 0));
+        Ok(())
+    }
+
+    #[test]
+    fn device_is_closed_after_its_bios() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        let log = Log::new()?;
+        disk.hold(true);
+        let owner = Io {
+            pages: Some(Pages::new(1)?),
+            log: log.clone(),
+        };
+        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
+        Bio::new(1)?.submit(&bdev, request, owner);
+        disk.event()?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let ram = disk.ram.clone();
+        let later = Arc::pin_init(
+            pin_init!(Later {
+                ram,
+                work <- new_work!("Later::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let early = log.backs.lock().len();
+        check!(queue.enqueue(later).is_ok());
+        drop(bdev);
+        let after = log.backs.lock().len();
+        check!(early == 0 && after == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn bio_based_device_works_too() -> Result {
+        // The first RAM disk of the kernel.
+        let events = Arc::new(NoEvents, GFP_KERNEL)?;
+        let Ok(bdev) = Bdev::open_dev(1 << 20, false, events) else {
+            skip(c"there is no /dev/ram0 that nobody uses");
+            return Ok(());
+        };
+        check!(bdev.is_bio_based());
+        let request = BioRequest::new(BioOp::Read, 0, 4 * PAGE_SIZE as u32);
+        let back = io(&bdev, Bio::new(4)?, request, Some(Pages::new(4)?))?;
+        check!(back.result == Ok(()));
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of disks and their requests.
+
+use super::*;
+
+#[kernel::macros::kunit_tests(farblk_block_mq)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits {
+            logical_block_size: 1024,
+            physical_block_size: 4096,
+            io_min: 8192,
+            io_opt: 65536,
+            max_hw_sectors: 512,
+            max_discard_sectors: 2049,
+            discard_granularity: 8192,
+            discard_alignment: 4096,
+            max_write_zeroes_sectors: u32::MAX >> SECTOR_SHIFT,
+            chunk_sectors: 1024,
+            write_cache: true,
+            fua: true,
+            rotational: true,
+            ..plain()
+        }
+    }
+
+    fn seen_as() -> BdevLimits {
+        BdevLimits {
+            logical_block_size: 1024,
+            physical_block_size: 4096,
+            io_min: 8192,
+            io_opt: 65536,
+            max_hw_sectors: 512,
+            chunk_sectors: 1024,
+            // Whole blocks of two sectors.
+            max_discard_sectors: 2048,
+            discard_granularity: 8192,
+            discard_alignment: 4096,
+            max_write_zeroes_sectors: (u32::MAX >> SECTOR_SHIFT) - 1,
+            write_cache: true,
+            fua: true,
+            rotational: true,
+            stable_writes: false,
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn limits_are_those_of_the_disk() -> Result {
+        let disk = Disk::with(limits(), 0, 4, 0)?;
+        let bdev = disk.open(true)?;
+        check!(bdev.limits() == seen_as());
+        check!(bdev.nowait() && !bdev.is_bio_based());
+        check!(bdev.sectors() == (SIZE >> SECTOR_SHIFT) as u64);
+        Ok(())
+    }
+
+    #[test]
+    fn limits_change_under_a_user() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        let before = bdev.limits();
+        check!(before.write_cache && !before.rotational && before != seen_as());
+        for bad in [
+            Limits {
+                logical_block_size: 0,
+                ..limits()
+            },
+            Limits {
+                physical_block_size: 512,
+                ..limits()
+            },
+            Limits {
+                max_segment_size: 512,
+                ..limits()
+            },
+            Limits {
+                chunk_sectors: 7,
+                ..limits()
+            },
+        ] {
+            check!(disk.disk.set_limits(bad) == Err(EINVAL));
+            check!(bdev.limits() == before);
+        }
+        disk.disk.set_limits(limits())?;
+        check!(bdev.limits() == seen_as());
+        // What is not a limit of the driver's stays.
+        check!(bdev.nowait());
+        disk.disk.set_limits(plain())?;
+        check!(bdev.limits() == before);
+        Ok(())
+    }
+
+    #[test]
+    fn cache_can_go_and_come() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        let none = Limits {
+            write_cache: false,
+            ..plain()
+        };
+        disk.disk.set_limits(none)?;
+        check!(!bdev.limits().write_cache && !bdev.limits().fua);
+        let back = io(
+            &bdev,
+            Bio::new(0)?,
+            BioRequest::new(BioOp::Flush, 0, 0),
+            None,
+        )?;
+        check!(back.result == Ok(()) && disk.seen()?.is_empty());
+        disk.disk.set_limits(plain())?;
+        let back = io(&bdev, back.bio, BioRequest::new(BioOp::Flush, 0, 0), None)?;
+        check!(back.result == Ok(()) && disk.seen()?.len() == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn capacity_changes_under_a_user() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        let sectors = bdev.sectors();
+        check!(disk.disk.set_capacity(sectors) == Ok(false));
+        check!(disk.disk.set_capacity(sectors / 2) == Ok(true));
+        check!(bdev.sectors() == sectors / 2);
+        for none in [u64::MAX, (i64::MAX as u64 >> SECTOR_SHIFT) + 1] {
+            check!(disk.disk.set_capacity(none) == Err(EINVAL));
+        }
+        check!(bdev.sectors() == sectors / 2);
+        let request = BioRequest::new(BioOp::Read, sectors / 2, PAGE_SIZE as u32);
+        let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
+        check!(back.result == Err(BlkError::IoError));
+        check!(disk.disk.set_capacity(sectors) == Ok(true));
+        let back = io(&bdev, back.bio, request, back.pages)?;
+        check!(back.result == Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn read_only_changes_under_a_user() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        disk.disk.set_read_only(true);
+        check!(bdev.read_only() && bdev.limits().read_only);
+        drop(bdev);
+        check!(disk.open(true).err() == Some(EACCES));
+        let bdev = disk.open(false)?;
+        disk.disk.set_read_only(false);
+        check!(!bdev.read_only());
+        Ok(())
+    }
+
+    #[test]
+    fn polled_queues_are_behind_the_others() -> Result {
+        let new = |hw, polled| KBox::pin_init(TagSet::<Ram>::new(hw, polled, 4, -1, 0), GFP_KERNEL);
+        check!(new(0, 0).err() == Some(EINVAL) && new(0, 1).err() == Some(EINVAL));
+        check!(new(u32::MAX, 1).err() == Some(EINVAL));
+        let tag_set = new(2, 3)?;
+        // SAFETY: It is valid, and nothing changes it.
+        let set = unsafe { &*tag_set.as_raw() };
+        check!(set.nr_maps == 3 && set.nr_hw_queues == 5);
+        let maps = set
+            .map
+            .each_ref()
+            .map(|map| (map.queue_offset, map.nr_queues));
+        check!(maps == [(0, 2), (0, 0), (2, 3)]);
+        // SAFETY: There is an entry for every CPU, of which there is one at least.
+        let (first, polled) = unsafe { (*set.map[0].mq_map, *set.map[2].mq_map) };
+        check!(first < 2 && (2..5).contains(&polled));
+        drop(tag_set);
+        let tag_set = new(1, 0)?;
+        // SAFETY: As above.
+        let set = unsafe { &*tag_set.as_raw() };
+        check!(set.nr_maps == 1 && set.nr_hw_queues == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn late_request_is_told_again_until_it_is_done() -> Result {
+        let disk = Disk::with(plain(), 0, 4, 10)?;
+        let bdev = disk.open(true)?;
+        disk.hold(true);
+        let log = Log::new()?;
+        let owner = Io {
+            pages: Some(Pages::new(1)?),
+            log: log.clone(),
+        };
+        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
+        Bio::new(1)?.submit(&bdev, request, owner);
+        // It came, was late, and was late again.
+        for _ in 0..3 {
+            disk.event()?;
+        }
+        check!(log.wait()?.result == Err(BlkError::Timeout));
+        check!(disk.ram.state.lock().late == 2);
+        Ok(())
+    }
+
+    #[test]
+    fn request_carries_its_data_and_counts_its_turns() -> Result {
+        let disk = Disk::with(plain(), 0, 1, 0)?;
+        let bdev = disk.open(true)?;
+        let mut bio = Bio::new(1)?;
+        let mut pages = Some(Pages::new(1)?);
+        for sector in 0..4 {
+            let request = BioRequest::new(BioOp::Write, sector * 8, PAGE_SIZE as u32);
+            let back = io(&bdev, bio, request, pages)?;
+            check!(back.result == Ok(()));
+            (bio, pages) = (back.bio, back.pages);
+        }
+        let seen = disk.seen()?;
+        check!(seen.len() == 4);
+        for pair in seen.windows(2) {
+            check!(pair[0].tag == pair[1].tag);
+            check!(pair[1].generation == pair[0].generation.wrapping_add(1));
+        }
+        check!(seen.iter().all(|seen| seen.mark == MARK && seen.queue == 0));
+        Ok(())
+    }
+
+    #[test]
+    fn polled_request_ends_when_polled() -> Result {
+        let disk = Disk::with(plain(), 1, 4, 0)?;
+        let bdev = disk.open(true)?;
+        let pages = Pages::new(1)?;
+        let segment = pages.segments().next().ok_or(EINVAL)?;
+        let mut bio = core::mem::MaybeUninit::<bindings::bio>::uninit();
+        let mut vec = core::mem::MaybeUninit::<bindings::bio_vec>::uninit();
+        let opf = bindings::req_op_REQ_OP_READ | 1 << bindings::req_flag_bits___REQ_POLLED;
+
+        /// # Safety
+        ///
+        /// Called by C only, for the bio below.
+        unsafe extern "C" fn end_io(bio: *mut bindings::bio) {
+            // SAFETY: It has ended; the word that it points to is still waited for.
+            unsafe { (*(*bio).bi_private.cast::<Atomic<i32>>()).store(1, Relaxed) };
+        }
+
+        let ended = Atomic::new(0i32);
+        let bio = bio.as_mut_ptr();
+        // SAFETY: All that the bio refers to stays until it has ended: this returns only then.
+        unsafe {
+            bindings::bio_init(bio, bdev.as_raw(), vec.as_mut_ptr(), 1, opf);
+            let added = bindings::bio_add_page(bio, segment.page().as_ptr(), segment.len(), 0);
+            check!(added as u32 == segment.len());
+            (*bio).bi_private = (&raw const ended).cast_mut().cast();
+            (*bio).bi_end_io = Some(end_io);
+            bindings::submit_bio(bio);
+        }
+        disk.event()?;
+        let early = ended.load(Relaxed);
+        // SAFETY: The bio is in flight. It ends when it is polled, or when what stays is released.
+        unsafe { bindings::bio_poll(bio, core::ptr::null_mut(), 0) };
+        let polled = ended.load(Relaxed);
+        let left = disk.ram.release(Ok(()));
+        while ended.load(Relaxed) == 0 {
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+        }
+        // SAFETY: It has ended.
+        unsafe { bindings::bio_uninit(bio) };
+        check!(early == 0 && polled == 1 && left == 0);
+        let seen = disk.seen()?;
+        check!(seen.len() == 1 && seen[0].queue == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn removed_disk_waits_for_its_requests() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        let log = Log::new()?;
+        disk.hold(true);
+        let owner = Io {
+            pages: Some(Pages::new(1)?),
+            log: log.clone(),
+        };
+        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
+        Bio::new(1)?.submit(&bdev, request, owner);
+        disk.event()?;
+        // Lets what stays go, then waits.
+        drop(disk);
+        check!(log.backs.lock().len() == 1);
+        check!(log.wait()?.result == Ok(()));
+        // The device is still open, but gone.
+        let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
+        check!(back.result.is_err());
+        Ok(())
+    }
+}

@@ -19,7 +19,7 @@ impl From<BlkResult> for Status {
         };
         match error {
             BlkError::NotSupported => Self::NotSupported,
-            BlkError::Timeout => Self::Timeout,
+            BlkError::Timeout | BlkError::DurationLimit => Self::Timeout,
             BlkError::NoSpace => Self::NoSpace,
             BlkError::Transport => Self::Transport,
             BlkError::Target => Self::Target,

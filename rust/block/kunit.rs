@@ -427,9 +427,12 @@ impl Pages {
     }
 }
 
-/// The byte at a place; no page is like another.
+/// The byte at a place; no page of the disk is like another.
 fn pattern(seed: u8, index: usize) -> u8 {
-    (index as u8) ^ ((index >> 12) as u8).wrapping_mul(13) ^ seed
+    match index & 1 {
+        0 => (index >> 12) as u8 ^ seed,
+        _ => (index >> 20) as u8 ^ (index >> 1) as u8 ^ seed,
+    }
 }
 
 /// What an I/O gave back.

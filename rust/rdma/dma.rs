@@ -10,7 +10,11 @@ use super::{
 };
 use crate::{
     bindings,
-    scatterlist::PageChunks, //
+    scatterlist::{
+        PageChunks,
+        Segment,
+        Segmented, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -55,47 +59,49 @@ impl Direction {
     }
 }
 
-/// The largest order of a [`DmaBuffer`]: C's `MAX_PAGE_ORDER` where it is smallest.
-const MAX_ORDER: u32 = 8;
+/// The largest order of [`Pages`]: 2 MiB with pages of 4 KiB.
+const MAX_ORDER: u32 = 9;
+/// The largest order of a [`DmaBuffer`].
+const MAX_BUFFER_ORDER: u32 = 8;
 
-/// A buffer of whole pages, zeroed at first, that is mapped for a device as long as it exists.
+/// Physically contiguous pages, zeroed at first, that are mapped for a device as long as they exist.
 ///
 /// # Invariants
 ///
 /// - `page` is the first of `1 << order` pages that are ours alone and in the direct map at `virt`.
 /// - They are mapped for `device` at `addr`, in `direction`.
-/// - `0 < len <= PAGE_SIZE << order`.
-pub(crate) struct DmaBuffer {
+struct Pages {
     page: NonNull<bindings::page>,
     virt: NonNull<u8>,
     addr: u64,
     order: u32,
-    len: usize,
     direction: Direction,
     device: Arc<Device>,
 }
 
 // SAFETY: Pages and mappings belong to no thread.
-unsafe impl Send for DmaBuffer {}
+unsafe impl Send for Pages {}
 
-// SAFETY: Through a shared reference the CPU only reads the memory. A device writes it only while
-// the queue pair holds the buffer by value, when no reference to it is usable.
-unsafe impl Sync for DmaBuffer {}
+// SAFETY: The fields do not change. Who may access the memory is up to the types that share it.
+unsafe impl Sync for Pages {}
 
-impl DmaBuffer {
-    /// Allocates a buffer of `len` bytes, at most 1 MiB, near the device and maps it.
-    ///
-    /// # Context
-    ///
-    /// May sleep. Dropping it does not sleep.
-    pub(crate) fn alloc(device: &Arc<Device>, len: usize, direction: Direction) -> Result<Self> {
+impl Pages {
+    /// Allocates pages for `len` bytes, of at most `1 << max` pages, on NUMA node `node`, or anywhere
+    /// when it is -1, and maps them.
+    fn alloc(
+        device: &Arc<Device>,
+        len: usize,
+        max: u32,
+        node: i32,
+        direction: Direction,
+    ) -> Result<Arc<Self>> {
         let pages = len.div_ceil(PAGE_SIZE);
-        if pages == 0 || pages > 1 << MAX_ORDER {
+        if pages == 0 || pages > 1 << max {
             return Err(EINVAL);
         }
         let order = pages.next_power_of_two().trailing_zeros();
         // SAFETY: The function has no requirements beyond the context.
-        let page = unsafe { bindings::farblk_alloc_pages(device.numa_node(), order) };
+        let page = unsafe { bindings::farblk_alloc_pages(node, order) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
         // SAFETY: The page was just allocated, and not in high memory.
         let virt = unsafe { bindings::farblk_page_address(page.as_ptr()) }.cast::<u8>();
@@ -122,15 +128,114 @@ impl DmaBuffer {
                 return Err(error);
             }
         };
-        // INVARIANT: The pages were allocated and mapped just so, and `order` is enough for `len`.
-        Ok(Self {
+        // INVARIANT: The pages were allocated and mapped just so.
+        let this = Self {
             page,
             virt,
             addr,
             order,
-            len,
             direction,
             device: device.clone(),
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Makes what the CPU, or another device, wrote to a range inside visible to the device.
+    #[inline]
+    fn sync_for_device(&self, offset: usize, len: usize) {
+        if self.device.uses_virt_dma() {
+            return;
+        }
+        // SAFETY: By the type invariants the memory is mapped just so.
+        unsafe {
+            bindings::farblk_dma_sync_for_device(
+                self.device.as_raw(),
+                self.addr + offset as u64,
+                len,
+                self.direction.as_raw(),
+            )
+        };
+    }
+
+    /// Makes what the device wrote to a range inside visible to the CPU.
+    #[inline]
+    fn sync_for_cpu(&self, offset: usize, len: usize) {
+        if self.device.uses_virt_dma() {
+            return;
+        }
+        // SAFETY: By the type invariants the memory is mapped just so.
+        unsafe {
+            bindings::farblk_dma_sync_for_cpu(
+                self.device.as_raw(),
+                self.addr + offset as u64,
+                len,
+                self.direction.as_raw(),
+            )
+        };
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the memory is mapped just so, and ours. That it is being
+        // dropped shows that nothing which refers to it is in a posted work request.
+        unsafe {
+            bindings::farblk_dma_unmap_page(
+                self.device.as_raw(),
+                self.addr,
+                PAGE_SIZE << self.order,
+                self.direction.as_raw(),
+            );
+            bindings::__free_pages(self.page.as_ptr(), self.order);
+        }
+    }
+}
+
+/// A buffer that the CPU writes and reads too, mapped for a device as long as it exists.
+///
+/// # Invariants
+///
+/// - `0 < len`, and the `len` bytes at `offset` are inside `pages`. No other buffer has any of them,
+///   and no [`DmaMemory`] has these pages.
+pub(crate) struct DmaBuffer {
+    pages: Arc<Pages>,
+    offset: usize,
+    len: usize,
+}
+
+impl DmaBuffer {
+    /// Allocates a buffer of `len` bytes, at most 1 MiB, zeroed, near the device and maps it.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Dropping it does not sleep.
+    pub(crate) fn alloc(device: &Arc<Device>, len: usize, direction: Direction) -> Result<Self> {
+        let node = device.numa_node();
+        // INVARIANT: The pages suffice for `len` bytes, and nobody else knows them.
+        Ok(Self {
+            pages: Pages::alloc(device, len, MAX_BUFFER_ORDER, node, direction)?,
+            offset: 0,
+            len,
+        })
+    }
+
+    /// Splits the buffer into buffers of `len` bytes, in order; what is left at the end is lost.
+    ///
+    /// The memory is freed when the last of them is. Where the device and the CPU do not see the
+    /// same caches, buffers that are written at the same time should not share a cache line.
+    ///
+    /// # Context
+    ///
+    /// Any. Does not allocate.
+    pub(crate) fn split(self, len: usize) -> impl Iterator<Item = Self> {
+        let count = self.len.checked_div(len).unwrap_or(0);
+        (0..count).map(move |index| {
+            // INVARIANT: They are pieces of `self`, which is not used any more, and do not overlap.
+            Self {
+                pages: self.pages.clone(),
+                offset: self.offset + index * len,
+                len,
+            }
         })
     }
 
@@ -142,108 +247,198 @@ impl DmaBuffer {
     /// Where the device finds the memory.
     #[inline]
     pub(super) fn addr(&self) -> u64 {
-        self.addr
+        self.pages.addr + self.offset as u64
     }
 
     /// Who writes the memory.
     #[inline]
     pub(super) fn direction(&self) -> Direction {
-        self.direction
+        self.pages.direction
     }
 
     /// Whether the buffer is mapped for `device`.
     #[inline]
     pub(super) fn is_for(&self, device: &Device) -> bool {
-        core::ptr::eq(&*self.device, device)
+        core::ptr::eq(&*self.pages.device, device)
     }
 
     /// Makes what the CPU wrote visible to the device.
     #[inline]
     pub(super) fn sync_for_device(&self) {
-        if self.device.uses_virt_dma() {
-            return;
-        }
-        // SAFETY: By the type invariants the memory is mapped just so.
-        unsafe {
-            bindings::farblk_dma_sync_for_device(
-                self.device.as_raw(),
-                self.addr,
-                PAGE_SIZE << self.order,
-                self.direction.as_raw(),
-            )
-        };
+        self.pages.sync_for_device(self.offset, self.len);
     }
 
     /// Makes what the device wrote visible to the CPU.
     #[inline]
     pub(super) fn sync_for_cpu(&self) {
-        if self.device.uses_virt_dma() {
-            return;
-        }
-        // SAFETY: By the type invariants the memory is mapped just so.
-        unsafe {
-            bindings::farblk_dma_sync_for_cpu(
-                self.device.as_raw(),
-                self.addr,
-                PAGE_SIZE << self.order,
-                self.direction.as_raw(),
-            )
-        };
+        self.pages.sync_for_cpu(self.offset, self.len);
     }
 
-    /// Checks that `len` bytes at `offset` are inside.
-    fn check(&self, offset: usize, len: usize) -> Result {
+    /// The memory from `offset` on, if `len` bytes from there are inside.
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
+            Some(end) if end <= self.len => {
+                // SAFETY: By the type invariants the range is inside the pages.
+                Ok(unsafe { self.pages.virt.as_ptr().add(self.offset + offset) })
+            }
             _ => Err(EINVAL),
         }
     }
 
     /// Copies `data` to `offset`. Gives `EINVAL`, and copies nothing, if it does not fit.
     pub(crate) fn copy_in(&mut self, offset: usize, data: &[u8]) -> Result {
-        self.check(offset, data.len())?;
+        let to = self.at(offset, data.len())?;
         // SAFETY: The range was checked to be inside the memory, which by the type invariants is
-        // ours alone, and which the exclusive reference shows to be in no posted work request.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                data.as_ptr(),
-                self.virt.as_ptr().add(offset),
-                data.len(),
-            )
-        };
+        // this buffer's alone, and which the exclusive reference shows to be in no posted work
+        // request.
+        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         Ok(())
     }
 
     /// Copies from `offset` to `data`. Gives `EINVAL`, and copies nothing, if there is not as much.
     pub(crate) fn copy_out(&self, offset: usize, data: &mut [u8]) -> Result {
-        self.check(offset, data.len())?;
+        let from = self.at(offset, data.len())?;
         // SAFETY: The range was checked to be inside the memory, which by the type invariants is
-        // ours alone. Nobody writes it: the CPU does so through an exclusive reference, and a
-        // device while a queue pair has exclusive access to the buffer.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                self.virt.as_ptr().add(offset),
-                data.as_mut_ptr(),
-                data.len(),
-            )
-        };
+        // this buffer's alone. Nobody writes it: the CPU does so through an exclusive reference, and
+        // a device while a queue pair has exclusive access to the buffer.
+        unsafe { core::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), data.len()) };
         Ok(())
     }
 }
 
-impl Drop for DmaBuffer {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariants the memory is mapped just so, and ours. That it is being
-        // dropped shows it to be in no posted work request.
-        unsafe {
-            bindings::farblk_dma_unmap_page(
-                self.device.as_raw(),
-                self.addr,
-                PAGE_SIZE << self.order,
-                self.direction.as_raw(),
-            );
-            bindings::__free_pages(self.page.as_ptr(), self.order);
+/// Zeroed memory for devices, mapped for one of them as long as it exists.
+///
+/// It is handed out in pieces. The CPU does not access it through this type.
+///
+/// # Context
+///
+/// Dropping it, and its pieces, does not sleep.
+///
+/// # Invariants
+///
+/// - No [`DmaBuffer`] has these pages.
+pub(crate) struct DmaMemory {
+    pages: Arc<Pages>,
+}
+
+impl DmaMemory {
+    /// The most bytes that there can be at once.
+    pub(crate) const MAX: usize = PAGE_SIZE << MAX_ORDER;
+
+    /// Allocates `len` bytes, at most [`Self::MAX`] and rounded up to a power of two of pages, on NUMA
+    /// node `node`, or anywhere when it is -1, and maps them for both to write.
+    ///
+    /// Gives `ENOMEM` also if there is not as much in one piece.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn alloc(device: &Arc<Device>, len: usize, node: i32) -> Result<Self> {
+        // INVARIANT: Nobody else knows the pages.
+        Ok(Self {
+            pages: Pages::alloc(device, len, MAX_ORDER, node, Direction::Bidirectional)?,
+        })
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        PAGE_SIZE << self.pages.order
+    }
+
+    /// The `len` bytes at `offset`; `EINVAL` if they are none, or not all inside.
+    ///
+    /// It is up to the caller that pieces which are used at the same time do not overlap: otherwise
+    /// their contents get mixed up, but nothing worse.
+    ///
+    /// # Context
+    ///
+    /// Any. Does not allocate.
+    pub(crate) fn piece(&self, offset: usize, len: usize) -> Result<DmaPiece> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() && len != 0 => {
+                // INVARIANT: It was checked. CAST: The memory has at most 2 MiB.
+                Ok(DmaPiece {
+                    pages: self.pages.clone(),
+                    offset: offset as u32,
+                    len: len as u32,
+                })
+            }
+            _ => Err(EINVAL),
         }
+    }
+}
+
+/// A piece of [`DmaMemory`], which it keeps.
+///
+/// It is what a queue pair sends and receives without mapping it, and, as it is [`Segmented`], what
+/// other devices access as well.
+///
+/// # Invariants
+///
+/// - `0 < len`, and the `len` bytes at `offset` are inside `pages`, which are those of a
+///   [`DmaMemory`].
+pub(crate) struct DmaPiece {
+    pages: Arc<Pages>,
+    offset: u32,
+    len: u32,
+}
+
+impl DmaPiece {
+    /// The size in bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Makes the piece shorter: its first `len` bytes; `EINVAL` if it has fewer, or that is none.
+    pub(crate) fn truncate(&mut self, len: u32) -> Result {
+        if len == 0 || len > self.len {
+            return Err(EINVAL);
+        }
+        // INVARIANT: The piece only gets shorter.
+        self.len = len;
+        Ok(())
+    }
+
+    /// Where the device finds the memory.
+    #[inline]
+    pub(super) fn addr(&self) -> u64 {
+        self.pages.addr + u64::from(self.offset)
+    }
+
+    /// Whether the memory is mapped for `device`.
+    #[inline]
+    pub(super) fn is_for(&self, device: &Device) -> bool {
+        core::ptr::eq(&*self.pages.device, device)
+    }
+
+    /// Makes what was written visible to the device.
+    #[inline]
+    pub(super) fn sync_for_device(&self) {
+        let (offset, len) = (self.offset as usize, self.len as usize);
+        self.pages.sync_for_device(offset, len);
+    }
+
+    /// Makes what the device wrote visible to all others.
+    #[inline]
+    pub(super) fn sync_for_cpu(&self) {
+        let (offset, len) = (self.offset as usize, self.len as usize);
+        self.pages.sync_for_cpu(offset, len);
+    }
+}
+
+// SAFETY: By the type invariants the segment is one of pages of the direct map that `pages` keeps,
+// and no `DmaBuffer` has them, so that there are no references to it. The fields change only through
+// an exclusive reference.
+unsafe impl Segmented for DmaPiece {
+    #[inline]
+    fn writable(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        core::iter::once(Segment::new(self.pages.page, self.offset, self.len))
     }
 }
 

@@ -3,9 +3,11 @@
 #include <linux/gfp.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
+#include <linux/preempt.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/spinlock.h>
+#include <linux/workqueue.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -22,6 +24,22 @@ int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr, cons
 int rust_helper_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad_wr)
 {
 	return ib_post_recv(qp, wr, bad_wr);
+}
+
+int rust_helper_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad_wr)
+{
+	return ib_post_srq_recv(srq, wr, bad_wr);
+}
+
+/* More than 0 if there may be a completion already. */
+int rust_helper_farblk_req_notify_cq(struct ib_cq *cq)
+{
+	return ib_req_notify_cq(cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
+}
+
+u32 rust_helper_ib_inc_rkey(u32 rkey)
+{
+	return ib_inc_rkey(rkey);
 }
 
 bool rust_helper_ib_uses_virt_dma(struct ib_device *dev)
@@ -119,4 +137,30 @@ void rust_helper_farblk_might_sleep(void)
 void rust_helper_farblk_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len, unsigned int offset)
 {
 	sg_set_page(sg, page, len, offset);
+}
+
+void rust_helper_farblk_sg_init_table(struct scatterlist *sg, unsigned int nents)
+{
+	sg_init_table(sg, nents);
+}
+
+void rust_helper_farblk_init_work(struct work_struct *work, work_func_t func)
+{
+	INIT_WORK(work, func);
+}
+
+/* In softirq, on this CPU. */
+void rust_helper_farblk_queue_bh_work(struct work_struct *work)
+{
+	queue_work(system_bh_wq, work);
+}
+
+void rust_helper_farblk_preempt_disable(void)
+{
+	preempt_disable();
+}
+
+void rust_helper_farblk_preempt_enable(void)
+{
+	preempt_enable();
 }

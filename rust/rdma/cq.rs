@@ -9,28 +9,50 @@ use super::{
     might_sleep,
     MODULE_NAME, //
 };
-use crate::bindings;
-use core::ptr::NonNull;
+use crate::{
+    bindings,
+    sync::Completion, //
+};
+use core::{
+    ffi::c_void,
+    ptr::NonNull, //
+};
 use kernel::{
     error::from_err_ptr,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc, //
     },
+    types::Opaque, //
 };
 
 /// Where completions are handled.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollContext {
     /// In softirq, on the CPU of the interrupt: handlers must not sleep.
     Softirq,
     /// In the RDMA core's workqueue `ib-comp-wq`: handlers may sleep, but hold up others.
     Workqueue,
+    /// Where [`Cq::poll`] or [`Cq::reap`] is called, without interrupts: handlers must not sleep.
+    ///
+    /// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it
+    /// handles a receive. See also [`Qp::answered`](super::qp::Qp::answered).
+    Direct,
 }
+
+/// Nobody handles completions.
+const IDLE: u32 = 0;
+/// Somebody does.
+const BUSY: u32 = 1;
+/// Somebody does, and has to look again.
+const AGAIN: u32 = 2;
+/// Nobody will any more.
+const CLOSED: u32 = 3;
 
 /// A completion queue, which calls the handlers of its queue pairs.
 ///
@@ -41,17 +63,29 @@ pub(crate) enum PollContext {
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
 ///   `drop()` and by nothing else.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
+/// - If it is `direct`, who has changed `state` from `IDLE` is the only one to use `raw` until it is
+///   `IDLE` again, and nobody does so once it is `CLOSED`. `raw` has `self` as its context, and `work`
+///   is initialised; it runs only until `drop()` ends.
+/// - `waiting` is, up to what is being done right now, the number of requests that wait for a
+///   completion in this queue while nothing else will make anybody look.
+#[pin_data(PinnedDrop)]
 pub(crate) struct Cq {
     raw: NonNull<bindings::ib_cq>,
     device: Arc<Device>,
     entries: u32,
     reserved: Atomic<u32>,
+    direct: bool,
+    state: Atomic<u32>,
+    waiting: Atomic<i32>,
+    #[pin]
+    work: Opaque<bindings::work_struct>,
 }
 
 // SAFETY: `ib_cq` belongs to no thread.
 unsafe impl Send for Cq {}
 
-// SAFETY: The fields that change are atomic, and the C object is only handed to the core.
+// SAFETY: The fields that change are atomic, and the C object is handed to the core, or used as the
+// type invariants say.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -60,8 +94,8 @@ impl Cq {
     ///
     /// The entries must suffice for all work requests of all its queue pairs: the sum of their
     /// [`send_cqes`](super::qp::QpCaps::send_cqes) and
-    /// [`recv_cqes`](super::qp::QpCaps::recv_cqes). Gives `EINVAL` if the device has no queue of
-    /// that many.
+    /// [`recv_cqes`](super::qp::QpCaps::recv_cqes), and the receives of shared receive queues. Gives
+    /// `EINVAL` if the device has no queue of that many.
     ///
     /// # Context
     ///
@@ -76,9 +110,10 @@ impl Cq {
         if entries == 0 || entries > limits.max_cqe {
             return Err(EINVAL);
         }
-        let context = match context {
+        let poll_ctx = match context {
             PollContext::Softirq => bindings::ib_poll_context_IB_POLL_SOFTIRQ,
             PollContext::Workqueue => bindings::ib_poll_context_IB_POLL_WORKQUEUE,
+            PollContext::Direct => bindings::ib_poll_context_IB_POLL_DIRECT,
         };
         // SAFETY: The device is registered by its invariants, and the name is static.
         let raw = from_err_ptr(unsafe {
@@ -87,24 +122,152 @@ impl Cq {
                 core::ptr::null_mut(),
                 i32::try_from(entries)?,
                 i32::try_from(vector % limits.num_comp_vectors.max(1))?,
-                context,
+                poll_ctx,
                 MODULE_NAME.as_char_ptr(),
             )
         })?;
-        // INVARIANT: The queue was just allocated on `device`; nothing is reserved.
-        let this = Self {
-            raw: NonNull::new(raw).ok_or(ENOMEM)?,
-            device: device.clone(),
-            entries,
-            reserved: Atomic::new(0),
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        let direct = context == PollContext::Direct;
+        // INVARIANT: The queue was just allocated on `device`; nothing is reserved, nobody uses it,
+        // and nobody waits.
+        let this = Arc::pin_init(
+            try_pin_init!(Self {
+                raw,
+                device: device.clone(),
+                entries,
+                reserved: Atomic::new(0),
+                direct,
+                state: Atomic::new(IDLE),
+                waiting: Atomic::new(0),
+                work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
+                    // SAFETY: The memory is valid for the work, and stays where it is.
+                    unsafe { bindings::farblk_init_work(work, Some(work_fn)) };
+                }),
+            }? Error),
+            GFP_KERNEL,
+        );
+        let this = match this {
+            Ok(this) => this,
+            Err(error) => {
+                // SAFETY: The queue was just allocated, and nobody else knows it.
+                unsafe { bindings::ib_free_cq(raw.as_ptr()) };
+                return Err(error);
+            }
         };
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        if direct {
+            // INVARIANT: `self` becomes the context.
+            // SAFETY: The queue is ours, and has never asked for an interrupt: nobody reads these.
+            unsafe {
+                (*raw.as_ptr()).cq_context = Arc::as_ptr(&this).cast_mut().cast::<c_void>();
+                (*raw.as_ptr()).comp_handler = Some(comp_handler);
+            }
+        }
+        Ok(this)
     }
 
     /// The C object, which is valid as long as `self`.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
         self.raw.as_ptr()
+    }
+
+    /// Whether it is a [`PollContext::Direct`] one.
+    #[inline]
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Handles at most `budget` completions of a [`PollContext::Direct`] queue, and returns how many
+    /// it was.
+    ///
+    /// If that is being done already, the other one looks once more, and this returns 0.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupt. Does not sleep. Handlers are called with preemption disabled.
+    pub(crate) fn poll(&self, budget: u32) -> u32 {
+        self.process(i32::try_from(budget).unwrap_or(i32::MAX))
+    }
+
+    /// Like [`Self::poll`], but handles all completions that there are.
+    #[inline]
+    pub(crate) fn reap(&self) -> u32 {
+        self.process(-1)
+    }
+
+    /// Handles at most `budget` completions, or all if it is -1.
+    fn process(&self, budget: i32) -> u32 {
+        if !self.direct {
+            return 0;
+        }
+        // Who is found to be busy will not be kept from it by who has found that.
+        // SAFETY: The function has no requirements; the opposite follows.
+        unsafe { bindings::farblk_preempt_disable() };
+        let mut handled: u32 = 0;
+        if self.enter() {
+            loop {
+                // SAFETY: By the type invariants the queue is valid, and nobody else uses it now.
+                let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget) };
+                handled = handled.wrapping_add(u32::try_from(done).unwrap_or(0));
+                let missed = self.waiting.load(Relaxed) > 0 && self.notify();
+                if !missed && self.state.cmpxchg(BUSY, IDLE, Full).is_ok() {
+                    break;
+                }
+                self.state.xchg(BUSY, Full);
+            }
+        }
+        // SAFETY: It was disabled above.
+        unsafe { bindings::farblk_preempt_enable() };
+        handled
+    }
+
+    /// Becomes the one who handles completions, or lets the one who does so look again.
+    #[inline]
+    fn enter(&self) -> bool {
+        loop {
+            match self.state.cmpxchg(IDLE, BUSY, Full) {
+                Ok(_) => return true,
+                Err(BUSY) if self.state.cmpxchg(BUSY, AGAIN, Full).is_err() => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Asks for an interrupt at the next completion. Returns whether there may be one already. To be
+    /// called by who handles completions.
+    #[cold]
+    fn notify(&self) -> bool {
+        // SAFETY: By the type invariants the queue is valid, and nobody else uses it now.
+        unsafe { bindings::farblk_req_notify_cq(self.as_raw()) > 0 }
+    }
+
+    /// Counts somebody who waits for a completion, until [`Self::stop_waiting`]. The next call of
+    /// [`Self::reap`] sees to it that it is handled.
+    pub(super) fn start_waiting(&self) {
+        self.waiting.fetch_add(1, Relaxed);
+    }
+
+    /// Undoes [`Self::start_waiting`].
+    pub(super) fn stop_waiting(&self) {
+        self.waiting.fetch_sub(1, Relaxed);
+    }
+
+    /// Waits until `post` has posted a work request and all completions up to its own were handled.
+    /// Only for a direct queue, for others the core does that.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn drain(&self, post: impl FnOnce(*mut bindings::ib_cqe) -> Result) -> Result {
+        might_sleep();
+        pin_init::stack_pin_init!(let marker = Marker::new());
+        post(marker.cqe.get())?;
+        loop {
+            self.reap();
+            if marker.done.wait_timeout(1).is_ok() {
+                return Ok(());
+            }
+        }
     }
 
     /// Sets `entries` entries aside for a queue of a queue pair, or gives `ENOSPC`.
@@ -134,13 +297,86 @@ impl Cq {
     }
 }
 
-impl Drop for Cq {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Cq {
+    fn drop(self: Pin<&mut Self>) {
         might_sleep();
+        if self.direct {
+            // Only `work` can still be at it.
+            while self.state.cmpxchg(IDLE, CLOSED, Full).is_err() {
+                // SAFETY: Sleeping is allowed here.
+                unsafe { bindings::msleep(1) };
+            }
+        }
         // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to
         // `self`, so none is left.
         unsafe { bindings::ib_free_cq(self.as_raw()) };
+        if self.direct {
+            // SAFETY: The work is initialised by the type invariants, and nothing queues it any more.
+            unsafe { bindings::cancel_work_sync(self.work.get()) };
+        }
     }
+}
+
+/// Handles the interrupt of a direct queue that has asked for one.
+///
+/// # Safety
+///
+/// Must only be called by the driver, for a completion queue with a [`Cq`] as its context.
+unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_void) {
+    // SAFETY: The context is a `Cq` that exists at least as long as the C object.
+    let this = unsafe { &*context.cast::<Cq>() };
+    // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
+    unsafe { bindings::farblk_queue_bh_work(this.work.get()) };
+}
+
+/// Handles what the interrupt was for, in softirq.
+///
+/// # Safety
+///
+/// Must only be called by the workqueue, for the work of a [`Cq`].
+unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
+    // SAFETY: It is the work of a `Cq`, which waits for it when it is dropped.
+    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Cq, work) };
+    this.reap();
+}
+
+/// A work request that is posted behind all others.
+///
+/// # Invariants
+///
+/// - `cqe` is the first field, as [`marker_done`] needs it.
+#[pin_data]
+#[repr(C)]
+struct Marker {
+    cqe: Opaque<bindings::ib_cqe>,
+    #[pin]
+    done: Completion,
+}
+
+impl Marker {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            cqe: Opaque::new(bindings::ib_cqe {
+                done: Some(marker_done),
+            }),
+            done <- Completion::new(),
+        })
+    }
+}
+
+/// Handles the completion of a [`Marker`].
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, for a work request with the `cqe` of a [`Marker`].
+unsafe extern "C" fn marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: The core gives a valid completion, of a marker that is waited for.
+    unsafe {
+        (*(*wc).__bindgen_anon_1.wr_cqe.cast::<Marker>())
+            .done
+            .complete()
+    };
 }
 
 /// Entries of a completion queue that are set aside, and a reference to the queue.
@@ -151,6 +387,14 @@ impl Drop for Cq {
 pub(super) struct Reservation {
     cq: Arc<Cq>,
     entries: u32,
+}
+
+impl Reservation {
+    /// The queue.
+    #[inline]
+    pub(super) fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
 }
 
 impl Drop for Reservation {

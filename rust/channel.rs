@@ -39,7 +39,10 @@ use crate::rdma::{
         QpCaps,
         QpHandler, //
     },
-    wc::WcError,
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::SendOwner, //
 };
 use crate::scatterlist::NoMemory;
@@ -58,6 +61,8 @@ const CAPS: QpCaps = QpCaps {
     send_wr: REGISTER_SLOT as u32 + 1,
     recv_wr: MESSAGES as u32,
     large: 0,
+    keys: 0,
+    segments: 0,
 };
 /// How long a local operation of the HCA, or the peer's acknowledgement, is waited for.
 const COMPLETION_TIMEOUT_MS: Msecs = 5000;
@@ -182,8 +187,13 @@ impl<O: Linked> QpHandler for Handler<O> {
         link.completed.complete();
     }
 
-    fn recv_done(&self, _: &Qp<Self>, buffer: KBox<DmaBuffer>, result: Result<u32, WcError>) {
-        let Ok(len) = result else {
+    fn recv_done(
+        &self,
+        _: &Qp<Self>,
+        buffer: KBox<DmaBuffer>,
+        result: Result<Received<'_>, WcError>,
+    ) {
+        let Ok(len) = result.map(|received| received.len()) else {
             return;
         };
         let link = self.0.link();

@@ -46,7 +46,10 @@ use crate::rdma::{
         QpCaps,
         QpHandler, //
     },
-    wc::WcError,
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::{
         RdmaOp,
         RemoteRange,
@@ -107,7 +110,7 @@ impl QpHandler for Handler {
         request.complete(result.map_err(|_| BlkError::Transport));
     }
 
-    fn recv_done(&self, _: &Qp<Self>, _: KBox<DmaBuffer>, _: Result<u32, WcError>) {}
+    fn recv_done(&self, _: &Qp<Self>, _: KBox<DmaBuffer>, _: Result<Received<'_>, WcError>) {}
 
     fn error(&self) {
         self.0.lost();
@@ -162,6 +165,8 @@ impl Queue {
                 .min(limits.max_qp_wr.saturating_sub(1)),
             recv_wr: 1,
             large: LARGE,
+            keys: 0,
+            segments: 0,
         };
         let vector = u32::from(index) % limits.num_comp_vectors.max(1);
         let entries = caps.send_cqes() + caps.recv_cqes();

@@ -165,10 +165,12 @@ const RESOLVE_SLACK_MS: u32 = 250;
 /// - The id's `context` is the object of `shared`, to which a reference is kept until the id's
 ///   destruction.
 /// - `has_qp` is 1 while a [`Qp`](super::qp::Qp) of the id exists, or is being created.
+/// - `connected` is 1 from before its queue pair can receive.
 pub(crate) struct CmId {
     raw: NonNull<bindings::rdma_cm_id>,
     shared: ManuallyDrop<Arc<Shared>>,
     has_qp: Atomic<u32>,
+    connected: Atomic<u32>,
 }
 
 // SAFETY: An id belongs to no thread, and what `shared` points to is `Send` and `Sync`.
@@ -209,6 +211,7 @@ impl CmId {
             raw,
             shared: ManuallyDrop::new(shared),
             has_qp: Atomic::new(0),
+            connected: Atomic::new(0),
         }
     }
 
@@ -238,6 +241,11 @@ impl CmId {
     /// Undoes [`Self::claim_qp`], once the queue pair is destroyed.
     pub(super) fn release_qp(&self) {
         self.has_qp.store(0, Release);
+    }
+
+    /// Whether `connect()` or `accept()` was called.
+    pub(super) fn was_connected(&self) -> bool {
+        self.connected.load(Acquire) != 0
     }
 
     /// Gives `EINVAL` if there is no queue pair.
@@ -315,6 +323,7 @@ impl CmId {
         let mut param = param.as_raw().map_err(CmError::Errno)?;
         let shared = &self.shared;
         shared.start(Phase::Connect)?;
+        self.connected.store(1, Release);
         // SAFETY: By the type invariants the id is valid. The parameters are valid for the call.
         let started = to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut param) });
         shared.finish(started, timeout_ms)
@@ -327,6 +336,7 @@ impl CmId {
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         self.check_qp()?;
         let mut param = param.as_raw()?;
+        self.connected.store(1, Release);
         // SAFETY: By the type invariants the id is valid. `rdma_accept()` wants the lock held. The
         // parameters are valid for the call.
         unsafe {

@@ -27,6 +27,12 @@ pub(crate) struct Limits {
     pub(crate) max_send_sge: u32,
     /// Segments per RDMA READ.
     pub(crate) max_sge_rd: u32,
+    /// Segments per receive.
+    pub(crate) max_recv_sge: u32,
+    /// Receives per shared receive queue; 0 if there are no such queues.
+    pub(crate) max_srq_wr: u32,
+    /// Segments per receive of a shared receive queue.
+    pub(crate) max_srq_sge: u32,
     /// Entries per completion queue.
     pub(crate) max_cqe: u32,
     /// Pages per memory region that is registered by a work request.
@@ -119,6 +125,9 @@ impl Device {
             max_qp_wr: limit(attrs.max_qp_wr),
             max_send_sge: limit(attrs.max_send_sge),
             max_sge_rd: limit(attrs.max_sge_rd),
+            max_recv_sge: limit(attrs.max_recv_sge),
+            max_srq_wr: limit(attrs.max_srq_wr),
+            max_srq_sge: limit(attrs.max_srq_sge),
             max_cqe: limit(attrs.max_cqe),
             max_fast_reg_page_list_len: attrs.max_fast_reg_page_list_len,
             max_qp_rd_atom: limit(attrs.max_qp_rd_atom),

@@ -40,12 +40,17 @@ use super::{
         QpCaps,
         QpHandler, //
     },
-    wc::WcError,
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::{
         RdmaOp,
+        RecvBuffer,
         RecvOwner,
         RemoteRange,
-        SendOwner, //
+        SendOwner,
+        RECV_BUFFERS, //
     }, //
 };
 use crate::{
@@ -233,8 +238,8 @@ struct Landing {
 }
 
 impl RecvOwner for Landing {
-    fn buffer(&mut self) -> &mut DmaBuffer {
-        &mut self.buffer
+    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
+        [Some(RecvBuffer::Cpu(&mut self.buffer)), None]
     }
 }
 
@@ -334,8 +339,8 @@ impl QpHandler for Handler {
         self.0.sends.put(done);
     }
 
-    fn recv_done(&self, qp: &Qp<Self>, owner: Landing, result: Result<u32, WcError>) {
-        let mut done = (owner, result);
+    fn recv_done(&self, qp: &Qp<Self>, owner: Landing, result: Result<Received<'_>, WcError>) {
+        let mut done = (owner, result.map(|received| received.len()));
         if let (1.., Ok(_)) = (done.0.again, done.1) {
             done.0.again -= 1;
             match qp.recv(done.0) {

@@ -12,15 +12,20 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+mod key;
 mod recv;
+mod reply;
+mod request;
 mod send;
 mod slot;
 
+pub(super) use self::recv::{
+    RecvQueue,
+    RecvSlot, //
+};
 use self::{
-    recv::{
-        RecvQueue,
-        RecvSlot, //
-    },
+    key::Key,
+    recv::recv_done,
     send::SendQueue,
     slot::{
         Large,
@@ -35,10 +40,15 @@ use super::{
     },
     might_sleep,
     pd::Pd,
-    wc::WcError,
+    srq::Srq,
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::{
         RecvOwner,
-        SendOwner, //
+        SendOwner,
+        RECV_BUFFERS, //
     }, //
 };
 use crate::{
@@ -46,6 +56,7 @@ use crate::{
     errno::ESHUTDOWN,
     sync::{
         new_irqsave_spinlock,
+        Completion,
         IrqSaveSpinLock, //
     }, //
 };
@@ -59,8 +70,10 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc, //
     },
@@ -71,9 +84,9 @@ use kernel::{
 /// # Context
 ///
 /// `send_done` and `recv_done` are called where the completion queue handles completions: in
-/// softirq, or in a workqueue; see [`PollContext`](super::cq::PollContext). What was not posted, or
-/// is given back when the queue pair is dropped, comes back in the context of the function that does
-/// so. So none of the methods may sleep unless all of these contexts may. None may drop the last
+/// softirq, in a workqueue, or where it is polled; see [`PollContext`](super::cq::PollContext). What
+/// was not posted, what [`Qp::answered`] ends, and what is given back when the queue pair is dropped,
+/// comes back in the context of the function that does so. So none of the methods may sleep unless all of these contexts may. None may drop the last
 /// reference to the queue pair or to one of its completion queues. All may post.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     /// The owner of a send.
@@ -87,8 +100,8 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     /// more, but whether the peer did what it was asked to is unknown.
     fn send_done(&self, qp: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>);
 
-    /// A receive has completed with so many bytes, or was given up.
-    fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<u32, WcError>);
+    /// A receive has completed, or was given up.
+    fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
 
     /// The queue pair has failed, or was made to. Called once at most, before the [`WcError`] that
     /// shows it. May be called in any context.
@@ -103,17 +116,26 @@ pub(crate) struct QpCaps {
     /// Work requests on the send queue at once; less than the device's `max_qp_wr`. A slot needs more
     /// than one if its memory has more segments than a work request takes.
     pub(crate) send_wr: u32,
-    /// Receives at once; less than the device's `max_qp_wr`.
+    /// Receives at once; less than the device's `max_qp_wr`. 0 with a shared receive queue.
     pub(crate) recv_wr: u32,
-    /// Slots at once, at most 64, that need more than one work request.
+    /// Slots at once, at most 64, that need more than one work request for their memory.
     pub(crate) large: u16,
+    /// The first so many slots have a memory region, and so can let the peer access their memory.
+    pub(crate) keys: u16,
+    /// The pages that such a region has; it covers as many segments at most.
+    pub(crate) segments: u32,
 }
 
 impl QpCaps {
     /// Entries that the completion queue of the sends must have for the queue pair.
     pub(crate) const fn send_cqes(&self) -> u32 {
-        // Each work request may complete with an error; and draining adds one.
-        self.send_wr.saturating_add(1)
+        self.max_send_wr().saturating_add(1)
+    }
+
+    /// Work requests on the send queue at once, but for that of draining.
+    const fn max_send_wr(&self) -> u32 {
+        // Each may complete with an error. Each region may have to be invalidated.
+        self.send_wr.saturating_add(self.keys as u32)
     }
 
     /// Entries that the completion queue of the receives must have for the queue pair.
@@ -142,8 +164,12 @@ const MAX_INLINE_SGES: u32 = 32;
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once
 ///   it is chained, by the holder of `sq`, and once it is posted, by the handler of its
 ///   completions, of which one runs at a time.
-/// - The device was given at most `send_wr` work requests that have not completed, for which
-///   `_send_cq` has room; likewise at most `recv_wr` receives.
+/// - The device was given at most `send_wr` work requests, and a `LOCAL_INV` for each slot with a
+///   memory region, that have not completed, for which `send_cq` has room; likewise at most `recv_wr`
+///   receives.
+/// - If it receives from a shared queue, it is a member of that from when `create_on()` returns until
+///   `drop()` has removed it, before anything of it goes. `receiving` is not 0 while that queue has it
+///   handle a receive.
 /// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
 ///   that of the receive queue writes `recv_completions`. `send_posted` and `doorbells` are written
 ///   with `sq` held, `recv_posted` with `rq`.
@@ -173,17 +199,35 @@ pub(crate) struct Qp<H: QpHandler> {
     failed: Atomic<u32>,
 
     #[pin]
-    rq: IrqSaveSpinLock<RecvQueue>,
-    recvs: ManuallyDrop<KVVec<RecvSlot<H>>>,
+    rq: RecvQueue<H::Recv, Qp<H>>,
+    recv_sges: u32,
     recv_posted: Atomic<u64>,
     recv_completions: Atomic<u64>,
+    receiving: Atomic<u32>,
+    /// Nothing is received from the shared queue any more.
+    #[pin]
+    last_wqe: Completion,
+
+    /// The sends complete in a queue of their own that nobody looks at unasked.
+    reaps: bool,
 
     // Fields are dropped in declaration order, after the queue pair: queues, domain, id.
-    _send_cq: Reservation,
-    _recv_cq: Reservation,
+    send_cq: Reservation,
+    receives: Receives<H>,
     pd: Arc<Pd>,
     id: Arc<CmId>,
 }
+
+/// Where the receives are.
+enum Receives<H: QpHandler> {
+    /// In the queue pair's own queue, to complete there.
+    Own(Reservation),
+    /// In a queue that others share.
+    Shared(Arc<Srq<H>>),
+}
+
+/// How long the device may take to say that it receives nothing more from a shared queue.
+const LAST_WQE_MS: u32 = 5_000;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.
@@ -214,38 +258,78 @@ impl<H: QpHandler> Qp<H> {
         caps: QpCaps,
         handler: H,
     ) -> Result<Arc<Self>> {
+        if !Arc::ptr_eq(pd.device(), recv_cq.device()) {
+            return Err(EINVAL);
+        }
+        let reaps = send_cq.is_direct() && !Arc::ptr_eq(send_cq, recv_cq);
+        let receives = || Ok(Receives::Own(recv_cq.reserve(caps.recv_cqes())?));
+        Self::build(id, pd, send_cq, receives, reaps, caps, handler)
+    }
+
+    /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain and the
+    /// completion queue of that.
+    ///
+    /// Like [`Self::create`]; gives `ENOSPC` also if `srq` has too many queue pairs.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn create_on(
+        id: &Arc<CmId>,
+        srq: &Arc<Srq<H>>,
+        caps: QpCaps,
+        handler: H,
+    ) -> Result<Arc<Self>> {
+        if caps.recv_wr != 0 {
+            return Err(EINVAL);
+        }
+        let receives = || Ok(Receives::Shared(srq.clone()));
+        let this = Self::build(id, srq.pd(), srq.cq(), receives, false, caps, handler)?;
+        // SAFETY: `drop()` removes it before anything of it goes.
+        unsafe { srq.add(this.as_raw(), &this) }?;
+        Ok(this)
+    }
+
+    fn build(
+        id: &Arc<CmId>,
+        pd: &Arc<Pd>,
+        send_cq: &Arc<Cq>,
+        receives: impl FnOnce() -> Result<Receives<H>>,
+        reaps: bool,
+        caps: QpCaps,
+        handler: H,
+    ) -> Result<Arc<Self>> {
         let device = pd.device();
         let limits = device.limits();
         // Draining posts a work request to each queue.
-        let max_send_wr = caps.send_wr.checked_add(1).ok_or(EINVAL)?;
+        let max_send_wr = caps.max_send_wr().checked_add(1).ok_or(EINVAL)?;
         let max_recv_wr = caps.recv_wr.checked_add(1).ok_or(EINVAL)?;
         if caps.slots == 0
             || caps.send_wr == 0
             || max_send_wr > limits.max_qp_wr
             || max_recv_wr > limits.max_qp_wr
             || caps.recv_wr > u32::from(u16::MAX)
+            || caps.keys > caps.slots
             || !Arc::ptr_eq(device, send_cq.device())
-            || !Arc::ptr_eq(device, recv_cq.device())
         {
             return Err(EINVAL);
         }
         let write_sges = limits.max_send_sge.clamp(1, MAX_INLINE_SGES);
         let read_sges = limits.max_sge_rd.clamp(1, write_sges);
+        // CAST: A small number.
+        let recv_sges = limits.max_recv_sge.clamp(1, RECV_BUFFERS as u32);
 
         let mut sends = KVVec::with_capacity(caps.slots.into(), GFP_KERNEL)?;
-        for _ in 0..caps.slots {
-            sends.push(SendSlot::new(write_sges)?, GFP_KERNEL)?;
+        for index in 0..caps.slots {
+            let key = (index < caps.keys)
+                .then(|| Key::alloc(pd, caps.segments))
+                .transpose()?;
+            sends.push(SendSlot::new(write_sges, key)?, GFP_KERNEL)?;
         }
-        let mut recvs = KVVec::with_capacity(caps.recv_wr as usize, GFP_KERNEL)?;
-        let mut free = KVVec::with_capacity(caps.recv_wr as usize, GFP_KERNEL)?;
-        for index in 0..caps.recv_wr {
-            recvs.push(RecvSlot::new(), GFP_KERNEL)?;
-            free.push(u16::try_from(index)?, GFP_KERNEL)?;
-        }
-
+        let rq = RecvQueue::new(caps.recv_wr, recv_done::<H>)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
         let send_reservation = send_cq.reserve(caps.send_cqes())?;
-        let recv_reservation = recv_cq.reserve(caps.recv_cqes())?;
+        let receives = receives()?;
 
         // Nothing in it can fail, so that no slots are lost.
         // INVARIANT: There is no queue pair yet, and nothing is posted.
@@ -267,15 +351,15 @@ impl<H: QpHandler> Qp<H> {
                 virt_dma: device.uses_virt_dma(),
                 iwarp: id.is_iwarp(),
                 failed: Atomic::new(0),
-                rq <- new_irqsave_spinlock!(RecvQueue {
-                    free,
-                    closed: false,
-                }),
-                recvs: ManuallyDrop::new(recvs),
+                rq <- rq,
+                recv_sges,
                 recv_posted: Atomic::new(0),
                 recv_completions: Atomic::new(0),
-                _send_cq: send_reservation,
-                _recv_cq: recv_reservation,
+                receiving: Atomic::new(0),
+                last_wqe <- Completion::new(),
+                reaps,
+                send_cq: send_reservation,
+                receives,
                 pd: pd.clone(),
                 id: id.clone(),
             }? Error),
@@ -285,27 +369,33 @@ impl<H: QpHandler> Qp<H> {
             // SAFETY: Nobody else uses the slot yet.
             unsafe { slot.init(&this) };
         }
-        for slot in this.recvs.iter() {
-            // SAFETY: Nobody else uses the slot yet.
-            unsafe { slot.init(&this) };
-        }
+        // SAFETY: Nobody else uses the slots yet. `drop()` takes all their owners.
+        unsafe { this.rq.init(&this) };
 
         let mut attr = bindings::ib_qp_init_attr {
             event_handler: Some(event::<H>),
             qp_context: core::ptr::from_ref(&*this).cast_mut().cast::<c_void>(),
             send_cq: send_cq.as_raw(),
-            recv_cq: recv_cq.as_raw(),
             cap: bindings::ib_qp_cap {
                 max_send_wr,
-                max_recv_wr,
                 max_send_sge: write_sges,
-                max_recv_sge: 1,
                 ..pin_init::zeroed()
             },
             sq_sig_type: bindings::ib_sig_type_IB_SIGNAL_REQ_WR,
             qp_type: bindings::ib_qp_type_IB_QPT_RC,
             ..pin_init::zeroed()
         };
+        match &this.receives {
+            Receives::Own(recv_cq) => {
+                attr.recv_cq = recv_cq.cq().as_raw();
+                attr.cap.max_recv_wr = max_recv_wr;
+                attr.cap.max_recv_sge = recv_sges;
+            }
+            Receives::Shared(srq) => {
+                attr.recv_cq = srq.cq().as_raw();
+                attr.srq = srq.as_raw();
+            }
+        }
         id.claim_qp()?;
         // SAFETY: The id, the domain and the queues are valid, and stay so for as long as the queue
         // pair, as `this` holds references. So does `this`, the handler's context.
@@ -353,7 +443,8 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Makes the queue pair fail: all that is posted or chained comes back with an error, and
-    /// nothing can be posted any more.
+    /// nothing can be posted any more. Requests may come back only when the queue pair is dropped; see
+    /// [`Self::request`].
     ///
     /// # Context
     ///
@@ -361,21 +452,28 @@ impl<H: QpHandler> Qp<H> {
     pub(crate) fn fail(&self) {
         might_sleep();
         self.close();
+        if let Err(error) = self.modify_to_error() {
+            pr_warn!(
+                "cannot move a queue pair to its error state: {}\n",
+                error.to_errno()
+            );
+        }
+    }
+
+    /// Moves the queue pair to its error state.
+    fn modify_to_error(&self) -> Result {
         let mut attr = bindings::ib_qp_attr {
             qp_state: bindings::ib_qp_state_IB_QPS_ERR,
             ..pin_init::zeroed()
         };
         // SAFETY: By the type invariants the queue pair is valid.
-        let ret = unsafe {
+        to_result(unsafe {
             bindings::ib_modify_qp(
                 self.as_raw(),
                 &mut attr,
                 bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
             )
-        };
-        if ret != 0 {
-            pr_warn!("cannot move a queue pair to its error state: {}\n", ret);
-        }
+        })
     }
 
     /// Lets nothing more be posted, and gives back what is chained.
@@ -384,9 +482,92 @@ impl<H: QpHandler> Qp<H> {
         sq.closed = true;
         let first = sq.take();
         drop(sq);
-        self.rq.lock().closed = true;
+        self.rq.close();
         // SAFETY: The chain was taken, and was not posted.
         unsafe { self.give_back(first, ESHUTDOWN) };
+    }
+
+    /// Waits until all that was posted to the send queue has completed, and all that has completed
+    /// before in the same completion queue was handled. The queue pair must be closed.
+    fn drain_sends(&self) {
+        let cq = self.send_cq.cq();
+        if !cq.is_direct() {
+            // SAFETY: By the type invariants the queue pair is valid. The handlers of completions
+            // cannot post since `close()`, and there is room for one more work request.
+            unsafe { bindings::ib_drain_sq(self.as_raw()) };
+            return;
+        }
+        let drained = self.modify_to_error().and_then(|()| {
+            cq.drain(|cqe| {
+                let wr = bindings::ib_rdma_wr {
+                    wr: bindings::ib_send_wr {
+                        __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
+                        opcode: bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+                        send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
+                        ..pin_init::zeroed()
+                    },
+                    ..pin_init::zeroed()
+                };
+                let mut bad = core::ptr::null();
+                // SAFETY: As above. The device copies the work request.
+                to_result(unsafe { bindings::ib_post_send(self.as_raw(), &wr.wr, &mut bad) })
+            })
+        });
+        if let Err(error) = drained {
+            pr_warn!("cannot drain a send queue: {}\n", error.to_errno());
+        }
+    }
+
+    /// Waits until all that was posted to the queue pair's own receive queue has completed. The queue
+    /// pair must be closed.
+    fn drain_receives(&self, cq: &Cq) {
+        if !cq.is_direct() {
+            // SAFETY: By the type invariants the queue pair is valid. The handlers of completions
+            // cannot post since `close()`, and there is room for one more work request.
+            unsafe { bindings::ib_drain_rq(self.as_raw()) };
+            return;
+        }
+        let drained = self.modify_to_error().and_then(|()| {
+            cq.drain(|cqe| {
+                let wr = bindings::ib_recv_wr {
+                    __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },
+                    ..pin_init::zeroed()
+                };
+                let mut bad = core::ptr::null();
+                // SAFETY: As above. The device copies the work request.
+                to_result(unsafe { bindings::ib_post_recv(self.as_raw(), &wr, &mut bad) })
+            })
+        });
+        if let Err(error) = drained {
+            pr_warn!("cannot drain a receive queue: {}\n", error.to_errno());
+        }
+    }
+
+    /// Waits until nothing more is received from `srq`, and leaves it. The queue pair must be closed.
+    fn leave(&self, srq: &Srq<H>) {
+        // Before that, it cannot have received.
+        if self.id.was_connected() {
+            let last = self
+                .modify_to_error()
+                .and_then(|()| self.last_wqe.wait_timeout(LAST_WQE_MS));
+            if last.is_err() {
+                srq.note_undrained();
+            }
+            // The receives complete in the same queue.
+            self.drain_sends();
+        }
+        srq.remove(self);
+    }
+
+    /// Whether the queue pair is handling a receive of a shared queue.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.receiving.load(Acquire) != 0
+    }
+
+    /// Sets whether it is. The queue pair may be gone once it is not.
+    #[inline]
+    pub(super) fn set_receiving(&self, receiving: bool) {
+        self.receiving.store(receiving.into(), Release);
     }
 
     /// Tells the handler, once, that the queue pair has failed.
@@ -416,6 +597,7 @@ unsafe extern "C" fn event<H: QpHandler>(event: *mut bindings::ib_event, context
         bindings::ib_event_type_IB_EVENT_QP_FATAL
         | bindings::ib_event_type_IB_EVENT_QP_REQ_ERR
         | bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR => qp.note_error(),
+        bindings::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED => qp.last_wqe.complete_all(),
         _ => {}
     }
 }
@@ -428,36 +610,33 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
         if !this.as_raw().is_null() {
             might_sleep();
             this.close();
-            // A queue that was never used has nothing to drain; and rxe, if it had no memory to
-            // connect the queue pair, never drains its receive queue.
-            // SAFETY: By the type invariants the queue pair is ours, and is that of the id. There
-            // is no other reference, and the handlers of completions cannot post since `close()`.
-            // Each queue has room for one more work request.
-            unsafe {
-                if this.send_posted.load(Relaxed) != 0 {
-                    bindings::ib_drain_sq(this.as_raw());
+            match &this.receives {
+                Receives::Own(cq) => {
+                    // A queue that was never used has nothing to drain; and rxe, if it had no memory
+                    // to connect the queue pair, never drains its receive queue.
+                    if this.send_posted.load(Relaxed) != 0 {
+                        this.drain_sends();
+                    }
+                    if this.recv_posted.load(Relaxed) != 0 {
+                        this.drain_receives(cq.cq());
+                    }
                 }
-                if this.recv_posted.load(Relaxed) != 0 {
-                    bindings::ib_drain_rq(this.as_raw());
-                }
-                bindings::rdma_destroy_qp(this.id.as_raw());
+                Receives::Shared(srq) => this.leave(srq),
             }
+            // SAFETY: By the type invariants the queue pair is ours, and is that of the id. There is
+            // no other reference.
+            unsafe { bindings::rdma_destroy_qp(this.id.as_raw()) };
             this.id.release_qp();
-            // What is left has been posted in part, or the device was too broken to drain.
             for slot in this.sends.iter() {
-                if slot.is_taken() {
-                    lost = true;
-                    // SAFETY: The device is done with a queue pair that is destroyed.
-                    unsafe { this.finish(slot, Err(WcError::NotCompleted(ESHUTDOWN))) };
-                }
+                // SAFETY: The device is done with a queue pair that is destroyed, and nobody else
+                // uses its slots.
+                lost |= unsafe { this.end(slot) };
             }
-            for slot in this.recvs.iter() {
-                // SAFETY: The device is done with a queue pair that is destroyed.
-                if let Some(owner) = unsafe { slot.take() } {
-                    lost = true;
-                    let result = Err(WcError::NotCompleted(ESHUTDOWN));
-                    this.handler.recv_done(this, owner, result);
-                }
+            // SAFETY: The queue is closed, and the device is done with a queue pair that is destroyed.
+            for owner in unsafe { this.rq.take_rest() } {
+                lost = true;
+                let result = Err(WcError::NotCompleted(ESHUTDOWN));
+                this.handler.recv_done(this, owner, result);
             }
         }
         if lost {
@@ -465,11 +644,10 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
             pr_warn!("a queue pair was not drained; its slots are lost\n");
             return;
         }
-        // SAFETY: Neither is used again, and nothing is moved out of `self`.
-        unsafe {
-            let this = self.get_unchecked_mut();
-            ManuallyDrop::drop(&mut this.sends);
-            ManuallyDrop::drop(&mut this.recvs);
-        }
+        let this = self.project();
+        // SAFETY: The queue pair was drained, so that all completions were handled.
+        unsafe { this.rq.free() };
+        // SAFETY: It is not used again.
+        unsafe { ManuallyDrop::drop(this.sends) };
     }
 }

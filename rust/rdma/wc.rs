@@ -8,6 +8,7 @@ use crate::{
     bindings,
     bindings::ib_wc_status, //
 };
+use core::marker::PhantomData;
 use kernel::{
     fmt,
     prelude::*,
@@ -29,6 +30,57 @@ pub(crate) enum WcError {
     /// The queue pair does not access the request's memory any more, but whether the peer has seen
     /// it is unknown.
     NotCompleted(Error),
+}
+
+/// What was received.
+///
+/// It lives as long as the completion is handled.
+pub(crate) struct Received<'a> {
+    len: u32,
+    invalidated: Option<Invalidated<'a>>,
+}
+
+impl<'a> Received<'a> {
+    /// What `wc` tells, or its error.
+    #[inline]
+    pub(super) fn new(wc: &'a bindings::ib_wc) -> Result<Self, WcError> {
+        let len = WcError::check(wc)?;
+        let with_inv = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
+        let token = Invalidated {
+            // SAFETY: Both variants are plain numbers.
+            rkey: unsafe { wc.ex.invalidate_rkey },
+            _completion: PhantomData,
+        };
+        let invalidated = (wc.wc_flags & with_inv != 0).then_some(token);
+        Ok(Self { len, invalidated })
+    }
+
+    /// The bytes of the message.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// What the message has invalidated here, if the peer wanted that.
+    #[inline]
+    pub(crate) fn into_invalidated(self) -> Option<Invalidated<'a>> {
+        self.invalidated
+    }
+}
+
+/// Proof that a remote key of ours was invalidated: there is no other way to one than from a
+/// completion, and it ends with the handler of that.
+pub(crate) struct Invalidated<'a> {
+    rkey: u32,
+    _completion: PhantomData<&'a bindings::ib_wc>,
+}
+
+impl Invalidated<'_> {
+    /// The key.
+    #[inline]
+    pub(super) fn rkey(&self) -> u32 {
+        self.rkey
+    }
 }
 
 /// A status of a completion other than success.

@@ -5,7 +5,11 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
-    dma::DmaBuffer,
+    device::Device,
+    dma::{
+        DmaBuffer,
+        DmaPiece, //
+    },
     mr::Mr, //
 };
 use crate::scatterlist::Segmented;
@@ -29,6 +33,28 @@ pub(crate) struct RemoteRange {
     pub(crate) rkey: u32,
 }
 
+/// What a request carries besides its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carry {
+    /// Nothing.
+    Nothing,
+    /// The owner's memory, behind the message: there must be few segments.
+    Inline,
+    /// The right to do this to the owner's memory, until the request is answered.
+    ///
+    /// It is what the *peer* does: it reads what is to be written to its disk, for example.
+    Access(RdmaOp),
+}
+
+/// What a reply does besides sending a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reply {
+    /// First writes the owner's memory there.
+    pub(crate) write: Option<RemoteRange>,
+    /// Invalidates this remote key of the peer.
+    pub(crate) invalidate: Option<u32>,
+}
+
 /// What a work request on the send queue owns until it has completed.
 ///
 /// The queue pair keeps the owner in place, and neither drops it nor borrows it mutably, until the
@@ -38,17 +64,24 @@ pub(crate) struct RemoteRange {
 ///
 /// The methods are called by the function that posts.
 pub(crate) trait SendOwner: Send + 'static {
-    /// The type of the memory of [`Qp::rdma`](super::qp::Qp::rdma);
-    /// [`NoMemory`](crate::scatterlist::NoMemory) if there is none.
+    /// The type of [`Self::memory`]; [`NoMemory`](crate::scatterlist::NoMemory) if there is none.
     type Memory: Segmented;
 
-    /// The memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes.
+    /// The memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes, and that
+    /// [`Qp::request`](super::qp::Qp::request) sends or lets the peer access.
     fn memory(&self) -> Option<&Self::Memory> {
         None
     }
 
-    /// The message of [`Qp::send`](super::qp::Qp::send): the first so many bytes of a buffer.
+    /// The message of [`Qp::send`](super::qp::Qp::send), [`Qp::request`](super::qp::Qp::request) and
+    /// [`Qp::reply`](super::qp::Qp::reply): the first so many bytes of a buffer.
     fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        None
+    }
+
+    /// Memory that is mapped already; [`Qp::rdma`](super::qp::Qp::rdma) and
+    /// [`Qp::reply`](super::qp::Qp::reply) use it rather than [`Self::memory`].
+    fn piece(&self) -> Option<&DmaPiece> {
         None
     }
 
@@ -58,24 +91,61 @@ pub(crate) trait SendOwner: Send + 'static {
     }
 }
 
+/// The buffers that a receive can have.
+pub(crate) const RECV_BUFFERS: usize = 2;
+
+/// Something that a message, or a part of it, is received into.
+pub(crate) enum RecvBuffer<'a> {
+    /// For the CPU.
+    Cpu(&'a mut DmaBuffer),
+    /// For other devices: the CPU does not see what is in it.
+    Devices(&'a DmaPiece),
+}
+
+impl RecvBuffer<'_> {
+    /// Where `device` writes: address and length; `EINVAL` if it cannot.
+    pub(super) fn place(&self, device: &Device) -> Result<(u64, u32)> {
+        match self {
+            Self::Cpu(buffer) if buffer.is_for(device) && buffer.direction().device_writes() => {
+                buffer.sync_for_device();
+                Ok((buffer.addr(), u32::try_from(buffer.len())?))
+            }
+            Self::Devices(piece) if piece.is_for(device) => {
+                piece.sync_for_device();
+                Ok((piece.addr(), piece.len()))
+            }
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Makes what the device wrote visible to all others.
+    pub(super) fn sync_for_cpu(&self) {
+        match self {
+            Self::Cpu(buffer) => buffer.sync_for_cpu(),
+            Self::Devices(piece) => piece.sync_for_cpu(),
+        }
+    }
+}
+
 /// What a receive owns until it has completed.
 pub(crate) trait RecvOwner: Send + 'static {
-    /// The buffer that a message is received into.
+    /// The buffers that a message is received into: what does not fit into the first goes into the
+    /// second.
     ///
     /// # Context
     ///
-    /// Called by [`Qp::recv`](super::qp::Qp::recv).
-    fn buffer(&mut self) -> &mut DmaBuffer;
+    /// Called by the function that posts, and before the owner comes back.
+    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS];
 }
 
 impl RecvOwner for DmaBuffer {
-    fn buffer(&mut self) -> &mut DmaBuffer {
-        self
+    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
+        [Some(RecvBuffer::Cpu(self)), None]
     }
 }
 
 impl RecvOwner for KBox<DmaBuffer> {
-    fn buffer(&mut self) -> &mut DmaBuffer {
-        self
+    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
+        [Some(RecvBuffer::Cpu(self)), None]
     }
 }

@@ -84,7 +84,10 @@ use crate::rdma::{
         QpCaps,
         QpHandler, //
     },
-    wc::WcError,
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::SendOwner, //
 };
 use crate::scatterlist::NoMemory;
@@ -111,6 +114,8 @@ const IO_CAPS: QpCaps = QpCaps {
     send_wr: 1,
     recv_wr: 1,
     large: 0,
+    keys: 0,
+    segments: 0,
 };
 
 /// A connection that came in and was not answered yet.
@@ -616,7 +621,7 @@ impl QpHandler for IoHandler {
         self.count();
     }
 
-    fn recv_done(&self, _: &Qp<Self>, _: KBox<DmaBuffer>, _: Result<u32, WcError>) {
+    fn recv_done(&self, _: &Qp<Self>, _: KBox<DmaBuffer>, _: Result<Received<'_>, WcError>) {
         self.count();
     }
 

@@ -10,6 +10,8 @@ const CAPS: QpCaps = QpCaps {
     send_wr: 1,
     recv_wr: 1,
     large: 0,
+    keys: 0,
+    segments: 0,
 };
 
 /// Refuses everybody: with these words, or without any.

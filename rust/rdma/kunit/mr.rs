@@ -9,6 +9,8 @@ const CAPS: QpCaps = QpCaps {
     send_wr: 4,
     recv_wr: 1,
     large: 0,
+    keys: 0,
+    segments: 0,
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_mr)]

@@ -10,6 +10,8 @@ const CAPS: QpCaps = QpCaps {
     send_wr: 4,
     recv_wr: 4,
     large: 1,
+    keys: 0,
+    segments: 0,
 };
 /// The bytes per segment of a memory with many.
 const PIECE: usize = 512;

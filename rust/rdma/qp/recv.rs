@@ -1,217 +1,323 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The receive queue of a queue pair.
+//! Receive queues: a queue pair's own, or one that several share.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
     Qp,
-    QpHandler, //
+    QpHandler,
+    Receives, //
 };
 use crate::{
     bindings,
     errno::ESHUTDOWN,
     rdma::{
         device::Device,
-        dma::DmaBuffer,
-        wc::WcError,
-        wr::RecvOwner, //
+        wc::Received,
+        wr::{
+            RecvOwner,
+            RECV_BUFFERS, //
+        }, //
+    },
+    sync::{
+        new_irqsave_spinlock,
+        IrqSaveSpinLock, //
     }, //
 };
-use core::cell::UnsafeCell;
+use core::{
+    cell::UnsafeCell,
+    mem::ManuallyDrop, //
+};
 use kernel::{
     error::to_result,
+    ffi::c_int,
     prelude::*,
     sync::atomic::Relaxed,
     types::Opaque, //
 };
 
+/// What the core calls when a receive has completed.
+pub(in crate::rdma) type Done =
+    unsafe extern "C" fn(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc);
+
 /// Which receive slots are free.
-pub(super) struct RecvQueue {
+struct Free {
     /// The free slots; its capacity suffices for all.
-    pub(super) free: KVVec<u16>,
+    slots: KVVec<u16>,
     /// Nothing may be posted any more.
-    pub(super) closed: bool,
+    closed: bool,
 }
 
-/// A slot of the receive queue.
+/// A slot of a receive queue of `Q`.
 ///
 /// # Invariants
 ///
-/// - `cqe` is the first field, as [`recv_done`] needs it.
+/// - `cqe` is the first field, as the functions that complete it need it.
 /// - A slot that is in the list of free ones, or has just been taken off, has no owner. Its owner is
 ///   accessed by who took it off, until it is posted, and then by the handler of its completion.
-/// - `buffer` is borrowed from the owner, if there is one.
 #[repr(C)]
-pub(super) struct RecvSlot<H: QpHandler> {
+pub(in crate::rdma) struct RecvSlot<R: RecvOwner, Q> {
     cqe: Opaque<bindings::ib_cqe>,
-    qp: UnsafeCell<*const Qp<H>>,
-    owner: UnsafeCell<Option<H::Recv>>,
-    buffer: UnsafeCell<*const DmaBuffer>,
+    queue: UnsafeCell<*const Q>,
+    owner: UnsafeCell<Option<R>>,
 }
 
-impl<H: QpHandler> RecvSlot<H> {
+impl<R: RecvOwner, Q> RecvSlot<R, Q> {
     /// Makes a slot.
-    pub(super) fn new() -> Self {
+    fn new(done: Done) -> Self {
         // INVARIANT: There is no owner.
         Self {
-            cqe: Opaque::new(bindings::ib_cqe {
-                done: Some(recv_done::<H>),
-            }),
-            qp: UnsafeCell::new(core::ptr::null()),
+            cqe: Opaque::new(bindings::ib_cqe { done: Some(done) }),
+            queue: UnsafeCell::new(core::ptr::null()),
             owner: UnsafeCell::new(None),
-            buffer: UnsafeCell::new(core::ptr::null()),
         }
     }
 
-    /// Sets the queue pair.
+    /// The slot of a completed receive, and whose it is; `None` if nobody waits for it any more.
     ///
     /// # Safety
     ///
-    /// Nobody else may use the slot yet, and it must be one of `qp`'s.
-    pub(super) unsafe fn init(&self, qp: &Qp<H>) {
-        // SAFETY: The caller promises that nobody else uses it.
-        unsafe { *self.qp.get() = qp };
+    /// Must be called by the handler of the completion `wc` of a slot of such a queue that was posted.
+    pub(in crate::rdma) unsafe fn completed<'a>(wc: &bindings::ib_wc) -> Option<(&'a Self, &'a Q)> {
+        // SAFETY: The slot exists until the queue is destroyed and drained, or for ever.
+        let slot = unsafe { &*wc.__bindgen_anon_1.wr_cqe.cast::<Self>() };
+        // SAFETY: The slot's receive has completed, so this handler may access its owner.
+        if unsafe { (*slot.owner.get()).is_none() } {
+            return None;
+        }
+        // SAFETY: The queue is in place as long as one of its slots has an owner.
+        Some((slot, unsafe { &**slot.queue.get() }))
     }
 
-    /// Stores the owner, whatever it returns: a work request and its segment, or why its buffer
-    /// cannot be received into.
+    /// Stores the owner, whatever it returns: a work request and its segments, at most `max_sge`, or
+    /// why its buffers cannot be received into.
     ///
     /// # Safety
     ///
     /// The caller must have taken the slot off the list of free ones.
-    pub(super) unsafe fn build(
+    unsafe fn build(
         &self,
-        owner: H::Recv,
+        owner: R,
         device: &Device,
         lkey: u32,
-    ) -> Result<(bindings::ib_recv_wr, bindings::ib_sge)> {
-        // SAFETY: By the type invariants the owner is the caller's to access.
-        let buffer = unsafe { &mut *self.owner.get() }.insert(owner).buffer();
-        // SAFETY: As above.
-        // INVARIANT: It is borrowed from the owner, which nothing accesses until it is taken.
-        unsafe { *self.buffer.get() = buffer };
-        if !buffer.is_for(device) || !buffer.direction().device_writes() {
+        max_sge: u32,
+    ) -> Result<(bindings::ib_recv_wr, [bindings::ib_sge; RECV_BUFFERS])> {
+        // SAFETY: By the type invariants the owner is the caller's to access. What is borrowed from
+        // it stays so until it is taken: nothing accesses it until then.
+        let owner = unsafe { &mut *self.owner.get() }.insert(owner);
+        let mut sges = [bindings::ib_sge::default(); RECV_BUFFERS];
+        let mut num_sge = 0;
+        for (sge, buffer) in sges.iter_mut().zip(owner.buffers().into_iter().flatten()) {
+            let (addr, length) = buffer.place(device)?;
+            *sge = bindings::ib_sge { addr, length, lkey };
+            num_sge += 1;
+        }
+        if num_sge == 0 || num_sge > max_sge {
             return Err(EINVAL);
         }
-        buffer.sync_for_device();
         let slot = core::ptr::from_ref(self).cast_mut();
         let wr = bindings::ib_recv_wr {
             __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 {
                 // The first field; the completion needs the whole slot.
                 wr_cqe: slot.cast(),
             },
-            num_sge: 1,
+            // CAST: A small number.
+            num_sge: num_sge as i32,
             ..pin_init::zeroed()
         };
-        let sge = bindings::ib_sge {
-            addr: buffer.addr(),
-            length: u32::try_from(buffer.len())?,
-            lkey,
-        };
-        Ok((wr, sge))
+        Ok((wr, sges))
     }
 
     /// Takes the owner, if there is one.
     ///
     /// # Safety
     ///
-    /// The caller must be the one who may access the owner, and the device be done with the buffer.
-    pub(super) unsafe fn take(&self) -> Option<H::Recv> {
+    /// The caller must be the one who may access the owner, and the device be done with its buffers.
+    unsafe fn take(&self) -> Option<R> {
         // SAFETY: The caller promises that nobody else accesses it.
-        let owner = unsafe { &mut *self.owner.get() };
-        if owner.is_some() {
-            // SAFETY: By the type invariants the buffer was borrowed from the owner, which is still
-            // in place.
-            unsafe { (**self.buffer.get()).sync_for_cpu() };
+        let mut owner = unsafe { &mut *self.owner.get() }.take()?;
+        for buffer in owner.buffers().into_iter().flatten() {
+            buffer.sync_for_cpu();
         }
-        owner.take()
+        Some(owner)
+    }
+}
+
+/// The slots of a receive queue of `Q`.
+#[pin_data]
+pub(in crate::rdma) struct RecvQueue<R: RecvOwner, Q> {
+    #[pin]
+    free: IrqSaveSpinLock<Free>,
+    slots: ManuallyDrop<KVVec<RecvSlot<R, Q>>>,
+}
+
+impl<R: RecvOwner, Q> RecvQueue<R, Q> {
+    /// Makes a queue of `count` slots.
+    pub(in crate::rdma) fn new(count: u32, done: Done) -> Result<impl PinInit<Self, Error>> {
+        let mut slots = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
+        let mut free = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
+        for index in 0..count {
+            slots.push(RecvSlot::new(done), GFP_KERNEL)?;
+            free.push(u16::try_from(index).map_err(|_| EINVAL)?, GFP_KERNEL)?;
+        }
+        Ok(try_pin_init!(Self {
+            free <- new_irqsave_spinlock!(Free {
+                slots: free,
+                closed: false,
+            }),
+            slots: ManuallyDrop::new(slots),
+        }? Error))
+    }
+
+    /// Sets whose queue it is.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else may use the slots yet. `queue` must stay in place as long as one has an owner.
+    pub(in crate::rdma) unsafe fn init(&self, queue: &Q) {
+        for slot in self.slots.iter() {
+            // SAFETY: The caller promises that nobody else uses it.
+            unsafe { *slot.queue.get() = queue };
+        }
+    }
+
+    /// Lets `post` post a receive of at most `max_sge` segments for `owner`.
+    pub(in crate::rdma) fn post(
+        &self,
+        owner: R,
+        device: &Device,
+        lkey: u32,
+        max_sge: u32,
+        post: impl FnOnce(&bindings::ib_recv_wr) -> c_int,
+    ) -> Result<(), (Error, R)> {
+        let mut free = self.free.lock();
+        if free.closed {
+            return Err((ESHUTDOWN, owner));
+        }
+        let Some((index, slot)) = free
+            .slots
+            .pop()
+            .and_then(|index| Some((index, self.slots.get(usize::from(index))?)))
+        else {
+            return Err((EAGAIN, owner));
+        };
+        drop(free);
+
+        // SAFETY: The slot was free and was taken off the list, so nobody else uses it.
+        let wr = unsafe { slot.build(owner, device, lkey, max_sge) };
+        let mut free = self.free.lock();
+        let result = match wr {
+            Ok(_) if free.closed => Err(ESHUTDOWN),
+            Ok((mut wr, mut sges)) => {
+                wr.sg_list = sges.as_mut_ptr();
+                to_result(post(&wr))
+            }
+            Err(error) => Err(error),
+        };
+        let Err(error) = result else {
+            return Ok(());
+        };
+        // SAFETY: The slot is still ours, as it was not posted.
+        let owner = unsafe { slot.take() };
+        // The capacity suffices for all slots.
+        let _ = free.slots.push_within_capacity(index);
+        drop(free);
+        match owner {
+            Some(owner) => Err((error, owner)),
+            // `build()` has stored an owner.
+            None => Ok(()),
+        }
+    }
+
+    /// Frees the slot of a receive that has completed, and returns the owner.
+    ///
+    /// # Safety
+    ///
+    /// Must be called by the handler of that completion, for one of this queue's slots.
+    #[inline]
+    pub(in crate::rdma) unsafe fn take(&self, slot: &RecvSlot<R, Q>) -> Option<R> {
+        // SAFETY: The slot's receive has completed, so that nobody else uses it.
+        let owner = unsafe { slot.take() };
+        // SAFETY: The slot is one of `slots`.
+        let index = unsafe { core::ptr::from_ref(slot).offset_from(self.slots.as_ptr()) };
+        // CAST: There are at most as many slots. The capacity suffices for all.
+        let _ = self.free.lock().slots.push_within_capacity(index as u16);
+        owner
+    }
+
+    /// Lets nothing more be posted.
+    pub(in crate::rdma) fn close(&self) {
+        self.free.lock().closed = true;
+    }
+
+    /// Takes the owners that are left.
+    ///
+    /// # Safety
+    ///
+    /// The queue must be closed, and the device be done with it.
+    pub(in crate::rdma) unsafe fn take_rest(&self) -> impl Iterator<Item = R> + '_ {
+        // SAFETY: The caller promises it.
+        self.slots.iter().filter_map(|slot| unsafe { slot.take() })
+    }
+
+    /// Frees the slots.
+    ///
+    /// # Safety
+    ///
+    /// No completion of any of them may be handled any more, and this must be called once at most.
+    pub(in crate::rdma) unsafe fn free(self: Pin<&mut Self>) {
+        // SAFETY: They are not used again, and nothing is moved out of `self`.
+        unsafe { ManuallyDrop::drop(&mut self.get_unchecked_mut().slots) };
     }
 }
 
 impl<H: QpHandler> Qp<H> {
-    /// Posts a receive.
+    /// Posts a receive; if the queue pair has a shared receive queue, there.
     ///
     /// On failure the owner comes back. The errors are: `EAGAIN` if there is no room until a receive
-    /// has completed; `ESHUTDOWN` after a failure; `EINVAL` for a buffer that the device cannot
-    /// write; and those of `ib_post_recv()`.
+    /// has completed; `ESHUTDOWN` after a failure; `EINVAL` for buffers that the device cannot write,
+    /// or more of them than it takes; and those of `ib_post_recv()`.
     ///
     /// # Context
     ///
     /// Any but hard interrupt. Does not sleep or allocate.
     pub(crate) fn recv(&self, owner: H::Recv) -> Result<(), (Error, H::Recv)> {
-        let mut rq = self.rq.lock();
-        if rq.closed {
-            return Err((ESHUTDOWN, owner));
+        if let Receives::Shared(srq) = &self.receives {
+            return srq.recv(owner);
         }
-        let Some((index, slot)) = rq
-            .free
-            .pop()
-            .and_then(|index| Some((index, self.recvs.get(usize::from(index))?)))
-        else {
-            return Err((EAGAIN, owner));
-        };
-        drop(rq);
-
-        // SAFETY: The slot was free and was taken off the list, so nobody else uses it.
-        let wr = unsafe { slot.build(owner, self.pd.device(), self.lkey) };
-        let mut rq = self.rq.lock();
-        let result = match wr {
-            Ok((_, _)) if rq.closed => Err(ESHUTDOWN),
-            Ok((mut wr, mut sge)) => {
-                wr.sg_list = &mut sge;
-                // SAFETY: By the type invariants the queue pair is valid. The work request is valid
-                // for the call, and the buffer until the completion, as the owner lies in the slot.
-                to_result(unsafe {
-                    bindings::ib_post_recv(self.as_raw(), &wr, core::ptr::null_mut())
-                })
-            }
-            Err(error) => Err(error),
-        };
-        match result {
-            Ok(()) => {
-                let posted = self.recv_posted.load(Relaxed);
-                self.recv_posted.store(posted.wrapping_add(1), Relaxed);
-                Ok(())
-            }
-            Err(error) => {
-                // SAFETY: The slot is still ours, as it was not posted.
-                let owner = unsafe { slot.take() };
-                // The capacity suffices for all slots.
-                let _ = rq.free.push_within_capacity(index);
-                drop(rq);
-                match owner {
-                    Some(owner) => Err((error, owner)),
-                    // `build()` has stored an owner.
-                    None => Ok(()),
+        let device = self.pd.device();
+        self.rq
+            .post(owner, device, self.lkey, self.recv_sges, |wr| {
+                // SAFETY: By the type invariants the queue pair is valid. The work request is valid for
+                // the call, and the buffers until the completion, as the owner lies in the slot.
+                let ret =
+                    unsafe { bindings::ib_post_recv(self.as_raw(), wr, core::ptr::null_mut()) };
+                if ret == 0 {
+                    let posted = self.recv_posted.load(Relaxed);
+                    self.recv_posted.store(posted.wrapping_add(1), Relaxed);
                 }
-            }
-        }
+                ret
+            })
     }
 
-    /// Handles the completion of a receive.
+    /// Handles a receive that has completed.
     ///
-    /// # Safety
-    ///
-    /// Must be called by the handler of that completion.
-    unsafe fn recv_completed(&self, slot: &RecvSlot<H>, wc: &bindings::ib_wc) {
+    /// To be called by the handler of that completion.
+    #[inline]
+    pub(in crate::rdma) fn received(&self, owner: H::Recv, wc: &bindings::ib_wc) {
+        // First what the peer answers to.
+        if self.reaps {
+            self.send_cq.cq().reap();
+        }
         let completions = self.recv_completions.load(Relaxed);
         self.recv_completions
             .store(completions.wrapping_add(1), Relaxed);
-        let result = WcError::check(wc);
+        let result = Received::new(wc);
         if result.is_err() {
             self.note_error();
         }
-        // SAFETY: The slot's receive has completed, so that nobody else uses it.
-        let owner = unsafe { slot.take() };
-        let base: *const RecvSlot<H> = self.recvs.as_ptr();
-        // SAFETY: The slot is one of `recvs`.
-        let index = unsafe { core::ptr::from_ref(slot).offset_from(base) };
-        // CAST: There are at most as many slots. The capacity suffices for all.
-        let _ = self.rq.lock().free.push_within_capacity(index as u16);
-        if let Some(owner) = owner {
-            self.handler.recv_done(self, owner, result);
-        }
+        self.handler.recv_done(self, owner, result);
     }
 }
 
@@ -219,17 +325,21 @@ impl<H: QpHandler> Qp<H> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a receive with the `cqe` of a [`RecvSlot<H>`] that was
-/// posted.
-unsafe extern "C" fn recv_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion of a slot that exists until the queue pair is
-    // destroyed and drained, or for ever.
-    let (wc, slot) = unsafe { (&*wc, &*(*wc).__bindgen_anon_1.wr_cqe.cast::<RecvSlot<H>>()) };
-    // SAFETY: The slot's receive has completed, so this handler may access its owner.
-    if unsafe { (*slot.owner.get()).is_none() } {
-        return;
-    }
+/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a queue pair with
+/// this handler that was posted.
+pub(super) unsafe extern "C" fn recv_done<H: QpHandler>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
+    // SAFETY: The core gives a valid completion.
+    let wc = unsafe { &*wc };
     // SAFETY: By the invariants of `Qp` it is in place as long as its slots have owners, and this is
     // the handler of the completion.
-    unsafe { (**slot.qp.get()).recv_completed(slot, wc) };
+    let Some((slot, qp)) = (unsafe { RecvSlot::<H::Recv, Qp<H>>::completed(wc) }) else {
+        return;
+    };
+    // SAFETY: As above.
+    if let Some(owner) = unsafe { qp.rq.take(slot) } {
+        qp.received(owner, wc);
+    }
 }

@@ -109,38 +109,87 @@ impl<H: QpHandler> Qp<H> {
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, owner, body| {
-            let memory = owner.memory().ok_or(EINVAL)?;
-            let (direction, per_wr) = match op {
+            let per_wr = match op {
                 // The peer would need a remote key for our memory.
                 RdmaOp::Read if self.iwarp => return Err(EOPNOTSUPP),
-                RdmaOp::Read if !memory.writable() => return Err(EINVAL),
-                RdmaOp::Read => (Direction::FromDevice, self.read_sges),
-                RdmaOp::Write => (Direction::ToDevice, self.write_sges),
+                RdmaOp::Read => self.read_sges,
+                RdmaOp::Write => self.write_sges,
             };
-            body.mapped = Some(direction);
-            for segment in memory.segments() {
-                if segment.len() == 0 {
-                    continue;
-                }
-                self.make_room(body, per_wr)?;
-                let mut addr = 0;
-                // SAFETY: The device is registered. The memory is valid, may be accessed in this
-                // direction, and stays so, as `Segmented` promises, since the owner lies in the
-                // slot until it is unmapped.
-                to_result(unsafe {
-                    bindings::farblk_dma_map_page(
-                        self.pd.device().as_raw(),
-                        segment.page().as_ptr(),
-                        segment.offset() as usize,
-                        segment.len() as usize,
-                        direction.as_raw(),
-                        &mut addr,
-                    )
-                })?;
-                // SAFETY: Room was made.
-                unsafe { body.push_sge(addr, segment.len(), self.lkey) };
+            self.gather(owner, body, op, per_wr)?;
+            self.build_rdma(slot, body, op, per_wr, remote, false)
+        })
+    }
+
+    /// Adds the segments of the owner's memory, for `op`.
+    #[inline]
+    pub(super) fn gather(
+        &self,
+        owner: &H::Send,
+        body: &mut Body,
+        op: RdmaOp,
+        per_wr: u32,
+    ) -> Result {
+        if let Some(piece) = owner.piece() {
+            if !piece.is_for(self.pd.device()) {
+                return Err(EINVAL);
             }
-            self.build_rdma(slot, body, op, per_wr, remote)
+            piece.sync_for_device();
+            body.reads_piece = op == RdmaOp::Read;
+            self.make_room(body, per_wr)?;
+            // SAFETY: Room was made.
+            unsafe { body.push_sge(piece.addr(), piece.len(), self.lkey) };
+            return Ok(());
+        }
+        let memory = owner.memory().ok_or(EINVAL)?;
+        let direction = match op {
+            RdmaOp::Read if !memory.writable() => return Err(EINVAL),
+            RdmaOp::Read => Direction::FromDevice,
+            RdmaOp::Write => Direction::ToDevice,
+        };
+        body.mapped = Some(direction);
+        body.premapped = body.nr_sge;
+        for segment in memory.segments() {
+            if segment.len() == 0 {
+                continue;
+            }
+            self.make_room(body, per_wr)?;
+            let mut addr = 0;
+            // SAFETY: The device is registered. The memory is valid, may be accessed in this
+            // direction, and stays so, as `Segmented` promises, since the owner lies in the
+            // slot until it is unmapped.
+            to_result(unsafe {
+                bindings::farblk_dma_map_page(
+                    self.pd.device().as_raw(),
+                    segment.page().as_ptr(),
+                    segment.offset() as usize,
+                    segment.len() as usize,
+                    direction.as_raw(),
+                    &mut addr,
+                )
+            })?;
+            // SAFETY: Room was made.
+            unsafe { body.push_sge(addr, segment.len(), self.lkey) };
+        }
+        Ok(())
+    }
+
+    /// The segment of the owner's message.
+    #[inline]
+    pub(super) fn message(&self, owner: &H::Send) -> Result<bindings::ib_sge> {
+        let (buffer, len) = owner.message().ok_or(EINVAL)?;
+        if len == 0
+            || len > buffer.len()
+            || !buffer.is_for(self.pd.device())
+            || !buffer.direction().device_reads()
+        {
+            return Err(EINVAL);
+        }
+        buffer.sync_for_device();
+        Ok(bindings::ib_sge {
+            addr: buffer.addr(),
+            // CAST: A buffer has at most 1 MiB.
+            length: len as u32,
+            lkey: self.lkey,
         })
     }
 
@@ -170,7 +219,7 @@ impl<H: QpHandler> Qp<H> {
                 left -= part;
             }
             body.buffer = Some(buffer.clone());
-            self.build_rdma(slot, body, RdmaOp::Write, self.write_sges, remote)
+            self.build_rdma(slot, body, RdmaOp::Write, self.write_sges, remote, false)
         })
     }
 
@@ -182,18 +231,10 @@ impl<H: QpHandler> Qp<H> {
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, owner, body| {
-            let (buffer, len) = owner.message().ok_or(EINVAL)?;
-            if len == 0
-                || len > buffer.len()
-                || !buffer.is_for(self.pd.device())
-                || !buffer.direction().device_reads()
-            {
-                return Err(EINVAL);
-            }
-            buffer.sync_for_device();
+            let sge = self.message(owner)?;
             self.make_room(body, self.write_sges)?;
-            // SAFETY: Room was made. CAST: A buffer has at most 1 MiB.
-            unsafe { body.push_sge(buffer.addr(), len as u32, self.lkey) };
+            // SAFETY: Room was made.
+            unsafe { body.push_sge(sge.addr, sge.length, sge.lkey) };
             body.nr_wr = 1;
             let wr = Wr {
                 send: bindings::ib_send_wr {
@@ -203,8 +244,8 @@ impl<H: QpHandler> Qp<H> {
                     ..slot.last_wr()
                 },
             };
-            // SAFETY: The slot was claimed.
-            unsafe { slot.wr.get().write(wr) };
+            // SAFETY: The slot was claimed, and has a work request.
+            unsafe { body.wrs.write(wr) };
             Ok(())
         })
     }
@@ -238,8 +279,8 @@ impl<H: QpHandler> Qp<H> {
                     access: mr.access(),
                 },
             };
-            // SAFETY: The slot was claimed.
-            unsafe { slot.wr.get().write(wr) };
+            // SAFETY: The slot was claimed, and has a work request.
+            unsafe { body.wrs.write(wr) };
             Ok(())
         })
     }
@@ -263,12 +304,12 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// `build` must leave in `body` what must be undone, also on failure.
     #[inline]
-    fn post(
+    pub(super) fn post(
         &self,
         slot: u16,
         owner: H::Send,
         last: bool,
-        build: impl FnOnce(&SendSlot<H>, &H::Send, &mut Body) -> Result,
+        build: impl FnOnce(&SendSlot<H>, &mut H::Send, &mut Body) -> Result,
     ) -> Result<(), (Error, H::Send)> {
         let Some(slot) = self.sends.get(usize::from(slot)) else {
             return Err((EINVAL, owner));
@@ -281,7 +322,7 @@ impl<H: QpHandler> Qp<H> {
             // until the device is done with what `build` borrowed from it.
             let (place, body) = unsafe { (&mut *slot.owner.get(), &mut *slot.body.get()) };
             let owner = place.insert(owner);
-            body.reset(slot.inline_sges());
+            body.reset(slot.inline_sges(), slot.own_wrs());
             build(slot, owner, body).map(|()| body.nr_wr)
         };
         let Err(error) = result.and_then(|nr_wr| self.chain(slot, nr_wr, last)) else {
@@ -333,10 +374,6 @@ impl<H: QpHandler> Qp<H> {
         slot: &SendSlot<H>,
         nr_wr: u32,
     ) -> (*mut bindings::ib_send_wr, *mut bindings::ib_send_wr) {
-        if nr_wr == 1 {
-            let wr = slot.wr.get().cast();
-            return (wr, wr);
-        }
         // SAFETY: The caller has claimed the slot.
         let wrs = unsafe { (*slot.body.get()).wrs };
         // SAFETY: There are that many.
@@ -433,12 +470,12 @@ impl<H: QpHandler> Qp<H> {
     /// The caller must be the one who may use the slot, and the device be done with it. Neither may
     /// be used by the caller afterwards.
     #[inline]
-    unsafe fn clear(&self, slot: &SendSlot<H>) -> Option<H::Send> {
+    pub(super) unsafe fn clear(&self, slot: &SendSlot<H>) -> Option<H::Send> {
         // SAFETY: The caller promises that nobody else uses the slot.
         let (owner, body) = unsafe { (&mut *slot.owner.get(), &mut *slot.body.get()) };
         if let (Some(direction), false) = (body.mapped.take(), self.virt_dma) {
-            for index in 0..body.nr_sge {
-                // SAFETY: So many segments were stored, and all were mapped in this direction.
+            for index in body.premapped..body.nr_sge {
+                // SAFETY: So many segments were stored, and these were mapped in this direction.
                 unsafe {
                     let sge = body.sges.add(index as usize).read();
                     bindings::farblk_dma_unmap_page(
@@ -449,6 +486,16 @@ impl<H: QpHandler> Qp<H> {
                     );
                 }
             }
+        }
+        if let (Some(listed), Some(key)) = (body.listed.take(), slot.key()) {
+            // SAFETY: The device is done with it, and nobody else uses it.
+            unsafe { key.unmap(&self.pd, listed) };
+        }
+        if let (true, Some(piece)) = (body.reads_piece, owner.as_ref().and_then(H::Send::piece)) {
+            piece.sync_for_cpu();
+        }
+        if body.request {
+            self.forget(slot);
         }
         if let Some(index) = body.large.take() {
             self.large.put(index);
@@ -483,25 +530,26 @@ impl<H: QpHandler> Qp<H> {
         Ok(())
     }
 
-    /// Fills in the work requests of an RDMA operation over all segments, `per_wr` each.
+    /// Fills in the work requests of an RDMA operation over all segments, `per_wr` each. If they are
+    /// `followed` by another one, it is to be filled in behind them.
     #[inline]
-    fn build_rdma(
+    pub(super) fn build_rdma(
         &self,
         slot: &SendSlot<H>,
         body: &mut Body,
         op: RdmaOp,
         per_wr: u32,
         remote: RemoteRange,
+        followed: bool,
     ) -> Result {
         let opcode = match op {
             RdmaOp::Read => bindings::ib_wr_opcode_IB_WR_RDMA_READ,
             RdmaOp::Write => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
         };
-        let nr_wr = body.nr_sge.div_ceil(per_wr);
+        let nr_wr = body.nr_sge.div_ceil(per_wr.max(1));
         if nr_wr == 0 {
             return Err(EINVAL);
         }
-        let wrs = if nr_wr == 1 { slot.wr.get() } else { body.wrs };
         let mut remote_addr = remote.addr;
         for index in 0..nr_wr {
             let start = index * per_wr;
@@ -510,11 +558,11 @@ impl<H: QpHandler> Qp<H> {
             let sg_list = unsafe { body.sges.add(start as usize) };
             // SAFETY: `index` is less than `nr_wr`, for which there is room: one in the slot, and in
             // a large array enough for all its segments.
-            let wr = unsafe { wrs.add(index as usize) };
-            let common = if index + 1 == nr_wr {
+            let wr = unsafe { body.wrs.add(index as usize) };
+            let common = if index + 1 == nr_wr && !followed {
                 slot.last_wr()
             } else {
-                // SAFETY: This is not the last.
+                // SAFETY: This is not the last, and there is room for one more.
                 slot.chained_wr(unsafe { wr.add(1) }.cast())
             };
             // SAFETY: See above; the slot was claimed.
@@ -567,6 +615,10 @@ impl<H: QpHandler> Qp<H> {
         // handled at a time, so no read-modify-write is needed. Pairs with the load in `chain()`.
         let done = self.done.load(Relaxed);
         self.done.store(done.wrapping_add(body.nr_wr), Release);
+        if body.request {
+            // SAFETY: As above.
+            return unsafe { self.request_sent(slot, result) };
+        }
         // SAFETY: As above.
         unsafe { self.finish(slot, result) };
     }
@@ -588,7 +640,7 @@ impl<H: QpHandler> Qp<H> {
     }
 
     #[inline]
-    fn count_send_completion(&self) {
+    pub(super) fn count_send_completion(&self) {
         let completions = self.send_completions.load(Relaxed);
         self.send_completions
             .store(completions.wrapping_add(1), Relaxed);

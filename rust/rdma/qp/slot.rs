@@ -3,6 +3,7 @@
 //! The slots of a queue pair, and the functions that its completions call.
 
 use super::{
+    key::Key,
     Qp,
     QpHandler, //
 };
@@ -44,20 +45,31 @@ pub(super) union Wr {
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 
+/// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send.
+const OWN_WRS: usize = 2;
+
 /// What a slot's work requests need besides the owner.
 ///
 /// # Invariants
 ///
-/// - `sges` has room for the segments of one work request, and for `Qp::MAX_SEGMENTS` if `large` is
-///   given; the first `nr_sge` are initialised.
-/// - If `large` is given, `wrs` has room for work requests for so many segments.
+/// - `sges` has room for the segments of one work request, or for `Qp::MAX_SEGMENTS` if `large` is
+///   given, and for one more; the first `nr_sge` are initialised.
+/// - `wrs` has room for [`OWN_WRS`], or, if `large` is given, for work requests for so many segments
+///   and one more.
 pub(super) struct Body {
     pub(super) sges: *mut bindings::ib_sge,
     pub(super) wrs: *mut Wr,
     pub(super) nr_sge: u32,
     pub(super) nr_wr: u32,
-    /// The segments were mapped, one by one, and must be unmapped.
+    /// The segments were mapped, one by one, and must be unmapped, but for the first so many.
     pub(super) mapped: Option<Direction>,
+    pub(super) premapped: u32,
+    /// So many entries of the slot's [`Key`] were mapped.
+    pub(super) listed: Option<(Direction, i32)>,
+    /// The device writes the owner's piece.
+    pub(super) reads_piece: bool,
+    /// It is a request: its end is not only the completion of its work requests.
+    pub(super) request: bool,
     /// The large arrays that are used.
     pub(super) large: Option<u32>,
     /// The buffer that the segments are in, if it is not the owner's.
@@ -69,12 +81,16 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Prepares for new work requests, with the slot's own array of segments.
+    /// Prepares for new work requests, with the slot's own arrays.
     #[inline]
-    pub(super) fn reset(&mut self, sges: *mut bindings::ib_sge) {
-        // INVARIANT: The slot's own array has room for one work request; nothing is initialised.
+    pub(super) fn reset(&mut self, sges: *mut bindings::ib_sge, wrs: *mut Wr) {
+        // INVARIANT: The slot's own arrays have just this room; nothing is initialised.
         self.sges = sges;
+        self.wrs = wrs;
         self.nr_sge = 0;
+        self.premapped = 0;
+        self.reads_piece = false;
+        self.request = false;
         self.nr_wr = 0;
         self.mr = core::ptr::null();
         self.error = None;
@@ -102,34 +118,43 @@ impl Body {
 /// # Invariants
 ///
 /// - `cqe` is the first field, as [`send_done`] needs it.
+/// - `progress` says how far a request is, see [`request`](super::request); otherwise it is 0.
 #[repr(C)]
 pub(super) struct SendSlot<H: QpHandler> {
     /// For the last work request.
     cqe: Opaque<bindings::ib_cqe>,
     /// For all others.
     error_cqe: Opaque<bindings::ib_cqe>,
+    /// For a `LOCAL_INV`.
+    inv_cqe: Opaque<bindings::ib_cqe>,
     qp: UnsafeCell<*const Qp<H>>,
     state: Atomic<u32>,
     pub(super) owner: UnsafeCell<Option<H::Send>>,
     pub(super) body: UnsafeCell<Body>,
-    pub(super) wr: UnsafeCell<Wr>,
+    wrs: UnsafeCell<[Wr; OWN_WRS]>,
     inline_sges: KVec<UnsafeCell<bindings::ib_sge>>,
+    pub(super) progress: Atomic<u64>,
+    key: Option<Key>,
 }
 
 impl<H: QpHandler> SendSlot<H> {
-    /// Makes a slot with an array of `sges` segments of its own.
-    pub(super) fn new(sges: u32) -> Result<Self> {
-        let mut inline_sges = KVec::with_capacity(sges as usize, GFP_KERNEL)?;
-        for _ in 0..sges {
+    /// Makes a slot with arrays of its own, for work requests of `sges` segments.
+    pub(super) fn new(sges: u32, key: Option<Key>) -> Result<Self> {
+        let mut inline_sges = KVec::with_capacity(sges as usize + 1, GFP_KERNEL)?;
+        for _ in 0..=sges {
             inline_sges.push(UnsafeCell::new(pin_init::zeroed()), GFP_KERNEL)?;
         }
-        // INVARIANT: `nr_sge` is 0; `reset()` sets `sges`.
+        // INVARIANT: `nr_sge` is 0; `reset()` sets `sges` and `wrs`.
         let body = Body {
             sges: core::ptr::null_mut(),
             wrs: core::ptr::null_mut(),
             nr_sge: 0,
             nr_wr: 0,
             mapped: None,
+            premapped: 0,
+            listed: None,
+            reads_piece: false,
+            request: false,
             large: None,
             buffer: None,
             mr: core::ptr::null(),
@@ -142,14 +167,21 @@ impl<H: QpHandler> SendSlot<H> {
             error_cqe: Opaque::new(bindings::ib_cqe {
                 done: Some(send_error::<H>),
             }),
+            inv_cqe: Opaque::new(bindings::ib_cqe {
+                done: Some(inv_done::<H>),
+            }),
             qp: UnsafeCell::new(core::ptr::null()),
             state: Atomic::new(FREE),
             owner: UnsafeCell::new(None),
             body: UnsafeCell::new(body),
-            wr: UnsafeCell::new(Wr {
-                send: pin_init::zeroed(),
-            }),
+            wrs: UnsafeCell::new(
+                [Wr {
+                    send: pin_init::zeroed(),
+                }; OWN_WRS],
+            ),
             inline_sges,
+            progress: Atomic::new(0),
+            key,
         })
     }
 
@@ -167,6 +199,18 @@ impl<H: QpHandler> SendSlot<H> {
     #[inline]
     pub(super) fn inline_sges(&self) -> *mut bindings::ib_sge {
         UnsafeCell::raw_get(self.inline_sges.as_ptr())
+    }
+
+    /// The slot's own array of work requests.
+    #[inline]
+    pub(super) fn own_wrs(&self) -> *mut Wr {
+        self.wrs.get().cast()
+    }
+
+    /// The slot's memory region, if it has one.
+    #[inline]
+    pub(super) fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
     }
 
     /// Takes the slot, if it is free.
@@ -201,6 +245,21 @@ impl<H: QpHandler> SendSlot<H> {
         }
     }
 
+    /// What is common to `LOCAL_INV`s.
+    #[inline]
+    pub(super) fn inv_wr(&self) -> bindings::ib_send_wr {
+        let slot = core::ptr::from_ref(self).cast_mut();
+        bindings::ib_send_wr {
+            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                // SAFETY: The field is in the slot.
+                wr_cqe: unsafe { core::ptr::addr_of_mut!((*slot).inv_cqe) }.cast(),
+            },
+            opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
+            send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
+            ..pin_init::zeroed()
+        }
+    }
+
     /// What is common to the other work requests.
     #[inline]
     pub(super) fn chained_wr(&self, next: *mut bindings::ib_send_wr) -> bindings::ib_send_wr {
@@ -216,7 +275,7 @@ impl<H: QpHandler> SendSlot<H> {
     }
 }
 
-/// Arrays for requests that need more than one work request.
+/// Arrays for what needs more work requests than a slot has.
 ///
 /// # Invariants
 ///
@@ -238,8 +297,9 @@ impl Large {
             return Err(EINVAL);
         }
         let count = usize::from(count);
-        let sges_each = sges as usize;
-        let wrs_each = sges.div_ceil(per_wr.max(1)) as usize;
+        // One more of each for a message.
+        let sges_each = sges as usize + 1;
+        let wrs_each = sges.div_ceil(per_wr.max(1)) as usize + 1;
         let mut all_sges = KVVec::with_capacity(count * sges_each, GFP_KERNEL)?;
         for _ in 0..count * sges_each {
             all_sges.push(UnsafeCell::new(pin_init::zeroed()), GFP_KERNEL)?;
@@ -334,4 +394,28 @@ unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mu
     }
     // SAFETY: As in `send_done()`.
     unsafe { (**slot.qp.get()).send_failed(slot, wc) };
+}
+
+/// Handles the completion of a slot's `LOCAL_INV`.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, for a work request with the `inv_cqe` of a [`SendSlot<H>`]
+/// that was posted.
+unsafe extern "C" fn inv_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: The core gives a valid completion.
+    let wc = unsafe { &*wc };
+    // SAFETY: As in `send_error()`.
+    let slot = unsafe {
+        let cqe = wc
+            .__bindgen_anon_1
+            .wr_cqe
+            .cast::<Opaque<bindings::ib_cqe>>();
+        &*kernel::container_of!(cqe, SendSlot<H>, inv_cqe)
+    };
+    if !slot.is_taken() {
+        return;
+    }
+    // SAFETY: As in `send_done()`.
+    unsafe { (**slot.qp.get()).inv_completed(slot, wc) };
 }

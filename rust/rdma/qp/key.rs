@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The memory region of a slot, which each of its requests registers anew.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::{
+    bindings,
+    rdma::{
+        dma::Direction,
+        might_sleep,
+        pd::Pd,
+        wr::{
+            RdmaOp,
+            RemoteRange, //
+        }, //
+    },
+    scatterlist::Segmented, //
+};
+use core::{
+    cell::UnsafeCell,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+/// A memory region, and room for the list of what it covers.
+///
+/// Its key is another one at each registration; its address does not tell where the memory is.
+///
+/// # Invariants
+///
+/// - `mr` is a memory region of `pages` pages, until [`Self::deregister`] sets `gone`.
+/// - `base` is a multiple of the page size, from where on so many pages do not wrap around.
+/// - `list` is an initialised table of `pages` entries.
+pub(super) struct Key {
+    mr: NonNull<bindings::ib_mr>,
+    gone: Atomic<u32>,
+    base: u64,
+    list: KVVec<UnsafeCell<bindings::scatterlist>>,
+}
+
+// SAFETY: `ib_mr` belongs to no thread.
+unsafe impl Send for Key {}
+
+impl Key {
+    /// Allocates a memory region of `pages` pages, to be used by queue pairs of `pd`, which must stay.
+    ///
+    /// Gives `EINVAL` if the device has no such regions.
+    ///
+    /// # Context
+    ///
+    /// May sleep; so may dropping it.
+    pub(super) fn alloc(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
+        let limits = pd.device().limits();
+        if pages == 0 || !limits.mem_mgt_extensions || pages > limits.max_fast_reg_page_list_len {
+            return Err(EINVAL);
+        }
+        let mut list = KVVec::with_capacity(pages as usize, GFP_KERNEL)?;
+        for _ in 0..pages {
+            list.push(
+                UnsafeCell::new(bindings::scatterlist::default()),
+                GFP_KERNEL,
+            )?;
+        }
+        // SAFETY: There are so many entries.
+        unsafe { bindings::farblk_sg_init_table(UnsafeCell::raw_get(list.as_ptr()), pages) };
+        let size = (u64::from(pages) * PAGE_SIZE as u64).next_power_of_two();
+        // SAFETY: The domain is valid by its invariants.
+        let mr = from_err_ptr(unsafe {
+            bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
+        })?;
+        // INVARIANT: The region was just allocated. The base is a multiple of `size` with the highest
+        // bit clear. The table was initialised above.
+        Ok(Self {
+            mr: NonNull::new(mr).ok_or(ENOMEM)?,
+            gone: Atomic::new(0),
+            base: (crate::sync::random_u64() >> 1) & !(size - 1),
+            list,
+        })
+    }
+
+    /// The C object, which is valid until it is deregistered.
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_mr {
+        self.mr.as_ptr()
+    }
+
+    /// Takes another key, and tells where a peer will find `memory` once it is mapped and registered.
+    ///
+    /// # Safety
+    ///
+    /// The region must not be registered, nor used by anybody else.
+    #[inline]
+    pub(super) unsafe fn renew(&self, memory: &impl Segmented) -> Result<RemoteRange> {
+        let first = memory.segments().find(|segment| segment.len() != 0);
+        let offset = first.ok_or(EINVAL)?.offset() as usize % PAGE_SIZE;
+        // SAFETY: By the type invariants the region is valid, and nobody else uses it.
+        let rkey = unsafe {
+            // CAST: The low byte is ours to choose.
+            let rkey = bindings::ib_inc_rkey((*self.as_raw()).rkey);
+            bindings::ib_update_fast_reg_key(self.as_raw(), rkey as u8);
+            (*self.as_raw()).rkey
+        };
+        Ok(RemoteRange {
+            addr: self.base + offset as u64,
+            rkey,
+        })
+    }
+
+    /// Maps `memory` for the device of `pd`, and makes the region cover it, to be found at `addr`.
+    /// `mapped` gets what must be undone by [`Self::unmap`], also on failure.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::renew`]. `memory` must stay until it is unmapped.
+    #[inline]
+    pub(super) unsafe fn map(
+        &self,
+        pd: &Pd,
+        memory: &impl Segmented,
+        direction: Direction,
+        addr: u64,
+        mapped: &mut Option<(Direction, i32)>,
+    ) -> Result {
+        let limit = pd.device().limits().dma_max_seg_size;
+        let mut entries = self.list.iter();
+        let mut count = 0;
+        let mut len = 0;
+        for segment in memory.segments() {
+            if segment.len() == 0 {
+                continue;
+            }
+            if segment.len() > limit {
+                return Err(EINVAL);
+            }
+            let entry = entries.next().ok_or(EINVAL)?;
+            // SAFETY: The entry is one of an initialised table, and nobody else uses it.
+            unsafe {
+                bindings::farblk_sg_set_page(
+                    entry.get(),
+                    segment.page().as_ptr(),
+                    segment.len(),
+                    segment.offset(),
+                )
+            };
+            count += 1;
+            len += u64::from(segment.len());
+        }
+        let list = UnsafeCell::raw_get(self.list.as_ptr());
+        // SAFETY: The device is registered. So many entries describe memory that is valid, may be
+        // accessed in this direction, and stays so until it is unmapped.
+        let nents = unsafe {
+            bindings::farblk_dma_map_sg(pd.device().as_raw(), list, count, direction.as_raw())
+        };
+        if nents <= 0 {
+            return Err(ENOMEM);
+        }
+        *mapped = Some((direction, count));
+        // SAFETY: By the type invariants the region is valid, nobody else uses it, and so many
+        // entries are mapped for its device.
+        unsafe {
+            let mr = self.as_raw();
+            let pages = PAGE_SIZE as u32;
+            let done = bindings::ib_map_mr_sg(mr, list, nents, core::ptr::null_mut(), pages);
+            let start = bindings::sg_dma_address(list) % PAGE_SIZE as u64;
+            // Gaps between pages, or more of them than there is room for.
+            if done != nents || (*mr).length != len || start != addr - self.base {
+                return Err(EINVAL);
+            }
+            (*mr).iova = addr;
+        }
+        Ok(())
+    }
+
+    /// Unmaps what [`Self::map`] has mapped.
+    ///
+    /// # Safety
+    ///
+    /// It must not be registered any more, nor the list be used by anybody else.
+    #[inline]
+    pub(super) unsafe fn unmap(&self, pd: &Pd, (direction, count): (Direction, i32)) {
+        let list = UnsafeCell::raw_get(self.list.as_ptr());
+        // SAFETY: So many entries were mapped in this direction.
+        unsafe {
+            bindings::farblk_dma_unmap_sg(pd.device().as_raw(), list, count, direction.as_raw())
+        };
+    }
+
+    /// The work request that registers what was mapped for the peer to do `op`, after `renew()` has
+    /// given `rkey`.
+    #[inline]
+    pub(super) fn reg_wr(
+        &self,
+        op: RdmaOp,
+        rkey: u32,
+        wr: bindings::ib_send_wr,
+    ) -> bindings::ib_reg_wr {
+        let access = match op {
+            RdmaOp::Read => bindings::ib_access_flags_IB_ACCESS_REMOTE_READ,
+            RdmaOp::Write => {
+                bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+                    | bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+            }
+        };
+        bindings::ib_reg_wr {
+            wr: bindings::ib_send_wr {
+                opcode: bindings::ib_wr_opcode_IB_WR_REG_MR,
+                ..wr
+            },
+            mr: self.as_raw(),
+            key: rkey,
+            // CAST: Flags fit, see the definition of `enum ib_access_flags`.
+            access: access as i32,
+        }
+    }
+
+    /// Deregisters the region, if that was not done yet; waits until no access is under way. On failure
+    /// there may still be.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn deregister(&self) -> Result {
+        might_sleep();
+        if self.gone.xchg(1, Relaxed) != 0 {
+            return Ok(());
+        }
+        // SAFETY: By the type invariants the region is ours, and this is not called again.
+        to_result(unsafe { bindings::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) })
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        // A queue pair has done it already, unless it never came to be: then nothing is registered.
+        let _ = self.deregister();
+    }
+}

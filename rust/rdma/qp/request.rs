@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests to a peer: a message, and what the peer may do until it has answered.
+//!
+//! A request ends when three things have happened, in whatever order: its work requests have
+//! completed, the peer has answered, and the peer has no access to the owner's memory any more. So
+//! what is given back is never touched again.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    key::Key,
+    slot::{
+        SendSlot,
+        Wr, //
+    },
+    Qp,
+    QpHandler, //
+};
+use crate::{
+    bindings,
+    errno::{
+        EPROTO,
+        ESHUTDOWN, //
+    },
+    rdma::{
+        dma::Direction,
+        wc::{
+            Invalidated,
+            WcError, //
+        },
+        wr::{
+            Carry,
+            RdmaOp,
+            RemoteRange,
+            SendOwner, //
+        }, //
+    },
+    scatterlist::Segmented, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Full,
+        Relaxed,
+        Release, //
+    }, //
+};
+
+// The progress of a request: these bits, and the remote key in the upper half. Who sets the bit that
+// makes `is_done()` true ends the request, and nobody else uses the slot then.
+
+/// There is a request.
+const REQUEST: u64 = 1;
+/// Its work requests have completed.
+const SENT: u64 = 1 << 1;
+/// They have failed.
+const FAILED: u64 = 1 << 2;
+/// The peer has answered.
+const ANSWERED: u64 = 1 << 3;
+/// The peer has no access.
+const INVALID: u64 = 1 << 4;
+/// A `LOCAL_INV` is under way.
+const INVALIDATING: u64 = 1 << 5;
+/// It has failed.
+const INVALIDATE_FAILED: u64 = 1 << 6;
+/// It is counted as waiting for a completion that nobody looks for unasked.
+const PARKED: u64 = 1 << 7;
+/// Where the remote key begins.
+const RKEY_SHIFT: u32 = 32;
+
+/// Whether a request can be given back. One that has failed need not be answered.
+#[inline]
+fn is_done(progress: u64) -> bool {
+    progress & INVALID != 0
+        && (progress & FAILED != 0 || progress & (SENT | ANSWERED) == SENT | ANSWERED)
+}
+
+/// Whether all that is missing is that the peer has no access any more. The registration has run if
+/// the work request behind it has completed: before that, there would be nothing to invalidate.
+#[inline]
+fn is_to_invalidate(progress: u64) -> bool {
+    progress & (SENT | ANSWERED | INVALID) == SENT | ANSWERED
+}
+
+impl<H: QpHandler> Qp<H> {
+    /// Chains a request: the owner's message, with what it is to `carry`.
+    ///
+    /// `prepare` writes the message. If the peer is given access to the owner's memory, it is told how
+    /// the peer reaches it; the slot must be one of those with a memory region, and the memory must
+    /// have no gaps between pages. The peer has access from when the message is sent, and to nothing
+    /// else.
+    ///
+    /// The owner comes back through [`QpHandler::send_done`] when the work requests have completed,
+    /// [`Self::answered`] was called, *and* the peer's access has ended. After a failure of the queue
+    /// pair it comes back as soon as the work requests have been flushed, but not before the queue
+    /// pair is dropped if they have succeeded, or the peer might still have access. So who gives up on
+    /// an answer has to drop the queue pair.
+    ///
+    /// Otherwise like [`Self::rdma`]; the error may also be one of `prepare`.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupt. Does not sleep or allocate.
+    #[inline]
+    pub(crate) fn request(
+        &self,
+        slot: u16,
+        carry: Carry,
+        owner: H::Send,
+        prepare: impl FnOnce(&mut H::Send, Option<RemoteRange>) -> Result,
+        last: bool,
+    ) -> Result<(), (Error, H::Send)> {
+        self.post(slot, owner, last, |slot, owner, body| {
+            let access = match carry {
+                Carry::Access(op) => {
+                    let key = slot.key().ok_or(EINVAL)?;
+                    let memory = owner.memory().ok_or(EINVAL)?;
+                    // SAFETY: The slot was claimed; its last request, if any, has been given back, so
+                    // that its key is invalid.
+                    Some((op, key, unsafe { key.renew(memory) }?))
+                }
+                Carry::Nothing | Carry::Inline => None,
+            };
+            body.request = true;
+            let progress = match &access {
+                Some((.., range)) => REQUEST | u64::from(range.rkey) << RKEY_SHIFT,
+                None => REQUEST | INVALID,
+            };
+            slot.progress.store(progress, Release);
+            prepare(owner, access.as_ref().map(|(.., range)| *range))?;
+
+            let message = self.message(owner)?;
+            // SAFETY: A slot has room for at least one segment.
+            unsafe { body.push_sge(message.addr, message.length, message.lkey) };
+            let mut send = bindings::ib_send_wr {
+                sg_list: body.sges,
+                num_sge: 1,
+                opcode: bindings::ib_wr_opcode_IB_WR_SEND,
+                ..slot.last_wr()
+            };
+            if matches!(carry, Carry::Inline) {
+                self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
+                if body.nr_sge > self.write_sges {
+                    return Err(EINVAL);
+                }
+                // It may have got another array. CAST: At most 32.
+                send.sg_list = body.sges;
+                send.num_sge = body.nr_sge as i32;
+            }
+            if let Some((op, key, range)) = access {
+                let memory = owner.memory().ok_or(EINVAL)?;
+                let direction = match op {
+                    RdmaOp::Read => Direction::ToDevice,
+                    RdmaOp::Write if memory.writable() => Direction::FromDevice,
+                    RdmaOp::Write => return Err(EINVAL),
+                };
+                // SAFETY: As above. The memory stays, as `Segmented` promises, since the owner lies in
+                // the slot until it is unmapped.
+                unsafe { key.map(&self.pd, memory, direction, range.addr, &mut body.listed) }?;
+                // SAFETY: A slot has two work requests, which are its array's.
+                let next = unsafe { body.wrs.add(1) };
+                let reg = key.reg_wr(op, range.rkey, slot.chained_wr(next.cast()));
+                // SAFETY: The slot was claimed.
+                unsafe { body.wrs.write(Wr { reg }) };
+                body.nr_wr = 1;
+            }
+            // SAFETY: As above.
+            unsafe { body.wrs.add(body.nr_wr as usize).write(Wr { send }) };
+            body.nr_wr += 1;
+            Ok(())
+        })
+    }
+
+    /// The peer has answered the request in `slot`; `invalidated` is what its message has invalidated.
+    ///
+    /// If that was not the request's key, the peer does not know what it does: the queue pair fails,
+    /// with `EPROTO`. If it was nothing, the key is invalidated here. Gives `EINVAL` if there is no such
+    /// request, or it was answered already.
+    ///
+    /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
+    /// [`PollContext::Direct`](crate::rdma::cq::PollContext::Direct) queue of their own, and the
+    /// request's has not yet, an interrupt is asked for: nobody needs to look for it again.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupt. Does not sleep or allocate.
+    pub(crate) fn answered(&self, slot: u16, invalidated: Option<Invalidated<'_>>) -> Result {
+        let slot = self.sends.get(usize::from(slot)).ok_or(EINVAL)?;
+        let new = loop {
+            let old = slot.progress.load(Acquire);
+            if old & REQUEST == 0 || old & ANSWERED != 0 {
+                return Err(EINVAL);
+            }
+            let mut new = old | ANSWERED;
+            if let Some(invalidated) = &invalidated {
+                if old >> RKEY_SHIFT != u64::from(invalidated.rkey()) {
+                    self.close();
+                    self.note_error();
+                    return Err(EPROTO);
+                }
+                new |= INVALID;
+            }
+            if self.reaps && !is_done(new) {
+                new |= PARKED;
+            }
+            if slot.progress.cmpxchg(old, new, Full).is_ok() {
+                break new;
+            }
+        };
+        if new & PARKED != 0 {
+            self.send_cq.cq().start_waiting();
+        }
+        if is_done(new) {
+            // SAFETY: The bits that were just set have made it so.
+            unsafe { self.finish_request(slot) };
+            return Ok(());
+        }
+        if is_to_invalidate(new) {
+            self.invalidate(slot, new);
+        }
+        if self.reaps {
+            self.send_cq.cq().reap();
+        }
+        Ok(())
+    }
+
+    /// Sets bits in the progress of a request; returns what it is then.
+    #[inline]
+    fn advance(&self, slot: &SendSlot<H>, bits: u64) -> u64 {
+        let mut old = slot.progress.load(Relaxed);
+        loop {
+            match slot.progress.cmpxchg(old, old | bits, Full) {
+                Ok(_) => return old | bits,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Notes that the work requests of the request in `slot` have completed.
+    ///
+    /// # Safety
+    ///
+    /// Must be called by the handler of that completion, which must not use the slot afterwards.
+    #[inline]
+    pub(super) unsafe fn request_sent(&self, slot: &SendSlot<H>, result: Result<(), WcError>) {
+        let bit = match result {
+            Ok(()) => SENT,
+            Err(error) => {
+                // SAFETY: The caller is the handler of the completion.
+                unsafe { (*slot.body.get()).error = Some(error) };
+                FAILED
+            }
+        };
+        let now = self.advance(slot, bit);
+        if is_done(now) {
+            // SAFETY: The bit that was just set has made it so.
+            unsafe { self.finish_request(slot) };
+        } else if is_to_invalidate(now) {
+            self.invalidate(slot, now);
+        }
+    }
+
+    /// Posts the `LOCAL_INV` of the request in `slot`.
+    #[cold]
+    fn invalidate(&self, slot: &SendSlot<H>, progress: u64) {
+        let mut wr = slot.inv_wr();
+        // CAST: The key is the upper half.
+        wr.ex.invalidate_rkey = (progress >> RKEY_SHIFT) as u32;
+        let mut sq = self.sq.lock();
+        // What is left of a request that cannot be invalidated comes back when the queue pair goes.
+        if sq.closed {
+            return;
+        }
+        // It may complete at once.
+        self.advance(slot, INVALIDATING);
+        let mut bad = core::ptr::null();
+        // SAFETY: By the type invariants the queue pair is valid, and there is room for one such work
+        // request of each slot. The device copies it; the slot stays until it has completed.
+        let ret = unsafe { bindings::ib_post_send(self.as_raw(), &wr, &mut bad) };
+        self.doorbells
+            .store(self.doorbells.load(Relaxed).wrapping_add(1), Relaxed);
+        let posted = self.send_posted.load(Relaxed);
+        self.send_posted.store(posted.wrapping_add(1), Relaxed);
+        if to_result(ret).is_err() {
+            sq.closed = true;
+            self.advance(slot, INVALIDATE_FAILED);
+            drop(sq);
+            self.note_error();
+        }
+    }
+
+    /// Handles the completion of the `LOCAL_INV` of `slot`.
+    ///
+    /// # Safety
+    ///
+    /// Must be called by the handler of that completion.
+    #[cold]
+    pub(super) unsafe fn inv_completed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
+        self.count_send_completion();
+        match WcError::check(wc) {
+            Ok(_) => {
+                self.advance(slot, INVALID);
+                // SAFETY: It was the last that was missing.
+                unsafe { self.finish_request(slot) };
+            }
+            Err(error) => {
+                // SAFETY: All others are done with the slot.
+                unsafe { (*slot.body.get()).error = Some(error) };
+                self.advance(slot, INVALIDATE_FAILED);
+                self.note_error();
+            }
+        }
+    }
+
+    /// Gives back the request in `slot`.
+    ///
+    /// # Safety
+    ///
+    /// It must be done, and the caller be the one who has made it so.
+    #[inline]
+    unsafe fn finish_request(&self, slot: &SendSlot<H>) {
+        // SAFETY: Nobody else uses the slot of a request that is done.
+        let error = unsafe { (*slot.body.get()).error.take() };
+        // SAFETY: As above; and neither the device nor the peer uses what it owns.
+        unsafe { self.finish(slot, error.map_or(Ok(()), Err)) };
+    }
+
+    /// Forgets the progress of the request in `slot`, which is being freed.
+    #[inline]
+    pub(super) fn forget(&self, slot: &SendSlot<H>) {
+        if slot.progress.xchg(0, Full) & PARKED != 0 {
+            self.send_cq.cq().stop_waiting();
+        }
+    }
+
+    /// Ends all access to the memory of `slot`, and gives back what is in it. Returns whether one of
+    /// its completions may still come.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair must be destroyed, and nobody else use the slot.
+    pub(super) unsafe fn end(&self, slot: &SendSlot<H>) -> bool {
+        if let Some(Err(error)) = slot.key().map(Key::deregister) {
+            // The peer may still have access: the memory must never be used again.
+            pr_err!(
+                "cannot deregister a memory region: {}; a request is lost\n",
+                error.to_errno()
+            );
+            return true;
+        }
+        if !slot.is_taken() {
+            return false;
+        }
+        // SAFETY: Nobody else uses the slot.
+        let body = unsafe { &mut *slot.body.get() };
+        let progress = slot.progress.load(Acquire);
+        let is_missing = |begun, ended| progress & begun != 0 && progress & ended == 0;
+        let lost = !body.request
+            || is_missing(REQUEST, SENT | FAILED)
+            || is_missing(INVALIDATING, INVALID | INVALIDATE_FAILED);
+        let error = body.error.take();
+        let error = error.unwrap_or(WcError::NotCompleted(ESHUTDOWN));
+        // SAFETY: Neither the device nor the peer uses what it owns any more.
+        unsafe { self.finish(slot, Err(error)) };
+        lost
+    }
+}

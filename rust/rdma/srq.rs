@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    cq::{
+        Cq,
+        Reservation, //
+    },
+    might_sleep,
+    pd::Pd,
+    qp::{
+        Qp,
+        QpHandler,
+        RecvQueue,
+        RecvSlot, //
+    },
+    wr::RECV_BUFFERS, //
+};
+use crate::{
+    bindings,
+    sync::{
+        new_irqsave_spinlock,
+        IrqSaveSpinLock, //
+    }, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+
+/// A queue pair that receives from a shared queue.
+struct Member<H: QpHandler> {
+    /// Only compared: completions tell it.
+    raw: *mut bindings::ib_qp,
+    qp: NonNull<Qp<H>>,
+}
+
+/// A receive queue that several queue pairs share; all have the same protection domain and
+/// completion queue.
+///
+/// The owner of a receive comes back through the handler of the queue pair that the message came in
+/// on. What is left comes back to nobody: it is dropped with the queue.
+///
+/// `rdma_rxe` loses a receive when a queue pair fails while it receives a message of several packets
+/// into it. Such a receive, and its owner, stays until the queue is dropped. So a queue should have
+/// more receives than its users can have messages under way.
+///
+/// # Context
+///
+/// The last reference must be dropped where sleeping is allowed, and not by a completion.
+///
+/// # Invariants
+///
+/// - `raw` is a shared receive queue of `pd` that is destroyed by `drop()` and nothing else. The
+///   device was given at most as many receives as `cq` has entries reserved for.
+/// - The slots of `rq` have the address of `self`.
+/// - A completion of one of its receives is handled as one of queue pair `qp` only if `members` has
+///   that with the `raw` that the completion tells, and `qp` has been marked as being in its handler
+///   under the lock. Each member is in place until [`Self::remove`] of it returns: that takes it out
+///   of `members`, and waits until it is not in its handler. All completions are those of one
+///   completion queue, so only one is handled at a time.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Srq<H: QpHandler> {
+    raw: NonNull<bindings::ib_srq>,
+    #[pin]
+    rq: RecvQueue<H::Recv, Srq<H>>,
+    #[pin]
+    members: IrqSaveSpinLock<KVec<Member<H>>>,
+    max_sge: u32,
+    /// Completions of slots may still come, as a queue pair could not be drained.
+    undrained: Atomic<u32>,
+    cq: Reservation,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: What is reachable through a `Srq` may be used by any thread: the owners are `Send`, and a
+// `Qp` is `Sync`.
+unsafe impl<H: QpHandler> Send for Srq<H> {}
+
+// SAFETY: As above; what changes is atomic or locked.
+unsafe impl<H: QpHandler> Sync for Srq<H> {}
+
+impl<H: QpHandler> Srq<H> {
+    /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue pairs.
+    ///
+    /// `cq` is where the receives, and all work requests of the queue pairs, complete. Gives `EINVAL`
+    /// if the device is another or has no such queues, and `ENOSPC` if `cq` is too small: it must have
+    /// an entry for each receive, and [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn create(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        receives: u32,
+        members: usize,
+    ) -> Result<Arc<Self>> {
+        let device = pd.device();
+        let limits = device.limits();
+        // CAST: A small number.
+        let max_sge = limits.max_srq_sge.min(RECV_BUFFERS as u32);
+        if receives == 0
+            || receives > limits.max_srq_wr
+            || max_sge == 0
+            || !Arc::ptr_eq(device, cq.device())
+        {
+            return Err(EINVAL);
+        }
+        let rq = RecvQueue::new(receives, srq_done::<H>)?;
+        let members = KVec::with_capacity(members, GFP_KERNEL)?;
+        let cq = cq.reserve(receives)?;
+        let mut attr = bindings::ib_srq_init_attr {
+            attr: bindings::ib_srq_attr {
+                max_wr: receives,
+                max_sge,
+                srq_limit: 0,
+            },
+            srq_type: bindings::ib_srq_type_IB_SRQT_BASIC,
+            ..pin_init::zeroed()
+        };
+        // SAFETY: The domain is valid by its invariants. Kernel users give no `udata`.
+        let raw = from_err_ptr(unsafe {
+            bindings::ib_create_srq_user(
+                pd.as_raw(),
+                &mut attr,
+                core::ptr::null_mut(),
+                core::ptr::null_mut(),
+            )
+        })?;
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        // INVARIANT: The queue was just created in `pd`; nothing is posted, and there are no members.
+        let this = Arc::pin_init(
+            try_pin_init!(Self {
+                raw,
+                rq <- rq,
+                members <- new_irqsave_spinlock!(members),
+                max_sge,
+                undrained: Atomic::new(0),
+                cq,
+                pd: pd.clone(),
+            }? Error),
+            GFP_KERNEL,
+        );
+        match this {
+            Ok(this) => {
+                // SAFETY: Nobody else uses the slots yet. `drop()` takes all their owners.
+                unsafe { this.rq.init(&this) };
+                Ok(this)
+            }
+            Err(error) => {
+                // SAFETY: The queue was just created, and nobody else knows it.
+                unsafe { bindings::ib_destroy_srq_user(raw.as_ptr(), core::ptr::null_mut()) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Posts a receive. Like [`Qp::recv`].
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupt. Does not sleep or allocate.
+    pub(crate) fn recv(&self, owner: H::Recv) -> Result<(), (Error, H::Recv)> {
+        let (device, lkey) = (self.pd.device(), self.pd.local_dma_lkey());
+        self.rq.post(owner, device, lkey, self.max_sge, |wr| {
+            // SAFETY: By the type invariants the queue is valid. The work request is valid for the
+            // call, and the buffers until the completion, as the owner lies in the slot.
+            unsafe { bindings::ib_post_srq_recv(self.raw.as_ptr(), wr, core::ptr::null_mut()) }
+        })
+    }
+
+    /// The C object, which is valid as long as `self`.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_srq {
+        self.raw.as_ptr()
+    }
+
+    /// The completion queue.
+    pub(super) fn cq(&self) -> &Arc<Cq> {
+        self.cq.cq()
+    }
+
+    /// The protection domain.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Lets `qp`, whose C object is `raw`, receive; `ENOSPC` if there are too many.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must stay in place until [`Self::remove`] of it has returned.
+    pub(super) unsafe fn add(&self, raw: *mut bindings::ib_qp, qp: &Qp<H>) -> Result {
+        let member = Member {
+            raw,
+            qp: NonNull::from(qp),
+        };
+        let mut members = self.members.lock();
+        // INVARIANT: The caller promises that it stays.
+        members.push_within_capacity(member).map_err(|_| ENOSPC)
+    }
+
+    /// Undoes [`Self::add`]. What comes in for the queue pair after that is received again.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn remove(&self, qp: &Qp<H>) {
+        might_sleep();
+        let mut members = self.members.lock();
+        let index = members
+            .iter()
+            .position(|member| core::ptr::eq(member.qp.as_ptr(), qp));
+        if let Some(index) = index {
+            let _ = members.remove(index);
+        }
+        drop(members);
+        while qp.is_receiving() {
+            // SAFETY: Sleeping is allowed here.
+            unsafe { bindings::msleep(1) };
+        }
+    }
+
+    /// Notes that a queue pair could not be drained.
+    #[cold]
+    pub(super) fn note_undrained(&self) {
+        self.undrained.store(1, Relaxed);
+    }
+}
+
+#[pinned_drop]
+impl<H: QpHandler> PinnedDrop for Srq<H> {
+    fn drop(self: Pin<&mut Self>) {
+        might_sleep();
+        self.rq.close();
+        // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to `self`, so
+        // none is left.
+        let ret =
+            unsafe { bindings::ib_destroy_srq_user(self.raw.as_ptr(), core::ptr::null_mut()) };
+        if ret != 0 {
+            // The device may still write into the buffers: the memory must never be used again.
+            pr_err!(
+                "cannot destroy a shared receive queue: {}; its memory is lost\n",
+                ret
+            );
+            return;
+        }
+        // SAFETY: The queue is closed, and the device is done with a queue that is destroyed.
+        unsafe { self.rq.take_rest() }.for_each(drop);
+        if self.undrained.load(Relaxed) != 0 {
+            // A completion that was not handled may still point to a slot.
+            pr_warn!("a queue pair was not drained; its shared receive queue's slots are lost\n");
+            return;
+        }
+        // SAFETY: All queue pairs were drained, so that all completions were handled.
+        unsafe { self.project().rq.free() };
+    }
+}
+
+/// Handles the completion of a receive of a shared queue.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a [`Srq<H>`] that
+/// was posted.
+unsafe extern "C" fn srq_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: The core gives a valid completion.
+    let wc = unsafe { &*wc };
+    // SAFETY: `drop()` of the queue takes all owners, so it is in place as long as a slot has one;
+    // and this is the handler of the completion.
+    let Some((slot, srq)) = (unsafe { RecvSlot::<H::Recv, Srq<H>>::completed(wc) }) else {
+        return;
+    };
+    // SAFETY: As above.
+    let Some(owner) = (unsafe { srq.rq.take(slot) }) else {
+        return;
+    };
+    let members = srq.members.lock();
+    let qp = members
+        .iter()
+        .find(|member| member.raw == wc.qp)
+        .map(|member| {
+            // SAFETY: By the type invariants a member is in place.
+            let qp = unsafe { member.qp.as_ref() };
+            // INVARIANT: It is marked under the lock.
+            qp.set_receiving(true);
+            qp
+        });
+    drop(members);
+    match qp {
+        Some(qp) => {
+            qp.received(owner, wc);
+            // It must not be used after this.
+            qp.set_receiving(false);
+        }
+        // It has gone, or is about to. If the owner cannot be posted again, it goes too.
+        None => drop(srq.recv(owner)),
+    }
+}

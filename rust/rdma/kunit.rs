@@ -8,6 +8,9 @@ mod cq;
 mod dma;
 mod mr;
 mod qp;
+mod reply;
+mod request;
+mod srq;
 
 use super::{
     client,
@@ -28,6 +31,8 @@ use super::{
     dma::{
         Direction,
         DmaBuffer,
+        DmaMemory,
+        DmaPiece,
         SgMapping, //
     },
     mr::{
@@ -40,15 +45,18 @@ use super::{
         QpCaps,
         QpHandler, //
     },
+    srq::Srq,
     wc::{
         Received,
         WcError, //
     },
     wr::{
+        Carry,
         RdmaOp,
         RecvBuffer,
         RecvOwner,
         RemoteRange,
+        Reply,
         SendOwner,
         RECV_BUFFERS, //
     }, //
@@ -133,8 +141,13 @@ fn with_device(test: impl FnOnce(&Arc<Device>, SocketAddr) -> Result) -> Result 
 
 /// Runs a test with a connected pair, and checks that every owner is dropped once at its end.
 fn with_pair(caps: QpCaps, test: impl FnOnce(Pair) -> Result) -> Result {
+    with_pair_of(caps, Kind::default(), test)
+}
+
+/// Like [`with_pair`], with a pair of another kind.
+fn with_pair_of(caps: QpCaps, kind: Kind, test: impl FnOnce(Pair) -> Result) -> Result {
     with_device(|_, addr| {
-        let pair = Pair::new(addr, caps)?;
+        let pair = Pair::new(addr, caps, kind)?;
         let alive = pair.alive.clone();
         test(pair)?;
         check!(alive.load(Relaxed) == 0);
@@ -203,6 +216,7 @@ impl Drop for Alive {
 struct Owner {
     number: u32,
     block: Option<Block>,
+    piece: Option<DmaPiece>,
     /// All of it is the message.
     message: Option<DmaBuffer>,
     mr: Option<Mr>,
@@ -226,12 +240,21 @@ impl SendOwner for Owner {
     fn mr(&self) -> Option<&Mr> {
         self.mr.as_ref()
     }
+
+    fn piece(&self) -> Option<&DmaPiece> {
+        self.piece.as_ref()
+    }
 }
 
 /// The owner of a receive.
 struct Landing {
     number: u32,
     buffer: DmaBuffer,
+    piece: Option<DmaPiece>,
+    /// It is for answers; what became of it.
+    answer: Option<Result>,
+    /// It has invalidated a key.
+    invalidated: bool,
     /// How often it is to be posted again when something was received.
     again: u32,
     _alive: Alive,
@@ -239,7 +262,8 @@ struct Landing {
 
 impl RecvOwner for Landing {
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
-        [Some(RecvBuffer::Cpu(&mut self.buffer)), None]
+        let piece = self.piece.as_ref().map(RecvBuffer::Devices);
+        [Some(RecvBuffer::Cpu(&mut self.buffer)), piece]
     }
 }
 
@@ -250,6 +274,9 @@ struct Block {
     len: usize,
     piece: usize,
     writable: bool,
+    /// How much of the first piece, and of the end of each, is left out.
+    start: u32,
+    gap: u32,
 }
 
 impl Block {
@@ -263,6 +290,8 @@ impl Block {
             len,
             piece,
             writable: true,
+            start: 0,
+            gap: 0,
         })
     }
 }
@@ -276,13 +305,15 @@ unsafe impl Segmented for Block {
 
     fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
         let segments = self.memory.segments(0, self.len);
-        segments.flat_map(|segment| {
+        segments.flat_map(move |segment| {
             let (start, len) = (segment.offset(), segment.len());
             // CAST: Pieces are small.
             let piece = self.piece as u32;
-            (0..len)
-                .step_by(self.piece)
-                .map(move |at| Segment::new(segment.page(), start + at, piece.min(len - at)))
+            (0..len).step_by(self.piece).map(move |at| {
+                let skip = if at == 0 { self.start } else { 0 };
+                let len = piece.min(len - at).saturating_sub(skip + self.gap);
+                Segment::new(segment.page(), start + at + skip, len)
+            })
         })
     }
 }
@@ -321,6 +352,20 @@ struct Events {
     errors: Atomic<u32>,
 }
 
+impl Events {
+    fn new() -> Result<Arc<Self>> {
+        let (sends, recvs) = (Inbox::new()?, Inbox::new()?);
+        Arc::pin_init(
+            pin_init!(Self {
+                sends <- sends,
+                recvs <- recvs,
+                errors: Atomic::new(0),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
 struct Handler(Arc<Events>);
 
 impl QpHandler for Handler {
@@ -340,7 +385,20 @@ impl QpHandler for Handler {
     }
 
     fn recv_done(&self, qp: &Qp<Self>, owner: Landing, result: Result<Received<'_>, WcError>) {
-        let mut done = (owner, result.map(|received| received.len()));
+        let mut done = (owner, Ok(0));
+        match result {
+            Ok(received) => {
+                done.1 = Ok(received.len());
+                let invalidated = received.into_invalidated();
+                done.0.invalidated = invalidated.is_some();
+                if done.0.answer.is_some() {
+                    let mut slot = [0];
+                    let _ = done.0.buffer.copy_out(0, &mut slot);
+                    done.0.answer = Some(qp.answered(slot[0].into(), invalidated));
+                }
+            }
+            Err(error) => done.1 = Err(error),
+        }
         if let (1.., Ok(_)) = (done.0.again, done.1) {
             done.0.again -= 1;
             match qp.recv(done.0) {
@@ -397,34 +455,49 @@ struct Side {
     events: Arc<Events>,
     id: Arc<CmId>,
     connection: Arc<Connection>,
+    send_cq: Arc<Cq>,
+}
+
+/// What sides are like.
+#[derive(Clone, Default)]
+struct Kind {
+    /// The near side's sends, and its receives too, complete in a queue that is polled.
+    direct: Option<(bool, bool)>,
+    /// The far side receives there.
+    srq: Option<Arc<Srq<Handler>>>,
 }
 
 impl Side {
-    /// Creates a queue pair, with completion queues that are just large enough.
+    /// Creates a queue pair, with completion queues of its own that are just large enough, or on `srq`.
     fn new(
         id: Arc<CmId>,
         connection: Arc<Connection>,
         pd: &Arc<Pd>,
         caps: QpCaps,
-        context: PollContext,
+        contexts: (PollContext, PollContext),
+        srq: Option<&Arc<Srq<Handler>>>,
     ) -> Result<Self> {
-        let (sends, recvs) = (Inbox::new()?, Inbox::new()?);
-        let events = Arc::pin_init(
-            pin_init!(Events {
-                sends <- sends,
-                recvs <- recvs,
-                errors: Atomic::new(0),
-            }),
-            GFP_KERNEL,
-        )?;
-        let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, context)?;
-        let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, context)?;
+        let events = Events::new()?;
         let handler = Handler(events.clone());
+        let (qp, send_cq) = match srq {
+            Some(srq) => {
+                let caps = QpCaps { recv_wr: 0, ..caps };
+                let cq = srq.cq().clone();
+                (Qp::create_on(&id, srq, caps, handler)?, cq)
+            }
+            None => {
+                let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
+                let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
+                let qp = Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?;
+                (qp, send_cq)
+            }
+        };
         Ok(Self {
-            qp: Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?,
+            qp,
             events,
             id,
             connection,
+            send_cq,
         })
     }
 }
@@ -435,6 +508,7 @@ struct Acceptor {
     queue: OwnedQueue,
     pd: Arc<Pd>,
     caps: QpCaps,
+    srq: Option<Arc<Srq<Handler>>>,
     connection: Arc<Connection>,
     #[pin]
     id: Mutex<Option<Arc<CmId>>>,
@@ -455,7 +529,9 @@ impl WorkItem for Acceptor {
         let accept = || {
             let id = this.id.lock().take().ok_or(ENODEV)?;
             let connection = this.connection.clone();
-            let side = Side::new(id, connection, &this.pd, this.caps, PollContext::Workqueue)?;
+            let contexts = (PollContext::Workqueue, PollContext::Workqueue);
+            let srq = this.srq.as_ref();
+            let side = Side::new(id, connection, &this.pd, this.caps, contexts, srq)?;
             side.id.accept(&PARAM)?;
             Ok(side)
         };
@@ -484,18 +560,27 @@ struct Pair {
     far: Side,
     pd: Arc<Pd>,
     alive: Arc<Atomic<i32>>,
-    _listener: Listener,
+    listener: Option<Listener>,
 }
 
 impl Pair {
-    fn new(addr: SocketAddr, caps: QpCaps) -> Result<Self> {
+    fn new(addr: SocketAddr, caps: QpCaps, kind: Kind) -> Result<Self> {
         let net = Net::current();
         let connection = Connection::new()?;
         let id = CmId::new(&net, connection.clone())?;
         id.resolve(None, addr, TIMEOUT_MS)
             .map_err(|error| error.to_error())?;
-        let pd = Pd::alloc(&id.device()?)?;
-        let near = Side::new(id, connection, &pd, caps, PollContext::Softirq)?;
+        let pd = match &kind.srq {
+            Some(srq) => srq.pd().clone(),
+            None => Pd::alloc(&id.device()?)?,
+        };
+        let context = |direct| match direct {
+            true => PollContext::Direct,
+            false => PollContext::Softirq,
+        };
+        let (send, recv) = kind.direct.unwrap_or_default();
+        let contexts = (context(send), context(recv));
+        let near = Side::new(id, connection, &pd, caps, contexts, None)?;
 
         let queue = OwnedQueue::ordered(c"farblk_kunit")?;
         let (far_pd, connection, side) = (pd.clone(), Connection::new()?, Inbox::new()?);
@@ -504,6 +589,7 @@ impl Pair {
                 queue,
                 pd: far_pd,
                 caps,
+                srq: kind.srq,
                 connection,
                 id <- new_mutex!(None),
                 side <- side,
@@ -521,7 +607,7 @@ impl Pair {
             far: acceptor.side.take()??,
             pd,
             alive: Arc::new(Atomic::new(0), GFP_KERNEL)?,
-            _listener: listener,
+            listener: Some(listener),
         })
     }
 
@@ -530,6 +616,7 @@ impl Pair {
         Owner {
             number,
             block: None,
+            piece: None,
             message: None,
             mr: None,
             again: None,
@@ -562,9 +649,78 @@ impl Pair {
         Ok(Landing {
             number,
             buffer: DmaBuffer::alloc(self.pd.device(), len, Direction::FromDevice)?,
+            piece: None,
+            answer: None,
+            invalidated: false,
             again: 0,
             _alive: Alive::new(&self.alive),
         })
+    }
+
+    /// An owner of room for an answer: its first byte is the slot of the request.
+    fn answer(&self) -> Result<Landing> {
+        Ok(Landing {
+            answer: Some(Ok(())),
+            ..self.landing(0, 64)?
+        })
+    }
+
+    /// An owner of a piece that is full of `byte`, and of a message of one byte.
+    fn reply(&self, slot: u8, len: usize, byte: u8) -> Result<Owner> {
+        let memory = DmaMemory::alloc(self.pd.device(), len, -1)?;
+        let piece = memory.piece(0, len)?;
+        fill_piece(&piece, byte);
+        Ok(Owner {
+            piece: Some(piece),
+            ..self.message(slot.into(), 1, slot)?
+        })
+    }
+
+    /// Posts a request of the near side that carries `carry`, of `block`; returns where that is.
+    fn request(&self, slot: u16, carry: Carry, block: &Block, last: bool) -> Result<RemoteRange> {
+        let owner = Owner {
+            block: Some(block.clone()),
+            ..self.message(slot.into(), 32, 0)?
+        };
+        let mut range = RemoteRange { addr: 0, rkey: 0 };
+        let prepare = |owner: &mut Owner, access: Option<RemoteRange>| {
+            range = access.unwrap_or(range);
+            let message = owner.message.as_mut().ok_or(EIO)?;
+            // CAST: Slots of tests are small.
+            message.copy_in(0, &[slot as u8])
+        };
+        posted(self.near.qp.request(slot, carry, owner, prepare, last))?;
+        Ok(range)
+    }
+
+    /// Waits for a request at the far side: its first byte.
+    fn requested(&self) -> Result<u8> {
+        let (landing, result) = self.far.events.recvs.take()?;
+        result.map_err(|error| error.to_error())?;
+        let mut slot = [0];
+        landing.buffer.copy_out(0, &mut slot)?;
+        Ok(slot[0])
+    }
+
+    /// Sends a reply from the far side, and waits until it was received.
+    fn replied(&self, reply: Reply, owner: Owner) -> Result<Landing> {
+        posted(self.far.qp.reply(0, reply, owner, true))?;
+        let (landing, result) = self.near.events.recvs.take()?;
+        result.map_err(|error| error.to_error())?;
+        self.far
+            .events
+            .sends
+            .take()?
+            .1
+            .map_err(|error| error.to_error())?;
+        Ok(landing)
+    }
+
+    /// Does an RDMA operation from the far side on its piece; how it ended.
+    fn far_rdma(&self, op: RdmaOp, remote: RemoteRange, owner: Owner) -> Result<(Owner, bool)> {
+        posted(self.far.qp.rdma(1, op, remote, owner, true))?;
+        let (owner, result) = self.far.events.sends.take()?;
+        Ok((owner, result.is_ok()))
     }
 
     /// A memory region over all of `block`, not registered yet.
@@ -603,4 +759,34 @@ impl Pair {
 /// The error of a post, without the owner.
 fn posted<T>(result: Result<(), (Error, T)>) -> Result {
     result.map_err(|(error, _)| error)
+}
+
+/// The places of a piece.
+fn piece_bytes(piece: &DmaPiece) -> impl Iterator<Item = *mut u8> + '_ {
+    piece.segments().flat_map(|segment| {
+        // SAFETY: The page is one of the piece, in the direct map.
+        let page = unsafe { bindings::farblk_page_address(segment.page().as_ptr()) };
+        let (start, len) = (segment.offset() as usize, segment.len() as usize);
+        (start..start + len).map(move |at| page.cast::<u8>().wrapping_add(at))
+    })
+}
+
+/// Fills a piece.
+fn fill_piece(piece: &DmaPiece, byte: u8) {
+    for place in piece_bytes(piece) {
+        // SAFETY: The place is in the piece, to which there are no references.
+        unsafe { place.write_volatile(byte) };
+    }
+}
+
+/// Whether each byte of a piece is `byte`.
+fn piece_is_full_of(piece: &DmaPiece, byte: u8) -> bool {
+    // SAFETY: As in `fill_piece()`.
+    piece_bytes(piece).all(|place| unsafe { place.read_volatile() } == byte)
+}
+
+/// Sleeps a little, for what should not happen.
+fn a_while() {
+    // SAFETY: Tests may sleep.
+    unsafe { bindings::msleep(50) };
 }

@@ -48,7 +48,8 @@ fn resolved(addr: SocketAddr) -> Result<Side> {
     id.resolve(None, addr, TIMEOUT_MS)
         .map_err(|error| error.to_error())?;
     let pd = Pd::alloc(&id.device()?)?;
-    Side::new(id, connection, &pd, CAPS, PollContext::Workqueue)
+    let contexts = (PollContext::Workqueue, PollContext::Workqueue);
+    Side::new(id, connection, &pd, CAPS, contexts, None)
 }
 
 #[kernel::macros::kunit_tests(farblk_rdma_cm)]

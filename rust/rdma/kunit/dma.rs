@@ -65,6 +65,86 @@ mod tests {
     }
 
     #[test]
+    fn buffer_is_split_into_pieces_that_do_not_touch() -> Result {
+        with_device(|device, _| {
+            let alloc = || DmaBuffer::alloc(device, 2 * PAGE_SIZE + 50, Direction::ToDevice);
+            for len in [1, 32, PAGE_SIZE, 2 * PAGE_SIZE + 50] {
+                let pieces = alloc()?.split(len);
+                let mut all = KVec::new();
+                for piece in pieces.take(200) {
+                    all.push(piece, GFP_KERNEL)?;
+                }
+                check!(all.len() == ((2 * PAGE_SIZE + 50) / len).min(200));
+                for (index, piece) in all.iter_mut().enumerate() {
+                    check!(piece.len() == len);
+                    // CAST: Some byte.
+                    let data = [index as u8; 1];
+                    piece.copy_in(0, &data)?;
+                    piece.copy_in(len - 1, &data)?;
+                    check!(piece.copy_in(len, &data) == Err(EINVAL));
+                }
+                let mut end = 0;
+                for (index, piece) in all.iter().enumerate() {
+                    let mut data = [0; 1];
+                    piece.copy_out(len - 1, &mut data)?;
+                    check!(data == [index as u8]);
+                    piece.copy_out(0, &mut data)?;
+                    check!(data == [index as u8]);
+                    check!(end == 0 || piece.addr() == end);
+                    end = piece.addr() + len as u64;
+                }
+                // The pages stay until the last has gone.
+                let last = all.pop().ok_or(EIO)?;
+                drop(all);
+                let mut data = [1; 1];
+                last.copy_out(0, &mut data)?;
+            }
+            for len in [0, 2 * PAGE_SIZE + 51] {
+                check!(alloc()?.split(len).count() == 0);
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn memory_is_handed_out_in_pieces_inside() -> Result {
+        with_device(|device, _| {
+            let alloc = |len| DmaMemory::alloc(device, len, -1);
+            check!(alloc(0).err() == Some(EINVAL));
+            check!(alloc(DmaMemory::MAX + 1).err() == Some(EINVAL));
+            check!(alloc(1)?.len() == PAGE_SIZE);
+            let memory = alloc(DmaMemory::MAX)?;
+            check!(memory.len() == DmaMemory::MAX);
+            for (offset, len) in [
+                (0, 0),
+                (0, DmaMemory::MAX + 1),
+                (DmaMemory::MAX, 1),
+                (usize::MAX, 2),
+                (2, usize::MAX),
+            ] {
+                check!(memory.piece(offset, len).err() == Some(EINVAL));
+            }
+            let whole = memory.piece(0, DmaMemory::MAX)?;
+            check!(piece_is_full_of(&whole, 0));
+            let mut piece = memory.piece(5 * PAGE_SIZE, 2 * PAGE_SIZE)?;
+            check!(piece.addr() == whole.addr() + 5 * PAGE_SIZE as u64);
+            fill_piece(&piece, 1);
+            // It is where it should be, and keeps the memory.
+            for (offset, byte) in [(4, 0), (5, 1), (6, 1), (7, 0)] {
+                let page = memory.piece(offset * PAGE_SIZE, PAGE_SIZE)?;
+                check!(piece_is_full_of(&page, byte));
+            }
+            drop((memory, whole));
+            check!(piece.writable() && piece_is_full_of(&piece, 1));
+            check!(piece.truncate(0) == Err(EINVAL));
+            check!(piece.truncate(2 * PAGE_SIZE as u32 + 1) == Err(EINVAL));
+            check!(piece.truncate(100) == Ok(()) && piece.len() == 100);
+            check!(piece_bytes(&piece).count() == 100);
+            Ok(())
+        })
+    }
+
+    #[test]
     fn mapping_is_of_whole_pages_inside() -> Result {
         with_device(|device, _| {
             let memory = PageChunks::alloc(5 * PAGE_SIZE, -1)?;

@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suites of requests: when they come back, and what the peer may do until then.
+
+use super::*;
+use crate::errno::{
+    EPROTO,
+    ESHUTDOWN, //
+};
+
+const CAPS: QpCaps = QpCaps {
+    slots: 8,
+    send_wr: 16,
+    recv_wr: 8,
+    large: 1,
+    keys: 4,
+    segments: 4,
+};
+
+/// The kinds of a near side that sends requests.
+const KINDS: [Option<(bool, bool)>; 2] = [None, Some((true, false))];
+
+/// Runs a test with pairs whose near side posts receives for answers, and the far one for requests.
+fn with_requests(test: impl Fn(&Pair) -> Result) -> Result {
+    for direct in KINDS {
+        with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+            for number in 0..CAPS.recv_wr {
+                posted(pair.near.qp.recv(pair.answer()?))?;
+                posted(pair.far.qp.recv(pair.landing(number, 64)?))?;
+            }
+            test(&pair)
+        })?;
+    }
+    Ok(())
+}
+
+/// Takes the request that must be back, and be fine.
+fn back(pair: &Pair) -> Result<u32> {
+    let (owner, result) = pair.near.events.sends.take()?;
+    result.map_err(|error| error.to_error())?;
+    Ok(owner.number)
+}
+
+#[kernel::macros::kunit_tests(farblk_rdma_request)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_back_when_it_is_answered() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            for slot in [1, 5] {
+                pair.request(slot, Carry::Nothing, &block, true)?;
+                // CAST: A small number.
+                check!(pair.requested()? == slot as u8);
+                a_while();
+                check!(pair.near.events.sends.len() == 0);
+                let landing = pair.replied(Reply::default(), pair.message(0, 1, slot as u8)?)?;
+                check!(landing.answer == Some(Ok(())) && !landing.invalidated);
+                check!(back(pair)? == slot.into());
+            }
+            check!(pair.near.events.errors.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn carries_its_memory_behind_the_message() -> Result {
+        with_requests(|pair| {
+            let device = pair.pd.device();
+            let block = Block::new(3, 512, 7)?;
+            let memory = DmaMemory::alloc(device, PAGE_SIZE, -1)?;
+            let (message, piece) = (pair.landing(9, 32)?, memory.piece(512, 2048)?);
+            let landing = Landing {
+                piece: Some(piece),
+                ..message
+            };
+            // The others are used up first.
+            for slot in 0..8 {
+                pair.request(slot % 4, Carry::Nothing, &block, true)?;
+                let slot = pair.requested()?;
+                pair.replied(Reply::default(), pair.message(0, 1, slot)?)?;
+                posted(pair.near.qp.recv(pair.answer()?))?;
+                back(pair)?;
+            }
+            posted(pair.far.qp.recv(landing))?;
+            pair.request(6, Carry::Inline, &block, true)?;
+            let (landing, result) = pair.far.events.recvs.take()?;
+            check!(landing.number == 9 && result == Ok(32 + 3 * 512));
+            let mut message = [1; 32];
+            landing.buffer.copy_out(0, &mut message)?;
+            check!(message.iter().skip(1).all(|byte| *byte == 0) && message[0] == 6);
+            let piece = landing.piece.ok_or(EIO)?;
+            check!(piece_is_full_of(&memory.piece(512, 3 * 512)?, 7));
+            check!(piece_is_full_of(&memory.piece(2048, 512)?, 0) && piece.len() == 2048);
+            check!(piece_is_full_of(&memory.piece(0, 512)?, 0));
+            pair.replied(Reply::default(), pair.message(0, 1, 6)?)?;
+            check!(back(pair)? == 6);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn lets_the_peer_write_until_it_invalidates() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(3, PAGE_SIZE, 1)?;
+            let carry = Carry::Access(RdmaOp::Write);
+            let range = pair.request(2, carry, &block, true)?;
+            check!(pair.requested()? == 2);
+            let reply = Reply {
+                write: Some(range),
+                invalidate: Some(range.rkey),
+            };
+            let landing = pair.replied(reply, pair.reply(2, 3 * PAGE_SIZE, 9)?)?;
+            check!(landing.invalidated && landing.answer == Some(Ok(())));
+            check!(back(pair)? == 2);
+            check!(is_full_of(&block.memory, 3 * PAGE_SIZE, 9));
+            check!(pair.far.qp.completions() == 2);
+            // It has no access any more.
+            let (_, done) = pair.far_rdma(RdmaOp::Write, range, pair.reply(2, 512, 3)?)?;
+            check!(!done && is_full_of(&block.memory, 3 * PAGE_SIZE, 9));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn lets_the_peer_read_until_it_has_answered() -> Result {
+        with_requests(|pair| {
+            let block = Block {
+                writable: false,
+                ..Block::new(3, PAGE_SIZE, 6)?
+            };
+            let carry = Carry::Access(RdmaOp::Read);
+            let range = pair.request(2, carry, &block, true)?;
+            check!(pair.requested()? == 2);
+            let (owner, done) =
+                pair.far_rdma(RdmaOp::Read, range, pair.reply(2, 2 * PAGE_SIZE, 0)?)?;
+            check!(done && piece_is_full_of(owner.piece.as_ref().ok_or(EIO)?, 6));
+            // Nothing is invalidated by the peer, so that it is done here.
+            let landing = pair.replied(Reply::default(), owner)?;
+            check!(!landing.invalidated && landing.answer == Some(Ok(())));
+            check!(back(pair)? == 2);
+            let (owner, done) = pair.far_rdma(RdmaOp::Read, range, pair.reply(2, 512, 0)?)?;
+            check!(!done && piece_is_full_of(owner.piece.as_ref().ok_or(EIO)?, 0));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn lets_the_peer_do_nothing_else() -> Result {
+        for (carry, op) in [(RdmaOp::Read, RdmaOp::Write), (RdmaOp::Write, RdmaOp::Read)] {
+            with_requests(|pair| {
+                let block = Block::new(1, PAGE_SIZE, 6)?;
+                let range = pair.request(0, Carry::Access(carry), &block, true)?;
+                pair.requested()?;
+                let (_, done) = pair.far_rdma(op, range, pair.reply(0, PAGE_SIZE, 1)?)?;
+                check!(!done && is_full_of(&block.memory, PAGE_SIZE, 6));
+                Ok(())
+            })?;
+        }
+        // Nor beyond the memory, which begins within a page.
+        for (before, len, inside) in [(0, 2 * 512, true), (1, 1, false), (0, 2 * 512 + 1, false)] {
+            with_requests(|pair| {
+                let block = Block {
+                    start: 512,
+                    gap: 512,
+                    ..Block::new(1, 4 * 512, 6)?
+                };
+                let carry = Carry::Access(RdmaOp::Read);
+                let range = pair.request(0, carry, &block, true)?;
+                pair.requested()?;
+                let range = RemoteRange {
+                    addr: range.addr - before,
+                    ..range
+                };
+                check!(range.addr % PAGE_SIZE as u64 == 512 - before);
+                let (_, done) = pair.far_rdma(RdmaOp::Read, range, pair.reply(0, len, 1)?)?;
+                check!(done == inside);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn has_another_key_each_time() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let mut before = RemoteRange { addr: 0, rkey: 0 };
+            // More often than there are keys.
+            for round in 0..300 {
+                let carry = Carry::Access(RdmaOp::Write);
+                let range = pair.request(3, carry, &block, true)?;
+                check!(range.rkey != before.rkey);
+                before = range;
+                pair.requested()?;
+                let remotely = round % 2 == 0;
+                let reply = Reply {
+                    write: Some(range),
+                    invalidate: remotely.then_some(range.rkey),
+                };
+                // CAST: Some byte.
+                let byte = round as u8;
+                let landing = pair.replied(reply, pair.reply(3, PAGE_SIZE, byte)?)?;
+                check!(landing.invalidated == remotely && landing.answer == Some(Ok(())));
+                check!(back(pair)? == 3);
+                check!(is_full_of(&block.memory, PAGE_SIZE, byte));
+                posted(pair.near.qp.recv(pair.answer()?))?;
+                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+            }
+            check!(pair.near.events.errors.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn is_posted_with_others_at_once() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let carries = [
+                Carry::Nothing,
+                Carry::Access(RdmaOp::Read),
+                Carry::Inline,
+                Carry::Access(RdmaOp::Write),
+            ];
+            let short = Block::new(1, 16, 1)?;
+            let mut ranges = KVec::new();
+            for (slot, carry) in (0..).zip(carries) {
+                let block = if carry == Carry::Inline {
+                    &short
+                } else {
+                    &block
+                };
+                let range = pair.request(slot, carry, block, slot == 3)?;
+                ranges.push(range, GFP_KERNEL)?;
+            }
+            check!(pair.near.qp.doorbells() == 1 && pair.near.qp.posted() == 6 + 8);
+            for _ in 0..4 {
+                pair.requested()?;
+            }
+            // Answered the other way round.
+            for (slot, range) in (0..4).zip(ranges.iter()).rev() {
+                let reply = Reply {
+                    write: None,
+                    invalidate: (range.rkey != 0).then_some(range.rkey),
+                };
+                let landing = pair.replied(reply, pair.message(0, 1, slot)?)?;
+                check!(landing.answer == Some(Ok(())));
+                check!(back(pair)? == slot.into());
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn is_given_back_when_it_is_refused() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let read = Carry::Access(RdmaOp::Read);
+            let write = Carry::Access(RdmaOp::Write);
+            let constant = Block {
+                writable: false,
+                ..block.clone()
+            };
+            // More pieces than there is room for, with gaps between them, and none at all.
+            let many = Block::new(5, PAGE_SIZE, 1)?;
+            let gaps = Block {
+                gap: 512,
+                ..Block::new(2, PAGE_SIZE, 1)?
+            };
+            let none = Block {
+                len: 0,
+                ..block.clone()
+            };
+            let long = Block::new(32, 512, 1)?;
+            check!(pair.request(4, read, &block, true) == Err(EINVAL));
+            check!(pair.request(8, Carry::Nothing, &block, true) == Err(EINVAL));
+            check!(pair.request(0, write, &constant, true) == Err(EINVAL));
+            check!(pair.request(0, read, &many, true) == Err(EINVAL));
+            check!(pair.request(0, read, &gaps, true) == Err(EINVAL));
+            check!(pair.request(0, read, &none, true) == Err(EINVAL));
+            check!(pair.request(0, Carry::Inline, &long, true) == Err(EINVAL));
+
+            let prepare = |_: &mut Owner, _: Option<RemoteRange>| Err(EPROTO);
+            let owner = pair.message(0, 1, 0)?;
+            let result = pair.near.qp.request(0, read, owner, prepare, true);
+            check!(posted(result) == Err(EINVAL));
+            let owner = Owner {
+                block: Some(block.clone()),
+                ..pair.message(0, 1, 0)?
+            };
+            let result = pair.near.qp.request(0, read, owner, prepare, true);
+            check!(posted(result) == Err(EPROTO));
+            check!(pair.near.qp.posted() == 8);
+            check!(pair.near.qp.answered(0, None) == Err(EINVAL));
+
+            // None of them has left anything.
+            pair.request(0, read, &block, true)?;
+            check!(pair.request(0, read, &block, true) == Err(EBUSY));
+            pair.requested()?;
+            pair.replied(Reply::default(), pair.message(0, 1, 0)?)?;
+            check!(back(pair)? == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn is_answered_once() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            check!(pair.near.qp.answered(0, None) == Err(EINVAL));
+            check!(pair.near.qp.answered(8, None) == Err(EINVAL));
+            pair.request(0, Carry::Nothing, &block, true)?;
+            pair.requested()?;
+            pair.replied(Reply::default(), pair.message(0, 1, 0)?)?;
+            check!(back(pair)? == 0);
+            let landing = pair.replied(Reply::default(), pair.message(0, 1, 0)?)?;
+            check!(landing.answer == Some(Err(EINVAL)));
+            // Nor is what is no request.
+            let landing = pair.replied(Reply::default(), pair.message(0, 1, 99)?)?;
+            check!(landing.answer == Some(Err(EINVAL)));
+            check!(pair.near.events.errors.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn may_be_answered_before_it_is_sent() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let range = pair.request(0, Carry::Access(RdmaOp::Write), &block, false)?;
+            check!(pair.near.qp.answered(0, None) == Ok(()));
+            check!(pair.near.qp.answered(0, None) == Err(EINVAL));
+            a_while();
+            check!(pair.near.events.sends.len() == 0);
+            pair.near.qp.ring();
+            check!(back(pair)? == 0);
+            pair.requested()?;
+            // The key that was registered only then is invalid.
+            let (_, done) = pair.far_rdma(RdmaOp::Write, range, pair.reply(0, 512, 3)?)?;
+            check!(!done && is_full_of(&block.memory, PAGE_SIZE, 1));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn fails_if_another_key_is_invalidated() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let carry = Carry::Access(RdmaOp::Read);
+            pair.request(0, carry, &block, true)?;
+            let other = pair.request(1, carry, &block, true)?;
+            pair.requested()?;
+            pair.requested()?;
+            let reply = Reply {
+                write: None,
+                invalidate: Some(other.rkey),
+            };
+            let landing = pair.replied(reply, pair.message(0, 1, 0)?)?;
+            check!(landing.answer == Some(Err(EPROTO)));
+            check!(pair.near.events.errors.load(Relaxed) == 1);
+            check!(pair.request(2, carry, &block, true) == Err(ESHUTDOWN));
+            a_while();
+            check!(pair.near.events.sends.len() == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn comes_back_unanswered_only_when_the_queue_pair_goes() -> Result {
+        for direct in KINDS {
+            with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+                let block = Block::new(1, PAGE_SIZE, 1)?;
+                let ours = Block::new(1, 16, 1)?;
+                for number in 0..3 {
+                    posted(pair.far.qp.recv(pair.landing(number, 64)?))?;
+                }
+                pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
+                pair.request(1, Carry::Inline, &ours, true)?;
+                pair.request(2, Carry::Nothing, &block, true)?;
+                for _ in 0..3 {
+                    pair.requested()?;
+                }
+                pair.near.qp.fail();
+                a_while();
+                check!(pair.near.events.sends.len() == 0);
+                check!(pair.alive.load(Relaxed) == 3);
+                let events = pair.near.events.clone();
+                check!(last(pair.near.qp));
+                check!(events.sends.len() == 3);
+                for number in 0..3 {
+                    let (owner, result) = events.sends.take()?;
+                    check!(owner.number == number);
+                    check!(result == Err(WcError::NotCompleted(ESHUTDOWN)));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn is_flushed_if_the_peer_has_no_access() -> Result {
+        for direct in KINDS {
+            with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+                let block = Block::new(1, PAGE_SIZE, 1)?;
+                // The far side has no receive for any of them.
+                pair.request(0, Carry::Nothing, &block, true)?;
+                pair.request(1, Carry::Access(RdmaOp::Read), &block, true)?;
+                pair.near.qp.fail();
+                if direct.is_some() {
+                    a_while();
+                    pair.near.send_cq.reap();
+                }
+                let (owner, result) = pair.near.events.sends.take()?;
+                check!(owner.number == 0 && result.is_err());
+                a_while();
+                pair.near.send_cq.reap();
+                check!(pair.near.events.sends.len() == 0);
+                let events = pair.near.events.clone();
+                check!(last(pair.near.qp));
+                let (owner, result) = events.sends.take()?;
+                check!(owner.number == 1 && result.is_err());
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[kernel::macros::kunit_tests(farblk_rdma_direct)]
+mod direct {
+    use super::*;
+
+    /// Sends complete in a queue of their own that is not looked at.
+    const KIND: Kind = Kind {
+        direct: Some((true, false)),
+        srq: None,
+    };
+
+    #[test]
+    fn sends_are_reaped_with_the_answer() -> Result {
+        with_pair_of(CAPS, KIND, |pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            for slot in 0..4 {
+                posted(pair.near.qp.recv(pair.answer()?))?;
+                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+                pair.request(slot, Carry::Access(RdmaOp::Write), &block, true)?;
+                pair.requested()?;
+            }
+            a_while();
+            check!(pair.near.qp.completions() == 0);
+            pair.replied(Reply::default(), pair.message(0, 1, 1)?)?;
+            check!(back(&pair)? == 1);
+            // All sends, the receive, and the invalidation.
+            check!(pair.near.qp.completions() == 4 + 1 + 1);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn sends_are_reaped_when_asked_for() -> Result {
+        with_pair_of(CAPS, KIND, |pair| {
+            let qp = &pair.near.qp;
+            for slot in 0..4 {
+                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+                posted(qp.send(slot, pair.message(slot.into(), 16, 1)?, true))?;
+                pair.requested()?;
+            }
+            a_while();
+            check!(pair.near.events.sends.len() == 0);
+            check!(pair.near.send_cq.poll(1) == 1);
+            check!(pair.near.events.sends.len() == 1);
+            check!(pair.near.send_cq.poll(0) == 0);
+            check!(pair.near.send_cq.reap() == 3 && pair.near.send_cq.reap() == 0);
+            check!(pair.near.events.sends.len() == 4);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn send_that_is_late_is_waited_for() -> Result {
+        with_pair_of(CAPS, KIND, |pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            // It is answered before it can complete: nobody will look but for the interrupt. One at a
+            // time, as rxe would run the registration again when it sends what is before it again.
+            for (slot, carry) in [(0, Carry::Nothing), (1, Carry::Access(RdmaOp::Read))] {
+                pair.request(slot, carry, &block, true)?;
+                check!(pair.near.qp.answered(slot, None) == Ok(()));
+                a_while();
+                check!(pair.near.events.sends.len() == 0);
+                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+                check!(back(&pair)? == slot.into());
+                // CAST: A small number.
+                check!(pair.requested()? == slot as u8);
+            }
+            // Nobody waits, so there is at most one more interrupt.
+            for number in 4..6 {
+                posted(pair.far.qp.recv(pair.landing(2, 64)?))?;
+                let message = pair.message(number, 16, 1)?;
+                // CAST: A small number.
+                posted(pair.near.qp.send(number as u16, message, true))?;
+                pair.requested()?;
+                a_while();
+                if number == 5 {
+                    check!(pair.near.events.sends.len() == 0);
+                }
+                pair.near.send_cq.reap();
+                check!(back(&pair)? == number);
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn all_can_be_polled() -> Result {
+        let kind = Kind {
+            direct: Some((true, true)),
+            srq: None,
+        };
+        with_pair_of(CAPS, kind, |pair| {
+            posted(pair.near.qp.recv(pair.landing(0, 64)?))?;
+            posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+            posted(pair.far.qp.send(0, pair.message(0, 16, 1)?, true))?;
+            check!(pair.far.events.sends.take()?.1.is_ok());
+            posted(pair.near.qp.send(0, pair.message(0, 16, 1)?, true))?;
+            pair.requested()?;
+            a_while();
+            check!(pair.near.qp.completions() == 0);
+            pair.near.send_cq.reap();
+            check!(pair.near.qp.completions() == 1);
+            Ok(())
+        })
+    }
+}

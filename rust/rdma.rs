@@ -19,7 +19,6 @@
 
 #![allow(unsafe_code)]
 // Until the two-sided data path is there, which uses the rest.
-#![allow(dead_code)]
 
 pub(crate) mod client;
 pub(crate) mod cm;

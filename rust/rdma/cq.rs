@@ -31,8 +31,14 @@ use kernel::{
     types::Opaque, //
 };
 
+/// Who hears that a completion queue wants to be looked at.
+pub(crate) trait CqNotify: Send + Sync {
+    /// A completion has come in since [`Cq::arm`]. Any context, also hard interrupts.
+    fn notify(&self);
+}
+
 /// Where completions are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) enum PollContext {
     /// In softirq, on the CPU of the interrupt: handlers must not sleep.
     Softirq,
@@ -43,6 +49,9 @@ pub(crate) enum PollContext {
     /// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it
     /// handles a receive. See also [`Qp::answered`](super::qp::Qp::answered).
     Direct,
+    /// Where [`Cq::poll`] or [`Cq::reap`] is called, which may be a task that sleeps: then handlers may
+    /// sleep, too. There are interrupts for who calls [`Cq::arm`], which this hears of.
+    Manual(Arc<dyn CqNotify>),
 }
 
 /// Nobody handles completions.
@@ -63,7 +72,7 @@ const CLOSED: u32 = 3;
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
 ///   `drop()` and by nothing else.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
-/// - If it is `direct`, who has changed `state` from `IDLE` is the only one to use `raw` until it is
+/// - If it is `direct`, of [`PollContext::Direct`] or [`PollContext::Manual`], who has changed `state` from `IDLE` is the only one to use `raw` until it is
 ///   `IDLE` again, and nobody does so once it is `CLOSED`. `raw` has `self` as its context, and `work`
 ///   is initialised; it runs only until `drop()` ends.
 /// - `waiting` is, up to what is being done right now, the number of requests that wait for a
@@ -75,6 +84,10 @@ pub(crate) struct Cq {
     entries: u32,
     reserved: Atomic<u32>,
     direct: bool,
+    notify: Option<Arc<dyn CqNotify>>,
+    /// What the core does about an interrupt, unless it is `direct`.
+    forward: bindings::ib_comp_handler,
+    interrupts: Atomic<u64>,
     state: Atomic<u32>,
     waiting: Atomic<i32>,
     #[pin]
@@ -110,10 +123,13 @@ impl Cq {
         if entries == 0 || entries > limits.max_cqe {
             return Err(EINVAL);
         }
-        let poll_ctx = match context {
-            PollContext::Softirq => bindings::ib_poll_context_IB_POLL_SOFTIRQ,
-            PollContext::Workqueue => bindings::ib_poll_context_IB_POLL_WORKQUEUE,
-            PollContext::Direct => bindings::ib_poll_context_IB_POLL_DIRECT,
+        let (poll_ctx, direct, notify) = match context {
+            PollContext::Softirq => (bindings::ib_poll_context_IB_POLL_SOFTIRQ, false, None),
+            PollContext::Workqueue => (bindings::ib_poll_context_IB_POLL_WORKQUEUE, false, None),
+            PollContext::Direct => (bindings::ib_poll_context_IB_POLL_DIRECT, true, None),
+            PollContext::Manual(notify) => {
+                (bindings::ib_poll_context_IB_POLL_DIRECT, true, Some(notify))
+            }
         };
         // SAFETY: The device is registered by its invariants, and the name is static.
         let raw = from_err_ptr(unsafe {
@@ -127,7 +143,8 @@ impl Cq {
             )
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
-        let direct = context == PollContext::Direct;
+        // SAFETY: The queue was just allocated.
+        let forward = unsafe { (*raw.as_ptr()).comp_handler };
         // INVARIANT: The queue was just allocated on `device`; nothing is reserved, nobody uses it,
         // and nobody waits.
         let this = Arc::pin_init(
@@ -137,6 +154,9 @@ impl Cq {
                 entries,
                 reserved: Atomic::new(0),
                 direct,
+                notify,
+                forward,
+                interrupts: Atomic::new(0),
                 state: Atomic::new(IDLE),
                 waiting: Atomic::new(0),
                 work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
@@ -154,13 +174,11 @@ impl Cq {
                 return Err(error);
             }
         };
-        if direct {
-            // INVARIANT: `self` becomes the context.
-            // SAFETY: The queue is ours, and has never asked for an interrupt: nobody reads these.
-            unsafe {
-                (*raw.as_ptr()).cq_context = Arc::as_ptr(&this).cast_mut().cast::<c_void>();
-                (*raw.as_ptr()).comp_handler = Some(comp_handler);
-            }
+        // INVARIANT: `self` becomes the context.
+        // SAFETY: The queue is ours, and without queue pairs there is no interrupt: nobody reads these.
+        unsafe {
+            (*raw.as_ptr()).cq_context = Arc::as_ptr(&this).cast_mut().cast::<c_void>();
+            (*raw.as_ptr()).comp_handler = Some(comp_handler);
         }
         Ok(this)
     }
@@ -171,20 +189,36 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// Whether it is a [`PollContext::Direct`] one.
+    /// Interrupts that there were.
+    pub(crate) fn interrupts(&self) -> u64 {
+        self.interrupts.load(Relaxed)
+    }
+
+    /// Asks for one interrupt at the next completion. Returns whether there may be a completion
+    /// already: then there may be no interrupt. Only for [`PollContext::Manual`].
+    ///
+    /// # Context
+    ///
+    /// Any. Does not sleep.
+    pub(crate) fn arm(&self) -> bool {
+        self.notify.is_some() && self.request_notify()
+    }
+
+    /// Whether it is a [`PollContext::Direct`] or [`PollContext::Manual`] one.
     #[inline]
     pub(super) fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// Handles at most `budget` completions of a [`PollContext::Direct`] queue, and returns how many
-    /// it was.
+    /// Handles at most `budget` completions of a [`PollContext::Direct`] or [`PollContext::Manual`]
+    /// queue, and returns how many it was.
     ///
     /// If that is being done already, the other one looks once more, and this returns 0.
     ///
     /// # Context
     ///
-    /// Any but hard interrupt. Does not sleep. Handlers are called with preemption disabled.
+    /// Any but hard interrupt. Does not sleep, if the handlers do not; those of a direct queue are
+    /// called with preemption disabled.
     pub(crate) fn poll(&self, budget: u32) -> u32 {
         self.process(i32::try_from(budget).unwrap_or(i32::MAX))
     }
@@ -200,25 +234,53 @@ impl Cq {
         if !self.direct {
             return 0;
         }
+        if self.notify.is_some() {
+            return match self.enter() {
+                true => self.process_entered(budget),
+                false => 0,
+            };
+        }
         // Who is found to be busy will not be kept from it by who has found that.
         // SAFETY: The function has no requirements; the opposite follows.
         unsafe { bindings::farblk_preempt_disable() };
-        let mut handled: u32 = 0;
-        if self.enter() {
-            loop {
-                // SAFETY: By the type invariants the queue is valid, and nobody else uses it now.
-                let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget) };
-                handled = handled.wrapping_add(u32::try_from(done).unwrap_or(0));
-                let missed = self.waiting.load(Relaxed) > 0 && self.notify();
-                if !missed && self.state.cmpxchg(BUSY, IDLE, Full).is_ok() {
-                    break;
-                }
-                self.state.xchg(BUSY, Full);
-            }
-        }
+        let handled = match self.enter() {
+            true => self.process_entered(budget),
+            false => 0,
+        };
         // SAFETY: It was disabled above.
         unsafe { bindings::farblk_preempt_enable() };
         handled
+    }
+
+    /// Handles completions, having become the one who does.
+    #[inline]
+    fn process_entered(&self, budget: i32) -> u32 {
+        let mut handled: u32 = 0;
+        loop {
+            // SAFETY: By the type invariants the queue is valid, and nobody else uses it now.
+            let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget) };
+            handled = handled.wrapping_add(u32::try_from(done).unwrap_or(0));
+            let missed = self.waiting.load(Relaxed) > 0 && self.request_notify();
+            if !missed && self.state.cmpxchg(BUSY, IDLE, Full).is_ok() {
+                return handled;
+            }
+            self.state.xchg(BUSY, Full);
+        }
+    }
+
+    /// Handles all completions that there are now, be it that somebody else does so. Only for a direct
+    /// queue.
+    ///
+    /// # Context
+    ///
+    /// Sleeps.
+    pub(super) fn flush(&self) {
+        might_sleep();
+        while self.state.cmpxchg(IDLE, BUSY, Full).is_err() {
+            // SAFETY: Sleeping is allowed here.
+            unsafe { bindings::msleep(1) };
+        }
+        self.process_entered(-1);
     }
 
     /// Becomes the one who handles completions, or lets the one who does so look again.
@@ -233,11 +295,9 @@ impl Cq {
         }
     }
 
-    /// Asks for an interrupt at the next completion. Returns whether there may be one already. To be
-    /// called by who handles completions.
-    #[cold]
-    fn notify(&self) -> bool {
-        // SAFETY: By the type invariants the queue is valid, and nobody else uses it now.
+    /// Asks for an interrupt at the next completion. Returns whether there may be one already.
+    fn request_notify(&self) -> bool {
+        // SAFETY: By the type invariants the queue is valid; this may be done at any time.
         unsafe { bindings::farblk_req_notify_cq(self.as_raw()) > 0 }
     }
 
@@ -318,14 +378,22 @@ impl PinnedDrop for Cq {
     }
 }
 
-/// Handles the interrupt of a direct queue that has asked for one.
+/// Handles an interrupt: a direct queue has asked for one.
 ///
 /// # Safety
 ///
 /// Must only be called by the driver, for a completion queue with a [`Cq`] as its context.
-unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_void) {
+unsafe extern "C" fn comp_handler(cq: *mut bindings::ib_cq, context: *mut c_void) {
     // SAFETY: The context is a `Cq` that exists at least as long as the C object.
     let this = unsafe { &*context.cast::<Cq>() };
+    this.interrupts.fetch_add(1, Relaxed);
+    if let (false, Some(forward)) = (this.direct, this.forward) {
+        // SAFETY: It is what the core would have had called; it does not look at the context.
+        return unsafe { forward(cq, context) };
+    }
+    if let Some(notify) = &this.notify {
+        return notify.notify();
+    }
     // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
     unsafe { bindings::farblk_queue_bh_work(this.work.get()) };
 }

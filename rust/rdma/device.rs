@@ -217,6 +217,11 @@ impl Device {
         self.gone.clone()
     }
 
+    /// Whether the device is software, such as `rdma_rxe`: it is as late as the CPU is busy.
+    pub(crate) fn is_software(&self) -> bool {
+        self.virt_dma
+    }
+
     /// Whether DMA addresses are virtual addresses, so that nothing is ever unmapped.
     #[inline]
     pub(super) fn uses_virt_dma(&self) -> bool {

@@ -239,6 +239,16 @@ impl DmaBuffer {
         })
     }
 
+    /// Makes the buffer shorter: its first `len` bytes; `EINVAL` if it has fewer, or that is none.
+    pub(crate) fn truncate(&mut self, len: usize) -> Result {
+        if len == 0 || len > self.len {
+            return Err(EINVAL);
+        }
+        // INVARIANT: The buffer only gets shorter.
+        self.len = len;
+        Ok(())
+    }
+
     /// The size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -391,6 +401,7 @@ impl DmaPiece {
     }
 
     /// Makes the piece shorter: its first `len` bytes; `EINVAL` if it has fewer, or that is none.
+    #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
     pub(crate) fn truncate(&mut self, len: u32) -> Result {
         if len == 0 || len > self.len {
             return Err(EINVAL);

@@ -483,7 +483,7 @@ impl Side {
             Some(srq) => {
                 let caps = QpCaps { recv_wr: 0, ..caps };
                 let cq = srq.cq().clone();
-                (Qp::create_on(&id, srq, caps, handler)?, cq)
+                (Qp::create_on(&id, srq, &cq, caps, handler)?, cq)
             }
             None => {
                 let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
@@ -783,6 +783,18 @@ fn fill_piece(piece: &DmaPiece, byte: u8) {
 fn piece_is_full_of(piece: &DmaPiece, byte: u8) -> bool {
     // SAFETY: As in `fill_piece()`.
     piece_bytes(piece).all(|place| unsafe { place.read_volatile() } == byte)
+}
+
+/// Waits until something is true.
+fn wait_until(mut condition: impl FnMut() -> bool) -> Result {
+    for _ in 0..TIMEOUT_MS {
+        if condition() {
+            return Ok(());
+        }
+        // SAFETY: Tests may sleep.
+        unsafe { bindings::msleep(1) };
+    }
+    Err(ETIMEDOUT)
 }
 
 /// Sleeps a little, for what should not happen.

@@ -171,7 +171,8 @@ const MAX_INLINE_SGES: u32 = 32;
 ///   `drop()` has removed it, before anything of it goes. `receiving` is not 0 while that queue has it
 ///   handle a receive.
 /// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
-///   that of the receive queue writes `recv_completions`. `send_posted` and `doorbells` are written
+///   that of the receive queue writes `recv_completions`. `send_posted`, `doorbells` and
+///   `invalidations` are written
 ///   with `sq` held, `recv_posted` with `rq`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
@@ -182,6 +183,7 @@ pub(crate) struct Qp<H: QpHandler> {
     sq: IrqSaveSpinLock<SendQueue>,
     send_posted: Atomic<u64>,
     doorbells: Atomic<u64>,
+    invalidations: Atomic<u64>,
 
     /// All work requests of slots that ever completed, modulo 2^32.
     done: Atomic<u32>,
@@ -266,8 +268,10 @@ impl<H: QpHandler> Qp<H> {
         Self::build(id, pd, send_cq, receives, reaps, caps, handler)
     }
 
-    /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain and the
-    /// completion queue of that.
+    /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain of that.
+    /// Its sends complete in `send_cq`: either the completion queue of `srq`, or another one if that is
+    /// a [`PollContext::Direct`](super::cq::PollContext::Direct) or
+    /// [`PollContext::Manual`](super::cq::PollContext::Manual) one.
     ///
     /// Like [`Self::create`]; gives `ENOSPC` also if `srq` has too many queue pairs.
     ///
@@ -277,14 +281,17 @@ impl<H: QpHandler> Qp<H> {
     pub(crate) fn create_on(
         id: &Arc<CmId>,
         srq: &Arc<Srq<H>>,
+        send_cq: &Arc<Cq>,
         caps: QpCaps,
         handler: H,
     ) -> Result<Arc<Self>> {
-        if caps.recv_wr != 0 {
+        // Else it could not be told when the last receive was handled.
+        let flushes = srq.cq().is_direct() || Arc::ptr_eq(srq.cq(), send_cq);
+        if caps.recv_wr != 0 || !flushes {
             return Err(EINVAL);
         }
         let receives = || Ok(Receives::Shared(srq.clone()));
-        let this = Self::build(id, srq.pd(), srq.cq(), receives, false, caps, handler)?;
+        let this = Self::build(id, srq.pd(), send_cq, receives, false, caps, handler)?;
         // SAFETY: `drop()` removes it before anything of it goes.
         unsafe { srq.add(this.as_raw(), &this) }?;
         Ok(this)
@@ -340,6 +347,7 @@ impl<H: QpHandler> Qp<H> {
                 sq <- new_irqsave_spinlock!(SendQueue::new()),
                 send_posted: Atomic::new(0),
                 doorbells: Atomic::new(0),
+                invalidations: Atomic::new(0),
                 done: Atomic::new(0),
                 send_completions: Atomic::new(0),
                 sends: ManuallyDrop::new(sends),
@@ -425,6 +433,17 @@ impl<H: QpHandler> Qp<H> {
             return per_wr;
         }
         Self::MAX_SEGMENTS.min(per_wr.saturating_mul(self.send_wr))
+    }
+
+    /// The handler.
+    #[inline]
+    pub(crate) fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// Remote keys that were invalidated here, as the peer did not do so.
+    pub(crate) fn invalidations(&self) -> u64 {
+        self.invalidations.load(Relaxed)
     }
 
     /// Work requests that were posted, receives included.
@@ -553,8 +572,11 @@ impl<H: QpHandler> Qp<H> {
             if last.is_err() {
                 srq.note_undrained();
             }
-            // The receives complete in the same queue.
+            // The receives may complete in the same queue.
             self.drain_sends();
+            if srq.cq().is_direct() {
+                srq.cq().flush();
+            }
         }
         srq.remove(self);
     }

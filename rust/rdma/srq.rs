@@ -94,9 +94,9 @@ unsafe impl<H: QpHandler> Sync for Srq<H> {}
 impl<H: QpHandler> Srq<H> {
     /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue pairs.
     ///
-    /// `cq` is where the receives, and all work requests of the queue pairs, complete. Gives `EINVAL`
-    /// if the device is another or has no such queues, and `ENOSPC` if `cq` is too small: it must have
-    /// an entry for each receive, and [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair.
+    /// `cq` is where the receives complete. Gives `EINVAL` if the device is another or has no such
+    /// queues, and `ENOSPC` if `cq` is too small: it must have an entry for each receive, and
+    /// [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair whose sends complete there, too.
     ///
     /// # Context
     ///

@@ -90,6 +90,12 @@ impl ConnectRequest<'_> {
         unsafe { (*self.event.as_ptr()).param.conn.responder_resources }
     }
 
+    /// How many RDMA READs of ours the peer serves at once.
+    pub(crate) fn initiator_depth(&self) -> u8 {
+        // SAFETY: By the type invariants the event is valid and carries connection parameters.
+        unsafe { (*self.event.as_ptr()).param.conn.initiator_depth }
+    }
+
     /// Refuses, with at most 148 bytes of private data for the peer.
     pub(crate) fn reject(self, private_data: &[u8]) {
         // On failure the peer is refused without the data, as the request is being dropped.

@@ -381,6 +381,10 @@ mod tests {
                 for _ in 0..3 {
                     pair.requested()?;
                 }
+                wait_until(|| {
+                    pair.near.send_cq.reap();
+                    pair.near.qp.completions() == 3
+                })?;
                 pair.near.qp.fail();
                 a_while();
                 check!(pair.near.events.sends.len() == 0);
@@ -408,10 +412,10 @@ mod tests {
                 pair.request(0, Carry::Nothing, &block, true)?;
                 pair.request(1, Carry::Access(RdmaOp::Read), &block, true)?;
                 pair.near.qp.fail();
-                if direct.is_some() {
-                    a_while();
+                wait_until(|| {
                     pair.near.send_cq.reap();
-                }
+                    pair.near.events.sends.len() == 1
+                })?;
                 let (owner, result) = pair.near.events.sends.take()?;
                 check!(owner.number == 0 && result.is_err());
                 a_while();
@@ -450,8 +454,8 @@ mod direct {
             }
             a_while();
             check!(pair.near.qp.completions() == 0);
-            pair.replied(Reply::default(), pair.message(0, 1, 1)?)?;
-            check!(back(&pair)? == 1);
+            pair.replied(Reply::default(), pair.message(0, 1, 3)?)?;
+            check!(back(&pair)? == 3);
             // All sends, the receive, and the invalidation.
             check!(pair.near.qp.completions() == 4 + 1 + 1);
             Ok(())
@@ -469,10 +473,15 @@ mod direct {
             }
             a_while();
             check!(pair.near.events.sends.len() == 0);
-            check!(pair.near.send_cq.poll(1) == 1);
+            wait_until(|| pair.near.send_cq.poll(1) == 1)?;
             check!(pair.near.events.sends.len() == 1);
             check!(pair.near.send_cq.poll(0) == 0);
-            check!(pair.near.send_cq.reap() == 3 && pair.near.send_cq.reap() == 0);
+            let mut reaped = 0;
+            wait_until(|| {
+                reaped += pair.near.send_cq.reap();
+                reaped == 3
+            })?;
+            check!(pair.near.send_cq.reap() == 0);
             check!(pair.near.events.sends.len() == 4);
             Ok(())
         })
@@ -505,7 +514,10 @@ mod direct {
                 if number == 5 {
                     check!(pair.near.events.sends.len() == 0);
                 }
-                pair.near.send_cq.reap();
+                wait_until(|| {
+                    pair.near.send_cq.reap();
+                    pair.near.events.sends.len() == 1
+                })?;
                 check!(back(&pair)? == number);
             }
             Ok(())
@@ -527,8 +539,10 @@ mod direct {
             pair.requested()?;
             a_while();
             check!(pair.near.qp.completions() == 0);
-            pair.near.send_cq.reap();
-            check!(pair.near.qp.completions() == 1);
+            wait_until(|| {
+                pair.near.send_cq.reap();
+                pair.near.qp.completions() == 1
+            })?;
             Ok(())
         })
     }

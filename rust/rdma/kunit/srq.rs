@@ -175,7 +175,7 @@ mod tests {
                 let id = CmId::new(&Net::current(), Connection::new()?)?;
                 id.resolve(None, addr, TIMEOUT_MS)
                     .map_err(|error| error.to_error())?;
-                Qp::create_on(&id, srq, caps, Handler(Events::new()?))
+                Qp::create_on(&id, srq, srq.cq(), caps, Handler(Events::new()?))
             };
             // It has no room for sends.
             check!(join(&srq, caps).err() == Some(ENOSPC));

@@ -284,6 +284,9 @@ impl<H: QpHandler> Qp<H> {
             .store(self.doorbells.load(Relaxed).wrapping_add(1), Relaxed);
         let posted = self.send_posted.load(Relaxed);
         self.send_posted.store(posted.wrapping_add(1), Relaxed);
+        let invalidations = self.invalidations.load(Relaxed);
+        self.invalidations
+            .store(invalidations.wrapping_add(1), Relaxed);
         if to_result(ret).is_err() {
             sq.closed = true;
             self.advance(slot, INVALIDATE_FAILED);

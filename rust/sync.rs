@@ -9,7 +9,10 @@
 
 #![allow(unsafe_code)]
 
-use core::ptr::NonNull;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
 
 use kernel::{
     error::to_result,
@@ -158,6 +161,46 @@ impl Completion {
             return Err(ETIMEDOUT);
         }
         Ok(())
+    }
+}
+
+/// A place for a box, which is taken out by whoever needs it and put back.
+///
+/// # Invariants
+///
+/// The pointer is null, or from [`KBox::into_raw`] and nobody else's.
+pub(crate) struct Place<T: Send>(Atomic<*mut T>, PhantomData<T>);
+
+impl<T: Send> Place<T> {
+    /// A place with `value`.
+    pub(crate) fn new(value: KBox<T>) -> Self {
+        // INVARIANT: It comes from `into_raw`.
+        Self(Atomic::new(KBox::into_raw(value)), PhantomData)
+    }
+
+    fn swap(&self, value: *mut T) -> Option<KBox<T>> {
+        let past = self.0.xchg(value, Full);
+        // SAFETY: By the type invariants it comes from `into_raw`, and it was taken out.
+        (!past.is_null()).then(|| unsafe { KBox::from_raw(past) })
+    }
+
+    /// Takes out what is there. Any context.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<KBox<T>> {
+        self.swap(core::ptr::null_mut())
+    }
+
+    /// Puts `value` in. What was there, if anything, comes out. Any context.
+    #[inline]
+    pub(crate) fn put(&self, value: KBox<T>) -> Option<KBox<T>> {
+        // INVARIANT: It comes from `into_raw`.
+        self.swap(KBox::into_raw(value))
+    }
+}
+
+impl<T: Send> Drop for Place<T> {
+    fn drop(&mut self) {
+        drop(self.take());
     }
 }
 

@@ -196,18 +196,47 @@ impl<T: Send + 'static> Drop for Deferred<T> {
     }
 }
 
-/// An ordered work queue: its items run one at a time, also under memory pressure.
+/// A work queue whose items run also under memory pressure.
 ///
 /// It may be dropped in any context, also by one of its own items: the [`ReleaseQueue`] lets the
 /// queued items run and destroys it.
 pub(crate) struct OwnedQueue(Deferred<RawQueue>);
 
 impl OwnedQueue {
-    /// Makes an ordered queue with `WQ_MEM_RECLAIM`. Sleeps.
+    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run one at a time. Sleeps.
     pub(crate) fn ordered(name: &CStr) -> Result<Self> {
         // SAFETY: `name` is a C string, which is copied.
         let queue = unsafe {
             bindings::alloc_ordered_workqueue(name.as_char_ptr(), bindings::wq_flags_WQ_MEM_RECLAIM)
+        };
+        // INVARIANT: The queue was just made and is ours.
+        let queue = RawQueue(NonNull::new(queue).ok_or(ENOMEM)?);
+        Ok(Self(Deferred::new(queue)?))
+    }
+
+    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run at once, on the CPU that queued them, before
+    /// all others. Sleeps.
+    pub(crate) fn per_cpu(name: &CStr) -> Result<Self> {
+        Self::parallel(
+            name,
+            bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_HIGHPRI,
+        )
+    }
+
+    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run at the same time, wherever there is room.
+    /// Sleeps.
+    pub(crate) fn unbound(name: &CStr) -> Result<Self> {
+        Self::parallel(name, bindings::wq_flags_WQ_UNBOUND)
+    }
+
+    fn parallel(name: &CStr, flags: bindings::wq_flags) -> Result<Self> {
+        // SAFETY: `name` is a C string, which is copied.
+        let queue = unsafe {
+            bindings::alloc_workqueue(
+                name.as_char_ptr(),
+                bindings::wq_flags_WQ_MEM_RECLAIM | flags,
+                0,
+            )
         };
         // INVARIANT: The queue was just made and is ours.
         let queue = RawQueue(NonNull::new(queue).ok_or(ENOMEM)?);

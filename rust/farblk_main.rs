@@ -39,6 +39,7 @@ mod net;
 mod rdma;
 mod scatterlist;
 mod sync;
+mod ticker;
 mod workqueue;
 
 // Floor 2: the driver.

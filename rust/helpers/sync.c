@@ -65,6 +65,16 @@ __rust_helper void rust_helper_flush_workqueue(struct workqueue_struct *wq)
 	flush_workqueue(wq);
 }
 
+__rust_helper void rust_helper_farblk_init_delayed_work(struct delayed_work *work, work_func_t func)
+{
+	INIT_DELAYED_WORK(work, func);
+}
+
+__rust_helper void rust_helper_farblk_queue_delayed_work(struct delayed_work *work, unsigned long jiffies)
+{
+	queue_delayed_work(system_freezable_wq, work, jiffies);
+}
+
 /* wait_var_event(var, !*var), to be woken by wake_up_var(var). */
 __rust_helper void rust_helper_wait_var_zero(atomic_t *var)
 {

@@ -27,10 +27,7 @@ use crate::{
     sync::User, //
 };
 use core::{
-    mem::{
-        size_of,
-        MaybeUninit, //
-    },
+    mem::MaybeUninit,
     ptr::NonNull, //
 };
 use kernel::{
@@ -238,13 +235,6 @@ impl<O: BioOwner> Bio<O> {
         // INVARIANT: As the type wants.
         // SAFETY: A box is not at address 0.
         Ok(Self(unsafe { NonNull::new_unchecked(inner) }))
-    }
-
-    /// The memory that this takes, in bytes.
-    pub(crate) fn memory_size(pieces: usize) -> usize {
-        size_of::<Inner<O>>()
-            + pieces.div_ceil(MAX_VECS).max(1) * size_of::<bindings::bio>()
-            + pieces * size_of::<bindings::bio_vec>()
     }
 
     /// Does what is wanted, or begins to; [`BioOwner::end_io`] tells the outcome.

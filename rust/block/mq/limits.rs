@@ -51,6 +51,9 @@ pub(crate) struct Limits {
     pub(crate) chunk_sectors: u32,
     /// The alignment of segments in memory, in bytes minus one: below the page size; 0 for 511.
     pub(crate) dma_alignment: u32,
+    /// All segments of a request but the first begin, and all but the last end, at a multiple of one
+    /// more than this, in bytes; 0 for no such thing.
+    pub(crate) virt_boundary: u32,
     /// The most in one write zeroes; 0, or less than a block, if it is not supported.
     pub(crate) max_write_zeroes_sectors: u32,
     /// The most in one discard; 0, or less than a block, if it is not supported.
@@ -82,6 +85,7 @@ impl Default for Limits {
             max_segment_size: 65536,
             chunk_sectors: 0,
             dma_alignment: 0,
+            virt_boundary: 0,
             max_write_zeroes_sectors: 0,
             max_discard_sectors: 0,
             discard_granularity: 0,
@@ -110,6 +114,7 @@ impl Limits {
             || self.chunk_sectors % block_sectors != 0
             || !self.dma_alignment.wrapping_add(1).is_power_of_two()
             || self.dma_alignment >= page_size
+            || !self.virt_boundary.wrapping_add(1).is_power_of_two()
         {
             return Err(EINVAL);
         }
@@ -142,7 +147,12 @@ impl Limits {
         limits.io_opt = self.io_opt;
         limits.max_hw_sectors = self.max_hw_sectors;
         limits.max_segments = self.max_segments;
-        limits.max_segment_size = self.max_segment_size;
+        // With a boundary there is no such limit, as C has it.
+        limits.max_segment_size = match self.virt_boundary {
+            0 => self.max_segment_size,
+            _ => u32::MAX,
+        };
+        limits.virt_boundary_mask = self.virt_boundary as usize;
         limits.chunk_sectors = self.chunk_sectors;
         limits.dma_alignment = self.dma_alignment;
         limits.max_write_zeroes_sectors = whole_blocks(self.max_write_zeroes_sectors);

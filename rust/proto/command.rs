@@ -159,7 +159,7 @@ impl Operation {
 pub enum CommandError {
     /// It cannot be understood: the connection has to go.
     Malformed(Malformed),
-    /// It can be, but not be done: this is the answer, and this the reason in words.
+    /// It can be, but not be done: this is the answer, but for the credit, and this the reason in words.
     Refused(Response, &'static str),
 }
 
@@ -185,6 +185,8 @@ pub struct Command {
     pub tag: u16,
     /// Tells it from earlier ones of the same tag.
     pub generation: u32,
+    /// The client had to hold back commands, as its credit was used up.
+    pub pressed: bool,
     /// What to do.
     pub operation: Operation,
 }
@@ -192,7 +194,10 @@ pub struct Command {
 impl Command {
     /// Writes the command without inline data into `buf` and returns its length, [`SIZE`].
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, NoRoom> {
-        let mut flags = 0;
+        let mut flags = match self.pressed {
+            true => wire::FLAG_PRESSED,
+            false => 0,
+        };
         let op = match self.operation {
             Operation::Read { .. } => wire::OP_READ,
             Operation::Write { from, fua, .. } => {
@@ -272,7 +277,7 @@ impl Command {
             ),
             _ => return Err(Malformed("unknown operation")),
         };
-        if wire.flags & !known_flags != 0 {
+        if wire.flags & !(known_flags | wire::FLAG_PRESSED) != 0 {
             return Err(Malformed("a flag that the operation does not have"));
         }
         if operation.span().is_none() && (span.offset != 0 || span.len != 0) {
@@ -287,6 +292,7 @@ impl Command {
         Ok(Self {
             tag: wire.tag.get(),
             generation: wire.generation.get(),
+            pressed: has(wire::FLAG_PRESSED),
             operation,
         })
     }
@@ -327,6 +333,7 @@ pub fn parse(
                 status,
                 tag: command.tag,
                 generation: command.generation,
+                credit: 0,
             };
             Err(CommandError::Refused(response, why))
         }

@@ -84,6 +84,9 @@ pub enum Backing {
     Block {
         /// Commands in flight per I/O queue; never 0. Their tags are below it.
         depth: u16,
+        /// Commands in flight per I/O queue until a [`Response`](super::Response) says otherwise; never
+        /// 0, and no more than the depth.
+        credit: u16,
         /// Data in the message of a command, in bytes, at most [`INLINE_MAX`]; 0 for none.
         inline_size: u32,
     },
@@ -130,7 +133,9 @@ impl LoginReply {
     /// What the commands to a `block` export have to keep to.
     pub fn terms(&self) -> Option<Terms> {
         match self.backing {
-            Backing::Block { depth, inline_size } => Some(Terms {
+            Backing::Block {
+                depth, inline_size, ..
+            } => Some(Terms {
                 depth,
                 inline_size,
                 limits: self.limits,
@@ -165,9 +170,13 @@ impl LoginReply {
 
     /// Writes the reply into `buf` and returns its length.
     pub fn encode(&self, sequence: u32, buf: &mut [u8]) -> Result<usize, NoRoom> {
-        let (slab_shift, depth, inline_size) = match self.backing {
-            Backing::Block { depth, inline_size } => (0, depth, inline_size),
-            Backing::Ram(shift) => (shift.get(), 0, 0),
+        let (slab_shift, depth, credit, inline_size) = match self.backing {
+            Backing::Block {
+                depth,
+                credit,
+                inline_size,
+            } => (0, depth, credit, inline_size),
+            Backing::Ram(shift) => (shift.get(), 0, 0, 0),
         };
         let limits = &self.limits;
         let wire = wire::LoginReply {
@@ -191,7 +200,8 @@ impl LoginReply {
             max_discard: limits.max_discard.into(),
             discard_granularity: limits.discard_granularity.into(),
             max_write_zeroes: limits.max_write_zeroes.into(),
-            reserved: U32::ZERO,
+            credit: credit.into(),
+            reserved: U16::ZERO,
         };
         write(&wire, buf)
     }
@@ -202,6 +212,10 @@ impl LoginReply {
         let backing = match Kind::try_from(wire.kind)? {
             Kind::Block => Backing::Block {
                 depth: depth(wire.depth)?,
+                credit: match wire.credit.get() {
+                    credit if credit > 0 && credit <= wire.depth.get() => credit,
+                    _ => return Err(Malformed("the credit is zero or beyond the depth")),
+                },
                 inline_size: inline_size(wire.inline_size)?,
             },
             Kind::Ram => {

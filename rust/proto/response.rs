@@ -8,7 +8,6 @@ use super::message::{write, NoRoom};
 use super::refusal::Malformed;
 use super::wire;
 use core::mem::size_of;
-use zerocopy::little_endian::U64;
 use zerocopy::FromBytes;
 
 /// Length of a response, in bytes.
@@ -97,6 +96,8 @@ pub struct Response {
     pub tag: u16,
     /// The command's generation.
     pub generation: u32,
+    /// Commands that the client may have in flight on this connection from now on; never 0.
+    pub credit: u16,
 }
 
 impl Response {
@@ -106,13 +107,17 @@ impl Response {
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let wire = wire::Response::read_from_bytes(bytes)
             .map_err(|_| Malformed("the response has not its length"))?;
-        if wire.reserved != U64::ZERO {
+        if wire.reserved != [0; 6] {
             return Err(Malformed("a reserved field of the response is not zero"));
+        }
+        if wire.credit.get() == 0 {
+            return Err(Malformed("the credit is zero"));
         }
         Ok(Self {
             status: wire.status.get().try_into()?,
             tag: wire.tag.get(),
             generation: wire.generation.get(),
+            credit: wire.credit.get(),
         })
     }
 
@@ -122,7 +127,8 @@ impl Response {
             status: self.status.code().into(),
             tag: self.tag.into(),
             generation: self.generation.into(),
-            reserved: U64::ZERO,
+            credit: self.credit.into(),
+            reserved: [0; 6],
         };
         write(&wire, buf)
     }

@@ -94,6 +94,8 @@ pub const FLAG_FUA: u8 = 1 << 0;
 pub const FLAG_INLINE: u8 = 1 << 1;
 /// [`Command::flags`] of a write of zeroes: keep the blocks allocated.
 pub const FLAG_NO_UNMAP: u8 = 1 << 2;
+/// [`Command::flags`]: the client had to hold back commands, as its credit was used up.
+pub const FLAG_PRESSED: u8 = 1 << 3;
 
 /// Private data of the CM REQ. Magic and versions keep their place in every version.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -257,8 +259,10 @@ pub struct LoginReply {
     pub discard_granularity: U32,
     /// Most in one write of zeroes, in bytes; 0 for none.
     pub max_write_zeroes: U32,
+    /// Commands in flight per I/O queue that the server has receives for at first; 0 for ram.
+    pub credit: U16,
     /// Zero.
-    pub reserved: U32,
+    pub reserved: U16,
 }
 
 /// Client asks for the memory regions of a range of slabs.
@@ -397,8 +401,10 @@ pub struct Response {
     pub tag: U16,
     /// As in the command.
     pub generation: U32,
+    /// Commands in flight on this connection that the server has receives for, from now on.
+    pub credit: U16,
     /// Zero.
-    pub reserved: U64,
+    pub reserved: [u8; 6],
 }
 
 const _: () = {

@@ -70,6 +70,7 @@
 #define FARBLK_FLAG_FUA			1	/* of a write */
 #define FARBLK_FLAG_INLINE		2	/* of a write: the data follow */
 #define FARBLK_FLAG_NO_UNMAP		4	/* of a write of zeroes */
+#define FARBLK_FLAG_PRESSED		8
 
 /* farblk_response.status */
 #define FARBLK_STATUS_OK		0
@@ -190,7 +191,8 @@ struct farblk_login_reply {
 	__le32	max_discard;
 	__le32	discard_granularity;
 	__le32	max_write_zeroes;
-	__le32	reserved;
+	__le16	credit;				/* of block */
+	__le16	reserved;
 };
 
 struct farblk_grant_request {
@@ -264,7 +266,8 @@ struct farblk_response {
 	__le16	status;
 	__le16	tag;
 	__le32	generation;
-	__le64	reserved;
+	__le16	credit;
+	__u8	reserved[6];
 };
 
 #ifdef __cplusplus

@@ -21,5 +21,6 @@ pub(crate) enum BlkError {
     Again,
     DevResource,
     Offline,
+    DurationLimit,
     Invalid,
 }

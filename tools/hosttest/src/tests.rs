@@ -106,6 +106,7 @@ fn block_reply() -> LoginReply {
         limits: block_limits(),
         backing: Backing::Block {
             depth: 0x0121,
+            credit: 0x0110,
             inline_size: 0x3400,
         },
         ..ram_reply()

@@ -34,6 +34,7 @@ fn command(operation: Operation) -> Command {
     Command {
         tag: TAG,
         generation: GENERATION,
+        pressed: false,
         operation,
     }
 }
@@ -58,7 +59,7 @@ fn samples() -> Vec<(Command, [u8; 2], bool, bool)> {
         to: REMOTE,
     };
     let remote = Source::Remote(REMOTE);
-    vec![
+    let plain = [
         (command(read), [1, 0], true, true),
         (command(write(remote, false)), [2, 0], true, true),
         (command(write(remote, true)), [2, 1], true, true),
@@ -73,7 +74,15 @@ fn samples() -> Vec<(Command, [u8; 2], bool, bool)> {
         ),
         (command(zeroes(false)), [5, 0], true, false),
         (command(zeroes(true)), [5, 4], true, false),
-    ]
+    ];
+    let pressed = plain.map(|(command, [op, flags], has_span, has_remote)| {
+        let command = Command {
+            pressed: true,
+            ..command
+        };
+        (command, [op, flags | 8], has_span, has_remote)
+    });
+    [plain, pressed].concat()
 }
 
 fn bytes_of(command: &Command) -> Vec<u8> {
@@ -374,8 +383,9 @@ fn response_golden() {
             status,
             tag: TAG,
             generation: GENERATION,
+            credit: 0x0807,
         };
-        let mut bytes = vec![code as u8, 0, 2, 1, 6, 5, 4, 3];
+        let mut bytes = vec![code as u8, 0, 2, 1, 6, 5, 4, 3, 7, 8];
         bytes.resize(response::SIZE, 0);
         assert_eq!(encoded(|buf| sample.encode(buf)), bytes);
         assert_eq!(Response::parse(&bytes), Ok(sample));
@@ -385,9 +395,13 @@ fn response_golden() {
             assert!(Response::parse(&bytes[..len]).is_err());
         }
         assert!(Response::parse(&[&bytes[..], &[0]].concat()).is_err());
-        for at in 8..16 {
+        for at in 10..16 {
             assert!(Response::parse(&patched(&bytes, at, &[1])).is_err());
         }
+        assert!(
+            Response::parse(&patched(&bytes, 8, &[0, 0])).is_err(),
+            "no credit"
+        );
         for unknown in [15u16, 0x0100, u16::MAX] {
             let unknown = patched(&bytes, 0, &unknown.to_le_bytes());
             assert!(Response::parse(&unknown).is_err());
@@ -406,9 +420,9 @@ fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(
     let (op, flags, tag) = (field(0, 1), field(1, 1), field(2, 2));
     let (len, rkey, offset, addr) = (field(8, 4), field(12, 4), field(16, 8), field(24, 8));
     let allowed_flags = match op {
-        1 | 3 | 4 => 0,
-        2 => 3,
-        5 => 4,
+        1 | 3 | 4 => 8,
+        2 => 8 + 3,
+        5 => 8 + 4,
         _ => return Err(None),
     };
     let inline = op == 2 && flags & 2 != 0;
@@ -495,7 +509,7 @@ prop_compose! {
     /// The bytes of a command, sound or nearly so.
     fn any_bytes()(
         op in 0u8..7,
-        flags in prop_oneof![Just(0u8), 0u8..8, any::<u8>()],
+        flags in prop_oneof![Just(0u8), 0u8..16, any::<u8>()],
         tag in sometimes(edge(), 0),
         generation: u32,
         len in edge(),

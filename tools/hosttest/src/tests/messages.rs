@@ -115,7 +115,9 @@ fn login_reply_golden() {
         &[
             0, 2, 0, 0, 0, 16, 0, 0, 0, 0x30, 0, 0, 0, 0, 2, 1, 0, 6, 2, 0,
         ],
-        &[0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0, 0, 0, 0],
+        &[
+            0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0x10, 1, 0, 0,
+        ],
     ]);
     for (reply, bytes) in [(ram_reply(), ram), (block_reply(), block)] {
         assert_eq!(encoded(|buf| reply.encode(SEQUENCE, buf)), bytes);
@@ -126,7 +128,7 @@ fn login_reply_golden() {
         assert!(malformed(LoginReply::parse(&bytes, SEQUENCE + 1, &login())));
         assert!(malformed(parse(&patched(&bytes, 0, &[2]))), "another kind");
         assert!(malformed(parse(&patched(&bytes, 1, &[0]))), "a request");
-        assert_eq!(parse(&patched(&bytes, 204, &[0xff; 4])), Ok(reply));
+        assert_eq!(parse(&patched(&bytes, 206, &[0xff; 2])), Ok(reply));
     }
 }
 
@@ -148,6 +150,17 @@ fn login_reply_views() {
 fn parse_patched(reply: &LoginReply, at: usize, new: &[u8]) -> Result<LoginReply, ReplyError> {
     let bytes = encoded(|buf| reply.encode(SEQUENCE, buf));
     LoginReply::parse(&patched(&bytes, at, new), SEQUENCE, &login())
+}
+
+#[test]
+fn login_reply_credit() {
+    let credit = |credit: u16| parse_patched(&block_reply(), 204, &credit.to_le_bytes());
+    for bad in [0, 0x0122, u16::MAX] {
+        assert!(malformed(credit(bad)));
+    }
+    for good in [1, 0x0121] {
+        assert!(credit(good).is_ok());
+    }
 }
 
 #[test]

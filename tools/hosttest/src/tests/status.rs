@@ -29,6 +29,7 @@ fn what_the_client_sees_of_the_backing() {
     for error in [Again, DevResource] {
         assert_eq!(carried(error), Err(Resource));
     }
+    assert_eq!(carried(DurationLimit), Err(Timeout));
     assert_eq!(BlkResult::from(Status::from(Ok(()))), Ok(()));
 }
 

@@ -1,181 +1,96 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tags of requests in flight.
+//! Tags of commands in flight.
 
 use crate::proto::{Response, Status};
-use crate::tag::{Next, Tag};
+use crate::tag::Tag;
 use proptest::prelude::*;
 
-fn response(generation: u32) -> Response {
+fn response(generation: u32, status: Status) -> Response {
     Response {
-        status: Status::Medium,
+        status,
         tag: 7,
         generation,
+        credit: 1,
     }
 }
 
-const DONE: Next = Next::Complete(Status::Medium);
-
 #[test]
-fn every_order_without_a_key() {
-    let mut tag = Tag::new(u32::MAX);
-    assert_eq!(tag.post(false), Some(0));
-    assert_eq!(tag.post(false), None, "in flight");
-    assert_eq!(tag.sent(), Next::Wait);
-    assert_eq!(tag.respond(&response(0), false), Ok(DONE));
-    assert!(tag.is_free());
-    assert_eq!(tag.post(false), Some(1));
-    assert_eq!(tag.respond(&response(1), false), Ok(Next::Wait));
-    assert!(!tag.is_free());
-    assert_eq!(tag.sent(), DONE);
-    assert!(tag.is_free());
+fn a_command_is_posted_answered_and_over() {
+    let (tag, generation) = Tag::new(u32::MAX).post();
+    assert_eq!(generation, 0);
+    let tag = tag.respond(&response(0, Status::Medium)).unwrap();
+    let (tag, status) = tag.finish();
+    assert_eq!(status, Some(Status::Medium));
+    assert_eq!(tag.post().1, 1);
 }
 
 #[test]
-fn every_order_with_a_key() {
-    let mut tag = Tag::new(0);
-    // The server invalidates it.
-    assert_eq!(tag.post(true), Some(1));
-    assert_eq!(tag.respond(&response(1), true), Ok(Next::Wait));
-    assert_eq!(tag.sent(), DONE);
-    assert_eq!(tag.post(true), Some(2));
-    assert_eq!(tag.sent(), Next::Wait);
-    assert_eq!(tag.respond(&response(2), true), Ok(DONE));
-    // It does not.
-    assert_eq!(tag.post(true), Some(3));
-    assert_eq!(tag.respond(&response(3), false), Ok(Next::Invalidate));
-    assert_eq!(tag.sent(), Next::Wait);
-    assert_eq!(tag.invalidated(), DONE);
-    assert_eq!(tag.post(true), Some(4));
-    assert_eq!(tag.sent(), Next::Wait);
-    assert_eq!(tag.respond(&response(4), false), Ok(Next::Invalidate));
-    assert_eq!(tag.invalidated(), DONE);
-    assert_eq!(tag.post(true), Some(5));
-    assert_eq!(tag.respond(&response(5), false), Ok(Next::Invalidate));
-    assert_eq!(tag.invalidated(), Next::Wait);
-    assert_eq!(tag.sent(), DONE);
+fn every_status_is_kept() {
+    for status in Status::ALL {
+        let (tag, generation) = Tag::new(41).post();
+        let tag = tag.respond(&response(generation, status)).unwrap();
+        assert_eq!(tag.finish().1, Some(status));
+    }
+}
+
+#[test]
+fn a_command_may_be_over_without_an_answer() {
+    let (tag, generation) = Tag::new(5).post();
+    let (tag, status) = tag.finish();
+    assert_eq!(status, None);
+    // What comes late does not fit the next one, either.
+    let late = response(generation, Status::Ok);
+    assert!(tag.respond(&late).is_err());
+    assert!(tag.post().0.respond(&late).is_err());
 }
 
 #[test]
 fn responses_that_nobody_waits_for() {
-    let mut tag = Tag::new(0);
-    assert!(tag.respond(&response(0), false).is_err(), "never posted");
-    assert_eq!(tag.post(true), Some(1));
-    for generation in [0, 2, u32::MAX] {
-        assert!(tag.respond(&response(generation), true).is_err());
+    let free = Tag::new(3);
+    assert!(free.respond(&response(3, Status::Ok)).is_err(), "free");
+    let (posted, generation) = free.post();
+    for other in [generation - 1, generation + 1, 0, u32::MAX] {
+        assert!(posted.respond(&response(other, Status::Ok)).is_err());
     }
-    assert_eq!(tag.respond(&response(1), true), Ok(Next::Wait));
-    assert!(tag.respond(&response(1), false).is_err(), "a second one");
-    assert_eq!(tag.sent(), DONE);
-    assert!(tag.respond(&response(1), false).is_err(), "it is over");
-    assert_eq!(tag.post(false), Some(2));
-    assert!(tag.respond(&response(1), false).is_err(), "of the past");
-    assert!(tag.respond(&response(2), true).is_err(), "of another key");
-    assert_eq!(tag.sent(), Next::Wait);
-    assert_eq!(tag.respond(&response(2), false), Ok(DONE));
-}
-
-#[test]
-fn cancelled() {
-    let mut tag = Tag::new(0);
-    assert!(!tag.cancel());
-    assert_eq!(tag.post(true), Some(1));
-    assert!(tag.cancel() && tag.is_free());
-    assert!(tag.respond(&response(1), false).is_err());
-    // What is flushed late is of no account.
-    assert_eq!((tag.sent(), tag.invalidated()), (Next::Wait, Next::Wait));
-    assert_eq!(tag.post(false), Some(2));
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Post(bool),
-    Respond(u32, bool),
-    Sent,
-    Invalidated,
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        any::<bool>().prop_map(Event::Post),
-        // Of now, mostly, or of another time.
-        (
-            prop::sample::select(&[0u32, 0, 0, 1, 2, u32::MAX][..]),
-            any::<bool>()
-        )
-            .prop_map(|(ago, invalidated)| Event::Respond(ago, invalidated)),
-        Just(Event::Sent),
-        Just(Event::Invalidated),
-    ]
+    let answered = posted.respond(&response(generation, Status::Ok)).unwrap();
+    let second = response(generation, Status::IoError);
+    assert!(answered.respond(&second).is_err(), "twice");
+    assert!(answered.finish().0.respond(&second).is_err(), "over");
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5_000))]
-
-    /// Whatever a server does, a request completes at most once, and only when all has come.
     #[test]
-    fn complete_once_and_not_too_early(
-        start: u32,
-        events in prop::collection::vec(event(), 0..60),
-    ) {
-        let mut tag = Tag::new(start);
-        let mut generation = start;
-        // In flight: sent, key valid, LOCAL_INV posted, answered.
-        let mut flight: Option<(bool, bool, bool, bool)> = None;
-        for event in events {
-            let before = tag;
-            let mut rejected = false;
-            let next = match event {
-                Event::Post(key) => {
-                    let posted = tag.post(key);
-                    prop_assert_eq!(posted.is_some(), flight.is_none());
-                    if let Some(posted) = posted {
-                        prop_assert_eq!(posted, generation.wrapping_add(1));
-                        generation = posted;
-                        flight = Some((false, key, false, false));
+    fn a_word_is_a_tag(generation in any::<u32>(), code in 0..15u16) {
+        let (tag, posted) = Tag::new(generation).post();
+        let again = Tag::from_word(tag.word());
+        let status = Status::try_from(code).unwrap();
+        let answered = again.respond(&response(posted, status)).unwrap();
+        prop_assert_eq!(Tag::from_word(answered.word()).finish().1, Some(status));
+    }
+
+    /// Only the generation of the command in flight is taken, and only once.
+    #[test]
+    fn one_answer_each(start in any::<u32>(), answers in prop::collection::vec(any::<Option<i8>>(), 0..40)) {
+        let (mut tag, mut generation) = Tag::new(start).post();
+        let mut answered = false;
+        for answer in answers {
+            match answer {
+                Some(off) => {
+                    let of = generation.wrapping_add_signed(off.into());
+                    let next = tag.respond(&response(of, Status::Ok));
+                    prop_assert_eq!(next.is_ok(), off == 0 && !answered);
+                    if let Ok(next) = next {
+                        (tag, answered) = (next, true);
                     }
-                    Next::Wait
                 }
-                Event::Respond(ago, invalidated) => {
-                    let result = tag.respond(&response(generation.wrapping_sub(ago)), invalidated);
-                    match &mut flight {
-                        Some((_, key, local, answered))
-                            if ago == 0 && !*answered && (*key || !invalidated) =>
-                        {
-                            *answered = true;
-                            let valid = std::mem::replace(key, *key && !invalidated);
-                            *local = valid && !invalidated;
-                            prop_assert_eq!(result == Ok(Next::Invalidate), *local);
-                        }
-                        _ => {
-                            prop_assert!(result.is_err());
-                            rejected = true;
-                        }
-                    }
-                    result.unwrap_or(Next::Wait)
+                None => {
+                    let (free, status) = tag.finish();
+                    prop_assert_eq!(status.is_some(), answered);
+                    (tag, generation) = free.post();
+                    answered = false;
                 }
-                Event::Sent => {
-                    if let Some((sent, ..)) = &mut flight {
-                        *sent = true;
-                    }
-                    tag.sent()
-                }
-                // It is not over before it has begun.
-                Event::Invalidated => match &mut flight {
-                    Some((_, key, local @ true, _)) => {
-                        (*key, *local) = (false, false);
-                        tag.invalidated()
-                    }
-                    _ => Next::Wait,
-                },
-            };
-            prop_assert!(!rejected || tag == before, "an error changes nothing");
-            let complete = flight.is_some_and(|flight| flight == (true, false, false, true));
-            prop_assert_eq!(next == DONE, complete);
-            if complete {
-                flight = None;
             }
-            prop_assert_eq!(tag.is_free(), flight.is_none());
         }
     }
 }

@@ -139,6 +139,7 @@ fn layouts() -> Vec<Layout> {
             max_discard,
             discard_granularity,
             max_write_zeroes,
+            credit,
             reserved
         }
     );
@@ -228,6 +229,7 @@ fn layouts() -> Vec<Layout> {
             status,
             tag,
             generation,
+            credit,
             reserved
         }
     );
@@ -280,6 +282,7 @@ fn constants() -> Vec<(String, u64)> {
         ("FLAG_FUA", FLAG_FUA.into()),
         ("FLAG_INLINE", FLAG_INLINE.into()),
         ("FLAG_NO_UNMAP", FLAG_NO_UNMAP.into()),
+        ("FLAG_PRESSED", FLAG_PRESSED.into()),
     ]
     .map(|(name, value)| (format!("FARBLK_{name}"), value))
     .into();

@@ -20,14 +20,20 @@ use crate::rdma::{
     },
     device::Device, //
 };
-use crate::server::Exports;
+use crate::server::{
+    Adapters,
+    Exports, //
+};
 use crate::workqueue::ReleaseQueue;
 
 // Floor 0: generated.
 mod bindings;
 
 // Floor 1: safe abstractions; the only ones that name `bindings`.
-#[expect(dead_code, reason = "block exports are to use the rest of it")]
+#[cfg_attr(
+    not(CONFIG_FARBLK_KUNIT_TEST),
+    expect(dead_code, reason = "the tests use more of it than the driver yet")
+)]
 mod block;
 mod compat;
 mod configfs;
@@ -73,6 +79,14 @@ module! {
             default: 0,
             description: "Protocol version to offer to servers; 0 for all that are spoken",
         },
+        pool_size: u64 {
+            default: 33_554_432,
+            description: "Memory of the server for the data of block exports, per RDMA device, in bytes",
+        },
+        inline_size: u32 {
+            default: 4096,
+            description: "Largest write that the server takes with its command, in bytes",
+        },
     },
 }
 
@@ -80,6 +94,7 @@ module! {
 /// are let go of, then what was left to be dropped later is.
 struct Farblk {
     _config: configfs::Subsystem,
+    _connections: debugfs::File<Adapters>,
     _stats: debugfs::File<stats::Server>,
     _devices: Pin<KBox<Registration<Devices>>>,
     _release: ReleaseQueue,
@@ -90,12 +105,15 @@ impl kernel::Module for Farblk {
         let release = ReleaseQueue::new(c"farblk_release")?;
         let devices = KBox::pin_init(Registration::new(Devices), GFP_KERNEL)?;
         let server_stats = stats::Server::new()?;
-        let files = stats::Files::new(server_stats.clone())?;
+        let files = stats::Files::new()?;
+        let exports = Exports::new(server_stats.clone())?;
+        let connections = files.server.file(c"connections", exports.adapters.clone());
         let host = Host::new(files.client)?;
-        let config = config::register(host, Exports::new(server_stats)?)?;
+        let config = config::register(host, exports)?;
         Ok(Self {
             _config: config,
-            _stats: files.server,
+            _connections: connections,
+            _stats: files.server.file(c"counters", server_stats),
             _devices: devices,
             _release: release,
         })

@@ -4,16 +4,27 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
+mod backend;
+mod command;
+mod connections;
 mod export;
 mod host;
+mod poller;
+mod pool;
 mod port;
+mod queue;
 mod session;
+mod slabs;
 
+pub(crate) use adapter::Adapters;
+pub(crate) use backend::Source;
 pub(crate) use export::{
     Export,
     Exports,
     Ports,
-    Spec, //
+    Spec,
+    Watch, //
 };
 pub(crate) use host::{
     Host,

@@ -18,7 +18,6 @@ use kernel::{
 
 use crate::debugfs::{
     Dir,
-    File,
     Show, //
 };
 
@@ -49,6 +48,8 @@ pub(crate) struct Server {
     pub(crate) grants: Counter,
     /// Completions reaped on I/O queue pairs: a one-sided export costs none.
     pub(crate) io_completions: Counter,
+    /// Clients that did not keep to the protocol on an I/O connection.
+    pub(crate) violations: Counter,
 }
 
 impl Server {
@@ -58,6 +59,7 @@ impl Server {
             logins: Counter::new(),
             grants: Counter::new(),
             io_completions: Counter::new(),
+            violations: Counter::new(),
         };
         Ok(Arc::new(stats, GFP_KERNEL)?)
     }
@@ -67,25 +69,26 @@ impl Show for Server {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "logins {}", self.logins.get())?;
         writeln!(f, "grants {}", self.grants.get())?;
-        writeln!(f, "io_completions {}", self.io_completions.get())
+        writeln!(f, "io_completions {}", self.io_completions.get())?;
+        writeln!(f, "violations {}", self.violations.get())
     }
 }
 
-/// The directory `farblk/`.
+/// What is in the directory `farblk/`.
 pub(crate) struct Files {
     /// `client/`, which has a directory for each live map.
     pub(crate) client: Dir,
-    /// `server/counters`. It vanishes when this drops.
-    pub(crate) server: File<Server>,
+    /// `server/`.
+    pub(crate) server: Dir,
 }
 
 impl Files {
-    /// Makes the files appear. May sleep.
-    pub(crate) fn new(server: Arc<Server>) -> Result<Self> {
+    /// Makes the directories appear. May sleep.
+    pub(crate) fn new() -> Result<Self> {
         let dir = Dir::new(c"farblk")?;
         Ok(Self {
             client: dir.subdir(c"client")?,
-            server: dir.subdir(c"server")?.file(c"counters", server),
+            server: dir.subdir(c"server")?,
         })
     }
 }

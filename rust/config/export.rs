@@ -7,7 +7,10 @@
 use core::fmt::Write;
 
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::{
+    str::CString,
+    sync::Arc, //
+};
 
 use crate::config::{
     host::HostDirs,
@@ -26,7 +29,6 @@ use crate::configfs::{
     PageWriter,
     Pinned, //
 };
-use crate::errno::EOPNOTSUPP;
 use crate::failure::{
     fail,
     Failure, //
@@ -45,9 +47,12 @@ use crate::server::{
     Exports,
     Hosts,
     Ports,
-    Spec, //
+    Source,
+    Spec,
+    Watch, //
 };
 use crate::sync;
+use crate::ticker::Ticker;
 
 /// `exports/`.
 pub(super) struct ExportDirs {
@@ -72,10 +77,14 @@ impl GroupOperations for ExportDirs {
         let spec = Spec {
             name,
             uuid: Uuid::from_random(uuid),
-            size: 0,
+            source: Source {
+                kind: Kind::Ram,
+                device_path: None,
+                size: 0,
+                block_size: None,
+                numa_node: -1,
+            },
             access: Access::ReadWrite,
-            block_size: BlockSize::MAX,
-            numa_node: -1,
             ports: Ports::ALL,
             allow_any_host: false,
             max_clients: 1,
@@ -100,6 +109,7 @@ impl GroupOperations for ExportDirs {
 
 /// An offered export, whose directory stays.
 struct Running {
+    _watch: Option<Ticker<Watch>>,
     export: Arc<Export>,
     _pinned: Pinned,
 }
@@ -121,6 +131,11 @@ impl GroupOperations for ExportDir {
 
     const ATTRIBUTES: &'static [Attribute<Self>] = &[
         Attribute::rw(c"kind", Self::show_kind, Self::store_kind),
+        Attribute::rw(
+            c"device_path",
+            Self::show_device_path,
+            Self::store_device_path,
+        ),
         Attribute::rw(c"size", Self::show_size, Self::store_size),
         Attribute::rw(c"uuid", Self::show_uuid, Self::store_uuid),
         Attribute::rw(c"read_only", Self::show_read_only, Self::store_read_only),
@@ -153,28 +168,53 @@ impl ExportDir {
     }
 
     fn show_kind(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, Kind::Ram)
+        show(page, self.switch.settings().source.kind)
     }
 
     fn store_kind(group: &Group<Self>, value: &str) -> Result {
-        group
-            .switch
-            .set(|_| match value.parse().map_err(invalid("kind"))? {
-                Kind::Ram => Ok(()),
-                Kind::Block => Err(fail!(
-                    EOPNOTSUPP,
-                    "kind: this version exports ram only, not block"
-                )),
-            })
+        group.switch.set(|spec| {
+            spec.source.kind = value.parse().map_err(invalid("kind"))?;
+            Ok(())
+        })
+    }
+
+    fn show_device_path(&self, page: &mut PageWriter<'_>) -> Result {
+        match self.switch.settings().source.device_path {
+            Some(path) => {
+                let path = path.to_str().map_err(|_| EINVAL)?;
+                show(page, path)
+            }
+            None => show(page, ""),
+        }
+    }
+
+    fn store_device_path(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.source.device_path = match value {
+                "" => None,
+                path if !path.starts_with('/') => {
+                    return Err(fail!(EINVAL, "device_path: does not start with /"));
+                }
+                path => {
+                    let path = CString::try_from_fmt(fmt!("{path}"))?;
+                    Some(Arc::new(path, GFP_KERNEL)?)
+                }
+            };
+            Ok(())
+        })
     }
 
     fn show_size(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().size)
+        let size = match self.export() {
+            Some(export) => export.backend.extent().size,
+            None => self.switch.settings().source.size,
+        };
+        show(page, size)
     }
 
     fn store_size(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|spec| {
-            spec.size = parse::size(value).map_err(invalid("size"))?;
+            spec.source.size = parse::size(value).map_err(invalid("size"))?;
             Ok(())
         })
     }
@@ -209,28 +249,38 @@ impl ExportDir {
     }
 
     fn show_block_size(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().block_size.get())
+        let block_size = match self.export() {
+            Some(export) => export.backend.limits().logical_block_size,
+            None => self
+                .switch
+                .settings()
+                .source
+                .block_size
+                .unwrap_or(BlockSize::MAX),
+        };
+        show(page, block_size.get())
     }
 
     fn store_block_size(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|spec| {
             let bytes =
                 parse::unsigned(value, 0, u32::MAX.into()).map_err(invalid("block_size"))?;
-            spec.block_size = u32::try_from(bytes)
+            spec.source.block_size = u32::try_from(bytes)
                 .map_err(|_| fail!(EINVAL, "block_size: out of range"))
-                .and_then(|bytes| BlockSize::try_from(bytes).map_err(invalid("block_size")))?;
+                .and_then(|bytes| BlockSize::try_from(bytes).map_err(invalid("block_size")))
+                .map(Some)?;
             Ok(())
         })
     }
 
     fn show_numa_node(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().numa_node)
+        show(page, self.switch.settings().source.numa_node)
     }
 
     fn store_numa_node(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|spec| {
             let node = parse::signed(value, -1, i32::MAX.into()).map_err(invalid("numa_node"))?;
-            spec.numa_node = i32::try_from(node)
+            spec.source.numa_node = i32::try_from(node)
                 .ok()
                 .filter(|node| node_online(*node))
                 .ok_or_else(|| fail!(EINVAL, "numa_node: there is no node {node}"))?;
@@ -294,13 +344,12 @@ impl ExportDir {
             });
         }
         group.switch.turn_on(|spec| {
-            if spec.size == 0 {
-                return Err(fail!(EINVAL, "size is not set"));
-            }
             let pinned = group.pin()?;
-            let export = Export::new(spec, group.hosts.clone())?;
+            let export = Export::new(spec, group.hosts.clone(), group.exports.boot)?;
+            let watch = export.watch()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {
+                _watch: watch,
                 export,
                 _pinned: pinned,
             })
@@ -310,16 +359,18 @@ impl ExportDir {
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
         let state = if self.switch.starting() {
             "allocating"
-        } else if self.export().is_some() {
-            "online"
         } else {
-            "disabled"
+            match self.export() {
+                Some(export) if export.is_dead() => "error",
+                Some(_) => "online",
+                None => "disabled",
+            }
         };
         show(page, state)
     }
 
     fn show_instance(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.export().map(|export| export.instance))
+        show_option(page, self.export().map(|export| export.backend.instance()))
     }
 
     fn show_clients(&self, page: &mut PageWriter<'_>) -> Result {

@@ -70,7 +70,7 @@ impl Root {
     }
 
     fn show_features(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, "ram discover")
+        show(page, "ram block discover")
     }
 
     fn show_host_id(&self, page: &mut PageWriter<'_>) -> Result {

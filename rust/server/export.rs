@@ -7,46 +7,43 @@
 use kernel::prelude::*;
 use kernel::{
     new_mutex,
-    page::PAGE_SIZE,
     sync::{
         Arc,
         Mutex, //
     },
+    time::Msecs,
 };
 
-use crate::failure::{
-    fail,
-    Failure, //
-};
+use crate::channel::Linked;
+use crate::failure::Failure;
 use crate::proto::{
     Access,
-    BlockSize,
-    Geometry,
-    Kind,
     ListEntry,
     ListRequest,
     Login,
-    Malformed,
     Name,
     Refusal,
     Refused,
-    SlabShift,
     Uuid, //
 };
-use crate::scatterlist::PageChunks;
 use crate::server::{
+    adapter::Adapters,
+    backend::{
+        self,
+        Backend,
+        Source, //
+    },
     host::Hosts,
     session::Session, //
 };
-use crate::{
-    stats,
-    sync, //
+use crate::stats;
+use crate::ticker::{
+    Tick,
+    Ticker, //
 };
 
-/// Largest slab: a grant, a memory region and a unit of eviction.
-const SLAB_SHIFT_MAX: u32 = 26;
-/// Chunks a slab may have: a memory region has a page for each, and not every HCA takes more.
-const SLAB_CHUNKS_SHIFT: u32 = 8;
+/// How often the backing of a block export is looked at.
+const WATCH_MS: Msecs = 1000;
 
 /// The names of the ports that lead to an export; without a name, all of them.
 #[derive(Clone, Copy)]
@@ -70,26 +67,38 @@ impl Ports {
 }
 
 /// What an export is to be.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Spec {
     /// The name that clients ask for.
     pub(crate) name: Name,
     /// Its lasting identity.
     pub(crate) uuid: Uuid,
-    /// Bytes.
-    pub(crate) size: u64,
+    /// What its contents are.
+    pub(crate) source: Source,
     /// What anybody may do at most.
     pub(crate) access: Access,
-    /// Logical block size.
-    pub(crate) block_size: BlockSize,
-    /// Where its memory comes from; -1 for anywhere.
-    pub(crate) numa_node: i32,
     /// The ports that lead to it.
     pub(crate) ports: Ports,
     /// Whether a host without an entry is admitted.
     pub(crate) allow_any_host: bool,
     /// Sessions at a time.
     pub(crate) max_clients: u16,
+}
+
+/// What looks after a block device that may be resized, or become read-only: nobody tells of it.
+pub(crate) struct Watch(Arc<Export>);
+
+impl Tick for Watch {
+    fn tick(&self) {
+        let Backend::Block(block) = &self.0.backend else {
+            return;
+        };
+        if block.look() {
+            for client in &self.0.clients.lock().list {
+                Session::notify(&client.session);
+            }
+        }
+    }
 }
 
 /// Who uses an export.
@@ -106,54 +115,22 @@ struct Clients {
     list: KVec<Client>,
 }
 
-/// An enabled export of RAM.
+/// An enabled export.
 #[pin_data]
 pub(crate) struct Export {
     /// What it was asked to be.
     pub(crate) spec: Spec,
-    /// Random for each allocation: other contents, other instance.
-    pub(crate) instance: Uuid,
-    /// Its size and slabs.
-    pub(crate) geometry: Geometry,
     /// Its contents.
-    pub(crate) memory: Arc<PageChunks>,
+    pub(crate) backend: Backend,
     hosts: Arc<Hosts>,
     #[pin]
     clients: Mutex<Clients>,
 }
 
 impl Export {
-    /// Allocates and zeroes the memory. May sleep, and takes long.
-    pub(crate) fn new(spec: Spec, hosts: Arc<Hosts>) -> Result<Arc<Self>, Failure> {
-        let block = u64::from(spec.block_size.get());
-        if spec.size == 0 || spec.size % block != 0 {
-            return Err(fail!(
-                EINVAL,
-                "size {} is not a positive multiple of the block size {block}",
-                spec.size
-            ));
-        }
-        let memory = usize::try_from(spec.size)
-            .ok()
-            .and_then(allocation)
-            .ok_or(EINVAL)
-            .and_then(|size| PageChunks::alloc(size, spec.numa_node))
-            .map_err(|error| {
-                fail!(
-                    error,
-                    "cannot allocate {} bytes on NUMA node {}",
-                    spec.size,
-                    spec.numa_node
-                )
-            })?;
-        let shift = (memory.chunk_size().ilog2() + SLAB_CHUNKS_SHIFT).min(SLAB_SHIFT_MAX);
-        let geometry = u8::try_from(shift)
-            .map_err(|_| Malformed("the chunks are too large"))
-            .and_then(SlabShift::try_from)
-            .and_then(|shift| Geometry::new(spec.size, shift))
-            .map_err(|Malformed(why)| fail!(EINVAL, "{why}"))?;
-        let mut instance = [0; 16];
-        sync::random_bytes(&mut instance);
+    /// Makes the contents ready. In the user's task. May sleep, and may take long.
+    pub(crate) fn new(spec: Spec, hosts: Arc<Hosts>, boot: Uuid) -> Result<Arc<Self>, Failure> {
+        let backend = Backend::new(&spec.source, spec.access, boot)?;
         let clients = Clients {
             open: true,
             list: KVec::new(),
@@ -161,9 +138,7 @@ impl Export {
         Ok(Arc::pin_init(
             pin_init!(Self {
                 spec,
-                instance: Uuid::from_random(instance),
-                geometry,
-                memory,
+                backend,
                 hosts,
                 clients <- new_mutex!(clients, "Export::clients"),
             }),
@@ -187,7 +162,8 @@ impl Export {
                 format_args!("host {name} is not admitted to {}", spec.name),
             ));
         };
-        Ok(access.min(spec.access))
+        let possible = self.backend.extent().access;
+        Ok(access.min(spec.access).min(possible))
     }
 
     /// Lets `session` use the export, or says why not. A session of the same map is ended first: it
@@ -247,6 +223,14 @@ impl Export {
             .retain(|client| client.session.id() != session.id());
     }
 
+    /// Looks after the backing of the export, as long as the result lives. May sleep.
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<Option<Ticker<Watch>>> {
+        match self.backend {
+            Backend::Ram(_) => Ok(None),
+            Backend::Block(_) => Ticker::new(Watch(self.clone()), WATCH_MS).map(Some),
+        }
+    }
+
     /// Ends all sessions and admits no more. May sleep.
     pub(crate) fn close(&self) {
         self.clients.lock().open = false;
@@ -278,6 +262,14 @@ impl Export {
         }
     }
 
+    /// Whether the contents are gone for good.
+    pub(crate) fn is_dead(&self) -> bool {
+        match &self.backend {
+            Backend::Ram(_) => false,
+            Backend::Block(block) => block.is_dead(),
+        }
+    }
+
     /// Sessions at the moment. May sleep.
     pub(crate) fn clients(&self) -> usize {
         self.clients.lock().list.len()
@@ -301,22 +293,13 @@ impl Export {
         Some(ListEntry {
             name: self.spec.name,
             uuid: self.spec.uuid,
-            size: self.spec.size,
-            kind: Kind::Ram,
+            size: self.backend.extent().size,
+            kind: self.backend.kind(),
             access,
             clients: u16::try_from(self.clients()).unwrap_or(u16::MAX),
             max_clients: self.spec.max_clients,
         })
     }
-}
-
-/// Bytes to allocate for `size` bytes: so many that the last chunk is no smaller than the others,
-/// because the smallest chunk is the page size of the memory regions.
-fn allocation(size: usize) -> Option<usize> {
-    size.checked_next_multiple_of(match size > PageChunks::CHUNK {
-        true => PageChunks::CHUNK,
-        false => PAGE_SIZE,
-    })
 }
 
 fn busy(export: &Name, user: Option<&Client>) -> Refused {
@@ -334,6 +317,10 @@ fn busy(export: &Name, user: Option<&Client>) -> Refused {
 pub(crate) struct Exports {
     /// What the server did.
     pub(crate) stats: Arc<stats::Server>,
+    /// Random for each load of the module.
+    pub(crate) boot: Uuid,
+    /// What it has on RDMA devices.
+    pub(crate) adapters: Arc<Adapters>,
     #[pin]
     list: Mutex<KVec<(Name, Option<Arc<Export>>)>>,
 }
@@ -341,9 +328,12 @@ pub(crate) struct Exports {
 impl Exports {
     /// None yet.
     pub(crate) fn new(stats: Arc<stats::Server>) -> Result<Arc<Self>> {
+        let adapters = Adapters::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 stats,
+                boot: backend::random_uuid(),
+                adapters,
                 list <- new_mutex!(KVec::new(), "Exports::list"),
             }),
             GFP_KERNEL,

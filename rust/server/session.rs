@@ -3,12 +3,11 @@
 //! One client's session on one export.
 //!
 //! The session's state changes on its own ordered workqueue only: the connection manager and
-//! completions leave what came in and enqueue the work. For an export of RAM the server then has
-//! nothing to do: the client reads and writes the slabs by itself until one side ends the session.
+//! completions leave what came in and enqueue the work. Its I/O is not done there: the client of an
+//! export of RAM reads and writes the slabs by itself, and the commands to a block device are carried
+//! out by the [pollers](super::poller).
 
 #![forbid(unsafe_code)]
-
-use core::ops::Range;
 
 use kernel::prelude::*;
 use kernel::{
@@ -39,13 +38,11 @@ use crate::proto::{
         MESSAGE_MAX,
         REJECT_MAX, //
     },
+    Access,
     Backing,
-    BlockLimits,
-    BlockSize,
     ConnectReply,
+    Event,
     Extent,
-    Grant,
-    GrantReplyWriter,
     GrantRequest,
     ListReplyWriter,
     ListRequest,
@@ -57,7 +54,8 @@ use crate::proto::{
     Refusal,
     Refused,
     Reject,
-    Request, //
+    Request,
+    Terms, //
 };
 use crate::rdma::{
     cm::{
@@ -66,37 +64,17 @@ use crate::rdma::{
         CmId,
         ConnParam, //
     },
-    cq::{
-        Cq,
-        PollContext, //
-    },
-    dma::{
-        Direction,
-        DmaBuffer,
-        SgMapping, //
-    },
-    mr::{
-        self,
-        Mr, //
-    },
-    qp::{
-        Qp,
-        QpCaps,
-        QpHandler, //
-    },
-    wc::{
-        Received,
-        WcError, //
-    },
-    wr::SendOwner, //
+    device::Device, //
 };
-use crate::scatterlist::NoMemory;
 use crate::server::{
+    backend::Backend,
+    connections::Connections,
     export::Export,
     port::{
         self,
         Port, //
     },
+    slabs::Slabs, //
 };
 use crate::sync::{
     self,
@@ -108,22 +86,19 @@ use crate::workqueue::OwnedQueue;
 const LOGIN_TIMEOUT_MS: Msecs = 5000;
 /// I/O connections a session may have.
 const QUEUES_MAX: u16 = 64;
-/// An I/O queue pair of the server posts nothing for an export of RAM; not every HCA takes zero.
-const IO_CAPS: QpCaps = QpCaps {
-    slots: 1,
-    send_wr: 1,
-    recv_wr: 1,
-    large: 0,
-    keys: 0,
-    segments: 0,
-};
+/// Commands that an I/O connection may have in flight at first.
+pub(super) const CREDIT: u16 = 16;
+/// Commands in flight per I/O connection at most.
+const DEPTH_MAX: u16 = 1024;
 
 /// A connection that came in and was not answered yet.
 struct Arrival {
     id: Arc<CmId>,
     version: u16,
-    /// READs that the client wants to have in flight.
+    /// READs that the client wants to have under way.
     reads: u8,
+    /// READs that the client lets the server have under way.
+    served: u8,
 }
 
 /// What came in and waits for the workqueue.
@@ -136,14 +111,20 @@ struct Arrivals {
 
 /// What a granted login holds.
 struct Use {
+    means: Means,
     export: Arc<Export>,
-    login: Login,
-    /// Of all I/O queue pairs.
-    cq: Arc<Cq>,
-    /// The I/O connections that are up; the index is the queue.
-    queues: KVec<Option<Arc<Qp<IoHandler>>>>,
-    /// The registered slabs; the index is the slab.
-    grants: KVec<Option<Mr>>,
+    /// What was asked for, and granted.
+    access: Access,
+    /// What the client was told last of the export.
+    told: Extent,
+}
+
+/// How the client does its I/O.
+enum Means {
+    /// By itself.
+    Slabs(Slabs),
+    /// By commands.
+    Connections(Connections),
 }
 
 /// What only the session's own workqueue touches.
@@ -215,9 +196,31 @@ impl Session {
     /// Ends the session and waits until it holds nothing any more. Not from its own workqueue. May
     /// sleep.
     pub(super) fn end(self: &Arc<Self>) {
+        self.lose();
+        self.over.wait();
+    }
+
+    /// An I/O connection broke. Any context.
+    pub(super) fn lose(self: &Arc<Self>) {
         self.link.cut();
         Self::notify(self);
-        self.over.wait();
+    }
+
+    /// The client does not keep to the protocol. Any context.
+    #[cold]
+    pub(super) fn violation(self: &Arc<Self>) {
+        self.port.exports.stats.violations.count();
+        self.lose();
+    }
+
+    /// A one-sided I/O connection had a completion. Any context.
+    pub(super) fn count_completion(&self) {
+        self.port.exports.stats.io_completions.count();
+    }
+
+    /// A number that spreads the I/O connections of different sessions over the completion vectors.
+    pub(super) fn spread(&self) -> usize {
+        usize::try_from(self.id >> 32).unwrap_or(0)
     }
 
     /// Takes the control connection. From the port's connection handler.
@@ -256,12 +259,13 @@ impl Session {
     }
 
     fn arrival(self: &Arc<Self>, request: cm::ConnectRequest<'_>, version: u16) -> Result<Arrival> {
-        let reads = request.responder_resources();
+        let (reads, served) = (request.responder_resources(), request.initiator_depth());
         let events = Arc::new(Events(self.clone()), GFP_KERNEL)?;
         Ok(Arrival {
             id: request.into_id(events)?,
             version,
             reads,
+            served,
         })
     }
 
@@ -284,7 +288,7 @@ impl Session {
             match channel.try_receive(&mut message)? {
                 Some(len) => self.answer(state, message.get(..len).ok_or(EPROTO)?)?,
                 None if self.link.is_lost() => return Err(ENOTCONN),
-                None => return Ok(()),
+                None => return self.tell(state),
             }
         }
     }
@@ -298,7 +302,7 @@ impl Session {
                 return Err(error);
             }
         };
-        accept(&arrival, 0)?;
+        accept(&arrival, 0, 0)?;
         let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;
         let len = channel.receive(&mut message, LOGIN_TIMEOUT_MS)?;
         state.channel = Some(channel);
@@ -310,22 +314,32 @@ impl Session {
         let (Some(channel), Some(used)) = (&state.channel, &mut state.used) else {
             return refuse(&arrival.id, Refusal::BadState);
         };
-        let Some(place @ None) = used.queues.get_mut(usize::from(queue)) else {
-            return refuse(&arrival.id, Refusal::BadQueue);
-        };
-        let handler = IoHandler(self.clone());
-        let (id, pd, cq) = (&arrival.id, channel.pd(), &used.cq);
-        match Qp::create(id, pd, cq, cq, IO_CAPS, handler) {
-            Ok(qp) => {
-                let reads = id
-                    .device()
-                    .map_or(1, |device| device.limits().max_qp_rd_atom);
-                let reads = u8::try_from(reads).unwrap_or(u8::MAX).min(arrival.reads);
-                if accept(&arrival, reads).is_ok() {
-                    *place = Some(qp);
+        let id = &arrival.id;
+        let limits = channel.pd().device().limits();
+        match &mut used.means {
+            Means::Slabs(slabs) if slabs.has_room(queue) => {
+                match slabs.connect(id, channel.pd(), self) {
+                    Ok(qp) => {
+                        let served = at_most(arrival.reads, limits.max_qp_rd_atom);
+                        if accept(&arrival, served, 0).is_ok() {
+                            slabs.keep(queue, qp);
+                        }
+                    }
+                    Err(_) => refuse(id, Refusal::NoMemory),
                 }
             }
-            Err(_) => refuse(id, Refusal::NoMemory),
+            Means::Connections(connections) if connections.has_room(queue) => {
+                match connections.connect(id, queue, self) {
+                    Ok(()) => {
+                        let reads = at_most(arrival.served, limits.max_qp_init_rd_atom);
+                        if accept(&arrival, 0, reads).is_err() {
+                            connections.disconnect(queue);
+                        }
+                    }
+                    Err(_) => refuse(id, Refusal::NoMemory),
+                }
+            }
+            _ => refuse(id, Refusal::BadQueue),
         }
     }
 
@@ -363,38 +377,71 @@ impl Session {
             .device();
         let export = self.port.exports.find(&login.export)?;
         let queues = login.queues.min(QUEUES_MAX);
-        let cqes = (IO_CAPS.send_cqes() + IO_CAPS.recv_cqes()) * u32::from(queues);
-        let cq = Cq::alloc(device, cqes, 0, PollContext::Softirq).map_err(no_memory)?;
-        let (mut slots, mut grants) = (KVec::new(), KVec::new());
-        fill(&mut slots, usize::from(queues)).map_err(no_memory)?;
-        let slabs = usize::try_from(export.geometry.slabs()).map_err(|_| Refusal::Internal)?;
-        fill(&mut grants, slabs).map_err(no_memory)?;
-        let access = export.attach(self.clone(), &self.port.name, login)?;
+        let limits = export.backend.limits();
+        let (means, backing) = match &export.backend {
+            Backend::Ram(ram) => {
+                let slabs = Slabs::new(device, ram.geometry, &ram.memory, login.access, queues)
+                    .map_err(no_memory)?;
+                (Means::Slabs(slabs), Backing::Ram(ram.geometry.shift()))
+            }
+            Backend::Block(block) => {
+                let user = self.port.exports.adapters.get(device).map_err(no_memory)?;
+                let terms = Terms {
+                    depth: login.depth.min(depth_max(device)),
+                    inline_size: login.inline_size.min(user.adapter.inline_size),
+                    limits,
+                };
+                let backing = Backing::Block {
+                    depth: terms.depth,
+                    credit: terms.depth.min(CREDIT),
+                    inline_size: terms.inline_size,
+                };
+                let names = (login.export, login.host_name);
+                let connections = Connections::new(user, block, login.access, terms, names, queues)
+                    .map_err(no_memory)?;
+                (Means::Connections(connections), backing)
+            }
+        };
+        export.attach(self.clone(), &self.port.name, login)?;
+        let extent = Extent {
+            size: export.backend.extent().size,
+            access: login.access,
+        };
         let answer = LoginReply {
             session: self.id,
             export_uuid: export.spec.uuid,
-            instance: export.instance,
-            extent: Extent {
-                size: export.geometry.size(),
-                access,
-            },
-            limits: BlockLimits {
-                physical_block_size: BlockSize::MAX.get(),
-                ..BlockLimits::plain(export.spec.block_size)
-            }
-            .fitted(),
-            backing: Backing::Ram(export.geometry.shift()),
+            instance: export.backend.instance(),
+            extent,
+            limits,
+            backing,
             queues,
         };
         self.port.exports.stats.logins.count();
         state.used = Some(Use {
+            means,
             export,
-            login: *login,
-            cq,
-            queues: slots,
-            grants,
+            access: login.access,
+            told: extent,
         });
         Ok(reply(state, |buf| answer.encode(sequence, buf)))
+    }
+
+    /// Tells the client what has become of the export, if that is news. A client that has asked for
+    /// nothing has nothing to be told.
+    fn tell(&self, state: &mut State) -> Result {
+        let Some(used) = &mut state.used else {
+            return Ok(());
+        };
+        let extent = used.export.backend.extent();
+        let extent = Extent {
+            access: extent.access.min(used.access),
+            ..extent
+        };
+        if extent == used.told {
+            return Ok(());
+        }
+        used.told = extent;
+        reply(state, |buf| Event(extent).encode(buf))
     }
 
     fn grant(
@@ -406,14 +453,17 @@ impl Session {
         let (Some(channel), Some(used)) = (&mut state.channel, &mut state.used) else {
             return Err(Refusal::BadState.into());
         };
-        let slabs = request.slabs(&used.export.geometry)?;
-        for slab in slabs.clone() {
-            if used.register(channel, slab).map_err(no_memory)? {
+        let Means::Slabs(slabs) = &mut used.means else {
+            return Err(Refusal::BadState.into());
+        };
+        let wanted = request.slabs(slabs.geometry())?;
+        for slab in wanted.clone() {
+            if slabs.open(channel, slab).map_err(no_memory)? {
                 self.port.exports.stats.grants.count();
             }
         }
-        let used = &*used;
-        Ok(channel.send(|buf| used.write_grants(slabs, sequence, buf)))
+        let slabs = &*slabs;
+        Ok(channel.send(|buf| slabs.write_grants(wanted, sequence, buf)))
     }
 
     fn list(
@@ -495,76 +545,31 @@ impl Linked for Session {
     }
 }
 
-impl Use {
-    /// Registers a slab unless it is registered; tells whether it did.
-    fn register(&mut self, channel: &mut Channel<Session>, slab: u32) -> Result<bool> {
-        let index = usize::try_from(slab)?;
-        let Some(place @ None) = self.grants.get_mut(index) else {
-            return Ok(false);
-        };
-        let geometry = &self.export.geometry;
-        let len = geometry.slab_len(slab).ok_or(EINVAL)?;
-        let start = u64::from(slab) << geometry.shift().get();
-        // A memory region is made of whole pages; the allocation is, too.
-        let len = usize::try_from(len)?.next_multiple_of(kernel::page::PAGE_SIZE);
-        let mapping = SgMapping::map(
-            channel.pd().device(),
-            &self.export.memory,
-            usize::try_from(start)?,
-            len,
-            Direction::Bidirectional,
-        )?;
-        let access = match self.login.access.writes() {
-            true => mr::Access::RemoteReadWrite,
-            false => mr::Access::RemoteRead,
-        };
-        *place = Some(channel.register(&mapping, access)?);
-        Ok(true)
-    }
-
-    /// Writes the reply that grants `slabs`, all of which are registered.
-    fn write_grants(
-        &self,
-        slabs: Range<u32>,
-        sequence: u32,
-        buf: &mut [u8],
-    ) -> Result<usize, NoRoom> {
-        let mut writer = GrantReplyWriter::new(buf, sequence, slabs.start)?;
-        for slab in slabs {
-            let mr = usize::try_from(slab)
-                .ok()
-                .and_then(|index| self.grants.get(index)?.as_ref());
-            let remote = mr.and_then(Mr::remote).ok_or(NoRoom)?;
-            writer.push(&Grant {
-                addr: remote.addr,
-                length: self.export.geometry.slab_len(slab).ok_or(NoRoom)?,
-                rkey: remote.rkey,
-            })?;
-        }
-        writer.finish()
-    }
-}
-
 /// Sends a reply on the control connection.
 fn reply(state: &mut State, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
     state.channel.as_mut().ok_or(ENOTCONN)?.send(encode)
 }
 
-/// Makes `list` that many times `None`.
-fn fill<T>(list: &mut KVec<Option<T>>, count: usize) -> Result {
-    list.reserve(count, GFP_KERNEL)?;
-    for _ in 0..count {
-        list.push(None, GFP_KERNEL)?;
-    }
-    Ok(())
+/// The smaller one.
+fn at_most(count: u8, limit: u32) -> u8 {
+    u8::try_from(limit).unwrap_or(u8::MAX).min(count)
+}
+
+/// Commands in flight per I/O connection that a device can do: for each it has two sends.
+fn depth_max(device: &Device) -> u16 {
+    let sends = device.limits().max_qp_wr.saturating_sub(1);
+    u16::try_from(sends / 2)
+        .unwrap_or(u16::MAX)
+        .clamp(1, DEPTH_MAX)
 }
 
 fn no_memory(_: Error) -> Refused {
     Refusal::NoMemory.into()
 }
 
-/// Accepts a connection on whose id there is a queue pair.
-fn accept(arrival: &Arrival, reads: u8) -> Result {
+/// Accepts a connection on whose id there is a queue pair; the client may have `served` READs under
+/// way, and the server `reads`.
+fn accept(arrival: &Arrival, served: u8, reads: u8) -> Result {
     let mut data = [0; CONNECT_REPLY_MAX];
     let answer = ConnectReply {
         version: arrival.version,
@@ -574,8 +579,8 @@ fn accept(arrival: &Arrival, reads: u8) -> Result {
         private_data: data.get(..len).unwrap_or(&[]),
         retry_count: crate::RETRY_COUNT,
         rnr_retry_count: crate::RETRY_COUNT,
-        responder_resources: reads,
-        initiator_depth: 0,
+        responder_resources: served,
+        initiator_depth: reads,
     })
 }
 
@@ -592,40 +597,6 @@ struct Events(Arc<Session>);
 
 impl CmEvents for Events {
     fn disconnected(&self) {
-        self.0.link.cut();
-        Session::notify(&self.0);
-    }
-}
-
-/// Completions of an I/O queue pair. There are none as long as the client does one-sided I/O.
-struct IoHandler(Arc<Session>);
-
-impl IoHandler {
-    fn count(&self) {
-        self.0.port.exports.stats.io_completions.count();
-    }
-}
-
-/// Nothing is ever sent.
-enum Nothing {}
-
-impl SendOwner for Nothing {
-    type Memory = NoMemory;
-}
-
-impl QpHandler for IoHandler {
-    type Send = Nothing;
-    type Recv = KBox<DmaBuffer>;
-
-    fn send_done(&self, _: &Qp<Self>, _: Nothing, _: Result<(), WcError>) {
-        self.count();
-    }
-
-    fn recv_done(&self, _: &Qp<Self>, _: KBox<DmaBuffer>, _: Result<Received<'_>, WcError>) {
-        self.count();
-    }
-
-    fn error(&self) {
         self.0.link.cut();
         Session::notify(&self.0);
     }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is behind an export.
+
+#![forbid(unsafe_code)]
+
+mod bdev;
+mod ram;
+
+use kernel::prelude::*;
+use kernel::{
+    str::CString,
+    sync::Arc, //
+};
+
+pub(crate) use self::{
+    bdev::Block,
+    ram::Ram, //
+};
+use crate::failure::{
+    fail,
+    Failure, //
+};
+use crate::proto::{
+    Access,
+    BlockLimits,
+    BlockSize,
+    Extent,
+    Kind,
+    Uuid, //
+};
+use crate::sync;
+
+/// What the contents of an export are to be.
+#[derive(Clone)]
+pub(crate) struct Source {
+    /// Memory or a block device.
+    pub(crate) kind: Kind,
+    /// The block device; of `block` only.
+    pub(crate) device_path: Option<Arc<CString>>,
+    /// Bytes; of `ram` only.
+    pub(crate) size: u64,
+    /// Logical block size; of `ram` only.
+    pub(crate) block_size: Option<BlockSize>,
+    /// Where the memory comes from; -1 for anywhere; of `ram` only.
+    pub(crate) numa_node: i32,
+}
+
+/// The contents of an enabled export.
+pub(crate) enum Backend {
+    /// Memory, which clients read and write by themselves.
+    Ram(Ram),
+    /// A block device, which the server reads and writes for them.
+    Block(Arc<Block>),
+}
+
+impl Backend {
+    /// Allocates the memory, or opens the device for `access`. In the task of the user, whose name
+    /// space has the path. May sleep, and may take long.
+    pub(crate) fn new(source: &Source, access: Access, boot: Uuid) -> Result<Self, Failure> {
+        match source.kind {
+            Kind::Ram if source.device_path.is_some() => {
+                Err(fail!(EINVAL, "device_path: an export of RAM has none"))
+            }
+            Kind::Ram => Ram::new(source).map(Self::Ram),
+            Kind::Block => Block::open(source, access, boot).map(Self::Block),
+        }
+    }
+
+    /// The kind of the export.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Ram(_) => Kind::Ram,
+            Self::Block(_) => Kind::Block,
+        }
+    }
+
+    /// Who the contents are: other contents, other instance.
+    pub(crate) fn instance(&self) -> Uuid {
+        match self {
+            Self::Ram(ram) => ram.instance,
+            Self::Block(block) => block.instance,
+        }
+    }
+
+    /// Its size now, and what may be done with it now. Any context.
+    pub(crate) fn extent(&self) -> Extent {
+        match self {
+            Self::Ram(ram) => Extent {
+                size: ram.geometry.size(),
+                access: Access::ReadWrite,
+            },
+            Self::Block(block) => block.extent(),
+        }
+    }
+
+    /// The limits of the export as a block device.
+    pub(crate) fn limits(&self) -> BlockLimits {
+        match self {
+            Self::Ram(ram) => ram.limits(),
+            Self::Block(block) => *block.limits(),
+        }
+    }
+}
+
+/// An identity that no other contents have.
+pub(super) fn random_uuid() -> Uuid {
+    let mut bytes = [0; 16];
+    sync::random_bytes(&mut bytes);
+    Uuid::from_random(bytes)
+}

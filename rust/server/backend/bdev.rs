@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A block device behind an export.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    block::SECTOR_SHIFT,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+
+use super::Source;
+use crate::block::bdev::{
+    Bdev,
+    BdevEvents, //
+};
+use crate::failure::{
+    fail,
+    Failure, //
+};
+use crate::proto::{
+    wire::IO_SIZE_MAX,
+    Access,
+    BlockLimits,
+    BlockSize,
+    Extent,
+    Uuid, //
+};
+
+/// An open block device.
+pub(crate) struct Block {
+    /// The device.
+    pub(crate) bdev: Bdev,
+    dead: Arc<Dead>,
+    /// The server's boot: what was written and not flushed is lost with it.
+    pub(crate) instance: Uuid,
+    limits: BlockLimits,
+    nowait: bool,
+    /// What the administrator allows.
+    access: Access,
+    sectors: Atomic<u64>,
+    read_only: Atomic<u32>,
+}
+
+impl Block {
+    /// Opens the device for nobody else to use. In the task of the user. May sleep.
+    pub(super) fn open(source: &Source, access: Access, boot: Uuid) -> Result<Arc<Self>, Failure> {
+        for (set, name) in [
+            (source.size != 0, "size"),
+            (source.block_size.is_some(), "block_size"),
+            (source.numa_node != -1, "numa_node"),
+        ] {
+            if set {
+                return Err(fail!(
+                    EINVAL,
+                    "{name}: that of a block export is its device's"
+                ));
+            }
+        }
+        let Some(path) = &source.device_path else {
+            return Err(fail!(EINVAL, "device_path is not set"));
+        };
+        let name = path.to_str().unwrap_or("the device");
+        let dead = Arc::new(Dead(Atomic::new(0)), GFP_KERNEL)?;
+        let bdev = Bdev::open(path, access.writes(), dead.clone()).map_err(|error| {
+            if error == ENOENT {
+                fail!(error, "{name} does not exist")
+            } else if error == ENOTBLK {
+                fail!(error, "{name} is not a block device")
+            } else if error == EBUSY {
+                fail!(error, "{name} is in use")
+            } else if error == EROFS || error == EACCES {
+                fail!(error, "{name} is read-only; so must the export be")
+            } else {
+                fail!(error, "cannot open {name}")
+            }
+        })?;
+        let limits = limits(&bdev)?;
+        let block = Self {
+            instance: boot,
+            limits,
+            nowait: bdev.nowait(),
+            access,
+            sectors: Atomic::new(bdev.sectors()),
+            read_only: Atomic::new(bdev.read_only().into()),
+            bdev,
+            dead,
+        };
+        if block.extent().size == 0 {
+            return Err(fail!(ENODEV, "{name} has no room"));
+        }
+        Ok(Arc::new(block, GFP_KERNEL)?)
+    }
+
+    /// Whether the device is gone for good: all I/O fails. Any context.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.0.load(Relaxed) != 0
+    }
+
+    /// Its limits, as clients see them.
+    pub(super) fn limits(&self) -> &BlockLimits {
+        &self.limits
+    }
+
+    /// Whether the device knows I/O that must not wait.
+    #[inline]
+    pub(crate) fn nowait(&self) -> bool {
+        self.nowait
+    }
+
+    /// Its size, and what may be done with it, as [`Block::look`] found them. Any context.
+    #[inline]
+    pub(crate) fn extent(&self) -> Extent {
+        // A power of two.
+        let in_block = u64::from(self.limits.logical_block_size.get()).wrapping_sub(1);
+        Extent {
+            size: (self.sectors.load(Relaxed) << SECTOR_SHIFT) & !in_block,
+            access: match self.read_only.load(Relaxed) {
+                0 => self.access,
+                _ => Access::ReadOnly,
+            },
+        }
+    }
+
+    /// Looks at the device anew; whether its size or access has changed. Any context.
+    pub(crate) fn look(&self) -> bool {
+        let (sectors, read_only) = (self.bdev.sectors(), self.bdev.read_only().into());
+        let changed =
+            sectors != self.sectors.load(Relaxed) || read_only != self.read_only.load(Relaxed);
+        self.sectors.store(sectors, Relaxed);
+        self.read_only.store(read_only, Relaxed);
+        changed
+    }
+}
+
+/// Whether a device is gone.
+struct Dead(Atomic<u32>);
+
+impl BdevEvents for Dead {
+    fn mark_dead(&self, _surprise: bool) {
+        self.0.store(1, Relaxed);
+    }
+}
+
+/// What the device can do, as a client may ask for it.
+fn limits(bdev: &Bdev) -> Result<BlockLimits, Failure> {
+    let limits = bdev.limits();
+    let logical_block_size = BlockSize::try_from(limits.logical_block_size)
+        .map_err(|_| fail!(EINVAL, "blocks of {} bytes", limits.logical_block_size))?;
+    Ok(BlockLimits {
+        logical_block_size,
+        physical_block_size: limits.physical_block_size,
+        io_min: limits.io_min,
+        io_opt: limits.io_opt,
+        max_io: IO_SIZE_MAX,
+        max_discard: bytes(limits.max_discard_sectors),
+        discard_granularity: limits.discard_granularity,
+        max_write_zeroes: bytes(limits.max_write_zeroes_sectors),
+        write_cache: limits.write_cache,
+        fua: limits.fua,
+        rotational: limits.rotational,
+    }
+    .fitted())
+}
+
+fn bytes(sectors: u32) -> u32 {
+    sectors.checked_mul(1 << SECTOR_SHIFT).unwrap_or(u32::MAX)
+}

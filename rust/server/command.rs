@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One command of a client, from its receipt to the end of its answer.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    block::SECTOR_SHIFT,
+    sync::Arc, //
+};
+
+use crate::block::{
+    bio::{
+        Bio,
+        BioOp,
+        BioOwner,
+        BioRequest, //
+    },
+    BlkError,
+    BlkResult, //
+};
+use crate::proto::{
+    self,
+    response,
+    Operation,
+    Remote,
+    Response,
+    Source,
+    Status, //
+};
+use crate::rdma::{
+    dma::{
+        DmaBuffer,
+        DmaPiece, //
+    },
+    qp::Qp,
+    wr::{
+        RdmaOp,
+        RecvBuffer,
+        RecvOwner,
+        RemoteRange,
+        Reply,
+        SendOwner,
+        RECV_BUFFERS, //
+    },
+};
+use crate::server::{
+    pool::Piece,
+    queue::{
+        Handler,
+        Queue, //
+    },
+};
+
+/// What a command is received into.
+pub(super) struct Recv {
+    /// The command itself.
+    pub(super) header: DmaBuffer,
+    /// Its inline data.
+    pub(super) data: Piece,
+}
+
+impl RecvOwner for KBox<Recv> {
+    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
+        let Recv { header, data } = &mut **self;
+        [
+            Some(RecvBuffer::Cpu(header)),
+            Some(RecvBuffer::Devices(data.memory())),
+        ]
+    }
+}
+
+/// Where the data of a command are.
+enum Data {
+    None,
+    Inline(KBox<Recv>),
+    Piece(Piece),
+}
+
+/// What the queue pair does for a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It reads the data of a write from the client's memory.
+    Fetch,
+    /// It sends the answer, after the data of a read.
+    Answer,
+}
+
+/// A command in flight, or the room for one.
+pub(super) struct Command {
+    /// The connection that it comes in on, which lets go of its commands, and so of itself, when it is
+    /// closed.
+    queue: Arc<Queue>,
+    qp: Arc<Qp<Handler>>,
+    /// Its number, and that of its slot of the send queue.
+    tag: u16,
+    generation: u32,
+    operation: Operation,
+    data: Data,
+    stage: Stage,
+    /// Whether the backing was asked not to wait.
+    nowait: bool,
+    response: DmaBuffer,
+    bio: Option<Bio<KBox<Command>>>,
+}
+
+impl Command {
+    /// Room for command `tag` of a connection. May sleep.
+    pub(super) fn new(
+        queue: &Arc<Queue>,
+        qp: &Arc<Qp<Handler>>,
+        tag: u16,
+        response: DmaBuffer,
+    ) -> Result<KBox<Self>> {
+        let command = Self {
+            queue: queue.clone(),
+            qp: qp.clone(),
+            tag,
+            generation: 0,
+            operation: Operation::Flush,
+            data: Data::None,
+            stage: Stage::Answer,
+            nowait: false,
+            response,
+            // Memory is in one piece.
+            bio: Some(Bio::new(1)?),
+        };
+        Ok(KBox::new(command, GFP_KERNEL)?)
+    }
+
+    /// Its number.
+    pub(super) fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    /// A command was received into `recv`. From the poller's worker.
+    pub(super) fn begin(mut self: KBox<Self>, wanted: &proto::Command, recv: KBox<Recv>) {
+        self.generation = wanted.generation;
+        self.operation = wanted.operation;
+        let queue = self.queue.clone();
+        if let Operation::Write {
+            from: Source::Inline,
+            ..
+        } = self.operation
+        {
+            self.data = Data::Inline(recv);
+            return self.submit(true);
+        }
+        queue.poller.put_recv(recv);
+        match self.memory_wanted() {
+            Some(len) => queue.provide(self, len),
+            None => self.submit(true),
+        }
+    }
+
+    /// A command was received that cannot be done.
+    pub(super) fn refuse(mut self: KBox<Self>, response: &Response) {
+        self.generation = response.generation;
+        // The client sees to its memory itself.
+        self.operation = Operation::Flush;
+        self.answer(response.status);
+    }
+
+    /// Bytes of memory that it needs before anything can be done.
+    pub(super) fn memory_wanted(&self) -> Option<u32> {
+        self.operation.remote()?;
+        Some(self.operation.span()?.len)
+    }
+
+    /// Goes on with the memory that it needed. From the poller's worker.
+    pub(super) fn supply(mut self: KBox<Self>, memory: Piece) {
+        self.data = Data::Piece(memory);
+        match (self.operation, self.operation.remote()) {
+            (Operation::Write { .. }, Some(remote)) => self.fetch(remote),
+            _ => self.submit(true),
+        }
+    }
+
+    /// Reads the data of a write from the client.
+    fn fetch(mut self: KBox<Self>, remote: Remote) {
+        self.stage = Stage::Fetch;
+        let (queue, qp, tag) = (self.queue.clone(), self.qp.clone(), self.tag);
+        queue.fetches(1);
+        match qp.rdma(tag, RdmaOp::Read, range(remote), self, false) {
+            Ok(()) => queue.post(&qp),
+            Err((_, command)) => {
+                queue.fetches(-1);
+                command.end();
+            }
+        }
+    }
+
+    /// Has the backing do it. In a task that may sleep; it does so only unless `nowait`.
+    pub(super) fn submit(mut self: KBox<Self>, nowait: bool) {
+        let (op, fua, no_unmap) = match self.operation {
+            Operation::Read { .. } => (BioOp::Read, false, false),
+            Operation::Write { fua, .. } => (BioOp::Write, fua, false),
+            Operation::Flush => (BioOp::Flush, false, false),
+            Operation::Discard { .. } => (BioOp::Discard, false, false),
+            Operation::WriteZeroes { no_unmap, .. } => (BioOp::WriteZeroes, false, no_unmap),
+        };
+        let span = self.operation.span();
+        let (offset, bytes) = span.map_or((0, 0), |span| (span.offset, span.len));
+        let queue = self.queue.clone();
+        let nowait = nowait && queue.block.nowait();
+        self.nowait = nowait;
+        let request = BioRequest {
+            fua,
+            no_unmap,
+            nowait,
+            ..BioRequest::new(op, offset >> SECTOR_SHIFT, bytes)
+        };
+        match self.bio.take() {
+            Some(bio) => bio.submit(&queue.block.bdev, request, self),
+            None => self.answer(Status::IoError),
+        }
+    }
+
+    /// Answers the client. Any context.
+    pub(super) fn answer(mut self: KBox<Self>, status: Status) {
+        let response = Response {
+            status,
+            tag: self.tag,
+            generation: self.generation,
+            credit: self.queue.credit(),
+        };
+        let mut bytes = [0; response::SIZE];
+        let encoded = response.encode(&mut bytes);
+        if encoded.is_err() || self.response.copy_in(0, &bytes).is_err() {
+            // Neither can be: both have the size of a response.
+            return self.end();
+        }
+        self.stage = Stage::Answer;
+        // Before the client hears of it, and sends the next one.
+        if let Data::Inline(_) = &self.data {
+            self.give_back();
+        }
+        self.queue.settle();
+        let remote = self.operation.remote();
+        let reply = Reply {
+            write: match (self.operation, status) {
+                (Operation::Read { to, .. }, Status::Ok) => Some(range(to)),
+                _ => None,
+            },
+            invalidate: remote.map(|remote| remote.rkey),
+        };
+        let (queue, qp, tag) = (self.queue.clone(), self.qp.clone(), self.tag);
+        match qp.reply(tag, reply, self, false) {
+            Ok(()) => queue.post(&qp),
+            Err((_, command)) => command.end(),
+        }
+    }
+
+    /// The queue pair is done with what it was to do. In the poller's worker, or after an error in any
+    /// context.
+    pub(super) fn posted(self: KBox<Self>, done: bool) {
+        if self.stage == Stage::Answer {
+            return self.end();
+        }
+        self.queue.fetches(-1);
+        match done && !self.queue.is_closed() {
+            true => self.submit(true),
+            false => self.end(),
+        }
+    }
+
+    /// Nothing more is to be done: its room is free for another one. Any context.
+    pub(super) fn end(mut self: KBox<Self>) {
+        self.give_back();
+        let queue = self.queue.clone();
+        queue.put(self);
+    }
+
+    /// Gives back the memory of the data.
+    fn give_back(&mut self) {
+        match core::mem::replace(&mut self.data, Data::None) {
+            Data::None => {}
+            Data::Inline(recv) => self.queue.poller.put_recv(recv),
+            Data::Piece(piece) => self.queue.poller.put(piece),
+        }
+    }
+
+    fn memory(&self) -> Option<&DmaPiece> {
+        match &self.data {
+            Data::None => None,
+            Data::Inline(recv) => Some(recv.data.memory()),
+            Data::Piece(piece) => Some(piece.memory()),
+        }
+    }
+}
+
+impl BioOwner for KBox<Command> {
+    type Memory = DmaPiece;
+
+    #[inline]
+    fn memory(&self) -> Option<&DmaPiece> {
+        Command::memory(self)
+    }
+
+    fn end_io(mut self, bio: Bio<Self>, result: BlkResult) {
+        self.bio = Some(bio);
+        match result {
+            Err(BlkError::Again) if self.nowait => {
+                let queue = self.queue.clone();
+                queue.block(self);
+            }
+            result => self.answer(result.into()),
+        }
+    }
+}
+
+impl SendOwner for KBox<Command> {
+    type Memory = DmaPiece;
+
+    #[inline]
+    fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        Some((&self.response, response::SIZE))
+    }
+
+    #[inline]
+    fn piece(&self) -> Option<&DmaPiece> {
+        Command::memory(self)
+    }
+}
+
+fn range(remote: Remote) -> RemoteRange {
+    RemoteRange {
+        addr: remote.addr,
+        rkey: remote.rkey,
+    }
+}

@@ -1,0 +1,653 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An I/O connection to an export of a block device.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    fmt, impl_has_work, new_work,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Msecs,
+    workqueue::{
+        Work,
+        WorkItem, //
+    },
+};
+
+use crate::proto::{
+    self,
+    command,
+    response,
+    Access,
+    CommandError,
+    Extent,
+    Name,
+    Terms, //
+};
+use crate::rdma::{
+    cm::CmId,
+    cq::{
+        Cq,
+        CqNotify,
+        PollContext, //
+    },
+    dma::{
+        Direction,
+        DmaBuffer, //
+    },
+    qp::{
+        Qp,
+        QpCaps,
+        QpHandler, //
+    },
+    wc::{
+        Received,
+        WcError, //
+    },
+};
+use crate::server::{
+    backend::Block,
+    command::{
+        Command,
+        Recv, //
+    },
+    poller::Poller,
+    session::{
+        Session,
+        CREDIT, //
+    },
+};
+use crate::sync::{
+    new_irqsave_spinlock,
+    Completion,
+    IrqSaveSpinLock, //
+};
+use crate::workqueue::OwnedQueue;
+
+/// How long to wait between two looks at what the HCA gives back of a connection that is closed.
+const FLUSH_MS: Msecs = 20;
+
+/// Why a command cannot be begun or go on.
+enum Waiting {
+    /// The HCA is not done with the answer of the one before it.
+    Room(proto::Command, KBox<Recv>),
+    /// There is no memory for its data.
+    Memory(KBox<Command>),
+}
+
+/// The commands of a connection.
+struct Commands {
+    /// Those that are not in flight; the index is the tag.
+    rest: KVec<Option<KBox<Command>>>,
+    /// How many are in flight.
+    flying: usize,
+    /// Those that wait, in order. There is room for two of each tag.
+    waiting: KVec<Waiting>,
+    /// Those that have to wait for the backing. There is room for all.
+    blocked: KVec<KBox<Command>>,
+    /// Nothing may begin any more.
+    closed: bool,
+}
+
+/// A connection.
+#[pin_data]
+pub(super) struct Queue {
+    session: Arc<Session>,
+    label: Label,
+    /// The export.
+    pub(super) block: Arc<Block>,
+    access: Access,
+    terms: Terms,
+    /// Who looks after it.
+    pub(super) poller: Arc<Poller>,
+    /// Of its sends; it wakes the poller only when that is waiting for something.
+    cq: Arc<Cq>,
+    #[pin]
+    commands: IrqSaveSpinLock<Commands>,
+    /// Commands that the client may have in flight.
+    credit: Atomic<u32>,
+    /// Commands that were not answered yet.
+    owed: Atomic<u32>,
+    /// More credit was asked for.
+    pressed: Atomic<u32>,
+    /// How many wait.
+    waiting: Atomic<usize>,
+    /// Receives that were used up, and as many were posted for them.
+    receives: Atomic<u64>,
+    /// How many had to, so far.
+    waits: Atomic<u64>,
+    /// RDMA READs under way.
+    fetching: Atomic<isize>,
+    /// No command is in flight, nor will be.
+    #[pin]
+    idle: Completion,
+    blocked: Arc<OwnedQueue>,
+    #[pin]
+    work: Work<Queue>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Queue { self.work }
+}
+
+/// What an administrator knows a connection by.
+#[derive(Clone, Copy)]
+pub(super) struct Label {
+    /// The export.
+    pub(super) export: Name,
+    /// The client host.
+    pub(super) host: Name,
+    /// Which connection of the session.
+    pub(super) index: u16,
+}
+
+/// What a connection belongs to.
+pub(super) struct Parts<'a> {
+    /// The session that hears of its end.
+    pub(super) session: &'a Arc<Session>,
+    /// What it is called.
+    pub(super) label: Label,
+    /// The export.
+    pub(super) block: &'a Arc<Block>,
+    /// What the client may do.
+    pub(super) access: Access,
+    /// What was agreed on.
+    pub(super) terms: Terms,
+    /// Who looks after it.
+    pub(super) poller: &'a Arc<Poller>,
+    /// Where commands wait for the backing.
+    pub(super) blocked: &'a Arc<OwnedQueue>,
+}
+
+/// What a queue pair of a connection calls.
+pub(super) struct Handler(pub(super) Arc<Queue>);
+
+/// A connection with its queue pair.
+pub(super) struct Connection {
+    pub(super) queue: Arc<Queue>,
+    pub(super) qp: Arc<Qp<Handler>>,
+}
+
+/// A send has completed, and the poller waits for that.
+struct Wake(Arc<Poller>);
+
+impl CqNotify for Wake {
+    fn notify(&self) {
+        self.0.call();
+    }
+}
+
+impl Connection {
+    /// Makes the queue pair on a bound `id`, ready to receive commands. [`Connection::close`] must be
+    /// its end. May sleep.
+    pub(super) fn new(id: &Arc<CmId>, parts: &Parts<'_>) -> Result<Self> {
+        let device = id.device()?;
+        let depth = parts.terms.depth;
+        let caps = QpCaps {
+            slots: depth,
+            // The data of a read and its answer; what is fetched for a write comes before that.
+            send_wr: 2 * u32::from(depth),
+            recv_wr: 0,
+            large: 0,
+            segments: 1,
+            keys: 0,
+        };
+        let wake = Arc::new(Wake(parts.poller.clone()), GFP_KERNEL)?;
+        let vector = parts.poller.vector();
+        let cq = Cq::alloc(&device, caps.send_cqes(), vector, PollContext::Manual(wake))?;
+        let room = usize::from(depth);
+        let commands = Commands {
+            rest: KVec::with_capacity(room, GFP_KERNEL)?,
+            flying: 0,
+            waiting: KVec::with_capacity(2 * room, GFP_KERNEL)?,
+            blocked: KVec::with_capacity(room, GFP_KERNEL)?,
+            closed: false,
+        };
+        let queue = Arc::pin_init(
+            pin_init!(Queue {
+                session: parts.session.clone(),
+                label: parts.label,
+                block: parts.block.clone(),
+                access: parts.access,
+                terms: parts.terms,
+                poller: parts.poller.clone(),
+                cq,
+                commands <- new_irqsave_spinlock!(commands, "Queue::commands"),
+                credit: Atomic::new(parts.terms.depth.min(CREDIT).into()),
+                owed: Atomic::new(0),
+                pressed: Atomic::new(0),
+                waiting: Atomic::new(0),
+                receives: Atomic::new(0),
+                waits: Atomic::new(0),
+                fetching: Atomic::new(0),
+                idle <- Completion::new(),
+                blocked: parts.blocked.clone(),
+                work <- new_work!("Queue::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let qp = parts.poller.add(&queue, queue.credit(), |srq| {
+            Qp::create_on(id, srq, &queue.cq, caps, Handler(queue.clone()))
+        })?;
+        let connection = Self { queue, qp };
+        match connection.fill(depth) {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                connection.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes room for commands.
+    fn fill(&self, depth: u16) -> Result {
+        let device = self.queue.cq.device();
+        let len = usize::from(depth) * response::SIZE;
+        let responses = DmaBuffer::alloc(device, len, Direction::ToDevice)?;
+        for (tag, response) in (0..depth).zip(responses.split(response::SIZE)) {
+            let command = Command::new(&self.queue, &self.qp, tag, response)?;
+            let mut commands = self.queue.commands.lock();
+            let _ = commands.rest.push_within_capacity(Some(command));
+        }
+        Ok(())
+    }
+
+    /// Lets the HCA begin nothing more. May sleep.
+    pub(super) fn cut(&self) {
+        self.queue.commands.lock().closed = true;
+        self.qp.fail();
+    }
+
+    /// Ends all commands, and waits until the backing and the HCA are done with them: what the client
+    /// was not told of has happened or will never do. May sleep, as long as the backing takes.
+    pub(super) fn close(&self) {
+        let queue = &self.queue;
+        let (waiting, blocked) = {
+            let mut commands = queue.commands.lock();
+            commands.closed = true;
+            if commands.flying == 0 {
+                queue.idle.complete_all();
+            }
+            (
+                core::mem::take(&mut commands.waiting),
+                core::mem::take(&mut commands.blocked),
+            )
+        };
+        for waiting in waiting {
+            queue.drop_waiting(waiting);
+        }
+        blocked.into_iter().for_each(Command::end);
+        self.cut();
+        loop {
+            // What was posted comes back.
+            queue.cq.reap();
+            if queue.idle.wait_timeout(FLUSH_MS).is_ok() {
+                break;
+            }
+        }
+        queue.poller.remove(queue);
+        let rest = core::mem::take(&mut queue.commands.lock().rest);
+        drop(rest);
+    }
+}
+
+impl Queue {
+    /// What the client may do with the export now. Any context.
+    fn extent(&self) -> Extent {
+        let extent = self.block.extent();
+        Extent {
+            access: extent.access.min(self.access),
+            ..extent
+        }
+    }
+
+    /// Whether nothing may begin any more. Any context.
+    pub(super) fn is_closed(&self) -> bool {
+        self.commands.lock().closed
+    }
+
+    /// Shows what the connection did. May sleep.
+    pub(super) fn show(&self, qp: &Qp<Handler>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nobody has looked yet whether the last answers were sent.
+        self.cq.reap();
+        writeln!(
+            f,
+            "export {} host {} queue {} vector {} work_requests {} doorbells {} completions {} credit {} waits {}",
+            self.label.export,
+            self.label.host,
+            self.label.index,
+            self.poller.vector(),
+            qp.posted() + self.receives.load(Relaxed),
+            qp.doorbells(),
+            qp.completions(),
+            self.credit(),
+            self.waits.load(Relaxed),
+        )
+    }
+
+    /// A message came in.
+    fn receive(&self, recv: KBox<Recv>, len: u32) {
+        let mut header = [0; command::SIZE];
+        let copied = recv.header.copy_out(0, &mut header);
+        if !self.owe() {
+            self.poller.put_recv(recv);
+            return self.violation();
+        }
+        let parsed = match copied {
+            Ok(()) => command::parse(&header, len, &self.terms, self.extent()),
+            Err(_) => return self.poller.put_recv(recv),
+        };
+        match parsed {
+            Ok(command) => self.admit(command, recv),
+            Err(CommandError::Refused(response, _)) => {
+                self.poller.put_recv(recv);
+                let command = self.take(response.tag);
+                match command {
+                    Some(command) => command.refuse(&response),
+                    None => self.violation(),
+                }
+            }
+            Err(CommandError::Malformed(_)) => {
+                self.poller.put_recv(recv);
+                self.violation();
+            }
+        }
+    }
+
+    /// Commands that the client may have in flight now. Any context.
+    pub(super) fn credit(&self) -> u16 {
+        // It is never more than the depth.
+        u16::try_from(self.credit.load(Relaxed)).unwrap_or(u16::MAX)
+    }
+
+    /// How much more credit would be good. Any context.
+    pub(super) fn credit_wanted(&self) -> u16 {
+        let credit = self.credit();
+        match self.pressed.load(Relaxed) {
+            0 => 0,
+            _ => credit.min(self.terms.depth - credit),
+        }
+    }
+
+    /// There are receives for so many commands more. The client hears of it with the next answer. Any
+    /// context.
+    pub(super) fn give_credit(&self, more: u16) {
+        self.credit.fetch_add(more.into(), Relaxed);
+        self.pressed.store(0, Relaxed);
+    }
+
+    /// A command was received. Whether the client may have as many in flight.
+    fn owe(&self) -> bool {
+        let owed = self.owed.fetch_add(1, Relaxed) + 1;
+        owed <= self.credit.load(Relaxed)
+    }
+
+    /// The client wants more credit.
+    #[cold]
+    fn press(&self) {
+        if self.credit() < self.terms.depth && self.pressed.xchg(1, Relaxed) == 0 {
+            self.poller.want_credit();
+        }
+    }
+
+    /// A command is about to be answered. Any context.
+    pub(super) fn settle(&self) {
+        self.owed.fetch_sub(1, Relaxed);
+    }
+
+    /// The client does not keep to the protocol.
+    #[cold]
+    fn violation(&self) {
+        self.session.violation();
+    }
+
+    /// Takes the room for command `tag`, if it is free.
+    fn take(&self, tag: u16) -> Option<KBox<Command>> {
+        let mut commands = self.commands.lock();
+        if commands.closed {
+            return None;
+        }
+        let command = commands.rest.get_mut(usize::from(tag))?.take()?;
+        commands.flying += 1;
+        Some(command)
+    }
+}
+
+impl Queue {
+    /// Begins a command, or lets it wait.
+    fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
+        if command.pressed {
+            self.press();
+        }
+        // What waits for room is behind the answer of the command before it.
+        match self.take(command.tag) {
+            Some(room) => room.begin(&command, recv),
+            None => self.wait(Waiting::Room(command, recv)),
+        }
+    }
+
+    /// Gives a command the memory it needs, or lets it wait.
+    pub(super) fn provide(&self, command: KBox<Command>, len: u32) {
+        // Those that wait are first.
+        if self.waiting.load(Relaxed) == 0 {
+            if let Some(memory) = self.poller.get(len) {
+                return command.supply(memory);
+            }
+        }
+        self.wait(Waiting::Memory(command));
+    }
+
+    /// Lets a command wait until the worker tries again.
+    fn wait(&self, waiting: Waiting) {
+        let refused = {
+            let mut commands = self.commands.lock();
+            let twice = match &waiting {
+                Waiting::Room(command, _) => commands.waiting.iter().any(
+                    |other| matches!(other, Waiting::Room(other, _) if other.tag == command.tag),
+                ),
+                Waiting::Memory(_) => false,
+            };
+            if commands.closed || twice {
+                Some((waiting, twice))
+            } else {
+                let full = commands.waiting.push_within_capacity(waiting).err();
+                self.waiting.store(commands.waiting.len(), Relaxed);
+                full.map(|full| (full.0, true))
+            }
+        };
+        self.waits.fetch_add(1, Relaxed);
+        match refused {
+            None => self.poller.call(),
+            Some((waiting, violation)) => {
+                self.drop_waiting(waiting);
+                // A tag that is in flight twice, or a third time while the second waits.
+                if violation {
+                    self.violation();
+                }
+            }
+        }
+    }
+
+    fn drop_waiting(&self, waiting: Waiting) {
+        match waiting {
+            Waiting::Room(_, recv) => self.poller.put_recv(recv),
+            Waiting::Memory(command) => command.end(),
+        }
+    }
+
+    /// Lets a command wait for the backing, in a task of its own. Any context.
+    pub(super) fn block(self: &Arc<Self>, command: KBox<Command>) {
+        let refused = {
+            let mut commands = self.commands.lock();
+            match commands.closed {
+                true => Some(command),
+                false => commands
+                    .blocked
+                    .push_within_capacity(command)
+                    .err()
+                    .map(|full| full.0),
+            }
+        };
+        match refused {
+            None => {
+                let _ = self.blocked.enqueue(self.clone());
+            }
+            Some(command) => command.end(),
+        }
+    }
+
+    /// `by` more RDMA READs are under way. Any context.
+    pub(super) fn fetches(&self, by: isize) {
+        self.fetching.fetch_add(by, Relaxed);
+        if by > 0 {
+            self.poller.call();
+        }
+    }
+
+    /// Posts what was chained, unless the worker is about to. Any context.
+    pub(super) fn post(&self, qp: &Arc<Qp<Handler>>) {
+        if self.poller.chained(qp) {
+            qp.ring();
+        }
+    }
+
+    /// A command has ended. Any context.
+    pub(super) fn put(&self, command: KBox<Command>) {
+        let mut commands = self.commands.lock();
+        commands.flying = commands.flying.saturating_sub(1);
+        if commands.closed && commands.flying == 0 {
+            self.idle.complete_all();
+        }
+        let tag = usize::from(command.tag());
+        let place = commands.rest.get_mut(tag);
+        let past = place.and_then(|place| place.replace(command));
+        drop(commands);
+        // There was none: the tag was in flight.
+        drop(past);
+    }
+
+    /// Goes on with what waits. Returns whether something did, and whether something still waits for
+    /// memory. From the poller's worker.
+    fn resume(&self) -> (bool, bool) {
+        let mut resumed = false;
+        loop {
+            let first = {
+                let mut commands = self.commands.lock();
+                let first = match commands.waiting.first() {
+                    Some(Waiting::Room(command, _)) => {
+                        let tag = usize::from(command.tag);
+                        let free = matches!(commands.rest.get(tag), Some(Some(_)));
+                        free.then(|| commands.waiting.remove(0).ok()).flatten()
+                    }
+                    Some(Waiting::Memory(_)) => commands.waiting.remove(0).ok(),
+                    None => None,
+                };
+                self.waiting.store(commands.waiting.len(), Relaxed);
+                first
+            };
+            match first {
+                None => return (resumed, false),
+                Some(Waiting::Room(command, recv)) => self.admit(command, recv),
+                Some(Waiting::Memory(command)) => {
+                    let len = command.memory_wanted().unwrap_or(0);
+                    match self.poller.get(len) {
+                        Some(memory) => command.supply(memory),
+                        None => {
+                            self.wait_again(command);
+                            return (resumed, true);
+                        }
+                    }
+                }
+            }
+            resumed = true;
+        }
+    }
+
+    /// Puts a command back to where it was taken from.
+    fn wait_again(&self, command: KBox<Command>) {
+        let mut commands = self.commands.lock();
+        if commands.closed {
+            drop(commands);
+            return command.end();
+        }
+        // There is room: it was taken out just now, and nobody else is let in twice.
+        let waiting = &mut commands.waiting;
+        if waiting
+            .push_within_capacity(Waiting::Memory(command))
+            .is_ok()
+        {
+            waiting.rotate_right(1);
+        }
+        self.waiting.store(waiting.len(), Relaxed);
+    }
+
+    /// Handles what the HCA is done with, and goes on with what waits; what it does later wakes the
+    /// poller if that is needed. Returns whether something went on, and whether something waits for
+    /// memory. From the poller's worker.
+    pub(super) fn look(&self) -> (bool, bool) {
+        let mut resumed = false;
+        loop {
+            self.cq.reap();
+            let (some, short) = self.resume();
+            resumed |= some;
+            let interested = self.fetching.load(Relaxed) > 0
+                || self.waiting.load(Relaxed) > 0
+                || self.poller.is_short();
+            if !interested || !self.cq.arm() {
+                return (resumed, short);
+            }
+        }
+    }
+}
+
+impl WorkItem for Queue {
+    type Pointer = Arc<Self>;
+
+    /// Lets the backing do what it could not do at once.
+    fn run(this: Arc<Self>) {
+        loop {
+            let command = this.commands.lock().blocked.remove(0);
+            match command {
+                Ok(command) => command.submit(false),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl QpHandler for Handler {
+    type Send = KBox<Command>;
+    type Recv = KBox<Recv>;
+
+    #[inline]
+    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
+        command.posted(result.is_ok());
+    }
+
+    #[inline]
+    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
+        let queue = &self.0;
+        // One completion is handled at a time.
+        let receives = queue.receives.load(Relaxed);
+        queue.receives.store(receives + 1, Relaxed);
+        match received {
+            Ok(received) => {
+                // The answer to the command before this one, most often.
+                queue.cq.reap();
+                queue.receive(recv, received.len());
+            }
+            Err(_) => queue.poller.put_recv(recv),
+        }
+    }
+
+    fn error(&self) {
+        self.0.session.lose();
+    }
+}

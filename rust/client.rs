@@ -4,12 +4,14 @@
 
 #![forbid(unsafe_code)]
 
+mod commands;
 mod control;
 mod discovery;
 mod disk;
 mod path;
 mod queue;
 mod session;
+mod slabs;
 
 pub(crate) use control::Target;
 pub(crate) use discovery::discover;

@@ -4,7 +4,10 @@
 
 #![forbid(unsafe_code)]
 
-use core::net::SocketAddr;
+use core::{
+    mem::size_of,
+    net::SocketAddr, //
+};
 
 use kernel::prelude::*;
 use kernel::{
@@ -30,6 +33,7 @@ use crate::failure::{
 use crate::net::Net;
 use crate::proto::{
     wire::{
+        self,
         CONNECT_REQUEST_MAX,
         MESSAGE_MAX,
         VERSION_MAX,
@@ -39,6 +43,7 @@ use crate::proto::{
     ConnectRequest,
     Connection,
     Malformed,
+    Message,
     NoRoom,
     Refusal,
     Refused,
@@ -58,6 +63,8 @@ const CONNECT_TIMEOUT_MS: Msecs = 4000;
 const RESOLVE_TIMEOUT_MS: Msecs = 2000;
 /// 4.096 us x 2^14 = 67 ms: how long the HCA waits for an acknowledgement before it sends again.
 const ACK_TIMEOUT: u8 = 14;
+/// 4.096 us x 2^17 = 0.54 s: a software device is as late as the CPU is busy.
+const SOFTWARE_ACK_TIMEOUT: u8 = 17;
 
 /// Where a server is.
 #[derive(Clone)]
@@ -104,8 +111,12 @@ impl Target {
             deadline.left().min(RESOLVE_TIMEOUT_MS),
         )
         .map_err(|error| self.failure(error))?;
+        let timeout = match id.device() {
+            Ok(device) if device.is_software() => SOFTWARE_ACK_TIMEOUT,
+            _ => ACK_TIMEOUT,
+        };
         // Not every HCA takes it; the default is only slower to notice a loss.
-        let _ = id.set_ack_timeout(ACK_TIMEOUT);
+        let _ = id.set_ack_timeout(timeout);
         Ok(id)
     }
 
@@ -122,14 +133,18 @@ impl Target {
         let len = request
             .encode(versions(), &mut data)
             .map_err(|NoRoom| fail!(EMSGSIZE, "the connection request does not fit"))?;
-        let reads = id.device()?.limits().max_qp_init_rd_atom;
+        let device = id.device()?;
+        let (served, reads) = (
+            device.limits().max_qp_rd_atom,
+            device.limits().max_qp_init_rd_atom,
+        );
         let reply = id
             .connect(
                 &ConnParam {
                     private_data: data.get(..len).unwrap_or(&[]),
                     retry_count: crate::RETRY_COUNT,
                     rnr_retry_count: crate::RETRY_COUNT,
-                    responder_resources: 0,
+                    responder_resources: u8::try_from(served).unwrap_or(u8::MAX).min(READS_MAX),
                     initiator_depth: u8::try_from(reads).unwrap_or(u8::MAX).min(READS_MAX),
                 },
                 deadline.left(),
@@ -220,10 +235,16 @@ pub(super) fn refused(refused: &Refused) -> Failure {
     }
 }
 
-/// Who hears that a connection is lost.
+/// Who hears of what happens on connections.
 pub(super) trait Watcher: Send + Sync {
     /// A connection broke. Any context.
     fn lost(&self);
+
+    /// The server does not keep to the protocol: the connections have to go. Any context.
+    fn violated(&self, what: Malformed);
+
+    /// A message may have come in on the control connection. Any context.
+    fn arrived(&self);
 }
 
 /// What completions and the connection manager know of a control connection.
@@ -240,8 +261,10 @@ impl Linked for Control {
     }
 
     fn notify(this: &Arc<Self>) {
-        if let (true, Some(watcher)) = (this.link.is_lost(), &this.watcher) {
-            watcher.lost();
+        match &this.watcher {
+            Some(watcher) if this.link.is_lost() => watcher.lost(),
+            Some(watcher) => watcher.arrived(),
+            None => {}
         }
     }
 }
@@ -259,9 +282,14 @@ impl CmEvents for Events {
 pub(super) struct Client {
     channel: Channel<Control>,
     sequence: u32,
-    /// The reply that is being read.
-    reply: KVec<u8>,
+    /// The message that is being read.
+    message: KVec<u8>,
+    /// The last thing that the server said without being asked, if it was not heard yet.
+    event: Option<EventBytes>,
 }
+
+/// An [`Event`](crate::proto::Event), as it came in.
+pub(super) type EventBytes = [u8; size_of::<wire::Event>()];
 
 impl Client {
     /// Connects to a server. May sleep.
@@ -285,7 +313,8 @@ impl Client {
         Ok(Self {
             channel,
             sequence: 0,
-            reply: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
+            message: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
+            event: None,
         })
     }
 
@@ -304,13 +333,41 @@ impl Client {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
         self.channel.send(|buf| encode(sequence, buf))?;
-        let len = self.channel.receive(&mut self.reply, deadline.left())?;
-        match parse(self.reply.get(..len).unwrap_or(&[]), sequence) {
+        let reply = loop {
+            let len = self.channel.receive(&mut self.message, deadline.left())?;
+            let message = self.message.get(..len).unwrap_or(&[]);
+            match as_event(message) {
+                Some(event) => self.event = Some(event),
+                None => break parse(message, sequence),
+            }
+        };
+        match reply {
             Ok(reply) => Ok(reply),
             Err(ReplyError::Refused(why)) => Err(refused(&why)),
             Err(ReplyError::Malformed(malformed)) => {
                 Err(fail!(EPROTO, "malformed reply: {malformed}"))
             }
         }
+    }
+
+    /// The last thing that the server said without being asked since the last look, if anything. May
+    /// sleep.
+    pub(super) fn event(&mut self) -> Result<Option<EventBytes>, Failure> {
+        while let Some(len) = self.channel.try_receive(&mut self.message)? {
+            let event = as_event(self.message.get(..len).unwrap_or(&[]));
+            if event.is_none() {
+                return Err(fail!(EPROTO, "a reply to nothing"));
+            }
+            self.event = event;
+        }
+        Ok(self.event.take())
+    }
+}
+
+/// The message, if it is an event.
+fn as_event(message: &[u8]) -> Option<EventBytes> {
+    match Message::parse(message) {
+        Ok(parsed) if parsed.is_event() => message.try_into().ok(),
+        _ => None,
     }
 }

@@ -6,7 +6,9 @@
 
 use kernel::prelude::*;
 use kernel::{
+    block::SECTOR_SHIFT,
     fmt,
+    page::PAGE_SIZE,
     revocable::Revocable,
     sync::{
         Arc,
@@ -34,10 +36,11 @@ use crate::client::{
     queue::Queue, //
 };
 use crate::host::Host;
-use crate::proto::LoginReply;
+use crate::proto::{
+    Extent,
+    LoginReply, //
+};
 
-/// Largest request: 1 MiB.
-const MAX_SECTORS: u32 = 2048;
 /// RDMA moves single bytes; the block layer wants a mask, and words are cheaper everywhere.
 const DMA_ALIGNMENT: u32 = 3;
 
@@ -122,6 +125,10 @@ impl Operations for Disk {
         }
     }
 
+    fn poll(hw: ArcBorrow<'_, HwQueue>, _: ArcBorrow<'_, Data>) -> u32 {
+        hw.queue.try_access().map_or(0, |queue| queue.poll())
+    }
+
     /// A request that takes too long ends the connection, and the connection's end ends the request.
     fn timeout(_: ArcBorrow<'_, HwQueue>, data: ArcBorrow<'_, Data>, _tag: u16) -> Timeout {
         data.watcher.lost();
@@ -129,45 +136,86 @@ impl Operations for Disk {
     }
 }
 
+/// What a disk is to be.
+pub(super) struct Plan {
+    /// What the server told of the export.
+    pub(super) login: LoginReply,
+    /// How many of the queues, at the end, are polled.
+    pub(super) poll_queues: u16,
+    /// Requests in flight per queue.
+    pub(super) depth: u16,
+    /// When a request is late.
+    pub(super) io_timeout_ms: u32,
+    /// The longest run of memory that the device takes as one.
+    pub(super) max_segment_size: u32,
+}
+
 /// Makes the disk appear; reads from it. May sleep.
 pub(super) fn create(
     host: &Host,
-    login: &LoginReply,
+    plan: &Plan,
     queues: KVec<Arc<HwQueue>>,
-    depth: u16,
-    io_timeout_ms: u32,
-    max_segment_size: u32,
     watcher: Arc<dyn Watcher>,
 ) -> Result<GenDisk<Disk>> {
     let count = u32::try_from(queues.len())?;
+    let poll_queues = u32::from(plan.poll_queues);
     let max_segments = queues
         .first()
         .and_then(|queue| queue.max_segments())
         .ok_or(ENODEV)?;
-    let tag_set = Arc::pin_init(
-        TagSet::new(count, 0, depth.into(), -1, io_timeout_ms),
-        GFP_KERNEL,
-    )?;
-    let limits = Limits {
-        logical_block_size: login.limits.logical_block_size.get(),
-        physical_block_size: login.limits.physical_block_size,
-        max_hw_sectors: MAX_SECTORS,
+    let tag_set = TagSet::new(
+        count.checked_sub(poll_queues).ok_or(EINVAL)?,
+        poll_queues,
+        plan.depth.into(),
+        -1,
+        plan.io_timeout_ms,
+    );
+    let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
+    let login = &plan.login;
+    let sectors = |bytes: u32| bytes >> SECTOR_SHIFT;
+    let limits = &login.limits;
+    let mut disk_limits = Limits {
+        logical_block_size: limits.logical_block_size.get(),
+        physical_block_size: limits.physical_block_size,
+        io_min: limits.io_min,
+        io_opt: limits.io_opt,
+        max_hw_sectors: sectors(limits.max_io),
         max_segments,
-        max_segment_size,
-        chunk_sectors: login.geometry().map_or(0, |geometry| {
-            geometry.shift().bytes() >> kernel::block::SECTOR_SHIFT
-        }),
+        max_segment_size: plan.max_segment_size,
         dma_alignment: DMA_ALIGNMENT,
-        max_write_zeroes_sectors: MAX_SECTORS,
+        max_write_zeroes_sectors: sectors(limits.max_write_zeroes),
+        max_discard_sectors: sectors(limits.max_discard),
+        discard_granularity: limits.discard_granularity,
+        write_cache: limits.write_cache,
+        fua: limits.fua,
+        rotational: limits.rotational,
         ..Limits::default()
     };
+    match login.geometry() {
+        Some(geometry) => {
+            disk_limits.chunk_sectors = sectors(geometry.shift().bytes());
+        }
+        // A memory region has no gaps between its pages.
+        None => {
+            disk_limits.virt_boundary = PAGE_SIZE as u32 - 1;
+            let bytes = u32::from(max_segments - 1).saturating_mul(PAGE_SIZE as u32);
+            disk_limits.max_hw_sectors = disk_limits.max_hw_sectors.min(sectors(bytes));
+        }
+    }
     GenDiskBuilder::new()
-        .limits(limits)
-        .capacity_sectors(login.extent.size >> kernel::block::SECTOR_SHIFT)
+        .limits(disk_limits)
+        .capacity_sectors(login.extent.size >> SECTOR_SHIFT)
         .read_only(!login.extent.access.writes())
         .build(
             host.disk_names.clone(),
             tag_set,
             Arc::new(Data { queues, watcher }, GFP_KERNEL)?,
         )
+}
+
+/// Tells the block layer what has become of the export, if that is news. May sleep.
+pub(super) fn resize(disk: &GenDisk<Disk>, extent: &Extent) {
+    disk.set_read_only(!extent.access.writes());
+    // The parser lets no size in that cannot be.
+    let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
 }

@@ -7,7 +7,6 @@
 use kernel::prelude::*;
 use kernel::{
     cpu::nr_cpu_ids,
-    page::PAGE_SIZE,
     sync::Arc, //
 };
 
@@ -21,13 +20,14 @@ use crate::client::{
     disk::HwQueue,
     queue::{
         Connector,
-        Grants,
-        Queue, //
+        Queue,
+        Reach, //
     },
-    session::Params, //
+    session::Params,
+    slabs::Slabs, //
 };
 use crate::errno::{
-    EOPNOTSUPP,
+    EPROTO,
     ESTALE, //
 };
 use crate::failure::{
@@ -35,29 +35,15 @@ use crate::failure::{
     Failure, //
 };
 use crate::proto::{
-    wire::GRANTS_MAX,
-    Geometry,
-    GrantReply,
-    GrantRequest,
+    Backing,
+    Event,
+    Extent,
     Login,
     LoginReply,
     Logout,
-    LogoutReply,
-    Malformed, //
+    LogoutReply, //
 };
-use crate::rdma::{
-    device::Name as DeviceName,
-    dma::{
-        Direction,
-        DmaBuffer, //
-    },
-    wr::RemoteRange, //
-};
-
-/// Data to ask for in the message of a command to a block export, in bytes.
-const INLINE_SIZE: u32 = 4096;
-/// Zeroes that a work request repeats: 32 SGEs of them cover a request of 1 MiB.
-const ZEROES: usize = 16 * PAGE_SIZE;
+use crate::rdma::device::Name as DeviceName;
 
 /// A path that is up.
 pub(super) struct Path {
@@ -65,6 +51,10 @@ pub(super) struct Path {
     // session on the server.
     /// The I/O connections.
     pub(super) queues: KVec<Arc<HwQueue>>,
+    /// How many of them, at the end, are polled.
+    pub(super) poll_queues: u16,
+    /// Requests in flight per I/O connection.
+    pub(super) depth: u16,
     control: Client,
     /// What the server told of the export.
     pub(super) login: LoginReply,
@@ -84,7 +74,8 @@ impl Path {
         let queues = match params.queues {
             0 => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
             count => count,
-        };
+        }
+        .max(1);
         let identity = params.host.identity();
         let login = Login {
             host_id: identity.id,
@@ -93,22 +84,15 @@ impl Path {
             epoch,
             export: params.export,
             access: params.access,
-            queues: queues.max(1),
+            queues: queues.saturating_add(params.poll_queues),
             depth: params.depth,
-            inline_size: INLINE_SIZE,
+            inline_size: params.inline_size,
         };
         let login = control.call(
             deadline,
             |sequence, buf| login.encode(sequence, buf),
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
-        let Some(geometry) = login.geometry() else {
-            return Err(fail!(
-                EOPNOTSUPP,
-                "{} is a block export; this version maps ram exports only",
-                params.export
-            ));
-        };
         if let Some(expected) = params.expect_instance.filter(|id| *id != login.instance) {
             return Err(fail!(
                 ESTALE,
@@ -116,27 +100,51 @@ impl Path {
                 login.instance
             ));
         }
-        let grants = Arc::new(collect(&mut control, geometry, deadline)?, GFP_KERNEL)?;
+        let (reach, depth) = match (login.backing, login.geometry(), login.terms()) {
+            (Backing::Block { depth, credit, .. }, _, Some(terms)) => {
+                (Reach::Commands(terms, credit), depth)
+            }
+            (_, Some(geometry), _) => {
+                let slabs = Slabs::collect(&mut control, geometry, deadline)?;
+                (Reach::Slabs(Arc::new(slabs, GFP_KERNEL)?), params.depth)
+            }
+            _ => return Err(fail!(EPROTO, "the slabs do not fit the size")),
+        };
         let common = Connector {
             target,
             pd: control.channel().pd(),
             session: login.session,
             epoch,
-            depth: params.depth,
-            grants,
+            depth,
+            reach,
             watcher: watcher.clone(),
             deadline,
         };
+        // If there are fewer than were asked for, it is those that are polled.
+        let interrupted = queues.min(login.queues);
         let mut queues = KVec::new();
         for index in 0..login.queues {
-            let queue = HwQueue::new(Queue::connect(&common, index)?)?;
-            queues.push(queue, GFP_KERNEL)?;
+            let queue = Queue::connect(&common, index, index >= interrupted)?;
+            queues.push(HwQueue::new(queue)?, GFP_KERNEL)?;
         }
         Ok(Self {
             queues,
+            poll_queues: login.queues - interrupted,
+            depth,
             control,
             login,
         })
+    }
+
+    /// What has become of the export, if the server has said something of it. May sleep.
+    pub(super) fn news(&mut self) -> Result<Option<Extent>, Failure> {
+        let Some(event) = self.control.event()? else {
+            return Ok(None);
+        };
+        let Event(extent) = Event::parse(&event, self.login.limits.logical_block_size)
+            .map_err(|malformed| fail!(EPROTO, "malformed event: {malformed}"))?;
+        self.login.extent = extent;
+        Ok(Some(extent))
     }
 
     /// The RDMA device in use.
@@ -170,43 +178,4 @@ impl Path {
             queue.close();
         }
     }
-}
-
-/// Asks for the memory of all slabs.
-fn collect(
-    control: &mut Client,
-    geometry: Geometry,
-    deadline: Deadline,
-) -> Result<Grants, Failure> {
-    let malformed = |Malformed(why)| fail!(EINVAL, "{why}");
-    let count = geometry.slabs();
-    let mut slabs = KVec::with_capacity(usize::try_from(count).map_err(Error::from)?, GFP_KERNEL)?;
-    while let Some(left @ 1..) = u32::try_from(slabs.len())
-        .ok()
-        .and_then(|first| count.checked_sub(first))
-    {
-        let batch = left.min(u32::try_from(GRANTS_MAX).unwrap_or(1));
-        let request = GrantRequest::new(count - left, batch).map_err(malformed)?;
-        control.call(
-            deadline,
-            |sequence, buf| request.encode(sequence, buf),
-            |bytes, sequence| {
-                let reply = GrantReply::parse(bytes, sequence, &request, &geometry)?;
-                Ok(reply.iter().try_for_each(|(_, grant)| {
-                    let range = RemoteRange {
-                        addr: grant.addr,
-                        rkey: grant.rkey,
-                    };
-                    slabs.push(range, GFP_KERNEL)
-                }))
-            },
-        )??;
-    }
-    let device = control.channel().pd().device();
-    let zeroes = DmaBuffer::alloc(device, ZEROES, Direction::ToDevice)?;
-    Ok(Grants {
-        geometry,
-        slabs,
-        zeroes: Arc::new(zeroes, GFP_KERNEL)?,
-    })
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One I/O connection: a queue pair that reads and writes the server's slabs.
+//! One I/O connection to the server.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
     fmt,
+    page::PAGE_SIZE,
     sync::Arc, //
 };
 
 use crate::block::{
     mq::{
-        Command,
+        self,
         IdleRequest,
         Owned,
         Refused,
@@ -21,17 +22,22 @@ use crate::block::{
     BlkError, //
 };
 use crate::client::{
+    commands::Commands,
     control::{
         Deadline,
         Target,
         Watcher, //
     },
-    disk::Disk, //
+    disk::Disk,
+    slabs::Slabs, //
 };
 use crate::failure::Failure;
 use crate::proto::{
+    command,
+    response,
     Connection,
-    Geometry, //
+    Malformed,
+    Terms, //
 };
 use crate::rdma::{
     cm::CmEvents,
@@ -39,7 +45,10 @@ use crate::rdma::{
         Cq,
         PollContext, //
     },
-    dma::DmaBuffer,
+    dma::{
+        Direction,
+        DmaBuffer, //
+    },
     pd::Pd,
     qp::{
         Qp,
@@ -52,7 +61,6 @@ use crate::rdma::{
     },
     wr::{
         RdmaOp,
-        RemoteRange,
         SendOwner, //
     },
 };
@@ -60,60 +68,85 @@ use crate::rdma::{
 /// Requests of more segments than one work request takes that may be in flight at once; the others
 /// wait, as they do when the send queue is full.
 const LARGE: u16 = 16;
+/// 4.096 us x 2^18 = 1.07 s: `rdma_rxe` registers memory again when it sends a command again, and fails.
+const PATIENT_ACK_TIMEOUT: u8 = 18;
 /// Work requests of a large request beyond the one that every request has.
 const LARGE_WR: u32 = 8;
 
-/// Where the slabs are.
-pub(super) struct Grants {
-    /// Size and slabs.
-    pub(super) geometry: Geometry,
-    /// The server's memory; the index is the slab.
-    pub(super) slabs: KVec<RemoteRange>,
-    /// Zeroes, for requests to write them.
-    pub(super) zeroes: Arc<DmaBuffer>,
+/// How a connection reaches the export.
+pub(super) enum Reach {
+    /// By its own RDMA READs and WRITEs of the server's memory.
+    Slabs(Arc<Slabs>),
+    /// By commands to the server, so many in flight at first.
+    Commands(Terms, u16),
 }
 
-impl Grants {
-    /// The server's memory behind `len` bytes from `offset` on; `None` if it is not all in one slab.
-    fn locate(&self, offset: u64, len: u32) -> Option<RemoteRange> {
-        let place = self.geometry.locate(offset, len)?;
-        let slab = self.slabs.get(usize::try_from(place.slab).ok()?)?;
-        Some(RemoteRange {
-            addr: slab.addr.checked_add(place.offset.into())?,
-            rkey: slab.rkey,
-        })
-    }
+/// What a posted work request owns: the request whose pages it moves, and its command.
+pub(super) struct Posted {
+    request: Owned<Request<Disk>>,
+    command: Option<KBox<DmaBuffer>>,
 }
-
-/// What a posted work request owns: the request whose pages it moves.
-pub(super) type Posted = Owned<Request<Disk>>;
 
 impl SendOwner for Posted {
-    type Memory = Self;
+    type Memory = Owned<Request<Disk>>;
 
     #[inline]
-    fn memory(&self) -> Option<&Self> {
-        Some(self)
+    fn memory(&self) -> Option<&Self::Memory> {
+        Some(&self.request)
+    }
+
+    #[inline]
+    fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        Some((self.command.as_ref()?, command::SIZE))
     }
 }
 
 /// Completions of an I/O queue pair.
-pub(super) struct Handler(Arc<dyn Watcher>);
+pub(super) struct Handler {
+    /// `None` if the server is not asked.
+    commands: Option<Commands>,
+    watcher: Arc<dyn Watcher>,
+}
 
 impl QpHandler for Handler {
     type Send = Posted;
-    /// The server sends nothing.
     type Recv = KBox<DmaBuffer>;
 
     #[inline]
-    fn send_done(&self, _: &Qp<Self>, request: Posted, result: Result<(), WcError>) {
-        request.complete(result.map_err(|_| BlkError::Transport));
+    fn send_done(&self, _: &Qp<Self>, posted: Posted, result: Result<(), WcError>) {
+        let Posted { request, command } = posted;
+        let mut status = result.map_err(|_| BlkError::Transport);
+        if let (Some(commands), Some(command)) = (&self.commands, command) {
+            let answer = commands.finish(request.tag(), command);
+            status = status.and(answer);
+        }
+        request.complete(status);
     }
 
-    fn recv_done(&self, _: &Qp<Self>, _: KBox<DmaBuffer>, _: Result<Received<'_>, WcError>) {}
+    #[inline]
+    fn recv_done(
+        &self,
+        qp: &Qp<Self>,
+        buffer: KBox<DmaBuffer>,
+        received: Result<Received<'_>, WcError>,
+    ) {
+        let (Some(commands), Ok(received)) = (&self.commands, received) else {
+            return;
+        };
+        let tag = commands.respond(&buffer, received.len());
+        // Before the tag can be used again: there is a receive for each.
+        let _ = qp.recv(buffer);
+        let answered = tag.and_then(|tag| {
+            qp.answered(tag, received.into_invalidated())
+                .map_err(|_| Malformed("a response that invalidates what is not its own"))
+        });
+        if let Err(malformed) = answered {
+            self.watcher.violated(malformed);
+        }
+    }
 
     fn error(&self) {
-        self.0.lost();
+        self.watcher.lost();
     }
 }
 
@@ -138,8 +171,8 @@ pub(super) struct Connector<'a> {
     pub(super) epoch: u64,
     /// Requests in flight per queue.
     pub(super) depth: u16,
-    /// Where the slabs are.
-    pub(super) grants: Arc<Grants>,
+    /// How they reach the export.
+    pub(super) reach: Reach,
     /// Who hears that a connection is lost.
     pub(super) watcher: Arc<dyn Watcher>,
     /// When to give up.
@@ -149,30 +182,82 @@ pub(super) struct Connector<'a> {
 /// A connected I/O queue pair.
 pub(super) struct Queue {
     qp: Arc<Qp<Handler>>,
-    grants: Arc<Grants>,
+    /// Where its responses complete.
+    cq: Arc<Cq>,
+    slabs: Option<Arc<Slabs>>,
+    max_segments: u32,
 }
 
 impl Queue {
-    /// Connects queue `index`. May sleep.
-    pub(super) fn connect(common: &Connector<'_>, index: u16) -> Result<Self, Failure> {
+    /// Connects queue `index`, which is `polled` or not. May sleep.
+    pub(super) fn connect(
+        common: &Connector<'_>,
+        index: u16,
+        polled: bool,
+    ) -> Result<Self, Failure> {
         let events = Arc::new(Events(common.watcher.clone()), GFP_KERNEL)?;
         let id = common.target.resolve(events, common.deadline)?;
         let device = common.pd.device();
+        if device.is_software() && matches!(common.reach, Reach::Commands(..)) {
+            let _ = id.set_ack_timeout(PATIENT_ACK_TIMEOUT);
+        }
         let limits = device.limits();
-        let caps = QpCaps {
-            slots: common.depth,
-            send_wr: (u32::from(common.depth) + u32::from(LARGE) * LARGE_WR)
-                .min(limits.max_qp_wr.saturating_sub(1)),
-            recv_wr: 1,
-            large: LARGE,
-            keys: 0,
-            segments: 0,
-        };
         let vector = u32::from(index) % limits.num_comp_vectors.max(1);
-        let entries = caps.send_cqes() + caps.recv_cqes();
-        let cq = Cq::alloc(device, entries, vector, PollContext::Softirq)?;
-        let handler = Handler(common.watcher.clone());
-        let qp = Qp::create(&id, common.pd, &cq, &cq, caps, handler)?;
+        let context = match polled {
+            true => PollContext::Direct,
+            false => PollContext::Softirq,
+        };
+        let depth = u32::from(common.depth);
+        let caps = match &common.reach {
+            Reach::Slabs(_) => QpCaps {
+                slots: common.depth,
+                send_wr: (depth + u32::from(LARGE) * LARGE_WR)
+                    .min(limits.max_qp_wr.saturating_sub(1)),
+                recv_wr: 1,
+                large: LARGE,
+                keys: 0,
+                segments: 0,
+            },
+            Reach::Commands(terms, _) => QpCaps {
+                slots: common.depth,
+                // The registration of the memory, and the command.
+                send_wr: 2 * depth,
+                recv_wr: depth,
+                large: 0,
+                keys: common.depth,
+                segments: pages(terms.limits.max_io).min(limits.max_fast_reg_page_list_len),
+            },
+        };
+        let (cq, send_cq, commands) = match &common.reach {
+            Reach::Slabs(_) => {
+                let entries = caps.send_cqes() + caps.recv_cqes();
+                let cq = Cq::alloc(device, entries, vector, context)?;
+                (cq.clone(), cq, None)
+            }
+            // The end of a send is looked for when its response is there: no interrupt of its own.
+            Reach::Commands(terms, credit) => (
+                Cq::alloc(device, caps.recv_cqes(), vector, context)?,
+                Cq::alloc(device, caps.send_cqes(), vector, PollContext::Direct)?,
+                Some(Commands::new(device, terms, *credit)?),
+            ),
+        };
+        let handler = Handler {
+            commands,
+            watcher: common.watcher.clone(),
+        };
+        let qp = Qp::create(&id, common.pd, &send_cq, &cq, caps, handler)?;
+        let slabs = match &common.reach {
+            Reach::Slabs(slabs) => Some(slabs.clone()),
+            Reach::Commands(..) => {
+                let len = usize::from(common.depth) * response::SIZE;
+                let responses = DmaBuffer::alloc(device, len, Direction::FromDevice)?;
+                for response in responses.split(response::SIZE) {
+                    qp.recv(KBox::new(response, GFP_KERNEL)?)
+                        .map_err(|(error, _)| error)?;
+                }
+                None
+            }
+        };
         let connection = Connection::Io {
             session: common.session,
             queue: index,
@@ -180,15 +265,21 @@ impl Queue {
         common
             .target
             .connect(&id, connection, common.epoch, common.deadline)?;
+        let max_segments = match slabs {
+            Some(_) => qp.max_segments(),
+            None => caps.segments,
+        };
         Ok(Self {
             qp,
-            grants: common.grants.clone(),
+            cq,
+            slabs,
+            max_segments,
         })
     }
 
     /// Segments that a request may have.
     pub(super) fn max_segments(&self) -> u16 {
-        u16::try_from(self.qp.max_segments()).unwrap_or(u16::MAX)
+        u16::try_from(self.max_segments).unwrap_or(u16::MAX)
     }
 
     /// Posts a request, and all that were posted before it if it is the `last` one. Atomic context.
@@ -199,25 +290,15 @@ impl Queue {
         last: bool,
     ) -> Result<(), Refused<Disk>> {
         let request = request.start();
-        let len = request.bytes();
-        let offset = request.sector() << kernel::block::SECTOR_SHIFT;
-        let Some(remote) = self.grants.locate(offset, len) else {
-            return Err(request.refuse(BlkError::IoError));
+        let posted = match &self.slabs {
+            Some(slabs) => self.access(slabs, request, last)?,
+            None => self.command(request, last)?,
         };
-        let slot = request.tag();
-        let posted = match request.command() {
-            Command::Read => self.qp.rdma(slot, RdmaOp::Read, remote, request, last),
-            Command::Write => self.qp.rdma(slot, RdmaOp::Write, remote, request, last),
-            Command::WriteZeroes => {
-                let zeroes = &self.grants.zeroes;
-                // CAST: a u32 fits a usize on every platform with RDMA.
-                let len = len as usize;
-                self.qp
-                    .write_repeated(slot, remote, zeroes, len, request, last)
+        posted.map_err(|(error, posted)| {
+            let Posted { request, command } = posted;
+            if let (Some(commands), Some(command)) = (&self.qp.handler().commands, command) {
+                let _ = commands.finish(request.tag(), command);
             }
-            _ => return Err(request.refuse(BlkError::NotSupported)),
-        };
-        posted.map_err(|(error, request)| {
             if last {
                 self.qp.ring();
             }
@@ -228,14 +309,74 @@ impl Queue {
         })
     }
 
+    /// Reads or writes the server's memory.
+    #[inline]
+    fn access(&self, slabs: &Slabs, request: Owned<Request<Disk>>, last: bool) -> Outcome {
+        let len = request.bytes();
+        let offset = request.sector() << kernel::block::SECTOR_SHIFT;
+        let Some(remote) = slabs.locate(offset, len) else {
+            return Err(request.refuse(BlkError::IoError));
+        };
+        let (slot, command) = (request.tag(), request.command());
+        let posted = Posted {
+            request,
+            command: None,
+        };
+        Ok(match command {
+            mq::Command::Read => self.qp.rdma(slot, RdmaOp::Read, remote, posted, last),
+            mq::Command::Write => self.qp.rdma(slot, RdmaOp::Write, remote, posted, last),
+            mq::Command::WriteZeroes => {
+                let zeroes = &slabs.zeroes;
+                // CAST: a u32 fits a usize on every platform with RDMA.
+                let len = len as usize;
+                self.qp
+                    .write_repeated(slot, remote, zeroes, len, posted, last)
+            }
+            _ => return Err(posted.request.refuse(BlkError::NotSupported)),
+        })
+    }
+
+    /// Asks the server.
+    #[inline]
+    fn command(&self, request: Owned<Request<Disk>>, last: bool) -> Outcome {
+        let tag = request.tag();
+        let Some(commands) = &self.qp.handler().commands else {
+            return Err(request.refuse(BlkError::IoError));
+        };
+        let (operation, carry) = match commands.plan(&request) {
+            Ok(plan) => plan,
+            Err(error) => return Err(request.refuse(error)),
+        };
+        let Some(command) = commands.begin(tag) else {
+            return Err(request.refuse(BlkError::Resource));
+        };
+        let posted = Posted {
+            request,
+            command: Some(command),
+        };
+        let prepare = |posted: &mut Posted, range| match &mut posted.command {
+            Some(message) => commands.write(message, tag, operation, range),
+            None => Err(EINVAL),
+        };
+        Ok(self.qp.request(tag, carry, posted, prepare, last))
+    }
+
+    /// Looks for responses, if nothing else does; returns how many there were. Atomic context.
+    #[inline]
+    pub(super) fn poll(&self) -> u32 {
+        self.cq.reap()
+    }
+
     /// Shows what the queue did. Any context.
     pub(super) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "work_requests {} doorbells {} completions {}",
+            "work_requests {} doorbells {} completions {} interrupts {} invalidations {}",
             self.qp.posted(),
             self.qp.doorbells(),
-            self.qp.completions()
+            self.qp.completions(),
+            self.cq.interrupts(),
+            self.qp.invalidations(),
         )
     }
 
@@ -243,4 +384,12 @@ impl Queue {
     pub(super) fn commit(&self) {
         self.qp.ring();
     }
+}
+
+/// What became of a request: it was posted, or comes back with what it was made part of, or was refused.
+type Outcome = Result<Result<(), (Error, Posted)>, Refused<Disk>>;
+
+/// The pages that so many bytes can touch.
+const fn pages(bytes: u32) -> u32 {
+    bytes / PAGE_SIZE as u32 + 1
 }

@@ -35,6 +35,7 @@ use crate::client::{
 use crate::debugfs::Show;
 use crate::errno::{
     ENOTCONN,
+    EPROTO,
     ESTALE, //
 };
 use crate::failure::{
@@ -45,6 +46,7 @@ use crate::host::Host;
 use crate::proto::{
     Access,
     LoginReply,
+    Malformed,
     Name,
     Text,
     Uuid, //
@@ -73,8 +75,12 @@ pub(crate) struct Params {
     pub(crate) access: Access,
     /// Hardware queues; 0 for one per CPU.
     pub(crate) queues: u16,
+    /// Hardware queues more, for I/O that is polled for.
+    pub(crate) poll_queues: u16,
     /// Requests in flight per queue.
     pub(crate) depth: u16,
+    /// Data to send with a command at most, in bytes.
+    pub(crate) inline_size: u32,
     /// When a request is given up.
     pub(crate) io_timeout_ms: u32,
     /// The only contents to accept.
@@ -104,6 +110,9 @@ struct Notes {
     start: bool,
     stop: bool,
     lost: bool,
+    /// How the server broke the protocol.
+    violated: Option<Malformed>,
+    arrived: bool,
 }
 
 /// What only the session's own workqueue touches, but for the disk, which the user's task adds and
@@ -245,26 +254,32 @@ impl Session {
     fn add_disk(self: &Arc<Self>) -> Result<(), Failure> {
         let params = &self.params;
         let mut queues = KVec::new();
-        let (login, max_segment_size) = {
+        let plan = {
             let running = self.running.lock();
             let path = running.path.as_ref().ok_or_else(|| self.lost())?;
             for queue in &path.queues {
                 queues.push(queue.clone(), GFP_KERNEL)?;
             }
-            (path.login, path.max_segment_size())
+            disk::Plan {
+                login: path.login,
+                poll_queues: path.poll_queues,
+                depth: path.depth,
+                io_timeout_ms: params.io_timeout_ms,
+                max_segment_size: path.max_segment_size(),
+            }
         };
-        let disk = disk::create(
-            &params.host,
-            &login,
-            queues,
-            params.depth,
-            params.io_timeout_ms,
-            max_segment_size,
-            Arc::new(Callback(self.clone()), GFP_KERNEL)?,
-        )
-        .map_err(|error| fail!(error, "cannot create the disk"))?;
+        let watcher = Arc::new(Callback(self.clone()), GFP_KERNEL)?;
+        let disk = disk::create(&params.host, &plan, queues, watcher)
+            .map_err(|error| fail!(error, "cannot create the disk"))?;
         self.status.lock().disk = disk.name().to_str().ok().map(Text::from);
-        self.running.lock().disk = Some(disk);
+        {
+            let mut running = self.running.lock();
+            // What was said meanwhile.
+            if let Some(path) = &running.path {
+                disk::resize(&disk, &path.login.extent);
+            }
+            running.disk = Some(disk);
+        }
         self.step(Event::Connected);
         match self.status().state {
             State::Live => Ok(()),
@@ -278,14 +293,30 @@ impl Session {
         fail!(ENOTCONN, "the connection to {addr} was lost")
     }
 
+    /// The server may have said what became of the export.
+    fn news(&self, running: &mut Running) -> Result<(), Failure> {
+        let Some(path) = &mut running.path else {
+            return Ok(());
+        };
+        if let Some(extent) = path.news()? {
+            if let Some(login) = &mut self.status.lock().login {
+                login.extent = extent;
+            }
+            if let Some(disk) = &running.disk {
+                disk::resize(disk, &extent);
+            }
+        }
+        Ok(())
+    }
+
     /// The connection broke: all I/O fails from now on, and the device is let go of.
-    fn fail(&self, running: &mut Running) {
+    fn fail(&self, running: &mut Running, why: Failure) {
         let Some(path) = running.path.take() else {
             return;
         };
         {
             let mut status = self.status.lock();
-            status.failure = Some(self.lost());
+            status.failure = Some(why);
             status.device = None;
         }
         self.step(Event::Lost);
@@ -334,8 +365,21 @@ impl WorkItem for Session {
             let outcome = this.connect(&mut running);
             this.answer(outcome);
         }
+        if notes.arrived {
+            if let Err(failure) = this.news(&mut running) {
+                // Of a connection that broke there is more to be said.
+                match notes.lost || this.notes.lock().lost {
+                    true => this.fail(&mut running, this.lost()),
+                    false => this.fail(&mut running, failure),
+                }
+            }
+        }
+        if let Some(malformed) = notes.violated {
+            let failure = fail!(EPROTO, "the server broke the protocol: {malformed}");
+            this.fail(&mut running, failure);
+        }
         if notes.lost {
-            this.fail(&mut running);
+            this.fail(&mut running, this.lost());
         }
         if notes.stop {
             this.disconnect(&mut running);
@@ -359,9 +403,23 @@ impl Show for Session {
 /// What callbacks know of a session.
 struct Callback(Arc<Session>);
 
+impl Callback {
+    fn note(&self, what: impl FnOnce(&mut Notes)) {
+        what(&mut self.0.notes.lock());
+        let _ = self.0.queue.enqueue(self.0.clone());
+    }
+}
+
 impl Watcher for Callback {
     fn lost(&self) {
-        self.0.notes.lock().lost = true;
-        let _ = self.0.queue.enqueue(self.0.clone());
+        self.note(|notes| notes.lost = true);
+    }
+
+    fn violated(&self, what: Malformed) {
+        self.note(|notes| notes.violated = Some(what));
+    }
+
+    fn arrived(&self) {
+        self.note(|notes| notes.arrived = true);
     }
 }

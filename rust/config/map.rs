@@ -48,7 +48,10 @@ use crate::host::Host;
 use crate::net::Net;
 use crate::parse;
 use crate::proto::{
+    wire::INLINE_MAX,
     Access,
+    Kind,
+    LoginReply,
     Name,
     Uuid, //
 };
@@ -85,7 +88,9 @@ impl GroupOperations for Maps {
             export: new_name(name)?,
             access: Access::ReadWrite,
             queues: 0,
+            poll_queues: 0,
             depth: 128,
+            inline_size: 4096,
             tos: 0,
             io_timeout_ms: 30_000,
             expect_instance: None,
@@ -120,7 +125,9 @@ struct Settings {
     export: Name,
     access: Access,
     queues: u16,
+    poll_queues: u16,
     depth: u16,
+    inline_size: u32,
     tos: u8,
     io_timeout_ms: u32,
     expect_instance: Option<Uuid>,
@@ -154,7 +161,17 @@ impl GroupOperations for MapDir {
         Attribute::rw(c"export", Self::show_export, Self::store_export),
         Attribute::rw(c"access", Self::show_access, Self::store_access),
         Attribute::rw(c"queues", Self::show_queues, Self::store_queues),
+        Attribute::rw(
+            c"poll_queues",
+            Self::show_poll_queues,
+            Self::store_poll_queues,
+        ),
         Attribute::rw(c"depth", Self::show_depth, Self::store_depth),
+        Attribute::rw(
+            c"inline_size",
+            Self::show_inline_size,
+            Self::store_inline_size,
+        ),
         Attribute::rw(c"tos", Self::show_tos, Self::store_tos),
         Attribute::rw(
             c"io_timeout_ms",
@@ -256,6 +273,33 @@ impl MapDir {
         })
     }
 
+    fn show_poll_queues(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().poll_queues)
+    }
+
+    fn store_poll_queues(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            let queues = parse::unsigned(value, 0, QUEUES_MAX).map_err(invalid("poll_queues"))?;
+            settings.poll_queues = u16::try_from(queues).unwrap_or(0);
+            Ok(())
+        })
+    }
+
+    fn show_inline_size(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().inline_size)
+    }
+
+    fn store_inline_size(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            let size = parse::size(value).map_err(invalid("inline_size"))?;
+            settings.inline_size = u32::try_from(size)
+                .ok()
+                .filter(|size| *size <= INLINE_MAX)
+                .ok_or_else(|| fail!(EINVAL, "inline_size: more than {INLINE_MAX}"))?;
+            Ok(())
+        })
+    }
+
     fn show_depth(&self, page: &mut PageWriter<'_>) -> Result {
         show(page, self.switch.settings().depth)
     }
@@ -337,7 +381,9 @@ impl MapDir {
                 export: settings.export,
                 access: settings.access,
                 queues: settings.queues,
+                poll_queues: settings.poll_queues,
                 depth: settings.depth,
+                inline_size: settings.inline_size,
                 io_timeout_ms: settings.io_timeout_ms,
                 expect_instance: settings.expect_instance,
                 target: Target {
@@ -385,7 +431,11 @@ impl MapDir {
 
     fn show_mode(&self, page: &mut PageWriter<'_>) -> Result {
         let login = self.status().and_then(|status| status.login);
-        show_option(page, login.map(|_| "one_sided"))
+        let mode = |login: LoginReply| match login.kind() {
+            Kind::Ram => "one_sided",
+            Kind::Block => "two_sided",
+        };
+        show_option(page, login.map(mode))
     }
 
     fn show_size(&self, page: &mut PageWriter<'_>) -> Result {

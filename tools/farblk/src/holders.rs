@@ -40,7 +40,27 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The mounts, swap spaces and devices that use the disk `name` ("farblk0"), as seen from the mount namespace of this process.
+impl Holder {
+    /// It, with what it does to the disk.
+    pub fn describe(&self) -> String {
+        match self {
+            Holder::Mount { .. } => format!("mounted: {self}"),
+            Holder::Swap { path } => format!("swap: {path}"),
+            Holder::Device { name } => format!("used by: {name}"),
+        }
+    }
+
+    /// What ends its use of the disk.
+    pub fn remedy(&self) -> String {
+        match self {
+            Holder::Mount { path, .. } => format!("umount {path}"),
+            Holder::Swap { path } => format!("swapoff {path}"),
+            Holder::Device { name } => format!("remove {name}"),
+        }
+    }
+}
+
+/// The mounts, swap spaces and devices that use the disk or partition `name` ("farblk0"), as seen from the mount namespace of this process.
 pub fn find(root: &Path, name: &str) -> Vec<Holder> {
     let parts = disk_and_partitions(root, name);
     let mut holders = Vec::new();
@@ -121,7 +141,7 @@ impl Part {
 }
 
 fn disk_and_partitions(root: &Path, disk: &str) -> Vec<Part> {
-    let directory = root.join("sys/block").join(disk);
+    let directory = root.join("sys/class/block").join(disk);
     let part = |name: String, sysfs: PathBuf| {
         let number = fs::read_to_string(sysfs.join("dev"))
             .ok()?

@@ -85,9 +85,9 @@ impl Tree {
         ] {
             tree.config(path, value);
         }
-        tree.file("sys/block/farblk0/dev", "259:0\n");
-        tree.file("sys/block/farblk0/farblk0p1/dev", "259:1\n");
-        tree.file("sys/block/farblk0/farblk0p1/partition", "1\n");
+        tree.file("sys/class/block/farblk0/dev", "259:0\n");
+        tree.file("sys/class/block/farblk0/farblk0p1/dev", "259:1\n");
+        tree.file("sys/class/block/farblk0/farblk0p1/partition", "1\n");
         tree.file("dev/farblk0", "");
         tree.file("proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n");
         tree.file(
@@ -221,7 +221,7 @@ error[F0107]: scratch is in use and was not unmapped
         "proc/swaps",
         "Filename Type\n/dev/farblk0p1 partition 1 0 -2\n",
     );
-    tree.file("sys/block/farblk0/holders/dm-0/x", "");
+    tree.file("sys/class/block/farblk0/holders/dm-0/x", "");
     tree.file("proc/self/mountinfo", "");
     tree.run("unmap farblk0")
         .code(4)

@@ -430,17 +430,12 @@ fn in_use(context: &Context, name: &str, disk: &str, holders: &[Holder]) -> Erro
     );
     let mut steps = Vec::new();
     for holder in holders {
-        let (line, step) = match holder {
-            Holder::Mount { path, .. } => (format!("mounted: {holder}"), format!("umount {path}")),
-            Holder::Swap { path } => (format!("swap: {path}"), format!("swapoff {path}")),
-            Holder::Device { name } => (format!("used by: {name}"), format!("remove {name}")),
-        };
         let users = match holder {
             Holder::Mount { .. } => users.take().map(|users| format!(", {users}")),
             _ => None,
         };
-        error = error.detail(line + &users.unwrap_or_default());
-        steps.push(step);
+        error = error.detail(holder.describe() + &users.unwrap_or_default());
+        steps.push(holder.remedy());
     }
     if let Some(users) = users {
         error = error.detail(format!("open: {users}"));

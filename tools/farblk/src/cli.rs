@@ -265,9 +265,18 @@ pub struct Map {
     /// Number of queues; 0 for one per CPU as far as the server grants
     #[arg(long, value_name = "N")]
     pub queues: Option<u32>,
+    /// Queues more, for I/O that is polled for
+    #[arg(long, value_name = "N")]
+    pub poll_queues: Option<u32>,
     /// Requests in flight per queue
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: Option<u32>,
+    /// Largest write to a block export that is sent along with the command; 0 for none
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub inline_size: Option<u64>,
+    /// Give up a request after this time, and the connection with it: 500ms, 30s, 2m
+    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    pub io_timeout: Option<Duration>,
     /// Type of service of the packets, for congestion control
     #[arg(long, value_name = "N")]
     pub tos: Option<u8>,

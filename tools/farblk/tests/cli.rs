@@ -352,7 +352,7 @@ mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-d
 echo ro > ./sys/kernel/config/farblk/exports/scratch/hosts/node-d/access
 
 "#]]);
-    tree.run("--dry-run map 10.0.0.1/vol1 --name v --queues 2 --depth 64 --tos 104 --path 10.1.0.2@10.1.0.1")
+    tree.run("--dry-run map 10.0.0.1/vol1 --name v --queues 2 --poll-queues 1 --depth 64 --inline-size 8K --io-timeout 10s --tos 104 --path 10.1.0.2@10.1.0.1")
         .success()
         .stderr_eq("")
         .stdout_eq(str![[r#"
@@ -360,7 +360,10 @@ mkdir ./sys/kernel/config/farblk/maps/v
 echo vol1 > ./sys/kernel/config/farblk/maps/v/export
 echo rw > ./sys/kernel/config/farblk/maps/v/access
 echo 2 > ./sys/kernel/config/farblk/maps/v/queues
+echo 1 > ./sys/kernel/config/farblk/maps/v/poll_queues
 echo 64 > ./sys/kernel/config/farblk/maps/v/depth
+echo 8192 > ./sys/kernel/config/farblk/maps/v/inline_size
+echo 10000 > ./sys/kernel/config/farblk/maps/v/io_timeout_ms
 echo 104 > ./sys/kernel/config/farblk/maps/v/tos
 mkdir ./sys/kernel/config/farblk/maps/v/paths/0
 echo 10.0.0.1:7420 > ./sys/kernel/config/farblk/maps/v/paths/0/addr

@@ -147,6 +147,10 @@ mod tests {
             ("scratch", Some("one_sided"))
         );
         assert_eq!(parse("total 0\n"), Some((0, Vec::new())));
+        assert_eq!(
+            (&*entries[0].kind, entries[0].mode),
+            ("block", Some("two_sided"))
+        );
         for bad in [
             "",
             "total\n",

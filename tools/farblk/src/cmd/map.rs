@@ -134,7 +134,21 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
     ];
     let optional = [
         ("queues", arguments.queues.map(|value| value.to_string())),
+        (
+            "poll_queues",
+            arguments.poll_queues.map(|value| value.to_string()),
+        ),
         ("depth", arguments.depth.map(|value| value.to_string())),
+        (
+            "inline_size",
+            arguments.inline_size.map(|value| value.to_string()),
+        ),
+        (
+            "io_timeout_ms",
+            arguments
+                .io_timeout
+                .map(|time| time.as_millis().to_string()),
+        ),
         ("tos", arguments.tos.map(|value| value.to_string())),
         ("expect_instance", arguments.expect_instance.clone()),
     ];

@@ -397,3 +397,33 @@ fn what_the_module_cannot_do_is_a_missing_feature() {
     let (code, exit, _) = host.fails("export create x --ram 1M");
     assert_eq!((code, exit), ("F0402", 7));
 }
+
+#[test]
+fn map_writes_what_it_was_asked_for() {
+    let host = Host::new("map-options");
+    host.ok("map 10.9.0.1/v --queues 2 --poll-queues 1 --depth 64 --inline-size 16K --io-timeout 10s --tos 104");
+    for (attribute, value) in [
+        ("queues", "2"),
+        ("poll_queues", "1"),
+        ("depth", "64"),
+        ("inline_size", "16384"),
+        ("io_timeout_ms", "10000"),
+        ("tos", "104"),
+    ] {
+        let have = host.kernel.get("maps/v", attribute);
+        assert_eq!(have.as_deref(), Some(value), "{attribute}");
+    }
+    host.kernel.put("maps/v", "mode", "two_sided");
+    assert!(host.ok("list").contains("  4.0 GiB  two-sided  live  "));
+    for other in ["--poll-queues 2", "--inline-size 4K", "--io-timeout 9s"] {
+        let (code, exit, _) = host.fails(&format!("map 10.9.0.1/v {other}"));
+        assert_eq!((code, exit), ("F0103", 1), "{other}");
+    }
+    // Only enabling talks to the server.
+    let addr = "10.9.0.1:7420";
+    host.kernel.refuse("paths/0/addr", addr, 13, "", 1);
+    assert_eq!(host.fails("map 10.9.0.1/w").0, "F0105");
+    host.kernel.forget("poll_queues");
+    let (code, exit, text) = host.fails("map 10.9.0.1/w --poll-queues 1");
+    assert_eq!((code, exit), ("F0402", 7), "{text}");
+}

@@ -29,6 +29,8 @@ struct State {
     /// Objects by path below the base, each with its attributes.
     objects: BTreeMap<PathBuf, BTreeMap<String, String>>,
     refusals: Vec<Refusal>,
+    /// Attributes that new objects do not have.
+    unknown: Vec<String>,
     log: Vec<String>,
 }
 
@@ -72,6 +74,11 @@ impl Fake {
             last_error: last_error.into(),
             times,
         });
+    }
+
+    /// Makes it a module that does not know the attribute.
+    pub fn forget(&self, attribute: &str) {
+        self.state.borrow_mut().unknown.push(attribute.into());
     }
 
     /// The value of an attribute.
@@ -140,7 +147,10 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("export", ""),
             ("access", "rw"),
             ("queues", "0"),
+            ("poll_queues", "0"),
             ("depth", "128"),
+            ("inline_size", "4096"),
+            ("io_timeout_ms", "30000"),
             ("tos", "0"),
             ("expect_instance", ""),
             ("enable", "0"),
@@ -316,6 +326,7 @@ impl Files for Fake {
             .iter()
             .map(|(name, value)| ((*name).into(), (*value).into()))
             .collect();
+        attributes.retain(|name: &String, _| !state.unknown.contains(name));
         attributes.insert("made".into(), String::new());
         let group = match path.iter().next().and_then(|part| part.to_str()) {
             Some("exports") => Some("hosts"),

@@ -5,16 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::addr::{self, Endpoint, PathSpec, Target};
 use crate::{name, size};
 
 /// Controls farblk, a remote block device over RDMA.
 ///
-/// A server exports memory under a name; a client maps an export as a disk /dev/farblkN. Everything
-/// the tool does, it does through /sys/kernel/config/farblk; --dry-run prints the commands that
-/// would do the same from a shell.
+/// A server exports a block device, a file or memory under a name; a client maps an export as a disk
+/// /dev/farblkN. The tool works through /sys/kernel/config/farblk and, for files, losetup; --dry-run
+/// prints the commands that would do the same from a shell.
 #[derive(Debug, Parser)]
 #[command(
     name = "farblk",
@@ -136,7 +136,7 @@ pub enum Port {
 /// What this host offers to others.
 #[derive(Debug, Subcommand)]
 pub enum Export {
-    /// Offer memory of this host as a disk
+    /// Offer a block device, a file or memory of this host as a disk
     Create(Create),
     /// Show the exports
     List,
@@ -181,15 +181,25 @@ pub enum Export {
     },
 }
 
-/// Offer memory of this host as a disk.
+/// Offer a block device, a file or memory of this host as a disk.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("backing").required(true).args(["device", "file", "ram"]))]
 pub struct Create {
     /// Name of the export
     #[arg(value_parser = name::parse)]
     pub name: String,
+    /// Block device to offer
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub device: Option<PathBuf>,
+    /// File to offer, as a loop device with direct I/O
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
     /// Size of the memory to offer: bytes, or with K, M, G, T
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub ram: u64,
+    pub ram: Option<u64>,
+    /// Size of the file; if it does not exist, it is made, without space of its own yet
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["device", "ram"])]
+    pub size: Option<u64>,
     /// Let a host use it; several times for several hosts
     #[arg(long, value_name = "HOST[:ro|rw]", value_parser = Allowed::parse)]
     pub allow: Vec<Allowed>,
@@ -199,11 +209,11 @@ pub struct Create {
     /// Let nobody write
     #[arg(long)]
     pub read_only: bool,
-    /// Logical block size: 512, 1024, 2048 or 4096 bytes
-    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    /// Logical block size of memory: 512, 1024, 2048 or 4096 bytes
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with_all = ["device", "file"])]
     pub block_size: Option<u64>,
     /// NUMA node to take the memory from; -1 for any
-    #[arg(long, value_name = "NODE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "NODE", allow_negative_numbers = true, conflicts_with_all = ["device", "file"])]
     pub numa: Option<i32>,
     /// How many clients may use it at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -7,9 +7,11 @@ use serde::Serialize;
 
 use crate::cli::Command;
 use crate::configfs::Configfs;
+use crate::device::Devices;
 use crate::error::{Code, Error};
 use crate::output::Output;
 
+mod backing;
 pub mod discover;
 pub mod export;
 pub mod list;
@@ -26,6 +28,8 @@ pub struct Context {
     pub root: PathBuf,
     /// The module's tree.
     pub configfs: Configfs,
+    /// The block devices of this host.
+    pub devices: Devices,
     /// The user.
     pub output: Output,
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::error::{Code, Error, errno_name};
+use crate::error::{Code, Error, Peer, errno_name};
 use crate::output::Output;
 
 #[cfg(test)]
@@ -93,8 +93,8 @@ impl Files for Kernel {
 pub struct Job {
     /// For example "cannot map 10.0.0.1/vol1".
     pub what: String,
-    /// Whether enabling talks to another host, so that EACCES is its refusal and not ours.
-    connect: bool,
+    /// Whom enabling turns to: EACCES is its refusal and not ours.
+    peer: Peer,
     variables: Vec<(&'static str, String)>,
 }
 
@@ -103,14 +103,20 @@ impl Job {
     pub fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
-            connect: false,
+            peer: Peer::Nobody,
             variables: Vec::new(),
         }
     }
 
     /// A change that makes the kernel talk to another host.
     pub fn connect(mut self) -> Self {
-        self.connect = true;
+        self.peer = Peer::Server;
+        self
+    }
+
+    /// A change that makes the kernel open a block device.
+    pub fn open(mut self) -> Self {
+        self.peer = Peer::Device;
         self
     }
 
@@ -318,8 +324,19 @@ impl Configfs {
         }
     }
 
-    /// Writes the command down if this is a dry run.
-    fn record(&self, command: impl FnOnce() -> String) -> bool {
+    /// Fails when the module does not know the attribute. A dry run takes it for known.
+    pub fn require_attr(&self, object: &Path, name: &str, job: &Job) -> Result<(), Error> {
+        let attribute = object.join(name);
+        match self.files.read(&attribute) {
+            Err(e) if !self.is_dry_run() && e.kind() == io::ErrorKind::NotFound => {
+                Err(self.missing(&attribute, job))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the command down if this is a dry run, and says so.
+    pub fn record(&self, command: impl FnOnce() -> String) -> bool {
         if let Some(script) = &self.script {
             script.borrow_mut().push(command());
         }
@@ -338,14 +355,17 @@ impl Configfs {
 
     /// A failure that is not the kernel module's answer.
     fn local(&self, e: &io::Error, path: &Path, job: &Job) -> Error {
-        let code = Code::from_errno(e.raw_os_error().unwrap_or(0), false);
+        let code = Code::from_errno(e.raw_os_error().unwrap_or(0), Peer::Nobody);
         job.error(code, format!("{}: {}", path.display(), words(e)))
     }
 
     fn refused(&self, e: &io::Error, object: &Path, name: &str, value: &str, job: &Job) -> Error {
         let errno = e.raw_os_error().unwrap_or(0);
-        let connect = job.connect && name == "enable";
-        let code = Code::from_errno(errno, connect);
+        let peer = match name {
+            "enable" => job.peer,
+            _ => Peer::Nobody,
+        };
+        let code = Code::from_errno(errno, peer);
         let said = self
             .last_error(object)
             .filter(|last| last.errno == errno_name(errno) && !last.text.is_empty());
@@ -421,7 +441,7 @@ impl Drop for Made<'_> {
 }
 
 /// An errno in words, with its name.
-fn words(e: &io::Error) -> String {
+pub fn words(e: &io::Error) -> String {
     let text = e.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     match errno_name(e.raw_os_error().unwrap_or(0)) {
@@ -440,7 +460,8 @@ fn echo(value: &str, attribute: &Path) -> String {
     }
 }
 
-fn quote_path(path: &Path) -> String {
+/// A path as a word for the shell.
+pub fn quote_path(path: &Path) -> String {
     quote(&path.to_string_lossy())
 }
 

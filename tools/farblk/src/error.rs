@@ -25,6 +25,17 @@ pub mod exit {
     pub const STALE: u8 = 9;
 }
 
+/// Whom the kernel turns to when an object is enabled: the same errno has another cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Nobody.
+    Nobody,
+    /// Another host.
+    Server,
+    /// A block device of this host.
+    Device,
+}
+
 /// One row of [`TABLE`].
 pub struct Entry {
     /// The code's spelling in messages.
@@ -59,10 +70,13 @@ table! {
     Busy           "F0104" BUSY        "it is in use" "";
     Permission     "F0105" DENIED      "not permitted" "run it as root";
     BadValue       "F0106" USAGE       "the kernel does not accept this value" "";
-    InUse          "F0107" BUSY        "the device is in use" "";
+    InUse          "F0107" BUSY        "the device is in use" "{device} is mounted, part of another device, or exported already: lsblk; farblk export list";
     NoMemory       "F0108" OTHER       "out of memory" "ask for less, or free memory: the pages of a RAM export are never swapped";
     Io             "F0109" OTHER       "reading or writing failed" "";
     NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "is devtmpfs mounted on /dev? is udevd running?";
+    NoBlockDevice  "F0111" NOT_FOUND   "there is no such device" "lsblk";
+    NotBlockDevice "F0112" USAGE       "it is not a block device" "lsblk    | for a file: --file";
+    WriteProtected "F0113" DENIED      "the device can only be read" "export it with --read-only";
     Resolve        "F0201" UNREACHABLE "the host name cannot be resolved" "give an IP address, or see: getent hosts {host}";
     Unreachable    "F0202" UNREACHABLE "no route, or the host is unreachable over RDMA" "ip route get {host}; does the interface of that route have an RDMA device? rdma link";
     Refused        "F0203" UNREACHABLE "nobody listens there" "on the server:  farblk port list    | is the farblk module loaded there? is the port right?";
@@ -82,6 +96,7 @@ table! {
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config";
     NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "do the tool and the module come from the same release?";
     Unparsable     "F0403" MISSING     "the kernel's answer makes no sense to this tool" "do the tool and the module come from the same release?";
+    NoLosetup      "F0404" MISSING     "losetup of util-linux 2.40 or newer is needed for a file" "install it: the package util-linux, on Debian mount";
 }
 
 impl Code {
@@ -90,17 +105,19 @@ impl Code {
         &TABLE[self as usize]
     }
 
-    /// The code for `errno`, the result of a write into configfs. `connect`: the write made the kernel talk to another host.
-    pub fn from_errno(errno: i32, connect: bool) -> Code {
+    /// The code for `errno`, the result of a write into configfs that made the kernel use `peer`.
+    pub fn from_errno(errno: i32, peer: Peer) -> Code {
         let name = errno_name(errno);
-        if connect {
-            match name {
-                "EACCES" => return Code::Denied,
-                "ENOENT" => return Code::NoExport,
-                "EBUSY" => return Code::Taken,
-                "ENXIO" => return Code::ExportDown,
-                _ => {}
-            }
+        match (peer, name) {
+            (Peer::Server, "EACCES") => return Code::Denied,
+            (Peer::Server, "ENOENT") => return Code::NoExport,
+            (Peer::Server, "EBUSY") => return Code::Taken,
+            (Peer::Server, "ENXIO") => return Code::ExportDown,
+            (Peer::Device, "EBUSY") => return Code::InUse,
+            (Peer::Device, "ENOENT" | "ENODEV" | "ENXIO") => return Code::NoBlockDevice,
+            (Peer::Device, "ENOTBLK") => return Code::NotBlockDevice,
+            (Peer::Device, "EACCES" | "EROFS") => return Code::WriteProtected,
+            _ => {}
         }
         match name {
             "EPERM" | "EACCES" => Code::Permission,
@@ -135,6 +152,7 @@ const ERRNO: &[(i32, &str)] = &[
     (7, "E2BIG"),
     (12, "ENOMEM"),
     (13, "EACCES"),
+    (15, "ENOTBLK"),
     (16, "EBUSY"),
     (17, "EEXIST"),
     (19, "ENODEV"),
@@ -290,12 +308,16 @@ mod tests {
 
     #[test]
     fn errno_depends_on_who_said_it() {
-        assert_eq!(Code::from_errno(13, true), Code::Denied);
-        assert_eq!(Code::from_errno(13, false), Code::Permission);
-        assert_eq!(Code::from_errno(16, true), Code::Taken);
-        assert_eq!(Code::from_errno(16, false), Code::Busy);
-        assert_eq!(Code::from_errno(111, true), Code::Refused);
-        assert_eq!(Code::from_errno(9999, true), Code::Io);
+        let codes = |errno| {
+            [Peer::Nobody, Peer::Server, Peer::Device].map(|peer| Code::from_errno(errno, peer))
+        };
+        assert_eq!(
+            codes(13),
+            [Code::Permission, Code::Denied, Code::WriteProtected]
+        );
+        assert_eq!(codes(16), [Code::Busy, Code::Taken, Code::InUse]);
+        assert_eq!(codes(111), [Code::Refused; 3]);
+        assert_eq!(codes(9999), [Code::Io; 3]);
     }
 
     #[test]
@@ -314,7 +336,20 @@ mod tests {
             (71, "F0211", 1),
             (116, "F0301", 9),
         ] {
-            let entry = Code::from_errno(errno, true).entry();
+            let entry = Code::from_errno(errno, Peer::Server).entry();
+            assert_eq!((entry.name, entry.exit), (code, exit), "errno {errno}");
+        }
+        for (errno, code, exit) in [
+            (16, "F0107", 4),
+            (2, "F0111", 3),
+            (19, "F0111", 3),
+            (6, "F0111", 3),
+            (15, "F0112", 2),
+            (13, "F0113", 6),
+            (30, "F0113", 6),
+            (22, "F0106", 2),
+        ] {
+            let entry = Code::from_errno(errno, Peer::Device).entry();
             assert_eq!((entry.name, entry.exit), (code, exit), "errno {errno}");
         }
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk`, the control tool: everything it does goes through the module's configfs tree.
+//! `farblk`, the control tool: it works through the module's configfs tree and, for files, losetup.
 
 mod addr;
 mod cli;
 mod cmd;
 mod configfs;
+mod device;
 mod error;
 mod holders;
 mod name;
@@ -19,6 +20,7 @@ use clap::error::ErrorKind;
 use cli::{Cli, Color, Form};
 use cmd::Context;
 use configfs::Configfs;
+use device::Devices;
 use error::Error;
 use output::Output;
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let json = cli.global.json || cli.global.output == Form::Json;
     let context = Context {
         configfs: Configfs::new(&cli.global.root, cli.global.dry_run),
+        devices: Devices::new(&cli.global.root),
         root: cli.global.root,
         output: Output::new(json, cli.global.quiet),
     };

@@ -2,7 +2,7 @@
 //! The tool as a user runs it, on a fabricated /sys, /dev and /proc.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -156,11 +156,66 @@ impl Tree {
         tree
     }
 
+    /// A server with an export of a disk, one of a file, and a losetup(8) that tells of that file's loop
+    /// device and writes down what else it is asked for.
+    fn storage() -> Self {
+        let tree = Self::server();
+        for (name, path) in [
+            ("vol1", "/dev/disk/by-id/wwn-0x5000"),
+            ("vol2", "/dev/loop0"),
+        ] {
+            for (attribute, value) in [
+                ("kind", "block"),
+                ("device_path", path),
+                ("size", "1073741824"),
+                ("read_only", "0"),
+                ("block_size", "512"),
+                ("ports", "all"),
+                ("allow_any_host", "1"),
+                ("max_clients", "1"),
+                ("enable", "1"),
+                ("state", "online"),
+                ("clients", "0"),
+            ] {
+                tree.config(&format!("exports/{name}/{attribute}"), value);
+            }
+        }
+        fs::create_dir_all(tree.0.join("sys/kernel/config/farblk/exports/vol2/hosts"))
+            .expect("a directory");
+        tree.file("disk", &"\0".repeat(8192));
+        let file = fs::canonicalize(tree.0.join("disk")).expect("the file");
+        tree.file(
+            "sys/class/block/loop0/loop/backing_file",
+            &format!("{}\n", file.display()),
+        );
+        tree.losetup(
+            r#"case $1 in
+--json) echo '{"loopdevices":[{"name":"/dev/loop0","ro":false,"dio":true,"offset":0,"sizelimit":0,"ref":"farblk"}]}' ;;
+*) echo "losetup $*" >> log ;;
+esac"#,
+        );
+        tree
+    }
+
+    /// Puts a program of that name before the real one.
+    fn losetup(&self, script: &str) {
+        self.file("bin/losetup", &format!("#!/bin/sh\n{script}\n"));
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.0.join("bin/losetup"), mode).expect("a program");
+    }
+
+    /// `PATH`, with the programs of the tree first.
+    fn programs(&self) -> String {
+        let path = std::env::var("PATH").unwrap_or_default();
+        format!("{}:{path}", self.0.join("bin").display())
+    }
+
     /// Runs the tool in the tree with `--root .`, so that no output depends on where the tree is.
     fn run(&self, line: &str) -> OutputAssert {
         Command::new(snapbox::cmd::cargo_bin!("farblk"))
             .current_dir(&self.0)
             .env_remove("CLICOLOR_FORCE")
+            .env("PATH", self.programs())
             .args(["--root", "."])
             .args(line.split_whitespace())
             .assert()
@@ -268,14 +323,14 @@ PORT  ADDRESS         STATE      DEVICE
 
 "#]]);
     tree.run("export list").success().stdout_eq(str![[r#"
-EXPORT   TYPE  SIZE     MODE       ACCESS  STATE   CLIENTS  ALLOWED
-scratch  ram   4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro)
+EXPORT   TYPE  SIZE     MODE       ACCESS  STATE   CLIENTS  ALLOWED              DEVICE
+scratch  ram   4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro)  -
 
 "#]]);
     tree.run("export list -o json")
         .success()
         .stdout_eq(str![[r#"
-{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1},{"name":"node-c","host_id":null,"access":"ro","connected":0}]}]}
+{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1},{"name":"node-c","host_id":null,"access":"ro","connected":0}]}]}
 
 "#]]);
     tree.run("export show scratch")
@@ -307,6 +362,109 @@ error[F0102]: cannot show the export: there is no export "nothing" on this host
   hint: farblk export list
 
 "#]]);
+}
+
+#[test]
+fn block_exports_are_listed() {
+    let tree = Tree::storage();
+    tree.run("export list").success().stdout_eq(str![[r#"
+EXPORT   TYPE   SIZE     MODE       ACCESS  STATE   CLIENTS  ALLOWED              DEVICE
+scratch  ram    4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro)  -
+vol1     block  1.0 GiB  two-sided  rw      online  0/1      any host             /dev/disk/by-id/wwn-0x5000
+vol2     block  1.0 GiB  two-sided  rw      online  0/1      any host             /dev/loop0 ([..]/disk)
+
+"#]]);
+    tree.run("export show vol2").success().stdout_eq(str![[r#"
+export vol2
+  state       online
+  type        block, two-sided
+  device      /dev/loop0
+  file        [..]/disk
+  size        1.0 GiB (1073741824 bytes)
+  access      rw
+  block size  512
+  ports       all
+  uuid        -
+  instance    -
+  clients     0 of at most 1
+  allowed     any host
+  last error  none
+
+"#]]);
+    tree.run("-j export show vol1").success().stdout_eq(str![[r#"
+{"schema":"farblk.export/1","changed":false,"export":{"name":"vol1","kind":"block","mode":"two_sided","device":"/dev/disk/by-id/wwn-0x5000","file":null,"size_bytes":1073741824,"uuid":null,"instance":null,"read_only":false,"block_size":512,"numa_node":null,"ports":"all","allow_any_host":true,"max_clients":1,"clients":0,"state":"online","last_error":null,"hosts":[]}}
+
+"#]]);
+}
+
+#[test]
+fn loop_devices_go_with_their_export() {
+    let tree = Tree::storage();
+    tree.run("export create vol2 --file disk --allow-any-host")
+        .success()
+        .stdout_eq(str![[r#"
+export vol2 exists already as asked for: block, /dev/loop0 ([..]/disk), 1.0 GiB, two-sided, rw, allowed: any host
+
+"#]]);
+    tree.run("--dry-run export rm vol2")
+        .success()
+        .stdout_eq(str![[r#"
+echo 0 > ./sys/kernel/config/farblk/exports/vol2/enable
+rmdir ./sys/kernel/config/farblk/exports/vol2
+losetup --detach /dev/loop0
+
+"#]]);
+    assert!(!tree.0.join("log").exists());
+    tree.losetup("echo \"losetup: unrecognized option '--loop-ref'\" >&2; exit 1");
+    tree.run("export create vol3 --file disk")
+        .code(7)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0404]: cannot create export vol3: losetup: unrecognized option '--loop-ref'
+  hint: install it: the package util-linux, on Debian mount
+
+"#]]);
+    assert!(!tree.0.join("log").exists());
+}
+
+#[test]
+fn dry_run_of_a_file_is_valid_shell() {
+    let tree = Tree::new();
+    tree.losetup("echo \"losetup $*\" >> log; echo /dev/loop3");
+    let output = Command::new(snapbox::cmd::cargo_bin!("farblk"))
+        .current_dir(&tree.0)
+        .args(["--root", ".", "--dry-run", "export", "create", "x"])
+        .args(["--file", "a disk", "--size", "1M", "--read-only"])
+        .assert()
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/exports/x
+truncate --size 1048576 '[..]/a disk'
+loop=$(losetup --find --show --loop-ref farblk --direct-io=on --read-only '[..]/a disk')
+echo block > ./sys/kernel/config/farblk/exports/x/kind
+echo "$loop" > ./sys/kernel/config/farblk/exports/x/device_path
+echo 1 > ./sys/kernel/config/farblk/exports/x/read_only
+echo 1 > ./sys/kernel/config/farblk/exports/x/enable
+
+"#]]);
+    let script = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    let script = format!("set -e\nmkdir() {{ command mkdir -p \"$@\"; }}\n{script}");
+    Command::new("sh")
+        .current_dir(&tree.0)
+        .env("PATH", tree.programs())
+        .args(["-c", &script])
+        .assert()
+        .success();
+    let path = tree
+        .0
+        .join("sys/kernel/config/farblk/exports/x/device_path");
+    assert_eq!(fs::read_to_string(path).expect("the path"), "/dev/loop3\n");
+    let file = fs::canonicalize(tree.0.join("a disk")).expect("the file");
+    assert_eq!(fs::metadata(&file).expect("the file").len(), 1 << 20);
+    let log = fs::read_to_string(tree.0.join("log")).expect("the log");
+    let options = "--find --show --loop-ref farblk --direct-io=on --read-only";
+    assert_eq!(log, format!("losetup {options} {}\n", file.display()));
 }
 
 #[test]
@@ -548,7 +706,9 @@ fn completions_and_manual_pages() {
             .stdout
             .clone();
         assert!(
-            String::from_utf8_lossy(&script).contains("discover"),
+            ["discover", "inline-size"]
+                .iter()
+                .all(|word| String::from_utf8_lossy(&script).contains(word)),
             "{shell}"
         );
     }

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::backing::{Backing, Undo};
 use super::{Context, Removed};
 use crate::cli::{self, Allowed, Create};
-use crate::configfs::{Job, LastError, Made};
+use crate::configfs::{Job, LastError, Made, quote_path};
 use crate::error::{Code, Error};
 use crate::output::{alert, table};
 use crate::size;
@@ -20,6 +21,10 @@ struct Export {
     kind: Option<String>,
     /// How its data moves: "one_sided" or "two_sided".
     mode: Option<&'static str>,
+    /// The path of the block device.
+    device: Option<String>,
+    /// The file behind the loop device.
+    file: Option<String>,
     size_bytes: Option<u64>,
     uuid: Option<String>,
     instance: Option<String>,
@@ -102,10 +107,15 @@ fn read(context: &Context, name: &str) -> Export {
         name: host,
     };
     let kind = configfs.attr(&object, "kind");
+    let device = configfs.attr(&object, "device_path");
     Export {
         name: name.to_owned(),
         mode: kind.as_deref().and_then(mode_of),
         kind,
+        file: device
+            .as_deref()
+            .and_then(|device| context.devices.file(device)),
+        device,
         size_bytes: configfs.number(&object, "size"),
         uuid: configfs.attr(&object, "uuid"),
         instance: configfs.attr(&object, "instance"),
@@ -123,6 +133,19 @@ fn read(context: &Context, name: &str) -> Export {
 }
 
 impl Export {
+    fn is_block(&self) -> bool {
+        self.kind.as_deref() == Some("block")
+    }
+
+    /// "/dev/sda", or "/dev/loop0 (/srv/disk)"; "" for memory.
+    fn backing(&self) -> String {
+        let device = self.device.clone().unwrap_or_default();
+        match &self.file {
+            Some(file) => format!("{device} ({file})"),
+            None => device,
+        }
+    }
+
     fn access(&self) -> &'static str {
         if self.read_only { "ro" } else { "rw" }
     }
@@ -147,11 +170,12 @@ impl Export {
         }
     }
 
-    /// "ram, 4.0 GiB, one-sided, rw, allowed: node-b   VOLATILE: ..."
+    /// "block, /dev/sda, 1.8 TiB, two-sided, rw, allowed: node-b", or "ram, 4.0 GiB, one-sided, rw, allowed: node-b   VOLATILE: ..."
     fn summary(&self) -> String {
         let kind = self.kind.clone().unwrap_or_default();
         let parts = [
             kind,
+            self.backing(),
             self.size(),
             self.mode(),
             self.access().into(),
@@ -170,15 +194,19 @@ impl Export {
 }
 
 /// The attributes a command line asks for: those it names, and the defaults that decide who may do
-/// what.
-fn settings(arguments: &Create) -> Vec<(&'static str, String)> {
+/// what. `have` is the device of the export that exists.
+fn settings(
+    context: &Context,
+    arguments: &Create,
+    backing: &Backing,
+    have: Option<&str>,
+) -> Vec<(&'static str, String)> {
     let flag = |value: bool| u8::from(value).to_string();
-    let mut settings = vec![
-        ("kind", "ram".to_owned()),
-        ("size", arguments.ram.to_string()),
+    let mut settings = backing.settings(context, have);
+    settings.extend([
         ("read_only", flag(arguments.read_only)),
         ("allow_any_host", flag(arguments.allow_any_host)),
-    ];
+    ]);
     let optional = [
         (
             "block_size",
@@ -210,19 +238,38 @@ fn access_of(read_only: bool) -> &'static str {
 fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
     let configfs = &context.configfs;
     let name = &arguments.name;
-    let job = Job::new(format!("cannot create export {name}"));
+    let read_only = arguments.read_only;
+    let mut job = Job::new(format!("cannot create export {name}"));
+    let backing = Backing::find(context, arguments, &job)?;
+    if let Backing::Device { path, .. } = &backing {
+        job = job.variable("device", path);
+    }
     let object = configfs.path(&["exports", name]);
     if configfs.exists(&object) {
-        return create_existing(context, arguments, &object, &job);
+        return create_existing(context, arguments, &backing, &object, &job);
     }
+    backing.require_free(context, read_only, &job)?;
+    // What was made last goes first when this fails: the export, then the loop device, then the file.
+    let mut undo = Undo::new(context);
     let mut made = Made::new(configfs, &context.output);
     made.mkdir(&object, &job)?;
-    // 0 is the default of both flags.
-    let settings = settings(arguments);
-    let changed = settings
-        .into_iter()
-        .filter(|(name, value)| !(matches!(*name, "read_only" | "allow_any_host") && value == "0"));
-    configfs.set_all(&object, &changed.collect::<Vec<_>>(), &job)?;
+    if !matches!(backing, Backing::Ram(_)) {
+        configfs.require_attr(&object, "device_path", &job)?;
+    }
+    let device = backing.provide(context, read_only, &mut undo, &job)?;
+    for (attribute, value) in settings(context, arguments, &backing, device.as_deref()) {
+        let is_flag = matches!(attribute, "read_only" | "allow_any_host");
+        match (attribute, &device) {
+            // 0 is the default of both flags.
+            _ if is_flag && value == "0" => {}
+            ("device_path", Some(device)) => configfs.set(&object, attribute, device, &job)?,
+            ("device_path", None) => {
+                let path = object.join(attribute);
+                configfs.record(|| format!("echo \"$loop\" > {}", quote_path(&path)));
+            }
+            _ => configfs.set(&object, attribute, &value, &job)?,
+        }
+    }
     for Allowed { host, read_only } in &arguments.allow {
         let host = object.join("hosts").join(host);
         made.mkdir(&host, &job)?;
@@ -230,6 +277,7 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
     }
     enable(context, arguments, &object, &job)?;
     made.keep();
+    undo.keep();
     report(context, name, true)
 }
 
@@ -237,11 +285,14 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
 fn create_existing(
     context: &Context,
     arguments: &Create,
+    backing: &Backing,
     object: &Path,
     job: &Job,
 ) -> Result<(), Error> {
     let configfs = &context.configfs;
-    let mut differences = configfs.differences(object, &settings(arguments));
+    let have = configfs.attr(object, "device_path");
+    let wanted = settings(context, arguments, backing, have.as_deref());
+    let mut differences = configfs.differences(object, &wanted);
     for Allowed { host, read_only } in &arguments.allow {
         let entry = object.join("hosts").join(host);
         if configfs.exists(&entry) {
@@ -254,32 +305,42 @@ fn create_existing(
     }
     if !differences.is_empty() {
         let name = &arguments.name;
+        let lost = match configfs.attr(object, "kind").as_deref() {
+            Some("ram") => "  (its content is lost)",
+            _ => "",
+        };
         let mut error = job
             .error(Code::Differs, "it exists already, with other settings")
             .hint(format!("farblk export allow {name} HOST  changes who may use it; else choose another name, or  \
-                farblk export rm {name}  (its content is lost)"));
+                farblk export rm {name}{lost}"));
         error.details = differences;
         return Err(error);
     }
     let changed = !configfs.flag(object, "enable");
     if changed {
+        backing.require_free(context, arguments.read_only, job)?;
         enable(context, arguments, object, job)?;
     }
     report(context, &arguments.name, changed)
 }
 
-/// Enables the export, which takes its memory: some seconds for many gigabytes.
+/// Enables the export. Memory is taken then: some seconds for many gigabytes.
 fn enable(context: &Context, arguments: &Create, object: &Path, job: &Job) -> Result<(), Error> {
-    if context.configfs.is_dry_run() {
-        return context.configfs.set(object, "enable", "1", job);
-    }
+    let bytes = match arguments.ram {
+        Some(bytes) if !context.configfs.is_dry_run() => bytes,
+        Some(_) => return context.configfs.set(object, "enable", "1", job),
+        None => {
+            let job = job.clone().open();
+            return context.configfs.set(object, "enable", "1", &job);
+        }
+    };
     let node = match arguments.numa {
         Some(node) if node >= 0 => format!(" on NUMA node {node}"),
         _ => String::new(),
     };
     context
         .output
-        .stage(&format!("allocating {}{node}", size::human(arguments.ram)));
+        .stage(&format!("allocating {}{node}", size::human(bytes)));
     let start = Instant::now();
     context.configfs.set(object, "enable", "1", job)?;
     context
@@ -336,11 +397,12 @@ fn list(context: &Context) -> Result<(), Error> {
             export.state.clone().unwrap_or_default(),
             format!("{}/{}", count(export.clients), count(export.max_clients)),
             export.allowed(),
+            export.backing(),
         ]
     };
     let rows: Vec<_> = exports.iter().map(row).collect();
     let heading = [
-        "EXPORT", "TYPE", "SIZE", "MODE", "ACCESS", "STATE", "CLIENTS", "ALLOWED",
+        "EXPORT", "TYPE", "SIZE", "MODE", "ACCESS", "STATE", "CLIENTS", "ALLOWED", "DEVICE",
     ];
     let mut lines = table(&heading, &rows).into_iter();
     lines
@@ -390,6 +452,8 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
     for (label, value) in [
         ("state", text(&export.state)),
         ("type", [text(&export.kind), export.mode()].join(", ")),
+        ("device", text(&export.device)),
+        ("file", text(&export.file)),
         ("size", size),
         ("access", export.access().into()),
         ("block size", number(export.block_size)),
@@ -414,6 +478,15 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
                 .map_or("none".into(), |last| last.text.clone()),
         ),
     ] {
+        let hidden = match label {
+            "NUMA node" => export.is_block(),
+            "device" => !export.is_block(),
+            "file" => export.file.is_none(),
+            _ => false,
+        };
+        if hidden {
+            continue;
+        }
         let value = if value.is_empty() { "-" } else { &value };
         context.output.line(&format!("  {label:<12}{value}"))?;
     }
@@ -504,21 +577,59 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
         } else {
             "clients are"
         };
+        let lost = match configfs.attr(&object, "kind").as_deref() {
+            Some("ram") => "; the content is lost",
+            _ => "",
+        };
         return Err(job.error(Code::Busy, format!("{clients} {are} connected")).hint(format!(
-            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (fails their I/O; the content is lost)"
+            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (fails their I/O{lost})"
         )));
     }
+    let device = loop_to_detach(context, name, &job);
     configfs.disable(&object, &job)?;
     let hosts = object.join("hosts");
     for host in configfs.names(&hosts) {
         configfs.rmdir(&hosts.join(host), &job)?;
     }
     configfs.rmdir(&object, &job)?;
+    let mut detached = String::new();
+    if let Some(device) = device {
+        let job = Job::new(format!("removed export {name}, but not {device}"));
+        if !configfs.record(|| format!("losetup --detach {device}")) {
+            context.devices.detach(&device, &job)?;
+        }
+        detached = format!(" ({device} detached)");
+    }
     if configfs.is_dry_run() {
         return Ok(());
     }
     context.output.result(
-        &format!("removed export {name}"),
+        &format!("removed export {name}{detached}"),
         &Removed::new("export", name, true),
     )
+}
+
+/// The loop device of the export, if this tool has set it up and no other export has it.
+fn loop_to_detach(context: &Context, name: &str, job: &Job) -> Option<String> {
+    let configfs = &context.configfs;
+    let device_of = |name: &str| {
+        let object = configfs.path(&["exports", name]);
+        configfs.attr(&object, "device_path")
+    };
+    // The tool itself writes no other name.
+    let device = device_of(name).filter(|device| device.starts_with("/dev/loop"))?;
+    let others = configfs.names(&configfs.path(&["exports"]));
+    let shared = others
+        .iter()
+        .any(|other| other != name && device_of(other).as_ref() == Some(&device));
+    match context.devices.loop_at(&device, job) {
+        Ok(found) => found
+            .filter(|found| found.is_ours() && !shared)
+            .map(|_| device),
+        Err(error) => {
+            let text = format!("{device} stays as it is: {}", error.why);
+            context.output.warn(&text);
+            None
+        }
+    }
 }

@@ -13,6 +13,7 @@ use super::{Context, run};
 use crate::cli::Cli;
 use crate::configfs::Configfs;
 use crate::configfs::fake::Fake;
+use crate::device::{self, Devices};
 use crate::error::Error;
 use crate::output::Output;
 
@@ -40,6 +41,7 @@ impl Capture {
 struct Host {
     root: PathBuf,
     kernel: Fake,
+    system: device::fake::Fake,
     out: Capture,
     err: Capture,
 }
@@ -51,6 +53,7 @@ impl Host {
         fs::write(root.join("dev/farblk0"), "").expect("a file");
         Self {
             kernel: Fake::new(&root),
+            system: device::fake::Fake::new(&root),
             root,
             out: Capture::default(),
             err: Capture::default(),
@@ -67,6 +70,7 @@ impl Host {
                 cli.global.dry_run,
                 Box::new(self.kernel.clone()),
             ),
+            devices: Devices::with(&self.root, Box::new(self.system.clone())),
             output: Output::to(
                 cli.global.json,
                 cli.global.quiet,
@@ -426,4 +430,339 @@ fn map_writes_what_it_was_asked_for() {
     host.kernel.forget("poll_queues");
     let (code, exit, text) = host.fails("map 10.9.0.1/w --poll-queues 1");
     assert_eq!((code, exit), ("F0402", 7), "{text}");
+}
+
+#[test]
+fn a_block_device_is_exported() {
+    let host = Host::new("device");
+    host.system.disk("sdb");
+    host.system.disk("sdc");
+    host.system.link("dev/disk/by-id/x", "sdb");
+    let summary = "block, /dev/sdb, 1.0 GiB, two-sided, rw, allowed: node-b";
+    let create = "export create vol1 --device /dev/sdb --allow node-b";
+    assert_eq!(host.ok(create), format!("export vol1: {summary}"));
+    assert_eq!(
+        host.kernel.take_log(),
+        [
+            "mkdir exports/vol1",
+            "exports/vol1/kind = block",
+            "exports/vol1/device_path = /dev/sdb",
+            "mkdir exports/vol1/hosts/node-b",
+            "exports/vol1/hosts/node-b/access = rw",
+            "exports/vol1/enable = 1",
+        ]
+    );
+    // It is the same device under another name.
+    for create in [create, "export create vol1 --device /dev/disk/by-id/x"] {
+        assert_eq!(
+            host.ok(create),
+            format!("export vol1 exists already as asked for: {summary}")
+        );
+    }
+    for other in [
+        "--device /dev/sdc",
+        "--device /dev/sdb --read-only",
+        "--ram 1G",
+    ] {
+        let error = host
+            .run(&format!("export create vol1 {other}"))
+            .expect_err(other);
+        assert_eq!(
+            (error.code.entry().name, error.exit()),
+            ("F0103", 1),
+            "{other}"
+        );
+        assert!(!error.rendered_hint().contains("lost"), "{other}");
+    }
+    assert!(host.kernel.take_log().is_empty());
+    assert_eq!(host.ok("export rm vol1"), "removed export vol1");
+    host.ok("export create vol1 --device /dev/disk/by-id/x --read-only");
+    let path = host.kernel.get("exports/vol1", "device_path");
+    assert_eq!(path.as_deref(), Some("/dev/disk/by-id/x"));
+    assert!(host.system.take_log().is_empty());
+}
+
+#[test]
+fn a_device_that_cannot_be_exported_is_left_alone() {
+    let host = Host::new("bad-device");
+    for (device, code, exit) in [
+        ("/dev/none", "F0111", 3),
+        ("/dev/farblk0", "F0112", 2),
+        ("/proc/version", "F0112", 2),
+        ("/none/such", "F0111", 3),
+    ] {
+        let (have, status, text) = host.fails(&format!("export create x --device {device}"));
+        assert_eq!((have, status), (code, exit), "{text}");
+        assert!(text.contains(device), "{text}");
+    }
+    host.system.disk("sdb");
+    host.system.disk("sdb1");
+    host.system.attr("sdb", "sdb1/partition", "1");
+    host.system.attr("sdb", "sdb1/dev", "8:1");
+    host.system.attr("sdb1", "ro", "1");
+    assert_eq!(host.fails("export create x --device /dev/sdb1").0, "F0113");
+    host.ok("--dry-run export create x --device /dev/sdb1 --read-only");
+    host.system.attr("sdb1", "ro", "0");
+    fs::create_dir_all(host.root.join("proc/self")).expect("a directory");
+    let mounts = host.root.join("proc/self/mountinfo");
+    fs::write(&mounts, "36 22 8:1 / /data rw - ext4 /dev/sdb1 rw\n").expect("a file");
+    for device in ["/dev/sdb", "/dev/sdb1"] {
+        let error = host
+            .run(&format!("export create x --device {device} --read-only"))
+            .expect_err(device);
+        assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
+        assert_eq!(error.details, ["mounted: /data (ext4)"]);
+        assert_eq!(error.rendered_hint(), "umount /data");
+    }
+    fs::write(&mounts, "").expect("a file");
+    host.system.attr("sdb1", "holders/dm-0/x", "");
+    assert_eq!(host.fails("export create x --device /dev/sdb1").0, "F0107");
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[test]
+fn what_the_kernel_says_of_a_device() {
+    let host = Host::new("device-errno");
+    host.system.disk("sdb");
+    for (errno, code, exit) in [
+        (16, "F0107", 4),
+        (2, "F0111", 3),
+        (19, "F0111", 3),
+        (15, "F0112", 2),
+        (13, "F0113", 6),
+        (30, "F0113", 6),
+        (12, "F0108", 1),
+    ] {
+        host.kernel.refuse("exports/x/enable", "1", errno, "", 1);
+        let error = host
+            .run("export create x --device /dev/sdb")
+            .expect_err("refused");
+        let found = (error.code.entry().name, error.exit());
+        assert_eq!(found, (code, exit), "errno {errno}");
+        assert!(!error.rendered_hint().is_empty(), "errno {errno}");
+        assert!(host.kernel.objects().is_empty(), "errno {errno}");
+    }
+    host.kernel
+        .refuse("exports/x/enable", "1", 16, "EBUSY held by md0", 1);
+    let text = host.fails("export create x --device /dev/sdb").2;
+    assert_eq!(text, "cannot create export x: held by md0");
+    // Only enabling opens the device.
+    host.kernel
+        .refuse("exports/x/device_path", "/dev/sdb", 13, "", 1);
+    assert_eq!(host.fails("export create x --device /dev/sdb").0, "F0105");
+}
+
+#[test]
+fn a_module_without_block_exports() {
+    let host = Host::new("no-block");
+    host.system.disk("sdb");
+    host.kernel.forget("device_path");
+    let file = host.root.join("disk");
+    for backing in [
+        "--device /dev/sdb",
+        &format!("--file {} --size 1M", file.display()),
+    ] {
+        let (code, exit, _) = host.fails(&format!("export create x {backing}"));
+        assert_eq!((code, exit), ("F0402", 7), "{backing}");
+    }
+    assert!(host.kernel.objects().is_empty() && host.system.take_log().is_empty());
+    assert!(!file.exists());
+    host.ok("export create x --ram 1M");
+}
+
+#[test]
+fn a_file_is_exported_as_a_loop_device() {
+    let host = Host::new("file");
+    let file = host.root.join("disk");
+    let shown = file.display();
+    let create = format!("export create x --file {shown} --size 1M");
+    let summary = format!("block, /dev/loop0 ({shown}), 1.0 GiB, two-sided, rw, allowed: nobody");
+    assert_eq!(host.ok(&create), format!("export x: {summary}"));
+    assert_eq!(fs::metadata(&file).expect("the file").len(), 1 << 20);
+    let attach = format!("--find --show --loop-ref farblk --direct-io=on {shown}");
+    assert_eq!(host.system.take_log(), [attach]);
+    let path = host.kernel.get("exports/x", "device_path");
+    assert_eq!(path.as_deref(), Some("/dev/loop0"));
+    host.kernel.take_log();
+    std::os::unix::fs::symlink("disk", host.root.join("link")).expect("a link");
+    fs::hard_link(&file, host.root.join("hard")).expect("a link");
+    for name in ["disk", "link", "hard"] {
+        let other = host.root.join(name);
+        let again = host.ok(&format!("export create x --file {}", other.display()));
+        assert_eq!(
+            again,
+            format!("export x exists already as asked for: {summary}")
+        );
+    }
+    assert!(host.ok(&create).contains("exists already"));
+    fs::write(host.root.join("other"), [0; 4096]).expect("a file");
+    for other in [
+        format!("--file {shown} --size 2M"),
+        format!("--file {}/other", host.root.display()),
+        format!("--file {shown} --read-only"),
+    ] {
+        let (code, exit, _) = host.fails(&format!("export create x {other}"));
+        assert_eq!((code, exit), ("F0103", 1), "{other}");
+    }
+    assert!(host.kernel.take_log().is_empty() && host.system.take_log().is_empty());
+    let json = format!(r#""mode":"two_sided","device":"/dev/loop0","file":"{shown}","#);
+    assert!(host.ok("-j export show x").contains(&json));
+    let text = host.ok("export show x");
+    assert!(
+        text.contains(&format!(
+            "\n  device      /dev/loop0\n  file        {shown}\n"
+        )),
+        "{text}"
+    );
+    assert!(
+        !text.contains("NUMA") && !text.contains("VOLATILE"),
+        "{text}"
+    );
+    assert!(
+        host.ok("export list")
+            .contains(&format!("  /dev/loop0 ({shown})"))
+    );
+    assert_eq!(
+        host.ok("export rm x"),
+        "removed export x (/dev/loop0 detached)"
+    );
+    assert!(host.system.loops().is_empty() && file.exists());
+    host.ok(&format!("export create x --file {shown} --read-only"));
+    assert!(
+        host.system
+            .take_log()
+            .pop()
+            .is_some_and(|line| line.contains(" --read-only "))
+    );
+}
+
+#[test]
+fn a_loop_device_of_somebody_else_is_used_and_stays() {
+    let host = Host::new("foreign");
+    let file = host.root.join("disk");
+    fs::write(&file, [0; 8192]).expect("a file");
+    let losetup = |options: &[&str]| {
+        let words: Vec<_> = options.iter().map(std::ffi::OsStr::new).collect();
+        let output = device::System::losetup(&host.system, &words).expect("losetup");
+        assert!(output.status.success());
+    };
+    let shown = file.display().to_string();
+    losetup(&["--find", "--read-only", &shown]);
+    let create = format!("export create x --file {shown}");
+    assert_eq!(host.fails(&create).0, "F0113");
+    assert!(host.kernel.take_log().is_empty());
+    host.ok(&format!("{create} --read-only"));
+    assert!(
+        host.err
+            .take()
+            .contains("/dev/loop0 is used as it is, without direct I/O")
+    );
+    assert_eq!(host.ok("export rm x"), "removed export x");
+    losetup(&["--find", "--direct-io=on", &shown]);
+    host.ok(&create);
+    let path = host.kernel.get("exports/x", "device_path");
+    assert_eq!(path.as_deref(), Some("/dev/loop1"));
+    assert!(!host.err.take().contains("warning"));
+    fs::create_dir_all(host.root.join("proc/self")).expect("a directory");
+    let mounts = host.root.join("proc/self/mountinfo");
+    fs::write(mounts, "36 22 7:1 / /data rw - ext4 /dev/loop1 rw\n").expect("a file");
+    assert_eq!(host.fails(&create.replace(" x ", " y ")).0, "F0107");
+    assert_eq!(host.ok("export rm x"), "removed export x");
+    assert_eq!(host.system.loops().len(), 2);
+}
+
+#[test]
+fn a_loop_device_with_two_exports_stays_for_the_other() {
+    let host = Host::new("shared");
+    let create = format!("--file {}/disk --size 1M --read-only", host.root.display());
+    host.ok(&format!("export create x {create}"));
+    host.ok(&format!("export create y {create}"));
+    assert_eq!(host.ok("export rm x"), "removed export x");
+    assert_eq!(host.system.loops().len(), 1);
+    assert_eq!(
+        host.ok("export rm y"),
+        "removed export y (/dev/loop0 detached)"
+    );
+    assert!(host.system.loops().is_empty());
+}
+
+#[test]
+fn what_was_made_of_a_file_goes_when_enabling_fails() {
+    let host = Host::new("file-rollback");
+    let file = host.root.join("disk");
+    let create = format!("export create x --file {} --size 1M", file.display());
+    host.kernel.refuse("exports/x/enable", "1", 12, "", 2);
+    assert_eq!(host.fails(&create).0, "F0108");
+    assert!(host.kernel.objects().is_empty() && host.system.loops().is_empty());
+    assert!(!file.exists());
+    fs::write(&file, vec![0; 1 << 20]).expect("a file");
+    assert_eq!(host.fails(&create).0, "F0108");
+    assert!(host.system.loops().is_empty() && file.exists());
+    assert!(!host.err.take().contains("warning"));
+}
+
+#[test]
+fn files_that_cannot_be_exported() {
+    let host = Host::new("bad-file");
+    fs::write(host.root.join("empty"), "").expect("a file");
+    fs::write(host.root.join("small"), [0; 4096]).expect("a file");
+    fs::write(host.root.join("large"), [0; 8192]).expect("a file");
+    for (file, code, exit) in [
+        ("none", "F0102", 3),
+        ("none/such --size 1M", "F0102", 3),
+        ("none --size 1000", "F0101", 2),
+        ("none --size 0", "F0101", 2),
+        ("empty", "F0106", 2),
+        ("small --size 1M", "F0103", 1),
+        ("large --size 4K", "F0103", 1),
+        ("dev", "F0101", 2),
+    ] {
+        let root = host.root.display();
+        let (have, status, text) = host.fails(&format!("export create x --file {root}/{file}"));
+        assert_eq!((have, status), (code, exit), "{text}");
+    }
+    assert!(host.kernel.take_log().is_empty() && host.system.take_log().is_empty());
+    assert!(!host.root.join("none").exists());
+    host.system.without_losetup();
+    for file in ["small", "none --size 1M"] {
+        let (code, exit, _) = host.fails(&format!(
+            "export create x --file {}/{file}",
+            host.root.display()
+        ));
+        assert_eq!((code, exit), ("F0404", 7), "{file}");
+    }
+    assert!(host.kernel.objects().is_empty() && !host.root.join("none").exists());
+}
+
+#[test]
+fn a_file_system_without_direct_io_is_told_of() {
+    let host = Host::new("buffered");
+    host.system.without_direct_io();
+    host.ok(&format!(
+        "export create x --file {}/disk --size 1M",
+        host.root.display()
+    ));
+    assert!(host.err.take().contains("a file system without direct I/O"));
+    assert_eq!(host.system.loops().len(), 1);
+}
+
+#[test]
+fn options_of_the_other_kind_are_refused() {
+    let host = Host::new("kinds");
+    host.system.disk("sdb");
+    for options in [
+        "",
+        "--ram 1M --device /dev/sdb",
+        "--device /dev/sdb --file /dev/sdb",
+        "--ram 1M --size 1M",
+        "--device /dev/sdb --size 1M",
+        "--device /dev/sdb --numa 0",
+        "--file /none --numa -1",
+        "--device /dev/sdb --block-size 512",
+        "--file /none --block-size 512",
+    ] {
+        let (code, exit, _) = host.fails(&format!("export create x {options}"));
+        assert_eq!((code, exit), ("F0101", 2), "{options}");
+    }
+    assert!(host.kernel.take_log().is_empty());
 }

@@ -128,6 +128,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
         ],
         ["exports", _] => &[
             ("kind", "ram"),
+            ("device_path", ""),
             ("size", "0"),
             ("uuid", "11111111-1111-1111-1111-111111111111"),
             ("read_only", "0"),
@@ -206,6 +207,9 @@ impl State {
         attributes.insert("last_error".into(), String::new());
         for (name, value) in changes {
             attributes.insert((*name).into(), (*value).into());
+        }
+        if attributes.get("kind").is_some_and(|kind| kind == "block") {
+            attributes.insert("size".into(), (1u64 << 30).to_string());
         }
         if let ["discover", _] = parts.as_slice() {
             // Three exports, two to a page.

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What is behind an export: memory, a block device, or a file as a loop device.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::Context;
+use crate::cli::Create;
+use crate::configfs::{Job, quote_path, words};
+use crate::device::{Loop, attach_line};
+use crate::error::{Code, Error};
+use crate::holders::{self, Holder};
+use crate::size;
+
+/// A file has to end where a block ends, and this is the largest block.
+const FILE_STEP: u64 = 4096;
+
+/// What is to be exported, as it was found on this host. Looking changes nothing.
+pub enum Backing {
+    /// Memory, of this many bytes.
+    Ram(u64),
+    /// A block device.
+    Device {
+        /// Its path, with links only below /dev: udev keeps those right.
+        path: String,
+        /// Its number, "8:1".
+        number: String,
+    },
+    /// A file.
+    File {
+        /// Its path, without links.
+        path: PathBuf,
+        /// It has to be made, with this size.
+        create: Option<u64>,
+        /// The loop devices that back it already.
+        loops: Vec<Loop>,
+    },
+}
+
+impl Backing {
+    /// Looks at what the command line wants to have exported.
+    pub fn find(context: &Context, arguments: &Create, job: &Job) -> Result<Self, Error> {
+        match (&arguments.device, &arguments.file, arguments.ram) {
+            (Some(path), _, _) => Self::find_device(context, path, arguments.read_only, job),
+            (_, Some(path), _) => Self::find_file(context, path, arguments.size, job),
+            (_, _, bytes) => Ok(Self::Ram(bytes.unwrap_or_default())),
+        }
+    }
+
+    fn find_device(
+        context: &Context,
+        path: &Path,
+        read_only: bool,
+        job: &Job,
+    ) -> Result<Self, Error> {
+        let fault = |e: io::Error| {
+            let code = match e.kind() {
+                io::ErrorKind::NotFound => Code::NoBlockDevice,
+                io::ErrorKind::PermissionDenied => Code::Permission,
+                _ => Code::Io,
+            };
+            job.error(code, format!("{}: {}", path.display(), words(&e)))
+        };
+        let mut whole = std::path::absolute(path).map_err(fault)?;
+        if !whole.starts_with("/dev") {
+            whole = fs::canonicalize(whole).map_err(fault)?;
+        }
+        let number = context.devices.number(&whole).map_err(fault)?;
+        let Some(number) = number else {
+            let why = format!("{} is not a block device", whole.display());
+            return Err(job.error(Code::NotBlockDevice, why));
+        };
+        let name = context.devices.name(&number);
+        if !read_only && name.is_some_and(|name| context.devices.is_read_only(&name)) {
+            let why = format!("{} can only be read", whole.display());
+            return Err(job.error(Code::WriteProtected, why));
+        }
+        let path = text_of(&whole, job)?;
+        Ok(Self::Device { path, number })
+    }
+
+    fn find_file(
+        context: &Context,
+        path: &Path,
+        size: Option<u64>,
+        job: &Job,
+    ) -> Result<Self, Error> {
+        let shown = path.display();
+        let fault = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => job
+                .error(Code::NotFound, format!("{shown} does not exist"))
+                .hint("--size SIZE  makes a file, in a directory that exists"),
+            _ => job.error(Code::Io, format!("{shown}: {}", words(&e))),
+        };
+        if let Some(size) = size {
+            check_size(size, job)?;
+        }
+        let metadata = match (fs::metadata(path), size) {
+            (Err(e), Some(_)) if e.kind() == io::ErrorKind::NotFound => None,
+            (result, _) => Some(result.map_err(fault)?),
+        };
+        let Some(metadata) = metadata else {
+            let path = std::path::absolute(path).map_err(fault)?;
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(job.error(Code::Usage, format!("{shown} is not a file")));
+            };
+            let path = fs::canonicalize(parent).map_err(fault)?.join(name);
+            text_of(&path, job)?;
+            return Ok(Self::File {
+                path,
+                create: size,
+                loops: Vec::new(),
+            });
+        };
+        if !metadata.is_file() {
+            let error = job.error(Code::Usage, format!("{shown} is not a file"));
+            return Err(match metadata.file_type().is_block_device() {
+                true => error.hint(format!("--device {shown}")),
+                false => error,
+            });
+        }
+        let have = metadata.len();
+        if size.is_some_and(|size| size != have) {
+            let why = format!("{shown} exists already, and has {}", size::human(have));
+            return Err(job
+                .error(Code::Differs, why)
+                .hint("without --size it is exported as it is"));
+        }
+        if have == 0 {
+            return Err(job
+                .error(Code::BadValue, format!("{shown} is empty"))
+                .hint(format!("truncate --size SIZE {shown}")));
+        }
+        let path = fs::canonicalize(path).map_err(fault)?;
+        text_of(&path, job)?;
+        let loops = match context.devices.loops(&path, job) {
+            // A dry run may be for another host.
+            Err(_) if context.configfs.is_dry_run() => Vec::new(),
+            result => result?,
+        };
+        Ok(Self::File {
+            path,
+            create: None,
+            loops,
+        })
+    }
+
+    /// The attributes it asks for. `have` is the `device_path` of the export, if there is one: another
+    /// name of the same device is as good.
+    pub fn settings(&self, context: &Context, have: Option<&str>) -> Vec<(&'static str, String)> {
+        let number = |path: &str| context.devices.number(Path::new(path)).ok().flatten();
+        let have_number = have.and_then(number);
+        let same = |other: Option<String>| other.is_some() && other == have_number;
+        let (path, same) = match self {
+            Self::Ram(bytes) => {
+                return vec![("kind", "ram".into()), ("size", bytes.to_string())];
+            }
+            Self::Device { path, number } => (path.clone(), same(Some(number.clone()))),
+            Self::File { path, loops, .. } => (
+                path.display().to_string(),
+                loops
+                    .iter()
+                    .any(|found| have == Some(&found.device) || same(number(&found.device))),
+            ),
+        };
+        let path = have.filter(|_| same).map_or(path, str::to_owned);
+        vec![("kind", "block".into()), ("device_path", path)]
+    }
+
+    /// The loop device to use again, if there is one.
+    fn again(&self, read_only: bool, job: &Job) -> Result<Option<&Loop>, Error> {
+        let Self::File { loops, .. } = self else {
+            return Ok(None);
+        };
+        let fits = |found: &&Loop| read_only || !found.read_only;
+        match (loops.iter().find(fits), loops.first()) {
+            (None, Some(Loop { device, .. })) => {
+                let why = format!("it is {device} already, which can only be read");
+                Err(job.error(Code::WriteProtected, why).hint(format!(
+                    "export it with --read-only, or  losetup --detach {device}"
+                )))
+            }
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Fails if somebody on this host uses the device.
+    pub fn require_free(&self, context: &Context, read_only: bool, job: &Job) -> Result<(), Error> {
+        let number = match (self, self.again(read_only, job)?) {
+            (Self::Device { number, .. }, _) => Some(number.clone()),
+            (_, Some(found)) => context
+                .devices
+                .number(Path::new(&found.device))
+                .ok()
+                .flatten(),
+            _ => None,
+        };
+        let Some(name) = number.and_then(|number| context.devices.name(&number)) else {
+            return Ok(());
+        };
+        let holders = holders::find(&context.root, &name);
+        if holders.is_empty() {
+            return Ok(());
+        }
+        let steps: Vec<_> = holders.iter().map(Holder::remedy).collect();
+        let mut error = job
+            .error(Code::InUse, format!("/dev/{name} is in use"))
+            .hint(steps.join("; "));
+        error.details = holders.iter().map(Holder::describe).collect();
+        Err(error)
+    }
+
+    /// Makes the file and the loop device if need be, and gives the path of the block device. A dry run
+    /// gives `None` when only the shell will know it, as `$loop`.
+    pub fn provide(
+        &self,
+        context: &Context,
+        read_only: bool,
+        undo: &mut Undo<'_>,
+        job: &Job,
+    ) -> Result<Option<String>, Error> {
+        let (path, create) = match self {
+            Self::Ram(_) => return Ok(None),
+            Self::Device { path, .. } => return Ok(Some(path.clone())),
+            Self::File { path, create, .. } => (path, *create),
+        };
+        if let Some(Loop { device, direct, .. }) = self.again(read_only, job)? {
+            if !direct {
+                context.output.warn(&format!(
+                    "{device} is used as it is, without direct I/O: losetup --direct-io=on {device}"
+                ));
+            }
+            return Ok(Some(device.clone()));
+        }
+        if let Some(size) = create {
+            make_larger(context, path, size, true, job)?;
+            undo.file = Some(path.clone());
+        }
+        let line = || format!("loop=$({})", attach_line(path, read_only));
+        if context.configfs.record(line) {
+            return Ok(None);
+        }
+        let device = match context.devices.attach(path, read_only, true, job) {
+            Err(error) if error.code == Code::Io => {
+                context.devices.attach(path, read_only, false, job)?
+            }
+            result => result?,
+        };
+        undo.device = Some(device.clone());
+        match context.devices.loop_at(&device, job)? {
+            Some(made) if made.read_only && !read_only => {
+                let why = format!("{} can only be read", path.display());
+                return Err(job.error(Code::WriteProtected, why));
+            }
+            Some(made) if !made.direct => context.output.warn(&format!(
+                "{} is on a file system without direct I/O: all data is in the page cache of this host, too",
+                path.display()
+            )),
+            _ => {}
+        }
+        Ok(Some(device))
+    }
+}
+
+/// A path as text; the kernel takes one line.
+fn text_of(path: &Path, job: &Job) -> Result<String, Error> {
+    match path.to_str() {
+        Some(text) if !text.contains('\n') => Ok(text.to_owned()),
+        _ => {
+            let why = format!("{path:?}: a path is one line of UTF-8");
+            Err(job.error(Code::Usage, why))
+        }
+    }
+}
+
+/// Fails if no file should have this size.
+pub fn check_size(size: u64, job: &Job) -> Result<(), Error> {
+    match size {
+        0 => Err(job.error(Code::Usage, "a file of 0 bytes makes no disk")),
+        _ if size % FILE_STEP != 0 => {
+            let why = format!("{size} is not a multiple of {FILE_STEP}");
+            Err(job.error(Code::Usage, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives a file its size; `new` makes it. It gets no space before somebody writes.
+pub fn make_larger(
+    context: &Context,
+    path: &Path,
+    size: u64,
+    new: bool,
+    job: &Job,
+) -> Result<(), Error> {
+    let line = || format!("truncate --size {size} {}", quote_path(path));
+    if context.configfs.record(line) {
+        return Ok(());
+    }
+    let file = fs::File::options()
+        .write(true)
+        .create_new(new)
+        .mode(0o600)
+        .open(path);
+    let done = file.and_then(|file| {
+        file.set_len(size)
+            .inspect_err(|_| drop(new.then(|| fs::remove_file(path))))
+    });
+    done.map_err(|e| job.error(Code::Io, format!("{}: {}", path.display(), words(&e))))
+}
+
+/// The loop device and the file that a command has made so far. They are removed again when it fails,
+/// that is when this is dropped before [`Undo::keep`].
+pub struct Undo<'a> {
+    context: &'a Context,
+    device: Option<String>,
+    file: Option<PathBuf>,
+}
+
+impl<'a> Undo<'a> {
+    /// Nothing made yet.
+    pub fn new(context: &'a Context) -> Self {
+        Self {
+            context,
+            device: None,
+            file: None,
+        }
+    }
+
+    /// Keeps them.
+    pub fn keep(mut self) {
+        self.device = None;
+        self.file = None;
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.context.configfs.is_dry_run() {
+            return;
+        }
+        let job = Job::new("cannot clean up");
+        if let Some(device) = &self.device {
+            if let Err(error) = self.context.devices.detach(device, &job) {
+                self.context.output.warn(&error.to_string());
+            }
+        }
+        if let Some(file) = &self.file {
+            if let Err(e) = fs::remove_file(file) {
+                let text = format!("cannot clean up: {}: {}", file.display(), words(&e));
+                self.context.output.warn(&text);
+            }
+        }
+    }
+}

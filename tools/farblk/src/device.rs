@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The block devices of this host, and losetup(8), which makes one of a file.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde::Deserialize;
+
+use crate::configfs::{Job, quote_path};
+use crate::error::{Code, Error};
+
+#[cfg(test)]
+pub mod fake;
+
+/// The reference of the loop devices that this tool has set up: the kernel keeps it with the device,
+/// `losetup --list -O +REF` shows it.
+const REFERENCE: &str = "farblk";
+
+/// What the tool asks of the host beside configfs; in tests, a model stands behind it.
+pub trait System {
+    /// The number "MAJOR:MINOR" of the block device `path`, `None` if it is something else.
+    fn number(&self, path: &Path) -> io::Result<Option<String>>;
+    /// Runs losetup(8).
+    fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output>;
+}
+
+struct Linux;
+
+impl System for Linux {
+    fn number(&self, path: &Path) -> io::Result<Option<String>> {
+        let metadata = fs::metadata(path)?;
+        let device = metadata.rdev();
+        let major = ((device >> 8) & 0xfff) | ((device >> 32) & !0xfff);
+        let minor = (device & 0xff) | ((device >> 12) & !0xff & 0xffff_ffff);
+        let is_block = metadata.file_type().is_block_device();
+        Ok(is_block.then(|| format!("{major}:{minor}")))
+    }
+
+    fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output> {
+        Command::new("losetup")
+            .env("LC_ALL", "C")
+            .args(arguments)
+            .output()
+    }
+}
+
+/// A loop device that backs a file.
+#[derive(Debug, Deserialize)]
+pub struct Loop {
+    /// The device, "/dev/loop0".
+    #[serde(rename = "name")]
+    pub device: String,
+    /// Whether it can only be read.
+    #[serde(rename = "ro")]
+    pub read_only: bool,
+    /// Whether its I/O goes past the page cache.
+    #[serde(rename = "dio")]
+    pub direct: bool,
+    offset: Option<u64>,
+    sizelimit: Option<u64>,
+    #[serde(rename = "ref")]
+    reference: Option<String>,
+}
+
+impl Loop {
+    /// Whether it is the file from its beginning to its end.
+    fn is_whole(&self) -> bool {
+        self.offset == Some(0) && self.sizelimit == Some(0)
+    }
+
+    /// Whether this tool has set it up.
+    pub fn is_ours(&self) -> bool {
+        self.reference.as_deref() == Some(REFERENCE)
+    }
+}
+
+#[derive(Deserialize)]
+struct Loops {
+    loopdevices: Vec<Loop>,
+}
+
+/// The block devices of this host.
+pub struct Devices {
+    root: PathBuf,
+    system: Box<dyn System>,
+}
+
+impl Devices {
+    /// Those below `root`.
+    pub fn new(root: &Path) -> Self {
+        Self::with(root, Box::new(Linux))
+    }
+
+    /// Those below `root`, behind `system`.
+    pub fn with(root: &Path, system: Box<dyn System>) -> Self {
+        Self {
+            root: root.to_owned(),
+            system,
+        }
+    }
+
+    /// The number "MAJOR:MINOR" of the block device `path`, `None` if it is something else.
+    pub fn number(&self, path: &Path) -> io::Result<Option<String>> {
+        match path.strip_prefix("/dev") {
+            Ok(name) => self.system.number(&self.root.join("dev").join(name)),
+            Err(_) => self.system.number(path),
+        }
+    }
+
+    /// The kernel's name of the device with this number, "sda1".
+    pub fn name(&self, number: &str) -> Option<String> {
+        let directory = self.root.join("sys/dev/block").join(number);
+        let target = fs::canonicalize(directory).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+
+    /// Whether the device `name` ("sda1") can only be read.
+    pub fn is_read_only(&self, name: &str) -> bool {
+        self.attr(name, "ro").is_some_and(|text| text == "1")
+    }
+
+    /// The file behind the loop device `device` ("/dev/loop0").
+    pub fn file(&self, device: &str) -> Option<String> {
+        let name = device.strip_prefix("/dev/")?;
+        self.attr(name, "loop/backing_file")
+    }
+
+    fn attr(&self, name: &str, attribute: &str) -> Option<String> {
+        let directory = self.root.join("sys/class/block").join(name);
+        let bytes = fs::read(directory.join(attribute)).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.trim_end_matches('\n');
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// The loop devices of the whole of `file`, whatever its name: the kernel compares the inode.
+    /// Those of this tool come first.
+    pub fn loops(&self, file: &Path, job: &Job) -> Result<Vec<Loop>, Error> {
+        let mut loops = self.list(&[OsStr::new("--associated"), file.as_os_str()], job)?;
+        loops.sort_by_key(|device| !device.is_ours());
+        Ok(loops)
+    }
+
+    /// The loop device `device`, if it backs a whole file.
+    pub fn loop_at(&self, device: &str, job: &Job) -> Result<Option<Loop>, Error> {
+        Ok(self.list(&[OsStr::new(device)], job)?.pop())
+    }
+
+    fn list(&self, which: &[&OsStr], job: &Job) -> Result<Vec<Loop>, Error> {
+        let arguments = "--json --list --output NAME,RO,DIO,OFFSET,SIZELIMIT,REF".split(' ');
+        let mut arguments: Vec<&OsStr> = arguments.map(OsStr::new).collect();
+        arguments.extend(which);
+        let text = self.losetup(&arguments, job)?;
+        if text.trim().is_empty() {
+            return Ok(Vec::new());
+        }
+        let Loops { mut loopdevices } = serde_json::from_str(&text)
+            .map_err(|e| job.error(Code::Unparsable, format!("losetup --json: {e}")))?;
+        loopdevices.retain(Loop::is_whole);
+        Ok(loopdevices)
+    }
+
+    /// Makes a loop device of `file`; `direct` goes past the page cache, with the block size the file
+    /// system needs for it.
+    pub fn attach(
+        &self,
+        file: &Path,
+        read_only: bool,
+        direct: bool,
+        job: &Job,
+    ) -> Result<String, Error> {
+        let mut arguments: Vec<&OsStr> =
+            attach_options(read_only, direct).map(OsStr::new).collect();
+        arguments.push(file.as_os_str());
+        let device = self.losetup(&arguments, job)?;
+        Ok(device.trim_end().to_owned())
+    }
+
+    /// Takes the file away from a loop device.
+    pub fn detach(&self, device: &str, job: &Job) -> Result<(), Error> {
+        let arguments = ["--detach", device].map(OsStr::new);
+        self.losetup(&arguments, job).map(drop)
+    }
+
+    /// Runs losetup, and gives what it prints.
+    fn losetup(&self, arguments: &[&OsStr], job: &Job) -> Result<String, Error> {
+        let output = self
+            .system
+            .losetup(arguments)
+            .map_err(|e| job.error(Code::NoLosetup, format!("losetup: {e}")))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        let why = text.lines().next().unwrap_or("losetup failed").to_owned();
+        let code = match why.contains("unrecognized option") || why.contains("unknown column") {
+            true => Code::NoLosetup,
+            false => Code::Io,
+        };
+        Err(job.error(code, why))
+    }
+}
+
+fn attach_options(read_only: bool, direct: bool) -> impl Iterator<Item = &'static str> {
+    ["--find", "--show", "--loop-ref", REFERENCE]
+        .into_iter()
+        .chain(direct.then_some("--direct-io=on"))
+        .chain(read_only.then_some("--read-only"))
+}
+
+/// The command of [`Devices::attach`] with direct I/O, as a line of shell.
+pub fn attach_line(file: &Path, read_only: bool) -> String {
+    let options: Vec<_> = attach_options(read_only, true).collect();
+    format!("losetup {} {}", options.join(" "), quote_path(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_losetup_prints() {
+        let text = r#"{"loopdevices": [
+            {"name":"/dev/loop0", "ro":false, "dio":true, "offset":0, "sizelimit":0, "ref":"farblk"},
+            {"name":"/dev/loop5", "ro":false, "dio":false, "offset":null, "sizelimit":null, "ref":null},
+            {"name":"/dev/loop6", "ro":true, "dio":false, "offset":512, "sizelimit":0, "ref":"/srv/x"}]}"#;
+        let loops: Loops = serde_json::from_str(text).expect("JSON");
+        let what = |device: &Loop| (device.is_whole(), device.is_ours(), device.read_only);
+        assert_eq!(
+            loops.loopdevices.iter().map(what).collect::<Vec<_>>(),
+            [
+                (true, true, false),
+                (false, false, false),
+                (false, false, true)
+            ]
+        );
+    }
+
+    #[test]
+    fn only_block_devices_have_a_number() {
+        assert_eq!(Linux.number(Path::new("/dev/null")).expect("a node"), None);
+        assert_eq!(Linux.number(Path::new("/")).expect("a directory"), None);
+        assert!(Linux.number(Path::new("/dev/none/such")).is_err());
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A model of a host with disks and losetup(8), for tests.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Output};
+use std::rc::Rc;
+
+use super::System;
+
+struct Loop {
+    file: PathBuf,
+    read_only: bool,
+    direct: bool,
+    reference: String,
+}
+
+#[derive(Default)]
+struct State {
+    /// The nodes of the disks, each with its number.
+    disks: BTreeMap<PathBuf, String>,
+    loops: BTreeMap<u32, Loop>,
+    log: Vec<String>,
+    no_direct: bool,
+    missing: bool,
+}
+
+/// The model; clones are the same model. Its /sys is below `root`.
+#[derive(Clone)]
+pub struct Fake {
+    root: PathBuf,
+    state: Rc<RefCell<State>>,
+}
+
+impl Fake {
+    /// A host below `root`, without disks.
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            state: Rc::default(),
+        }
+    }
+
+    /// Adds a disk or partition "sdb" of 1 GiB.
+    pub fn disk(&self, name: &str) {
+        let count = self.state.borrow().disks.len();
+        self.appear(name, &format!("8:{count}"));
+        self.attr(name, "size", "2097152");
+    }
+
+    /// Sets an attribute in /sys.
+    pub fn attr(&self, name: &str, attribute: &str, value: &str) {
+        let path = self.class(name).join(attribute);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+        fs::write(path, format!("{value}\n")).expect("a file");
+    }
+
+    /// Gives a disk another name.
+    pub fn link(&self, path: &str, name: &str) {
+        let mut state = self.state.borrow_mut();
+        let number = state.disks[&self.root.join("dev").join(name)].clone();
+        state.disks.insert(self.root.join(path), number);
+    }
+
+    /// No file system of this host has direct I/O.
+    pub fn without_direct_io(&self) {
+        self.state.borrow_mut().no_direct = true;
+    }
+
+    /// This host has no losetup.
+    pub fn without_losetup(&self) {
+        self.state.borrow_mut().missing = true;
+    }
+
+    /// The changes losetup was asked for since the last call.
+    pub fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.borrow_mut().log)
+    }
+
+    /// The loop devices in use, "0 FILE REFERENCE".
+    pub fn loops(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        let one = |(index, found): (&u32, &Loop)| {
+            format!("{index} {} {}", found.file.display(), found.reference)
+        };
+        state.loops.iter().map(one).collect()
+    }
+
+    fn class(&self, name: &str) -> PathBuf {
+        self.root.join("sys/class/block").join(name)
+    }
+
+    fn appear(&self, name: &str, number: &str) {
+        self.attr(name, "dev", number);
+        self.attr(name, "ro", "0");
+        let numbers = self.root.join("sys/dev/block");
+        fs::create_dir_all(&numbers).expect("a directory");
+        let _ = symlink(self.class(name), numbers.join(number));
+        let node = self.root.join("dev").join(name);
+        self.state.borrow_mut().disks.insert(node, number.into());
+    }
+
+    fn attach(&self, file: &str, options: &[&str]) -> Result<String, String> {
+        let has = |option: &str| options.contains(&option);
+        let reference = options.iter().skip_while(|option| **option != "--loop-ref");
+        let made = Loop {
+            file: file.into(),
+            read_only: has("--read-only"),
+            direct: has("--direct-io=on"),
+            reference: (*reference.clone().nth(1).unwrap_or(&file)).to_owned(),
+        };
+        let mut state = self.state.borrow_mut();
+        if !made.file.exists() || (state.no_direct && made.direct) {
+            return Err(format!("losetup: {file}: failed to set up loop device"));
+        }
+        let used = |index: &u32| state.loops.contains_key(index);
+        let index = (0..).find(|index| !used(index)).unwrap_or_default();
+        let name = format!("loop{index}");
+        state.loops.insert(index, made);
+        drop(state);
+        self.appear(&name, &format!("7:{index}"));
+        self.attr(&name, "loop/backing_file", file);
+        self.measure(&name, file);
+        Ok(format!("/dev/{name}\n"))
+    }
+
+    fn measure(&self, name: &str, file: &str) {
+        let sectors = fs::metadata(file).map_or(0, |file| file.len() / 512);
+        self.attr(name, "size", &sectors.to_string());
+    }
+
+    fn change(&self, device: &str, detach: bool) -> Result<String, String> {
+        let name = device.trim_start_matches("/dev/");
+        let index = name.trim_start_matches("loop").parse().unwrap_or(u32::MAX);
+        let mut state = self.state.borrow_mut();
+        let Some(found) = state.loops.get(&index) else {
+            return Err(format!("losetup: {device}: No such device or address"));
+        };
+        let file = found.file.display().to_string();
+        if detach {
+            state.loops.remove(&index);
+            let _ = fs::remove_dir_all(self.class(name).join("loop"));
+        } else {
+            drop(state);
+            self.measure(name, &file);
+        }
+        Ok(String::new())
+    }
+
+    fn list(&self, last: &str, by_file: bool) -> String {
+        let inode = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+        let state = self.state.borrow();
+        let wanted = state.loops.iter().filter(|(index, found)| match by_file {
+            true => inode(&found.file) == inode(Path::new(last)),
+            false => last == format!("/dev/loop{index}"),
+        });
+        let one = |(index, found): (&u32, &Loop)| {
+            format!(
+                r#"{{"name":"/dev/loop{index}","ro":{},"dio":{},"offset":0,"sizelimit":0,"ref":"{}"}}"#,
+                found.read_only, found.direct, found.reference
+            )
+        };
+        let found: Vec<_> = wanted.map(one).collect();
+        format!(r#"{{"loopdevices":[{}]}}"#, found.join(","))
+    }
+}
+
+impl System for Fake {
+    fn number(&self, path: &Path) -> io::Result<Option<String>> {
+        if let Some(number) = self.state.borrow().disks.get(path) {
+            return Ok(Some(number.clone()));
+        }
+        fs::metadata(path).map(|_| None)
+    }
+
+    fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output> {
+        if self.state.borrow().missing {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let words: Vec<&str> = arguments.iter().flat_map(|word| word.to_str()).collect();
+        let last = words.last().copied().unwrap_or_default();
+        if words[0] != "--json" {
+            self.state.borrow_mut().log.push(words.join(" "));
+        }
+        let result = match words[0] {
+            "--find" => self.attach(last, &words),
+            "--json" => Ok(self.list(last, words.contains(&"--associated"))),
+            "--detach" => self.change(last, true),
+            option => Err(format!("losetup: unrecognized option '{option}'")),
+        };
+        Ok(Output {
+            status: ExitStatus::from_raw(if result.is_ok() { 0 } else { 1 << 8 }),
+            stdout: result.clone().unwrap_or_default().into(),
+            stderr: result.err().unwrap_or_default().into(),
+        })
+    }
+}

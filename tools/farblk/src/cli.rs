@@ -170,6 +170,15 @@ pub enum Export {
         #[arg(value_parser = name::parse)]
         host: String,
     },
+    /// Take over the new size of a block device or file, or make a file larger
+    Resize {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// Make the file this large: bytes, or with K, M, G, T
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        size: Option<u64>,
+    },
     /// Remove an export; the content of a RAM export is lost
     Rm {
         /// Name of the export

@@ -123,6 +123,12 @@ impl Devices {
         self.attr(name, "ro").is_some_and(|text| text == "1")
     }
 
+    /// The size of the device `name` in bytes.
+    pub fn size(&self, name: &str) -> Option<u64> {
+        let sectors: u64 = self.attr(name, "size")?.parse().ok()?;
+        sectors.checked_mul(512)
+    }
+
     /// The file behind the loop device `device` ("/dev/loop0").
     pub fn file(&self, device: &str) -> Option<String> {
         let name = device.strip_prefix("/dev/")?;
@@ -183,6 +189,12 @@ impl Devices {
     /// Takes the file away from a loop device.
     pub fn detach(&self, device: &str, job: &Job) -> Result<(), Error> {
         let arguments = ["--detach", device].map(OsStr::new);
+        self.losetup(&arguments, job).map(drop)
+    }
+
+    /// Lets a loop device have the size its file has now.
+    pub fn set_capacity(&self, device: &str, job: &Job) -> Result<(), Error> {
+        let arguments = ["--set-capacity", device].map(OsStr::new);
         self.losetup(&arguments, job).map(drop)
     }
 

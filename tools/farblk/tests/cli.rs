@@ -406,6 +406,13 @@ fn loop_devices_go_with_their_export() {
 export vol2 exists already as asked for: block, /dev/loop0 ([..]/disk), 1.0 GiB, two-sided, rw, allowed: any host
 
 "#]]);
+    tree.run("--dry-run export resize vol2 --size 1M")
+        .success()
+        .stdout_eq(str![[r#"
+truncate --size 1048576 [..]/disk
+losetup --set-capacity /dev/loop0
+
+"#]]);
     tree.run("--dry-run export rm vol2")
         .success()
         .stdout_eq(str![[r#"
@@ -415,6 +422,19 @@ losetup --detach /dev/loop0
 
 "#]]);
     assert!(!tree.0.join("log").exists());
+    tree.run("export resize vol2 --size 1M").success();
+    assert_eq!(
+        fs::metadata(tree.0.join("disk")).expect("the file").len(),
+        1 << 20
+    );
+    tree.losetup("echo 'losetup: /dev/loop0: no' >&2; exit 1");
+    tree.run("export resize vol2")
+        .code(1)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0109]: cannot resize export vol2: losetup: /dev/loop0: no
+
+"#]]);
     tree.losetup("echo \"losetup: unrecognized option '--loop-ref'\" >&2; exit 1");
     tree.run("export create vol3 --file disk")
         .code(7)
@@ -424,7 +444,8 @@ error[F0404]: cannot create export vol3: losetup: unrecognized option '--loop-re
   hint: install it: the package util-linux, on Debian mount
 
 "#]]);
-    assert!(!tree.0.join("log").exists());
+    let log = fs::read_to_string(tree.0.join("log")).expect("the log");
+    assert_eq!(log, "losetup --set-capacity /dev/loop0\n");
 }
 
 #[test]
@@ -706,14 +727,19 @@ fn completions_and_manual_pages() {
             .stdout
             .clone();
         assert!(
-            ["discover", "inline-size"]
+            ["discover", "resize", "inline-size"]
                 .iter()
                 .all(|word| String::from_utf8_lossy(&script).contains(word)),
             "{shell}"
         );
     }
     tree.run("man man8").success().stdout_eq("").stderr_eq("");
-    for page in ["farblk.1", "farblk-map.1", "farblk-export-create.1"] {
+    for page in [
+        "farblk.1",
+        "farblk-map.1",
+        "farblk-export-create.1",
+        "farblk-export-resize.1",
+    ] {
         assert!(tree.0.join("man8").join(page).exists(), "{page}");
     }
 }

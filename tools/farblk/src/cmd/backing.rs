@@ -124,9 +124,9 @@ impl Backing {
         let have = metadata.len();
         if size.is_some_and(|size| size != have) {
             let why = format!("{shown} exists already, and has {}", size::human(have));
-            return Err(job
-                .error(Code::Differs, why)
-                .hint("without --size it is exported as it is"));
+            return Err(job.error(Code::Differs, why).hint(
+                "without --size it is exported as it is;  farblk export resize  makes it larger",
+            ));
         }
         if have == 0 {
             return Err(job

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk export`: what this host offers to others.
 
+use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::backing::{Backing, Undo};
+use super::backing::{Backing, Undo, check_size, make_larger};
 use super::{Context, Removed};
 use crate::cli::{self, Allowed, Create};
-use crate::configfs::{Job, LastError, Made, quote_path};
+use crate::configfs::{Job, LastError, Made, quote_path, words};
 use crate::error::{Code, Error};
 use crate::output::{alert, table};
 use crate::size;
+
+/// How long the module may take to see the new size of a device.
+const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An export.
 #[derive(Serialize)]
@@ -78,6 +83,7 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
             host_id,
         } => allow(context, name, host, *ro, host_id.as_deref()),
         cli::Export::Deny { name, host } => deny(context, name, host),
+        cli::Export::Resize { name, size } => resize(context, name, *size),
         cli::Export::Rm { name, force } => remove(context, name, *force),
     }
 }
@@ -632,4 +638,97 @@ fn loop_to_detach(context: &Context, name: &str, job: &Job) -> Option<String> {
             None
         }
     }
+}
+
+/// Runs `farblk export resize`. The module sees by itself that a device has another size; a loop device
+/// has to be told that its file has.
+fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot resize export {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    let before = read(context, name);
+    let Some(device) = before.device.as_deref().filter(|_| before.is_block()) else {
+        let why = "a RAM export keeps the size it was created with";
+        return Err(job.error(Code::Usage, why));
+    };
+    let mut grown = false;
+    match (before.file.as_deref(), size) {
+        (None, None) => {}
+        (None, Some(_)) => {
+            let why = format!("the size is that of {device}");
+            return Err(job
+                .error(Code::Usage, why)
+                .hint(format!("resize {device}; the export follows")));
+        }
+        (Some(file), size) => {
+            let path = Path::new(file);
+            if let Some(size) = size {
+                grown = grow(context, path, size, &job)?;
+            }
+            if !configfs.record(|| format!("losetup --set-capacity {device}")) {
+                context.devices.set_capacity(device, &job)?;
+            }
+        }
+    }
+    if configfs.is_dry_run() {
+        return Ok(());
+    }
+    report_resized(context, &before, device, grown)
+}
+
+/// Makes a file larger that is exported; says whether it was smaller.
+fn grow(context: &Context, path: &Path, size: u64, job: &Job) -> Result<bool, Error> {
+    check_size(size, job)?;
+    let metadata = fs::metadata(path)
+        .map_err(|e| job.error(Code::Io, format!("{}: {}", path.display(), words(&e))))?;
+    let have = metadata.len();
+    if size < have {
+        let why = format!(
+            "{} has {}; making it smaller would cut data off",
+            path.display(),
+            size::human(have)
+        );
+        return Err(job.error(Code::BadValue, why));
+    }
+    if size > have {
+        make_larger(context, path, size, false, job)?;
+    }
+    Ok(size > have)
+}
+
+/// Waits until the export has the size of its device, and prints it.
+fn report_resized(
+    context: &Context,
+    before: &Export,
+    device: &str,
+    grown: bool,
+) -> Result<(), Error> {
+    let name = &before.name;
+    let number = context.devices.number(Path::new(device)).ok().flatten();
+    let disk = number.and_then(|number| context.devices.name(&number));
+    let want = disk.and_then(|disk| context.devices.size(&disk));
+    let deadline = Instant::now() + RESIZE_TIMEOUT;
+    let mut export = read(context, name);
+    while export.state.as_deref() == Some("online") && want.is_some() && export.size_bytes != want {
+        if Instant::now() >= deadline {
+            context.output.warn(&format!(
+                "{device} has {}, which the export does not show yet",
+                want.map(size::human).unwrap_or_default()
+            ));
+            break;
+        }
+        thread::sleep(Duration::from_millis(50));
+        export = read(context, name);
+    }
+    let changed = grown || export.size_bytes != before.size_bytes;
+    let text = format!("export {name}: {}", export.summary());
+    let document = ExportDocument {
+        schema: "farblk.export/1",
+        changed,
+        export: &export,
+    };
+    context.output.result(&text, &document)
 }

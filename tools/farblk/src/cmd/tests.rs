@@ -747,6 +747,47 @@ fn a_file_system_without_direct_io_is_told_of() {
 }
 
 #[test]
+fn exports_are_resized() {
+    let host = Host::new("resize");
+    let file = host.root.join("disk");
+    host.system.disk("sdb");
+    host.ok("export create d --device /dev/sdb");
+    host.ok("export create r --ram 1M");
+    host.ok(&format!(
+        "export create f --file {} --size 1M",
+        file.display()
+    ));
+    host.system.take_log();
+    host.kernel.put("exports/f", "size", "2097152");
+    let line = format!(
+        "export f: block, /dev/loop0 ({}), 2.0 MiB, two-sided, rw, allowed: nobody",
+        file.display()
+    );
+    assert_eq!(host.ok("export resize f --size 2M"), line);
+    assert_eq!(fs::metadata(&file).expect("the file").len(), 2 << 20);
+    assert_eq!(host.system.take_log(), ["--set-capacity /dev/loop0"]);
+    assert_eq!(host.ok("export resize f"), line);
+    assert_eq!(host.system.take_log(), ["--set-capacity /dev/loop0"]);
+    assert!(
+        host.ok("-j export resize d")
+            .starts_with(r#"{"schema":"farblk.export/1","changed":false,"#)
+    );
+    for (line, code, exit) in [
+        ("f --size 1M", "F0106", 2),
+        ("f --size 2000001", "F0101", 2),
+        ("d --size 2G", "F0101", 2),
+        ("r", "F0101", 2),
+        ("r --size 2M", "F0101", 2),
+        ("none", "F0102", 3),
+    ] {
+        let (have, status, text) = host.fails(&format!("export resize {line}"));
+        assert_eq!((have, status), (code, exit), "{text}");
+    }
+    assert_eq!(fs::metadata(&file).expect("the file").len(), 2 << 20);
+    assert!(host.system.take_log().is_empty());
+}
+
+#[test]
 fn options_of_the_other_kind_are_refused() {
     let host = Host::new("kinds");
     host.system.disk("sdb");

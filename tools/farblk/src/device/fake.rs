@@ -192,6 +192,7 @@ impl System for Fake {
             "--find" => self.attach(last, &words),
             "--json" => Ok(self.list(last, words.contains(&"--associated"))),
             "--detach" => self.change(last, true),
+            "--set-capacity" => self.change(last, false),
             option => Err(format!("losetup: unrecognized option '{option}'")),
         };
         Ok(Output {

@@ -88,6 +88,53 @@ exit_codes() {
 	is "rm of no export" "$(remote "$FARBLK export rm e 2>/dev/null; echo \$?")" 3
 }
 
+BACKING_FILE=/var/tmp/farblk-tool.img
+forget_file() {
+	clean_all
+	remote "losetup --noheadings --output NAME --associated $BACKING_FILE | xargs -r losetup --detach; rm -f $BACKING_FILE"
+} >/dev/null 2>&1
+has_size() { [ "$(blockdev --getsize64 "$1")" = "$2" ]; }
+# A file of the server is a disk here; when the export goes, the file stays and its loop device goes.
+file_export() {
+	local dev file=$BACKING_FILE mib=$((1 << 20))
+	remote "grep -qw block $C/features" || skip "the module has no block exports"
+	trap forget_file EXIT
+	there port add --addr "$FARBLK_SERVER"
+	there export create vol --file "$file" --size 64M --allow-any-host
+	is "direct I/O" "$(remote "losetup --noheadings --output DIO,REF --associated $file" | xargs)" "1 farblk"
+	there export create vol --file "$file" --size 64M --allow-any-host
+	is "loop devices of the file" "$(remote "losetup --noheadings --output NAME --associated $file | wc -l")" 1
+	here discover "$FARBLK_SERVER"
+	grep -q '^vol  *block  *64.0 MiB  *two-sided ' /run/stdout || bad "discover: $(cat /run/stdout)"
+	here map "$FARBLK_SERVER/vol" --queues 1 --depth 16 --inline-size 4K --io-timeout 10s
+	dev=$(cat /run/stdout)
+	is "the disk's size" "$(blockdev --getsize64 "$dev")" $((64 * mib))
+	here -j list
+	is "the map's mode" "$(json '.maps[0].mode')" two_sided
+	random /run/data 1
+	must direct_write /run/data "$dev"
+	must blockdev --flushbufs "$dev"
+	is "what the file has" "$(remote "head -c 1M $file | sha256sum")" "$(sha256sum </run/data)"
+	there export resize vol --size 128M
+	wait_for 10 has_size "$dev" $((128 * mib)) || bad "after resize the disk has $(blockdev --getsize64 "$dev") bytes"
+	is "exit code of making it smaller" "$(remote "$FARBLK export resize vol --size 1M 2>/dev/null; echo \$?")" 2
+	here unmap vol
+	there export rm vol
+	is "loop devices that stay" "$(remote "losetup --associated $file")" ""
+	is "the file's size" "$(remote "stat -c %s $file")" $((128 * mib))
+}
+
+# What cannot be exported is refused with its reason, and nothing is made.
+bad_devices() {
+	local item code
+	remote "grep -qw block $C/features" || skip "the module has no block exports"
+	for item in "3 --device /dev/none" "2 --device /dev/null" "3 --file /var/tmp/none" "2 --file /dev/null" "2 --file /var/tmp/x --size 1000"; do
+		code=$(remote "$FARBLK export create x ${item#* } 2>/dev/null; echo \$?")
+		is "exit code of ${item#* }" "$code" "${item%% *}"
+	done
+	is "exports that were left" "$(remote "ls $C/exports")" ""
+}
+
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -105,5 +152,7 @@ command -v "$FARBLK" >/dev/null || { echo "TAP version 13"; echo "1..0 # SKIP th
 scenario whole_way "port, export, discover, map, list, unmap, rm"
 scenario valid_json "-j gives JSON with the documented members"
 scenario exit_codes "exit codes and error codes tell causes apart"
+scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
+scenario bad_devices "what cannot be exported is refused with its reason"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

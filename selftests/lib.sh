@@ -5,6 +5,9 @@
 # tools/vm (FARBLK_AGENT is their library) it goes over the control stream; FARBLK_REMOTE="ssh root@HOST" reaches a real machine that has this folder
 # in the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address (default: the
 # first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
+#
+# FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives is the exported device itself. What
+# passes so and fails on farblk is farblk's fault.
 # shellcheck shell=bash disable=SC2034
 export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,6 +16,10 @@ D=/sys/kernel/debug/farblk
 # Lines of NAME NUMBER. io_completions counts the completions of I/O that the server reaped.
 COUNTERS=$D/server/counters
 CASES=()
+# shellcheck source=selftests/backing.sh
+. "$HERE/backing.sh"
+is_local() { [ -n "${FARBLK_LOCAL:-}" ]; }
+! is_local || unset FARBLK_AGENT FARBLK_REMOTE
 # shellcheck source=tools/vm/guest/lib.sh
 [ -z "${FARBLK_AGENT:-}" ] || . "$FARBLK_AGENT"
 
@@ -28,6 +35,13 @@ must() { "$@" || die "exit code $? of: $*"; }
 is() { [ "$2" = "$3" ] || bad "$1 is '$2', not '$3'"; }
 # skip WHY: ends the test, neither passed nor failed.
 skip() { note "skipped: $*"; exit 4; }
+# not_local: ends a test that is about farblk alone. needs TOOL...: ends it where this host has no such program.
+not_local() { ! is_local || skip "a local disk has no such thing"; }
+needs() { local t; for t; do command -v "$t" >/dev/null || skip "there is no $t"; done; }
+# needs_module NAME...: ends the test where the server's kernel has not got it. needs_own_module: this host's.
+needs_module() { local m; for m; do remote "has_module $m" || skip "the server's kernel has no $m"; done; }
+needs_own_module() { local m; for m; do has_module "$m" || skip "the kernel has no $m"; done; }
+has_module() { modprobe -q "${1//_/-}" || modprobe -q "$1"; }
 
 # scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY="FUNCTION..." picks some.
 scenario() { [[ " ${FARBLK_ONLY:-$1} " != *" $1 "* ]] || CASES+=("$*"); }
@@ -43,11 +57,11 @@ run_scenarios() {
 		ktap_skip_all "this needs root and an RDMA device (or rdma_rxe)"
 		exit "$KSFT_SKIP"
 	fi
-	CASES+=("unload the module goes, nothing of it stays, and lockdep still watched")
+	is_local || CASES+=("unload the module goes, nothing of it stays, and lockdep still watched")
 	ktap_set_plan "${#CASES[@]}"
 	set_mark "$$-0"
-	loaded || load_module || { echo "Bail out! the module does not load"; exit 1; }
-	remote 'loaded || load_module' || { echo "Bail out! the server's module does not load"; exit 1; }
+	is_local || loaded || load_module || { echo "Bail out! the module does not load"; exit 1; }
+	remote 'is_local || loaded || load_module' || { echo "Bail out! the server's module does not load"; exit 1; }
 	clean_all
 	before=$(baseline)
 	for item in "${CASES[@]}"; do
@@ -199,6 +213,9 @@ errno_name() {
 	"Cannot allocate memory") echo ENOMEM ;;
 	"Input/output error") echo EIO ;;
 	"No space left on device") echo ENOSPC ;;
+	"No data available") echo ENODATA ;;
+	"Block device required") echo ENOTBLK ;;
+	"Remote I/O error") echo EREMOTEIO ;;
 	"File too large") echo EFBIG ;;
 	"Message too long") echo EMSGSIZE ;;
 	"Argument list too long") echo E2BIG ;;
@@ -237,6 +254,13 @@ export_ram() {
 	mkdir "$e" && settings "$e" kind=ram "size=$2" allow_any_host=1 "${@:3}" && store "$e/enable" 1
 }
 
+# export_block NAME DEVICE [ATTRIBUTE=VALUE]...: the same of a block device.
+export_block() {
+	local e=$C/exports/$1
+	! is_local || { mkdir -p /run/local && echo "$2" >"/run/local/$1"; return; }
+	mkdir "$e" && settings "$e" kind=block "device_path=$2" allow_any_host=1 "${@:3}" && store "$e/enable" 1
+}
+
 # map_make NAME EXPORT [ATTRIBUTE=VALUE]...: a map with one path to the server, not enabled yet.
 map_make() {
 	local m=$C/maps/$1
@@ -244,7 +268,7 @@ map_make() {
 }
 
 # map NAME EXPORT [ATTRIBUTE=VALUE]...: DEV is then its device.
-map() { map_make "$@" && map_on "$1"; }
+map() { if is_local; then DEV=$(</run/local/"$2"); else map_make "$@" && map_on "$1"; fi; }
 map_on() {
 	store "$C/maps/$1/enable" 1 || { note "map $1: $(show "$C/maps/$1/last_error")"; return 1; }
 	DEV=/dev/$(show "$C/maps/$1/device")
@@ -252,7 +276,7 @@ map_on() {
 }
 
 # unmap NAME [force], map_rm NAME
-unmap() { store "$C/maps/$1/enable" "${2:-0}" && map_rm "$1"; }
+unmap() { if ! is_local; then store "$C/maps/$1/enable" "${2:-0}" && map_rm "$1"; fi; }
 map_rm() { store "$C/maps/$1/paths/a/enable" 0 && rmdir "$C/maps/$1/paths/a" "$C/maps/$1"; }
 
 # path MAP ATTRIBUTE=VALUE...: changes the map's path.
@@ -263,16 +287,25 @@ path() {
 
 # serve NAME SIZE [ATTRIBUTE=VALUE]...: the server listens and exports; in the other words of the tests, "a server".
 serve() { remote "port_add p $FARBLK_SERVER && export_ram $*"; }
+# serve_block NAME DEVICE [ATTRIBUTE=VALUE]...: the same of a block device.
+serve_block() { remote "is_local || [ -d $C/ports/p ] || port_add p $FARBLK_SERVER; export_block $*" || { note "export $1: $(remote "show $C/exports/$1/last_error")"; return 1; }; }
+
+# back LINE: BACK is the device whose path LINE prints on the server. disk_of LINE: and DEV the disk of map m of its export e.
+back() { BACK=$(remote "$1") && [ -n "$BACK" ] || die "$1: ${BACK:-nothing}"; }
+disk_of() { back "$1"; must serve_block e "$BACK"; must map m e "${@:2}"; }
 
 # clean: removes all objects of this host. clean_all: of both.
 clean() {
 	local o p
-	[ -d "$C" ] || return 0
 	mounted /run/mnt && umount /run/mnt
+	# Here they may lie on maps, below they lie under exports.
+	dm_clean
 	for o in "$C"/maps/*/; do [ ! -d "$o" ] || { store "$o/enable" force; for p in "$o"/paths/*/; do store "$p/enable" 0; rmdir "$p"; done; rmdir "$o"; }; done
 	for o in "$C"/discover/*/; do [ ! -d "$o" ] || rmdir "$o"; done
 	for o in "$C"/exports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"/hosts/*/ "$o"; }; done
 	for o in "$C"/ports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"; }; done
+	dm_clean
+	disks_clean
 } 2>/dev/null
 clean_all() { clean; [ -e /run/server-is-off ] || remote clean; }
 
@@ -349,7 +382,27 @@ leaks() {
 	kmemleak_is_on && echo scan >$KMEMLEAK && echo scan >$KMEMLEAK || return
 	head -n 60 $KMEMLEAK | grep . && echo clear >$KMEMLEAK
 }
+# debug_kernel: it checks so much that a test moves a few MiB at the most.
+debug_kernel() { [ -e $KMEMLEAK ]; }
 lockdep_is_on() { [ ! -e /proc/lockdep_stats ] || grep -q 'debug_locks: *1$' /proc/lockdep_stats; }
+
+# --- counters -----------------------------------------------------------------------------------------------------
+
+# counter FILE NAME [QUEUE]: that counter, by its name in lines of "... queue N ... NAME COUNT ...": of that queue, or the sum of all.
+counter() {
+	awk -v name="$2" -v queue="${3:-}" '
+		{this = ""; count = ""}
+		{for (i = 1; i < NF; i++) {if ($i == "queue") this = $(i + 1); if ($i == name) count = $(i + 1)}}
+		count != "" && (queue == "" || queue == this) {sum += count; found = 1}
+		END {if (!found) exit 1; printf "%d\n", sum}' "$1"
+}
+# queue_file DEVICE FILE: what /sys says there.
+queue_file() { show "/sys/class/block/${1##*/}/queue/$2"; }
+# io DEVICE WHAT: requests or sectors that it has completed.
+io() {
+	local -A field=([reads]=1 [read_sectors]=3 [writes]=5 [write_sectors]=7 [discards]=12 [discard_sectors]=14 [flushes]=16)
+	awk "{print \$${field[$2]}}" "/sys/class/block/${1##*/}/stat"
+}
 
 # --- time and data -------------------------------------------------------------------------------------------------
 

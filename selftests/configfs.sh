@@ -116,15 +116,17 @@ port() {
 exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
-	defaults $e kind=ram size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
+	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
 		state=disabled instance= clients=0 last_error=
 	read_only $e/{state,instance,clients,last_error}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
-	takes $e/kind ram
-	leaves $e/kind EOPNOTSUPP block
+	takes $e/kind block ram
 	leaves $e/kind EINVAL "" RAM rams disk
 	leaves_garbage $e/kind
+	takes $e/device_path /dev/null "/dev/disk/by-id/a b" "/$(printf 'n%.0s' {1..1000})" ""
+	leaves $e/device_path EINVAL dev/null . "null" " /dev/null"
+	leaves_garbage $e/device_path
 	takes $e/size "8K=>8192" "1M=>1048576" "3G=>3221225472" "1T=>1099511627776" "8M=>8388608" 8388608
 	leaves_numbers $e/size -1 18446744073709551616 16777216T M "8 M" 8X
 	takes $e/uuid $UUID "${UUID^^}=>$UUID"
@@ -160,7 +162,7 @@ exports() {
 	takes $e/enable 1 1
 	is state "$(<"$C/$e/state")" online
 	[[ $(<"$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(<"$C/$e/instance")'"
-	for a in kind=ram size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ports=p allow_any_host=1 max_clients=2; do
+	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ports=p allow_any_host=1 max_clients=2; do
 		leaves $e/${a%%=*} EBUSY "${a#*=}"
 	done
 	must mkdir "$C/$e/hosts/node-c"
@@ -171,6 +173,40 @@ exports() {
 	[ "$(<"$C/$e/instance")" != "$a" ] || bad "new memory has the old instance $a"
 	takes $e/enable 0
 	is instance "$(<"$C/$e/instance")" ""
+	must rmdir "$C/$e"
+}
+
+# A block export has what its device has, and says why it cannot have it.
+block() {
+	local e=exports/e a
+	must mkdir "$C/$e"
+	must store "$C/$e/kind" block
+	refused EINVAL "$C/$e/enable" 1 device_path
+	must store "$C/$e/device_path" /dev/nothing
+	refused ENOENT "$C/$e/enable" 1 /dev/nothing
+	for a in /dev/null /farblk /; do
+		[ -e "$a" ] || continue
+		must store "$C/$e/device_path" "$a"
+		refused ENOTBLK "$C/$e/enable" 1 "$a"
+	done
+	has_module null_blk || skip "the kernel has no null_blk"
+	a=$(null_disk fbn 8 blocksize=512)
+	must store "$C/$e/device_path" "$a"
+	for a in size=8M block_size=512 numa_node=0; do
+		must store "$C/$e/${a%%=*}" "${a#*=}"
+		refused EINVAL "$C/$e/enable" 1 "${a%%=*}"
+		must rmdir "$C/$e"
+		must mkdir "$C/$e"
+		must settings "$C/$e" kind=block device_path=/dev/fbn
+	done
+	takes $e/enable 1
+	is state "$(<"$C/$e/state")" online
+	is size "$(<"$C/$e/size")" 8388608
+	is block_size "$(<"$C/$e/block_size")" 512
+	for a in kind=ram device_path=/dev/null read_only=1; do leaves $e/${a%%=*} EBUSY "${a#*=}"; done
+	takes $e/enable 0
+	must settings "$C/$e" kind=ram size=8M
+	refused EINVAL "$C/$e/enable" 1 device_path
 	must rmdir "$C/$e"
 }
 
@@ -190,7 +226,7 @@ too_large() {
 maps() {
 	local m=maps/m p=maps/m/paths/a a
 	must mkdir "$C/$m"
-	defaults $m export=m access=rw queues=0 depth=128 tos=0 expect_instance= enable=0 state=disabled device= last_error=
+	defaults $m export=m access=rw queues=0 poll_queues=0 depth=128 inline_size=4096 tos=0 expect_instance= enable=0 state=disabled device= last_error=
 	read_only $m/{state,device,uuid,instance,mode,size,last_error}
 	refused EINVAL "$C/$m/enable" 1 path
 	takes $m/export e "$(printf 'n%.0s' {1..63})" e
@@ -203,6 +239,10 @@ maps() {
 	leaves_numbers $m/queues -1 65536 4294967296
 	takes $m/depth 1 1024 128
 	leaves_numbers $m/depth 0 -1 1025 4294967424
+	takes $m/poll_queues 1 2 0
+	leaves_numbers $m/poll_queues -1 65536 4294967296
+	takes $m/inline_size 0 "8K=>8192" 16384 4096
+	leaves_numbers $m/inline_size -1 16385 4294971392
 	takes $m/tos 255 0
 	leaves_numbers $m/tos -1 256
 	a=$(<"$C/$m/io_timeout_ms")
@@ -247,7 +287,7 @@ maps() {
 	is uuid "$(<"$C/$m/uuid")" "$(<"$C/exports/e/uuid")"
 	is instance "$(<"$C/$m/instance")" "$(<"$C/exports/e/instance")"
 	is clients "$(<"$C/exports/e/clients")" 1
-	for a in export=e access=ro queues=1 depth=64 tos=1 io_timeout_ms=5000 expect_instance=; do
+	for a in export=e access=ro queues=1 poll_queues=1 depth=64 inline_size=512 tos=1 io_timeout_ms=5000 expect_instance=; do
 		leaves $m/${a%%=*} EBUSY "${a#*=}"
 	done
 	leaves $p/enable EBUSY 0
@@ -322,6 +362,7 @@ scenario root "the host's id and name; version, protocol and features cannot be 
 scenario names "names that no object may have"
 scenario port "a port's attributes and life"
 scenario exports "an export's attributes and life, and its hosts'"
+scenario block "an export of a block device takes what its device has"
 scenario too_large "an export larger than the memory is refused and leaves none of it taken"
 scenario maps "a map's and a path's attributes and life"
 scenario discover "discover shows what this host may use"

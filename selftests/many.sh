@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Many maps at once, and more I/O than the server has memory for.
+. "$(dirname "$0")/lib.sh"
+BYTES=4m
+! debug_kernel || BYTES=512k
+
+eight_of_four() {
+	local i e devices=() jobs=()
+	needs_module null_blk
+	for e in 0 1 2 3; do
+		must remote "null_disk fbn$e 16 blocksize=512 >/dev/null"
+		must serve_block "e$e" "/dev/fbn$e" max_clients=2
+	done
+	for ((i = 0; i < 8; i++)); do
+		must map "m$i" "e$((i / 2))" queues=1 depth=32
+		devices+=("$DEV")
+		# Each has its half of the export.
+		jobs+=("--name=m$i" "--filename=$DEV" "--offset=$((i % 2 * 8))m")
+	done
+	is_local || is "different disks" "$(printf '%s\n' "${devices[@]}" | sort -u | wc -l)" 8
+	must fio --direct=1 --ioengine=libaio --rw=randwrite --bsrange=512-256k --iodepth=8 --size=8m --io_size=$BYTES --verify=crc32c --verify_fatal=1 --do_verify=1 \
+		--output=/run/fio.out "${jobs[@]}"
+	if ! is_local; then
+		for e in 0 1 2 3; do is "clients of e$e" "$(remote "show $C/exports/e$e/clients")" 2; done
+		for ((i = 0; i < 8; i++)); do is "state of m$i" "$(show "$C/maps/m$i/state")" live; done
+	fi
+	for ((i = 0; i < 8; i++)); do must unmap "m$i"; done
+}
+
+# 16 MiB of requests at once, for a server that has 2 MiB.
+small_pool() {
+	local waits
+	not_local
+	must remote "remove_module && load_module pool_size=$((2 << 20))"
+	back "null_disk fbn 64"
+	must serve_block e "$BACK"
+	must map m e depth=128
+	must fio --name=large --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bs=256k --iodepth=64 --size=32m --io_size=$((${BYTES%[mk]} * 4))${BYTES: -1} \
+		--verify=crc32c --verify_fatal=1 --do_verify=1 --output=/run/fio.out
+	must fio --name=largest --filename="$DEV" --direct=1 --ioengine=libaio --rw=randrw --bs=1m --iodepth=16 --size=32m --io_size=8m --output=/run/fio.out
+	is state "$(show "$C/maps/m/state")" live
+	no_error maps/m
+	waits=$(remote "counter $D/server/connections waits") || die "no waits in $(remote "cat $D/server/connections")"
+	note "$waits requests waited"
+	[ "$waits" -gt 0 ] || bad "no request waited: the memory was not short"
+	must unmap m
+	must remote "clean; remove_module && load_module"
+}
+
+scenario eight_of_four "8 maps of 4 exports, all busy at once"
+scenario small_pool "a server that has less memory than the requests want: they wait, none is lost"
+run_scenarios

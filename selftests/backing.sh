@@ -25,7 +25,7 @@ scsi_disk() {
 scsi_name() { local b; for b in /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*; do [ -d "$b" ] && [ -b "/dev/${b##*/}" ] && echo "/dev/${b##*/}" && return; done; return 1; }
 
 # dm_disk NAME TABLE: a device of the device mapper, farblk-NAME.
-dm_disk() { dmsetup create "farblk-$1" --table "$2" && echo "/dev/$(dmsetup info -c --noheadings -o blkdevname "farblk-$1")"; }
+dm_disk() { modprobe dm-mod; dmsetup create "farblk-$1" --table "$2" && echo "/dev/$(dmsetup info -c --noheadings -o blkdevname "farblk-$1")"; }
 # sectors DEVICE
 sectors() { blockdev --getsz "$1"; }
 

@@ -38,10 +38,11 @@ skip() { note "skipped: $*"; exit 4; }
 # not_local: ends a test that is about farblk alone. needs TOOL...: ends it where this host has no such program.
 not_local() { ! is_local || skip "a local disk has no such thing"; }
 needs() { local t; for t; do command -v "$t" >/dev/null || skip "there is no $t"; done; }
-# needs_module NAME...: ends the test where the server's kernel has not got it. needs_own_module: this host's.
+# needs_module NAME...: ends the test where the server's kernel has not got it; who makes a device loads it, with its parameters.
+# needs_own_module: the same of this host's kernel, and loads it.
 needs_module() { local m; for m; do remote "has_module $m" || skip "the server's kernel has no $m"; done; }
-needs_own_module() { local m; for m; do has_module "$m" || skip "the kernel has no $m"; done; }
-has_module() { modprobe -q "${1//_/-}" || modprobe -q "$1"; }
+needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
+has_module() { modprobe --dry-run --quiet "$1"; }
 
 # scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY="FUNCTION..." picks some.
 scenario() { [[ " ${FARBLK_ONLY:-$1} " != *" $1 "* ]] || CASES+=("$*"); }

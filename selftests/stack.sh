@@ -28,7 +28,7 @@ same_files() {
 crypt() {
 	local key=/run/key
 	needs cryptsetup
-	needs_own_module dm_crypt
+	needs_own_module dm_mod dm_crypt
 	start 64
 	head -c 64 /dev/urandom >$key
 	must cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --key-file $key "$DEV"

@@ -6,7 +6,7 @@
 # becomes WHAT WANTED COMMAND...: what COMMAND prints is WANTED before long.
 becomes() {
 	local start=${EPOCHREALTIME/./}
-	if wait_for 10 prints "${@:2}"; then
+	if wait_for 30 prints "${@:2}"; then
 		note "$1 is $2 after $(((${EPOCHREALTIME/./} - start) / 1000)) ms"
 	else
 		bad "$1 is '$("${@:3}")', not '$2'"
@@ -33,13 +33,11 @@ loop_grows() {
 	must remote "truncate -s 12M /run/loop/f && losetup --set-capacity $BACK"
 	larger $((12 << 20))
 	# Under I/O, too.
-	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=4k --iodepth=8 --size=8m --time_based --runtime=30 >/run/fio.out 2>&1 &
+	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=4k --iodepth=8 --size=8m --time_based --runtime=5 >/run/fio.out 2>&1 &
 	sleep 1
 	must remote "truncate -s 16M /run/loop/f && losetup --set-capacity $BACK"
 	larger $((16 << 20))
-	kill -INT $!
-	wait $!
-	grep -q 'err= 0' /run/fio.out || bad "fio: $(cat /run/fio.out)"
+	wait $! || bad "fio: $(tail -n 5 /run/fio.out)"
 	must cmp -n $((8 << 20)) /run/first "$DEV"
 	must unmap m
 }

@@ -75,6 +75,7 @@ settings_matter() {
 POLLED=10
 polled() {
 	local file=$D/client/m/counters interrupts completions
+	! is_local || ! debug_kernel || skip "null_blk, when it is polled itself, allocates memory where it may not sleep"
 	backing "$(! is_local || echo poll_queues=1)"
 	disk queues=1 poll_queues=1
 	is io_poll "$(queue_file "$DEV" io_poll)" 1

@@ -184,8 +184,7 @@ block() {
 	refused EINVAL "$C/$e/enable" 1 device_path
 	must store "$C/$e/device_path" /dev/nothing
 	refused ENOENT "$C/$e/enable" 1 /dev/nothing
-	for a in /dev/null /farblk /; do
-		[ -e "$a" ] || continue
+	for a in /dev/null "$HERE/lib.sh" /; do
 		must store "$C/$e/device_path" "$a"
 		refused ENOTBLK "$C/$e/enable" 1 "$a"
 	done

@@ -149,7 +149,7 @@ no_device() {
 	not_local
 	is "a path that leads nowhere" "$(remote "errno_of export_block e /dev/nothing")" ENOENT
 	must remote "rmdir $C/exports/e"
-	is "a file" "$(remote "errno_of export_block e /farblk")" ENOTBLK
+	is "a file" "$(remote "errno_of export_block e $HERE/lib.sh")" ENOTBLK
 	must remote "rmdir $C/exports/e"
 	is "a character device" "$(remote "errno_of export_block e /dev/null")" ENOTBLK
 	must remote "rmdir $C/exports/e"

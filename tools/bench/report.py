@@ -28,12 +28,14 @@ GOALS = [
 ]
 
 
-def read_jobs(path):
+def read_jobs(path, modes):
     jobs = []
     with open(path) as f:
         for line in f:
             if line.strip() and not line.startswith("#"):
                 mode, name, rw, size, depth, ms, metric, title = line.split(maxsplit=7)
+                if mode not in modes:
+                    continue
                 jobs.append({"mode": mode, "name": name, "rw": rw, "bytes": int(size), "depth": int(depth),
                              "milliseconds": int(ms), "metric": metric, "unit": UNITS[metric], "title": title.strip()})
     return jobs
@@ -77,6 +79,15 @@ def number(x):
     return f"{x:.1f}" if x < 1000 else f"{x:.0f}"
 
 
+def lay_out(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
 def table(jobs, peers, results):
     rows = [["", "unit", *peers]]
     for job in jobs:
@@ -90,12 +101,7 @@ def table(jobs, peers, results):
             median = got[peer]["median"]
             row.append(number(median) + (f" {median / base:5.2f}x" if base else ""))
         rows.append(row)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return lay_out(rows)
 
 
 def goals(jobs, results):
@@ -161,30 +167,42 @@ def main():
     p.add_argument("--commit", required=True)
     p.add_argument("--kernel", required=True)
     p.add_argument("--jobs", required=True)
+    p.add_argument("--modes", required=True, help="what was measured")
+    p.add_argument("--must", required=True, help="peers that may not be left out")
     p.add_argument("folder")
     p.add_argument("peers", nargs="+")
     args = p.parse_args()
 
-    jobs = read_jobs(args.jobs)
-    results = collect(args.folder, jobs, args.peers)
+    jobs = read_jobs(args.jobs, args.modes.split())
+    # Without a result, and why: they were not built, or did not come up.
+    left_out = {}
+    for path in glob.glob(f"{args.folder}/*.error") + glob.glob(f"{args.folder}/*/*/*.error"):
+        with open(path, errors="replace") as f:
+            left_out[os.path.basename(path).removesuffix(".error")] = ([line.strip() for line in f if line.strip()] or ["no reason given"])[-1]
+    peers = [peer for peer in args.peers if peer not in left_out]
+    results = collect(args.folder, jobs, peers)
     reached = goals(jobs, results)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    report = {"schema": "farblk.bench/1", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
-              "load": os.getloadavg()[0], "peers": args.peers, "reference": REFERENCE, "jobs": jobs, "results": results, "goals": reached}
+    report = {"schema": "farblk.bench/2", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
+              "load": os.getloadavg()[0], "peers": peers, "left_out": left_out, "reference": REFERENCE, "jobs": jobs, "results": results,
+              "goals": reached}
     with open(f"{args.folder}/report.json", "w") as f:
         json.dump(report, f, indent=1)
         f.write("\n")
     with open(f"{args.folder}/plot.svg", "w") as f:
-        f.write(plot(jobs, args.peers, results, f"kernel {args.kernel}, farblk {args.commit}, {date}; one guest in software emulation, rxe over a dummy device"))
+        f.write(plot(jobs, peers, results, f"kernel {args.kernel}, farblk {args.commit}, {date}; one guest in software emulation, rxe over a dummy device"))
 
     print(f"kernel {args.kernel}, farblk {args.commit}; one guest, rxe over a dummy device; x = times {REFERENCE} in the same run")
     print("icount: one CPU, a microsecond is a thousand instructions; the other rows: 2 CPUs in software emulation\n")
-    print(table(jobs, args.peers, results) + "\n")
+    if jobs:
+        print(table(jobs, peers, results) + "\n")
+    for peer, why in left_out.items():
+        print(f"left out {peer}: {why}")
     for goal in reached:
-        print(f"{'met   ' if goal['met'] else 'missed'} {goal['title']}: {goal['peer']} is {goal['ratio']:.3f} x ({goal['against']}), "
-              f"to be {goal['sense']} {goal['limit']:.3f}")
+        print(f"{'met   ' if goal['met'] else 'missed'} {goal['title']}: {goal['peer']} is {goal['ratio']:.3f} x ({goal['against']}), to be {goal['sense']} {goal['limit']:.3f}")
     print(f"{args.folder}/report.json\n{args.folder}/plot.svg")
-    absent = [peer for peer in args.peers if any(peer not in results.get(job["name"], {}) for job in jobs)]
+    absent = [peer for peer in peers if any(peer not in results.get(job["name"], {}) for job in jobs)]
+    absent += [peer for peer in left_out if peer in args.must.split()]
     if absent:
         raise SystemExit("error: not everything was measured of: " + " ".join(absent))
 

@@ -3,33 +3,47 @@
 # shellcheck shell=bash
 
 farblk=/sys/kernel/config/farblk
+# Of the export and of the map.
+object=ram
 
 peer_files() { echo "$SRC/rust/farblk.ko"; }
 
-peer_up() {
-	insmod farblk.ko || return
-	mkdir $farblk/ports/bench $farblk/exports/bench $farblk/maps/bench $farblk/maps/bench/paths/a || return
-	echo "$ADDR" >$farblk/ports/bench/addr
-	echo 1 >$farblk/ports/bench/enable || return
-	echo ram >$farblk/exports/bench/kind
-	echo "${BENCH_MIB}M" >$farblk/exports/bench/size
-	echo 1 >$farblk/exports/bench/allow_any_host
-	echo 1 >$farblk/exports/bench/enable || return
-	echo "$ADDR" >$farblk/maps/bench/paths/a/addr
-	echo 1 >$farblk/maps/bench/paths/a/enable
-	echo rw >$farblk/maps/bench/access
-	if ! echo 1 >$farblk/maps/bench/enable; then
-		cat $farblk/maps/bench/last_error >&2
-		return 1
-	fi
-	echo "/dev/$(cat $farblk/maps/bench/device)"
+# describe EXPORT
+describe() { echo ram >"$1/kind" && echo "${BENCH_MIB}M" >"$1/size"; }
+
+# enable OBJECT: or says why not.
+enable() { echo 1 >"$1/enable" || { cat "$1/last_error" >&2; return 1; }; }
+
+# farblk_load: once for all kinds of exports.
+farblk_load() { [ -d $farblk ] || insmod farblk.ko; }
+
+server_up() {
+	local port=$farblk/ports/bench export=$farblk/exports/$object
+	farblk_load || return
+	[ -d $port ] || { mkdir $port && echo "$ADDR" >$port/addr && enable $port; } || return
+	mkdir "$export" && describe "$export" && echo 1 >"$export/allow_any_host" && enable "$export"
 }
 
-peer_down() {
-	echo 0 >$farblk/maps/bench/enable
-	echo 0 >$farblk/maps/bench/paths/a/enable
-	echo 0 >$farblk/exports/bench/enable
+server_down() {
+	echo 0 >"$farblk/exports/$object/enable"
+	rmdir "$farblk/exports/$object" || return
+	[ -z "$(ls $farblk/exports)" ] || return 0
 	echo 0 >$farblk/ports/bench/enable
-	rmdir $farblk/maps/bench/paths/a $farblk/maps/bench $farblk/exports/bench $farblk/ports/bench
-	rmmod farblk
+	rmdir $farblk/ports/bench
+}
+
+client_up() {
+	local map=$farblk/maps/$object
+	farblk_load && mkdir "$map" "$map/paths/a" || return
+	echo "$1" >"$map/paths/a/addr"
+	echo 1 >"$map/paths/a/enable"
+	echo rw >"$map/access"
+	enable "$map" && echo "/dev/$(cat "$map/device")"
+}
+
+client_down() {
+	local map=$farblk/maps/$object
+	echo 0 >"$map/enable"
+	echo 0 >"$map/paths/a/enable"
+	rmdir "$map/paths/a" "$map"
 }

@@ -3,10 +3,9 @@
 # shellcheck shell=bash
 
 peer_files() {
-	local kernel to=$CACHE/bench/rawverbs
-	kernel=$("$SRC/tools/setup/kernel.sh") || return
+	local to=$CACHE/bench/rawverbs
 	mkdir -p "$to"
-	in_root make -s -C "$kernel/linux" LOCALVERSION="$(cat "$kernel/localversion")" M="$SRC/tools/bench/rawverbs" MO="$to" modules >&2 || return
+	kbuild M="$SRC/tools/bench/rawverbs" MO="$to" modules >&2 || return
 	echo "$to/rawverbs.ko"
 }
 

@@ -9,6 +9,10 @@ import statistics
 
 UNITS = {"p50": "us", "cost": "us/IO", "iops": "IOPS", "mib": "MiB/s"}
 REFERENCE = "nvme"
+# The peer in question, and those whose better one it is compared with.
+CANDIDATE = "farblk-block"
+RIVALS = ("nvme", "rnbd")
+BETTER = "better of " + " and ".join(RIVALS)
 COLOURS = ["#9aa0a6", "#e8a33d", "#3b6fb6", "#c0504d", "#4f9d69", "#7f5fa8", "#444444"]
 
 # The project's goals: (job, numerator, sum of these, limit, "at most" or "at least").
@@ -25,6 +29,18 @@ GOALS = [
     ("4k-write-qd32", "farblk", ("nvme",), 2.0, "at least"),
     ("128k-read-qd4", "farblk", ("raw",), 0.95, "at least"),
     ("128k-write-qd4", "farblk", ("raw",), 0.95, "at least"),
+    ("4k-read-qd1-icount", CANDIDATE, (BETTER,), 0.80, "at most"),
+    ("4k-write-qd1-icount", CANDIDATE, (BETTER,), 0.90, "at most"),
+    ("4k-read-qd32-icount", CANDIDATE, (BETTER,), 1 / 1.25, "at most"),
+    ("4k-write-qd32-icount", CANDIDATE, (BETTER,), 1 / 1.25, "at most"),
+    ("128k-read-qd4-icount", CANDIDATE, (BETTER,), 1 / 1.05, "at most"),
+    ("128k-write-qd4-icount", CANDIDATE, (BETTER,), 1 / 1.05, "at most"),
+    ("4k-read-qd1", CANDIDATE, (BETTER,), 0.65, "at most"),
+    ("4k-write-qd1", CANDIDATE, (BETTER,), 0.65, "at most"),
+    ("4k-read-qd32", CANDIDATE, (BETTER,), 1.25, "at least"),
+    ("4k-write-qd32", CANDIDATE, (BETTER,), 1.25, "at least"),
+    ("128k-read-qd4", CANDIDATE, (BETTER,), 1.05, "at least"),
+    ("128k-write-qd4", CANDIDATE, (BETTER,), 1.05, "at least"),
 ]
 
 
@@ -72,7 +88,26 @@ def collect(folder, jobs, peers):
                     values.append(got)
             if values:
                 results.setdefault(job["name"], {})[peer] = {"median": statistics.median(values), "values": values}
+        got = results.get(job["name"], {})
+        rivals = [peer for peer in RIVALS if peer in got]
+        if len(rivals) == len(RIVALS):
+            best = (min if lower_is_better(job["unit"]) else max)(rivals, key=lambda peer: got[peer]["median"])
+            got[BETTER] = {**got[best], "peer": best}
     return results
+
+
+def lower_is_better(unit):
+    return unit in (UNITS["p50"], UNITS["cost"])
+
+
+def comparisons(jobs, results):
+    """The candidate against the better rival, job by job."""
+    out = {}
+    for job in jobs:
+        got = results.get(job["name"], {})
+        if CANDIDATE in got and BETTER in got:
+            out[job["name"]] = {"peer": CANDIDATE, "against": got[BETTER]["peer"], "ratio": got[CANDIDATE]["median"] / got[BETTER]["median"]}
+    return out
 
 
 def number(x):
@@ -88,8 +123,8 @@ def lay_out(rows):
     return "\n".join(lines)
 
 
-def table(jobs, peers, results):
-    rows = [["", "unit", *peers]]
+def table(jobs, peers, results, compared):
+    rows = [["", "unit", *peers, *([f"{CANDIDATE} is"] if compared else [])]]
     for job in jobs:
         got = results.get(job["name"], {})
         base = got.get(REFERENCE, {}).get("median")
@@ -100,6 +135,9 @@ def table(jobs, peers, results):
                 continue
             median = got[peer]["median"]
             row.append(number(median) + (f" {median / base:5.2f}x" if base else ""))
+        if compared:
+            got = compared.get(job["name"])
+            row.append(f"{got['ratio']:.2f}x {got['against']}" if got else "-")
         rows.append(row)
     return lay_out(rows)
 
@@ -113,7 +151,7 @@ def goals(jobs, results):
             continue
         ratio = got[peer]["median"] / sum(got[part]["median"] for part in parts)
         met = ratio <= limit if sense == "at most" else ratio >= limit
-        against = " + ".join(parts)
+        against = " + ".join(got[part].get("peer", part) for part in parts)
         out.append({"job": name, "title": titles[name], "peer": peer, "against": against, "ratio": ratio, "sense": sense, "limit": limit, "met": met})
     return out
 
@@ -123,8 +161,8 @@ def text(x, y, what, size=11, anchor="middle", extra=""):
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"{extra}>{what}</text>'
 
 
-def plot(jobs, peers, results, caption):
-    """One panel for each unit, as the scales differ; brd is left out, being no remote disk."""
+def plot(jobs, peers, results, compared, caption):
+    """One panel for each unit, as the scales differ; brd is left out, being no remote disk. Below a job is how the candidate compares."""
     peers = [peer for peer in peers if peer != "brd"]
     colour = {peer: COLOURS[i % len(COLOURS)] for i, peer in enumerate(peers)}
     bar, gap, height, top, left = 26, 30, 220, 70, 20
@@ -145,10 +183,13 @@ def plot(jobs, peers, results, caption):
                     parts.append(f'<rect x="{x:.1f}" y="{top + height - h:.1f}" width="{bar - 3}" height="{h:.1f}" fill="{colour[peer]}"/>')
                     parts.append(text(x + bar / 2 - 1, top + height - h - 4, f"{got['median']:.0f}", 9))
                 x += bar
-            for i, line in enumerate(job["title"].split(", ")):
+            lines = job["title"].split(", ")
+            if job["name"] in compared:
+                lines.append("{peer}: {ratio:.2f} x {against}".format(**compared[job["name"]]))
+            for i, line in enumerate(lines):
                 parts.append(text((first + x) / 2, top + height + 16 + 14 * i, line))
-            x = max(x, first + 110) + gap
-        better = "lower is better" if unit in (UNITS["p50"], UNITS["cost"]) else "higher is better"
+            x = max(x, first + (150 if compared else 110)) + gap
+        better = "lower is better" if lower_is_better(unit) else "higher is better"
         parts.append(text(start, top - 22, f"{unit} ({better})", 12, "start", ' font-weight="bold"'))
         parts.append(f'<line x1="{start}" y1="{top + height}" x2="{x - gap}" y2="{top + height}" stroke="#888"/>')
         x += gap
@@ -181,21 +222,22 @@ def main():
             left_out[os.path.basename(path).removesuffix(".error")] = ([line.strip() for line in f if line.strip()] or ["no reason given"])[-1]
     peers = [peer for peer in args.peers if peer not in left_out]
     results = collect(args.folder, jobs, peers)
+    compared = comparisons(jobs, results)
     reached = goals(jobs, results)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     report = {"schema": "farblk.bench/2", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
               "load": os.getloadavg()[0], "peers": peers, "left_out": left_out, "reference": REFERENCE, "jobs": jobs, "results": results,
-              "goals": reached}
+              "comparisons": compared, "goals": reached}
     with open(f"{args.folder}/report.json", "w") as f:
         json.dump(report, f, indent=1)
         f.write("\n")
     with open(f"{args.folder}/plot.svg", "w") as f:
-        f.write(plot(jobs, peers, results, f"kernel {args.kernel}, farblk {args.commit}, {date}; one guest in software emulation, rxe over a dummy device"))
+        f.write(plot(jobs, peers, results, compared, f"kernel {args.kernel}, farblk {args.commit}, {date}; one guest in software emulation, rxe over a dummy device"))
 
     print(f"kernel {args.kernel}, farblk {args.commit}; one guest, rxe over a dummy device; x = times {REFERENCE} in the same run")
     print("icount: one CPU, a microsecond is a thousand instructions; the other rows: 2 CPUs in software emulation\n")
     if jobs:
-        print(table(jobs, peers, results) + "\n")
+        print(table(jobs, peers, results, compared) + "\n")
     for peer, why in left_out.items():
         print(f"left out {peer}: {why}")
     for goal in reached:

@@ -1,11 +1,22 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # Runs in the guest: brings up all peers beside each other, then asks them in turn, so that a drift of the machine hits all.
-# BENCH_MODE (of the file jobs), BENCH_PEERS, BENCH_REPEATS, BENCH_MIB (size of the disks).
+# BENCH_MODE (of the file jobs), BENCH_PEERS, BENCH_REPEATS, BENCH_MIB (size of the disks), BENCH_POLL (poll queues of each).
 # Results: out/PEER.JOB.REPEAT.json, and out/PEER.error if it did not come up: the others are measured all the same.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit
+
+# polls DEVICE
+polls() { [ "$(cat "/sys/block/${1#/dev/}/queue/io_poll" 2>/dev/null)" = 1 ]; }
+
+# give_up_cpu1 irq|poll: who polls has CPU 1 for himself. A thread of rxe's or of the server that wakes up there would wait
+# for the next tick, as the poller does not sleep.
+give_up_cpu1() {
+	local cpus=/sys/devices/virtual/workqueue/cpumask
+	if [ "$1" = poll ]; then echo 1 >$cpus; else echo "$all_cpus" >$cpus; fi
+}
+all_cpus=$(cat /sys/devices/virtual/workqueue/cpumask)
 
 declare -A device
 rc=0
@@ -25,10 +36,12 @@ done
 for scheduler in /sys/block/*/queue/scheduler; do echo none >"$scheduler"; done
 
 for ((repeat = 1; repeat <= BENCH_REPEATS; repeat++)); do
-	while read -r mode name rw bytes depth ms _; do
+	while read -r mode name completion rw bytes depth ms _; do
 		[ "$mode" = "$BENCH_MODE" ] || continue
+		give_up_cpu1 "$completion"
 		for peer in "${up[@]}"; do
-			(. ./peer.sh "$peer" && peer_measure "${device[$peer]}" "$rw" "$bytes" "$depth" "$ms") >"out/$peer.$name.$repeat.json" </dev/null ||
+			[ "$completion" = irq ] || polls "${device[$peer]}" || continue
+			(. ./peer.sh "$peer" && peer_measure "${device[$peer]}" "$rw" "$bytes" "$depth" "$ms" "$completion") >"out/$peer.$name.$repeat.json" </dev/null ||
 				{ echo "peer $peer: $name failed"; rc=1; }
 		done
 	done <"jobs"

@@ -38,6 +38,7 @@ client_up() {
 	echo "$1" >"$map/paths/a/addr"
 	echo 1 >"$map/paths/a/enable"
 	echo rw >"$map/access"
+	if [ -n "$BENCH_POLL" ] && [ -e "$map/poll_queues" ]; then echo "$BENCH_POLL" >"$map/poll_queues" || return; fi
 	enable "$map" && echo "/dev/$(cat "$map/device")"
 }
 

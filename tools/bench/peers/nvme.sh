@@ -25,7 +25,7 @@ server_down() {
 client_up() {
 	local name i
 	modprobe nvme-rdma || return
-	nvme connect -t rdma -a "$1" -s 4420 -n bench \
+	nvme connect -t rdma -a "$1" -s 4420 -n bench ${BENCH_POLL:+--nr-poll-queues="$BENCH_POLL"} \
 		-q nqn.2014-08.org.nvmexpress:uuid:6f36d2dc-7f3f-4ed1-8a3c-0a7a3ad5d1c5 -I 6f36d2dc-7f3f-4ed1-8a3c-0a7a3ad5d1c5 >&2 || return
 	for ((i = 0; i < 100; i++)); do
 		name=$(cd /sys/block && echo nvme[0-9]n1)

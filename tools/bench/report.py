@@ -46,6 +46,9 @@ GOALS = [
     ("128k-write-qd4", CANDIDATE, (BETTER,), 1.05, "at least"),
 ]
 
+# An idle connection, KiB per queue: (side, limit).
+MEMORY_GOALS = [("client", 256), ("server", 100)]
+
 
 def read_jobs(path, modes):
     jobs = []
@@ -114,6 +117,34 @@ def comparisons(jobs, results):
     return out
 
 
+def collect_memory(folder, peers):
+    """What an idle connection takes, in KiB per queue and by kind of memory, and what the server's part takes before that."""
+    out = {}
+    for peer in peers:
+        steps = {}
+        for path in glob.glob(f"{folder}/memory/*/{peer}.*.json"):
+            side, (_, repeat, _) = path.split("/")[-2], os.path.basename(path).rsplit(".", 2)
+            with open(path) as f:
+                # The first one loaded modules and filled caches.
+                if repeat != "0":
+                    steps.setdefault(side, {})[int(repeat)] = json.load(f)
+        if len(steps) < 2:
+            continue
+        queues = next(iter(steps["client"].values()))["queues"]
+
+        def taken(side, before, after, parts):
+            rounds = [steps[side][repeat] for repeat in sorted(steps[side])]
+            kinds = {}
+            for kind in rounds[0][before]:
+                values = [(step[after][kind] - step[before][kind]) / parts for step in rounds]
+                kinds[kind] = {"median": statistics.median(values), "values": values}
+            return kinds
+
+        out[peer] = {"queues": queues, "client": taken("client", "alone", "connected", queues),
+                     "server": taken("server", "alone", "connected", queues), "export": taken("server", "none", "alone", 1)}
+    return out
+
+
 def number(x):
     return f"{x:.1f}" if x < 1000 else f"{x:.0f}"
 
@@ -146,7 +177,20 @@ def table(jobs, peers, results, compared):
     return lay_out(rows)
 
 
-def goals(jobs, results):
+def memory_table(memory):
+    rows = [["idle connection", "unit", *memory]]
+    for side, unit in (("client", "KiB/queue"), ("server", "KiB/queue"), ("export", "KiB")):
+        for kind in ("all", "slab", "vmalloc", "percpu"):
+            row = [side if kind == "all" else f"  of it {kind}", unit]
+            for got in memory.values():
+                kib = got[side][kind]
+                spread = f" ({min(kib['values']):.0f}..{max(kib['values']):.0f})" if kind == "all" else ""
+                row.append(f"{kib['median']:.0f}{spread}")
+            rows.append(row)
+    return lay_out(rows)
+
+
+def goals(jobs, results, memory):
     titles = {job["name"]: job["title"] for job in jobs}
     out = []
     for name, peer, parts, limit, sense in GOALS:
@@ -157,6 +201,11 @@ def goals(jobs, results):
         met = ratio <= limit if sense == "at most" else ratio >= limit
         against = " + ".join(got[part].get("peer", part) for part in parts)
         out.append({"job": name, "title": titles[name], "peer": peer, "against": against, "ratio": ratio, "sense": sense, "limit": limit, "met": met})
+    for side, limit in MEMORY_GOALS:
+        if CANDIDATE in memory:
+            kib = memory[CANDIDATE][side]["all"]["median"]
+            out.append({"job": "memory", "title": f"idle queue, {side}", "peer": CANDIDATE, "against": "KiB", "ratio": kib, "sense": "at most",
+                        "limit": limit, "met": kib <= limit})
     return out
 
 
@@ -227,11 +276,12 @@ def main():
     peers = [peer for peer in args.peers if peer not in left_out]
     results = collect(args.folder, jobs, peers)
     compared = comparisons(jobs, results)
-    reached = goals(jobs, results)
+    memory = collect_memory(args.folder, peers)
+    reached = goals(jobs, results, memory)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     report = {"schema": "farblk.bench/2", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
               "load": os.getloadavg()[0], "peers": peers, "left_out": left_out, "reference": REFERENCE, "jobs": jobs, "results": results,
-              "comparisons": compared, "goals": reached}
+              "comparisons": compared, "memory": memory, "goals": reached}
     with open(f"{args.folder}/report.json", "w") as f:
         json.dump(report, f, indent=1)
         f.write("\n")
@@ -242,10 +292,14 @@ def main():
     print("icount: one CPU, a microsecond is a thousand instructions; the other rows: 2 CPUs in software emulation\n")
     if jobs:
         print(table(jobs, peers, results, compared) + "\n")
+    if memory:
+        print(memory_table(memory))
+        print("medians (least..most); server and client in two guests; export: what the server takes before anybody connects\n")
     for peer, why in left_out.items():
         print(f"left out {peer}: {why}")
     for goal in reached:
-        print(f"{'met   ' if goal['met'] else 'missed'} {goal['title']}: {goal['peer']} is {goal['ratio']:.3f} x ({goal['against']}), to be {goal['sense']} {goal['limit']:.3f}")
+        unit = "KiB" if goal["against"] == "KiB" else f"x ({goal['against']})"
+        print(f"{'met   ' if goal['met'] else 'missed'} {goal['title']}: {goal['peer']} is {goal['ratio']:.3f} {unit}, to be {goal['sense']} {goal['limit']:.3f}")
     print(f"{args.folder}/report.json\n{args.folder}/plot.svg")
     absent = [peer for peer in peers if any(peer not in results.get(job["name"], {}) for job in jobs if job["completion"] == "irq")]
     absent += [peer for peer in left_out if peer in args.must.split()]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-smp debug-kernel modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-smp debug-kernel modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
 	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
+	@echo 'make check-all  the same, with every kselftest on both kernels'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
@@ -29,6 +30,10 @@ debug-kernel: setup
 check: setup
 	@tools/setup/guest.sh uml >/dev/null
 	@tools/check
+
+check-all: setup
+	@tools/setup/guest.sh uml >/dev/null
+	@tools/check all
 
 check-smp: setup tool
 	@tools/setup/guest.sh debug >/dev/null

@@ -48,8 +48,9 @@ badblocks() {
 	# A request fails with any of its sectors, and no other one beside it.
 	is "a read across them" "$(errno_of direct_read "$DEV" /dev/null count=1)" EIO
 	ends "the blocks before" OK dd if="$DEV" of=/dev/null iflag=direct bs=512 count=100 status=none
-	# Requests that were merged fail together, on any disk.
+	# Requests that were merged fail together, on any disk; the server's may merge, too.
 	must store "/sys/class/block/${DEV##*/}/queue/nomerges" 2
+	must remote "store /sys/class/block/fbn/queue/nomerges 2"
 	must fio --name=all --filename="$DEV" --direct=1 --ioengine=libaio --rw=read --bs=4k --size=1m --iodepth=32 --continue_on_error=io --output-format=json \
 		--output=/run/fio.json --ignore_error=EIO
 	is "failed requests of 256" "$(sed '/^{/,$!d' /run/fio.json | jq .jobs[0].total_err)" 1

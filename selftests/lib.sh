@@ -407,9 +407,9 @@ io() {
 
 # --- time and data -------------------------------------------------------------------------------------------------
 
-# wait_for SECONDS COMMAND...: until COMMAND succeeds.
+# wait_for SECONDS COMMAND...: until COMMAND succeeds. On a slow machine everything takes FARBLK_PATIENCE times as long.
 wait_for() {
-	local end=$((SECONDS + $1))
+	local end=$((SECONDS + $1 * ${FARBLK_PATIENCE:-1}))
 	shift
 	until "$@" 2>/dev/null; do
 		[ $SECONDS -lt $end ] || return 1
@@ -422,7 +422,7 @@ within() {
 	local start=${EPOCHREALTIME/./} rc=0 ms
 	"${@:2}" || rc=$?
 	ms=$(((${EPOCHREALTIME/./} - start) / 1000))
-	[ $ms -le $(($1 * 1000)) ] || bad "${*:2} took $ms ms, more than $1 s"
+	[ $ms -le $(($1 * 1000 * ${FARBLK_PATIENCE:-1})) ] || bad "${*:2} took $ms ms, more than $1 s"
 	return $rc
 }
 

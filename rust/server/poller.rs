@@ -427,8 +427,12 @@ impl WorkItem<1> for Poller {
                 }
             };
             let more = queue.credit_wanted();
-            // If there is no memory now, there may be when it is wanted again.
-            if more == 0 || this.provide(more).is_err() {
+            if more == 0 {
+                continue;
+            }
+            if this.provide(more).is_err() {
+                // There may be memory when it is wanted again.
+                queue.give_credit(0);
                 continue;
             }
             let hca = this.hca.lock();

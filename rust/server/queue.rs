@@ -29,6 +29,7 @@ use crate::proto::{
     CommandError,
     Extent,
     Name,
+    Response,
     Terms, //
 };
 use crate::rdma::{
@@ -78,8 +79,21 @@ const FLUSH_MS: Msecs = 20;
 enum Waiting {
     /// The HCA is not done with the answer of the one before it.
     Room(proto::Command, KBox<Recv>),
+    /// The same, and all that is to be done is to refuse it.
+    Refusal(Response),
     /// There is no memory for its data.
     Memory(KBox<Command>),
+}
+
+impl Waiting {
+    /// The tag that it needs to be free.
+    fn room(&self) -> Option<u16> {
+        match self {
+            Self::Room(command, _) => Some(command.tag),
+            Self::Refusal(response) => Some(response.tag),
+            Self::Memory(_) => None,
+        }
+    }
 }
 
 /// The commands of a connection.
@@ -348,11 +362,7 @@ impl Queue {
             Ok(command) => self.admit(command, recv),
             Err(CommandError::Refused(response, _)) => {
                 self.poller.put_recv(recv);
-                let command = self.take(response.tag);
-                match command {
-                    Some(command) => command.refuse(&response),
-                    None => self.violation(),
-                }
+                self.refuse(response);
             }
             Err(CommandError::Malformed(_)) => {
                 self.poller.put_recv(recv);
@@ -433,6 +443,14 @@ impl Queue {
         }
     }
 
+    /// Refuses a command, now or later.
+    fn refuse(&self, response: Response) {
+        match self.take(response.tag) {
+            Some(room) => room.refuse(&response),
+            None => self.wait(Waiting::Refusal(response)),
+        }
+    }
+
     /// Gives a command the memory it needs, or lets it wait.
     pub(super) fn provide(&self, command: KBox<Command>, len: u32) {
         // Those that wait are first.
@@ -448,12 +466,10 @@ impl Queue {
     fn wait(&self, waiting: Waiting) {
         let refused = {
             let mut commands = self.commands.lock();
-            let twice = match &waiting {
-                Waiting::Room(command, _) => commands.waiting.iter().any(
-                    |other| matches!(other, Waiting::Room(other, _) if other.tag == command.tag),
-                ),
-                Waiting::Memory(_) => false,
-            };
+            let twice = waiting.room().is_some_and(|tag| {
+                let mut others = commands.waiting.iter().filter_map(Waiting::room);
+                others.any(|other| other == tag)
+            });
             if commands.closed || twice {
                 Some((waiting, twice))
             } else {
@@ -478,6 +494,7 @@ impl Queue {
     fn drop_waiting(&self, waiting: Waiting) {
         match waiting {
             Waiting::Room(_, recv) => self.poller.put_recv(recv),
+            Waiting::Refusal(_) => {}
             Waiting::Memory(command) => command.end(),
         }
     }
@@ -540,21 +557,17 @@ impl Queue {
         loop {
             let first = {
                 let mut commands = self.commands.lock();
-                let first = match commands.waiting.first() {
-                    Some(Waiting::Room(command, _)) => {
-                        let tag = usize::from(command.tag);
-                        let free = matches!(commands.rest.get(tag), Some(Some(_)));
-                        free.then(|| commands.waiting.remove(0).ok()).flatten()
-                    }
-                    Some(Waiting::Memory(_)) => commands.waiting.remove(0).ok(),
-                    None => None,
-                };
+                let room = commands.waiting.first().and_then(Waiting::room);
+                let free = room
+                    .is_none_or(|tag| matches!(commands.rest.get(usize::from(tag)), Some(Some(_))));
+                let first = free.then(|| commands.waiting.remove(0).ok()).flatten();
                 self.waiting.store(commands.waiting.len(), Relaxed);
                 first
             };
             match first {
                 None => return (resumed, false),
                 Some(Waiting::Room(command, recv)) => self.admit(command, recv),
+                Some(Waiting::Refusal(response)) => self.refuse(response),
                 Some(Waiting::Memory(command)) => {
                     let len = command.memory_wanted().unwrap_or(0);
                     match self.poller.get(len) {

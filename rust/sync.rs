@@ -164,6 +164,21 @@ impl Completion {
     }
 }
 
+/// Calls `f`; while it runs, allocations of this task wait for no I/O: that might be I/O that waits for
+/// this task.
+///
+/// # Context
+///
+/// Tasks only.
+pub(crate) fn without_io<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not unwind.
+    let flags = unsafe { bindings::memalloc_noio_save() };
+    let value = f();
+    // SAFETY: As above; the flags are those from before.
+    unsafe { bindings::memalloc_noio_restore(flags) };
+    value
+}
+
 /// A place for a box, which is taken out by whoever needs it and put back.
 ///
 /// # Invariants
@@ -172,6 +187,12 @@ impl Completion {
 pub(crate) struct Place<T: Send>(Atomic<*mut T>, PhantomData<T>);
 
 impl<T: Send> Place<T> {
+    /// A place with nothing in it.
+    pub(crate) fn empty() -> Self {
+        // INVARIANT: It is null.
+        Self(Atomic::new(core::ptr::null_mut()), PhantomData)
+    }
+
     /// A place with `value`.
     pub(crate) fn new(value: KBox<T>) -> Self {
         // INVARIANT: It comes from `into_raw`.

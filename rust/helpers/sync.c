@@ -2,6 +2,7 @@
 #include <linux/completion.h>
 #include <linux/mutex.h>
 #include <linux/percpu-refcount.h>
+#include <linux/sched/mm.h>
 #include <linux/spinlock.h>
 #include <linux/wait_bit.h>
 #include <linux/workqueue.h>
@@ -79,4 +80,14 @@ __rust_helper void rust_helper_farblk_queue_delayed_work(struct delayed_work *wo
 __rust_helper void rust_helper_wait_var_zero(atomic_t *var)
 {
 	wait_var_event(var, !atomic_read_acquire(var));
+}
+
+__rust_helper unsigned int rust_helper_memalloc_noio_save(void)
+{
+	return memalloc_noio_save();
+}
+
+__rust_helper void rust_helper_memalloc_noio_restore(unsigned int flags)
+{
+	memalloc_noio_restore(flags);
 }

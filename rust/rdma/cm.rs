@@ -227,7 +227,7 @@ impl CmId {
     }
 
     /// Whether the transport is iWARP, or not known yet.
-    pub(super) fn is_iwarp(&self) -> bool {
+    pub(crate) fn is_iwarp(&self) -> bool {
         if self.device().is_err() {
             return true;
         }

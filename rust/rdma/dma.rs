@@ -314,6 +314,36 @@ impl DmaBuffer {
         unsafe { core::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), data.len()) };
         Ok(())
     }
+
+    /// Copies the first `len` bytes to the start of `memory`. Gives `EINVAL` if there are not as many
+    /// here or there, or the memory is not to be written.
+    pub(crate) fn copy_to(&self, len: usize, memory: &impl Segmented) -> Result {
+        let mut from = self.at(0, len)?.cast_const();
+        let mut left = len;
+        if !memory.writable() {
+            return Err(EINVAL);
+        }
+        for segment in memory.segments() {
+            let part = left.min(segment.len() as usize);
+            // SAFETY: As `Segmented` promises, the segment's pages are allocated, are those of the
+            // direct map, and may be written, with no reference to them. So much of the buffer is left,
+            // which nobody writes, as in `copy_out()`; they do not overlap, as the buffer's memory is
+            // its own.
+            unsafe {
+                let to = bindings::farblk_page_address(segment.page().as_ptr()).cast::<u8>();
+                core::ptr::copy_nonoverlapping(from, to.add(segment.offset() as usize), part);
+                from = from.add(part);
+            }
+            left -= part;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+        match left {
+            0 => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
 }
 
 /// Zeroed memory for devices, mapped for one of them as long as it exists.

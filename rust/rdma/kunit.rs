@@ -255,6 +255,8 @@ struct Landing {
     answer: Option<Result>,
     /// It has invalidated a key.
     invalidated: bool,
+    /// The immediate data; of an answer, the slot of the request.
+    immediate: Option<u32>,
     /// How often it is to be posted again when something was received.
     again: u32,
     _alive: Alive,
@@ -389,12 +391,15 @@ impl QpHandler for Handler {
         match result {
             Ok(received) => {
                 done.1 = Ok(received.len());
+                done.0.immediate = received.immediate();
                 let invalidated = received.into_invalidated();
                 done.0.invalidated = invalidated.is_some();
                 if done.0.answer.is_some() {
                     let mut slot = [0];
                     let _ = done.0.buffer.copy_out(0, &mut slot);
-                    done.0.answer = Some(qp.answered(slot[0].into(), invalidated));
+                    // CAST: Slots of tests are small.
+                    let slot = done.0.immediate.map_or(slot[0].into(), |slot| slot as u16);
+                    done.0.answer = Some(qp.answered(slot, invalidated));
                 }
             }
             Err(error) => done.1 = Err(error),
@@ -652,6 +657,7 @@ impl Pair {
             piece: None,
             answer: None,
             invalidated: false,
+            immediate: None,
             again: 0,
             _alive: Alive::new(&self.alive),
         })

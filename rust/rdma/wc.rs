@@ -37,6 +37,7 @@ pub(crate) enum WcError {
 /// It lives as long as the completion is handled.
 pub(crate) struct Received<'a> {
     len: u32,
+    immediate: Option<u32>,
     invalidated: Option<Invalidated<'a>>,
 }
 
@@ -52,13 +53,26 @@ impl<'a> Received<'a> {
             _completion: PhantomData,
         };
         let invalidated = (wc.wc_flags & with_inv != 0).then_some(token);
-        Ok(Self { len, invalidated })
+        let with_imm = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
+        // SAFETY: Both variants are plain numbers.
+        let immediate = u32::from_be(unsafe { wc.ex.imm_data });
+        Ok(Self {
+            len,
+            immediate: (wc.wc_flags & with_imm != 0).then_some(immediate),
+            invalidated,
+        })
     }
 
     /// The bytes of the message.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
+    }
+
+    /// The immediate data of the message, if it has some.
+    #[inline]
+    pub(crate) fn immediate(&self) -> Option<u32> {
+        self.immediate
     }
 
     /// What the message has invalidated here, if the peer wanted that.

@@ -49,10 +49,22 @@ pub(crate) enum Carry {
 /// What a reply does besides sending a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reply {
+    /// The owner's memory is the message, and this its immediate data. Not over iWARP.
+    pub(crate) immediate: Option<u32>,
     /// First writes the owner's memory there.
     pub(crate) write: Option<RemoteRange>,
     /// Invalidates this remote key of the peer.
     pub(crate) invalidate: Option<u32>,
+}
+
+impl Reply {
+    /// A reply that is the owner's memory with `immediate`, and nothing else.
+    pub(crate) fn with_immediate(immediate: u32) -> Self {
+        Self {
+            immediate: Some(immediate),
+            ..Self::default()
+        }
+    }
 }
 
 /// What a work request on the send queue owns until it has completed.

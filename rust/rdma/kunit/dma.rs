@@ -23,6 +23,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn buffer_is_copied_to_other_memory() -> Result {
+        with_device(|device, _| {
+            let mut buffer = DmaBuffer::alloc(device, PAGE_SIZE, Direction::FromDevice)?;
+            for at in 0..PAGE_SIZE {
+                buffer.copy_in(at, &[9])?;
+            }
+            // In pieces of 512 bytes, the first of which lacks its first 256, and all their last 8.
+            let block = Block {
+                start: 256,
+                gap: 8,
+                ..Block::new(4, 512, 1)?
+            };
+            let room = 4 * 504 - 256;
+            check!(buffer.copy_to(room + 1, &block) == Err(EINVAL));
+            fill(&block.memory, 4 * 512, 1);
+            check!(buffer.copy_to(300, &block) == Ok(()));
+            for (at, place) in bytes(&block.memory, 4 * 512).enumerate() {
+                let copied = (256..504).contains(&at) || (512..512 + 52).contains(&at);
+                // SAFETY: The place is in the block's memory, to which there are no references.
+                check!(unsafe { place.read_volatile() } == if copied { 9 } else { 1 });
+            }
+            check!(buffer.copy_to(room, &block) == Ok(()) && buffer.copy_to(0, &block) == Ok(()));
+            let constant = Block {
+                writable: false,
+                ..block
+            };
+            check!(buffer.copy_to(1, &constant) == Err(EINVAL));
+            let small = DmaBuffer::alloc(device, 8, Direction::FromDevice)?;
+            check!(small.copy_to(9, &Block::new(1, 512, 1)?) == Err(EINVAL));
+            Ok(())
+        })
+    }
+
+    #[test]
     fn buffer_has_up_to_a_mebibyte() -> Result {
         with_device(|device, _| {
             for direction in [

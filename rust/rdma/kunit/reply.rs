@@ -35,6 +35,7 @@ mod tests {
                 let reply = Reply {
                     write: Some(range),
                     invalidate: Some(range.rkey),
+                    ..Reply::default()
                 };
                 let landing = pair.replied(reply, owner)?;
                 check!(landing.invalidated);
@@ -53,7 +54,7 @@ mod tests {
             let remote = RemoteRange { addr: 0, rkey: 0 };
             let reply = Reply {
                 write: Some(remote),
-                invalidate: None,
+                ..Reply::default()
             };
             let error = |result: Result<(), (Error, Owner)>| posted(result).err();
             // No message, nothing to write, more than all credits.
@@ -80,7 +81,7 @@ mod tests {
             posted(pair.near.qp.recv(pair.landing(0, 64)?))?;
             let reply = Reply {
                 write: Some(RemoteRange { addr: 1, rkey: 0 }),
-                invalidate: None,
+                ..Reply::default()
             };
             posted(pair.far.qp.reply(0, reply, pair.reply(0, 512, 0)?, true))?;
             let (_, result) = pair.far.events.sends.take()?;

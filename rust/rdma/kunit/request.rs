@@ -101,6 +101,30 @@ mod tests {
     }
 
     #[test]
+    fn may_be_answered_with_data_alone() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            pair.request(3, Carry::Nothing, &block, true)?;
+            check!(pair.requested()? == 3);
+            let data = pair.reply(0, 64, 9)?;
+            let landing = pair.replied(Reply::with_immediate(3), data)?;
+            check!(landing.immediate == Some(3) && landing.answer == Some(Ok(())));
+            let mut bytes = [0; 64];
+            landing.buffer.copy_out(0, &mut bytes)?;
+            check!(bytes == [9; 64]);
+            check!(back(pair)? == 3);
+            // What is no message alone.
+            let others = Reply {
+                invalidate: Some(7),
+                ..Reply::with_immediate(3)
+            };
+            let refused = pair.far.qp.reply(0, others, pair.reply(0, 64, 9)?, true);
+            check!(refused.err().map(|(error, _)| error) == Some(EINVAL));
+            Ok(())
+        })
+    }
+
+    #[test]
     fn lets_the_peer_write_until_it_invalidates() -> Result {
         with_requests(|pair| {
             let block = Block::new(3, PAGE_SIZE, 1)?;
@@ -110,6 +134,7 @@ mod tests {
             let reply = Reply {
                 write: Some(range),
                 invalidate: Some(range.rkey),
+                ..Reply::default()
             };
             let landing = pair.replied(reply, pair.reply(2, 3 * PAGE_SIZE, 9)?)?;
             check!(landing.invalidated && landing.answer == Some(Ok(())));
@@ -198,6 +223,7 @@ mod tests {
                 let reply = Reply {
                     write: Some(range),
                     invalidate: remotely.then_some(range.rkey),
+                    ..Reply::default()
                 };
                 // CAST: Some byte.
                 let byte = round as u8;
@@ -241,8 +267,8 @@ mod tests {
             // Answered the other way round.
             for (slot, range) in (0..4).zip(ranges.iter()).rev() {
                 let reply = Reply {
-                    write: None,
                     invalidate: (range.rkey != 0).then_some(range.rkey),
+                    ..Reply::default()
                 };
                 let landing = pair.replied(reply, pair.message(0, 1, slot)?)?;
                 check!(landing.answer == Some(Ok(())));
@@ -355,6 +381,7 @@ mod tests {
             let reply = Reply {
                 write: None,
                 invalidate: Some(other.rkey),
+                ..Reply::default()
             };
             let landing = pair.replied(reply, pair.message(0, 1, 0)?)?;
             check!(landing.answer == Some(Err(EPROTO)));

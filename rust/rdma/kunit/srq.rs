@@ -34,6 +34,7 @@ fn landing(device: &Arc<Device>, alive: &Arc<Atomic<i32>>, number: u32) -> Resul
         piece: Some(memory.piece(0, PAGE_SIZE)?),
         answer: None,
         invalidated: false,
+        immediate: None,
         again: 0,
         _alive: Alive::new(alive),
     })

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     bindings,
+    errno::EOPNOTSUPP,
     rdma::wr::{
         RdmaOp,
         Reply, //
@@ -19,10 +20,10 @@ use crate::{
 use kernel::prelude::*;
 
 impl<H: QpHandler> Qp<H> {
-    /// Chains a send of the owner's message, after an RDMA WRITE of all its memory if `reply` has
-    /// one. The peer has the data when it gets the message. There is one completion.
+    /// Chains a send of the owner's message, or of its memory, after an RDMA WRITE of all its memory if
+    /// `reply` has one. The peer has the data when it gets the message. There is one completion.
     ///
-    /// Otherwise like [`Self::rdma`].
+    /// Otherwise like [`Self::rdma`]. `EOPNOTSUPP` for immediate data over iWARP.
     ///
     /// # Context
     ///
@@ -41,15 +42,33 @@ impl<H: QpHandler> Qp<H> {
             }
             // SAFETY: There is room for one more segment than those of the memory.
             let sge = unsafe { body.sges.add(body.nr_sge as usize) };
-            let message = self.message(owner)?;
-            // SAFETY: As above.
-            unsafe { sge.write(message) };
             let mut wr = bindings::ib_send_wr {
                 sg_list: sge,
                 num_sge: 1,
                 opcode: bindings::ib_wr_opcode_IB_WR_SEND,
                 ..slot.last_wr()
             };
+            if let Some(immediate) = reply.immediate {
+                if self.iwarp {
+                    return Err(EOPNOTSUPP);
+                }
+                if reply != Reply::with_immediate(immediate) {
+                    return Err(EINVAL);
+                }
+                self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
+                if body.nr_sge > self.write_sges {
+                    return Err(EINVAL);
+                }
+                // It may have got another array. CAST: At most 32.
+                wr.sg_list = body.sges;
+                wr.num_sge = body.nr_sge as i32;
+                wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM;
+                wr.ex.imm_data = immediate.to_be();
+            } else {
+                let message = self.message(owner)?;
+                // SAFETY: As above.
+                unsafe { sge.write(message) };
+            }
             if let Some(rkey) = reply.invalidate {
                 wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV;
                 wr.ex.invalidate_rkey = rkey;

@@ -34,7 +34,7 @@ pub mod text;
 pub mod uuid;
 pub mod wire;
 
-pub use command::{Command, CommandError, Operation, Remote, Source, Span, Terms};
+pub use command::{Command, CommandError, Operation, Remote, Span, Terms, Transfer};
 pub use event::Event;
 pub use export::{Access, BlockSize, Kind};
 pub use extent::Extent;
@@ -48,6 +48,6 @@ pub use logout::{Logout, LogoutReply};
 pub use message::{Message, NoRoom, ReplyError, Request};
 pub use name::Name;
 pub use refusal::{Malformed, Refusal, Refused};
-pub use response::{Response, Status};
+pub use response::{Delivery, Response, Status};
 pub use text::Text;
 pub use uuid::Uuid;

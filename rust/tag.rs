@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::proto::{Malformed, Response, Status};
+use crate::proto::{Delivery, Malformed, Response, Status};
 
 /// Nothing is in flight.
 const FREE: u64 = 0;
@@ -61,15 +61,19 @@ impl Tag {
     ///
     /// An error means that the server does not keep to the protocol: the connection has to go.
     pub fn respond(self, response: &Response) -> Result<Self, Malformed> {
-        if self.generation() != response.generation {
-            return Err(Malformed("a response to a command that is not in flight"));
-        }
+        self.answer(self.generation() == response.generation, response.status)
+    }
+
+    /// The data of a read with this tag came: the tag then. As [`Self::respond`].
+    pub fn deliver(self, delivery: &Delivery) -> Result<Self, Malformed> {
+        let generation = self.generation() & Delivery::GENERATION;
+        self.answer(generation == delivery.generation, Status::Ok)
+    }
+
+    fn answer(self, matches: bool, status: Status) -> Result<Self, Malformed> {
         match self.0 & PHASE {
-            POSTED => Ok(Self::pack(
-                response.generation,
-                response.status.code(),
-                ANSWERED,
-            )),
+            _ if !matches => Err(Malformed("a response to a command that is not in flight")),
+            POSTED => Ok(Self::pack(self.generation(), status.code(), ANSWERED)),
             ANSWERED => Err(Malformed("a second response to a command")),
             _ => Err(Malformed("a response to a command that is not in flight")),
         }

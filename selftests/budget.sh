@@ -10,14 +10,16 @@ IOS=${FARBLK_BUDGET_IOS:-$IOS}
 
 # Per request, by design; doorbells are those of the send queue.
 BUDGET="
-client read_4k     work_requests 3 doorbells 1 completions 2 interrupts 1 invalidations 0
+client read_4k     work_requests 2 doorbells 1 completions 2 interrupts 1 invalidations 0
 client write_4k    work_requests 2 doorbells 1 completions 2 interrupts 1 invalidations 0
+client read_8k     work_requests 3 doorbells 1 completions 2 interrupts 1 invalidations 0
 client read_128k   work_requests 3 doorbells 1 completions 2 interrupts 1 invalidations 0
 client write_128k  work_requests 3 doorbells 1 completions 2 interrupts 1 invalidations 0
 client flush       work_requests 2 doorbells 1 completions 2 interrupts 1 invalidations 0
 client discard     work_requests 2 doorbells 1 completions 2 interrupts 1 invalidations 0
-server read_4k     work_requests 3 doorbells 1 completions 2
+server read_4k     work_requests 2 doorbells 1 completions 2
 server write_4k    work_requests 2 doorbells 1 completions 2
+server read_8k     work_requests 3 doorbells 1 completions 2
 server read_128k   work_requests 3 doorbells 1 completions 2
 server write_128k  work_requests 3 doorbells 2 completions 3
 server flush       work_requests 2 doorbells 1 completions 2
@@ -31,6 +33,7 @@ requests() {
 	local job=(fio "--name=$1" "--filename=$DEV" --direct=1 --ioengine=psync "--number_ios=$IOS" --io_size=2g --norandommap --randrepeat=1 --output=/run/fio.out)
 	case $1 in
 	read_4k) "${job[@]}" --rw=randread --bs=4k ;;
+	read_8k) "${job[@]}" --rw=randread --bs=8k ;;
 	write_4k) "${job[@]}" --rw=randwrite --bs=4k ;;
 	read_128k) "${job[@]}" --rw=randread --bs=128k ;;
 	write_128k) "${job[@]}" --rw=randwrite --bs=128k ;;
@@ -76,6 +79,7 @@ costs() {
 	must unmap m
 }
 read_4k() { costs read_4k; }
+read_8k() { costs read_8k; }
 write_4k() { costs write_4k; }
 read_128k() { costs read_128k; }
 write_128k() { costs write_128k; }
@@ -83,6 +87,7 @@ flush() { costs flush; }
 discard() { costs discard; }
 
 scenario read_4k "what a read of 4 KiB costs"
+scenario read_8k "what a read of 8 KiB costs, whose data do not travel with the answer"
 scenario write_4k "what a write of 4 KiB costs"
 scenario read_128k "what a read of 128 KiB costs"
 scenario write_128k "what a write of 128 KiB costs"

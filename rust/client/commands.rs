@@ -17,6 +17,7 @@ use kernel::{
 use crate::block::{
     mq::{
         self,
+        Owned,
         Request, //
     },
     BlkError,
@@ -27,13 +28,15 @@ use crate::proto::{
     command,
     response,
     Command,
+    Delivery,
     Malformed,
     Operation,
     Remote,
     Response,
-    Source,
     Span,
-    Terms, //
+    Status,
+    Terms,
+    Transfer, //
 };
 use crate::rdma::{
     device::Device,
@@ -62,6 +65,10 @@ const _: () = assert!(command::SIZE <= STRIDE);
 struct Slot {
     tag: Atomic<u64>,
     message: Place<DmaBuffer>,
+    /// The bytes of data that the answer is to be.
+    expected: Atomic<u32>,
+    /// The answer, if it was data.
+    data: Place<DmaBuffer>,
 }
 
 /// The tags of a connection.
@@ -71,14 +78,27 @@ pub(super) struct Commands {
     flying: Atomic<u32>,
     /// Commands that the server has receives for.
     credit: Atomic<u32>,
+    /// Answers that there are receives for.
+    receives: Atomic<u32>,
+    /// There are being made more of them.
+    growing: Atomic<u32>,
     /// A command had to wait for credit.
     pressed: Atomic<u32>,
+    /// Most data behind a command.
     inline_size: u32,
+    /// Most data as an answer.
+    inline_read: u32,
 }
 
 impl Commands {
-    /// Tags for commands under `terms` over `device`. May sleep.
-    pub(super) fn new(device: &Arc<Device>, terms: &Terms, credit: u16) -> Result<Self> {
+    /// Tags for commands under `terms` over `device`, of which so many may be in flight at first once
+    /// there are receives. Answers are at most `inline_read` bytes of data. May sleep.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        terms: &Terms,
+        credit: u16,
+        inline_read: u32,
+    ) -> Result<Self> {
         let depth = usize::from(terms.depth);
         let mut slots = KVec::with_capacity(depth, GFP_KERNEL)?;
         let memory = DmaBuffer::alloc(device, depth * STRIDE, Direction::ToDevice)?;
@@ -88,6 +108,8 @@ impl Commands {
             let slot = Slot {
                 tag: Atomic::new(tag.word()),
                 message: Place::new(KBox::new(message, GFP_KERNEL)?),
+                expected: Atomic::new(0),
+                data: Place::empty(),
             };
             slots.push(slot, GFP_KERNEL)?;
         }
@@ -95,17 +117,21 @@ impl Commands {
             slots,
             flying: Atomic::new(0),
             credit: Atomic::new(credit.into()),
+            receives: Atomic::new(0),
+            growing: Atomic::new(0),
             pressed: Atomic::new(0),
             inline_size: terms.inline_size,
+            inline_read,
         })
     }
 
-    /// Takes what the command of `tag` is written into. `None` if the server has no receive for it: not
-    /// before another command is over.
+    /// Takes what the command of `tag` is written into. `None` if there is no receive for it or for its
+    /// answer: not before another command is over.
     #[inline]
     pub(super) fn begin(&self, tag: u16) -> Option<KBox<DmaBuffer>> {
         let slot = self.slots.get(usize::from(tag))?;
-        if self.flying.fetch_add(1, Relaxed) >= self.credit.load(Relaxed) {
+        let room = self.credit.load(Relaxed).min(self.receives.load(Relaxed));
+        if self.flying.fetch_add(1, Relaxed) >= room {
             self.flying.fetch_sub(1, Relaxed);
             self.pressed.store(1, Relaxed);
             return None;
@@ -125,16 +151,19 @@ impl Commands {
             len: request.bytes(),
         };
         // Where the data are is known only once the memory is registered.
-        let remote = Remote { addr: 0, rkey: 0 };
+        let remote = Transfer::Remote(Remote { addr: 0, rkey: 0 });
         Ok(match request.command() {
-            mq::Command::Read => (
-                Operation::Read { span, to: remote },
-                Carry::Access(RdmaOp::Write),
-            ),
+            mq::Command::Read => {
+                let (to, carry) = match span.len <= self.inline_read {
+                    true => (Transfer::Inline, Carry::Nothing),
+                    false => (remote, Carry::Access(RdmaOp::Write)),
+                };
+                (Operation::Read { span, to }, carry)
+            }
             mq::Command::Write => {
                 let (from, carry) = match span.len <= self.inline_size {
-                    true => (Source::Inline, Carry::Inline),
-                    false => (Source::Remote(remote), Carry::Access(RdmaOp::Read)),
+                    true => (Transfer::Inline, Carry::Inline),
+                    false => (remote, Carry::Access(RdmaOp::Read)),
                 };
                 let fua = request.fua();
                 (Operation::Write { span, from, fua }, carry)
@@ -160,9 +189,12 @@ impl Commands {
         range: Option<RemoteRange>,
     ) -> Result {
         if let (
-            Operation::Read { to: remote, .. }
+            Operation::Read {
+                to: Transfer::Remote(remote),
+                ..
+            }
             | Operation::Write {
-                from: Source::Remote(remote),
+                from: Transfer::Remote(remote),
                 ..
             },
             Some(RemoteRange { addr, rkey }),
@@ -178,6 +210,7 @@ impl Commands {
             Ok(posted)
         })
         .map_err(|Malformed(_)| EINVAL)?;
+        slot.expected.store(operation.answer_len(), Relaxed);
         let mut bytes = [0; command::SIZE];
         let command = Command {
             tag,
@@ -199,20 +232,90 @@ impl Commands {
             return Err(Malformed("the response has not its length"));
         }
         let response = Response::parse(&bytes)?;
-        let slot = self.slots.get(usize::from(response.tag));
-        slot.ok_or(Malformed("a response to a tag beyond the depth"))?
-            .change(|tag| tag.respond(&response))?;
-        if usize::from(response.credit) > self.slots.len() {
-            return Err(Malformed("a credit beyond the depth"));
+        let slot = self.slot(response.tag)?;
+        if response.status == Status::Ok && slot.expected.load(Relaxed) != 0 {
+            return Err(Malformed("a read was answered without its data"));
         }
-        self.credit.store(response.credit.into(), Relaxed);
+        slot.change(|tag| tag.respond(&response))?;
+        self.grant(response.credit)?;
         Ok(response.tag)
     }
 
-    /// The command of `tag` is over: how it was answered, or [`BlkError::Transport`] if it was not.
+    /// `len` bytes of data came in with `immediate`: the tag that they are the answer to.
     #[inline]
-    pub(super) fn finish(&self, tag: u16, message: KBox<DmaBuffer>) -> BlkResult {
-        let slot = self.slots.get(usize::from(tag)).ok_or(BlkError::IoError)?;
+    pub(super) fn deliver(
+        &self,
+        immediate: u32,
+        data: KBox<DmaBuffer>,
+        len: u32,
+    ) -> Result<u16, Malformed> {
+        let delivery = Delivery::parse(immediate);
+        let slot = self.slot(delivery.tag)?;
+        if len == 0 || len != slot.expected.load(Relaxed) {
+            return Err(Malformed("data that were not asked for"));
+        }
+        slot.change(|tag| tag.deliver(&delivery))?;
+        // What is there, if anything, is of a connection that has failed.
+        drop(slot.data.put(data));
+        self.grant(delivery.credit)?;
+        Ok(delivery.tag)
+    }
+
+    #[inline]
+    fn slot(&self, tag: u16) -> Result<&Slot, Malformed> {
+        let slot = self.slots.get(usize::from(tag));
+        slot.ok_or(Malformed("a response to a tag beyond the depth"))
+    }
+
+    #[inline]
+    fn grant(&self, credit: u16) -> Result<(), Malformed> {
+        if usize::from(credit) > self.slots.len() {
+            return Err(Malformed("a credit beyond the depth"));
+        }
+        self.credit.store(credit.into(), Relaxed);
+        Ok(())
+    }
+
+    /// Whether somebody should make more receives, and nobody has been told to.
+    #[inline]
+    pub(super) fn should_grow(&self) -> bool {
+        self.missing() != 0 && self.growing.load(Relaxed) == 0 && self.growing.xchg(1, Relaxed) == 0
+    }
+
+    /// Receives that are missing. Any context.
+    #[inline]
+    pub(super) fn missing(&self) -> u32 {
+        let (credit, receives) = (self.credit.load(Relaxed), self.receives.load(Relaxed));
+        credit.saturating_sub(receives)
+    }
+
+    /// There is a receive more. Any context.
+    pub(super) fn grow(&self) {
+        self.receives.fetch_add(1, Relaxed);
+    }
+
+    /// Who was told to make more receives is through. Any context.
+    pub(super) fn grown(&self) {
+        self.growing.store(0, Relaxed);
+    }
+
+    /// The bytes that a receive must have room for.
+    pub(super) fn answer_size(&self) -> usize {
+        // CAST: a u32 fits a usize on every platform with RDMA.
+        response::SIZE.max(self.inline_read as usize)
+    }
+
+    /// The command for `request` is over: how it was answered, or [`BlkError::Transport`] if it was not,
+    /// and a receive if one was used up by data.
+    #[inline]
+    pub(super) fn finish(
+        &self,
+        request: &Owned<Request<Disk>>,
+        message: KBox<DmaBuffer>,
+    ) -> (BlkResult, Option<KBox<DmaBuffer>>) {
+        let Some(slot) = self.slots.get(usize::from(request.tag())) else {
+            return (Err(BlkError::IoError), None);
+        };
         let mut status = None;
         let _ = slot.change(|tag| {
             let (free, how) = tag.finish();
@@ -221,11 +324,22 @@ impl Commands {
         });
         // There was none, as it was taken out for the command.
         drop(slot.message.put(message));
+        let data = slot.data.take();
+        let answer = match (status, &data) {
+            // CAST: a u32 fits a usize on every platform with RDMA.
+            (Some(Status::Ok), Some(data)) => data
+                .copy_to(request.bytes() as usize, request)
+                .map_err(|_| BlkError::IoError),
+            (Some(status), _) => status.into(),
+            (None, _) => Err(BlkError::Transport),
+        };
+        (answer, data)
+    }
+
+    /// A command is over, and there are receives as before. Any context.
+    #[inline]
+    pub(super) fn land(&self) {
         self.flying.fetch_sub(1, Relaxed);
-        match status {
-            Some(status) => status.into(),
-            None => Err(BlkError::Transport),
-        }
     }
 }
 

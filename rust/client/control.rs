@@ -245,6 +245,10 @@ pub(super) trait Watcher: Send + Sync {
 
     /// A message may have come in on the control connection. Any context.
     fn arrived(&self);
+
+    /// The server allows more commands in flight than there are receives for on a connection. Any
+    /// context.
+    fn credited(&self);
 }
 
 /// What completions and the connection manager know of a control connection.

@@ -40,6 +40,7 @@ use crate::proto::{
     Extent,
     LoginReply, //
 };
+use crate::sync::without_io;
 
 /// RDMA moves single bytes; the block layer wants a mask, and words are cheaper everywhere.
 const DMA_ALIGNMENT: u32 = 3;
@@ -63,6 +64,26 @@ impl HwQueue {
     /// Ends all requests and closes the connection. May sleep.
     pub(super) fn close(&self) {
         self.queue.revoke();
+    }
+
+    /// Makes receives for as many commands as the server allows in flight. May sleep.
+    pub(super) fn grow(&self) {
+        loop {
+            let missing = match self.queue.try_access() {
+                Some(queue) => queue.missing(),
+                None => return,
+            };
+            // The memory may be wanted for I/O that waits for this.
+            let made = missing.and_then(|missing| without_io(|| missing.make()).ok());
+            let Some(queue) = self.queue.try_access() else {
+                return;
+            };
+            match made.map(|receives| queue.provide(receives)) {
+                Some(Ok(())) => {}
+                // There are enough, or no memory for more: then the next answer is another occasion.
+                None | Some(Err(_)) => return queue.provided(),
+            }
+        }
     }
 
     /// Shows what the connection did, while there is one. May sleep.

@@ -34,7 +34,6 @@ use crate::client::{
 use crate::failure::Failure;
 use crate::proto::{
     command,
-    response,
     Connection,
     Malformed,
     Terms, //
@@ -45,6 +44,7 @@ use crate::rdma::{
         Cq,
         PollContext, //
     },
+    device::Device,
     dma::{
         Direction,
         DmaBuffer, //
@@ -113,12 +113,17 @@ impl QpHandler for Handler {
     type Recv = KBox<DmaBuffer>;
 
     #[inline]
-    fn send_done(&self, _: &Qp<Self>, posted: Posted, result: Result<(), WcError>) {
+    fn send_done(&self, qp: &Qp<Self>, posted: Posted, result: Result<(), WcError>) {
         let Posted { request, command } = posted;
         let mut status = result.map_err(|_| BlkError::Transport);
         if let (Some(commands), Some(command)) = (&self.commands, command) {
-            let answer = commands.finish(request.tag(), command);
+            let (answer, receive) = commands.finish(&request, command);
             status = status.and(answer);
+            // Before another command can want it.
+            if let Some(receive) = receive {
+                let _ = qp.recv(receive);
+            }
+            commands.land();
         }
         request.complete(status);
     }
@@ -133,15 +138,24 @@ impl QpHandler for Handler {
         let (Some(commands), Ok(received)) = (&self.commands, received) else {
             return;
         };
-        let tag = commands.respond(&buffer, received.len());
-        // Before the tag can be used again: there is a receive for each.
-        let _ = qp.recv(buffer);
+        let tag = match received.immediate() {
+            Some(immediate) => commands.deliver(immediate, buffer, received.len()),
+            None => {
+                let tag = commands.respond(&buffer, received.len());
+                // Before another command can want it.
+                let _ = qp.recv(buffer);
+                tag
+            }
+        };
         let answered = tag.and_then(|tag| {
             qp.answered(tag, received.into_invalidated())
                 .map_err(|_| Malformed("a response that invalidates what is not its own"))
         });
         if let Err(malformed) = answered {
             self.watcher.violated(malformed);
+        }
+        if commands.should_grow() {
+            self.watcher.credited();
         }
     }
 
@@ -235,28 +249,31 @@ impl Queue {
                 (cq.clone(), cq, None)
             }
             // The end of a send is looked for when its response is there: no interrupt of its own.
-            Reach::Commands(terms, credit) => (
-                Cq::alloc(device, caps.recv_cqes(), vector, context)?,
-                Cq::alloc(device, caps.send_cqes(), vector, PollContext::Direct)?,
-                Some(Commands::new(device, terms, *credit)?),
-            ),
+            Reach::Commands(terms, credit) => {
+                let inline_read = match id.is_iwarp() {
+                    true => 0,
+                    false => terms.inline_size,
+                };
+                (
+                    Cq::alloc(device, caps.recv_cqes(), vector, context)?,
+                    Cq::alloc(device, caps.send_cqes(), vector, PollContext::Direct)?,
+                    Some(Commands::new(device, terms, *credit, inline_read)?),
+                )
+            }
         };
         let handler = Handler {
             commands,
             watcher: common.watcher.clone(),
         };
         let qp = Qp::create(&id, common.pd, &send_cq, &cq, caps, handler)?;
+        if let Some(commands) = &qp.handler().commands {
+            while let Some(missing) = Missing::of(commands, device) {
+                provide(&qp, commands, missing.make()?)?;
+            }
+        }
         let slabs = match &common.reach {
             Reach::Slabs(slabs) => Some(slabs.clone()),
-            Reach::Commands(..) => {
-                let len = usize::from(common.depth) * response::SIZE;
-                let responses = DmaBuffer::alloc(device, len, Direction::FromDevice)?;
-                for response in responses.split(response::SIZE) {
-                    qp.recv(KBox::new(response, GFP_KERNEL)?)
-                        .map_err(|(error, _)| error)?;
-                }
-                None
-            }
+            Reach::Commands(..) => None,
         };
         let connection = Connection::Io {
             session: common.session,
@@ -297,7 +314,8 @@ impl Queue {
         posted.map_err(|(error, posted)| {
             let Posted { request, command } = posted;
             if let (Some(commands), Some(command)) = (&self.qp.handler().commands, command) {
-                let _ = commands.finish(request.tag(), command);
+                let _ = commands.finish(&request, command);
+                commands.land();
             }
             if last {
                 self.qp.ring();
@@ -361,6 +379,27 @@ impl Queue {
         Ok(self.qp.request(tag, carry, posted, prepare, last))
     }
 
+    /// What is missing for as many commands to be in flight as the server allows. Any context.
+    pub(super) fn missing(&self) -> Option<Missing> {
+        let commands = self.qp.handler().commands.as_ref()?;
+        Missing::of(commands, self.cq.device())
+    }
+
+    /// Takes what was [`missing`](Self::missing). Any context.
+    pub(super) fn provide(&self, receives: Receives) -> Result {
+        match &self.qp.handler().commands {
+            Some(commands) => provide(&self.qp, commands, receives),
+            None => Ok(()),
+        }
+    }
+
+    /// No more is being provided, until [`Watcher::credited`] is called again. Any context.
+    pub(super) fn provided(&self) {
+        if let Some(commands) = &self.qp.handler().commands {
+            commands.grown();
+        }
+    }
+
     /// Looks for responses, if nothing else does; returns how many there were. Atomic context.
     #[inline]
     pub(super) fn poll(&self) -> u32 {
@@ -384,6 +423,50 @@ impl Queue {
     pub(super) fn commit(&self) {
         self.qp.ring();
     }
+}
+
+/// What answers are received into.
+type Receives = KVec<KBox<DmaBuffer>>;
+
+/// Receives that are missing.
+pub(super) struct Missing {
+    device: Arc<Device>,
+    count: usize,
+    size: usize,
+}
+
+impl Missing {
+    /// Those that are made at once, at most: of the largest answers they are one allocation of 256 KiB.
+    const BATCH: u32 = 16;
+
+    fn of(commands: &Commands, device: &Arc<Device>) -> Option<Self> {
+        let count = commands.missing().min(Self::BATCH);
+        (count != 0).then(|| Self {
+            device: device.clone(),
+            // CAST: A small number.
+            count: count as usize,
+            size: commands.answer_size(),
+        })
+    }
+
+    /// Makes them, or the first of them. May sleep.
+    pub(super) fn make(&self) -> Result<Receives> {
+        let mut receives = KVec::with_capacity(self.count, GFP_KERNEL)?;
+        let memory = DmaBuffer::alloc(&self.device, self.count * self.size, Direction::FromDevice)?;
+        for receive in memory.split(self.size) {
+            receives.push(KBox::new(receive, GFP_KERNEL)?, GFP_KERNEL)?;
+        }
+        Ok(receives)
+    }
+}
+
+/// Posts receives for answers.
+fn provide(qp: &Qp<Handler>, commands: &Commands, receives: Receives) -> Result {
+    for receive in receives {
+        qp.recv(receive).map_err(|(error, _)| error)?;
+        commands.grow();
+    }
+    Ok(())
 }
 
 /// What became of a request: it was posted, or comes back with what it was made part of, or was refused.

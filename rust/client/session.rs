@@ -113,6 +113,7 @@ struct Notes {
     /// How the server broke the protocol.
     violated: Option<Malformed>,
     arrived: bool,
+    credited: bool,
 }
 
 /// What only the session's own workqueue touches, but for the disk, which the user's task adds and
@@ -374,6 +375,10 @@ impl WorkItem for Session {
                 }
             }
         }
+        if notes.credited {
+            let queues = running.path.iter().flat_map(|path| &path.queues);
+            queues.for_each(|queue| queue.grow());
+        }
         if let Some(malformed) = notes.violated {
             let failure = fail!(EPROTO, "the server broke the protocol: {malformed}");
             this.fail(&mut running, failure);
@@ -421,5 +426,9 @@ impl Watcher for Callback {
 
     fn arrived(&self) {
         self.note(|notes| notes.arrived = true);
+    }
+
+    fn credited(&self) {
+        self.note(|notes| notes.credited = true);
     }
 }

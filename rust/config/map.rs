@@ -48,7 +48,10 @@ use crate::host::Host;
 use crate::net::Net;
 use crate::parse;
 use crate::proto::{
-    wire::INLINE_MAX,
+    wire::{
+        DEPTH_MAX,
+        INLINE_MAX, //
+    },
     Access,
     Kind,
     LoginReply,
@@ -60,8 +63,6 @@ use crate::sync;
 
 /// Hardware queues that can be asked for.
 const QUEUES_MAX: u64 = 64;
-/// Requests per queue that can be asked for.
-const DEPTH_MAX: u64 = 1024;
 /// I/O timeouts that can be asked for, in ms: a tenth of a second to an hour.
 const IO_TIMEOUT_MS: (u64, u64) = (100, 3_600_000);
 
@@ -306,7 +307,7 @@ impl MapDir {
 
     fn store_depth(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|settings| {
-            let depth = parse::unsigned(value, 1, DEPTH_MAX).map_err(invalid("depth"))?;
+            let depth = parse::unsigned(value, 1, DEPTH_MAX.into()).map_err(invalid("depth"))?;
             settings.depth = u16::try_from(depth).unwrap_or(1);
             Ok(())
         })

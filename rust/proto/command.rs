@@ -23,7 +23,7 @@ pub const SIZE: usize = size_of::<wire::Command>();
 pub struct Terms {
     /// Commands in flight per I/O queue; their tags are below it.
     pub depth: u16,
-    /// Most data in the message of a command, in bytes.
+    /// Most data in a message, in bytes.
     pub inline_size: u32,
     /// What one I/O may be.
     pub limits: BlockLimits,
@@ -47,12 +47,12 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// Where the data of a write are.
+/// How the data of a read or write go to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Right behind the command, in its message.
+pub enum Transfer {
+    /// In a message: right behind the command, or as the answer to it.
     Inline,
-    /// Still in the client's memory.
+    /// By the server's access to the client's memory.
     Remote(Remote),
 }
 
@@ -64,14 +64,14 @@ pub enum Operation {
         /// Which.
         span: Span,
         /// Where to.
-        to: Remote,
+        to: Transfer,
     },
     /// Bytes come from the client.
     Write {
         /// Which.
         span: Span,
         /// Where from.
-        from: Source,
+        from: Transfer,
         /// To last when it is answered.
         fua: bool,
     },
@@ -106,9 +106,12 @@ impl Operation {
     /// The client's memory that the server reads or writes.
     pub fn remote(&self) -> Option<Remote> {
         match *self {
-            Self::Read { to: remote, .. }
+            Self::Read {
+                to: Transfer::Remote(remote),
+                ..
+            }
             | Self::Write {
-                from: Source::Remote(remote),
+                from: Transfer::Remote(remote),
                 ..
             } => Some(remote),
             _ => None,
@@ -120,8 +123,19 @@ impl Operation {
         match self {
             Self::Write {
                 span,
-                from: Source::Inline,
+                from: Transfer::Inline,
                 ..
+            } => span.len,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of data that the answer is to be.
+    pub fn answer_len(&self) -> u32 {
+        match self {
+            Self::Read {
+                span,
+                to: Transfer::Inline,
             } => span.len,
             _ => 0,
         }
@@ -199,12 +213,17 @@ impl Command {
             false => 0,
         };
         let op = match self.operation {
-            Operation::Read { .. } => wire::OP_READ,
+            Operation::Read { to, .. } => {
+                if to == Transfer::Inline {
+                    flags |= wire::FLAG_INLINE;
+                }
+                wire::OP_READ
+            }
             Operation::Write { from, fua, .. } => {
                 if fua {
                     flags |= wire::FLAG_FUA;
                 }
-                if from == Source::Inline {
+                if from == Transfer::Inline {
                     flags |= wire::FLAG_INLINE;
                 }
                 wire::OP_WRITE
@@ -253,16 +272,17 @@ impl Command {
             rkey: wire.rkey.get(),
         };
         let has = |flag| wire.flags & flag != 0;
+        let transfer = match has(wire::FLAG_INLINE) {
+            true => Transfer::Inline,
+            false => Transfer::Remote(remote),
+        };
         let (known_flags, operation) = match wire.op {
-            wire::OP_READ => (0, Operation::Read { span, to: remote }),
+            wire::OP_READ => (wire::FLAG_INLINE, Operation::Read { span, to: transfer }),
             wire::OP_WRITE => (
                 wire::FLAG_FUA | wire::FLAG_INLINE,
                 Operation::Write {
                     span,
-                    from: match has(wire::FLAG_INLINE) {
-                        true => Source::Inline,
-                        false => Source::Remote(remote),
-                    },
+                    from: transfer,
                     fua: has(wire::FLAG_FUA),
                 },
             ),
@@ -301,8 +321,8 @@ impl Command {
 /// Reads the command at the start of `bytes`, of whose message `received` bytes came in: the command
 /// and, behind it or in a buffer of their own, the inline data.
 ///
-/// A command that comes out keeps to `terms`: its tag is below the depth and the data of an inline
-/// write have come in, all of them and nothing else. It lies within `extent`, in whole blocks, has a
+/// A command that comes out keeps to `terms`: its tag is below the depth, the data of an inline write
+/// have come in, all of them and nothing else, and those of an inline read go into a message. It lies within `extent`, in whole blocks, has a
 /// length that is not 0 and not beyond the limit of its operation, and writes only where that is
 /// allowed. Whether its tag is in flight already is the caller's to check.
 pub fn parse(
@@ -320,7 +340,7 @@ pub fn parse(
     if command.tag >= terms.depth {
         return Err(Malformed("the tag is beyond the depth").into());
     }
-    if data > terms.inline_size {
+    if data.max(command.operation.answer_len()) > terms.inline_size {
         return Err(Malformed("more inline data than was agreed on").into());
     }
     if data != command.operation.inline_len() {

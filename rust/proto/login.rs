@@ -13,7 +13,7 @@ use super::message::{granted, header, write, Message, NoRoom, ReplyError};
 use super::name::Name;
 use super::refusal::Malformed;
 use super::uuid::Uuid;
-use super::wire::{self, INLINE_MAX};
+use super::wire::{self, DEPTH_MAX, INLINE_MAX};
 use core::mem::size_of;
 use zerocopy::little_endian::{U16, U32};
 
@@ -252,8 +252,8 @@ fn queues(queues: U16) -> Result<u16, Malformed> {
 
 fn depth(depth: U16) -> Result<u16, Malformed> {
     match depth.get() {
-        0 => Err(Malformed("the depth is zero")),
-        depth => Ok(depth),
+        depth @ 1..=DEPTH_MAX => Ok(depth),
+        _ => Err(Malformed("the depth is zero or beyond 1024")),
     }
 }
 

@@ -100,6 +100,51 @@ pub struct Response {
     pub credit: u16,
 }
 
+/// The message is the data of a read, and nothing else: the server is done with it. This is the
+/// immediate data of the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The command's tag.
+    pub tag: u16,
+    /// The low bits of the command's generation, [`Delivery::GENERATION`].
+    pub generation: u32,
+    /// As in a [`Response`].
+    pub credit: u16,
+}
+
+impl Delivery {
+    /// The bits of a generation that a delivery has.
+    pub const GENERATION: u32 = 0xfff;
+    /// The bits of a tag, and of one less than a credit.
+    const NUMBER: u32 = 0x3ff;
+    /// Where the tag begins.
+    pub const TAG_SHIFT: u32 = 22;
+    /// Where the credit, less one, begins.
+    pub const CREDIT_SHIFT: u32 = 12;
+
+    /// Reads immediate data. Whether there is a command of that tag and generation is the caller's to
+    /// check.
+    pub const fn parse(immediate: u32) -> Self {
+        // CAST: 10 bits each.
+        Self {
+            tag: (immediate >> Self::TAG_SHIFT) as u16,
+            generation: immediate & Self::GENERATION,
+            credit: (((immediate >> Self::CREDIT_SHIFT) & Self::NUMBER) + 1) as u16,
+        }
+    }
+
+    /// The immediate data; `None` if a number is beyond what they have room for.
+    pub fn encode(&self) -> Option<u32> {
+        let tag = u32::from(self.tag);
+        let credit = u32::from(self.credit.checked_sub(1)?);
+        if tag > Self::NUMBER || credit > Self::NUMBER {
+            return None;
+        }
+        let generation = self.generation & Self::GENERATION;
+        Some((tag << Self::TAG_SHIFT) | (credit << Self::CREDIT_SHIFT) | generation)
+    }
+}
+
 impl Response {
     /// Reads a response, which is all of `bytes`. After an error the connection has to go.
     ///

@@ -40,7 +40,9 @@ pub const GRANTS_MAX: usize = (MESSAGE_MAX - size_of::<GrantReply>()) / size_of:
 /// Most entries that fit into one [`ListReply`] message.
 pub const LIST_ENTRIES_MAX: usize = (MESSAGE_MAX - size_of::<ListReply>()) / size_of::<ListEntry>();
 
-/// Most data that may follow a [`Command`] in its message, in bytes.
+/// Most commands in flight on an I/O connection.
+pub const DEPTH_MAX: u16 = 1024;
+/// Most data that may follow a [`Command`] in its message, or be the answer to it, in bytes.
 pub const INLINE_MAX: u32 = 16 << 10;
 /// Least that [`LoginReply::max_io`] may be, in bytes.
 pub const IO_SIZE_MIN: u32 = 64 << 10;
@@ -90,7 +92,8 @@ pub const OP_WRITE_ZEROES: u8 = 5;
 
 /// [`Command::flags`] of a write: it is to last when it is answered.
 pub const FLAG_FUA: u8 = 1 << 0;
-/// [`Command::flags`] of a write: the data follow the command in its message.
+/// [`Command::flags`]: the data of a write follow the command in its message; those of a read may be the
+/// answer.
 pub const FLAG_INLINE: u8 = 1 << 1;
 /// [`Command::flags`] of a write of zeroes: keep the blocks allocated.
 pub const FLAG_NO_UNMAP: u8 = 1 << 2;

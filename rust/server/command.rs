@@ -20,14 +20,16 @@ use crate::block::{
     BlkError,
     BlkResult, //
 };
+use crate::errno::EOPNOTSUPP;
 use crate::proto::{
     self,
     response,
+    Delivery,
     Operation,
     Remote,
     Response,
-    Source,
-    Status, //
+    Status,
+    Transfer, //
 };
 use crate::rdma::{
     dma::{
@@ -140,7 +142,7 @@ impl Command {
         self.operation = wanted.operation;
         let queue = self.queue.clone();
         if let Operation::Write {
-            from: Source::Inline,
+            from: Transfer::Inline,
             ..
         } = self.operation
         {
@@ -164,15 +166,25 @@ impl Command {
 
     /// Bytes of memory that it needs before anything can be done.
     pub(super) fn memory_wanted(&self) -> Option<u32> {
-        self.operation.remote()?;
-        Some(self.operation.span()?.len)
+        match self.operation {
+            Operation::Read { span, .. }
+            | Operation::Write {
+                span,
+                from: Transfer::Remote(_),
+                ..
+            } => Some(span.len),
+            _ => None,
+        }
     }
 
     /// Goes on with the memory that it needed. From the poller's worker.
     pub(super) fn supply(mut self: KBox<Self>, memory: Piece) {
         self.data = Data::Piece(memory);
-        match (self.operation, self.operation.remote()) {
-            (Operation::Write { .. }, Some(remote)) => self.fetch(remote),
+        match self.operation {
+            Operation::Write {
+                from: Transfer::Remote(remote),
+                ..
+            } => self.fetch(remote),
             _ => self.submit(true),
         }
     }
@@ -217,8 +229,18 @@ impl Command {
         }
     }
 
-    /// Answers the client. Any context.
-    pub(super) fn answer(mut self: KBox<Self>, status: Status) {
+    /// The answer to a read that is its data.
+    fn delivery(&self) -> Option<Reply> {
+        let delivery = Delivery {
+            tag: self.tag,
+            generation: self.generation,
+            credit: self.queue.credit(),
+        };
+        delivery.encode().map(Reply::with_immediate)
+    }
+
+    /// The answer that is a response, after the data of a read if it went well.
+    fn response(&mut self, status: Status) -> Option<Reply> {
         let response = Response {
             status,
             tag: self.tag,
@@ -226,29 +248,43 @@ impl Command {
             credit: self.queue.credit(),
         };
         let mut bytes = [0; response::SIZE];
-        let encoded = response.encode(&mut bytes);
-        if encoded.is_err() || self.response.copy_in(0, &bytes).is_err() {
-            // Neither can be: both have the size of a response.
+        response.encode(&mut bytes).ok()?;
+        self.response.copy_in(0, &bytes).ok()?;
+        let remote = self.operation.remote();
+        let reads = matches!(self.operation, Operation::Read { .. });
+        Some(Reply {
+            immediate: None,
+            write: remote.filter(|_| reads && status == Status::Ok).map(range),
+            invalidate: remote.map(|remote| remote.rkey),
+        })
+    }
+
+    /// Answers the client. Any context.
+    pub(super) fn answer(mut self: KBox<Self>, status: Status) {
+        let delivers = status == Status::Ok && self.operation.answer_len() != 0;
+        let reply = match delivers {
+            true => self.delivery(),
+            false => self.response(status),
+        };
+        let Some(reply) = reply else {
+            // It cannot be: there is room for a response, and for its numbers.
             return self.end();
-        }
+        };
         self.stage = Stage::Answer;
         // Before the client hears of it, and sends the next one.
         if let Data::Inline(_) = &self.data {
             self.give_back();
         }
         self.queue.settle();
-        let remote = self.operation.remote();
-        let reply = Reply {
-            write: match (self.operation, status) {
-                (Operation::Read { to, .. }, Status::Ok) => Some(range(to)),
-                _ => None,
-            },
-            invalidate: remote.map(|remote| remote.rkey),
-        };
         let (queue, qp, tag) = (self.queue.clone(), self.qp.clone(), self.tag);
         match qp.reply(tag, reply, self, false) {
             Ok(()) => queue.post(&qp),
-            Err((_, command)) => command.end(),
+            Err((error, command)) => {
+                if error == EOPNOTSUPP {
+                    queue.violation();
+                }
+                command.end();
+            }
         }
     }
 

@@ -414,7 +414,7 @@ impl Queue {
 
     /// The client does not keep to the protocol.
     #[cold]
-    fn violation(&self) {
+    pub(super) fn violation(&self) {
         self.session.violation();
     }
 

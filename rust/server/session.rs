@@ -33,6 +33,7 @@ use crate::errno::{
     EPROTO, //
 };
 use crate::proto::{
+    wire::DEPTH_MAX,
     wire::{
         CONNECT_REPLY_MAX,
         MESSAGE_MAX,
@@ -88,8 +89,6 @@ const LOGIN_TIMEOUT_MS: Msecs = 5000;
 const QUEUES_MAX: u16 = 64;
 /// Commands that an I/O connection may have in flight at first.
 pub(super) const CREDIT: u16 = 16;
-/// Commands in flight per I/O connection at most.
-const DEPTH_MAX: u16 = 1024;
 
 /// A connection that came in and was not answered yet.
 struct Arrival {

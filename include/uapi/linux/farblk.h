@@ -30,7 +30,8 @@
 #define FARBLK_BLOCK_SIZE_MIN		512
 #define FARBLK_BLOCK_SIZE_MAX		4096
 #define FARBLK_PHYSICAL_BLOCK_SIZE_MAX	1048576
-#define FARBLK_INLINE_MAX		16384	/* data behind a command, in bytes */
+#define FARBLK_DEPTH_MAX		1024	/* commands in flight on an I/O connection */
+#define FARBLK_INLINE_MAX		16384	/* data behind a command, or as its answer, in bytes */
 #define FARBLK_IO_SIZE_MIN		65536	/* of max_io, in bytes */
 #define FARBLK_IO_SIZE_MAX		1048576
 
@@ -68,7 +69,7 @@
 
 /* farblk_command.flags */
 #define FARBLK_FLAG_FUA			1	/* of a write */
-#define FARBLK_FLAG_INLINE		2	/* of a write: the data follow */
+#define FARBLK_FLAG_INLINE		2	/* of a write: the data follow; of a read: they are the answer */
 #define FARBLK_FLAG_NO_UNMAP		4	/* of a write of zeroes */
 #define FARBLK_FLAG_PRESSED		8
 
@@ -269,6 +270,11 @@ struct farblk_response {
 	__le16	credit;
 	__u8	reserved[6];
 };
+
+/* Immediate data of a message that is the data of a read */
+#define FARBLK_DELIVERY_TAG_SHIFT	22	/* 10 bits */
+#define FARBLK_DELIVERY_CREDIT_SHIFT	12	/* 10 bits: the credit, less one */
+#define FARBLK_DELIVERY_GENERATION	0xfff	/* the low bits of the generation */
 
 #ifdef __cplusplus
 #define __FARBLK_SIZE(type, size) static_assert(sizeof(struct type) == (size), #type)

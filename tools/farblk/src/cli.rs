@@ -290,7 +290,7 @@ pub struct Map {
     /// Requests in flight per queue
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: Option<u32>,
-    /// Largest write to a block export that is sent along with the command; 0 for none
+    /// Most data of a block export that travel with the command or its answer; 0 for none
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub inline_size: Option<u64>,
     /// Give up a request after this time, and the connection with it: 500ms, 30s, 2m

@@ -39,7 +39,7 @@ fn command(operation: Operation) -> Command {
     }
 }
 
-fn write(from: Source, fua: bool) -> Operation {
+fn write(from: Transfer, fua: bool) -> Operation {
     Operation::Write {
         span: SPAN,
         from,
@@ -54,17 +54,15 @@ fn samples() -> Vec<(Command, [u8; 2], bool, bool)> {
         span: SPAN,
         no_unmap,
     };
-    let read = Operation::Read {
-        span: SPAN,
-        to: REMOTE,
-    };
-    let remote = Source::Remote(REMOTE);
+    let read = |to| Operation::Read { span: SPAN, to };
+    let remote = Transfer::Remote(REMOTE);
     let plain = [
-        (command(read), [1, 0], true, true),
+        (command(read(remote)), [1, 0], true, true),
+        (command(read(Transfer::Inline)), [1, 2], true, false),
         (command(write(remote, false)), [2, 0], true, true),
         (command(write(remote, true)), [2, 1], true, true),
-        (command(write(Source::Inline, false)), [2, 2], true, false),
-        (command(write(Source::Inline, true)), [2, 3], true, false),
+        (command(write(Transfer::Inline, false)), [2, 2], true, false),
+        (command(write(Transfer::Inline, true)), [2, 3], true, false),
         (command(Operation::Flush), [3, 0], false, false),
         (
             command(Operation::Discard { span: SPAN }),
@@ -94,7 +92,7 @@ fn received(command: &Command) -> u32 {
     32 + match command.operation {
         Operation::Write {
             span,
-            from: Source::Inline,
+            from: Transfer::Inline,
             ..
         } => span.len,
         _ => 0,
@@ -164,16 +162,22 @@ fn length_of_the_message() {
 
 #[test]
 fn inline_size() {
-    let mut terms = terms();
-    let inline = command(write(Source::Inline, false));
-    let parse =
-        |terms: &Terms| command::parse(&bytes_of(&inline), received(&inline), terms, extent());
-    terms.inline_size = SPAN.len;
-    assert_eq!(parse(&terms), Ok(inline));
-    terms.inline_size = SPAN.len - 1;
-    assert!(is_malformed(parse(&terms)));
-    terms.inline_size = 0;
-    assert!(is_malformed(parse(&terms)));
+    let read = Operation::Read {
+        span: SPAN,
+        to: Transfer::Inline,
+    };
+    for inline in [write(Transfer::Inline, false), read].map(command) {
+        let parse = |inline_size| {
+            let terms = Terms {
+                inline_size,
+                ..terms()
+            };
+            command::parse(&bytes_of(&inline), received(&inline), &terms, extent())
+        };
+        assert_eq!(parse(SPAN.len), Ok(inline));
+        assert!(is_malformed(parse(SPAN.len - 1)));
+        assert!(is_malformed(parse(0)));
+    }
 }
 
 #[test]
@@ -183,7 +187,9 @@ fn operations_and_flags() {
         for other in 0..=u8::MAX {
             let result = parse(&patched(&bytes, 1, &[other]), received(&sample));
             let known = samples().iter().any(|(_, pair, ..)| *pair == [op, other]);
-            assert_eq!(result.is_ok(), known && (other ^ flags) & 2 == 0);
+            // A read with no remote memory may also be one to the address 0.
+            let fits = (other ^ flags) & 2 == 0 || (op, flags & 2) == (1, 2);
+            assert_eq!(result.is_ok(), known && fits);
             assert!(result.is_ok() || is_malformed(result), "flags {other}");
         }
         for unknown in (6..=u8::MAX).chain([0]) {
@@ -304,7 +310,7 @@ fn blocks_of_4096_bytes() {
     terms.limits = BlockLimits::plain(BlockSize::MAX);
     let read = command(Operation::Read {
         span: SPAN,
-        to: REMOTE,
+        to: Transfer::Remote(REMOTE),
     });
     let status = |offset, len| {
         let (bytes, received) = with_span(&read, Span { offset, len });
@@ -409,6 +415,26 @@ fn response_golden() {
     }
 }
 
+#[test]
+fn deliveries() {
+    let delivery = Delivery {
+        tag: 0x201,
+        generation: 0xabc,
+        credit: 0x400,
+    };
+    assert_eq!(delivery.encode(), Some(0x807f_fabc));
+    assert_eq!(Delivery::parse(0x807f_fabc), delivery);
+    let with_tag = |tag| Delivery { tag, ..delivery }.encode();
+    assert!(with_tag(1023).is_some() && with_tag(1024).is_none());
+    let with_credit = |credit| Delivery { credit, ..delivery }.encode();
+    assert!(with_credit(1).is_some() && with_credit(0).is_none() && with_credit(1025).is_none());
+    let long = Delivery {
+        generation: 0xffff_fabc,
+        ..delivery
+    };
+    assert_eq!(long.encode(), delivery.encode());
+}
+
 /// What has to become of a command, from the words of Documentation/protocol.rst; `Err(None)` is
 /// malformed.
 fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(), Option<Status>> {
@@ -420,18 +446,20 @@ fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(
     let (op, flags, tag) = (field(0, 1), field(1, 1), field(2, 2));
     let (len, rkey, offset, addr) = (field(8, 4), field(12, 4), field(16, 8), field(24, 8));
     let allowed_flags = match op {
-        1 | 3 | 4 => 8,
+        1 => 8 + 2,
+        3 | 4 => 8,
         2 => 8 + 3,
         5 => 8 + 4,
         _ => return Err(None),
     };
-    let inline = op == 2 && flags & 2 != 0;
-    let data = if inline { len } else { 0 };
-    let remote = op == 1 || op == 2 && !inline;
+    let inline = flags & 2 != 0;
+    let data = if inline && op == 2 { len } else { 0 };
+    let answer = if inline && op == 1 { len } else { 0 };
+    let remote = op <= 2 && !inline;
     if flags & !allowed_flags != 0
         || tag >= terms.depth.into()
         || u128::from(received) != 32 + data
-        || data > terms.inline_size.into()
+        || data.max(answer) > terms.inline_size.into()
         || op == 3 && (len, offset) != (0, 0)
         || !remote && (rkey, addr) != (0, 0)
         || addr + len >= 1 << 64
@@ -533,6 +561,11 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8_000))]
 
+    #[test]
+    fn any_delivery(immediate: u32) {
+        prop_assert_eq!(Delivery::parse(immediate).encode(), Some(immediate));
+    }
+
     /// Nothing gets through that should not, and nothing is kept out that should not be.
     #[test]
     fn as_documented(
@@ -543,10 +576,10 @@ proptest! {
         other: u32,
     ) {
         let len = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
-        let received = match (fits, bytes[1] & 2) {
-            (true, 0) => 32,
-            (true, _) => len.saturating_add(32),
-            (false, _) => other,
+        let received = match (fits, bytes[0], bytes[1] & 2) {
+            (true, 2, 2) => len.saturating_add(32),
+            (true, ..) => 32,
+            (false, ..) => other,
         };
         let result = command::parse(&bytes, received, &terms, extent);
         let expected = model(&bytes, received.into(), &terms, extent);

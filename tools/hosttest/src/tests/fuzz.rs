@@ -166,7 +166,7 @@ proptest! {
         ids: [u8; 32],
         epoch: u64,
         queues in 1u16..,
-        depth in 1u16..,
+        depth in 1u16..=1024,
         inline_size in 0..=wire::INLINE_MAX,
         sequence: u32,
         writes: bool,

@@ -65,6 +65,7 @@ fn login_boundaries() {
     assert!(refused(176, &[2]), "access");
     assert!(refused(178, &[0, 0]), "no queues");
     assert!(refused(180, &[0, 0]), "no depth");
+    assert!(refused(180, &[1, 4]), "1025");
     assert!(refused(184, &[1, 0x40]), "too much inline data");
     for inline_size in [0u32, 1, 0x4000] {
         assert!(!refused(184, &inline_size.to_le_bytes()));

@@ -2,7 +2,7 @@
 
 //! Tags of commands in flight.
 
-use crate::proto::{Response, Status};
+use crate::proto::{Delivery, Response, Status};
 use crate::tag::Tag;
 use proptest::prelude::*;
 
@@ -32,6 +32,23 @@ fn every_status_is_kept() {
         let tag = tag.respond(&response(generation, status)).unwrap();
         assert_eq!(tag.finish().1, Some(status));
     }
+}
+
+#[test]
+fn data_are_an_answer() {
+    let (posted, generation) = Tag::new(0x1234_5677).post();
+    let delivery = |generation| Delivery {
+        tag: 7,
+        generation,
+        credit: 1,
+    };
+    assert!(posted.deliver(&delivery(0x677)).is_err());
+    let answered = posted.deliver(&delivery(0x678)).unwrap();
+    assert_eq!(answered.finish().1, Some(Status::Ok));
+    assert!(answered.deliver(&delivery(0x678)).is_err(), "twice");
+    let second = response(generation, Status::Ok);
+    assert!(answered.respond(&second).is_err(), "in two ways");
+    assert!(answered.finish().0.deliver(&delivery(0x678)).is_err());
 }
 
 #[test]

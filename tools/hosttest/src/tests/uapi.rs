@@ -3,7 +3,7 @@
 //! The C header says what the Rust structs say: a C compiler is asked to assert it.
 
 use crate::proto::wire::{self, *};
-use crate::proto::{response, Access, BlockSize, Kind, Refusal, SlabShift};
+use crate::proto::{response, Access, BlockSize, Delivery, Kind, Refusal, SlabShift};
 use std::io::Write;
 use std::mem::{offset_of, size_of};
 use std::process::{Command, Stdio};
@@ -267,6 +267,7 @@ fn constants() -> Vec<(String, u64)> {
         ("KIND_BLOCK", Kind::Block as u64),
         ("KIND_RAM", Kind::Ram as u64),
         ("OK", STATUS_OK.into()),
+        ("DEPTH_MAX", DEPTH_MAX.into()),
         ("INLINE_MAX", INLINE_MAX.into()),
         ("IO_SIZE_MIN", IO_SIZE_MIN.into()),
         ("IO_SIZE_MAX", IO_SIZE_MAX.into()),
@@ -283,6 +284,9 @@ fn constants() -> Vec<(String, u64)> {
         ("FLAG_INLINE", FLAG_INLINE.into()),
         ("FLAG_NO_UNMAP", FLAG_NO_UNMAP.into()),
         ("FLAG_PRESSED", FLAG_PRESSED.into()),
+        ("DELIVERY_TAG_SHIFT", Delivery::TAG_SHIFT.into()),
+        ("DELIVERY_CREDIT_SHIFT", Delivery::CREDIT_SHIFT.into()),
+        ("DELIVERY_GENERATION", Delivery::GENERATION.into()),
     ]
     .map(|(name, value)| (format!("FARBLK_{name}"), value))
     .into();

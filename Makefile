@@ -35,10 +35,12 @@ check-all: setup
 	@tools/setup/guest.sh uml >/dev/null
 	@tools/check all
 
+# Those in which more than one CPU matters; all take half a day.
+SMP_TESTS ?= load.sh configfs.sh kunit.sh broken.sh faults.sh tool.sh integrity.sh onesided.sh verify.sh disconnect.sh resize.sh many.sh
 check-smp: setup tool
 	@tools/setup/guest.sh debug >/dev/null
 	@KERNEL=debug tools/build modules kunit broken
-	@KERNEL=debug tools/vm/kselftest
+	@KERNEL=debug tools/vm/kselftest $(SMP_TESTS)
 
 install: modules tool
 	@tools/build install

@@ -6,8 +6,19 @@
 SILENT=${FARBLK_SILENT_SECONDS:-40}
 GOODBYE=10
 
+# serve_kind MIB: export e, of KIND.
+serve_kind() {
+	if [ "$KIND" = block ]; then
+		needs_module null_blk
+		back "null_disk fbd $1"
+		must serve_block e "$BACK"
+	else
+		must serve e "$1M"
+	fi
+}
+
 start() {
-	must serve e 32M
+	serve_kind 32
 	must map m e io_timeout_ms=5000
 	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=8 --numjobs=2 --time_based --runtime=120 \
 		>/run/fio.out 2>&1 &
@@ -132,7 +143,7 @@ server_device_removed() {
 
 # A mapped, idle disk whose server went away is unmapped as any other.
 idle() {
-	must serve e 8M
+	serve_kind 8
 	must map m e
 	must remote "store $C/exports/e/enable 0"
 	wait_for $GOODBYE says_failed || bad "state is '$(show "$C/maps/m/state")'"
@@ -164,15 +175,25 @@ server_dead() {
 	must load_module
 }
 
-scenario export_disabled "the export is disabled under I/O"
-scenario port_disabled "port and export are disabled under I/O"
-scenario server_in_use "the server's module stays while it is used"
-scenario idle "the export is disabled under an idle disk"
-scenario forced "enable=force under I/O and an open disk"
-scenario server_link_down "the server's link goes down under I/O"
-scenario own_link_down "the client's link goes down under I/O"
-scenario server_frozen "the server freezes under I/O"
-scenario own_device_removed "the client's RDMA device is deleted under I/O"
-scenario server_device_removed "the server's RDMA device is deleted under I/O"
+# both FUNCTION WORDS: a scenario with an export of either kind.
+both() {
+	local kind
+	for kind in ram block; do
+		eval "$1_$kind() { KIND=$kind; $1; }"
+		scenario "$1_$kind" "$2, $kind"
+	done
+}
+
+both export_disabled "the export is disabled under I/O"
+both port_disabled "port and export are disabled under I/O"
+both server_in_use "the server's module stays while it is used"
+both idle "the export is disabled under an idle disk"
+both forced "enable=force under I/O and an open disk"
+both server_link_down "the server's link goes down under I/O"
+both own_link_down "the client's link goes down under I/O"
+both server_frozen "the server freezes under I/O"
+both own_device_removed "the client's RDMA device is deleted under I/O"
+both server_device_removed "the server's RDMA device is deleted under I/O"
+KIND=block
 scenario server_dead "the server dies under I/O"
 run_scenarios

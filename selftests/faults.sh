@@ -97,14 +97,21 @@ walk() {
 
 port() { port_add p "$FARBLK_SERVER"; }
 port_undo() { [ ! -d "$C/ports/p" ] || { surely store "$C/ports/p/enable" 0; surely rmdir "$C/ports/p"; }; }
-export_() { export_ram e 8M; }
+export_() { case $KIND in ram) export_ram e 8M ;; block) export_block e "$BACK" ;; esac; }
 export__undo() { [ ! -d "$C/exports/e" ] || { surely store "$C/exports/e/enable" 0; surely rmdir "$C/exports/e"; }; }
 map_() { store "$C/maps/m/enable" 1; }
 map__undo() { surely store "$C/maps/m/enable" 0; }
 unmap_() { store "$C/maps/m/enable" 0; }
 unmap__undo() { surely store "$C/maps/m/enable" 1; }
 
+# backing KIND: exports are of that kind from now on.
+backing() {
+	KIND=$1
+	[ "$KIND" = ram ] || back "null_disk fbf 8"
+}
+
 each_allocation() {
+	backing "$1"
 	faults_in module
 	walk port "$C/ports/p/last_error"
 	surely port
@@ -122,7 +129,8 @@ each_allocation() {
 # is which, and BLOCKS how far it got. Only when it is under way, at the fifo, the faults begin for it.
 move() {
 	soon doomed_dd "$@"
-	[[ $GOT =~ ^(OK|EIO|ENOLINK|ENOMEM)$ ]] || bad "$GOT: dd $*"
+	# null_blk has no space when it has no memory.
+	[[ $GOT =~ ^(OK|EIO|ENOLINK|ENOMEM)$ || $GOT = ENOSPC && $KIND = block ]] || bad "$GOT: dd $*"
 	BLOCKS=$(sed -n 's/+. records out//p' /run/dd.out)
 	BLOCKS=${BLOCKS:-0}
 }
@@ -144,6 +152,7 @@ holds() { cmp -n $(($1 * 16384)) /run/data /run/back || bad "acknowledged data i
 
 rising() {
 	local rate written
+	backing "$2"
 	faults_in "$1"
 	surely port
 	surely export_
@@ -177,11 +186,17 @@ rising() {
 		surely unmap_
 	done
 }
-rising_in_module() { rising module; }
-rising_in_kernel() { rising kernel; }
+each_allocation_ram() { each_allocation ram; }
+each_allocation_block() { each_allocation block; }
+rising_in_module_ram() { rising module ram; }
+rising_in_module_block() { rising module block; }
+rising_in_kernel_ram() { rising kernel ram; }
+rising_in_kernel_block() { rising kernel block; }
 
 trap faults_off EXIT
-scenario each_allocation "each allocation of the module fails once"
-scenario rising_in_module "more and more allocations of the module fail"
-scenario rising_in_kernel "more and more allocations of the kernel fail"
+for kind in ram block; do
+	scenario each_allocation_$kind "each allocation of the module fails once, $kind"
+	scenario rising_in_module_$kind "more and more allocations of the module fail, $kind"
+	scenario rising_in_kernel_$kind "more and more allocations of the kernel fail, $kind"
+done
 run_scenarios

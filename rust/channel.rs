@@ -60,6 +60,7 @@ const CAPS: QpCaps = QpCaps {
     slots: REGISTER_SLOT + 1,
     send_wr: REGISTER_SLOT as u32 + 1,
     recv_wr: MESSAGES as u32,
+    sges: 1,
     large: 0,
     keys: 0,
     segments: 0,

@@ -228,6 +228,7 @@ impl Queue {
                 send_wr: (depth + u32::from(LARGE) * LARGE_WR)
                     .min(limits.max_qp_wr.saturating_sub(1)),
                 recv_wr: 1,
+                sges: QpCaps::MAX_SGES,
                 large: LARGE,
                 keys: 0,
                 segments: 0,
@@ -237,6 +238,8 @@ impl Queue {
                 // The registration of the memory, and the command.
                 send_wr: 2 * depth,
                 recv_wr: depth,
+                // The command, and the data that it carries.
+                sges: 1 + pages(terms.inline_size),
                 large: 0,
                 keys: common.depth,
                 segments: pages(terms.limits.max_io).min(limits.max_fast_reg_page_list_len),

@@ -118,6 +118,8 @@ pub(crate) struct QpCaps {
     pub(crate) send_wr: u32,
     /// Receives at once; less than the device's `max_qp_wr`. 0 with a shared receive queue.
     pub(crate) recv_wr: u32,
+    /// The segments of a work request, at most [`Self::MAX_SGES`]; fewer if the device takes no more.
+    pub(crate) sges: u32,
     /// Slots at once, at most 64, that need more than one work request for their memory.
     pub(crate) large: u16,
     /// The first so many slots have a memory region, and so can let the peer access their memory.
@@ -127,6 +129,9 @@ pub(crate) struct QpCaps {
 }
 
 impl QpCaps {
+    /// The segments that a work request can have at most.
+    pub(crate) const MAX_SGES: u32 = 32;
+
     /// Entries that the completion queue of the sends must have for the queue pair.
     pub(crate) const fn send_cqes(&self) -> u32 {
         self.max_send_wr().saturating_add(1)
@@ -143,9 +148,6 @@ impl QpCaps {
         self.recv_wr.saturating_add(1)
     }
 }
-
-/// The segments per slot that are kept in the slot at most.
-const MAX_INLINE_SGES: u32 = 32;
 
 /// A reliably connected queue pair, which belongs to a [`CmId`].
 ///
@@ -321,7 +323,7 @@ impl<H: QpHandler> Qp<H> {
         {
             return Err(EINVAL);
         }
-        let write_sges = limits.max_send_sge.clamp(1, MAX_INLINE_SGES);
+        let write_sges = caps.sges.min(limits.max_send_sge).clamp(1, QpCaps::MAX_SGES);
         let read_sges = limits.max_sge_rd.clamp(1, write_sges);
         // CAST: A small number.
         let recv_sges = limits.max_recv_sge.clamp(1, RECV_BUFFERS as u32);

@@ -209,6 +209,8 @@ impl Connection {
             // The data of a read and its answer; what is fetched for a write comes before that.
             send_wr: 2 * u32::from(depth),
             recv_wr: 0,
+            // The data of a command are one piece of the pool.
+            sges: 1,
             large: 0,
             segments: 1,
             keys: 0,

@@ -57,6 +57,7 @@ const CAPS: QpCaps = QpCaps {
     slots: 1,
     send_wr: 1,
     recv_wr: 1,
+    sges: 1,
     large: 0,
     segments: 1,
     keys: 0,

@@ -8,6 +8,7 @@ const CAPS: QpCaps = QpCaps {
     slots: 1,
     send_wr: 4,
     recv_wr: 1,
+    sges: QpCaps::MAX_SGES,
     large: 0,
     keys: 0,
     segments: 0,

@@ -9,6 +9,7 @@ const CAPS: QpCaps = QpCaps {
     slots: 8,
     send_wr: 4,
     recv_wr: 4,
+    sges: QpCaps::MAX_SGES,
     large: 1,
     keys: 0,
     segments: 0,
@@ -393,6 +394,21 @@ mod credits {
                 check!(pair.rdma(RdmaOp::Read, &ours, remote)?.is_ok());
                 check!(is_full_of(&ours.memory, ours.len, 7));
             }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn of_few_segments_each_make_a_longer_chain() -> Result {
+        let caps = QpCaps { sges: 2, ..CAPS };
+        with_pair(caps, |pair| {
+            let ours = Block::new(5, PIECE, 4)?;
+            let theirs = Block::new(ours.len, 1, 0)?;
+            let (_mr, remote) = pair.target(&theirs)?;
+            check!(pair.rdma(RdmaOp::Write, &ours, remote)?.is_ok());
+            check!(is_full_of(&theirs.memory, theirs.len, 4));
+            check!(pair.near.qp.posted() == 3 && pair.near.qp.completions() == 1);
+            check!(pair.near.qp.max_segments() == 8);
             Ok(())
         })
     }

@@ -8,6 +8,7 @@ const CAPS: QpCaps = QpCaps {
     slots: 4,
     send_wr: 8,
     recv_wr: 4,
+    sges: QpCaps::MAX_SGES,
     large: 1,
     keys: 1,
     segments: 64,

@@ -12,6 +12,7 @@ const CAPS: QpCaps = QpCaps {
     slots: 8,
     send_wr: 16,
     recv_wr: 8,
+    sges: 4,
     large: 1,
     keys: 4,
     segments: 4,
@@ -298,7 +299,8 @@ mod tests {
                 len: 0,
                 ..block.clone()
             };
-            let long = Block::new(32, 512, 1)?;
+            // One segment more than a work request has, with the message.
+            let long = Block::new(4, 512, 1)?;
             check!(pair.request(4, read, &block, true) == Err(EINVAL));
             check!(pair.request(8, Carry::Nothing, &block, true) == Err(EINVAL));
             check!(pair.request(0, write, &constant, true) == Err(EINVAL));

@@ -63,7 +63,9 @@ const CAPS: QpCaps = QpCaps {
     sges: 1,
     large: 0,
     keys: 0,
-    segments: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
 };
 /// How long a local operation of the HCA, or the peer's acknowledgement, is waited for.
 const COMPLETION_TIMEOUT_MS: Msecs = 5000;

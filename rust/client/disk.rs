@@ -33,7 +33,10 @@ use crate::block::{
 };
 use crate::client::{
     control::Watcher,
-    queue::Queue, //
+    queue::{
+        Most,
+        Queue, //
+    }, //
 };
 use crate::host::Host;
 use crate::proto::{
@@ -94,9 +97,9 @@ impl HwQueue {
         }
     }
 
-    /// Segments that a request may have.
-    fn max_segments(&self) -> Option<u16> {
-        Some(self.queue.try_access()?.max_segments())
+    /// What a request may be at most.
+    fn most(&self) -> Option<Most> {
+        Some(self.queue.try_access()?.most())
     }
 }
 
@@ -180,9 +183,9 @@ pub(super) fn create(
 ) -> Result<GenDisk<Disk>> {
     let count = u32::try_from(queues.len())?;
     let poll_queues = u32::from(plan.poll_queues);
-    let max_segments = queues
+    let most = queues
         .first()
-        .and_then(|queue| queue.max_segments())
+        .and_then(|queue| queue.most())
         .ok_or(ENODEV)?;
     let tag_set = TagSet::new(
         count.checked_sub(poll_queues).ok_or(EINVAL)?,
@@ -200,8 +203,8 @@ pub(super) fn create(
         physical_block_size: limits.physical_block_size,
         io_min: limits.io_min,
         io_opt: limits.io_opt,
-        max_hw_sectors: sectors(limits.max_io),
-        max_segments,
+        max_hw_sectors: sectors(limits.max_io.min(most.bytes)),
+        max_segments: most.segments,
         max_segment_size: plan.max_segment_size,
         dma_alignment: DMA_ALIGNMENT,
         max_write_zeroes_sectors: sectors(limits.max_write_zeroes),
@@ -219,8 +222,6 @@ pub(super) fn create(
         // A memory region has no gaps between its pages.
         None => {
             disk_limits.virt_boundary = PAGE_SIZE as u32 - 1;
-            let bytes = u32::from(max_segments - 1).saturating_mul(PAGE_SIZE as u32);
-            disk_limits.max_hw_sectors = disk_limits.max_hw_sectors.min(sectors(bytes));
         }
     }
     GenDiskBuilder::new()

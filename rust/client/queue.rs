@@ -68,6 +68,10 @@ use crate::rdma::{
 /// Requests of more segments than one work request takes that may be in flight at once; the others
 /// wait, as they do when the send queue is full.
 const LARGE: u16 = 16;
+/// The pages of the memory region that each request has of its own: 64 KiB.
+const KEY_PAGES: u32 = 16;
+/// Requests of more than these that may be in flight at once; the others wait.
+const LARGE_KEYS: u16 = 8;
 /// 4.096 us x 2^18 = 1.07 s: `rdma_rxe` registers memory again when it sends a command again, and fails.
 const PATIENT_ACK_TIMEOUT: u8 = 18;
 /// Work requests of a large request beyond the one that every request has.
@@ -193,13 +197,22 @@ pub(super) struct Connector<'a> {
     pub(super) deadline: Deadline,
 }
 
+/// What a request may be at most.
+#[derive(Clone, Copy)]
+pub(super) struct Most {
+    /// Its segments.
+    pub(super) segments: u16,
+    /// Its bytes, wherever in a page they begin.
+    pub(super) bytes: u32,
+}
+
 /// A connected I/O queue pair.
 pub(super) struct Queue {
     qp: Arc<Qp<Handler>>,
     /// Where its responses complete.
     cq: Arc<Cq>,
     slabs: Option<Arc<Slabs>>,
-    max_segments: u32,
+    most: Most,
 }
 
 impl Queue {
@@ -222,6 +235,11 @@ impl Queue {
             false => PollContext::Softirq,
         };
         let depth = u32::from(common.depth);
+        // Of a memory region for the largest request.
+        let region = |terms: &Terms| {
+            let most = limits.max_fast_reg_page_list_len;
+            pages(terms.limits.max_io).min(most)
+        };
         let caps = match &common.reach {
             Reach::Slabs(_) => QpCaps {
                 slots: common.depth,
@@ -231,7 +249,9 @@ impl Queue {
                 sges: QpCaps::MAX_SGES,
                 large: LARGE,
                 keys: 0,
-                segments: 0,
+                key_pages: 0,
+                large_keys: 0,
+                large_key_pages: 0,
             },
             Reach::Commands(terms, _) => QpCaps {
                 slots: common.depth,
@@ -242,7 +262,12 @@ impl Queue {
                 sges: 1 + pages(terms.inline_size),
                 large: 0,
                 keys: common.depth,
-                segments: pages(terms.limits.max_io).min(limits.max_fast_reg_page_list_len),
+                key_pages: region(terms).min(KEY_PAGES),
+                large_keys: match region(terms) {
+                    ..=KEY_PAGES => 0,
+                    _ => LARGE_KEYS,
+                },
+                large_key_pages: region(terms),
             },
         };
         let (cq, send_cq, commands) = match &common.reach {
@@ -285,21 +310,30 @@ impl Queue {
         common
             .target
             .connect(&id, connection, common.epoch, common.deadline)?;
-        let max_segments = match slabs {
-            Some(_) => qp.max_segments(),
-            None => caps.segments,
+        let (segments, bytes) = match &common.reach {
+            Reach::Slabs(_) => (qp.max_segments(), u32::MAX),
+            Reach::Commands(terms, _) => (
+                region(terms).min(QpCaps::MAX_KEY_SEGMENTS),
+                region(terms)
+                    .saturating_sub(1)
+                    .saturating_mul(PAGE_SIZE as u32),
+            ),
+        };
+        let most = Most {
+            segments: u16::try_from(segments).unwrap_or(u16::MAX),
+            bytes,
         };
         Ok(Self {
             qp,
             cq,
             slabs,
-            max_segments,
+            most,
         })
     }
 
-    /// Segments that a request may have.
-    pub(super) fn max_segments(&self) -> u16 {
-        u16::try_from(self.max_segments).unwrap_or(u16::MAX)
+    /// What a request may be at most.
+    pub(super) fn most(&self) -> Most {
+        self.most
     }
 
     /// Posts a request, and all that were posted before it if it is the `last` one. Atomic context.

@@ -24,7 +24,10 @@ pub(super) use self::recv::{
     RecvSlot, //
 };
 use self::{
-    key::Key,
+    key::{
+        Key,
+        LargeKeys, //
+    },
     recv::recv_done,
     send::SendQueue,
     slot::{
@@ -124,13 +127,20 @@ pub(crate) struct QpCaps {
     pub(crate) large: u16,
     /// The first so many slots have a memory region, and so can let the peer access their memory.
     pub(crate) keys: u16,
-    /// The pages that such a region has; it covers as many segments at most.
-    pub(crate) segments: u32,
+    /// The pages that such a region has; it covers as many segments, but not more than
+    /// [`Self::MAX_KEY_SEGMENTS`].
+    pub(crate) key_pages: u32,
+    /// Such slots at once, at most 64, whose memory is more than their region covers.
+    pub(crate) large_keys: u16,
+    /// The pages of the regions for these.
+    pub(crate) large_key_pages: u32,
 }
 
 impl QpCaps {
     /// The segments that a work request can have at most.
     pub(crate) const MAX_SGES: u32 = 32;
+    /// The segments that a memory region covers at most.
+    pub(crate) const MAX_KEY_SEGMENTS: u32 = Key::MAX_SEGMENTS;
 
     /// Entries that the completion queue of the sends must have for the queue pair.
     pub(crate) const fn send_cqes(&self) -> u32 {
@@ -166,6 +176,8 @@ impl QpCaps {
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once
 ///   it is chained, by the holder of `sq`, and once it is posted, by the handler of its
 ///   completions, of which one runs at a time.
+/// - The memory region of a slot, and the large one that its `body` names, are registered at most from
+///   when it is posted until it is cleared; nobody else uses them while the slot is not `FREE`.
 /// - The device was given at most `send_wr` work requests, and a `LOCAL_INV` for each slot with a
 ///   memory region, that have not completed, for which `send_cq` has room; likewise at most `recv_wr`
 ///   receives.
@@ -193,6 +205,7 @@ pub(crate) struct Qp<H: QpHandler> {
 
     sends: ManuallyDrop<KVVec<SendSlot<H>>>,
     large: Large,
+    large_keys: LargeKeys,
     send_wr: u32,
     /// Segments per RDMA READ, and per RDMA WRITE or send.
     read_sges: u32,
@@ -323,7 +336,10 @@ impl<H: QpHandler> Qp<H> {
         {
             return Err(EINVAL);
         }
-        let write_sges = caps.sges.min(limits.max_send_sge).clamp(1, QpCaps::MAX_SGES);
+        let write_sges = caps
+            .sges
+            .min(limits.max_send_sge)
+            .clamp(1, QpCaps::MAX_SGES);
         let read_sges = limits.max_sge_rd.clamp(1, write_sges);
         // CAST: A small number.
         let recv_sges = limits.max_recv_sge.clamp(1, RECV_BUFFERS as u32);
@@ -331,12 +347,13 @@ impl<H: QpHandler> Qp<H> {
         let mut sends = KVVec::with_capacity(caps.slots.into(), GFP_KERNEL)?;
         for index in 0..caps.slots {
             let key = (index < caps.keys)
-                .then(|| Key::alloc(pd, caps.segments))
+                .then(|| Key::alloc(pd, caps.key_pages))
                 .transpose()?;
             sends.push(SendSlot::new(write_sges, key)?, GFP_KERNEL)?;
         }
         let rq = RecvQueue::new(caps.recv_wr, recv_done::<H>)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
+        let large_keys = LargeKeys::alloc(pd, caps.large_keys, caps.large_key_pages)?;
         let send_reservation = send_cq.reserve(caps.send_cqes())?;
         let receives = receives()?;
 
@@ -354,6 +371,7 @@ impl<H: QpHandler> Qp<H> {
                 send_completions: Atomic::new(0),
                 sends: ManuallyDrop::new(sends),
                 large,
+                large_keys,
                 send_wr: caps.send_wr,
                 read_sges,
                 write_sges,

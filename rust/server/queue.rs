@@ -212,8 +212,10 @@ impl Connection {
             // The data of a command are one piece of the pool.
             sges: 1,
             large: 0,
-            segments: 1,
             keys: 0,
+            key_pages: 0,
+            large_keys: 0,
+            large_key_pages: 0,
         };
         let wake = Arc::new(Wake(parts.poller.clone()), GFP_KERNEL)?;
         let vector = parts.poller.vector();

@@ -59,8 +59,10 @@ const CAPS: QpCaps = QpCaps {
     recv_wr: 1,
     sges: 1,
     large: 0,
-    segments: 1,
     keys: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
 };
 
 /// A session's slabs and I/O connections.

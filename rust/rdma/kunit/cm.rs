@@ -12,7 +12,9 @@ const CAPS: QpCaps = QpCaps {
     sges: 1,
     large: 0,
     keys: 0,
-    segments: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
 };
 
 /// Refuses everybody: with these words, or without any.

@@ -12,7 +12,9 @@ const CAPS: QpCaps = QpCaps {
     sges: QpCaps::MAX_SGES,
     large: 1,
     keys: 0,
-    segments: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
 };
 /// The bytes per segment of a memory with many.
 const PIECE: usize = 512;
@@ -619,6 +621,16 @@ mod create {
                     ..CAPS
                 },
                 QpCaps { large: 65, ..CAPS },
+                QpCaps { keys: 1, ..CAPS },
+                QpCaps {
+                    large_keys: 1,
+                    ..CAPS
+                },
+                QpCaps {
+                    large_keys: 65,
+                    large_key_pages: 1,
+                    ..CAPS
+                },
             ];
             for caps in wrong {
                 check!(create(&id, &cq, caps) == Err(EINVAL));

@@ -11,7 +11,9 @@ const CAPS: QpCaps = QpCaps {
     sges: QpCaps::MAX_SGES,
     large: 1,
     keys: 1,
-    segments: 64,
+    key_pages: 64,
+    large_keys: 0,
+    large_key_pages: 0,
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_reply)]

@@ -15,7 +15,17 @@ const CAPS: QpCaps = QpCaps {
     sges: 4,
     large: 1,
     keys: 4,
-    segments: 4,
+    key_pages: 4,
+    large_keys: 0,
+    large_key_pages: 0,
+};
+
+/// With regions so small that a request of a few pages takes the large one.
+const LARGE: QpCaps = QpCaps {
+    key_pages: 2,
+    large_keys: 1,
+    large_key_pages: 4,
+    ..CAPS
 };
 
 /// The kinds of a near side that sends requests.
@@ -23,8 +33,13 @@ const KINDS: [Option<(bool, bool)>; 2] = [None, Some((true, false))];
 
 /// Runs a test with pairs whose near side posts receives for answers, and the far one for requests.
 fn with_requests(test: impl Fn(&Pair) -> Result) -> Result {
+    with_requests_of(CAPS, test)
+}
+
+/// Like [`with_requests`], with pairs of other sizes.
+fn with_requests_of(caps: QpCaps, test: impl Fn(&Pair) -> Result) -> Result {
     for direct in KINDS {
-        with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+        with_pair_of(caps, Kind { direct, srq: None }, |pair| {
             for number in 0..CAPS.recv_wr {
                 posted(pair.near.qp.recv(pair.answer()?))?;
                 posted(pair.far.qp.recv(pair.landing(number, 64)?))?;
@@ -241,6 +256,110 @@ mod tests {
     }
 
     #[test]
+    fn takes_a_large_region_for_many_pages() -> Result {
+        with_requests_of(LARGE, |pair| {
+            let small = Block::new(2, PAGE_SIZE, 1)?;
+            let blocks = [
+                // Many segments, one of many pages, and one of two pages that are not whole.
+                Block::new(3, PAGE_SIZE, 1)?,
+                Block::new(1, 4 * PAGE_SIZE, 1)?,
+                Block {
+                    start: 512,
+                    // CAST: A small number.
+                    gap: 2 * PAGE_SIZE as u32 - 256,
+                    ..Block::new(1, 4 * PAGE_SIZE, 1)?
+                },
+            ];
+            let mut before = 0;
+            for (number, block) in (0..6u8).zip(blocks.iter().cycle()) {
+                let (slot, other) = (number % 4, (number + 1) % 4);
+                let range = pair.request(slot.into(), Carry::Access(RdmaOp::Write), block, true)?;
+                check!(range.addr % PAGE_SIZE as u64 == block.start.into());
+                check!(range.rkey != before);
+                before = range.rkey;
+                pair.requested()?;
+
+                // Nobody else has it until the peer has no access any more, but there are the small ones.
+                let carry = Carry::Access(RdmaOp::Read);
+                check!(pair.request(other.into(), carry, block, true) == Err(EAGAIN));
+                pair.request(other.into(), carry, &small, true)?;
+                pair.requested()?;
+                pair.replied(Reply::default(), pair.message(0, 1, other)?)?;
+                check!(back(pair)? == other.into());
+                posted(pair.near.qp.recv(pair.answer()?))?;
+                check!(pair.request(other.into(), carry, block, true) == Err(EAGAIN));
+
+                fill(&block.memory, block.len, 0xff);
+                let len = block.len - (block.start + block.gap) as usize;
+                let invalidate = (number % 2 == 0).then_some(range.rkey);
+                let reply = Reply {
+                    write: Some(range),
+                    invalidate,
+                    ..Reply::default()
+                };
+                let landing = pair.replied(reply, pair.reply(slot, len, number)?)?;
+                check!(landing.invalidated == invalidate.is_some());
+                check!(landing.answer == Some(Ok(())));
+                check!(back(pair)? == slot.into());
+                // SAFETY: As in `fill()`.
+                let is_written = |place: &*mut u8| unsafe { place.read_volatile() } == number;
+                let written = bytes(&block.memory, block.len).filter(is_written);
+                check!(written.count() == len);
+                posted(pair.near.qp.recv(pair.answer()?))?;
+                for _ in 0..2 {
+                    posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+                }
+            }
+            check!(pair.near.events.errors.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn gives_a_large_region_back_when_it_is_refused() -> Result {
+        with_requests_of(LARGE, |pair| {
+            let read = Carry::Access(RdmaOp::Read);
+            let block = Block::new(4, PAGE_SIZE, 1)?;
+            // More than even the large one covers, by segments and by pages, and with gaps.
+            let wrong = [
+                Block::new(5, PAGE_SIZE, 1)?,
+                Block {
+                    start: 512,
+                    ..Block::new(1, 8 * PAGE_SIZE, 1)?
+                },
+                Block {
+                    gap: 512,
+                    ..Block::new(3, PAGE_SIZE, 1)?
+                },
+            ];
+            for wrong in wrong {
+                check!(pair.request(0, read, &wrong, true) == Err(EINVAL));
+            }
+            check!(pair.request(4, read, &block, true) == Err(EINVAL));
+            let owner = Owner {
+                block: Some(block.clone()),
+                ..pair.message(0, 1, 0)?
+            };
+            let prepare = |_: &mut Owner, _: Option<RemoteRange>| Err(EPROTO);
+            let result = pair.near.qp.request(0, read, owner, prepare, true);
+            check!(posted(result) == Err(EPROTO));
+            check!(pair.near.qp.posted() == 8);
+
+            pair.request(0, read, &block, true)?;
+            pair.requested()?;
+            pair.replied(Reply::default(), pair.message(0, 1, 0)?)?;
+            check!(back(pair)? == 0);
+            // What was chained, but not posted.
+            pair.request(1, read, &block, false)?;
+            pair.near.qp.fail();
+            let (owner, result) = pair.near.events.sends.take()?;
+            check!(owner.number == 1 && result == Err(WcError::NotCompleted(ESHUTDOWN)));
+            check!(pair.request(2, read, &block, true) == Err(ESHUTDOWN));
+            Ok(())
+        })
+    }
+
+    #[test]
     fn is_posted_with_others_at_once() -> Result {
         with_requests(|pair| {
             let block = Block::new(1, PAGE_SIZE, 1)?;
@@ -397,9 +516,9 @@ mod tests {
 
     #[test]
     fn comes_back_unanswered_only_when_the_queue_pair_goes() -> Result {
-        for direct in KINDS {
-            with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
-                let block = Block::new(1, PAGE_SIZE, 1)?;
+        for (direct, pages) in KINDS.into_iter().zip([1, 3]) {
+            with_pair_of(LARGE, Kind { direct, srq: None }, |pair| {
+                let block = Block::new(pages, PAGE_SIZE, 1)?;
                 let ours = Block::new(1, 16, 1)?;
                 for number in 0..3 {
                     posted(pair.far.qp.recv(pair.landing(number, 64)?))?;
@@ -434,9 +553,9 @@ mod tests {
 
     #[test]
     fn is_flushed_if_the_peer_has_no_access() -> Result {
-        for direct in KINDS {
-            with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
-                let block = Block::new(1, PAGE_SIZE, 1)?;
+        for (direct, pages) in KINDS.into_iter().zip([3, 1]) {
+            with_pair_of(LARGE, Kind { direct, srq: None }, |pair| {
+                let block = Block::new(pages, PAGE_SIZE, 1)?;
                 // The far side has no receive for any of them.
                 pair.request(0, Carry::Nothing, &block, true)?;
                 pair.request(1, Carry::Access(RdmaOp::Read), &block, true)?;

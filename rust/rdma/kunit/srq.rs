@@ -11,7 +11,9 @@ const CAPS: QpCaps = QpCaps {
     sges: QpCaps::MAX_SGES,
     large: 0,
     keys: 0,
-    segments: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
 };
 /// Receives of a queue.
 const RECEIVES: u32 = 16;

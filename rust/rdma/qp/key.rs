@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory region of a slot, which each of its requests registers anew.
+//! The memory regions of a queue pair: a small one of each slot, and a few large ones that the slots
+//! share. Each request registers its region anew.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+use super::slot::Free;
 use crate::{
     bindings,
     rdma::{
@@ -45,19 +47,58 @@ use kernel::{
 ///
 /// - `mr` is a memory region of `pages` pages, until [`Self::deregister`] sets `gone`.
 /// - `base` is a multiple of the page size, from where on so many pages do not wrap around.
-/// - `list` is an initialised table of `pages` entries.
+/// - `list` is an initialised table.
 pub(super) struct Key {
     mr: NonNull<bindings::ib_mr>,
     gone: Atomic<u32>,
     base: u64,
+    pages: u32,
     list: KVVec<UnsafeCell<bindings::scatterlist>>,
 }
 
 // SAFETY: `ib_mr` belongs to no thread.
 unsafe impl Send for Key {}
 
+/// What a [`Key`] must have room for.
+pub(super) struct Shape {
+    segments: usize,
+    /// The bytes.
+    len: u64,
+    /// Where the first of them is in its page.
+    offset: u64,
+}
+
+impl Shape {
+    /// The shape of `memory`; `EINVAL` if that is none.
+    #[inline]
+    pub(super) fn of(memory: &impl Segmented) -> Result<Self> {
+        let mut segments = memory.segments().filter(|segment| segment.len() != 0);
+        let first = segments.next().ok_or(EINVAL)?;
+        let this = Self {
+            segments: 1,
+            len: first.len().into(),
+            offset: u64::from(first.offset()) % PAGE_SIZE as u64,
+        };
+        Ok(segments.fold(this, |this, segment| Self {
+            segments: this.segments + 1,
+            len: this.len + u64::from(segment.len()),
+            ..this
+        }))
+    }
+
+    /// The pages that it touches. If there are gaps, there may be more: then it cannot be mapped.
+    #[inline]
+    fn pages(&self) -> u64 {
+        (self.offset + self.len).div_ceil(PAGE_SIZE as u64)
+    }
+}
+
 impl Key {
+    /// The segments that a region covers at most. With one more, a list would take twice the memory.
+    pub(super) const MAX_SEGMENTS: u32 = 256;
+
     /// Allocates a memory region of `pages` pages, to be used by queue pairs of `pd`, which must stay.
+    /// It covers as many segments, but not more than [`Self::MAX_SEGMENTS`].
     ///
     /// Gives `EINVAL` if the device has no such regions.
     ///
@@ -69,15 +110,16 @@ impl Key {
         if pages == 0 || !limits.mem_mgt_extensions || pages > limits.max_fast_reg_page_list_len {
             return Err(EINVAL);
         }
-        let mut list = KVVec::with_capacity(pages as usize, GFP_KERNEL)?;
-        for _ in 0..pages {
+        let entries = pages.min(Self::MAX_SEGMENTS);
+        let mut list = KVVec::with_capacity(entries as usize, GFP_KERNEL)?;
+        for _ in 0..entries {
             list.push(
                 UnsafeCell::new(bindings::scatterlist::default()),
                 GFP_KERNEL,
             )?;
         }
         // SAFETY: There are so many entries.
-        unsafe { bindings::farblk_sg_init_table(UnsafeCell::raw_get(list.as_ptr()), pages) };
+        unsafe { bindings::farblk_sg_init_table(UnsafeCell::raw_get(list.as_ptr()), entries) };
         let size = (u64::from(pages) * PAGE_SIZE as u64).next_power_of_two();
         // SAFETY: The domain is valid by its invariants.
         let mr = from_err_ptr(unsafe {
@@ -89,6 +131,7 @@ impl Key {
             mr: NonNull::new(mr).ok_or(ENOMEM)?,
             gone: Atomic::new(0),
             base: (crate::sync::random_u64() >> 1) & !(size - 1),
+            pages,
             list,
         })
     }
@@ -99,15 +142,20 @@ impl Key {
         self.mr.as_ptr()
     }
 
-    /// Takes another key, and tells where a peer will find `memory` once it is mapped and registered.
+    /// Whether there is room for memory of this shape.
+    #[inline]
+    pub(super) fn covers(&self, shape: &Shape) -> bool {
+        shape.segments <= self.list.len() && shape.pages() <= self.pages.into()
+    }
+
+    /// Takes another key, and tells where a peer will find memory of this shape once it is mapped and
+    /// registered.
     ///
     /// # Safety
     ///
     /// The region must not be registered, nor used by anybody else.
     #[inline]
-    pub(super) unsafe fn renew(&self, memory: &impl Segmented) -> Result<RemoteRange> {
-        let first = memory.segments().find(|segment| segment.len() != 0);
-        let offset = first.ok_or(EINVAL)?.offset() as usize % PAGE_SIZE;
+    pub(super) unsafe fn renew(&self, shape: &Shape) -> RemoteRange {
         // SAFETY: By the type invariants the region is valid, and nobody else uses it.
         let rkey = unsafe {
             // CAST: The low byte is ours to choose.
@@ -115,10 +163,10 @@ impl Key {
             bindings::ib_update_fast_reg_key(self.as_raw(), rkey as u8);
             (*self.as_raw()).rkey
         };
-        Ok(RemoteRange {
-            addr: self.base + offset as u64,
+        RemoteRange {
+            addr: self.base + shape.offset,
             rkey,
-        })
+        }
     }
 
     /// Maps `memory` for the device of `pd`, and makes the region cover it, to be found at `addr`.
@@ -248,5 +296,59 @@ impl Drop for Key {
     fn drop(&mut self) {
         // A queue pair has done it already, unless it never came to be: then nothing is registered.
         let _ = self.deregister();
+    }
+}
+
+/// Memory regions that a queue pair's slots share.
+///
+/// # Invariants
+///
+/// - A region that is free, as `free` tells, is not registered.
+pub(super) struct LargeKeys {
+    keys: KVec<Key>,
+    free: Free,
+}
+
+impl LargeKeys {
+    /// Allocates `count <= 64` regions of `pages` pages, like [`Key::alloc`].
+    ///
+    /// # Context
+    ///
+    /// May sleep; so may dropping it.
+    pub(super) fn alloc(pd: &Arc<Pd>, count: u16, pages: u32) -> Result<Self> {
+        let free = Free::new(count)?;
+        let mut keys = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for _ in 0..count {
+            keys.push(Key::alloc(pd, pages)?, GFP_KERNEL)?;
+        }
+        // INVARIANT: None was registered yet.
+        Ok(Self { keys, free })
+    }
+
+    /// The region of this number.
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&Key> {
+        self.keys.get(index as usize)
+    }
+
+    /// Takes a region for memory of this shape: its number. `EAGAIN` if none is free, `EINVAL` if there are
+    /// none for it.
+    #[inline]
+    pub(super) fn take(&self, shape: &Shape) -> Result<u32> {
+        // They are all alike.
+        match self.keys.first() {
+            Some(key) if key.covers(shape) => self.free.take().ok_or(EAGAIN),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Gives back a region that [`Self::take`] gave, and that the caller does not use any more.
+    ///
+    /// # Safety
+    ///
+    /// It must not be registered any more.
+    pub(super) unsafe fn put(&self, index: u32) {
+        // INVARIANT: The caller promises that it is not registered.
+        self.free.put(index);
     }
 }

@@ -9,8 +9,12 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
-    key::Key,
+    key::{
+        Key,
+        Shape, //
+    },
     slot::{
+        Body,
         SendSlot,
         Wr, //
     },
@@ -91,7 +95,8 @@ impl<H: QpHandler> Qp<H> {
     /// `prepare` writes the message. If the peer is given access to the owner's memory, it is told how
     /// the peer reaches it; the slot must be one of those with a memory region, and the memory must
     /// have no gaps between pages. The peer has access from when the message is sent, and to nothing
-    /// else.
+    /// else. If the memory is more than the slot's region covers, the request takes one of the large
+    /// regions until it comes back.
     ///
     /// The owner comes back through [`QpHandler::send_done`] when the work requests have completed,
     /// [`Self::answered`] was called, *and* the peer's access has ended. After a failure of the queue
@@ -99,7 +104,8 @@ impl<H: QpHandler> Qp<H> {
     /// pair is dropped if they have succeeded, or the peer might still have access. So who gives up on
     /// an answer has to drop the queue pair.
     ///
-    /// Otherwise like [`Self::rdma`]; the error may also be one of `prepare`.
+    /// Otherwise like [`Self::rdma`]; `EAGAIN` may also mean that no large region is free, and the error
+    /// may be one of `prepare`.
     ///
     /// # Context
     ///
@@ -116,11 +122,13 @@ impl<H: QpHandler> Qp<H> {
         self.post(slot, owner, last, |slot, owner, body| {
             let access = match carry {
                 Carry::Access(op) => {
-                    let key = slot.key().ok_or(EINVAL)?;
                     let memory = owner.memory().ok_or(EINVAL)?;
-                    // SAFETY: The slot was claimed; its last request, if any, has been given back, so
-                    // that its key is invalid.
-                    Some((op, key, unsafe { key.renew(memory) }?))
+                    let shape = Shape::of(memory)?;
+                    let key = self.choose_key(slot, body, &shape)?;
+                    // SAFETY: The slot was claimed, so that its own key is not used by anybody else, and
+                    // neither is a large one that was taken. The last request with it, if any, has been
+                    // given back, so that it is invalid.
+                    Some((op, key, unsafe { key.renew(&shape) }))
                 }
                 Carry::Nothing | Carry::Inline => None,
             };
@@ -172,6 +180,24 @@ impl<H: QpHandler> Qp<H> {
             body.nr_wr += 1;
             Ok(())
         })
+    }
+
+    /// Chooses the key of a request for memory of this shape: the slot's own, or a large one, which goes
+    /// to `body`.
+    #[inline]
+    fn choose_key<'a>(
+        &'a self,
+        slot: &'a SendSlot<H>,
+        body: &mut Body,
+        shape: &Shape,
+    ) -> Result<&'a Key> {
+        let own = slot.key().ok_or(EINVAL)?;
+        if own.covers(shape) {
+            return Ok(own);
+        }
+        let index = self.large_keys.take(shape)?;
+        body.large_key = Some(index);
+        self.large_keys.get(index).ok_or(EINVAL)
     }
 
     /// The peer has answered the request in `slot`; `invalidated` is what its message has invalidated.
@@ -346,7 +372,11 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// The queue pair must be destroyed, and nobody else use the slot.
     pub(super) unsafe fn end(&self, slot: &SendSlot<H>) -> bool {
-        if let Some(Err(error)) = slot.key().map(Key::deregister) {
+        // SAFETY: Nobody else uses the slot.
+        let large_key = unsafe { (*slot.body.get()).large_key };
+        let large_key = large_key.and_then(|index| self.large_keys.get(index));
+        let mut keys = [slot.key(), large_key].into_iter().flatten();
+        if let Err(error) = keys.try_for_each(Key::deregister) {
             // The peer may still have access: the memory must never be used again.
             pr_err!(
                 "cannot deregister a memory region: {}; a request is lost\n",
@@ -357,7 +387,7 @@ impl<H: QpHandler> Qp<H> {
         if !slot.is_taken() {
             return false;
         }
-        // SAFETY: Nobody else uses the slot.
+        // SAFETY: As above.
         let body = unsafe { &mut *slot.body.get() };
         let progress = slot.progress.load(Acquire);
         let is_missing = |begun, ended| progress & begun != 0 && progress & ended == 0;

@@ -467,8 +467,8 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Safety
     ///
-    /// The caller must be the one who may use the slot, and the device be done with it. Neither may
-    /// be used by the caller afterwards.
+    /// The caller must be the one who may use the slot, and the device be done with it, its key
+    /// included. Neither may be used by the caller afterwards.
     #[inline]
     pub(super) unsafe fn clear(&self, slot: &SendSlot<H>) -> Option<H::Send> {
         // SAFETY: The caller promises that nobody else uses the slot.
@@ -487,9 +487,19 @@ impl<H: QpHandler> Qp<H> {
                 }
             }
         }
-        if let (Some(listed), Some(key)) = (body.listed.take(), slot.key()) {
-            // SAFETY: The device is done with it, and nobody else uses it.
-            unsafe { key.unmap(&self.pd, listed) };
+        if let Some(listed) = body.listed.take() {
+            let key = match body.large_key {
+                Some(index) => self.large_keys.get(index),
+                None => slot.key(),
+            };
+            if let Some(key) = key {
+                // SAFETY: The device is done with it, and nobody else uses it.
+                unsafe { key.unmap(&self.pd, listed) };
+            }
+        }
+        if let Some(index) = body.large_key.take() {
+            // SAFETY: A slot is cleared only if its key was not registered, or is not any more.
+            unsafe { self.large_keys.put(index) };
         }
         if let (true, Some(piece)) = (body.reads_piece, owner.as_ref().and_then(H::Send::piece)) {
             piece.sync_for_cpu();

@@ -64,7 +64,9 @@ pub(super) struct Body {
     /// The segments were mapped, one by one, and must be unmapped, but for the first so many.
     pub(super) mapped: Option<Direction>,
     pub(super) premapped: u32,
-    /// So many entries of the slot's [`Key`] were mapped.
+    /// The large [`Key`] that is used, rather than the slot's own.
+    pub(super) large_key: Option<u32>,
+    /// So many entries of the key were mapped.
     pub(super) listed: Option<(Direction, i32)>,
     /// The device writes the owner's piece.
     pub(super) reads_piece: bool,
@@ -152,6 +154,7 @@ impl<H: QpHandler> SendSlot<H> {
             nr_wr: 0,
             mapped: None,
             premapped: 0,
+            large_key: None,
             listed: None,
             reads_piece: false,
             request: false,
@@ -207,7 +210,7 @@ impl<H: QpHandler> SendSlot<H> {
         self.wrs.get().cast()
     }
 
-    /// The slot's memory region, if it has one.
+    /// The slot's own memory region, if it has one.
     #[inline]
     pub(super) fn key(&self) -> Option<&Key> {
         self.key.as_ref()
@@ -275,27 +278,64 @@ impl<H: QpHandler> SendSlot<H> {
     }
 }
 
+/// Which of at most 64 things are free.
+///
+/// # Invariants
+///
+/// - Bit `n` is set if nobody uses thing `n`.
+pub(super) struct Free(Atomic<u64>);
+
+impl Free {
+    /// `count` things, which are all free; `EINVAL` if they are more than 64.
+    pub(super) fn new(count: u16) -> Result<Self> {
+        if count > 64 {
+            return Err(EINVAL);
+        }
+        // INVARIANT: One bit for each. There may be 64, or none.
+        let all = u64::MAX.checked_shr(64 - u32::from(count)).unwrap_or(0);
+        Ok(Self(Atomic::new(all)))
+    }
+
+    /// Takes a thing, if one is free: its number.
+    pub(super) fn take(&self) -> Option<u32> {
+        let mut free = self.0.load(Relaxed);
+        loop {
+            if free == 0 {
+                return None;
+            }
+            // INVARIANT: The bit was set, so nobody uses the thing but the caller.
+            match self.0.cmpxchg(free, free & (free - 1), Acquire) {
+                Ok(_) => return Some(free.trailing_zeros()),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Gives back a thing that [`Self::take`] gave, and that the caller does not use any more.
+    pub(super) fn put(&self, index: u32) {
+        // INVARIANT: The bit was clear, so that adding it sets it.
+        self.0.fetch_add(1 << index, Release);
+    }
+}
+
 /// Arrays for what needs more work requests than a slot has.
 ///
 /// # Invariants
 ///
-/// - There are `count <= 64` pairs of arrays, one after the other in `sges` and `wrs`.
-/// - Bit `n` of `free` is set if nobody uses pair `n`.
+/// - There are so many pairs of arrays, one after the other in `sges` and `wrs`, as `free` has things.
 pub(super) struct Large {
     sges: KVVec<UnsafeCell<bindings::ib_sge>>,
     wrs: KVVec<UnsafeCell<Wr>>,
     sges_each: usize,
     wrs_each: usize,
-    free: Atomic<u64>,
+    free: Free,
 }
 
 impl Large {
     /// Makes `count` pairs of arrays, each for `sges` segments, at least `per_wr` of which go into a
     /// work request.
     pub(super) fn new(count: u16, sges: u32, per_wr: u32) -> Result<Self> {
-        if count > 64 {
-            return Err(EINVAL);
-        }
+        let free = Free::new(count)?;
         let count = usize::from(count);
         // One more of each for a message.
         let sges_each = sges as usize + 1;
@@ -316,8 +356,7 @@ impl Large {
             wrs: all_wrs,
             sges_each,
             wrs_each,
-            // One bit for each: `count` may be 64.
-            free: Atomic::new(u64::MAX.checked_shr(64 - count as u32).unwrap_or(0)),
+            free,
         })
     }
 
@@ -329,17 +368,7 @@ impl Large {
 
     /// Takes a pair, if one is free: its number, segments and work requests.
     pub(super) fn take(&self) -> Option<(u32, *mut bindings::ib_sge, *mut Wr)> {
-        let mut free = self.free.load(Relaxed);
-        let index = loop {
-            if free == 0 {
-                return None;
-            }
-            // INVARIANT: The bit was set, so nobody uses the pair but the caller.
-            match self.free.cmpxchg(free, free & (free - 1), Acquire) {
-                Ok(_) => break free.trailing_zeros(),
-                Err(now) => free = now,
-            }
-        };
+        let index = self.free.take()?;
         let sges = self.sges.get(index as usize * self.sges_each..)?.as_ptr();
         let wrs = self.wrs.get(index as usize * self.wrs_each..)?.as_ptr();
         Some((index, UnsafeCell::raw_get(sges), UnsafeCell::raw_get(wrs)))
@@ -347,8 +376,7 @@ impl Large {
 
     /// Gives back a pair that [`Self::take`] gave, and that the caller does not use any more.
     pub(super) fn put(&self, index: u32) {
-        // INVARIANT: The bit was clear, so that adding it sets it.
-        self.free.fetch_add(1 << index, Release);
+        self.free.put(index);
     }
 }
 

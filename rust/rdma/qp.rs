@@ -50,8 +50,7 @@ use super::{
     },
     wr::{
         RecvOwner,
-        SendOwner,
-        RECV_BUFFERS, //
+        SendOwner, //
     }, //
 };
 use crate::{
@@ -203,7 +202,8 @@ pub(crate) struct Qp<H: QpHandler> {
     done: Atomic<u32>,
     send_completions: Atomic<u64>,
 
-    sends: ManuallyDrop<KVVec<SendSlot<H>>>,
+    // In whole pages: as one piece, they would take up to twice the memory.
+    sends: ManuallyDrop<VVec<SendSlot<H>>>,
     large: Large,
     large_keys: LargeKeys,
     send_wr: u32,
@@ -342,9 +342,9 @@ impl<H: QpHandler> Qp<H> {
             .clamp(1, QpCaps::MAX_SGES);
         let read_sges = limits.max_sge_rd.clamp(1, write_sges);
         // CAST: A small number.
-        let recv_sges = limits.max_recv_sge.clamp(1, RECV_BUFFERS as u32);
+        let recv_sges = limits.max_recv_sge.clamp(1, H::Recv::BUFFERS as u32);
 
-        let mut sends = KVVec::with_capacity(caps.slots.into(), GFP_KERNEL)?;
+        let mut sends = VVec::with_capacity(caps.slots.into(), GFP_KERNEL)?;
         for index in 0..caps.slots {
             let key = (index < caps.keys)
                 .then(|| Key::alloc(pd, caps.key_pages))

@@ -141,6 +141,10 @@ impl RecvBuffer<'_> {
 
 /// What a receive owns until it has completed.
 pub(crate) trait RecvOwner: Send + 'static {
+    /// How many buffers there are at most: a device keeps room for so many in each entry of a receive
+    /// queue.
+    const BUFFERS: usize = RECV_BUFFERS;
+
     /// The buffers that a message is received into: what does not fit into the first goes into the
     /// second.
     ///
@@ -151,12 +155,16 @@ pub(crate) trait RecvOwner: Send + 'static {
 }
 
 impl RecvOwner for DmaBuffer {
+    const BUFFERS: usize = 1;
+
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
         [Some(RecvBuffer::Cpu(self)), None]
     }
 }
 
 impl RecvOwner for KBox<DmaBuffer> {
+    const BUFFERS: usize = 1;
+
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
         [Some(RecvBuffer::Cpu(self)), None]
     }

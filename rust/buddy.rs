@@ -217,8 +217,12 @@ impl<C: DerefMut<Target = [Chunk]>> Pool<C> {
         }
     }
 
-    /// Takes a chunk out of the list of its room.
+    /// Takes a chunk out of the list of its room, if it has any.
     fn unlink(&mut self, index: u32) {
+        // Without room it is in no list, and what it says about its neighbours is of the past.
+        if self.head(index).is_none() {
+            return;
+        }
         let Some((prev, next)) = self.chunk(index).map(|chunk| (chunk.prev, chunk.next)) else {
             return;
         };

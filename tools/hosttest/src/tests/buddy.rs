@@ -82,6 +82,27 @@ fn whole_chunks_stay_whole() {
     assert_eq!(had, rest);
 }
 
+/// A chunk that was full has forgotten its neighbours of before.
+#[test]
+fn full_chunks_leave_the_others_alone() {
+    const HALF: usize = CHUNK / 2;
+    let mut pool = pool(3);
+    let mut halves: [Vec<Piece>; 3] = Default::default();
+    for half in all(&mut pool, HALF) {
+        halves[half.chunk()].push(half);
+    }
+    pool.free(halves[0].pop().unwrap());
+    pool.free(halves[1].pop().unwrap());
+    // The one before chunk 0, which is full then.
+    let full = pool.alloc(HALF).unwrap();
+    assert_eq!(full.chunk(), 1);
+    pool.free(halves[2].pop().unwrap());
+    pool.free(full);
+    // Chunk 0 is behind the two others.
+    pool.free(halves[0].pop().unwrap());
+    assert_eq!(all(&mut pool, HALF).len(), 4);
+}
+
 proptest! {
     /// Pieces never overlap, a piece is to be had if and only if a free one is large enough, and what
     /// comes back is whole again.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Cutting chunks of 2 MiB into pieces of 4 KiB to 2 MiB, and joining them again.
+//! Cutting chunks of 1 MiB into pieces of 4 KiB to 1 MiB, and joining them again.
 //!
 //! Nothing here names a kernel type or touches the memory that it is about: the same source is compiled
 //! into the module and into the host tests.
@@ -15,10 +15,12 @@ pub const PIECE_MIN: usize = 4 << 10;
 pub const CHUNK: usize = PIECE_MIN << ORDER_MAX;
 
 /// Order of a whole chunk; a piece of order n is 2^n smallest ones.
-const ORDER_MAX: u8 = 9;
+const ORDER_MAX: u8 = 8;
 /// Nodes of a chunk's tree: the root is 1, the children of n are 2n and 2n + 1; 0 is not used.
 const NODES: usize = 2 << ORDER_MAX;
 const ROOT: usize = 1;
+/// The list of chunks that are all free.
+const WHOLE: usize = ORDER_MAX as usize;
 /// No chunk.
 const NONE: u32 = u32::MAX;
 
@@ -133,33 +135,70 @@ impl Piece {
     }
 }
 
-/// A pool of pieces. It has all it needs from the start, and taking and giving back a piece takes some
-/// ten steps, however many chunks there are.
+/// A pool of pieces. Taking and giving back a piece takes some ten steps, however many chunks there are.
+///
+/// `B` owns a chunk, and may own the memory that it is about: they come and go together.
 ///
 /// # Invariants
 ///
-/// Every chunk with room is in the list of its room, the others in none.
+/// Every chunk with room is in the list of its room, the others in none. `whole` is the length of the
+/// list of those that are all free, and `count` the number of all.
 #[derive(Debug)]
 pub struct Pool<C> {
     chunks: C,
     /// First chunk of each list; the index is one less than the room at its root.
     heads: [u32; ORDER_MAX as usize + 1],
+    count: usize,
+    whole: usize,
 }
 
-impl<C: DerefMut<Target = [Chunk]>> Pool<C> {
-    /// A pool of as many chunks as `chunks` has room for, all of them free.
-    pub fn new(chunks: C) -> Self {
-        let mut pool = Self {
-            chunks,
+impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
+    /// An empty pool, with places for as many chunks as `places` has.
+    pub fn new(mut places: C) -> Self {
+        places.iter_mut().for_each(|place| *place = None);
+        Self {
+            chunks: places,
             heads: [NONE; ORDER_MAX as usize + 1],
-        };
-        for index in (0..NONE).take(pool.chunks.len()) {
-            if let Some(chunk) = pool.chunk(index) {
-                *chunk = Chunk::new();
-            }
-            pool.link(index);
+            count: 0,
+            whole: 0,
         }
-        pool
+    }
+
+    /// Adds a chunk, which becomes all free. It comes back if there is no place for it.
+    pub fn add(&mut self, mut chunk: B) -> Result<(), B> {
+        let mut places = (0..NONE).zip(self.chunks.iter_mut());
+        let Some((index, place)) = places.find(|(_, place)| place.is_none()) else {
+            return Err(chunk);
+        };
+        *chunk.as_mut() = Chunk::new();
+        *place = Some(chunk);
+        self.count += 1;
+        self.link(index);
+        Ok(())
+    }
+
+    /// Takes out a chunk that is all free, if there is one.
+    pub fn remove(&mut self) -> Option<B> {
+        let index = *self.heads.last().filter(|head| **head != NONE)?;
+        self.unlink(index);
+        self.count -= 1;
+        // CAST: a u32 fits a usize on every platform with RDMA.
+        self.chunks.get_mut(index as usize)?.take()
+    }
+
+    /// How many chunks there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many of them are all free.
+    pub fn whole(&self) -> usize {
+        self.whole
+    }
+
+    /// The chunk that a piece is of. It stays as long as the piece is in use.
+    pub fn chunk_of(&self, piece: &Piece) -> Option<&B> {
+        self.chunks.get(piece.chunk())?.as_ref()
     }
 
     /// Takes a piece of at least `len` bytes, of the smallest size that does. `None` if there is none,
@@ -194,20 +233,26 @@ impl<C: DerefMut<Target = [Chunk]>> Pool<C> {
 
     fn chunk(&mut self, index: u32) -> Option<&mut Chunk> {
         // CAST: a u32 fits a usize on every platform with RDMA.
-        self.chunks.get_mut(index as usize)
+        let place = self.chunks.get_mut(index as usize)?;
+        place.as_mut().map(B::as_mut)
     }
 
-    /// The head of the list that a chunk is in or belongs into.
-    fn head(&mut self, index: u32) -> Option<&mut u32> {
+    /// Which list a chunk is in or belongs into.
+    fn list(&mut self, index: u32) -> Option<usize> {
         let room = self.chunk(index)?.room(ROOT);
-        self.heads.get_mut(usize::from(room).checked_sub(1)?)
+        usize::from(room).checked_sub(1)
     }
 
     /// Puts a chunk that is in no list into that of its room, if it has any.
     fn link(&mut self, index: u32) {
-        let Some(head) = self.head(index) else {
+        let Some(list) = self.list(index) else {
             return;
         };
+        let Some(head) = self.heads.get_mut(list) else {
+            return;
+        };
+        // INVARIANT: It is in the list from here on.
+        self.whole += usize::from(list == WHOLE);
         let next = core::mem::replace(head, index);
         if let Some(chunk) = self.chunk(index) {
             (chunk.prev, chunk.next) = (NONE, next);
@@ -220,18 +265,20 @@ impl<C: DerefMut<Target = [Chunk]>> Pool<C> {
     /// Takes a chunk out of the list of its room, if it has any.
     fn unlink(&mut self, index: u32) {
         // Without room it is in no list, and what it says about its neighbours is of the past.
-        if self.head(index).is_none() {
+        let Some(list) = self.list(index) else {
             return;
-        }
+        };
         let Some((prev, next)) = self.chunk(index).map(|chunk| (chunk.prev, chunk.next)) else {
             return;
         };
+        // INVARIANT: It is in the list no longer.
+        self.whole -= usize::from(list == WHOLE);
         if let Some(next) = self.chunk(next) {
             next.prev = prev;
         }
         if let Some(prev) = self.chunk(prev) {
             prev.next = next;
-        } else if let Some(head) = self.head(index) {
+        } else if let Some(head) = self.heads.get_mut(list) {
             *head = next;
         }
     }

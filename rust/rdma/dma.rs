@@ -59,10 +59,8 @@ impl Direction {
     }
 }
 
-/// The largest order of [`Pages`]: 2 MiB with pages of 4 KiB.
-const MAX_ORDER: u32 = 9;
-/// The largest order of a [`DmaBuffer`].
-const MAX_BUFFER_ORDER: u32 = 8;
+/// The most bytes of a [`DmaBuffer`].
+const MAX_BUFFER: usize = PAGE_SIZE << 8;
 
 /// Physically contiguous pages, zeroed at first, that are mapped for a device as long as they exist.
 ///
@@ -86,20 +84,19 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Allocates pages for `len` bytes, of at most `1 << max` pages, on NUMA node `node`, or anywhere
-    /// when it is -1, and maps them.
+    /// Allocates pages for `len` bytes, at most `max`, on NUMA node `node`, or anywhere when it is -1,
+    /// and maps them.
     fn alloc(
         device: &Arc<Device>,
         len: usize,
-        max: u32,
+        max: usize,
         node: i32,
         direction: Direction,
     ) -> Result<Arc<Self>> {
-        let pages = len.div_ceil(PAGE_SIZE);
-        if pages == 0 || pages > 1 << max {
+        if len == 0 || len > max {
             return Err(EINVAL);
         }
-        let order = pages.next_power_of_two().trailing_zeros();
+        let order = len.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros();
         // SAFETY: The function has no requirements beyond the context.
         let page = unsafe { bindings::farblk_alloc_pages(node, order) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
@@ -213,7 +210,7 @@ impl DmaBuffer {
         let node = device.numa_node();
         // INVARIANT: The pages suffice for `len` bytes, and nobody else knows them.
         Ok(Self {
-            pages: Pages::alloc(device, len, MAX_BUFFER_ORDER, node, direction)?,
+            pages: Pages::alloc(device, len, MAX_BUFFER, node, direction)?,
             offset: 0,
             len,
         })
@@ -362,8 +359,8 @@ pub(crate) struct DmaMemory {
 }
 
 impl DmaMemory {
-    /// The most bytes that there can be at once.
-    pub(crate) const MAX: usize = PAGE_SIZE << MAX_ORDER;
+    /// The most bytes that there can be at once: 2 MiB with pages of 4 KiB.
+    pub(crate) const MAX: usize = PAGE_SIZE << 9;
 
     /// Allocates `len` bytes, at most [`Self::MAX`] and rounded up to a power of two of pages, on NUMA
     /// node `node`, or anywhere when it is -1, and maps them for both to write.
@@ -376,7 +373,7 @@ impl DmaMemory {
     pub(crate) fn alloc(device: &Arc<Device>, len: usize, node: i32) -> Result<Self> {
         // INVARIANT: Nobody else knows the pages.
         Ok(Self {
-            pages: Pages::alloc(device, len, MAX_ORDER, node, Direction::Bidirectional)?,
+            pages: Pages::alloc(device, len, Self::MAX, node, Direction::Bidirectional)?,
         })
     }
 
@@ -430,15 +427,20 @@ impl DmaPiece {
         self.len
     }
 
-    /// Makes the piece shorter: its first `len` bytes; `EINVAL` if it has fewer, or that is none.
-    #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
-    pub(crate) fn truncate(&mut self, len: u32) -> Result {
-        if len == 0 || len > self.len {
-            return Err(EINVAL);
+    /// Makes the piece shorter or longer: `len` bytes from where it begins; `EINVAL` if they are none,
+    /// or not all inside the memory.
+    ///
+    /// As with [`DmaMemory::piece`] it is up to the caller that pieces do not overlap.
+    pub(crate) fn resize(&mut self, len: u32) -> Result {
+        let end = (self.offset as usize).checked_add(len as usize);
+        match end {
+            Some(end) if end <= PAGE_SIZE << self.pages.order && len != 0 => {
+                // INVARIANT: It was checked.
+                self.len = len;
+                Ok(())
+            }
+            _ => Err(EINVAL),
         }
-        // INVARIANT: The piece only gets shorter.
-        self.len = len;
-        Ok(())
     }
 
     /// Where the device finds the memory.

@@ -13,7 +13,10 @@ use kernel::{
     },
 };
 
-use crate::buddy::PIECE_MIN;
+use crate::buddy::{
+    CHUNK,
+    PIECE_MIN, //
+};
 use crate::compat;
 use crate::debugfs::Show;
 use crate::proto::wire::INLINE_MAX;
@@ -23,14 +26,18 @@ use crate::rdma::{
 };
 use crate::server::{
     poller::Poller,
-    pool::Pool, //
+    pool::{
+        Pool,
+        Trim, //
+    }, //
 };
+use crate::ticker::Ticker;
 use crate::workqueue::OwnedQueue;
 
 /// Least that is taken with a command, in bytes: a piece of memory.
 const INLINE_MIN: u32 = PIECE_MIN as u32;
-/// Least memory for data in flight: a chunk for receives, and one for the largest command.
-const POOL_MIN: usize = 4 << 20;
+/// Least memory for data in flight: a chunk for the largest command, and as much for receives.
+const POOL_MIN: usize = 2 * CHUNK;
 
 /// A protection domain, in which no memory is open to anybody, a pool of memory, and a poller for each
 /// completion vector in use.
@@ -38,10 +45,11 @@ const POOL_MIN: usize = 4 << 20;
 pub(super) struct Adapter {
     pub(super) pd: Arc<Pd>,
     pool: Arc<Pool>,
+    _trimmer: Ticker<Trim>,
     /// Data behind a command that there is room for.
     pub(super) inline_size: u32,
     worker: Arc<OwnedQueue>,
-    /// Where commands wait for their backing, and pollers for memory.
+    /// Where commands wait for their backing, and pollers and the pool for memory.
     pub(super) blocked: Arc<OwnedQueue>,
     /// The index is the completion vector.
     #[pin]
@@ -58,15 +66,18 @@ impl Adapter {
         let parameters = &crate::module_parameters::pool_size;
         let size = usize::try_from(compat::param(parameters)).unwrap_or(usize::MAX);
         let inline_size = compat::param(&crate::module_parameters::inline_size);
+        let blocked = Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?;
+        let pool = Pool::new(device, size.max(POOL_MIN), &blocked)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 pd: Pd::alloc(device)?,
-                pool: Pool::new(device, size.max(POOL_MIN))?,
+                _trimmer: pool.trimmer()?,
+                pool,
                 inline_size: inline_size
                     .clamp(INLINE_MIN, INLINE_MAX)
                     .next_power_of_two(),
                 worker: Arc::new(OwnedQueue::per_cpu(c"farblk_poll")?, GFP_KERNEL)?,
-                blocked: Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?,
+                blocked,
                 pollers <- new_mutex!(pollers, "Adapter::pollers"),
             }),
             GFP_KERNEL,

@@ -48,7 +48,10 @@ use crate::rdma::{
     },
 };
 use crate::server::{
-    pool::Piece,
+    pool::{
+        Lasting,
+        Piece, //
+    },
     queue::{
         Handler,
         Queue, //
@@ -60,15 +63,17 @@ pub(super) struct Recv {
     /// The command itself.
     pub(super) header: DmaBuffer,
     /// Its inline data.
-    pub(super) data: Piece,
+    pub(super) data: DmaPiece,
+    /// What the data are in.
+    pub(super) _memory: Arc<Lasting>,
 }
 
 impl RecvOwner for KBox<Recv> {
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
-        let Recv { header, data } = &mut **self;
+        let Recv { header, data, .. } = &mut **self;
         [
             Some(RecvBuffer::Cpu(header)),
-            Some(RecvBuffer::Devices(data.memory())),
+            Some(RecvBuffer::Devices(data)),
         ]
     }
 }
@@ -320,7 +325,7 @@ impl Command {
     fn memory(&self) -> Option<&DmaPiece> {
         match &self.data {
             Data::None => None,
-            Data::Inline(recv) => Some(recv.data.memory()),
+            Data::Inline(recv) => Some(&recv.data),
             Data::Piece(piece) => Some(piece.memory()),
         }
     }

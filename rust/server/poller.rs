@@ -23,8 +23,14 @@ use kernel::{
 };
 
 use crate::block::bio::plugged;
-use crate::buddy::PIECE_MIN;
-use crate::proto::command;
+use crate::buddy::{
+    CHUNK,
+    PIECE_MIN, //
+};
+use crate::proto::{
+    command,
+    wire::INLINE_MAX, //
+};
 use crate::rdma::{
     cq::{
         Cq,
@@ -63,6 +69,9 @@ const CONNECTIONS_MAX: usize = 256;
 const RECVS_MAX: u32 = 4096;
 /// Receives beyond those that clients rely on: `rdma_rxe` may lose one with a queue pair that fails.
 const SPARE: u32 = 16;
+/// Receives that are allocated together.
+const RECVS_AT_ONCE: usize = 32;
+const _: () = assert!(RECVS_AT_ONCE * INLINE_MAX as usize <= CHUNK);
 /// Completions that are handled before what is chained is posted.
 const BATCH: u32 = 32;
 /// Small pieces of memory that are kept at hand.
@@ -251,18 +260,23 @@ impl Poller {
         if missing == 0 {
             return Ok(());
         }
-        let headers = DmaBuffer::alloc(&self.device, missing * HEADER, Direction::FromDevice)?;
-        for mut header in headers.split(HEADER) {
-            // What is behind the command goes to the data.
-            header.truncate(command::SIZE)?;
-            let data = self.pool.get_lasting(self.inline_size, self.vector);
-            let recv = Recv {
-                header,
-                data: data.ok_or(ENOMEM)?,
-            };
-            let recv = KBox::new(recv, GFP_KERNEL)?;
-            self.recvs.fetch_add(1, Relaxed);
-            self.post_recv(recv);
+        let size = usize::try_from(self.inline_size)?;
+        for first in (0..missing).step_by(RECVS_AT_ONCE) {
+            let count = RECVS_AT_ONCE.min(missing - first);
+            let headers = DmaBuffer::alloc(&self.device, count * HEADER, Direction::FromDevice)?;
+            let memory = Arc::new(self.pool.get_lasting(count * size)?, GFP_KERNEL)?;
+            for (index, mut header) in headers.split(HEADER).enumerate() {
+                // What is behind the command goes to the data.
+                header.truncate(command::SIZE)?;
+                let recv = Recv {
+                    header,
+                    data: memory.piece(index * size, size)?,
+                    _memory: memory.clone(),
+                };
+                let recv = KBox::new(recv, GFP_KERNEL)?;
+                self.recvs.fetch_add(1, Relaxed);
+                self.post_recv(recv);
+            }
         }
         Ok(())
     }

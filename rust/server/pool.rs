@@ -5,12 +5,20 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Relaxed, //
+use kernel::{
+    impl_has_work, new_work,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
     },
-    Arc, //
+    time::Msecs,
+    workqueue::{
+        Work,
+        WorkItem, //
+    },
 };
 
 use crate::buddy;
@@ -26,9 +34,38 @@ use crate::sync::{
     new_irqsave_spinlock,
     IrqSaveSpinLock, //
 };
+use crate::ticker::{
+    Tick,
+    Ticker, //
+};
+use crate::workqueue::OwnedQueue;
+
+const _: () = assert!(buddy::CHUNK <= DmaMemory::MAX);
+/// How often the pool looks for memory that it can do without.
+const TRIM_MS: Msecs = 5000;
+
+/// Memory that is cut into pieces.
+struct Chunk {
+    memory: DmaMemory,
+    map: buddy::Chunk,
+}
+
+/// A [`Chunk`], in a place of its own.
+struct Held(KBox<Chunk>);
+
+impl AsMut<buddy::Chunk> for Held {
+    fn as_mut(&mut self) -> &mut buddy::Chunk {
+        &mut self.0.map
+    }
+}
 
 struct State {
-    free: buddy::Pool<KVVec<buddy::Chunk>>,
+    /// There is a place for every chunk that there may be.
+    free: buddy::Pool<KVVec<Option<Held>>>,
+    /// The fewest chunks that were all free at once since the last look.
+    spare: usize,
+    /// There was no memory for one more chunk at the last try; the next one is after the next look.
+    refused: bool,
     /// The index is the completion vector.
     pollers: KVec<Option<Arc<Poller>>>,
     /// The completion vectors of those that wait, in order. There is room for all.
@@ -49,29 +86,56 @@ const _: () = assert!(buddy::CHUNK <= DmaMemory::MAX);
 
 /// Memory of one HCA, mapped for it once, which all its connections share.
 ///
-/// When it is used up, commands wait, and their pollers stand in line: who has been served goes to the
-/// end, so that a large command is not overtaken for ever by small ones.
+/// It always has one chunk, so that commands go on whatever else the memory of the system is wanted for.
+/// When it is used up, commands wait, and a worker adds chunks. Those that were not needed for some
+/// seconds go again.
+///
+/// The pollers of commands that wait stand in line: who has been served goes to the end, so that a large
+/// command is not overtaken for ever by small ones.
 #[pin_data]
 pub(super) struct Pool {
-    chunks: KVec<DmaMemory>,
+    device: Arc<Device>,
+    /// Bytes that it may have.
+    size: usize,
     #[pin]
     state: IrqSaveSpinLock<State>,
-    /// Bytes that are not given back soon.
+    /// Bytes that receives have.
     lasting: Atomic<usize>,
     /// The length of the line: who has memory to spare gives it back.
     waiting: Atomic<usize>,
+    /// Where it grows.
+    grower: Arc<OwnedQueue>,
+    #[pin]
+    work: Work<Pool>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Pool { self.work }
+}
+
+/// Lets a pool shrink.
+pub(super) struct Trim(Arc<Pool>);
+
+impl Tick for Trim {
+    fn tick(&self) {
+        self.0.trim();
+        if self.0.is_short() {
+            self.0.grow();
+        }
+    }
 }
 
 impl Pool {
-    /// Allocates `size` bytes, rounded up to whole chunks, near the HCA. May sleep.
-    pub(super) fn new(device: &Arc<Device>, size: usize) -> Result<Arc<Self>> {
-        let count = size.div_ceil(buddy::CHUNK).max(1);
-        let mut chunks = KVec::with_capacity(count, GFP_KERNEL)?;
-        let mut free = KVVec::with_capacity(count, GFP_KERNEL)?;
+    /// A pool of one chunk near the HCA that may grow to `size` bytes. May sleep.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        size: usize,
+        grower: &Arc<OwnedQueue>,
+    ) -> Result<Arc<Self>> {
+        let count = (size / buddy::CHUNK).max(1);
+        let mut places = KVVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
-            let chunk = DmaMemory::alloc(device, DmaMemory::MAX, device.numa_node())?;
-            chunks.push(chunk, GFP_KERNEL)?;
-            free.push(buddy::Chunk::new(), GFP_KERNEL)?;
+            places.push(None, GFP_KERNEL)?;
         }
         let vectors = usize::try_from(device.limits().num_comp_vectors)?;
         let mut pollers = KVec::with_capacity(vectors, GFP_KERNEL)?;
@@ -79,19 +143,80 @@ impl Pool {
             pollers.push(None, GFP_KERNEL)?;
         }
         let state = State {
-            free: buddy::Pool::new(free),
+            free: buddy::Pool::new(places),
+            spare: 0,
+            refused: false,
             pollers,
             line: KVec::with_capacity(vectors, GFP_KERNEL)?,
         };
-        Arc::pin_init(
+        let this = Arc::pin_init(
             pin_init!(Self {
-                chunks,
+                device: device.clone(),
+                size,
                 state <- new_irqsave_spinlock!(state, "Pool::state"),
                 lasting: Atomic::new(0),
                 waiting: Atomic::new(0),
+                grower: grower.clone(),
+                work <- new_work!("Pool::work"),
             }),
             GFP_KERNEL,
-        )
+        )?;
+        this.add()?;
+        Ok(this)
+    }
+
+    /// What lets it shrink as long as it exists. May sleep.
+    pub(super) fn trimmer(self: &Arc<Self>) -> Result<Ticker<Trim>> {
+        Ticker::new(Trim(self.clone()), TRIM_MS)
+    }
+
+    /// Adds a chunk. May sleep.
+    fn add(&self) -> Result {
+        let memory = DmaMemory::alloc(&self.device, buddy::CHUNK, self.device.numa_node())?;
+        let chunk = Chunk {
+            memory,
+            map: buddy::Chunk::new(),
+        };
+        let chunk = Held(KBox::new(chunk, GFP_KERNEL)?);
+        let mut state = self.state.lock();
+        let refused = state.free.add(chunk).err();
+        state.wake_first();
+        drop(state);
+        refused.map_or(Ok(()), |_| Err(ENOSPC))
+    }
+
+    /// Has the worker add chunks. Any context.
+    fn grow(self: &Arc<Self>) {
+        let _ = self.grower.enqueue::<Arc<Self>, 0>(self.clone());
+    }
+
+    /// The chunks that it may have: what receives leave of it.
+    fn chunks_max(&self) -> usize {
+        let lasting = self.lasting.load(Relaxed);
+        (self.size.saturating_sub(lasting) / buddy::CHUNK).max(1)
+    }
+
+    /// Gives up the chunks that nobody has needed since the last time, but for one, and what it has more
+    /// than it may.
+    fn trim(&self) {
+        loop {
+            let chunk = {
+                let mut state = self.state.lock();
+                state.refused = false;
+                let count = state.free.count();
+                if count > 1 && (state.spare > 0 || count > self.chunks_max()) {
+                    state.spare = state.spare.saturating_sub(1);
+                    state.free.remove()
+                } else {
+                    None
+                }
+            };
+            if chunk.is_none() {
+                break;
+            }
+        }
+        let mut state = self.state.lock();
+        state.spare = state.free.whole();
     }
 
     /// Knows the poller of a completion vector, or no longer. May sleep.
@@ -109,36 +234,41 @@ impl Pool {
     /// line before the poller of `vector`. Any context.
     pub(super) fn get(self: &Arc<Self>, len: u32, vector: usize) -> Option<Piece> {
         let len = usize::try_from(len).ok()?;
-        let place = {
-            let mut state = self.state.lock();
-            match state.line.first() {
-                Some(first) if *first != vector => return None,
-                _ => state.free.alloc(len)?,
-            }
-        };
-        let chunk = self.chunks.get(place.chunk());
-        let memory = chunk.and_then(|chunk| chunk.piece(place.offset(), len).ok());
-        match memory {
+        let mut state = self.state.lock();
+        let state: &mut State = &mut state;
+        if state.line.first().is_some_and(|first| *first != vector) {
+            return None;
+        }
+        let place = state.free.alloc(len)?;
+        state.spare = state.spare.min(state.free.whole());
+        let chunk = state.free.chunk_of(&place);
+        match chunk.and_then(|chunk| chunk.0.memory.piece(place.offset(), len).ok()) {
             Some(memory) => Some(Piece {
                 memory,
                 place: Some(place),
-                lasting: false,
                 pool: self.clone(),
             }),
             None => {
-                self.put(place);
+                state.free.free(place);
                 None
             }
         }
     }
 
-    /// As [`Pool::get`], for memory that is not given back soon: at most half of all. Any context.
-    pub(super) fn get_lasting(self: &Arc<Self>, len: u32, vector: usize) -> Option<Piece> {
-        let half = self.chunks.len() * buddy::CHUNK / 2;
-        let mut piece = self.get(len, vector)?;
-        let lasting = self.lasting.fetch_add(piece.bytes(), Relaxed) + piece.bytes();
-        piece.lasting = true;
-        (lasting <= half).then_some(piece)
+    /// Memory for receives, `len` bytes, at most [`buddy::CHUNK`]: all of them have half of what the pool
+    /// may have at most. It is not cut from chunks, which it would keep from being free. May sleep.
+    pub(super) fn get_lasting(self: &Arc<Self>, len: usize) -> Result<Lasting> {
+        let memory = DmaMemory::alloc(&self.device, len, self.device.numa_node())?;
+        let bytes = memory.len();
+        let lasting = Lasting {
+            memory,
+            pool: self.clone(),
+        };
+        let all = self.lasting.fetch_add(bytes, Relaxed) + bytes;
+        match all <= self.size / 2 {
+            true => Ok(lasting),
+            false => Err(ENOMEM),
+        }
     }
 
     fn put(&self, place: buddy::Piece) {
@@ -154,9 +284,13 @@ impl Pool {
     }
 
     /// Puts the poller of `vector` in line, unless it is; it is woken when it is its turn. All are woken
-    /// now, to give back what they can do without. Any context.
-    pub(super) fn wait(&self, vector: usize) {
+    /// now, to give back what they can do without, and there will be more memory, if it can be. Any
+    /// context.
+    pub(super) fn wait(self: &Arc<Self>, vector: usize) {
         let mut state = self.state.lock();
+        if !state.refused && state.free.count() < self.chunks_max() {
+            self.grow();
+        }
         if !state.line.contains(&vector) && state.line.push_within_capacity(vector).is_ok() {
             self.waiting.store(state.line.len(), Relaxed);
             for poller in state.pollers.iter().flatten() {
@@ -174,12 +308,44 @@ impl Pool {
     }
 }
 
+impl WorkItem for Pool {
+    type Pointer = Arc<Self>;
+
+    /// Adds chunks as long as somebody waits for memory.
+    fn run(this: Arc<Self>) {
+        while this.is_short() && this.state.lock().free.count() < this.chunks_max() {
+            if this.add().is_err() {
+                this.state.lock().refused = true;
+                return;
+            }
+        }
+    }
+}
+
+/// Memory for receives, which counts as the pool's.
+pub(super) struct Lasting {
+    memory: DmaMemory,
+    pool: Arc<Pool>,
+}
+
+impl Lasting {
+    /// The `len` bytes at `offset`.
+    pub(super) fn piece(&self, offset: usize, len: usize) -> Result<DmaPiece> {
+        self.memory.piece(offset, len)
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.pool.lasting.fetch_sub(self.memory.len(), Relaxed);
+    }
+}
+
 /// Memory of a [`Pool`], which gets it back when this drops. Any context.
 pub(super) struct Piece {
     memory: DmaPiece,
     /// Always there until the drop.
     place: Option<buddy::Piece>,
-    lasting: bool,
     pool: Arc<Pool>,
 }
 
@@ -191,17 +357,10 @@ impl Piece {
 
     /// Makes it `len` bytes long; it keeps what it takes from the pool. Any context.
     pub(super) fn fit(&mut self, len: u32) -> Result {
-        if self.memory.len() == len {
-            return Ok(());
-        }
-        let place = self.place.as_ref().ok_or(EINVAL)?;
-        let len = usize::try_from(len)?;
-        if len > place.bytes() {
+        if usize::try_from(len)? > self.bytes() {
             return Err(EINVAL);
         }
-        let chunk = self.pool.chunks.get(place.chunk()).ok_or(EINVAL)?;
-        self.memory = chunk.piece(place.offset(), len)?;
-        Ok(())
+        self.memory.resize(len)
     }
 
     /// Whether it takes the least that a pool has.
@@ -219,9 +378,6 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if self.lasting {
-            self.pool.lasting.fetch_sub(self.bytes(), Relaxed);
-        }
         if let Some(place) = self.place.take() {
             self.pool.put(place);
         }

@@ -170,9 +170,11 @@ mod tests {
             }
             drop((memory, whole));
             check!(piece.writable() && piece_is_full_of(&piece, 1));
-            check!(piece.truncate(0) == Err(EINVAL));
-            check!(piece.truncate(2 * PAGE_SIZE as u32 + 1) == Err(EINVAL));
-            check!(piece.truncate(100) == Ok(()) && piece.len() == 100);
+            check!(piece.resize(0) == Err(EINVAL));
+            let rest = (DmaMemory::MAX - 5 * PAGE_SIZE) as u32;
+            check!(piece.resize(rest + 1) == Err(EINVAL));
+            check!(piece.resize(rest) == Ok(()) && piece.len() == rest);
+            check!(piece.resize(100) == Ok(()) && piece.len() == 100);
             check!(piece_bytes(&piece).count() == 100);
             Ok(())
         })

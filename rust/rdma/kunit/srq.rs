@@ -82,7 +82,7 @@ mod tests {
                 landing.buffer.copy_out(0, &mut data)?;
                 check!(data == [round; 32]);
                 let mut piece = landing.piece.ok_or(EIO)?;
-                piece.truncate(68)?;
+                piece.resize(68)?;
                 check!(piece_is_full_of(&piece, round));
                 let number = landing.number;
                 // Either way leads to the same queue.

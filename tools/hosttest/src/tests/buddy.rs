@@ -6,12 +6,19 @@ use crate::buddy::{Chunk, Piece, Pool, CHUNK, PIECE_MIN};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-fn pool(chunks: usize) -> Pool<Vec<Chunk>> {
-    Pool::new(vec![Chunk::new(); chunks])
+type Chunks = Vec<Option<Box<Chunk>>>;
+
+/// A pool of so many chunks, with a place for one more.
+fn pool(chunks: usize) -> Pool<Chunks> {
+    let mut pool = Pool::new(vec![None; chunks + 1]);
+    for _ in 0..chunks {
+        pool.add(Box::default()).unwrap();
+    }
+    pool
 }
 
 /// As many pieces of `len` bytes as there are.
-fn all(pool: &mut Pool<Vec<Chunk>>, len: usize) -> Vec<Piece> {
+fn all(pool: &mut Pool<Chunks>, len: usize) -> Vec<Piece> {
     std::iter::from_fn(|| pool.alloc(len)).collect()
 }
 
@@ -37,18 +44,44 @@ fn sizes() {
     for len in [0, CHUNK + 1, usize::MAX] {
         assert_eq!(pool.alloc(len), None);
     }
-    assert_eq!((PIECE_MIN, CHUNK), (4096, 2 << 20));
+    assert_eq!((PIECE_MIN, CHUNK), (4096, 1 << 20));
 }
 
 #[test]
 fn empty() {
-    assert_eq!(pool(0).alloc(1), None);
+    let mut pool = pool(0);
+    assert_eq!(pool.alloc(1), None);
+    assert!(pool.remove().is_none());
+    assert_eq!((pool.count(), pool.whole()), (0, 0));
+}
+
+/// Only chunks that are all free can be had back, and what they were does not matter to the next ones.
+#[test]
+fn chunks_come_and_go() {
+    let mut pool = pool(2);
+    let piece = pool.alloc(1).unwrap();
+    assert_eq!((pool.count(), pool.whole()), (2, 1));
+    let chunk = pool.remove().unwrap();
+    assert!(pool.remove().is_none());
+    assert!(pool.chunk_of(&piece).is_some());
+    assert_eq!((pool.count(), pool.whole()), (1, 0));
+    assert_eq!(pool.alloc(CHUNK), None);
+    pool.add(chunk).unwrap();
+    pool.add(Box::default()).unwrap();
+    assert!(pool.add(Box::default()).is_err());
+    let whole = all(&mut pool, CHUNK);
+    assert_eq!((whole.len(), pool.count(), pool.whole()), (2, 3, 0));
+    whole.into_iter().for_each(|piece| pool.free(piece));
+    pool.free(piece);
+    assert_eq!(pool.whole(), 3);
+    assert_eq!(std::iter::from_fn(|| pool.remove()).count(), 3);
+    assert_eq!(pool.alloc(1), None);
 }
 
 #[test]
 fn every_byte_can_be_had_in_every_size() {
     let mut pool = pool(3);
-    for shift in 12..=21 {
+    for shift in 12..=20 {
         let len = 1 << shift;
         let pieces = all(&mut pool, len);
         assert_eq!(pieces.len(), 3 * CHUNK / len);
@@ -77,7 +110,7 @@ fn whole_chunks_stay_whole() {
     assert_eq!(all(&mut pool, CHUNK / 2).len(), 1);
     assert_eq!(all(&mut pool, CHUNK / 4).len(), 1);
     let rest = CHUNK / 4 - 8 * PIECE_MIN;
-    let sizes = (13..=18).rev().map(|shift| 1 << shift);
+    let sizes = (13..=17).rev().map(|shift| 1 << shift);
     let had: usize = sizes.map(|len| all(&mut pool, len).len() * len).sum();
     assert_eq!(had, rest);
 }
@@ -103,16 +136,42 @@ fn full_chunks_leave_the_others_alone() {
     assert_eq!(all(&mut pool, HALF).len(), 4);
 }
 
+/// Places for chunks in the model.
+const PLACES: usize = 4;
+
+/// A chunk that can be told from the others.
+struct Numbered(usize, Chunk);
+
+impl AsMut<Chunk> for Numbered {
+    fn as_mut(&mut self) -> &mut Chunk {
+        &mut self.1
+    }
+}
+
 proptest! {
     /// Pieces never overlap, a piece is to be had if and only if a free one is large enough, and what
-    /// comes back is whole again.
+    /// comes back is whole again, while chunks come and go.
     #[test]
     fn as_a_model(
         chunks in 1usize..4,
-        moves in prop::collection::vec((0u8..5, 1usize..=CHUNK, any::<Index>()), 0..300),
+        moves in prop::collection::vec((0u8..7, 1usize..=CHUNK, any::<Index>()), 0..300),
     ) {
-        let mut pool = pool(chunks);
-        let mut used = vec![vec![false; CHUNK / PIECE_MIN]; chunks];
+        let mut pool = Pool::new((0..PLACES).map(|_| None).collect::<Vec<_>>());
+        // The chunks by place: a number, and the pages in use.
+        let mut used: [Option<(usize, Vec<bool>)>; PLACES] = Default::default();
+        let mut numbers = 0..;
+        let mut add = |pool: &mut Pool<Vec<Option<Numbered>>>, used: &mut [Option<_>]| {
+            let number = numbers.next().unwrap();
+            let place = used.iter_mut().find(|place| place.is_none());
+            let added = pool.add(Numbered(number, Chunk::new())).is_ok();
+            assert_eq!(added, place.is_some());
+            if let Some(place) = place {
+                *place = Some((number, vec![false; CHUNK / PIECE_MIN]));
+            }
+        };
+        for _ in 0..chunks {
+            add(&mut pool, &mut used);
+        }
         let mut pieces: Vec<Piece> = Vec::new();
         let span = |piece: &Piece| {
             let first = piece.offset() / PIECE_MIN;
@@ -123,8 +182,8 @@ proptest! {
                 // Small ones mostly.
                 let len = if what > 0 { (len >> 6).max(1) } else { len };
                 let size = len.next_power_of_two().max(PIECE_MIN);
-                let is_free = used.iter().any(|chunk| {
-                    chunk
+                let is_free = used.iter().flatten().any(|(_, pages)| {
+                    pages
                         .chunks(size / PIECE_MIN)
                         .any(|piece| piece.iter().all(|used| !used))
                 });
@@ -134,20 +193,42 @@ proptest! {
                     prop_assert_eq!(piece.bytes(), size);
                     prop_assert_eq!(piece.offset() % size, 0);
                     prop_assert!(piece.offset() + size <= CHUNK);
-                    for page in &mut used[piece.chunk()][span(&piece)] {
+                    let (number, pages) = used[piece.chunk()].as_mut().unwrap();
+                    prop_assert_eq!(pool.chunk_of(&piece).unwrap().0, *number);
+                    for page in &mut pages[span(&piece)] {
                         prop_assert!(!std::mem::replace(page, true));
                     }
                     pieces.push(piece);
                 }
-            } else if !pieces.is_empty() {
+            } else if what < 5 && !pieces.is_empty() {
                 let piece = pieces.swap_remove(which.index(pieces.len()));
-                used[piece.chunk()][span(&piece)].fill(false);
+                used[piece.chunk()].as_mut().unwrap().1[span(&piece)].fill(false);
                 pool.free(piece);
+            } else if what == 5 {
+                add(&mut pool, &mut used);
+            } else if what == 6 {
+                let whole = |place: &Option<(_, Vec<bool>)>| {
+                    place.as_ref().is_some_and(|(_, pages)| pages.iter().all(|used| !used))
+                };
+                let removed = pool.remove().map(|chunk| chunk.0);
+                prop_assert_eq!(removed.is_some(), used.iter().any(whole));
+                if let Some(number) = removed {
+                    let is_it = |place: &&mut Option<(usize, _)>| {
+                        place.as_ref().is_some_and(|place| place.0 == number)
+                    };
+                    let place = used.iter_mut().find(is_it).unwrap();
+                    prop_assert!(whole(place));
+                    *place = None;
+                }
             }
+            let whole = used.iter().flatten().filter(|(_, pages)| pages.iter().all(|used| !used));
+            prop_assert_eq!(pool.whole(), whole.count());
+            prop_assert_eq!(pool.count(), used.iter().flatten().count());
         }
         for piece in pieces {
             pool.free(piece);
         }
-        prop_assert_eq!(all(&mut pool, CHUNK).len(), chunks);
+        let whole = std::iter::from_fn(|| pool.alloc(CHUNK)).count();
+        prop_assert_eq!(whole, used.iter().flatten().count());
     }
 }

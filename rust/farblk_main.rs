@@ -57,6 +57,7 @@ mod failure;
 mod host;
 pub mod parse;
 pub mod proto;
+pub mod receives;
 mod server;
 pub mod session;
 mod stats;
@@ -81,7 +82,7 @@ module! {
         },
         pool_size: u64 {
             default: 33_554_432,
-            description: "Memory of the server for the data of block exports, per RDMA device, in bytes",
+            description: "Most memory of the server for the data of block exports, per RDMA device, in bytes",
         },
         inline_size: u32 {
             default: 4096,

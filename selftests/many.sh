@@ -5,6 +5,7 @@
 BYTES=4m
 ! debug_kernel || BYTES=512k
 
+# More connections than one poller of the server has room for.
 eight_of_four() {
 	local i e devices=() jobs=()
 	needs_module null_blk
@@ -13,7 +14,7 @@ eight_of_four() {
 		must serve_block "e$e" "/dev/fbn$e" max_clients=2
 	done
 	for ((i = 0; i < 8; i++)); do
-		must map "m$i" "e$((i / 2))" queues=1 depth=32
+		must map "m$i" "e$((i / 2))" queues=2 depth=128
 		devices+=("$DEV")
 		# Each has its half of the export.
 		jobs+=("--name=m$i" "--filename=$DEV" "--offset=$((i % 2 * 8))m")

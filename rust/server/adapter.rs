@@ -25,7 +25,10 @@ use crate::rdma::{
     pd::Pd, //
 };
 use crate::server::{
-    poller::Poller,
+    poller::{
+        Poller,
+        Seat, //
+    },
     pool::{
         Pool,
         Trim, //
@@ -40,7 +43,7 @@ const INLINE_MIN: u32 = PIECE_MIN as u32;
 const POOL_MIN: usize = 2 * CHUNK;
 
 /// A protection domain, in which no memory is open to anybody, a pool of memory, and a poller for each
-/// completion vector in use.
+/// completion vector in use, or several.
 #[pin_data]
 pub(super) struct Adapter {
     pub(super) pd: Arc<Pd>,
@@ -51,18 +54,13 @@ pub(super) struct Adapter {
     worker: Arc<OwnedQueue>,
     /// Where commands wait for their backing, and pollers and the pool for memory.
     pub(super) blocked: Arc<OwnedQueue>,
-    /// The index is the completion vector.
+    /// The index is the number that the pool knows them by.
     #[pin]
-    pollers: Mutex<KVec<Option<Arc<Poller>>>>,
+    pollers: Mutex<KVec<Arc<Poller>>>,
 }
 
 impl Adapter {
     fn new(device: &Arc<Device>) -> Result<Arc<Self>> {
-        let vectors = usize::try_from(device.limits().num_comp_vectors.max(1))?;
-        let mut pollers = KVec::with_capacity(vectors, GFP_KERNEL)?;
-        for _ in 0..vectors {
-            pollers.push(None, GFP_KERNEL)?;
-        }
         let parameters = &crate::module_parameters::pool_size;
         let size = usize::try_from(compat::param(parameters)).unwrap_or(usize::MAX);
         let inline_size = compat::param(&crate::module_parameters::inline_size);
@@ -78,46 +76,70 @@ impl Adapter {
                     .next_power_of_two(),
                 worker: Arc::new(OwnedQueue::per_cpu(c"farblk_poll")?, GFP_KERNEL)?,
                 blocked,
-                pollers <- new_mutex!(pollers, "Adapter::pollers"),
+                pollers <- new_mutex!(KVec::new(), "Adapter::pollers"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// The poller of completion vector `vector`, modulo their number. May sleep.
-    pub(super) fn poller(&self, vector: usize) -> Result<Arc<Poller>> {
-        let mut pollers = self.pollers.lock();
-        let vector = vector % pollers.len().max(1);
-        let place = pollers.get_mut(vector).ok_or(EINVAL)?;
-        if let Some(poller) = place {
-            return Ok(poller.clone());
+    /// A place for a connection with a poller of completion vector `vector`, modulo their number, with
+    /// receives for `credit` commands, and for now with room for `most`. May sleep.
+    pub(super) fn seat(&self, vector: usize, credit: u16, most: u16) -> Result<Seat> {
+        let device = self.pd.device();
+        let vectors = usize::try_from(device.limits().num_comp_vectors.max(1))?;
+        let vector = u32::try_from(vector % vectors)?;
+        // What no poller could have would not be found in a new one either.
+        let most = most.min(Poller::credit_max(device));
+        if most < credit {
+            return Err(ENOSPC);
         }
+        let mut pollers = self.pollers.lock();
+        let seat = |pollers: &KVec<Arc<Poller>>, most| {
+            let mut here = pollers.iter().filter(|poller| poller.vector() == vector);
+            here.find_map(|poller| match poller.seat(credit, most) {
+                Err(ENOSPC) => None,
+                seat => Some(seat),
+            })
+        };
+        if let Some(seat) = seat(&pollers, most) {
+            return seat;
+        }
+        match self.add_poller(&mut pollers, vector, most) {
+            Ok(poller) => poller.seat(credit, credit),
+            // Rather less room than no connection.
+            Err(error) => seat(&pollers, credit).unwrap_or(Err(error)),
+        }
+    }
+
+    fn add_poller(
+        &self,
+        pollers: &mut KVec<Arc<Poller>>,
+        vector: u32,
+        most: u16,
+    ) -> Result<Arc<Poller>> {
+        pollers.reserve(1, GFP_KERNEL)?;
         let poller = Poller::new(
             &self.pd,
-            vector,
+            (vector, pollers.len(), most),
             &self.pool,
             self.inline_size,
             (&self.worker, &self.blocked),
         )?;
-        *place = Some(poller.clone());
+        // There is room.
+        let _ = pollers.push_within_capacity(poller.clone());
         Ok(poller)
     }
 
     /// Lets go of the device. There must be no connections any more.
     fn close(&self) {
-        for poller in self.pollers.lock().iter_mut() {
-            if let Some(poller) = poller.take() {
-                poller.close();
-            }
+        for poller in self.pollers.lock().drain_all() {
+            poller.close();
         }
     }
 
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pollers = self.pollers.lock();
-        pollers
-            .iter()
-            .flatten()
-            .try_for_each(|poller| poller.show(f))
+        pollers.iter().try_for_each(|poller| poller.show(f))
     }
 }
 

@@ -113,17 +113,16 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// Room for command `tag` of a connection. May sleep.
+    /// Room for a command of a connection. May sleep.
     pub(super) fn new(
         queue: &Arc<Queue>,
         qp: &Arc<Qp<Handler>>,
-        tag: u16,
         response: DmaBuffer,
     ) -> Result<KBox<Self>> {
         let command = Self {
             queue: queue.clone(),
             qp: qp.clone(),
-            tag,
+            tag: 0,
             generation: 0,
             operation: Operation::Flush,
             data: Data::None,
@@ -139,6 +138,11 @@ impl Command {
     /// Its number.
     pub(super) fn tag(&self) -> u16 {
         self.tag
+    }
+
+    /// Gives it a number, when it begins.
+    pub(super) fn set_tag(&mut self, tag: u16) {
+        self.tag = tag;
     }
 
     /// A command was received into `recv`. From the poller's worker.

@@ -17,11 +17,15 @@ use crate::server::{
     adapter::User,
     backend::Block,
     queue::{
+        credit_max,
         Connection,
         Label,
         Parts, //
     },
-    session::Session,
+    session::{
+        Session,
+        CREDIT, //
+    },
     slabs::none, //
 };
 
@@ -69,10 +73,14 @@ impl Connections {
     /// Makes I/O connection `queue`, ready to receive. May sleep.
     pub(super) fn connect(&mut self, id: &Arc<CmId>, queue: u16, session: &Arc<Session>) -> Result {
         let adapter = &self.user.adapter;
+        let most = credit_max(self.terms.depth);
         let index = usize::from(queue);
         let place = self.queues.get_mut(index).ok_or(EINVAL)?;
+        // Those of different sessions are spread, too.
+        let vector = index.wrapping_add(session.spread());
         let connection = Connection::new(
             id,
+            adapter.seat(vector, most.min(CREDIT), most)?,
             &Parts {
                 session,
                 label: Label {
@@ -82,8 +90,6 @@ impl Connections {
                 block: &self.block,
                 access: self.access,
                 terms: self.terms,
-                // Those of different sessions are spread, too.
-                poller: &adapter.poller(index.wrapping_add(session.spread()))?,
                 blocked: &adapter.blocked,
             },
         )?;

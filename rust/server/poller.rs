@@ -46,6 +46,7 @@ use crate::rdma::{
     qp::Qp,
     srq::Srq, //
 };
+use crate::receives::Receives;
 use crate::server::{
     command::Recv,
     pool::{
@@ -64,9 +65,12 @@ use crate::sync::{
 use crate::workqueue::OwnedQueue;
 
 /// I/O connections that a poller can have.
-const CONNECTIONS_MAX: usize = 256;
-/// Receives that a poller can have.
-const RECVS_MAX: u32 = 4096;
+const CONNECTIONS_MAX: usize = 64;
+/// Receives that a poller has room for, unless one connection wants more: those of 14 idle connections
+/// (see [`CREDIT`](crate::server::session::CREDIT)), or of one of depth 128 that is busy and 6 that are
+/// idle. A device's queues have a power of two of entries, and `rdma_rxe` leaves one empty: there they
+/// take 32 KiB for receives and 16 KiB for completions.
+const RECVS: u32 = 255;
 /// Receives beyond those that clients rely on: `rdma_rxe` may lose one with a queue pair that fails.
 const SPARE: u32 = 16;
 /// Receives that are allocated together.
@@ -85,14 +89,24 @@ const _: () = assert!(command::SIZE <= HEADER);
 /// What the HCA has, and who uses it.
 struct Hca {
     // Fields drop in this order.
-    connections: KVec<(Arc<Queue>, Arc<Qp<Handler>>)>,
+    connections: KVec<Member>,
     cq: Arc<Cq>,
+}
+
+/// A connection that a poller looks after.
+struct Member {
+    queue: Arc<Queue>,
+    qp: Arc<Qp<Handler>>,
+    seat: Seat,
 }
 
 /// What is at hand in any context.
 struct Hand {
     /// Where receives are posted; gone once the poller is closed.
     srq: Option<Arc<Srq<Handler>>>,
+    receives: Receives,
+    /// How many [`Seat`]s there are.
+    seats: usize,
     /// Small pieces of memory.
     stash: KVec<Piece>,
     /// Connections with answers that are chained and not posted. There is room for each.
@@ -105,7 +119,9 @@ struct Hand {
 /// backing takes its time for.
 #[pin_data]
 pub(super) struct Poller {
-    vector: usize,
+    vector: u32,
+    /// What the pool knows it by.
+    number: usize,
     device: Arc<Device>,
     pool: Arc<Pool>,
     inline_size: u32,
@@ -115,10 +131,6 @@ pub(super) struct Poller {
     hca: Mutex<Option<Hca>>,
     #[pin]
     hand: IrqSaveSpinLock<Hand>,
-    /// Receives that there are, wherever they are.
-    recvs: Atomic<u32>,
-    /// Receives that clients rely on.
-    promised: Atomic<u32>,
     /// Where more of them are made.
     maker: Arc<OwnedQueue>,
     /// A connection wants the worker to look after it.
@@ -143,20 +155,61 @@ impl CqNotify for Wake {
     }
 }
 
+impl Hand {
+    /// Posts a receive; it comes back if that is refused.
+    fn post_recv(&self, recv: KBox<Recv>) -> Result<(), (Error, KBox<Recv>)> {
+        match &self.srq {
+            Some(srq) => srq.recv(recv),
+            None => Err((ENODEV, recv)),
+        }
+    }
+}
+
+/// A place for a connection that is made or was, with receives for the commands that its client may have
+/// in flight. They are promised until this drops, in any context.
+pub(super) struct Seat {
+    poller: Arc<Poller>,
+    credit: u16,
+}
+
+impl Seat {
+    /// Whose place it is.
+    pub(super) fn poller(&self) -> &Arc<Poller> {
+        &self.poller
+    }
+
+    /// Commands that there are receives for.
+    pub(super) fn credit(&self) -> u16 {
+        self.credit
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut hand = self.poller.hand.lock();
+        hand.receives.withdraw(self.credit.into());
+        hand.seats -= 1;
+    }
+}
+
 impl Poller {
-    /// A poller of completion vector `vector`, with no connections. [`Poller::close`] must be its end.
-    /// May sleep.
+    /// A poller of completion vector `vector`, with no connections, and with room for one of `credit`,
+    /// at most [`Poller::credit_max`].
+    /// The pool knows it by `number`, how many were made before. [`Poller::close`] must be its end. May sleep.
     pub(super) fn new(
         pd: &Arc<Pd>,
-        vector: usize,
+        (vector, number, credit): (u32, usize, u16),
         pool: &Arc<Pool>,
         inline_size: u32,
         (worker, maker): (&Arc<OwnedQueue>, &Arc<OwnedQueue>),
     ) -> Result<Arc<Self>> {
         let device = pd.device();
-        let receives = device.limits().max_srq_wr.min(RECVS_MAX);
+        let wanted = (u32::from(credit) + SPARE + 1).next_power_of_two() - 1;
+        let receives = device.limits().max_srq_wr.min(RECVS.max(wanted));
         let hand = Hand {
             srq: None,
+            receives: Receives::new(receives, SPARE),
+            seats: 0,
             stash: KVec::with_capacity(STASH, GFP_KERNEL)?,
             chained: KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?,
             batch: false,
@@ -165,14 +218,13 @@ impl Poller {
         let this = Arc::pin_init(
             pin_init!(Self {
                 vector,
+                number,
                 device: device.clone(),
                 pool: pool.clone(),
                 inline_size,
                 worker: worker.clone(),
                 hca <- new_mutex!(None, "Poller::hca"),
                 hand <- new_irqsave_spinlock!(hand, "Poller::hand"),
-                recvs: Atomic::new(0),
-                promised: Atomic::new(0),
                 maker: maker.clone(),
                 attention: Atomic::new(0),
                 work <- new_work!("Poller::work"),
@@ -181,18 +233,24 @@ impl Poller {
             GFP_KERNEL,
         )?;
         let context = PollContext::Manual(Arc::new(Wake(this.clone()), GFP_KERNEL)?);
-        let cq = Cq::alloc(device, receives, u32::try_from(vector)?, context)?;
+        let cq = Cq::alloc(device, receives, vector, context)?;
         let srq = Srq::create(pd, &cq, receives, CONNECTIONS_MAX)?;
+        pool.add_poller(number, this.clone())?;
         cq.arm();
         this.hand.lock().srq = Some(srq);
         *this.hca.lock() = Some(Hca { connections, cq });
-        pool.set_poller(vector, Some(this.clone()));
         Ok(this)
+    }
+
+    /// The most credit that a connection can have on `device`.
+    pub(super) fn credit_max(device: &Device) -> u16 {
+        let receives = device.limits().max_srq_wr;
+        u16::try_from(receives.saturating_sub(SPARE)).unwrap_or(u16::MAX)
     }
 
     /// Lets go of the HCA and of all memory. There must be no connections any more. May sleep.
     pub(super) fn close(&self) {
-        self.pool.set_poller(self.vector, None);
+        self.pool.remove_poller(self.number);
         let (srq, stash) = {
             let mut hand = self.hand.lock();
             (hand.srq.take(), core::mem::take(&mut hand.stash))
@@ -213,27 +271,43 @@ impl Poller {
         self.wake();
     }
 
-    /// Makes a connection on the shared receive queue, with receives for `credit` commands, and looks
-    /// after it from then on. May sleep.
+    /// A place for a connection, with receives for `credit` commands. `ENOSPC` if there is no room for
+    /// that, or for one that would have `most` commands in flight. May sleep.
+    pub(super) fn seat(self: &Arc<Self>, credit: u16, most: u16) -> Result<Seat> {
+        {
+            let mut hand = self.hand.lock();
+            if hand.seats >= CONNECTIONS_MAX || hand.receives.room() < most.into() {
+                return Err(ENOSPC);
+            }
+            hand.seats += 1;
+        }
+        let mut seat = Seat {
+            poller: self.clone(),
+            credit: 0,
+        };
+        self.promise(credit)?;
+        seat.credit = credit;
+        Ok(seat)
+    }
+
+    /// Makes a connection on the shared receive queue, and looks after it from then on. May sleep.
     pub(super) fn add(
         &self,
+        seat: Seat,
         queue: &Arc<Queue>,
-        credit: u16,
         create: impl FnOnce(&Arc<Srq<Handler>>) -> Result<Arc<Qp<Handler>>>,
     ) -> Result<Arc<Qp<Handler>>> {
-        self.provide(credit)?;
         let mut hca = self.hca.lock();
         let hca: &mut Option<Hca> = &mut hca;
         let hca = hca.as_mut().ok_or(ENODEV)?;
-        if hca.connections.len() >= CONNECTIONS_MAX {
-            return Err(EBUSY);
-        }
         let srq = self.hand.lock().srq.clone().ok_or(ENODEV)?;
         let qp = create(&srq)?;
-        let _ = hca
-            .connections
-            .push_within_capacity((queue.clone(), qp.clone()));
-        self.promised.fetch_add(credit.into(), Relaxed);
+        // There is room for each seat.
+        let _ = hca.connections.push_within_capacity(Member {
+            queue: queue.clone(),
+            qp: qp.clone(),
+            seat,
+        });
         Ok(qp)
     }
 
@@ -242,30 +316,36 @@ impl Poller {
         let mut hca = self.hca.lock();
         let hca: &mut Option<Hca> = &mut hca;
         let removed = hca.as_mut().and_then(|hca| {
-            let place = hca
-                .connections
-                .iter()
-                .position(|(other, _)| Arc::ptr_eq(other, queue))?;
-            self.promised.fetch_sub(queue.credit().into(), Relaxed);
+            let mut members = hca.connections.iter();
+            let place = members.position(|member| Arc::ptr_eq(&member.queue, queue))?;
             hca.connections.remove(place).ok()
         });
         drop(removed);
     }
 
-    /// Posts so many receives more that as many can be promised to a client. May sleep.
-    fn provide(&self, count: u16) -> Result {
-        let wanted = self.promised.load(Relaxed) + u32::from(count) + SPARE;
-        let missing = wanted.saturating_sub(self.recvs.load(Relaxed));
-        let missing = usize::try_from(missing)?;
-        if missing == 0 {
-            return Ok(());
+    /// Makes sure of receives for `count` commands more. Once this returns, a client may rely on them:
+    /// the queue must never run dry, as `rdma_rxe` would not stand that. `ENOSPC` if there is no room.
+    /// May sleep.
+    fn promise(&self, count: u16) -> Result {
+        let missing = self.hand.lock().receives.promise(count.into());
+        let mut missing = missing.ok_or(ENOSPC)?;
+        let made = self.make_recvs(&mut missing);
+        if made.is_err() {
+            let mut hand = self.hand.lock();
+            hand.receives.lose(missing);
+            hand.receives.withdraw(count.into());
         }
+        made
+    }
+
+    /// Makes and posts receives, and counts them down. May sleep.
+    fn make_recvs(&self, missing: &mut u32) -> Result {
         let size = usize::try_from(self.inline_size)?;
-        for first in (0..missing).step_by(RECVS_AT_ONCE) {
-            let count = RECVS_AT_ONCE.min(missing - first);
+        while *missing > 0 {
+            let count = RECVS_AT_ONCE.min(usize::try_from(*missing)?);
             let headers = DmaBuffer::alloc(&self.device, count * HEADER, Direction::FromDevice)?;
             let memory = Arc::new(self.pool.get_lasting(count * size)?, GFP_KERNEL)?;
-            for (index, mut header) in headers.split(HEADER).enumerate() {
+            for (index, mut header) in headers.split(HEADER).take(count).enumerate() {
                 // What is behind the command goes to the data.
                 header.truncate(command::SIZE)?;
                 let recv = Recv {
@@ -274,8 +354,9 @@ impl Poller {
                     _memory: memory.clone(),
                 };
                 let recv = KBox::new(recv, GFP_KERNEL)?;
-                self.recvs.fetch_add(1, Relaxed);
-                self.post_recv(recv);
+                let posted = self.hand.lock().post_recv(recv);
+                posted.map_err(|(error, _)| error)?;
+                *missing -= 1;
             }
         }
         Ok(())
@@ -283,24 +364,17 @@ impl Poller {
 
     /// Posts a receive that is not needed any more again, if it was promised. Any context.
     pub(super) fn put_recv(&self, recv: KBox<Recv>) {
-        if self.recvs.load(Relaxed) > self.promised.load(Relaxed) + SPARE {
-            self.recvs.fetch_sub(1, Relaxed);
-            return;
-        }
-        self.post_recv(recv);
-    }
-
-    fn post_recv(&self, recv: KBox<Recv>) {
-        let hand = self.hand.lock();
-        let refused = match &hand.srq {
-            Some(srq) => srq.recv(recv).err().map(|(_, recv)| recv),
-            None => Some(recv),
+        let mut hand = self.hand.lock();
+        let surplus = match hand.receives.keep() {
+            true => hand.post_recv(recv).err().map(|(_, recv)| {
+                // The poller is closed.
+                hand.receives.lose(1);
+                recv
+            }),
+            false => Some(recv),
         };
         drop(hand);
-        if refused.is_some() {
-            // The poller is closed, or there are more of them than it has room for.
-            self.recvs.fetch_sub(1, Relaxed);
-        }
+        drop(surplus);
     }
 
     /// Memory for `len` bytes, or `None` if the command has to wait. Any context.
@@ -311,7 +385,7 @@ impl Poller {
                 return piece.fit(len).is_ok().then_some(piece);
             }
         }
-        self.pool.get(len, self.vector)
+        self.pool.get(len, self.number)
     }
 
     /// Takes back memory. Any context.
@@ -336,8 +410,9 @@ impl Poller {
     }
 
     /// The completion vector.
+    #[inline]
     pub(super) fn vector(&self) -> u32 {
-        u32::try_from(self.vector).unwrap_or(0)
+        self.vector
     }
 
     /// Whether somebody waits for memory. Any context.
@@ -345,7 +420,7 @@ impl Poller {
         self.pool.is_short()
     }
 
-    /// A connection wants more credit. Any context.
+    /// A connection wants more credit, or there may be some now. Any context.
     pub(super) fn want_credit(self: &Arc<Self>) {
         let _ = self.maker.enqueue::<Arc<Self>, 1>(self.clone());
     }
@@ -368,23 +443,23 @@ impl Poller {
         let hca = self.hca.lock();
         let hca: &Option<Hca> = &hca;
         let mut connections = hca.iter().flat_map(|hca| &hca.connections);
-        connections.try_for_each(|(queue, qp)| queue.show(qp, f))
+        connections.try_for_each(|member| member.queue.show(&member.qp, f))
     }
 
     /// Looks after all connections.
     fn look(&self, hca: &Hca) {
         let (mut resumed, mut short) = (false, false);
-        for (queue, _) in &hca.connections {
-            let (some, wait) = queue.look();
+        for member in &hca.connections {
+            let (some, wait) = member.queue.look();
             resumed |= some;
             short |= wait;
         }
         // Who was served goes to the end of the line.
         if resumed || !short {
-            self.pool.leave(self.vector);
+            self.pool.leave(self.number);
         }
         if short {
-            self.pool.wait(self.vector);
+            self.pool.wait(self.number);
         }
     }
 
@@ -432,29 +507,34 @@ impl WorkItem<1> for Poller {
     /// More credit is wanted.
     fn run(this: Arc<Self>) {
         for index in 0..CONNECTIONS_MAX {
-            let queue = {
+            let (queue, qp) = {
                 let hca = this.hca.lock();
                 let hca: &Option<Hca> = &hca;
                 match hca.as_ref().and_then(|hca| hca.connections.get(index)) {
-                    Some((queue, _)) => queue.clone(),
+                    Some(member) => (member.queue.clone(), member.qp.clone()),
                     None => return,
                 }
             };
+            // If there is no room or no memory, the pool has this asked again.
+            let room = this.hand.lock().receives.room();
             let more = queue.credit_wanted();
+            let more = more.min(u16::try_from(room).unwrap_or(u16::MAX));
             if more == 0 {
                 continue;
             }
-            if this.provide(more).is_err() {
-                // There may be memory when it is wanted again.
-                queue.give_credit(0);
+            let made = queue.make_commands(&qp, queue.credit() + more);
+            if made.and_then(|()| this.promise(more)).is_err() {
                 continue;
             }
-            let hca = this.hca.lock();
-            let hca: &Option<Hca> = &hca;
-            let mut connections = hca.iter().flat_map(|hca| &hca.connections);
-            if connections.any(|(other, _)| Arc::ptr_eq(other, &queue)) {
-                this.promised.fetch_add(more.into(), Relaxed);
-                queue.give_credit(more);
+            let mut hca = this.hca.lock();
+            let hca: &mut Option<Hca> = &mut hca;
+            let mut members = hca.iter_mut().flat_map(|hca| &mut hca.connections);
+            match members.find(|member| Arc::ptr_eq(&member.queue, &queue)) {
+                Some(member) => {
+                    member.seat.credit += more;
+                    queue.give_credit(more);
+                }
+                None => this.hand.lock().receives.withdraw(more.into()),
             }
         }
     }

@@ -66,9 +66,9 @@ struct State {
     spare: usize,
     /// There was no memory for one more chunk at the last try; the next one is after the next look.
     refused: bool,
-    /// The index is the completion vector.
+    /// The index is a poller's number.
     pollers: KVec<Option<Arc<Poller>>>,
-    /// The completion vectors of those that wait, in order. There is room for all.
+    /// The numbers of those that wait, in order. There is room for all.
     line: KVec<usize>,
 }
 
@@ -122,6 +122,9 @@ impl Tick for Trim {
         if self.0.is_short() {
             self.0.grow();
         }
+        for poller in self.0.state.lock().pollers.iter().flatten() {
+            poller.want_credit();
+        }
     }
 }
 
@@ -137,17 +140,12 @@ impl Pool {
         for _ in 0..count {
             places.push(None, GFP_KERNEL)?;
         }
-        let vectors = usize::try_from(device.limits().num_comp_vectors)?;
-        let mut pollers = KVec::with_capacity(vectors, GFP_KERNEL)?;
-        for _ in 0..vectors {
-            pollers.push(None, GFP_KERNEL)?;
-        }
         let state = State {
             free: buddy::Pool::new(places),
             spare: 0,
             refused: false,
-            pollers,
-            line: KVec::with_capacity(vectors, GFP_KERNEL)?,
+            pollers: KVec::new(),
+            line: KVec::new(),
         };
         let this = Arc::pin_init(
             pin_init!(Self {
@@ -219,24 +217,44 @@ impl Pool {
         state.spare = state.free.whole();
     }
 
-    /// Knows the poller of a completion vector, or no longer. May sleep.
-    pub(super) fn set_poller(&self, vector: usize, poller: Option<Arc<Poller>>) {
-        self.leave(vector);
+    /// Knows a poller by `number`, the number of those that it was told of before. Not twice at a time.
+    /// May sleep.
+    pub(super) fn add_poller(&self, number: usize, poller: Arc<Poller>) -> Result {
+        let mut pollers = KVec::with_capacity(number + 1, GFP_KERNEL)?;
+        let mut line = KVec::with_capacity(number + 1, GFP_KERNEL)?;
+        let mut state = self.state.lock();
+        let state: &mut State = &mut state;
+        // There is room for all.
+        for poller in state.pollers.drain_all() {
+            let _ = pollers.push_within_capacity(poller);
+        }
+        for waiting in state.line.drain_all() {
+            let _ = line.push_within_capacity(waiting);
+        }
+        let _ = pollers.push_within_capacity(Some(poller));
+        core::mem::swap(&mut state.pollers, &mut pollers);
+        core::mem::swap(&mut state.line, &mut line);
+        Ok(())
+    }
+
+    /// Knows poller `number` no longer. May sleep.
+    pub(super) fn remove_poller(&self, number: usize) {
+        self.leave(number);
         let past = {
             let mut state = self.state.lock();
-            let place = state.pollers.get_mut(vector);
-            place.map(|place| core::mem::replace(place, poller))
+            let place = state.pollers.get_mut(number);
+            place.and_then(Option::take)
         };
         drop(past);
     }
 
     /// Memory for `len` bytes, at most [`buddy::CHUNK`]. `None` if there is none, or if others stand in
-    /// line before the poller of `vector`. Any context.
-    pub(super) fn get(self: &Arc<Self>, len: u32, vector: usize) -> Option<Piece> {
+    /// line before poller `number`. Any context.
+    pub(super) fn get(self: &Arc<Self>, len: u32, number: usize) -> Option<Piece> {
         let len = usize::try_from(len).ok()?;
         let mut state = self.state.lock();
         let state: &mut State = &mut state;
-        if state.line.first().is_some_and(|first| *first != vector) {
+        if state.line.first().is_some_and(|first| *first != number) {
             return None;
         }
         let place = state.free.alloc(len)?;
@@ -283,15 +301,15 @@ impl Pool {
         self.waiting.load(Relaxed) != 0
     }
 
-    /// Puts the poller of `vector` in line, unless it is; it is woken when it is its turn. All are woken
+    /// Puts poller `number` in line, unless it is; it is woken when it is its turn. All are woken
     /// now, to give back what they can do without, and there will be more memory, if it can be. Any
     /// context.
-    pub(super) fn wait(self: &Arc<Self>, vector: usize) {
+    pub(super) fn wait(self: &Arc<Self>, number: usize) {
         let mut state = self.state.lock();
         if !state.refused && state.free.count() < self.chunks_max() {
             self.grow();
         }
-        if !state.line.contains(&vector) && state.line.push_within_capacity(vector).is_ok() {
+        if !state.line.contains(&number) && state.line.push_within_capacity(number).is_ok() {
             self.waiting.store(state.line.len(), Relaxed);
             for poller in state.pollers.iter().flatten() {
                 poller.wake();
@@ -299,10 +317,10 @@ impl Pool {
         }
     }
 
-    /// Takes the poller of `vector` out of the line, if it is in it. Any context.
-    pub(super) fn leave(&self, vector: usize) {
+    /// Takes poller `number` out of the line, if it is in it. Any context.
+    pub(super) fn leave(&self, number: usize) {
         let mut state = self.state.lock();
-        state.line.retain(|other| *other != vector);
+        state.line.retain(|other| *other != number);
         self.waiting.store(state.line.len(), Relaxed);
         state.wake_first();
     }

@@ -21,6 +21,7 @@ use kernel::{
     },
 };
 
+use crate::errno::ESHUTDOWN;
 use crate::proto::{
     self,
     command,
@@ -59,11 +60,11 @@ use crate::server::{
         Command,
         Recv, //
     },
-    poller::Poller,
-    session::{
-        Session,
-        CREDIT, //
+    poller::{
+        Poller,
+        Seat, //
     },
+    session::Session,
 };
 use crate::sync::{
     new_irqsave_spinlock,
@@ -74,6 +75,12 @@ use crate::workqueue::OwnedQueue;
 
 /// How long to wait between two looks at what the HCA gives back of a connection that is closed.
 const FLUSH_MS: Msecs = 20;
+
+/// Commands that a client of `depth` may have in flight: the device's queues, which have a power of two of
+/// entries, two for each command, need one more for the end.
+pub(super) fn credit_max(depth: u16) -> u16 {
+    depth.saturating_sub(1).max(1)
+}
 
 /// Why a command cannot be begun or go on.
 enum Waiting {
@@ -86,7 +93,7 @@ enum Waiting {
 }
 
 impl Waiting {
-    /// The tag that it needs to be free.
+    /// The tag that has to be free for it.
     fn room(&self) -> Option<u16> {
         match self {
             Self::Room(command, _) => Some(command.tag),
@@ -98,16 +105,50 @@ impl Waiting {
 
 /// The commands of a connection.
 struct Commands {
-    /// Those that are not in flight; the index is the tag.
-    rest: KVec<Option<KBox<Command>>>,
+    /// Those that are not in flight. There is room for all.
+    rest: KVec<KBox<Command>>,
+    /// How many there are.
+    made: u16,
+    /// Whether a command is in flight; the index is the tag.
+    taken: KVec<bool>,
     /// How many are in flight.
     flying: usize,
-    /// Those that wait, in order. There is room for two of each tag.
+    /// Those that wait, in order. There is room for all that the client may have in flight.
     waiting: KVec<Waiting>,
     /// Those that have to wait for the backing. There is room for all.
     blocked: KVec<KBox<Command>>,
     /// Nothing may begin any more.
     closed: bool,
+}
+
+impl Commands {
+    /// Whether a command with this tag could begin.
+    fn has_room(&self, tag: u16) -> bool {
+        !self.rest.is_empty() && self.taken.get(usize::from(tag)) == Some(&false)
+    }
+
+    /// Takes the room for a command with this tag, if there is some.
+    fn take(&mut self, tag: u16) -> Option<KBox<Command>> {
+        let taken = self
+            .taken
+            .get_mut(usize::from(tag))
+            .filter(|taken| !**taken)?;
+        let mut command = self.rest.pop()?;
+        command.set_tag(tag);
+        *taken = true;
+        self.flying += 1;
+        Some(command)
+    }
+
+    /// Takes back what [`Commands::take`] gave.
+    fn put(&mut self, command: KBox<Command>) {
+        if let Some(taken) = self.taken.get_mut(usize::from(command.tag())) {
+            *taken = false;
+        }
+        self.flying = self.flying.saturating_sub(1);
+        // There is room for all.
+        let _ = self.rest.push_within_capacity(command);
+    }
 }
 
 /// A connection.
@@ -174,8 +215,6 @@ pub(super) struct Parts<'a> {
     pub(super) access: Access,
     /// What was agreed on.
     pub(super) terms: Terms,
-    /// Who looks after it.
-    pub(super) poller: &'a Arc<Poller>,
     /// Where commands wait for the backing.
     pub(super) blocked: &'a Arc<OwnedQueue>,
 }
@@ -201,13 +240,15 @@ impl CqNotify for Wake {
 impl Connection {
     /// Makes the queue pair on a bound `id`, ready to receive commands. [`Connection::close`] must be
     /// its end. May sleep.
-    pub(super) fn new(id: &Arc<CmId>, parts: &Parts<'_>) -> Result<Self> {
+    pub(super) fn new(id: &Arc<CmId>, seat: Seat, parts: &Parts<'_>) -> Result<Self> {
         let device = id.device()?;
+        let poller = seat.poller().clone();
+        let credit = seat.credit();
         let depth = parts.terms.depth;
         let caps = QpCaps {
             slots: depth,
             // The data of a read and its answer; what is fetched for a write comes before that.
-            send_wr: 2 * u32::from(depth),
+            send_wr: 2 * u32::from(credit_max(depth)),
             recv_wr: 0,
             // The data of a command are one piece of the pool.
             sges: 1,
@@ -217,14 +258,16 @@ impl Connection {
             large_keys: 0,
             large_key_pages: 0,
         };
-        let wake = Arc::new(Wake(parts.poller.clone()), GFP_KERNEL)?;
-        let vector = parts.poller.vector();
+        let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
+        let vector = poller.vector();
         let cq = Cq::alloc(&device, caps.send_cqes(), vector, PollContext::Manual(wake))?;
         let room = usize::from(depth);
         let commands = Commands {
             rest: KVec::with_capacity(room, GFP_KERNEL)?,
+            made: 0,
             flying: 0,
-            waiting: KVec::with_capacity(2 * room, GFP_KERNEL)?,
+            taken: KVec::from_elem(false, room, GFP_KERNEL)?,
+            waiting: KVec::with_capacity(room, GFP_KERNEL)?,
             blocked: KVec::with_capacity(room, GFP_KERNEL)?,
             closed: false,
         };
@@ -235,10 +278,10 @@ impl Connection {
                 block: parts.block.clone(),
                 access: parts.access,
                 terms: parts.terms,
-                poller: parts.poller.clone(),
+                poller,
                 cq,
                 commands <- new_irqsave_spinlock!(commands, "Queue::commands"),
-                credit: Atomic::new(parts.terms.depth.min(CREDIT).into()),
+                credit: Atomic::new(credit.into()),
                 owed: Atomic::new(0),
                 pressed: Atomic::new(0),
                 waiting: Atomic::new(0),
@@ -251,30 +294,17 @@ impl Connection {
             }),
             GFP_KERNEL,
         )?;
-        let qp = parts.poller.add(&queue, queue.credit(), |srq| {
+        let qp = queue.poller.add(seat, &queue, |srq| {
             Qp::create_on(id, srq, &queue.cq, caps, Handler(queue.clone()))
         })?;
         let connection = Self { queue, qp };
-        match connection.fill(depth) {
+        match connection.queue.make_commands(&connection.qp, credit) {
             Ok(()) => Ok(connection),
             Err(error) => {
                 connection.close();
                 Err(error)
             }
         }
-    }
-
-    /// Makes room for commands.
-    fn fill(&self, depth: u16) -> Result {
-        let device = self.queue.cq.device();
-        let len = usize::from(depth) * response::SIZE;
-        let responses = DmaBuffer::alloc(device, len, Direction::ToDevice)?;
-        for (tag, response) in (0..depth).zip(responses.split(response::SIZE)) {
-            let command = Command::new(&self.queue, &self.qp, tag, response)?;
-            let mut commands = self.queue.commands.lock();
-            let _ = commands.rest.push_within_capacity(Some(command));
-        }
-        Ok(())
     }
 
     /// Lets the HCA begin nothing more. May sleep.
@@ -386,7 +416,7 @@ impl Queue {
         let credit = self.credit();
         match self.pressed.load(Relaxed) {
             0 => 0,
-            _ => credit.min(self.terms.depth - credit),
+            _ => credit.min(credit_max(self.terms.depth).saturating_sub(credit)),
         }
     }
 
@@ -406,7 +436,7 @@ impl Queue {
     /// The client wants more credit.
     #[cold]
     fn press(&self) {
-        if self.credit() < self.terms.depth && self.pressed.xchg(1, Relaxed) == 0 {
+        if self.credit() < credit_max(self.terms.depth) && self.pressed.xchg(1, Relaxed) == 0 {
             self.poller.want_credit();
         }
     }
@@ -425,12 +455,34 @@ impl Queue {
     /// Takes the room for command `tag`, if it is free.
     fn take(&self, tag: u16) -> Option<KBox<Command>> {
         let mut commands = self.commands.lock();
-        if commands.closed {
-            return None;
+        match commands.closed {
+            true => None,
+            false => commands.take(tag),
         }
-        let command = commands.rest.get_mut(usize::from(tag))?.take()?;
-        commands.flying += 1;
-        Some(command)
+    }
+
+    /// Makes room for `count` commands in all, at most [`credit_max`]. Not twice at a time. May sleep.
+    pub(super) fn make_commands(self: &Arc<Self>, qp: &Arc<Qp<Handler>>, count: u16) -> Result {
+        let missing = count.saturating_sub(self.commands.lock().made);
+        if missing == 0 {
+            return Ok(());
+        }
+        let len = usize::from(missing) * response::SIZE;
+        let responses = DmaBuffer::alloc(self.cq.device(), len, Direction::ToDevice)?;
+        for response in responses.split(response::SIZE) {
+            let command = Command::new(self, qp, response)?;
+            let mut commands = self.commands.lock();
+            if commands.closed {
+                // It would keep the connection.
+                drop(commands);
+                drop(command);
+                return Err(ESHUTDOWN);
+            }
+            commands.made += 1;
+            // There is room for all.
+            let _ = commands.rest.push_within_capacity(command);
+        }
+        Ok(())
     }
 }
 
@@ -542,16 +594,10 @@ impl Queue {
     /// A command has ended. Any context.
     pub(super) fn put(&self, command: KBox<Command>) {
         let mut commands = self.commands.lock();
-        commands.flying = commands.flying.saturating_sub(1);
+        commands.put(command);
         if commands.closed && commands.flying == 0 {
             self.idle.complete_all();
         }
-        let tag = usize::from(command.tag());
-        let place = commands.rest.get_mut(tag);
-        let past = place.and_then(|place| place.replace(command));
-        drop(commands);
-        // There was none: the tag was in flight.
-        drop(past);
     }
 
     /// Goes on with what waits. Returns whether something did, and whether something still waits for
@@ -562,8 +608,7 @@ impl Queue {
             let first = {
                 let mut commands = self.commands.lock();
                 let room = commands.waiting.first().and_then(Waiting::room);
-                let free = room
-                    .is_none_or(|tag| matches!(commands.rest.get(usize::from(tag)), Some(Some(_))));
+                let free = room.is_none_or(|tag| commands.has_room(tag));
                 let first = free.then(|| commands.waiting.remove(0).ok()).flatten();
                 self.waiting.store(commands.waiting.len(), Relaxed);
                 first

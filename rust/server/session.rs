@@ -75,6 +75,7 @@ use crate::server::{
         self,
         Port, //
     },
+    queue::credit_max,
     slabs::Slabs, //
 };
 use crate::sync::{
@@ -392,7 +393,7 @@ impl Session {
                 };
                 let backing = Backing::Block {
                     depth: terms.depth,
-                    credit: terms.depth.min(CREDIT),
+                    credit: credit_max(terms.depth).min(CREDIT),
                     inline_size: terms.inline_size,
                 };
                 let names = (login.export, login.host_name);

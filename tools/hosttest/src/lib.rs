@@ -10,13 +10,14 @@ mod module {
     pub mod buddy;
     pub mod parse;
     pub mod proto;
+    pub mod receives;
     pub mod session;
     mod status;
     pub mod tag;
 }
 
 mod block;
-pub use module::{buddy, parse, proto, session, tag};
+pub use module::{buddy, parse, proto, receives, session, tag};
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ mod handshake;
 mod limits;
 mod messages;
 mod parse;
+mod receives;
 mod session;
 mod status;
 mod tag;

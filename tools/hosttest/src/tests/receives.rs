@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Receives of a shared receive queue.
+
+use crate::receives::Receives;
+use proptest::prelude::*;
+
+#[test]
+fn no_more_is_promised_than_there_is_room_for() {
+    let mut receives = Receives::new(48, 16);
+    assert_eq!(receives.promise(16), Some(32));
+    assert_eq!(receives.room(), 16);
+    assert_eq!(receives.promise(17), None);
+    assert_eq!(receives.promise(16), Some(16));
+    assert_eq!(receives.promise(1), None);
+    receives.withdraw(16);
+    // They are there still.
+    assert_eq!(receives.promise(16), Some(0));
+    assert_eq!(Receives::new(8, 16).promise(0), None);
+    assert_eq!(Receives::new(8, 16).room(), 0);
+    assert_eq!(receives.promise(u32::MAX), None);
+}
+
+#[test]
+fn surplus_goes_when_it_comes_back() {
+    let mut receives = Receives::new(64, 4);
+    assert_eq!(receives.promise(8), Some(12));
+    assert!(receives.keep());
+    receives.withdraw(2);
+    assert_eq!([receives.keep(), receives.keep()], [false, false]);
+    assert!(receives.keep());
+    assert_eq!(receives.promise(2), Some(2));
+}
+
+#[test]
+fn what_could_not_be_made_is_made_for_the_next_one() {
+    let mut receives = Receives::new(64, 4);
+    assert_eq!(receives.promise(8), Some(12));
+    // Two promises at a time, and the first one fails.
+    assert_eq!(receives.promise(8), Some(8));
+    receives.lose(5);
+    receives.withdraw(8);
+    assert_eq!(receives.promise(8), Some(5));
+}
+
+proptest! {
+    /// Whatever happens in whatever order, there are as many receives as are promised, and no more than
+    /// the queue takes.
+    #[test]
+    fn never_dry_and_never_over_full(
+        spare in 0u32..20,
+        moves in prop::collection::vec((0u8..6, 0u32..40), 0..200),
+    ) {
+        const MOST: u32 = 100;
+        let mut receives = Receives::new(MOST, spare);
+        // Receives in the queue or at work, and those that callers are about to make, each for its promise.
+        let (mut there, mut making, mut promises) = (0, Vec::new(), Vec::new());
+        for (what, number) in moves {
+            match what {
+                0 | 1 => {
+                    let promised: u32 = promises.iter().chain(making.iter().map(|(p, _)| p)).sum();
+                    let missing = receives.promise(number);
+                    prop_assert_eq!(missing.is_some(), promised + spare + number <= MOST);
+                    making.extend(missing.map(|missing| (number, missing)));
+                }
+                2 if !making.is_empty() => {
+                    let (promise, missing) = making.remove(number as usize % making.len());
+                    there += missing;
+                    promises.push(promise);
+                }
+                3 if !making.is_empty() => {
+                    let (promise, missing) = making.remove(number as usize % making.len());
+                    let failed = number.min(missing);
+                    there += missing - failed;
+                    receives.lose(failed);
+                    receives.withdraw(promise);
+                }
+                4 if !promises.is_empty() => {
+                    receives.withdraw(promises.remove(number as usize % promises.len()));
+                }
+                5 if there > 0 => there -= u32::from(!receives.keep()),
+                _ => {}
+            }
+            let made: u32 = making.iter().map(|(_, missing)| missing).sum();
+            prop_assert!(there + made <= MOST);
+            let promised: u32 = promises.iter().sum();
+            prop_assert!(promises.is_empty() || there >= promised);
+        }
+    }
+}

@@ -50,6 +50,38 @@ impl Segment {
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
+
+    /// Where it ends, in bytes from the start of the page.
+    #[inline]
+    fn end(&self) -> usize {
+        // CAST: a u32 fits a usize on every platform with RDMA.
+        self.offset as usize + self.len as usize
+    }
+
+    /// Whether it ends within a page.
+    #[inline]
+    pub(crate) fn ends_in_page(&self) -> bool {
+        self.end() % PAGE_SIZE != 0
+    }
+
+    /// Takes `next` in, if that goes on in the page where this ends. Returns whether it did.
+    #[inline]
+    pub(crate) fn append(&mut self, next: &Self) -> bool {
+        let physical = |segment: &Self, at: usize| {
+            // SAFETY: Only the page's number is looked at.
+            let page = unsafe { bindings::farblk_page_to_phys(segment.page.as_ptr()) };
+            page.wrapping_add(at as u64)
+        };
+        let follows = self.ends_in_page()
+            && physical(self, self.end()) == physical(next, next.offset as usize);
+        match self.len.checked_add(next.len) {
+            Some(len) if follows => {
+                self.len = len;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Something that consists of memory that a device may access.
@@ -350,6 +382,25 @@ mod tests {
             }
         }
         check!(seen.len() == pages);
+        Ok(())
+    }
+
+    #[test]
+    fn segments_go_on_in_their_page_only() -> Result {
+        let memory = PageChunks::alloc(4 * PAGE_SIZE, -1)?;
+        let page = memory.segments(0, 1).next().ok_or(EIO)?.page();
+        let at = |offset: usize, len| Segment::new(page, offset as u32, len);
+        let mut segment = at(512, 512);
+        check!(segment.append(&at(1024, 1024)) && segment.append(&at(2048, 2048)));
+        check!(segment.offset() == 512 && segment.len() == 3584);
+        // At the end of a page a segment ends.
+        check!(!segment.ends_in_page() && !segment.append(&at(PAGE_SIZE, 512)));
+        // The next page may be given as itself or by its distance from the first.
+        let other = memory.segments(PAGE_SIZE, 1).next().ok_or(EIO)?;
+        let mut long = at(0, PAGE_SIZE as u32 + 100);
+        check!(long.append(&Segment::new(other.page(), other.offset() + 100, 8)));
+        check!(!long.append(&at(PAGE_SIZE + 109, 8)) && !long.append(&at(PAGE_SIZE + 107, 8)));
+        check!(long.len() == PAGE_SIZE as u32 + 108);
         Ok(())
     }
 

@@ -43,9 +43,22 @@ sizes() {
 	must unmap m
 }
 buffered() {
+	local bs n
 	backing
 	disk
 	all_sizes --direct=0 --iodepth=8 --fsync_on_close=1
+	# A page of small blocks is a bio for each of them, and they are merged.
+	random /run/data 1
+	for bs in 512 1024 2048; do
+		exec 5<>"$DEV"
+		must blockdev --setbsz $bs "$DEV"
+		for n in 1 2 3 5; do must dd if=/run/data of="$DEV" bs=$bs count=$((n * 4096 / bs)) seek=$((16384 / bs * n)) conv=notrunc,fsync status=none; done
+		exec 5<&-
+		for n in 1 2 3 5; do
+			must direct_read "$DEV" /run/back bs=4096 count=$n skip=$((4 * n))
+			cmp -n $((n * 4096)) /run/data /run/back || bad "blocks of $bs bytes are not what was written"
+		done
+	done
 	must unmap m
 }
 mixed() {

@@ -119,6 +119,11 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order)
 				order);
 }
 
+u64 rust_helper_farblk_page_to_phys(struct page *page)
+{
+	return page_to_phys(page);
+}
+
 void *rust_helper_farblk_page_address(const struct page *page)
 {
 	return page_address(page);

@@ -273,6 +273,7 @@ impl<T: Operations> Request<T> {
     #[inline]
     pub(crate) fn segments(&self) -> Segments<'_> {
         let mut segments = Segments {
+            next: None,
             bio: core::ptr::null(),
             bvec: core::ptr::null(),
             done: 0,
@@ -470,7 +471,9 @@ impl<T: Operations> Refused<T> {
     }
 }
 
-/// The segments of a request, multi-page: C's `rq_for_each_bvec()`.
+/// The segments of a request, multi-page: C's `rq_for_each_bvec()`, but that what goes on in the same
+/// page, as of bios that were merged, is one segment. So with a `virt_boundary` of a page there is never
+/// more than one segment more than pages.
 ///
 /// # Invariants
 ///
@@ -482,6 +485,8 @@ pub(crate) struct Segments<'a> {
     bvec: *const bindings::bio_vec,
     done: u32,
     left: u32,
+    /// The one that is next.
+    next: Option<Segment>,
     _request: PhantomData<&'a ()>,
 }
 
@@ -508,11 +513,10 @@ impl Segments<'_> {
     }
 }
 
-impl Iterator for Segments<'_> {
-    type Item = Segment;
-
+impl Segments<'_> {
+    /// The next bvec.
     #[inline]
-    fn next(&mut self) -> Option<Segment> {
+    fn bvec(&mut self) -> Option<Segment> {
         while self.left == 0 {
             if self.bio.is_null() {
                 return None;
@@ -531,6 +535,28 @@ impl Iterator for Segments<'_> {
         self.left = self.left.wrapping_sub(len);
         self.bvec = self.bvec.wrapping_add(1);
         self.done = 0;
+        Some(segment)
+    }
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        let mut segment = match self.next.take() {
+            Some(segment) => segment,
+            None => self.bvec()?,
+        };
+        while segment.ends_in_page() {
+            match self.bvec() {
+                Some(next) if segment.append(&next) => {}
+                next => {
+                    self.next = next;
+                    break;
+                }
+            }
+        }
         Some(segment)
     }
 }

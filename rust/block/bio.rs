@@ -331,12 +331,12 @@ impl<O: BioOwner> Inner<O> {
         if self.user.is_none() {
             return Err(BlkError::Offline);
         }
-        if request.op != BioOp::Read && !bdev.writable() {
-            return Err(BlkError::Invalid);
-        }
         if request.op == BioOp::Flush {
             self.room.init(0, bdev, request, 0)?;
             return Ok(1);
+        }
+        if request.op != BioOp::Read && !bdev.writable() {
+            return Err(BlkError::Invalid);
         }
         // A power of two.
         let block_size = bdev.logical_block_size();

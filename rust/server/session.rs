@@ -331,7 +331,8 @@ impl Session {
             Means::Connections(connections) if connections.has_room(queue) => {
                 match connections.connect(id, queue, self) {
                     Ok(()) => {
-                        let reads = at_most(arrival.served, limits.max_qp_init_rd_atom);
+                        // With none a READ would wait for ever, and keep its memory.
+                        let reads = at_most(arrival.served, limits.max_qp_init_rd_atom).max(1);
                         if accept(&arrival, 0, reads).is_err() {
                             connections.disconnect(queue);
                         }

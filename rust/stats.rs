@@ -48,7 +48,7 @@ pub(crate) struct Server {
     pub(crate) grants: Counter,
     /// Completions reaped on I/O queue pairs: a one-sided export costs none.
     pub(crate) io_completions: Counter,
-    /// Clients that did not keep to the protocol on an I/O connection.
+    /// Messages that the protocol does not allow, and that ended a connection.
     pub(crate) violations: Counter,
 }
 

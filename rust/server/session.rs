@@ -346,7 +346,10 @@ impl Session {
 
     /// Answers a request. What cannot be understood at all ends the session.
     fn answer(self: &Arc<Self>, state: &mut State, bytes: &[u8]) -> Result {
-        let message = Message::parse(bytes).map_err(|_| EPROTO)?;
+        let message = Message::parse(bytes).map_err(|_| {
+            self.port.exports.stats.violations.count();
+            EPROTO
+        })?;
         let sequence = message.sequence();
         let done = match message.request() {
             Ok(Request::Login(login)) => self.login(state, sequence, &login),

@@ -284,7 +284,7 @@ impl Command {
         if let Data::Inline(_) = &self.data {
             self.give_back();
         }
-        self.queue.settle();
+        self.queue.settle(self.tag);
         let (queue, qp, tag) = (self.queue.clone(), self.qp.clone(), self.tag);
         match qp.reply(tag, reply, self, false) {
             Ok(()) => queue.post(&qp),

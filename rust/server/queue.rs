@@ -113,7 +113,7 @@ struct Commands {
     taken: KVec<bool>,
     /// How many are in flight.
     flying: usize,
-    /// Those that wait, in order. There is room for all that the client may have in flight.
+    /// Those that wait, in order. There is room for one of each tag.
     waiting: KVec<Waiting>,
     /// Those that have to wait for the backing. There is room for all.
     blocked: KVec<KBox<Command>>,
@@ -170,6 +170,8 @@ pub(super) struct Queue {
     credit: Atomic<u32>,
     /// Commands that were not answered yet.
     owed: Atomic<u32>,
+    /// The same of each tag: 1 or 0.
+    unanswered: KVec<Atomic<u32>>,
     /// More credit was asked for.
     pressed: Atomic<u32>,
     /// How many wait.
@@ -271,6 +273,10 @@ impl Connection {
             blocked: KVec::with_capacity(room, GFP_KERNEL)?,
             closed: false,
         };
+        let mut unanswered = KVec::with_capacity(room, GFP_KERNEL)?;
+        for _ in 0..room {
+            unanswered.push(Atomic::new(0), GFP_KERNEL)?;
+        }
         let queue = Arc::pin_init(
             pin_init!(Queue {
                 session: parts.session.clone(),
@@ -283,6 +289,7 @@ impl Connection {
                 commands <- new_irqsave_spinlock!(commands, "Queue::commands"),
                 credit: Atomic::new(credit.into()),
                 owed: Atomic::new(0),
+                unanswered,
                 pressed: Atomic::new(0),
                 waiting: Atomic::new(0),
                 receives: Atomic::new(0),
@@ -393,12 +400,12 @@ impl Queue {
             Err(_) => return self.poller.put_recv(recv),
         };
         match parsed {
-            Ok(command) => self.admit(command, recv),
-            Err(CommandError::Refused(response, _)) => {
+            Ok(command) if self.claim(command.tag) => self.admit(command, recv),
+            Err(CommandError::Refused(response, _)) if self.claim(response.tag) => {
                 self.poller.put_recv(recv);
                 self.refuse(response);
             }
-            Err(CommandError::Malformed(_)) => {
+            _ => {
                 self.poller.put_recv(recv);
                 self.violation();
             }
@@ -433,6 +440,13 @@ impl Queue {
         owed <= self.credit.load(Relaxed)
     }
 
+    /// A command was received, in the poller's worker. Whether its tag was free for the client to use.
+    fn claim(&self, tag: u16) -> bool {
+        let free = |place: &&Atomic<u32>| place.load(Relaxed) == 0;
+        let place = self.unanswered.get(usize::from(tag)).filter(free);
+        place.inspect(|place| place.store(1, Relaxed)).is_some()
+    }
+
     /// The client wants more credit.
     #[cold]
     fn press(&self) {
@@ -441,8 +455,11 @@ impl Queue {
         }
     }
 
-    /// A command is about to be answered. Any context.
-    pub(super) fn settle(&self) {
+    /// Command `tag` is about to be answered. Any context.
+    pub(super) fn settle(&self, tag: u16) {
+        if let Some(place) = self.unanswered.get(usize::from(tag)) {
+            place.store(0, Relaxed);
+        }
         self.owed.fetch_sub(1, Relaxed);
     }
 
@@ -522,28 +539,19 @@ impl Queue {
     fn wait(&self, waiting: Waiting) {
         let refused = {
             let mut commands = self.commands.lock();
-            let twice = waiting.room().is_some_and(|tag| {
-                let mut others = commands.waiting.iter().filter_map(Waiting::room);
-                others.any(|other| other == tag)
-            });
-            if commands.closed || twice {
-                Some((waiting, twice))
-            } else {
-                let full = commands.waiting.push_within_capacity(waiting).err();
-                self.waiting.store(commands.waiting.len(), Relaxed);
-                full.map(|full| (full.0, true))
+            match commands.closed {
+                true => Some(waiting),
+                false => {
+                    let full = commands.waiting.push_within_capacity(waiting).err();
+                    self.waiting.store(commands.waiting.len(), Relaxed);
+                    full.map(|full| full.0)
+                }
             }
         };
         self.waits.fetch_add(1, Relaxed);
         match refused {
             None => self.poller.call(),
-            Some((waiting, violation)) => {
-                self.drop_waiting(waiting);
-                // A tag that is in flight twice, or a third time while the second waits.
-                if violation {
-                    self.violation();
-                }
-            }
+            Some(waiting) => self.drop_waiting(waiting),
         }
     }
 

@@ -718,6 +718,9 @@ impl QpHandler for Handler {
     }
 
     fn error(&self) {
-        self.0.session.lose();
+        // What is closed by a logout does not end the session, whose reply is yet to be sent.
+        if !self.0.is_closed() {
+            self.0.session.lose();
+        }
     }
 }

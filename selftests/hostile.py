@@ -1,0 +1,882 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""A client that does not keep to the protocol: hostile.py SERVER GROUP
+
+Does the cases of a group, one after the other, on connections of its own, and prints a line for each; what the server has to do is what
+Documentation/protocol.rst says. The last line is "violations N": by so many the server's counter has to have gone up. Exits with 1 if the
+server did something else, with 4 where user space has no RDMA. Leaves by just dying: what is open then is the kernel's to close.
+
+It calls librdmacm and libibverbs through ctypes. What verbs.h has as inline functions are pointers in the device's context.
+"""
+import ctypes
+import mmap
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from ctypes import POINTER, Structure, byref, c_char, c_int, c_size_t, c_ubyte, c_uint, c_uint16, c_uint32, c_uint64, c_void_p
+
+PATIENCE = float(os.environ.get("FARBLK_PATIENCE", 1))
+# Within so many seconds the server has answered, or a connection has ended: that of a client that does not receive after 6 more tries.
+SOON = 10 * PATIENCE
+PORT = 7420
+
+# --- librdmacm and libibverbs ------------------------------------------------------------------------------------------
+
+PS_TCP, QPT_RC = 0x106, 2
+ADDR_RESOLVED, ROUTE_RESOLVED, REJECTED, ESTABLISHED, DISCONNECTED = 0, 2, 8, 9, 10
+LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ = 1, 2, 4
+WR_RDMA_WRITE, WR_SEND, WR_RDMA_READ, SIGNALED, WITH_IMMEDIATE = 0, 2, 4, 2, 2
+RECEIVED = 128
+
+
+class Cap(Structure):
+    _fields_ = [(n, c_uint32) for n in ("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inline_data")]
+
+
+class QpInitAttr(Structure):
+    _fields_ = [("context", c_void_p), ("send_cq", c_void_p), ("recv_cq", c_void_p), ("srq", c_void_p), ("cap", Cap), ("type", c_int),
+                ("sq_sig_all", c_int)]
+
+
+class Sge(Structure):
+    _fields_ = [("addr", c_uint64), ("length", c_uint32), ("lkey", c_uint32)]
+
+
+class SendWr(Structure):
+    _fields_ = [("wr_id", c_uint64), ("next", c_void_p), ("sg_list", POINTER(Sge)), ("num_sge", c_int), ("opcode", c_int),
+                ("flags", c_uint), ("immediate", c_uint32), ("remote_addr", c_uint64), ("rkey", c_uint32), ("rest", c_ubyte * 72)]
+
+
+class RecvWr(Structure):
+    _fields_ = [("wr_id", c_uint64), ("next", c_void_p), ("sg_list", POINTER(Sge)), ("num_sge", c_int)]
+
+
+class Wc(Structure):
+    _fields_ = [("wr_id", c_uint64), ("status", c_int), ("opcode", c_int), ("vendor_err", c_uint32), ("byte_len", c_uint32),
+                ("immediate", c_ubyte * 4), ("qp_num", c_uint32), ("src_qp", c_uint32), ("flags", c_uint), ("rest", c_uint32 * 2)]
+
+
+class Mr(Structure):
+    _fields_ = [("context", c_void_p), ("pd", c_void_p), ("addr", c_void_p), ("length", c_size_t), ("handle", c_uint32),
+                ("lkey", c_uint32), ("rkey", c_uint32)]
+
+
+class Context(Structure):
+    _fields_ = [("device", c_void_p), ("ops", c_void_p * 32)]
+
+    POLL_CQ, POST_SEND, POST_RECV = 11, 25, 26
+
+    def operation(self, number, *types):
+        return ctypes.CFUNCTYPE(c_int, *types)(self.ops[number])
+
+
+class CmId(Structure):
+    _fields_ = [("verbs", POINTER(Context)), ("channel", c_void_p), ("context", c_void_p), ("qp", c_void_p)]
+
+
+class ConnParam(Structure):
+    _fields_ = [("private_data", c_void_p), ("private_data_len", c_ubyte), ("responder_resources", c_ubyte),
+                ("initiator_depth", c_ubyte), ("flow_control", c_ubyte), ("retry_count", c_ubyte), ("rnr_retry_count", c_ubyte),
+                ("srq", c_ubyte), ("qp_num", c_uint32)]
+
+
+class CmEvent(Structure):
+    _fields_ = [("id", c_void_p), ("listen_id", c_void_p), ("type", c_int), ("status", c_int), ("param", ConnParam)]
+
+
+def checked(result, function, _):
+    if bool(result) == (function.restype is c_int):
+        error = ctypes.get_errno()
+        raise OSError(error, f"{function.__name__}: {os.strerror(error)}")
+    return result
+
+
+def library(name, **functions):
+    """The library with these functions: FUNCTION=(RESULT, ARGUMENT...). They raise an error where they give a number but 0, or no pointer."""
+    lib = ctypes.CDLL(name, use_errno=True)
+    for function, (result, *arguments) in functions.items():
+        entry = getattr(lib, function)
+        entry.restype, entry.argtypes = result, arguments
+        if result:
+            entry.errcheck = checked
+    return lib
+
+
+try:
+    ID = POINTER(CmId)
+    cm = library(
+        "librdmacm.so.1", rdma_create_event_channel=(c_void_p,), rdma_destroy_event_channel=(None, c_void_p),
+        rdma_create_id=(c_int, c_void_p, POINTER(ID), c_void_p, c_int), rdma_destroy_id=(c_int, ID),
+        rdma_resolve_addr=(c_int, ID, c_void_p, c_void_p, c_int), rdma_resolve_route=(c_int, ID, c_int),
+        rdma_create_qp=(c_int, ID, c_void_p, POINTER(QpInitAttr)), rdma_destroy_qp=(None, ID),
+        rdma_connect=(c_int, ID, POINTER(ConnParam)), rdma_disconnect=(c_int, ID),
+        rdma_get_cm_event=(c_int, c_void_p, POINTER(POINTER(CmEvent))), rdma_ack_cm_event=(c_int, POINTER(CmEvent)))
+    verbs = library(
+        "libibverbs.so.1", ibv_alloc_pd=(c_void_p, POINTER(Context)), ibv_dealloc_pd=(c_int, c_void_p),
+        ibv_create_cq=(c_void_p, POINTER(Context), c_int, c_void_p, c_void_p, c_int), ibv_destroy_cq=(c_int, c_void_p),
+        ibv_reg_mr=(POINTER(Mr), c_void_p, c_void_p, c_size_t, c_int), ibv_dereg_mr=(c_int, POINTER(Mr)))
+except OSError as error:
+    print(error)
+    sys.exit(4)
+
+# --- connections -------------------------------------------------------------------------------------------------------
+
+
+class Failed(Exception):
+    """The server did something else than it should."""
+
+
+class Ended(Exception):
+    """The server has ended the connection."""
+
+
+class Refused(Exception):
+    """The server did not take the connection, or the login; with its code."""
+
+
+def expect(what, got, wanted):
+    if got != wanted:
+        raise Failed(f"{what} is {got}, not {wanted}")
+
+
+class Connection:
+    """A connection. One region of memory has, in this order, what is sent, what is received, and data that the server may reach."""
+
+    SENDS, SLOTS, DATA = 256 << 10, 64, 1 << 20
+    alive = []
+
+    def __init__(self, private, receives=16, room=4096, reads=8):
+        """Keeps `receives` receives of `room` bytes posted; lets the server have `reads` RDMA READs under way."""
+        self.pd = self.cq = self.mr = None
+        self.ended, self.inbox, self.sent, self.at = False, [], [], 0
+        self.channel = cm.rdma_create_event_channel()
+        self.id = ID()
+        cm.rdma_create_id(self.channel, byref(self.id), None, PS_TCP)
+        Connection.alive.append(self)
+        address = struct.pack("=H", socket.AF_INET) + struct.pack(">H4s8x", PORT, socket.inet_aton(SERVER))
+        cm.rdma_resolve_addr(self.id, None, ctypes.create_string_buffer(address), 2000)
+        self.event(ADDR_RESOLVED)
+        cm.rdma_resolve_route(self.id, 2000)
+        self.event(ROUTE_RESOLVED)
+        self.make(receives, room)
+        param = ConnParam(ctypes.cast(ctypes.c_char_p(private), c_void_p), len(private), reads, 8, 0, 6, 6)
+        cm.rdma_connect(self.id, byref(param))
+        reply = self.event(ESTABLISHED)
+        expect("the reply to the connection", struct.unpack_from("<4sH", reply), (MAGIC, VERSION))
+
+    def make(self, receives, room):
+        """Makes what is on the device, and posts the receives."""
+        device = self.id.contents.verbs
+        self.poll_cq = device.contents.operation(Context.POLL_CQ, c_void_p, c_int, POINTER(Wc))
+        self.post_send = device.contents.operation(Context.POST_SEND, c_void_p, POINTER(SendWr), POINTER(c_void_p))
+        self.post_recv = device.contents.operation(Context.POST_RECV, c_void_p, POINTER(RecvWr), POINTER(c_void_p))
+        self.room, self.data = room, self.SENDS + self.SLOTS * room
+        self.memory = mmap.mmap(-1, self.data + self.DATA)
+        self.base = ctypes.addressof(c_char.from_buffer(self.memory))
+        self.pd = verbs.ibv_alloc_pd(device)
+        self.cq = verbs.ibv_create_cq(device, 512, None, None, 0)
+        self.mr = self.register()
+        attr = QpInitAttr(None, self.cq, self.cq, None, Cap(256, self.SLOTS, 1, 1, 0), QPT_RC, 1)
+        cm.rdma_create_qp(self.id, self.pd, byref(attr))
+        for slot in range(receives):
+            self.receive_into(slot)
+
+    def register(self):
+        return verbs.ibv_reg_mr(self.pd, self.base, len(self.memory), LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ)
+
+    def close(self):
+        """Disconnects and lets go of everything."""
+        Connection.alive.remove(self)
+        if self.id.contents.qp:
+            self.disconnect()
+            cm.rdma_destroy_qp(self.id)
+        if self.mr:
+            verbs.ibv_dereg_mr(self.mr)
+        if self.cq:
+            verbs.ibv_destroy_cq(self.cq)
+        if self.pd:
+            verbs.ibv_dealloc_pd(self.pd)
+        cm.rdma_destroy_id(self.id)
+        cm.rdma_destroy_event_channel(self.channel)
+
+    def disconnect(self):
+        try:
+            cm.rdma_disconnect(self.id)
+        except OSError:
+            # It is not connected.
+            pass
+
+    def event(self, wanted, seconds=SOON):
+        """The private data of the next event, which has to be `wanted`; None if there is none, and it was not waited for."""
+        ready = select.poll()
+        ready.register(c_int.from_address(self.channel).value, select.POLLIN)
+        if not ready.poll(seconds * 1000):
+            if seconds:
+                raise Failed(f"event {wanted} of the connection manager does not come")
+            return None
+        event = POINTER(CmEvent)()
+        cm.rdma_get_cm_event(self.channel, byref(event))
+        kind, status, param = event.contents.type, event.contents.status, event.contents.param
+        private = ctypes.string_at(param.private_data, param.private_data_len) if param.private_data else b""
+        cm.rdma_ack_cm_event(event)
+        if kind == REJECTED and wanted == DISCONNECTED:
+            # The server had not heard yet that it is connected.
+            return private
+        if kind == REJECTED:
+            magic, _, _, code = struct.unpack_from("<4sHHH", private.ljust(10))
+            if magic != MAGIC:
+                raise Failed(f"the connection manager rejects it ({status})")
+            raise Refused(code)
+        if kind != wanted:
+            raise Failed(f"the connection manager says {kind} ({status}), not {wanted}")
+        return private
+
+    def sge(self, offset, length):
+        return ctypes.pointer(Sge(self.base + offset, length, self.mr.contents.lkey))
+
+    def receive_into(self, slot):
+        wr = RecvWr(RECEIVED + slot, None, self.sge(self.SENDS + slot * self.room, self.room), 1)
+        self.post_recv(self.id.contents.qp, byref(wr), byref(c_void_p()))
+
+    def post(self, opcode, offset, length, addr=0, rkey=0):
+        wr = SendWr(0, None, self.sge(offset, length), 1, opcode, SIGNALED, 0, addr, rkey)
+        return self.post_send(self.id.contents.qp, byref(wr), byref(c_void_p()))
+
+    def send(self, message):
+        """Sends a message, and does not wait."""
+        if self.at + len(message) > self.SENDS:
+            self.at = 0
+        self.memory[self.at : self.at + len(message)] = message
+        self.post(WR_SEND, self.at, len(message))
+        self.at += len(message)
+
+    def rdma(self, opcode, addr, rkey, length=4096):
+        """Reads or writes the server's memory; the status, 0 if it went well."""
+        self.sent.clear()
+        if self.post(opcode, self.data, length, addr, rkey):
+            raise Failed("a work request is not taken")
+        self.until(lambda: self.sent, "a work request does not complete")
+        return self.sent.pop()
+
+    def look(self, repost=True):
+        """Takes in what has happened."""
+        self.ended = self.ended or self.event(DISCONNECTED, 0) is not None
+        wc = Wc()
+        while self.poll_cq(self.cq, 1, byref(wc)) > 0:
+            slot = wc.wr_id - RECEIVED
+            if slot < 0:
+                self.sent.append(wc.status)
+            elif wc.status == 0:
+                at = self.SENDS + slot * self.room
+                immediate = bytes(wc.immediate) if wc.flags & WITH_IMMEDIATE else None
+                self.inbox.append((self.memory[at : at + wc.byte_len], immediate))
+                if repost:
+                    self.receive_into(slot)
+
+    def until(self, condition, why, repost=True):
+        end = time.monotonic() + SOON
+        while True:
+            self.look(repost)
+            if condition():
+                return
+            if time.monotonic() > end:
+                raise Failed(why)
+            time.sleep(0.002)
+
+    def receive(self):
+        """The next message, and its immediate data or None."""
+        self.until(lambda: self.inbox or self.ended, "there is no answer")
+        if not self.inbox:
+            raise Ended()
+        return self.inbox.pop(0)
+
+    def must_end(self, repost=True):
+        self.until(lambda: self.ended, "the connection goes on", repost)
+
+    def stale_key(self):
+        """An rkey that was good until now."""
+        mr = self.register()
+        rkey = mr.contents.rkey
+        verbs.ibv_dereg_mr(mr)
+        return rkey
+
+    def remote(self, **changed):
+        """Memory that the server may read and write."""
+        return {"addr": self.base + self.data, "rkey": self.mr.contents.rkey, **changed}
+
+
+# --- the protocol ------------------------------------------------------------------------------------------------------
+
+MAGIC, VERSION = b"FARB", 2
+CONTROL, IO = 0, 1
+LOGIN, GRANT, LIST, LOGOUT, EVENT, REPLY = 1, 2, 3, 4, 5, 0x8000
+NO_VERSION, MALFORMED, NO_SUCH_EXPORT, NOT_ADMITTED, NO_WRITES, BAD_SESSION, BAD_QUEUE, BAD_STATE = 1, 2, 3, 5, 6, 9, 10, 13
+READ, WRITE, FLUSH, DISCARD, ZEROES = 1, 2, 3, 4, 5
+FUA, INLINE, NO_UNMAP, PRESSED = 1, 2, 4, 8
+OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY = 0, 2, 3, 4, 5
+RO, RW = 0, 1
+INLINE_MAX = 4096
+# Where in the export it writes: before that is what others use.
+MINE = 24 << 20
+
+
+def request(kind=CONTROL, queue=0, session=0, magic=MAGIC, oldest=VERSION, newest=VERSION):
+    """The private data of a connection request."""
+    return struct.pack("<4sHHBxH4xQQ", magic, oldest, newest, kind, queue, session, 1)
+
+
+def message(kind, body=b"", length=None):
+    return struct.pack("<HHI", kind, 8 + len(body) if length is None else length, 7) + body
+
+
+def login(export=b"e", host_id=b"h" * 16, host=b"hostile", map_id=None, access=RW, queues=2, depth=16, inline=INLINE_MAX):
+    # A second session of a map ends the first one.
+    map_id = map_id or os.urandom(16)
+    return message(LOGIN, struct.pack("<16s64s16sQ64sBxHH2xI4x", host_id, host, map_id, 1, export, access, queues, depth, inline))
+
+
+def exports(first=0):
+    return message(LIST, struct.pack("<16s64sI4x", b"h" * 16, b"hostile", first))
+
+
+def command(op, tag=0, flags=0, length=0, offset=MINE, rkey=0, addr=0, generation=5, data=b""):
+    return struct.pack("<BBHIIIQQ", op, flags, tag, generation, length, rkey, offset, addr) + data
+
+
+def flush(**fields):
+    return command(FLUSH, **{"offset": 0, **fields})
+
+
+def inline_read(length=4096, **fields):
+    return command(READ, **{"flags": INLINE, **fields}, length=length)
+
+
+def inline_write(data, **fields):
+    return command(WRITE, **{"flags": INLINE, "length": len(data), **fields}, data=data)
+
+
+class Session:
+    """A control connection, logged in to an export."""
+
+    def __init__(self, export=b"e", **wanted):
+        self.control = Connection(request())
+        code, reply = self.ask(login(export, **wanted))
+        if code:
+            raise Refused(code)
+        self.id, = struct.unpack_from("<Q", reply, 112)
+        self.size, = struct.unpack_from("<Q", reply, 152)
+        self.slab = 1 << reply[162]
+        self.queues, self.depth, self.inline, self.block = struct.unpack_from("<HHII", reply, 164)
+        self.max_io, self.max_discard, _, self.max_zeroes, self.credit = struct.unpack_from("<IIIIH", reply, 188)
+
+    def ask(self, asked):
+        return ask(self.control, asked)
+
+    def io(self, queue=0, **options):
+        return Connection(request(IO, queue, self.id), **options)
+
+    def grants(self):
+        """Address, length and rkey of each slab."""
+        code, reply = self.ask(message(GRANT, struct.pack("<II", 0, -(-self.size // self.slab))))
+        expect("the status of the grants", code, OK)
+        return list(struct.iter_unpack("<QII", reply[120:]))
+
+
+def ask(control, asked):
+    """The status and the whole of the reply."""
+    control.send(asked)
+    reply, _ = control.receive()
+    kind, length, sequence, code = struct.unpack_from("<HHIH", reply)
+    expect("kind and sequence of the reply", (kind, sequence), (struct.unpack_from("<H", asked)[0] | REPLY, 7))
+    expect("the length of the reply", length, len(reply) if code == OK else 112)
+    return code, reply
+
+
+def status_of(io, asked):
+    """Sends a command; the status of its response."""
+    io.send(asked)
+    response, immediate = io.receive()
+    expect("the length of the response", (len(response), immediate), (16, None))
+    status, tag, generation, credit, rest = struct.unpack("<HHIH6s", response)
+    expect("tag and generation", (tag, generation), struct.unpack_from("<HI", asked, 2))
+    expect("the reserved bytes", rest, bytes(6))
+    if not credit:
+        raise Failed("the response gives no credit")
+    return status
+
+
+def works(io, tag=1):
+    """What is written is read back: the connection is as good as any."""
+    data = os.urandom(INLINE_MAX)
+    expect("the status of a write", status_of(io, inline_write(data, tag=tag)), OK)
+    io.send(inline_read(tag=tag, generation=0x12345678))
+    back, immediate = io.receive()
+    if immediate is None:
+        raise Failed(f"a read is answered with {back.hex()}")
+    number, = struct.unpack(">I", immediate)
+    expect("tag and generation of a read", (number >> 22, number & 0xFFF), (tag, 0x678))
+    if back != data:
+        raise Failed("what is read is not what was written")
+
+
+# --- cases -------------------------------------------------------------------------------------------------------------
+
+# (group, words, by how much the server's counter goes up, function, arguments)
+CASES = []
+
+
+def case(group, words, violations=0):
+    """A case of a group: the function below it, which returns if the server does what it should."""
+
+    def add(function):
+        CASES.append((group, words, violations, function, ()))
+        return function
+
+    return add
+
+
+def cases(group, violations, *table):
+    """A case for each (words, argument...) of the table."""
+
+    def add(function):
+        CASES.extend((group, words, violations, function, arguments) for words, *arguments in table)
+        return function
+
+    return add
+
+
+def refused(code, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except Refused as refusal:
+        expect("the refusal", refusal.args[0], code)
+    else:
+        raise Failed("it is not refused")
+
+
+# The private data are padded with zeroes to 56 bytes on the way.
+@cases("connect", 0,
+       ("nothing", b"", MALFORMED),
+       ("half of the magic", b"FA", MALFORMED),
+       ("no newest version", request()[:6], MALFORMED),
+       ("another magic", request(magic=b"FARC"), MALFORMED),
+       ("random bytes", os.urandom(56), MALFORMED),
+       ("only an older version", request(oldest=1, newest=1), NO_VERSION),
+       ("only newer versions", request(oldest=VERSION + 1, newest=0xFFFF), NO_VERSION),
+       ("another version, and behind it what this one does not know", request(oldest=0, newest=1, kind=9), NO_VERSION),
+       ("versions in the wrong order", request(oldest=3, newest=1), MALFORMED),
+       ("an unknown kind", request(2), MALFORMED),
+       ("a control connection of a session", request(CONTROL, 0, 1), MALFORMED),
+       ("a control connection with a queue", request(CONTROL, 1, 0), MALFORMED),
+       ("a queue of no session", request(IO, 0, 0), MALFORMED),
+       ("a queue of a session that is not there", request(IO, 0, 0xDEADBEEF), BAD_SESSION))
+def connect_refused(private, code):
+    refused(code, Connection, private)
+
+
+@case("connect", "more than there is to say, as if padded")
+def connect_long():
+    control = Connection(request() + os.urandom(56 - 32))
+    expect("the status of a list", ask(control, exports())[0], OK)
+
+
+@cases("connect", 0, ("a queue twice", 0), ("a queue beyond those granted", 2), ("the last queue there could be", 0xFFFF))
+def connect_queue(queue):
+    session = Session()
+    expect("the queues granted", session.queues, 2)
+    first = session.io()
+    refused(BAD_QUEUE, session.io, queue)
+    works(first)
+    works(session.io(1))
+
+
+@case("connect", "a queue after the logout")
+def connect_after_logout():
+    session = Session()
+    io = session.io()
+    works(io)
+    expect("the status of the logout", session.ask(message(LOGOUT))[0], OK)
+    io.must_end()
+    refused(BAD_STATE, session.io)
+
+
+@case("connect", "a queue of a session that is over")
+def connect_after_end():
+    session = Session()
+    session.control.close()
+    end = time.monotonic() + SOON
+    while True:
+        # It is over when the server has noticed.
+        try:
+            refused(BAD_SESSION, session.io)
+            return
+        except Failed:
+            if time.monotonic() > end:
+                raise
+
+
+# Said before a login, and after one.
+@cases("control", 2,
+       ("a message of no byte", b""),
+       ("a message shorter than a header", b"\x01\x00\x08"),
+       ("a message shorter than it says", message(LOGOUT, length=9)),
+       ("a message longer than it says", message(LIST, bytes(88), length=8)))
+def control_malformed(bytes_sent):
+    for control in Connection(request()), Session().control:
+        control.send(bytes_sent)
+        control.must_end()
+
+
+@case("control", "a message longer than there may be")
+def control_long():
+    control = Connection(request())
+    control.send(message(LIST, bytes(4096 - 8 + 1)))
+    control.must_end()
+
+
+@cases("control", 0,
+       ("an unknown request", message(77), MALFORMED),
+       ("a reply", message(LIST | REPLY, bytes(120)), MALFORMED),
+       ("an event", message(EVENT, bytes(16)), MALFORMED),
+       ("a login that is too short", message(LOGIN, login()[8:-1]), MALFORMED),
+       ("a login that is too long", message(LOGIN, login()[8:] + b"x"), MALFORMED),
+       ("a list that is too long", message(LIST, bytes(4088)), MALFORMED),
+       ("a logout with something in it", message(LOGOUT, b"x"), MALFORMED),
+       ("grants without a login", message(GRANT, struct.pack("<II", 0, 1)), BAD_STATE),
+       ("a logout without a login", message(LOGOUT), BAD_STATE),
+       ("a login of nobody", login(host_id=bytes(16)), MALFORMED),
+       ("a login of no map", login(map_id=bytes(16)), MALFORMED),
+       ("a login of a host without a name", login(host=b""), MALFORMED),
+       ("a login of a host whose name has no end", login(host=b"x" * 64), MALFORMED),
+       ("a login of a host with a slash", login(host=b"../x"), MALFORMED),
+       ("a login to a name with something behind it", login(b"e\0e"), MALFORMED),
+       ("a login with unknown access", login(access=2), MALFORMED),
+       ("a login for no queues", login(queues=0), MALFORMED),
+       ("a login for no depth", login(depth=0), MALFORMED),
+       ("a login for too much depth", login(depth=1025), MALFORMED),
+       ("a login for too much inline data", login(inline=16385), MALFORMED),
+       ("a login to an export that is not there", login(b"nothing"), NO_SUCH_EXPORT),
+       ("a login to write where nobody may", login(b"ro"), NO_WRITES),
+       ("a login to write where this host may not", login(b"host"), NO_WRITES),
+       ("a login of a host that is not admitted", login(b"host", host=b"other"), NOT_ADMITTED))
+def control_refused(asked, code):
+    control = Connection(request())
+    expect("the status", ask(control, asked)[0], code)
+    # It may try again.
+    expect("the status of a login", ask(control, login())[0], OK)
+
+
+@case("control", "a second login")
+def control_second_login():
+    session = Session()
+    io = session.io()
+    expect("the status of the second login", session.ask(login())[0], BAD_STATE)
+    expect("the status of a login elsewhere", session.ask(login(b"ro", access=RO))[0], BAD_STATE)
+    works(io)
+
+
+@case("control", "grants of a block export")
+def control_grants():
+    session = Session()
+    expect("the status of the grants", session.ask(message(GRANT, struct.pack("<II", 0, 1)))[0], BAD_STATE)
+
+
+@case("control", "no request at all; replies that are not received")
+def control_silent():
+    silent, flooding = Connection(request()), Connection(request(), receives=0)
+    for _ in range(100):
+        flooding.send(exports())
+    flooding.must_end()
+    silent.must_end()
+
+
+# Commands that end the connection. A function makes them, of the session and the connection.
+@cases("malformed", 1,
+       ("no byte", lambda s, io: b""),
+       ("one byte too few", lambda s, io: flush()[:-1]),
+       ("one byte too many", lambda s, io: flush(data=b"x")),
+       ("operation 0", lambda s, io: command(0)),
+       ("operation 6", lambda s, io: command(6)),
+       ("operation 255", lambda s, io: command(255)),
+       ("an unknown flag", lambda s, io: flush(flags=16)),
+       ("all flags", lambda s, io: command(WRITE, flags=255, length=512, **io.remote())),
+       ("a read with FUA", lambda s, io: command(READ, flags=FUA, length=512, **io.remote())),
+       ("a write with no unmap", lambda s, io: command(WRITE, flags=NO_UNMAP, length=512, **io.remote())),
+       ("an inline flush", lambda s, io: flush(flags=INLINE)),
+       ("a discard with no unmap", lambda s, io: command(DISCARD, flags=NO_UNMAP, length=512)),
+       ("zeroes with FUA", lambda s, io: command(ZEROES, flags=FUA, length=512)),
+       ("a flush with an offset", lambda s, io: flush(offset=512)),
+       ("a flush with a length", lambda s, io: flush(length=512)),
+       ("a flush with an address", lambda s, io: flush(addr=1)),
+       ("a flush with a key", lambda s, io: flush(rkey=1)),
+       ("a discard with memory", lambda s, io: command(DISCARD, length=512, **io.remote())),
+       ("zeroes with memory", lambda s, io: command(ZEROES, length=512, **io.remote())),
+       ("an inline read with memory", lambda s, io: inline_read(512, **io.remote())),
+       ("an inline write with memory", lambda s, io: inline_write(bytes(512), **io.remote())),
+       ("a tag that is the depth", lambda s, io: flush(tag=s.depth)),
+       ("the last tag there could be", lambda s, io: flush(tag=0xFFFF)),
+       ("memory beyond 64 bits", lambda s, io: command(READ, length=4096, **io.remote(addr=2**64 - 4095))),
+       ("a write with data that are not inline", lambda s, io: command(WRITE, length=512, **io.remote(), data=bytes(512))),
+       ("an inline write with less data than it says", lambda s, io: inline_write(bytes(512), length=1024)),
+       ("an inline write with more data than it says", lambda s, io: inline_write(bytes(1024), length=512)),
+       ("an inline write without data", lambda s, io: inline_write(b"", length=512)),
+       ("an inline read longer than agreed on", lambda s, io: inline_read(s.inline + s.block)),
+       ("an inline read of 4 GiB", lambda s, io: inline_read(2**32 - 512)))
+def malformed(make):
+    session = Session()
+    io, other = session.io(), session.io(1)
+    works(io)
+    io.send(make(session, io))
+    for connection in io, other, session.control:
+        connection.must_end()
+
+
+@case("malformed", "an inline write longer than this session agreed on", 1)
+def malformed_inline():
+    session = Session(inline=512)
+    expect("the inline data granted", session.inline, 512)
+    io = session.io()
+    io.send(inline_write(bytes(1024)))
+    io.must_end()
+
+
+@case("malformed", "a message longer than any receive")
+def malformed_long():
+    session = Session()
+    io = session.io()
+    io.send(inline_write(bytes(64 << 10)))
+    io.must_end()
+    session.control.must_end()
+
+
+# Commands that are refused, of what the session says.
+@cases("refused", 0,
+       ("a read of nothing", INVALID, lambda s: (READ, MINE, 0)),
+       ("a read of more than there may be", INVALID, lambda s: (READ, MINE, s.max_io + s.block)),
+       ("a read of 4 GiB", INVALID, lambda s: (READ, MINE, 2**32 - s.block)),
+       ("a read that begins within a block", INVALID, lambda s: (READ, MINE + 1, s.block)),
+       ("a read that ends within a block", INVALID, lambda s: (READ, MINE, s.block - 1)),
+       ("a read of the block behind the end", OUT_OF_RANGE, lambda s: (READ, s.size, s.block)),
+       ("a read across the end", OUT_OF_RANGE, lambda s: (READ, s.size - s.block, 2 * s.block)),
+       ("a read at the end of all numbers", OUT_OF_RANGE, lambda s: (READ, 2**64 - s.block, s.block)),
+       ("a read across the end of all numbers", OUT_OF_RANGE, lambda s: (READ, 2**64 - s.block, 2 * s.block)),
+       ("a write of nothing", INVALID, lambda s: (WRITE, MINE, 0)),
+       ("a write of more than there may be", INVALID, lambda s: (WRITE, MINE, s.max_io + s.block)),
+       ("a write that begins within a block", INVALID, lambda s: (WRITE, MINE + s.block // 2, s.block)),
+       ("a write behind the end", OUT_OF_RANGE, lambda s: (WRITE, s.size, s.block)),
+       ("a write at the end of all numbers", OUT_OF_RANGE, lambda s: (WRITE, 2**64 - s.block, s.block)),
+       ("a discard where there is none", NOT_SUPPORTED, lambda s: (DISCARD, MINE, s.block)))
+def refused_command(status, make):
+    session = Session()
+    expect("the most in a discard", session.max_discard, 0)
+    io = session.io()
+    op, offset, length = make(session)
+    remote = io.remote() if op in (READ, WRITE) else {}
+    io.memory[io.data : io.data + 4096] = b"?" * 4096
+    expect("the status", status_of(io, command(op, offset=offset, length=length, **remote)), status)
+    expect("what is in the memory", io.memory[io.data : io.data + 4096], b"?" * 4096)
+    works(io)
+
+
+@cases("refused", 0, ("a write to an export that is read-only", b"ro"), ("a write by a host that may only read", b"host"))
+def refused_write(export):
+    session = Session(export, access=RO)
+    io = session.io()
+    for asked in (command(WRITE, offset=0, length=512, **io.remote()), inline_write(bytes(512), offset=0),
+                  command(DISCARD, offset=0, length=session.block)):
+        expect("the status", status_of(io, asked), READ_ONLY)
+    expect("the status of a flush", status_of(io, flush()), OK)
+    io.send(inline_read(512, offset=0))
+    expect("what is there", io.receive()[0], bytes(512))
+
+
+# Memory of the client that is not there: the server's RDMA fails.
+@cases("memory", 0,
+       ("an unknown key", lambda io: io.remote(rkey=0xDEAD00)),
+       ("key 0", lambda io: io.remote(rkey=0)),
+       ("a key that was taken back", lambda io: io.remote(rkey=io.stale_key())),
+       ("memory before the region", lambda io: io.remote(addr=io.base - 4096)),
+       ("memory across the end of the region", lambda io: io.remote(addr=io.base + len(io.memory) - 512)))
+def memory(make):
+    for op in READ, WRITE:
+        session = Session()
+        io = session.io()
+        works(io)
+        io.send(command(op, length=4096, **make(io)))
+        io.must_end()
+        session.control.must_end()
+
+
+# All of these hold memory of the server; with 1 MiB each all that there is.
+# All of these hold memory of the server; with 1 MiB each all that there is.
+@case("silent", "answers that are not received; RDMA READs that are not served")
+def silent():
+    kinds = ((8, lambda io, tag: flush(tag=tag)),
+             (8, lambda io, tag: inline_read(tag=tag)),
+             (8, lambda io, tag: command(READ, tag=tag, length=1 << 20, **io.remote())),
+             (0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote())))
+    sessions = [Session() for _ in kinds]
+    ios = [session.io(receives=1, reads=reads) for session, (reads, _) in zip(sessions, kinds)]
+    for session, io, (_, make) in zip(sessions, ios, kinds):
+        for tag in range(session.credit):
+            io.send(make(io, tag))
+    for io in ios:
+        io.must_end(repost=False)
+
+
+# The device takes its time for all that follows.
+@case("slow", "one command more than there is credit", 1)
+def slow_credit():
+    session = Session(b"slow", depth=128)
+    expect("the credit", session.credit < session.depth, True)
+    io = session.io()
+    for tag in range(session.credit + 1):
+        io.send(inline_read(offset=0, tag=tag))
+    io.must_end()
+
+
+@cases("slow", 1, ("a tag that is in flight", inline_read(offset=0, tag=3)), ("a tag that is in flight, to be refused", inline_read(1, tag=3)))
+def slow_tag(second):
+    session = Session(b"slow")
+    io = session.io()
+    io.send(inline_read(offset=0, tag=3))
+    io.send(second)
+    io.must_end()
+    expect("answers", len(io.inbox), 0)
+
+
+def in_flight():
+    """A session with as many commands of all kinds in flight as it may have."""
+    session = Session(b"slow")
+    ios = [session.io(queue) for queue in range(2)]
+    for io in ios:
+        kinds = (inline_read(offset=0), inline_write(bytes(4096), offset=4096), flush(),
+                 command(READ, offset=0, length=1 << 16, **io.remote()), command(WRITE, offset=0, length=1 << 16, **io.remote()))
+        for tag in range(session.credit):
+            asked = bytearray(kinds[tag % len(kinds)])
+            struct.pack_into("<H", asked, 2, tag)
+            io.send(bytes(asked))
+    # Some are with the device then, and some have yet to get there.
+    time.sleep(0.02)
+    return session, ios
+
+
+@case("slow", "the end of an I/O connection with commands in flight")
+def slow_end_of_io():
+    session, ios = in_flight()
+    ios[0].close()
+    ios[1].must_end()
+    session.control.must_end()
+
+
+@case("slow", "the end of the control connection with commands in flight")
+def slow_end_of_control():
+    session, ios = in_flight()
+    session.control.close()
+    for io in ios:
+        io.must_end()
+
+
+@case("slow", "a logout with commands in flight")
+def slow_logout():
+    session, ios = in_flight()
+    expect("the status", session.ask(message(LOGOUT))[0], OK)
+    for io in ios:
+        io.must_end()
+
+
+@case("slow", "memory that goes away with commands in flight")
+def slow_memory():
+    session, ios = in_flight()
+    mr, ios[0].mr = ios[0].mr, None
+    verbs.ibv_dereg_mr(mr)
+    ios[0].must_end(repost=False)
+
+
+@case("death", "the death of a client with commands in flight")
+def death():
+    session, ios = in_flight()
+    Connection.alive.clear()
+
+
+# The client reads and writes the memory of a RAM export by itself.
+@case("ram", "what is granted works, for who may only read, too")
+def ram_works():
+    for access in RW, RO:
+        session = Session(b"ram", access=access)
+        grants = session.grants()
+        io = session.io()
+        for addr, length, rkey in grants:
+            expect("a read of the first bytes", io.rdma(WR_RDMA_READ, addr, rkey), 0)
+            expect("a read of the last bytes", io.rdma(WR_RDMA_READ, addr + length - 4096, rkey), 0)
+
+
+@cases("ram", 0,
+       ("a read beyond a slab", WR_RDMA_READ, lambda addr, length, rkey: (addr + length - 512, rkey)),
+       ("a read before a slab", WR_RDMA_READ, lambda addr, length, rkey: (addr - 512, rkey)),
+       ("a write beyond a slab", WR_RDMA_WRITE, lambda addr, length, rkey: (addr + length - 512, rkey)),
+       ("a read with an unknown key", WR_RDMA_READ, lambda addr, length, rkey: (addr, rkey ^ 0x5A)),
+       ("a write by who may only read", WR_RDMA_WRITE, lambda addr, length, rkey: (addr, rkey)))
+def ram_beyond(opcode, make):
+    session = Session(b"ram", access=RO)
+    grant = session.grants()[0]
+    io = session.io()
+    expect("a read", io.rdma(WR_RDMA_READ, grant[0], grant[2]), 0)
+    if io.rdma(opcode, *make(*grant)) == 0:
+        raise Failed("it is done")
+    io.must_end()
+    session.control.must_end()
+
+
+@cases("ram", 0, ("the key of another session", False), ("the key of a session that is over", True))
+def ram_foreign(over):
+    session, other = Session(b"ram"), Session(b"ram")
+    addr, _, rkey = other.grants()[0]
+    if over:
+        expect("the status of the logout", other.ask(message(LOGOUT))[0], OK)
+    io = session.io()
+    if io.rdma(WR_RDMA_READ, addr, rkey) == 0:
+        raise Failed("it reads")
+    io.must_end()
+
+
+@case("ram", "a message where none is expected")
+def ram_message():
+    session = Session(b"ram")
+    io = session.io()
+    io.send(flush())
+    io.until(lambda: io.sent, "the message is neither taken nor refused")
+    expect("that it was taken", io.sent[0] == 0, False)
+
+
+@cases("ram", 0, ("grants beyond the end", 0, 2**32 - 1), ("grants at the end of all numbers", 2**32 - 1, 2), ("no grants", 0, 0))
+def ram_grants(first, count):
+    session = Session(b"ram")
+    expect("the status", session.ask(message(GRANT, struct.pack("<II", first, count)))[0], MALFORMED)
+    session.grants()
+
+
+def main():
+    failed = violations = 0
+    for group, words, counted, function, arguments in CASES:
+        if group != GROUP:
+            continue
+        start = time.monotonic()
+        try:
+            function(*arguments)
+            print(f"{words}: ok ({time.monotonic() - start:.1f} s)", flush=True)
+        except (Failed, Ended, Refused, OSError) as error:
+            print(f"FAILED: {words}: {type(error).__name__} {error}", flush=True)
+            failed += 1
+        violations += counted
+        for connection in reversed(Connection.alive.copy()):
+            connection.close()
+    print(f"violations {violations}", flush=True)
+    os._exit(failed != 0)
+
+
+SERVER, GROUP = sys.argv[1:]
+main()

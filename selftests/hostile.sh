@@ -1,0 +1,101 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# A hostile peer can hurt only its own I/O: hostile.py breaks the protocol in all its parts, while a map of the same export, and of the same
+# server, does verified I/O.
+. "$(dirname "$0")/lib.sh"
+
+violations() { remote "cat $COUNTERS" | awk '$1 == "violations" {print $2; found = 1} END {exit !found}'; }
+
+# load: verified I/O on DEV from now on, in its first 16 MiB. No request may take long.
+load() {
+	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-64k --size=16m --iodepth=4 --rate_iops=100 --time_based \
+		--runtime=3600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 --max_latency=$((${1:-10} * ${FARBLK_PATIENCE:-1}))s >/run/fio.out 2>&1 &
+	FIO=$!
+	trap 'kill $FIO 2>/dev/null' EXIT
+	wait_for 30 busy || die "fio does nothing: $(tail -n 3 /run/fio.out)"
+}
+busy() { [ "$(io "$DEV" writes)" -gt 0 ]; }
+
+# start: one that is well behaved, and what else the hostile one may have.
+start() {
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	needs_module null_blk
+	back "null_disk fbn 32 blocksize=512"
+	must serve_block e "$BACK" max_clients=64
+	must map m e queues=2
+	load "$@"
+}
+
+# hostile GROUP: the cases of that group, and what the server counts.
+hostile() {
+	local before after rc
+	before=$(violations) || die "the server does not count violations in $COUNTERS"
+	python3 "$HERE/hostile.py" "$FARBLK_SERVER" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	[ $rc != 4 ] || skip "user space has no RDMA"
+	[ $rc = 0 ] || bad "hostile.py $1 ends with $rc"
+	after=$(violations) || die "no violations any more"
+	is "violations of the protocol" "violations $((after - before))" "$(tail -n 1 /run/hostile.out)"
+}
+
+# unharmed: the other one has gone on all the time, and the server has nothing of the hostile one any more.
+unharmed() {
+	local writes
+	writes=$(io "$DEV" writes)
+	wait_for 5 more_than "$writes" || bad "there is no I/O any more"
+	kill -INT "$FIO" || bad "fio has ended"
+	wait "$FIO"
+	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+	is state "$(show "$C/maps/m/state")" live
+	no_error maps/m
+	wait_for 10 alone || bad "what the server still has:"$'\n'"$(remote "grep . $C/exports/*/clients; cat $D/server/connections")"
+	must unmap m
+}
+more_than() { [ "$(io "$DEV" writes)" -gt "$1" ]; }
+alone() { remote "awk '{n += \$1} END {exit n != 1}' $C/exports/*/clients && ! grep -q 'host hostile' $D/server/connections"; }
+
+# block_exports: one where nobody may write, and one where the hostile host may not.
+block_exports() {
+	back "null_disk fbr 1 blocksize=512 discard=1"
+	must serve_block ro "$BACK" read_only=1 max_clients=64
+	back "null_disk fbh 1 blocksize=512 discard=1"
+	must serve_block host "$BACK" allow_any_host=0 max_clients=64
+	must remote "mkdir $C/exports/host/hosts/hostile"
+}
+# slow_export: its device takes a third of a second for everything.
+slow_export() {
+	back "null_disk fbs 8 blocksize=512 irqmode=2 completion_nsec=300000000"
+	must serve_block slow "$BACK" max_clients=64
+}
+
+connect() { start; hostile connect; unharmed; }
+control() { start; block_exports; hostile control; unharmed; }
+malformed() { start; hostile malformed; unharmed; }
+refused_commands() { start; block_exports; hostile refused; unharmed; }
+memory() { start; hostile memory; unharmed; }
+slow() { start; slow_export; hostile slow; unharmed; }
+death() { start; slow_export; hostile death; unharmed; }
+ram() { start; must remote "export_ram ram 1M max_clients=64"; hostile ram; unharmed; }
+
+# Who takes all memory of the server, and does not let go of it, makes the others wait until the server gives up on him, and no longer.
+silent() {
+	not_local
+	must remote "remove_module && load_module pool_size=$((4 << 20))"
+	start 30
+	hostile silent
+	unharmed
+	must remote "clean; remove_module && load_module"
+}
+
+scenario connect "connections that nobody asked for"
+scenario control "control messages that are malformed, late, or too many"
+scenario malformed "commands that are malformed: the connection ends"
+scenario refused_commands "commands that are refused, and nothing is done"
+scenario memory "memory that the server cannot reach"
+scenario slow "too many commands, tags twice, and ends, with commands in flight"
+scenario death "a client that dies with commands in flight"
+scenario ram "memory of a RAM export that was not granted"
+scenario silent "answers that nobody receives, from a server that is short of memory"
+run_scenarios

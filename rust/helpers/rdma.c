@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/completion.h>
 #include <linux/gfp.h>
+#include <linux/irq_work.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
 #include <linux/preempt.h>
@@ -117,6 +118,33 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order)
 	/* The caller has a plan B for large orders, and nobody is to be killed for the small ones. */
 	return alloc_pages_node(node, GFP_KERNEL | __GFP_ZERO | __GFP_COMP | __GFP_RETRY_MAYFAIL | __GFP_NOWARN,
 				order);
+}
+
+void rust_helper_farblk_init_irq_work(struct irq_work *work, void (*func)(struct irq_work *work))
+{
+	init_irq_work(work, func);
+}
+
+/*
+ * A softirq that is raised in a task wakes ksoftirqd, and waits for it; one that is raised in an interrupt runs at the end
+ * of that. So a task has an interrupt of its own. False if there is no need for that, or no such interrupt.
+ */
+bool rust_helper_farblk_irq_work_queue(struct irq_work *work)
+{
+#if defined(CONFIG_IRQ_WORK) && !defined(CONFIG_PREEMPT_RT)
+	if (!in_interrupt() && arch_irq_work_has_interrupt()) {
+		irq_work_queue(work);
+		return true;
+	}
+#endif
+	return false;
+}
+
+void rust_helper_farblk_irq_work_sync(struct irq_work *work)
+{
+#ifdef CONFIG_IRQ_WORK
+	irq_work_sync(work);
+#endif
 }
 
 u64 rust_helper_farblk_page_to_phys(struct page *page)

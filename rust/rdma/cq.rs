@@ -73,8 +73,9 @@ const CLOSED: u32 = 3;
 ///   `drop()` and by nothing else.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
 /// - If it is `direct`, of [`PollContext::Direct`] or [`PollContext::Manual`], who has changed `state` from `IDLE` is the only one to use `raw` until it is
-///   `IDLE` again, and nobody does so once it is `CLOSED`. `raw` has `self` as its context, and `work`
-///   is initialised; it runs only until `drop()` ends.
+///   `IDLE` again, and nobody does so once it is `CLOSED`.
+/// - `raw` has `self` as its context. `work` and `irq_work` are initialised; they run only until `drop()`
+///   ends.
 /// - `waiting` is, up to what is being done right now, the number of requests that wait for a
 ///   completion in this queue while nothing else will make anybody look.
 #[pin_data(PinnedDrop)]
@@ -84,6 +85,7 @@ pub(crate) struct Cq {
     entries: u32,
     reserved: Atomic<u32>,
     direct: bool,
+    softirq: bool,
     notify: Option<Arc<dyn CqNotify>>,
     /// What the core does about an interrupt, unless it is `direct`.
     forward: bindings::ib_comp_handler,
@@ -92,6 +94,8 @@ pub(crate) struct Cq {
     waiting: Atomic<i32>,
     #[pin]
     work: Opaque<bindings::work_struct>,
+    #[pin]
+    irq_work: Opaque<bindings::irq_work>,
 }
 
 // SAFETY: `ib_cq` belongs to no thread.
@@ -154,6 +158,7 @@ impl Cq {
                 entries,
                 reserved: Atomic::new(0),
                 direct,
+                softirq: poll_ctx == bindings::ib_poll_context_IB_POLL_SOFTIRQ,
                 notify,
                 forward,
                 interrupts: Atomic::new(0),
@@ -162,6 +167,10 @@ impl Cq {
                 work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
                     // SAFETY: The memory is valid for the work, and stays where it is.
                     unsafe { bindings::farblk_init_work(work, Some(work_fn)) };
+                }),
+                irq_work <- Opaque::ffi_init(|work: *mut bindings::irq_work| {
+                    // SAFETY: As above.
+                    unsafe { bindings::farblk_init_irq_work(work, Some(irq_work_fn)) };
                 }),
             }? Error),
             GFP_KERNEL,
@@ -187,6 +196,14 @@ impl Cq {
     #[inline]
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
         self.raw.as_ptr()
+    }
+
+    /// Has the core do what it does about an interrupt. Not for a direct queue.
+    fn forward(&self) {
+        if let Some(forward) = self.forward {
+            // SAFETY: It is what the core would have had called; it does not look at the context.
+            unsafe { forward(self.as_raw(), core::ptr::null_mut()) };
+        }
     }
 
     /// Interrupts that there were.
@@ -368,6 +385,9 @@ impl PinnedDrop for Cq {
                 unsafe { bindings::msleep(1) };
             }
         }
+        // SAFETY: The work is initialised by the type invariants, and without queue pairs nothing queues
+        // it any more.
+        unsafe { bindings::farblk_irq_work_sync(self.irq_work.get()) };
         // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to
         // `self`, so none is left.
         unsafe { bindings::ib_free_cq(self.as_raw()) };
@@ -383,19 +403,34 @@ impl PinnedDrop for Cq {
 /// # Safety
 ///
 /// Must only be called by the driver, for a completion queue with a [`Cq`] as its context.
-unsafe extern "C" fn comp_handler(cq: *mut bindings::ib_cq, context: *mut c_void) {
+unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_void) {
     // SAFETY: The context is a `Cq` that exists at least as long as the C object.
     let this = unsafe { &*context.cast::<Cq>() };
     this.interrupts.fetch_add(1, Relaxed);
-    if let (false, Some(forward)) = (this.direct, this.forward) {
-        // SAFETY: It is what the core would have had called; it does not look at the context.
-        return unsafe { forward(cq, context) };
+    if !this.direct {
+        // A software device calls this in a task.
+        // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
+        if !this.softirq || !unsafe { bindings::farblk_irq_work_queue(this.irq_work.get()) } {
+            this.forward();
+        }
+        return;
     }
     if let Some(notify) = &this.notify {
         return notify.notify();
     }
     // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
     unsafe { bindings::farblk_queue_bh_work(this.work.get()) };
+}
+
+/// Has the core do what it does about an interrupt, in one.
+///
+/// # Safety
+///
+/// Must only be called by `irq_work`, for the work of a [`Cq`].
+unsafe extern "C" fn irq_work_fn(work: *mut bindings::irq_work) {
+    // SAFETY: It is the work of a `Cq`, which waits for it when it is dropped.
+    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Cq, irq_work) };
+    this.forward();
 }
 
 /// Handles what the interrupt was for, in softirq.

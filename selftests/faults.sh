@@ -191,12 +191,12 @@ each_allocation_block() { each_allocation block; }
 rising_in_module_ram() { rising module ram; }
 rising_in_module_block() { rising module block; }
 rising_in_kernel_ram() { rising kernel ram; }
-rising_in_kernel_block() { rising kernel block; }
 
 trap faults_off EXIT
 for kind in ram block; do
 	scenario each_allocation_$kind "each allocation of the module fails once, $kind"
 	scenario rising_in_module_$kind "more and more allocations of the module fail, $kind"
-	scenario rising_in_kernel_$kind "more and more allocations of the kernel fail, $kind"
 done
+# Not with a block export: rxe warns (rxe_comp.c) when it has no memory in the middle of a message, and there are more of them.
+scenario rising_in_kernel_ram "more and more allocations of the kernel fail, ram"
 run_scenarios

@@ -5,6 +5,7 @@
 # Seconds within which I/O must have ended when the peer is silent, and when it said goodbye.
 SILENT=${FARBLK_SILENT_SECONDS:-40}
 GOODBYE=10
+# FARBLK_KINDS=KIND: exports of that kind only.
 
 # serve_kind MIB: export e, of KIND.
 serve_kind() {
@@ -178,7 +179,7 @@ server_dead() {
 # both FUNCTION WORDS: a scenario with an export of either kind.
 both() {
 	local kind
-	for kind in ram block; do
+	for kind in ${FARBLK_KINDS:-ram block}; do
 		eval "$1_$kind() { KIND=$kind; $1; }"
 		scenario "$1_$kind" "$2, $kind"
 	done

@@ -111,6 +111,8 @@ server_frozen() {
 
 own_link_down() {
 	two_hosts || skip "needs two hosts"
+	# Its driver completes packets of before: BUG at lib/dynamic_queue_limits.c, now and then.
+	! grep -q "User Mode Linux" /proc/cpuinfo || skip "User Mode Linux's network does not stand it"
 	start
 	must ip link set "$(rxe_netdev)" down
 	# While it is down virtio_net keeps packets that hold references on rxe's queue pairs.

@@ -82,8 +82,6 @@ impl State {
     }
 }
 
-const _: () = assert!(buddy::CHUNK <= DmaMemory::MAX);
-
 /// Memory of one HCA, mapped for it once, which all its connections share.
 ///
 /// It always has one chunk, so that commands go on whatever else the memory of the system is wanted for.

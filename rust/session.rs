@@ -7,7 +7,22 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backoff;
+pub mod export;
+pub mod map;
+pub mod pulse;
+
 use core::fmt;
+
+/// Index of a path in its map, below [`PATHS_MAX`].
+pub type PathId = u8;
+/// How often a path was connected: all that is done on it carries the number.
+pub type Epoch = u64;
+/// What a map has an export under, as long as nobody else had it.
+pub type Tenure = u64;
+
+/// Paths of a map.
+pub const PATHS_MAX: usize = 8;
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

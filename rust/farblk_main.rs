@@ -42,6 +42,11 @@ mod errno;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
 mod net;
+#[cfg_attr(
+    not(CONFIG_FARBLK_KUNIT_TEST),
+    expect(dead_code, reason = "only the tests use it yet")
+)]
+mod rcu;
 mod rdma;
 mod scatterlist;
 mod sync;

@@ -32,6 +32,11 @@ mod bindings;
 // Floor 1: safe abstractions; the only ones that name `bindings`.
 #[cfg_attr(
     not(CONFIG_FARBLK_KUNIT_TEST),
+    expect(dead_code, reason = "only the tests use it yet")
+)]
+mod alarm;
+#[cfg_attr(
+    not(CONFIG_FARBLK_KUNIT_TEST),
     expect(dead_code, reason = "the tests use more of it than the driver yet")
 )]
 mod block;

@@ -4,6 +4,7 @@
 #include <linux/percpu-refcount.h>
 #include <linux/sched/mm.h>
 #include <linux/spinlock.h>
+#include <linux/timer.h>
 #include <linux/wait_bit.h>
 #include <linux/workqueue.h>
 
@@ -74,6 +75,16 @@ __rust_helper void rust_helper_farblk_init_delayed_work(struct delayed_work *wor
 __rust_helper void rust_helper_farblk_queue_delayed_work(struct delayed_work *work, unsigned long jiffies)
 {
 	queue_delayed_work(system_freezable_wq, work, jiffies);
+}
+
+__rust_helper void rust_helper_farblk_timer_setup(struct timer_list *timer, void (*func)(struct timer_list *))
+{
+	timer_setup(timer, func, 0);
+}
+
+__rust_helper void rust_helper_farblk_mod_timer(struct timer_list *timer, unsigned long delay)
+{
+	mod_timer(timer, jiffies + delay);
 }
 
 /* wait_var_event(var, !*var), to be woken by wake_up_var(var). */

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Something that is done at a time that is set; C's `struct timer_list`.
+//!
+//! It needs no task and no memory, so that what memory reclaim waits for may depend on it.
+//!
+//! C header: [`include/linux/timer.h`](srctree/include/linux/timer.h)
+
+#![allow(unsafe_code)]
+
+use core::pin::Pin;
+
+use kernel::{
+    prelude::*,
+    time::{
+        msecs_to_jiffies,
+        Msecs, //
+    },
+    types::Opaque, //
+};
+
+use crate::bindings;
+
+/// What an [`Alarm`] does.
+pub(crate) trait Ring: Send + Sync + 'static {
+    /// Called when the time that was set has come, never twice at a time, in softirq. Must not drop the
+    /// alarm, but may set it again.
+    fn ring(&self);
+}
+
+#[repr(C)]
+#[pin_data]
+struct Inner<T> {
+    // First: the address of the timer is that of the whole.
+    #[pin]
+    timer: Opaque<bindings::timer_list>,
+    value: T,
+}
+
+/// Calls [`Ring::ring`] once at the time that was last set, if it was.
+///
+/// # Context
+///
+/// Dropping it waits for a call that is under way, and may sleep. No lock that `ring` takes may be held
+/// then.
+///
+/// # Invariants
+///
+/// `timer` is initialised with [`run`] and is the first field of an [`Inner`], which stays in place. It is
+/// shut down by `drop()` and by nothing else.
+pub(crate) struct Alarm<T: Ring>(Pin<KBox<Inner<T>>>);
+
+// SAFETY: A timer belongs to no thread, and `T` is `Send`.
+unsafe impl<T: Ring> Send for Alarm<T> {}
+// SAFETY: A timer has a lock of its own, and `T` is `Sync`.
+unsafe impl<T: Ring> Sync for Alarm<T> {}
+
+impl<T: Ring> Alarm<T> {
+    /// An alarm that is not set. May sleep.
+    pub(crate) fn new(value: T) -> Result<Self> {
+        let inner = KBox::pin_init(
+            pin_init!(Inner {
+                timer <- Opaque::ffi_init(|timer| {
+                    // SAFETY: It is memory for a `timer_list` that will not move.
+                    unsafe { bindings::farblk_timer_setup(timer, Some(run::<T>)) }
+                }),
+                value,
+            }),
+            GFP_KERNEL,
+        )?;
+        // INVARIANT: It was initialised just now; `KBox` keeps it in place.
+        Ok(Self(inner))
+    }
+
+    /// Lets it ring in `ms` milliseconds, give or take a jiffy, and not when it was set to before. With 0
+    /// that is as soon as possible, but not before this returns if interrupts or softirqs are disabled.
+    /// Any context.
+    pub(crate) fn set(&self, ms: Msecs) {
+        // SAFETY: By the type invariants the timer is initialised.
+        unsafe { bindings::farblk_mod_timer(self.0.timer.get(), msecs_to_jiffies(ms)) };
+    }
+
+    /// Lets it not ring, until it is set again. Does not wait if it is just ringing. Any context.
+    pub(crate) fn clear(&self) {
+        // SAFETY: By the type invariants the timer is initialised.
+        unsafe { bindings::timer_delete(self.0.timer.get()) };
+    }
+}
+
+/// # Safety
+///
+/// Called by the kernel only, for the timer of an [`Alarm<T>`].
+unsafe extern "C" fn run<T: Ring>(timer: *mut bindings::timer_list) {
+    // SAFETY: By the invariants of `Alarm` the timer is the first field of an `Inner`, which `drop()` keeps
+    // until nobody runs this.
+    let inner = unsafe { &*timer.cast::<Inner<T>>() };
+    inner.value.ring();
+}
+
+impl<T: Ring> Drop for Alarm<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants it is initialised. Nobody runs it afterwards, nor can it be set
+        // again.
+        unsafe { bindings::timer_shutdown_sync(self.0.timer.get()) };
+    }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_alarm)]
+mod tests {
+    use super::*;
+    use crate::{
+        kunit::check,
+        sync::Completion, //
+    };
+    use kernel::sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    };
+
+    #[pin_data]
+    struct Log {
+        calls: Atomic<u32>,
+        #[pin]
+        called: Completion,
+    }
+
+    impl Log {
+        fn new() -> Result<Arc<Self>> {
+            Arc::pin_init(
+                pin_init!(Self {
+                    calls: Atomic::new(0),
+                    called <- Completion::new(),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    impl Ring for Arc<Log> {
+        fn ring(&self) {
+            self.calls.fetch_add(1, Relaxed);
+            self.called.complete();
+        }
+    }
+
+    fn sleep(ms: i64) {
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(ms));
+    }
+
+    #[test]
+    fn rings_once_each_time_that_it_is_set() -> Result {
+        let log = Log::new()?;
+        let alarm = Alarm::new(log.clone())?;
+        sleep(50);
+        check!(log.calls.load(Relaxed) == 0);
+        for (ms, calls) in [(0, 1), (10, 2), (0, 3)] {
+            alarm.set(ms);
+            log.called.wait_timeout(5000)?;
+            sleep(50);
+            check!(log.calls.load(Relaxed) == calls);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn rings_at_the_time_that_was_set_last() -> Result {
+        let log = Log::new()?;
+        let alarm = Alarm::new(log.clone())?;
+        alarm.set(3_600_000);
+        alarm.set(10);
+        log.called.wait_timeout(5000)?;
+        alarm.set(10);
+        alarm.set(3_600_000);
+        sleep(100);
+        check!(log.calls.load(Relaxed) == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn does_not_ring_when_it_was_cleared() -> Result {
+        let log = Log::new()?;
+        let alarm = Alarm::new(log.clone())?;
+        alarm.clear();
+        alarm.set(20);
+        alarm.clear();
+        sleep(100);
+        check!(log.calls.load(Relaxed) == 0);
+        alarm.set(0);
+        log.called.wait_timeout(5000)?;
+        Ok(())
+    }
+
+    #[test]
+    fn does_not_ring_when_it_was_dropped() -> Result {
+        let log = Log::new()?;
+        let alarm = Alarm::new(log.clone())?;
+        alarm.set(20);
+        drop(alarm);
+        sleep(100);
+        check!(log.calls.load(Relaxed) == 0);
+        // Nothing keeps the value.
+        check!(Arc::into_unique_or_drop(log).is_some());
+        Ok(())
+    }
+}

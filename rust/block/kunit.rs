@@ -102,8 +102,9 @@ struct State {
     /// Requests stay.
     hold: bool,
     held: KVec<Owned<Request<Ram>>>,
-    /// Late requests end at the second time that they are.
+    /// How often a request was late, and how often all may be before they end.
     late: u32,
+    patience: u32,
 }
 
 impl State {
@@ -204,13 +205,13 @@ impl Operations for Ram {
     fn commit_rqs(_: Borrowed<'_, KBox<u32>>, _: ArcBorrow<'_, Ram>) {}
 
     fn timeout(_: Borrowed<'_, KBox<u32>>, ram: ArcBorrow<'_, Ram>, _tag: u16) -> Timeout {
-        let late = {
+        let patient = {
             let mut state = ram.state.lock();
             state.late += 1;
-            state.late
+            state.late <= state.patience
         };
         ram.event.complete();
-        if late == 1 {
+        if patient {
             return Timeout::Reset;
         }
         ram.release(Err(BlkError::Timeout));
@@ -283,6 +284,7 @@ impl Disk {
             hold: false,
             held: KVec::with_capacity(64, GFP_KERNEL)?,
             late: 0,
+            patience: 1,
         };
         let ram = Arc::pin_init(
             pin_init!(Ram {

@@ -177,24 +177,140 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn late_request_is_told_again_until_it_is_done() -> Result {
-        let disk = Disk::with(plain(), 0, 4, 10)?;
-        let bdev = disk.open(true)?;
-        disk.hold(true);
+    /// Begins a read of the first page.
+    fn submit(bdev: &Bdev) -> Result<Arc<Log>> {
         let log = Log::new()?;
         let owner = Io {
             pages: Some(Pages::new(1)?),
             log: log.clone(),
         };
         let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
-        Bio::new(1)?.submit(&bdev, request, owner);
+        Bio::new(1)?.submit(bdev, request, owner);
+        Ok(log)
+    }
+
+    /// Waits until something is true.
+    fn wait_for(mut condition: impl FnMut() -> bool) -> Result {
+        for _ in 0..TIMEOUT_MS {
+            if condition() {
+                return Ok(());
+            }
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+        }
+        Err(ETIMEDOUT)
+    }
+
+    /// Sleeps a little, for what should not happen.
+    fn a_while() {
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(50));
+    }
+
+    #[test]
+    fn late_request_is_told_again_until_it_is_done() -> Result {
+        let disk = Disk::with(plain(), 0, 4, 10)?;
+        let bdev = disk.open(true)?;
+        disk.hold(true);
+        let log = submit(&bdev)?;
         // It came, was late, and was late again.
         for _ in 0..3 {
             disk.event()?;
         }
         check!(log.wait()?.result == Err(BlkError::Timeout));
         check!(disk.ram.state.lock().late == 2);
+        Ok(())
+    }
+
+    #[test]
+    fn late_request_can_wait_and_still_succeed() -> Result {
+        let disk = Disk::with(plain(), 0, 4, 10)?;
+        let bdev = disk.open(true)?;
+        disk.hold(true);
+        disk.ram.state.lock().patience = u32::MAX;
+        let log = submit(&bdev)?;
+        for _ in 0..5 {
+            disk.event()?;
+        }
+        check!(log.backs.lock().is_empty());
+        check!(disk.ram.release(Ok(())) == 1);
+        check!(log.wait()?.result == Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn no_request_comes_while_quiesced() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        // Any number of times is as good as one.
+        disk.disk.unquiesce();
+        for _ in 0..2 {
+            disk.disk.quiesce();
+            disk.disk.quiesce();
+            let logs = [submit(&bdev)?, submit(&bdev)?];
+            a_while();
+            check!(disk.seen()?.is_empty());
+            disk.disk.unquiesce();
+            disk.disk.unquiesce();
+            for log in logs {
+                check!(log.wait()?.result == Ok(()));
+            }
+            check!(disk.seen()?.len() == 2);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn request_that_is_kept_may_end_while_quiesced_or_after_that() -> Result {
+        for after in [false, true] {
+            // It is late meanwhile, too.
+            let disk = Disk::with(plain(), 0, 4, 10)?;
+            let bdev = disk.open(true)?;
+            disk.hold(true);
+            disk.ram.state.lock().patience = u32::MAX;
+            let kept = submit(&bdev)?;
+            disk.event()?;
+            disk.disk.quiesce();
+            let waiting = submit(&bdev)?;
+            disk.event()?;
+            check!(disk.ram.state.lock().late == 1);
+            if after {
+                disk.disk.unquiesce();
+                wait_for(|| disk.ram.state.lock().held.len() == 2)?;
+                check!(disk.ram.release(Ok(())) == 2);
+            } else {
+                check!(disk.ram.release(Ok(())) == 1);
+            }
+            check!(kept.wait()?.result == Ok(()));
+            if !after {
+                a_while();
+                check!(waiting.backs.lock().is_empty() && disk.seen()?.len() == 1);
+                disk.hold(false);
+                disk.disk.unquiesce();
+            }
+            check!(waiting.wait()?.result == Ok(()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn removed_disk_may_be_quiesced() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        disk.hold(true);
+        let kept = submit(&bdev)?;
+        disk.event()?;
+        disk.disk.quiesce();
+        let waiting = submit(&bdev)?;
+        drop(disk);
+        check!(kept.wait()?.result == Ok(()) && waiting.wait()?.result == Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn user_space_hears_what_is_announced() -> Result {
+        let disk = Disk::new()?;
+        shell(c"cat /sys/kernel/uevent_seqnum >/tmp/farblk-uevents")?;
+        disk.disk.announce(c"FARBLK_STATE=live");
+        shell(c"test $(cat /sys/kernel/uevent_seqnum) -gt $(cat /tmp/farblk-uevents)")?;
         Ok(())
     }
 
@@ -270,20 +386,15 @@ mod tests {
     fn removed_disk_waits_for_its_requests() -> Result {
         let disk = Disk::new()?;
         let bdev = disk.open(true)?;
-        let log = Log::new()?;
         disk.hold(true);
-        let owner = Io {
-            pages: Some(Pages::new(1)?),
-            log: log.clone(),
-        };
-        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
-        Bio::new(1)?.submit(&bdev, request, owner);
+        let log = submit(&bdev)?;
         disk.event()?;
         // Lets what stays go, then waits.
         drop(disk);
         check!(log.backs.lock().len() == 1);
         check!(log.wait()?.result == Ok(()));
         // The device is still open, but gone.
+        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
         let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
         check!(back.result.is_err());
         Ok(())

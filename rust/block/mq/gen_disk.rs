@@ -33,6 +33,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc, //
@@ -310,6 +311,7 @@ impl GenDiskBuilder {
         Ok(GenDisk {
             // SAFETY: `from_err_ptr` lets no null pass that C's function could return.
             disk: unsafe { NonNull::new_unchecked(disk) },
+            quiesced: Atomic::new(false),
             _tag_set: tag_set,
         })
     }
@@ -343,10 +345,13 @@ impl<T: Operations> Drop for NewDisk<T> {
 ///
 /// # Invariants
 ///
-/// `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its `private_data`
-/// is a `DiskData<T>`.
+/// - `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its `private_data`
+///   is a `DiskData<T>`.
+/// - We have quiesced its queue once if `quiesced` is true, and not at all if it is false; but for the
+///   moment in which [`GenDisk::quiesce`] or [`GenDisk::unquiesce`] changes that.
 pub(crate) struct GenDisk<T: Operations> {
     disk: NonNull<bindings::gendisk>,
+    quiesced: Atomic<bool>,
     _tag_set: Arc<TagSet<T>>,
 }
 
@@ -425,6 +430,51 @@ impl<T: Operations> GenDisk<T> {
         to_result(unsafe { bindings::queue_limits_commit_update_frozen(queue, &mut new) })
     }
 
+    /// Lets no request come any more: when this returns no [`Operations::queue_rq`] or
+    /// [`Operations::commit_rqs`] runs, nor will one until [`Self::unquiesce`]. Requests to come wait in the
+    /// block layer. Those that the driver has may end, and be late, as ever, and polling goes on.
+    ///
+    /// Can be repeated; but with a caller at a time, as one that finds it done, or being done, returns at
+    /// once. Nothing that waits for requests may be called in between, such as [`Self::set_limits`].
+    ///
+    /// # Context
+    ///
+    /// Sleeps for a grace period, some tens of milliseconds. Must not be called by a callback of
+    /// [`Operations`].
+    pub(crate) fn quiesce(&self) {
+        if !self.quiesced.xchg(true, Full) {
+            // SAFETY: By the type invariants the disk has a queue.
+            unsafe { bindings::blk_mq_quiesce_queue((*self.as_raw()).queue) };
+        }
+    }
+
+    /// Undoes [`Self::quiesce`]: what has waited comes, from other tasks. Can be repeated; with a caller of
+    /// this or of `quiesce` at a time. Does not sleep.
+    pub(crate) fn unquiesce(&self) {
+        if self.quiesced.xchg(false, Full) {
+            // SAFETY: By the type invariants the disk has a queue, which we have quiesced.
+            unsafe { bindings::blk_mq_unquiesce_queue((*self.as_raw()).queue) };
+        }
+    }
+
+    /// Tells user space (`change`) that something about the disk is another now: `env`, such as
+    /// `NAME=value`. If there is no memory, nobody hears of it.
+    ///
+    /// # Context
+    ///
+    /// May sleep, and allocates: what I/O waits for must call it in
+    /// [`without_io`](crate::sync::without_io).
+    pub(crate) fn announce(&self, env: &CStr) {
+        let mut envp = [env.as_char_ptr().cast_mut(), core::ptr::null_mut()];
+        // SAFETY: By the type invariants the disk was added, so that its device is in sysfs. The strings
+        // end with null, and are only read.
+        unsafe {
+            let device = &raw mut (*(*self.as_raw()).part0).bd_device;
+            let change = bindings::kobject_action_KOBJ_CHANGE;
+            bindings::kobject_uevent_env(&raw mut (*device).kobj, change, envp.as_mut_ptr());
+        }
+    }
+
     /// Makes every I/O to come fail, without writing what is cached, and tells file systems.
     ///
     /// It waits for file systems that wait for requests in flight. So the driver must end them first,
@@ -438,6 +488,8 @@ impl<T: Operations> GenDisk<T> {
 
 impl<T: Operations> Drop for GenDisk<T> {
     fn drop(&mut self) {
+        // Else what is cached would be waited for, for ever.
+        self.unquiesce();
         let disk = self.as_raw();
         // SAFETY: By the type invariants. It waits for all requests, so that the tag set, which is
         // dropped after this, is out of use.

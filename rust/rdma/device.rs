@@ -102,6 +102,7 @@ pub(crate) struct Device {
     raw: NonNull<bindings::ib_device>,
     limits: Limits,
     virt_dma: bool,
+    rxe: bool,
     #[pin]
     users: Mutex<Users>,
     gone: Arc<Completion>,
@@ -142,6 +143,8 @@ impl Device {
         };
         // SAFETY: As above.
         let virt_dma = unsafe { bindings::ib_uses_virt_dma(raw.as_ptr()) };
+        // SAFETY: As above.
+        let driver = unsafe { (*raw.as_ptr()).ops.driver_id };
         let gone = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
         // INVARIANT: The caller promises that the device stays.
         Arc::pin_init(
@@ -149,6 +152,7 @@ impl Device {
                 raw,
                 limits,
                 virt_dma,
+                rxe: driver == bindings::rdma_driver_id_RDMA_DRIVER_RXE,
                 users <- new_mutex!(Users {
                     list: KVec::new(),
                     removed: false,
@@ -226,6 +230,12 @@ impl Device {
     #[inline]
     pub(super) fn uses_virt_dma(&self) -> bool {
         self.virt_dma
+    }
+
+    /// Whether an RDMA READ that has succeeded may be unfinished, as with `rdma_rxe`. The addresses of its
+    /// segments are then virtual ones.
+    pub(super) fn needs_marks(&self) -> bool {
+        self.rxe && self.virt_dma
     }
 
     /// Whether memory regions can have pages of `size` bytes.

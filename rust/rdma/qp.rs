@@ -13,6 +13,7 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 mod key;
+mod mark;
 mod recv;
 mod reply;
 mod request;
@@ -212,6 +213,8 @@ pub(crate) struct Qp<H: QpHandler> {
     write_sges: u32,
     lkey: u32,
     virt_dma: bool,
+    /// RDMA READs are given a [`Mark`](mark::Mark).
+    marks: bool,
     iwarp: bool,
     failed: Atomic<u32>,
 
@@ -377,6 +380,7 @@ impl<H: QpHandler> Qp<H> {
                 write_sges,
                 lkey: pd.local_dma_lkey(),
                 virt_dma: device.uses_virt_dma(),
+                marks: device.needs_marks(),
                 iwarp: id.is_iwarp(),
                 failed: Atomic::new(0),
                 rq <- rq,

@@ -25,6 +25,10 @@ pub(crate) enum WcError {
         /// The vendor's own code for it.
         vendor_err: u32,
     },
+    /// The device reports success, but an RDMA READ has not brought all data.
+    ///
+    /// The queue pair does not access the request's memory any more.
+    Unfinished,
     /// The request never got to the device, or its completion never came back.
     ///
     /// The queue pair does not access the request's memory any more, but whether the peer has seen
@@ -138,7 +142,7 @@ impl WcError {
         match self {
             Self::Failed { status, .. } if status == WcStatus::RETRY_EXC_ERR => ETIMEDOUT,
             Self::Failed { status, .. } if status == WcStatus::REM_ACCESS_ERR => EACCES,
-            Self::Failed { .. } => EIO,
+            Self::Failed { .. } | Self::Unfinished => EIO,
             Self::NotCompleted(error) => error,
         }
     }
@@ -150,6 +154,7 @@ impl fmt::Display for WcError {
             Self::Failed { status, vendor_err } => {
                 write!(f, "{} (vendor error {:#x})", status.name(), vendor_err)
             }
+            Self::Unfinished => f.write_str("data of an RDMA READ are missing"),
             Self::NotCompleted(error) => write!(f, "not completed ({})", error.to_errno()),
         }
     }

@@ -490,6 +490,112 @@ mod credits {
     }
 }
 
+#[kernel::macros::kunit_tests(farblk_rdma_read)]
+mod read {
+    use super::*;
+
+    #[test]
+    fn brings_all_data_whatever_the_size() -> Result {
+        with_pair(CAPS, |pair| {
+            let theirs = Block::new(64, PAGE_SIZE, 7)?;
+            let (_mr, remote) = pair.target(&theirs)?;
+            for (pieces, piece) in [
+                (1, 1),
+                (1, 7),
+                (1, 8),
+                (1, 512),
+                (1, 1024),
+                (1, 1025),
+                (1, PAGE_SIZE),
+                (1, PAGE_SIZE + 4),
+                (3, PIECE),
+                (32, PIECE),
+                (33, PIECE),
+                (120, PIECE),
+                (64, PAGE_SIZE),
+            ] {
+                let ours = Block::new(pieces, piece, 0)?;
+                check!(pair.rdma(RdmaOp::Read, &ours, remote)? == Ok(()));
+                check!(is_full_of(&ours.memory, ours.len, 7));
+                let more = (ours.len + 1).min(ours.len.next_multiple_of(PAGE_SIZE));
+                check!(more == ours.len || !is_full_of(&ours.memory, more, 7));
+            }
+            // Into memory that is mapped already, as a server does.
+            let mut owner = pair.owner(1);
+            owner.piece = Some(DmaMemory::alloc(pair.pd.device(), 5000, -1)?.piece(0, 5000)?);
+            posted(pair.near.qp.rdma(0, RdmaOp::Read, remote, owner, true))?;
+            let (owner, result) = pair.near.events.sends.take()?;
+            check!(result.is_ok());
+            check!(owner.piece.is_some_and(|piece| piece_is_full_of(&piece, 7)));
+            check!(pair.near.events.errors.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn brings_segments_of_few_bytes() -> Result {
+        with_pair(CAPS, |pair| {
+            let theirs = Block::new(1, PAGE_SIZE, 7)?;
+            let (_mr, remote) = pair.target(&theirs)?;
+            for len in 1..12 {
+                let ours = Block {
+                    gap: 16 - len,
+                    ..Block::new(40, 16, 0)?
+                };
+                check!(pair.rdma(RdmaOp::Read, &ours, remote)? == Ok(()));
+                for (at, place) in bytes(&ours.memory, ours.len).enumerate() {
+                    let byte = if at % 16 < len as usize { 7 } else { 0 };
+                    // SAFETY: The place is in the memory, to which there are no references.
+                    check!(unsafe { place.read_volatile() } == byte);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies the 8 bytes before `end`, the last one changed by `change`.
+    fn copy_end(from: &Block, to: &Block, end: usize, change: u8) {
+        let from = bytes(&from.memory, end).skip(end - 8);
+        let to = bytes(&to.memory, end).skip(end - 8);
+        for (at, (from, to)) in from.zip(to).enumerate() {
+            let change = if at == 7 { change } else { 0 };
+            // SAFETY: The places are in the memories, to which there are no references.
+            unsafe { to.write_volatile(from.read_volatile() ^ change) };
+        }
+    }
+
+    #[test]
+    fn is_an_error_if_the_end_has_not_come() -> Result {
+        // One work request; two, of which one or the other is not finished.
+        let first = CAPS.sges as usize * PIECE;
+        for (pieces, end) in [(8, 8 * PIECE), (33, 33 * PIECE), (33, first)] {
+            with_pair(CAPS, |pair| {
+                if !pair.pd.device().needs_marks() {
+                    skip(c"the device finishes what it reads");
+                    return Ok(());
+                }
+                let ours = Block::new(pieces, PIECE, 0)?;
+                let theirs = Block::new(pieces, PIECE, 7)?;
+                let (_mr, remote) = pair.target(&theirs)?;
+                // What comes is what is there already, or all but: the mark stays, or not.
+                for (change, how) in [(0, Err(WcError::Unfinished)), (1, Ok(())), (0x80, Ok(()))] {
+                    let owner = pair.block(1, &ours);
+                    posted(pair.near.qp.rdma(0, RdmaOp::Read, remote, owner, false))?;
+                    copy_end(&ours, &theirs, end, change);
+                    pair.near.qp.ring();
+                    let (owner, result) = pair.near.events.sends.take()?;
+                    check!(owner.number == 1 && result == how);
+                }
+                check!(pair.near.events.errors.load(Relaxed) == 1);
+                // Another READ has another mark.
+                check!(pair.rdma(RdmaOp::Read, &ours, remote)? == Ok(()));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
 #[kernel::macros::kunit_tests(farblk_rdma_recv)]
 mod recv {
     use super::*;

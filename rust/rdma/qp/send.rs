@@ -5,6 +5,7 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
+    mark::Mark,
     slot::{
         Body,
         SendSlot,
@@ -116,7 +117,17 @@ impl<H: QpHandler> Qp<H> {
                 RdmaOp::Write => self.write_sges,
             };
             self.gather(owner, body, op, per_wr)?;
-            self.build_rdma(slot, body, op, per_wr, remote, false)
+            self.build_rdma(slot, body, op, per_wr, remote, false)?;
+            if self.marks && op == RdmaOp::Read {
+                let mark = Mark::new();
+                for end in body.ends(per_wr) {
+                    // SAFETY: As READs need marks, the addresses are those of memory in the direct map. It
+                    // is `writable()`, as `gather()` has checked, or a piece's.
+                    unsafe { mark.put(end) };
+                }
+                body.mark = Some(mark);
+            }
+            Ok(())
         })
     }
 
@@ -614,6 +625,13 @@ impl<H: QpHandler> Qp<H> {
         let mut result = WcError::check(wc).map(|_| ());
         if let Some(error) = body.error.take() {
             result = Err(error);
+        }
+        if let (Ok(()), Some(mark)) = (result, &body.mark) {
+            let mut ends = body.ends(self.read_sges);
+            // SAFETY: It was put there. The owner is still in place, and keeps the memory.
+            if ends.any(|end| unsafe { mark.is_at(end) }) {
+                result = Err(WcError::Unfinished);
+            }
         }
         if result.is_err() {
             self.note_error();

@@ -4,6 +4,7 @@
 
 use super::{
     key::Key,
+    mark::Mark,
     Qp,
     QpHandler, //
 };
@@ -76,6 +77,8 @@ pub(super) struct Body {
     pub(super) large: Option<u32>,
     /// The buffer that the segments are in, if it is not the owner's.
     pub(super) buffer: Option<Arc<DmaBuffer>>,
+    /// The mark of an RDMA READ, at the end of each of its work requests.
+    pub(super) mark: Option<Mark>,
     /// The owner's memory region that is being registered, or null.
     pub(super) mr: *const Mr,
     /// The first error of a work request other than the last.
@@ -94,6 +97,7 @@ impl Body {
         self.reads_piece = false;
         self.request = false;
         self.nr_wr = 0;
+        self.mark = None;
         self.mr = core::ptr::null();
         self.error = None;
     }
@@ -110,6 +114,17 @@ impl Body {
         unsafe { self.sges.add(self.nr_sge as usize).write(sge) };
         // INVARIANT: One more is initialised.
         self.nr_sge += 1;
+    }
+
+    /// The last segment of each work request of an RDMA operation, which has `per_wr` segments or, if it is
+    /// the last, what is left.
+    #[inline]
+    pub(super) fn ends(&self, per_wr: u32) -> impl Iterator<Item = &bindings::ib_sge> + '_ {
+        (1..=self.nr_wr).filter_map(move |wrs| {
+            let last = wrs.saturating_mul(per_wr).min(self.nr_sge).checked_sub(1)?;
+            // SAFETY: By the type invariants the first `nr_sge` are initialised.
+            Some(unsafe { &*self.sges.add(last as usize) })
+        })
     }
 }
 
@@ -160,6 +175,7 @@ impl<H: QpHandler> SendSlot<H> {
             request: false,
             large: None,
             buffer: None,
+            mark: None,
             mr: core::ptr::null(),
             error: None,
         };

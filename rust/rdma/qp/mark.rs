@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Marks, which tell an RDMA READ that was not finished from one that was.
+//!
+//! `rdma_rxe` may complete an RDMA READ with success before all data have come. `check_ack()` in
+//! `rxe_comp.c` gives up on a response that it does not expect without setting `wqe->status`, so that
+//! `rxe_completer()` warns, once, completes the work request as it is, and moves the queue pair to its
+//! error state. Loss is enough for that: when a response in the middle has been lost and an
+//! acknowledgment of something earlier comes again, rxe forgets that it is in the middle, and takes the
+//! rest, which is sent again, for such a response. A peer that acknowledges the READ rather than
+//! answering it ends it, too.
+//!
+//! So on rxe the end of the memory of each work request gets a mark before the READ is posted.
+//! `copy_data()` fills the memory from its beginning to its end: what was overwritten at the end was
+//! overwritten everywhere.
+
+use crate::{
+    bindings,
+    sync::random_u64, //
+};
+
+/// A random number for the last 8 bytes of memory, or for all that it has.
+///
+/// It differs from what will be read, but for one chance in 2^64. Were it the same, a success would be
+/// taken for an error, and what was read be read again.
+#[derive(Clone, Copy)]
+pub(super) struct Mark([u8; 8]);
+
+impl Mark {
+    /// Another number each time. Any context.
+    #[inline]
+    pub(super) fn new() -> Self {
+        Self(random_u64().to_ne_bytes())
+    }
+
+    /// Puts the mark at the end of `segment`.
+    ///
+    /// # Safety
+    ///
+    /// The address is that of memory in the direct map, which the CPU may write, and to which there are no
+    /// references.
+    #[inline]
+    pub(super) unsafe fn put(&self, segment: &bindings::ib_sge) {
+        for (place, byte) in self.bytes(segment) {
+            // SAFETY: By the safety requirements; the place is in the segment.
+            unsafe { place.write_volatile(byte) };
+        }
+    }
+
+    /// Whether the mark is at the end of `segment`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::put`].
+    #[inline]
+    pub(super) unsafe fn is_at(&self, segment: &bindings::ib_sge) -> bool {
+        self.bytes(segment)
+            // SAFETY: By the safety requirements; the place is in the segment.
+            .all(|(place, byte)| unsafe { place.read_volatile() } == byte)
+    }
+
+    /// The bytes of the mark, and their places.
+    #[inline]
+    fn bytes(&self, segment: &bindings::ib_sge) -> impl Iterator<Item = (*mut u8, u8)> + '_ {
+        let len = self.0.len().min(segment.length as usize);
+        // CAST: A virtual address.
+        let start = segment.addr as usize + segment.length as usize - len;
+        let places = (start..start + len).map(core::ptr::with_exposed_provenance_mut);
+        places.zip(self.0)
+    }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_rdma_mark)]
+mod tests {
+    use super::*;
+    use crate::kunit::check;
+    use kernel::prelude::*;
+
+    #[test]
+    fn is_there_until_it_is_overwritten() -> Result {
+        const END: usize = 24;
+        for len in 1..=END {
+            let mut memory = KVec::from_elem(0u8, 32, GFP_KERNEL)?;
+            let start = memory.as_mut_ptr();
+            let segment = bindings::ib_sge {
+                addr: start.wrapping_add(END - len).expose_provenance() as u64,
+                // CAST: A small number.
+                length: len as u32,
+                lkey: 0,
+            };
+            let mark = Mark::new();
+            // SAFETY: `memory` has the segment.
+            check!(unsafe { !mark.is_at(&segment) });
+            // SAFETY: As above.
+            unsafe { mark.put(&segment) };
+            // SAFETY: As above.
+            check!(unsafe { mark.is_at(&segment) });
+            let marked = END - len.min(8)..END;
+            let outside = (0..32).filter(|at| !marked.contains(at));
+            for at in outside {
+                // SAFETY: All these are in `memory`.
+                unsafe {
+                    check!(start.add(at).read_volatile() == 0);
+                    start.add(at).write_volatile(1);
+                    check!(mark.is_at(&segment));
+                }
+            }
+            for at in marked {
+                // SAFETY: As above.
+                unsafe {
+                    let byte = start.add(at).read_volatile();
+                    start.add(at).write_volatile(!byte);
+                    check!(!mark.is_at(&segment));
+                    start.add(at).write_volatile(byte);
+                    check!(mark.is_at(&segment));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn is_another_one_each_time() -> Result {
+        let mut memory = [0u8; 8];
+        let segment = bindings::ib_sge {
+            addr: memory.as_mut_ptr().expose_provenance() as u64,
+            length: 8,
+            lkey: 0,
+        };
+        let (first, second) = (Mark::new(), Mark::new());
+        // SAFETY: `memory` is the segment.
+        unsafe {
+            first.put(&segment);
+            check!(first.is_at(&segment) && !second.is_at(&segment));
+        }
+        Ok(())
+    }
+}

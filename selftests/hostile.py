@@ -310,15 +310,18 @@ class Connection:
 
 # --- the protocol ------------------------------------------------------------------------------------------------------
 
-MAGIC, VERSION = b"FARB", 2
+MAGIC, VERSION = b"FARB", 3
 CONTROL, IO = 0, 1
-LOGIN, GRANT, LIST, LOGOUT, EVENT, REPLY = 1, 2, 3, 4, 5, 0x8000
-NO_VERSION, MALFORMED, NO_SUCH_EXPORT, NOT_ADMITTED, NO_WRITES, BAD_SESSION, BAD_QUEUE, BAD_STATE = 1, 2, 3, 5, 6, 9, 10, 13
+LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, REPLY = *range(1, 12), 0x8000
+NO_VERSION, MALFORMED, NO_SUCH_EXPORT, NOT_ADMITTED, NO_WRITES, BUSY, BAD_SESSION, BAD_QUEUE, BAD_STATE = 1, 2, 3, 5, 6, 7, 9, 10, 13
+EVICTED, SUPERSEDED = 14, 15
 READ, WRITE, FLUSH, DISCARD, ZEROES = 1, 2, 3, 4, 5
 FUA, INLINE, NO_UNMAP, PRESSED = 1, 2, 4, 8
 OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY = 0, 2, 3, 4, 5
 RO, RW = 0, 1
 INLINE_MAX = 4096
+# Random for each life of a client.
+BOOT = int.from_bytes(os.urandom(8), "little") | 1
 # Where in the export it writes: before that is what others use.
 MINE = 24 << 20
 
@@ -332,10 +335,12 @@ def message(kind, body=b"", length=None):
     return struct.pack("<HHI", kind, 8 + len(body) if length is None else length, 7) + body
 
 
-def login(export=b"e", host_id=b"h" * 16, host=b"hostile", map_id=None, access=RW, queues=2, depth=16, inline=INLINE_MAX):
-    # A second session of a map ends the first one.
+def login(export=b"e", host_id=b"h" * 16, host=b"hostile", map_id=None, access=RW, queues=2, depth=16, inline=INLINE_MAX, path=0, epoch=1,
+          boot=BOOT, incarnation=1, resume=0, timeout_ms=0, heartbeat_ms=0):
+    """A login, of another map than all before unless told which."""
     map_id = map_id or os.urandom(16)
-    return message(LOGIN, struct.pack("<16s64s16sQ64sBxHH2xI4x", host_id, host, map_id, 1, export, access, queues, depth, inline))
+    return message(LOGIN, struct.pack("<16s64s16sQ64sBBHH2xIIQQQI4x", host_id, host, map_id, epoch, export, access, path, queues, depth, inline,
+                                      heartbeat_ms, boot, incarnation, resume, timeout_ms))
 
 
 def exports(first=0):
@@ -540,7 +545,14 @@ def control_long():
 @cases("control", 0,
        ("an unknown request", message(77), MALFORMED),
        ("a reply", message(LIST | REPLY, bytes(120)), MALFORMED),
-       ("an event", message(EVENT, bytes(16)), MALFORMED),
+       ("an event", message(EXTENT, bytes(16)), MALFORMED),
+       ("the answer to a ping", message(PONG), MALFORMED),
+       ("a ping with something in it", message(PING, b"x"), MALFORMED),
+       ("a fence of no path", message(FENCE, struct.pack("<QB7x", 1, 8)), MALFORMED),
+       ("a fence that is too short", message(FENCE, bytes(15)), MALFORMED),
+       ("a query that is too short", message(QUERY, bytes(7)), MALFORMED),
+       ("a fence without a login", message(FENCE, struct.pack("<QB7x", 1, 0)), BAD_STATE),
+       ("a query without a login", message(QUERY, bytes(8)), BAD_STATE),
        ("a login that is too short", message(LOGIN, login()[8:-1]), MALFORMED),
        ("a login that is too long", message(LOGIN, login()[8:] + b"x"), MALFORMED),
        ("a list that is too long", message(LIST, bytes(4088)), MALFORMED),
@@ -554,6 +566,10 @@ def control_long():
        ("a login of a host with a slash", login(host=b"../x"), MALFORMED),
        ("a login to a name with something behind it", login(b"e\0e"), MALFORMED),
        ("a login with unknown access", login(access=2), MALFORMED),
+       ("a login on a path that there cannot be", login(path=8), MALFORMED),
+       ("a login without an epoch", login(epoch=0), MALFORMED),
+       ("a login without a boot", login(boot=0), MALFORMED),
+       ("a login without an incarnation", login(incarnation=0), MALFORMED),
        ("a login for no queues", login(queues=0), MALFORMED),
        ("a login for no depth", login(depth=0), MALFORMED),
        ("a login for too much depth", login(depth=1025), MALFORMED),

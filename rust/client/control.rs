@@ -25,7 +25,7 @@ use crate::channel::{
     Linked, //
 };
 use crate::compat;
-use crate::errno::{ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPROTO, EPROTONOSUPPORT};
+use crate::errno::{ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPROTO, EPROTONOSUPPORT, ESTALE};
 use crate::failure::{
     fail,
     Failure, //
@@ -227,6 +227,7 @@ pub(super) fn refused(refused: &Refused) -> Failure {
         Refusal::ReadOnly => EROFS,
         Refusal::Busy => EBUSY,
         Refusal::NoMemory => ENOMEM,
+        Refusal::Evicted => ESTALE,
         _ => EPROTO,
     };
     match refused.text.is_empty() {
@@ -293,7 +294,7 @@ pub(super) struct Client {
 }
 
 /// An [`Event`](crate::proto::Event), as it came in.
-pub(super) type EventBytes = [u8; size_of::<wire::Event>()];
+pub(super) type EventBytes = [u8; size_of::<wire::Extent>()];
 
 impl Client {
     /// Connects to a server. May sleep.

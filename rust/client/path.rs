@@ -87,6 +87,12 @@ impl Path {
             queues: queues.saturating_add(params.poll_queues),
             depth: params.depth,
             inline_size: params.inline_size,
+            path: 0,
+            heartbeat_ms: 0,
+            boot: 1,
+            incarnation: crate::sync::random_u64() | 1,
+            resume: None,
+            no_path_timeout_ms: Some(0),
         };
         let login = control.call(
             deadline,
@@ -141,8 +147,11 @@ impl Path {
         let Some(event) = self.control.event()? else {
             return Ok(None);
         };
-        let Event(extent) = Event::parse(&event, self.login.limits.logical_block_size)
+        let event = Event::parse(&event, self.login.limits.logical_block_size)
             .map_err(|malformed| fail!(EPROTO, "malformed event: {malformed}"))?;
+        let Event::Extent(extent) = event else {
+            return Err(fail!(EPROTO, "an answer to nothing"));
+        };
         self.login.extent = extent;
         Ok(Some(extent))
     }

@@ -1,41 +1,121 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the server says without being asked.
+//! What the server says at any time, and no request waits for.
 
 #![forbid(unsafe_code)]
 
 use super::export::BlockSize;
 use super::extent::Extent;
+use super::fence::Fence;
 use super::message::{header, write, Message, NoRoom};
 use super::refusal::Malformed;
 use super::wire;
 use core::mem::size_of;
 
-/// The extent of the export changed to this: it was resized, or is read-only now, or no longer.
-///
-/// It is not answered, and may come between a request and its reply.
+/// What the server says of itself, or in answer to what needs no reply. It may come between a request and
+/// its reply, and is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event(pub Extent);
+pub enum Event {
+    /// The extent of the export changed to this: it was resized, or is read-only now, or no longer.
+    Extent(Extent),
+    /// The answer to a [`Ping`](super::Ping).
+    Pong,
+    /// The answer to a [`Fence`]: nothing of the path, up to the epoch, will reach the export any more.
+    Fenced {
+        /// As asked.
+        path: u8,
+        /// As asked.
+        epoch: u64,
+    },
+    /// The answer to a [`Query`](super::Query).
+    Fate {
+        /// As asked.
+        queue: u16,
+        /// As asked.
+        tag: u16,
+        /// As asked.
+        generation: u32,
+        /// Whether the server has that very command, and has not answered it yet.
+        running: bool,
+    },
+}
 
 impl Event {
+    /// Length of the longest one, in bytes.
+    pub const SIZE_MAX: usize = 24;
+
+    /// Whether a message of this kind is an event.
+    pub(super) fn is_kind(kind: u16) -> bool {
+        matches!(kind, wire::EXTENT | wire::PONG | wire::FENCED | wire::FATE)
+    }
+
     /// Reads an event of an export of blocks of `block`.
     pub fn parse(bytes: &[u8], block: BlockSize) -> Result<Self, Malformed> {
         let message = Message::parse(bytes)?;
-        if !message.is_event() {
-            return Err(Malformed("the message is not an event"));
+        match message.kind() {
+            wire::EXTENT => {
+                let wire: wire::Extent = message.whole()?;
+                Extent::from_wire(wire.size.get(), wire.access, block).map(Self::Extent)
+            }
+            wire::PONG => message.whole::<wire::Header>().map(|_| Self::Pong),
+            wire::FENCED => {
+                let Fence { path, epoch } = Fence::from_wire(&message.whole()?)?;
+                Ok(Self::Fenced { path, epoch })
+            }
+            wire::FATE => {
+                let wire: wire::Fate = message.whole()?;
+                Ok(Self::Fate {
+                    queue: wire.queue.get(),
+                    tag: wire.tag.get(),
+                    generation: wire.generation.get(),
+                    running: match wire.running {
+                        0 => false,
+                        1 => true,
+                        _ => return Err(Malformed("a command neither runs nor does not")),
+                    },
+                })
+            }
+            _ => Err(Malformed("the message is not an event")),
         }
-        let wire: wire::Event = message.whole()?;
-        Extent::from_wire(wire.size.get(), wire.access, block).map(Self)
     }
 
     /// Writes the event into `buf` and returns its length.
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, NoRoom> {
-        let wire = wire::Event {
-            header: header(wire::EVENT, 0, size_of::<wire::Event>()),
-            size: self.0.size.into(),
-            access: self.0.access as u8,
-            reserved: [0; 7],
-        };
-        write(&wire, buf)
+        match *self {
+            Self::Extent(extent) => {
+                let wire = wire::Extent {
+                    header: header(wire::EXTENT, 0, size_of::<wire::Extent>()),
+                    size: extent.size.into(),
+                    access: extent.access as u8,
+                    reserved: [0; 7],
+                };
+                write(&wire, buf)
+            }
+            Self::Pong => write(&header(wire::PONG, 0, size_of::<wire::Header>()), buf),
+            Self::Fenced { path, epoch } => Fence { path, epoch }.encode_as(wire::FENCED, 0, buf),
+            Self::Fate {
+                queue,
+                tag,
+                generation,
+                running,
+            } => {
+                let wire = wire::Fate {
+                    header: header(wire::FATE, 0, size_of::<wire::Fate>()),
+                    generation: generation.into(),
+                    queue: queue.into(),
+                    tag: tag.into(),
+                    running: running.into(),
+                    reserved: [0; 7],
+                };
+                write(&wire, buf)
+            }
+        }
     }
 }
+
+const _: () = {
+    assert!(size_of::<wire::Header>() <= Event::SIZE_MAX);
+    assert!(size_of::<wire::Extent>() <= Event::SIZE_MAX);
+    assert!(size_of::<wire::Fence>() <= Event::SIZE_MAX);
+    assert!(size_of::<wire::Fate>() <= Event::SIZE_MAX);
+};

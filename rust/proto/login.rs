@@ -13,9 +13,12 @@ use super::message::{granted, header, write, Message, NoRoom, ReplyError};
 use super::name::Name;
 use super::refusal::Malformed;
 use super::uuid::Uuid;
-use super::wire::{self, DEPTH_MAX, INLINE_MAX};
+use super::wire::{self, DEPTH_MAX, INLINE_MAX, PATHS_MAX};
 use core::mem::size_of;
-use zerocopy::little_endian::{U16, U32};
+use zerocopy::little_endian::{U16, U32, U64};
+
+/// [`wire::Login::no_path_timeout_ms`] of a map that holds I/O for ever.
+const FOR_EVER: u32 = u32::MAX;
 
 /// A client asks for a session on an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +29,14 @@ pub struct Login {
     pub host_name: Name,
     /// The client's map; never nil.
     pub map_uuid: Uuid,
-    /// Epoch of the path; that of the connection request.
+    /// Epoch of the path; that of the connection request; never 0.
     pub epoch: u64,
     /// Name of the export.
     pub export: Name,
     /// Access asked for.
     pub access: Access,
+    /// Index of the path among those of the map; less than [`PATHS_MAX`].
+    pub path: u8,
     /// I/O queues asked for; never 0.
     pub queues: u16,
     /// Commands in flight per I/O queue asked for; never 0. Means nothing to a `ram` export.
@@ -39,6 +44,16 @@ pub struct Login {
     /// Data in the message of a command asked for, in bytes, at most [`INLINE_MAX`]; 0 for none. Means
     /// nothing to a `ram` export.
     pub inline_size: u32,
+    /// Between two signs of life of the client, in milliseconds; 0 if it promises none.
+    pub heartbeat_ms: u32,
+    /// Random, for each load of the client's module; never 0.
+    pub boot: u64,
+    /// Random, for each time that the map is enabled; never 0.
+    pub incarnation: u64,
+    /// The tenure to resume; `None` if the map was never let in since it was enabled.
+    pub resume: Option<u64>,
+    /// How long the map holds I/O while it has no path, in milliseconds; `None` for ever.
+    pub no_path_timeout_ms: Option<u32>,
 }
 
 impl Login {
@@ -52,12 +67,17 @@ impl Login {
             epoch: self.epoch.into(),
             export_name: self.export.to_wire(),
             access: self.access as u8,
-            reserved: 0,
+            path: self.path,
             queues: self.queues.into(),
             depth: self.depth.into(),
-            reserved2: U16::ZERO,
+            reserved: U16::ZERO,
             inline_size: self.inline_size.into(),
-            reserved3: U32::ZERO,
+            heartbeat_ms: self.heartbeat_ms.into(),
+            boot: self.boot.into(),
+            incarnation: self.incarnation.into(),
+            resume: self.resume.unwrap_or(0).into(),
+            no_path_timeout_ms: self.no_path_timeout_ms.unwrap_or(FOR_EVER).into(),
+            reserved2: U32::ZERO,
         };
         write(&wire, buf)
     }
@@ -67,12 +87,18 @@ impl Login {
             host_id: Uuid::from_wire(wire.host_id, "the host id is nil")?,
             host_name: Name::from_wire(&wire.host_name)?,
             map_uuid: Uuid::from_wire(wire.map_uuid, "the map's UUID is nil")?,
-            epoch: wire.epoch.get(),
+            epoch: not_zero(wire.epoch, "the epoch is zero")?,
             export: Name::from_wire(&wire.export_name)?,
             access: wire.access.try_into()?,
+            path: path(wire.path)?,
             queues: queues(wire.queues)?,
             depth: depth(wire.depth)?,
             inline_size: inline_size(wire.inline_size)?,
+            heartbeat_ms: wire.heartbeat_ms.get(),
+            boot: not_zero(wire.boot, "the boot is zero")?,
+            incarnation: not_zero(wire.incarnation, "the incarnation is zero")?,
+            resume: Some(wire.resume.get()).filter(|tenure| *tenure != 0),
+            no_path_timeout_ms: Some(wire.no_path_timeout_ms.get()).filter(|ms| *ms != FOR_EVER),
         })
     }
 }
@@ -111,6 +137,8 @@ pub struct LoginReply {
     pub backing: Backing,
     /// I/O queues granted; never 0.
     pub queues: u16,
+    /// Under what the map has the export, to be resumed by later logins; never 0.
+    pub tenure: u64,
 }
 
 impl LoginReply {
@@ -202,6 +230,7 @@ impl LoginReply {
             max_write_zeroes: limits.max_write_zeroes.into(),
             credit: credit.into(),
             reserved: U16::ZERO,
+            tenure: self.tenure.into(),
         };
         write(&wire, buf)
     }
@@ -225,21 +254,34 @@ impl LoginReply {
             }
         };
         let reply = Self {
-            session: wire.session.get(),
+            session: not_zero(wire.session, "the session is zero")?,
             export_uuid: Uuid::from_wire(wire.export_uuid, "the export's UUID is nil")?,
             instance: Uuid::from_wire(wire.instance, "the instance is nil")?,
             extent: Extent::from_wire(size, wire.access, limits.logical_block_size)?,
             limits,
             backing,
             queues: queues(wire.queues)?,
+            tenure: not_zero(wire.tenure, "the tenure is zero")?,
         };
-        if reply.session == 0 {
-            return Err(Malformed("the session is zero"));
-        }
         if size == 0 {
             return Err(Malformed("the size is zero"));
         }
         Ok(reply)
+    }
+}
+
+/// An index of a path.
+pub(super) fn path(path: u8) -> Result<u8, Malformed> {
+    match path {
+        0..PATHS_MAX => Ok(path),
+        _ => Err(Malformed("there are no paths of that index")),
+    }
+}
+
+fn not_zero(number: U64, what: &'static str) -> Result<u64, Malformed> {
+    match number.get() {
+        0 => Err(Malformed(what)),
+        number => Ok(number),
     }
 }
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Control messages: the client asks, the server answers, one at a time. In between the server may say
-//! by an event what became of the export.
+//! Control messages: the client asks, the server answers, one at a time. In between the client may send
+//! what is answered by an event, and the server events that nobody asked for.
 
 #![forbid(unsafe_code)]
 
+use super::event::Event;
+use super::fence::Fence;
 use super::grant::GrantRequest;
 use super::list::ListRequest;
 use super::login::Login;
+use super::query::Query;
 use super::refusal::{Malformed, Refused};
 use super::wire::{self, MESSAGE_MAX, REPLY, TEXT_SIZE};
 use core::fmt;
@@ -77,9 +80,14 @@ impl<'a> Message<'a> {
         self.sequence
     }
 
-    /// Whether this is an [`Event`](super::Event), which no request asked for.
+    /// What the message is.
+    pub(super) fn kind(&self) -> u16 {
+        self.kind
+    }
+
+    /// Whether this is an [`Event`], which is no reply.
     pub fn is_event(&self) -> bool {
-        self.kind == wire::EVENT
+        Event::is_kind(self.kind)
     }
 
     /// Reads the request; an error is to be answered with [`Message::refuse`].
@@ -89,6 +97,9 @@ impl<'a> Message<'a> {
             wire::GRANT => GrantRequest::from_wire(&self.whole()?).map(Request::Grant),
             wire::LIST => ListRequest::from_wire(&self.whole()?).map(Request::List),
             wire::LOGOUT => self.whole::<wire::Header>().map(|_| Request::Logout),
+            wire::PING => self.whole::<wire::Header>().map(|_| Request::Ping),
+            wire::FENCE => Fence::from_wire(&self.whole()?).map(Request::Fence),
+            wire::QUERY => Ok(Request::Query(Query::from_wire(&self.whole()?))),
             _ => Err(Malformed("unknown kind of request")),
         }
     }
@@ -142,6 +153,12 @@ pub enum Request {
     List(ListRequest),
     /// The end of the session.
     Logout,
+    /// A sign of life; answered by [`Event::Pong`].
+    Ping,
+    /// Nothing of a path is to reach the export any more; answered by [`Event::Fenced`].
+    Fence(Fence),
+    /// What became of a command; answered by [`Event::Fate`].
+    Query(Query),
 }
 
 /// Header of a message of `length` bytes.

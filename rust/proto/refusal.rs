@@ -51,11 +51,15 @@ pub enum Refusal {
     Internal = 12,
     /// The request makes no sense at this point of the session.
     BadState = 13,
+    /// Another map had the export since the tenure that is to be resumed.
+    Evicted = 14,
+    /// The epoch of the path is over.
+    Superseded = 15,
 }
 
 impl Refusal {
     /// Every refusal, in the order of the codes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Version,
         Self::Malformed,
         Self::NoSuchExport,
@@ -69,6 +73,8 @@ impl Refusal {
         Self::NotOnPort,
         Self::Internal,
         Self::BadState,
+        Self::Evicted,
+        Self::Superseded,
     ];
 
     /// The code on the wire.
@@ -92,6 +98,8 @@ impl Refusal {
             Self::NotOnPort => "the export is not offered on this port",
             Self::Internal => "internal error of the server",
             Self::BadState => "the request makes no sense now",
+            Self::Evicted => "the export was another's since",
+            Self::Superseded => "a newer connection of this path took its place",
         }
     }
 }

@@ -16,9 +16,9 @@ use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
-pub const VERSION_MIN: u16 = 2;
+pub const VERSION_MIN: u16 = 3;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 2;
+pub const VERSION_MAX: u16 = 3;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -39,6 +39,9 @@ pub const TEXT_SIZE: usize = 96;
 pub const GRANTS_MAX: usize = (MESSAGE_MAX - size_of::<GrantReply>()) / size_of::<Grant>();
 /// Most entries that fit into one [`ListReply`] message.
 pub const LIST_ENTRIES_MAX: usize = (MESSAGE_MAX - size_of::<ListReply>()) / size_of::<ListEntry>();
+
+/// Paths of a map; the index of one is below it.
+pub const PATHS_MAX: u8 = 8;
 
 /// Most commands in flight on an I/O connection.
 pub const DEPTH_MAX: u16 = 1024;
@@ -64,8 +67,20 @@ pub const GRANT: u16 = 2;
 pub const LIST: u16 = 3;
 /// [`Header::kind`] of the end of a session, which is a [`Header`] alone.
 pub const LOGOUT: u16 = 4;
-/// [`Header::kind`] of [`Event`].
-pub const EVENT: u16 = 5;
+/// [`Header::kind`] of [`Extent`].
+pub const EXTENT: u16 = 5;
+/// [`Header::kind`] of a sign of life that is to be answered, which is a [`Header`] alone.
+pub const PING: u16 = 6;
+/// [`Header::kind`] of [`Fence`], from the client.
+pub const FENCE: u16 = 7;
+/// [`Header::kind`] of [`Query`].
+pub const QUERY: u16 = 8;
+/// [`Header::kind`] of the answer to [`PING`], which is a [`Header`] alone.
+pub const PONG: u16 = 9;
+/// [`Header::kind`] of [`Fence`], from the server.
+pub const FENCED: u16 = 10;
+/// [`Header::kind`] of [`Fate`].
+pub const FATE: u16 = 11;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
@@ -204,18 +219,28 @@ pub struct Login {
     pub export_name: [u8; NAME_SIZE],
     /// Access asked for: 0 read only, 1 read and write.
     pub access: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Index of the path, less than [`PATHS_MAX`].
+    pub path: u8,
     /// I/O queues asked for.
     pub queues: U16,
     /// Commands in flight per I/O queue asked for.
     pub depth: U16,
     /// Zero.
-    pub reserved2: U16,
+    pub reserved: U16,
     /// Data behind a command asked for, in bytes.
     pub inline_size: U32,
+    /// Between two signs of life of the client, in milliseconds; 0 for none.
+    pub heartbeat_ms: U32,
+    /// Random, for each load of the client's module.
+    pub boot: U64,
+    /// Random, for each time that the map is enabled.
+    pub incarnation: U64,
+    /// The tenure to resume; 0 for none.
+    pub resume: U64,
+    /// How long the map holds I/O while it has no path, in milliseconds; all ones for ever.
+    pub no_path_timeout_ms: U32,
     /// Zero.
-    pub reserved3: U32,
+    pub reserved2: U32,
 }
 
 /// Server opened a session.
@@ -266,6 +291,8 @@ pub struct LoginReply {
     pub credit: U16,
     /// Zero.
     pub reserved: U16,
+    /// Under what the map has the export.
+    pub tenure: U64,
 }
 
 /// Client asks for the memory regions of a range of slabs.
@@ -361,13 +388,59 @@ pub struct ListEntry {
 /// Server says, unasked, what became of the export.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Event {
-    /// Kind [`EVENT`], sequence 0.
+pub struct Extent {
+    /// Kind [`EXTENT`], sequence 0.
     pub header: Header,
     /// Size of the export now, in bytes.
     pub size: U64,
     /// Access now: 0 read only, 1 read and write.
     pub access: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+
+/// Client wants a path fenced up to an epoch, or server says that it is.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Fence {
+    /// Kind [`FENCE`], or kind [`FENCED`] and sequence 0.
+    pub header: Header,
+    /// Epoch of the path.
+    pub epoch: U64,
+    /// Index of the path, less than [`PATHS_MAX`].
+    pub path: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+
+/// Client wants to know what became of a command of this path.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Query {
+    /// Kind [`QUERY`].
+    pub header: Header,
+    /// As in the command.
+    pub generation: U32,
+    /// Index of the I/O queue.
+    pub queue: U16,
+    /// As in the command.
+    pub tag: U16,
+}
+
+/// Server says what became of a command.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Fate {
+    /// Kind [`FATE`], sequence 0.
+    pub header: Header,
+    /// As in the query.
+    pub generation: U32,
+    /// As in the query.
+    pub queue: U16,
+    /// As in the query.
+    pub tag: U16,
+    /// 1 if the server has that command and has not answered it yet, else 0.
+    pub running: u8,
     /// Zero.
     pub reserved: [u8; 7],
 }
@@ -420,15 +493,18 @@ const _: () = {
     assert!(size_of::<Status>() == 104);
     assert!(size_of::<Header>() == 8);
     assert!(size_of::<Reply>() == 112);
-    assert!(size_of::<Login>() == 192);
-    assert!(size_of::<LoginReply>() == 208);
+    assert!(size_of::<Login>() == 224);
+    assert!(size_of::<LoginReply>() == 216);
     assert!(size_of::<GrantRequest>() == 16);
     assert!(size_of::<GrantReply>() == 120);
     assert!(size_of::<Grant>() == 16);
     assert!(size_of::<ListRequest>() == 96);
     assert!(size_of::<ListReply>() == 128);
     assert!(size_of::<ListEntry>() == 96);
-    assert!(size_of::<Event>() == 24);
+    assert!(size_of::<Extent>() == 24);
+    assert!(size_of::<Fence>() == 24);
+    assert!(size_of::<Query>() == 16);
+    assert!(size_of::<Fate>() == 24);
     assert!(size_of::<Command>() == 32);
     assert!(size_of::<Response>() == 16);
     assert!(GRANTS_MAX == 248);

@@ -356,6 +356,9 @@ impl Session {
             Ok(Request::Grant(request)) => self.grant(state, sequence, &request),
             Ok(Request::List(request)) => self.list(state, sequence, &request),
             Ok(Request::Logout) => self.logout(state, sequence),
+            Ok(Request::Ping | Request::Fence(_) | Request::Query(_)) => {
+                Err(Refusal::BadState.into())
+            }
             Err(malformed) => Err(malformed.into()),
         };
         match done {
@@ -419,6 +422,7 @@ impl Session {
             limits,
             backing,
             queues,
+            tenure: 1,
         };
         self.port.exports.stats.logins.count();
         state.used = Some(Use {
@@ -445,7 +449,7 @@ impl Session {
             return Ok(());
         }
         used.told = extent;
-        reply(state, |buf| Event(extent).encode(buf))
+        reply(state, |buf| Event::Extent(extent).encode(buf))
     }
 
     fn grant(

@@ -12,7 +12,7 @@ use super::{Epoch, PathId, Tenure, PATHS_MAX};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// Random, for each time that the map is enabled.
-    pub incarnation: u128,
+    pub incarnation: u64,
     /// The tenure to resume; `None` if the map was never let in.
     pub resume: Option<Tenure>,
 }
@@ -45,7 +45,7 @@ impl Custody {
     pub fn judge(
         &mut self,
         claim: &Claim,
-        incarnation: Option<u128>,
+        incarnation: Option<u64>,
         room: bool,
         fresh: Tenure,
     ) -> Verdict {
@@ -102,13 +102,13 @@ struct Path {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Member {
     /// As in its [`Claim`].
-    pub incarnation: u128,
+    pub incarnation: u64,
     paths: [Path; PATHS_MAX],
 }
 
 impl Member {
     /// A map without a path.
-    pub const fn new(incarnation: u128) -> Self {
+    pub const fn new(incarnation: u64) -> Self {
         Self {
             incarnation,
             paths: [Path {

@@ -11,8 +11,8 @@
 #include <linux/types.h>
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
-#define FARBLK_VERSION_MIN		2
-#define FARBLK_VERSION_MAX		2
+#define FARBLK_VERSION_MIN		3
+#define FARBLK_VERSION_MAX		3
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -30,6 +30,7 @@
 #define FARBLK_BLOCK_SIZE_MIN		512
 #define FARBLK_BLOCK_SIZE_MAX		4096
 #define FARBLK_PHYSICAL_BLOCK_SIZE_MAX	1048576
+#define FARBLK_PATHS_MAX		8	/* of a map */
 #define FARBLK_DEPTH_MAX		1024	/* commands in flight on an I/O connection */
 #define FARBLK_INLINE_MAX		16384	/* data behind a command, or as its answer, in bytes */
 #define FARBLK_IO_SIZE_MIN		65536	/* of max_io, in bytes */
@@ -44,7 +45,13 @@
 #define FARBLK_GRANT			2
 #define FARBLK_LIST			3
 #define FARBLK_LOGOUT			4	/* a header alone */
-#define FARBLK_EVENT			5
+#define FARBLK_EXTENT			5
+#define FARBLK_PING			6	/* a header alone */
+#define FARBLK_FENCE			7
+#define FARBLK_QUERY			8
+#define FARBLK_PONG			9	/* a header alone */
+#define FARBLK_FENCED			10
+#define FARBLK_FATE			11
 #define FARBLK_REPLY			0x8000	/* or'ed to the kind of the request */
 
 /* .access */
@@ -105,6 +112,8 @@
 #define FARBLK_REFUSED_NOT_ON_PORT	11
 #define FARBLK_REFUSED_INTERNAL		12
 #define FARBLK_REFUSED_BAD_STATE	13
+#define FARBLK_REFUSED_EVICTED		14
+#define FARBLK_REFUSED_SUPERSEDED	15
 
 /* Outcome of a request, in code and words. */
 struct farblk_status {
@@ -163,12 +172,17 @@ struct farblk_login {
 	__le64	epoch;
 	__u8	export_name[FARBLK_NAME_SIZE];
 	__u8	access;
-	__u8	reserved;
+	__u8	path;
 	__le16	queues;
 	__le16	depth;
-	__le16	reserved2;
+	__le16	reserved;
 	__le32	inline_size;
-	__le32	reserved3;
+	__le32	heartbeat_ms;			/* 0 for none */
+	__le64	boot;
+	__le64	incarnation;
+	__le64	resume;				/* a tenure, or 0 */
+	__le32	no_path_timeout_ms;		/* all ones for ever */
+	__le32	reserved2;
 };
 
 struct farblk_login_reply {
@@ -194,6 +208,7 @@ struct farblk_login_reply {
 	__le32	max_write_zeroes;
 	__le16	credit;				/* of block */
 	__le16	reserved;
+	__le64	tenure;
 };
 
 struct farblk_grant_request {
@@ -244,10 +259,35 @@ struct farblk_list_reply {
 };
 
 /* The extent of the export changed; unasked. */
-struct farblk_event {
+struct farblk_extent {
 	struct farblk_header header;
 	__le64	size;
 	__u8	access;
+	__u8	reserved[7];
+};
+
+/* FARBLK_FENCE and its answer, FARBLK_FENCED. */
+struct farblk_fence {
+	struct farblk_header header;
+	__le64	epoch;
+	__u8	path;
+	__u8	reserved[7];
+};
+
+struct farblk_query {
+	struct farblk_header header;
+	__le32	generation;
+	__le16	queue;
+	__le16	tag;
+};
+
+/* The answer to a query. */
+struct farblk_fate {
+	struct farblk_header header;
+	__le32	generation;
+	__le16	queue;
+	__le16	tag;
+	__u8	running;
 	__u8	reserved[7];
 };
 
@@ -287,15 +327,18 @@ __FARBLK_SIZE(farblk_connect_reply, 8);
 __FARBLK_SIZE(farblk_reject, 112);
 __FARBLK_SIZE(farblk_header, 8);
 __FARBLK_SIZE(farblk_reply, 112);
-__FARBLK_SIZE(farblk_login, 192);
-__FARBLK_SIZE(farblk_login_reply, 208);
+__FARBLK_SIZE(farblk_login, 224);
+__FARBLK_SIZE(farblk_login_reply, 216);
 __FARBLK_SIZE(farblk_grant_request, 16);
 __FARBLK_SIZE(farblk_grant, 16);
 __FARBLK_SIZE(farblk_grant_reply, 120);
 __FARBLK_SIZE(farblk_list_request, 96);
 __FARBLK_SIZE(farblk_list_entry, 96);
 __FARBLK_SIZE(farblk_list_reply, 128);
-__FARBLK_SIZE(farblk_event, 24);
+__FARBLK_SIZE(farblk_extent, 24);
+__FARBLK_SIZE(farblk_fence, 24);
+__FARBLK_SIZE(farblk_query, 16);
+__FARBLK_SIZE(farblk_fate, 24);
 __FARBLK_SIZE(farblk_command, 32);
 __FARBLK_SIZE(farblk_response, 16);
 #undef __FARBLK_SIZE

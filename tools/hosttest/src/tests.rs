@@ -84,6 +84,12 @@ fn login() -> Login {
         queues: 0x0203,
         depth: 0x0123,
         inline_size: 0x3456,
+        path: 5,
+        heartbeat_ms: 0x0102_03e8,
+        boot: 0x0807_0605_0403_0201,
+        incarnation: 0x1817_1615_1413_1211,
+        resume: Some(0x2827_2625_2423_2221),
+        no_path_timeout_ms: Some(0x0001_ea60),
     }
 }
 
@@ -99,6 +105,7 @@ fn ram_reply() -> LoginReply {
         limits: BlockLimits::plain(BlockSize::MIN),
         backing: Backing::Ram(21.try_into().unwrap()),
         queues: 0x0201,
+        tenure: 0x3837_3635_3433_3231,
     }
 }
 
@@ -128,6 +135,27 @@ fn block_limits() -> BlockLimits {
         fua: true,
         rotational: true,
     }
+}
+
+/// One of each.
+fn events() -> [Event; 4] {
+    [
+        Event::Extent(Extent {
+            size: 0x0102_0304_0506_0800,
+            access: Access::ReadWrite,
+        }),
+        Event::Pong,
+        Event::Fenced {
+            path: 7,
+            epoch: 0x0102_0304_0506_0708,
+        },
+        Event::Fate {
+            queue: 0x0102,
+            tag: 0x0304,
+            generation: 0x0506_0708,
+            running: true,
+        },
+    ]
 }
 
 /// Three slabs of 64 KiB, the last one short.

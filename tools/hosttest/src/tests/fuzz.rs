@@ -36,6 +36,9 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
                 Request::Grant(grant) => grant.encode(sequence, buf),
                 Request::List(list) => list.encode(sequence, buf),
                 Request::Logout => Logout.encode(sequence, buf),
+                Request::Ping => Ping.encode(sequence, buf),
+                Request::Fence(fence) => fence.encode(sequence, buf),
+                Request::Query(query) => query.encode(sequence, buf),
             });
             prop_assert_eq!(request(&again), Ok(sound));
         }
@@ -47,7 +50,7 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
     if let Ok(event) = Event::parse(bytes, BlockSize::MIN) {
         let again = encoded(|buf| event.encode(buf));
         prop_assert_eq!(Event::parse(&again, BlockSize::MIN), Ok(event));
-        prop_assert!(message.is_event());
+        prop_assert!(message.is_event() && bytes.len() <= Event::SIZE_MAX);
     }
     if let Ok(reply) = LoginReply::parse(bytes, sequence, &super::login()) {
         let block = reply.limits.logical_block_size.get();
@@ -93,7 +96,13 @@ fn samples() -> Vec<Vec<u8>> {
     let grant = GrantRequest::new(0, 3).unwrap();
     let login = encoded(|buf| login().encode(1, buf));
     let refusal = encoded(|buf| Message::parse(&login).unwrap().refuse(&busy, buf));
-    vec![
+    let fence = Fence { path: 1, epoch: 2 };
+    let query = Query {
+        queue: 1,
+        tag: 2,
+        generation: 3,
+    };
+    let mut all = vec![
         encoded(|buf| io.encode((VERSION_MIN, VERSION_MAX), buf)),
         encoded(|buf| {
             ConnectReply {
@@ -106,7 +115,9 @@ fn samples() -> Vec<Vec<u8>> {
         refusal,
         encoded(|buf| ram_reply().encode(1, buf)),
         encoded(|buf| block_reply().encode(1, buf)),
-        encoded(|buf| Event(block_reply().extent).encode(buf)),
+        encoded(|buf| Ping.encode(1, buf)),
+        encoded(|buf| fence.encode(1, buf)),
+        encoded(|buf| query.encode(1, buf)),
         encoded(|buf| grant.encode(1, buf)),
         grant_reply(1, 0, &grants()),
         encoded(|buf| list_request().encode(1, buf)),
@@ -116,7 +127,9 @@ fn samples() -> Vec<Vec<u8>> {
             u32::MAX,
             &[list_entry("a"), list_entry("b")],
         ),
-    ]
+    ];
+    all.extend(events().map(|event| encoded(|buf| event.encode(buf))));
+    all
 }
 
 /// A byte, more often than not one at an edge.
@@ -134,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_message(kind in 0u8..6, reply: bool, tail in prop::collection::vec(byte(), 6..400)) {
+    fn arbitrary_message(kind in 0u8..13, reply: bool, tail in prop::collection::vec(byte(), 6..400)) {
         let bytes = [&[kind, if reply { 0x80 } else { 0 }], &tail[..]].concat();
         parse_all(&sized(bytes))?;
     }
@@ -164,10 +177,16 @@ proptest! {
         host in "[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,62}",
         export in "[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,62}",
         ids: [u8; 32],
-        epoch: u64,
+        epoch in 1u64..,
+        path in 0..wire::PATHS_MAX,
         queues in 1u16..,
         depth in 1u16..=1024,
         inline_size in 0..=wire::INLINE_MAX,
+        heartbeat_ms: u32,
+        boot in 1u64..,
+        incarnation in 1u64..,
+        resume in 0u64..,
+        no_path_timeout_ms: u32,
         sequence: u32,
         writes: bool,
     ) {
@@ -182,6 +201,12 @@ proptest! {
             queues,
             depth,
             inline_size,
+            path,
+            heartbeat_ms,
+            boot,
+            incarnation,
+            resume: (resume != 0).then_some(resume),
+            no_path_timeout_ms: (no_path_timeout_ms != u32::MAX).then_some(no_path_timeout_ms),
         };
         let bytes = encoded(|buf| login.encode(sequence, buf));
         prop_assert_eq!(request(&bytes), Ok(Request::Login(login)));

@@ -38,15 +38,19 @@ fn malformed<T>(result: Result<T, ReplyError>) -> bool {
 #[test]
 fn login_golden() {
     let bytes = [
-        &[1, 0, 192, 0][..],
+        &[1, 0, 224, 0][..],
         &SEQUENCE_BYTES,
         login().host_id.as_bytes(),
         &padded("client.example"),
         login().map_uuid.as_bytes(),
         &[8, 7, 6, 5, 4, 3, 2, 1],
         &padded("scratch"),
-        &[1, 0, 3, 2, 0x23, 1, 0, 0],
-        &[0x56, 0x34, 0, 0, 0, 0, 0, 0],
+        &[1, 5, 3, 2, 0x23, 1, 0, 0],
+        &[0x56, 0x34, 0, 0, 0xe8, 3, 2, 1],
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+        &[0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18],
+        &[0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28],
+        &[0x60, 0xea, 1, 0, 0, 0, 0, 0],
     ]
     .concat();
     assert_eq!(encoded(|buf| login().encode(SEQUENCE, buf)), bytes);
@@ -63,10 +67,15 @@ fn login_boundaries() {
     assert!(refused(8, &[0; 16]), "nil host id");
     assert!(refused(88, &[0; 16]), "nil map");
     assert!(refused(176, &[2]), "access");
+    assert!(refused(104, &[0; 8]), "no epoch");
+    assert!(refused(177, &[8]), "no such path");
+    assert!(!refused(177, &[7]), "the last path");
     assert!(refused(178, &[0, 0]), "no queues");
     assert!(refused(180, &[0, 0]), "no depth");
     assert!(refused(180, &[1, 4]), "1025");
     assert!(refused(184, &[1, 0x40]), "too much inline data");
+    assert!(refused(192, &[0; 8]), "no boot");
+    assert!(refused(200, &[0; 8]), "no incarnation");
     for inline_size in [0u32, 1, 0x4000] {
         assert!(!refused(184, &inline_size.to_le_bytes()));
     }
@@ -81,9 +90,23 @@ fn login_boundaries() {
         let longest = patched(&bytes, field, &[b'a'; 63]);
         assert!(request(&longest).is_ok(), "longest name");
     }
-    let reserved = patched(&patched(&bytes, 177, &[9]), 182, &[9; 2]);
-    let reserved = patched(&reserved, 188, &[9; 4]);
+    let reserved = patched(&patched(&bytes, 182, &[9; 2]), 220, &[9; 4]);
     assert_eq!(request(&reserved), Ok(Request::Login(login())));
+    let first = patched(&bytes, 208, &[0; 8]);
+    assert!(matches!(
+        request(&first),
+        Ok(Request::Login(Login { resume: None, .. }))
+    ));
+    let patient = patched(&bytes, 216, &[0xff; 4]);
+    assert!(matches!(
+        request(&patient),
+        Ok(Request::Login(login)) if login.no_path_timeout_ms.is_none()
+    ));
+    let hasty = patched(&bytes, 216, &[0; 4]);
+    assert!(matches!(
+        request(&hasty),
+        Ok(Request::Login(login)) if login.no_path_timeout_ms == Some(0)
+    ));
     let read_only = patched(&bytes, 176, &[0]);
     assert!(matches!(
         request(&read_only),
@@ -94,12 +117,13 @@ fn login_boundaries() {
 /// A login reply from the size on, with everything in front of it.
 fn login_reply_bytes(rest: [&[u8]; 3]) -> Vec<u8> {
     [
-        &granted(1, 208)[..],
+        &granted(1, 216)[..],
         &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],
         ram_reply().export_uuid.as_bytes(),
         ram_reply().instance.as_bytes(),
         &[0, 0x10, 0, 0, 2, 1, 0, 0],
         &rest.concat(),
+        &[0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38],
     ]
     .concat()
 }
@@ -169,6 +193,7 @@ fn login_reply_boundaries() {
     for reply in [ram_reply(), block_reply()] {
         let refused = |at, new: &[u8]| malformed(parse_patched(&reply, at, new));
         assert!(refused(112, &[0; 8]), "no session");
+        assert!(refused(208, &[0; 8]), "no tenure");
         assert!(refused(120, &[0; 16]), "nil export");
         assert!(refused(136, &[0; 16]), "nil instance");
         for bad in [0, 1, 511, 513, 1 << 63, (1 << 63) + 512, u64::MAX - 511] {
@@ -333,11 +358,8 @@ fn size_is_a_multiple_of_a_large_block() {
 }
 
 #[test]
-fn event_golden() {
-    let event = Event(Extent {
-        size: 0x0102_0304_0506_0800,
-        access: Access::ReadWrite,
-    });
+fn extent_golden() {
+    let [event, ..] = events();
     let bytes = [
         &[5, 0, 24, 0, 0, 0, 0, 0][..],
         &[0, 8, 6, 5, 4, 3, 2, 1],
@@ -360,14 +382,99 @@ fn event_golden() {
     assert!(parse(&patched(&bytes, 15, &[0x80])).is_err(), "too large");
     assert!(parse(&patched(&bytes, 16, &[2])).is_err(), "access");
     let nothing = parse(&patched(&bytes, 8, &[0; 8])).unwrap();
-    assert_eq!(nothing.0.size, 0);
+    assert!(matches!(nothing, Event::Extent(extent) if extent.size == 0));
     for kind in [[1, 0], [4, 0], [5, 0x80], [5, 1]] {
         let other = patched(&bytes, 0, &kind);
         assert!(!Message::parse(&other).unwrap().is_event());
         assert!(parse(&other).is_err(), "{kind:?}");
     }
-    // A client cannot make use of it as a request.
-    assert!(request(&bytes).is_err());
+}
+
+#[test]
+fn answers_golden() {
+    let [_, pong, fenced, fate] = events();
+    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN);
+    let fenced_bytes = [
+        &[10, 0, 24, 0, 0, 0, 0, 0][..],
+        &[8, 7, 6, 5, 4, 3, 2, 1],
+        &[7, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    let fate_bytes = [
+        &[11, 0, 24, 0, 0, 0, 0, 0][..],
+        &[8, 7, 6, 5, 2, 1, 4, 3],
+        &[1, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    for (event, bytes) in [
+        (pong, vec![9, 0, 8, 0, 0, 0, 0, 0]),
+        (fenced, fenced_bytes.clone()),
+        (fate, fate_bytes.clone()),
+    ] {
+        assert_eq!(encoded(|buf| event.encode(buf)), bytes);
+        assert_eq!(parse(&bytes), Ok(event));
+        no_prefix(&bytes, |bytes| parse(bytes).is_ok());
+        no_more(&bytes, |bytes| parse(bytes).is_ok());
+    }
+    assert_eq!(parse(&patched(&fenced_bytes, 17, &[9; 7])), Ok(fenced));
+    assert!(parse(&patched(&fenced_bytes, 16, &[8])).is_err(), "path");
+    assert_eq!(parse(&patched(&fate_bytes, 17, &[9; 7])), Ok(fate));
+    let done = parse(&patched(&fate_bytes, 16, &[0])).unwrap();
+    assert!(matches!(done, Event::Fate { running, .. } if !running));
+    assert!(parse(&patched(&fate_bytes, 16, &[2])).is_err(), "running");
+}
+
+#[test]
+fn events_are_no_requests() {
+    for event in events() {
+        let bytes = encoded(|buf| event.encode(buf));
+        assert!(bytes.len() <= Event::SIZE_MAX);
+        assert!(Message::parse(&bytes).unwrap().is_event());
+        assert!(request(&bytes).is_err());
+    }
+}
+
+#[test]
+fn one_way_golden() {
+    let fence = Fence {
+        path: 7,
+        epoch: 0x0102_0304_0506_0708,
+    };
+    let query = Query {
+        queue: 0x0102,
+        tag: 0x0304,
+        generation: 0x0506_0708,
+    };
+    let fence_bytes = [
+        &[7, 0, 24, 0][..],
+        &SEQUENCE_BYTES,
+        &[8, 7, 6, 5, 4, 3, 2, 1],
+        &[7, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    let query_bytes = [
+        &[8, 0, 16, 0][..],
+        &SEQUENCE_BYTES,
+        &[8, 7, 6, 5, 2, 1, 4, 3],
+    ]
+    .concat();
+    assert_eq!(encoded(|buf| fence.encode(SEQUENCE, buf)), fence_bytes);
+    assert_eq!(encoded(|buf| query.encode(SEQUENCE, buf)), query_bytes);
+    let ping_bytes = [&[6, 0, 8, 0][..], &SEQUENCE_BYTES].concat();
+    assert_eq!(encoded(|buf| Ping.encode(SEQUENCE, buf)), ping_bytes);
+    for (wanted, bytes) in [
+        (Request::Ping, &ping_bytes),
+        (Request::Fence(fence), &fence_bytes),
+        (Request::Query(query), &query_bytes),
+    ] {
+        assert_eq!(request(bytes), Ok(wanted));
+        assert!(!Message::parse(bytes).unwrap().is_event());
+        no_prefix(bytes, |bytes| request(bytes).is_ok());
+        no_more(bytes, |bytes| request(bytes).is_ok());
+    }
+    assert!(request(&patched(&fence_bytes, 16, &[8])).is_err(), "path");
+    let reserved = patched(&fence_bytes, 17, &[9; 7]);
+    assert_eq!(request(&reserved), Ok(Request::Fence(fence)));
 }
 
 #[test]

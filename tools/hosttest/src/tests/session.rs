@@ -7,3 +7,11 @@ mod map;
 mod model;
 mod state;
 mod timing;
+
+#[test]
+fn the_wire_has_as_many_paths() {
+    assert_eq!(
+        usize::from(crate::proto::wire::PATHS_MAX),
+        crate::session::PATHS_MAX
+    );
+}

@@ -107,12 +107,17 @@ fn layouts() -> Vec<Layout> {
             epoch,
             export_name,
             access,
-            reserved,
+            path,
             queues,
             depth,
-            reserved2,
+            reserved,
             inline_size,
-            reserved3
+            heartbeat_ms,
+            boot,
+            incarnation,
+            resume,
+            no_path_timeout_ms,
+            reserved2
         }
     );
     layout!(
@@ -140,7 +145,8 @@ fn layouts() -> Vec<Layout> {
             discard_granularity,
             max_write_zeroes,
             credit,
-            reserved
+            reserved,
+            tenure
         }
     );
     layout!(
@@ -200,11 +206,43 @@ fn layouts() -> Vec<Layout> {
     );
     layout!(
         all,
-        "farblk_event",
-        Event {
+        "farblk_extent",
+        Extent {
             header,
             size,
             access,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_fence",
+        Fence {
+            header,
+            epoch,
+            path,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_query",
+        Query {
+            header,
+            generation,
+            queue,
+            tag
+        }
+    );
+    layout!(
+        all,
+        "farblk_fate",
+        Fate {
+            header,
+            generation,
+            queue,
+            tag,
+            running,
             reserved
         }
     );
@@ -260,13 +298,20 @@ fn constants() -> Vec<(String, u64)> {
         ("GRANT", GRANT.into()),
         ("LIST", LIST.into()),
         ("LOGOUT", LOGOUT.into()),
-        ("EVENT", EVENT.into()),
+        ("EXTENT", EXTENT.into()),
+        ("PING", PING.into()),
+        ("FENCE", FENCE.into()),
+        ("QUERY", QUERY.into()),
+        ("PONG", PONG.into()),
+        ("FENCED", FENCED.into()),
+        ("FATE", FATE.into()),
         ("REPLY", REPLY.into()),
         ("ACCESS_RO", Access::ReadOnly as u64),
         ("ACCESS_RW", Access::ReadWrite as u64),
         ("KIND_BLOCK", Kind::Block as u64),
         ("KIND_RAM", Kind::Ram as u64),
         ("OK", STATUS_OK.into()),
+        ("PATHS_MAX", PATHS_MAX.into()),
         ("DEPTH_MAX", DEPTH_MAX.into()),
         ("INLINE_MAX", INLINE_MAX.into()),
         ("IO_SIZE_MIN", IO_SIZE_MIN.into()),

@@ -592,7 +592,7 @@ impl World {
     fn gone(&mut self, rules: &Rules, at: usize) {
         let Connection { end, .. } = self.server.connections.remove(at);
         if let Some(member) = self.server.members.iter_mut().find(|m| m.0 == end.client) {
-            if member.1.incarnation == end.life.into() {
+            if member.1.incarnation == u64::from(end.life) {
                 member.1.gone(end.path, end.epoch);
             }
         }
@@ -759,7 +759,7 @@ impl Model for Rules {
             let late = world.network.iter().any(welcome);
             let client = &world.clients[usize::from(*client)];
             let given_up = client.map.mode() == Mode::Fail && client.up.is_empty() && !late
-                || u128::from(client.life) != member.incarnation
+                || u64::from(client.life) != member.incarnation
                 || self.server_crashes == 0;
             if self.clients > 1 && member.live().next().is_none() && given_up {
                 steps.push(Step::Evict(index(at)));

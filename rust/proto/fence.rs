@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The end of a path, asked for on another one.
+
+#![forbid(unsafe_code)]
+
+use super::login::path;
+use super::message::{header, write, NoRoom};
+use super::refusal::Malformed;
+use super::wire;
+use core::mem::size_of;
+
+/// A client wants nothing of a path, up to an epoch, to reach the export any more. The answer is an
+/// [`Event::Fenced`](super::Event::Fenced), at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Index of the path; less than [`PATHS_MAX`](wire::PATHS_MAX).
+    pub path: u8,
+    /// The last epoch that is meant.
+    pub epoch: u64,
+}
+
+impl Fence {
+    /// Writes the message into `buf` and returns its length.
+    pub fn encode(&self, sequence: u32, buf: &mut [u8]) -> Result<usize, NoRoom> {
+        self.encode_as(wire::FENCE, sequence, buf)
+    }
+
+    pub(super) fn encode_as(
+        &self,
+        kind: u16,
+        sequence: u32,
+        buf: &mut [u8],
+    ) -> Result<usize, NoRoom> {
+        let wire = wire::Fence {
+            header: header(kind, sequence, size_of::<wire::Fence>()),
+            epoch: self.epoch.into(),
+            path: self.path,
+            reserved: [0; 7],
+        };
+        write(&wire, buf)
+    }
+
+    pub(super) fn from_wire(wire: &wire::Fence) -> Result<Self, Malformed> {
+        Ok(Self {
+            path: path(wire.path)?,
+            epoch: wire.epoch.get(),
+        })
+    }
+}

@@ -616,6 +616,12 @@ impl<H: QpHandler> Qp<H> {
         self.receiving.store(receiving.into(), Release);
     }
 
+    /// Whether the queue pair has failed, or was made to, as far as anybody has noticed. Any context.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed) != 0
+    }
+
     /// Tells the handler, once, that the queue pair has failed.
     #[cold]
     fn note_error(&self) {

@@ -304,7 +304,8 @@ impl Command {
             return self.end();
         }
         self.queue.fetches(-1);
-        match done && !self.queue.is_closed() {
+        // A software device has called a READ done that was not, and then failed.
+        match done && !self.queue.is_closed() && !self.qp.has_failed() {
             true => self.submit(true),
             false => self.end(),
         }

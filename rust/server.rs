@@ -30,4 +30,7 @@ pub(crate) use host::{
     Host,
     Hosts, //
 };
-pub(crate) use port::Port;
+pub(crate) use port::{
+    Port,
+    Retry, //
+};

@@ -34,8 +34,10 @@ use crate::proto::{
 };
 use crate::server::{
     Exports,
-    Port, //
+    Port,
+    Retry, //
 };
+use crate::ticker::Ticker;
 
 /// `ports/`.
 pub(super) struct Ports {
@@ -75,6 +77,7 @@ struct Settings {
 
 /// A listening port, whose directory stays.
 struct Running {
+    _retry: Ticker<Retry>,
     port: Arc<Port>,
     _pinned: Pinned,
 }
@@ -130,7 +133,15 @@ impl PortDir {
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
             let pinned = group.pin()?;
             let port = Port::listen(group.name, Net::current(), addr, group.exports.clone())?;
+            let retry = match port.retry() {
+                Ok(retry) => retry,
+                Err(error) => {
+                    port.close();
+                    return Err(error.into());
+                }
+            };
             Ok(Running {
+                _retry: retry,
                 port,
                 _pinned: pinned,
             })

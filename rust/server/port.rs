@@ -10,9 +10,15 @@ use kernel::prelude::*;
 use kernel::{
     impl_has_work, new_mutex, new_work,
     sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
+    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -45,10 +51,16 @@ use crate::server::{
     export::Exports,
     session::Session, //
 };
+use crate::ticker::{
+    Tick,
+    Ticker, //
+};
 use crate::workqueue::OwnedQueue;
 
 /// Connections that may wait to be looked at.
 const BACKLOG: u32 = 128;
+/// How often a port whose device or address was removed tries to listen again.
+const RETRY_MS: Msecs = 1000;
 /// Sessions a port carries; what comes then is refused before anything is allocated for it.
 const SESSIONS_MAX: usize = 1024;
 
@@ -59,12 +71,15 @@ pub(crate) struct Port {
     pub(crate) name: Name,
     /// Where its sessions look for exports.
     pub(crate) exports: Arc<Exports>,
+    net: Net,
     addr: SocketAddr,
     #[pin]
-    listener: Mutex<Option<Listener>>,
+    listening: Mutex<Listening>,
     #[pin]
     sessions: Mutex<KVec<Arc<Session>>>,
-    /// Why it no longer listens.
+    /// The device or the address that it listens on was removed.
+    removed: Atomic<u32>,
+    /// Why it does not listen.
     #[pin]
     failure: Mutex<Option<Failure>>,
     queue: OwnedQueue,
@@ -74,6 +89,23 @@ pub(crate) struct Port {
 
 impl_has_work! {
     impl HasWork<Self> for Port { self.work }
+}
+
+struct Listening {
+    listener: Option<Listener>,
+    /// It does not listen again.
+    closed: bool,
+}
+
+/// Lets a port whose device or address was removed listen again, once there is one.
+pub(crate) struct Retry(Arc<Port>);
+
+impl Tick for Retry {
+    fn tick(&self) {
+        if self.0.failure.lock().is_some() {
+            Port::notify(&self.0);
+        }
+    }
 }
 
 impl Port {
@@ -89,35 +121,56 @@ impl Port {
             pin_init!(Self {
                 name,
                 exports,
+                net,
                 addr,
-                listener <- new_mutex!(None, "Port::listener"),
+                listening <- new_mutex!(
+                    Listening { listener: None, closed: false },
+                    "Port::listening"
+                ),
                 sessions <- new_mutex!(KVec::new(), "Port::sessions"),
+                removed: Atomic::new(0),
                 failure <- new_mutex!(None, "Port::failure"),
                 queue,
                 work <- new_work!("Port::work"),
             }),
             GFP_KERNEL,
         )?;
-        let events = Arc::new(Events(port.clone()), GFP_KERNEL)?;
-        let listener = Listener::new(&net, addr, BACKLOG, events)
+        let listener = port
+            .listener()
             .map_err(|error| fail!(error, "cannot listen on {addr}"))?;
-        *port.listener.lock() = Some(listener);
+        port.listening.lock().listener = Some(listener);
         Ok(port)
+    }
+
+    fn listener(self: &Arc<Self>) -> Result<Listener> {
+        let events = Arc::new(Events(self.clone()), GFP_KERNEL)?;
+        Listener::new(&self.net, self.addr, BACKLOG, events)
+    }
+
+    /// Has it listen again after its device or address was removed, as long as the result lives. May
+    /// sleep.
+    pub(crate) fn retry(self: &Arc<Self>) -> Result<Ticker<Retry>> {
+        Ticker::new(Retry(self.clone()), RETRY_MS)
+    }
+
+    fn notify(this: &Arc<Self>) {
+        let _ = this.queue.enqueue(this.clone());
     }
 
     /// The device that the address belongs to, while it listens. May sleep.
     pub(crate) fn device(&self) -> Option<DeviceName> {
-        let listener = self.listener.lock();
-        Some(listener.as_ref()?.device().ok()?.name())
+        let listening = self.listening.lock();
+        Some(listening.listener.as_ref()?.device().ok()?.name())
     }
 
-    /// Why the port stopped to listen by itself. May sleep.
+    /// Why the port does not listen now. May sleep.
     pub(crate) fn failure(&self) -> Option<Failure> {
         *self.failure.lock()
     }
 
     /// Stops to listen and ends all sessions. May sleep.
     pub(crate) fn close(&self) {
+        self.listening.lock().closed = true;
         self.stop_listening();
         // A removal that was noticed before.
         self.queue.flush();
@@ -132,7 +185,7 @@ impl Port {
 
     /// No event comes after this.
     fn stop_listening(&self) {
-        let listener = self.listener.lock().take();
+        let listener = self.listening.lock().listener.take();
         // Waits for the handler, which may take the lock.
         drop(listener);
     }
@@ -153,9 +206,27 @@ impl Port {
 impl WorkItem for Port {
     type Pointer = Arc<Self>;
 
-    /// The device or the address is gone.
+    /// The device or the address is gone, or may be back.
     fn run(this: Arc<Self>) {
-        this.stop_listening();
+        if this.removed.xchg(0, Full) != 0 {
+            this.stop_listening();
+            let failure = fail!(
+                ENODEV,
+                "the device or the address {} was removed",
+                this.addr
+            );
+            *this.failure.lock() = Some(failure);
+            return;
+        }
+        let mut listening = this.listening.lock();
+        if listening.closed || listening.listener.is_some() {
+            return;
+        }
+        // If that is removed meanwhile, this runs again.
+        if let Ok(listener) = this.listener() {
+            listening.listener = Some(listener);
+            *this.failure.lock() = None;
+        }
     }
 }
 
@@ -195,13 +266,8 @@ impl Listen for Events {
     }
 
     fn removed(&self) {
-        let port = &self.0;
-        *port.failure.lock() = Some(fail!(
-            ENODEV,
-            "the device or the address {} was removed",
-            port.addr
-        ));
-        let _ = port.queue.enqueue(port.clone());
+        self.0.removed.store(1, Relaxed);
+        Port::notify(&self.0);
     }
 }
 

@@ -104,6 +104,8 @@ struct Inbox {
     /// Free to send; the index is the send slot.
     free: [Option<KBox<DmaBuffer>>; MESSAGES],
     registered: Option<(Mr, Result<(), WcError>)>,
+    /// Messages that came in so far.
+    heard: u64,
     /// The connection is broken; nothing more will arrive.
     lost: bool,
 }
@@ -137,6 +139,7 @@ impl Link {
             received: [const { None }; MESSAGES],
             free: [const { None }; MESSAGES],
             registered: None,
+            heard: 0,
             lost: false,
         };
         pin_init!(Self {
@@ -151,6 +154,11 @@ impl Link {
         self.inbox.lock().lost = true;
         self.arrived.complete_all();
         self.completed.complete_all();
+    }
+
+    /// Messages that came in so far, read or not. Any context.
+    pub(crate) fn heard(&self) -> u64 {
+        self.inbox.lock().heard
     }
 
     /// Whether the connection is broken. Any context.
@@ -203,6 +211,7 @@ impl<O: Linked> QpHandler for Handler<O> {
         let link = self.0.link();
         {
             let mut inbox = link.inbox.lock();
+            inbox.heard += 1;
             // As many places as receives are posted: there is one.
             if let Some(place) = inbox.received.iter_mut().find(|place| place.is_none()) {
                 *place = Some((buffer, len));

@@ -6,8 +6,10 @@
 
 mod adapter;
 mod backend;
+mod clients;
 mod command;
 mod connections;
+mod custody;
 mod export;
 mod host;
 mod poller;
@@ -19,6 +21,7 @@ mod slabs;
 
 pub(crate) use adapter::Adapters;
 pub(crate) use backend::Source;
+pub(crate) use custody::Keeper;
 pub(crate) use export::{
     Export,
     Exports,

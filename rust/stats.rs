@@ -50,6 +50,14 @@ pub(crate) struct Server {
     pub(crate) io_completions: Counter,
     /// Messages that the protocol does not allow, and that ended a connection.
     pub(crate) violations: Counter,
+    /// Fences that were answered.
+    pub(crate) fences: Counter,
+    /// Maps whose place another one took while they had no path.
+    pub(crate) takeovers: Counter,
+    /// Maps that were let go of because their host is not admitted any more.
+    pub(crate) evictions: Counter,
+    /// Sessions that ended because nothing was heard of their clients.
+    pub(crate) heartbeats_missed: Counter,
 }
 
 impl Server {
@@ -60,6 +68,10 @@ impl Server {
             grants: Counter::new(),
             io_completions: Counter::new(),
             violations: Counter::new(),
+            fences: Counter::new(),
+            takeovers: Counter::new(),
+            evictions: Counter::new(),
+            heartbeats_missed: Counter::new(),
         };
         Ok(Arc::new(stats, GFP_KERNEL)?)
     }
@@ -70,7 +82,11 @@ impl Show for Server {
         writeln!(f, "logins {}", self.logins.get())?;
         writeln!(f, "grants {}", self.grants.get())?;
         writeln!(f, "io_completions {}", self.io_completions.get())?;
-        writeln!(f, "violations {}", self.violations.get())
+        writeln!(f, "violations {}", self.violations.get())?;
+        writeln!(f, "fences {}", self.fences.get())?;
+        writeln!(f, "takeovers {}", self.takeovers.get())?;
+        writeln!(f, "evictions {}", self.evictions.get())?;
+        writeln!(f, "heartbeats_missed {}", self.heartbeats_missed.get())
     }
 }
 

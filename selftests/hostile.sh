@@ -23,7 +23,7 @@ start() {
 	needs_own_module ib_uverbs rdma_ucm
 	needs_module null_blk
 	back "null_disk fbn 32 blocksize=512"
-	must serve_block e "$BACK" max_clients=64
+	must serve_block e "$BACK" max_clients=1024
 	must map m e queues=2
 	load "$@"
 }
@@ -59,15 +59,15 @@ alone() { remote "awk '{n += \$1} END {exit n != 1}' $C/exports/*/clients && ! g
 # block_exports: one where nobody may write, and one where the hostile host may not.
 block_exports() {
 	back "null_disk fbr 1 blocksize=512 discard=1"
-	must serve_block ro "$BACK" read_only=1 max_clients=64
+	must serve_block ro "$BACK" read_only=1 max_clients=1024
 	back "null_disk fbh 1 blocksize=512 discard=1"
-	must serve_block host "$BACK" allow_any_host=0 max_clients=64
+	must serve_block host "$BACK" allow_any_host=0 max_clients=1024
 	must remote "mkdir $C/exports/host/hosts/hostile"
 }
 # slow_export: its device takes a third of a second for everything.
 slow_export() {
 	back "null_disk fbs 8 blocksize=512 irqmode=2 completion_nsec=300000000"
-	must serve_block slow "$BACK" max_clients=64
+	must serve_block slow "$BACK" max_clients=1024
 }
 
 connect() { start; hostile connect; unharmed; }
@@ -77,7 +77,7 @@ refused_commands() { start; block_exports; hostile refused; unharmed; }
 memory() { start; hostile memory; unharmed; }
 slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
-ram() { start; must remote "export_ram ram 1M max_clients=64"; hostile ram; unharmed; }
+ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; unharmed; }
 
 # Who takes all memory of the server, and does not let go of it, makes the others wait until the server gives up on him, and no longer.
 silent() {

@@ -46,6 +46,7 @@ use crate::server::{
     Export,
     Exports,
     Hosts,
+    Keeper,
     Ports,
     Source,
     Spec,
@@ -91,11 +92,13 @@ impl GroupOperations for ExportDirs {
         };
         let exports = group.exports.clone();
         let hosts = Hosts::new()?;
+        let keeper = Keeper::new()?;
         let dir = Arc::pin_init(
             try_pin_init!(ExportDir {
                 name,
                 exports,
                 hosts,
+                keeper,
                 switch <- Switch::new(spec),
             }),
             GFP_KERNEL,
@@ -109,7 +112,7 @@ impl GroupOperations for ExportDirs {
 
 /// An offered export, whose directory stays.
 struct Running {
-    _watch: Option<Ticker<Watch>>,
+    _watch: Ticker<Watch>,
     export: Arc<Export>,
     _pinned: Pinned,
 }
@@ -121,6 +124,8 @@ pub(super) struct ExportDir {
     exports: Arc<Exports>,
     /// Its `hosts/`.
     pub(super) hosts: Arc<Hosts>,
+    /// Whose it was last.
+    keeper: Arc<Keeper>,
     #[pin]
     switch: Switch<Spec, Running>,
 }
@@ -345,7 +350,8 @@ impl ExportDir {
         }
         group.switch.turn_on(|spec| {
             let pinned = group.pin()?;
-            let export = Export::new(spec, group.hosts.clone(), group.exports.boot)?;
+            let (hosts, keeper) = (group.hosts.clone(), group.keeper.clone());
+            let export = Export::new(spec, hosts, keeper, &group.exports)?;
             let watch = export.watch()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {

@@ -10,6 +10,7 @@ use kernel::sync::Arc;
 use crate::proto::{
     Access,
     Name,
+    Query,
     Terms, //
 };
 use crate::rdma::cm::CmId;
@@ -95,6 +96,20 @@ impl Connections {
         )?;
         *place = Some(connection);
         Ok(())
+    }
+
+    /// Lets no more commands begin. Whether all that have are answered. May sleep.
+    pub(super) fn drain(&self) -> bool {
+        let up = self.queues.iter().flatten();
+        up.fold(true, |drained, connection| connection.drain() && drained)
+    }
+
+    /// Whether a command was received and not answered yet.
+    pub(super) fn is_running(&self, query: &Query) -> bool {
+        let place = self.queues.get(usize::from(query.queue));
+        let connection = place.and_then(Option::as_ref);
+        connection
+            .is_some_and(|connection| connection.queue.is_running(query.tag, query.generation))
     }
 
     /// Takes back [`Connections::connect`]. May sleep.

@@ -18,6 +18,7 @@ use crate::channel::Linked;
 use crate::failure::Failure;
 use crate::proto::{
     Access,
+    Fence,
     ListEntry,
     ListRequest,
     Login,
@@ -33,17 +34,24 @@ use crate::server::{
         Backend,
         Source, //
     },
+    clients::{
+        Clients,
+        Entry,
+        LOOK_MS, //
+    },
+    custody::Keeper,
     host::Hosts,
     session::Session, //
 };
+use crate::session::Tenure;
 use crate::stats;
 use crate::ticker::{
     Tick,
     Ticker, //
 };
 
-/// How often the backing of a block export is looked at.
-const WATCH_MS: Msecs = 1000;
+/// How long a login waits for the end of what is in its way before it looks whether its client still does.
+const PATIENCE_MS: Msecs = 100;
 
 /// The names of the ports that lead to an export; without a name, all of them.
 #[derive(Clone, Copy)]
@@ -81,38 +89,26 @@ pub(crate) struct Spec {
     pub(crate) ports: Ports,
     /// Whether a host without an entry is admitted.
     pub(crate) allow_any_host: bool,
-    /// Sessions at a time.
+    /// Maps that may have it at a time.
     pub(crate) max_clients: u16,
 }
 
-/// What looks after a block device that may be resized, or become read-only: nobody tells of it.
+/// What looks whether clients are still there, and after a block device, which may be resized, or become
+/// read-only: nobody tells of it.
 pub(crate) struct Watch(Arc<Export>);
 
 impl Tick for Watch {
     fn tick(&self) {
-        let Backend::Block(block) = &self.0.backend else {
-            return;
-        };
-        if block.look() {
-            for client in &self.0.clients.lock().list {
-                Session::notify(&client.session);
+        let export = &self.0;
+        let mut clients = export.clients.lock();
+        clients.look(&export.stats);
+        match &export.backend {
+            Backend::Block(block) if block.look() => {
+                clients.sessions().for_each(Session::notify);
             }
+            _ => {}
         }
     }
-}
-
-/// Who uses an export.
-struct Client {
-    session: Arc<Session>,
-    host_id: Uuid,
-    host_name: Name,
-    map_uuid: Uuid,
-}
-
-struct Clients {
-    /// Cleared once, when the export is being disabled.
-    open: bool,
-    list: KVec<Client>,
 }
 
 /// An enabled export.
@@ -123,24 +119,30 @@ pub(crate) struct Export {
     /// Its contents.
     pub(crate) backend: Backend,
     hosts: Arc<Hosts>,
+    keeper: Arc<Keeper>,
+    stats: Arc<stats::Server>,
     #[pin]
     clients: Mutex<Clients>,
 }
 
 impl Export {
     /// Makes the contents ready. In the user's task. May sleep, and may take long.
-    pub(crate) fn new(spec: Spec, hosts: Arc<Hosts>, boot: Uuid) -> Result<Arc<Self>, Failure> {
-        let backend = Backend::new(&spec.source, spec.access, boot)?;
-        let clients = Clients {
-            open: true,
-            list: KVec::new(),
-        };
+    pub(crate) fn new(
+        spec: Spec,
+        hosts: Arc<Hosts>,
+        keeper: Arc<Keeper>,
+        exports: &Exports,
+    ) -> Result<Arc<Self>, Failure> {
+        let backend = Backend::new(&spec.source, spec.access, exports.boot)?;
+        keeper.begin(&spec.source, spec.max_clients > 1);
         Ok(Arc::pin_init(
             pin_init!(Self {
                 spec,
                 backend,
                 hosts,
-                clients <- new_mutex!(clients, "Export::clients"),
+                keeper,
+                stats: exports.stats.clone(),
+                clients <- new_mutex!(Clients::new(), "Export::clients"),
             }),
             GFP_KERNEL,
         )?)
@@ -166,14 +168,15 @@ impl Export {
         Ok(access.min(spec.access).min(possible))
     }
 
-    /// Lets `session` use the export, or says why not. A session of the same map is ended first: it
-    /// is the past of this one. May sleep.
+    /// Lets `session` use the export as a path of its map, and returns the map's tenure, or says why not.
+    /// What it takes the place of has ended by then: an older epoch of the path, another life of the map
+    /// or of its host. On the workqueue of the session. May sleep, as long as the backing takes.
     pub(crate) fn attach(
         &self,
-        session: Arc<Session>,
+        session: &Arc<Session>,
         port: &Name,
         login: &Login,
-    ) -> Result<Access, Refused> {
+    ) -> Result<Tenure, Refused> {
         let access = self.admit(port, &login.host_name, &login.host_id)?;
         if login.access.writes() && !access.writes() {
             return Err(Refused::new(
@@ -181,81 +184,71 @@ impl Export {
                 format_args!("{} is read-only for {}", self.spec.name, login.host_name),
             ));
         }
+        let since = self.clients.lock().admitted();
         loop {
-            let past = {
-                let mut clients = self.clients.lock();
-                if !clients.open {
-                    return Err(Refusal::ExportDisabled.into());
-                }
-                let past = clients.list.iter().find(|client| {
-                    client.host_id == login.host_id && client.map_uuid == login.map_uuid
-                });
-                match past {
-                    Some(client) => client.session.clone(),
-                    None if clients.list.len() >= usize::from(self.spec.max_clients) => {
-                        return Err(busy(&self.spec.name, clients.list.first()));
-                    }
-                    None => {
-                        let client = Client {
-                            session,
-                            host_id: login.host_id,
-                            host_name: login.host_name,
-                            map_uuid: login.map_uuid,
-                        };
-                        clients
-                            .list
-                            .push(client, GFP_KERNEL)
-                            .map_err(|_| Refused::from(Refusal::NoMemory))?;
-                        return Ok(login.access);
-                    }
-                }
+            let shared = (&*self.keeper, self.spec.max_clients, &*self.stats);
+            let entry = self.clients.lock().enter(session, login, since, shared)?;
+            let past = match entry {
+                Entry::In(tenure) => return Ok(tenure),
+                Entry::After(past) => past,
             };
-            past.end();
+            while !past.is_over(PATIENCE_MS) {
+                // The client has given up, or is told to.
+                if session.is_lost() {
+                    return Err(Refusal::Superseded.into());
+                }
+            }
         }
     }
 
-    /// `session` no longer touches the export: its queue pairs and memory regions are gone. May
-    /// sleep.
-    pub(crate) fn detach(&self, session: &Session) {
-        self.clients
-            .lock()
-            .list
-            .retain(|client| client.session.id() != session.id());
+    /// `session` no longer touches the export: its queue pairs and memory regions are gone; `leaving` if
+    /// its client said that the map goes. May sleep.
+    pub(crate) fn detach(&self, session: &Session, leaving: bool) {
+        self.clients.lock().leave(session, leaving);
     }
 
-    /// Looks after the backing of the export, as long as the result lives. May sleep.
-    pub(crate) fn watch(self: &Arc<Self>) -> Result<Option<Ticker<Watch>>> {
-        match self.backend {
-            Backend::Ram(_) => Ok(None),
-            Backend::Block(_) => Ticker::new(Watch(self.clone()), WATCH_MS).map(Some),
+    /// Whether nothing of a path of `session`'s map, up to an epoch, will reach the export any more. If
+    /// not, it is told to end, and `session` will be notified and has to ask anew. May sleep.
+    pub(crate) fn fence(&self, session: &Session, fence: Fence) -> bool {
+        let done = self.clients.lock().fence(session, fence);
+        if done {
+            self.stats.fences.count();
         }
+        done
     }
 
-    /// Ends all sessions and admits no more. May sleep.
+    /// Looks after the export and its clients, as long as the result lives. May sleep.
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<Ticker<Watch>> {
+        Ticker::new(Watch(self.clone()), LOOK_MS)
+    }
+
+    /// Admits no more, lets the commands that have begun be answered, and ends all sessions. May sleep, as
+    /// long as the backing takes.
     pub(crate) fn close(&self) {
-        self.clients.lock().open = false;
-        self.end_sessions(|_| true);
-    }
-
-    /// Ends the sessions of hosts that are no longer admitted. May sleep.
-    pub(crate) fn evict(&self) {
-        self.end_sessions(|client| {
-            !self.spec.allow_any_host
-                && self
-                    .hosts
-                    .admit(&client.host_name, &client.host_id)
-                    .is_none()
-        });
-    }
-
-    fn end_sessions(&self, which: impl Fn(&Client) -> bool) {
+        {
+            let mut clients = self.clients.lock();
+            clients.open = false;
+            clients.sessions().for_each(Session::drain);
+        }
         loop {
-            let session = {
-                let clients = self.clients.lock();
-                let client = clients.list.iter().find(|client| which(client));
-                client.map(|client| client.session.clone())
-            };
+            let session = self.clients.lock().sessions().next().cloned();
             match session {
+                Some(session) => session.retire(),
+                None => return,
+            }
+        }
+    }
+
+    /// Ends the sessions of hosts that are no longer admitted, whose maps cannot resume what they had. May
+    /// sleep.
+    pub(crate) fn evict(&self) {
+        let admitted = |name: &Name, id: &Uuid| {
+            self.spec.allow_any_host || self.hosts.admit(name, id).is_some()
+        };
+        loop {
+            let shared = (&*self.keeper, &*self.stats);
+            let past = self.clients.lock().evict(admitted, shared);
+            match past {
                 Some(session) => session.end(),
                 None => return,
             }
@@ -270,19 +263,14 @@ impl Export {
         }
     }
 
-    /// Sessions at the moment. May sleep.
+    /// Maps that have a path at the moment. May sleep.
     pub(crate) fn clients(&self) -> usize {
-        self.clients.lock().list.len()
+        self.clients.lock().count(None)
     }
 
-    /// Sessions of one host at the moment. May sleep.
+    /// Those of one host. May sleep.
     pub(crate) fn clients_of(&self, host: &Name) -> usize {
-        let clients = self.clients.lock();
-        clients
-            .list
-            .iter()
-            .filter(|client| client.host_name == *host)
-            .count()
+        self.clients.lock().count(Some(host))
     }
 
     /// What a host may know of the export: `None` if it could not log in. May sleep.
@@ -299,16 +287,6 @@ impl Export {
             clients: u16::try_from(self.clients()).unwrap_or(u16::MAX),
             max_clients: self.spec.max_clients,
         })
-    }
-}
-
-fn busy(export: &Name, user: Option<&Client>) -> Refused {
-    match user {
-        Some(client) => Refused::new(
-            Refusal::Busy,
-            format_args!("{export} is in use by {}", client.host_name),
-        ),
-        None => Refusal::Busy.into(),
     }
 }
 

@@ -311,6 +311,11 @@ impl Poller {
         Ok(qp)
     }
 
+    /// Waits until the worker is through with what it is about to do. May sleep.
+    pub(super) fn pause(&self) {
+        drop(self.hca.lock());
+    }
+
     /// No longer looks after a connection: once this returns, the worker does not touch it. May sleep.
     pub(super) fn remove(&self, queue: &Arc<Queue>) {
         let mut hca = self.hca.lock();

@@ -76,6 +76,9 @@ use crate::workqueue::OwnedQueue;
 /// How long to wait between two looks at what the HCA gives back of a connection that is closed.
 const FLUSH_MS: Msecs = 20;
 
+/// There is a command; its generation is below.
+const RUNNING: u64 = 1 << 32;
+
 /// Commands that a client of `depth` may have in flight: the device's queues, which have a power of two of
 /// entries, two for each command, need one more for the end.
 pub(super) fn credit_max(depth: u16) -> u16 {
@@ -170,8 +173,8 @@ pub(super) struct Queue {
     credit: Atomic<u32>,
     /// Commands that were not answered yet.
     owed: Atomic<u32>,
-    /// The same of each tag: 1 or 0.
-    unanswered: KVec<Atomic<u32>>,
+    /// The same of each tag: [`RUNNING`] and the generation of the command, or 0.
+    unanswered: KVec<Atomic<u64>>,
     /// More credit was asked for.
     pressed: Atomic<u32>,
     /// How many wait.
@@ -182,6 +185,8 @@ pub(super) struct Queue {
     waits: Atomic<u64>,
     /// RDMA READs under way.
     fetching: Atomic<isize>,
+    /// What comes in is not to begin any more.
+    draining: Atomic<u32>,
     /// No command is in flight, nor will be.
     #[pin]
     idle: Completion,
@@ -295,6 +300,7 @@ impl Connection {
                 receives: Atomic::new(0),
                 waits: Atomic::new(0),
                 fetching: Atomic::new(0),
+                draining: Atomic::new(0),
                 idle <- Completion::new(),
                 blocked: parts.blocked.clone(),
                 work <- new_work!("Queue::work"),
@@ -312,6 +318,18 @@ impl Connection {
                 Err(error)
             }
         }
+    }
+
+    /// Lets no more commands begin: what comes in is left unanswered. Whether the client has the answers
+    /// to all that have begun. May sleep.
+    pub(super) fn drain(&self) -> bool {
+        let queue = &self.queue;
+        queue.draining.store(1, Relaxed);
+        // What the worker is about to begin counts.
+        queue.poller.pause();
+        queue.cq.reap();
+        let commands = queue.commands.lock();
+        commands.flying == 0 && commands.waiting.is_empty()
     }
 
     /// Lets the HCA begin nothing more. May sleep.
@@ -389,6 +407,9 @@ impl Queue {
 
     /// A message came in.
     fn receive(&self, recv: KBox<Recv>, len: u32) {
+        if self.draining.load(Relaxed) != 0 {
+            return self.poller.put_recv(recv);
+        }
         let mut header = [0; command::SIZE];
         let copied = recv.header.copy_out(0, &mut header);
         if !self.owe() {
@@ -400,8 +421,10 @@ impl Queue {
             Err(_) => return self.poller.put_recv(recv),
         };
         match parsed {
-            Ok(command) if self.claim(command.tag) => self.admit(command, recv),
-            Err(CommandError::Refused(response, _)) if self.claim(response.tag) => {
+            Ok(command) if self.claim(command.tag, command.generation) => self.admit(command, recv),
+            Err(CommandError::Refused(response, _))
+                if self.claim(response.tag, response.generation) =>
+            {
                 self.poller.put_recv(recv);
                 self.refuse(response);
             }
@@ -441,10 +464,20 @@ impl Queue {
     }
 
     /// A command was received, in the poller's worker. Whether its tag was free for the client to use.
-    fn claim(&self, tag: u16) -> bool {
-        let free = |place: &&Atomic<u32>| place.load(Relaxed) == 0;
+    fn claim(&self, tag: u16, generation: u32) -> bool {
+        let free = |place: &&Atomic<u64>| place.load(Relaxed) == 0;
         let place = self.unanswered.get(usize::from(tag)).filter(free);
-        place.inspect(|place| place.store(1, Relaxed)).is_some()
+        let running = RUNNING | u64::from(generation);
+        place
+            .inspect(|place| place.store(running, Relaxed))
+            .is_some()
+    }
+
+    /// Whether this very command was received and not answered yet. Any context.
+    pub(super) fn is_running(&self, tag: u16, generation: u32) -> bool {
+        let running = RUNNING | u64::from(generation);
+        let place = self.unanswered.get(usize::from(tag));
+        place.is_some_and(|place| place.load(Relaxed) == running)
     }
 
     /// The client wants more credit.

@@ -13,6 +13,10 @@ use kernel::prelude::*;
 use kernel::{
     impl_has_work, new_mutex, new_work,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
@@ -30,7 +34,8 @@ use crate::channel::{
 };
 use crate::errno::{
     ENOTCONN,
-    EPROTO, //
+    EPROTO,
+    ESHUTDOWN, //
 };
 use crate::proto::{
     wire::DEPTH_MAX,
@@ -44,6 +49,7 @@ use crate::proto::{
     ConnectReply,
     Event,
     Extent,
+    Fence,
     GrantRequest,
     ListReplyWriter,
     ListRequest,
@@ -52,6 +58,7 @@ use crate::proto::{
     LogoutReply,
     Message,
     NoRoom,
+    Query,
     Refusal,
     Refused,
     Reject,
@@ -78,6 +85,10 @@ use crate::server::{
     queue::credit_max,
     slabs::Slabs, //
 };
+use crate::session::{
+    Epoch,
+    PATHS_MAX, //
+};
 use crate::sync::{
     self,
     Completion, //
@@ -88,6 +99,8 @@ use crate::workqueue::OwnedQueue;
 const LOGIN_TIMEOUT_MS: Msecs = 5000;
 /// I/O connections a session may have.
 const QUEUES_MAX: u16 = 64;
+/// How long to wait between two looks at the commands of a session that is to end.
+const DRAIN_MS: Msecs = 20;
 /// Commands that an I/O connection may have in flight at first.
 pub(super) const CREDIT: u16 = 16;
 
@@ -117,6 +130,8 @@ struct Use {
     access: Access,
     /// What the client was told last of the export.
     told: Extent,
+    /// Fences that were asked for and are not there yet; the index is the path.
+    fences: [Option<Epoch>; PATHS_MAX],
 }
 
 /// How the client does its I/O.
@@ -148,6 +163,8 @@ pub(crate) struct Session {
     arrivals: Mutex<Arrivals>,
     #[pin]
     state: Mutex<State>,
+    /// No command may begin any more, and once those that have are answered the session ends.
+    draining: Atomic<u32>,
     /// The session holds nothing any more.
     #[pin]
     over: Completion,
@@ -181,6 +198,7 @@ impl Session {
                 link <- Link::new(),
                 arrivals <- new_mutex!(arrivals, "Session::arrivals"),
                 state <- new_mutex!(state, "Session::state"),
+                draining: Atomic::new(0),
                 over <- Completion::new(),
                 work <- new_work!("Session::work"),
             }),
@@ -200,7 +218,39 @@ impl Session {
         self.over.wait();
     }
 
-    /// An I/O connection broke. Any context.
+    /// Lets no more commands begin, and has the session end when all that have are answered. Any context.
+    pub(super) fn drain(self: &Arc<Self>) {
+        self.draining.store(1, Relaxed);
+        Self::notify(self);
+    }
+
+    /// As [`Session::drain`], and waits until the session holds nothing any more. Not from its own
+    /// workqueue. May sleep, as long as the backing takes.
+    pub(super) fn retire(self: &Arc<Self>) {
+        loop {
+            self.drain();
+            if self.is_over(DRAIN_MS) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the session holds nothing any more, now or within `timeout`. May sleep.
+    pub(super) fn is_over(&self, timeout: Msecs) -> bool {
+        self.over.wait_timeout(timeout).is_ok()
+    }
+
+    /// Whether it is about to end, as its client is gone or somebody wants it to. Any context.
+    pub(super) fn is_lost(&self) -> bool {
+        self.link.is_lost()
+    }
+
+    /// Messages of the client so far. Any context.
+    pub(super) fn heard(&self) -> u64 {
+        self.link.heard()
+    }
+
+    /// An I/O connection broke, or the session has to go. Any context.
     pub(super) fn lose(self: &Arc<Self>) {
         self.link.cut();
         Self::notify(self);
@@ -288,8 +338,19 @@ impl Session {
             match channel.try_receive(&mut message)? {
                 Some(len) => self.answer(state, message.get(..len).ok_or(EPROTO)?)?,
                 None if self.link.is_lost() => return Err(ENOTCONN),
-                None => return self.tell(state),
+                None => break,
             }
+        }
+        self.tell(state)?;
+        self.answer_fences(state)?;
+        let draining = self.draining.load(Relaxed) != 0;
+        let drained = |used: &Use| match &used.means {
+            Means::Slabs(_) => true,
+            Means::Connections(connections) => connections.drain(),
+        };
+        match draining && state.used.as_ref().is_none_or(drained) {
+            true => Err(ESHUTDOWN),
+            false => Ok(()),
         }
     }
 
@@ -356,9 +417,9 @@ impl Session {
             Ok(Request::Grant(request)) => self.grant(state, sequence, &request),
             Ok(Request::List(request)) => self.list(state, sequence, &request),
             Ok(Request::Logout) => self.logout(state, sequence),
-            Ok(Request::Ping | Request::Fence(_) | Request::Query(_)) => {
-                Err(Refusal::BadState.into())
-            }
+            Ok(Request::Ping) => Ok(reply(state, |buf| Event::Pong.encode(buf))),
+            Ok(Request::Fence(fence)) => self.fence(state, fence),
+            Ok(Request::Query(query)) => self.query(state, &query),
             Err(malformed) => Err(malformed.into()),
         };
         match done {
@@ -409,7 +470,7 @@ impl Session {
                 (Means::Connections(connections), backing)
             }
         };
-        export.attach(self.clone(), &self.port.name, login)?;
+        let tenure = export.attach(self, &self.port.name, login)?;
         let extent = Extent {
             size: export.backend.extent().size,
             access: login.access,
@@ -422,7 +483,7 @@ impl Session {
             limits,
             backing,
             queues,
-            tenure: 1,
+            tenure,
         };
         self.port.exports.stats.logins.count();
         state.used = Some(Use {
@@ -430,6 +491,7 @@ impl Session {
             export,
             access: login.access,
             told: extent,
+            fences: [None; PATHS_MAX],
         });
         Ok(reply(state, |buf| answer.encode(sequence, buf)))
     }
@@ -450,6 +512,54 @@ impl Session {
         }
         used.told = extent;
         reply(state, |buf| Event::Extent(extent).encode(buf))
+    }
+
+    /// Has a path fenced. It is answered when that is done; see [`Session::answer_fences`].
+    fn fence(&self, state: &mut State, fence: Fence) -> Result<Result, Refused> {
+        let used = state.used.as_mut().ok_or(Refusal::BadState)?;
+        // There is such a path: it was parsed.
+        if let Some(asked) = used.fences.get_mut(usize::from(fence.path)) {
+            *asked = (*asked).max(Some(fence.epoch));
+        }
+        Ok(Ok(()))
+    }
+
+    /// Answers the fences that are there by now.
+    fn answer_fences(&self, state: &mut State) -> Result {
+        for path in (0..).take(PATHS_MAX) {
+            let Some(used) = &mut state.used else {
+                return Ok(());
+            };
+            let Some(asked) = used.fences.get_mut(usize::from(path)) else {
+                return Ok(());
+            };
+            let Some(epoch) = *asked else { continue };
+            if used.export.fence(self, Fence { path, epoch }) {
+                *asked = None;
+                reply(state, |buf| Event::Fenced { path, epoch }.encode(buf))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what became of a command.
+    fn query(&self, state: &mut State, query: &Query) -> Result<Result, Refused> {
+        let used = state.used.as_ref().ok_or(Refusal::BadState)?;
+        let &Query {
+            queue,
+            tag,
+            generation,
+        } = query;
+        let fate = Event::Fate {
+            queue,
+            tag,
+            generation,
+            running: match &used.means {
+                Means::Slabs(_) => false,
+                Means::Connections(connections) => connections.is_running(query),
+            },
+        };
+        Ok(reply(state, |buf| fate.encode(buf)))
     }
 
     fn grant(
@@ -500,7 +610,7 @@ impl Session {
         let used = state.used.take().ok_or(Refusal::BadState)?;
         let export = used.export.clone();
         drop(used);
-        export.detach(self);
+        export.detach(self, true);
         Ok(reply(state, |buf| LogoutReply.encode(sequence, buf)))
     }
 
@@ -514,7 +624,7 @@ impl Session {
         let export = used.as_ref().map(|used| used.export.clone());
         drop(used);
         if let Some(export) = export {
-            export.detach(self);
+            export.detach(self, false);
         }
         state.channel = None;
         // No arrival may stay: it would keep the session alive, and the session it.

@@ -1,0 +1,515 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""A client with several paths, lives and epochs: sessions.py SERVER GROUP
+
+Does the cases of a group as hostile.py does its own, but keeps to the protocol; what the server has to do is what Documentation/sessions.rst
+says. The server is this host: what an administrator does there, the cases do in its configfs.
+"""
+import sys
+
+sys.dont_write_bytecode = True
+
+import os
+import struct
+import threading
+import time
+
+import hostile
+from hostile import (
+    BUSY, EVICTED, EXPORT_DISABLED, FATE, FENCE, FENCED, LOGOUT, OK, PING, PONG, QUERY, SOON, SUPERSEDED,
+    WR_RDMA_READ, Connection, Failed, Refused, Session, ask, expect, inline_read, inline_write, login, main, message, refused, request,
+    status_of, works)
+
+CONFIG = "/sys/kernel/config/farblk/exports/"
+COUNTERS = "/sys/kernel/debug/farblk/server/counters"
+# How long the device of export "slow" takes for everything.
+SLOW = float(os.environ.get("SLOW_MS", 0)) / 1000
+FOR_EVER = 2**32 - 1
+
+
+def show(path):
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def store(path, value):
+    with open(path, "w", encoding="ascii") as file:
+        file.write(value)
+
+
+def counter(name):
+    return int(dict(line.split() for line in show(COUNTERS).splitlines())[name])
+
+
+def clients(export, wanted):
+    expect(f"the clients of {export}", show(f"{CONFIG}{export}/clients"), str(wanted))
+
+
+def soon(condition, why, seconds=SOON):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise Failed(why)
+        time.sleep(0.05)
+
+
+class Map:
+    """A map: what all its logins have in common."""
+
+    # Another one for each case: its first map takes the place of what the case before has left.
+    boot = 1
+
+    def __init__(self, export, **fields):
+        self.export = export
+        self.fields = {"map_id": os.urandom(16), "incarnation": 7, "boot": Map.boot, **fields}
+
+    def path(self, path=0, epoch=1, **fields):
+        return Session(self.export, **{**self.fields, "path": path, "epoch": epoch, **fields})
+
+    def refusal(self, code, *path, **fields):
+        refused(code, self.path, *path, **fields)
+
+    def text(self, **fields):
+        """The words of a refusal."""
+        _, reply = ask(Connection(request()), login(self.export, **{**self.fields, **fields}))
+        return reply[16:112].rstrip(b"\0").decode()
+
+
+def vanish(session, *ios):
+    """The client is gone without a word, as far as the server hears of it."""
+    for io in ios:
+        io.close()
+    session.control.close()
+
+
+def gone(session, *ios):
+    for connection in (session.control, *ios):
+        connection.must_end()
+
+
+def tell(session, kind, body=b""):
+    """Sends what is answered by an event."""
+    session.control.send(message(kind, body))
+
+
+def event(session, kind):
+    """The body of the next event, which has to be of that kind."""
+    got, _ = session.control.receive()
+    head = struct.unpack_from("<HHI", got)
+    expect("kind, length and sequence of the event", head, (kind, len(got), 0))
+    return got[8:]
+
+
+def alive(session):
+    tell(session, PING)
+    expect("a pong", event(session, PONG), b"")
+
+
+def fence(session, path, epoch):
+    tell(session, FENCE, struct.pack("<QB7x", epoch, path))
+
+
+def fenced(session, path, epoch):
+    expect("path and epoch of the fence", struct.unpack("<QB7x", event(session, FENCED)), (epoch, path))
+
+
+def running(session, queue, tag, generation):
+    tell(session, QUERY, struct.pack("<IHH", generation, queue, tag))
+    fate = struct.unpack("<IHHB7x", event(session, FATE))
+    expect("the command that is told of", fate[:3], (generation, queue, tag))
+    return fate[3]
+
+
+def cases(group, *table):
+    """A case for each (words, argument...) of the table."""
+
+    def add(function):
+        def begin(*arguments):
+            Map.boot += 1
+            function(*arguments)
+
+        hostile.cases(group, 0, *table)(begin)
+        return function
+
+    return add
+
+
+def case(group, words):
+    return cases(group, (words,))
+
+
+# --- epochs and fences -------------------------------------------------------------------------------------------------
+
+
+@case("epochs", "an epoch that is over is refused, a newer one ends the one before")
+def epochs():
+    m = Map(b"one")
+    first = m.path(epoch=5)
+    io = first.io()
+    works(io)
+    for epoch in 5, 4, 1:
+        m.refusal(SUPERSEDED, epoch=epoch)
+    works(io)
+    second = m.path(epoch=6)
+    gone(first, io)
+    works(second.io())
+    expect("the tenure", second.tenure, first.tenure)
+    clients("one", 1)
+    # As well when nothing of it is left.
+    vanish(second)
+    soon(lambda: show(CONFIG + "one/clients") == "0", "it is still there")
+    m.refusal(SUPERSEDED, epoch=6)
+    third = m.path(epoch=7, resume=first.tenure)
+    expect("the tenure", third.tenure, first.tenure)
+
+
+@case("epochs", "a newer epoch is let in when the I/O of the one before has ended")
+def epoch_after_io():
+    m = Map(b"slow")
+    first = m.path()
+    io = first.io()
+    start = time.monotonic()
+    io.send(inline_write(b"1" * 4096, offset=0))
+    time.sleep(0.05)
+    second = m.path(epoch=2)
+    if time.monotonic() - start < SLOW:
+        raise Failed("it is let in before")
+    io = second.io()
+    io.send(inline_read(offset=0))
+    expect("what is there", io.receive()[0][:2], b"11")
+
+
+@case("epochs", "paths beside each other")
+def paths():
+    m = Map(b"one")
+    sessions = [m.path(path) for path in range(8)]
+    for path, session in enumerate(sessions):
+        works(session.io(), tag=path)
+        alive(session)
+    clients("one", 1)
+    fence(sessions[0], 7, 1)
+    fenced(sessions[0], 7, 1)
+    gone(sessions[7])
+    m.refusal(SUPERSEDED, path=7, epoch=1)
+    m.path(7, 2)
+    for session in sessions[:7]:
+        alive(session)
+
+
+@case("fences", "a fence is answered when the I/O of the path has ended, and other messages before")
+def fence_waits():
+    before = counter("fences")
+    m = Map(b"slow")
+    lost, other = m.path(0), m.path(1)
+    old, new = lost.io(), other.io()
+    start = time.monotonic()
+    for tag in range(8):
+        old.send(inline_write(b"1" * 4096, offset=0, tag=tag))
+    # They are with the device.
+    time.sleep(0.05)
+    fence(other, 0, 1)
+    alive(other)
+    if running(other, 0, 0, 5):
+        raise Failed("another path's command is called this one's")
+    if time.monotonic() - start > SLOW:
+        raise Failed("this machine is too slow")
+    fenced(other, 0, 1)
+    if time.monotonic() - start < SLOW:
+        raise Failed("the fence is there before the I/O has ended")
+    gone(lost, old)
+    expect("the status of a write", status_of(new, inline_write(b"2" * 4096, offset=0)), OK)
+    time.sleep(2 * SLOW)
+    new.send(inline_read(offset=0, tag=1))
+    expect("what is there", new.receive()[0], b"2" * 4096)
+    expect("the fences that are counted", counter("fences") - before, 1)
+    m.refusal(SUPERSEDED, path=0, epoch=1)
+
+
+@case("fences", "a fence of what is not there, and what comes after it")
+def fence_nothing():
+    m = Map(b"one")
+    session = m.path()
+    fence(session, 3, 9)
+    fenced(session, 3, 9)
+    m.refusal(SUPERSEDED, path=3, epoch=9)
+    third = m.path(3, 10)
+    # An older epoch than is there.
+    fence(session, 3, 9)
+    fenced(session, 3, 9)
+    alive(third)
+    # One that is to come.
+    fence(session, 3, 2**64 - 1)
+    fenced(session, 3, 2**64 - 1)
+    gone(third)
+    m.refusal(SUPERSEDED, path=3, epoch=2**64 - 1)
+
+
+@case("fences", "a path that fences itself ends")
+def fence_self():
+    m = Map(b"one")
+    session = m.path(epoch=3)
+    fence(session, 0, 3)
+    gone(session)
+    m.path(epoch=4)
+
+
+@case("fences", "a fence of one map is none of another's")
+def fence_foreign():
+    one, other = Map(b"many").path(), Map(b"many").path()
+    fence(one, 1, 5)
+    fenced(one, 1, 5)
+    fence(one, 0, 0)
+    fenced(one, 0, 0)
+    alive(other)
+    works(other.io())
+
+
+@case("fences", "memory that was granted on a fenced path")
+def fence_ram():
+    m = Map(b"ram")
+    lost, other = m.path(0), m.path(1)
+    (addr, _, rkey), *_ = lost.grants()
+    io = lost.io()
+    expect("a read", io.rdma(WR_RDMA_READ, addr, rkey), 0)
+    fence(other, 0, 1)
+    fenced(other, 0, 1)
+    gone(lost, io)
+    (addr, _, rkey), *_ = other.grants()
+    expect("a read on the other path", other.io().rdma(WR_RDMA_READ, addr, rkey), 0)
+
+
+# --- who has an export -------------------------------------------------------------------------------------------------
+
+
+@case("custody", "a map that was enabled anew takes the place of what it was")
+def incarnations():
+    m = Map(b"one")
+    past = [m.path(path) for path in range(2)]
+    io = past[0].io()
+    works(io)
+    present = m.path(incarnation=8)
+    gone(past[0], io)
+    gone(past[1])
+    expect("that the tenure is another", present.tenure != past[0].tenure, True)
+    # What it was comes late.
+    m.refusal(EVICTED, epoch=2, resume=past[0].tenure)
+    alive(present)
+    clients("one", 1)
+
+
+@cases("custody",
+       ("a kernel that began anew takes the place of all its maps", b"many"),
+       ("and of another one of its maps", b"one"))
+def boots(export):
+    past = [Map(export, boot=1 << 60).path() for _ in range(1 if export == b"one" else 3)]
+    io = past[0].io()
+    works(io)
+    stranger = Map(b"many", host_id=b"i" * 16, boot=9).path()
+    present = Map(export).path()
+    gone(past[0], io)
+    for session in past[1:]:
+        gone(session)
+    alive(present)
+    alive(stranger)
+
+
+@case("custody", "a map that is away keeps its place, and then no longer")
+def takeover():
+    before = counter("takeovers")
+    one, other = Map(b"one", timeout_ms=1000), Map(b"one")
+    session = one.path()
+    other.refusal(BUSY)
+    expect("the words", other.text(), "in use by hostile")
+    vanish(session)
+    soon(lambda: other.text().startswith("in use by hostile, away for "), "it is not away")
+    clients("one", 0)
+    # It is back.
+    back = one.path(epoch=2, resume=session.tenure)
+    expect("the tenure", back.tenure, session.tenure)
+    other.refusal(BUSY)
+    start = time.monotonic()
+    vanish(back)
+    while True:
+        try:
+            taken = other.path()
+            break
+        except Refused as refusal:
+            expect("the refusal", refusal.args[0], BUSY)
+        if time.monotonic() - start > 6 + SOON:
+            raise Failed("it keeps its place for ever")
+        time.sleep(0.2)
+    if time.monotonic() - start < 6:
+        raise Failed("it loses its place before 6 s")
+    expect("the takeovers that are counted", counter("takeovers") - before, 1)
+    one.refusal(EVICTED, epoch=3, resume=back.tenure)
+    one.refusal(BUSY, epoch=3)
+    # For good.
+    expect("the status of the logout", taken.ask(message(LOGOUT))[0], OK)
+    one.refusal(EVICTED, epoch=4, resume=back.tenure)
+    anew = one.path(epoch=1, incarnation=8)
+    expect("that the tenure is another", anew.tenure in (back.tenure, taken.tenure), False)
+
+
+@case("custody", "a map that holds its I/O for ever keeps its place, until the export is disabled")
+def for_ever():
+    one, other = Map(b"one", timeout_ms=FOR_EVER), Map(b"one")
+    session = one.path()
+    vanish(session)
+    time.sleep(7)
+    other.refusal(BUSY)
+    store(CONFIG + "one/enable", "0")
+    other.refusal(EXPORT_DISABLED)
+    store(CONFIG + "one/enable", "1")
+    other.path()
+    one.refusal(EVICTED, epoch=2, resume=session.tenure)
+
+
+@case("custody", "a map that says that it leaves does not keep its place")
+def leaves():
+    one = Map(b"one", timeout_ms=FOR_EVER)
+    first, second = one.path(0), one.path(1)
+    expect("the status of the logout", first.ask(message(LOGOUT))[0], OK)
+    Map(b"one").refusal(BUSY)
+    vanish(second)
+    soon(lambda: show(CONFIG + "one/clients") == "0", "it is still there")
+    Map(b"one").path()
+
+
+@case("custody", "what a map has outlives the export's being disabled, but not other contents")
+def disabled():
+    m = Map(b"one")
+    session = m.path()
+    enable = CONFIG + "one/enable"
+    store(enable, "0")
+    gone(session)
+    store(enable, "1")
+    back = m.path(epoch=2, resume=session.tenure)
+    expect("the tenure", back.tenure, session.tenure)
+    store(enable, "0")
+    path = show(CONFIG + "one/device_path")
+    store(CONFIG + "one/device_path", "/dev/../" + path[1:])
+    store(enable, "1")
+    m.refusal(EVICTED, epoch=3, resume=session.tenure)
+    store(enable, "0")
+    store(CONFIG + "one/device_path", path)
+    store(enable, "1")
+
+
+@case("custody", "a map of a server that began anew goes on, be its tenure known or not")
+def unknown_tenure():
+    session = Map(b"fresh").path(resume=0x1234)
+    expect("the tenure", session.tenure, 0x1234)
+    Map(b"fresh").refusal(EVICTED, resume=0x1235)
+
+
+@case("custody", "an export of many maps evicts none")
+def shared():
+    one, other = Map(b"many"), Map(b"many")
+    sessions = [one.path(resume=0x1234), other.path()]
+    expect("the tenure", sessions[0].tenure, 0x1234)
+    third = Map(b"many").path()
+    expect("the tenure", third.tenure, sessions[1].tenure)
+    vanish(sessions[1])
+    back = other.path(epoch=2, resume=sessions[1].tenure)
+    expect("the tenure", back.tenure, sessions[1].tenure)
+    clients("many", 3)
+
+
+@case("custody", "a host that is removed loses what its maps had")
+def evicted():
+    before = counter("evictions")
+    m = Map(b"host", timeout_ms=FOR_EVER)
+    session = m.path(access=0)
+    expect("the connected maps of the host", show(CONFIG + "host/hosts/hostile/connected"), "1")
+    os.rmdir(CONFIG + "host/hosts/hostile")
+    gone(session)
+    expect("the evictions that are counted", counter("evictions") - before, 1)
+    os.mkdir(CONFIG + "host/hosts/hostile")
+    m.refusal(EVICTED, epoch=2, access=0, resume=session.tenure)
+    m.path(epoch=2, access=0)
+
+
+# --- signs of life -----------------------------------------------------------------------------------------------------
+
+
+@case("silence", "a client that promised signs of life and gives none is gone; others are not")
+def silence():
+    before = counter("heartbeats_missed")
+    silent, lively, mute = (Map(b"many", heartbeat_ms=ms).path() for ms in (1000, 1000, 0))
+    io = silent.io()
+    start = time.monotonic()
+    while not silent.control.ended:
+        silent.control.look()
+        alive(lively)
+        time.sleep(0.5)
+        if time.monotonic() - start > 8 + SOON:
+            raise Failed("it is still there")
+    if time.monotonic() - start < 5:
+        raise Failed("it is given up too early")
+    gone(silent, io)
+    alive(lively)
+    alive(mute)
+    expect("the silences that are counted", counter("heartbeats_missed") - before, 1)
+
+
+# --- commands ----------------------------------------------------------------------------------------------------------
+
+
+@case("commands", "what became of a command")
+def query():
+    session = Map(b"slow").path()
+    io = session.io(1)
+    start = time.monotonic()
+    io.send(inline_read(offset=0, tag=3, generation=0xFFFFFFFF))
+    time.sleep(0.05)
+    got = [running(session, *asked) for asked in ((1, 3, 0xFFFFFFFF), (1, 3, 5), (1, 4, 0xFFFFFFFF), (0, 3, 0xFFFFFFFF), (9, 0, 0), (1, 0xFFFF, 0))]
+    if time.monotonic() - start > SLOW:
+        raise Failed("this machine is too slow")
+    expect("which commands run", got, [1, 0, 0, 0, 0, 0])
+    io.receive()
+    expect("whether the command runs once it is answered", running(session, 1, 3, 0xFFFFFFFF), 0)
+    ram = Map(b"ram").path()
+    expect("whether a command to memory runs", running(ram, 0, 0, 0), 0)
+
+
+@case("commands", "an export that is disabled answers what has begun, and begins nothing more")
+def drain():
+    session = Map(b"slow").path()
+    ios = [session.io(queue) for queue in range(2)]
+    for io in ios:
+        for tag in range(8):
+            io.send(inline_write(b"d" * 512, offset=512 * tag, tag=tag))
+    time.sleep(0.05)
+    start = time.monotonic()
+    off = threading.Thread(target=store, args=(CONFIG + "slow/enable", "0"))
+    off.start()
+    time.sleep(0.05)
+    if time.monotonic() - start > SLOW:
+        raise Failed("this machine is too slow")
+    alive(session)
+    # It goes on sending all the time.
+    tag = 8
+    while not all(io.ended for io in ios):
+        for io in ios:
+            io.look()
+            if not io.ended:
+                io.send(inline_write(b"x" * 512, offset=512 * tag, tag=tag))
+        tag = tag + 1 if tag < 15 else 8
+        time.sleep(0.01)
+        if time.monotonic() - start > SOON:
+            raise Failed("the connections go on")
+    off.join(SOON)
+    expect("whether the export is still being disabled", off.is_alive(), False)
+    for io in ios:
+        answers = sorted(struct.unpack_from("<HH", response) for response, _ in io.inbox)
+        expect("the answers", answers, [(OK, tag) for tag in range(8)])
+    session.control.must_end()
+    store(CONFIG + "slow/enable", "1")
+    io = Map(b"slow").path().io()
+    for offset, wanted in ((0, b"d"), (4096, b"\0")):
+        io.send(inline_read(offset=offset))
+        expect(f"what is at {offset}", io.receive()[0], wanted * 4096)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

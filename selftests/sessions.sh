@@ -1,0 +1,83 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# What the server does with clients that lose paths, come back, or do not: sessions.py is the client. One host.
+. "$(dirname "$0")/lib.sh"
+unset FARBLK_AGENT FARBLK_REMOTE FARBLK_SERVER
+# Of the slow device: long enough for a slow machine to do something meanwhile.
+SLOW_MS=$((1000 * ${FARBLK_PATIENCE:-1}))
+export SLOW_MS
+
+# start: the exports that the cases use.
+start() {
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	needs_module null_blk
+	export_of one
+	export_of fresh
+	export_of many max_clients=64
+	export_of host allow_any_host=0
+	must mkdir "$C/exports/host/hosts/hostile"
+	slow_export slow
+	must export_ram ram 1M max_clients=64
+}
+
+# export_of NAME [ATTRIBUTE=VALUE]...: one of a device of 32 MiB. slow_export NAME: of one that takes its time.
+export_of() { back "null_disk fb$1 32 blocksize=512"; must serve_block "$1" "$BACK" "${@:2}"; }
+slow_export() {
+	back "null_disk fb$1 32 blocksize=512 irqmode=2 completion_nsec=$((SLOW_MS * 1000000))"
+	must serve_block "$1" "$BACK"
+}
+
+sessions() {
+	local rc
+	start
+	python3 "$HERE/sessions.py" "$FARBLK_SERVER" "$1" 2>&1 | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	[ $rc != 4 ] || skip "user space has no RDMA"
+	[ $rc = 0 ] || bad "sessions.py $1 ends with $rc"
+	wait_for 10 nobody || bad "what the server still has:"$'\n'"$(grep . "$C"/exports/*/clients "$D/server/connections")"
+}
+nobody() { awk '{n += $1} END {exit n != 0}' "$C"/exports/*/clients && [ ! -s "$D/server/connections" ]; }
+
+epochs() { sessions epochs; }
+fences() { sessions fences; }
+custody() { sessions custody; }
+silence() { sessions silence; }
+commands() { sessions commands; }
+
+# A port whose device goes listens again when there is one.
+port() {
+	local dev
+	not_local
+	must serve e 8M
+	dev=$(rxe_netdev)
+	must rdma link delete rxe0
+	wait_for 5 state_is error || bad "the port's state is '$(show "$C/ports/p/state")'"
+	is "its device" "$(show "$C/ports/p/device")" ""
+	[[ $(show "$C/ports/p/last_error") == "ENODEV "*"$FARBLK_SERVER"* ]] || bad "its last_error is '$(show "$C/ports/p/last_error")'"
+	sleep 3
+	is "its state after 3 s" "$(show "$C/ports/p/state")" error
+	must rxe_add "$dev"
+	wait_for 5 state_is listening || bad "the port's state is '$(show "$C/ports/p/state")'"
+	no_error ports/p
+	is "its device" "$(show "$C/ports/p/device")" rxe0
+	must map m e
+	must direct_read "$DEV" /dev/null count=1
+	must unmap m
+	# It can be disabled while it tries.
+	must rdma link delete rxe0
+	wait_for 5 state_is error || bad "the port's state is '$(show "$C/ports/p/state")'"
+	within 5 must store "$C/ports/p/enable" 0
+	must rmdir "$C/ports/p"
+	must rxe_add "$dev"
+}
+state_is() { [ "$(show "$C/ports/p/state")" = "$1" ]; }
+
+scenario epochs "paths and their epochs"
+scenario fences "fences"
+scenario custody "whose an export is"
+scenario silence "clients of which nothing is heard"
+scenario commands "commands that run, and an export that is disabled meanwhile"
+scenario port "a port whose device is removed"
+run_scenarios

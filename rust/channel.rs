@@ -111,6 +111,12 @@ struct Inbox {
 }
 
 impl Inbox {
+    /// Takes a buffer that is free to send, and its slot.
+    fn free(&mut self) -> Option<(u16, KBox<DmaBuffer>)> {
+        let mut free = (0..).zip(self.free.iter_mut());
+        free.find_map(|(slot, buffer)| Some((slot, buffer.take()?)))
+    }
+
     /// Takes the oldest received message.
     fn oldest(&mut self) -> Option<(KBox<DmaBuffer>, u32)> {
         let oldest = self.received.first_mut()?.take();
@@ -286,13 +292,27 @@ impl<O: Linked> Channel<O> {
         &mut self,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
+        let link = self.owner.link();
+        let free = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, Inbox::free)?;
+        self.send_in(free, encode)
+    }
+
+    /// As [`Channel::send`], without waiting: `EAGAIN` if no buffer is free. May sleep.
+    pub(crate) fn try_send(
+        &mut self,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
+    ) -> Result {
+        let free = self.owner.link().inbox.lock().free();
+        self.send_in(free.ok_or(EAGAIN)?, encode)
+    }
+
+    fn send_in(
+        &mut self,
+        (slot, mut buffer): (u16, KBox<DmaBuffer>),
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
+    ) -> Result {
         let len = encode(&mut self.scratch).map_err(|NoRoom| EMSGSIZE)?;
         let message = self.scratch.get(..len).ok_or(EMSGSIZE)?;
-        let link = self.owner.link();
-        let (slot, mut buffer) = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, |inbox| {
-            let mut free = (0..).zip(inbox.free.iter_mut());
-            free.find_map(|(slot, buffer)| Some((slot, buffer.take()?)))
-        })?;
         buffer.copy_in(0, message)?;
         self.qp
             .send(slot, Posted::Message(buffer, len, slot), true)

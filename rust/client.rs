@@ -8,15 +8,19 @@ mod commands;
 mod control;
 mod discovery;
 mod disk;
+mod io;
 mod path;
 mod queue;
+mod route;
 mod session;
 mod slabs;
 
 pub(crate) use control::Target;
 pub(crate) use discovery::discover;
+pub(crate) use io::Policy;
 pub(crate) use session::{
     Params,
+    PathStatus,
     Session,
     Status, //
 };

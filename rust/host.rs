@@ -38,6 +38,8 @@ pub(crate) struct Identity {
 pub(crate) struct Host {
     #[pin]
     identity: Mutex<Identity>,
+    /// Random for each load of the module; never 0.
+    pub(crate) boot: u64,
     /// Numbers of the disks: farblk0, farblk1 and so on.
     pub(crate) disk_names: Arc<DiskNames>,
     /// Where maps show their counters.
@@ -60,11 +62,26 @@ impl Host {
         Arc::pin_init(
             pin_init!(Self {
                 identity <- new_mutex!(identity, "Host::identity"),
+                boot: sync::random_u64() | 1,
                 disk_names,
                 counters,
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// The identity of the map called `name` at servers: the same whenever the map is made anew, as long
+    /// as the module is loaded. Any context.
+    pub(crate) fn map_uuid(&self, name: &Name) -> Uuid {
+        // FNV-1a, of 128 bits.
+        let hash = |hash: u128, byte: &u8| {
+            (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        };
+        let basis = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+        let boot = self.boot.to_be_bytes();
+        let boot = boot.iter().fold(basis, hash);
+        let hash = name.as_str().as_bytes().iter().fold(boot, hash);
+        Uuid::from_random(hash.to_be_bytes())
     }
 
     /// The identity that a login sends. May sleep.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The states of a map's session and the legal moves between them, as a pure function.
+//! Sessions: what becomes of I/O while paths come and go, as pure functions from events to states and
+//! actions. `Documentation/sessions.rst` has the whole.
 //!
 //! Nothing here names a kernel type: the same source is compiled into the module and into the host
-//! tests. The shell in `client` posts events and performs what the new state asks for.
+//! tests. The shells in `client` and `server` post events and perform what is asked for.
 
 #![forbid(unsafe_code)]
 
@@ -24,60 +25,36 @@ pub type Tenure = u64;
 /// Paths of a map.
 pub const PATHS_MAX: usize = 8;
 
-/// Where a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a map stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Not connected and not asked to be.
     Disabled,
-    /// Connecting, logging in, collecting grants.
+    /// Connecting for the first time.
     Connecting,
     /// The device does I/O.
     Live,
-    /// The connection was lost: the device fails its I/O.
+    /// No path is up, or what one left behind is not settled: I/O waits.
+    Reconnecting,
+    /// I/O waited for too long: it fails until a path is up.
     Failed,
-    /// The server's contents are not those that were expected.
+    /// The contents are not those that were there before, or that were expected: I/O fails.
     Stale,
-}
-
-/// What happens to a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The user enables the map.
-    Enable,
-    /// The path is up and the disk is there.
-    Connected,
-    /// The path could not be brought up.
-    Refused,
-    /// The server's instance is not the expected one.
-    InstanceDiffers,
-    /// The connection broke.
-    Lost,
-    /// The user disables the map; the disk is gone.
-    Disable,
+    /// The export is somebody else's: I/O fails.
+    Evicted,
 }
 
 impl State {
-    /// All states, for the tests.
-    pub const ALL: [Self; 5] = [
+    /// All states.
+    pub const ALL: [Self; 7] = [
         Self::Disabled,
         Self::Connecting,
         Self::Live,
+        Self::Reconnecting,
         Self::Failed,
         Self::Stale,
+        Self::Evicted,
     ];
-
-    /// The state after `event`; `None` if the event has no meaning here and changes nothing.
-    pub const fn next(self, event: Event) -> Option<Self> {
-        match (self, event) {
-            (Self::Disabled | Self::Stale, Event::Enable) => Some(Self::Connecting),
-            (Self::Connecting, Event::Connected) => Some(Self::Live),
-            (Self::Connecting, Event::Refused) => Some(Self::Disabled),
-            (Self::Connecting, Event::InstanceDiffers) => Some(Self::Stale),
-            (Self::Connecting | Self::Live, Event::Lost) => Some(Self::Failed),
-            (Self::Live | Self::Failed | Self::Stale, Event::Disable) => Some(Self::Disabled),
-            _ => None,
-        }
-    }
 
     /// The word that configfs shows.
     pub const fn as_str(self) -> &'static str {
@@ -85,13 +62,49 @@ impl State {
             Self::Disabled => "disabled",
             Self::Connecting => "connecting",
             Self::Live => "live",
+            Self::Reconnecting => "reconnecting",
             Self::Failed => "failed",
             Self::Stale => "stale",
+            Self::Evicted => "evicted",
         }
     }
 }
 
 impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PathState {
+    /// Not connected and not asked to be.
+    Disabled,
+    /// An attempt is under way.
+    Connecting,
+    /// It carries I/O.
+    Live,
+    /// The next attempt will be made in a while.
+    Waiting,
+    /// It was lost or is not wanted any more; its queue pairs are being drained.
+    Closing,
+}
+
+impl PathState {
+    /// The word that configfs shows.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Connecting => "connecting",
+            Self::Live => "live",
+            Self::Waiting => "waiting",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+impl fmt::Display for PathState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

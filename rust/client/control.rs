@@ -4,10 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use core::{
-    mem::size_of,
-    net::SocketAddr, //
-};
+use core::net::SocketAddr;
 
 use kernel::prelude::*;
 use kernel::{
@@ -25,7 +22,13 @@ use crate::channel::{
     Linked, //
 };
 use crate::compat;
-use crate::errno::{ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPROTO, EPROTONOSUPPORT, ESTALE};
+use crate::errno::{
+    ECONNREFUSED,
+    EHOSTUNREACH,
+    ENETUNREACH,
+    EPROTO,
+    EPROTONOSUPPORT, //
+};
 use crate::failure::{
     fail,
     Failure, //
@@ -33,15 +36,17 @@ use crate::failure::{
 use crate::net::Net;
 use crate::proto::{
     wire::{
-        self,
         CONNECT_REQUEST_MAX,
         MESSAGE_MAX,
         VERSION_MAX,
         VERSION_MIN, //
     },
+    BlockSize,
     ConnectReply,
     ConnectRequest,
     Connection,
+    Event,
+    Extent,
     Malformed,
     Message,
     NoRoom,
@@ -81,18 +86,36 @@ pub(crate) struct Target {
 
 /// The time that is left of an attempt.
 #[derive(Clone, Copy)]
-pub(super) struct Deadline(Instant<Monotonic>);
+pub(super) struct Deadline {
+    start: Instant<Monotonic>,
+    timeout: Msecs,
+}
 
 impl Deadline {
     /// An attempt begins.
     pub(super) fn start() -> Self {
-        Self(Instant::now())
+        Self {
+            start: Instant::now(),
+            timeout: CONNECT_TIMEOUT_MS,
+        }
+    }
+
+    /// The same with less time in all.
+    pub(super) fn sooner(self, timeout: Msecs) -> Self {
+        Self {
+            timeout: self.timeout.min(timeout),
+            ..self
+        }
+    }
+
+    /// Milliseconds since the start.
+    pub(super) fn spent(&self) -> Msecs {
+        Msecs::try_from(self.start.elapsed().as_millis()).unwrap_or(Msecs::MAX)
     }
 
     /// Milliseconds left; at least 1, so that it means a short wait and not for ever.
     fn left(&self) -> Msecs {
-        let elapsed = Msecs::try_from(self.0.elapsed().as_millis()).unwrap_or(Msecs::MAX);
-        CONNECT_TIMEOUT_MS.saturating_sub(elapsed).max(1)
+        self.timeout.saturating_sub(self.spent()).max(1)
     }
 }
 
@@ -223,11 +246,10 @@ pub(super) fn refused(refused: &Refused) -> Failure {
         Refusal::Version => EPROTONOSUPPORT,
         Refusal::NoSuchExport => ENOENT,
         Refusal::ExportDisabled | Refusal::NotOnPort => ENXIO,
-        Refusal::NotAdmitted => EACCES,
+        Refusal::NotAdmitted | Refusal::Evicted => EACCES,
         Refusal::ReadOnly => EROFS,
         Refusal::Busy => EBUSY,
         Refusal::NoMemory => ENOMEM,
-        Refusal::Evicted => ESTALE,
         _ => EPROTO,
     };
     match refused.text.is_empty() {
@@ -289,12 +311,11 @@ pub(super) struct Client {
     sequence: u32,
     /// The message that is being read.
     message: KVec<u8>,
-    /// The last thing that the server said without being asked, if it was not heard yet.
-    event: Option<EventBytes>,
+    /// What the server said last of the export's extent, if nobody has asked for it yet.
+    extent: Option<Extent>,
+    /// For what the server says of the extent.
+    block_size: Option<BlockSize>,
 }
-
-/// An [`Event`](crate::proto::Event), as it came in.
-pub(super) type EventBytes = [u8; size_of::<wire::Extent>()];
 
 impl Client {
     /// Connects to a server. May sleep.
@@ -319,7 +340,8 @@ impl Client {
             channel,
             sequence: 0,
             message: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
-            event: None,
+            extent: None,
+            block_size: None,
         })
     }
 
@@ -341,8 +363,11 @@ impl Client {
         let reply = loop {
             let len = self.channel.receive(&mut self.message, deadline.left())?;
             let message = self.message.get(..len).unwrap_or(&[]);
-            match as_event(message) {
-                Some(event) => self.event = Some(event),
+            match event(message, self.block_size) {
+                Some(Ok(Event::Extent(extent))) => self.extent = Some(extent),
+                // Answers that nobody waits for any more.
+                Some(Ok(_)) => {}
+                Some(Err(malformed)) => return Err(fail!(EPROTO, "malformed event: {malformed}")),
                 None => break parse(message, sequence),
             }
         };
@@ -355,24 +380,45 @@ impl Client {
         }
     }
 
-    /// The last thing that the server said without being asked since the last look, if anything. May
-    /// sleep.
-    pub(super) fn event(&mut self) -> Result<Option<EventBytes>, Failure> {
-        while let Some(len) = self.channel.try_receive(&mut self.message)? {
-            let event = as_event(self.message.get(..len).unwrap_or(&[]));
-            if event.is_none() {
-                return Err(fail!(EPROTO, "a reply to nothing"));
-            }
-            self.event = event;
+    /// The logical block size of the export is known: the server may say what has become of it.
+    pub(super) fn set_block_size(&mut self, block_size: BlockSize) {
+        self.block_size = Some(block_size);
+    }
+
+    /// Says something that is answered by an event, if at all. `EAGAIN` if what was said before is
+    /// still on its way. May sleep, but not for the server.
+    pub(super) fn say(
+        &mut self,
+        encode: impl FnOnce(u32, &mut [u8]) -> Result<usize, NoRoom>,
+    ) -> Result {
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        self.channel.try_send(|buf| encode(sequence, buf))
+    }
+
+    /// What the server said without being asked since the last look, if anything. May sleep.
+    pub(super) fn event(&mut self) -> Result<Option<Event>, Failure> {
+        if let Some(extent) = self.extent.take() {
+            return Ok(Some(Event::Extent(extent)));
         }
-        Ok(self.event.take())
+        let Some(len) = self.channel.try_receive(&mut self.message)? else {
+            return Ok(None);
+        };
+        match event(self.message.get(..len).unwrap_or(&[]), self.block_size) {
+            Some(Ok(event)) => Ok(Some(event)),
+            Some(Err(malformed)) => Err(fail!(EPROTO, "malformed event: {malformed}")),
+            None => Err(fail!(EPROTO, "a reply to nothing")),
+        }
     }
 }
 
 /// The message, if it is an event.
-fn as_event(message: &[u8]) -> Option<EventBytes> {
+fn event(message: &[u8], block_size: Option<BlockSize>) -> Option<Result<Event, Malformed>> {
     match Message::parse(message) {
-        Ok(parsed) if parsed.is_event() => message.try_into().ok(),
+        Ok(parsed) if parsed.is_event() => {
+            let size = block_size.ok_or(Malformed("an event before the login"));
+            Some(size.and_then(|size| Event::parse(message, size)))
+        }
         _ => None,
     }
 }

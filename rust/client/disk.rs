@@ -7,195 +7,104 @@
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
-    fmt,
     page::PAGE_SIZE,
-    revocable::Revocable,
     sync::{
         Arc,
         ArcBorrow, //
     },
 };
 
-use crate::block::{
-    mq::{
-        Borrowed,
-        GenDisk,
-        GenDiskBuilder,
-        IdleRequest,
-        Limits,
-        Operations,
-        Owned,
-        Refused,
-        TagSet,
-        Timeout, //
-    },
-    BlkError, //
+use crate::block::mq::{
+    Borrowed,
+    GenDisk,
+    GenDiskBuilder,
+    IdleRequest,
+    Limits,
+    Operations,
+    Owned,
+    Refused,
+    TagSet,
+    Timeout, //
 };
 use crate::client::{
-    control::Watcher,
-    queue::{
-        Most,
-        Queue, //
-    }, //
+    io::{
+        Io,
+        RequestData, //
+    },
+    path::Shape, //
 };
 use crate::host::Host;
-use crate::proto::{
-    Extent,
-    LoginReply, //
-};
+use crate::proto::Extent;
 use crate::sync::without_io;
 
 /// RDMA moves single bytes; the block layer wants a mask, and words are cheaper everywhere.
 const DMA_ALIGNMENT: u32 = 3;
 
-/// A hardware queue, whose connection may go while the disk stays.
-#[pin_data]
-pub(super) struct HwQueue {
-    #[pin]
-    queue: Revocable<Queue>,
-}
-
-impl HwQueue {
-    /// A hardware queue on a connection.
-    pub(super) fn new(queue: Queue) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            try_pin_init!(Self { queue <- Revocable::new(queue) }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Ends all requests and closes the connection. May sleep.
-    pub(super) fn close(&self) {
-        self.queue.revoke();
-    }
-
-    /// Makes receives for as many commands as the server allows in flight. May sleep.
-    pub(super) fn grow(&self) {
-        loop {
-            let missing = match self.queue.try_access() {
-                Some(queue) => queue.missing(),
-                None => return,
-            };
-            // The memory may be wanted for I/O that waits for this.
-            let made = missing.and_then(|missing| without_io(|| missing.make()).ok());
-            let Some(queue) = self.queue.try_access() else {
-                return;
-            };
-            match made.map(|receives| queue.provide(receives)) {
-                Some(Ok(())) => {}
-                // There are enough, or no memory for more: then the next answer is another occasion.
-                None | Some(Err(_)) => return queue.provided(),
-            }
-        }
-    }
-
-    /// Shows what the connection did, while there is one. May sleep.
-    pub(super) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.queue.try_access() {
-            Some(queue) => queue.show(f),
-            None => writeln!(f, "closed"),
-        }
-    }
-
-    /// What a request may be at most.
-    fn most(&self) -> Option<Most> {
-        Some(self.queue.try_access()?.most())
-    }
-}
-
-/// What the block layer calls for a disk.
-pub(super) struct Data {
-    queues: KVec<Arc<HwQueue>>,
-    watcher: Arc<dyn Watcher>,
-}
-
-/// A request carries nothing of ours: its slot in the queue pair does.
-#[pin_data]
-pub(super) struct NoData {}
+/// A hardware queue.
+pub(super) struct HwQueue(u16);
 
 /// The block layer's view of a map.
 pub(super) struct Disk;
 
 impl Operations for Disk {
-    type QueueData = Arc<Data>;
+    type QueueData = Arc<Io>;
     type HwData = Arc<HwQueue>;
-    type RequestData = NoData;
+    type RequestData = RequestData;
 
-    fn new_request_data() -> impl PinInit<NoData, Error> {
-        try_pin_init!(NoData {})
+    fn new_request_data() -> impl PinInit<RequestData, Error> {
+        RequestData::new()
     }
 
-    fn init_hctx(data: Borrowed<'_, Arc<Data>>, index: u32) -> Result<Arc<HwQueue>> {
-        let index = usize::try_from(index)?;
-        data.queues.get(index).cloned().ok_or(EINVAL)
+    fn init_hctx(_: Borrowed<'_, Arc<Io>>, index: u32) -> Result<Arc<HwQueue>> {
+        let queue = HwQueue(u16::try_from(index)?);
+        without_io(|| Ok(Arc::new(queue, GFP_KERNEL)?))
     }
 
     #[inline]
     fn queue_rq(
         hw: ArcBorrow<'_, HwQueue>,
-        _: ArcBorrow<'_, Data>,
+        io: ArcBorrow<'_, Io>,
         request: Owned<IdleRequest<Self>>,
         last: bool,
     ) -> Result<(), Refused<Self>> {
-        match hw.queue.try_access() {
-            Some(queue) => queue.submit(request, last),
-            None => Err(request.refuse(BlkError::Transport)),
-        }
+        io.submit(hw.0, request, last)
     }
 
-    fn commit_rqs(hw: ArcBorrow<'_, HwQueue>, _: ArcBorrow<'_, Data>) {
-        if let Some(queue) = hw.queue.try_access() {
-            queue.commit();
-        }
+    fn commit_rqs(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>) {
+        io.commit(hw.0);
     }
 
-    fn poll(hw: ArcBorrow<'_, HwQueue>, _: ArcBorrow<'_, Data>) -> u32 {
-        hw.queue.try_access().map_or(0, |queue| queue.poll())
+    fn poll(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>) -> u32 {
+        io.poll(hw.0)
     }
 
-    /// A request that takes too long ends the connection, and the connection's end ends the request.
-    fn timeout(_: ArcBorrow<'_, HwQueue>, data: ArcBorrow<'_, Data>, _tag: u16) -> Timeout {
-        data.watcher.lost();
+    /// The server is asked what has become of it, if it is asked by commands. Nothing else is given up
+    /// for one request that takes long.
+    fn timeout(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>, tag: u16) -> Timeout {
+        io.late(hw.0, tag);
         Timeout::Reset
     }
-}
-
-/// What a disk is to be.
-pub(super) struct Plan {
-    /// What the server told of the export.
-    pub(super) login: LoginReply,
-    /// How many of the queues, at the end, are polled.
-    pub(super) poll_queues: u16,
-    /// Requests in flight per queue.
-    pub(super) depth: u16,
-    /// When a request is late.
-    pub(super) io_timeout_ms: u32,
-    /// The longest run of memory that the device takes as one.
-    pub(super) max_segment_size: u32,
 }
 
 /// Makes the disk appear; reads from it. May sleep.
 pub(super) fn create(
     host: &Host,
-    plan: &Plan,
-    queues: KVec<Arc<HwQueue>>,
-    watcher: Arc<dyn Watcher>,
+    shape: &Shape,
+    io_timeout_ms: u32,
+    io: Arc<Io>,
 ) -> Result<GenDisk<Disk>> {
-    let count = u32::try_from(queues.len())?;
-    let poll_queues = u32::from(plan.poll_queues);
-    let most = queues
-        .first()
-        .and_then(|queue| queue.most())
-        .ok_or(ENODEV)?;
+    let count = u32::from(shape.queues);
+    let poll_queues = u32::from(shape.poll_queues);
+    let most = shape.most;
     let tag_set = TagSet::new(
         count.checked_sub(poll_queues).ok_or(EINVAL)?,
         poll_queues,
-        plan.depth.into(),
+        shape.depth.into(),
         -1,
-        plan.io_timeout_ms,
+        io_timeout_ms,
     );
     let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
-    let login = &plan.login;
+    let login = &shape.login;
     let sectors = |bytes: u32| bytes >> SECTOR_SHIFT;
     let limits = &login.limits;
     let mut disk_limits = Limits {
@@ -205,7 +114,7 @@ pub(super) fn create(
         io_opt: limits.io_opt,
         max_hw_sectors: sectors(limits.max_io.min(most.bytes)),
         max_segments: most.segments,
-        max_segment_size: plan.max_segment_size,
+        max_segment_size: shape.max_segment_size,
         dma_alignment: DMA_ALIGNMENT,
         max_write_zeroes_sectors: sectors(limits.max_write_zeroes),
         max_discard_sectors: sectors(limits.max_discard),
@@ -228,11 +137,7 @@ pub(super) fn create(
         .limits(disk_limits)
         .capacity_sectors(login.extent.size >> SECTOR_SHIFT)
         .read_only(!login.extent.access.writes())
-        .build(
-            host.disk_names.clone(),
-            tag_set,
-            Arc::new(Data { queues, watcher }, GFP_KERNEL)?,
-        )
+        .build(host.disk_names.clone(), tag_set, io)
 }
 
 /// Tells the block layer what has become of the export, if that is news. May sleep.

@@ -17,9 +17,13 @@ use crate::client::{
         Target,
         Watcher, //
     },
-    disk::HwQueue,
+    io::{
+        Io,
+        Queues, //
+    },
     queue::{
         Connector,
+        Most,
         Queue,
         Reach, //
     },
@@ -37,20 +41,27 @@ use crate::failure::{
 use crate::proto::{
     Backing,
     Event,
-    Extent,
+    Fence,
     Login,
     LoginReply,
     Logout,
-    LogoutReply, //
+    LogoutReply,
+    Ping,
+    Query, //
 };
 use crate::rdma::device::Name as DeviceName;
+use crate::session::{
+    Epoch,
+    PathId,
+    Tenure, //
+};
 
 /// A path that is up.
 pub(super) struct Path {
     // Fields drop in this order: I/O connections before the control connection, which ends the
     // session on the server.
     /// The I/O connections.
-    pub(super) queues: KVec<Arc<HwQueue>>,
+    pub(super) queues: Arc<Queues>,
     /// How many of them, at the end, are polled.
     pub(super) poll_queues: u16,
     /// Requests in flight per I/O connection.
@@ -58,18 +69,51 @@ pub(super) struct Path {
     control: Client,
     /// What the server told of the export.
     pub(super) login: LoginReply,
+    /// How long the server took for its first answer, in ms.
+    pub(super) answer_ms: u32,
+}
+
+/// An attempt to connect a path.
+pub(super) struct Attempt<'a> {
+    /// What the map is to be.
+    pub(super) params: &'a Params,
+    /// Where the server is.
+    pub(super) target: &'a Target,
+    /// The path.
+    pub(super) id: PathId,
+    /// Its epoch.
+    pub(super) epoch: Epoch,
+    /// What the map had the export under.
+    pub(super) resume: Option<Tenure>,
+    /// Who hears of what happens to it.
+    pub(super) watcher: Arc<dyn Watcher>,
+    /// Where requests go when they are over.
+    pub(super) io: &'a Arc<Io>,
+    /// How long to wait for the server's first answer.
+    pub(super) patience_ms: u32,
 }
 
 impl Path {
     /// Connects, logs in, collects the grants, connects the queues. May sleep.
-    pub(super) fn connect(
-        params: &Params,
-        target: &Target,
-        epoch: u64,
-        watcher: &Arc<dyn Watcher>,
-    ) -> Result<Self, Failure> {
+    pub(super) fn connect(attempt: &Attempt<'_>) -> Result<Self, Failure> {
+        let &Attempt {
+            params,
+            target,
+            id,
+            epoch,
+            resume,
+            ref watcher,
+            io,
+            patience_ms,
+        } = attempt;
         let deadline = Deadline::start();
-        let mut control = Client::connect(target, epoch, Some(watcher.clone()), deadline)?;
+        let mut control = Client::connect(
+            target,
+            epoch,
+            Some(watcher.clone()),
+            deadline.sooner(patience_ms),
+        )?;
+        let answer_ms = deadline.spent();
         let vectors = control.channel().pd().device().limits().num_comp_vectors;
         let queues = match params.queues {
             0 => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
@@ -80,25 +124,26 @@ impl Path {
         let login = Login {
             host_id: identity.id,
             host_name: identity.name,
+            boot: params.host.boot,
             map_uuid: params.uuid,
+            incarnation: params.incarnation,
+            path: id,
             epoch,
+            resume,
             export: params.export,
             access: params.access,
             queues: queues.saturating_add(params.poll_queues),
             depth: params.depth,
             inline_size: params.inline_size,
-            path: 0,
-            heartbeat_ms: 0,
-            boot: 1,
-            incarnation: crate::sync::random_u64() | 1,
-            resume: None,
-            no_path_timeout_ms: Some(0),
+            no_path_timeout_ms: params.no_path_timeout_ms,
+            heartbeat_ms: params.heartbeat_ms,
         };
         let login = control.call(
             deadline,
             |sequence, buf| login.encode(sequence, buf),
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
+        control.set_block_size(login.limits.logical_block_size);
         if let Some(expected) = params.expect_instance.filter(|id| *id != login.instance) {
             return Err(fail!(
                 ESTALE,
@@ -116,6 +161,7 @@ impl Path {
             }
             _ => return Err(fail!(EPROTO, "the slabs do not fit the size")),
         };
+        io.reserve(usize::from(login.queues) * usize::from(depth))?;
         let common = Connector {
             target,
             pd: control.channel().pd(),
@@ -124,36 +170,90 @@ impl Path {
             depth,
             reach,
             watcher: watcher.clone(),
+            io,
             deadline,
         };
         // If there are fewer than were asked for, it is those that are polled.
         let interrupted = queues.min(login.queues);
-        let mut queues = KVec::new();
+        let mut queues = Queues::new();
         for index in 0..login.queues {
             let queue = Queue::connect(&common, index, index >= interrupted)?;
-            queues.push(HwQueue::new(queue)?, GFP_KERNEL)?;
+            queues.push(queue, GFP_KERNEL)?;
         }
         Ok(Self {
-            queues,
+            queues: Arc::new(queues, GFP_KERNEL)?,
             poll_queues: login.queues - interrupted,
             depth,
             control,
             login,
+            answer_ms,
         })
     }
 
-    /// What has become of the export, if the server has said something of it. May sleep.
-    pub(super) fn news(&mut self) -> Result<Option<Extent>, Failure> {
-        let Some(event) = self.control.event()? else {
-            return Ok(None);
-        };
-        let event = Event::parse(&event, self.login.limits.logical_block_size)
-            .map_err(|malformed| fail!(EPROTO, "malformed event: {malformed}"))?;
-        let Event::Extent(extent) = event else {
-            return Err(fail!(EPROTO, "an answer to nothing"));
-        };
-        self.login.extent = extent;
-        Ok(Some(extent))
+    /// Whether a disk that was made for `first` can use this path as well.
+    pub(super) fn fits(&self, first: &Shape) -> Result<(), Failure> {
+        let shape = self.shape();
+        let fits = shape.queues == first.queues
+            && shape.poll_queues == first.poll_queues
+            && shape.depth >= first.depth
+            && shape.login.limits == first.login.limits
+            && shape.login.kind() == first.login.kind()
+            && shape.most.segments >= first.most.segments
+            && shape.most.bytes >= first.most.bytes
+            && shape.max_segment_size >= first.max_segment_size;
+        match fits {
+            true => Ok(()),
+            false => Err(fail!(
+                EINVAL,
+                "other limits, or fewer queues, than those of the disk; map it anew"
+            )),
+        }
+    }
+
+    /// What a disk has to keep to.
+    pub(super) fn shape(&self) -> Shape {
+        Shape {
+            login: self.login,
+            queues: self.login.queues,
+            poll_queues: self.poll_queues,
+            depth: self.depth,
+            max_segment_size: self
+                .control
+                .channel()
+                .pd()
+                .device()
+                .limits()
+                .dma_max_seg_size,
+            // There is one at least: the parser sees to that.
+            most: self.queues.first().map_or(Most::NOTHING, Queue::most),
+        }
+    }
+
+    /// The next thing that the server said by itself, if any. May sleep.
+    pub(super) fn event(&mut self) -> Result<Option<Event>, Failure> {
+        let event = self.control.event()?;
+        if let Some(Event::Extent(extent)) = event {
+            self.login.extent = extent;
+        }
+        Ok(event)
+    }
+
+    /// Asks for a fence of another path. May sleep, but not for the answer.
+    pub(super) fn fence(&mut self, path: PathId, epoch: Epoch) -> Result {
+        let fence = Fence { path, epoch };
+        self.control
+            .say(|sequence, buf| fence.encode(sequence, buf))
+    }
+
+    /// Asks whether the server is there. May sleep, but not for the answer.
+    pub(super) fn ping(&mut self) -> Result {
+        self.control.say(|sequence, buf| Ping.encode(sequence, buf))
+    }
+
+    /// Asks what has become of a command. May sleep, but not for the answer.
+    pub(super) fn query(&mut self, query: &Query) -> Result {
+        self.control
+            .say(|sequence, buf| query.encode(sequence, buf))
     }
 
     /// The RDMA device in use.
@@ -161,30 +261,40 @@ impl Path {
         self.control.channel().pd().device().name()
     }
 
-    /// The longest run of memory that the device takes as one.
-    pub(super) fn max_segment_size(&self) -> u32 {
-        self.control
-            .channel()
-            .pd()
-            .device()
-            .limits()
-            .dma_max_seg_size
-    }
-
-    /// Tells the server that the session is over and waits until it has let go of it; a server that
-    /// does not answer notices by itself. The disk must be gone. May sleep.
-    pub(super) fn logout(&mut self) {
-        let _ = self.control.call(
-            Deadline::start(),
-            |sequence, buf| Logout.encode(sequence, buf),
-            LogoutReply::parse,
-        );
-    }
-
-    /// Ends all requests with an error and closes the I/O connections. May sleep.
-    pub(super) fn close(&self) {
-        for queue in &self.queues {
-            queue.close();
+    /// Ends all requests with an error and closes the connections; before that of the control
+    /// connection, tells the server that the map is gone if it is to `leave`, and waits until it has let
+    /// go of it. A server that does not answer notices by itself. May sleep.
+    pub(super) fn close(self, leave: bool) {
+        let Self {
+            queues,
+            mut control,
+            ..
+        } = self;
+        // The last reference: the session has taken the other one from the I/O.
+        drop(queues);
+        if leave {
+            let _ = control.call(
+                Deadline::start(),
+                |sequence, buf| Logout.encode(sequence, buf),
+                LogoutReply::parse,
+            );
         }
     }
+}
+
+/// What a disk has to keep to, by the path that it was made for.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// What the server told of the export.
+    pub(super) login: LoginReply,
+    /// Hardware queues.
+    pub(super) queues: u16,
+    /// How many of them, at the end, are polled.
+    pub(super) poll_queues: u16,
+    /// Requests in flight per queue.
+    pub(super) depth: u16,
+    /// The longest run of memory that the device takes as one.
+    pub(super) max_segment_size: u32,
+    /// What a request may be at most.
+    pub(super) most: Most,
 }

@@ -14,9 +14,7 @@ use kernel::{
 use crate::block::{
     mq::{
         self,
-        IdleRequest,
         Owned,
-        Refused,
         Request, //
     },
     BlkError, //
@@ -29,8 +27,10 @@ use crate::client::{
         Watcher, //
     },
     disk::Disk,
+    io::Io,
     slabs::Slabs, //
 };
+use crate::errno::ESHUTDOWN;
 use crate::failure::Failure;
 use crate::proto::{
     command,
@@ -64,6 +64,7 @@ use crate::rdma::{
         SendOwner, //
     },
 };
+use crate::sync::without_io;
 
 /// Requests of more segments than one work request takes that may be in flight at once; the others
 /// wait, as they do when the send queue is full.
@@ -110,6 +111,10 @@ pub(super) struct Handler {
     /// `None` if the server is not asked.
     commands: Option<Commands>,
     watcher: Arc<dyn Watcher>,
+    /// Where requests go when they are over.
+    io: Arc<Io>,
+    /// The hardware queue.
+    index: u16,
 }
 
 impl QpHandler for Handler {
@@ -129,7 +134,7 @@ impl QpHandler for Handler {
             }
             commands.land();
         }
-        request.complete(status);
+        self.io.end(self.index, request, status);
     }
 
     #[inline]
@@ -193,6 +198,8 @@ pub(super) struct Connector<'a> {
     pub(super) reach: Reach,
     /// Who hears that a connection is lost.
     pub(super) watcher: Arc<dyn Watcher>,
+    /// Where requests go when they are over.
+    pub(super) io: &'a Arc<Io>,
     /// When to give up.
     pub(super) deadline: Deadline,
 }
@@ -204,6 +211,14 @@ pub(super) struct Most {
     pub(super) segments: u16,
     /// Its bytes, wherever in a page they begin.
     pub(super) bytes: u32,
+}
+
+impl Most {
+    /// No request can be.
+    pub(super) const NOTHING: Self = Self {
+        segments: 0,
+        bytes: 0,
+    };
 }
 
 /// A connected I/O queue pair.
@@ -292,6 +307,8 @@ impl Queue {
         let handler = Handler {
             commands,
             watcher: common.watcher.clone(),
+            io: common.io.clone(),
+            index,
         };
         let qp = Qp::create(&id, common.pd, &send_cq, &cq, caps, handler)?;
         if let Some(commands) = &qp.handler().commands {
@@ -336,14 +353,10 @@ impl Queue {
         self.most
     }
 
-    /// Posts a request, and all that were posted before it if it is the `last` one. Atomic context.
+    /// Posts a request, and all that were posted before it if it is the `last` one. It comes back with
+    /// [`BlkError::Resource`] if there is no room for it now, or the connection has failed. Any context.
     #[inline]
-    pub(super) fn submit(
-        &self,
-        request: Owned<IdleRequest<Disk>>,
-        last: bool,
-    ) -> Result<(), Refused<Disk>> {
-        let request = request.start();
+    pub(super) fn send(&self, request: Owned<Request<Disk>>, last: bool) -> Outcome {
         let posted = match &self.slabs {
             Some(slabs) => self.access(slabs, request, last)?,
             None => self.command(request, last)?,
@@ -357,20 +370,26 @@ impl Queue {
             if last {
                 self.qp.ring();
             }
-            request.refuse(match error {
-                EAGAIN => BlkError::Resource,
-                _ => BlkError::Transport,
-            })
+            let error = match error {
+                EAGAIN | ESHUTDOWN | ENOMEM => BlkError::Resource,
+                _ => BlkError::IoError,
+            };
+            (error, request)
         })
     }
 
     /// Reads or writes the server's memory.
     #[inline]
-    fn access(&self, slabs: &Slabs, request: Owned<Request<Disk>>, last: bool) -> Outcome {
+    fn access(
+        &self,
+        slabs: &Slabs,
+        request: Owned<Request<Disk>>,
+        last: bool,
+    ) -> Outcome<Result<(), (Error, Posted)>> {
         let len = request.bytes();
         let offset = request.sector() << kernel::block::SECTOR_SHIFT;
         let Some(remote) = slabs.locate(offset, len) else {
-            return Err(request.refuse(BlkError::IoError));
+            return Err((BlkError::IoError, request));
         };
         let (slot, command) = (request.tag(), request.command());
         let posted = Posted {
@@ -387,23 +406,27 @@ impl Queue {
                 self.qp
                     .write_repeated(slot, remote, zeroes, len, posted, last)
             }
-            _ => return Err(posted.request.refuse(BlkError::NotSupported)),
+            _ => return Err((BlkError::NotSupported, posted.request)),
         })
     }
 
     /// Asks the server.
     #[inline]
-    fn command(&self, request: Owned<Request<Disk>>, last: bool) -> Outcome {
+    fn command(
+        &self,
+        request: Owned<Request<Disk>>,
+        last: bool,
+    ) -> Outcome<Result<(), (Error, Posted)>> {
         let tag = request.tag();
         let Some(commands) = &self.qp.handler().commands else {
-            return Err(request.refuse(BlkError::IoError));
+            return Err((BlkError::IoError, request));
         };
         let (operation, carry) = match commands.plan(&request) {
             Ok(plan) => plan,
-            Err(error) => return Err(request.refuse(error)),
+            Err(error) => return Err((error, request)),
         };
         let Some(command) = commands.begin(tag) else {
-            return Err(request.refuse(BlkError::Resource));
+            return Err((BlkError::Resource, request));
         };
         let posted = Posted {
             request,
@@ -416,25 +439,44 @@ impl Queue {
         Ok(self.qp.request(tag, carry, posted, prepare, last))
     }
 
-    /// What is missing for as many commands to be in flight as the server allows. Any context.
-    pub(super) fn missing(&self) -> Option<Missing> {
-        let commands = self.qp.handler().commands.as_ref()?;
-        Missing::of(commands, self.cq.device())
+    /// Work requests that were posted and did not complete yet, about. Any context.
+    #[inline]
+    pub(super) fn in_flight(&self) -> u32 {
+        self.qp.in_flight()
     }
 
-    /// Takes what was [`missing`](Self::missing). Any context.
-    pub(super) fn provide(&self, receives: Receives) -> Result {
-        match &self.qp.handler().commands {
-            Some(commands) => provide(&self.qp, commands, receives),
-            None => Ok(()),
-        }
+    /// Completions so far: as long as they come, the server is there. Any context.
+    pub(super) fn completions(&self) -> u64 {
+        self.qp.completions()
     }
 
-    /// No more is being provided, until [`Watcher::credited`] is called again. Any context.
-    pub(super) fn provided(&self) {
-        if let Some(commands) = &self.qp.handler().commands {
-            commands.grown();
+    /// The generation of the command of `tag`, if it waits for its answer. Any context.
+    pub(super) fn waiting(&self, tag: u16) -> Option<u32> {
+        self.qp.handler().commands.as_ref()?.waiting(tag)
+    }
+
+    /// Whether the server is asked by commands.
+    pub(super) fn has_commands(&self) -> bool {
+        self.slabs.is_none()
+    }
+
+    /// Makes receives for as many commands as the server allows in flight. Without memory for more it
+    /// is left at that: the next answer is another occasion. May sleep.
+    pub(super) fn grow(&self) {
+        let Some(commands) = &self.qp.handler().commands else {
+            return;
+        };
+        while let Some(missing) = Missing::of(commands, self.cq.device()) {
+            // The memory may be wanted for I/O that waits for this.
+            let made = without_io(|| missing.make());
+            if made
+                .and_then(|receives| provide(&self.qp, commands, receives))
+                .is_err()
+            {
+                break;
+            }
         }
+        commands.grown();
     }
 
     /// Looks for responses, if nothing else does; returns how many there were. Atomic context.
@@ -456,7 +498,7 @@ impl Queue {
         )
     }
 
-    /// Posts what [`Queue::submit`] left. Atomic context.
+    /// Posts what [`Queue::send`] left. Atomic context.
     pub(super) fn commit(&self) {
         self.qp.ring();
     }
@@ -466,7 +508,7 @@ impl Queue {
 type Receives = KVec<KBox<DmaBuffer>>;
 
 /// Receives that are missing.
-pub(super) struct Missing {
+struct Missing {
     device: Arc<Device>,
     count: usize,
     size: usize,
@@ -487,7 +529,7 @@ impl Missing {
     }
 
     /// Makes them, or the first of them. May sleep.
-    pub(super) fn make(&self) -> Result<Receives> {
+    fn make(&self) -> Result<Receives> {
         let mut receives = KVec::with_capacity(self.count, GFP_KERNEL)?;
         let memory = DmaBuffer::alloc(&self.device, self.count * self.size, Direction::FromDevice)?;
         for receive in memory.split(self.size) {
@@ -506,8 +548,8 @@ fn provide(qp: &Qp<Handler>, commands: &Commands, receives: Receives) -> Result 
     Ok(())
 }
 
-/// What became of a request: it was posted, or comes back with what it was made part of, or was refused.
-type Outcome = Result<Result<(), (Error, Posted)>, Refused<Disk>>;
+/// What becomes of a request; or why it comes back.
+type Outcome<T = ()> = core::result::Result<T, (BlkError, Owned<Request<Disk>>)>;
 
 /// The pages that so many bytes can touch.
 const fn pages(bytes: u32) -> u32 {

@@ -14,6 +14,8 @@ use kernel::{
 
 use crate::client::{
     Params,
+    PathStatus,
+    Policy,
     Session,
     Status,
     Target, //
@@ -36,10 +38,7 @@ use crate::configfs::{
     Pinned, //
 };
 use crate::debugfs::File;
-use crate::errno::{
-    EOPNOTSUPP,
-    ESTALE, //
-};
+use crate::errno::ESTALE;
 use crate::failure::{
     fail,
     Failure, //
@@ -58,13 +57,24 @@ use crate::proto::{
     Name,
     Uuid, //
 };
-use crate::session::State;
+use crate::session::{
+    PathId,
+    State,
+    PATHS_MAX, //
+};
 use crate::sync;
 
 /// Hardware queues that can be asked for.
 const QUEUES_MAX: u64 = 64;
 /// I/O timeouts that can be asked for, in ms: a tenth of a second to an hour.
 const IO_TIMEOUT_MS: (u64, u64) = (100, 3_600_000);
+/// How long I/O can be asked to wait for a path, in ms: not at all to a day.
+const NO_PATH_TIMEOUT_MS: (u64, u64) = (0, 86_400_000);
+/// Heartbeats that can be asked for, in ms: none, or up to a minute.
+const HEARTBEAT_MS: (u64, u64) = (0, 60_000);
+/// Longest times between attempts to connect that can be asked for, in ms: a tenth of a second to an
+/// hour.
+const RECONNECT_MAX_MS: (u64, u64) = (100, 3_600_000);
 
 /// `maps/`.
 pub(super) struct Maps {
@@ -83,8 +93,6 @@ impl GroupOperations for Maps {
     type Child = MapDir;
 
     fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<MapDir>> {
-        let mut uuid = [0; 16];
-        sync::random_bytes(&mut uuid);
         let settings = Settings {
             export: new_name(name)?,
             access: Access::ReadWrite,
@@ -94,16 +102,21 @@ impl GroupOperations for Maps {
             inline_size: 4096,
             tos: 0,
             io_timeout_ms: 30_000,
+            no_path_timeout_ms: Some(60_000),
+            heartbeat_ms: 1000,
+            reconnect_max_ms: 10_000,
+            policy: Policy::MinInflight,
             expect_instance: None,
-            path: None,
+            paths: [None; PATHS_MAX],
         };
         let host = group.host.clone();
         let name = settings.export;
+        let uuid = host.map_uuid(&name);
         let dir = Arc::pin_init(
             pin_init!(MapDir {
                 name,
                 host,
-                uuid: Uuid::from_random(uuid),
+                uuid,
                 switch <- Switch::new(settings),
             }),
             GFP_KERNEL,
@@ -121,6 +134,17 @@ struct Path {
     source: Option<SocketAddr>,
 }
 
+impl Path {
+    fn target(&self, tos: u8) -> Target {
+        Target {
+            net: Net::current(),
+            addr: self.addr,
+            source: self.source,
+            tos,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Settings {
     export: Name,
@@ -131,8 +155,28 @@ struct Settings {
     inline_size: u32,
     tos: u8,
     io_timeout_ms: u32,
+    no_path_timeout_ms: Option<u32>,
+    heartbeat_ms: u32,
+    reconnect_max_ms: u32,
+    policy: Policy,
     expect_instance: Option<Uuid>,
-    path: Option<Path>,
+    /// The enabled paths; the index is what the session knows them by.
+    paths: [Option<Path>; PATHS_MAX],
+}
+
+impl Settings {
+    fn find(&self, name: &Name) -> Option<usize> {
+        let is_it = |path: &Option<Path>| path.as_ref().is_some_and(|path| path.name == *name);
+        self.paths.iter().position(is_it)
+    }
+
+    /// The enabled paths, as a session takes them.
+    fn targets(&self) -> impl Iterator<Item = (PathId, Target)> + '_ {
+        let tos = self.tos;
+        (0..)
+            .zip(&self.paths)
+            .filter_map(move |(id, path)| Some((id, path.as_ref()?.target(tos))))
+    }
 }
 
 /// A session, whose directory stays.
@@ -180,6 +224,18 @@ impl GroupOperations for MapDir {
             Self::store_io_timeout,
         ),
         Attribute::rw(
+            c"no_path_timeout_ms",
+            Self::show_no_path_timeout,
+            Self::store_no_path_timeout,
+        ),
+        Attribute::rw(c"heartbeat_ms", Self::show_heartbeat, Self::store_heartbeat),
+        Attribute::rw(
+            c"reconnect_max_ms",
+            Self::show_reconnect_max,
+            Self::store_reconnect_max,
+        ),
+        Attribute::rw(c"policy", Self::show_policy, Self::store_policy),
+        Attribute::rw(
             c"expect_instance",
             Self::show_expected,
             Self::store_expected,
@@ -216,28 +272,74 @@ impl MapDir {
         }
     }
 
-    /// A path of the map was enabled, or disabled with `None`. May sleep.
-    pub(super) fn set_path(
+    /// What the session knows of a path, if that is enabled. May sleep.
+    pub(super) fn path_status(&self, name: &Name) -> Option<PathStatus> {
+        let id = PathId::try_from(self.switch.settings().find(name)?).ok()?;
+        let session = self.session()?;
+        Some(session.path_status(id))
+    }
+
+    fn session(&self) -> Option<Arc<Session>> {
+        self.switch
+            .running(|running| running.map(|running| running.session.clone()))
+    }
+
+    /// A path of the map was enabled. It is brought up at once if the map is enabled. May sleep.
+    pub(super) fn add_path(
         &self,
         name: &Name,
-        addrs: Option<(SocketAddr, Option<SocketAddr>)>,
+        addr: SocketAddr,
+        source: Option<SocketAddr>,
     ) -> Result<(), Failure> {
-        let path = addrs.map(|(addr, source)| Path {
+        let path = Path {
             name: *name,
             addr,
             source,
-        });
-        self.switch.try_set(|settings| match (settings.path, path) {
-            (Some(other), Some(_)) if other.name != *name => Err(fail!(
-                EOPNOTSUPP,
-                "path {} is enabled; this version uses one path per map",
-                other.name
-            )),
-            _ => {
-                settings.path = path;
-                Ok(())
+        };
+        let (id, target, session) = self.switch.adjust(|settings, running| {
+            let free = settings.paths.iter().position(Option::is_none);
+            let id = free.ok_or_else(|| fail!(ENOSPC, "a map has {PATHS_MAX} paths at most"))?;
+            if let Some(place) = settings.paths.get_mut(id) {
+                *place = Some(path);
             }
-        })
+            let target = path.target(settings.tos);
+            Ok((id, target, running.map(|running| running.session.clone())))
+        })?;
+        let Some(session) = session else {
+            return Ok(());
+        };
+        let id = PathId::try_from(id).map_err(Error::from)?;
+        session
+            .add_path(id, target)
+            .inspect_err(|_| self.forget_path(name))
+    }
+
+    /// A path of the map was disabled: nothing of it is left when this returns. The last one of a map
+    /// that is enabled stays. May sleep.
+    pub(super) fn remove_path(&self, name: &Name) -> Result<(), Failure> {
+        let (id, session) = self.switch.adjust(|settings, running| {
+            let last = settings.paths.iter().flatten().nth(1).is_none();
+            if last && running.is_some() {
+                return Err(fail!(EBUSY, "the last path of a map that is enabled"));
+            }
+            let session = running.map(|running| running.session.clone());
+            Ok((settings.find(name), session))
+        })?;
+        if let (Some(id), Some(session)) = (id, session) {
+            session.remove_path(PathId::try_from(id).map_err(Error::from)?)?;
+        }
+        self.forget_path(name);
+        Ok(())
+    }
+
+    fn forget_path(&self, name: &Name) {
+        let _ = self.switch.adjust(|settings, _| {
+            let id = settings.find(name);
+            if let Some(place) = id.and_then(|id| settings.paths.get_mut(id)) {
+                *place = None;
+            }
+            Ok(())
+        });
     }
 
     fn show_export(&self, page: &mut PageWriter<'_>) -> Result {
@@ -331,9 +433,58 @@ impl MapDir {
 
     fn store_io_timeout(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|settings| {
-            let (min, max) = IO_TIMEOUT_MS;
-            let ms = parse::unsigned(value, min, max).map_err(invalid("io_timeout_ms"))?;
-            settings.io_timeout_ms = u32::try_from(ms).unwrap_or(u32::MAX);
+            settings.io_timeout_ms = milliseconds(value, IO_TIMEOUT_MS, "io_timeout_ms")?;
+            Ok(())
+        })
+    }
+
+    fn show_no_path_timeout(&self, page: &mut PageWriter<'_>) -> Result {
+        match self.switch.settings().no_path_timeout_ms {
+            Some(ms) => show(page, ms),
+            None => show(page, -1),
+        }
+    }
+
+    fn store_no_path_timeout(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.no_path_timeout_ms = match value {
+                "-1" => None,
+                ms => Some(milliseconds(ms, NO_PATH_TIMEOUT_MS, "no_path_timeout_ms")?),
+            };
+            Ok(())
+        })
+    }
+
+    fn show_heartbeat(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().heartbeat_ms)
+    }
+
+    fn store_heartbeat(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.heartbeat_ms = milliseconds(value, HEARTBEAT_MS, "heartbeat_ms")?;
+            Ok(())
+        })
+    }
+
+    fn show_reconnect_max(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().reconnect_max_ms)
+    }
+
+    fn store_reconnect_max(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.reconnect_max_ms = milliseconds(value, RECONNECT_MAX_MS, "reconnect_max_ms")?;
+            Ok(())
+        })
+    }
+
+    fn show_policy(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().policy.as_str())
+    }
+
+    fn store_policy(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|settings| {
+            settings.policy = Policy::parse(value)
+                .ok_or_else(|| fail!(EINVAL, "policy: neither min-inflight nor round-robin"))?;
             Ok(())
         })
     }
@@ -372,13 +523,14 @@ impl MapDir {
                 });
         }
         group.switch.turn_on(|settings| {
-            let path = settings
-                .path
-                .ok_or_else(|| fail!(EINVAL, "no path is enabled"))?;
+            if settings.targets().next().is_none() {
+                return Err(fail!(EINVAL, "no path is enabled"));
+            }
             let pinned = group.pin()?;
-            let session = Session::start(Params {
+            let params = Params {
                 host: group.host.clone(),
                 uuid: group.uuid,
+                incarnation: sync::random_u64() | 1,
                 export: settings.export,
                 access: settings.access,
                 queues: settings.queues,
@@ -386,14 +538,13 @@ impl MapDir {
                 depth: settings.depth,
                 inline_size: settings.inline_size,
                 io_timeout_ms: settings.io_timeout_ms,
+                no_path_timeout_ms: settings.no_path_timeout_ms,
+                heartbeat_ms: settings.heartbeat_ms,
+                reconnect_max_ms: settings.reconnect_max_ms,
+                policy: settings.policy,
                 expect_instance: settings.expect_instance,
-                target: Target {
-                    net: Net::current(),
-                    addr: path.addr,
-                    source: path.source,
-                    tos: settings.tos,
-                },
-            })?;
+            };
+            let session = Session::start(params, settings.targets())?;
             let counters = CString::try_from_fmt(fmt!("{}", group.name.as_str()))
                 .and_then(|name| group.host.counters.subdir(&name))
                 .map(|dir| dir.file(c"counters", session.clone()));
@@ -448,4 +599,10 @@ impl MapDir {
         let failure = self.status().and_then(|status| status.failure);
         show_option(page, failure.or_else(|| self.switch.last_error.get()))
     }
+}
+
+/// A time in ms within `min` and `max`.
+fn milliseconds(value: &str, (min, max): (u64, u64), what: &str) -> Result<u32, Failure> {
+    let ms = parse::unsigned(value, min, max).map_err(invalid(what))?;
+    Ok(u32::try_from(ms).unwrap_or(u32::MAX))
 }

@@ -9,6 +9,7 @@ use core::net::SocketAddr;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
+use crate::client::PathStatus;
 use crate::config::{
     invalid,
     map::MapDir,
@@ -33,7 +34,7 @@ use crate::proto::{
     wire::PORT,
     Name, //
 };
-use crate::session::State;
+use crate::session::PathState;
 
 /// `paths/` of a map.
 pub(super) struct PathDirs {
@@ -95,6 +96,9 @@ impl GroupOperations for PathDir {
         Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
         Attribute::ro(c"state", Self::show_state),
         Attribute::ro(c"device", Self::show_device),
+        Attribute::ro(c"rtt_ns", Self::show_rtt),
+        Attribute::ro(c"reconnects", Self::show_reconnects),
+        Attribute::ro(c"next_try_ms", Self::show_next_try),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
 }
@@ -134,7 +138,7 @@ impl PathDir {
             return group.switch.turn_off(|pinned| {
                 group
                     .map
-                    .set_path(&group.name, None)
+                    .remove_path(&group.name)
                     .map_err(|failure| (pinned, failure))
             });
         }
@@ -143,29 +147,39 @@ impl PathDir {
                 .addr
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
             let pinned = group.pin()?;
-            group
-                .map
-                .set_path(&group.name, Some((addr, settings.source)))?;
+            group.map.add_path(&group.name, addr, settings.source)?;
             Ok(pinned)
         })
     }
 
+    /// What the map's session knows of the path, while it is enabled. May sleep.
+    fn status(&self) -> Option<PathStatus> {
+        self.map.path_status(&self.name)
+    }
+
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        let enabled = self.switch.running(|on| on.is_some());
-        let state = match enabled {
-            true => self.map.state(),
-            false => State::Disabled,
-        };
-        show(page, state)
+        let state = self.status().map(|status| status.state);
+        show(page, state.unwrap_or(PathState::Disabled))
     }
 
     fn show_device(&self, page: &mut PageWriter<'_>) -> Result {
-        let enabled = self.switch.running(|on| on.is_some());
-        let device = self.map.status().and_then(|status| status.device);
-        show_option(page, device.filter(|_| enabled))
+        show_option(page, self.status().and_then(|status| status.device))
+    }
+
+    fn show_rtt(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.status().map_or(0, |status| status.rtt_ns))
+    }
+
+    fn show_reconnects(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.status().map_or(0, |status| status.reconnects))
+    }
+
+    fn show_next_try(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.status().and_then(|status| status.next_try_ms))
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        self.switch.show_last_error(page)
+        let failure = self.status().and_then(|status| status.failure);
+        show_option(page, failure.or_else(|| self.switch.last_error.get()))
     }
 }

@@ -79,6 +79,24 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         }
     }
 
+    /// Changes what may be changed while it is on, and looks at what runs then; refuses with `EBUSY`
+    /// while it is being turned on or off. May sleep.
+    pub(crate) fn adjust<R>(
+        &self,
+        change: impl FnOnce(&mut S, Option<&T>) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        let mut inner = self.inner.lock();
+        let (settings, phase) = &mut *inner;
+        match phase {
+            Phase::Off => change(settings, None),
+            Phase::On(thing) => change(settings, Some(thing)),
+            Phase::Starting | Phase::Stopping => Err(fail!(
+                EBUSY,
+                "cannot be changed while it is being enabled or disabled"
+            )),
+        }
+    }
+
     /// Looks at the running thing. May sleep.
     pub(crate) fn running<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
         match &self.inner.lock().1 {

@@ -475,6 +475,17 @@ impl<H: QpHandler> Qp<H> {
         self.send_posted.load(Relaxed) + self.recv_posted.load(Relaxed)
     }
 
+    /// Work requests of slots that were posted and did not complete yet; while others post or complete
+    /// them, about so many. Any context.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        // CAST: All modulo 2^32.
+        let posted = self.send_posted.load(Relaxed) as u32;
+        posted
+            .wrapping_sub(self.invalidations.load(Relaxed) as u32)
+            .wrapping_sub(self.done.load(Relaxed))
+    }
+
     /// Chains of sends that were posted.
     pub(crate) fn doorbells(&self) -> u64 {
         self.doorbells.load(Relaxed)

@@ -7,7 +7,7 @@
 /// Before the second attempt, in ms.
 const FIRST_MS: u32 = 100;
 /// The longest time between attempts while I/O waits, in ms.
-const URGENT_MS: u32 = 1000;
+const URGENT_MS: u32 = 500;
 
 /// The time between attempts: twice as long each time, and never the same for all clients of a server
 /// that went away.
@@ -17,6 +17,11 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// No attempt yet.
+    pub const fn new() -> Self {
+        Self { attempts: 0 }
+    }
+
     /// Milliseconds until the next attempt, at most `most_ms`, and less if I/O waits for it. `random`
     /// is any number.
     pub fn next(&mut self, most_ms: u32, urgent: bool, random: u32) -> u32 {

@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Epoch, PathId, Tenure, PATHS_MAX};
+use super::{Epoch, PathId, PathState, State, Tenure, PATHS_MAX};
 
 /// What stands behind a path, as the server said when it let the client in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +57,8 @@ pub enum Event {
     Replayed,
     /// I/O waits for longer than the user wants.
     Expired,
+    /// The user wants the map no more.
+    Disable,
 }
 
 /// What the shell is to do.
@@ -103,6 +105,8 @@ pub enum End {
     Stale,
     /// The export is somebody else's.
     Evicted,
+    /// The user wants it so.
+    Disabled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -202,6 +206,29 @@ impl Map {
         self.known.as_ref()
     }
 
+    /// What the user is to know of it, once it was live.
+    pub fn state(&self) -> State {
+        match (self.end, self.mode) {
+            (Some(End::Stale), _) => State::Stale,
+            (Some(End::Evicted), _) => State::Evicted,
+            (Some(End::Disabled), _) => State::Disabled,
+            (None, Mode::Flow | Mode::Replay) => State::Live,
+            (None, Mode::Hold) => State::Reconnecting,
+            (None, Mode::Fail) => State::Failed,
+        }
+    }
+
+    /// What the user is to know of a path.
+    pub fn path_state(&self, path: PathId) -> PathState {
+        match self.path(path).map_or(Link::Off, |path| path.link) {
+            Link::Off => PathState::Disabled,
+            Link::Due | Link::Connecting => PathState::Connecting,
+            Link::Waiting => PathState::Waiting,
+            Link::Up => PathState::Live,
+            Link::Closing => PathState::Closing,
+        }
+    }
+
     /// Whether a path is up.
     pub fn is_up(&self, path: PathId) -> bool {
         self.path(path).is_some_and(|path| path.link == Link::Up)
@@ -225,6 +252,7 @@ impl Map {
             Event::Fenced(id, epoch) => self.fenced(id, epoch),
             Event::Replayed => self.stranded &= self.mode != Mode::Replay,
             Event::Expired => self.expired |= self.mode == Mode::Hold,
+            Event::Disable => self.finish(End::Disabled, act),
         }
         self.connect(act);
         self.ask(act);

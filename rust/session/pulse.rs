@@ -4,9 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-/// Periods of silence after which nobody is there any more.
-const PERIODS: u8 = 3;
-
 /// What to do at the end of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
@@ -25,14 +22,20 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// A period is over; `heard` whether anything came in it.
-    pub fn beat(&mut self, heard: bool) -> Beat {
+    /// Something was heard just now.
+    pub const fn new() -> Self {
+        Self { silent: 0 }
+    }
+
+    /// A period is over; `heard` whether anything came in it. `patience` is how many periods of silence
+    /// are stood.
+    pub fn beat(&mut self, heard: bool, patience: u8) -> Beat {
         if heard {
             self.silent = 0;
             return Beat::Fine;
         }
         self.silent = self.silent.saturating_add(1);
-        match self.silent > PERIODS {
+        match self.silent > patience {
             true => Beat::Gone,
             false => Beat::Ask,
         }

@@ -115,10 +115,10 @@ enum Message {
 }
 
 impl Message {
-    fn to_client(&self) -> Option<End> {
+    fn to_client(self) -> Option<End> {
         match self {
-            Self::Welcome(end, _) | Self::Refused(end, _) => Some(*end),
-            Self::Fenced(end, ..) | Self::Response(end, ..) => Some(*end),
+            Self::Welcome(end, _) | Self::Refused(end, _) => Some(end),
+            Self::Fenced(end, ..) | Self::Response(end, ..) => Some(end),
             Self::Login(..) | Self::Fence(..) | Self::Command(..) => None,
         }
     }
@@ -476,8 +476,8 @@ impl World {
             Message::Login(end, resume) => self.login(rules, end, resume),
             Message::Fence(end, number, path, epoch) => self.fence(rules, end, number, path, epoch),
             Message::Command(_, number, op) => {
-                let alive = |c: &&Connection| c.number == number && !c.killed;
-                if self.server.connections.iter().find(alive).is_some() {
+                let alive = |c: &Connection| c.number == number && !c.killed;
+                if self.server.connections.iter().any(alive) {
                     self.server.running.push((number, op));
                     self.server.running.sort_unstable();
                 }

@@ -32,20 +32,35 @@ fn no_two_clients_come_back_at_once() {
 fn io_does_not_wait_for_the_longest_time() {
     let mut backoff = Backoff::default();
     for random in 0..100 {
-        assert!(backoff.next(10_000, true, random) <= 1000);
+        assert!(backoff.next(10_000, true, random) <= 500);
     }
     assert!(backoff.next(10_000, false, 0) >= 5000);
     assert!(Backoff::default().next(20, true, 5) <= 20);
 }
 
 #[test]
-fn three_silent_periods_are_stood() {
-    let mut pulse = Pulse::default();
-    assert_eq!(pulse.beat(true), Beat::Fine);
-    for _ in 0..2 {
-        assert_eq!([false; 3].map(|heard| pulse.beat(heard)), [Beat::Ask; 3]);
-        assert_eq!(pulse.beat(true), Beat::Fine);
+fn so_many_silent_periods_are_stood() {
+    for patience in [0, 3, 12] {
+        let mut pulse = Pulse::new();
+        assert_eq!(pulse.beat(true, patience), Beat::Fine);
+        for _ in 0..2 {
+            for _ in 0..patience {
+                assert_eq!(pulse.beat(false, patience), Beat::Ask);
+            }
+            assert_eq!(pulse.beat(true, patience), Beat::Fine);
+        }
+        for _ in 0..patience {
+            assert_eq!(pulse.beat(false, patience), Beat::Ask);
+        }
+        assert_eq!(pulse.beat(false, patience), Beat::Gone);
     }
-    assert_eq!([false; 3].map(|heard| pulse.beat(heard)), [Beat::Ask; 3]);
-    assert_eq!(pulse.beat(false), Beat::Gone);
+}
+
+#[test]
+fn patience_ends_when_another_path_comes_up() {
+    let mut pulse = Pulse::new();
+    for _ in 0..8 {
+        assert_eq!(pulse.beat(false, 12), Beat::Ask);
+    }
+    assert_eq!(pulse.beat(false, 5), Beat::Gone);
 }

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A way to a map's server: connects a path and drains it, on a workqueue of its own, so that one that
+//! hangs does not hold up the others.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    impl_has_work, new_mutex, new_work,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    },
+};
+
+use crate::client::{
+    control::{
+        Target,
+        Watcher, //
+    },
+    io::Io,
+    path::{
+        Attempt,
+        Path, //
+    },
+    session::{
+        Params,
+        PathWatcher,
+        Session, //
+    },
+};
+use crate::failure::Failure;
+use crate::session::{
+    Epoch,
+    PathId,
+    Tenure, //
+};
+use crate::sync::without_io;
+use crate::workqueue::OwnedQueue;
+
+/// A server that comes back is to be found soon: the connection manager by itself asks again after 4 s
+/// only. These are the bounds of how long an attempt waits for the first answer, in ms.
+const PATIENCE_MIN_MS: u32 = 750;
+const PATIENCE_MAX_MS: u32 = 4000;
+/// How much longer than last time the first answer may take.
+const PATIENCE_FACTOR: u32 = 4;
+
+/// What is to be done.
+enum Job {
+    /// To connect, with the tenure to resume.
+    Connect(Epoch, Option<Tenure>),
+    /// To wait until nothing of a path is under way any more; whether to tell the server that it is the
+    /// end of the map.
+    Close(Epoch, Option<Path>, bool),
+}
+
+/// What has been done.
+pub(super) enum Outcome {
+    /// The path carries no I/O yet.
+    Connected(Epoch, Path),
+    /// Nothing is left of the attempt.
+    Refused(Epoch, Failure),
+    /// Nothing of the path touches any memory any more.
+    Closed(Epoch),
+}
+
+/// A way to the server.
+#[pin_data]
+pub(super) struct Route {
+    id: PathId,
+    /// Where the server is.
+    pub(super) target: Target,
+    params: Arc<Params>,
+    io: Arc<Io>,
+    session: Arc<Session>,
+    queue: OwnedQueue,
+    /// How long to wait for the first answer of an attempt, in ms: it depends on how long that took when
+    /// it came.
+    patience_ms: Atomic<u32>,
+    #[pin]
+    jobs: Mutex<KVec<Job>>,
+    #[pin]
+    outcomes: Mutex<KVec<Outcome>>,
+    #[pin]
+    work: Work<Route>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Route { self.work }
+}
+
+/// Jobs of a path that there are at a time, at most: an attempt to connect, the end of the attempt, and
+/// that of the path that came of it nevertheless.
+const JOBS: usize = 4;
+
+impl Route {
+    /// A way that nobody goes yet. May sleep.
+    pub(super) fn new(
+        id: PathId,
+        target: Target,
+        params: &Arc<Params>,
+        io: &Arc<Io>,
+        session: &Arc<Session>,
+    ) -> Result<Arc<Self>> {
+        let queue = OwnedQueue::ordered(c"farblk_path")?;
+        let jobs = KVec::with_capacity(JOBS, GFP_KERNEL)?;
+        let outcomes = KVec::with_capacity(JOBS, GFP_KERNEL)?;
+        let (params, io, session) = (params.clone(), io.clone(), session.clone());
+        Arc::pin_init(
+            pin_init!(Self {
+                id,
+                target,
+                params,
+                io,
+                session,
+                queue,
+                patience_ms: Atomic::new(PATIENCE_MAX_MS),
+                jobs <- new_mutex!(jobs, "Route::jobs"),
+                outcomes <- new_mutex!(outcomes, "Route::outcomes"),
+                work <- new_work!("Route::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Connects; ends with [`Outcome::Connected`] or [`Outcome::Refused`]. May sleep, but not for it.
+    pub(super) fn connect(self: &Arc<Self>, epoch: Epoch, resume: Option<Tenure>) {
+        self.begin(Job::Connect(epoch, resume));
+    }
+
+    /// Drains and closes; ends with [`Outcome::Closed`]. May sleep, but not for it.
+    pub(super) fn close(self: &Arc<Self>, epoch: Epoch, path: Option<Path>, leave: bool) {
+        self.begin(Job::Close(epoch, path, leave));
+    }
+
+    /// What has been done since the last look, in its order. May sleep.
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        let mut outcomes = self.outcomes.lock();
+        outcomes.remove(0).ok()
+    }
+
+    fn begin(self: &Arc<Self>, job: Job) {
+        // There is room for all that there are.
+        let _ = self.jobs.lock().push_within_capacity(job);
+        let _ = self.queue.enqueue(self.clone());
+    }
+
+    fn end(&self, outcome: Outcome) {
+        let _ = self.outcomes.lock().push_within_capacity(outcome);
+        self.session.look();
+    }
+
+    fn perform(self: &Arc<Self>, job: Job) -> Outcome {
+        match job {
+            Job::Connect(epoch, resume) => match self.try_connect(epoch, resume) {
+                Ok(path) => Outcome::Connected(epoch, path),
+                Err(failure) => Outcome::Refused(epoch, failure),
+            },
+            Job::Close(epoch, path, leave) => {
+                if let Some(path) = path {
+                    path.close(leave);
+                }
+                Outcome::Closed(epoch)
+            }
+        }
+    }
+
+    fn try_connect(
+        self: &Arc<Self>,
+        epoch: Epoch,
+        resume: Option<Tenure>,
+    ) -> Result<Path, Failure> {
+        let watcher = PathWatcher::new(&self.session, self.id, epoch);
+        let watcher: Arc<dyn Watcher> = Arc::new(watcher, GFP_KERNEL)?;
+        let attempt = Attempt {
+            params: &self.params,
+            target: &self.target,
+            id: self.id,
+            epoch,
+            resume,
+            watcher,
+            io: &self.io,
+            patience_ms: self.patience_ms.load(Relaxed),
+        };
+        let path = Path::connect(&attempt)?;
+        let patience = path.answer_ms.saturating_mul(PATIENCE_FACTOR);
+        self.patience_ms
+            .store(patience.clamp(PATIENCE_MIN_MS, PATIENCE_MAX_MS), Relaxed);
+        Ok(path)
+    }
+}
+
+impl WorkItem for Route {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        loop {
+            let Ok(job) = this.jobs.lock().remove(0) else {
+                return;
+            };
+            // I/O waits for this, and memory may wait for I/O.
+            let outcome = without_io(|| this.perform(job));
+            this.end(outcome);
+        }
+    }
+}

@@ -220,13 +220,14 @@ impl Io {
             // What is complete from now on it need not cover.
             self.dirty.store(0, Relaxed);
         }
-        let path = self.choose(queue);
+        let (path, alone) = self.choose(queue);
         let queues = self.paths.get(path).and_then(RcuSlot::get);
         let sent = match queues
             .as_ref()
             .and_then(|queues| queues.get(usize::from(queue)))
         {
-            Some(queue) => queue.send(request, last),
+            // The last one that comes rings for its own path only.
+            Some(queue) => queue.send(request, last || !alone),
             // The path is being let go of.
             None => Err((BlkError::Resource, request)),
         };
@@ -236,15 +237,19 @@ impl Io {
         sent
     }
 
-    /// The path for a request.
+    /// The path for a request, and whether it is the only one.
     #[inline]
-    fn choose(&self, queue: u16) -> usize {
+    fn choose(&self, queue: u16) -> (usize, bool) {
         let up = self.up.load(Relaxed);
         // CAST: Indices of bits.
         let first = up.trailing_zeros() as usize;
-        if up & up.wrapping_sub(1) == 0 {
-            return first;
+        match up & up.wrapping_sub(1) {
+            0 => (first, true),
+            _ => (self.choose_among(up, first, queue), false),
         }
+    }
+
+    fn choose_among(&self, up: u32, first: usize, queue: u16) -> usize {
         match self.policy {
             Policy::RoundRobin => {
                 let turn = self.turn.load(Relaxed) % u32::BITS;

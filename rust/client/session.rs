@@ -43,7 +43,8 @@ use crate::client::{
     io::{
         Io,
         Keeper,
-        Policy, //
+        Policy,
+        Queues, //
     },
     path::{
         Path,
@@ -781,12 +782,28 @@ impl Session {
         if first {
             shell.shape = Some(shape);
         }
-        shell.io.open(id, queues);
-        self.status.lock().login = Some(login);
-        if let Some(disk) = &shell.disk {
-            disk::resize(disk, &login.extent);
+        if map.judge(&welcome).is_none() {
+            self.open(shell, id, queues);
+            self.status.lock().login = Some(login);
+            if let Some(disk) = &shell.disk {
+                disk::resize(disk, &login.extent);
+            }
         }
         self.step(map, shell, Event::Connected(id, epoch, welcome));
+    }
+
+    /// Lets requests take a path, if they may flow.
+    fn open(&self, shell: &Shell, id: PathId, queues: Arc<Queues>) {
+        // Requests that come together on one path are posted together: they must not be spread over
+        // more paths in the midst of that.
+        let disk = shell.disk.as_ref().filter(|_| shell.mode == Mode::Flow);
+        if let Some(disk) = disk {
+            disk.quiesce();
+        }
+        shell.io.open(id, queues);
+        if let Some(disk) = disk {
+            disk.unquiesce();
+        }
     }
 
     /// The server may have said something on a path.

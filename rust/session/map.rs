@@ -298,6 +298,18 @@ impl Map {
         }
     }
 
+    /// Why a session cannot go on with what stands behind a path, if so.
+    pub fn judge(&self, welcome: &Welcome) -> Option<End> {
+        match self.known {
+            Some(known) if known.export != welcome.export => Some(End::Stale),
+            Some(known) if known.tenure != welcome.tenure => Some(End::Evicted),
+            Some(known) if known.instance != welcome.instance => {
+                welcome.volatile.then_some(End::Stale)
+            }
+            _ => None,
+        }
+    }
+
     fn connected(
         &mut self,
         id: PathId,
@@ -318,17 +330,10 @@ impl Map {
         path.used = epoch;
         path.fenced = epoch.saturating_sub(1);
         path.asked = None;
-        let end = match known {
-            Some(known) if known.export != welcome.export => Some(End::Stale),
-            Some(known) if known.tenure != welcome.tenure => Some(End::Evicted),
-            Some(known) if known.instance != welcome.instance => {
-                if !welcome.volatile {
-                    act(Action::Restarted);
-                }
-                welcome.volatile.then_some(End::Stale)
-            }
-            _ => None,
-        };
+        if known.is_some_and(|known| known.instance != welcome.instance) && !welcome.volatile {
+            act(Action::Restarted);
+        }
+        let end = self.judge(welcome);
         match end {
             Some(end) => self.finish(end, act),
             None => self.known = Some(*welcome),

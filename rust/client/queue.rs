@@ -455,9 +455,9 @@ impl Queue {
         self.qp.handler().commands.as_ref()?.waiting(tag)
     }
 
-    /// Whether the server is asked by commands.
-    pub(super) fn has_commands(&self) -> bool {
-        self.slabs.is_none()
+    /// Whether it reads or writes the server's memory for the request of `tag`. Any context.
+    pub(super) fn accesses(&self, tag: u16) -> bool {
+        self.slabs.is_some() && self.qp.is_taken(tag)
     }
 
     /// Makes receives for as many commands as the server allows in flight. Without memory for more it

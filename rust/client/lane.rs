@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One path of a map, as its session knows it.
+
+#![forbid(unsafe_code)]
+
+use kernel::{
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    },
+};
+
+use crate::client::{
+    path::Path,
+    route::Route, //
+};
+use crate::failure::Failure;
+use crate::proto::{
+    Query,
+    Text, //
+};
+use crate::session::{
+    backoff::Backoff,
+    pulse::Pulse,
+    Epoch,
+    PathState,
+    PATHS_MAX, //
+};
+
+/// What others may know of a path.
+#[derive(Clone, Copy)]
+pub(crate) struct PathStatus {
+    /// Where it stands.
+    pub(crate) state: PathState,
+    /// The RDMA device in use.
+    pub(crate) device: Option<Text>,
+    /// How long the server took for the last heartbeat, in ns.
+    pub(crate) rtt_ns: u64,
+    /// How often it came up again.
+    pub(crate) reconnects: u64,
+    /// When the next attempt will be made, in ms from now.
+    pub(crate) next_try_ms: Option<u64>,
+    /// Why it was lost, or could not be brought up; `None` while it is up.
+    pub(crate) failure: Option<Failure>,
+}
+
+impl PathStatus {
+    /// That of a path that nobody wants.
+    pub(super) const NONE: Self = Self {
+        state: PathState::Disabled,
+        device: None,
+        rtt_ns: 0,
+        reconnects: 0,
+        next_try_ms: None,
+        failure: None,
+    };
+}
+
+/// One path, as the workqueue knows it.
+pub(super) struct Lane {
+    /// Who connects and closes it, while it is wanted.
+    pub(super) route: Option<Arc<Route>>,
+    /// While it is up.
+    pub(super) path: Option<Path>,
+    /// The time between attempts.
+    pub(super) backoff: Backoff,
+    /// Whether the server is there.
+    pub(super) pulse: Pulse,
+    /// The next attempt, in ms since the session began.
+    pub(super) retry_at: Option<u64>,
+    /// The end of the period in which something is to be heard.
+    pub(super) beat_at: Option<u64>,
+    /// When the last question for life was asked, if it was not answered.
+    pub(super) asked: Option<Instant<Monotonic>>,
+    /// Fences of other paths that are to be asked for, by path: up to which epoch, or 0.
+    pub(super) fences: [Epoch; PATHS_MAX],
+    /// What the route has still to close.
+    pub(super) closing: u32,
+    /// It was up before.
+    pub(super) was_up: bool,
+    /// The last question for life, in ms since the session began.
+    pub(super) pinged_at: u64,
+    /// The completions that were seen at the last beat.
+    pub(super) completions: u64,
+    /// Something was heard since the last beat.
+    pub(super) heard: bool,
+    /// A command that the server did not know of when it was asked.
+    pub(super) doubt: Option<Query>,
+    /// An attempt has ended since the path was wanted.
+    pub(super) tried: bool,
+    /// What others may know.
+    pub(super) status: PathStatus,
+}
+
+impl Lane {
+    /// A path that nobody wants.
+    pub(super) const NONE: Self = Self {
+        route: None,
+        path: None,
+        backoff: Backoff::new(),
+        pulse: Pulse::new(),
+        retry_at: None,
+        beat_at: None,
+        asked: None,
+        fences: [0; PATHS_MAX],
+        closing: 0,
+        was_up: false,
+        pinged_at: 0,
+        completions: 0,
+        heard: false,
+        doubt: None,
+        tried: false,
+        status: PathStatus::NONE,
+    };
+
+    /// Has the route close a path, or an attempt.
+    pub(super) fn close(&mut self, epoch: Epoch, path: Option<Path>, leave: bool) {
+        if let Some(route) = &self.route {
+            self.closing += 1;
+            route.close(epoch, path, leave);
+        }
+    }
+}

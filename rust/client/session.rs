@@ -292,6 +292,8 @@ impl Session {
         self.ask(Some(Order::Disable), Until::AllGone)?;
         self.take_disk(true)?;
         let (shell, alarm) = {
+            // Nobody waits for an answer that would not come.
+            let _asking = self.asking.lock();
             let mut running = self.running.lock();
             (running.shell.take(), running.alarm.take())
         };
@@ -317,12 +319,19 @@ impl Session {
         let _ = self.queue.enqueue(self.clone());
     }
 
-    /// Lets the workqueue carry out an order, and waits for its answer.
+    /// Lets the workqueue carry out an order, and waits for its answer. `ENOTCONN` if the session is
+    /// over.
     fn ask(self: &Arc<Self>, order: Option<Order>, until: Until) -> Result<(), Failure> {
         let _asking = self.asking.lock();
-        self.done.reinit();
-        *self.order.lock() = order;
-        self.running.lock().until = Some(until);
+        {
+            let mut running = self.running.lock();
+            if running.shell.is_none() {
+                return Err(ENOTCONN.into());
+            }
+            self.done.reinit();
+            *self.order.lock() = order;
+            running.until = Some(until);
+        }
         self.look();
         self.done.wait();
         *self.outcome.lock()
@@ -349,8 +358,8 @@ impl Session {
         if let Some(shell) = &mut self.running.lock().shell {
             shell.put_disk(disk);
         }
-        self.look();
-        Ok(())
+        // The state says that there is one when this returns.
+        self.ask(None, Until::Now)
     }
 
     /// Takes the disk away, if it may be. Runs in the user's task, too: freeing the tags waits for work

@@ -132,6 +132,8 @@ struct Path {
     name: Name,
     addr: SocketAddr,
     source: Option<SocketAddr>,
+    /// It is being disabled: it holds its index until the session has let go of it.
+    leaving: bool,
 }
 
 impl Path {
@@ -173,9 +175,10 @@ impl Settings {
     /// The enabled paths, as a session takes them.
     fn targets(&self) -> impl Iterator<Item = (PathId, Target)> + '_ {
         let tos = self.tos;
-        (0..)
-            .zip(&self.paths)
-            .filter_map(move |(id, path)| Some((id, path.as_ref()?.target(tos))))
+        let paths = (0..).zip(&self.paths);
+        paths
+            .filter_map(|(id, path)| Some((id, path.as_ref().filter(|path| !path.leaving)?)))
+            .map(move |(id, path)| (id, path.target(tos)))
     }
 }
 
@@ -295,6 +298,7 @@ impl MapDir {
             name: *name,
             addr,
             source,
+            leaving: false,
         };
         let (id, target, session) = self.switch.adjust(|settings, running| {
             let free = settings.paths.iter().position(Option::is_none);
@@ -317,28 +321,42 @@ impl MapDir {
     /// A path of the map was disabled: nothing of it is left when this returns. The last one of a map
     /// that is enabled stays. May sleep.
     pub(super) fn remove_path(&self, name: &Name) -> Result<(), Failure> {
-        let (id, session) = self.switch.adjust(|settings, running| {
-            let last = settings.paths.iter().flatten().nth(1).is_none();
+        let leaving = self.switch.adjust(|settings, running| {
+            let Some(id) = settings.find(name) else {
+                return Ok(None);
+            };
+            let stays = |path: &Path| !path.leaving && path.name != *name;
+            let last = !settings.paths.iter().flatten().any(stays);
             if last && running.is_some() {
                 return Err(fail!(EBUSY, "the last path of a map that is enabled"));
             }
-            let session = running.map(|running| running.session.clone());
-            Ok((settings.find(name), session))
+            let place = settings.paths.get_mut(id);
+            match (place, running) {
+                (Some(Some(path)), Some(running)) => {
+                    path.leaving = true;
+                    Ok(Some((id, running.session.clone())))
+                }
+                (Some(place), None) => {
+                    *place = None;
+                    Ok(None)
+                }
+                _ => Ok(None),
+            }
         })?;
-        if let (Some(id), Some(session)) = (id, session) {
-            session.remove_path(PathId::try_from(id).map_err(Error::from)?)?;
+        if let Some((id, session)) = leaving {
+            // If the session is over, so are its paths.
+            let _ = session.remove_path(PathId::try_from(id).map_err(Error::from)?);
+            self.forget_path(name);
         }
-        self.forget_path(name);
         Ok(())
     }
 
     fn forget_path(&self, name: &Name) {
-        let _ = self.switch.adjust(|settings, _| {
+        self.switch.amend(|settings| {
             let id = settings.find(name);
             if let Some(place) = id.and_then(|id| settings.paths.get_mut(id)) {
                 *place = None;
             }
-            Ok(())
         });
     }
 

@@ -97,6 +97,11 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         }
     }
 
+    /// Changes settings that what runs does not look at, in any phase. May sleep.
+    pub(crate) fn amend(&self, change: impl FnOnce(&mut S)) {
+        change(&mut self.inner.lock().0);
+    }
+
     /// Looks at the running thing. May sleep.
     pub(crate) fn running<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
         match &self.inner.lock().1 {

@@ -225,7 +225,8 @@ too_large() {
 maps() {
 	local m=maps/m p=maps/m/paths/a a
 	must mkdir "$C/$m"
-	defaults $m export=m access=rw queues=0 poll_queues=0 depth=128 inline_size=4096 tos=0 expect_instance= enable=0 state=disabled device= last_error=
+	defaults $m export=m access=rw queues=0 poll_queues=0 depth=128 inline_size=4096 tos=0 io_timeout_ms=30000 no_path_timeout_ms=60000 \
+		heartbeat_ms=1000 reconnect_max_ms=10000 policy=min-inflight expect_instance= enable=0 state=disabled device= uuid= instance= mode= size=0 last_error=
 	read_only $m/{state,device,uuid,instance,mode,size,last_error}
 	refused EINVAL "$C/$m/enable" 1 path
 	takes $m/export e "$(printf 'n%.0s' {1..63})" e
@@ -244,10 +245,17 @@ maps() {
 	leaves_numbers $m/inline_size -1 16385 4294971392
 	takes $m/tos 255 0
 	leaves_numbers $m/tos -1 256
-	a=$(<"$C/$m/io_timeout_ms")
-	[ "$a" -gt 0 ] || bad "io_timeout_ms is '$a' by default"
-	takes $m/io_timeout_ms 5000 "$a"
-	leaves_numbers $m/io_timeout_ms -1 0 18446744073709551615
+	takes $m/io_timeout_ms 100 3600000 30000
+	leaves_numbers $m/io_timeout_ms -1 0 99 3600001 4294997296 18446744073709551615
+	takes $m/no_path_timeout_ms 0 86400000 -1 60000
+	leaves_numbers $m/no_path_timeout_ms -2 -01 86400001 4294967295 4295027296 18446744073709551615
+	takes $m/heartbeat_ms 0 1 60000 1000
+	leaves_numbers $m/heartbeat_ms -1 60001 4294968296
+	takes $m/reconnect_max_ms 100 3600000 10000
+	leaves_numbers $m/reconnect_max_ms -1 0 99 3600001 4294977296
+	takes $m/policy round-robin min-inflight
+	leaves $m/policy EINVAL "" 0 min MIN-INFLIGHT min_inflight round-robins
+	leaves_garbage $m/policy
 	takes $m/expect_instance $UUID ""
 	leaves $m/expect_instance EINVAL x ${UUID}0
 	leaves_garbage $m/expect_instance
@@ -255,8 +263,8 @@ maps() {
 	takes $m/enable "force=>0" 0
 
 	must mkdir "$C/$p"
-	defaults $p addr= source= enable=0 state=disabled device= last_error=
-	read_only $p/{state,device,last_error}
+	defaults $p addr= source= enable=0 state=disabled device= rtt_ns=0 reconnects=0 next_try_ms= last_error=
+	read_only $p/{state,device,rtt_ns,reconnects,next_try_ms,last_error}
 	refused EINVAL "$C/$p/enable" 1 addr
 	takes $p/addr "10.9.0.1=>10.9.0.1:7420" "[::1]:5=>[::1]:5"
 	leaves $p/addr EINVAL "${NOT_ADDRESSES[@]}"
@@ -268,10 +276,6 @@ maps() {
 	leaves_switch $p/enable
 	ends "rmdir of an enabled path" EBUSY rmdir "$C/$p"
 	for a in addr=10.9.0.9 source=; do leaves $p/${a%%=*} EBUSY "${a#*=}"; done
-	must mkdir "$C/$m/paths/b"
-	must store "$C/$m/paths/b/addr" 10.9.0.9
-	refused EOPNOTSUPP "$C/$m/paths/b/enable" 1
-	must rmdir "$C/$m/paths/b"
 	ends "rmdir of a map with a path" ENOTEMPTY rmdir "$C/$m"
 
 	must port_add p "$FARBLK_SERVER"
@@ -286,9 +290,11 @@ maps() {
 	is uuid "$(<"$C/$m/uuid")" "$(<"$C/exports/e/uuid")"
 	is instance "$(<"$C/$m/instance")" "$(<"$C/exports/e/instance")"
 	is clients "$(<"$C/exports/e/clients")" 1
-	for a in export=e access=ro queues=1 poll_queues=1 depth=64 inline_size=512 tos=1 io_timeout_ms=5000 expect_instance=; do
+	for a in export=e access=ro queues=1 poll_queues=1 depth=64 inline_size=512 tos=1 io_timeout_ms=5000 no_path_timeout_ms=0 heartbeat_ms=0 \
+		reconnect_max_ms=100 policy=round-robin expect_instance=; do
 		leaves $m/${a%%=*} EBUSY "${a#*=}"
 	done
+	for a in addr=10.9.0.9 source=; do leaves $p/${a%%=*} EBUSY "${a#*=}"; done
 	leaves $p/enable EBUSY 0
 	ends "rmdir of an enabled map" EBUSY rmdir "$C/$m"
 	ends "rmdir of a used path" EBUSY rmdir "$C/$p"
@@ -301,6 +307,57 @@ maps() {
 	is clients "$(<"$C/exports/e/clients")" 0
 	must map_rm m
 }
+
+# Up to eight paths, which come and go whether the map is enabled or not; only the last one of a map that is enabled stays.
+paths() {
+	local m=maps/m n
+	must port_add p "$FARBLK_SERVER"
+	must port_add q "$FARBLK_SERVER:7421"
+	must export_ram e 8M
+	must map_make m e
+	for n in {1..8}; do
+		must mkdir "$C/$m/paths/p$n"
+		must store "$C/$m/paths/p$n/addr" "$FARBLK_SERVER:7421"
+	done
+	for n in {1..7}; do takes $m/paths/p$n/enable 1; done
+	refused ENOSPC "$C/$m/paths/p8/enable" 1 "8 paths"
+	is enable "$(<"$C/$m/paths/p8/enable")" 0
+	takes $m/paths/p1/enable 0
+	takes $m/paths/p8/enable 1
+	for n in {2..8}; do takes $m/paths/p$n/enable 0; done
+	takes $m/paths/a/enable 0
+	refused EINVAL "$C/$m/enable" 1 path
+	takes $m/paths/a/enable 1
+
+	must map_on m
+	takes $m/paths/p1/enable 1 1
+	wait_for 10 path_is p1 live || bad "the second path is $(<"$C/$m/paths/p1/state")"
+	is clients "$(<"$C/exports/e/clients")" 1
+	is reconnects "$(<"$C/$m/paths/p1/reconnects")" 0
+	no_error $m/paths/p1
+	ends "rmdir of an enabled path" EBUSY rmdir "$C/$m/paths/p1"
+	# Of the last one that is up it is no question, if there is another.
+	takes $m/paths/a/enable 0 0
+	is "path state" "$(<"$C/$m/paths/a/state")" disabled
+	is state "$(<"$C/$m/state")" live
+	must direct_read "$DEV" /dev/null
+	leaves $m/paths/p1/enable EBUSY 0
+	is "path state" "$(<"$C/$m/paths/p1/state")" live
+	# It may have another address meanwhile. Where nobody listens it does not come up, and says why.
+	must settings "$C/$m/paths/a" "addr=$FARBLK_SERVER:9" enable=1
+	wait_for 10 path_is a waiting || bad "the path to nobody is $(<"$C/$m/paths/a/state")"
+	[[ $(<"$C/$m/paths/a/last_error") == "ECONNREFUSED "?* ]] || bad "last_error is '$(<"$C/$m/paths/a/last_error")'"
+	is state "$(<"$C/$m/state")" live
+	no_error $m
+	takes $m/paths/a/enable 0
+	takes $m/enable 0
+	is "path state" "$(<"$C/$m/paths/p1/state")" disabled
+	is clients "$(<"$C/exports/e/clients")" 0
+	takes $m/paths/p1/enable 0
+	must rmdir "$C/$m/paths/"p{1..8}
+	must map_rm m
+}
+path_is() { [ "$(<"$C/maps/m/paths/$1/state")" = "$2" ]; }
 
 discover() {
 	local d=$C/discover/d
@@ -357,6 +414,36 @@ races() {
 	is "what is left" "$(ls "$C/ports" "$C/exports" "$C/maps" | grep -v : | tr -d '\n')" ""
 }
 
+# A path comes and goes while its map does: nobody waits for ever, and none is left enabled or taken.
+path_races() {
+	local n pid p=$C/maps/m/paths/b
+	must port_add p "$FARBLK_SERVER"
+	must export_ram e 8M
+	must map_make m e
+	must mkdir "$p"
+	must store "$p/addr" "$FARBLK_SERVER"
+	touch /run/path-races
+	(while [ -e /run/path-races ]; do
+		store "$p/enable" 1
+		store "$p/enable" 0
+	done) >/dev/null 2>&1 &
+	pid=$!
+	for n in {1..30}; do
+		store "$C/maps/m/enable" 1
+		store "$C/maps/m/enable" 0
+	done 2>/dev/null
+	rm /run/path-races
+	wait_for 10 gone $pid || bad "a path's enable hangs"
+	must store "$C/maps/m/enable" 0
+	must store "$p/enable" 0
+	must rmdir "$p"
+	for n in {1..7}; do
+		must mkdir "$p$n"
+		must settings "$p$n" "addr=$FARBLK_SERVER" enable=1
+	done
+}
+gone() { [ ! -d "/proc/$1" ]; }
+
 scenario root "the host's id and name; version, protocol and features cannot be written"
 scenario names "names that no object may have"
 scenario port "a port's attributes and life"
@@ -364,7 +451,9 @@ scenario exports "an export's attributes and life, and its hosts'"
 scenario block "an export of a block device takes what its device has"
 scenario too_large "an export larger than the memory is refused and leaves none of it taken"
 scenario maps "a map's and a path's attributes and life"
+scenario paths "paths come and go while their map is enabled, up to eight"
 scenario discover "discover shows what this host may use"
 scenario hundred_times "100 times mkdir and rmdir of everything"
 scenario races "two writers race over the same objects"
+scenario path_races "a path comes and goes while its map does"
 run_scenarios

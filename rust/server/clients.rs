@@ -30,11 +30,13 @@ use crate::server::{
 use crate::session::{
     export::{
         self,
+        lease_ms,
         Arrival,
         Claim,
         Member,
         Verdict, //
     },
+    pulse::Silence,
     Epoch,
     PathId,
     Tenure,
@@ -44,25 +46,12 @@ use crate::stats;
 
 /// How often somebody looks whether clients are still there.
 pub(super) const LOOK_MS: Msecs = 1000;
-/// Signs of life that have to be missing, and how long nothing has to be heard at least, before a client
-/// is taken to be gone.
-const MISSING: u64 = 5;
-const SILENCE_MS: u64 = 5000;
-/// How much longer than it holds I/O a map keeps its place: signs of life in which it notices that a path
-/// is lost, and the time of an attempt to connect.
-const LATE: u64 = 3;
-const ATTEMPT_MS: u64 = 5000;
 
 /// A path that is up, or still has something.
 struct Up {
     session: Arc<Session>,
     epoch: Epoch,
-    /// Looks without a message after which the client is gone; `None` if it promised none.
-    patience: Option<u64>,
-    /// Messages that had come in at the last look.
-    heard: u64,
-    /// Looks since then that found no other.
-    silent: u64,
+    silence: Silence,
 }
 
 /// A map that is in.
@@ -176,21 +165,15 @@ impl Client {
                 None => Err(Refusal::Internal.into()),
             },
             Arrival::Up => {
-                let heartbeat = u64::from(login.heartbeat_ms);
-                let silence = heartbeat.saturating_mul(MISSING).max(SILENCE_MS);
                 let up = Up {
                     session: session.clone(),
                     epoch: login.epoch,
-                    patience: (heartbeat != 0).then_some(silence.div_ceil(LOOK_MS.into())),
-                    heard: session.heard(),
-                    silent: 0,
+                    silence: Silence::new(login.heartbeat_ms, LOOK_MS, session.heard()),
                 };
                 if let Some(path) = self.path(login.path) {
                     *path = Some(up);
                 }
-                let late = heartbeat.saturating_mul(LATE).saturating_add(ATTEMPT_MS);
-                let held = login.no_path_timeout_ms.map(u64::from);
-                self.lease = held.map(|held| held.saturating_add(late));
+                self.lease = lease_ms(login.no_path_timeout_ms, login.heartbeat_ms);
                 self.host_name = login.host_name;
                 self.leaving = false;
                 self.away = None;
@@ -232,6 +215,9 @@ impl Clients {
             let past =
                 |client: &Client| client.host_id == login.host_id && client.boot != login.boot;
             if let Some(at) = self.position(past) {
+                let past = self.list.iter().filter(|client| past(client));
+                past.filter(|client| client.number <= since)
+                    .for_each(|client| drop(client.end_all()));
                 match self.replace(at, since)? {
                     Some(past) => return Ok(Entry::After(past)),
                     None => continue,
@@ -354,14 +340,7 @@ impl Clients {
     pub(super) fn look(&mut self, stats: &stats::Server) {
         let paths = self.list.iter_mut().flat_map(|client| &mut client.paths);
         for up in paths.flatten() {
-            let heard = up.session.heard();
-            up.silent = match heard == up.heard {
-                true => up.silent.saturating_add(1),
-                false => 0,
-            };
-            up.heard = heard;
-            if up.patience.is_some_and(|patience| up.silent > patience) {
-                up.patience = None;
+            if up.silence.look(up.session.heard()) {
                 stats.heartbeats_missed.count();
                 up.session.lose();
             }
@@ -374,22 +353,21 @@ impl Clients {
         ups.map(|up| &up.session)
     }
 
-    /// Lets go of maps whose host is not `admitted` any more. If there is such a one with paths, these
-    /// are told to end, and one of their sessions is returned.
+    /// Lets go of maps whose host is not `admitted` any more. Those with paths have these told to end, and
+    /// one of their sessions is returned.
     pub(super) fn evict(
         &mut self,
         admitted: impl Fn(&Name, &Uuid) -> bool,
         (keeper, stats): (&Keeper, &stats::Server),
     ) -> Option<Arc<Session>> {
-        loop {
-            let at = self.position(|client| !admitted(&client.host_name, &client.host_id))?;
-            if let Some(past) = self.list.get(at)?.end_all() {
-                return Some(past);
-            }
+        let past = |client: &Client| !admitted(&client.host_name, &client.host_id);
+        while let Some(at) = self.position(|client| past(client) && !client.is_here()) {
             let _ = self.list.remove(at);
             keeper.revoke();
             stats.evictions.count();
         }
+        let past = self.list.iter().filter(|client| past(client));
+        past.filter_map(|client| client.end_all()).last()
     }
 
     /// How many have a path, of those whose host has this name, if one is given.

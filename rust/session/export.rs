@@ -8,6 +8,11 @@
 
 use super::{Epoch, PathId, Tenure, PATHS_MAX};
 
+/// Periods without a sign of life after which a client gives up a path.
+const LATE: u64 = 3;
+/// What an attempt to connect may take, in ms.
+const ATTEMPT_MS: u64 = 5000;
+
 /// What a client says of its map when it wants in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
@@ -68,6 +73,13 @@ impl Custody {
     pub fn revoke(&mut self, fresh: Tenure) {
         self.tenure = Some(fresh);
     }
+}
+
+/// How long a map without a path keeps its place at an export, in ms: as long as it holds I/O, and the time
+/// in which it notices that a path is lost and gives up an attempt to connect. `None` is for ever.
+pub fn lease_ms(no_path_timeout_ms: Option<u32>, heartbeat_ms: u32) -> Option<u64> {
+    let late = LATE * u64::from(heartbeat_ms) + ATTEMPT_MS;
+    no_path_timeout_ms.map(|held| u64::from(held) + late)
 }
 
 /// Whether a path may come up.

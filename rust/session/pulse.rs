@@ -4,6 +4,11 @@
 
 #![forbid(unsafe_code)]
 
+/// Periods of a client in which a server hears nothing before the client is gone, and the least time, in
+/// ms: other clients wait for nothing but its place.
+const MISSING: u64 = 5;
+const SILENCE_MS: u64 = 5000;
+
 /// What to do at the end of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
@@ -39,5 +44,44 @@ impl Pulse {
             true => Beat::Gone,
             false => Beat::Ask,
         }
+    }
+}
+
+/// Whether a client that says something every so often still does, as a server sees it that looks now and
+/// then. The looks are counted, not the time: a server that was stopped itself has heard nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Silence {
+    /// Looks without news after which the client is gone; `None` if it is not waited for.
+    patience: Option<u64>,
+    /// What there was at the last look.
+    heard: u64,
+    /// Looks since then that found nothing new.
+    looks: u64,
+}
+
+impl Silence {
+    /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never if
+    /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`, not 0.
+    pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {
+        let silence_ms = (u64::from(heartbeat_ms) * MISSING).max(SILENCE_MS);
+        Self {
+            patience: (heartbeat_ms != 0).then(|| silence_ms.div_ceil(look_ms.into())),
+            heard,
+            looks: 0,
+        }
+    }
+
+    /// A look: the client has said so much by now. Whether it is gone, which is told once.
+    pub fn look(&mut self, heard: u64) -> bool {
+        self.looks = match heard == self.heard {
+            true => self.looks.saturating_add(1),
+            false => 0,
+        };
+        self.heard = heard;
+        let gone = self.patience.is_some_and(|patience| self.looks > patience);
+        if gone {
+            self.patience = None;
+        }
+        gone
     }
 }

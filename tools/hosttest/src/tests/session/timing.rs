@@ -3,7 +3,8 @@
 //! When to try again, and when the other side is gone.
 
 use crate::session::backoff::Backoff;
-use crate::session::pulse::{Beat, Pulse};
+use crate::session::export::lease_ms;
+use crate::session::pulse::{Beat, Pulse, Silence};
 use proptest::prelude::*;
 
 proptest! {
@@ -63,4 +64,38 @@ fn patience_ends_when_another_path_comes_up() {
         assert_eq!(pulse.beat(false, 12), Beat::Ask);
     }
     assert_eq!(pulse.beat(false, 5), Beat::Gone);
+}
+
+#[test]
+fn a_client_that_says_nothing_is_gone_once() {
+    for (heartbeat_ms, looks) in [(1, 5), (1000, 5), (1001, 6), (60_000, 300)] {
+        let mut silence = Silence::new(heartbeat_ms, 1000, 17);
+        for round in 0..3 {
+            for look in 0..looks {
+                assert!(!silence.look(17 + round), "{heartbeat_ms} ms: {look}");
+            }
+            assert!(!silence.look(18 + round), "it said something");
+        }
+        for _ in 0..looks {
+            assert!(!silence.look(20));
+        }
+        assert!(silence.look(20), "{heartbeat_ms} ms");
+        assert!(!silence.look(20), "it is told once");
+    }
+    let mut patient = Silence::new(u32::MAX, 1000, 0);
+    let mut none = Silence::new(0, 1000, 0);
+    for _ in 0..100_000 {
+        assert!(!patient.look(0) && !none.look(0));
+    }
+}
+
+#[test]
+fn a_place_is_kept_for_longer_than_the_client_waits() {
+    assert_eq!(lease_ms(Some(0), 0), Some(5_000));
+    assert_eq!(lease_ms(Some(60_000), 1000), Some(68_000));
+    assert_eq!(
+        lease_ms(Some(u32::MAX - 1), u32::MAX),
+        Some(4 * u64::from(u32::MAX) + 4_999)
+    );
+    assert_eq!(lease_ms(None, 1000), None);
 }

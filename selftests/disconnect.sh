@@ -138,11 +138,14 @@ server_device_removed() {
 	must remote 'rxe_netdev >/run/netdev; rdma link delete rxe0'
 	fails_within $SILENT
 	is "the server's clients" "$(remote "show $C/exports/e/clients")" 0
-	must remote "store $C/ports/p/enable 0"
+	is "the server's port" "$(remote "show $C/ports/p/state")" error
 	must remote 'rxe_add "$(cat /run/netdev)"'
-	must remote "store $C/ports/p/enable 1"
+	# By itself.
+	wait_for 5 listens || bad "the server's port is $(remote "show $C/ports/p/state")"
 	comes_back
 }
+
+listens() { [ "$(remote "show $C/ports/p/state")" = listening ]; }
 
 # A mapped, idle disk whose server went away is unmapped as any other.
 idle() {

@@ -62,9 +62,9 @@ pub struct ListEntry {
     pub kind: Kind,
     /// Access the client may have.
     pub access: Access,
-    /// Sessions open now.
+    /// Maps that have a path now.
     pub clients: u16,
-    /// Most sessions the export takes.
+    /// Most maps the export takes.
     pub max_clients: u16,
 }
 

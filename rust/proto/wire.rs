@@ -377,9 +377,9 @@ pub struct ListEntry {
     pub kind: u8,
     /// Access this client may have: 0 read only, 1 read and write.
     pub access: u8,
-    /// Sessions open now.
+    /// Maps that have a path now.
     pub clients: U16,
-    /// Most sessions the export takes.
+    /// Most maps the export takes.
     pub max_clients: U16,
     /// Zero.
     pub reserved: U16,

@@ -61,11 +61,11 @@ pub struct Silence {
 
 impl Silence {
     /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never if
-    /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`, not 0.
+    /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
     pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {
         let silence_ms = (u64::from(heartbeat_ms) * MISSING).max(SILENCE_MS);
         Self {
-            patience: (heartbeat_ms != 0).then(|| silence_ms.div_ceil(look_ms.into())),
+            patience: (heartbeat_ms != 0).then(|| silence_ms.div_ceil(look_ms.max(1).into())),
             heard,
             looks: 0,
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One client's session on one export.
+//! One client's session on one export: a path of a map, from its login to its end.
 //!
 //! The session's state changes on its own ordered workqueue only: the connection manager and
 //! completions leave what came in and enqueue the work. Its I/O is not done there: the client of an
@@ -91,6 +91,7 @@ use crate::session::{
 };
 use crate::sync::{
     self,
+    without_io,
     Completion, //
 };
 use crate::workqueue::OwnedQueue;
@@ -647,9 +648,12 @@ impl WorkItem for Session {
         if state.over {
             return;
         }
-        if this.serve(&mut state).is_err() {
-            this.finish(&mut state);
-        }
+        // Memory may be scarce because somebody's swap space waits for just this.
+        without_io(|| {
+            if this.serve(&mut state).is_err() {
+                this.finish(&mut state);
+            }
+        });
     }
 }
 

@@ -9,7 +9,11 @@ use core::fmt;
 use kernel::prelude::*;
 use kernel::{
     new_mutex,
-    sync::Mutex, //
+    sync::Mutex,
+    time::{
+        Instant,
+        Monotonic, //
+    },
 };
 
 use crate::errno::{self, ENOTCONN};
@@ -67,7 +71,7 @@ impl fmt::Display for Failure {
 #[pin_data]
 pub(crate) struct LastError {
     #[pin]
-    failure: Mutex<Option<Failure>>,
+    failure: Mutex<Option<(Failure, Instant<Monotonic>)>>,
 }
 
 impl LastError {
@@ -80,13 +84,26 @@ impl LastError {
 
     /// Remembers how an operation ended and returns what its system call returns. May sleep.
     pub(crate) fn record<T>(&self, outcome: Result<T, Failure>) -> Result<T> {
-        *self.failure.lock() = outcome.as_ref().err().copied();
+        let failure = outcome.as_ref().err();
+        *self.failure.lock() = failure.map(|failure| (*failure, Instant::now()));
         outcome.map_err(|failure| failure.error)
     }
 
     /// The newest failure. May sleep.
     pub(crate) fn get(&self) -> Option<Failure> {
-        *self.failure.lock()
+        self.failure.lock().map(|(failure, _)| failure)
+    }
+
+    /// The newest failure, unless what runs is in trouble for less long: then `trouble`, and since when.
+    /// May sleep.
+    pub(crate) fn get_or(&self, trouble: Option<(Failure, Instant<Monotonic>)>) -> Option<Failure> {
+        let own = *self.failure.lock();
+        match (own, trouble) {
+            (Some((failure, at)), Some((_, since))) if (at - since).as_nanos() >= 0 => {
+                Some(failure)
+            }
+            (own, trouble) => Some(trouble.or(own)?.0),
+        }
     }
 }
 

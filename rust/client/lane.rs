@@ -44,6 +44,8 @@ pub(crate) struct PathStatus {
     pub(crate) next_try_ms: Option<u64>,
     /// Why it was lost, or could not be brought up; `None` while it is up.
     pub(crate) failure: Option<Failure>,
+    /// When it was lost, or began to be wanted; `None` if it is not.
+    pub(crate) since: Option<Instant<Monotonic>>,
 }
 
 impl PathStatus {
@@ -55,6 +57,7 @@ impl PathStatus {
         reconnects: 0,
         next_try_ms: None,
         failure: None,
+        since: None,
     };
 }
 

@@ -16,6 +16,10 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -117,6 +121,8 @@ pub(crate) struct Status {
     pub(crate) login: Option<LoginReply>,
     /// Why I/O does not flow.
     pub(crate) failure: Option<Failure>,
+    /// Since when it stands there.
+    pub(crate) since: Instant<Monotonic>,
 }
 
 /// What the user wants.
@@ -220,6 +226,7 @@ impl Session {
             disk: None,
             login: None,
             failure: None,
+            since: Instant::now(),
         };
         let params = Arc::new(params, GFP_KERNEL)?;
         let session = Arc::pin_init(
@@ -397,7 +404,11 @@ impl Session {
             let mut status = self.status.lock();
             status.failure = failure;
             status.login = login;
-            core::mem::replace(&mut status.state, state) != state
+            let changed = core::mem::replace(&mut status.state, state) != state;
+            if changed {
+                status.since = Instant::now();
+            }
+            changed
         };
         if let (true, Some(disk)) = (changed, shell.disk()) {
             disk.announce(match state {

@@ -236,6 +236,7 @@ impl Shell {
                     lane.doubt = None;
                     lane.fences = [0; PATHS_MAX];
                     let path = lane.path.take();
+                    lane.status.since = Some(Instant::now());
                     lane.close(epoch, path, leaving);
                 }
             }
@@ -310,6 +311,7 @@ impl Shell {
                         route: Some(route),
                         ..Lane::NONE
                     };
+                    lane.status.since = Some(Instant::now());
                 }
                 self.step(Event::Add(id));
             }

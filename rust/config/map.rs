@@ -614,8 +614,10 @@ impl MapDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        let failure = self.status().and_then(|status| status.failure);
-        show_option(page, failure.or_else(|| self.switch.last_error.get()))
+        let trouble = self
+            .status()
+            .and_then(|status| Some((status.failure?, status.since)));
+        show_option(page, self.switch.last_error.get_or(trouble))
     }
 }
 

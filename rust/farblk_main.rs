@@ -30,10 +30,6 @@ use crate::workqueue::ReleaseQueue;
 mod bindings;
 
 // Floor 1: safe abstractions; the only ones that name `bindings`.
-#[cfg_attr(
-    not(CONFIG_FARBLK_KUNIT_TEST),
-    expect(dead_code, reason = "only the tests use it yet")
-)]
 mod alarm;
 #[cfg_attr(
     not(CONFIG_FARBLK_KUNIT_TEST),
@@ -47,10 +43,6 @@ mod errno;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
 mod net;
-#[cfg_attr(
-    not(CONFIG_FARBLK_KUNIT_TEST),
-    expect(dead_code, reason = "only the tests use it yet")
-)]
 mod rcu;
 mod rdma;
 mod scatterlist;

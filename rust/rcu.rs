@@ -22,8 +22,7 @@ use kernel::sync::{
         Full, //
     },
     rcu::Guard,
-    Arc,
-    ArcBorrow, //
+    Arc, //
 };
 
 use crate::bindings;
@@ -57,16 +56,6 @@ impl<T: Send + Sync> RcuSlot<T> {
             _guard: guard,
             _slot: PhantomData,
         })
-    }
-
-    /// What is there, with a reference of its own. Any context.
-    pub(crate) fn get_arc(&self) -> Option<Arc<T>> {
-        let value = self.get()?;
-        // SAFETY: By the invariants of `RcuRef` the pointer is from `Arc::into_raw`, and the reference
-        // that this gave away is there until `value` is dropped. A `UniqueArc` cannot be had of an
-        // `Arc` as long as there is another reference.
-        let borrow = unsafe { ArcBorrow::from_raw(value.value.as_ptr()) };
-        Some(borrow.into())
     }
 
     /// Puts `new` in, and takes out what was there. Nobody who got that by [`RcuSlot::get`] still uses it
@@ -165,7 +154,7 @@ mod tests {
     fn slot_has_what_was_put_in_last() -> Result {
         let count = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         let slot = RcuSlot::empty();
-        check!(number(&slot).is_none() && slot.get_arc().is_none());
+        check!(number(&slot).is_none());
         check!(slot.replace(None).is_none());
         check!(slot.replace(Some(Counted::new(&count, 1)?)).is_none());
         check!(number(&slot) == Some(1));
@@ -175,19 +164,6 @@ mod tests {
         check!(count.load(Relaxed) == 1);
         let old = slot.replace(None);
         check!(old.is_some_and(|old| old.1 == 2) && number(&slot).is_none());
-        check!(count.load(Relaxed) == 0);
-        Ok(())
-    }
-
-    #[test]
-    fn reference_of_its_own_outlives_the_slot() -> Result {
-        let count = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-        let slot = RcuSlot::empty();
-        slot.replace(Some(Counted::new(&count, 1)?));
-        let own = slot.get_arc();
-        drop(slot);
-        check!(count.load(Relaxed) == 1);
-        check!(own.is_some_and(|own| own.1 == 1));
         check!(count.load(Relaxed) == 0);
         Ok(())
     }

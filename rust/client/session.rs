@@ -443,8 +443,11 @@ impl WorkItem for Session {
             shell.look(&notes, order);
             this.publish(shell);
         });
-        if let (Some(ms), Some(alarm)) = (shell.sleep(), alarm) {
-            alarm.set(u32::try_from(ms).unwrap_or(u32::MAX));
+        if let Some(alarm) = alarm {
+            match shell.sleep() {
+                Some(ms) => alarm.set(u32::try_from(ms).unwrap_or(u32::MAX)),
+                None => alarm.clear(),
+            }
         }
         let verdict = until.and_then(|until| shell.verdict(until));
         if verdict.is_some() {

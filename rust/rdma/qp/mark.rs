@@ -5,10 +5,10 @@
 //! `rdma_rxe` may complete an RDMA READ with success before all data have come. `check_ack()` in
 //! `rxe_comp.c` gives up on a response that it does not expect without setting `wqe->status`, so that
 //! `rxe_completer()` warns, once, completes the work request as it is, and moves the queue pair to its
-//! error state. Loss is enough for that: when a response in the middle has been lost and an
-//! acknowledgment of something earlier comes again, rxe forgets that it is in the middle, and takes the
-//! rest, which is sent again, for such a response. A peer that acknowledges the READ rather than
-//! answering it ends it, too.
+//! error state. It need only happen that, between two responses to a READ, the acknowledgment of
+//! something earlier comes, late or once more: `COMPST_UPDATE_COMP` then forgets that rxe is within the
+//! READ, and the next response is one that cannot begin it. A peer that acknowledges the READ, rather
+//! than answer it, ends it as well, and then the queue pair does not even fail.
 //!
 //! So on rxe the end of the memory of each work request gets a mark before the READ is posted.
 //! `copy_data()` fills the memory from its beginning to its end: what was overwritten at the end was

@@ -357,6 +357,8 @@ impl Io {
     /// Sends requests again that were left behind, as many as there is room for; [`Keeper::resent`]
     /// calls for more. Whether there is nothing more to be sent, nor to be waited for. In a task.
     pub(super) fn resend(&self) -> bool {
+        // All I/O waits for these, whether or not somebody polls for them.
+        self.each_up(|queues| queues.iter().for_each(Queue::catch_up));
         loop {
             let next = self.stranded.lock().pop();
             let Some(Stranded { queue, request }) = next else {

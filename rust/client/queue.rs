@@ -226,6 +226,8 @@ pub(super) struct Queue {
     qp: Arc<Qp<Handler>>,
     /// Where its responses complete.
     cq: Arc<Cq>,
+    /// Nobody looks there but who waits for I/O.
+    polled: bool,
     slabs: Option<Arc<Slabs>>,
     most: Most,
 }
@@ -343,6 +345,7 @@ impl Queue {
         Ok(Self {
             qp,
             cq,
+            polled,
             slabs,
             most,
         })
@@ -483,6 +486,14 @@ impl Queue {
     #[inline]
     pub(super) fn poll(&self) -> u32 {
         self.cq.reap()
+    }
+
+    /// As [`Queue::poll`], for those whose I/O nobody may be waiting for just now: it would not end by
+    /// itself. Any context.
+    pub(super) fn catch_up(&self) {
+        if self.polled {
+            self.poll();
+        }
     }
 
     /// Shows what the queue did. Any context.

@@ -509,6 +509,7 @@ impl Shell {
             let Some(connection) = queues.get(usize::from(queue)) else {
                 continue;
             };
+            connection.catch_up();
             let asked = match connection.waiting(tag) {
                 Some(generation) => path.query(&Query {
                     queue,

@@ -91,6 +91,8 @@ pub(super) struct Lane {
     pub(super) heard: bool,
     /// A command that the server did not know of when it was asked.
     pub(super) doubt: Option<Query>,
+    /// The last epoch that was lost.
+    pub(super) lost: Epoch,
     /// An attempt has ended since the path was wanted.
     pub(super) tried: bool,
     /// What others may know.
@@ -114,6 +116,7 @@ impl Lane {
         completions: 0,
         heard: false,
         doubt: None,
+        lost: 0,
         tried: false,
         status: PathStatus::NONE,
     };

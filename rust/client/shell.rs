@@ -381,6 +381,10 @@ impl Shell {
             return;
         };
         lane.tried = true;
+        let fits = match lane.lost == epoch {
+            true => Err(Self::lost(lane)),
+            false => fits,
+        };
         if !wanted || fits.is_err() {
             if let Err(failure) = fits {
                 lane.status.failure = Some(failure);
@@ -570,6 +574,22 @@ impl Shell {
         }
     }
 
+    /// An epoch of a path is lost; 0 for none.
+    fn lose(&mut self, id: PathId, epoch: Epoch) {
+        let Some(lane) = lane(&mut self.lanes, id) else {
+            return;
+        };
+        lane.lost = lane.lost.max(epoch);
+        // What becomes of an attempt, its own outcome tells: the server may have said why.
+        if epoch == 0 || self.map.path_state(id) == PathState::Connecting {
+            return;
+        }
+        if epoch == self.map.epoch(id) && lane.path.is_some() && lane.status.failure.is_none() {
+            lane.status.failure = Some(Self::lost(lane));
+        }
+        self.step(Event::Lost(id, epoch));
+    }
+
     /// What the user is told of a lost connection.
     fn lost(lane: &Lane) -> Failure {
         match &lane.route {
@@ -599,19 +619,10 @@ impl Shell {
                 lane.status.failure =
                     Some(fail!(EPROTO, "the server broke the protocol: {malformed}"));
             }
-            self.step(Event::Lost(id, epoch));
+            self.lose(id, epoch);
         }
         for (id, lost) in ids().zip(notes.lost) {
-            let epoch = lost.min(self.map.epoch(id));
-            if epoch == 0 || lost < self.map.epoch(id) {
-                continue;
-            }
-            if let Some(lane) = lane(&mut self.lanes, id) {
-                if lane.path.is_some() && lane.status.failure.is_none() {
-                    lane.status.failure = Some(Self::lost(lane));
-                }
-            }
-            self.step(Event::Lost(id, epoch));
+            self.lose(id, lost);
         }
         for late in notes.late.iter().flatten() {
             self.look_after(*late);

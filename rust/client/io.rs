@@ -78,6 +78,9 @@ pub(super) trait Keeper: Send + Sync {
 
     /// A request that was sent again has ended, or was lost again. Any context.
     fn resent(&self);
+
+    /// A request was left behind that is to fail. Any context.
+    fn stranded(&self);
 }
 
 /// A request whose path was lost, and its hardware queue.
@@ -346,6 +349,10 @@ impl Io {
         if let Err(error) = refused {
             // It cannot be: there is room for all.
             drop(error);
+        }
+        // Who fails them may have looked before.
+        if self.is(Mode::Fail) {
+            self.keeper.stranded();
         }
     }
 

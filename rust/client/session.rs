@@ -493,6 +493,10 @@ impl Keeper for Bell {
     fn resent(&self) {
         self.0.look();
     }
+
+    fn stranded(&self) {
+        self.0.look();
+    }
 }
 
 /// What callbacks of a connection know of the session.

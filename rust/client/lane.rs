@@ -79,7 +79,8 @@ pub(super) struct Lane {
     pub(super) asked: Option<Instant<Monotonic>>,
     /// Fences of other paths that are to be asked for, by path: up to which epoch, or 0.
     pub(super) fences: [Epoch; PATHS_MAX],
-    /// What the route has still to close.
+    /// What the route has still to drain, and to close.
+    pub(super) draining: u32,
     pub(super) closing: u32,
     /// It was up before.
     pub(super) was_up: bool,
@@ -110,6 +111,7 @@ impl Lane {
         beat_at: None,
         asked: None,
         fences: [0; PATHS_MAX],
+        draining: 0,
         closing: 0,
         was_up: false,
         pinged_at: 0,
@@ -124,6 +126,7 @@ impl Lane {
     /// Has the route close a path, or an attempt.
     pub(super) fn close(&mut self, epoch: Epoch, path: Option<Path>, leave: bool) {
         if let Some(route) = &self.route {
+            self.draining += 1;
             self.closing += 1;
             route.close(epoch, path, leave);
         }

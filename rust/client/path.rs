@@ -261,24 +261,23 @@ impl Path {
         self.control.channel().pd().device().name()
     }
 
-    /// Ends all requests with an error and closes the connections; before that of the control
-    /// connection, tells the server that the map is gone if it is to `leave`, and waits until it has let
-    /// go of it. A server that does not answer notices by itself. May sleep.
-    pub(super) fn close(self, leave: bool) {
-        let Self {
-            queues,
-            mut control,
-            ..
-        } = self;
-        // The last reference: the session has taken the other one from the I/O.
-        drop(queues);
-        if leave {
-            let _ = control.call(
-                Deadline::start(),
-                |sequence, buf| Logout.encode(sequence, buf),
-                LogoutReply::parse,
-            );
-        }
+    /// Tells the server that the map is gone, and waits until it has let go of it. First of all: a server
+    /// that loses a connection before it has heard of that keeps the map's place. One that does not
+    /// answer notices by itself. May sleep.
+    pub(super) fn logout(&mut self) {
+        let _ = self.control.call(
+            Deadline::start(),
+            |sequence, buf| Logout.encode(sequence, buf),
+            LogoutReply::parse,
+        );
+    }
+
+    /// Ends all requests with an error; when it returns, nobody touches their memory any more. No other
+    /// user of the queues is left. May sleep.
+    pub(super) fn drain(&self) {
+        // All fail before any is waited for.
+        self.queues.iter().for_each(Queue::fail);
+        self.queues.iter().for_each(Queue::drain);
     }
 }
 

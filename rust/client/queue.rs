@@ -496,6 +496,16 @@ impl Queue {
         }
     }
 
+    /// Lets the connection fail. May sleep.
+    pub(super) fn fail(&self) {
+        self.qp.fail();
+    }
+
+    /// Ends all requests; when it returns, nobody touches their memory any more. May sleep.
+    pub(super) fn drain(&self) {
+        self.qp.drain();
+    }
+
     /// Shows what the queue did. Any context.
     pub(super) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

@@ -69,8 +69,10 @@ pub(super) enum Outcome {
     Connected(Epoch, Path),
     /// Nothing is left of the attempt.
     Refused(Epoch, Failure),
-    /// Nothing of the path touches any memory any more.
-    Closed(Epoch),
+    /// Nothing of the path touches the memory of requests any more.
+    Drained(Epoch),
+    /// Nothing of it is left.
+    Closed,
 }
 
 /// A way to the server.
@@ -99,7 +101,7 @@ impl_has_work! {
 }
 
 /// Jobs of a path that there are at a time, at most: an attempt to connect, the end of the attempt, and
-/// that of the path that came of it nevertheless.
+/// that of the path that came of it nevertheless; each has two outcomes at most.
 const JOBS: usize = 4;
 
 impl Route {
@@ -113,7 +115,7 @@ impl Route {
     ) -> Result<Arc<Self>> {
         let queue = OwnedQueue::ordered(c"farblk_path")?;
         let jobs = KVec::with_capacity(JOBS, GFP_KERNEL)?;
-        let outcomes = KVec::with_capacity(JOBS, GFP_KERNEL)?;
+        let outcomes = KVec::with_capacity(2 * JOBS, GFP_KERNEL)?;
         let (params, io, session) = (params.clone(), io.clone(), session.clone());
         Arc::pin_init(
             pin_init!(Self {
@@ -137,7 +139,8 @@ impl Route {
         self.begin(Job::Connect(epoch, resume));
     }
 
-    /// Drains and closes; ends with [`Outcome::Closed`]. May sleep, but not for it.
+    /// Drains and closes; ends with [`Outcome::Drained`] and [`Outcome::Closed`]. May
+    /// sleep, but not for it.
     pub(super) fn close(self: &Arc<Self>, epoch: Epoch, path: Option<Path>, leave: bool) {
         self.begin(Job::Close(epoch, path, leave));
     }
@@ -159,17 +162,23 @@ impl Route {
         self.session.look();
     }
 
-    fn perform(self: &Arc<Self>, job: Job) -> Outcome {
+    fn perform(self: &Arc<Self>, job: Job) {
         match job {
-            Job::Connect(epoch, resume) => match self.try_connect(epoch, resume) {
+            Job::Connect(epoch, resume) => self.end(match self.try_connect(epoch, resume) {
                 Ok(path) => Outcome::Connected(epoch, path),
                 Err(failure) => Outcome::Refused(epoch, failure),
-            },
-            Job::Close(epoch, path, leave) => {
-                if let Some(path) = path {
-                    path.close(leave);
+            }),
+            Job::Close(epoch, mut path, leave) => {
+                if let Some(path) = path.as_mut().filter(|_| leave) {
+                    path.logout();
                 }
-                Outcome::Closed(epoch)
+                if let Some(path) = &path {
+                    path.drain();
+                }
+                // An HCA may take its time to destroy what is drained.
+                self.end(Outcome::Drained(epoch));
+                drop(path);
+                self.end(Outcome::Closed);
             }
         }
     }
@@ -208,8 +217,7 @@ impl WorkItem for Route {
                 return;
             };
             // I/O waits for this, and memory may wait for I/O.
-            let outcome = without_io(|| this.perform(job));
-            this.end(outcome);
+            without_io(|| this.perform(job));
         }
     }
 }

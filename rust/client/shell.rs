@@ -339,19 +339,23 @@ impl Shell {
                 }
                 self.step(Event::Refused(id, epoch, refused));
             }
-            Outcome::Closed(epoch) => {
-                let closing = match lane(&mut self.lanes, id) {
+            Outcome::Drained(epoch) => {
+                let draining = match lane(&mut self.lanes, id) {
                     Some(lane) => {
-                        lane.closing = lane.closing.saturating_sub(1);
-                        lane.closing
+                        lane.draining = lane.draining.saturating_sub(1);
+                        lane.draining
                     }
                     None => 0,
                 };
-                if closing != 0 {
-                    return;
+                if draining == 0 {
+                    let stranded = self.io.has_stranded();
+                    self.step(Event::Drained(id, epoch, stranded));
                 }
-                let stranded = self.io.has_stranded();
-                self.step(Event::Drained(id, epoch, stranded));
+            }
+            Outcome::Closed => {
+                if let Some(lane) = lane(&mut self.lanes, id) {
+                    lane.closing = lane.closing.saturating_sub(1);
+                }
             }
         }
     }
@@ -695,7 +699,11 @@ impl Shell {
 
     /// Whether the user can be answered, and how.
     pub(super) fn verdict(&mut self, until: Until) -> Option<Result<(), Failure>> {
-        let gone = |id| self.map.path_state(id) == PathState::Disabled;
+        let gone = |id| {
+            let lane = self.lanes.get(usize::from(id));
+            let closed = lane.is_none_or(|lane| lane.closing == 0);
+            closed && self.map.path_state(id) == PathState::Disabled
+        };
         match until {
             Until::Now => Some(Ok(())),
             Until::Gone(id) if gone(id) => {

@@ -75,6 +75,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Relaxed,
             Release, //
         },
@@ -217,6 +218,8 @@ pub(crate) struct Qp<H: QpHandler> {
     marks: bool,
     iwarp: bool,
     failed: Atomic<u32>,
+    /// Whether [`Self::drain_all`] was called: 1 or 0.
+    drained: Atomic<u32>,
 
     #[pin]
     rq: RecvQueue<H::Recv, Qp<H>>,
@@ -383,6 +386,7 @@ impl<H: QpHandler> Qp<H> {
                 marks: device.needs_marks(),
                 iwarp: id.is_iwarp(),
                 failed: Atomic::new(0),
+                drained: Atomic::new(0),
                 rq <- rq,
                 recv_sges,
                 recv_posted: Atomic::new(0),
@@ -503,7 +507,7 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Makes the queue pair fail: all that is posted or chained comes back with an error, and
-    /// nothing can be posted any more. Requests may come back only when the queue pair is dropped; see
+    /// nothing can be posted any more. Requests may come back only when it is drained or dropped; see
     /// [`Self::request`].
     ///
     /// # Context
@@ -517,6 +521,47 @@ impl<H: QpHandler> Qp<H> {
                 "cannot move a queue pair to its error state: {}\n",
                 error.to_errno()
             );
+        }
+    }
+
+    /// Makes the queue pair fail, as [`Self::fail`], and waits until all that was posted has come back:
+    /// when this returns, neither the device nor the peer accesses what the owners own. It does nothing
+    /// for a queue pair on a shared receive queue; those are drained when they are dropped.
+    ///
+    /// To be called once, by the last user but for those who only look.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn drain(&self) {
+        might_sleep();
+        if let Receives::Own(cq) = &self.receives {
+            self.drain_all(cq.cq());
+        }
+    }
+
+    /// Closes the queue pair, which has receives of its own, and drains both queues, once.
+    fn drain_all(&self, recv_cq: &Cq) {
+        self.close();
+        if self.drained.xchg(1, Full) != 0 {
+            return;
+        }
+        let in_error = self.modify_to_error().is_ok();
+        // A queue that was never used has nothing to drain; and rxe, if it had no memory to connect the
+        // queue pair, never drains its receive queue.
+        if self.send_posted.load(Relaxed) != 0 {
+            self.drain_sends();
+        }
+        if self.recv_posted.load(Relaxed) != 0 {
+            self.drain_receives(recv_cq);
+        }
+        // Otherwise only destroying it makes sure of that.
+        if in_error {
+            for slot in self.sends.iter() {
+                // SAFETY: The queue pair is in its error state and was drained, and nothing can be posted
+                // since it is closed: no completion is handled any more.
+                unsafe { self.end_unanswered(slot) };
+            }
         }
     }
 
@@ -678,19 +723,12 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
         let mut lost = false;
         if !this.as_raw().is_null() {
             might_sleep();
-            this.close();
             match &this.receives {
-                Receives::Own(cq) => {
-                    // A queue that was never used has nothing to drain; and rxe, if it had no memory
-                    // to connect the queue pair, never drains its receive queue.
-                    if this.send_posted.load(Relaxed) != 0 {
-                        this.drain_sends();
-                    }
-                    if this.recv_posted.load(Relaxed) != 0 {
-                        this.drain_receives(cq.cq());
-                    }
+                Receives::Own(cq) => this.drain_all(cq.cq()),
+                Receives::Shared(srq) => {
+                    this.close();
+                    this.leave(srq);
                 }
-                Receives::Shared(srq) => this.leave(srq),
             }
             // SAFETY: By the type invariants the queue pair is ours, and is that of the id. There is
             // no other reference.

@@ -101,8 +101,8 @@ impl<H: QpHandler> Qp<H> {
     /// The owner comes back through [`QpHandler::send_done`] when the work requests have completed,
     /// [`Self::answered`] was called, *and* the peer's access has ended. After a failure of the queue
     /// pair it comes back as soon as the work requests have been flushed, but not before the queue
-    /// pair is dropped if they have succeeded, or the peer might still have access. So who gives up on
-    /// an answer has to drop the queue pair.
+    /// pair is drained or dropped if they have succeeded, or the peer might still have access. So who
+    /// gives up on an answer has to do so.
     ///
     /// Otherwise like [`Self::rdma`]; `EAGAIN` may also mean that no large region is free, and the error
     /// may be one of `prepare`.
@@ -365,12 +365,29 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
+    /// Gives back the request in `slot`, if all of its completions came and it waits for its answer only.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else may use the slot.
+    pub(super) unsafe fn end_unanswered(&self, slot: &SendSlot<H>) {
+        let progress = slot.progress.load(Acquire);
+        // SAFETY: Nobody else uses the slot.
+        let request = slot.is_taken() && unsafe { (*slot.body.get()).request };
+        let invalidating = progress & INVALIDATING != 0;
+        let invalidated = progress & (INVALID | INVALIDATE_FAILED) != 0;
+        if request && progress & (SENT | FAILED) != 0 && (invalidated || !invalidating) {
+            // SAFETY: As above; the device is done with the slot.
+            unsafe { self.end(slot) };
+        }
+    }
+
     /// Ends all access to the memory of `slot`, and gives back what is in it. Returns whether one of
     /// its completions may still come.
     ///
     /// # Safety
     ///
-    /// The queue pair must be destroyed, and nobody else use the slot.
+    /// The queue pair must be destroyed, or all completions of the slot have come; and nobody else use it.
     pub(super) unsafe fn end(&self, slot: &SendSlot<H>) -> bool {
         // SAFETY: Nobody else uses the slot.
         let large_key = unsafe { (*slot.body.get()).large_key };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::error::{Code, Error, Peer, errno_name};
+use crate::error::{Code, Error, Peer, errno_name, holder};
 use crate::output::Output;
 
 #[cfg(test)]
@@ -128,7 +128,11 @@ impl Job {
 
     /// An error of this job.
     pub fn error(&self, code: Code, why: impl Into<String>) -> Error {
-        Error::new(code, &self.what, why).variables(&self.variables)
+        let error = Error::new(code, &self.what, why).variables(&self.variables);
+        match holder(&error.why).map(str::to_owned) {
+            Some(holder) => error.variables(&[("holder", holder)]),
+            None => error,
+        }
     }
 }
 
@@ -365,10 +369,13 @@ impl Configfs {
             "enable" => job.peer,
             _ => Peer::Nobody,
         };
-        let code = Code::from_errno(errno, peer);
         let said = self
             .last_error(object)
             .filter(|last| last.errno == errno_name(errno) && !last.text.is_empty());
+        let code = match &said {
+            Some(last) => Code::from_words(&last.errno, &last.text, peer),
+            None => Code::from_errno(errno, peer),
+        };
         let why = match said {
             Some(last) => last.text,
             None if name == "enable" => format!("{} ({})", code.entry().meaning, words(e)),

@@ -21,7 +21,7 @@ pub mod exit {
     pub const DENIED: u8 = 6;
     /// The kernel module, or a feature of it, is missing.
     pub const MISSING: u8 = 7;
-    /// The server's RAM export is no longer the one that was mapped.
+    /// The contents of the export are no longer those that were mapped.
     pub const STALE: u8 = 9;
 }
 
@@ -92,7 +92,11 @@ table! {
     NoDevice       "F0213" MISSING     "no RDMA device serves this address" "rdma link; for tests without hardware:  rdma link add rxe0 type rxe netdev NETDEV";
     NotLocal       "F0214" OTHER       "the address is not one of this host" "ip address";
     AddressTaken   "F0215" BUSY        "the address and port are taken" "farblk port list";
-    Stale          "F0301" STALE       "the server's RAM export was recreated; its old content is gone" "umount, farblk unmap, farblk map, mkfs";
+    NoPath         "F0216" UNREACHABLE "no path to the server is up" "it reconnects by itself:  farblk list";
+    Away           "F0217" BUSY        "the export is kept for a host that lost its connection" "that host keeps it for as long as its I/O waits (no_path_timeout): try again with --wait; or on the server:  farblk export deny {export} {holder}";
+    Superseded     "F0218" UNREACHABLE "a newer connection took the place of this one" "it is tried again; if this goes on, do two hosts have the same host_id? cat /sys/kernel/config/farblk/host_id";
+    Stale          "F0301" STALE       "the server's RAM export was recreated; its old content is gone" "umount, farblk remap {map}, mkfs";
+    Evicted        "F0302" STALE       "another host had the export meanwhile" "what it wrote is not known here: umount, farblk remap {map}, fsck";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config";
     NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "do the tool and the module come from the same release?";
     Unparsable     "F0403" MISSING     "the kernel's answer makes no sense to this tool" "do the tool and the module come from the same release?";
@@ -141,6 +145,38 @@ impl Code {
             _ => Code::Io,
         }
     }
+
+    /// The code for a failure of which the kernel gave the errno's name and words: what a server says
+    /// has more causes than errnos.
+    pub fn from_words(errno: &str, words: &str, peer: Peer) -> Code {
+        match (peer, errno) {
+            (Peer::Server, "EACCES") if words == EVICTED => Code::Evicted,
+            (Peer::Server, "EPROTO") if words == SUPERSEDED => Code::Superseded,
+            (Peer::Server, "EBUSY") if holder(words).is_some() && words.contains(AWAY) => {
+                Code::Away
+            }
+            // Those that do not come from the server: a setting of an enabled object was written.
+            (Peer::Server, "EBUSY") if holder(words).is_none() && words != FULL => Code::Busy,
+            _ => Code::from_errno(errno_number(errno), peer),
+        }
+    }
+}
+
+/// What the server says when another map had the export meanwhile.
+const EVICTED: &str = "the export was another's since";
+/// What it says when it knows a newer connection of the path.
+const SUPERSEDED: &str = "a newer connection of this path took its place";
+/// What it says when it does not say who has the export.
+const FULL: &str = "the export has as many clients as it takes";
+/// What stands before the name of the host that has it.
+const HOLDER: &str = "in use by ";
+/// What follows that name if it lost its connection, before how long ago.
+const AWAY: &str = ", away for ";
+
+/// The host that has the export, in the words of the server.
+pub fn holder(words: &str) -> Option<&str> {
+    let host = words.strip_prefix(HOLDER)?;
+    host.split(AWAY).next()
 }
 
 /// The errno values the kernel module gives, as Linux numbers them (asm-generic).
@@ -187,6 +223,14 @@ pub fn errno_name(errno: i32) -> &'static str {
         .iter()
         .find(|(number, _)| *number == errno)
         .map_or("", |(_, name)| name)
+}
+
+/// The errno value of that name, 0 when this tool does not know it.
+fn errno_number(name: &str) -> i32 {
+    ERRNO
+        .iter()
+        .find(|(_, known)| *known == name)
+        .map_or(0, |(number, _)| *number)
 }
 
 /// What failed, why, and what to do about it.
@@ -352,6 +396,34 @@ mod tests {
             let entry = Code::from_errno(errno, Peer::Device).entry();
             assert_eq!((entry.name, entry.exit), (code, exit), "errno {errno}");
         }
+    }
+
+    #[test]
+    fn a_server_says_more_than_an_errno() {
+        let code = |errno, words| Code::from_words(errno, words, Peer::Server);
+        assert_eq!(code("EBUSY", "in use by node-c"), Code::Taken);
+        assert_eq!(code("EBUSY", FULL), Code::Taken);
+        assert_eq!(code("EBUSY", "in use by c, away for 33 s"), Code::Away);
+        assert_eq!(code("EBUSY", "the device is open"), Code::Busy);
+        assert_eq!(code("EACCES", EVICTED), Code::Evicted);
+        assert_eq!(code("EACCES", "not admitted"), Code::Denied);
+        assert_eq!(code("EPROTO", SUPERSEDED), Code::Superseded);
+        assert_eq!(code("EPROTO", "malformed reply"), Code::Protocol);
+        assert_eq!(code("EWHAT", ""), Code::Io);
+        assert_eq!(holder("in use by c, away for 33 s"), Some("c"));
+        assert_eq!(holder("in use by node-c"), Some("node-c"));
+        assert_eq!(holder(FULL), None);
+    }
+
+    #[test]
+    fn the_words_are_those_of_the_module() {
+        let refusals = include_str!("../../../rust/proto/refusal.rs");
+        let clients = include_str!("../../../rust/server/clients.rs");
+        for words in [EVICTED, SUPERSEDED, FULL] {
+            assert!(refusals.contains(&format!("{words:?}")), "{words}");
+        }
+        assert!(clients.contains(&format!("\"{HOLDER}{{host}}{AWAY}")));
+        assert!(clients.contains(&format!("\"{HOLDER}{{host}}\"")));
     }
 
     #[test]

@@ -94,8 +94,20 @@ pub enum Command {
     Map(Map),
     /// Remove a mapped disk
     Unmap(Unmap),
+    /// Accept that the contents of a mapped disk are others than before; prints only the device on
+    /// stdout
+    Remap(Remap),
+    /// The ways of a mapped disk to its server
+    #[command(subcommand)]
+    Path(Path),
     /// Show the mapped disks, their paths and who uses them
     List,
+    /// Show all of one mapped disk
+    Show {
+        /// The map's name, its device or its UUID
+        #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+        map: String,
+    },
     /// Print a completion script
     Completions {
         /// The shell
@@ -293,9 +305,21 @@ pub struct Map {
     /// Most data of a block export that travel with the command or its answer; 0 for none
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub inline_size: Option<u64>,
-    /// Give up a request after this time, and the connection with it: 500ms, 30s, 2m
+    /// Ask the server what became of a request that takes longer: 500ms, 30s, 2m
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub io_timeout: Option<Duration>,
+    /// How long I/O waits while no path is up, before it fails: 0, 30s, 2m, 1h or forever
+    #[arg(long, value_name = "DURATION", value_parser = size::parse_patience)]
+    pub no_path_timeout: Option<i64>,
+    /// How often to ask an idle server whether it is there; 0 for never
+    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    pub heartbeat: Option<Duration>,
+    /// The longest time between two attempts to connect
+    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    pub reconnect_max: Option<Duration>,
+    /// How requests choose among the paths
+    #[arg(long, value_enum)]
+    pub policy: Option<Policy>,
     /// Type of service of the packets, for congestion control
     #[arg(long, value_name = "N")]
     pub tos: Option<u8>,
@@ -308,9 +332,69 @@ pub struct Map {
     /// Refuse any other RAM export than the one with this instance id
     #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
     pub expect_instance: Option<String>,
-    /// Try again for this long while the server cannot be reached: 500ms, 30s, 2m, 1h
+    /// Try again for this long while the server cannot be reached, or keeps the export for a host that
+    /// lost its connection: 500ms, 30s, 2m, 1h
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub wait: Option<Duration>,
+}
+
+/// Accept that the contents of a mapped disk are others than before.
+#[derive(Debug, Args)]
+pub struct Remap {
+    /// The map's name, its device (farblkN, /dev/farblkN, /dev/farblk/by-name/NAME) or its UUID
+    #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+    pub map: String,
+    /// Do not ask; needed where there is no terminal
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+}
+
+/// The ways of a mapped disk to its server.
+#[derive(Debug, Subcommand)]
+pub enum Path {
+    /// Add a path; it is connected at once if the map is
+    Add(PathAdd),
+    /// Show the paths of a map
+    List {
+        /// The map's name, its device or its UUID
+        #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+        map: String,
+    },
+    /// Remove a path; I/O goes on over the others
+    Rm {
+        /// The map's name, its device or its UUID
+        #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+        map: String,
+        /// Name of the path
+        #[arg(value_parser = name::parse)]
+        name: String,
+    },
+}
+
+/// Add a path to a map.
+#[derive(Debug, Args)]
+pub struct PathAdd {
+    /// The map's name, its device or its UUID
+    #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+    pub map: String,
+    /// Another address of the same server
+    #[arg(value_name = "[SRC@]DST[:PORT]", value_parser = PathSpec::parse)]
+    pub path: PathSpec,
+    /// IP address of this host to use, another way to write SRC
+    #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
+    pub source: Option<IpAddr>,
+    /// Name of the path [default: the next free number]
+    #[arg(long, value_parser = name::parse)]
+    pub name: Option<String>,
+}
+
+/// How requests choose among the paths of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// The path with the fewest requests in flight
+    MinInflight,
+    /// One path after the other
+    RoundRobin,
 }
 
 /// Remove a mapped disk.

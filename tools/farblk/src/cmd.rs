@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::cli::Command;
-use crate::configfs::Configfs;
+use crate::configfs::{Configfs, Job, LastError};
 use crate::device::Devices;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Peer};
 use crate::output::Output;
 
 mod backing;
@@ -16,6 +16,7 @@ pub mod discover;
 pub mod export;
 pub mod list;
 pub mod map;
+pub mod path;
 pub mod port;
 mod shell;
 
@@ -63,6 +64,9 @@ impl Context {
 struct Removed<'a> {
     schema: &'static str,
     kind: &'static str,
+    /// Whose path it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map: Option<&'a str>,
     name: &'a str,
     /// Whether anything was there to remove.
     changed: bool,
@@ -73,9 +77,48 @@ impl<'a> Removed<'a> {
         Self {
             schema: "farblk.removed/1",
             kind,
+            map: None,
             name,
             changed,
         }
+    }
+}
+
+/// The last error of a map or path, and what to do about it.
+#[derive(Serialize)]
+pub struct Trouble {
+    errno: String,
+    /// The kernel's words.
+    pub text: String,
+    code: &'static str,
+    /// What to do; empty if there is nothing to do.
+    pub hint: String,
+}
+
+impl Trouble {
+    /// `last`, with the hints of `job`.
+    fn new(last: LastError, job: &Job) -> Self {
+        let code = Code::from_words(&last.errno, &last.text, Peer::Server);
+        Self::with_code(last, code, job)
+    }
+
+    /// The same of which the cause is known.
+    fn with_code(last: LastError, code: Code, job: &Job) -> Self {
+        Self {
+            hint: job.error(code, &last.text).rendered_hint(),
+            errno: last.errno,
+            text: last.text,
+            code: code.entry().name,
+        }
+    }
+
+    /// The lines for people.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("last error: {}", self.text)];
+        if !self.hint.is_empty() {
+            lines.push(format!("hint: {}", self.hint));
+        }
+        lines
     }
 }
 
@@ -94,7 +137,10 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Discover(arguments) => discover::run(context, arguments),
         Command::Map(arguments) => map::map(context, arguments),
         Command::Unmap(arguments) => map::unmap(context, arguments),
+        Command::Remap(arguments) => map::remap(context, arguments),
+        Command::Path(command) => path::run(context, command),
         Command::List => list::run(context),
+        Command::Show { map } => list::show(context, map),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Man { dir } => shell::man(dir),
     }?;

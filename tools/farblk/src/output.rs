@@ -2,7 +2,7 @@
 //! What the user sees: results on stdout, progress and errors on stderr.
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
@@ -19,6 +19,8 @@ pub struct Output {
     quiet: bool,
     out: RefCell<Box<dyn Write>>,
     err: RefCell<Box<dyn Write>>,
+    /// Where the user answers, if there is one to ask.
+    answers: Option<RefCell<Box<dyn BufRead>>>,
     /// Whether a progress line on stderr has no newline yet.
     line_open: Cell<bool>,
 }
@@ -26,21 +28,31 @@ pub struct Output {
 impl Output {
     /// Output to stdout and stderr.
     pub fn new(json: bool, quiet: bool) -> Self {
+        let asks = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let answers = || Box::new(io::stdin().lock()) as Box<dyn BufRead>;
         Self::to(
             json,
             quiet,
             Box::new(anstream::stdout()),
             Box::new(anstream::stderr()),
+            asks.then(answers),
         )
     }
 
-    /// Output to `out` and `err`.
-    pub fn to(json: bool, quiet: bool, out: Box<dyn Write>, err: Box<dyn Write>) -> Self {
+    /// Output to `out` and `err`; questions are answered by `answers`.
+    pub fn to(
+        json: bool,
+        quiet: bool,
+        out: Box<dyn Write>,
+        err: Box<dyn Write>,
+        answers: Option<Box<dyn BufRead>>,
+    ) -> Self {
         Self {
             json,
             quiet,
             out: RefCell::new(out),
             err: RefCell::new(err),
+            answers: answers.map(RefCell::new),
             line_open: Cell::new(false),
         }
     }
@@ -62,6 +74,18 @@ impl Output {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Prints lines as the branches of the line before them.
+    pub fn branches(&self, branches: &[String]) -> Result<(), Error> {
+        for (index, branch) in branches.iter().enumerate() {
+            let corner = match index + 1 == branches.len() {
+                true => "└─",
+                false => "├─",
+            };
+            self.line(&format!(" {corner} {branch}"))?;
+        }
+        Ok(())
     }
 
     /// The result of a command that changed something: `text` (nothing when quiet), or `document`
@@ -107,6 +131,19 @@ impl Output {
     pub fn warn(&self, text: &str) {
         self.end_line();
         self.write_err(&format!("{YELLOW}warning{YELLOW:#}: {text}\n"));
+    }
+
+    /// Asks whether to go on; `None` if there is nobody to ask.
+    pub fn confirm(&self, question: &str) -> Option<bool> {
+        let answers = self.answers.as_ref()?;
+        self.end_line();
+        self.write_err(&format!("{question} [y/N] "));
+        let mut answer = String::new();
+        let _ = answers.borrow_mut().read_line(&mut answer);
+        Some(matches!(
+            answer.trim().to_ascii_lowercase().as_str(),
+            "y" | "yes"
+        ))
     }
 
     /// Ends the line of stages.

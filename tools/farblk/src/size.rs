@@ -65,10 +65,37 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(bad)
 }
 
-/// A time that has passed: "41 ms" or "1.2 s".
+/// Parses a duration or "forever" into milliseconds, -1 for ever.
+pub fn parse_patience(text: &str) -> Result<i64, String> {
+    if text == "forever" {
+        return Ok(-1);
+    }
+    let time = parse_duration(text).map_err(|why| why + ", or forever")?;
+    i64::try_from(time.as_millis()).map_err(|why| why.to_string())
+}
+
+/// What [`parse_patience`] parses: "60 s", or "forever".
+pub fn human_patience(ms: i64) -> String {
+    match u64::try_from(ms) {
+        Ok(ms) => human_setting(ms),
+        Err(_) => "forever".into(),
+    }
+}
+
+/// A setting in milliseconds, exactly: "1500 ms" or "60 s".
+pub fn human_setting(ms: u64) -> String {
+    match ms % 1000 {
+        0 => format!("{} s", ms / 1000),
+        _ => format!("{ms} ms"),
+    }
+}
+
+/// A time that has passed: "3.1 us", "41 ms" or "1.2 s".
 pub fn human_duration(time: Duration) -> String {
     if time.as_secs() >= 1 {
         format!("{:.1} s", time.as_secs_f64())
+    } else if time.as_millis() == 0 {
+        format!("{:.1} us", time.as_secs_f64() * 1e6)
     } else {
         format!("{} ms", time.as_millis())
     }
@@ -130,7 +157,16 @@ mod tests {
         ] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
+        assert_eq!(human_duration(Duration::from_nanos(3100)), "3.1 us");
         assert_eq!(human_duration(Duration::from_millis(41)), "41 ms");
         assert_eq!(human_duration(Duration::from_millis(1240)), "1.2 s");
+        assert_eq!(parse_patience("forever"), Ok(-1));
+        assert_eq!(parse_patience("0"), Ok(0));
+        assert_eq!(parse_patience("2m"), Ok(120_000));
+        assert!(parse_patience("ever").is_err());
+        assert_eq!(human_patience(-1), "forever");
+        assert_eq!(human_patience(60_000), "60 s");
+        assert_eq!(human_patience(0), "0 s");
+        assert_eq!(human_setting(1500), "1500 ms");
     }
 }

@@ -64,24 +64,39 @@ impl Tree {
             ("maps/scratch/mode", "one_sided"),
             ("maps/scratch/size", "4294967296"),
             ("maps/scratch/last_error", ""),
+            ("maps/scratch/no_path_timeout_ms", "-1"),
+            ("maps/scratch/heartbeat_ms", "1000"),
+            ("maps/scratch/reconnect_max_ms", "10000"),
+            ("maps/scratch/policy", "min-inflight"),
             ("maps/scratch/paths/0/addr", "10.0.0.1:7420"),
             ("maps/scratch/paths/0/source", "10.0.0.2"),
             ("maps/scratch/paths/0/enable", "1"),
             ("maps/scratch/paths/0/state", "live"),
             ("maps/scratch/paths/0/device", "mlx5_0"),
+            ("maps/scratch/paths/0/rtt_ns", "3100"),
             ("maps/scratch/paths/0/reconnects", "0"),
+            ("maps/scratch/paths/0/next_try_ms", ""),
             ("maps/vol1/export", "vol1"),
             ("maps/vol1/access", "ro"),
             ("maps/vol1/enable", "1"),
             ("maps/vol1/state", "failed"),
             ("maps/vol1/device", ""),
             ("maps/vol1/size", "0"),
+            ("maps/vol1/no_path_timeout_ms", "60000"),
             (
                 "maps/vol1/last_error",
-                "ECONNRESET the server closed the connection",
+                "ECONNREFUSED nobody listens on [fd00::1]:99",
             ),
             ("maps/vol1/paths/0/addr", "[fd00::1]:99"),
-            ("maps/vol1/paths/0/state", "failed"),
+            ("maps/vol1/paths/0/enable", "1"),
+            ("maps/vol1/paths/0/state", "waiting"),
+            ("maps/vol1/paths/0/rtt_ns", "0"),
+            ("maps/vol1/paths/0/reconnects", "2"),
+            ("maps/vol1/paths/0/next_try_ms", "9100"),
+            (
+                "maps/vol1/paths/0/last_error",
+                "ECONNREFUSED nobody listens on [fd00::1]:99",
+            ),
         ] {
             tree.config(path, value);
         }
@@ -234,17 +249,17 @@ fn list_is_a_tree() {
     tree.run("list").success().stderr_eq("").stdout_eq(str![[r#"
 MAP      DEVICE   EXPORT             SIZE     MODE       STATE   PATHS  HOLDERS
 scratch  farblk0  10.0.0.1/scratch   4.0 GiB  one-sided  live    1/1    /scratch (xfs)
- └─ path 0  10.0.0.2 (mlx5_0) -> 10.0.0.1:7420  live  reconnects 0
+ └─ path 0  10.0.0.2 (mlx5_0) -> 10.0.0.1:7420  live  rtt 3.1 us  reconnects 0
 vol1     -        [fd00::1]:99/vol1  -        -          failed  0/1    -
- ├─ path 0  [fd00::1]:99  failed
- └─ last error: the server closed the connection
+ ├─ path 0  [fd00::1]:99  waiting  next try in 9.1 s  reconnects 2  last error: nobody listens on [fd00::1]:99
+ └─ hint: no path for 60 s (no_path_timeout): I/O fails until one is back; on the server:  farblk port list    | is the farblk module loaded there? is the port right?
 
 "#]]);
     tree.run("-j list")
         .success()
         .stderr_eq("")
         .stdout_eq(str![[r#"
-{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","reconnects":0,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNRESET","text":"the server closed the connection"},"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"failed","reconnects":null,"last_error":null}]}]}
+{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"no_path_timeout_ms":-1,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"no path for 60 s (no_path_timeout): I/O fails until one is back; on the server:  farblk port list    | is the farblk module loaded there? is the port right?"},"no_path_timeout_ms":60000,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"on the server:  farblk port list    | is the farblk module loaded there? is the port right?"}}]}]}
 
 "#]]);
     Tree::loaded().run("list").success().stdout_eq(str![[r#"
@@ -303,6 +318,44 @@ echo force > ./sys/kernel/config/farblk/maps/scratch/enable
 echo 0 > ./sys/kernel/config/farblk/maps/scratch/paths/0/enable
 rmdir ./sys/kernel/config/farblk/maps/scratch/paths/0
 rmdir ./sys/kernel/config/farblk/maps/scratch
+
+"#]]);
+}
+
+#[test]
+fn dry_run_of_paths() {
+    let tree = Tree::client();
+    tree.run("--dry-run path add scratch 10.0.1.2@10.0.1.1:99")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+mkdir ./sys/kernel/config/farblk/maps/scratch/paths/1
+echo 10.0.1.1:99 > ./sys/kernel/config/farblk/maps/scratch/paths/1/addr
+echo 10.0.1.2 > ./sys/kernel/config/farblk/maps/scratch/paths/1/source
+echo 1 > ./sys/kernel/config/farblk/maps/scratch/paths/1/enable
+
+"#]]);
+    tree.run("--dry-run path rm scratch 0")
+        .success()
+        .stdout_eq(str![[r#"
+echo 0 > ./sys/kernel/config/farblk/maps/scratch/paths/0/enable
+rmdir ./sys/kernel/config/farblk/maps/scratch/paths/0
+
+"#]]);
+    tree.config("maps/scratch/state", "stale");
+    tree.file("proc/self/mountinfo", "");
+    tree.run("--dry-run remap scratch")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+echo 0 > ./sys/kernel/config/farblk/maps/scratch/enable
+echo 1 > ./sys/kernel/config/farblk/maps/scratch/enable
+
+"#]]);
+    tree.run("remap scratch").code(2).stdout_eq("").stderr_eq(str![[r#"
+warning: scratch: the old contents are GONE: the disk will have what the export has now, zeroes or what others wrote. Make a file system anew (mkfs); do not mount what seems to be there
+error[F0101]: cannot remap scratch: there is no terminal to ask for consent
+  hint: farblk remap scratch --yes
 
 "#]]);
 }
@@ -642,6 +695,11 @@ fn no_module() {
         "map 10.0.0.1/x",
         "unmap x",
         "discover 10.0.0.1",
+        "show x",
+        "remap x",
+        "path list x",
+        "path add x 10.0.0.1",
+        "path rm x 0",
     ] {
         tree.run(line).code(7).stdout_eq("").stderr_eq(str![[r#"
 error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist
@@ -727,7 +785,7 @@ fn completions_and_manual_pages() {
             .stdout
             .clone();
         assert!(
-            ["discover", "resize", "inline-size"]
+            ["discover", "resize", "inline-size", "remap", "round-robin"]
                 .iter()
                 .all(|word| String::from_utf8_lossy(&script).contains(word)),
             "{shell}"
@@ -739,6 +797,8 @@ fn completions_and_manual_pages() {
         "farblk-map.1",
         "farblk-export-create.1",
         "farblk-export-resize.1",
+        "farblk-path-add.1",
+        "farblk-remap.1",
     ] {
         assert!(tree.0.join("man8").join(page).exists(), "{page}");
     }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk list`: the mapped disks.
+//! `farblk list` and `farblk show`: the mapped disks.
 
 use serde::Serialize;
 
-use super::Context;
 use super::export::mode_text;
+use super::map::find;
+use super::path::{self, Path};
+use super::{Context, Trouble};
 use crate::addr::Endpoint;
-use crate::configfs::LastError;
-use crate::error::Error;
+use crate::configfs::{Job, LastError};
+use crate::error::{Code, Error};
 use crate::holders::{self, Holder};
 use crate::output::table;
 use crate::size;
@@ -31,22 +33,18 @@ pub struct Map {
     pub state: Option<String>,
     read_only: bool,
     holders: Vec<Holder>,
-    last_error: Option<LastError>,
+    /// Why I/O does not flow.
+    pub last_error: Option<Trouble>,
+    no_path_timeout_ms: Option<i64>,
+    heartbeat_ms: Option<u64>,
+    reconnect_max_ms: Option<u64>,
+    policy: Option<String>,
+    /// Of the paths, those that are up.
+    paths_live: usize,
+    /// Of all paths.
+    reconnects: u64,
     /// The paths to the server.
     pub paths: Vec<Path>,
-}
-
-/// A path of a map.
-#[derive(Serialize)]
-pub struct Path {
-    name: String,
-    addr: Option<String>,
-    source: Option<String>,
-    /// The RDMA device.
-    pub device: Option<String>,
-    state: Option<String>,
-    reconnects: Option<u64>,
-    last_error: Option<LastError>,
 }
 
 #[derive(Serialize)]
@@ -61,18 +59,9 @@ impl Map {
     pub fn read(context: &Context, name: &str) -> Self {
         let configfs = &context.configfs;
         let object = configfs.path(&["maps", name]);
-        let paths = object.join("paths");
-        let read_path = |path: String| Path {
-            addr: configfs.attr(&paths.join(&path), "addr"),
-            source: configfs.attr(&paths.join(&path), "source"),
-            device: configfs.attr(&paths.join(&path), "device"),
-            state: configfs.attr(&paths.join(&path), "state"),
-            reconnects: configfs.number(&paths.join(&path), "reconnects"),
-            last_error: configfs.last_error(&paths.join(&path)),
-            name: path,
-        };
         let device = configfs.attr(&object, "device");
-        Self {
+        let paths = path::read_all(context, &object);
+        let mut map = Self {
             name: name.to_owned(),
             holders: device
                 .iter()
@@ -86,8 +75,53 @@ impl Map {
             mode: configfs.attr(&object, "mode"),
             state: configfs.attr(&object, "state"),
             read_only: configfs.attr(&object, "access").as_deref() == Some("ro"),
-            last_error: configfs.last_error(&object),
-            paths: configfs.names(&paths).into_iter().map(read_path).collect(),
+            last_error: None,
+            no_path_timeout_ms: configfs.number(&object, "no_path_timeout_ms"),
+            heartbeat_ms: configfs.number(&object, "heartbeat_ms"),
+            reconnect_max_ms: configfs.number(&object, "reconnect_max_ms"),
+            policy: configfs.attr(&object, "policy"),
+            paths_live: paths.iter().filter(|path| path.is_live()).count(),
+            reconnects: paths.iter().filter_map(|path| path.reconnects).sum(),
+            paths,
+        };
+        let last_error = configfs.last_error(&object);
+        map.last_error = last_error.map(|last| map.trouble(context, &object, last));
+        map
+    }
+
+    /// What its last error means in its state.
+    fn trouble(&self, context: &Context, object: &std::path::Path, last: LastError) -> Trouble {
+        let blamed = self.paths.iter().find(|path| {
+            let its = path.last_error.as_ref();
+            its.is_some_and(|its| its.text == last.text)
+        });
+        let addr = blamed.or(self.paths.first());
+        let addr = addr.and_then(|path| path.addr.as_deref());
+        let job = path::job_of(context, object, addr);
+        let name = &self.name;
+        match self.state.as_deref() {
+            Some("stale") => Trouble::with_code(last, Code::Stale, &job),
+            Some("evicted") => {
+                let mut trouble = Trouble::new(last, &job);
+                if trouble.code != Code::Evicted.entry().name {
+                    trouble.hint += &format!("    | then here:  farblk remap {name}");
+                }
+                trouble
+            }
+            Some("failed") => {
+                let mut trouble = Trouble::new(last, &job);
+                let waited = self.no_path_timeout_ms.map(size::human_patience);
+                let mut hint = format!(
+                    "no path for {} (no_path_timeout): I/O fails until one is back",
+                    waited.as_deref().unwrap_or("too long")
+                );
+                if !trouble.hint.is_empty() {
+                    hint += &format!("; {}", trouble.hint);
+                }
+                trouble.hint = hint;
+                trouble
+            }
+            _ => Trouble::new(last, &job),
         }
     }
 
@@ -97,7 +131,7 @@ impl Map {
     }
 
     /// "10.0.0.1/vol1": the server by its first path.
-    fn remote(&self) -> String {
+    pub fn remote(&self) -> String {
         let server = self.paths.first().and_then(|path| path.addr.as_deref());
         let server = server
             .map(|addr| Endpoint::parse(addr).map_or(addr.to_owned(), |server| server.to_string()));
@@ -108,12 +142,36 @@ impl Map {
         )
     }
 
-    fn row(&self) -> Vec<String> {
-        let live = self
+    /// "1/2": the paths that are up, and all.
+    fn paths_up(&self) -> String {
+        format!("{}/{}", self.paths_live, self.paths.len())
+    }
+
+    /// What is to be said below its line: the paths, what is wrong, and what to do about it.
+    fn branches(&self) -> Vec<String> {
+        let mut branches: Vec<String> = self.paths.iter().map(Path::line).collect();
+        let of_paths = self
             .paths
             .iter()
-            .filter(|path| path.state.as_deref() == Some("live"))
-            .count();
+            .filter_map(|path| path.last_error.as_ref());
+        let of_paths: Vec<_> = of_paths.collect();
+        if let Some(last) = &self.last_error {
+            if !of_paths.iter().any(|other| other.text == last.text) {
+                branches.push(format!("last error: {}", last.text));
+            }
+        }
+        let mut hints: Vec<&str> = Vec::new();
+        for trouble in self.last_error.iter().chain(of_paths) {
+            if !hints.iter().any(|hint| hint.contains(&trouble.hint)) {
+                hints.push(&trouble.hint);
+            }
+        }
+        let hints = hints.iter().filter(|hint| !hint.is_empty());
+        branches.extend(hints.map(|hint| format!("hint: {hint}")));
+        branches
+    }
+
+    fn row(&self) -> Vec<String> {
         let holders: Vec<_> = self.holders.iter().map(Holder::to_string).collect();
         vec![
             self.name.clone(),
@@ -129,34 +187,9 @@ impl Map {
                 .map(mode_text)
                 .unwrap_or_default(),
             self.state.clone().unwrap_or_default(),
-            format!("{live}/{}", self.paths.len()),
+            self.paths_up(),
             holders.join(", "),
         ]
-    }
-}
-
-impl Path {
-    /// "path 0  10.0.0.2 (rxe0) -> 10.0.0.1:7420  live  reconnects 0"
-    fn line(&self) -> String {
-        let from = match (&self.source, &self.device) {
-            (Some(source), Some(device)) => format!("{source} ({device}) -> "),
-            (Some(one), None) | (None, Some(one)) => format!("{one} -> "),
-            (None, None) => String::new(),
-        };
-        let text = |text: &Option<String>| text.clone().unwrap_or("-".into());
-        let mut line = format!(
-            "path {}  {from}{}  {}",
-            self.name,
-            text(&self.addr),
-            text(&self.state)
-        );
-        if let Some(reconnects) = self.reconnects {
-            line += &format!("  reconnects {reconnects}");
-        }
-        if let Some(last) = &self.last_error {
-            line += &format!("  last error: {}", last.text);
-        }
-        line
     }
 }
 
@@ -183,20 +216,56 @@ pub fn run(context: &Context) -> Result<(), Error> {
         .map_or(Ok(()), |heading| context.output.line(&heading))?;
     for (line, map) in lines.zip(&maps) {
         context.output.line(&line)?;
-        let mut branches: Vec<String> = map.paths.iter().map(Path::line).collect();
-        branches.extend(
-            map.last_error
-                .iter()
-                .map(|last| format!("last error: {}", last.text)),
-        );
-        for (index, branch) in branches.iter().enumerate() {
-            let corner = if index + 1 == branches.len() {
-                "└─"
-            } else {
-                "├─"
-            };
-            context.output.line(&format!(" {corner} {branch}"))?;
-        }
+        context.output.branches(&map.branches())?;
     }
     Ok(())
+}
+
+/// Runs `farblk show`.
+pub fn show(context: &Context, map: &str) -> Result<(), Error> {
+    context.configfs.require()?;
+    let job = Job::new("cannot show the map");
+    let name = find(context, map, &job)?.ok_or_else(|| context.not_found(&job.what, "map", map))?;
+    let map = Map::read(context, &name);
+    if context.output.is_json() {
+        return context.output.document(&super::map::Document {
+            schema: "farblk.map/1",
+            changed: false,
+            map,
+        });
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let holders: Vec<_> = map.holders.iter().map(Holder::to_string).collect();
+    let size = |bytes| format!("{} ({bytes} bytes)", size::human(bytes));
+    let time = |ms: Option<u64>| ms.map(size::human_setting).unwrap_or_default();
+    context.output.line(&format!("map {name}"))?;
+    for (label, value) in [
+        ("state", text(&map.state)),
+        ("device", text(&map.device)),
+        ("export", map.remote()),
+        (
+            "mode",
+            map.mode.as_deref().map(mode_text).unwrap_or_default(),
+        ),
+        ("size", map.size_bytes.map(size).unwrap_or_default()),
+        ("access", if map.read_only { "ro" } else { "rw" }.into()),
+        ("uuid", text(&map.uuid)),
+        ("instance", text(&map.instance)),
+        (
+            "no-path timeout",
+            map.no_path_timeout_ms
+                .map(size::human_patience)
+                .unwrap_or_default(),
+        ),
+        ("heartbeat", time(map.heartbeat_ms)),
+        ("reconnect max", time(map.reconnect_max_ms)),
+        ("policy", text(&map.policy)),
+        ("holders", holders.join(", ")),
+        ("paths up", map.paths_up()),
+        ("reconnects", map.reconnects.to_string()),
+    ] {
+        let value = if value.is_empty() { "-" } else { &value };
+        context.output.line(&format!("  {label:<17}{value}"))?;
+    }
+    context.output.branches(&map.branches())
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk map` and `farblk unmap`.
+//! `farblk map`, `farblk unmap` and `farblk remap`.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::export::mode_text;
 use super::list::Map;
+use super::path::{self, NewPath};
 use super::{Context, Removed};
-use crate::addr::Endpoint;
 use crate::cli;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error, exit};
@@ -24,18 +24,25 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two tries to connect.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// The pause between two looks at a map that connects by itself.
+const POLL_PAUSE: Duration = Duration::from_millis(100);
 
+/// What becomes of the contents of a stale map.
+const LOSS: &str = "the old contents are GONE: the disk will have what the export has now, zeroes or what \
+    others wrote. Make a file system anew (mkfs); do not mount what seems to be there";
+/// What may have become of those of an evicted one.
+const DOUBT: &str = "another host had the export meanwhile: the disk will have what the export has now, \
+    with what that host wrote. Check the file system (fsck) before it is mounted";
+
+/// A map, schema `farblk.map/1`.
 #[derive(Serialize)]
-struct Document {
-    schema: &'static str,
-    changed: bool,
-    map: Map,
-}
-
-/// A path to make.
-struct NewPath {
-    addr: SocketAddr,
-    source: Option<IpAddr>,
+pub struct Document {
+    /// The schema.
+    pub schema: &'static str,
+    /// Whether the command changed anything.
+    pub changed: bool,
+    /// The map.
+    pub map: Map,
 }
 
 /// Runs `farblk map`.
@@ -46,6 +53,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let name = arguments.name.as_ref().unwrap_or(&target.export);
     let mut job = Job::new(format!("cannot map {target}"))
         .connect()
+        .variable("map", name)
         .variable("server", target.server.to_string())
         .variable("host", &target.server.host)
         .variable("export", &target.export);
@@ -64,14 +72,12 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         configfs.set_all(&object, &settings, &job)?;
         for (index, path) in paths.iter().enumerate() {
             let entry = object.join("paths").join(index.to_string());
-            made.mkdir(&entry, &job)?;
-            configfs.set(&entry, "addr", &path.addr.to_string(), &job)?;
-            if let Some(source) = path.source {
-                configfs.set(&entry, "source", &source.to_string(), &job)?;
-            }
-            configfs.set(&entry, "enable", "1", &job)?;
+            path.make(context, &entry, &mut made, &job)?;
         }
-        connect(context, arguments, &object, &job)?;
+        connect(context, arguments, &object, &job).map_err(|error| match error.code {
+            Code::Stale => error.hint("without --expect-instance the new contents are accepted"),
+            _ => error,
+        })?;
         made.keep();
         true
     };
@@ -83,46 +89,30 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
 
 /// The paths to make: the one to HOST, unless a --path leads there too, and those of --path.
 fn paths(context: &Context, arguments: &cli::Map, job: &Job) -> Result<Vec<NewPath>, Error> {
-    let resolve = |endpoint: &Endpoint| {
-        if endpoint.numeric().is_none() {
-            context
-                .output
-                .stage(&format!("resolving {}", endpoint.host));
-        }
-        endpoint.resolve(&job.what)
-    };
-    let server = resolve(&arguments.target.server)?;
+    let server = path::resolve(context, &arguments.target.server, job)?;
     let mut paths = Vec::new();
     for path in &arguments.path {
-        paths.push(NewPath {
-            addr: resolve(&path.destination)?,
-            source: path.source,
-        });
+        let addr = path::resolve(context, &path.destination, job)?;
+        paths.push(NewPath::new(addr, path.source, job)?);
     }
     if !paths.iter().any(|path| path.addr == server) {
-        paths.insert(
-            0,
-            NewPath {
-                addr: server,
-                source: arguments.source,
-            },
-        );
-    }
-    for path in &paths {
-        if path
-            .source
-            .is_some_and(|source| source.is_ipv4() != path.addr.is_ipv4())
-        {
-            return Err(job.error(
-                Code::Usage,
-                format!(
-                    "the source address of {} is of the other IP version",
-                    path.addr
-                ),
-            ));
-        }
+        paths.insert(0, NewPath::new(server, arguments.source, job)?);
     }
     Ok(paths)
+}
+
+fn number(value: Option<impl ToString>) -> Option<String> {
+    value.map(|value| value.to_string())
+}
+
+fn ms(time: Option<Duration>) -> Option<String> {
+    number(time.map(|time| time.as_millis()))
+}
+
+/// The word that configfs has for it.
+fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or(String::new(), |value| value.get_name().to_owned())
 }
 
 /// The attributes a command line asks for.
@@ -133,23 +123,16 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
         ("access", access.to_owned()),
     ];
     let optional = [
-        ("queues", arguments.queues.map(|value| value.to_string())),
-        (
-            "poll_queues",
-            arguments.poll_queues.map(|value| value.to_string()),
-        ),
-        ("depth", arguments.depth.map(|value| value.to_string())),
-        (
-            "inline_size",
-            arguments.inline_size.map(|value| value.to_string()),
-        ),
-        (
-            "io_timeout_ms",
-            arguments
-                .io_timeout
-                .map(|time| time.as_millis().to_string()),
-        ),
-        ("tos", arguments.tos.map(|value| value.to_string())),
+        ("queues", number(arguments.queues)),
+        ("poll_queues", number(arguments.poll_queues)),
+        ("depth", number(arguments.depth)),
+        ("inline_size", number(arguments.inline_size)),
+        ("io_timeout_ms", ms(arguments.io_timeout)),
+        ("no_path_timeout_ms", number(arguments.no_path_timeout)),
+        ("heartbeat_ms", ms(arguments.heartbeat)),
+        ("reconnect_max_ms", ms(arguments.reconnect_max)),
+        ("policy", arguments.policy.map(word)),
+        ("tos", number(arguments.tos)),
         ("expect_instance", arguments.expect_instance.clone()),
     ];
     settings.extend(
@@ -160,7 +143,7 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
     settings
 }
 
-/// The map exists: that is fine when it is as asked for. One that has failed is connected anew.
+/// The map exists: that is fine when it is as asked for. For one that comes back by itself it waits.
 /// Says whether it changed anything.
 fn map_existing(
     context: &Context,
@@ -173,23 +156,14 @@ fn map_existing(
     let configfs = &context.configfs;
     let name = object.file_name().unwrap_or_default().to_string_lossy();
     let mut differences = configfs.differences(object, settings);
-    let have = configfs.names(&object.join("paths"));
-    if have.len() != paths.len() {
-        differences.push(format!("it has {} paths, not {}", have.len(), paths.len()));
-    } else {
-        for (entry, want) in have.iter().zip(paths) {
-            let entry = object.join("paths").join(entry);
-            let addr = configfs.attr(&entry, "addr").unwrap_or_default();
-            let source = configfs.attr(&entry, "source");
-            let same_addr =
-                Endpoint::parse(&addr).ok().and_then(|addr| addr.numeric()) == Some(want.addr);
-            let same_source = source.as_ref().and_then(|source| source.parse().ok()) == want.source;
-            if !same_addr || !same_source {
-                differences.push(format!(
-                    "it has a path to {addr}, from {}",
-                    source.as_deref().unwrap_or("any address")
-                ));
-            }
+    let have = path::read_all(context, object);
+    let entries: Vec<_> = paths
+        .iter()
+        .map(|want| have.iter().find(|have| have.is(want)))
+        .collect();
+    for (want, entry) in paths.iter().zip(&entries) {
+        if entry.is_none() {
+            differences.push(format!("it has no path {want}"));
         }
     }
     if !differences.is_empty() {
@@ -198,43 +172,46 @@ fn map_existing(
                 Code::Differs,
                 format!("map {name} exists already, with other settings"),
             )
-            .hint(format!("choose another --name, or  farblk unmap {name}"));
+            .hint(format!(
+                "farblk path add {name} ADDR  adds a path; else choose another --name, or  farblk unmap {name}"
+            ));
         error.details = differences;
         return Err(error);
     }
-    match configfs.attr(object, "state").as_deref() {
-        Some("live") => return Ok(false),
-        Some("stale") => {
-            let why = format!("map {name}: {}", Code::Stale.entry().meaning);
-            return Err(job.error(Code::Stale, why));
-        }
-        Some("disabled") => {}
-        state => {
-            let state = state.unwrap_or("unknown");
-            let disk = configfs.attr(object, "device");
-            let holders: Vec<_> = disk
-                .iter()
-                .flat_map(|disk| holders::find(&context.root, disk))
-                .collect();
-            if !holders.is_empty() {
-                let users = holders
-                    .iter()
-                    .map(Holder::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", ");
-                let why = format!("map {name} is {state}, and still in use by {users}");
-                return Err(job
-                    .error(Code::Busy, why)
-                    .hint(format!("farblk unmap {name}  says how to free it")));
+    let mut changed = false;
+    for entry in entries.into_iter().flatten() {
+        changed |= path::enable(context, object, entry, job)?;
+    }
+    let deadline = Instant::now() + arguments.wait.unwrap_or_default();
+    loop {
+        let map = Map::read(context, &name);
+        let state = map.state.as_deref().unwrap_or("unknown");
+        let why = || match &map.last_error {
+            Some(last) => format!("map {name} is {state}: {}", last.text),
+            None => format!("map {name} is {state}"),
+        };
+        match state {
+            "live" => return Ok(changed),
+            "stale" => return Err(job.error(Code::Stale, why())),
+            "evicted" => return Err(job.error(Code::Evicted, why())),
+            // It comes back by itself.
+            "connecting" | "reconnecting" | "failed" => {
+                if configfs.is_dry_run() {
+                    return Ok(changed);
+                }
+                if Instant::now() >= deadline {
+                    return Err(job.error(Code::NoPath, why()));
+                }
+                thread::sleep(POLL_PAUSE);
             }
-            configfs.disable(object, job)?;
+            _ => break,
         }
     }
     connect(context, arguments, object, job)?;
     Ok(true)
 }
 
-/// Enables the map, again and again for `--wait` while the server cannot be reached.
+/// Enables the map, again and again for `--wait` while that may help.
 fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) -> Result<(), Error> {
     let deadline = Instant::now() + arguments.wait.unwrap_or_default();
     if !context.configfs.is_dry_run() {
@@ -247,7 +224,8 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
             break;
         };
         let left = deadline.saturating_duration_since(Instant::now());
-        if error.exit() != exit::UNREACHABLE || left.is_zero() {
+        let may_pass = error.exit() == exit::UNREACHABLE || error.code == Code::Away;
+        if !may_pass || left.is_zero() {
             return Err(error);
         }
         context.output.note(&format!(
@@ -290,8 +268,11 @@ fn report(
     }
     if changed {
         let mut live = map.state.clone().unwrap_or_default();
-        if let Some(device) = map.paths.first().and_then(|path| path.device.as_deref()) {
-            live += &format!(" via {device}");
+        let up = map.paths.iter().filter(|path| path.is_live());
+        let mut devices: Vec<_> = up.filter_map(|path| path.device.as_deref()).collect();
+        devices.dedup();
+        if !devices.is_empty() {
+            live += &format!(" via {}", devices.join(" and "));
         }
         let size = map.size_bytes.map(size::human).unwrap_or_default();
         let mode = map.mode.as_deref().map(mode_text).unwrap_or_default();
@@ -316,7 +297,7 @@ fn report(
 }
 
 /// The name of the map that the user means with a name, a device or a UUID.
-fn find(context: &Context, wanted: &str, job: &Job) -> Result<Option<String>, Error> {
+pub fn find(context: &Context, wanted: &str, job: &Job) -> Result<Option<String>, Error> {
     let configfs = &context.configfs;
     let names = configfs.names(&configfs.path(&["maps"]));
     let name = wanted
@@ -375,7 +356,15 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
             configfs.set(&object, "enable", "force", &job)?;
         }
     } else {
-        disable(context, &name, &object, disk.as_deref(), &job)?;
+        let force = format!("farblk unmap {name} --force  (fails all I/O; data in flight is lost)");
+        let busy = |disk: &str, holders: &[Holder]| {
+            let (error, steps) = in_use(context, &name, "unmapped", disk, holders);
+            error.hint(match steps.is_empty() {
+                true => force.clone(),
+                false => format!("{steps}   or   {force}"),
+            })
+        };
+        disable(context, &object, disk.as_deref(), &job, &busy)?;
     }
     let paths = object.join("paths");
     for path in configfs.names(&paths) {
@@ -393,13 +382,89 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     )
 }
 
-/// Disables a map that nobody uses.
+/// Runs `farblk remap`.
+pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    configfs.require()?;
+    let job = Job::new(format!("cannot remap {}", arguments.map));
+    let Some(name) = find(context, &arguments.map, &job)? else {
+        return Err(context.not_found(&job.what, "map", &arguments.map));
+    };
+    let start = Instant::now();
+    let object = configfs.path(&["maps", &name]);
+    let map = Map::read(context, &name);
+    let state = map.state.as_deref().unwrap_or("unknown");
+    let (code, loss) = match state {
+        "stale" => (Code::Stale, LOSS),
+        "evicted" => (Code::Evicted, DOUBT),
+        "live" if configfs.is_dry_run() => return Ok(()),
+        "live" => return report(context, &name, false, start, &job),
+        "connecting" | "reconnecting" | "failed" => {
+            let why = format!("it is {state}: whether its contents are others is not known yet");
+            return Err(job.error(Code::NoPath, why));
+        }
+        _ => {
+            let remote = map.remote();
+            return Err(job
+                .error(
+                    Code::Usage,
+                    format!("it is {state}, and has nothing to accept"),
+                )
+                .hint(format!("farblk map {remote} --name {name}")));
+        }
+    };
+    let disk = map.disk();
+    let busy = |disk: &str, holders: &[Holder]| {
+        let (error, steps) = in_use(context, &name, "remapped", disk, holders);
+        error.hint(match steps.is_empty() {
+            true => format!("farblk remap {name}  once nobody has it open"),
+            false => format!("{steps}; farblk remap {name}"),
+        })
+    };
+    if let Some(disk) = disk {
+        let holders = holders::find(&context.root, disk);
+        if !holders.is_empty() {
+            return Err(busy(disk, &holders));
+        }
+    }
+    if !configfs.is_dry_run() {
+        context.output.warn(&format!("{name}: {loss}"));
+        if !arguments.yes {
+            accept(context, &name, code, &job)?;
+        }
+    }
+    disable(context, &object, disk, &job, &busy)?;
+    if configfs.attr(&object, "expect_instance").is_some() {
+        configfs.set(&object, "expect_instance", "", &job)?;
+    }
+    let addr = map.paths.first().and_then(|path| path.addr.as_deref());
+    let mut job = path::job_of(context, &object, addr);
+    job.what = format!("cannot remap {}", arguments.map);
+    configfs.set(&object, "enable", "1", &job)?;
+    if configfs.is_dry_run() {
+        return Ok(());
+    }
+    report(context, &name, true, start, &job)
+}
+
+/// Lets the user accept the new contents of map `name`.
+fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Error> {
+    match context.output.confirm("Accept the new contents?") {
+        Some(true) => Ok(()),
+        Some(false) => Err(job.error(code, "they were not accepted").hint("")),
+        None => Err(job
+            .error(Code::Usage, "there is no terminal to ask for consent")
+            .hint(format!("farblk remap {name} --yes"))),
+    }
+}
+
+/// Disables a map that nobody uses; `busy` makes the error if somebody does.
 fn disable(
     context: &Context,
-    name: &str,
     object: &Path,
     disk: Option<&str>,
     job: &Job,
+    busy: &dyn Fn(&str, &[Holder]) -> Error,
 ) -> Result<(), Error> {
     let Some(disk) = disk else {
         return context.configfs.disable(object, job);
@@ -408,12 +473,12 @@ fn disable(
     loop {
         let holders = holders::find(&context.root, disk);
         if !holders.is_empty() {
-            return Err(in_use(context, name, disk, &holders));
+            return Err(busy(disk, &holders));
         }
         match context.configfs.disable(object, job) {
             Err(error) if error.code == Code::Busy => {
                 if Instant::now() >= deadline {
-                    return Err(in_use(context, name, disk, &holders));
+                    return Err(busy(disk, &holders));
                 }
                 thread::sleep(Duration::from_millis(100));
             }
@@ -422,8 +487,15 @@ fn disable(
     }
 }
 
-/// The refusal to unmap a disk in use: who uses it, and what to do.
-fn in_use(context: &Context, name: &str, disk: &str, holders: &[Holder]) -> Error {
+/// The refusal to do something (it was not `done`) to a disk in use: who uses it, and what to do
+/// against that.
+fn in_use(
+    context: &Context,
+    name: &str,
+    done: &str,
+    disk: &str,
+    holders: &[Holder],
+) -> (Error, String) {
     let processes = holders::processes(&context.root, disk, holders);
     let count = match processes.len() {
         1 => "1 process".to_owned(),
@@ -439,7 +511,7 @@ fn in_use(context: &Context, name: &str, disk: &str, holders: &[Holder]) -> Erro
     let mut users = (!processes.is_empty()).then(|| format!("{count}: {shown}{more}"));
     let mut error = Error::new(
         Code::InUse,
-        format!("{name} is in use and was not unmapped"),
+        format!("{name} is in use and was not {done}"),
         "",
     );
     let mut steps = Vec::new();
@@ -461,12 +533,5 @@ fn in_use(context: &Context, name: &str, disk: &str, holders: &[Holder]) -> Erro
             "open: by something this process cannot see, perhaps in another mount namespace",
         );
     }
-    steps.push(format!(
-        "farblk unmap {name} --force  (fails all I/O; data in flight is lost)"
-    ));
-    let last = steps.pop().unwrap_or_default();
-    error.hint(match steps.is_empty() {
-        true => last,
-        false => format!("{}   or   {last}", steps.join("; ")),
-    })
+    (error, steps.join("; "))
 }

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Cursor, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -61,6 +61,11 @@ impl Host {
     }
 
     fn run(&self, line: &str) -> Result<(), Error> {
+        self.answer(line, None)
+    }
+
+    /// Runs a command at a terminal, where `answer` is typed.
+    fn answer(&self, line: &str, answer: Option<&'static str>) -> Result<(), Error> {
         let words = ["farblk"].into_iter().chain(line.split_whitespace());
         let cli = Cli::try_parse_from(words).map_err(|e| Error::usage(e.to_string()))?;
         let context = Context {
@@ -76,6 +81,7 @@ impl Host {
                 cli.global.quiet,
                 Box::new(self.out.clone()),
                 Box::new(self.err.clone()),
+                answer.map(|answer| Box::new(Cursor::new(answer)) as Box<dyn BufRead>),
             ),
         };
         run(&context, &cli.command)
@@ -268,6 +274,7 @@ fn map_prints_only_the_device() {
         "10.9.0.1/scratch --queues 3",
         "10.9.0.1/scratch --source 10.9.0.2",
         "10.9.0.1/scratch --path 10.9.1.1",
+        "10.9.0.1/scratch --no-path-timeout forever",
     ] {
         let (code, exit, _) = host.fails(&format!("map {other} --name s"));
         assert_eq!((code, exit), ("F0103", 1), "{other}");
@@ -289,20 +296,346 @@ fn map_prints_only_the_device() {
 }
 
 #[test]
-fn map_again_after_a_failure() {
+fn map_again_while_it_reconnects() {
     let host = Host::new("again");
     host.ok("map 10.9.0.1/s");
-    host.kernel.put("maps/s", "state", "failed");
+    host.kernel.take_log();
+    for state in ["reconnecting", "failed", "connecting"] {
+        host.kernel.put("maps/s", "state", state);
+        let lost = "ENOTCONN the connection to 10.9.0.1:7420 was lost";
+        host.kernel.put("maps/s", "last_error", lost);
+        let (code, exit, text) = host.fails("map 10.9.0.1/s --wait 0");
+        assert_eq!((code, exit), ("F0216", 5), "{state}");
+        assert_eq!(
+            text,
+            format!(
+                "cannot map 10.9.0.1/s: map s is {state}: the connection to 10.9.0.1:7420 was lost"
+            )
+        );
+        assert_eq!(host.ok("--dry-run map 10.9.0.1/s"), "");
+    }
+    for (state, code) in [("stale", "F0301"), ("evicted", "F0302")] {
+        host.kernel.put("maps/s", "state", state);
+        let error = host.run("map 10.9.0.1/s").expect_err(state);
+        assert_eq!((error.code.entry().name, error.exit()), (code, 9));
+        assert!(
+            error.rendered_hint().contains("farblk remap s, "),
+            "{state}"
+        );
+    }
+    assert!(host.kernel.take_log().is_empty());
+    host.kernel.put("maps/s", "state", "disabled");
+    assert_eq!(host.ok("map 10.9.0.1/s"), "/dev/farblk0");
+    assert_eq!(host.kernel.take_log(), ["maps/s/enable = 1"]);
+    assert_eq!(host.kernel.objects(), ["maps/s", "maps/s/paths/0"]);
+}
+
+#[test]
+fn map_again_with_paths_added() {
+    let host = Host::new("again-paths");
+    host.ok("map 10.9.0.1/s");
+    host.ok("path add s 10.9.1.1");
     host.kernel.take_log();
     assert_eq!(host.ok("map 10.9.0.1/s"), "/dev/farblk0");
+    assert_eq!(host.ok("map 10.9.1.1/s --path 10.9.0.1"), "/dev/farblk0");
+    assert!(host.kernel.take_log().is_empty());
+    host.kernel.put("maps/s/paths/1", "enable", "0");
+    host.ok("map 10.9.0.1/s");
+    assert!(host.kernel.take_log().is_empty());
+    host.ok("map 10.9.1.1/s");
+    assert_eq!(host.kernel.take_log(), ["maps/s/paths/1/enable = 1"]);
+}
+
+#[test]
+fn remap_accepts_new_contents() {
+    let host = Host::new("remap");
+    host.ok("map 10.9.0.1/s --expect-instance b71c0000-0000-4000-8000-000000000000");
+    host.kernel.take_log();
+    assert_eq!(host.ok("remap s"), "/dev/farblk0");
+    assert!(host.kernel.take_log().is_empty());
+    for state in ["reconnecting", "failed"] {
+        host.kernel.put("maps/s", "state", state);
+        assert_eq!(host.fails("remap s --yes").0, "F0216", "{state}");
+    }
+    host.kernel.put("maps/s", "state", "stale");
+    host.err.take();
+    let error = host.run("remap s").expect_err("nobody to ask");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0101", 2));
+    assert_eq!(error.rendered_hint(), "farblk remap s --yes");
+    let error = host.answer("remap s", Some("\n")).expect_err("no");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0301", 9));
+    let err = host.err.take();
+    assert!(err.contains("s: the old contents are GONE"), "{err}");
+    assert!(err.ends_with("Accept the new contents? [y/N] "), "{err}");
+    assert!(host.kernel.take_log().is_empty());
+    let script = host.ok("--dry-run remap s");
+    let script: Vec<_> = script
+        .lines()
+        .filter_map(|line| line.rsplit_once("farblk/"))
+        .map(|(_, attribute)| attribute)
+        .collect();
+    assert_eq!(
+        script,
+        ["maps/s/enable", "maps/s/expect_instance", "maps/s/enable"]
+    );
+    host.answer("-q remap /dev/farblk0", Some("y\n"))
+        .expect("remap");
+    assert!(host.out.take().ends_with("/dev/farblk0\n"));
+    assert!(host.err.take().contains("GONE"));
     assert_eq!(
         host.kernel.take_log(),
-        ["maps/s/enable = 0", "maps/s/enable = 1"]
+        [
+            "maps/s/enable = 0",
+            "maps/s/expect_instance = ",
+            "maps/s/enable = 1"
+        ]
     );
+    host.kernel.put("maps/s", "state", "evicted");
+    let json = host.ok("-j remap s --yes");
+    assert!(
+        json.starts_with(r#"{"schema":"farblk.map/1","changed":true,"#),
+        "{json}"
+    );
+    assert!(host.err.take().contains("fsck"));
+    assert_eq!(host.fails("remap none").1, 3);
+    host.kernel.put("maps/s", "state", "disabled");
+    host.kernel.put("maps/s", "device", "");
+    let error = host.run("remap s").expect_err("disabled");
+    assert_eq!(error.exit(), 2);
+    assert_eq!(error.rendered_hint(), "farblk map 10.9.0.1/s --name s");
+}
+
+#[test]
+fn remap_spares_a_disk_in_use() {
+    let host = Host::new("remap-in-use");
+    host.ok("map 10.9.0.1/s");
     host.kernel.put("maps/s", "state", "stale");
-    let (code, exit, _) = host.fails("map 10.9.0.1/s");
-    assert_eq!((code, exit), ("F0301", 9));
-    assert_eq!(host.kernel.objects(), ["maps/s", "maps/s/paths/0"]);
+    host.kernel.take_log();
+    for (path, text) in [
+        ("sys/class/block/farblk0/dev", "259:0\n"),
+        (
+            "proc/self/mountinfo",
+            "36 22 259:0 / /data rw - xfs /dev/farblk0 rw\n",
+        ),
+    ] {
+        let path = host.root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+    let error = host.run("remap s --yes").expect_err("in use");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
+    assert_eq!(error.to_string(), "s is in use and was not remapped");
+    assert_eq!(error.rendered_hint(), "umount /data; farblk remap s");
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[test]
+fn paths_come_and_go() {
+    let host = Host::new("path");
+    host.ok("map 10.9.0.1/s");
+    host.kernel.take_log();
+    let added = "map s: path 1 added: 10.9.1.2 (rxe0) -> 10.9.1.1:7420, live";
+    assert_eq!(host.ok("path add s 10.9.1.2@10.9.1.1"), added);
+    assert_eq!(
+        host.kernel.take_log(),
+        [
+            "mkdir maps/s/paths/1",
+            "maps/s/paths/1/addr = 10.9.1.1:7420",
+            "maps/s/paths/1/source = 10.9.1.2",
+            "maps/s/paths/1/enable = 1",
+        ]
+    );
+    for again in ["", " --name 1"] {
+        assert_eq!(
+            host.ok(&format!(
+                "path add /dev/farblk0 10.9.1.1 --source 10.9.1.2{again}"
+            )),
+            added.replace("added", "exists already")
+        );
+    }
+    assert!(host.kernel.take_log().is_empty());
+    host.kernel.put("maps/s/paths/1", "enable", "0");
+    assert_eq!(host.ok("path add s 10.9.1.2@10.9.1.1"), added);
+    assert_eq!(host.kernel.take_log(), ["maps/s/paths/1/enable = 1"]);
+    for (line, code, exit) in [
+        ("s 10.9.1.3 --name 1", "F0103", 1),
+        ("s 10.9.1.1 --name 1", "F0103", 1),
+        ("s fd00::1@10.9.1.1", "F0101", 2),
+        ("s 10.9.1.2@10.9.1.1 --source 10.9.1.2", "F0101", 2),
+        ("none 10.9.1.1", "F0102", 3),
+    ] {
+        let (have, status, text) = host.fails(&format!("path add {line}"));
+        assert_eq!((have, status), (code, exit), "{text}");
+    }
+    assert!(host.kernel.take_log().is_empty());
+    // Another source is another path.
+    host.ok("path add s 10.9.1.1 --name b");
+    host.kernel.refuse(
+        "paths/2/enable",
+        "1",
+        28,
+        "ENOSPC a map has 8 paths at most",
+        1,
+    );
+    let (code, _, text) = host.fails("path add s 10.9.2.1");
+    assert_eq!(code, "F0108");
+    assert_eq!(text, "cannot add a path to s: a map has 8 paths at most");
+    assert_eq!(
+        host.kernel.objects(),
+        [
+            "maps/s",
+            "maps/s/paths/0",
+            "maps/s/paths/1",
+            "maps/s/paths/b"
+        ]
+    );
+    host.kernel.take_log();
+    assert_eq!(host.ok("path rm s 1"), "map s: removed path 1");
+    assert_eq!(
+        host.kernel.take_log(),
+        ["maps/s/paths/1/enable = 0", "rmdir maps/s/paths/1"]
+    );
+    assert_eq!(
+        host.ok("-j path rm s 0"),
+        r#"{"schema":"farblk.removed/1","kind":"path","map":"s","name":"0","changed":true}"#
+    );
+    assert_eq!(host.fails("path rm s 0").1, 3);
+    let error = host.run("path rm s b").expect_err("the last one");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert_eq!(error.why, "the last path of a map that is enabled");
+    assert!(error.rendered_hint().contains("farblk unmap s"));
+    assert_eq!(host.kernel.objects(), ["maps/s", "maps/s/paths/b"]);
+}
+
+#[test]
+fn a_path_that_is_down_is_told_of() {
+    let host = Host::new("path-down");
+    host.ok("map 10.9.0.1/s");
+    host.err.take();
+    host.ok("path add s 10.9.1.1");
+    host.kernel.put("maps/s/paths/1", "state", "waiting");
+    host.kernel.put("maps/s/paths/1", "device", "");
+    host.kernel.put("maps/s/paths/1", "next_try_ms", "4000");
+    let refused = "ECONNREFUSED nobody listens on 10.9.1.1:7420";
+    host.kernel.put("maps/s/paths/1", "last_error", refused);
+    host.kernel.put("maps/s/paths/0", "rtt_ns", "3100");
+    assert_eq!(
+        host.ok("path add s 10.9.1.1"),
+        "map s: path 1 exists already: 10.9.1.1:7420, waiting"
+    );
+    let err = host.err.take();
+    assert!(
+        err.contains("path 1 is not up, and is tried again: nobody listens on 10.9.1.1:7420\n  hint: on the server:"),
+        "{err}"
+    );
+    assert_eq!(
+        host.ok("path list s"),
+        "PATH  ADDRESS        SOURCE  DEVICE  STATE    RTT     RECONNECTS  NEXT TRY
+0     10.9.0.1:7420  -       rxe0    live     3.1 us  0           -
+1     10.9.1.1:7420  -       -       waiting  -       0           4.0 s
+ ├─ last error: nobody listens on 10.9.1.1:7420
+ └─ hint: on the server:  farblk port list    | is the farblk module loaded there? is the port right?"
+    );
+    assert_eq!(
+        host.ok("-j path list s"),
+        r#"{"schema":"farblk.path-list/1","host":"node-b","map":"s","paths":[{"name":"0","addr":"10.9.0.1:7420","source":null,"device":"rxe0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null},{"name":"1","addr":"10.9.1.1:7420","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":0,"next_try_ms":4000,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on 10.9.1.1:7420","code":"F0203","hint":"on the server:  farblk port list    | is the farblk module loaded there? is the port right?"}}]}"#
+    );
+    let text = host.ok("list");
+    assert!(text.contains("  live   1/2  "), "{text}");
+    assert!(
+        text.contains(
+            "\n ├─ path 0  rxe0 -> 10.9.0.1:7420  live  rtt 3.1 us  reconnects 0
+ ├─ path 1  10.9.1.1:7420  waiting  next try in 4.0 s  reconnects 0  last error: nobody listens on 10.9.1.1:7420
+ └─ hint: on the server:  farblk port list "
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_states_of_a_map_have_hints() {
+    let host = Host::new("states");
+    host.ok("map 10.9.0.1/s");
+    for (state, last_error, hints) in [
+        (
+            "reconnecting",
+            "ECONNREFUSED nobody listens on 10.9.0.1:7420",
+            ["on the server:  farblk port list", ""],
+        ),
+        (
+            "failed",
+            "EHOSTUNREACH no host answers at 10.9.0.1",
+            [
+                "no path for 60 s (no_path_timeout): I/O fails until one is back; ip route get 10.9.0.1",
+                "",
+            ],
+        ),
+        (
+            "stale",
+            "ESTALE the contents are gone",
+            ["umount, farblk remap s, mkfs", ""],
+        ),
+        (
+            "evicted",
+            "EACCES the export was another's since",
+            ["umount, farblk remap s, fsck", ""],
+        ),
+        (
+            "evicted",
+            "EACCES the export does not admit this host",
+            ["farblk export allow s node-b", "then here:  farblk remap s"],
+        ),
+        (
+            "reconnecting",
+            "EBUSY in use by node-c, away for 33 s",
+            ["no_path_timeout", "farblk export deny s node-c"],
+        ),
+        (
+            "reconnecting",
+            "EPROTO a newer connection of this path took its place",
+            ["host_id", ""],
+        ),
+    ] {
+        host.kernel.put("maps/s", "state", state);
+        host.kernel.put("maps/s", "last_error", last_error);
+        let text = host.ok("list");
+        let hint = text.lines().find(|line| line.contains("─ hint: "));
+        let hint = hint.unwrap_or_else(|| panic!("{text}"));
+        assert!(hints.iter().all(|part| hint.contains(part)), "{text}");
+        let words = last_error.split_once(' ').expect("words").1;
+        assert!(text.contains(&format!("last error: {words}")), "{text}");
+    }
+}
+
+#[test]
+fn show_has_it_all() {
+    let host = Host::new("show");
+    host.ok("map 10.9.0.1/s --no-path-timeout forever --heartbeat 500ms --reconnect-max 2s --policy round-robin");
+    assert_eq!(
+        host.ok("show farblk0"),
+        "map s
+  state            live
+  device           /dev/farblk0
+  export           10.9.0.1/s
+  mode             one-sided
+  size             4.0 GiB (4294967296 bytes)
+  access           rw
+  uuid             11111111-1111-1111-1111-111111111111
+  instance         -
+  no-path timeout  forever
+  heartbeat        500 ms
+  reconnect max    2 s
+  policy           round-robin
+  holders          -
+  paths up         1/1
+  reconnects       0
+ └─ path 0  rxe0 -> 10.9.0.1:7420  live  reconnects 0"
+    );
+    assert!(
+        host.ok("-j show s")
+            .starts_with(r#"{"schema":"farblk.map/1","changed":false,"map":{"name":"s","#)
+    );
+    assert_eq!(host.fails("show none").1, 3);
 }
 
 #[test]
@@ -321,6 +654,16 @@ fn map_waits_for_the_server_only_while_unreachable() {
         .refuse("maps/s/enable", "1", 13, "EACCES not admitted", 1);
     let (code, exit, _) = host.fails("map 10.9.0.1/s --wait 30s");
     assert_eq!((code, exit), ("F0204", 6));
+    let away = "EBUSY in use by node-c, away for 33 s";
+    host.kernel.refuse("maps/s/enable", "1", 16, away, 2);
+    let error = host.run("map 10.9.0.1/s").expect_err("away");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0217", 4));
+    assert!(error.rendered_hint().contains("deny s node-c"));
+    host.ok("map 10.9.0.1/s --wait 30s");
+    host.ok("unmap s");
+    let taken = "EBUSY in use by node-c";
+    host.kernel.refuse("maps/s/enable", "1", 16, taken, 1);
+    assert_eq!(host.fails("map 10.9.0.1/s --wait 30s").0, "F0209");
     assert!(host.kernel.objects().is_empty());
 }
 
@@ -405,13 +748,18 @@ fn what_the_module_cannot_do_is_a_missing_feature() {
 #[test]
 fn map_writes_what_it_was_asked_for() {
     let host = Host::new("map-options");
-    host.ok("map 10.9.0.1/v --queues 2 --poll-queues 1 --depth 64 --inline-size 16K --io-timeout 10s --tos 104");
+    host.ok("map 10.9.0.1/v --queues 2 --poll-queues 1 --depth 64 --inline-size 16K --io-timeout 10s --tos 104 \
+        --no-path-timeout 2m --heartbeat 0 --reconnect-max 1500ms --policy round-robin");
     for (attribute, value) in [
         ("queues", "2"),
         ("poll_queues", "1"),
         ("depth", "64"),
         ("inline_size", "16384"),
         ("io_timeout_ms", "10000"),
+        ("no_path_timeout_ms", "120000"),
+        ("heartbeat_ms", "0"),
+        ("reconnect_max_ms", "1500"),
+        ("policy", "round-robin"),
         ("tos", "104"),
     ] {
         let have = host.kernel.get("maps/v", attribute);

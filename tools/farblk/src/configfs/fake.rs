@@ -152,6 +152,10 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("depth", "128"),
             ("inline_size", "4096"),
             ("io_timeout_ms", "30000"),
+            ("no_path_timeout_ms", "60000"),
+            ("heartbeat_ms", "1000"),
+            ("reconnect_max_ms", "10000"),
+            ("policy", "min-inflight"),
             ("tos", "0"),
             ("expect_instance", ""),
             ("enable", "0"),
@@ -169,7 +173,9 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("enable", "0"),
             ("state", "disabled"),
             ("device", ""),
+            ("rtt_ns", "0"),
             ("reconnects", "0"),
+            ("next_try_ms", ""),
             ("last_error", ""),
         ],
         ["discover", _] => &[
@@ -185,6 +191,26 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
 }
 
 impl State {
+    /// Whether it is the only enabled path of an enabled map.
+    fn is_last_path(&self, path: &Path) -> bool {
+        let enabled = |path: &Path| {
+            let object = self.objects.get(path);
+            object
+                .is_some_and(|attributes| attributes.get("enable").is_some_and(|text| text == "1"))
+        };
+        let (Some(paths), true) = (path.parent(), path.starts_with("maps")) else {
+            return false;
+        };
+        let siblings = self
+            .objects
+            .keys()
+            .filter(|key| key.parent() == Some(paths));
+        paths.ends_with("paths")
+            && paths.parent().is_some_and(enabled)
+            && enabled(path)
+            && siblings.filter(|key| enabled(key)).count() == 1
+    }
+
     /// What enabling does to the attributes that only the kernel writes.
     fn enable(&mut self, path: &Path) {
         let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
@@ -291,6 +317,12 @@ impl Files for Fake {
                 .or_default()
                 .insert("last_error".into(), last_error);
             return Err(Fault::Store(error(errno)));
+        }
+        if (name.as_str(), value) == ("enable", "0") && state.is_last_path(&object) {
+            let words = "EBUSY the last path of a map that is enabled";
+            let attributes = state.objects.entry(object).or_default();
+            attributes.insert("last_error".into(), words.into());
+            return Err(Fault::Store(error(EBUSY)));
         }
         let attributes = state.objects.entry(object.clone()).or_default();
         let enabled = attributes.get("enable").is_some_and(|value| value == "1");

@@ -135,6 +135,122 @@ bad_devices() {
 	is "exports that were left" "$(remote "ls $C/exports")" ""
 }
 
+# Two ports of the server are two paths. two_paths [OPTION...]: export and map e have both.
+two_paths() {
+	there port add --addr "$FARBLK_SERVER" first
+	there port add --addr "$FARBLK_SERVER:7421" second
+	there export create e --ram 16M --allow-any-host
+	here map "$FARBLK_SERVER/e" --reconnect-max 1s "$@"
+	DEV=$(cat /run/stdout)
+	here path add e "$FARBLK_SERVER:7421"
+	grep -q "^map e: path 1 added: .*$FARBLK_SERVER:7421, live" /run/stdout || bad "path add: $(cat /run/stdout /run/stderr)"
+}
+# list_has FILTER: list -j says so of the first map.
+list_has() { "$FARBLK" -j list | jq -e ".maps[0] | $1" >/dev/null; }
+
+paths() {
+	two_paths --no-path-timeout forever --heartbeat 500ms --policy round-robin
+	is "the settings" "$(cat "$C"/maps/e/{no_path_timeout_ms,heartbeat_ms,reconnect_max_ms,policy} | xargs)" "-1 500 1000 round-robin"
+	here path add e "$FARBLK_SERVER:7421"
+	here map "$FARBLK_SERVER/e"
+	is "the device of a second map" "$(cat /run/stdout)" "$DEV"
+	here -j path list e
+	is "path list -j" "$(json '.schema, .paths[].name, .paths[].state' | xargs)" "farblk.path-list/1 0 1 live live"
+	random /run/data 4
+	must direct_write /run/data "$DEV"
+	there port rm second
+	wait_for 10 list_has '.state == "live" and .paths_live == 1 and .paths[1].state == "waiting" and .paths[1].next_try_ms != null' ||
+		bad "without its second port: $("$FARBLK" -j list)"
+	must direct_read "$DEV" /run/back count=4
+	must cmp /run/data /run/back
+	here list
+	grep -q "^e .* live  *1/2 " /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "path 1 .*last error: nobody listens on $FARBLK_SERVER:7421" /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: on the server:  farblk port list" /run/stdout || bad "list: $(cat /run/stdout)"
+	here path add e "$FARBLK_SERVER:7421"
+	grep -q "warning: path 1 is not up, and is tried again: " /run/stderr || bad "path add: $(cat /run/stderr)"
+	there port add --addr "$FARBLK_SERVER:7421" second
+	wait_for 10 list_has '.paths_live == 2 and .paths[1].reconnects == 1 and .reconnects == 1' || bad "with its second port again: $("$FARBLK" -j list)"
+	here path rm e 0
+	is "paths that are left" "$(ls "$C/maps/e/paths")" 1
+	must direct_read "$DEV" /run/back count=4
+	must cmp /run/data /run/back
+	exits 3 "$FARBLK" path rm e 0
+	exits 4 "$FARBLK" path rm e 1
+	grep -q "farblk unmap e" /run/stderr || bad "path rm of the last one: $(cat /run/stderr)"
+	here show e
+	grep -q "paths up  *1/1" /run/stdout || bad "show: $(cat /run/stdout)"
+	here unmap e
+}
+
+# No path is up: list says so at once, and what to do; the map comes back by itself.
+no_path() {
+	two_paths --no-path-timeout 2s
+	there port rm first
+	there port rm second
+	wait_for 10 list_has '.state == "reconnecting" and .paths_live == 0' || bad "without ports: $("$FARBLK" -j list)"
+	within 3 exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
+	grep -q F0216 /run/stderr || bad "map: $(cat /run/stderr)"
+	wait_for 10 list_has '.state == "failed"' || bad "after 2 s: $("$FARBLK" -j list)"
+	within 3 here list
+	grep -q "^e .* failed  *0/2 " /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: no path for 2 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
+	exits 5 "$FARBLK" remap e --yes
+	there port add --addr "$FARBLK_SERVER" first
+	within 20 here map "$FARBLK_SERVER/e" --wait 15s
+	is "the device" "$(cat /run/stdout)" "$DEV"
+	must direct_read "$DEV" /dev/null count=1
+	there port rm first
+	wait_for 10 list_has '.state == "reconnecting"' || bad "without ports again: $("$FARBLK" -j list)"
+	within 20 here unmap e
+}
+
+# The server's memory is other memory: nobody is shown it who has not agreed.
+new_contents() {
+	local dev
+	must serve e 8M
+	here map "$FARBLK_SERVER/e"
+	dev=$(cat /run/stdout)
+	random /run/data 1
+	must direct_write /run/data "$dev"
+	must remote "store $C/exports/e/enable 0 && store $C/exports/e/enable 1"
+	wait_for 10 list_has '.state == "stale" and .last_error.code == "F0301"' || bad "after the export was made anew: $("$FARBLK" -j list)"
+	exits 9 "$FARBLK" map "$FARBLK_SERVER/e"
+	exits 2 "$FARBLK" remap e </dev/null
+	grep -q GONE /run/stderr || bad "remap: $(cat /run/stderr)"
+	exec 5<"$dev"
+	exits 4 "$FARBLK" remap e --yes
+	exec 5<&-
+	is "the state meanwhile" "$(show "$C/maps/e/state")" stale
+	here remap e --yes
+	dev=$(cat /run/stdout)
+	must direct_read "$dev" /run/back count=1
+	must cmp -n $((1 << 20)) /run/back /dev/zero
+	here remap e
+	here unmap e
+}
+
+# An export that one map at a time may have, and a map that is away.
+away() {
+	two_paths --no-path-timeout 1s --heartbeat 500ms
+	here path rm e 0
+	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
+	grep -q F0209 /run/stderr || bad "in use: $(cat /run/stderr)"
+	there port rm second
+	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
+	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
+	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
+	grep -q "farblk export deny e $(show "$C/host_name")" /run/stderr || bad "away: $(cat /run/stderr)"
+	here map "$FARBLK_SERVER/e" --name other --wait 60s
+	there port add --addr "$FARBLK_SERVER:7421" second
+	wait_for 10 list_has '.state == "evicted" and .last_error.code == "F0302"' || bad "after another one had it: $("$FARBLK" -j list)"
+	exits 9 "$FARBLK" map "$FARBLK_SERVER:7421/e"
+	here unmap other
+	here remap e --yes
+	must direct_read "$(cat /run/stdout)" /dev/null count=1
+	here unmap e
+}
+
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -154,5 +270,9 @@ scenario valid_json "-j gives JSON with the documented members"
 scenario exit_codes "exit codes and error codes tell causes apart"
 scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
 scenario bad_devices "what cannot be exported is refused with its reason"
+scenario paths "paths come and go, and list tells of one that is down"
+scenario no_path "no path is up: list and map say so, and the map comes back"
+scenario new_contents "a stale map, and remap"
+scenario away "an export that is kept for a map that is away, and an evicted map"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Boots one guest per role, joins them by one network and runs each role's script; started by tools/vm/run.
+"""Boots one guest per role, joins them by one network or more and runs each role's script; started by tools/vm/run.
 
 The guest's side is tools/vm/guest. Each guest has three streams: its console, the output of its script (shown live), and
 a control stream of one-line requests, each answered by one line ("ok [VALUE]" or "fail TEXT"):
   barrier NAME        answered when every role has reached NAME
   put KEY VALUE       leaves a word for the others
   get KEY             answered when KEY has been put
-  power ROLE off      kills that guest at once, as a crashed machine
+  power ROLE off|on   kills that guest at once, as a crashed machine; boots it again
   power ROLE stop|cont   freezes it, lets it go on
+  net FAULT[=VALUE] [NETWORK [FROM TO]]   what is wrong from now on with packets (tools/vm/network.py lists it) from a role to
+                      another, both ways by default, of one network (0, 1, ...) or all
+  net count [NETWORK [FROM TO]]   packets there that are held, and that were lost
+  tolerate on|off     what selftests/tolerated lists is no complaint meanwhile
   exit CODE TAINT     the script has ended; answered when every role has ended
 """
 import argparse
 import io
 import json
 import os
+import random
 import re
 import selectors
 import shutil
@@ -24,15 +29,25 @@ import sys
 import tarfile
 import time
 
+import network
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Any of these on a console fails the run, whatever the scripts say.
-with open(f"{HERE}/../../selftests/reports", encoding="ascii") as reports:
-    SPLATS = re.compile("|".join(line for line in reports.read().splitlines() if not line.startswith("#")))
+
+
+def expression(name):
+    """One of the lists of regular expressions there."""
+    with open(f"{HERE}/../../selftests/{name}", encoding="ascii") as lines:
+        return re.compile("|".join(line for line in lines.read().splitlines() if not line.startswith("#")))
+
+
+# Any of the first on a console fails the run, whatever the scripts say; the second only if nobody asked to tolerate it.
+SPLATS, TOLERATED = expression("reports"), expression("tolerated")
 
 # Bits of /proc/sys/kernel/tainted that our module sets by being unsigned (8192) and out of tree (4096), and a debug kernel
-# by its own KUnit tests (262144).
+# by its own KUnit tests (262144); and a warning's.
 TAINT_EXPECTED = 4096 | 8192 | 262144
+TAINT_WARNING = 512
 
 # A stock kernel stops at its first complaint. A debug kernel goes on, so that the test can say what caused it.
 CMDLINE = {
@@ -49,39 +64,48 @@ class Guest:
 
     def __init__(self, run, number, role, script):
         self.run, self.number, self.role, self.script = run, number, role, script
-        self.tail = {"console": b"", "out": b"", "ctl": b""}
         self.streams = {}
-        self.files = {}
+        self.files = {name: open(f"{run.args.out}/{role}.{name}", "wb", buffering=0) for name in ("console", "out", "ctl")}
+        self.splats = []
+        self.tolerated = False  # it said something that was tolerated
+        self.proc = None
+        self.reset()
+
+    def reset(self):
+        """A machine that has not booted yet."""
+        self.tail = {name: b"" for name in self.files}
         self.code = None  # of the script
         self.waits_for = None  # ("barrier"|"get"|"exit", name)
-        self.expect_off = False
-        self.wire = None  # its end of the network
-        self.waiting = None  # the packet there that it did not take yet; b"" after they were dropped
-        self.deaf = 0  # seconds for which it did not take that
-        self.splats = []
-        self.proc = None
+        self.expect_off = self.frozen = False
 
-    def boot(self, net):
+    def boot(self):
         a, fds = self.run.args, {}
+        self.reset()
+        # What the last life of the machine changed.
+        if os.path.exists(f"{a.out}/{self.role}.cow"):
+            os.unlink(f"{a.out}/{self.role}.cow")
         for name in self.tail:
             ours, theirs = socket.socketpair()
             self.streams[name] = ours
-            self.files[name] = open(f"{a.out}/{self.role}.{name}", "wb", buffering=0)
             fds[name] = theirs.detach()
-        if net is not None:
-            fds["net"] = net
+        nets = [os.dup(net.ports[self.number].end.fileno()) for net in self.run.networks]
         words = [COMMON, CMDLINE[a.kind], *a.append, f"ROLE={self.role}", f"NUMBER={self.number}"]
         words += ["ROLES=" + ",".join(g.role for g in self.run.guests), f"SCRIPT={os.path.basename(self.script)}"]
-        words += [f"NET={'none' if a.no_net else 'dummy0' if net is None else self.netdev}"]
-        log = open(f"{a.out}/{self.role}.log", "wb")
-        self.proc = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *self.command(fds, words)], stdin=subprocess.DEVNULL,
-                                     stdout=log, stderr=log, pass_fds=list(fds.values()), start_new_session=True,
-                                     env={**os.environ, **self.environment})
-        for fd in fds.values():
+        words += [f"NET={'none' if a.no_net else self.netdev if nets else 'dummy'}", f"NETWORKS={a.networks}"]
+        words += [f"DISK={self.disk}"] if a.disk else []
+        passed = [*fds.values(), *nets]
+        with open(f"{a.out}/{self.role}.log", "ab") as log:
+            self.proc = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *self.command(fds, nets, words)],
+                                         stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=passed,
+                                         start_new_session=True, env={**os.environ, **self.environment})
+        for fd in passed:
             os.close(fd)
         for name, sock in self.streams.items():
             sock.setblocking(False)
             self.run.selector.register(sock, selectors.EVENT_READ, (self.read, name))
+
+    def alive(self):
+        return self.proc is not None and self.proc.poll() is None
 
     def kill(self):
         """Takes the plug out."""
@@ -89,6 +113,16 @@ class Guest:
             os.killpg(self.proc.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+
+    def close(self):
+        """Takes what a machine that is off said last."""
+        for name, stream in self.streams.items():
+            until = time.monotonic() + 1
+            while stream in self.run.selector.get_map() and time.monotonic() < until:
+                self.read(name)
+            if stream in self.run.selector.get_map():
+                self.run.selector.unregister(stream)
+            stream.close()
 
     def read(self, name):
         try:
@@ -108,7 +142,9 @@ class Guest:
             getattr(self, "on_" + name)(line.decode(errors="replace").rstrip("\r"))
 
     def on_console(self, line):
-        if SPLATS.search(line):
+        if self.run.tolerates and TOLERATED.search(line):
+            self.tolerated = True
+        elif SPLATS.search(line):
             if not self.splats and not self.run.args.expect_reports:
                 self.run.say(self, "!! " + line)
             self.splats.append(line)
@@ -134,10 +170,10 @@ class Guest:
 class Qemu(Guest):
     """A PC."""
 
-    netdev = "eth0"
+    netdev, disk = "eth", "/dev/vdc"
     environment = {}
 
-    def command(self, fds, words):
+    def command(self, fds, nets, words):
         a = self.run.args
         accel = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"] if a.icount else ["-accel", "tcg,thread=multi"]
         if a.slab_debug:
@@ -156,20 +192,23 @@ class Qemu(Guest):
             "-chardev", f"file,id=artefacts,path={a.out}/{self.role}.tar",
             "-device", "virtserialport,chardev=artefacts,name=artefacts",
         ]
-        if "net" in fds:
-            cmd += ["-netdev", f"dgram,id=n,local.type=fd,local.str={fds['net']}",
-                    "-device", f"virtio-net-pci,netdev=n,host_mtu=4200,mac=52:54:00:09:00:{self.number:02x}"]
+        if a.disk:
+            cmd += ["-drive", f"if=none,id=disk,format=raw,file={a.out}/{self.role}.disk,cache=unsafe",
+                    "-device", "virtio-blk-pci,drive=disk,write-cache=off"]
+        for n, fd in enumerate(nets):
+            cmd += ["-netdev", f"dgram,id=n{n},local.type=fd,local.str={fd}",
+                    "-device", f"virtio-net-pci,netdev=n{n},host_mtu=4200,mac=52:54:00:09:{n:02x}:{self.number:02x}"]
         return cmd
 
 
 class Uml(Guest):
     """User Mode Linux: the kernel is a program of ours."""
 
-    netdev = "vec0"
+    netdev, disk = "vec", "/dev/ubdc"
     # Its memory is a file, and goes here.
     environment = {"TMPDIR": "/dev/shm"}
 
-    def command(self, fds, words):
+    def command(self, fds, nets, words):
         a = self.run.args
         cmd = [
             f"{a.guest}/linux", f"mem={a.mem}M", f"initrd={a.guest}/initramfs", f"uml_dir={a.out}/", f"umid={self.role}",
@@ -179,8 +218,9 @@ class Uml(Guest):
             f"con0=null,fd:{fds['console']}", "con=null", f"ssl0=fd:{fds['out']}", f"ssl1=fd:{fds['ctl']}",
             *" ".join(words).split(),
         ]
-        if "net" in fds:
-            cmd += [f"vec0:transport=fd,fd={fds['net']},mtu=4200,mac=52:54:00:09:00:{self.number:02x}"]
+        if a.disk:
+            cmd += [f"ubd2={a.out}/{self.role}.disk"]
+        cmd += [f"vec{n}:transport=fd,fd={fd},mtu=4200,mac=52:54:00:09:{n:02x}:{self.number:02x}" for n, fd in enumerate(nets)]
         return cmd
 
 
@@ -190,8 +230,12 @@ class Run:
         self.start = time.monotonic()
         self.selector = selectors.DefaultSelector()
         self.guests = []
+        self.networks = []
         self.words = {}
         self.failure = None
+        self.tolerates = False
+        self.seed = random.randrange(1 << 32) if args.seed is None else args.seed
+        self.seed_said = False
         for number, item in enumerate(args.roles.split(","), 1):
             role, _, script = item.partition("=")
             if not re.fullmatch(r"[a-z][a-z0-9_]*", role) or not os.path.isfile(script):
@@ -222,59 +266,6 @@ class Run:
             info.size = len(extra)
             tar.addfile(info, io.BytesIO(extra))
 
-    def network(self):
-        """One end of the network for each guest: two are joined back to back, more by a switch that floods."""
-        if self.args.no_net or len(self.guests) == 1:
-            return [None] * len(self.guests)
-        if len(self.guests) == 2:
-            ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        else:
-            pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in self.guests]
-            ends = [theirs for _, theirs in pairs]
-            for ours, _ in pairs:
-                others = [o for o, _ in pairs if o is not ours]
-                self.selector.register(ours, selectors.EVENT_READ, (self.flood, (ours, others)))
-        for guest, end in zip(self.guests, ends):
-            guest.wire = end
-        return [os.dup(end.fileno()) for end in ends]
-
-    @staticmethod
-    def flood(where):
-        source, others = where
-        try:
-            frame = source.recv(65536, socket.MSG_DONTWAIT)
-        except OSError:
-            return
-        for other in others:
-            try:
-                other.send(frame, socket.MSG_DONTWAIT)
-            except OSError:
-                pass
-
-    def drop_what_nobody_takes(self):
-        """A machine that is frozen, or whose link is down, loses packets: it does not hold up those who send.
-
-        Called each second. A busy machine may let a packet wait for a while, and rxe does not stand losses."""
-        for guest in self.guests:
-            if guest.wire is None:
-                continue
-            try:
-                packet = guest.wire.recv(65536, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                packet = None
-            if packet and packet == guest.waiting:
-                guest.deaf += 1
-            else:
-                guest.deaf = 4 if guest.waiting == b"" else 0
-            guest.waiting = packet
-            if guest.deaf >= 5:
-                guest.waiting = b""
-                try:
-                    while True:
-                        guest.wire.recv(65536, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    pass
-
     def request(self, guest, verb, *words):
         if verb == "put" and len(words) >= 2:
             self.words[words[0]] = " ".join(words[1:])
@@ -284,24 +275,60 @@ class Run:
         elif verb == "exit" and len(words) == 2:
             guest.code = int(words[0])
             guest.waits_for = ("exit", "")
-            if int(words[1]) & ~TAINT_EXPECTED:
+            if int(words[1]) & ~(TAINT_EXPECTED | (TAINT_WARNING if guest.tolerated else 0)):
                 guest.splats.append(f"the kernel is tainted: {words[1]}")
         elif verb == "power" and len(words) == 2:
             guest.answer(self.power(*words))
+        elif verb == "net" and words:
+            guest.answer(self.net(*words))
+        elif verb == "tolerate" and len(words) == 1:
+            self.tolerates = words[0] == "on"
+            guest.answer("ok")
         else:
             guest.answer("fail bad request")
         self.settle()
 
     def power(self, role, what):
-        for guest in self.guests:
-            if guest.role == role and guest.proc.poll() is None:
-                guest.expect_off = guest.expect_off or what == "off"
-                if what == "off":
-                    guest.kill()
-                else:
-                    guest.proc.send_signal({"stop": signal.SIGSTOP, "cont": signal.SIGCONT}[what])
-                return "ok"
-        return "fail no such guest"
+        guest = next((g for g in self.guests if g.role == role), None)
+        if guest and what == "on" and not guest.alive():
+            guest.boot()
+            return "ok"
+        if not guest or not guest.alive():
+            return "fail no such guest"
+        if what == "off":
+            guest.expect_off = True
+            guest.kill()
+            guest.proc.wait()
+            guest.close()
+            return "ok"
+        if what in ("stop", "cont"):
+            guest.frozen = what == "stop"
+            guest.proc.send_signal(signal.SIGSTOP if guest.frozen else signal.SIGCONT)
+            return "ok"
+        return "fail bad request"
+
+    def net(self, what, number=None, *roles):
+        """Makes a fault, or counts packets."""
+        fault, _, value = what.partition("=")
+        known = fault == "count" or fault in network.PLAIN and not value
+        if not known and not (fault in network.WITH_VALUE and re.fullmatch(r"\d+(\.\d+)?", value)):
+            return "fail no such fault"
+        numbers = {g.role: g.number for g in self.guests}
+        if len(roles) not in (0, 2) or not numbers.keys() >= set(roles):
+            return "fail no such direction"
+        ways = [tuple(numbers[role] for role in roles)] if roles else \
+            [(a, b) for a in numbers.values() for b in numbers.values() if a != b]
+        networks = [n for n in self.networks if number in (None, "all", str(n.number))]
+        if not networks:
+            return "fail no such network"
+        if fault == "count":
+            return f"ok {sum(n.held_on(ways) for n in networks)} {sum(n.lost_on(ways) for n in networks)}"
+        if fault in network.WITH_VALUE and not self.seed_said:
+            self.seed_said = True
+            print(f"network: --seed {self.seed}", flush=True)
+        for n in networks:
+            n.fault(ways, fault, float(value or 0))
+        return "ok"
 
     def settle(self):
         """Answers whoever waits for something that has come true, or never will."""
@@ -331,19 +358,27 @@ class Run:
         return self.failure or all(g.code is not None or g.expect_off for g in self.guests)
 
     def loop(self):
-        for guest, net in zip(self.guests, self.network()):
-            guest.boot(net)
+        if not self.args.no_net and len(self.guests) > 1:
+            rng = random.Random(self.seed)
+            self.networks = [network.Network(n, self.guests, self.selector, rng) for n in range(self.args.networks)]
+        for guest in self.guests:
+            if self.args.disk:
+                with open(f"{self.args.out}/{guest.role}.disk", "wb") as disk:
+                    disk.truncate(self.args.disk << 20)
+            guest.boot()
         tick = 0
         while not self.done():
             left = self.start + self.args.timeout - time.monotonic()
             if left <= 0:
                 self.failure = f"not finished after {self.args.timeout} s"
                 break
-            for key, _ in self.selector.select(min(left, 1)):
+            due = [wait for net in self.networks if (wait := net.tick()) is not None]
+            for key, _ in self.selector.select(min(left, 1, *due)):
                 call, what = key.data
                 call(what)
             if time.monotonic() >= tick:
-                self.drop_what_nobody_takes()
+                for net in self.networks:
+                    net.drop_what_nobody_takes()
                 tick = time.monotonic() + 1
         # A guest that panicked says why in its last lines.
         until = time.monotonic() + (1 if self.failure else 0.1)
@@ -385,9 +420,11 @@ class Run:
                     tar.extractall(f"{self.args.out}/{guest.role}", filter="data")
             if os.path.exists(name):
                 os.unlink(name)
-            for rest in (f"{self.args.out}/{guest.role}.cow", f"{self.args.out}/{guest.role}/mconsole"):
-                if os.path.exists(rest):
-                    os.unlink(rest)
+            for rest in ("cow", "disk"):
+                if os.path.exists(f"{self.args.out}/{guest.role}.{rest}"):
+                    os.unlink(f"{self.args.out}/{guest.role}.{rest}")
+            if os.path.exists(f"{self.args.out}/{guest.role}/mconsole"):
+                os.unlink(f"{self.args.out}/{guest.role}/mconsole")
         os.unlink(f"{self.args.out}/files.tar")
         if not self.args.quiet:
             print(f"{'ok' if ok else 'FAILED'}: {len(self.guests)} guest(s), {seconds:.0f} s" + ("" if ok and self.args.temporary else f"; consoles and results in {self.args.out}"))
@@ -409,6 +446,9 @@ def main():
     p.add_argument("--mem", type=int, default=1024, help="MiB of each guest")
     p.add_argument("--icount", action="store_true", help="1 ns of guest time is 1 instruction")
     p.add_argument("--slab-debug", action="store_true", help="check what kmalloc gives for overruns and use after free (slower)")
+    p.add_argument("--networks", type=int, default=1, help="networks that join them: network 1 has rxe1 and 10.9.1.1, .2, ...")
+    p.add_argument("--seed", type=int, help="of the random numbers that the faults of networks take")
+    p.add_argument("--disk", type=int, default=0, help="MiB of a disk that each guest has besides, and that power cycles leave alone")
     p.add_argument("--no-net", action="store_true", help="no network, no rxe")
     p.add_argument("--expect-reports", action="store_true", help="the kernel is meant to complain: the scripts alone decide")
     p.add_argument("--append", nargs="*", default=[], help="more words for the kernel command line")

@@ -35,6 +35,8 @@ must() { "$@" || die "exit code $? of: $*"; }
 is() { [ "$2" = "$3" ] || bad "$1 is '$2', not '$3'"; }
 # skip WHY: ends the test, neither passed nor failed.
 skip() { note "skipped: $*"; exit 4; }
+# agent_only: ends a test that turns machines off, or breaks their network: the harness of the guests does that.
+agent_only() { [ -n "${FARBLK_AGENT:-}" ] || skip "only in the guests of tools/vm"; }
 # not_local: ends a test that is about farblk alone. needs TOOL...: ends it where this host has no such program.
 not_local() { ! is_local || skip "a local disk has no such thing"; }
 needs() { local t; for t; do command -v "$t" >/dev/null || skip "there is no $t"; done; }
@@ -44,8 +46,8 @@ needs_module() { local m; for m; do remote "has_module $m" || skip "the server's
 needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
 has_module() { modprobe --dry-run --quiet "$1"; }
 
-# scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY="FUNCTION..." picks some.
-scenario() { [[ " ${FARBLK_ONLY:-$1} " != *" $1 "* ]] || CASES+=("$*"); }
+# scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY=FUNCTION,... picks some.
+scenario() { [[ ,${FARBLK_ONLY:-$1}, != *",$1,"* ]] || CASES+=("$*"); }
 
 # run_scenarios: runs each in a subshell from a clean state, and wants that state back after it and no complaint of a
 # kernel. The last one unloads the module.
@@ -58,6 +60,7 @@ run_scenarios() {
 		ktap_skip_all "this needs root and an RDMA device (or rdma_rxe)"
 		exit "$KSFT_SKIP"
 	fi
+	tolerate on
 	is_local || CASES+=("unload the module goes, nothing of it stays, and lockdep still watched")
 	ktap_set_plan "${#CASES[@]}"
 	set_mark "$$-0"
@@ -86,6 +89,7 @@ run_scenarios() {
 		*) ktap_test_fail "$words" ;;
 		esac
 	done
+	tolerate off
 	ktap_finished
 }
 
@@ -98,40 +102,44 @@ have_rdma() {
 		ip link add dummy0 type dummy && ip link set dummy0 mtu 4300 && ip addr add 10.9.0.1/24 dev dummy0 && ip link set dummy0 up &&
 			modprobe rdma_rxe && rxe_add dummy0 || return
 	fi
-	FARBLK_SERVER=$(ip -4 -o addr show dev "$(rxe_netdev)" | awk '{sub("/.*", "", $4); print $4; exit}')
+	FARBLK_SERVER=$(ip -4 -o addr show dev "$(rdma link show | sed -n '1s/.* netdev \([^ ]*\).*/\1/p')" | awk '{sub("/.*", "", $4); print $4; exit}')
 	export FARBLK_SERVER
 	[ -n "$FARBLK_SERVER" ]
 }
 
-# rxe_netdev: what rxe0 lies on. rxe_add NETDEV: makes it, ready for use.
-rxe_netdev() { rdma link show | sed -n 's/.* netdev \([^ ]*\).*/\1/p' | head -n 1; }
-rxe_add() { rdma link add rxe0 type rxe netdev "$1" && wait_for 5 rxe_has_ipv4; }
-rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' /sys/class/infiniband/rxe0/ports/1/gids/*; }
+# rxe_netdev [DEVICE]: what rxe0 or another one lies on. rxe_add NETDEV [DEVICE]: makes it, ready for use.
+rxe_netdev() { rdma link show "${1:-rxe0}/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'; }
+rxe_add() { rdma link add "${2:-rxe0}" type rxe netdev "$1" && wait_for 5 rxe_has_ipv4 "${2:-rxe0}"; }
+rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' "/sys/class/infiniband/$1/ports/1/gids/"*; }
 
-# rxe_heal: rxe's GSI queue pair stays in error once it had to send while the link was down, and then nobody can connect.
+# rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link was down, and then nobody can
+# connect over it.
 rxe_heal() {
-	local dev p
-	rdma resource show qp | grep -q 'type GSI state ERR' || return 0
-	note "rxe0 is made anew: its GSI queue pair is in error"
-	dev=$(rxe_netdev)
-	for p in "$C"/ports/*/; do [ ! -d "$p" ] || store "$p/enable" 0; done
-	rdma link delete rxe0
-	rxe_add "$dev" || return
-	for p in "$C"/ports/*/; do [ ! -d "$p" ] || store "$p/enable" 1; done
+	local rxe dev p
+	for rxe in $(rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR.*|\1|p'); do
+		note "$rxe is made anew: its GSI queue pair is in error"
+		dev=$(rxe_netdev "$rxe")
+		for p in "$C"/ports/*/; do [ ! -d "$p" ] || store "$p/enable" 0; done
+		rdma link delete "$rxe"
+		rxe_add "$dev" "$rxe" || return
+		for p in "$C"/ports/*/; do [ ! -d "$p" ] || store "$p/enable" 1; done
+	done
 }
 
 two_hosts() { [ -n "${FARBLK_AGENT:-}${FARBLK_REMOTE:-}" ]; }
 # has_server: there is another host, and it was not turned off.
 has_server() { two_hosts && [ ! -e /run/server-is-off ]; }
 
-# remote LINE: runs a line of shell, with this library, on the server; its output and exit code are LINE's.
+# remote LINE: runs a line of shell, with this library, on the server; its output and exit code are LINE's. SERVER=second
+# is the second server, in guests that have one.
+SERVER=${SERVER:-server}
 remote() {
 	local answer
 	if [ -n "${FARBLK_AGENT:-}" ]; then
 		local n
-		n=$(($(cat /run/agent) + 1))
-		echo "$n" >/run/agent
-		ask "put line-$n $(printf '%s' "$1" | base64 -w 0)" >/dev/null && answer=$(ask "get answer-$n") || return 125
+		n=$(($(cat "/run/agent-$SERVER") + 1))
+		echo "$n" >"/run/agent-$SERVER"
+		ask "put $SERVER-line-$n $(printf '%s' "$1" | base64 -w 0)" >/dev/null && answer=$(ask "get $SERVER-answer-$n") || return 125
 		printf '%s' "${answer#* }" | base64 -d
 		return "${answer%% *}"
 	elif [ -n "${FARBLK_REMOTE:-}" ]; then
@@ -139,6 +147,22 @@ remote() {
 	else
 		(eval "$1")
 	fi
+}
+
+# server_off: the server dies at once. server_on: it boots, with the module but with nothing exported.
+server_off() { power "$SERVER" off && { [ "$SERVER" != server ] || touch /run/server-is-off; }; }
+server_on() {
+	ask "put $SERVER-first $(($(cat "/run/agent-$SERVER") + 1))" >/dev/null && power "$SERVER" on || return
+	[ "$SERVER" != server ] || rm -f /run/server-is-off
+	remote "[ -z '${TOLERATE:-}' ] || tolerant on; load_module"
+}
+
+# server_link up|down [DEVICE]: of the server. What is sent to it gets lost: in the harness it would hold up who sends.
+server_link() {
+	local rxe=${2:-rxe0}
+	[ "$1" = up ] || [ -z "${FARBLK_AGENT:-}" ] || net cut "${rxe#rxe}" "$ROLE" "$SERVER"
+	remote "ip link set \$(rxe_netdev $rxe) $1" || return
+	[ "$1" = down ] || [ -z "${FARBLK_AGENT:-}" ] || net pass "${rxe#rxe}" "$ROLE" "$SERVER"
 }
 
 # --- the module ----------------------------------------------------------------------------------------------------
@@ -265,8 +289,11 @@ export_block() {
 # map_make NAME EXPORT [ATTRIBUTE=VALUE]...: a map with one path to the server, not enabled yet.
 map_make() {
 	local m=$C/maps/$1
-	mkdir "$m" && mkdir "$m/paths/a" && settings "$m/paths/a" "addr=$FARBLK_SERVER" enable=1 && settings "$m" "export=$2" "${@:3}"
+	mkdir "$m" && settings "$m" "export=$2" "${@:3}" && path_add "$1" a "$FARBLK_SERVER"
 }
+# path_add MAP PATH ADDRESS [ATTRIBUTE=VALUE]...: gives a map one more path. path_rm MAP PATH: takes it away.
+path_add() { mkdir "$C/maps/$1/paths/$2" && settings "$C/maps/$1/paths/$2" "addr=$3" "${@:4}" enable=1; }
+path_rm() { store "$C/maps/$1/paths/$2/enable" 0 && rmdir "$C/maps/$1/paths/$2"; }
 
 # map NAME EXPORT [ATTRIBUTE=VALUE]...: DEV is then its device.
 map() { if is_local; then DEV=$(</run/local/"$2"); else map_make "$@" && map_on "$1"; fi; }
@@ -278,7 +305,7 @@ map_on() {
 
 # unmap NAME [force], map_rm NAME
 unmap() { if ! is_local; then store "$C/maps/$1/enable" "${2:-0}" && map_rm "$1"; fi; }
-map_rm() { store "$C/maps/$1/paths/a/enable" 0 && rmdir "$C/maps/$1/paths/a" "$C/maps/$1"; }
+map_rm() { local p; for p in "$C/maps/$1/paths"/*/; do path_rm "$1" "$(basename "$p")" || return; done; rmdir "$C/maps/$1"; }
 
 # path MAP ATTRIBUTE=VALUE...: changes the map's path.
 path() {
@@ -342,6 +369,7 @@ set_mark() {
 # reports WORD: this host's first complaint since that mark, and what followed it. The file of the same name says what counts.
 reports() {
 	dmesg | awk -v mark="farblk-selftest $1:" '{line[n++] = $0} index($0, mark) {n = 0} END {for (i = 0; i < n; i++) print line[i]}' |
+		if [ -n "${TOLERATE:-}" ]; then grep -v -E -f <(grep -v '^#' "$HERE/tolerated"); else cat; fi |
 		grep -m 1 -A 59 -E -f <(grep -v '^#' "$HERE/reports")
 }
 
@@ -349,8 +377,21 @@ reports() {
 quiet_since() {
 	local text rc=0
 	text=$(reports "$1") && note "FAILED: the kernel complained:"$'\n'"$text" && rc=1
-	has_server && text=$(remote "reports $1") && note "FAILED: the server's kernel complained:"$'\n'"$text" && rc=1
+	has_server && text=$(remote "TOLERATE=${TOLERATE:-} reports $1") && note "FAILED: the server's kernel complained:"$'\n'"$text" && rc=1
 	return $rc
+}
+
+# tolerate on|off: in a test with TOLERATE=1 what "tolerated" lists is no complaint. tolerant on|off: and stops not this kernel.
+tolerate() {
+	[ -n "${TOLERATE:-}" ] && [ -n "${FARBLK_AGENT:-}" ] || return 0
+	ask "tolerate $1" >/dev/null
+	tolerant "$1"
+	! has_server || remote "tolerant $1"
+}
+tolerant() {
+	local fatal=0
+	[ "$1" = on ] || ! grep -q panic_on_warn=1 /proc/cmdline || fatal=1
+	echo $fatal >/proc/sys/kernel/panic_on_warn
 }
 
 # unload: the module goes on both hosts. Where the kernel has kmemleak, it knows of nothing that was left behind; where it
@@ -431,3 +472,25 @@ random() { head -c "$2M" /dev/urandom >"$1"; }
 # direct IN OUT [DD-OPERAND]...: dd past the page cache, on the device's side.
 direct_read() { dd if="$1" of="$2" iflag=direct bs=1M status=none "${@:3}"; }
 direct_write() { dd if="$1" of="$2" oflag=direct bs=1M conv=notrunc status=none "${@:3}"; }
+
+# --- stamp: see tools/stamp ----------------------------------------------------------------------------------------
+
+# stamp_on [OPTION]...: stamp works on the disk, which it has filled. stamp_off SECONDS: it ends, and has nothing to complain of.
+stamp_on() {
+	needs stamp jq
+	rm -f /run/stamp.stop
+	stamp "$DEV" --until /run/stamp.stop "$@" >/run/stamp.out 2>&1 &
+	STAMP=$!
+	wait_for 60 grep -q filled /run/stamp.out || die "stamp: $(cat /run/stamp.out)"
+}
+stamp_off() {
+	local rc=0
+	touch /run/stamp.stop
+	wait_for "$1" stamp_ended || die "stamp does not end"
+	wait "$STAMP" || rc=$?
+	note "$(tail -n 1 /run/stamp.out)"
+	[ $rc = 0 ] || bad "stamp ends with $rc:"$'\n'"$(cat /run/stamp.out)"
+}
+stamp_ended() { ! kill -0 "$STAMP"; }
+# stamped WORD: that number of its report.
+stamped() { tail -n 1 /run/stamp.out | jq ".$1"; }

@@ -373,13 +373,13 @@ class Run:
                 self.failure = f"not finished after {self.args.timeout} s"
                 break
             due = [wait for net in self.networks if (wait := net.tick()) is not None]
-            for key, _ in self.selector.select(min(left, 1, *due)):
+            for key, _ in self.selector.select(min(left, 0.2, *due)):
                 call, what = key.data
                 call(what)
             if time.monotonic() >= tick:
                 for net in self.networks:
                     net.drop_what_nobody_takes()
-                tick = time.monotonic() + 1
+                tick = time.monotonic() + 0.2
         # A guest that panicked says why in its last lines.
         until = time.monotonic() + (1 if self.failure else 0.1)
         while (left := until - time.monotonic()) > 0:

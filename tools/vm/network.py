@@ -39,7 +39,7 @@ class Port:
         self.out = collections.deque()  # packets that it did not take yet
         self.held_up = False  # we do not read what it sends
         self.waiting = None  # the packet at its end that it did not take yet; b"" after they were dropped
-        self.deaf = 0  # seconds for which it did not take that
+        self.deaf = 0  # fifths of a second for which it did not take that
 
     @staticmethod
     def socket(network, guest, side):
@@ -267,7 +267,7 @@ class Network:
     def drop_what_nobody_takes(self):
         """A machine that is off or frozen, or whose link is down, loses packets: it does not hold up those who send.
 
-        Called each second. A busy machine may let a packet wait for a while, and rxe does not stand losses."""
+        Called each fifth of a second. A busy machine may let a packet wait for a while, and rxe does not stand losses."""
         for port in self.ports.values():
             try:
                 packet = port.end.recv(65536, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -276,9 +276,9 @@ class Network:
             if packet and packet == port.waiting:
                 port.deaf += 1
             else:
-                port.deaf = 4 if port.waiting == b"" else 0
+                port.deaf = 24 if port.waiting == b"" else 0
             port.waiting = packet
-            if port.deaf >= 5 or not port.guest.alive():
+            if port.deaf >= 25 or port.guest.frozen or not port.guest.alive():
                 port.waiting = b""
                 port.out.clear()
                 drain(port.end)

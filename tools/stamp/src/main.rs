@@ -40,6 +40,9 @@ struct Options {
     /// MiB of the disk to use; 0 is all.
     #[arg(long, default_value_t = 0)]
     size: u64,
+    /// Blocks of 4 KiB to use, instead.
+    #[arg(long, conflicts_with = "size")]
+    blocks: Option<u64>,
     /// I/Os at a time.
     #[arg(long, default_value_t = 8)]
     jobs: usize,
@@ -67,6 +70,9 @@ struct Options {
     /// Reads every block once, and nothing else. Wants --state.
     #[arg(long, requires = "state")]
     verify_only: bool,
+    /// Writes every block once, and nothing else.
+    #[arg(long, conflicts_with = "verify_only")]
+    fill_only: bool,
     /// An I/O error is a violation, too.
     #[arg(long)]
     no_errors: bool,
@@ -104,8 +110,9 @@ fn run(options: &Options, seed: u64, id: u64) -> Result<Report, String> {
     let disk =
         disk::open(&options.disk, !options.buffered).map_err(|error| format!("{path}: {error}"))?;
     let mut blocks = disk::blocks(&disk).map_err(|error| format!("{path}: {error}"))?;
-    if options.size != 0 {
-        blocks = blocks.min((options.size << 20) / SIZE as u64);
+    let wanted = options.blocks.unwrap_or((options.size << 20) / SIZE as u64);
+    if wanted != 0 {
+        blocks = blocks.min(wanted);
     }
     if blocks == 0
         || options.jobs == 0
@@ -139,7 +146,7 @@ fn run(options: &Options, seed: u64, id: u64) -> Result<Report, String> {
         stall: Duration::from_millis(options.stall),
     };
     let run = Run::new(Arc::new(disk), table, plan);
-    if fresh {
+    if fresh || options.fill_only {
         run.fill();
         let report = run.report();
         if report.write_errors != 0 {
@@ -148,17 +155,16 @@ fn run(options: &Options, seed: u64, id: u64) -> Result<Report, String> {
                 report.last_error
             ));
         }
+        println!("filled");
     }
-    if !options.verify_only {
+    if !options.verify_only && !options.fill_only && run.report().hung == 0 {
         let end = Instant::now() + Duration::from_secs(options.seconds);
-        let hung = run.report().hung != 0;
         run.work(|| match &options.until {
-            _ if hung => true,
             Some(file) => file.exists(),
             None => Instant::now() >= end,
         });
     }
-    if run.report().hung == 0 {
+    if !options.fill_only && run.report().hung == 0 {
         run.verify();
     }
     if let Some(state) = &options.state {
@@ -183,6 +189,7 @@ fn json(report: &Report, seed: u64, bad: bool) -> String {
         ("read_errors", report.read_errors),
         ("write_errors", report.write_errors),
         ("flush_errors", report.flush_errors),
+        ("slow", report.slow),
         ("hung", report.hung),
     ] {
         let _ = write!(line, ",\"{name}\":{count}");

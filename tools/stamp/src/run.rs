@@ -2,7 +2,7 @@
 //! Jobs that read and write at random places, and one who looks after them.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -71,7 +71,9 @@ pub struct Report {
     pub told: Vec<String>,
     /// I/Os that have not come back.
     pub hung: u64,
-    /// The slowest I/O, and when it began.
+    /// I/Os that took longer than the plan's stall.
+    pub slow: u64,
+    /// The slowest of all.
     pub slowest: Duration,
     /// When the slowest began, since the run began.
     pub slowest_at: Duration,
@@ -118,6 +120,8 @@ pub struct Run {
     plan: Plan,
     /// By job: when its I/O began, in microseconds after `start`, from 1; 0: it has none.
     busy: Vec<AtomicU64>,
+    /// The block where a pass goes on.
+    next: AtomicUsize,
 }
 
 impl Run {
@@ -137,6 +141,7 @@ impl Run {
             stop: AtomicBool::new(false),
             plan,
             busy,
+            next: AtomicUsize::new(0),
         })
     }
 
@@ -152,6 +157,7 @@ impl Run {
         let result = io();
         self.busy[job].store(0, Ordering::Relaxed);
         let (mut state, now) = (self.state(), Instant::now());
+        state.report.slow += u64::from(now - began >= self.plan.stall);
         if now - began > state.report.slowest {
             state.report.slowest = now - began;
             state.report.slowest_at = began - self.start;
@@ -264,14 +270,18 @@ impl Run {
         }
     }
 
-    /// Goes once through all blocks, in steps of the largest size.
-    fn pass(&self, step: fn(&Self, usize, usize, &mut [u8]) -> bool) {
+    /// Goes once through all blocks, in steps of the largest size; all jobs share them.
+    fn pass(&self, job: usize, step: fn(&Self, usize, usize, &mut [u8]) -> bool) {
         let blocks = self.state().table.blocks();
         let largest = self.plan.sizes.iter().copied().max().unwrap_or(1);
         let mut buffer = Buffer::new(largest * SIZE);
-        for first in (0..blocks).step_by(largest) {
+        loop {
+            let first = self.next.fetch_add(largest, Ordering::Relaxed);
+            if first >= blocks || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
             let size = largest.min(blocks - first);
-            step(self, 0, first, &mut buffer[..size * SIZE]);
+            step(self, job, first, &mut buffer[..size * SIZE]);
         }
     }
 
@@ -286,14 +296,11 @@ impl Run {
         self.busy.iter().filter(|began| late(began)).count() as u64
     }
 
-    /// Runs `work` in threads, one after the other's index, until they have ended or hang.
-    fn watched(
-        self: &Arc<Self>,
-        threads: usize,
-        work: fn(&Self, usize),
-        mut ends: impl FnMut() -> bool,
-    ) {
-        let all: Vec<_> = (0..threads)
+    /// Runs `work` in a thread for each job, until they have ended or hang.
+    fn watched(self: &Arc<Self>, work: fn(&Self, usize), mut ends: impl FnMut() -> bool) {
+        self.next.store(0, Ordering::Relaxed);
+        self.stop.store(false, Ordering::Relaxed);
+        let all: Vec<_> = (0..self.plan.jobs)
             .map(|index| {
                 let run = Arc::clone(self);
                 thread::spawn(move || work(&run, index))
@@ -324,17 +331,17 @@ impl Run {
 
     /// Writes every block once.
     pub fn fill(self: &Arc<Self>) {
-        self.watched(1, |run, _| run.pass(Self::write), || false);
+        self.watched(|run, job| run.pass(job, Self::write), || false);
     }
 
     /// Reads every block once.
     pub fn verify(self: &Arc<Self>) {
-        self.watched(1, |run, _| run.pass(Self::read), || false);
+        self.watched(|run, job| run.pass(job, Self::read), || false);
     }
 
     /// Reads and writes until `ends`.
     pub fn work(self: &Arc<Self>, ends: impl FnMut() -> bool) {
-        self.watched(self.plan.jobs, Self::job, ends);
+        self.watched(Self::job, ends);
         let (mut state, now) = (self.state(), Instant::now());
         // Nothing may have been complete for a while, up to now.
         self.complete(&mut state, now);

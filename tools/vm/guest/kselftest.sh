@@ -8,16 +8,24 @@ export FARBLK_AGENT=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farbl
 [ ! -e /farblk/farblk-kunit.ko ] || export FARBLK_KUNIT_KO=/farblk/farblk-kunit.ko
 [ ! -d /farblk/broken ] || export FARBLK_BROKEN=/farblk/broken
 case $ROLE in
-server)
+server | second)
 	. selftests/lib.sh
-	for ((n = 1; ; n++)); do
-		line=$(get "line-$n" 2>/dev/null) || exit 0
+	# A server that was off does not begin with the first line.
+	for ((n = $(get "$ROLE-first"); ; n++)); do
+		line=$(get "$ROLE-line-$n" 2>/dev/null) || exit 0
 		out=$(eval "$(base64 -d <<<"$line")" 2>&1)
 		rc=$?
-		put "answer-$n" "$rc $(printf '%s' "$out${out:+$'\n'}" | base64 -w 0)"
+		put "$ROLE-answer-$n" "$rc $(printf '%s' "$out${out:+$'\n'}" | base64 -w 0)"
 	done
 	;;
-client) echo 0 >/run/agent; FARBLK_SERVER=$(. "$FARBLK_AGENT"; address server) ;;
+client)
+	. vm/guest/lib.sh
+	for server in server second; do
+		put "$server-first" 1
+		echo 0 >"/run/agent-$server"
+	done
+	FARBLK_SERVER=$(address server)
+	;;
 *) unset FARBLK_AGENT ;;
 esac
 

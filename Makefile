@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-smp debug-kernel modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-smp check-storm debug-kernel modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
 	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
 	@echo 'make check-all  the same, with every kselftest on both kernels'
+	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
@@ -41,6 +42,15 @@ check-smp: setup tool
 	@tools/setup/guest.sh debug >/dev/null
 	@KERNEL=debug tools/build modules kunit broken
 	@KERNEL=debug tools/vm/kselftest $(SMP_TESTS)
+
+# FARBLK_SEED=N draws the faults of another run again.
+check-storm: setup modules tool
+	@tools/setup/guest.sh uml >/dev/null
+	@KERNEL=uml tools/build modules
+	@for kernel in stock uml; do \
+		KERNEL=$$kernel KSELFTEST_SECONDS=20000 KSELFTEST_ENV="FARBLK_FAULTS=1000 FARBLK_GHOSTS=500 FARBLK_SEED=$(FARBLK_SEED)" \
+			tools/vm/kselftest storm.sh ghost.sh || exit 1; \
+	done
 
 install: modules tool
 	@tools/build install

@@ -339,8 +339,9 @@ paths() {
 	# Of the last one that is up it is no question, if there is another.
 	takes $m/paths/a/enable 0 0
 	is "path state" "$(<"$C/$m/paths/a/state")" disabled
-	is state "$(<"$C/$m/state")" live
+	# I/O waits until the server says that it let go of the path.
 	must direct_read "$DEV" /dev/null
+	is state "$(<"$C/$m/state")" live
 	leaves $m/paths/p1/enable EBUSY 0
 	is "path state" "$(<"$C/$m/paths/p1/state")" live
 	# It may have another address meanwhile. Where nobody listens it does not come up, and says why.

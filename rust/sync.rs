@@ -179,6 +179,24 @@ pub(crate) fn without_io<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
+/// Calls `f`; while it runs, allocations of this task take from the memory that the system keeps for
+/// those who free memory (`PF_MEMALLOC`), and wait for nobody: not even for memory. They fail if there
+/// is none at all.
+///
+/// Only for what has to be done before I/O can go on, as memory may not become free before.
+///
+/// # Context
+///
+/// Tasks only.
+pub(crate) fn with_reserves<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not unwind.
+    let flags = unsafe { bindings::memalloc_noreclaim_save() };
+    let value = f();
+    // SAFETY: As above; the flags are those from before.
+    unsafe { bindings::memalloc_noreclaim_restore(flags) };
+    value
+}
+
 /// A place for a box, which is taken out by whoever needs it and put back.
 ///
 /// # Invariants

@@ -44,7 +44,10 @@ use crate::session::{
     PathId,
     Tenure, //
 };
-use crate::sync::without_io;
+use crate::sync::{
+    with_reserves,
+    without_io, //
+};
 use crate::workqueue::OwnedQueue;
 
 /// A server that comes back is to be found soon: the connection manager by itself asks again after 4 s
@@ -216,8 +219,12 @@ impl WorkItem for Route {
             let Ok(job) = this.jobs.lock().remove(0) else {
                 return;
             };
-            // I/O waits for this, and memory may wait for I/O.
-            without_io(|| this.perform(job));
+            match &job {
+                // No I/O waits for it yet.
+                Job::Connect(_, None) => without_io(|| this.perform(job)),
+                // I/O waits for this, and memory may wait for I/O.
+                _ => with_reserves(|| this.perform(job)),
+            }
         }
     }
 }

@@ -68,6 +68,7 @@ use crate::session::{
 };
 use crate::sync::{
     new_irqsave_spinlock,
+    with_reserves,
     without_io,
     Completion,
     IrqSaveSpinLock, //
@@ -439,10 +440,9 @@ impl WorkItem for Session {
         };
         let notes = core::mem::replace(&mut *this.notes.lock(), Notes::NONE);
         let order = this.order.lock().take();
-        without_io(|| {
-            shell.look(&notes, order);
-            this.publish(shell);
-        });
+        without_io(|| shell.look(&notes, order));
+        // A uevent takes memory, and I/O waits for this.
+        with_reserves(|| this.publish(shell));
         if let Some(alarm) = alarm {
             match shell.sleep() {
                 Some(ms) => alarm.set(u32::try_from(ms).unwrap_or(u32::MAX)),

@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Swap on an export, more in use than there is memory, and one of two paths that is lost: to go on with the other one takes no
+# memory. (With none left, the kernel's MAD layer may wait for memory, and that for I/O.) FARBLK_SWAP_FAULTS is how many times.
+. "$(dirname "$0")/lib.sh"
+. "$HERE/recovery.sh"
+TOLERATE=1
+FAULTS=${FARBLK_SWAP_FAULTS:-6}
+# MiB of the disk, and of the memory that is left to the programs.
+SWAP=384
+LEFT=128
+
+# hog: leaves LEFT MiB of memory; none of what it takes can be swapped. (Pages of 2 MiB.)
+hog() { echo $((($(awk '/^MemAvailable:/ {print $2}' /proc/meminfo) / 1024 - LEFT) / 2)) >/proc/sys/vm/nr_hugepages; }
+swapped() { awk '/^Swap(Total|Free):/ {kib = $2 - kib} END {print -kib / 1024}' /proc/meminfo; }
+
+# swap EXPORT: a line that the server makes export e with.
+swap() {
+	local pid n fault network
+	agent_only
+	needs stress-ng mkswap swapon
+	[ -e /proc/swaps ] || skip "the kernel has no swap"
+	must remote "port_add p0 $(address server 0) && port_add p1 $(address server 1) && $1"
+	must mkdir "$C/maps/m"
+	must settings "$C/maps/m" export=e
+	for n in 0 1; do must path_add m "$(path_name $n)" "$(address server $n)"; done
+	must map_on m
+	all_live_in "$AGAIN"
+	must mkswap "$DEV" >/dev/null
+	must swapon "$DEV"
+	trap 'net pass; echo 0 >/proc/sys/vm/nr_hugepages; swapoff "$DEV"' EXIT
+	# rdma_rxe and the network device take memory for each packet.
+	echo $((32 * 1024)) >/proc/sys/vm/min_free_kbytes
+	must hog
+	stress-ng --vm 2 --vm-bytes $((LEFT + SWAP / 2))M --vm-keep --vm-method zero-one --verify --timeout 3600 >/run/stress.out 2>&1 &
+	pid=$!
+	wait_for 120 uses $((SWAP / 4)) || die "only $(swapped) MiB are swapped: $(cat /run/stress.out)"
+	for ((n = 1; n <= FAULTS; n++)); do
+		network=$((n / 2 % 2)) fault=port
+		[ $((n % 2)) = 0 ] || fault=silence
+		$fault $network
+		note "$n: $fault $network; $(swapped) MiB are swapped; $(states)"
+		all_live_in $((AGAIN * 3))
+		sleep 2
+		kill -0 $pid || die "stress-ng has ended: $(cat /run/stress.out)"
+	done
+	kill -INT $pid
+	wait_for 120 ended $pid || die "stress-ng does not end"
+	wait $pid || bad "exit code $? of stress-ng: $(cat /run/stress.out)"
+	! grep -i "fail: " /run/stress.out || bad "stress-ng found wrong data"
+	echo 0 >/proc/sys/vm/nr_hugepages
+	must swapoff "$DEV"
+	trap 'net pass' EXIT
+	must unmap m
+}
+# This host may not be able to do anything meanwhile: the server does it.
+silence() { must remote "net cut $1; sleep 4; net pass"; }
+port() { must remote "store $C/ports/p$1/enable 0; sleep 4; store $C/ports/p$1/enable 1"; }
+uses() { [ "$(swapped | cut -d. -f1)" -ge "$1" ]; }
+on_ram() { swap "export_ram e ${SWAP}M"; }
+on_block() {
+	back "null_disk swap $SWAP"
+	swap "export_block e $BACK"
+}
+
+scenario on_ram "swap on memory, while one path or the other is lost"
+scenario on_block "swap on a disk, while one path or the other is lost"
+run_scenarios

@@ -6,6 +6,7 @@ KIND=${KIND:-block}
 # MiB of the export, and those that stamp uses.
 SIZE=16
 USED=4
+# FARBLK_PAUSE_MS is for how long each of stamp's jobs rests after an I/O.
 # Default of no_path_timeout_ms, and how long after a fault I/O may take to begin again. Slow machines take FARBLK_PATIENCE times as long.
 NO_PATH=60
 AGAIN=${FARBLK_AGAIN_SECONDS:-20}
@@ -38,7 +39,7 @@ start() {
 	for n in "${networks[@]}"; do must path_add m "$(path_name "$n")" "$(address "$SERVER" "$n")"; done
 	must map_on m
 	all_live_in "$AGAIN"
-	stamp_on --size $USED --hang $(((NO_PATH + 5) * ${FARBLK_PATIENCE:-1}))
+	stamp_on --size $USED --pause "${FARBLK_PAUSE_MS:-0}" --hang $(((NO_PATH + 5) * ${FARBLK_PATIENCE:-1}))
 	trap 'touch /run/stamp.stop; net pass' EXIT
 	sleep 1
 }

@@ -55,6 +55,9 @@ struct Options {
     /// Each job flushes after so many writes; 0 is never.
     #[arg(long, default_value_t = 0)]
     flush: u64,
+    /// Milliseconds that a job rests after each I/O.
+    #[arg(long, default_value_t = 0)]
+    pause: u64,
     /// Seconds after which I/O that has not come back never will.
     #[arg(long, default_value_t = 65)]
     hang: u64,
@@ -142,6 +145,7 @@ fn run(options: &Options, seed: u64, id: u64) -> Result<Report, String> {
         reads: options.reads,
         flush: options.flush,
         seed,
+        pause: Duration::from_millis(options.pause),
         hang: Duration::from_secs(options.hang),
         stall: Duration::from_millis(options.stall),
     };

@@ -31,6 +31,8 @@ pub struct Plan {
     pub flush: u64,
     /// Of the random numbers.
     pub seed: u64,
+    /// How long a job rests after each I/O.
+    pub pause: Duration,
     /// An I/O that takes longer has not come back; the run then ends without it.
     pub hang: Duration,
     /// When nothing was complete for that long, it is told.
@@ -264,8 +266,9 @@ impl Run {
                 written = 0;
                 well &= self.flush(job);
             }
-            if !well {
-                thread::sleep(PAUSE);
+            let pause = if well { plan.pause } else { PAUSE };
+            if !pause.is_zero() {
+                thread::sleep(pause);
             }
         }
     }

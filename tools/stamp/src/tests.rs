@@ -167,6 +167,7 @@ fn plan() -> Plan {
         reads: 50,
         flush: 10,
         seed: 1,
+        pause: Duration::ZERO,
         hang: Duration::from_millis(300),
         stall: Duration::from_millis(100),
     }

@@ -20,7 +20,7 @@ pub enum Wrong {
     Ghost,
     /// Another block's, or of a write that nobody sent.
     Alien,
-    /// No block as one write left it.
+    /// No block as one write left it, and nobody was writing it: disks promise no more than that.
     Torn,
 }
 
@@ -186,6 +186,7 @@ impl Table {
             // What was there before the run.
             _ if before.floor() == 0 && before.sent == 0 && entry.sent == 0 => 0,
             Found::Stamp(_) => return wrong(Wrong::Alien),
+            Found::Torn if before.writing || sent > before.sent => return Ok(()),
             Found::Torn => return wrong(Wrong::Torn),
             Found::Zeroes => 0,
         };

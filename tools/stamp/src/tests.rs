@@ -238,6 +238,20 @@ fn flaws_are_found() {
 }
 
 #[test]
+fn a_block_may_be_torn_while_it_is_written() {
+    let mut table = Table::new(7, BLOCKS);
+    let torn = |table: &mut Table, before| table.end_read(0, before, Found::Torn).is_err();
+    let before = table.begin_read(0);
+    assert!(table.begin_write(0, 1).map(Iterator::count) == Some(1));
+    assert!(!torn(&mut table, before), "it was written meanwhile");
+    let before = table.begin_read(0);
+    table.end_write(0, 1, true);
+    assert!(!torn(&mut table, before), "it was being written");
+    let before = table.begin_read(0);
+    assert!(torn(&mut table, before));
+}
+
+#[test]
 fn a_hang_is_found() {
     let report = report(Flaw::Hangs);
     assert!(report.hung > 0 && !report.clean(), "{report:?}");

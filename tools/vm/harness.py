@@ -342,8 +342,10 @@ class Run:
                 guest.answer("ok " + self.words[name])
             elif kind == "barrier" and ended:
                 guest.answer(f"fail {ended[0].role} has ended")
-            elif kind == "get" and len(ended) == len(present) - 1:
-                guest.answer("fail the others have ended")
+        left = [g for g in present if g.code is None]
+        if ended and all(g.waits_for and g.waits_for[0] == "get" for g in left):
+            for guest in left:
+                guest.answer("fail the others have ended, or wait, too")
         waits = {g.waits_for for g in present}
         if len(waits) == 1 and (wait := waits.pop()) and wait[0] == "barrier":
             for guest in present:

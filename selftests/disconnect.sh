@@ -258,15 +258,6 @@ server_dead() {
 	must load_module
 }
 
-# both FUNCTION WORDS: a scenario with an export of either kind.
-both() {
-	local kind
-	for kind in ${FARBLK_KINDS:-ram block}; do
-		eval "$1_$kind() { KIND=$kind; $1; }"
-		scenario "$1_$kind" "$2, $kind"
-	done
-}
-
 both export_disabled "the export is disabled under I/O"
 both port_disabled "the port is disabled under I/O"
 both expires "I/O waits for a port that is disabled, for a while"

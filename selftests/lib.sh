@@ -48,6 +48,14 @@ has_module() { modprobe --dry-run --quiet "$1"; }
 
 # scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY=FUNCTION,... picks some.
 scenario() { [[ ,${FARBLK_ONLY:-$1}, != *",$1,"* ]] || CASES+=("$*"); }
+# both FUNCTION WORDS: the same with KIND=ram and KIND=block, or those of FARBLK_KINDS.
+both() {
+	local kind
+	for kind in ${FARBLK_KINDS:-ram block}; do
+		eval "$1_$kind() { KIND=$kind; $1; }"
+		scenario "$1_$kind" "$2, $kind"
+	done
+}
 
 # run_scenarios: runs each in a subshell from a clean state, and wants that state back after it and no complaint of a
 # kernel. The last one unloads the module.

@@ -181,14 +181,6 @@ evicted() {
 	must unmap m force
 }
 
-both() {
-	local kind
-	for kind in ${FARBLK_KINDS:-ram block}; do
-		eval "$1_$kind() { KIND=$kind; $1; }"
-		scenario "$1_$kind" "$2, $kind"
-	done
-}
-
 both network_cut "no packet for 3 s"
 both one_way_cut "no packet from the server for 3 s"
 both long_cut "no packet for 15 s"

@@ -229,3 +229,15 @@ fn a_missing_tenure_is_found() {
         },
     );
 }
+
+#[test]
+fn a_missing_verifier_is_found() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Flush]);
+    is_found(
+        Flaw::NoVerifier,
+        Rules {
+            server_crashes: 1,
+            ..rules
+        },
+    );
+}

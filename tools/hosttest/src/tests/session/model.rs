@@ -61,6 +61,8 @@ pub enum Flaw {
     NoTenure,
     /// The server answers a fence while I/O of the path is under way.
     FenceInFlight,
+    /// It does not mind that the server's cache is gone.
+    NoVerifier,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -353,6 +355,7 @@ impl World {
                 client.ops.retain(|op| matches!(op.place, Place::Sent(..)));
             }
             Action::Turn(_) => {}
+            Action::Restarted if rules.flaw == Some(Flaw::NoVerifier) => {}
             Action::Restarted => {
                 let client = &mut self.clients[index];
                 client.flush_fails |= client.dirty;

@@ -52,7 +52,8 @@ impl From<Status> for BlkResult {
             Status::Protection => BlkError::Protection,
             Status::Target => BlkError::Target,
             Status::Timeout => BlkError::Timeout,
-            Status::Transport => BlkError::Transport,
+            // The server's own way to its backing: with [`BlkError::Transport`] a path of this map is lost.
+            Status::Transport => BlkError::IoError,
             Status::Reservation => BlkError::ReservationConflict,
             Status::Resource => BlkError::Resource,
             Status::Offline => BlkError::Offline,

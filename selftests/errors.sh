@@ -143,6 +143,18 @@ buffered() {
 	must unmap m
 }
 
+# The server's device is a map itself, which has lost its server: no path of ours is to blame.
+lost_backing() {
+	! is_local || skip "a local disk has no server"
+	disk_of "port_add p \$FARBLK_SERVER && export_ram r 8M && map inner r no_path_timeout_ms=0 && echo \$DEV"
+	must direct_write /dev/zero "$DEV" count=1
+	must remote "store $C/exports/r/enable 0 && wait_for 10 grep -q failed $C/maps/inner/state"
+	ends "a read" EIO timeout -s KILL 60 dd if="$DEV" of=/dev/null iflag=direct bs=4k count=1 status=none
+	ends "a write" EIO timeout -s KILL 60 dd if=/dev/zero of="$DEV" oflag=direct conv=notrunc bs=4k count=1 status=none
+	is "state" "$(show "$C/maps/m/state")" live
+	must unmap m
+}
+
 scenario badblocks "bad blocks: EIO on these sectors"
 scenario dm_error "a part that fails: EIO on these sectors"
 scenario flaky_writes "only writes fail"
@@ -151,4 +163,5 @@ scenario failed_flush "a flush fails"
 scenario no_space "no space: ENOSPC"
 scenario medium "a medium error: ENODATA on these sectors"
 scenario buffered "the page cache tells of errors"
+scenario lost_backing "a device whose own path is lost: EIO"
 run_scenarios

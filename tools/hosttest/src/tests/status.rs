@@ -13,7 +13,6 @@ fn what_the_client_sees_of_the_backing() {
         NotSupported,
         Timeout,
         NoSpace,
-        Transport,
         Target,
         ReservationConflict,
         Medium,
@@ -30,6 +29,8 @@ fn what_the_client_sees_of_the_backing() {
         assert_eq!(carried(error), Err(Resource));
     }
     assert_eq!(carried(DurationLimit), Err(Timeout));
+    // This would be sent again, on another path of the client.
+    assert_eq!(carried(Transport), Err(IoError));
     assert_eq!(BlkResult::from(Status::from(Ok(()))), Ok(()));
 }
 
@@ -39,7 +40,7 @@ fn only_ok_is_a_success() {
         let result = BlkResult::from(status);
         assert_eq!(result.is_ok(), status == Status::Ok);
         let back = match status {
-            Status::OutOfRange => Status::IoError,
+            Status::OutOfRange | Status::Transport => Status::IoError,
             Status::ReadOnly => Status::Target,
             other => other,
         };

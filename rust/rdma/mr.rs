@@ -128,9 +128,11 @@ impl Mr {
         if mapped != count || unsafe { (*raw).length } != mapping.len() as u64 {
             return Err(EINVAL);
         }
+        // Devices look for the first byte where the address says that it is in its page.
         let align = (mapping.len() as u64)
             .checked_next_power_of_two()
-            .ok_or(EINVAL)?;
+            .ok_or(EINVAL)?
+            .max(page_size as u64);
         // SAFETY: The function has no requirements.
         let random = unsafe { bindings::get_random_u64() };
         // The key's low byte is ours to choose; the rest of it is the device's.
@@ -170,6 +172,12 @@ impl Mr {
         &self.pd
     }
 
+    /// Where peers will find the first byte.
+    pub(super) fn iova(&self) -> u64 {
+        // SAFETY: By the type invariants the region is valid.
+        unsafe { (*self.as_raw()).iova }
+    }
+
     /// Notes that a `REG_MR` has completed with success.
     pub(super) fn set_registered(&self) {
         self.registered.store(1, Release);
@@ -181,8 +189,7 @@ impl Mr {
             return None;
         }
         Some(RemoteRange {
-            // SAFETY: By the type invariants the region is valid.
-            addr: unsafe { (*self.as_raw()).iova },
+            addr: self.iova(),
             rkey: self.key(),
         })
     }

@@ -169,4 +169,21 @@ mod tests {
             Ok(())
         })
     }
+
+    #[test]
+    fn begins_where_a_page_of_the_device_begins() -> Result {
+        with_pair(CAPS, |pair| {
+            // One chunk, of which a part is used.
+            let memory = PageChunks::alloc(64 * PAGE_SIZE, -1)?;
+            let direction = Direction::ToDevice;
+            let mapping = SgMapping::map(pair.pd.device(), &memory, 0, PAGE_SIZE, direction)?;
+            let page = mapping.page_size() as u64;
+            for _ in 0..16 {
+                let mr = Mr::alloc(&pair.pd, &mapping, Access::RemoteRead)?;
+                check!(mr.iova() % page == 0);
+            }
+            check!(page > PAGE_SIZE as u64);
+            Ok(())
+        })
+    }
 }

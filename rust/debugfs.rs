@@ -38,7 +38,11 @@ pub(crate) trait Show: Send + Sync + 'static {
 /// # Invariants
 ///
 /// The pointer is a dentry that debugfs returned and that was not removed, or an error pointer.
-struct Entry(*mut bindings::dentry);
+struct Entry {
+    raw: *mut bindings::dentry,
+    /// Removing a directory removes all below it: those above stay longer.
+    _parent: Option<Arc<Entry>>,
+}
 
 // SAFETY: debugfs takes care of its own locking; any task may remove an entry.
 unsafe impl Send for Entry {}
@@ -48,29 +52,26 @@ unsafe impl Sync for Entry {}
 impl Drop for Entry {
     fn drop(&mut self) {
         // SAFETY: By the type invariants; error pointers are ignored.
-        unsafe { bindings::debugfs_remove(self.0) }
+        unsafe { bindings::debugfs_remove(self.raw) }
     }
 }
 
 /// A directory. It is removed when this and everything made in it are dropped, which sleeps.
 #[derive(Clone)]
-pub(crate) struct Dir {
-    entry: Arc<Entry>,
-    _parent: Option<Arc<Entry>>,
-}
+pub(crate) struct Dir(Arc<Entry>);
 
 impl Dir {
     fn create(name: &CStr, parent: Option<&Dir>) -> Result<Self> {
-        let raw = parent.map_or(core::ptr::null_mut(), |parent| parent.entry.0);
+        let raw = parent.map_or(core::ptr::null_mut(), |parent| parent.0.raw);
         // SAFETY: `name` is a C string, which is copied; `raw` is null, or by the type invariants of
         // `Entry` valid for debugfs, and `parent` keeps it.
         let raw = unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), raw) };
         // INVARIANT: The pointer comes from debugfs.
-        let entry = Entry(raw);
-        Ok(Self {
-            entry: Arc::new(entry, GFP_KERNEL)?,
-            _parent: parent.map(|parent| parent.entry.clone()),
-        })
+        let entry = Entry {
+            raw,
+            _parent: parent.map(|parent| parent.0.clone()),
+        };
+        Ok(Self(Arc::new(entry, GFP_KERNEL)?))
     }
 
     /// A directory in the topmost one. Sleeps.
@@ -91,7 +92,7 @@ impl Dir {
             bindings::debugfs_create_file_full(
                 name.as_char_ptr(),
                 0o400,
-                self.entry.0,
+                self.0.raw,
                 core::ptr::from_ref::<T>(&data).cast_mut().cast(),
                 null(),
                 VTable::<T>::FILE_OPERATIONS,
@@ -99,9 +100,11 @@ impl Dir {
         };
         // INVARIANT: The pointer comes from debugfs.
         File {
-            _entry: Entry(raw),
+            _entry: Entry {
+                raw,
+                _parent: Some(self.0.clone()),
+            },
             _data: data,
-            _parent: self.clone(),
         }
     }
 }
@@ -111,7 +114,6 @@ pub(crate) struct File<T: Show> {
     // In this order: removing waits until nobody is in `VTable::show`, and later reads are refused.
     _entry: Entry,
     _data: Arc<T>,
-    _parent: Dir,
 }
 
 struct VTable<T>(PhantomData<T>);

@@ -63,8 +63,9 @@ impl<T: Send + Sync> RcuSlot<T> {
     ///
     /// # Context
     ///
-    /// Sleeps for a grace period, some tens of milliseconds, if there was something. Hangs if the caller
-    /// holds a result of `get`.
+    /// Sleeps for a grace period, some tens of milliseconds, if there was something. The caller must not
+    /// hold a result of `get`, as with any that sleeps: where RCU readers can be preempted that hangs, and
+    /// lockdep says so; elsewhere nothing protects it any more.
     pub(crate) fn replace(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
         let new = new.map_or(null_mut(), |new| Arc::into_raw(new).cast_mut());
         // INVARIANT: It is null or comes from `into_raw`, and the old one is given up below only.

@@ -447,7 +447,8 @@ impl<H: QpHandler> Qp<H> {
         Ok(this)
     }
 
-    /// The C object. It is valid as long as `self`, unless `create()` has failed.
+    /// The C object, until it is destroyed; null if `create()` has failed, and for the handler of what comes
+    /// back when the queue pair is dropped. Posting is not possible then.
     #[inline]
     fn as_raw(&self) -> *mut bindings::ib_qp {
         // SAFETY: By the type invariants `raw` does not change once there are other references.
@@ -567,6 +568,9 @@ impl<H: QpHandler> Qp<H> {
 
     /// Moves the queue pair to its error state.
     fn modify_to_error(&self) -> Result {
+        if self.as_raw().is_null() {
+            return Ok(());
+        }
         let mut attr = bindings::ib_qp_attr {
             qp_state: bindings::ib_qp_state_IB_QPS_ERR,
             ..pin_init::zeroed()
@@ -733,6 +737,8 @@ impl<H: QpHandler> PinnedDrop for Qp<H> {
             // SAFETY: By the type invariants the queue pair is ours, and is that of the id. There is
             // no other reference.
             unsafe { bindings::rdma_destroy_qp(this.id.as_raw()) };
+            // SAFETY: There is no other reference; the handler's, below, are not before this.
+            unsafe { *this.raw.get() = core::ptr::null_mut() };
             this.id.release_qp();
             for slot in this.sends.iter() {
                 // SAFETY: The device is done with a queue pair that is destroyed, and nobody else

@@ -54,6 +54,7 @@ impl<'a> Received<'a> {
         let token = Invalidated {
             // SAFETY: Both variants are plain numbers.
             rkey: unsafe { wc.ex.invalidate_rkey },
+            qp: wc.qp,
             _completion: PhantomData,
         };
         let invalidated = (wc.wc_flags & with_inv != 0).then_some(token);
@@ -90,14 +91,15 @@ impl<'a> Received<'a> {
 /// completion, and it ends with the handler of that.
 pub(crate) struct Invalidated<'a> {
     rkey: u32,
+    qp: *const bindings::ib_qp,
     _completion: PhantomData<&'a bindings::ib_wc>,
 }
 
 impl Invalidated<'_> {
-    /// The key.
+    /// The key, if the completion is one of `qp`: another one's device may have the same.
     #[inline]
-    pub(super) fn rkey(&self) -> u32 {
-        self.rkey
+    pub(super) fn rkey(&self, qp: *const bindings::ib_qp) -> Option<u32> {
+        core::ptr::eq(self.qp, qp).then_some(self.rkey)
     }
 }
 

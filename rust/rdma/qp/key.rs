@@ -142,6 +142,12 @@ impl Key {
         self.mr.as_ptr()
     }
 
+    /// Whether it was deregistered.
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed) != 0
+    }
+
     /// Whether there is room for memory of this shape.
     #[inline]
     pub(super) fn covers(&self, shape: &Shape) -> bool {

@@ -192,12 +192,18 @@ impl<H: QpHandler> Qp<H> {
         shape: &Shape,
     ) -> Result<&'a Key> {
         let own = slot.key().ok_or(EINVAL)?;
-        if own.covers(shape) {
-            return Ok(own);
+        let key = if own.covers(shape) {
+            own
+        } else {
+            let index = self.large_keys.take(shape)?;
+            body.large_key = Some(index);
+            self.large_keys.get(index).ok_or(EINVAL)?
+        };
+        // The handler may try when the queue pair was drained.
+        match key.is_gone() {
+            true => Err(ESHUTDOWN),
+            false => Ok(key),
         }
-        let index = self.large_keys.take(shape)?;
-        body.large_key = Some(index);
-        self.large_keys.get(index).ok_or(EINVAL)
     }
 
     /// The peer has answered the request in `slot`; `invalidated` is what its message has invalidated.
@@ -222,7 +228,8 @@ impl<H: QpHandler> Qp<H> {
             }
             let mut new = old | ANSWERED;
             if let Some(invalidated) = &invalidated {
-                if old >> RKEY_SHIFT != u64::from(invalidated.rkey()) {
+                let rkey = invalidated.rkey(self.as_raw()).map(u64::from);
+                if rkey != Some(old >> RKEY_SHIFT) {
                     self.close();
                     self.note_error();
                     return Err(EPROTO);
@@ -369,17 +376,28 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Safety
     ///
-    /// Nobody else may use the slot.
+    /// No completion of the slot may be handled any more, and nothing can be posted.
     pub(super) unsafe fn end_unanswered(&self, slot: &SendSlot<H>) {
-        let progress = slot.progress.load(Acquire);
-        // SAFETY: Nobody else uses the slot.
-        let request = slot.is_taken() && unsafe { (*slot.body.get()).request };
-        let invalidating = progress & INVALIDATING != 0;
-        let invalidated = progress & (INVALID | INVALIDATE_FAILED) != 0;
-        if request && progress & (SENT | FAILED) != 0 && (invalidated || !invalidating) {
-            // SAFETY: As above; the device is done with the slot.
-            unsafe { self.end(slot) };
+        let mut progress = slot.progress.load(Acquire);
+        loop {
+            let invalidating = progress & INVALIDATING != 0;
+            let invalidated = progress & (INVALID | INVALIDATE_FAILED) != 0;
+            if progress & REQUEST == 0
+                || progress & (SENT | FAILED) == 0
+                || (invalidating && !invalidated)
+                || is_done(progress)
+            {
+                return;
+            }
+            // From now on it cannot be answered any more.
+            match slot.progress.cmpxchg(progress, progress | ANSWERED, Full) {
+                Ok(_) => break,
+                Err(now) => progress = now,
+            }
         }
+        // SAFETY: By the safety requirements and the bit the slot has no other user; the device is done
+        // with it.
+        unsafe { self.end(slot) };
     }
 
     /// Ends all access to the memory of `slot`, and gives back what is in it. Returns whether one of

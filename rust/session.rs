@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod doubt;
 pub mod export;
+pub mod flush;
 pub mod map;
 pub mod pulse;
 

@@ -113,6 +113,10 @@ impl Deadline {
         Msecs::try_from(self.start.elapsed().as_millis()).unwrap_or(Msecs::MAX)
     }
 
+    fn is_over(&self) -> bool {
+        self.spent() >= self.timeout
+    }
+
     /// Milliseconds left; at least 1, so that it means a short wait and not for ever.
     fn left(&self) -> Msecs {
         self.timeout.saturating_sub(self.spent()).max(1)
@@ -207,6 +211,10 @@ impl Target {
             } => fail!(ECONNREFUSED, "nobody listens on {addr}"),
             CmError::Rejected { text, .. } => {
                 fail!(ECONNREFUSED, "{addr} rejected the connection: {text}")
+            }
+            // What the server refuses ends differently.
+            _ if error.to_error() == EACCES => {
+                fail!(EHOSTUNREACH, "the way to {} is prohibited", addr.ip())
             }
             _ => {
                 let errno = error.to_error();
@@ -361,6 +369,10 @@ impl Client {
         let sequence = self.sequence;
         self.channel.send(|buf| encode(sequence, buf))?;
         let reply = loop {
+            // Who says other things meanwhile gains no time by that.
+            if deadline.is_over() {
+                return Err(fail!(ETIMEDOUT, "the server does not answer"));
+            }
             let len = self.channel.receive(&mut self.message, deadline.left())?;
             let message = self.message.get(..len).unwrap_or(&[]);
             match event(message, self.block_size) {

@@ -10,6 +10,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc, //
@@ -33,6 +34,7 @@ use crate::client::{
 };
 use crate::rcu::RcuSlot;
 use crate::session::{
+    flush::Flushes,
     map::Mode,
     PathId,
     PATHS_MAX, //
@@ -94,6 +96,8 @@ pub(super) struct Stranded {
 pub(super) struct RequestData {
     /// Whether it was sent again: 1 or 0.
     resent: Atomic<u32>,
+    /// Of a flush: its number.
+    flush: Atomic<u64>,
 }
 
 impl RequestData {
@@ -101,6 +105,7 @@ impl RequestData {
     pub(super) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             resent: Atomic::new(0),
+            flush: Atomic::new(0),
         })
     }
 }
@@ -118,11 +123,13 @@ pub(super) struct Io {
     turn: Atomic<u32>,
     /// Requests whose paths were lost. There is room for all that there are.
     #[pin]
-    stranded: IrqSaveSpinLock<KVec<Stranded>>,
+    stranded: IrqSaveSpinLock<KVVec<Stranded>>,
     /// Requests that were sent again and did not end yet.
     resent: Atomic<u32>,
     /// Whether a write was complete since the last flush began: 1 or 0.
     dirty: Atomic<u32>,
+    #[pin]
+    flushes: IrqSaveSpinLock<Flushes>,
     /// Whether the next flush has to fail, as what it is to flush is lost: 1 or 0.
     lossy: Atomic<u32>,
     keeper: Arc<dyn Keeper>,
@@ -138,9 +145,10 @@ impl Io {
                 up: Atomic::new(0),
                 paths: [const { RcuSlot::empty() }; PATHS_MAX],
                 turn: Atomic::new(0),
-                stranded <- new_irqsave_spinlock!(KVec::new(), "Io::stranded"),
+                stranded <- new_irqsave_spinlock!(KVVec::new(), "Io::stranded"),
                 resent: Atomic::new(0),
                 dirty: Atomic::new(0),
+                flushes <- new_irqsave_spinlock!(Flushes::new(), "Io::flushes"),
                 lossy: Atomic::new(0),
                 keeper,
             }),
@@ -148,16 +156,23 @@ impl Io {
         )
     }
 
-    /// Makes room for so many requests in all. Before the first of them. May sleep.
+    /// Makes room for so many requests in all. Before the first of a new path. May sleep.
     pub(super) fn reserve(&self, requests: usize) -> Result {
-        let room = KVec::with_capacity(requests, GFP_KERNEL)?;
-        let mut stranded = self.stranded.lock();
-        if stranded.capacity() >= requests {
+        if self.stranded.lock().capacity() >= requests {
             return Ok(());
         }
-        let past = core::mem::replace(&mut *stranded, room);
+        let mut room = KVVec::with_capacity(requests, GFP_KERNEL)?;
+        let mut stranded = self.stranded.lock();
+        // Another path may have made more.
+        if stranded.capacity() < requests {
+            // Some may be there: other paths were lost.
+            while let Some(request) = stranded.pop() {
+                let _ = room.push_within_capacity(request);
+            }
+            core::mem::swap(&mut *stranded, &mut room);
+        }
+        // What is not used any more is freed without the lock.
         drop(stranded);
-        drop(past);
         Ok(())
     }
 
@@ -215,17 +230,18 @@ impl Io {
         request: Owned<Request<Disk>>,
         last: bool,
     ) -> Result<(), (BlkError, Owned<Request<Disk>>)> {
-        let flush = matches!(request.command(), Command::Flush);
-        if flush {
+        if matches!(request.command(), Command::Flush) {
             if self.lossy.load(Relaxed) != 0 && self.lossy.xchg(0, Relaxed) != 0 {
                 return Err((BlkError::IoError, request));
             }
             // What is complete from now on it need not cover.
-            self.dirty.store(0, Relaxed);
+            let dirty = self.dirty.xchg(0, Full) != 0;
+            let number = self.flushes.lock().begin(dirty);
+            request.data().flush.store(number, Relaxed);
         }
         let (path, alone) = self.choose(queue);
         let queues = self.paths.get(path).and_then(RcuSlot::get);
-        let sent = match queues
+        match queues
             .as_ref()
             .and_then(|queues| queues.get(usize::from(queue)))
         {
@@ -233,11 +249,7 @@ impl Io {
             Some(queue) => queue.send(request, last || !alone),
             // The path is being let go of.
             None => Err((BlkError::Resource, request)),
-        };
-        if flush && sent.is_err() {
-            self.dirty.store(1, Relaxed);
         }
-        sent
     }
 
     /// The path for a request, and whether it is the only one.
@@ -312,7 +324,7 @@ impl Io {
 
     /// A request takes long. Any context.
     pub(super) fn late(&self, queue: u16, tag: u16) {
-        if self.is(Mode::Flow) {
+        if self.is(Mode::Flow) || self.is(Mode::Replay) {
             self.keeper.late(queue, tag);
         }
     }
@@ -324,8 +336,10 @@ impl Io {
             (Command::Write, Ok(())) if self.dirty.load(Relaxed) == 0 && !request.fua() => {
                 self.dirty.store(1, Relaxed);
             }
-            (Command::WriteZeroes | Command::Discard, Ok(())) | (Command::Flush, Err(_)) => {
-                self.dirty.store(1, Relaxed);
+            (Command::WriteZeroes | Command::Discard, Ok(())) => self.dirty.store(1, Relaxed),
+            (Command::Flush, Ok(())) => {
+                let number = request.data().flush.load(Relaxed);
+                self.flushes.lock().complete(number);
             }
             _ => {}
         }
@@ -366,10 +380,12 @@ impl Io {
     pub(super) fn resend(&self) -> bool {
         // All I/O waits for these, whether or not somebody polls for them.
         self.each_up(|queues| queues.iter().for_each(Queue::catch_up));
-        loop {
+        // On a path that fails meanwhile they come back as fast as they are sent.
+        let there = self.stranded.lock().len();
+        for _ in 0..there {
             let next = self.stranded.lock().pop();
             let Some(Stranded { queue, request }) = next else {
-                return self.resent.load(Relaxed) == 0 && !self.has_stranded();
+                break;
             };
             request.data().resent.store(1, Relaxed);
             self.resent.fetch_add(1, Relaxed);
@@ -388,6 +404,7 @@ impl Io {
                 }
             }
         }
+        self.resent.load(Relaxed) == 0 && !self.has_stranded()
     }
 
     /// Ends with an error the requests that were left behind. In a task.
@@ -403,7 +420,7 @@ impl Io {
 
     /// The server is another one: what it had in a volatile cache is gone. In a task, while I/O waits.
     pub(super) fn server_restarted(&self) {
-        if self.dirty.load(Relaxed) != 0 {
+        if self.dirty.load(Relaxed) != 0 || self.flushes.lock().are_needed() {
             self.lossy.store(1, Relaxed);
         }
     }

@@ -14,7 +14,8 @@ use kernel::{
 
 use crate::client::{
     path::Path,
-    route::Route, //
+    route::Route,
+    session::Params, //
 };
 use crate::failure::Failure;
 use crate::proto::{
@@ -23,11 +24,13 @@ use crate::proto::{
 };
 use crate::session::{
     backoff::Backoff,
+    doubt::Doubts,
     pulse::Pulse,
     Epoch,
     PathState,
     PATHS_MAX, //
 };
+use crate::sync;
 
 /// What others may know of a path.
 #[derive(Clone, Copy)]
@@ -90,8 +93,8 @@ pub(super) struct Lane {
     pub(super) completions: u64,
     /// Something was heard since the last beat.
     pub(super) heard: bool,
-    /// A command that the server did not know of when it was asked.
-    pub(super) doubt: Option<Query>,
+    /// Commands that the server did not know of when it was asked.
+    pub(super) doubts: Doubts<Query>,
     /// The last epoch that was lost.
     pub(super) lost: Epoch,
     /// An attempt has ended since the path was wanted.
@@ -117,11 +120,19 @@ impl Lane {
         pinged_at: 0,
         completions: 0,
         heard: false,
-        doubt: None,
+        doubts: Doubts::new(),
         lost: 0,
         tried: false,
         status: PathStatus::NONE,
     };
+
+    /// Milliseconds until the next attempt; fewer if it is `urgent`.
+    pub(super) fn pause(&mut self, params: &Params, urgent: bool) -> u64 {
+        // CAST: Any bits will do.
+        let random = sync::random_u64() as u32;
+        let most_ms = params.reconnect_max_ms;
+        self.backoff.next(most_ms, urgent, random).into()
+    }
 
     /// Has the route close a path, or an attempt.
     pub(super) fn close(&mut self, epoch: Epoch, path: Option<Path>, leave: bool) {

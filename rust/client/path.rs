@@ -7,6 +7,7 @@
 use kernel::prelude::*;
 use kernel::{
     cpu::nr_cpu_ids,
+    page::PAGE_SIZE,
     sync::Arc, //
 };
 
@@ -85,6 +86,8 @@ pub(super) struct Attempt<'a> {
     pub(super) epoch: Epoch,
     /// What the map had the export under.
     pub(super) resume: Option<Tenure>,
+    /// Queues of the disk that are not polled, if there is one: a path has to have as many.
+    pub(super) queues: Option<u16>,
     /// Who hears of what happens to it.
     pub(super) watcher: Arc<dyn Watcher>,
     /// Where requests go when they are over.
@@ -102,6 +105,7 @@ impl Path {
             id,
             epoch,
             resume,
+            queues,
             ref watcher,
             io,
             patience_ms,
@@ -114,10 +118,14 @@ impl Path {
             deadline.sooner(patience_ms),
         )?;
         let answer_ms = deadline.spent();
-        let vectors = control.channel().pd().device().limits().num_comp_vectors;
-        let queues = match params.queues {
-            0 => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
-            count => count,
+        let limits = control.channel().pd().device().limits();
+        let vectors = limits.num_comp_vectors;
+        // A command and its data, which may begin anywhere in a page, are one work request.
+        let inline_most = limits.max_send_sge.saturating_sub(2) * PAGE_SIZE as u32;
+        let queues = match (queues, params.queues) {
+            (Some(count), _) => count,
+            (None, 0) => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
+            (None, count) => count,
         }
         .max(1);
         let identity = params.host.identity();
@@ -134,7 +142,7 @@ impl Path {
             access: params.access,
             queues: queues.saturating_add(params.poll_queues),
             depth: params.depth,
-            inline_size: params.inline_size,
+            inline_size: params.inline_size.min(inline_most),
             no_path_timeout_ms: params.no_path_timeout_ms,
             heartbeat_ms: params.heartbeat_ms,
         };
@@ -144,7 +152,9 @@ impl Path {
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
         control.set_block_size(login.limits.logical_block_size);
-        if let Some(expected) = params.expect_instance.filter(|id| *id != login.instance) {
+        // Of a map that was up before, its session compares the instance with that one.
+        let expected = params.expect_instance.filter(|_| resume.is_none());
+        if let Some(expected) = expected.filter(|id| *id != login.instance) {
             return Err(fail!(
                 ESTALE,
                 "instance {expected} is gone; the export is now {}",

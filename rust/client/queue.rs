@@ -30,8 +30,14 @@ use crate::client::{
     io::Io,
     slabs::Slabs, //
 };
-use crate::errno::ESHUTDOWN;
-use crate::failure::Failure;
+use crate::errno::{
+    EOPNOTSUPP,
+    ESHUTDOWN, //
+};
+use crate::failure::{
+    fail,
+    Failure, //
+};
 use crate::proto::{
     command,
     Connection,
@@ -242,6 +248,9 @@ impl Queue {
         let events = Arc::new(Events(common.watcher.clone()), GFP_KERNEL)?;
         let id = common.target.resolve(events, common.deadline)?;
         let device = common.pd.device();
+        if id.is_iwarp() && matches!(common.reach, Reach::Slabs(_)) {
+            return Err(fail!(EOPNOTSUPP, "a ram export cannot be read over iWARP"));
+        }
         if device.is_software() && matches!(common.reach, Reach::Commands(..)) {
             let _ = id.set_ack_timeout(PATIENT_ACK_TIMEOUT);
         }

@@ -56,11 +56,13 @@ const PATIENCE_MIN_MS: u32 = 750;
 const PATIENCE_MAX_MS: u32 = 4000;
 /// How much longer than last time the first answer may take.
 const PATIENCE_FACTOR: u32 = 4;
+/// Attempts in vain after which it is doubled: the server may be there, and have become slower.
+const PATIENCE_ATTEMPTS: u32 = 16;
 
 /// What is to be done.
 enum Job {
-    /// To connect, with the tenure to resume.
-    Connect(Epoch, Option<Tenure>),
+    /// To connect, with the tenure to resume and the queues of the disk, if there are any.
+    Connect(Epoch, Option<Tenure>, Option<u16>),
     /// To wait until nothing of a path is under way any more; whether to tell the server that it is the
     /// end of the map.
     Close(Epoch, Option<Path>, bool),
@@ -91,6 +93,8 @@ pub(super) struct Route {
     /// How long to wait for the first answer of an attempt, in ms: it depends on how long that took when
     /// it came.
     patience_ms: Atomic<u32>,
+    /// Attempts in vain since it was.
+    in_vain: Atomic<u32>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -129,6 +133,7 @@ impl Route {
                 session,
                 queue,
                 patience_ms: Atomic::new(PATIENCE_MAX_MS),
+                in_vain: Atomic::new(0),
                 jobs <- new_mutex!(jobs, "Route::jobs"),
                 outcomes <- new_mutex!(outcomes, "Route::outcomes"),
                 work <- new_work!("Route::work"),
@@ -138,8 +143,13 @@ impl Route {
     }
 
     /// Connects; ends with [`Outcome::Connected`] or [`Outcome::Refused`]. May sleep, but not for it.
-    pub(super) fn connect(self: &Arc<Self>, epoch: Epoch, resume: Option<Tenure>) {
-        self.begin(Job::Connect(epoch, resume));
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        epoch: Epoch,
+        resume: Option<Tenure>,
+        queues: Option<u16>,
+    ) {
+        self.begin(Job::Connect(epoch, resume, queues));
     }
 
     /// Drains and closes; ends with [`Outcome::Drained`] and [`Outcome::Closed`]. May
@@ -167,10 +177,12 @@ impl Route {
 
     fn perform(self: &Arc<Self>, job: Job) {
         match job {
-            Job::Connect(epoch, resume) => self.end(match self.try_connect(epoch, resume) {
-                Ok(path) => Outcome::Connected(epoch, path),
-                Err(failure) => Outcome::Refused(epoch, failure),
-            }),
+            Job::Connect(epoch, resume, queues) => {
+                self.end(match self.try_connect(epoch, resume, queues) {
+                    Ok(path) => Outcome::Connected(epoch, path),
+                    Err(failure) => Outcome::Refused(epoch, failure),
+                });
+            }
             Job::Close(epoch, mut path, leave) => {
                 if let Some(path) = path.as_mut().filter(|_| leave) {
                     path.logout();
@@ -190,6 +202,7 @@ impl Route {
         self: &Arc<Self>,
         epoch: Epoch,
         resume: Option<Tenure>,
+        queues: Option<u16>,
     ) -> Result<Path, Failure> {
         let watcher = PathWatcher::new(&self.session, self.id, epoch);
         let watcher: Arc<dyn Watcher> = Arc::new(watcher, GFP_KERNEL)?;
@@ -199,15 +212,25 @@ impl Route {
             id: self.id,
             epoch,
             resume,
+            queues,
             watcher,
             io: &self.io,
             patience_ms: self.patience_ms.load(Relaxed),
         };
-        let path = Path::connect(&attempt)?;
-        let patience = path.answer_ms.saturating_mul(PATIENCE_FACTOR);
+        let path = Path::connect(&attempt);
+        let in_vain = match &path {
+            Ok(_) => 0,
+            Err(_) => (self.in_vain.load(Relaxed) + 1) % PATIENCE_ATTEMPTS,
+        };
+        self.in_vain.store(in_vain, Relaxed);
+        let patience = match &path {
+            Ok(path) => path.answer_ms.saturating_mul(PATIENCE_FACTOR),
+            Err(_) if in_vain == 0 => attempt.patience_ms.saturating_mul(2),
+            Err(_) => attempt.patience_ms,
+        };
         self.patience_ms
             .store(patience.clamp(PATIENCE_MIN_MS, PATIENCE_MAX_MS), Relaxed);
-        Ok(path)
+        path
     }
 }
 
@@ -221,7 +244,7 @@ impl WorkItem for Route {
             };
             match &job {
                 // No I/O waits for it yet.
-                Job::Connect(_, None) => without_io(|| this.perform(job)),
+                Job::Connect(_, None, _) => without_io(|| this.perform(job)),
                 // I/O waits for this, and memory may wait for I/O.
                 _ => with_reserves(|| this.perform(job)),
             }

@@ -361,6 +361,7 @@ impl Session {
             (*shell.shape().ok_or(ENOTCONN)?, shell.io().clone())
         };
         let disk = disk::create(&params.host, &shape, params.io_timeout_ms, io)
+            .and_then(|disk| Ok(Arc::new(disk, GFP_KERNEL)?))
             .map_err(|error| fail!(error, "cannot create the disk"))?;
         self.status.lock().disk = disk.name().to_str().ok().map(Text::from);
         if let Some(shell) = &mut self.running.lock().shell {
@@ -373,20 +374,20 @@ impl Session {
     /// Takes the disk away, if it may be. Runs in the user's task, too: freeing the tags waits for work
     /// that memory reclaim must not wait for, as the workqueue may have to.
     fn take_disk(&self, force: bool) -> Result<(), Failure> {
-        let disk = {
-            let mut running = self.running.lock();
-            let Some(shell) = &mut running.shell else {
-                return Ok(());
-            };
-            match shell.disk() {
-                Some(disk) if force => disk.mark_dead(),
-                Some(disk) => disk
-                    .claim()
-                    .map_err(|error| fail!(error, "the device is open"))?,
-                None => {}
-            }
-            shell.take_disk()
+        let shell = |running: &Running| running.shell.as_ref()?.disk().cloned();
+        let Some(disk) = shell(&self.running.lock()) else {
+            return Ok(());
         };
+        // Both wait for who opens or freezes the disk, and these for I/O: the workqueue is to be free.
+        match force {
+            true => disk.mark_dead(),
+            false => disk
+                .claim()
+                .map_err(|error| fail!(error, "the device is open"))?,
+        }
+        if let Some(shell) = &mut self.running.lock().shell {
+            drop(shell.take_disk());
+        }
         drop(disk);
         Ok(())
     }
@@ -525,7 +526,8 @@ impl Watcher for PathWatcher {
 
     fn violated(&self, what: Malformed) {
         self.session.notes.lock().violated = Some((self.id, self.epoch, what));
-        self.session.look();
+        // There is room for one such word, and no path may stay for want of it.
+        self.lost();
     }
 
     fn arrived(&self) {

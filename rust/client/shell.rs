@@ -59,6 +59,7 @@ use crate::proto::{
     Text, //
 };
 use crate::session::{
+    doubt::Doubts,
     map::{
         Action,
         Event,
@@ -77,7 +78,6 @@ use crate::session::{
     State,
     PATHS_MAX, //
 };
-use crate::sync;
 
 /// Beats in the time of a heartbeat.
 const BEATS: u64 = 4;
@@ -87,6 +87,8 @@ const PATIENCE: u8 = 5;
 const PATIENCE_ALONE: u8 = 12;
 /// How long to wait for room when requests are sent again, unless one of them ends.
 const RESEND_MS: u64 = 10;
+/// How long I/O waits at most, in ms, while the disk is about to appear.
+const APPEAR_MS: u64 = 5000;
 
 /// The paths of a map, and what they are there for.
 pub(super) struct Shell {
@@ -97,12 +99,14 @@ pub(super) struct Shell {
     lanes: KVec<Lane>,
     io: Arc<Io>,
     // Until the disk is gone, requests come.
-    disk: Option<GenDisk<Disk>>,
+    disk: Option<Arc<GenDisk<Disk>>>,
     mode: Mode,
     /// When I/O has waited for long enough.
     expire_at: Option<u64>,
     /// When to look again whether there is room to send what had none.
     resend_at: Option<u64>,
+    /// There was a disk.
+    appeared: bool,
     /// The map is being disabled.
     leaving: bool,
     /// The path that the disk was made for, or will be.
@@ -128,6 +132,7 @@ impl Shell {
             mode: Mode::Hold,
             expire_at: None,
             resend_at: None,
+            appeared: false,
             leaving: false,
             shape: None,
             login: None,
@@ -150,12 +155,12 @@ impl Shell {
     }
 
     /// The disk, while there is one.
-    pub(super) fn disk(&self) -> Option<&GenDisk<Disk>> {
+    pub(super) fn disk(&self) -> Option<&Arc<GenDisk<Disk>>> {
         self.disk.as_ref()
     }
 
     /// Sees to a disk that has appeared. May sleep.
-    pub(super) fn put_disk(&mut self, disk: GenDisk<Disk>) {
+    pub(super) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) {
         // What was said meanwhile.
         if let Some(login) = &self.login {
             disk::resize(&disk, &login.extent);
@@ -164,10 +169,14 @@ impl Shell {
             disk.quiesce();
         }
         self.disk = Some(disk);
+        self.appeared = true;
+        if self.expire_at.is_some() {
+            self.expire_at = self.timeout().map(|ms| self.now().saturating_add(ms));
+        }
     }
 
-    /// Gives the disk away, to be removed.
-    pub(super) fn take_disk(&mut self) -> Option<GenDisk<Disk>> {
+    /// Lets go of the disk, which is to be removed.
+    pub(super) fn take_disk(&mut self) -> Option<Arc<GenDisk<Disk>>> {
         self.disk.take()
     }
 
@@ -210,22 +219,18 @@ impl Shell {
         let now = self.now();
         match action {
             Action::Connect(id, epoch, resume) => {
+                let queues = self.shape.map(|shape| shape.queues - shape.poll_queues);
                 if let Some(lane) = lane(&mut self.lanes, id) {
                     lane.retry_at = None;
                     if let Some(route) = &lane.route {
-                        route.connect(epoch, resume);
+                        route.connect(epoch, resume, queues);
                     }
                 }
             }
             Action::Wait(id) => {
                 let urgent = self.mode != Mode::Flow;
                 if let Some(lane) = lane(&mut self.lanes, id) {
-                    // CAST: Any bits will do.
-                    let random = sync::random_u64() as u32;
-                    let ms = lane
-                        .backoff
-                        .next(self.params.reconnect_max_ms, urgent, random);
-                    lane.retry_at = Some(now + u64::from(ms));
+                    lane.retry_at = Some(now + lane.pause(&self.params, urgent));
                 }
             }
             Action::Close(id, epoch) => {
@@ -233,7 +238,7 @@ impl Shell {
                 self.io.shut(id);
                 if let Some(lane) = lane(&mut self.lanes, id) {
                     lane.beat_at = None;
-                    lane.doubt = None;
+                    lane.doubts = Doubts::new();
                     lane.fences = [0; PATHS_MAX];
                     let path = lane.path.take();
                     lane.status.since = Some(Instant::now());
@@ -261,16 +266,35 @@ impl Shell {
                 if let Some(disk) = &self.disk {
                     disk.quiesce();
                 }
-                let timeout = self.params.no_path_timeout_ms.map(u64::from);
                 if self.expire_at.is_none() {
-                    self.expire_at = timeout.map(|ms| self.now().saturating_add(ms));
+                    self.expire_at = self.timeout().map(|ms| self.now().saturating_add(ms));
                 }
+                self.hurry();
             }
             Mode::Flow | Mode::Fail => {
                 self.expire_at = None;
                 if let Some(disk) = &self.disk {
                     disk.unquiesce();
                 }
+            }
+        }
+    }
+
+    /// How long I/O waits, in ms. What makes the disk appear reads from it, and the user waits for that.
+    fn timeout(&self) -> Option<u64> {
+        let timeout = self.params.no_path_timeout_ms.map(u64::from);
+        match self.appeared {
+            true => timeout,
+            false => Some(timeout.unwrap_or(u64::MAX).min(APPEAR_MS)),
+        }
+    }
+
+    /// I/O waits for paths that could wait until now.
+    fn hurry(&mut self) {
+        let now = self.now();
+        for lane in &mut self.lanes {
+            if let Some(at) = lane.retry_at {
+                lane.retry_at = Some(at.min(now + lane.pause(&self.params, true)));
             }
         }
     }
@@ -348,6 +372,9 @@ impl Shell {
                     None => 0,
                 };
                 if draining == 0 {
+                    if self.mode == Mode::Fail {
+                        self.io.fail_stranded();
+                    }
                     let stranded = self.io.has_stranded();
                     self.step(Event::Drained(id, epoch, stranded));
                 }
@@ -490,13 +517,13 @@ impl Shell {
                     let queues = &path.queues;
                     let queue = queues.get(usize::from(queue));
                     let waits = queue.and_then(|queue| queue.waiting(tag)) == Some(generation);
-                    let doubt = (waits && !running).then_some(query);
-                    if doubt.is_some() && lane.doubt == doubt {
+                    if !waits || running {
+                        lane.doubts.settle(&query);
+                    } else if lane.doubts.add(query) {
                         lane.status.failure =
                             Some(fail!(EPROTO, "the server does not answer a command"));
                         return self.step(Event::Lost(id, self.map.epoch(id)));
                     }
-                    lane.doubt = doubt;
                 }
             }
         }

@@ -81,7 +81,8 @@ pub enum Action {
     },
     /// From now on the I/O is treated so.
     Turn(Mode),
-    /// The server is another one than before: unflushed writes may be gone.
+    /// The server is another one than before: writes that are complete and not flushed may be gone. No
+    /// path to the one before is left.
     Restarted,
 }
 
@@ -170,6 +171,8 @@ pub struct Map {
     stranded: bool,
     /// I/O waited for too long, and did not flow since.
     expired: bool,
+    /// The server is another one than that which I/O went to.
+    restarted: bool,
 }
 
 impl Default for Map {
@@ -188,6 +191,7 @@ impl Map {
             mode: Mode::Hold,
             stranded: false,
             expired: false,
+            restarted: false,
         }
     }
 
@@ -330,13 +334,19 @@ impl Map {
         path.used = epoch;
         path.fenced = epoch.saturating_sub(1);
         path.asked = None;
-        if known.is_some_and(|known| known.instance != welcome.instance) && !welcome.volatile {
-            act(Action::Restarted);
+        let restarted = known.is_some_and(|known| known.instance != welcome.instance);
+        if let Some(end) = self.judge(welcome) {
+            return self.finish(end, act);
         }
-        let end = self.judge(welcome);
-        match end {
-            Some(end) => self.finish(end, act),
-            None => self.known = Some(*welcome),
+        self.known = Some(*welcome);
+        if restarted {
+            self.restarted = true;
+            // What still arrives on them was done by the server that is gone.
+            for other in (0..).take(PATHS_MAX).filter(|other| *other != id) {
+                if self.is_up(other) {
+                    self.close(other, act);
+                }
+            }
         }
     }
 
@@ -477,6 +487,10 @@ impl Map {
             self.expired = false;
         }
         if mode != self.mode {
+            if matches!(mode, Mode::Replay | Mode::Flow) && self.restarted {
+                self.restarted = false;
+                act(Action::Restarted);
+            }
             self.mode = mode;
             act(Action::Turn(mode));
         }

@@ -88,6 +88,17 @@ fn a_cache() {
 }
 
 #[test]
+fn two_paths_and_a_cache() {
+    let rules = rules(Kind::CachedBlock, 2, &[Write, Flush]);
+    holds(Rules {
+        losses: 1,
+        server_crashes: 1,
+        attempts: 2,
+        ..rules
+    });
+}
+
+#[test]
 fn ram() {
     let rules = rules(Kind::Ram, 1, &[Write, Read, Write]);
     holds(Rules {

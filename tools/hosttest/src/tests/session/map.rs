@@ -245,3 +245,33 @@ fn a_path_that_is_not_wanted_any_more_goes_and_may_come_back() {
         [Action::Connect(1, 2, Some(3))]
     );
 }
+
+/// What still arrives on the other path was done by the server that is gone.
+#[test]
+fn no_path_to_a_server_that_is_gone_is_kept() {
+    let mut map = up(2);
+    after(&mut map, Event::Lost(0, 1));
+    after(&mut map, Event::Drained(0, 1, false));
+    after(&mut map, Event::Fenced(0, 1));
+    after(&mut map, Event::Retry(0));
+    let welcome = Welcome {
+        instance: 9,
+        ..WELCOME
+    };
+    assert_eq!(
+        after(&mut map, Event::Connected(0, 2, welcome)),
+        [
+            Action::Turn(Mode::Hold),
+            Action::Close(1, 1),
+            fence(0, 1, 1)
+        ]
+    );
+    assert_eq!(
+        after(&mut map, Event::Drained(1, 1, true)),
+        [Action::Wait(1)]
+    );
+    assert_eq!(
+        after(&mut map, Event::Fenced(1, 1)),
+        [Action::Restarted, Action::Turn(Mode::Replay)]
+    );
+}

@@ -12,6 +12,7 @@
 //! once, or never.
 
 use crate::session::export::{Arrival, Claim, Custody, Fence, Member, Verdict};
+use crate::session::flush::Flushes;
 use crate::session::map::{Action, Event, Failure, Map, Mode, Welcome};
 use crate::session::{Epoch, PathId, Tenure};
 use stateright::{Model, Property};
@@ -82,6 +83,8 @@ struct Op {
     place: Place,
     /// It was sent before, and then its path was lost.
     replay: bool,
+    /// Of a flush, once it was sent.
+    flush: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -147,8 +150,9 @@ struct Client {
     waiting: Vec<PathId>,
     /// The server's names for the connections that are up.
     up: Vec<(PathId, Epoch, u16)>,
-    /// Something was written that no flush covered, on the server of this instance.
+    /// A write was complete since the last flush began.
     dirty: bool,
+    flushes: Flushes,
     /// The next flush fails.
     flush_fails: bool,
     /// Another client wrote since this one was in.
@@ -236,6 +240,7 @@ impl Client {
             waiting: Vec::new(),
             up: Vec::new(),
             dirty: false,
+            flushes: Flushes::new(),
             flush_fails: false,
             overtaken: false,
         }
@@ -358,8 +363,7 @@ impl World {
             Action::Restarted if rules.flaw == Some(Flaw::NoVerifier) => {}
             Action::Restarted => {
                 let client = &mut self.clients[index];
-                client.flush_fails |= client.dirty;
-                client.dirty = false;
+                client.flush_fails |= client.dirty || client.flushes.are_needed();
             }
         }
     }
@@ -373,8 +377,6 @@ impl World {
                 op.place = Place::Stranded;
                 op.replay = true;
                 stranded = true;
-                // It is not known to have covered anything.
-                client.dirty |= op.job == Job::Flush;
             }
         }
         let fails = client.map.mode() == Mode::Fail;
@@ -454,6 +456,10 @@ impl World {
 
     /// The user of a client sees that an operation is done.
     fn complete(&mut self, rules: &Rules, at: usize, op: Op, value: u8) {
+        match op.job {
+            Job::Flush => self.clients[at].flushes.complete(op.flush),
+            Job::Write | Job::Read => {}
+        }
         match op.job {
             Job::Write => {
                 self.complete = self.complete.max(op.number);
@@ -791,6 +797,7 @@ impl Model for Rules {
                         number,
                         place: Place::Held,
                         replay: false,
+                        flush: 0,
                     });
                 }
             }
@@ -804,7 +811,6 @@ impl Model for Rules {
                     world.begun += 1;
                     op.number = world.begun;
                 }
-                let op = *op;
                 let end = End {
                     client: c,
                     life: client.life,
@@ -821,8 +827,10 @@ impl Model for Rules {
                         world.forget();
                         return Some(world);
                     }
+                    op.flush = client.flushes.begin(client.dirty);
                     client.dirty = false;
                 }
+                let op = *op;
                 world.post(Message::Command(end, number, op));
             }
             Step::Deliver(at) | Step::Duplicate(at) => {

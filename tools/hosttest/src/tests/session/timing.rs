@@ -3,7 +3,9 @@
 //! When to try again, and when the other side is gone.
 
 use crate::session::backoff::Backoff;
+use crate::session::doubt::Doubts;
 use crate::session::export::lease_ms;
+use crate::session::flush::Flushes;
 use crate::session::pulse::{Beat, Pulse, Silence};
 use proptest::prelude::*;
 
@@ -98,4 +100,41 @@ fn a_place_is_kept_for_longer_than_the_client_waits() {
         Some(4 * u64::from(u32::MAX) + 4_999)
     );
     assert_eq!(lease_ms(None, 1000), None);
+}
+
+#[test]
+fn a_command_is_lost_at_the_second_word() {
+    let mut doubts = Doubts::new();
+    // Two of them, asked for in turn.
+    assert!(!doubts.add(1));
+    assert!(!doubts.add(2));
+    assert!(doubts.add(1));
+    doubts.settle(&2);
+    assert!(!doubts.add(2));
+    // Those that were answered later are forgotten.
+    for command in 10..20 {
+        assert!(!doubts.add(command));
+    }
+    assert!(!doubts.add(1));
+}
+
+#[test]
+fn a_flush_covers_what_was_written_before_it_began() {
+    let mut flushes = Flushes::new();
+    assert!(!flushes.are_needed());
+    let idle = flushes.begin(false);
+    assert!(!flushes.are_needed());
+    let first = flushes.begin(true);
+    let second = flushes.begin(false);
+    assert!(flushes.are_needed());
+    flushes.complete(idle);
+    assert!(flushes.are_needed());
+    // It began later, and had the same to cover.
+    flushes.complete(second);
+    assert!(!flushes.are_needed());
+    let third = flushes.begin(true);
+    flushes.complete(first);
+    assert!(flushes.are_needed());
+    flushes.complete(third);
+    assert!(!flushes.are_needed());
 }

@@ -28,8 +28,8 @@ ghosts() {
 		[ $((rounds += 1)) -le "$GHOSTS" ] || die "only $sum writes were held in $rounds rounds"
 		all_live_in "$AGAIN"
 		write_all || die "$(cat /run/stamp.out)"
-		net hold 0 client server
-		net cut 0 server client
+		must net hold 0 client server
+		must net cut 0 server client
 		# These are on their way when nobody hears any more of a.
 		write_all &
 		pid=$!
@@ -39,9 +39,9 @@ ghosts() {
 		sum=$((sum + held))
 		# The newest: the ones before were sent again over b, and are complete.
 		write_all || die "$(cat /run/stamp.out)"
-		net release 0 client server
+		must net release 0 client server
 		sleep 0.3
-		net pass 0
+		must net pass 0
 		stamp "$DEV" --blocks $AT_ONCE --io 4 --state /run/stamp.state --verify-only >/run/stamp.out 2>&1 ||
 			die "round $rounds, $held writes held: $(cat /run/stamp.out)"
 	done
@@ -59,9 +59,11 @@ OLD='"\(lost\|reverted\|ghost\)":[1-9][0-9]*'
 fenceless() {
 	[ -e "${FARBLK_BROKEN:-}/no-fence.ko" ] || skip "there is no module that does not fence"
 	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN/no-fence.ko load_module"
-	! (GHOSTS=200 ghosts) >/run/ghosts.out 2>&1 && grep -q "$OLD" /run/ghosts.out || bad "not noticed: $(tail -n 5 /run/ghosts.out)"
-	note "noticed: $(grep -m 1 -o "$OLD" /run/ghosts.out)"
-	clean_all
+	for KIND in block ram; do
+		! (GHOSTS=200 ghosts) >/run/ghosts.out 2>&1 && grep -q "$OLD" /run/ghosts.out || bad "$KIND: not noticed: $(tail -n 5 /run/ghosts.out)"
+		note "$KIND: noticed: $(grep -m 1 -o "$OLD" /run/ghosts.out)"
+		clean_all
+	done
 	must remote 'remove_module && load_module'
 }
 

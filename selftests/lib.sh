@@ -80,7 +80,7 @@ run_scenarios() {
 		name=${item%% *} words=${item#* }
 		rc=0
 		start=$SECONDS
-		(BAD=0; "$name"; exit "$BAD") || rc=$?
+		(BAD=0; declare -F "$name" >/dev/null || die "there is no $name"; "$name"; exit "$BAD") || rc=$?
 		clean_all
 		if [ "$rc" != 4 ] && ! wait_for 10 same_baseline "$before"; then
 			note "FAILED: left behind: $(baseline | tr "\n" " "), before: ${before//$'\n'/ }"
@@ -351,7 +351,8 @@ clean_all() { clean; [ -e /run/server-is-off ] || remote clean; }
 resources() {
 	local all line
 	all=$(rdma resource show)
-	while read -r line; do line=${line##*: }; printf '%s ' "${line%% ctx *}"; done <<<"$all"
+	# Contexts come and go with who opens the device.
+	while read -r line; do line=" ${line##*: } "; [[ ! $line =~ (.*)\ ctx\ [0-9]+(\ .*) ]] || line=${BASH_REMATCH[1]}${BASH_REMATCH[2]}; printf '%s' "${line# }"; done <<<"$all"
 }
 server_is_on() { [ -n "${FARBLK_AGENT:-}" ] && [ ! -e /run/server-is-off ]; }
 baseline() { echo "here: $(resources)"; ! server_is_on || echo "server: $(remote resources)"; }
@@ -500,5 +501,10 @@ stamp_off() {
 	[ $rc = 0 ] || bad "stamp ends with $rc:"$'\n'"$(cat /run/stamp.out)"
 }
 stamp_ended() { ! kill -0 "$STAMP"; }
+# unharmed: all that stamp read was right, and no I/O hung. Some may have failed.
+unharmed() {
+	local fault
+	for fault in lost reverted ghost alien torn hung; do is "$fault blocks" "$(stamped $fault)" 0; done
+}
 # stamped WORD: that number of its report.
 stamped() { tail -n 1 /run/stamp.out | jq ".$1"; }

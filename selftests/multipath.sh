@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Two paths over two networks: I/O takes both, and goes on when one of them breaks.
+# Two paths over two networks: I/O takes both, and goes on when one of them breaks. FARBLK_KINDS=KIND: exports of that kind only.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1
@@ -24,35 +24,39 @@ spread() {
 round_robin() { spread round-robin; }
 min_inflight() { spread min-inflight; }
 
-# goes_on FAULT UNDO: with both paths, I/O goes on while one is broken, and that one comes back.
+# goes_on FAULT UNDO [LOST]: with both paths, I/O goes on while one is broken, and that one comes back; LOST is how many are lost.
 goes_on() {
+	local before
 	start 0 1
+	before=$(reconnects)
 	eval "$1"
 	sleep "${WHILE:-6}"
 	note "meanwhile: $(states)"
 	is state "$(map_of state)" live
 	resumes 10
 	eval "$2"
+	all_live_in "$AGAIN"
+	[ "$(reconnects)" -ge $((before + ${3:-1})) ] || bad "no path was lost"
 	finish
 	note "the slowest I/O took $(stamped slowest_ms) ms"
 	[ "$(stamped slowest_ms)" -le $STALL ] || bad "an I/O took $(stamped slowest_ms) ms"
 }
 
-first_cut() { goes_on "net cut 0" "net pass 0"; }
-second_cut() { goes_on "net cut 1" "net pass 1"; }
-one_way() { goes_on "net cut 0 client server" "net pass 0"; }
+first_cut() { goes_on "must net cut 0" "must net pass 0"; }
+second_cut() { goes_on "must net cut 1" "must net pass 1"; }
+one_way() { goes_on "must net cut 0 client server" "must net pass 0"; }
 
 link_down() { goes_on "must server_link down rxe1" "must server_link up rxe1; heal"; }
 device_removed() { goes_on "must remote 'rxe_netdev rxe1 >/run/netdev; rdma link delete rxe1'" "must remote 'rxe_add \$(</run/netdev) rxe1'"; }
 port_disabled() { goes_on "must remote 'store $C/ports/p0/enable 0'" "must remote 'store $C/ports/p0/enable 1'"; }
 
 removed() {
-	goes_on "must path_rm m a" "must path_add m a $FARBLK_SERVER"
+	goes_on "must path_rm m a" "must path_add m a $FARBLK_SERVER" 0
 }
 
 both_cut() {
 	start 0 1
-	survives "net cut" "net pass"
+	survives "must net cut" "must net pass"
 }
 
 # One after the other, so that there is always one.
@@ -60,9 +64,9 @@ in_turns() {
 	local i
 	start 0 1
 	for ((i = 0; i < 6; i++)); do
-		net cut $((i % 2))
+		must net cut $((i % 2))
 		resumes "$AGAIN"
-		net pass $((i % 2))
+		must net pass $((i % 2))
 		all_live_in "$AGAIN"
 	done
 	finish
@@ -71,54 +75,50 @@ in_turns() {
 # Packets get lost for a while on one path, on both.
 lossy() {
 	start 0 1
-	net loss=10 0
+	must net loss=10 0
 	sleep 10
-	net loss=10
+	must net loss=10
 	sleep 5
-	net pass
+	must net pass
 	resumes "$AGAIN"
 	finish
 }
 
 damaged() {
 	start 0 1
-	net corrupt=5
+	must net corrupt=5
 	sleep 10
-	net pass
+	must net pass
 	resumes "$AGAIN"
 	finish
 }
 
 late() {
 	start 0 1
-	net delay=500 0
+	must net delay=500 0
 	sleep 8
-	net duplicate=20
+	must net duplicate=20
 	sleep 5
-	net pass
+	must net pass
 	resumes "$AGAIN"
 	finish
 }
 
-server_dies() {
-	start 0 1
-	WHILE=1
-	survives "must server_off" "must server_on; offer_again"
-}
+server_dies() { WHILE=1; forgets "0 1" "must server_off" "must server_on; offer_again"; }
 
 scenario round_robin "requests take both paths in turn"
 scenario min_inflight "requests take both paths by load"
-scenario first_cut "the first network is cut"
+both first_cut "the first network is cut"
 scenario second_cut "the second network is cut"
-scenario one_way "packets get lost in one direction"
+both one_way "packets get lost in one direction"
 scenario link_down "the link of one path goes down and up"
-scenario device_removed "the device of one path goes and comes"
+both device_removed "the device of one path goes and comes"
 scenario port_disabled "the port of one path is disabled and enabled"
-scenario removed "a path is taken from the map and given back"
-scenario both_cut "both networks are cut"
+both removed "a path is taken from the map and given back"
+both both_cut "both networks are cut"
 scenario in_turns "the networks are cut in turns"
-scenario lossy "10 % of the packets get lost"
-scenario damaged "5 % of the packets are damaged"
-scenario late "packets are half a second late, or arrive twice"
-scenario server_dies "the server dies and boots"
+both lossy "10 % of the packets get lost"
+both damaged "5 % of the packets are damaged"
+both late "packets are half a second late, or arrive twice"
+both server_dies "the server dies and boots"
 run_scenarios

@@ -8,7 +8,7 @@ TOLERATE=1
 
 # leg NAME SERVER: a map of that server's export.
 leg() {
-	SERVER=$2 must remote "loaded || load_module"
+	SERVER=$2 must remote "tolerant on; loaded || load_module"
 	SERVER=$2 offer 0
 	must mkdir "$C/maps/$1"
 	must settings "$C/maps/$1" export=e no_path_timeout_ms=2000
@@ -80,6 +80,9 @@ mirror() {
 	stamp_off 60
 	[ "$(stamped read_errors)$(stamped write_errors)" = 00 ] || bad "I/O errors: $(stamped last_error)"
 	note "longest stall: $(stamped stall_ms) ms"
+	set_md sync_action check
+	wait_for 120 whole || die "no check: $(cat /proc/mdstat)"
+	is "sectors that differ" "$(md mismatch_cnt)" 0
 }
 take_apart() {
 	touch /run/stamp.stop
@@ -87,7 +90,9 @@ take_apart() {
 	set_md array_state clear
 	must unmap one
 	must unmap two
-	SERVER=second must remote 'clean; remove_module'
+	SERVER=second must remote 'clean; remove_module; ! kmemleak_is_on || sleep 6'
+	text=$(SERVER=second remote leaks) && bad "not freed by the second server:"$'\n'"$text"
+	SERVER=second remote lockdep_is_on || bad "the second server's lockdep is off"
 }
 
 scenario mirror "either server dies and comes back under I/O"

@@ -84,15 +84,54 @@ finish() {
 	must unmap m
 }
 
+# reconnects: of all paths.
+reconnects() { cat "$C"/maps/m/paths/*/reconnects | awk '{sum += $1} END {print sum}'; }
+
 # survives FAULT UNDO: lines of shell, with a while between them; the second makes I/O possible again.
 survives() {
+	local before
+	before=$(reconnects)
 	eval "$1"
 	sleep "${WHILE:-3}"
 	note "meanwhile: $(states)"
 	eval "$2"
 	resumes "$AGAIN"
 	sleep 1
+	all_live_in "$AGAIN"
+	[ "$(reconnects)" -gt "$before" ] || bad "no path was lost"
 	finish
+}
+
+# forgets NETWORKS FAULT UNDO: contents on a disk survive that, contents in memory do not.
+forgets() {
+	# shellcheck disable=SC2086
+	start $1
+	shift
+	if [ "$KIND" = block ]; then
+		survives "$1" "$2"
+	else
+		eval "$1"
+		sleep 1
+		eval "$2"
+		wait_for "$AGAIN" map_is stale || die "not stale: $(states)"
+		note "$(states)"
+		wait_for 5 dead_read || bad "a stale map reads"
+		# What is there now is nobody's.
+		touch /run/stamp.stop
+		wait_for 10 stamp_ended || die "stamp does not end"
+		unharmed
+		[ "$(stamped read_errors)" != 0 ] || bad "no read failed"
+		must unmap m
+		# The new contents are there for who wants them.
+		must map m e
+		must cmp -n $((SIZE << 20)) "$DEV" /dev/zero
+		must unmap m
+	fi
+}
+dead_read() {
+	local got
+	got=$(errno_of direct_read "$DEV" /dev/null bs=4k count=1)
+	[[ $got =~ ^(EIO|ENOLINK|ESTALE)$ ]]
 }
 
 # heal: rxe devices that cannot connect any more.

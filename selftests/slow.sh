@@ -38,6 +38,7 @@ slow_io() {
 	stamp_off 20
 	[ "$(stamped read_errors)$(stamped write_errors)" = 00 ] || bad "I/O errors: $(stamped last_error)"
 	[ "$(stamped stall_ms)" -le $((2000 * ${FARBLK_PATIENCE:-1})) ] || bad "I/O stood still for $(stamped stall_ms) ms"
+	[ "$(stamped slowest_ms)" -le $((SECONDS_SLOW * 1000 / 4)) ] || bad "another I/O took $(stamped slowest_ms) ms"
 	must unmap m
 }
 last_block() { echo $((SIZE * 256 - 1)); }

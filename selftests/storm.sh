@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Faults of all kinds, one after the other, at random: FARBLK_FAULTS of them, drawn by FARBLK_SEED. No write that was complete gets
-# lost, nothing old comes back, no I/O fails or hangs.
+# Faults of all kinds, one after the other, at random: FARBLK_FAULTS of them, drawn by FARBLK_SEED; with memory a quarter of that. No
+# write that was complete gets lost, nothing old comes back, no I/O fails or hangs. FARBLK_KINDS=KIND: exports of that kind only.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1
@@ -23,9 +23,9 @@ network() {
 	one_way
 	WHAT="$1 on ${NETWORK}${WAY:+ from ${WAY/ / to }}"
 	# shellcheck disable=SC2086
-	net "$1" $NETWORK $WAY
+	must net "$1" $NETWORK $WAY
 	a_while
-	net pass
+	must net pass
 }
 cut() { network cut; }
 loss() { network loss=10; }
@@ -36,9 +36,9 @@ corrupt() { network corrupt=5; }
 held() {
 	one_network
 	WHAT="held on $NETWORK"
-	net hold "$NETWORK" client server
+	must net hold "$NETWORK" client server
 	a_while
-	net release "$NETWORK" client server
+	must net release "$NETWORK" client server
 }
 frozen() { must power server stop; a_while; must power server cont; }
 link() {
@@ -110,34 +110,44 @@ reconnects() {
 two() {
 	one_path
 	WHAT="loss on $NETWORK, and port $((1 - NETWORK))"
-	net loss=5 "$NETWORK"
+	must net loss=5 "$NETWORK"
 	must remote "store $C/ports/p$((1 - NETWORK))/enable 0"
 	a_while
 	must remote "store $C/ports/p$((1 - NETWORK))/enable 1"
-	net pass
+	must net pass
 }
 reload() { must remote 'clean; remove_module'; a_while; must remote load_module; offer_again; }
 dies() { must server_off; a_while; must server_on; offer_again; }
 
-ALL=(cut cut cut loss loss delay duplicate corrupt held held frozen link own_link own_device device port export_off path_off
-	path_off reconnects two reload dies)
+# What is in memory does not outlive the others.
+ALL=(cut cut cut loss loss delay duplicate corrupt held held frozen link own_link own_device device port path_off path_off reconnects two)
+FORGETFUL=(export_off reload dies)
 
+# storm COUNT FAULT...: each of these comes once before any comes again.
 storm() {
-	local i fault begin
+	local i fault left=() begin
 	note "FARBLK_SEED=$SEED"
 	RANDOM=$SEED
 	start 0 1
-	for ((i = 1; i <= FAULTS; i++)); do
-		draw ${#ALL[@]}
-		fault=${ALL[DRAWN]} WHAT=""
+	for ((i = 1; i <= $1; i++)); do
+		[ ${#left[@]} != 0 ] || left=("${@:2}")
+		draw ${#left[@]}
+		fault=${left[DRAWN]} WHAT=""
+		left=("${left[@]:0:DRAWN}" "${left[@]:DRAWN+1}")
 		begin=$(now_ms)
 		"$fault"
 		note "$i: $fault${WHAT:+: $WHAT}: $(($(now_ms) - begin)) ms; $(states)"
 		resumes $((NO_PATH + 5))
+		# A path that stays lost would spare those after it half of their work.
+		((i % 10)) || all_live_in $((AGAIN * 3))
 		! stamp_ended 2>/dev/null || die "stamp has ended: $(cat /run/stamp.out)"
 	done
 	finish
 }
 
-scenario storm "$FAULTS random faults"
+on_block() { KIND=block storm "$FAULTS" "${ALL[@]}" "${FORGETFUL[@]}"; }
+on_ram() { KIND=ram storm $((FAULTS / 4)) "${ALL[@]}"; }
+
+[[ ${FARBLK_KINDS:-block} != *block* ]] || scenario on_block "$FAULTS random faults, block"
+[[ ${FARBLK_KINDS:-ram} != *ram* ]] || scenario on_ram "$((FAULTS / 4)) random faults, ram"
 run_scenarios

@@ -54,7 +54,7 @@ swap() {
 	must unmap m
 }
 # This host may not be able to do anything meanwhile: the server does it.
-silence() { must remote "net cut $1; sleep 4; net pass"; }
+silence() { must remote "net cut $1 && sleep 4 && net pass"; }
 port() { must remote "store $C/ports/p$1/enable 0; sleep 4; store $C/ports/p$1/enable 1"; }
 uses() { [ "$(swapped | cut -d. -f1)" -ge "$1" ]; }
 on_ram() { swap "export_ram e ${SWAP}M"; }

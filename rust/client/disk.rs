@@ -78,8 +78,8 @@ impl Operations for Disk {
         io.poll(hw.0)
     }
 
-    /// The server is asked what has become of it, if it is asked by commands. Nothing else is given up
-    /// for one request that takes long.
+    /// The server is asked what has become of a command; a late RDMA READ or WRITE ends its path. The
+    /// request stays.
     fn timeout(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>, tag: u16) -> Timeout {
         io.late(hw.0, tag);
         Timeout::Reset

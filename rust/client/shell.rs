@@ -199,10 +199,16 @@ impl Shell {
         };
         let failure = match state {
             State::Live => None,
-            State::Stale => Some(fail!(
-                ESTALE,
-                "the contents are gone: the server has another instance of the export"
-            )),
+            State::Stale => Some(match self.map.known().is_some_and(|known| known.volatile) {
+                true => fail!(
+                    ESTALE,
+                    "the contents are gone: the server has another instance of the export"
+                ),
+                false => fail!(
+                    ESTALE,
+                    "the server has another export of this name: its UUID is not the same"
+                ),
+            }),
             _ => self.lanes.iter().find_map(|lane| lane.status.failure),
         };
         (state, failure, self.login)

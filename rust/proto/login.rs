@@ -127,7 +127,8 @@ pub struct LoginReply {
     pub session: u64,
     /// The export; never nil.
     pub export_uuid: Uuid,
-    /// Identity of the export's contents, new whenever they are lost; never nil.
+    /// Identity of the contents of `ram`, new whenever they are lost, or of the life of a `block` export's
+    /// server; never nil.
     pub instance: Uuid,
     /// Size of the export, never 0, and the access granted, which is the one asked for.
     pub extent: Extent,

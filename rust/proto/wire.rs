@@ -253,7 +253,7 @@ pub struct LoginReply {
     pub session: U64,
     /// UUID of the export.
     pub export_uuid: [u8; 16],
-    /// Identity of the export's contents.
+    /// Identity of the export's contents, or of its server's life.
     pub instance: [u8; 16],
     /// Size of the export, in bytes.
     pub size: U64,

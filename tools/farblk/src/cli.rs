@@ -196,7 +196,7 @@ pub enum Export {
         /// Name of the export
         #[arg(value_parser = name::parse)]
         name: String,
-        /// Also when clients are connected; their I/O fails
+        /// Also when clients are connected; their I/O waits for it, then fails
         #[arg(long)]
         force: bool,
     },
@@ -311,7 +311,7 @@ pub struct Map {
     /// How long I/O waits while no path is up, before it fails: 0, 30s, 2m, 1h or forever
     #[arg(long, value_name = "DURATION", value_parser = size::parse_patience)]
     pub no_path_timeout: Option<i64>,
-    /// How often to ask an idle server whether it is there; 0 for never
+    /// How often to ask the server whether it is there, at least; 0 for never
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub heartbeat: Option<Duration>,
     /// The longest time between two attempts to connect
@@ -329,7 +329,7 @@ pub struct Map {
     /// A further path; one to HOST itself replaces the default path. Several times for several paths
     #[arg(long, value_name = "[SRC@]DST[:PORT]", value_parser = PathSpec::parse)]
     pub path: Vec<PathSpec>,
-    /// Refuse any other RAM export than the one with this instance id
+    /// Refuse any other contents than those with this instance id
     #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
     pub expect_instance: Option<String>,
     /// Try again for this long while the server cannot be reached, or keeps the export for a host that
@@ -341,7 +341,7 @@ pub struct Map {
 /// Accept that the contents of a mapped disk are others than before.
 #[derive(Debug, Args)]
 pub struct Remap {
-    /// The map's name, its device (farblkN, /dev/farblkN, /dev/farblk/by-name/NAME) or its UUID
+    /// The map's name, its device (farblkN, /dev/farblkN) or its UUID
     #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
     pub map: String,
     /// Do not ask; needed where there is no terminal
@@ -400,7 +400,7 @@ pub enum Policy {
 /// Remove a mapped disk.
 #[derive(Debug, Args)]
 pub struct Unmap {
-    /// The map's name, its device (farblkN, /dev/farblkN, /dev/farblk/by-name/NAME) or its UUID
+    /// The map's name, its device (farblkN, /dev/farblkN) or its UUID
     #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
     pub map: String,
     /// Also when it is in use; all I/O fails, data in flight is lost

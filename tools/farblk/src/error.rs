@@ -95,7 +95,7 @@ table! {
     NoPath         "F0216" UNREACHABLE "no path to the server is up" "it reconnects by itself:  farblk list";
     Away           "F0217" BUSY        "the export is kept for a host that lost its connection" "that host keeps it for as long as its I/O waits (no_path_timeout): try again with --wait; or on the server:  farblk export deny {export} {holder}";
     Superseded     "F0218" UNREACHABLE "a newer connection took the place of this one" "it is tried again; if this goes on, do two hosts have the same host_id? cat /sys/kernel/config/farblk/host_id";
-    Stale          "F0301" STALE       "the server's RAM export was recreated; its old content is gone" "umount, farblk remap {map}, mkfs";
+    Stale          "F0301" STALE       "the server's export is another one than before; if it was RAM, the old contents are gone" "umount, farblk remap {map}, and what that says";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "what it wrote is not known here: umount, farblk remap {map}, fsck";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config";
     NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "do the tool and the module come from the same release?";

@@ -588,7 +588,7 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
             _ => "",
         };
         return Err(job.error(Code::Busy, format!("{clients} {are} connected")).hint(format!(
-            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (fails their I/O{lost})"
+            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (their I/O waits for it, then fails{lost})"
         )));
     }
     let device = loop_to_detach(context, name, &job);

@@ -30,6 +30,9 @@ const POLL_PAUSE: Duration = Duration::from_millis(100);
 /// What becomes of the contents of a stale map.
 const LOSS: &str = "the old contents are GONE: the disk will have what the export has now, zeroes or what \
     others wrote. Make a file system anew (mkfs); do not mount what seems to be there";
+/// What may have become of those of a stale one that was a disk.
+const OTHER: &str = "the server made the export anew, or has another one of this name: whether it is the same \
+    disk is not known here. Compare `farblk export list` there, and check the file system (fsck) before it is mounted";
 /// What may have become of those of an evicted one.
 const DOUBT: &str = "another host had the export meanwhile: the disk will have what the export has now, \
     with what that host wrote. Check the file system (fsck) before it is mounted";
@@ -395,6 +398,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     let map = Map::read(context, &name);
     let state = map.state.as_deref().unwrap_or("unknown");
     let (code, loss) = match state {
+        "stale" if map.mode.as_deref() == Some("two_sided") => (Code::Stale, OTHER),
         "stale" => (Code::Stale, LOSS),
         "evicted" => (Code::Evicted, DOUBT),
         "live" if configfs.is_dry_run() => return Ok(()),

@@ -357,6 +357,14 @@ fn remap_accepts_new_contents() {
         host.kernel.put("maps/s", "state", state);
         assert_eq!(host.fails("remap s --yes").0, "F0216", "{state}");
     }
+    let mode = host.kernel.get("maps/s", "mode").expect("mode");
+    host.kernel.put("maps/s", "state", "stale");
+    host.kernel.put("maps/s", "mode", "two_sided");
+    host.err.take();
+    host.answer("remap s", Some("\n")).expect_err("no");
+    let err = host.err.take();
+    assert!(err.contains("s: the server made the export anew"), "{err}");
+    host.kernel.put("maps/s", "mode", &mode);
     host.kernel.put("maps/s", "state", "stale");
     host.err.take();
     let error = host.run("remap s").expect_err("nobody to ask");
@@ -573,7 +581,7 @@ fn the_states_of_a_map_have_hints() {
         (
             "stale",
             "ESTALE the contents are gone",
-            ["umount, farblk remap s, mkfs", ""],
+            ["umount, farblk remap s, ", ""],
         ),
         (
             "evicted",

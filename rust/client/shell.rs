@@ -449,14 +449,23 @@ impl Shell {
         if first {
             self.shape = Some(shape);
         }
+        let known = self.map.known();
+        let restarted = known.is_some_and(|known| known.instance != welcome.instance);
+        // If I/O flows, to a server that is gone, it has to end before any goes to this one.
+        let late = restarted && self.mode == Mode::Flow;
         if self.map.judge(&welcome).is_none() {
-            self.open(id, queues);
+            if !late {
+                self.open(id, queues.clone());
+            }
             self.login = Some(login);
             if let Some(disk) = &self.disk {
                 disk::resize(disk, &login.extent);
             }
         }
         self.step(Event::Connected(id, epoch, welcome));
+        if late && self.map.is_up(id) {
+            self.open(id, queues);
+        }
     }
 
     /// Lets requests take a path, if they may flow.

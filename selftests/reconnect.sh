@@ -170,7 +170,7 @@ evicted() {
 	sleep 2
 	must remote "map_make m e"
 	is "the other one at once" "$(remote "errno_of store $C/maps/m/enable 1")" EBUSY
-	wait_for 40 remote "store $C/maps/m/enable 1" || die "the export does not become free"
+	wait_for 40 remote "store $C/maps/m/enable 1 2>/dev/null" || die "the export does not become free"
 	other="DEV=/dev/\$(show $C/maps/m/device)"
 	must remote "$other; random /run/new $USED; direct_write /run/new \$DEV"
 	must net release 0 client server

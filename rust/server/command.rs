@@ -347,7 +347,9 @@ impl BioOwner for KBox<Command> {
     fn end_io(mut self, bio: Bio<Self>, result: BlkResult) {
         self.bio = Some(bio);
         match result {
-            Err(BlkError::Again) if self.nowait => {
+            // The device may have lost the ability just now. If it is the operation that it does not
+            // know, the second try says so.
+            Err(BlkError::Again | BlkError::NotSupported) if self.nowait => {
                 let queue = self.queue.clone();
                 queue.block(self);
             }

@@ -42,7 +42,6 @@ pub(crate) struct Block {
     /// The server's boot: what was written and not flushed is lost with it.
     pub(crate) instance: Uuid,
     limits: BlockLimits,
-    nowait: bool,
     /// What the administrator allows.
     access: Access,
     sectors: Atomic<u64>,
@@ -86,7 +85,6 @@ impl Block {
         let block = Self {
             instance: boot,
             limits,
-            nowait: bdev.nowait(),
             access,
             sectors: Atomic::new(bdev.sectors()),
             read_only: Atomic::new(bdev.read_only().into()),
@@ -109,10 +107,11 @@ impl Block {
         &self.limits
     }
 
-    /// Whether the device knows I/O that must not wait.
+    /// Whether the device knows I/O that must not wait, now: another table of a dm device may. Any
+    /// context.
     #[inline]
     pub(crate) fn nowait(&self) -> bool {
-        self.nowait
+        self.bdev.nowait()
     }
 
     /// Its size, and what may be done with it, as [`Block::look`] found them. Any context.

@@ -212,8 +212,13 @@ impl Command {
         }
     }
 
-    /// Has the backing do it. In a task that may sleep; it does so only unless `nowait`.
+    /// Has the backing do it. In a task that may sleep; it does so only unless `nowait`: then what the
+    /// backing cannot do without is left to another task.
     pub(super) fn submit(mut self: KBox<Self>, nowait: bool) {
+        let queue = self.queue.clone();
+        if nowait && !queue.block.nowait() {
+            return queue.block(self);
+        }
         let (op, fua, no_unmap) = match self.operation {
             Operation::Read { .. } => (BioOp::Read, false, false),
             Operation::Write { fua, .. } => (BioOp::Write, fua, false),
@@ -223,8 +228,6 @@ impl Command {
         };
         let span = self.operation.span();
         let (offset, bytes) = span.map_or((0, 0), |span| (span.offset, span.len));
-        let queue = self.queue.clone();
-        let nowait = nowait && queue.block.nowait();
         self.nowait = nowait;
         let request = BioRequest {
             fua,

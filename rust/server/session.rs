@@ -280,8 +280,12 @@ impl Session {
         request: cm::ConnectRequest<'_>,
         version: u16,
     ) -> Result {
-        let arrival = self.arrival(request, version)?;
-        self.arrivals.lock().control = Some(arrival);
+        let mut arrivals = self.arrivals.lock();
+        if !arrivals.open {
+            return Err(ESHUTDOWN);
+        }
+        arrivals.control = Some(self.arrival(request, version)?);
+        drop(arrivals);
         Self::notify(self);
         Ok(())
     }

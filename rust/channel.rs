@@ -54,7 +54,7 @@ use crate::sync::{
 
 /// Messages that may be on their way in each direction: a request or its reply, what is said without one,
 /// and as many whose completions are late.
-const MESSAGES: usize = 4;
+pub(crate) const MESSAGES: usize = 4;
 /// Send slot of a registration; the ones below are for messages.
 const REGISTER_SLOT: u16 = MESSAGES as u16;
 const CAPS: QpCaps = QpCaps {

@@ -30,7 +30,8 @@ use kernel::{
 use crate::channel::{
     Channel,
     Link,
-    Linked, //
+    Linked,
+    MESSAGES, //
 };
 use crate::errno::{
     ENOTCONN,
@@ -338,13 +339,18 @@ impl Session {
             }
         }
         let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;
-        loop {
+        // There are no more than these; for what comes in meanwhile this runs again. A client that never
+        // stops to ask is not to hold up the end.
+        for _ in 0..MESSAGES {
             let channel = state.channel.as_mut().ok_or(ENOTCONN)?;
             match channel.try_receive(&mut message)? {
                 Some(len) => self.answer(state, message.get(..len).ok_or(EPROTO)?)?,
-                None if self.link.is_lost() => return Err(ENOTCONN),
                 None => break,
             }
+        }
+        // What was said before counts: it may have been a logout.
+        if self.link.is_lost() {
+            return Err(ENOTCONN);
         }
         self.tell(state)?;
         self.answer_fences(state)?;

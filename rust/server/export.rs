@@ -168,6 +168,18 @@ impl Export {
         Ok(access.min(spec.access).min(possible))
     }
 
+    /// Whether who comes through `port` may log in, as things are now. May sleep.
+    pub(crate) fn check(&self, port: &Name, login: &Login) -> Result<(), Refused> {
+        let access = self.admit(port, &login.host_name, &login.host_id)?;
+        if login.access.writes() && !access.writes() {
+            return Err(Refused::new(
+                Refusal::ReadOnly,
+                format_args!("{} is read-only for {}", self.spec.name, login.host_name),
+            ));
+        }
+        Ok(())
+    }
+
     /// Lets `session` use the export as a path of its map, and returns the map's tenure, or says why not.
     /// What it takes the place of has ended by then: an older epoch of the path, another life of the map
     /// or of its host. On the workqueue of the session. May sleep, as long as the backing takes.
@@ -177,17 +189,15 @@ impl Export {
         port: &Name,
         login: &Login,
     ) -> Result<Tenure, Refused> {
-        let access = self.admit(port, &login.host_name, &login.host_id)?;
-        if login.access.writes() && !access.writes() {
-            return Err(Refused::new(
-                Refusal::ReadOnly,
-                format_args!("{} is read-only for {}", self.spec.name, login.host_name),
-            ));
-        }
         let since = self.clients.lock().admitted();
         loop {
             let shared = (&*self.keeper, self.spec.max_clients, &*self.stats);
-            let entry = self.clients.lock().enter(session, login, since, shared)?;
+            let entry = {
+                let mut clients = self.clients.lock();
+                // Who removes a host ends what of it is in by then: nothing may come in after that.
+                self.check(port, login)?;
+                clients.enter(session, login, since, shared)?
+            };
             let past = match entry {
                 Entry::In(tenure) => return Ok(tenure),
                 Entry::After(past) => past,

@@ -455,6 +455,8 @@ impl Session {
             .pd()
             .device();
         let export = self.port.exports.find(&login.export)?;
+        // Nothing is made for who is not let in.
+        export.check(&self.port.name, login)?;
         let queues = login.queues.min(QUEUES_MAX);
         let limits = export.backend.limits();
         let (means, backing) = match &export.backend {

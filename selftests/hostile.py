@@ -148,8 +148,8 @@ class Connection:
     SENDS, SLOTS, DATA = 256 << 10, 64, 1 << 20
     alive = []
 
-    def __init__(self, private, receives=16, room=4096, reads=8):
-        """Keeps `receives` receives of `room` bytes posted; lets the server have `reads` RDMA READs under way."""
+    def __init__(self, private, receives=16, room=4096, reads=8, retries=6, rnr_retries=6):
+        """Keeps `receives` receives of `room` bytes posted; lets the server have `reads` RDMA READs under way, and try again so often."""
         self.pd = self.cq = self.mr = None
         self.ended, self.inbox, self.sent, self.at = False, [], [], 0
         self.channel = cm.rdma_create_event_channel()
@@ -162,7 +162,7 @@ class Connection:
         cm.rdma_resolve_route(self.id, 2000)
         self.event(ROUTE_RESOLVED)
         self.make(receives, room)
-        param = ConnParam(ctypes.cast(ctypes.c_char_p(private), c_void_p), len(private), reads, 8, 0, 6, 6)
+        param = ConnParam(ctypes.cast(ctypes.c_char_p(private), c_void_p), len(private), reads, 8, 0, retries, rnr_retries)
         cm.rdma_connect(self.id, byref(param))
         reply = self.event(ESTABLISHED)
         expect("the reply to the connection", struct.unpack_from("<4sH", reply), (MAGIC, VERSION))
@@ -482,6 +482,15 @@ def refused(code, function, *arguments, **options):
        ("a queue of a session that is not there", request(IO, 0, 0xDEADBEEF), BAD_SESSION))
 def connect_refused(private, code):
     refused(code, Connection, private)
+
+
+# The server's queue pair would go by it.
+@cases("connect", 0, ("messages that are sent again for ever", {"retries": 7}), ("no receives, which is waited for for ever", {"rnr_retries": 7}))
+def connect_for_ever(options):
+    refused(MALFORMED, Connection, request(), **options)
+    session = Session()
+    refused(MALFORMED, session.io, **options)
+    works(session.io())
 
 
 @case("connect", "more than there is to say, as if padded")

@@ -239,6 +239,15 @@ impl Listen for Events {
             Ok(parsed) => parsed,
             Err(refused) => return reject(request, refused),
         };
+        // For ever, the answers to a client that does not take them would keep all that they hold.
+        let retries = request.retry_count().max(request.rnr_retry_count());
+        if retries > crate::RETRY_COUNT {
+            let refused = Refused::new(
+                Refusal::Malformed,
+                format_args!("{retries} retries: at most {}", crate::RETRY_COUNT),
+            );
+            return reject(request, refused);
+        }
         let port = &self.0;
         match connect.connection {
             Connection::Control => {

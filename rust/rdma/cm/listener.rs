@@ -96,6 +96,20 @@ impl ConnectRequest<'_> {
         unsafe { (*self.event.as_ptr()).param.conn.initiator_depth }
     }
 
+    /// How often our queue pair would send again what the peer does not acknowledge: it is what the peer
+    /// wants, not [`ConnParam::retry_count`](super::ConnParam::retry_count). 0 with iWARP.
+    pub(crate) fn retry_count(&self) -> u8 {
+        // SAFETY: By the type invariants the event is valid and carries connection parameters.
+        unsafe { (*self.event.as_ptr()).param.conn.retry_count }
+    }
+
+    /// How often our queue pair would send again what the peer has no receive for; 7 is for ever. 0 with
+    /// iWARP.
+    pub(crate) fn rnr_retry_count(&self) -> u8 {
+        // SAFETY: By the type invariants the event is valid and carries connection parameters.
+        unsafe { (*self.event.as_ptr()).param.conn.rnr_retry_count }
+    }
+
     /// Refuses, with at most 148 bytes of private data for the peer.
     pub(crate) fn reject(self, private_data: &[u8]) {
         // On failure the peer is refused without the data, as the request is being dropped.

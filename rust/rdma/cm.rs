@@ -270,6 +270,15 @@ impl CmId {
         to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
     }
 
+    /// Sets how long a peer waits that finds no receive posted before it sends again, as the
+    /// specification encodes it: 1 to 31 grow from 0.01 to 491.52 ms; 0, the default, is 655.36 ms.
+    ///
+    /// To be called before the connection is made. It has no meaning with iWARP.
+    pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
+        // SAFETY: By the type invariants the id is valid.
+        to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
+    }
+
     /// Finds the device and the route to `dst`, from address `src` if it is given.
     ///
     /// Each of the two steps takes `timeout_ms` milliseconds, and a little more, at most.

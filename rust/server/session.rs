@@ -99,6 +99,9 @@ use crate::workqueue::OwnedQueue;
 
 /// How long a client may take from connecting to its first message.
 const LOGIN_TIMEOUT_MS: Msecs = 5000;
+/// 40.96 ms: how long a client waits when a hostile one has used up all receives of a poller. It does so
+/// [`RETRY_COUNT`](crate::RETRY_COUNT) times at most, in which that one has to be gone.
+const RNR_TIMER: u8 = 24;
 /// I/O connections a session may have.
 const QUEUES_MAX: u16 = 64;
 /// How long to wait between two looks at the commands of a session that is to end.
@@ -709,6 +712,7 @@ fn accept(arrival: &Arrival, served: u8, reads: u8) -> Result {
         version: arrival.version,
     };
     let len = answer.encode(&mut data).map_err(|NoRoom| EMSGSIZE)?;
+    arrival.id.set_min_rnr_timer(RNR_TIMER)?;
     arrival.id.accept(&ConnParam {
         private_data: data.get(..len).unwrap_or(&[]),
         retry_count: crate::RETRY_COUNT,

@@ -61,7 +61,8 @@ use crate::workqueue::OwnedQueue;
 const BACKLOG: u32 = 128;
 /// How often a port whose device or address was removed tries to listen again.
 const RETRY_MS: Msecs = 1000;
-/// Sessions a port carries; what comes then is refused before anything is allocated for it.
+/// Sessions a port carries; what comes then is refused before anything is allocated for it. Of requests
+/// that come at the same time on different devices one each may be too many.
 const SESSIONS_MAX: usize = 1024;
 
 /// A port.
@@ -251,18 +252,17 @@ impl Listen for Events {
         let port = &self.0;
         match connect.connection {
             Connection::Control => {
+                if port.sessions.lock().len() >= SESSIONS_MAX {
+                    return reject(request, Refusal::Busy.into());
+                }
                 let session = match Session::new(port.clone()) {
                     Ok(session) => session,
                     Err(_) => return reject(request, Refusal::NoMemory.into()),
                 };
-                let mut sessions = port.sessions.lock();
-                if sessions.len() >= SESSIONS_MAX {
-                    return reject(request, Refusal::Busy.into());
-                }
-                if sessions.push(session.clone(), GFP_KERNEL).is_err() {
+                let listed = port.sessions.lock().push(session.clone(), GFP_KERNEL);
+                if listed.is_err() {
                     return reject(request, Refusal::NoMemory.into());
                 }
-                drop(sessions);
                 if session.accept_control(request, version).is_err() {
                     port.forget(&session);
                 }

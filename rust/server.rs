@@ -35,5 +35,5 @@ pub(crate) use host::{
 };
 pub(crate) use port::{
     Port,
-    Retry, //
+    PortWatch, //
 };

@@ -620,6 +620,20 @@ def control_silent():
     silent.must_end()
 
 
+@case("control", "silence of who is not logged in")
+def control_idle():
+    asked = {"a ping": message(PING), "a list": exports(), "a login that is refused": login(b"nothing")}
+    controls = {words: Connection(request()) for words in asked}
+    for words, control in controls.items():
+        control.send(asked[words])
+        control.receive()
+    session, idle = Session(), Session()
+    expect("the status of the logout", session.ask(message(LOGOUT))[0], OK)
+    for words, control in {**controls, "a logout": session.control}.items():
+        control.until(lambda: control.ended, f"the connection goes on after {words}")
+    works(idle.io())
+
+
 # Commands that end the connection. A function makes them, of the session and the connection.
 @cases("malformed", 1,
        ("no byte", lambda s, io: b""),

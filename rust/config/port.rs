@@ -35,7 +35,7 @@ use crate::proto::{
 use crate::server::{
     Exports,
     Port,
-    Retry, //
+    PortWatch, //
 };
 use crate::ticker::Ticker;
 
@@ -77,7 +77,7 @@ struct Settings {
 
 /// A listening port, whose directory stays.
 struct Running {
-    _retry: Ticker<Retry>,
+    _watch: Ticker<PortWatch>,
     port: Arc<Port>,
     _pinned: Pinned,
 }
@@ -133,15 +133,15 @@ impl PortDir {
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
             let pinned = group.pin()?;
             let port = Port::listen(group.name, Net::current(), addr, group.exports.clone())?;
-            let retry = match port.retry() {
-                Ok(retry) => retry,
+            let watch = match port.watch() {
+                Ok(watch) => watch,
                 Err(error) => {
                     port.close();
                     return Err(error.into());
                 }
             };
             Ok(Running {
-                _retry: retry,
+                _watch: watch,
                 port,
                 _pinned: pinned,
             })

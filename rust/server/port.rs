@@ -18,7 +18,6 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -48,6 +47,7 @@ use crate::rdma::{
     device::Name as DeviceName, //
 };
 use crate::server::{
+    clients::LOOK_MS,
     export::Exports,
     session::Session, //
 };
@@ -59,8 +59,6 @@ use crate::workqueue::OwnedQueue;
 
 /// Connections that may wait to be looked at.
 const BACKLOG: u32 = 128;
-/// How often a port whose device or address was removed tries to listen again.
-const RETRY_MS: Msecs = 1000;
 /// Sessions a port carries; what comes then is refused before anything is allocated for it. Of requests
 /// that come at the same time on different devices one each may be too many.
 const SESSIONS_MAX: usize = 1024;
@@ -98,14 +96,17 @@ struct Listening {
     closed: bool,
 }
 
-/// Lets a port whose device or address was removed listen again, once there is one.
-pub(crate) struct Retry(Arc<Port>);
+/// What lets a port whose device or address was removed listen again, once there is one, and ends sessions
+/// that are of no use. Once in [`LOOK_MS`].
+pub(crate) struct PortWatch(Arc<Port>);
 
-impl Tick for Retry {
+impl Tick for PortWatch {
     fn tick(&self) {
-        if self.0.failure.lock().is_some() {
-            Port::notify(&self.0);
+        let port = &self.0;
+        if port.failure.lock().is_some() {
+            Port::notify(port);
         }
+        port.sessions.lock().iter().for_each(Session::look);
     }
 }
 
@@ -148,10 +149,9 @@ impl Port {
         Listener::new(&self.net, self.addr, BACKLOG, events)
     }
 
-    /// Has it listen again after its device or address was removed, as long as the result lives. May
-    /// sleep.
-    pub(crate) fn retry(self: &Arc<Self>) -> Result<Ticker<Retry>> {
-        Ticker::new(Retry(self.clone()), RETRY_MS)
+    /// Looks after the port and its sessions, as long as the result lives. May sleep.
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<Ticker<PortWatch>> {
+        Ticker::new(PortWatch(self.clone()), LOOK_MS)
     }
 
     fn notify(this: &Arc<Self>) {

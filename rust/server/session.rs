@@ -77,6 +77,7 @@ use crate::rdma::{
 };
 use crate::server::{
     backend::Backend,
+    clients::LOOK_MS,
     connections::Connections,
     export::Export,
     port::{
@@ -87,6 +88,7 @@ use crate::server::{
     slabs::Slabs, //
 };
 use crate::session::{
+    pulse::Silence,
     Epoch,
     PATHS_MAX, //
 };
@@ -152,6 +154,8 @@ struct State {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     used: Option<Use>,
     channel: Option<Channel<Session>>,
+    /// Since the client has an export no more, or none yet.
+    silence: Silence,
     over: bool,
 }
 
@@ -193,6 +197,7 @@ impl Session {
         let state = State {
             used: None,
             channel: None,
+            silence: silence(0),
             over: false,
         };
         Arc::pin_init(
@@ -253,6 +258,21 @@ impl Session {
     /// Messages of the client so far. Any context.
     pub(super) fn heard(&self) -> u64 {
         self.link.heard()
+    }
+
+    /// Ends the session if its client does not log in, and says nothing: there is no room for many of
+    /// these. Once in [`LOOK_MS`]. May sleep.
+    pub(super) fn look(self: &Arc<Self>) {
+        // Whoever has the lock is at something that the client said.
+        let Some(mut state) = self.state.try_lock() else {
+            return;
+        };
+        let heard = self.heard();
+        if state.used.is_some() {
+            state.silence = silence(heard);
+        } else if state.silence.look(heard) {
+            self.lose();
+        }
     }
 
     /// An I/O connection broke, or the session has to go. Any context.
@@ -680,6 +700,12 @@ impl Linked for Session {
     fn notify(this: &Arc<Self>) {
         let _ = this.queue.enqueue(this.clone());
     }
+}
+
+/// That of a client that has said so much by now, and is to say something soon: it has as long as clients
+/// have at least.
+fn silence(heard: u64) -> Silence {
+    Silence::new(1, LOOK_MS, heard)
 }
 
 /// Sends a reply on the control connection.

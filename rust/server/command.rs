@@ -36,7 +36,6 @@ use crate::rdma::{
         DmaBuffer,
         DmaPiece, //
     },
-    qp::Qp,
     wr::{
         RdmaOp,
         RecvBuffer,
@@ -52,10 +51,7 @@ use crate::server::{
         Lasting,
         Piece, //
     },
-    queue::{
-        Handler,
-        Queue, //
-    },
+    queue::Hold,
 };
 
 /// What a command is received into.
@@ -98,8 +94,7 @@ enum Stage {
 pub(super) struct Command {
     /// The connection that it comes in on, which lets go of its commands, and so of itself, when it is
     /// closed.
-    queue: Arc<Queue>,
-    qp: Arc<Qp<Handler>>,
+    hold: Arc<Hold>,
     /// Its number, and that of its slot of the send queue.
     tag: u16,
     generation: u32,
@@ -113,15 +108,16 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// Room for a command of a connection. May sleep.
-    pub(super) fn new(
-        queue: &Arc<Queue>,
-        qp: &Arc<Qp<Handler>>,
-        response: DmaBuffer,
-    ) -> Result<KBox<Self>> {
-        let command = Self {
-            queue: queue.clone(),
-            qp: qp.clone(),
+    /// A bio for a command. May sleep.
+    pub(super) fn bio() -> Result<Bio<KBox<Self>>> {
+        // Memory is in one piece.
+        Bio::new(1)
+    }
+
+    /// Room for a command of a connection.
+    pub(super) fn new(hold: Arc<Hold>, response: DmaBuffer, bio: Bio<KBox<Self>>) -> Self {
+        Self {
+            hold,
             tag: 0,
             generation: 0,
             operation: Operation::Flush,
@@ -129,10 +125,8 @@ impl Command {
             stage: Stage::Answer,
             nowait: false,
             response,
-            // Memory is in one piece.
-            bio: Some(Bio::new(1)?),
-        };
-        Ok(KBox::new(command, GFP_KERNEL)?)
+            bio: Some(bio),
+        }
     }
 
     /// Its number.
@@ -149,7 +143,7 @@ impl Command {
     pub(super) fn begin(mut self: KBox<Self>, wanted: &proto::Command, recv: KBox<Recv>) {
         self.generation = wanted.generation;
         self.operation = wanted.operation;
-        let queue = self.queue.clone();
+        let hold = self.hold.clone();
         if let Operation::Write {
             from: Transfer::Inline,
             ..
@@ -158,9 +152,9 @@ impl Command {
             self.data = Data::Inline(recv);
             return self.submit(true);
         }
-        queue.poller.put_recv(recv);
+        hold.queue.poller.put_recv(recv);
         match self.memory_wanted() {
-            Some(len) => queue.provide(self, len),
+            Some(len) => hold.queue.provide(self, len),
             None => self.submit(true),
         }
     }
@@ -201,10 +195,11 @@ impl Command {
     /// Reads the data of a write from the client.
     fn fetch(mut self: KBox<Self>, remote: Remote) {
         self.stage = Stage::Fetch;
-        let (queue, qp, tag) = (self.queue.clone(), self.qp.clone(), self.tag);
+        let (hold, tag) = (self.hold.clone(), self.tag);
+        let Hold { queue, qp, .. } = &*hold;
         queue.fetches(1);
         match qp.rdma(tag, RdmaOp::Read, range(remote), self, false) {
-            Ok(()) => queue.post(&qp),
+            Ok(()) => queue.post(qp),
             Err((_, command)) => {
                 queue.fetches(-1);
                 command.end();
@@ -215,7 +210,8 @@ impl Command {
     /// Has the backing do it. In a task that may sleep; it does so only unless `nowait`: then what the
     /// backing cannot do without is left to another task.
     pub(super) fn submit(mut self: KBox<Self>, nowait: bool) {
-        let queue = self.queue.clone();
+        let hold = self.hold.clone();
+        let queue = &hold.queue;
         if nowait && !queue.block.nowait() {
             return queue.block(self);
         }
@@ -246,7 +242,7 @@ impl Command {
         let delivery = Delivery {
             tag: self.tag,
             generation: self.generation,
-            credit: self.queue.credit(),
+            credit: self.hold.queue.credit(),
         };
         delivery.encode().map(Reply::with_immediate)
     }
@@ -257,7 +253,7 @@ impl Command {
             status,
             tag: self.tag,
             generation: self.generation,
-            credit: self.queue.credit(),
+            credit: self.hold.queue.credit(),
         };
         let mut bytes = [0; response::SIZE];
         response.encode(&mut bytes).ok()?;
@@ -287,10 +283,11 @@ impl Command {
         if let Data::Inline(_) = &self.data {
             self.give_back();
         }
-        self.queue.settle(self.tag);
-        let (queue, qp, tag) = (self.queue.clone(), self.qp.clone(), self.tag);
+        self.hold.queue.settle(self.tag);
+        let (hold, tag) = (self.hold.clone(), self.tag);
+        let Hold { queue, qp, .. } = &*hold;
         match qp.reply(tag, reply, self, false) {
-            Ok(()) => queue.post(&qp),
+            Ok(()) => queue.post(qp),
             Err((error, command)) => {
                 if error == EOPNOTSUPP {
                     queue.violation();
@@ -306,9 +303,9 @@ impl Command {
         if self.stage == Stage::Answer {
             return self.end();
         }
-        self.queue.fetches(-1);
+        self.hold.queue.fetches(-1);
         // A software device has called a READ done that was not, and then failed.
-        match done && !self.queue.is_closed() && !self.qp.has_failed() {
+        match done && !self.hold.queue.is_closed() && !self.hold.qp.has_failed() {
             true => self.submit(true),
             false => self.end(),
         }
@@ -317,16 +314,16 @@ impl Command {
     /// Nothing more is to be done: its room is free for another one. Any context.
     pub(super) fn end(mut self: KBox<Self>) {
         self.give_back();
-        let queue = self.queue.clone();
-        queue.put(self);
+        let hold = self.hold.clone();
+        hold.queue.put(self);
     }
 
     /// Gives back the memory of the data.
     fn give_back(&mut self) {
         match core::mem::replace(&mut self.data, Data::None) {
             Data::None => {}
-            Data::Inline(recv) => self.queue.poller.put_recv(recv),
-            Data::Piece(piece) => self.queue.poller.put(piece),
+            Data::Inline(recv) => self.hold.queue.poller.put_recv(recv),
+            Data::Piece(piece) => self.hold.queue.poller.put(piece),
         }
     }
 
@@ -353,8 +350,8 @@ impl BioOwner for KBox<Command> {
             // The device may have lost the ability just now. If it is the operation that it does not
             // know, the second try says so.
             Err(BlkError::Again | BlkError::NotSupported) if self.nowait => {
-                let queue = self.queue.clone();
-                queue.block(self);
+                let hold = self.hold.clone();
+                hold.queue.block(self);
             }
             result => self.answer(result.into()),
         }

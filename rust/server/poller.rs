@@ -512,11 +512,11 @@ impl WorkItem<1> for Poller {
     /// More credit is wanted.
     fn run(this: Arc<Self>) {
         for index in 0..CONNECTIONS_MAX {
-            let (queue, qp) = {
+            let queue = {
                 let hca = this.hca.lock();
                 let hca: &Option<Hca> = &hca;
                 match hca.as_ref().and_then(|hca| hca.connections.get(index)) {
-                    Some(member) => (member.queue.clone(), member.qp.clone()),
+                    Some(member) => member.queue.clone(),
                     None => return,
                 }
             };
@@ -527,7 +527,7 @@ impl WorkItem<1> for Poller {
             if more == 0 {
                 continue;
             }
-            let made = queue.make_commands(&qp, queue.credit() + more);
+            let made = queue.make_commands(queue.credit() + more);
             if made.and_then(|()| this.promise(more)).is_err() {
                 continue;
             }

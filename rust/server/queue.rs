@@ -120,6 +120,8 @@ struct Commands {
     waiting: KVec<Waiting>,
     /// Those that have to wait for the backing. There is room for all.
     blocked: KVec<KBox<Command>>,
+    /// What more of them are made with; gone once the connection is being closed.
+    hold: Option<Arc<Hold>>,
     /// Nothing may begin any more.
     closed: bool,
 }
@@ -190,6 +192,8 @@ pub(super) struct Queue {
     /// No command is in flight, nor will be.
     #[pin]
     idle: Completion,
+    /// No [`Hold`] is there any more.
+    released: Arc<Completion>,
     blocked: Arc<OwnedQueue>,
     #[pin]
     work: Work<Queue>,
@@ -235,6 +239,25 @@ pub(super) struct Connection {
     pub(super) qp: Arc<Qp<Handler>>,
 }
 
+/// What commands have of their connection. One that ends in an interrupt may be the last to drop it, but
+/// never the last to drop what is in it, for which one has to sleep: the owner waits for the end of this
+/// first.
+pub(super) struct Hold {
+    // Fields drop in this order.
+    pub(super) queue: Arc<Queue>,
+    pub(super) qp: Arc<Qp<Handler>>,
+    _released: Released,
+}
+
+/// Tells of its drop.
+struct Released(Arc<Completion>);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        self.0.complete_all();
+    }
+}
+
 /// A send has completed, and the poller waits for that.
 struct Wake(Arc<Poller>);
 
@@ -276,12 +299,14 @@ impl Connection {
             taken: KVec::from_elem(false, room, GFP_KERNEL)?,
             waiting: KVec::with_capacity(room, GFP_KERNEL)?,
             blocked: KVec::with_capacity(room, GFP_KERNEL)?,
+            hold: None,
             closed: false,
         };
         let mut unanswered = KVec::with_capacity(room, GFP_KERNEL)?;
         for _ in 0..room {
             unanswered.push(Atomic::new(0), GFP_KERNEL)?;
         }
+        let released = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
         let queue = Arc::pin_init(
             pin_init!(Queue {
                 session: parts.session.clone(),
@@ -302,6 +327,7 @@ impl Connection {
                 fetching: Atomic::new(0),
                 draining: Atomic::new(0),
                 idle <- Completion::new(),
+                released,
                 blocked: parts.blocked.clone(),
                 work <- new_work!("Queue::work"),
             }),
@@ -311,13 +337,26 @@ impl Connection {
             Qp::create_on(id, srq, &queue.cq, caps, Handler(queue.clone()))
         })?;
         let connection = Self { queue, qp };
-        match connection.queue.make_commands(&connection.qp, credit) {
+        match connection.make_commands(credit) {
             Ok(()) => Ok(connection),
             Err(error) => {
                 connection.close();
                 Err(error)
             }
         }
+    }
+
+    /// Makes room for its first commands. May sleep.
+    fn make_commands(&self, count: u16) -> Result {
+        let queue = &self.queue;
+        let hold = Hold {
+            queue: queue.clone(),
+            qp: self.qp.clone(),
+            _released: Released(queue.released.clone()),
+        };
+        let hold = Arc::new(hold, GFP_KERNEL)?;
+        queue.commands.lock().hold = Some(hold);
+        queue.make_commands(count)
     }
 
     /// Lets no more commands begin: what comes in is left unanswered. Whether the client has the answers
@@ -342,13 +381,14 @@ impl Connection {
     /// was not told of has happened or will never do. May sleep, as long as the backing takes.
     pub(super) fn close(&self) {
         let queue = &self.queue;
-        let (waiting, blocked) = {
+        let (hold, waiting, blocked) = {
             let mut commands = queue.commands.lock();
             commands.closed = true;
             if commands.flying == 0 {
                 queue.idle.complete_all();
             }
             (
+                commands.hold.take(),
                 core::mem::take(&mut commands.waiting),
                 core::mem::take(&mut commands.blocked),
             )
@@ -365,9 +405,11 @@ impl Connection {
                 break;
             }
         }
-        queue.poller.remove(queue);
         let rest = core::mem::take(&mut queue.commands.lock().rest);
-        drop(rest);
+        drop((hold, rest));
+        // Who has just put the last one there may not be through.
+        queue.released.wait();
+        queue.poller.remove(queue);
     }
 }
 
@@ -512,7 +554,7 @@ impl Queue {
     }
 
     /// Makes room for `count` commands in all, at most [`credit_max`]. Not twice at a time. May sleep.
-    pub(super) fn make_commands(self: &Arc<Self>, qp: &Arc<Qp<Handler>>, count: u16) -> Result {
+    pub(super) fn make_commands(&self, count: u16) -> Result {
         let missing = count.saturating_sub(self.commands.lock().made);
         if missing == 0 {
             return Ok(());
@@ -520,14 +562,11 @@ impl Queue {
         let len = usize::from(missing) * response::SIZE;
         let responses = DmaBuffer::alloc(self.cq.device(), len, Direction::ToDevice)?;
         for response in responses.split(response::SIZE) {
-            let command = Command::new(self, qp, response)?;
+            let (bio, room) = (Command::bio()?, KBox::new_uninit(GFP_KERNEL)?);
             let mut commands = self.commands.lock();
-            if commands.closed {
-                // It would keep the connection.
-                drop(commands);
-                drop(command);
-                return Err(ESHUTDOWN);
-            }
+            // Only now: the end of the connection waits for it.
+            let hold = commands.hold.clone().ok_or(ESHUTDOWN)?;
+            let command = KBox::write(room, Command::new(hold, response, bio));
             commands.made += 1;
             // There is room for all.
             let _ = commands.rest.push_within_capacity(command);

@@ -137,10 +137,14 @@ impl Port {
             }),
             GFP_KERNEL,
         )?;
-        let listener = port
-            .listener()
-            .map_err(|error| fail!(error, "cannot listen on {addr}"))?;
-        port.listening.lock().listener = Some(listener);
+        {
+            // A removal of the device that comes meanwhile waits for the listener.
+            let mut listening = port.listening.lock();
+            let listener = port
+                .listener()
+                .map_err(|error| fail!(error, "cannot listen on {addr}"))?;
+            listening.listener = Some(listener);
+        }
         Ok(port)
     }
 

@@ -54,7 +54,6 @@ pub(super) struct Adapter {
     worker: Arc<OwnedQueue>,
     /// Where commands wait for their backing, and pollers and the pool for memory.
     pub(super) blocked: Arc<OwnedQueue>,
-    /// The index is the number that the pool knows them by.
     #[pin]
     pollers: Mutex<KVec<Arc<Poller>>>,
 }
@@ -120,11 +119,13 @@ impl Adapter {
         pollers.reserve(1, GFP_KERNEL)?;
         let poller = Poller::new(
             &self.pd,
-            (vector, pollers.len(), most),
+            (vector, self.pool.next_number(), most),
             &self.pool,
             self.inline_size,
             (&self.worker, &self.blocked),
         )?;
+        // Those that had no room, although they have no connections, are of no use any more.
+        pollers.retain(|other| other.vector() != vector || !other.retire());
         // There is room.
         let _ = pollers.push_within_capacity(poller.clone());
         Ok(poller)

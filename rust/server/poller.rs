@@ -195,7 +195,7 @@ impl Drop for Seat {
 impl Poller {
     /// A poller of completion vector `vector`, with no connections, and with room for one of `credit`,
     /// at most [`Poller::credit_max`].
-    /// The pool knows it by `number`, how many were made before. [`Poller::close`] must be its end. May sleep.
+    /// The pool knows it by `number`, its next one. [`Poller::close`] must be its end. May sleep.
     pub(super) fn new(
         pd: &Arc<Pd>,
         (vector, number, credit): (u32, usize, u16),
@@ -248,7 +248,17 @@ impl Poller {
         u16::try_from(receives.saturating_sub(SPARE)).unwrap_or(u16::MAX)
     }
 
-    /// Lets go of the HCA and of all memory. There must be no connections any more. May sleep.
+    /// Closes it if it has no connections; whether it did. Not while somebody asks for a seat. May sleep.
+    pub(super) fn retire(&self) -> bool {
+        let empty = self.hand.lock().seats == 0;
+        if empty {
+            self.close();
+        }
+        empty
+    }
+
+    /// Lets go of the HCA and of all memory. There must be no connections any more, save for such as are
+    /// being dropped. May sleep.
     pub(super) fn close(&self) {
         self.pool.remove_poller(self.number);
         let (srq, stash) = {

@@ -215,9 +215,19 @@ impl Pool {
         state.spare = state.free.whole();
     }
 
-    /// Knows a poller by `number`, the number of those that it was told of before. Not twice at a time.
-    /// May sleep.
+    /// The number of the next poller. Any context.
+    pub(super) fn next_number(&self) -> usize {
+        let state = self.state.lock();
+        let free = state.pollers.iter().position(Option::is_none);
+        free.unwrap_or(state.pollers.len())
+    }
+
+    /// Knows a poller by `number`, that of [`Pool::next_number`]. Not twice at a time. May sleep.
     pub(super) fn add_poller(&self, number: usize, poller: Arc<Poller>) -> Result {
+        if let Some(free) = self.state.lock().pollers.get_mut(number) {
+            *free = Some(poller);
+            return Ok(());
+        }
         let mut pollers = KVec::with_capacity(number + 1, GFP_KERNEL)?;
         let mut line = KVec::with_capacity(number + 1, GFP_KERNEL)?;
         let mut state = self.state.lock();

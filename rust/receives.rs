@@ -10,7 +10,7 @@
 ///
 /// # Invariants
 ///
-/// - `have <= most`, so that each finds room in the queue.
+/// - `have <= most`, so that each finds room in the queue, and so do those that were missed and are there.
 /// - If something is promised, and nothing was lost, `promised + spare <= have`.
 #[derive(Debug)]
 pub struct Receives {
@@ -57,6 +57,13 @@ impl Receives {
     /// `count` that were promised are not relied on any more.
     pub fn withdraw(&mut self, count: u32) {
         self.promised = self.promised.saturating_sub(count);
+    }
+
+    /// Of those that were withdrawn just now, one at least, one may be missing, and may still take its room.
+    /// If it is there, it is one more than is counted.
+    pub fn miss(&mut self) {
+        self.most = self.most.saturating_sub(1);
+        self.have = self.have.saturating_sub(1);
     }
 
     /// `count` do not exist any more, or could not be made.

@@ -238,6 +238,12 @@ impl Device {
         self.rxe && self.virt_dma
     }
 
+    /// Whether a shared receive queue may lose a receive with a queue pair that fails; see
+    /// [`Srq`](super::srq::Srq).
+    pub(crate) fn loses_receives(&self) -> bool {
+        self.rxe
+    }
+
     /// Whether memory regions can have pages of `size` bytes.
     pub(super) fn has_page_size(&self, size: usize) -> bool {
         // SAFETY: By the type invariants the device is registered.

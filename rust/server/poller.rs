@@ -71,7 +71,8 @@ const CONNECTIONS_MAX: usize = 64;
 /// idle. A device's queues have a power of two of entries, and `rdma_rxe` leaves one empty: there they
 /// take 32 KiB for receives and 16 KiB for completions.
 const RECVS: u32 = 255;
-/// Receives beyond those that clients rely on: `rdma_rxe` may lose one with a queue pair that fails.
+/// Receives beyond those that clients rely on: `rdma_rxe` may lose one with a queue pair that fails, and
+/// makes do with these until the connection's own are not relied on any more.
 const SPARE: u32 = 16;
 /// Receives that are allocated together.
 const RECVS_AT_ONCE: usize = 32;
@@ -188,6 +189,9 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut hand = self.poller.hand.lock();
         hand.receives.withdraw(self.credit.into());
+        if self.credit > 0 && self.poller.device.loses_receives() {
+            hand.receives.miss();
+        }
         hand.seats -= 1;
     }
 }

@@ -276,8 +276,8 @@ class Connection:
                 if repost:
                     self.receive_into(slot)
 
-    def until(self, condition, why, repost=True):
-        end = time.monotonic() + SOON
+    def until(self, condition, why, repost=True, seconds=SOON):
+        end = time.monotonic() + seconds
         while True:
             self.look(repost)
             if condition():
@@ -630,7 +630,8 @@ def control_idle():
     session, idle = Session(), Session()
     expect("the status of the logout", session.ask(message(LOGOUT))[0], OK)
     for words, control in {**controls, "a logout": session.control}.items():
-        control.until(lambda: control.ended, f"the connection goes on after {words}")
+        # Six or seven looks, one a second at best.
+        control.until(lambda: control.ended, f"the connection goes on after {words}", seconds=2 * SOON)
     works(idle.io())
 
 

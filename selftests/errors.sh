@@ -143,6 +143,17 @@ buffered() {
 	must unmap m
 }
 
+# Another table takes away what the device promised when it was exported: that it can say that it would have to wait.
+loses_nowait() {
+	needs_module dm_flakey
+	disk_of "dm_disk nowait \"0 8192 linear \$(null_disk fbn 4) 0\""
+	alive
+	must remote "dmsetup reload farblk-nowait --table '0 8192 flakey /dev/fbn 0 600 0' && dmsetup resume farblk-nowait"
+	alive
+	ends "a flush" OK sync "$DEV"
+	must unmap m
+}
+
 # The server's device is a map itself, which has lost its server: no path of ours is to blame.
 lost_backing() {
 	! is_local || skip "a local disk has no server"
@@ -163,5 +174,6 @@ scenario failed_flush "a flush fails"
 scenario no_space "no space: ENOSPC"
 scenario medium "a medium error: ENODATA on these sectors"
 scenario buffered "the page cache tells of errors"
+scenario loses_nowait "a device that has to wait where it had not"
 scenario lost_backing "a device whose own path is lost: EIO"
 run_scenarios

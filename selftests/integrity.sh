@@ -39,6 +39,22 @@ odd_offsets() {
 	must unmap m
 }
 
+# A little more than a slab: each connection finds the rest where the others do.
+little_more_than_a_slab() {
+	local i
+	must serve e 65M
+	random /run/data 1
+	must map m e
+	must direct_write /run/data "$DEV" seek=64
+	for i in 1 2 3 4; do
+		must unmap m
+		must map m e
+		must direct_read "$DEV" /run/back skip=64
+		cmp /run/data /run/back || bad "connection $i sees other bytes"
+	done
+	must unmap m
+}
+
 ends_at_its_end() {
 	local mib=8 blocks
 	must serve e ${mib}M block_size=4096
@@ -111,6 +127,7 @@ ipv6() {
 scenario blocks_of_512 "fio verifies random I/O of 512 bytes to 1 MiB at depths 1 to 64"
 scenario blocks_of_4096 "the same with blocks of 4096 bytes"
 scenario odd_offsets "buffers may begin anywhere in a page"
+scenario little_more_than_a_slab "a size a little over that of a slab"
 scenario ends_at_its_end "nothing can be read or written behind the end"
 scenario write_zeroes "write zeroes clears exactly its range"
 scenario content_stays "the content stays from map to map; a read-only map shows it too"

@@ -35,7 +35,7 @@ start() {
 	[ $# = 0 ] || shift
 	offer "${networks[@]}"
 	must mkdir "$C/maps/m"
-	must settings "$C/maps/m" export=e "$@"
+	must settings "$C/maps/m" export=e ${FARBLK_PATIENCE:+no_path_timeout_ms=$((NO_PATH * 1000 * FARBLK_PATIENCE))} "$@"
 	for n in "${networks[@]}"; do must path_add m "$(path_name "$n")" "$(address "$SERVER" "$n")"; done
 	must map_on m
 	all_live_in "$AGAIN"

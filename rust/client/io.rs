@@ -130,8 +130,6 @@ pub(super) struct Io {
     dirty: Atomic<u32>,
     #[pin]
     flushes: IrqSaveSpinLock<Flushes>,
-    /// Whether the next flush has to fail, as what it is to flush is lost: 1 or 0.
-    lossy: Atomic<u32>,
     keeper: Arc<dyn Keeper>,
 }
 
@@ -149,7 +147,6 @@ impl Io {
                 resent: Atomic::new(0),
                 dirty: Atomic::new(0),
                 flushes <- new_irqsave_spinlock!(Flushes::new(), "Io::flushes"),
-                lossy: Atomic::new(0),
                 keeper,
             }),
             GFP_KERNEL,
@@ -231,13 +228,14 @@ impl Io {
         last: bool,
     ) -> Result<(), (BlkError, Owned<Request<Disk>>)> {
         if matches!(request.command(), Command::Flush) {
-            if self.lossy.load(Relaxed) != 0 && self.lossy.xchg(0, Relaxed) != 0 {
+            let mut flushes = self.flushes.lock();
+            let resent = request.data().resent.load(Relaxed) != 0;
+            if flushes.has_to_fail(queue, resent) {
                 return Err((BlkError::IoError, request));
             }
             // What is complete from now on it need not cover.
             let dirty = self.dirty.xchg(0, Full) != 0;
-            let number = self.flushes.lock().begin(dirty);
-            request.data().flush.store(number, Relaxed);
+            request.data().flush.store(flushes.begin(dirty), Relaxed);
         }
         let (path, alone) = self.choose(queue);
         let queues = self.paths.get(path).and_then(RcuSlot::get);
@@ -420,9 +418,8 @@ impl Io {
 
     /// The server is another one: what it had in a volatile cache is gone. In a task, while I/O waits.
     pub(super) fn server_restarted(&self) {
-        if self.dirty.load(Relaxed) != 0 || self.flushes.lock().are_needed() {
-            self.lossy.store(1, Relaxed);
-        }
+        let dirty = self.dirty.load(Relaxed) != 0;
+        self.flushes.lock().restarted(dirty);
     }
 
     /// Shows what the connections did. Any context.

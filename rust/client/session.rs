@@ -365,7 +365,9 @@ impl Session {
             .map_err(|error| fail!(error, "cannot create the disk"))?;
         self.status.lock().disk = disk.name().to_str().ok().map(Text::from);
         if let Some(shell) = &mut self.running.lock().shell {
-            shell.put_disk(disk);
+            if !shell.put_disk(disk) {
+                return Err(fail!(ENOTCONN, "the path was lost while the disk appeared"));
+            }
         }
         // The state says that there is one when this returns.
         self.ask(None, Until::Now)

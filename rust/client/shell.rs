@@ -159,8 +159,8 @@ impl Shell {
         self.disk.as_ref()
     }
 
-    /// Sees to a disk that has appeared. May sleep.
-    pub(super) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) {
+    /// Sees to a disk that has appeared. Whether all was read from it that had to be. May sleep.
+    pub(super) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) -> bool {
         // What was said meanwhile.
         if let Some(login) = &self.login {
             disk::resize(&disk, &login.extent);
@@ -173,6 +173,7 @@ impl Shell {
         if self.expire_at.is_some() {
             self.expire_at = self.timeout().map(|ms| self.now().saturating_add(ms));
         }
+        self.mode != Mode::Fail
     }
 
     /// Lets go of the disk, which is to be removed.

@@ -217,7 +217,12 @@ impl Command {
         }
         let (op, fua, no_unmap) = match self.operation {
             Operation::Read { .. } => (BioOp::Read, false, false),
-            Operation::Write { fua, .. } => (BioOp::Write, fua, false),
+            // Clients flush no device that had no cache when it was exported. If it has got one, each write
+            // has to last; else this costs nothing.
+            Operation::Write { fua, .. } => {
+                let fua = fua || !queue.block.limits().write_cache;
+                (BioOp::Write, fua, false)
+            }
             Operation::Flush => (BioOp::Flush, false, false),
             Operation::Discard { .. } => (BioOp::Discard, false, false),
             Operation::WriteZeroes { no_unmap, .. } => (BioOp::WriteZeroes, false, no_unmap),

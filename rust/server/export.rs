@@ -164,13 +164,19 @@ impl Export {
                 format_args!("host {name} is not admitted to {}", spec.name),
             ));
         };
-        let possible = self.backend.extent().access;
-        Ok(access.min(spec.access).min(possible))
+        Ok(access.min(spec.access))
     }
 
-    /// Whether who comes through `port` may log in, as things are now. May sleep.
+    /// Whether who comes through `port` may log in, as things are now. A map that is back may also if its
+    /// device can only be read now, as it could have stayed. May sleep.
     pub(crate) fn check(&self, port: &Name, login: &Login) -> Result<(), Refused> {
-        let access = self.admit(port, &login.host_name, &login.host_id)?;
+        let possible = match login.resume {
+            Some(_) => Access::ReadWrite,
+            None => self.backend.extent().access,
+        };
+        let access = self
+            .admit(port, &login.host_name, &login.host_id)?
+            .min(possible);
         if login.access.writes() && !access.writes() {
             return Err(Refused::new(
                 Refusal::ReadOnly,

@@ -104,6 +104,8 @@ const LOGIN_TIMEOUT_MS: Msecs = 5000;
 /// 40.96 ms: how long a client waits when a hostile one has used up all receives of a poller. It does so
 /// [`RETRY_COUNT`](crate::RETRY_COUNT) times at most, in which that one has to be gone.
 const RNR_TIMER: u8 = 24;
+/// 4.096 us x 2^19 = 2.1 s: how long the HCA waits for an acknowledgement before it sends again.
+const ACK_TIMEOUT: u8 = 19;
 /// I/O connections a session may have.
 const QUEUES_MAX: u16 = 64;
 /// How long to wait between two looks at the commands of a session that is to end.
@@ -739,6 +741,8 @@ fn accept(arrival: &Arrival, served: u8, reads: u8) -> Result {
     };
     let len = answer.encode(&mut data).map_err(|NoRoom| EMSGSIZE)?;
     arrival.id.set_min_rnr_timer(RNR_TIMER)?;
+    // Else it would be what the client wants, and that may be hours.
+    arrival.id.set_ack_timeout(ACK_TIMEOUT)?;
     arrival.id.accept(&ConnParam {
         private_data: data.get(..len).unwrap_or(&[]),
         retry_count: crate::RETRY_COUNT,

@@ -12,6 +12,10 @@ pub struct Flushes {
     needed: u64,
     /// The last one that is complete.
     complete: u64,
+    /// The next one has to fail, as what it is to cover is gone.
+    lossy: bool,
+    /// Bit by bit, the hardware queues whose next one has to fail, too.
+    behind: u64,
 }
 
 impl Flushes {
@@ -21,7 +25,31 @@ impl Flushes {
             begun: 0,
             needed: 0,
             complete: 0,
+            lossy: false,
+            behind: 0,
         }
+    }
+
+    /// The server's cache is gone; `dirty` as for [`Flushes::begin`].
+    pub fn restarted(&mut self, dirty: bool) {
+        self.lossy |= dirty || self.are_needed();
+    }
+
+    /// Whether a flush of a hardware queue, that was sent before if it is `resent`, has to fail before it
+    /// begins, as what it is to cover is gone: so do all that were under way, those that waited behind
+    /// them, of which there is one at most on a hardware queue, and the next one.
+    pub fn has_to_fail(&mut self, queue: u16, resent: bool) -> bool {
+        let own = 1 << (queue % 64);
+        if resent {
+            if self.lossy {
+                self.behind |= own;
+            }
+            return self.lossy;
+        }
+        let fails = self.lossy || self.behind & own != 0;
+        self.lossy = false;
+        self.behind &= !own;
+        fails
     }
 
     /// A flush begins; `dirty` whether a write was complete since the one before began. Its number.

@@ -103,7 +103,7 @@ impl Block {
     }
 
     /// Its limits, as clients see them.
-    pub(super) fn limits(&self) -> &BlockLimits {
+    pub(in crate::server) fn limits(&self) -> &BlockLimits {
         &self.limits
     }
 

@@ -88,6 +88,15 @@ fn a_cache() {
 }
 
 #[test]
+fn flushes_together() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Flush, Flush]);
+    holds(Rules {
+        server_crashes: 1,
+        ..rules
+    });
+}
+
+#[test]
 fn two_paths_and_a_cache() {
     let rules = rules(Kind::CachedBlock, 2, &[Write, Flush]);
     holds(Rules {

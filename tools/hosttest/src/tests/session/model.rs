@@ -85,6 +85,8 @@ struct Op {
     replay: bool,
     /// Of a flush, once it was sent.
     flush: u64,
+    /// Writes up to this one: that they may be gone was told before it began.
+    excused: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -153,8 +155,6 @@ struct Client {
     /// A write was complete since the last flush began.
     dirty: bool,
     flushes: Flushes,
-    /// The next flush fails.
-    flush_fails: bool,
     /// Another client wrote since this one was in.
     overtaken: bool,
 }
@@ -241,7 +241,6 @@ impl Client {
             up: Vec::new(),
             dirty: false,
             flushes: Flushes::new(),
-            flush_fails: false,
             overtaken: false,
         }
     }
@@ -363,7 +362,7 @@ impl World {
             Action::Restarted if rules.flaw == Some(Flaw::NoVerifier) => {}
             Action::Restarted => {
                 let client = &mut self.clients[index];
-                client.flush_fails |= client.dirty || client.flushes.are_needed();
+                client.flushes.restarted(client.dirty);
             }
         }
     }
@@ -471,7 +470,7 @@ impl World {
             Job::Flush
                 if rules.kind == Kind::CachedBlock
                     && self.stable < op.number
-                    && self.excused < op.number =>
+                    && op.excused < op.number =>
             {
                 self.wrong = Some("a flush was complete, and a write before it does not last");
             }
@@ -798,6 +797,7 @@ impl Model for Rules {
                         place: Place::Held,
                         replay: false,
                         flush: 0,
+                        excused: world.excused,
                     });
                 }
             }
@@ -818,9 +818,8 @@ impl Model for Rules {
                     epoch,
                 };
                 if op.job == Job::Flush {
-                    if client.flush_fails {
+                    if client.flushes.has_to_fail(0, op.replay) {
                         // It is told to the user instead of being sent.
-                        client.flush_fails = false;
                         client.ops.remove(usize::from(o));
                         world.excused = world.complete;
                         world.replayed(self, at);

@@ -138,3 +138,22 @@ fn a_flush_covers_what_was_written_before_it_began() {
     flushes.complete(third);
     assert!(!flushes.are_needed());
 }
+
+#[test]
+fn all_flushes_that_may_cover_what_is_gone_fail() {
+    let mut flushes = Flushes::new();
+    flushes.begin(true);
+    flushes.begin(false);
+    flushes.restarted(false);
+    // Both were under way; one more waits behind the second one.
+    assert!(flushes.has_to_fail(0, true));
+    assert!(flushes.has_to_fail(1, true));
+    assert!(flushes.has_to_fail(1, false));
+    // That of the first one comes late.
+    assert!(!flushes.has_to_fail(2, false));
+    assert!(!flushes.has_to_fail(1, false));
+    assert!(flushes.has_to_fail(0, false));
+    assert!(!flushes.has_to_fail(0, false));
+    // A path alone was lost.
+    assert!(!flushes.has_to_fail(0, true));
+}

@@ -39,6 +39,7 @@ assemble() {
 	wait_for 5 test -b "$DEV" || die "no $DEV"
 }
 faulty() { grep -q faulty "/sys/block/$MD/md/dev-$1/state"; }
+checked() { [ "$(md last_sync_action)" = check ] && whole; }
 whole() { [ "$(md sync_action)" = idle ] && [ "$(md degraded)" = 0 ]; }
 
 # server_dies_and_returns SERVER LEG
@@ -81,7 +82,7 @@ mirror() {
 	[ "$(stamped read_errors)$(stamped write_errors)" = 00 ] || bad "I/O errors: $(stamped last_error)"
 	note "longest stall: $(stamped stall_ms) ms"
 	set_md sync_action check
-	wait_for 120 whole || die "no check: $(cat /proc/mdstat)"
+	wait_for 120 checked || die "no check: $(cat /proc/mdstat)"
 	is "sectors that differ" "$(md mismatch_cnt)" 0
 }
 take_apart() {

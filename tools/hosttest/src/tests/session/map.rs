@@ -11,6 +11,12 @@ const WELCOME: Welcome = Welcome {
     tenure: 3,
 };
 
+/// The same of a server that began anew.
+const ANEW: Welcome = Welcome {
+    instance: 9,
+    ..WELCOME
+};
+
 /// The actions that follow.
 fn after(map: &mut Map, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
@@ -214,12 +220,8 @@ fn a_server_that_began_anew_is_told_of() {
     after(&mut map, Event::Lost(0, 1));
     after(&mut map, Event::Drained(0, 1, true));
     after(&mut map, Event::Retry(0));
-    let welcome = Welcome {
-        instance: 9,
-        ..WELCOME
-    };
     assert_eq!(
-        after(&mut map, Event::Connected(0, 2, welcome)),
+        after(&mut map, Event::Connected(0, 2, ANEW)),
         [Action::Restarted, Action::Turn(Mode::Replay)]
     );
 }
@@ -254,12 +256,8 @@ fn no_path_to_a_server_that_is_gone_is_kept() {
     after(&mut map, Event::Drained(0, 1, false));
     after(&mut map, Event::Fenced(0, 1));
     after(&mut map, Event::Retry(0));
-    let welcome = Welcome {
-        instance: 9,
-        ..WELCOME
-    };
     assert_eq!(
-        after(&mut map, Event::Connected(0, 2, welcome)),
+        after(&mut map, Event::Connected(0, 2, ANEW)),
         [
             Action::Turn(Mode::Hold),
             Action::Close(1, 1),

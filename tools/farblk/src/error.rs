@@ -85,7 +85,7 @@ table! {
     NoExport       "F0206" NOT_FOUND   "the server has no such export" "farblk discover {server}";
     ReadOnly       "F0207" DENIED      "the server gives read access only" "map it with --ro, or on the server:  farblk export allow {export} {client}";
     Version        "F0208" MISSING     "the two hosts speak no common protocol version" "load the same farblk release on both hosts";
-    Taken          "F0209" BUSY        "the export is in use by another host" "on the server:  farblk export show {export}    | unmap it there, or raise max_clients";
+    Taken          "F0209" BUSY        "the export is in use by another host" "on the server:  farblk export show {export}    | unmap it there";
     ExportDown     "F0210" UNREACHABLE "the export is disabled on the server" "on the server:  farblk export list";
     Protocol       "F0211" OTHER       "the other host broke the protocol" "is it a farblk server? see the kernel log of both hosts";
     Lost           "F0212" UNREACHABLE "the connection was lost" "";
@@ -93,7 +93,7 @@ table! {
     NotLocal       "F0214" OTHER       "the address is not one of this host" "ip address";
     AddressTaken   "F0215" BUSY        "the address and port are taken" "farblk port list";
     NoPath         "F0216" UNREACHABLE "no path to the server is up" "it reconnects by itself:  farblk list";
-    Away           "F0217" BUSY        "the export is kept for a host that lost its connection" "that host keeps it for as long as its I/O waits (no_path_timeout): try again with --wait; or on the server:  farblk export deny {export} {holder}";
+    Away           "F0217" BUSY        "the export is kept for a host that lost its connection" "that host keeps it for as long as its I/O waits (no_path_timeout): try again with --wait; or on the server:  farblk export deny {export} {holder}  (what that host has not written yet is lost)";
     Superseded     "F0218" UNREACHABLE "a newer connection took the place of this one" "it is tried again; if this goes on, do two hosts have the same host_id? cat /sys/kernel/config/farblk/host_id";
     Stale          "F0301" STALE       "the server's export is another one than before; if it was RAM, the old contents are gone" "umount, farblk remap {map}, and what that says";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "what it wrote is not known here: umount, farblk remap {map}, fsck";

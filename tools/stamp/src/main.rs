@@ -70,7 +70,7 @@ struct Options {
     /// What is known of the disk: read if it is there, written at the end.
     #[arg(long)]
     state: Option<PathBuf>,
-    /// Reads every block once, and nothing else. Wants --state.
+    /// Reads every block once, and nothing else; one that cannot be read is a violation, too. Wants --state.
     #[arg(long, requires = "state")]
     verify_only: bool,
     /// Writes every block once, and nothing else.
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
             for told in &report.told {
                 println!("{told}");
             }
-            let bad = !report.clean() || options.no_errors && !report.last_error.is_empty();
+            let bad = is_bad(&options, &report);
             println!("{}", json(&report, seed, bad));
             // Jobs that hang are left behind.
             ExitCode::from(u8::from(bad))
@@ -105,6 +105,12 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Whether what came of it is not what the options want. Blocks that could not be read are not verified.
+fn is_bad(options: &Options, report: &Report) -> bool {
+    let unread = options.verify_only && report.checked < report.blocks;
+    !report.clean() || unread || options.no_errors && !report.last_error.is_empty()
 }
 
 /// Does what the options say. `id` tells this run's writes from others'.

@@ -57,6 +57,8 @@ pub struct Report {
     pub writes: u64,
     /// The same.
     pub flushes: u64,
+    /// Blocks that are used.
+    pub blocks: u64,
     /// Blocks that were read and looked at.
     pub checked: u64,
     /// I/Os that failed.
@@ -352,7 +354,9 @@ impl Run {
 
     /// What came of it so far.
     pub fn report(&self) -> Report {
-        let mut report = self.state().report.clone();
+        let state = self.state();
+        let mut report = state.report.clone();
+        report.blocks = state.table.blocks() as u64;
         report.took = self.start.elapsed();
         report
     }

@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
+
 use crate::block::{self, Found, SIZE, Stamp};
 use crate::disk::Disk;
 use crate::run::{Plan, Report, Run};
 use crate::table::{Table, Wrong};
+use crate::{Options, is_bad};
 
 const BLOCKS: usize = 64;
 
@@ -284,6 +287,25 @@ fn what_is_known_survives() {
     let report = again(&(Arc::new(Fake::new(Flaw::None)) as Arc<dyn Disk>));
     assert_eq!(count(&report, Wrong::Lost), BLOCKS as u64);
     assert!(Table::restore(&saved[..saved.len() - 8]).is_none());
+}
+
+#[test]
+fn blocks_that_cannot_be_read_are_not_verified() {
+    let options = |more: &[&str]| Options::parse_from(["stamp", "disk"].iter().chain(more));
+    let verify = options(&["--state", "state", "--verify-only"]);
+    for (flaw, bad) in [(Flaw::None, false), (Flaw::Errors, true)] {
+        let disk = Fake {
+            every: 1,
+            ..Fake::new(flaw)
+        };
+        let run = Run::new(Arc::new(disk), Table::new(7, BLOCKS), plan());
+        run.fill();
+        run.verify();
+        let report = run.report();
+        assert!(report.clean(), "{report:?}");
+        assert_eq!(is_bad(&verify, &report), bad, "{report:?}");
+        assert!(!is_bad(&options(&[]), &report));
+    }
 }
 
 #[test]

@@ -466,7 +466,7 @@ def main():
     args.temporary = args.out is None
     args.out = os.path.abspath(args.out or f"{args.cache}/vm/{time.strftime('%m%d-%H%M%S')}-{os.getpid()}")
     os.makedirs(args.out, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = Run(args)
     run.pack()
     try:

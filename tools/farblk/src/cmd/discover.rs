@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk discover`: which exports of a server this host may use.
 
+use std::path::PathBuf;
 use std::process;
 
 use serde::Serialize;
@@ -58,6 +59,53 @@ fn parse_entry(line: &str) -> Option<Entry> {
     })
 }
 
+/// What the objects of this tool are named; the number of its process follows.
+const PREFIX: &str = "tool-";
+
+/// Removes the objects of processes that were killed: they would keep the module loaded.
+fn remove_leftovers(context: &Context) {
+    let configfs = &context.configfs;
+    let processes = context.root.join("proc");
+    if configfs.is_dry_run() || !processes.join("self").exists() {
+        return;
+    }
+    let job = Job::new("cannot clean up");
+    for name in configfs.names(&configfs.path(&["discover"])) {
+        let Some(rest) = name.strip_prefix(PREFIX) else {
+            continue;
+        };
+        let process = rest.split('-').next().unwrap_or_default();
+        let is_number = process.parse::<u32>().is_ok();
+        if is_number && !processes.join(process).exists() {
+            let object = configfs.path(&["discover", &name]);
+            // Another process may be about to do the same.
+            let _ = configfs
+                .disable(&object, &job)
+                .and_then(|()| configfs.rmdir(&object, &job));
+        }
+    }
+}
+
+/// Makes an object of this process. One that was killed may have had the same number.
+fn make(context: &Context, made: &mut Made<'_>, job: &Job) -> Result<PathBuf, Error> {
+    let name = match context.configfs.is_dry_run() {
+        true => "tool".to_owned(),
+        false => format!("{PREFIX}{}", process::id()),
+    };
+    let mut object = context.configfs.path(&["discover", &name]);
+    for suffix in 2u32.. {
+        match made.mkdir(&object, job) {
+            Err(error) if error.code == Code::Differs => {
+                object = context
+                    .configfs
+                    .path(&["discover", &format!("{name}-{suffix}")]);
+            }
+            result => return result.map(|()| object),
+        }
+    }
+    Err(job.error(Code::Differs, "all names are taken"))
+}
+
 /// Runs `farblk discover`.
 pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     let configfs = &context.configfs;
@@ -68,13 +116,9 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         .variable("server", &server)
         .variable("host", &arguments.server.host);
     let address = arguments.server.resolve(&job.what)?;
-    let name = match configfs.is_dry_run() {
-        true => "tool".to_owned(),
-        false => format!("tool-{}", process::id()),
-    };
-    let object = configfs.path(&["discover", &name]);
     let mut made = Made::new(configfs, &context.output);
-    made.mkdir(&object, &job)?;
+    remove_leftovers(context);
+    let object = make(context, &mut made, &job)?;
     configfs.set(&object, "addr", &address.to_string(), &job)?;
     if let Some(source) = arguments.source {
         configfs.set(&object, "source", &source.to_string(), &job)?;

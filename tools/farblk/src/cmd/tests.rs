@@ -744,6 +744,49 @@ fn discover_asks_page_by_page_and_cleans_up() {
     let (code, exit, _) = host.fails("discover 10.9.0.1");
     assert_eq!((code, exit), ("F0205", 5));
     assert!(host.kernel.objects().is_empty());
+    // Of processes that were killed, one with our number; and one that runs.
+    let own = format!("tool-{}", std::process::id());
+    fs::create_dir_all(host.root.join("proc/self")).expect("a directory");
+    fs::create_dir_all(host.root.join(format!("proc/{}", std::process::id())))
+        .expect("a directory");
+    fs::create_dir_all(host.root.join("proc/99999999")).expect("a directory");
+    for name in [&own, "tool-7", "tool-7-2", "tool-99999999", "mine"] {
+        let path = host
+            .root
+            .join("sys/kernel/config/farblk/discover")
+            .join(name);
+        crate::configfs::Files::mkdir(&host.kernel, &path).expect("an object");
+    }
+    host.kernel.put("discover/tool-7", "enable", "1");
+    host.ok("discover 10.9.0.1");
+    let left = ["mine".to_owned(), own, "tool-99999999".to_owned()];
+    assert_eq!(
+        host.kernel.objects(),
+        left.map(|name| format!("discover/{name}"))
+    );
+}
+
+#[test]
+fn what_is_removed_meanwhile_is_no_missing_feature() {
+    let host = Host::new("meanwhile");
+    host.ok("map 10.9.0.1/s");
+    let configfs = Configfs::with(&host.root, false, Box::new(host.kernel.clone()));
+    let job = Job::new("cannot");
+    let path = |parts: &[&str]| configfs.path(parts);
+    let gone = [
+        configfs.set(&path(&["maps", "t"]), "enable", "1", &job),
+        configfs.mkdir(&path(&["maps", "t", "paths", "0"]), &job),
+    ];
+    for result in gone {
+        assert_eq!(result.expect_err("gone").code, Code::NotFound);
+    }
+    let unknown = [
+        configfs.set(&path(&["maps", "s"]), "new", "1", &job),
+        configfs.mkdir(&path(&["news", "t"]), &job),
+    ];
+    for result in unknown {
+        assert_eq!(result.expect_err("unknown").code, Code::NoFeature);
+    }
 }
 
 #[test]

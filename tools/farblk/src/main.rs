@@ -60,13 +60,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
-    let json = std::env::args_os().any(|argument| {
-        argument == "-j"
-            || argument == "--json"
-            || argument == "-ojson"
-            || argument == "--output=json"
-    });
-    if json && !informs {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    if wants_json(words) && !informs {
         let text = error.to_string();
         let what = text.split("\n\n").next().unwrap_or_default();
         let what = what.strip_prefix("error: ").unwrap_or(what);
@@ -75,4 +70,68 @@ fn refuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
     }
     ExitCode::from(error.exit_code() as u8)
+}
+
+/// Whether a command line asks for JSON, in any of the ways of [`cli::Global`], though it cannot be parsed.
+fn wants_json(words: impl Iterator<Item = String>) -> bool {
+    let mut is_form = false;
+    for word in words.skip(1).take_while(|word| word != "--") {
+        if std::mem::take(&mut is_form) {
+            if word == "json" {
+                return true;
+            }
+        } else if let Some(long) = word.strip_prefix("--") {
+            is_form = long == "output";
+            if long == "json" || long == "output=json" {
+                return true;
+            }
+        } else if let Some(short) = word.strip_prefix('-') {
+            // Those before have no value.
+            let Some((at, option)) = short.char_indices().find(|(_, c)| !"qy".contains(*c)) else {
+                continue;
+            };
+            let value = &short[at + option.len_utf8()..];
+            is_form = option == 'o' && value.is_empty();
+            if option == 'j' || option == 'o' && value.trim_start_matches('=') == "json" {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_json() {
+        let wants = |line: &str| wants_json(line.split(' ').map(str::to_owned));
+        for line in [
+            "farblk -j list x",
+            "farblk -qj list x",
+            "farblk -jq list x",
+            "farblk --json list x",
+            "farblk -o json list x",
+            "farblk -ojson list x",
+            "farblk -o=json list x",
+            "farblk list x -qo json",
+            "farblk --output json list x",
+            "farblk --output=json list x",
+        ] {
+            assert!(wants(line), "{line}");
+        }
+        for line in [
+            "farblk list x",
+            "farblk -o table list json",
+            "farblk -q list json",
+            "farblk --output table list x",
+            "farblk -oj list x",
+            "farblk list -- -j",
+            "farblk - list -é",
+            "-j",
+        ] {
+            assert!(!wants(line), "{line}");
+        }
+    }
 }

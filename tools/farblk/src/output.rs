@@ -13,6 +13,13 @@ const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default();
 const CYAN: Style = AnsiColor::Cyan.on_default();
 
+/// A warning on stderr when the output is JSON.
+#[derive(Serialize)]
+struct Warning<'a> {
+    schema: &'static str,
+    text: &'a str,
+}
+
 /// Where the output goes and how much of it there is.
 pub struct Output {
     json: bool,
@@ -130,12 +137,21 @@ impl Output {
     /// A warning: on stderr, also when quiet.
     pub fn warn(&self, text: &str) {
         self.end_line();
+        if self.json {
+            let document = Warning {
+                schema: "farblk.warning/1",
+                text,
+            };
+            let text = serde_json::to_string(&document).unwrap_or_default();
+            self.write_err(&format!("{text}\n"));
+            return;
+        }
         self.write_err(&format!("{YELLOW}warning{YELLOW:#}: {text}\n"));
     }
 
-    /// Asks whether to go on; `None` if there is nobody to ask.
+    /// Asks whether to go on; `None` if there is nobody to ask. Who wants JSON is a program.
     pub fn confirm(&self, question: &str) -> Option<bool> {
-        let answers = self.answers.as_ref()?;
+        let answers = self.answers.as_ref().filter(|_| !self.json)?;
         self.end_line();
         self.write_err(&format!("{question} [y/N] "));
         let mut answer = String::new();

@@ -728,6 +728,16 @@ For more information, try '--help'.
 {"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\": the units are K, M, G and T (powers of 1024)","why":"","details":[],"hint":"farblk --help"}
 
 "#]].raw());
+    for form in ["-qj", "-o json", "--output json"] {
+        let output = tree
+            .run(&format!("{form} export create ../x --ram 4G"))
+            .code(2);
+        let stderr = String::from_utf8_lossy(&output.get_output().stderr);
+        assert!(
+            stderr.starts_with(r#"{"schema":"farblk.error/1""#),
+            "{form}: {stderr}"
+        );
+    }
     tree.run("export create ../x --ram 4G")
         .code(2)
         .stdout_eq("");

@@ -348,8 +348,13 @@ impl Configfs {
     }
 
     fn missing(&self, path: &Path, job: &Job) -> Error {
+        let parent = path.parent().unwrap_or(path);
         match self.require() {
             Err(error) => error,
+            // Of what is deeper than the kinds of objects, all directories come and go.
+            Ok(()) if !self.exists(parent) && parent.parent() != Some(&self.base) => {
+                job.error(Code::NotFound, "it was removed meanwhile")
+            }
             Ok(()) => job.error(
                 Code::NoFeature,
                 format!("{} does not exist", path.display()),
@@ -372,10 +377,8 @@ impl Configfs {
         let said = self
             .last_error(object)
             .filter(|last| last.errno == errno_name(errno) && !last.text.is_empty());
-        let code = match &said {
-            Some(last) => Code::from_words(&last.errno, &last.text, peer),
-            None => Code::from_errno(errno, peer),
-        };
+        let text = said.as_ref().map_or("", |last| &last.text);
+        let code = Code::from_words(errno_name(errno), text, peer);
         let why = match said {
             Some(last) => last.text,
             None if name == "enable" => format!("{} ({})", code.entry().meaning, words(e)),

@@ -227,7 +227,9 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
             break;
         };
         let left = deadline.saturating_duration_since(Instant::now());
-        let may_pass = error.exit() == exit::UNREACHABLE || error.code == Code::Away;
+        // Busy: another process is enabling it just now.
+        let may_pass =
+            error.exit() == exit::UNREACHABLE || matches!(error.code, Code::Away | Code::Busy);
         if !may_pass || left.is_zero() {
             return Err(error);
         }

@@ -11,10 +11,10 @@ use clap::Parser;
 
 use super::{Context, run};
 use crate::cli::Cli;
-use crate::configfs::Configfs;
 use crate::configfs::fake::Fake;
+use crate::configfs::{Configfs, Job};
 use crate::device::{self, Devices};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::output::Output;
 
 /// A stream that can be read later.
@@ -668,6 +668,11 @@ fn map_waits_for_the_server_only_while_unreachable() {
     assert_eq!((error.code.entry().name, error.exit()), ("F0217", 4));
     let hint = error.rendered_hint();
     assert!(hint.contains("deny s node-c  (what that host has not written yet is lost)"));
+    host.ok("map 10.9.0.1/s --wait 30s");
+    host.ok("unmap s");
+    // Another process enables the same map.
+    host.kernel.refuse("maps/s/enable", "1", 16, "", 2);
+    assert_eq!(host.fails("map 10.9.0.1/s").0, "F0104");
     host.ok("map 10.9.0.1/s --wait 30s");
     host.ok("unmap s");
     let taken = "EBUSY in use by node-c";

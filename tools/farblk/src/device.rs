@@ -111,6 +111,12 @@ impl Devices {
         }
     }
 
+    /// Whether `path` is the node of the device `name` ("sda1"): a file that was left there is not.
+    pub fn is_node(&self, path: &Path, name: &str) -> bool {
+        let number = self.attr(name, "dev");
+        number.is_some() && self.system.number(path).ok().flatten() == number
+    }
+
     /// The kernel's name of the device with this number, "sda1".
     pub fn name(&self, number: &str) -> Option<String> {
         let directory = self.root.join("sys/dev/block").join(number);

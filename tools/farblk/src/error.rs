@@ -73,7 +73,7 @@ table! {
     InUse          "F0107" BUSY        "the device is in use" "{device} is mounted, part of another device, or exported already: lsblk; farblk export list";
     NoMemory       "F0108" OTHER       "out of memory" "ask for less, or free memory: the pages of a RAM export are never swapped";
     Io             "F0109" OTHER       "reading or writing failed" "";
-    NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "is devtmpfs mounted on /dev? is udevd running?";
+    NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "is devtmpfs mounted on /dev? is udevd running? The map stays:  farblk unmap {map}";
     NoBlockDevice  "F0111" NOT_FOUND   "there is no such device" "lsblk";
     NotBlockDevice "F0112" USAGE       "it is not a block device" "lsblk    | for a file: --file";
     WriteProtected "F0113" DENIED      "the device can only be read" "export it with --read-only";

@@ -261,13 +261,19 @@ fn report(
     };
     let node = context.root.join("dev").join(disk);
     let deadline = Instant::now() + NODE_TIMEOUT;
-    while !node.exists() {
+    while !context.devices.is_node(&node, disk) {
         if Instant::now() >= deadline {
+            let missing = match node.exists() {
+                true => "is not the device",
+                false => "did not appear",
+            };
             let why = format!(
-                "the kernel has made {disk}, but {} did not appear",
+                "the kernel has made {disk}, but {} {missing}",
                 node.display()
             );
-            return Err(job.error(Code::NoDeviceNode, why));
+            return Err(job
+                .error(Code::NoDeviceNode, why)
+                .variables(&[("map", name.to_owned())]));
         }
         thread::sleep(Duration::from_millis(20));
     }

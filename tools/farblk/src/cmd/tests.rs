@@ -50,10 +50,12 @@ impl Host {
     fn new(test: &str) -> Self {
         let root = std::env::temp_dir().join(format!("farblk-test-{}-{test}", std::process::id()));
         fs::create_dir_all(root.join("dev")).expect("a directory");
-        fs::write(root.join("dev/farblk0"), "").expect("a file");
+        fs::write(root.join("dev/file"), "").expect("a file");
+        let system = device::fake::Fake::new(&root);
+        system.appear("farblk0", "259:0");
         Self {
             kernel: Fake::new(&root),
-            system: device::fake::Fake::new(&root),
+            system,
             root,
             out: Capture::default(),
             err: Capture::default(),
@@ -293,6 +295,21 @@ fn map_prints_only_the_device() {
     assert_eq!(host.fails("unmap s").1, 3);
     assert_eq!(host.ok("unmap s --if-mapped"), "s is not mapped");
     assert_eq!(host.ok("-q unmap s --if-mapped"), "");
+}
+
+#[test]
+fn a_node_that_is_not_the_device_is_refused() {
+    let host = Host::new("node");
+    host.system.attr("farblk0", "dev", "259:7");
+    fs::write(host.root.join("dev/farblk0"), "").expect("a file");
+    let error = host.run("map 10.9.0.1/s").expect_err("another device");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0110", 5));
+    assert!(
+        error.why.ends_with("dev/farblk0 is not the device"),
+        "{error}"
+    );
+    assert!(error.rendered_hint().ends_with("farblk unmap s"));
+    assert_eq!(host.kernel.objects(), ["maps/s", "maps/s/paths/0"]);
 }
 
 #[test]
@@ -892,7 +909,7 @@ fn a_device_that_cannot_be_exported_is_left_alone() {
     let host = Host::new("bad-device");
     for (device, code, exit) in [
         ("/dev/none", "F0111", 3),
-        ("/dev/farblk0", "F0112", 2),
+        ("/dev/file", "F0112", 2),
         ("/proc/version", "F0112", 2),
         ("/none/such", "F0111", 3),
     ] {

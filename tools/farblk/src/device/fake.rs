@@ -49,7 +49,13 @@ impl Fake {
 
     /// Adds a disk or partition "sdb" of 1 GiB.
     pub fn disk(&self, name: &str) {
-        let count = self.state.borrow().disks.len();
+        let state = self.state.borrow();
+        let disks = state
+            .disks
+            .values()
+            .filter(|number| number.starts_with("8:"));
+        let count = disks.count();
+        drop(state);
         self.appear(name, &format!("8:{count}"));
         self.attr(name, "size", "2097152");
     }
@@ -96,7 +102,8 @@ impl Fake {
         self.root.join("sys/class/block").join(name)
     }
 
-    fn appear(&self, name: &str, number: &str) {
+    /// Adds a device.
+    pub fn appear(&self, name: &str, number: &str) {
         self.attr(name, "dev", number);
         self.attr(name, "ro", "0");
         let numbers = self.root.join("sys/dev/block");

@@ -322,7 +322,14 @@ fn create_existing(
         error.details = differences;
         return Err(error);
     }
-    let changed = !configfs.flag(object, "enable");
+    let is =
+        |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
+    // Its device may be back.
+    let dead = is("kind", "block") && is("state", "error");
+    if dead {
+        configfs.disable(object, job)?;
+    }
+    let changed = dead || !configfs.flag(object, "enable");
     if changed {
         backing.require_free(context, arguments.read_only, job)?;
         enable(context, arguments, object, job)?;

@@ -9,7 +9,7 @@ use super::{Context, Removed};
 use crate::addr;
 use crate::cli;
 use crate::configfs::{Job, LastError, Made};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Peer};
 use crate::output::table;
 
 /// A port.
@@ -88,6 +88,9 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
         if changed {
             configfs.set(&object, "enable", "1", &job)?;
         }
+        if !configfs.is_dry_run() {
+            require_listening(context, name, addr, &job)?;
+        }
         return report(context, name, changed);
     }
     let name = match name {
@@ -104,6 +107,32 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
     configfs.set(&object, "enable", "1", &job)?;
     made.keep();
     report(context, &name, true)
+}
+
+/// Fails when the port does not listen: it does not come back by itself when its device was removed.
+fn require_listening(
+    context: &Context,
+    name: &str,
+    addr: SocketAddr,
+    job: &Job,
+) -> Result<(), Error> {
+    let port = read(context, name);
+    let state = port.state.as_deref().unwrap_or("unknown");
+    if state == "listening" {
+        return Ok(());
+    }
+    let (code, words) = match &port.last_error {
+        Some(last) => (
+            Code::from_words(&last.errno, &last.text, Peer::Nobody),
+            format!(": {}", last.text),
+        ),
+        None => (Code::NoDevice, String::new()),
+    };
+    Err(job
+        .error(code, format!("port {name} is {state}{words}"))
+        .hint(format!(
+            "once its device and address are back:  farblk port rm {name}; farblk port add {name} --addr {addr}"
+        )))
 }
 
 fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {

@@ -137,6 +137,21 @@ fn port_add_numbers_and_is_idempotent() {
 }
 
 #[test]
+fn a_port_that_lost_its_device_is_told_of() {
+    let host = Host::new("port-error");
+    host.ok("port add --addr 10.9.0.1");
+    host.kernel.put("ports/1", "state", "error");
+    let gone = "ENODEV the RDMA device was removed";
+    host.kernel.put("ports/1", "last_error", gone);
+    host.kernel.take_log();
+    let error = host.run("port add --addr 10.9.0.1").expect_err("error");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0213", 7));
+    assert_eq!(error.why, "port 1 is error: the RDMA device was removed");
+    assert!(error.rendered_hint().contains("farblk port rm 1;"));
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[test]
 fn what_was_made_goes_when_enabling_fails() {
     let host = Host::new("rollback");
     host.kernel.refuse(
@@ -902,6 +917,25 @@ fn a_block_device_is_exported() {
     let path = host.kernel.get("exports/vol1", "device_path");
     assert_eq!(path.as_deref(), Some("/dev/disk/by-id/x"));
     assert!(host.system.take_log().is_empty());
+}
+
+#[test]
+fn an_export_whose_device_was_gone_is_enabled_again() {
+    let host = Host::new("export-error");
+    host.system.disk("sdb");
+    let create = "export create x --device /dev/sdb";
+    host.ok(create);
+    host.kernel.put("exports/x", "state", "error");
+    host.kernel.take_log();
+    let enable = ["exports/x/enable = 0", "exports/x/enable = 1"];
+    host.kernel.refuse("exports/x/enable", "1", 6, "", 1);
+    assert_eq!(host.fails(create).0, "F0111");
+    assert_eq!(host.kernel.take_log(), enable);
+    assert!(host.ok(create).starts_with("export x: block"));
+    assert_eq!(host.kernel.take_log(), enable[1..]);
+    host.kernel.put("exports/x", "state", "error");
+    host.ok(create);
+    assert_eq!(host.kernel.take_log(), enable);
 }
 
 #[test]

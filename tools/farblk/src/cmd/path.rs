@@ -384,11 +384,23 @@ fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot remove path {name} of {map}"));
     let (map, object) = map_of(context, map, &job)?;
-    let object = object.join("paths").join(name);
+    let (whole, object) = (object.clone(), object.join("paths").join(name));
     if !configfs.exists(&object) {
         return Err(job
             .error(Code::NotFound, format!("map {map} has no path {name:?}"))
             .hint(format!("farblk path list {map}")));
+    }
+    // Without any other path the kernel refuses.
+    let (own, others): (Vec<_>, Vec<_>) = read_all(context, &whole)
+        .into_iter()
+        .partition(|path| path.name == name);
+    let only = own.iter().any(Path::is_live) && !others.iter().any(Path::is_live);
+    if only && !others.is_empty() && configfs.flag(&whole, "enable") {
+        return Err(job
+            .error(Code::Busy, "no other path of the map is live")
+            .hint(format!(
+                "farblk path list {map}  tells why: repair one, or add another; or  farblk unmap {map}"
+            )));
     }
     configfs
         .disable(&object, &job)

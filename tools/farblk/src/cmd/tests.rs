@@ -580,6 +580,11 @@ fn a_path_that_is_down_is_told_of() {
         host.ok("-j path list s"),
         r#"{"schema":"farblk.path-list/1","host":"node-b","map":"s","paths":[{"name":"0","addr":"10.9.0.1:7420","source":null,"device":"rxe0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null},{"name":"1","addr":"10.9.1.1:7420","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":0,"next_try_ms":4000,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on 10.9.1.1:7420","code":"F0203","hint":"on the server:  farblk port list    | is the farblk module loaded there? is the port right?"}}]}"#
     );
+    host.kernel.take_log();
+    let error = host.run("path rm s 0").expect_err("the only live one");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert!(error.rendered_hint().contains("farblk path list s"));
+    assert!(host.kernel.take_log().is_empty());
     let text = host.ok("list");
     assert!(text.contains("  live   1/2  "), "{text}");
     assert!(

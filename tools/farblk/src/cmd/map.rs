@@ -405,47 +405,48 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     let object = configfs.path(&["maps", &name]);
     let map = Map::read(context, &name);
     let state = map.state.as_deref().unwrap_or("unknown");
-    let (code, loss) = match state {
-        "stale" if map.mode.as_deref() == Some("two_sided") => (Code::Stale, OTHER),
-        "stale" => (Code::Stale, LOSS),
-        "evicted" => (Code::Evicted, DOUBT),
+    let contents = match state {
+        "stale" if map.mode.as_deref() == Some("two_sided") => Some((Code::Stale, OTHER)),
+        "stale" => Some((Code::Stale, LOSS)),
+        "evicted" => Some((Code::Evicted, DOUBT)),
         "live" if configfs.is_dry_run() => return Ok(()),
         "live" => return report(context, &name, false, start, &job),
+        // An earlier remap could not enable it again: there is no disk whose contents could be lost.
+        "disabled" if !map.paths.is_empty() => None,
         "connecting" | "reconnecting" | "failed" => {
             let why = format!("it is {state}: whether its contents are others is not known yet");
             return Err(job.error(Code::NoPath, why));
         }
         _ => {
-            let remote = map.remote();
+            let why = format!("it is {state}, and has nothing to accept");
             return Err(job
-                .error(
-                    Code::Usage,
-                    format!("it is {state}, and has nothing to accept"),
-                )
-                .hint(format!("farblk map {remote} --name {name}")));
+                .error(Code::Usage, why)
+                .hint(format!("farblk path add {name} HOST; farblk remap {name}")));
         }
     };
-    let disk = map.disk();
-    let busy = |disk: &str, holders: &[Holder]| {
-        let (error, steps) = in_use(context, &name, "remapped", disk, holders);
-        error.hint(match steps.is_empty() {
-            true => format!("farblk remap {name}  once nobody has it open"),
-            false => format!("{steps}; farblk remap {name}"),
-        })
-    };
-    if let Some(disk) = disk {
-        let holders = holders::find(&context.root, disk);
-        if !holders.is_empty() {
-            return Err(busy(disk, &holders));
+    if let Some((code, loss)) = contents {
+        let disk = map.disk();
+        let busy = |disk: &str, holders: &[Holder]| {
+            let (error, steps) = in_use(context, &name, "remapped", disk, holders);
+            error.hint(match steps.is_empty() {
+                true => format!("farblk remap {name}  once nobody has it open"),
+                false => format!("{steps}; farblk remap {name}"),
+            })
+        };
+        if let Some(disk) = disk {
+            let holders = holders::find(&context.root, disk);
+            if !holders.is_empty() {
+                return Err(busy(disk, &holders));
+            }
         }
-    }
-    if !configfs.is_dry_run() {
-        context.output.warn(&format!("{name}: {loss}"));
-        if !arguments.yes {
-            accept(context, &name, code, &job)?;
+        if !configfs.is_dry_run() {
+            context.output.warn(&format!("{name}: {loss}"));
+            if !arguments.yes {
+                accept(context, &name, code, &job)?;
+            }
         }
+        disable(context, &object, disk, &job, &busy)?;
     }
-    disable(context, &object, disk, &job, &busy)?;
     if configfs.attr(&object, "expect_instance").is_some() {
         configfs.set(&object, "expect_instance", "", &job)?;
     }

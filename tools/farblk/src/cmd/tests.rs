@@ -438,11 +438,26 @@ fn remap_accepts_new_contents() {
     );
     assert!(host.err.take().contains("fsck"));
     assert_eq!(host.fails("remap none").1, 3);
+    // What was disabled, but could not be enabled again, is no loss.
+    host.kernel.put("maps/s", "state", "stale");
+    let refused = "ECONNREFUSED nobody listens";
+    host.kernel.refuse("maps/s/enable", "1", 111, refused, 2);
+    for _ in 0..2 {
+        assert_eq!(host.fails("remap s --yes").0, "F0203");
+    }
+    host.kernel.take_log();
+    assert_eq!(host.ok("remap s"), "/dev/farblk0");
+    assert_eq!(host.kernel.take_log(), ["maps/s/enable = 1"]);
+    host.ok("path add s 10.9.1.1");
     host.kernel.put("maps/s", "state", "disabled");
+    host.kernel.put("maps/s", "enable", "0");
     host.kernel.put("maps/s", "device", "");
-    let error = host.run("remap s").expect_err("disabled");
+    for path in ["0", "1"] {
+        host.ok(&format!("path rm s {path}"));
+    }
+    let error = host.run("remap s").expect_err("no paths");
     assert_eq!(error.exit(), 2);
-    assert_eq!(error.rendered_hint(), "farblk map 10.9.0.1/s --name s");
+    assert!(error.rendered_hint().starts_with("farblk path add s HOST"));
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::client::{
         Queue,
         Reach, //
     },
+    route::Wanted,
     session::Params,
     slabs::Slabs, //
 };
@@ -53,8 +54,7 @@ use crate::proto::{
 use crate::rdma::device::Name as DeviceName;
 use crate::session::{
     Epoch,
-    PathId,
-    Tenure, //
+    PathId, //
 };
 
 /// A path that is up.
@@ -82,12 +82,8 @@ pub(super) struct Attempt<'a> {
     pub(super) target: &'a Target,
     /// The path.
     pub(super) id: PathId,
-    /// Its epoch.
-    pub(super) epoch: Epoch,
-    /// What the map had the export under.
-    pub(super) resume: Option<Tenure>,
-    /// Queues of the disk that are not polled, if there is one: a path has to have as many.
-    pub(super) queues: Option<u16>,
+    /// What is wanted of it.
+    pub(super) wanted: Wanted,
     /// Who hears of what happens to it.
     pub(super) watcher: Arc<dyn Watcher>,
     /// Where requests go when they are over.
@@ -103,13 +99,17 @@ impl Path {
             params,
             target,
             id,
-            epoch,
-            resume,
-            queues,
+            wanted,
             ref watcher,
             io,
             patience_ms,
         } = attempt;
+        let Wanted {
+            epoch,
+            resume,
+            queues,
+            ..
+        } = wanted;
         let deadline = Deadline::start();
         let mut control = Client::connect(
             target,

@@ -50,8 +50,8 @@ use crate::sync::{
 };
 use crate::workqueue::OwnedQueue;
 
-/// A server that comes back is to be found soon: the connection manager by itself asks again after 4 s
-/// only. These are the bounds of how long an attempt waits for the first answer, in ms.
+/// A server that I/O waits for is to be found soon when it comes back: the connection manager by itself asks
+/// again after 4 s only. These are the bounds of how long an attempt waits for the first answer, in ms.
 const PATIENCE_MIN_MS: u32 = 750;
 const PATIENCE_MAX_MS: u32 = 4000;
 /// How much longer than last time the first answer may take.
@@ -59,10 +59,22 @@ const PATIENCE_FACTOR: u32 = 4;
 /// Attempts in vain after which it is doubled: the server may be there, and have become slower.
 const PATIENCE_ATTEMPTS: u32 = 16;
 
+/// An attempt to connect.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// The path's epoch.
+    pub(super) epoch: Epoch,
+    /// The tenure to resume.
+    pub(super) resume: Option<Tenure>,
+    /// Queues of the disk that are not polled, if there is one.
+    pub(super) queues: Option<u16>,
+    /// I/O waits for it.
+    pub(super) urgent: bool,
+}
+
 /// What is to be done.
 enum Job {
-    /// To connect, with the tenure to resume and the queues of the disk, if there are any.
-    Connect(Epoch, Option<Tenure>, Option<u16>),
+    Connect(Wanted),
     /// To wait until nothing of a path is under way any more; whether to tell the server that it is the
     /// end of the map.
     Close(Epoch, Option<Path>, bool),
@@ -143,13 +155,8 @@ impl Route {
     }
 
     /// Connects; ends with [`Outcome::Connected`] or [`Outcome::Refused`]. May sleep, but not for it.
-    pub(super) fn connect(
-        self: &Arc<Self>,
-        epoch: Epoch,
-        resume: Option<Tenure>,
-        queues: Option<u16>,
-    ) {
-        self.begin(Job::Connect(epoch, resume, queues));
+    pub(super) fn connect(self: &Arc<Self>, wanted: Wanted) {
+        self.begin(Job::Connect(wanted));
     }
 
     /// Drains and closes; ends with [`Outcome::Drained`] and [`Outcome::Closed`]. May
@@ -177,12 +184,10 @@ impl Route {
 
     fn perform(self: &Arc<Self>, job: Job) {
         match job {
-            Job::Connect(epoch, resume, queues) => {
-                self.end(match self.try_connect(epoch, resume, queues) {
-                    Ok(path) => Outcome::Connected(epoch, path),
-                    Err(failure) => Outcome::Refused(epoch, failure),
-                });
-            }
+            Job::Connect(wanted) => self.end(match self.try_connect(wanted) {
+                Ok(path) => Outcome::Connected(wanted.epoch, path),
+                Err(failure) => Outcome::Refused(wanted.epoch, failure),
+            }),
             Job::Close(epoch, mut path, leave) => {
                 if let Some(path) = path.as_mut().filter(|_| leave) {
                     path.logout();
@@ -198,35 +203,32 @@ impl Route {
         }
     }
 
-    fn try_connect(
-        self: &Arc<Self>,
-        epoch: Epoch,
-        resume: Option<Tenure>,
-        queues: Option<u16>,
-    ) -> Result<Path, Failure> {
-        let watcher = PathWatcher::new(&self.session, self.id, epoch);
+    fn try_connect(self: &Arc<Self>, wanted: Wanted) -> Result<Path, Failure> {
+        let watcher = PathWatcher::new(&self.session, self.id, wanted.epoch);
+        let patience_ms = self.patience_ms.load(Relaxed);
         let watcher: Arc<dyn Watcher> = Arc::new(watcher, GFP_KERNEL)?;
         let attempt = Attempt {
             params: &self.params,
             target: &self.target,
             id: self.id,
-            epoch,
-            resume,
-            queues,
+            wanted,
             watcher,
             io: &self.io,
-            patience_ms: self.patience_ms.load(Relaxed),
+            patience_ms: match wanted.urgent {
+                true => patience_ms,
+                false => PATIENCE_MAX_MS,
+            },
         };
         let path = Path::connect(&attempt);
         let in_vain = match &path {
             Ok(_) => 0,
-            Err(_) => (self.in_vain.load(Relaxed) + 1) % PATIENCE_ATTEMPTS,
+            Err(_) => (self.in_vain.load(Relaxed) + u32::from(wanted.urgent)) % PATIENCE_ATTEMPTS,
         };
         self.in_vain.store(in_vain, Relaxed);
         let patience = match &path {
             Ok(path) => path.answer_ms.saturating_mul(PATIENCE_FACTOR),
-            Err(_) if in_vain == 0 => attempt.patience_ms.saturating_mul(2),
-            Err(_) => attempt.patience_ms,
+            Err(_) if in_vain == 0 && wanted.urgent => patience_ms.saturating_mul(2),
+            Err(_) => patience_ms,
         };
         self.patience_ms
             .store(patience.clamp(PATIENCE_MIN_MS, PATIENCE_MAX_MS), Relaxed);
@@ -244,7 +246,7 @@ impl WorkItem for Route {
             };
             match &job {
                 // No I/O waits for it yet.
-                Job::Connect(_, None, _) => without_io(|| this.perform(job)),
+                Job::Connect(Wanted { resume: None, .. }) => without_io(|| this.perform(job)),
                 // I/O waits for this, and memory may wait for I/O.
                 _ => with_reserves(|| this.perform(job)),
             }

@@ -35,7 +35,10 @@ use crate::client::{
         Shape, //
     },
     queue::Queue,
-    route::Outcome,
+    route::{
+        Outcome,
+        Wanted, //
+    },
     session::{
         Notes,
         Order,
@@ -226,11 +229,17 @@ impl Shell {
         let now = self.now();
         match action {
             Action::Connect(id, epoch, resume) => {
+                let urgent = self.mode != Mode::Flow;
                 let queues = self.shape.map(|shape| shape.queues - shape.poll_queues);
                 if let Some(lane) = lane(&mut self.lanes, id) {
                     lane.retry_at = None;
                     if let Some(route) = &lane.route {
-                        route.connect(epoch, resume, queues);
+                        route.connect(Wanted {
+                            epoch,
+                            resume,
+                            queues,
+                            urgent,
+                        });
                     }
                 }
             }

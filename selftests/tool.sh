@@ -185,16 +185,16 @@ paths() {
 
 # No path is up: list says so at once, and what to do; the map comes back by itself.
 no_path() {
-	two_paths --no-path-timeout 2s
+	two_paths --no-path-timeout 8s
 	there port rm first
 	there port rm second
 	wait_for 10 list_has '.state == "reconnecting" and .paths_live == 0' || bad "without ports: $("$FARBLK" -j list)"
 	within 3 exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
 	grep -q F0216 /run/stderr || bad "map: $(cat /run/stderr)"
-	wait_for 10 list_has '.state == "failed"' || bad "after 2 s: $("$FARBLK" -j list)"
+	wait_for 20 list_has '.state == "failed"' || bad "after 8 s: $("$FARBLK" -j list)"
 	within 3 here list
 	grep -q "^e .* failed  *0/2 " /run/stdout || bad "list: $(cat /run/stdout)"
-	grep -q "hint: no path for 2 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: no path for 8 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
 	exits 5 "$FARBLK" remap e --yes
 	there port add --addr "$FARBLK_SERVER" first
 	within 20 here map "$FARBLK_SERVER/e" --wait 15s

@@ -117,8 +117,8 @@ exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
 	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
-		state=disabled instance= clients=0 last_error=
-	read_only $e/{state,instance,clients,last_error}
+		state=disabled instance= clients=0 clients_away=0 last_error=
+	read_only $e/{state,instance,clients,clients_away,last_error}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
 	takes $e/kind block ram

@@ -45,6 +45,10 @@ def clients(export, wanted):
     expect(f"the clients of {export}", show(f"{CONFIG}{export}/clients"), str(wanted))
 
 
+def away(export, wanted):
+    expect(f"the clients of {export} that are away", show(f"{CONFIG}{export}/clients_away"), str(wanted))
+
+
 def soon(condition, why, seconds=SOON):
     end = time.monotonic() + seconds
     while not condition():
@@ -323,8 +327,10 @@ def takeover():
     vanish(session)
     soon(lambda: other.text().startswith("in use by hostile, away for "), "it is not away")
     clients("one", 0)
+    away("one", 1)
     # It is back.
     back = one.path(epoch=2, resume=session.tenure)
+    away("one", 0)
     expect("the tenure", back.tenure, session.tenure)
     other.refusal(BUSY)
     start = time.monotonic()
@@ -341,6 +347,7 @@ def takeover():
     if time.monotonic() - start < 6:
         raise Failed("it loses its place before 6 s")
     expect("the takeovers that are counted", counter("takeovers") - before, 1)
+    away("one", 0)
     one.refusal(EVICTED, epoch=3, resume=back.tenure)
     one.refusal(BUSY, epoch=3)
     # For good.

@@ -191,6 +191,7 @@ no_path() {
 	wait_for 10 list_has '.state == "reconnecting" and .paths_live == 0' || bad "without ports: $("$FARBLK" -j list)"
 	within 3 exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
 	grep -q F0216 /run/stderr || bad "map: $(cat /run/stderr)"
+	is "rm of an export that is waited for" "$(remote "$FARBLK export rm e 2>/dev/null; echo \$?")" 4
 	wait_for 20 list_has '.state == "failed"' || bad "after 8 s: $("$FARBLK" -j list)"
 	within 3 here list
 	grep -q "^e .* failed  *0/2 " /run/stdout || bad "list: $(cat /run/stdout)"

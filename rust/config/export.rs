@@ -157,6 +157,7 @@ impl GroupOperations for ExportDir {
         Attribute::ro(c"state", Self::show_state),
         Attribute::ro(c"instance", Self::show_instance),
         Attribute::ro(c"clients", Self::show_clients),
+        Attribute::ro(c"clients_away", Self::show_clients_away),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
 
@@ -381,6 +382,11 @@ impl ExportDir {
 
     fn show_clients(&self, page: &mut PageWriter<'_>) -> Result {
         show(page, self.export().map_or(0, |export| export.clients()))
+    }
+
+    fn show_clients_away(&self, page: &mut PageWriter<'_>) -> Result {
+        let away = self.export().map_or(0, |export| export.clients_away());
+        show(page, away)
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {

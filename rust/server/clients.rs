@@ -376,4 +376,10 @@ impl Clients {
         here.filter(|client| host.is_none_or(|host| client.host_name == *host))
             .count()
     }
+
+    /// How many have no path, and a place that nobody else may take yet.
+    pub(super) fn count_away(&self) -> usize {
+        let away = |client: &&KBox<Client>| !client.is_here() && !client.is_late();
+        self.list.iter().filter(away).count()
+    }
 }

@@ -284,7 +284,12 @@ impl Export {
         self.clients.lock().count(None)
     }
 
-    /// Those of one host. May sleep.
+    /// Maps without one that are expected back. May sleep.
+    pub(crate) fn clients_away(&self) -> usize {
+        self.clients.lock().count_away()
+    }
+
+    /// Those of one host that have a path. May sleep.
     pub(crate) fn clients_of(&self, host: &Name) -> usize {
         self.clients.lock().count(Some(host))
     }

@@ -196,7 +196,7 @@ pub enum Export {
         /// Name of the export
         #[arg(value_parser = name::parse)]
         name: String,
-        /// Also when clients are connected; their I/O waits for it, then fails
+        /// Also when clients are connected or expected back; their I/O waits for it, then fails
         #[arg(long)]
         force: bool,
     },

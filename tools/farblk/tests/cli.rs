@@ -160,6 +160,7 @@ impl Tree {
                 "b71c0000-0000-4000-8000-000000000000",
             ),
             ("exports/scratch/clients", "1"),
+            ("exports/scratch/clients_away", "0"),
             ("exports/scratch/hosts/node-b/access", "rw"),
             ("exports/scratch/hosts/node-b/host_id", ""),
             ("exports/scratch/hosts/node-b/connected", "1"),
@@ -191,6 +192,7 @@ impl Tree {
                 ("enable", "1"),
                 ("state", "online"),
                 ("clients", "0"),
+                ("clients_away", "0"),
             ] {
                 tree.config(&format!("exports/{name}/{attribute}"), value);
             }
@@ -383,7 +385,7 @@ scratch  ram   4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro) 
     tree.run("export list -o json")
         .success()
         .stdout_eq(str![[r#"
-{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1},{"name":"node-c","host_id":null,"access":"ro","connected":0}]}]}
+{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"clients_away":0,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1},{"name":"node-c","host_id":null,"access":"ro","connected":0}]}]}
 
 "#]]);
     tree.run("export show scratch")
@@ -445,7 +447,7 @@ export vol2
 
 "#]]);
     tree.run("-j export show vol1").success().stdout_eq(str![[r#"
-{"schema":"farblk.export/1","changed":false,"export":{"name":"vol1","kind":"block","mode":"two_sided","device":"/dev/disk/by-id/wwn-0x5000","file":null,"size_bytes":1073741824,"uuid":null,"instance":null,"read_only":false,"block_size":512,"numa_node":null,"ports":"all","allow_any_host":true,"max_clients":1,"clients":0,"state":"online","last_error":null,"hosts":[]}}
+{"schema":"farblk.export/1","changed":false,"export":{"name":"vol1","kind":"block","mode":"two_sided","device":"/dev/disk/by-id/wwn-0x5000","file":null,"size_bytes":1073741824,"uuid":null,"instance":null,"read_only":false,"block_size":512,"numa_node":null,"ports":"all","allow_any_host":true,"max_clients":1,"clients":0,"clients_away":0,"state":"online","last_error":null,"hosts":[]}}
 
 "#]]);
 }

@@ -40,6 +40,7 @@ struct Export {
     allow_any_host: bool,
     max_clients: Option<u32>,
     clients: Option<u32>,
+    clients_away: Option<u32>,
     state: Option<String>,
     last_error: Option<LastError>,
     hosts: Vec<Host>,
@@ -132,6 +133,7 @@ fn read(context: &Context, name: &str) -> Export {
         allow_any_host: configfs.flag(&object, "allow_any_host"),
         max_clients: configfs.number(&object, "max_clients"),
         clients: configfs.number(&object, "clients"),
+        clients_away: configfs.number(&object, "clients_away"),
         state: configfs.attr(&object, "state"),
         last_error: configfs.last_error(&object),
         hosts: configfs.names(&hosts).into_iter().map(read_host).collect(),
@@ -141,6 +143,18 @@ fn read(context: &Context, name: &str) -> Export {
 impl Export {
     fn is_block(&self) -> bool {
         self.kind.as_deref() == Some("block")
+    }
+
+    /// "1 of at most 2, 1 away".
+    fn clients(&self) -> String {
+        let number =
+            |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+        let away = match self.clients_away {
+            None | Some(0) => String::new(),
+            Some(away) => format!(", {away} away"),
+        };
+        let (here, most) = (number(self.clients), number(self.max_clients));
+        format!("{here} of at most {most}{away}")
     }
 
     /// "/dev/sda", or "/dev/loop0 (/srv/disk)"; "" for memory.
@@ -474,14 +488,7 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
         ("ports", text(&export.ports)),
         ("uuid", text(&export.uuid)),
         ("instance", text(&export.instance)),
-        (
-            "clients",
-            format!(
-                "{} of at most {}",
-                number(export.clients),
-                number(export.max_clients)
-            ),
-        ),
+        ("clients", export.clients()),
         ("allowed", export.allowed()),
         (
             "last error",
@@ -583,18 +590,22 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     if !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
     }
-    let clients = configfs.number::<u32>(&object, "clients").unwrap_or(0);
-    if clients > 0 && !force {
-        let are = if clients == 1 {
-            "client is"
-        } else {
-            "clients are"
-        };
+    let count = |attribute| configfs.number::<u32>(&object, attribute).unwrap_or(0);
+    let are = |count| match count {
+        1 => "1 client is".to_owned(),
+        _ => format!("{count} clients are"),
+    };
+    let why = match (count("clients"), count("clients_away")) {
+        (0, 0) => None,
+        (0, away) => Some(format!("{} away and expected back", are(away))),
+        (here, _) => Some(format!("{} connected", are(here))),
+    };
+    if let Some(why) = why.filter(|_| !force) {
         let lost = match configfs.attr(&object, "kind").as_deref() {
             Some("ram") => "; the content is lost",
             _ => "",
         };
-        return Err(job.error(Code::Busy, format!("{clients} {are} connected")).hint(format!(
+        return Err(job.error(Code::Busy, why).hint(format!(
             "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (their I/O waits for it, then fails{lost})"
         )));
     }

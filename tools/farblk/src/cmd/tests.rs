@@ -236,6 +236,16 @@ fn export_create_and_again() {
     let (code, exit, text) = host.fails("export rm scratch");
     assert_eq!((code, exit), ("F0104", 4));
     assert_eq!(text, "cannot remove export scratch: 1 client is connected");
+    host.kernel.put("exports/scratch", "clients", "0");
+    host.kernel.put("exports/scratch", "clients_away", "2");
+    assert_eq!(
+        host.fails("export rm scratch").2,
+        "cannot remove export scratch: 2 clients are away and expected back"
+    );
+    assert!(
+        host.ok("export show scratch")
+            .contains("0 of at most 1, 2 away")
+    );
     assert_eq!(
         host.ok("export rm scratch --force"),
         "removed export scratch"

@@ -141,6 +141,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("state", "disabled"),
             ("instance", ""),
             ("clients", "0"),
+            ("clients_away", "0"),
             ("last_error", ""),
         ],
         ["exports", _, "hosts", _] => &[("host_id", ""), ("access", "rw"), ("connected", "0")],

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk discover`: which exports of a server this host may use.
 
-use std::path::PathBuf;
 use std::process;
 
 use serde::Serialize;
@@ -71,12 +70,11 @@ fn remove_leftovers(context: &Context) {
     }
     let job = Job::new("cannot clean up");
     for name in configfs.names(&configfs.path(&["discover"])) {
-        let Some(rest) = name.strip_prefix(PREFIX) else {
-            continue;
-        };
-        let process = rest.split('-').next().unwrap_or_default();
-        let is_number = process.parse::<u32>().is_ok();
-        if is_number && !processes.join(process).exists() {
+        let number = name.strip_prefix(PREFIX).and_then(|rest| rest.parse().ok());
+        // This process has made none yet.
+        let is_over =
+            |number: u32| number == process::id() || !processes.join(number.to_string()).exists();
+        if number.is_some_and(is_over) {
             let object = configfs.path(&["discover", &name]);
             // Another process may be about to do the same.
             let _ = configfs
@@ -84,26 +82,6 @@ fn remove_leftovers(context: &Context) {
                 .and_then(|()| configfs.rmdir(&object, &job));
         }
     }
-}
-
-/// Makes an object of this process. One that was killed may have had the same number.
-fn make(context: &Context, made: &mut Made<'_>, job: &Job) -> Result<PathBuf, Error> {
-    let name = match context.configfs.is_dry_run() {
-        true => "tool".to_owned(),
-        false => format!("{PREFIX}{}", process::id()),
-    };
-    let mut object = context.configfs.path(&["discover", &name]);
-    for suffix in 2u32.. {
-        match made.mkdir(&object, job) {
-            Err(error) if error.code == Code::Differs => {
-                object = context
-                    .configfs
-                    .path(&["discover", &format!("{name}-{suffix}")]);
-            }
-            result => return result.map(|()| object),
-        }
-    }
-    Err(job.error(Code::Differs, "all names are taken"))
 }
 
 /// Runs `farblk discover`.
@@ -118,7 +96,12 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     let address = arguments.server.resolve(&job.what)?;
     let mut made = Made::new(configfs, &context.output);
     remove_leftovers(context);
-    let object = make(context, &mut made, &job)?;
+    let name = match configfs.is_dry_run() {
+        true => "tool".to_owned(),
+        false => format!("{PREFIX}{}", process::id()),
+    };
+    let object = configfs.path(&["discover", &name]);
+    made.mkdir(&object, &job)?;
     configfs.set(&object, "addr", &address.to_string(), &job)?;
     if let Some(source) = arguments.source {
         configfs.set(&object, "source", &source.to_string(), &job)?;

@@ -140,6 +140,11 @@ fn read(context: &Context, name: &str) -> Export {
     }
 }
 
+/// "" if it is not known.
+fn number(number: Option<u32>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
+}
+
 impl Export {
     fn is_block(&self) -> bool {
         self.kind.as_deref() == Some("block")
@@ -147,8 +152,6 @@ impl Export {
 
     /// "1 of at most 2, 1 away".
     fn clients(&self) -> String {
-        let number =
-            |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
         let away = match self.clients_away {
             None | Some(0) => String::new(),
             Some(away) => format!(", {away} away"),
@@ -462,7 +465,6 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
         };
         return context.output.document(&document);
     }
-    let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let numa = match export.numa_node {
         Some(node) if node >= 0 => node.to_string(),

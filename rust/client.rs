@@ -4,25 +4,20 @@
 
 #![forbid(unsafe_code)]
 
-mod commands;
 mod control;
 mod discovery;
-mod disk;
-mod io;
-mod lane;
-mod path;
-mod queue;
-mod route;
-mod session;
-mod shell;
-mod slabs;
+pub(crate) mod host;
+pub mod io;
+mod map;
 
 pub(crate) use control::Target;
 pub(crate) use discovery::discover;
-pub(crate) use io::Policy;
-pub(crate) use lane::PathStatus;
-pub(crate) use session::{
-    Params,
-    Session,
-    Status, //
+pub(crate) use io::ledger::Policy;
+pub(crate) use map::{
+    owner::{
+        Params,
+        Session,
+        Status, //
+    },
+    path::PathStatus, //
 };

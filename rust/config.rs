@@ -10,6 +10,7 @@ mod discovery;
 mod export;
 mod host;
 mod map;
+pub mod parse;
 mod path;
 mod port;
 mod root;
@@ -28,8 +29,8 @@ use core::net::{
 
 use kernel::prelude::*;
 
-use crate::configfs::PageWriter;
-use crate::failure::{
+use crate::base::configfs::PageWriter;
+use crate::link::failure::{
     fail,
     Failure, //
 };

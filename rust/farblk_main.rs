@@ -12,7 +12,8 @@
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-use crate::host::Host;
+use crate::base::workqueue::ReleaseQueue;
+use crate::client::host::Host;
 use crate::rdma::{
     client::{
         Client,
@@ -24,47 +25,28 @@ use crate::server::{
     Adapters,
     Exports, //
 };
-use crate::workqueue::ReleaseQueue;
 
 // Floor 0: generated.
 mod bindings;
 
 // Floor 1: safe abstractions; the only ones that name `bindings`.
-mod alarm;
+mod base;
 #[cfg_attr(
     not(CONFIG_FARBLK_KUNIT_TEST),
     expect(dead_code, reason = "the tests use more of it than the driver yet")
 )]
 mod block;
-mod compat;
-mod configfs;
-mod debugfs;
-mod errno;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
-mod net;
-mod rcu;
 mod rdma;
-mod scatterlist;
-mod sync;
-mod ticker;
-mod workqueue;
 
 // Floor 2: the driver.
-pub mod buddy;
-mod channel;
-mod client;
-mod config;
-mod failure;
-mod host;
-pub mod parse;
+pub mod client;
+pub mod config;
+mod link;
 pub mod proto;
-pub mod receives;
-mod server;
+pub mod server;
 pub mod session;
-mod stats;
-mod status;
-pub mod tag;
 
 /// The version of the module.
 const VERSION: &str = "0.1.0";
@@ -96,9 +78,9 @@ module! {
 /// The module. Fields drop in this order: first nobody can ask for anything new, then the devices
 /// are let go of, then what was left to be dropped later is.
 struct Farblk {
-    _config: configfs::Subsystem,
-    _connections: debugfs::File<Adapters>,
-    _stats: debugfs::File<stats::Server>,
+    _config: base::configfs::Subsystem,
+    _connections: base::debugfs::File<Adapters>,
+    _stats: base::debugfs::File<server::stats::Server>,
     _devices: Pin<KBox<Registration<Devices>>>,
     _release: ReleaseQueue,
 }
@@ -107,8 +89,8 @@ impl kernel::Module for Farblk {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let release = ReleaseQueue::new(c"farblk_release")?;
         let devices = KBox::pin_init(Registration::new(Devices), GFP_KERNEL)?;
-        let server_stats = stats::Server::new()?;
-        let files = stats::Files::new()?;
+        let server_stats = server::stats::Server::new()?;
+        let files = server::stats::Files::new()?;
         let exports = Exports::new(server_stats.clone())?;
         let connections = files.server.file(c"connections", exports.adapters.clone());
         let host = Host::new(files.client)?;

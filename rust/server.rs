@@ -4,24 +4,20 @@
 
 #![forbid(unsafe_code)]
 
-mod adapter;
 mod backend;
-mod clients;
-mod command;
-mod connections;
-mod custody;
+mod block;
 mod export;
 mod host;
-mod poller;
-mod pool;
+mod members;
+pub mod memory;
 mod port;
-mod queue;
+mod ram;
+mod reservation;
 mod session;
-mod slabs;
+pub(crate) mod stats;
 
-pub(crate) use adapter::Adapters;
 pub(crate) use backend::Source;
-pub(crate) use custody::Keeper;
+pub(crate) use block::adapter::Adapters;
 pub(crate) use export::{
     Export,
     Exports,
@@ -37,3 +33,4 @@ pub(crate) use port::{
     Port,
     PortWatch, //
 };
+pub(crate) use reservation::Keeper;

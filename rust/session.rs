@@ -10,10 +10,10 @@
 
 pub mod backoff;
 pub mod doubt;
-pub mod export;
 pub mod flush;
 pub mod map;
 pub mod pulse;
+pub mod reservation;
 
 use core::fmt;
 

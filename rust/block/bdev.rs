@@ -4,19 +4,19 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-use super::features::{
-    BLK_FEAT_FUA,
-    BLK_FEAT_NOWAIT,
-    BLK_FEAT_ROTATIONAL,
-    BLK_FEAT_STABLE_WRITES, //
-};
-use crate::{
-    bindings,
+use crate::base::{
     errno::EOPNOTSUPP,
     sync::{
         User,
         Users, //
-    }, //
+    },
+};
+use crate::bindings;
+use crate::block::features::{
+    BLK_FEAT_FUA,
+    BLK_FEAT_NOWAIT,
+    BLK_FEAT_ROTATIONAL,
+    BLK_FEAT_STABLE_WRITES, //
 };
 use core::ptr::NonNull;
 use kernel::{

@@ -9,7 +9,15 @@
 //! an owner of the memory that is read or written. Both come back by [`BioOwner::end_io`], once, with
 //! how it went, whatever that was.
 
-use super::{
+use crate::base::{
+    scatterlist::{
+        Segment,
+        Segmented, //
+    },
+    sync::User, //
+};
+use crate::bindings;
+use crate::block::{
     bdev::Bdev,
     status::{
         from_blk_status,
@@ -17,14 +25,6 @@ use super::{
         BlkResult, //
     },
     SECTOR_SHIFT, //
-};
-use crate::{
-    bindings,
-    scatterlist::{
-        Segment,
-        Segmented, //
-    },
-    sync::User, //
 };
 use core::{
     mem::MaybeUninit,
@@ -139,7 +139,7 @@ impl BioRequest {
 /// From [`Bio::submit`] to [`BioOwner::end_io`] it stays in place, and is neither dropped nor borrowed
 /// mutably.
 pub(crate) trait BioOwner: Sized + Send + 'static {
-    /// The type of the memory; [`NoMemory`](crate::scatterlist::NoMemory) if there is none.
+    /// The type of the memory; [`NoMemory`](crate::base::scatterlist::NoMemory) if there is none.
     type Memory: Segmented;
 
     /// The memory that is read or written: its first [`BioRequest::bytes`] bytes.

@@ -2,7 +2,20 @@
 
 //! KUnit suites of block devices, on a disk of our own.
 
-use super::{
+use crate::base::{
+    scatterlist::{
+        PageChunks,
+        Segment,
+        Segmented, //
+    },
+    sync::{
+        new_irqsave_spinlock,
+        Completion,
+        IrqSaveSpinLock, //
+    },
+};
+use crate::bindings;
+use crate::block::{
     bdev::{
         Bdev,
         BdevEvents,
@@ -34,23 +47,10 @@ use super::{
     BlkResult,
     SECTOR_SHIFT, //
 };
-use crate::{
-    bindings,
-    kunit::{
-        check,
-        shell,
-        skip, //
-    },
-    scatterlist::{
-        PageChunks,
-        Segment,
-        Segmented, //
-    },
-    sync::{
-        new_irqsave_spinlock,
-        Completion,
-        IrqSaveSpinLock, //
-    }, //
+use crate::kunit::{
+    check,
+    shell,
+    skip, //
 };
 use kernel::{
     page::PAGE_SIZE,

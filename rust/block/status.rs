@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn status_is_the_error_of_the_c_table() -> Result {
         for (status, error) in [
-            (BlkError::NotSupported, crate::errno::EOPNOTSUPP),
+            (BlkError::NotSupported, crate::base::errno::EOPNOTSUPP),
             (BlkError::NoSpace, ENOSPC),
             (BlkError::Resource, ENOMEM),
             (BlkError::Again, EAGAIN),

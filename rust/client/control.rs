@@ -16,24 +16,28 @@ use kernel::{
     },
 };
 
-use crate::channel::{
-    Channel,
-    Link,
-    Linked, //
+use crate::base::{
+    compat,
+    errno::{
+        ECONNREFUSED,
+        EHOSTUNREACH,
+        ENETUNREACH,
+        EPROTO,
+        EPROTONOSUPPORT, //
+    },
+    net::Net, //
 };
-use crate::compat;
-use crate::errno::{
-    ECONNREFUSED,
-    EHOSTUNREACH,
-    ENETUNREACH,
-    EPROTO,
-    EPROTONOSUPPORT, //
+use crate::link::{
+    channel::{
+        Channel,
+        Link,
+        Linked, //
+    },
+    failure::{
+        fail,
+        Failure, //
+    },
 };
-use crate::failure::{
-    fail,
-    Failure, //
-};
-use crate::net::Net;
 use crate::proto::{
     wire::{
         CONNECT_REQUEST_MAX,

@@ -6,13 +6,15 @@
 
 use kernel::prelude::*;
 
-use crate::client::control::{
-    Client,
-    Deadline,
-    Target, //
+use crate::client::{
+    control::{
+        Client,
+        Deadline,
+        Target, //
+    },
+    host::Host, //
 };
-use crate::failure::Failure;
-use crate::host::Host;
+use crate::link::failure::Failure;
 use crate::proto::{
     ListEntry,
     ListReply,

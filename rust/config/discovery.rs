@@ -16,33 +16,35 @@ use kernel::{
     },
 };
 
+use crate::base::{
+    configfs::{
+        Attribute,
+        Group,
+        GroupOperations,
+        NewGroup,
+        NoChild,
+        PageWriter, //
+    },
+    net::Net, //
+};
 use crate::client::{
     self,
+    host::Host,
     Target, //
 };
 use crate::config::{
     invalid,
     new_name,
+    parse,
     parse_source,
     show,
     show_option, //
 };
-use crate::configfs::{
-    Attribute,
-    Group,
-    GroupOperations,
-    NewGroup,
-    NoChild,
-    PageWriter, //
-};
-use crate::failure::{
+use crate::link::failure::{
     fail,
     Failure,
     LastError, //
 };
-use crate::host::Host;
-use crate::net::Net;
-use crate::parse;
 use crate::proto::{
     wire::PORT,
     ListEntry, //

@@ -12,28 +12,33 @@ use kernel::{
     sync::Arc, //
 };
 
+use crate::base::{
+    configfs::{
+        Attribute,
+        Group,
+        GroupOperations,
+        NewGroup,
+        NoChild,
+        PageWriter,
+        Pinned, //
+    },
+    periodic::Ticker,
+    scatterlist::node_online,
+    sync, //
+};
 use crate::config::{
     host::HostDirs,
     invalid,
     new_name,
+    parse,
     show,
     show_option,
     switch::Switch, //
 };
-use crate::configfs::{
-    Attribute,
-    Group,
-    GroupOperations,
-    NewGroup,
-    NoChild,
-    PageWriter,
-    Pinned, //
-};
-use crate::failure::{
+use crate::link::failure::{
     fail,
     Failure, //
 };
-use crate::parse;
 use crate::proto::{
     Access,
     BlockSize,
@@ -41,7 +46,6 @@ use crate::proto::{
     Name,
     Uuid, //
 };
-use crate::scatterlist::node_online;
 use crate::server::{
     Export,
     Exports,
@@ -52,8 +56,6 @@ use crate::server::{
     Spec,
     Watch, //
 };
-use crate::sync;
-use crate::ticker::Ticker;
 
 /// `exports/`.
 pub(super) struct ExportDirs {

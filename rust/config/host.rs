@@ -7,19 +7,19 @@
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-use crate::config::{
-    export::ExportDir,
-    new_name,
-    show,
-    show_option, //
-};
-use crate::configfs::{
+use crate::base::configfs::{
     Attribute,
     Group,
     GroupOperations,
     NewGroup,
     NoChild,
     PageWriter, //
+};
+use crate::config::{
+    export::ExportDir,
+    new_name,
+    show,
+    show_option, //
 };
 use crate::proto::{
     Access,

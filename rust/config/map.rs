@@ -12,7 +12,23 @@ use kernel::{
     sync::Arc, //
 };
 
+use crate::base::{
+    configfs::{
+        Attribute,
+        Group,
+        GroupOperations,
+        NewGroup,
+        NoChild,
+        PageWriter,
+        Pinned, //
+    },
+    debugfs::File,
+    errno::ESTALE,
+    net::Net,
+    sync, //
+};
 use crate::client::{
+    host::Host,
     Params,
     PathStatus,
     Policy,
@@ -23,29 +39,16 @@ use crate::client::{
 use crate::config::{
     invalid,
     new_name,
+    parse,
     path::PathDirs,
     show,
     show_option,
     switch::Switch, //
 };
-use crate::configfs::{
-    Attribute,
-    Group,
-    GroupOperations,
-    NewGroup,
-    NoChild,
-    PageWriter,
-    Pinned, //
-};
-use crate::debugfs::File;
-use crate::errno::ESTALE;
-use crate::failure::{
+use crate::link::failure::{
     fail,
     Failure, //
 };
-use crate::host::Host;
-use crate::net::Net;
-use crate::parse;
 use crate::proto::{
     wire::{
         DEPTH_MAX,
@@ -62,7 +65,6 @@ use crate::session::{
     State,
     PATHS_MAX, //
 };
-use crate::sync;
 
 /// Hardware queues that can be asked for.
 const QUEUES_MAX: u64 = 64;

@@ -9,17 +9,7 @@ use core::net::SocketAddr;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-use crate::client::PathStatus;
-use crate::config::{
-    invalid,
-    map::MapDir,
-    new_name,
-    parse_source,
-    show,
-    show_option,
-    switch::Switch, //
-};
-use crate::configfs::{
+use crate::base::configfs::{
     Attribute,
     Group,
     GroupOperations,
@@ -28,8 +18,18 @@ use crate::configfs::{
     PageWriter,
     Pinned, //
 };
-use crate::failure::fail;
-use crate::parse;
+use crate::client::PathStatus;
+use crate::config::{
+    invalid,
+    map::MapDir,
+    new_name,
+    parse,
+    parse_source,
+    show,
+    show_option,
+    switch::Switch, //
+};
+use crate::link::failure::fail;
 use crate::proto::{
     wire::PORT,
     Name, //

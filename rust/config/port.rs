@@ -9,25 +9,28 @@ use core::net::SocketAddr;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
+use crate::base::{
+    configfs::{
+        Attribute,
+        Group,
+        GroupOperations,
+        NewGroup,
+        NoChild,
+        PageWriter,
+        Pinned, //
+    },
+    net::Net,
+    periodic::Ticker, //
+};
 use crate::config::{
     invalid,
     new_name,
+    parse,
     show,
     show_option,
     switch::Switch, //
 };
-use crate::configfs::{
-    Attribute,
-    Group,
-    GroupOperations,
-    NewGroup,
-    NoChild,
-    PageWriter,
-    Pinned, //
-};
-use crate::failure::fail;
-use crate::net::Net;
-use crate::parse;
+use crate::link::failure::fail;
 use crate::proto::{
     wire::PORT,
     Name, //
@@ -37,7 +40,6 @@ use crate::server::{
     Port,
     PortWatch, //
 };
-use crate::ticker::Ticker;
 
 /// `ports/`.
 pub(super) struct Ports {

@@ -7,14 +7,7 @@
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-use crate::config::{
-    discovery::Discoveries,
-    export::ExportDirs,
-    map::Maps,
-    port::Ports,
-    show, //
-};
-use crate::configfs::{
+use crate::base::configfs::{
     Attribute,
     Group,
     GroupOperations,
@@ -23,7 +16,14 @@ use crate::configfs::{
     PageWriter,
     Subsystem, //
 };
-use crate::host::Host;
+use crate::client::host::Host;
+use crate::config::{
+    discovery::Discoveries,
+    export::ExportDirs,
+    map::Maps,
+    port::Ports,
+    show, //
+};
 use crate::proto::{
     wire,
     Name,

@@ -10,18 +10,18 @@ use kernel::{
     sync::Mutex, //
 };
 
+use crate::base::configfs::PageWriter;
 use crate::config::{
     invalid,
+    parse,
     show,
     show_option, //
 };
-use crate::configfs::PageWriter;
-use crate::failure::{
+use crate::link::failure::{
     fail,
     Failure,
     LastError, //
 };
-use crate::parse;
 
 /// What `enable` of an object has started.
 enum Phase<T> {

@@ -21,22 +21,20 @@ pub(crate) use self::{
     }, //
 };
 
-use self::shared::{
-    handler,
-    Phase,
-    Shared, //
+use crate::base::net::{
+    Net,
+    SockaddrStorage, //
 };
-use super::{
+use crate::bindings;
+use crate::rdma::{
+    cm::shared::{
+        handler,
+        Phase,
+        Shared, //
+    },
     device::Device,
     might_sleep,
     MODULE_NAME, //
-};
-use crate::{
-    bindings,
-    net::{
-        Net,
-        SockaddrStorage, //
-    }, //
 };
 use core::{
     ffi::c_void,

@@ -4,14 +4,12 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
+use crate::base::sync::Completion;
+use crate::bindings;
+use crate::rdma::{
     device::Device,
     might_sleep,
     MODULE_NAME, //
-};
-use crate::{
-    bindings,
-    sync::Completion, //
 };
 use core::{
     ffi::c_void,

@@ -4,17 +4,15 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
+use crate::base::scatterlist::{
+    PageChunks,
+    Segment,
+    Segmented, //
+};
+use crate::bindings;
+use crate::rdma::{
     device::Device,
     might_sleep, //
-};
-use crate::{
-    bindings,
-    scatterlist::{
-        PageChunks,
-        Segment,
-        Segmented, //
-    }, //
 };
 use core::ptr::NonNull;
 use kernel::{

@@ -12,7 +12,26 @@ mod reply;
 mod request;
 mod srq;
 
-use super::{
+use crate::base::{
+    net::Net,
+    scatterlist::{
+        PageChunks,
+        Segment,
+        Segmented, //
+    },
+    sync::{
+        new_irqsave_spinlock,
+        Completion,
+        IrqSaveSpinLock, //
+    },
+    workqueue::OwnedQueue, //
+};
+use crate::bindings;
+use crate::kunit::{
+    check,
+    skip, //
+};
+use crate::rdma::{
     client,
     cm::{
         CmError,
@@ -59,26 +78,7 @@ use super::{
         Reply,
         SendOwner,
         RECV_BUFFERS, //
-    }, //
-};
-use crate::{
-    bindings,
-    kunit::{
-        check,
-        skip, //
     },
-    net::Net,
-    scatterlist::{
-        PageChunks,
-        Segment,
-        Segmented, //
-    },
-    sync::{
-        new_irqsave_spinlock,
-        Completion,
-        IrqSaveSpinLock, //
-    },
-    workqueue::OwnedQueue, //
 };
 use core::net::{
     Ipv6Addr,

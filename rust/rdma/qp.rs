@@ -24,19 +24,16 @@ pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
 };
-use self::{
-    key::{
-        Key,
-        LargeKeys, //
+use crate::base::{
+    errno::ESHUTDOWN,
+    sync::{
+        new_irqsave_spinlock,
+        Completion,
+        IrqSaveSpinLock, //
     },
-    recv::recv_done,
-    send::SendQueue,
-    slot::{
-        Large,
-        SendSlot, //
-    }, //
 };
-use super::{
+use crate::bindings;
+use crate::rdma::{
     cm::CmId,
     cq::{
         Cq,
@@ -44,6 +41,18 @@ use super::{
     },
     might_sleep,
     pd::Pd,
+    qp::{
+        key::{
+            Key,
+            LargeKeys, //
+        },
+        recv::recv_done,
+        send::SendQueue,
+        slot::{
+            Large,
+            SendSlot, //
+        },
+    },
     srq::Srq,
     wc::{
         Received,
@@ -52,16 +61,7 @@ use super::{
     wr::{
         RecvOwner,
         SendOwner, //
-    }, //
-};
-use crate::{
-    bindings,
-    errno::ESHUTDOWN,
-    sync::{
-        new_irqsave_spinlock,
-        Completion,
-        IrqSaveSpinLock, //
-    }, //
+    },
 };
 use core::{
     cell::UnsafeCell,

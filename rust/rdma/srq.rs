@@ -4,7 +4,12 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
+use crate::base::sync::{
+    new_irqsave_spinlock,
+    IrqSaveSpinLock, //
+};
+use crate::bindings;
+use crate::rdma::{
     cq::{
         Cq,
         Reservation, //
@@ -18,13 +23,6 @@ use super::{
         RecvSlot, //
     },
     wr::RECV_BUFFERS, //
-};
-use crate::{
-    bindings,
-    sync::{
-        new_irqsave_spinlock,
-        IrqSaveSpinLock, //
-    }, //
 };
 use core::ptr::NonNull;
 use kernel::{

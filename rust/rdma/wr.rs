@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
+use crate::base::scatterlist::Segmented;
+use crate::rdma::{
     device::Device,
     dma::{
         DmaBuffer,
@@ -12,7 +13,6 @@ use super::{
     },
     mr::Mr, //
 };
-use crate::scatterlist::Segmented;
 use kernel::prelude::*;
 
 /// An RDMA operation on a peer's memory.
@@ -76,7 +76,7 @@ impl Reply {
 ///
 /// The methods are called by the function that posts.
 pub(crate) trait SendOwner: Send + 'static {
-    /// The type of [`Self::memory`]; [`NoMemory`](crate::scatterlist::NoMemory) if there is none.
+    /// The type of [`Self::memory`]; [`NoMemory`](crate::base::scatterlist::NoMemory) if there is none.
     type Memory: Segmented;
 
     /// The memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes, and that

@@ -17,7 +17,8 @@ pub(crate) use self::{
     bdev::Block,
     ram::Ram, //
 };
-use crate::failure::{
+use crate::base::sync;
+use crate::link::failure::{
     fail,
     Failure, //
 };
@@ -29,7 +30,6 @@ use crate::proto::{
     Kind,
     Uuid, //
 };
-use crate::sync;
 
 /// What the contents of an export are to be.
 #[derive(Clone)]

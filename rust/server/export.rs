@@ -14,8 +14,14 @@ use kernel::{
     time::Msecs,
 };
 
-use crate::channel::Linked;
-use crate::failure::Failure;
+use crate::base::periodic::{
+    Tick,
+    Ticker, //
+};
+use crate::link::{
+    channel::Linked,
+    failure::Failure, //
+};
 use crate::proto::{
     Access,
     Fence,
@@ -28,27 +34,23 @@ use crate::proto::{
     Uuid, //
 };
 use crate::server::{
-    adapter::Adapters,
     backend::{
         self,
         Backend,
         Source, //
     },
-    clients::{
+    block::adapter::Adapters,
+    host::Hosts,
+    members::{
         Clients,
         Entry,
         LOOK_MS, //
     },
-    custody::Keeper,
-    host::Hosts,
-    session::Session, //
+    reservation::Keeper,
+    session::Session,
+    stats, //
 };
 use crate::session::Tenure;
-use crate::stats;
-use crate::ticker::{
-    Tick,
-    Ticker, //
-};
 
 /// How long a login waits for the end of what is in its way before it looks whether its client still does.
 const PATIENCE_MS: Msecs = 100;

@@ -24,11 +24,18 @@ use kernel::{
     },
 };
 
-use crate::failure::{
+use crate::base::{
+    net::Net,
+    periodic::{
+        Tick,
+        Ticker, //
+    },
+    workqueue::OwnedQueue, //
+};
+use crate::link::failure::{
     fail,
     Failure, //
 };
-use crate::net::Net;
 use crate::proto::{
     wire::REJECT_MAX,
     ConnectRequest,
@@ -47,15 +54,10 @@ use crate::rdma::{
     device::Name as DeviceName, //
 };
 use crate::server::{
-    clients::LOOK_MS,
     export::Exports,
+    members::LOOK_MS,
     session::Session, //
 };
-use crate::ticker::{
-    Tick,
-    Ticker, //
-};
-use crate::workqueue::OwnedQueue;
 
 /// Connections that may wait to be looked at.
 const BACKLOG: u32 = 128;

@@ -27,21 +27,29 @@ use kernel::{
     },
 };
 
-use crate::channel::{
+use crate::base::{
+    errno::{
+        ENOTCONN,
+        EPROTO,
+        ESHUTDOWN, //
+    },
+    sync::{
+        self,
+        without_io,
+        Completion, //
+    },
+    workqueue::OwnedQueue, //
+};
+use crate::link::channel::{
     Channel,
     Link,
     Linked,
     MESSAGES, //
 };
-use crate::errno::{
-    ENOTCONN,
-    EPROTO,
-    ESHUTDOWN, //
-};
 use crate::proto::{
-    wire::DEPTH_MAX,
     wire::{
         CONNECT_REPLY_MAX,
+        DEPTH_MAX,
         MESSAGE_MAX,
         REJECT_MAX, //
     },
@@ -77,27 +85,23 @@ use crate::rdma::{
 };
 use crate::server::{
     backend::Backend,
-    clients::LOOK_MS,
-    connections::Connections,
+    block::{
+        connection::credit_max,
+        connections::Connections, //
+    },
     export::Export,
+    members::LOOK_MS,
     port::{
         self,
         Port, //
     },
-    queue::credit_max,
-    slabs::Slabs, //
+    ram::Slabs, //
 };
 use crate::session::{
     pulse::Silence,
     Epoch,
     PATHS_MAX, //
 };
-use crate::sync::{
-    self,
-    without_io,
-    Completion, //
-};
-use crate::workqueue::OwnedQueue;
 
 /// How long a client may take from connecting to its first message.
 const LOGIN_TIMEOUT_MS: Msecs = 5000;

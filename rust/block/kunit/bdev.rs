@@ -2,14 +2,14 @@
 
 //! KUnit suite of block devices that are opened.
 
-use super::*;
-use crate::{
+use crate::base::{
     debugfs::{
         Dir,
         Show, //
     },
     workqueue::OwnedQueue, //
 };
+use crate::block::kunit::*;
 use kernel::{
     fmt, impl_has_work, new_work,
     str::CString,

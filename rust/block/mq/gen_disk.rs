@@ -4,15 +4,15 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-use super::{
-    limits::Limits,
-    operations::Operations,
-    tag_set::TagSet, //
-};
-use crate::{
-    bindings,
-    block::SECTOR_SHIFT,
-    errno::ENAMETOOLONG, //
+use crate::base::errno::ENAMETOOLONG;
+use crate::bindings;
+use crate::block::{
+    mq::{
+        limits::Limits,
+        operations::Operations,
+        tag_set::TagSet, //
+    },
+    SECTOR_SHIFT, //
 };
 use core::{
     marker::PhantomData,
@@ -463,7 +463,7 @@ impl<T: Operations> GenDisk<T> {
     /// # Context
     ///
     /// May sleep, and allocates: what I/O waits for must call it in
-    /// [`without_io`](crate::sync::without_io).
+    /// [`without_io`](crate::base::sync::without_io).
     pub(crate) fn announce(&self, env: &CStr) {
         let mut envp = [env.as_char_ptr().cast_mut(), core::ptr::null_mut()];
         // SAFETY: By the type invariants the disk was added, so that its device is in sysfs. The strings

@@ -5,20 +5,20 @@
 //! C headers: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h),
 //! [`include/linux/bvec.h`](srctree/include/linux/bvec.h)
 
-use super::operations::Operations;
-use crate::{
-    bindings,
-    block::{
-        status::to_blk_status,
-        BlkError,
-        BlkResult, //
-    },
+use crate::base::{
     compat,
     scatterlist::{
         Segment,
         Segmented, //
     },
     sync::random_u64, //
+};
+use crate::bindings;
+use crate::block::{
+    mq::operations::Operations,
+    status::to_blk_status,
+    BlkError,
+    BlkResult, //
 };
 use core::{
     marker::PhantomData,

@@ -2,16 +2,14 @@
 
 //! Why there is no connection.
 
-use super::{
+use crate::base::errno::{
+    ECONNREFUSED,
+    EHOSTUNREACH, //
+};
+use crate::bindings;
+use crate::rdma::cm::{
     shared::private_data,
     PrivateData, //
-};
-use crate::{
-    bindings,
-    errno::{
-        ECONNREFUSED,
-        EHOSTUNREACH, //
-    }, //
 };
 use kernel::{
     fmt,

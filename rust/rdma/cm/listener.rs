@@ -4,33 +4,31 @@
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
-use super::{
-    reject,
-    shared::{
-        handler,
-        leave_handler,
-        private_data,
-        Phase,
-        Shared, //
-    },
-    CmEvents,
-    CmId, //
+use crate::base::net::{
+    Net,
+    SockaddrStorage, //
 };
-use crate::{
-    bindings,
-    net::{
-        Net,
-        SockaddrStorage, //
-    },
-    rdma::{
-        client,
-        device::{
-            Device,
-            DeviceUser, //
+use crate::bindings;
+use crate::rdma::{
+    client,
+    cm::{
+        reject,
+        shared::{
+            handler,
+            leave_handler,
+            private_data,
+            Phase,
+            Shared, //
         },
-        might_sleep,
-        MODULE_NAME, //
-    }, //
+        CmEvents,
+        CmId, //
+    },
+    device::{
+        Device,
+        DeviceUser, //
+    },
+    might_sleep,
+    MODULE_NAME, //
 };
 use core::{
     cell::Cell,

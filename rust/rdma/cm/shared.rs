@@ -4,22 +4,22 @@
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
-use super::{
-    CmError,
-    CmEvents,
-    PrivateData, //
-};
-use crate::{
-    bindings,
+use crate::base::{
     errno::ECONNRESET,
-    rdma::{
-        client,
-        device::{
-            Device,
-            DeviceUser, //
-        }, //
-    },
     sync::Completion, //
+};
+use crate::bindings;
+use crate::rdma::{
+    client,
+    cm::{
+        CmError,
+        CmEvents,
+        PrivateData, //
+    },
+    device::{
+        Device,
+        DeviceUser, //
+    },
 };
 use kernel::{
     ffi::c_int,

@@ -2,8 +2,8 @@
 
 //! KUnit suite of devices and connections.
 
-use super::*;
-use crate::errno::ECONNREFUSED;
+use crate::base::errno::ECONNREFUSED;
+use crate::rdma::kunit::*;
 
 const CAPS: QpCaps = QpCaps {
     slots: 1,

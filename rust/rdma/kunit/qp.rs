@@ -27,7 +27,7 @@ fn refusal(result: Result<(), (Error, Owner)>) -> Option<(Error, u32)> {
 #[kernel::macros::kunit_tests(farblk_rdma_owner)]
 mod owner {
     use super::*;
-    use crate::errno::ESHUTDOWN;
+    use crate::base::errno::ESHUTDOWN;
 
     #[test]
     fn comes_back_with_the_completion() -> Result {

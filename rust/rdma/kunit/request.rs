@@ -2,11 +2,11 @@
 
 //! KUnit suites of requests: when they come back, and what the peer may do until then.
 
-use super::*;
-use crate::errno::{
+use crate::base::errno::{
     EPROTO,
     ESHUTDOWN, //
 };
+use crate::rdma::kunit::*;
 
 const CAPS: QpCaps = QpCaps {
     slots: 8,

@@ -5,19 +5,17 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::slot::Free;
-use crate::{
-    bindings,
-    rdma::{
-        dma::Direction,
-        might_sleep,
-        pd::Pd,
-        wr::{
-            RdmaOp,
-            RemoteRange, //
-        }, //
+use crate::base::scatterlist::Segmented;
+use crate::bindings;
+use crate::rdma::{
+    dma::Direction,
+    might_sleep,
+    pd::Pd,
+    qp::slot::Free,
+    wr::{
+        RdmaOp,
+        RemoteRange, //
     },
-    scatterlist::Segmented, //
 };
 use core::{
     cell::UnsafeCell,
@@ -130,7 +128,7 @@ impl Key {
         Ok(Self {
             mr: NonNull::new(mr).ok_or(ENOMEM)?,
             gone: Atomic::new(0),
-            base: (crate::sync::random_u64() >> 1) & !(size - 1),
+            base: (crate::base::sync::random_u64() >> 1) & !(size - 1),
             pages,
             list,
         })

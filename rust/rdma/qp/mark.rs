@@ -14,10 +14,8 @@
 //! `copy_data()` fills the memory from its beginning to its end: what was overwritten at the end was
 //! overwritten everywhere.
 
-use crate::{
-    bindings,
-    sync::random_u64, //
-};
+use crate::base::sync::random_u64;
+use crate::bindings;
 
 /// A random number for the last 8 bytes of memory, or for all that it has.
 ///

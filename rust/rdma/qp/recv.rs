@@ -4,26 +4,26 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
-    Qp,
-    QpHandler,
-    Receives, //
-};
-use crate::{
-    bindings,
+use crate::base::{
     errno::ESHUTDOWN,
-    rdma::{
-        device::Device,
-        wc::Received,
-        wr::{
-            RecvOwner,
-            RECV_BUFFERS, //
-        }, //
-    },
     sync::{
         new_irqsave_spinlock,
         IrqSaveSpinLock, //
-    }, //
+    },
+};
+use crate::bindings;
+use crate::rdma::{
+    device::Device,
+    qp::{
+        Qp,
+        QpHandler,
+        Receives, //
+    },
+    wc::Received,
+    wr::{
+        RecvOwner,
+        RECV_BUFFERS, //
+    },
 };
 use core::{
     cell::UnsafeCell,

@@ -4,18 +4,18 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
-    slot::Wr,
-    Qp,
-    QpHandler, //
-};
-use crate::{
-    bindings,
-    errno::EOPNOTSUPP,
-    rdma::wr::{
+use crate::base::errno::EOPNOTSUPP;
+use crate::bindings;
+use crate::rdma::{
+    qp::{
+        slot::Wr,
+        Qp,
+        QpHandler, //
+    },
+    wr::{
         RdmaOp,
         Reply, //
-    }, //
+    },
 };
 use kernel::prelude::*;
 

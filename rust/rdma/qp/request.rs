@@ -8,39 +8,39 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
-    key::{
-        Key,
-        Shape, //
-    },
-    slot::{
-        Body,
-        SendSlot,
-        Wr, //
-    },
-    Qp,
-    QpHandler, //
-};
-use crate::{
-    bindings,
+use crate::base::{
     errno::{
         EPROTO,
         ESHUTDOWN, //
     },
-    rdma::{
-        dma::Direction,
-        wc::{
-            Invalidated,
-            WcError, //
-        },
-        wr::{
-            Carry,
-            RdmaOp,
-            RemoteRange,
-            SendOwner, //
-        }, //
-    },
     scatterlist::Segmented, //
+};
+use crate::bindings;
+use crate::rdma::{
+    dma::Direction,
+    qp::{
+        key::{
+            Key,
+            Shape, //
+        },
+        slot::{
+            Body,
+            SendSlot,
+            Wr, //
+        },
+        Qp,
+        QpHandler, //
+    },
+    wc::{
+        Invalidated,
+        WcError, //
+    },
+    wr::{
+        Carry,
+        RdmaOp,
+        RemoteRange,
+        SendOwner, //
+    },
 };
 use kernel::{
     error::to_result,

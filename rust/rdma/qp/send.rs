@@ -4,35 +4,35 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::{
-    mark::Mark,
-    slot::{
-        Body,
-        SendSlot,
-        Wr, //
-    },
-    Qp,
-    QpHandler, //
-};
-use crate::{
-    bindings,
+use crate::base::{
     errno::{
         EOPNOTSUPP,
         ESHUTDOWN, //
     },
-    rdma::{
-        dma::{
-            Direction,
-            DmaBuffer, //
-        },
-        wc::WcError,
-        wr::{
-            RdmaOp,
-            RemoteRange,
-            SendOwner, //
-        }, //
-    },
     scatterlist::Segmented, //
+};
+use crate::bindings;
+use crate::rdma::{
+    dma::{
+        Direction,
+        DmaBuffer, //
+    },
+    qp::{
+        mark::Mark,
+        slot::{
+            Body,
+            SendSlot,
+            Wr, //
+        },
+        Qp,
+        QpHandler, //
+    },
+    wc::WcError,
+    wr::{
+        RdmaOp,
+        RemoteRange,
+        SendOwner, //
+    },
 };
 use kernel::{
     error::to_result,

@@ -16,12 +16,11 @@ use kernel::{
     },
 };
 
-use super::Source;
 use crate::block::bdev::{
     Bdev,
     BdevEvents, //
 };
-use crate::failure::{
+use crate::link::failure::{
     fail,
     Failure, //
 };
@@ -33,6 +32,7 @@ use crate::proto::{
     Extent,
     Uuid, //
 };
+use crate::server::backend::Source;
 
 /// An open block device.
 pub(crate) struct Block {

@@ -10,11 +10,8 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::{
-    random_uuid,
-    Source, //
-};
-use crate::failure::{
+use crate::base::scatterlist::PageChunks;
+use crate::link::failure::{
     fail,
     Failure, //
 };
@@ -26,7 +23,10 @@ use crate::proto::{
     SlabShift,
     Uuid, //
 };
-use crate::scatterlist::PageChunks;
+use crate::server::backend::{
+    random_uuid,
+    Source, //
+};
 
 /// Largest slab: a grant, a memory region and a unit of eviction.
 const SLAB_SHIFT_MAX: u32 = 26;

@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn the_words_are_those_of_the_module() {
         let refusals = include_str!("../../../rust/proto/refusal.rs");
-        let clients = include_str!("../../../rust/server/clients.rs");
+        let clients = include_str!("../../../rust/server/members.rs");
         for words in [EVICTED, SUPERSEDED, FULL] {
             assert!(refusals.contains(&format!("{words:?}")), "{words}");
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Stands in for the module's `block`, which needs a kernel: as much of `rust/block/status.rs` as
-//! `rust/status.rs` names.
+//! `rust/link/status.rs` names.
 
 pub(crate) type BlkResult<T = ()> = Result<T, BlkError>;
 

@@ -6,18 +6,31 @@
 
 // The path of an inline module is a directory; files are then found below it as in the module's crate.
 #[path = "../../../rust"]
+#[allow(missing_docs)]
 mod module {
-    pub mod buddy;
-    pub mod parse;
+    pub mod client {
+        pub mod io {
+            pub mod tag;
+        }
+    }
+    pub mod config {
+        pub mod parse;
+    }
+    pub mod link {
+        mod status;
+    }
     pub mod proto;
-    pub mod receives;
+    pub mod server {
+        pub mod memory {
+            pub mod buddy;
+            pub mod receives;
+        }
+    }
     pub mod session;
-    mod status;
-    pub mod tag;
 }
 
 mod block;
-pub use module::{buddy, parse, proto, receives, session, tag};
+pub use module::{client, config, link, proto, server, session};
 
 #[cfg(test)]
 mod tests;

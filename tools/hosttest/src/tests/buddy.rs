@@ -2,7 +2,7 @@
 
 //! Pieces of chunks.
 
-use crate::buddy::{Chunk, Piece, Pool, CHUNK, PIECE_MIN};
+use crate::server::memory::buddy::{Chunk, Piece, Pool, CHUNK, PIECE_MIN};
 use proptest::prelude::*;
 use proptest::sample::Index;
 

@@ -2,7 +2,7 @@
 
 //! Attribute text.
 
-use crate::parse::*;
+use crate::config::parse::*;
 use proptest::prelude::*;
 
 #[test]

@@ -2,7 +2,7 @@
 
 //! Receives of a shared receive queue.
 
-use crate::receives::Receives;
+use crate::server::memory::receives::Receives;
 use proptest::prelude::*;
 
 #[test]

@@ -2,8 +2,8 @@
 
 //! Tags of commands in flight.
 
+use crate::client::io::tag::Tag;
 use crate::proto::{Delivery, Response, Status};
-use crate::tag::Tag;
 use proptest::prelude::*;
 
 fn response(generation: u32, status: Status) -> Response {

@@ -11,10 +11,12 @@
 //! What is taken for granted of the transport: a command reaches the connection on which it was sent,
 //! once, or never.
 
-use crate::session::export::{Arrival, Claim, Custody, Fence, Member, Verdict};
-use crate::session::flush::Flushes;
-use crate::session::map::{Action, Event, Failure, Map, Mode, Welcome};
-use crate::session::{Epoch, PathId, Tenure};
+use crate::session::{
+    flush::Flushes,
+    map::{Action, Event, Failure, Map, Mode, Welcome},
+    reservation::{Arrival, Claim, Custody, Fence, Member, Verdict},
+    Epoch, PathId, Tenure,
+};
 use stateright::{Model, Property};
 
 /// What a world is like, and how much may go wrong in it.

@@ -2,11 +2,13 @@
 
 //! When to try again, and when the other side is gone.
 
-use crate::session::backoff::Backoff;
-use crate::session::doubt::Doubts;
-use crate::session::export::lease_ms;
-use crate::session::flush::Flushes;
-use crate::session::pulse::{Beat, Pulse, Silence};
+use crate::session::{
+    backoff::Backoff,
+    doubt::Doubts,
+    flush::Flushes,
+    pulse::{Beat, Pulse, Silence},
+    reservation::lease_ms,
+};
 use proptest::prelude::*;
 
 proptest! {

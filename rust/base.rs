@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the driver needs of the kernel beside RDMA and the block layer: locks, work, timers, configfs, debugfs.
+//!
+//! Nothing here knows farblk, RDMA or block devices.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod compat;
+pub(crate) mod configfs;
+pub(crate) mod debugfs;
+pub(crate) mod errno;
+pub(crate) mod net;
+pub(crate) mod periodic;
+pub(crate) mod rcu;
+pub(crate) mod scatterlist;
+pub(crate) mod sync;
+pub(crate) mod timer;
+pub(crate) mod workqueue;

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What keeps a subsystem registered.
+
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLock, //
+    }, //
+};
+
+use crate::base::{
+    errno::ESHUTDOWN,
+    sync::Completion, //
+};
+
+/// Counts the groups that `mkdir(2)` made in a subsystem, so that it is not unregistered before they
+/// are gone.
+#[pin_data]
+pub(super) struct Registration {
+    #[pin]
+    users: SpinLock<Users>,
+    /// Done when there are no users and can be no more.
+    #[pin]
+    idle: Completion,
+}
+
+struct Users {
+    count: usize,
+    closed: bool,
+}
+
+impl Registration {
+    /// A registration without users.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            users <- new_spinlock!(Users {
+                count: 0,
+                closed: false,
+            }),
+            idle <- Completion::new(),
+        })
+    }
+
+    /// Adds a user; [`ESHUTDOWN`] if it is closed.
+    pub(super) fn join(self: &Arc<Self>) -> Result<User> {
+        let mut users = self.users.lock();
+        if users.closed {
+            return Err(ESHUTDOWN);
+        }
+        users.count += 1;
+        Ok(User(self.clone()))
+    }
+
+    /// Lets no more users in, and waits until there are none. Sleeps.
+    pub(super) fn close(&self) {
+        let count = {
+            let mut users = self.users.lock();
+            users.closed = true;
+            users.count
+        };
+        if count > 0 {
+            pr_warn!("configfs: waiting until {count} directories are removed\n");
+            self.idle.wait();
+        }
+    }
+}
+
+/// One count of a [`Registration`].
+pub(super) struct User(Arc<Registration>);
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let mut users = self.0.users.lock();
+        users.count -= 1;
+        if users.closed && users.count == 0 {
+            self.0.idle.complete_all();
+        }
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Something that is done every so often.
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+
+#![allow(unsafe_code)]
+
+use core::pin::Pin;
+
+use kernel::{
+    prelude::*,
+    time::Msecs,
+    types::Opaque, //
+};
+
+use crate::bindings;
+
+/// What a [`Ticker`] does.
+pub(crate) trait Tick: Send + Sync + 'static {
+    /// Called again and again, never twice at a time, by a worker of `system_freezable_wq`. May sleep,
+    /// but must not drop the ticker.
+    fn tick(&self);
+}
+
+#[repr(C)]
+#[pin_data]
+struct Inner<T> {
+    // First: the address of the work is that of the whole.
+    #[pin]
+    work: Opaque<bindings::delayed_work>,
+    /// Jiffies.
+    interval: kernel::ffi::c_ulong,
+    value: T,
+}
+
+/// Calls [`Tick::tick`] every so many milliseconds until it is dropped.
+///
+/// # Context
+///
+/// Dropping it waits for a call that is under way, and may sleep.
+///
+/// # Invariants
+///
+/// `work` is initialised with [`run`] and is the first field of an [`Inner`], which stays in place. It is
+/// disabled by `drop()` and by nothing else.
+pub(crate) struct Ticker<T: Tick>(Pin<KBox<Inner<T>>>);
+
+// SAFETY: A delayed work belongs to no thread, and `T` is `Send`.
+unsafe impl<T: Tick> Send for Ticker<T> {}
+// SAFETY: As above; `&Ticker` gives access to nothing but what `tick` shares.
+unsafe impl<T: Tick> Sync for Ticker<T> {}
+
+impl<T: Tick> Ticker<T> {
+    /// Starts to call `value`'s [`Tick::tick`], for the first time after `interval`. May sleep.
+    pub(crate) fn new(value: T, interval: Msecs) -> Result<Self> {
+        // SAFETY: The function has no requirements.
+        let interval = unsafe { bindings::__msecs_to_jiffies(interval) };
+        let inner = KBox::pin_init(
+            pin_init!(Inner {
+                work <- Opaque::ffi_init(|work| {
+                    // SAFETY: It is memory for a `delayed_work` that will not move.
+                    unsafe { bindings::farblk_init_delayed_work(work, Some(run::<T>)) }
+                }),
+                interval,
+                value,
+            }),
+            GFP_KERNEL,
+        )?;
+        // INVARIANT: It was initialised just now; `KBox` keeps it in place.
+        let this = Self(inner);
+        // SAFETY: By the type invariants.
+        unsafe { bindings::farblk_queue_delayed_work(this.0.work.get(), interval) };
+        Ok(this)
+    }
+}
+
+/// # Safety
+///
+/// Called by a worker only, for the work of a [`Ticker<T>`].
+unsafe extern "C" fn run<T: Tick>(work: *mut bindings::work_struct) {
+    // SAFETY: By the invariants of `Ticker` the work is the first field of a `delayed_work`, and that of
+    // an `Inner`, which `drop()` keeps until no worker runs this.
+    let inner = unsafe { &*work.cast::<Inner<T>>() };
+    inner.value.tick();
+    // SAFETY: As above. It does nothing once the work is disabled.
+    unsafe { bindings::farblk_queue_delayed_work(inner.work.get(), inner.interval) };
+}
+
+impl<T: Tick> Drop for Ticker<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants it is initialised. No worker runs it afterwards, nor can it be
+        // queued again.
+        unsafe { bindings::disable_delayed_work_sync(self.0.work.get()) };
+    }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kunit_tests(farblk_ticker)]
+mod tests {
+    use super::*;
+    use crate::base::sync::Completion;
+    use crate::kunit::check;
+    use kernel::sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    };
+
+    #[pin_data]
+    struct Log {
+        calls: Atomic<u32>,
+        #[pin]
+        third: Completion,
+    }
+
+    impl Tick for Arc<Log> {
+        fn tick(&self) {
+            if self.calls.fetch_add(1, Relaxed) == 2 {
+                self.third.complete();
+            }
+        }
+    }
+
+    #[test]
+    fn ticks_until_it_is_dropped() -> Result {
+        let log = Arc::pin_init(
+            pin_init!(Log {
+                calls: Atomic::new(0),
+                third <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        let ticker = Ticker::new(log.clone(), 10)?;
+        log.third.wait_timeout(5000)?;
+        drop(ticker);
+        let calls = log.calls.load(Relaxed);
+        check!(calls >= 3);
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(50));
+        check!(log.calls.load(Relaxed) == calls);
+        Ok(())
+    }
+
+    #[test]
+    fn a_ticker_that_never_ticked_can_be_dropped() -> Result {
+        let log = Arc::pin_init(
+            pin_init!(Log {
+                calls: Atomic::new(0),
+                third <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        drop(Ticker::new(log.clone(), 3_600_000)?);
+        check!(log.calls.load(Relaxed) == 0);
+        Ok(())
+    }
+}

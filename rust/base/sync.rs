@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Locks, completions, counts of users and random numbers that the kernel crate lacks.
+//!
+//! C header: [`include/linux/spinlock.h`](srctree/include/linux/spinlock.h)\
+//! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)\
+//! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)\
+//! C header: [`include/linux/random.h`](srctree/include/linux/random.h)
+
+#![allow(unsafe_code)]
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::to_result,
+    ffi::{
+        c_char,
+        c_ulong, //
+    },
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        lock::{
+            Backend,
+            Lock, //
+        }, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Msecs, //
+    },
+    types::Opaque,
+};
+
+use crate::bindings;
+
+/// A spinlock that saves and disables the interrupts of this CPU while it is held.
+///
+/// Unlike [`kernel::sync::SpinLock`] the same lock may be taken by a task, by a softirq (such as a
+/// completion queue's) and by an interrupt handler.
+pub(crate) type IrqSaveSpinLock<T> = Lock<T, IrqSaveSpinLockBackend>;
+
+/// Creates an [`IrqSaveSpinLock`] initialiser with the given name and a new lock class.
+///
+/// Without a name it uses the file name and the line number.
+macro_rules! new_irqsave_spinlock {
+    ($inner:expr $(, $name:literal)? $(,)?) => {
+        $crate::base::sync::IrqSaveSpinLock::new(
+            $inner,
+            ::kernel::optional_name!($($name)?),
+            ::kernel::static_lock_class!(),
+        )
+    };
+}
+pub(crate) use new_irqsave_spinlock;
+
+/// A `spinlock_t` taken by `spin_lock_irqsave`.
+pub(crate) struct IrqSaveSpinLockBackend;
+
+// SAFETY: `spinlock_t` ensures mutual exclusion. `relock` is the default one, which calls `lock`.
+unsafe impl Backend for IrqSaveSpinLockBackend {
+    type State = bindings::spinlock_t;
+    /// The interrupt state to restore.
+    type GuardState = c_ulong;
+
+    #[inline]
+    unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
+        // SAFETY: By the safety requirements `ptr` is valid for writes, and `name` and `key` stay
+        // valid for reads.
+        unsafe { bindings::__spin_lock_init(ptr, name, key) }
+    }
+
+    #[inline]
+    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
+        // SAFETY: By the safety requirements `ptr` points at an initialised lock.
+        unsafe { bindings::spin_lock_irqsave(ptr) }
+    }
+
+    #[inline]
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
+        let mut flags = 0;
+        // SAFETY: By the safety requirements `ptr` points at an initialised lock; `flags` is valid
+        // for a write.
+        unsafe { bindings::spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
+    }
+
+    #[inline]
+    unsafe fn unlock(ptr: *mut Self::State, guard_state: &Self::GuardState) {
+        // SAFETY: By the safety requirements the caller owns the lock; `guard_state` is what taking
+        // it returned.
+        unsafe { bindings::spin_unlock_irqrestore(ptr, *guard_state) }
+    }
+
+    #[inline]
+    unsafe fn assert_is_held(ptr: *mut Self::State) {
+        // SAFETY: By the safety requirements `ptr` points at an initialised lock.
+        unsafe { bindings::spin_assert_is_held(ptr) }
+    }
+}
+
+/// Signals once that something is done; like [`kernel::sync::Completion`], but with timeouts.
+#[pin_data]
+pub(crate) struct Completion {
+    #[pin]
+    inner: Opaque<bindings::completion>,
+}
+
+// SAFETY: A `struct completion` may be used by any task.
+unsafe impl Send for Completion {}
+// SAFETY: A `struct completion` has its own lock.
+unsafe impl Sync for Completion {}
+
+impl Completion {
+    /// Creates an initialiser of a completion that is not done.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
+                // SAFETY: `slot` is valid for writes.
+                unsafe { bindings::init_completion(slot) }
+            }),
+        })
+    }
+
+    /// Wakes one waiter, or lets the next one pass. Any context.
+    pub(crate) fn complete(&self) {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        unsafe { bindings::complete(self.inner.get()) }
+    }
+
+    /// Wakes all waiters and lets all later ones pass, until [`Completion::reinit`]. Any context.
+    pub(crate) fn complete_all(&self) {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        unsafe { bindings::complete_all(self.inner.get()) }
+    }
+
+    /// Makes it not done again. A concurrent `complete` or wait may or may not be forgotten.
+    pub(crate) fn reinit(&self) {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        unsafe { bindings::reinit_completion(self.inner.get()) }
+    }
+
+    /// Waits until it is done. Sleeps; no signal ends it.
+    pub(crate) fn wait(&self) {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        unsafe { bindings::wait_for_completion(self.inner.get()) }
+    }
+
+    /// Waits at most `timeout` milliseconds, then gives [`ETIMEDOUT`]. Sleeps; no signal ends it.
+    pub(crate) fn wait_timeout(&self, timeout: Msecs) -> Result {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        let left = unsafe {
+            bindings::wait_for_completion_timeout(self.inner.get(), msecs_to_jiffies(timeout))
+        };
+        if left == 0 {
+            return Err(ETIMEDOUT);
+        }
+        Ok(())
+    }
+}
+
+/// Calls `f`; while it runs, allocations of this task wait for no I/O: that might be I/O that waits for
+/// this task.
+///
+/// # Context
+///
+/// Tasks only.
+pub(crate) fn without_io<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not unwind.
+    let flags = unsafe { bindings::memalloc_noio_save() };
+    let value = f();
+    // SAFETY: As above; the flags are those from before.
+    unsafe { bindings::memalloc_noio_restore(flags) };
+    value
+}
+
+/// Calls `f`; while it runs, allocations of this task take from the memory that the system keeps for
+/// those who free memory (`PF_MEMALLOC`), and wait for nobody: not even for memory. They fail if there
+/// is none at all.
+///
+/// Only for what has to be done before I/O can go on, as memory may not become free before.
+///
+/// # Context
+///
+/// Tasks only.
+pub(crate) fn with_reserves<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not unwind.
+    let flags = unsafe { bindings::memalloc_noreclaim_save() };
+    let value = f();
+    // SAFETY: As above; the flags are those from before.
+    unsafe { bindings::memalloc_noreclaim_restore(flags) };
+    value
+}
+
+/// A place for a box, which is taken out by whoever needs it and put back.
+///
+/// # Invariants
+///
+/// The pointer is null, or from [`KBox::into_raw`] and nobody else's.
+pub(crate) struct Place<T: Send>(Atomic<*mut T>, PhantomData<T>);
+
+impl<T: Send> Place<T> {
+    /// A place with nothing in it.
+    pub(crate) fn empty() -> Self {
+        // INVARIANT: It is null.
+        Self(Atomic::new(core::ptr::null_mut()), PhantomData)
+    }
+
+    /// A place with `value`.
+    pub(crate) fn new(value: KBox<T>) -> Self {
+        // INVARIANT: It comes from `into_raw`.
+        Self(Atomic::new(KBox::into_raw(value)), PhantomData)
+    }
+
+    fn swap(&self, value: *mut T) -> Option<KBox<T>> {
+        let past = self.0.xchg(value, Full);
+        // SAFETY: By the type invariants it comes from `into_raw`, and it was taken out.
+        (!past.is_null()).then(|| unsafe { KBox::from_raw(past) })
+    }
+
+    /// Takes out what is there. Any context.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<KBox<T>> {
+        self.swap(core::ptr::null_mut())
+    }
+
+    /// Puts `value` in. What was there, if anything, comes out. Any context.
+    #[inline]
+    pub(crate) fn put(&self, value: KBox<T>) -> Option<KBox<T>> {
+        // INVARIANT: It comes from `into_raw`.
+        self.swap(KBox::into_raw(value))
+    }
+}
+
+impl<T: Send> Drop for Place<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// Counts the users of something, so that whoever takes it away can wait for them; C's
+/// `struct percpu_ref`.
+///
+/// Each CPU counts for itself, so that coming and going costs no more than it does alone, until the
+/// count is shut.
+///
+/// Dropping it shuts it and waits as [`Users::wait`] does; it sleeps.
+///
+/// # Invariants
+///
+/// - `count` is initialised, with [`Users::released`]. Its first reference is given back when `shut`
+///   turns from 0 to 1, and not before; each [`User`] is another one.
+/// - `gone` is done when no reference is left.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Users {
+    #[pin]
+    gone: Completion,
+    shut: Atomic<i32>,
+    #[pin]
+    count: Opaque<bindings::percpu_ref>,
+}
+
+// SAFETY: A `struct percpu_ref` belongs to no thread.
+unsafe impl Send for Users {}
+// SAFETY: As above, and its functions may be called by several threads at once.
+unsafe impl Sync for Users {}
+
+impl Users {
+    /// Nobody, with the door open. May sleep.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        // INVARIANT: `percpu_ref_init` makes the first reference.
+        try_pin_init!(Self {
+            gone <- Completion::new(),
+            shut: Atomic::new(0),
+            count <- Opaque::try_ffi_init(|slot: *mut bindings::percpu_ref| {
+                // SAFETY: `slot` is valid for writes, and stays in place as `Users` is pinned.
+                to_result(unsafe {
+                    bindings::percpu_ref_init(slot, Some(Self::released), 0, bindings::GFP_KERNEL)
+                })
+            }),
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by C only, when the last reference of the count of a `Users` has been given back.
+    unsafe extern "C" fn released(count: *mut bindings::percpu_ref) {
+        // SAFETY: By the safety requirements. `Opaque` has the layout of what is in it.
+        let users = unsafe { kernel::container_of!(count.cast::<Opaque<_>>(), Self, count) };
+        // SAFETY: `Users` is not freed before this has made `gone` done, and C does not touch the
+        // count afterwards.
+        unsafe { (*users).gone.complete_all() };
+    }
+
+    /// A new user; `None` once the count is shut. Any context.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<User> {
+        // SAFETY: By the type invariants the count is initialised.
+        if unsafe { bindings::percpu_ref_tryget_live(self.count.get()) } {
+            // INVARIANT: The reference was just taken.
+            Some(User(NonNull::from(self)))
+        } else {
+            None
+        }
+    }
+
+    /// Lets nobody in any more. Can be repeated. Any context.
+    pub(crate) fn shut(&self) {
+        if self.shut.xchg(1, Full) == 0 {
+            // SAFETY: By the type invariants the count is initialised, and its first reference was
+            // not given back yet, as only the first to get here does so.
+            unsafe { bindings::percpu_ref_kill(self.count.get()) };
+        }
+    }
+
+    /// Shuts the count and waits until the last user is gone. Can be repeated.
+    ///
+    /// # Context
+    ///
+    /// Sleeps, for some milliseconds at least. Hangs if the caller is a user itself.
+    pub(crate) fn wait(&self) {
+        self.shut();
+        self.gone.wait();
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Users {
+    fn drop(self: Pin<&mut Self>) {
+        self.wait();
+        // SAFETY: By the type invariants the count is initialised, and no reference is left.
+        unsafe { bindings::percpu_ref_exit(self.count.get()) };
+    }
+}
+
+/// One of the [`Users`]; it is none any more when this is dropped, in any context.
+///
+/// # Invariants
+///
+/// This is a reference of the count of a `Users`, which is therefore valid: it is pinned, and
+/// dropping it waits for this.
+pub(crate) struct User(NonNull<Users>);
+
+// SAFETY: `Users` is `Sync`, and its references belong to no thread.
+unsafe impl Send for User {}
+// SAFETY: `&User` gives access to nothing.
+unsafe impl Sync for User {}
+
+impl Drop for User {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants. It is a place, not a reference, as the `Users` may be gone
+        // before the function returns.
+        let count = unsafe { &raw const (*self.0.as_ptr()).count };
+        // SAFETY: By the type invariants this is a reference, which is given back here.
+        unsafe { bindings::percpu_ref_put(Opaque::cast_into(count)) };
+    }
+}
+
+/// A random number fit for secrets. Any context.
+pub(crate) fn random_u64() -> u64 {
+    // SAFETY: No requirements.
+    unsafe { bindings::get_random_u64() }
+}
+
+/// Fills `buffer` with random bytes fit for secrets. Any context.
+pub(crate) fn random_bytes(buffer: &mut [u8]) {
+    // SAFETY: `buffer` is valid for writes of its length.
+    unsafe { bindings::get_random_bytes(buffer.as_mut_ptr().cast(), buffer.len()) }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_sync)]
+mod tests {
+    use super::*;
+    use crate::{
+        kunit::check,
+        workqueue::OwnedQueue, //
+    };
+    use kernel::{
+        impl_has_work, new_work,
+        sync::Arc,
+        workqueue::{
+            Work,
+            WorkItem, //
+        },
+    };
+
+    /// A lock, two completions, and a task that uses them.
+    #[pin_data]
+    struct Shared {
+        #[pin]
+        value: IrqSaveSpinLock<u32>,
+        #[pin]
+        go: Completion,
+        #[pin]
+        done: Completion,
+        #[pin]
+        work: Work<Shared>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Shared { self.work }
+    }
+
+    impl WorkItem for Shared {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            this.go.wait();
+            *this.value.lock() += 1;
+            this.done.complete();
+        }
+    }
+
+    impl Shared {
+        fn new() -> Result<Arc<Self>> {
+            Arc::pin_init(
+                pin_init!(Self {
+                    value <- new_irqsave_spinlock!(0),
+                    go <- Completion::new(),
+                    done <- Completion::new(),
+                    work <- new_work!("Shared::work"),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    #[test]
+    fn spinlock_has_one_holder() -> Result {
+        let shared = Shared::new()?;
+        let mut guard = shared.value.lock();
+        let second = shared.value.try_lock().is_some();
+        *guard = 7;
+        drop(guard);
+        check!(!second);
+        let value = shared.value.try_lock().map(|value| *value);
+        check!(value == Some(7));
+        // Both ways of taking it were undone.
+        check!(*shared.value.lock() == 7);
+        Ok(())
+    }
+
+    /// It is a debug kernel that complains, if interrupts are not as they should be.
+    #[test]
+    fn spinlock_disables_interrupts_and_restores_what_was() -> Result {
+        let outer = Arc::pin_init(new_irqsave_spinlock!(()), GFP_KERNEL)?;
+        let inner = Arc::pin_init(new_irqsave_spinlock!(()), GFP_KERNEL)?;
+        let guard = outer.lock();
+        drop(inner.lock());
+        drop(inner.try_lock());
+        // SAFETY: The function has no requirements.
+        unsafe { bindings::lockdep_assert_irqs_disabled() };
+        drop(guard);
+        let guard = outer.try_lock();
+        // SAFETY: As above.
+        unsafe { bindings::lockdep_assert_irqs_disabled() };
+        drop(guard);
+        // SAFETY: As above.
+        unsafe { bindings::farblk_might_sleep() };
+        Ok(())
+    }
+
+    #[test]
+    fn completion_times_out_until_it_is_done() -> Result {
+        let shared = Shared::new()?;
+        check!(shared.go.wait_timeout(1) == Err(ETIMEDOUT));
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        shared.go.complete();
+        check!(shared.go.wait_timeout(0) == Ok(()));
+        // It let one pass.
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        shared.go.complete();
+        shared.go.complete();
+        shared.go.wait();
+        check!(shared.go.wait_timeout(0) == Ok(()));
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        Ok(())
+    }
+
+    #[test]
+    fn completion_lets_all_pass_until_it_is_made_anew() -> Result {
+        let shared = Shared::new()?;
+        shared.go.complete_all();
+        for _ in 0..3 {
+            shared.go.wait();
+            check!(shared.go.wait_timeout(0) == Ok(()));
+        }
+        shared.go.reinit();
+        check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
+        Ok(())
+    }
+
+    #[test]
+    fn completion_wakes_another_task() -> Result {
+        let shared = Shared::new()?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        check!(queue.enqueue(shared.clone()).is_ok());
+        check!(shared.done.wait_timeout(20) == Err(ETIMEDOUT));
+        check!(*shared.value.lock() == 0);
+        shared.go.complete();
+        check!(shared.done.wait_timeout(10_000) == Ok(()));
+        check!(*shared.value.lock() == 1);
+        Ok(())
+    }
+
+    /// Waits for users in a task of its own.
+    #[pin_data]
+    struct Waiter {
+        #[pin]
+        users: Users,
+        #[pin]
+        done: Completion,
+        #[pin]
+        work: Work<Waiter>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Waiter { self.work }
+    }
+
+    impl WorkItem for Waiter {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            this.users.wait();
+            this.done.complete();
+        }
+    }
+
+    #[test]
+    fn users_come_until_shut() -> Result {
+        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        let first = users.get();
+        let second = users.get();
+        check!(first.is_some() && second.is_some());
+        users.shut();
+        users.shut();
+        check!(users.get().is_none());
+        drop((first, second));
+        users.wait();
+        users.wait();
+        check!(users.get().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn users_are_waited_for() -> Result {
+        let waiter = Arc::pin_init(
+            try_pin_init!(Waiter {
+                users <- Users::new(),
+                done <- Completion::new(),
+                work <- new_work!("Waiter::work"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let first = waiter.users.get();
+        let second = waiter.users.get();
+        check!(queue.enqueue(waiter.clone()).is_ok());
+        check!(waiter.done.wait_timeout(100) == Err(ETIMEDOUT));
+        drop(first);
+        check!(waiter.done.wait_timeout(100) == Err(ETIMEDOUT));
+        drop(second);
+        check!(waiter.done.wait_timeout(10_000) == Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn users_that_nobody_used_go_at_once() -> Result {
+        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        drop(users);
+        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        users.wait();
+        Ok(())
+    }
+
+    #[test]
+    fn random_numbers_differ() -> Result {
+        let (mut first, mut second) = ([0; 32], [0; 32]);
+        random_bytes(&mut first);
+        random_bytes(&mut second);
+        check!(first != second && first != [0; 32]);
+        check!(random_u64() != random_u64());
+        Ok(())
+    }
+}

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work queues of our own, and drops that may sleep from contexts that may not.
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+
+#![allow(unsafe_code)]
+
+use core::{
+    mem::ManuallyDrop,
+    ops::Deref,
+    pin::Pin,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Full,
+        Relaxed, //
+    },
+    workqueue::{
+        impl_has_work,
+        new_work,
+        Queue,
+        RawWorkItem,
+        Work,
+        WorkItem, //
+    },
+};
+
+use crate::base::errno::ESHUTDOWN;
+use crate::bindings;
+
+/// The queue of the one [`ReleaseQueue`]; null while there is none.
+static RELEASE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
+/// How many [`Live`] there are.
+static LIVE: Atomic<i32> = Atomic::new(0);
+
+/// Where values of [`Deferred`] are dropped.
+///
+/// There is one in a module: made first in its `init`, and the last field of its module struct.
+/// Dropping it waits until every [`Deferred`] is gone, so that no code of the module runs any more;
+/// it sleeps.
+///
+/// # Invariants
+///
+/// The pointer is a valid work queue, which this value owns and which [`RELEASE`] points at.
+pub(crate) struct ReleaseQueue(NonNull<bindings::workqueue_struct>);
+
+// SAFETY: A work queue may be destroyed by any task.
+unsafe impl Send for ReleaseQueue {}
+// SAFETY: `&ReleaseQueue` gives access to nothing.
+unsafe impl Sync for ReleaseQueue {}
+
+impl ReleaseQueue {
+    /// Makes the release queue; [`EBUSY`] if there is one. Sleeps.
+    pub(crate) fn new(name: &CStr) -> Result<Self> {
+        // Unbound and not ordered: a value whose drop takes long does not hold up the others.
+        // SAFETY: `name` is a C string, which is copied.
+        let queue = unsafe {
+            bindings::alloc_workqueue(
+                name.as_char_ptr(),
+                bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags_WQ_MEM_RECLAIM,
+                0,
+            )
+        };
+        let queue = NonNull::new(queue).ok_or(ENOMEM)?;
+        if RELEASE
+            .cmpxchg(core::ptr::null_mut(), queue.as_ptr(), Full)
+            .is_err()
+        {
+            // SAFETY: The queue was just made; nobody else knows it.
+            unsafe { bindings::destroy_workqueue(queue.as_ptr()) };
+            return Err(EBUSY);
+        }
+        // INVARIANT: `RELEASE` points at the queue that was just made.
+        Ok(Self(queue))
+    }
+}
+
+impl Drop for ReleaseQueue {
+    fn drop(&mut self) {
+        // Full ordering on both sides: a `Live::new` sees the null here, or is counted below.
+        RELEASE.xchg(core::ptr::null_mut(), Full);
+        // SAFETY: `LIVE` has the layout of an `atomic_t` and is static.
+        unsafe { bindings::wait_var_zero(LIVE.as_ptr().cast()) };
+        // SAFETY: By the type invariants the queue is valid and ours. No `Live` knows it any more,
+        // so nothing is added; destroying it waits for the workers that are about to return.
+        unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
+    }
+}
+
+/// A count that keeps the release queue.
+///
+/// # Invariants
+///
+/// [`LIVE`] counts this value since before [`RELEASE`] was seen to hold the pointer, so the queue is
+/// valid as long as this value exists.
+struct Live(NonNull<bindings::workqueue_struct>);
+
+impl Live {
+    fn new() -> Result<Self> {
+        LIVE.fetch_add(1, Full);
+        match NonNull::new(RELEASE.load(Relaxed)) {
+            // INVARIANT: The count was raised first, and `ReleaseQueue::drop` clears `RELEASE`
+            // before it waits for the count.
+            Some(queue) => Ok(Self(queue)),
+            None => {
+                Self::put();
+                Err(ESHUTDOWN)
+            }
+        }
+    }
+
+    fn put() {
+        if LIVE.fetch_sub(1, Full) == 1 {
+            // SAFETY: The address is only compared with those that are waited on.
+            unsafe { bindings::wake_up_var(LIVE.as_ptr().cast()) };
+        }
+    }
+}
+
+// SAFETY: The queue may be used by any task, in any context.
+unsafe impl Send for Live {}
+// SAFETY: As above.
+unsafe impl Sync for Live {}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        Self::put();
+    }
+}
+
+#[pin_data]
+struct DeferredInner<T> {
+    #[pin]
+    work: Work<DeferredInner<T>>,
+    value: T,
+    // Last: the module may go once it is dropped and the worker has returned.
+    live: Live,
+}
+
+impl_has_work! {
+    impl{T} HasWork<Self> for DeferredInner<T> { self.work }
+}
+
+impl<T: Send + 'static> WorkItem for DeferredInner<T> {
+    type Pointer = Pin<KBox<Self>>;
+
+    fn run(this: Pin<KBox<Self>>) {
+        drop(this);
+    }
+}
+
+/// Owns a value whose drop may sleep, and may itself be dropped in any context.
+///
+/// The value is dropped by a worker of the [`ReleaseQueue`] some time later. Everything this takes
+/// is allocated by [`Deferred::new`].
+pub(crate) struct Deferred<T: Send + 'static>(ManuallyDrop<Pin<KBox<DeferredInner<T>>>>);
+
+impl<T: Send + 'static> Deferred<T> {
+    /// Wraps `value`; [`ESHUTDOWN`] if there is no [`ReleaseQueue`]. May sleep.
+    pub(crate) fn new(value: T) -> Result<Self> {
+        let live = Live::new()?;
+        let inner = KBox::pin_init(
+            pin_init!(DeferredInner {
+                work <- new_work!("Deferred::work"),
+                value,
+                live,
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(ManuallyDrop::new(inner)))
+    }
+}
+
+impl<T: Send + 'static> Deref for Deferred<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T: Send + 'static> Drop for Deferred<T> {
+    fn drop(&mut self) {
+        // SAFETY: `self.0` is not used any more.
+        let inner = unsafe { ManuallyDrop::take(&mut self.0) };
+        let queue = inner.live.0;
+        // SAFETY: By the invariants of `Live` the queue is valid: until the item has run.
+        unsafe { Queue::from_raw(queue.as_ptr()) }.enqueue(inner);
+    }
+}
+
+/// A work queue whose items run also under memory pressure.
+///
+/// It may be dropped in any context, also by one of its own items: the [`ReleaseQueue`] lets the
+/// queued items run and destroys it.
+pub(crate) struct OwnedQueue(Deferred<RawQueue>);
+
+impl OwnedQueue {
+    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run one at a time. Sleeps.
+    pub(crate) fn ordered(name: &CStr) -> Result<Self> {
+        // SAFETY: `name` is a C string, which is copied.
+        let queue = unsafe {
+            bindings::alloc_ordered_workqueue(name.as_char_ptr(), bindings::wq_flags_WQ_MEM_RECLAIM)
+        };
+        // INVARIANT: The queue was just made and is ours.
+        let queue = RawQueue(NonNull::new(queue).ok_or(ENOMEM)?);
+        Ok(Self(Deferred::new(queue)?))
+    }
+
+    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run at once, on the CPU that queued them, before
+    /// all others. Sleeps.
+    pub(crate) fn per_cpu(name: &CStr) -> Result<Self> {
+        Self::parallel(
+            name,
+            bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_HIGHPRI,
+        )
+    }
+
+    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run at the same time, wherever there is room.
+    /// Sleeps.
+    pub(crate) fn unbound(name: &CStr) -> Result<Self> {
+        Self::parallel(name, bindings::wq_flags_WQ_UNBOUND)
+    }
+
+    fn parallel(name: &CStr, flags: bindings::wq_flags) -> Result<Self> {
+        // SAFETY: `name` is a C string, which is copied.
+        let queue = unsafe {
+            bindings::alloc_workqueue(
+                name.as_char_ptr(),
+                bindings::wq_flags_WQ_MEM_RECLAIM | flags,
+                0,
+            )
+        };
+        // INVARIANT: The queue was just made and is ours.
+        let queue = RawQueue(NonNull::new(queue).ok_or(ENOMEM)?);
+        Ok(Self(Deferred::new(queue)?))
+    }
+
+    /// Queues an item; an `Arc` that is queued already is given back. Any context.
+    ///
+    /// Delayed items are not taken: destroying a queue does not wait for their timers.
+    pub(crate) fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
+    where
+        W: RawWorkItem<ID> + Send + 'static,
+    {
+        // SAFETY: By the invariants of `RawQueue` the queue is valid as long as `self` is.
+        unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
+    }
+
+    /// Waits until all items queued so far have run. Sleeps; hangs if one of its own items calls it.
+    pub(crate) fn flush(&self) {
+        // SAFETY: By the invariants of `RawQueue` the queue is valid as long as `self` is.
+        unsafe { bindings::flush_workqueue(self.0.as_ptr()) }
+    }
+}
+
+/// A work queue.
+///
+/// # Invariants
+///
+/// The pointer is a valid work queue, which this value owns.
+struct RawQueue(NonNull<bindings::workqueue_struct>);
+
+// SAFETY: A work queue may be used and destroyed by any task.
+unsafe impl Send for RawQueue {}
+// SAFETY: As above.
+unsafe impl Sync for RawQueue {}
+
+impl RawQueue {
+    fn as_ptr(&self) -> *mut bindings::workqueue_struct {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for RawQueue {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the queue is valid and ours; nobody can add to it any
+        // more, save for items that still run, which is allowed. It runs in the release queue, so
+        // never in one of its own workers.
+        unsafe { bindings::destroy_workqueue(self.as_ptr()) }
+    }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_workqueue)]
+mod tests {
+    use super::*;
+    use crate::{
+        kunit::check,
+        sync::{
+            new_irqsave_spinlock,
+            Completion,
+            IrqSaveSpinLock, //
+        },
+    };
+    use kernel::{
+        sync::Arc,
+        task::Task, //
+    };
+
+    const TIMEOUT_MS: u32 = 10_000;
+
+    /// What happened.
+    #[pin_data]
+    struct Log {
+        /// The numbers of items, in order.
+        #[pin]
+        ran: IrqSaveSpinLock<KVec<u32>>,
+        /// The task that dropped a [`Dropped`].
+        task: Atomic<usize>,
+        drops: Atomic<u32>,
+        #[pin]
+        dropped: Completion,
+    }
+
+    impl Log {
+        fn new() -> Result<Arc<Self>> {
+            let ran = KVec::with_capacity(64, GFP_KERNEL)?;
+            Arc::pin_init(
+                pin_init!(Self {
+                    ran <- new_irqsave_spinlock!(ran),
+                    task: Atomic::new(0),
+                    drops: Atomic::new(0),
+                    dropped <- Completion::new(),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    /// Its drop sleeps.
+    struct Dropped(Arc<Log>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+            self.0.task.store(Task::current_raw().addr(), Relaxed);
+            self.0.drops.fetch_add(1, Relaxed);
+            self.0.dropped.complete();
+        }
+    }
+
+    #[pin_data]
+    struct Item {
+        number: u32,
+        log: Arc<Log>,
+        /// Dropped by the item when it has run.
+        queue: Option<Arc<OwnedQueue>>,
+        #[pin]
+        work: Work<Item>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Item { self.work }
+    }
+
+    impl WorkItem for Item {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            // Those that come later are faster.
+            let ms = 10 / i64::from(this.number + 1);
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(ms));
+            let _ = this.log.ran.lock().push_within_capacity(this.number);
+        }
+    }
+
+    impl Item {
+        fn new(number: u32, log: &Arc<Log>, queue: Option<Arc<OwnedQueue>>) -> Result<Arc<Self>> {
+            let log = log.clone();
+            Arc::pin_init(
+                pin_init!(Self {
+                    number,
+                    log,
+                    queue,
+                    work <- new_work!("Item::work"),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    #[test]
+    fn release_queue_is_the_module_s() -> Result {
+        check!(ReleaseQueue::new(c"farblk_kunit").err() == Some(EBUSY));
+        // The one that was not made did not count.
+        drop(Deferred::new(())?);
+        Ok(())
+    }
+
+    #[test]
+    fn deferred_is_dropped_by_another_task_once() -> Result {
+        let log = Log::new()?;
+        let deferred = Deferred::new(Dropped(log.clone()))?;
+        check!(Arc::ptr_eq(&(*deferred).0, &log));
+        check!(log.drops.load(Relaxed) == 0);
+        // Sleeping is not allowed here.
+        let guard = log.ran.lock();
+        drop(deferred);
+        let early = log.drops.load(Relaxed);
+        drop(guard);
+        log.dropped.wait_timeout(TIMEOUT_MS)?;
+        check!(early == 0);
+        check!(log.task.load(Relaxed) != Task::current_raw().addr());
+        check!(log.dropped.wait_timeout(20) == Err(ETIMEDOUT));
+        check!(log.drops.load(Relaxed) == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn items_run_in_order_and_flush_waits() -> Result {
+        let log = Log::new()?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        for number in 0..10 {
+            check!(queue.enqueue(Item::new(number, &log, None)?).is_ok());
+        }
+        queue.flush();
+        let ran = log.ran.lock();
+        let (len, in_order) = (ran.len(), ran.is_sorted());
+        drop(ran);
+        check!(len == 10 && in_order);
+        Ok(())
+    }
+
+    #[test]
+    fn item_is_queued_once() -> Result {
+        let log = Log::new()?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let first = Item::new(0, &log, None)?;
+        let item = Item::new(1, &log, None)?;
+        // It runs for a while, and keeps the other one waiting.
+        check!(queue.enqueue(first).is_ok());
+        check!(queue.enqueue(item.clone()).is_ok());
+        let again = queue.enqueue(item.clone());
+        check!(again.is_err_and(|back| Arc::ptr_eq(&back, &item)));
+        queue.flush();
+        check!(queue.enqueue(item).is_ok());
+        queue.flush();
+        let ran = log.ran.lock().len();
+        check!(ran == 3);
+        Ok(())
+    }
+
+    #[test]
+    fn queue_may_be_dropped_by_its_last_item() -> Result {
+        let log = Log::new()?;
+        let queue = Arc::new(OwnedQueue::ordered(c"farblk_kunit")?, GFP_KERNEL)?;
+        for number in 0..5 {
+            let item = Item::new(number, &log, Some(queue.clone()))?;
+            check!(queue.enqueue(item).is_ok());
+        }
+        drop(queue);
+        for _ in 0..1000 {
+            if log.ran.lock().len() == 5 {
+                return Ok(());
+            }
+            kernel::time::delay::fsleep(kernel::time::Delta::from_millis(10));
+        }
+        Err(ETIMEDOUT)
+    }
+}

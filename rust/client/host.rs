@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! This host: who it says it is, and how it numbers its disks.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    new_mutex,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+use crate::base::{
+    debugfs::Dir,
+    net,
+    sync, //
+};
+use crate::block::mq::DiskNames;
+use crate::proto::{
+    Name,
+    Uuid, //
+};
+
+/// How this host names itself when it logs in to another.
+#[derive(Clone, Copy)]
+pub(crate) struct Identity {
+    /// A uuid, random at load until somebody writes a lasting one.
+    pub(crate) id: Uuid,
+    /// A name that exports are allowed to; the node's at load.
+    pub(crate) name: Name,
+}
+
+/// This host.
+#[pin_data]
+pub(crate) struct Host {
+    #[pin]
+    identity: Mutex<Identity>,
+    /// Random for each load of the module; never 0.
+    pub(crate) boot: u64,
+    /// Numbers of the disks: farblk0, farblk1 and so on.
+    pub(crate) disk_names: Arc<DiskNames>,
+    /// Where maps show their counters.
+    pub(crate) counters: Dir,
+}
+
+impl Host {
+    /// Takes the node's name and a random id. May sleep.
+    pub(crate) fn new(counters: Dir) -> Result<Arc<Self>> {
+        let mut id = [0; 16];
+        sync::random_bytes(&mut id);
+        let identity = Identity {
+            id: Uuid::from_random(id),
+            name: net::nodename()
+                .ok()
+                .and_then(|name| Name::new(name.to_bytes()).ok())
+                .map_or_else(|| Name::new(b"localhost").map_err(|_| EINVAL), Ok)?,
+        };
+        let disk_names = Arc::pin_init(DiskNames::new(c"farblk"), GFP_KERNEL)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                identity <- new_mutex!(identity, "Host::identity"),
+                boot: sync::random_u64() | 1,
+                disk_names,
+                counters,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The identity of the map called `name` at servers: the same whenever the map is made anew, as long
+    /// as the module is loaded. Any context.
+    pub(crate) fn map_uuid(&self, name: &Name) -> Uuid {
+        // FNV-1a, of 128 bits.
+        let hash = |hash: u128, byte: &u8| {
+            (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        };
+        let basis = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+        let boot = self.boot.to_be_bytes();
+        let boot = boot.iter().fold(basis, hash);
+        let hash = name.as_str().as_bytes().iter().fold(boot, hash);
+        Uuid::from_random(hash.to_be_bytes())
+    }
+
+    /// The identity that a login sends. May sleep.
+    pub(crate) fn identity(&self) -> Identity {
+        *self.identity.lock()
+    }
+
+    /// Changes the identity for later logins. May sleep.
+    pub(crate) fn set_identity(&self, change: impl FnOnce(&mut Identity)) {
+        change(&mut self.identity.lock())
+    }
+}

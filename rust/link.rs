@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What client and server share of a connection: the control channel, failures in words, status codes.
+
+#![forbid(unsafe_code)]
+
+pub(crate) mod channel;
+pub(crate) mod failure;
+pub(crate) mod status;

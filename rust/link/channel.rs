@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A control connection: whole messages both ways, and the registration of memory.
+//!
+//! Completions only fill a [`Link`] and wake its owner. Everything else happens on the owner's
+//! workqueue, through [`Channel`], which is why none of it needs a lock of its own.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    sync::Arc,
+    time::Msecs, //
+};
+
+use crate::base::{
+    errno::ENOTCONN,
+    scatterlist::NoMemory,
+    sync::{
+        new_irqsave_spinlock,
+        Completion,
+        IrqSaveSpinLock, //
+    },
+};
+use crate::proto::{
+    wire::MESSAGE_MAX,
+    NoRoom, //
+};
+use crate::rdma::{
+    cm::CmId,
+    cq::{
+        Cq,
+        PollContext, //
+    },
+    dma::{
+        Direction,
+        DmaBuffer,
+        SgMapping, //
+    },
+    mr::{
+        Access,
+        Mr, //
+    },
+    pd::Pd,
+    qp::{
+        Qp,
+        QpCaps,
+        QpHandler, //
+    },
+    wc::{
+        Received,
+        WcError, //
+    },
+    wr::SendOwner, //
+};
+
+/// Messages that may be on their way in each direction: a request or its reply, what is said without one,
+/// and as many whose completions are late.
+pub(crate) const MESSAGES: usize = 4;
+/// Send slot of a registration; the ones below are for messages.
+const REGISTER_SLOT: u16 = MESSAGES as u16;
+const CAPS: QpCaps = QpCaps {
+    slots: REGISTER_SLOT + 1,
+    send_wr: REGISTER_SLOT as u32 + 1,
+    recv_wr: MESSAGES as u32,
+    sges: 1,
+    large: 0,
+    keys: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
+};
+/// How long a local operation of the HCA, or the peer's acknowledgement, is waited for.
+const COMPLETION_TIMEOUT_MS: Msecs = 5000;
+
+/// What a posted send of a control connection owns.
+pub(crate) enum Posted {
+    /// A message, the number of its bytes and its slot.
+    Message(KBox<DmaBuffer>, usize, u16),
+    /// A memory region that is being registered.
+    Region(Mr),
+}
+
+impl SendOwner for Posted {
+    type Memory = NoMemory;
+
+    fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        match self {
+            Self::Message(buffer, len, _) => Some((buffer, *len)),
+            Self::Region(_) => None,
+        }
+    }
+
+    fn mr(&self) -> Option<&Mr> {
+        match self {
+            Self::Message(..) => None,
+            Self::Region(mr) => Some(mr),
+        }
+    }
+}
+
+/// What completions hand to the owner.
+struct Inbox {
+    /// Received and not yet read, oldest first.
+    received: [Option<(KBox<DmaBuffer>, u32)>; MESSAGES],
+    /// Free to send; the index is the send slot.
+    free: [Option<KBox<DmaBuffer>>; MESSAGES],
+    registered: Option<(Mr, Result<(), WcError>)>,
+    /// Messages that came in so far.
+    heard: u64,
+    /// The connection is broken; nothing more will arrive.
+    lost: bool,
+}
+
+impl Inbox {
+    /// Takes a buffer that is free to send, and its slot.
+    fn free(&mut self) -> Option<(u16, KBox<DmaBuffer>)> {
+        let mut free = (0..).zip(self.free.iter_mut());
+        free.find_map(|(slot, buffer)| Some((slot, buffer.take()?)))
+    }
+
+    /// Takes the oldest received message.
+    fn oldest(&mut self) -> Option<(KBox<DmaBuffer>, u32)> {
+        let oldest = self.received.first_mut()?.take();
+        self.received.rotate_left(1);
+        oldest
+    }
+}
+
+/// The side of a control connection that completions and other threads see.
+#[pin_data]
+pub(crate) struct Link {
+    #[pin]
+    inbox: IrqSaveSpinLock<Inbox>,
+    /// Something was received, or the link was cut.
+    #[pin]
+    arrived: Completion,
+    /// A message or a registration completed, or the link was cut.
+    #[pin]
+    completed: Completion,
+}
+
+impl Link {
+    /// A link that is not connected yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        let inbox = Inbox {
+            received: [const { None }; MESSAGES],
+            free: [const { None }; MESSAGES],
+            registered: None,
+            heard: 0,
+            lost: false,
+        };
+        pin_init!(Self {
+            inbox <- new_irqsave_spinlock!(inbox, "Link::inbox"),
+            arrived <- Completion::new(),
+            completed <- Completion::new(),
+        })
+    }
+
+    /// Wakes whoever waits on the channel, for good. Any context.
+    pub(crate) fn cut(&self) {
+        self.inbox.lock().lost = true;
+        self.arrived.complete_all();
+        self.completed.complete_all();
+    }
+
+    /// Messages that came in so far, read or not. Any context.
+    pub(crate) fn heard(&self) -> u64 {
+        self.inbox.lock().heard
+    }
+
+    /// Whether the connection is broken. Any context.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.inbox.lock().lost
+    }
+}
+
+/// An object that owns a control connection.
+pub(crate) trait Linked: Send + Sync + 'static {
+    /// The link that completions fill.
+    fn link(&self) -> &Link;
+
+    /// Something arrived, or the link was cut: to be looked at on the owner's workqueue. Any context.
+    fn notify(this: &Arc<Self>);
+}
+
+/// Completions of a control connection.
+pub(crate) struct Handler<O: Linked>(Arc<O>);
+
+impl<O: Linked> QpHandler for Handler<O> {
+    type Send = Posted;
+    type Recv = KBox<DmaBuffer>;
+
+    fn send_done(&self, _: &Qp<Self>, owner: Posted, result: Result<(), WcError>) {
+        let link = self.0.link();
+        {
+            let mut inbox = link.inbox.lock();
+            match owner {
+                Posted::Message(buffer, _, slot) => {
+                    if let Some(free) = inbox.free.get_mut(usize::from(slot)) {
+                        *free = Some(buffer);
+                    }
+                }
+                Posted::Region(mr) => inbox.registered = Some((mr, result)),
+            }
+        }
+        link.completed.complete();
+    }
+
+    fn recv_done(
+        &self,
+        _: &Qp<Self>,
+        buffer: KBox<DmaBuffer>,
+        result: Result<Received<'_>, WcError>,
+    ) {
+        let Ok(len) = result.map(|received| received.len()) else {
+            return;
+        };
+        let link = self.0.link();
+        {
+            let mut inbox = link.inbox.lock();
+            inbox.heard += 1;
+            // As many places as receives are posted: there is one.
+            if let Some(place) = inbox.received.iter_mut().find(|place| place.is_none()) {
+                *place = Some((buffer, len));
+            }
+        }
+        link.arrived.complete();
+        O::notify(&self.0);
+    }
+
+    fn error(&self) {
+        self.0.link().cut();
+        O::notify(&self.0);
+    }
+}
+
+/// A control connection, as its owner's workqueue uses it.
+pub(crate) struct Channel<O: Linked> {
+    // Fields drop in this order: the queue pair first, then what it was made of.
+    qp: Arc<Qp<Handler<O>>>,
+    pd: Arc<Pd>,
+    id: Arc<CmId>,
+    owner: Arc<O>,
+    /// The message that is being written.
+    scratch: KVec<u8>,
+}
+
+impl<O: Linked> Channel<O> {
+    /// Makes the queue pair on a bound `id` and posts its receives; connecting or accepting is the
+    /// caller's. May sleep.
+    pub(crate) fn new(id: Arc<CmId>, owner: Arc<O>) -> Result<Self> {
+        let device = id.device()?;
+        let pd = Pd::alloc(&device)?;
+        let cq = Cq::alloc(
+            &device,
+            CAPS.send_cqes() + CAPS.recv_cqes(),
+            0,
+            PollContext::Workqueue,
+        )?;
+        let handler = Handler(owner.clone());
+        let qp = Qp::create(&id, &pd, &cq, &cq, CAPS, handler)?;
+        for slot in 0..MESSAGES {
+            let buffer = DmaBuffer::alloc(&device, MESSAGE_MAX, Direction::FromDevice)?;
+            qp.recv(KBox::new(buffer, GFP_KERNEL)?)
+                .map_err(|(error, _)| error)?;
+            let buffer = DmaBuffer::alloc(&device, MESSAGE_MAX, Direction::ToDevice)?;
+            let buffer = KBox::new(buffer, GFP_KERNEL)?;
+            if let Some(free) = owner.link().inbox.lock().free.get_mut(slot) {
+                *free = Some(buffer);
+            }
+        }
+        Ok(Self {
+            qp,
+            pd,
+            id,
+            owner,
+            scratch: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
+        })
+    }
+
+    /// The protection domain of the session.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The connection's id.
+    pub(crate) fn id(&self) -> &Arc<CmId> {
+        &self.id
+    }
+
+    /// Sends the message that `encode` writes. Waits for a free buffer. May sleep.
+    pub(crate) fn send(
+        &mut self,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
+    ) -> Result {
+        let link = self.owner.link();
+        let free = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, Inbox::free)?;
+        self.send_in(free, encode)
+    }
+
+    /// As [`Channel::send`], without waiting: `EAGAIN` if no buffer is free. May sleep.
+    pub(crate) fn try_send(
+        &mut self,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
+    ) -> Result {
+        let free = self.owner.link().inbox.lock().free();
+        self.send_in(free.ok_or(EAGAIN)?, encode)
+    }
+
+    fn send_in(
+        &mut self,
+        (slot, mut buffer): (u16, KBox<DmaBuffer>),
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
+    ) -> Result {
+        let len = encode(&mut self.scratch).map_err(|NoRoom| EMSGSIZE)?;
+        let message = self.scratch.get(..len).ok_or(EMSGSIZE)?;
+        buffer.copy_in(0, message)?;
+        self.qp
+            .send(slot, Posted::Message(buffer, len, slot), true)
+            .map_err(|(error, _)| error)
+    }
+
+    /// Copies the oldest received message to the start of `message` and returns its length; waits
+    /// up to `timeout` for one. May sleep.
+    pub(crate) fn receive(&mut self, message: &mut [u8], timeout: Msecs) -> Result<usize> {
+        let link = self.owner.link();
+        let oldest = wait(link, &link.arrived, timeout, Inbox::oldest)?;
+        self.read(oldest, message)
+    }
+
+    /// As [`Channel::receive`], without waiting. May sleep.
+    pub(crate) fn try_receive(&mut self, message: &mut [u8]) -> Result<Option<usize>> {
+        let oldest = self.owner.link().inbox.lock().oldest();
+        oldest.map(|oldest| self.read(oldest, message)).transpose()
+    }
+
+    /// Copies a message out, so that the peer cannot change it any more, and posts its buffer again.
+    fn read(&self, (buffer, len): (KBox<DmaBuffer>, u32), message: &mut [u8]) -> Result<usize> {
+        let len = usize::try_from(len).map_err(|_| EMSGSIZE)?;
+        buffer.copy_out(0, message.get_mut(..len).ok_or(EMSGSIZE)?)?;
+        self.qp.recv(buffer).map_err(|(error, _)| error)?;
+        Ok(len)
+    }
+
+    /// Opens `mapping` to the peer. May sleep.
+    pub(crate) fn register(&mut self, mapping: &Arc<SgMapping>, access: Access) -> Result<Mr> {
+        let mr = Mr::alloc(&self.pd, mapping, access)?;
+        self.qp
+            .reg_mr(REGISTER_SLOT, Posted::Region(mr), true)
+            .map_err(|(error, _)| error)?;
+        let link = self.owner.link();
+        let registered = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, |inbox| {
+            inbox.registered.take()
+        });
+        if registered.is_err() {
+            // A late completion would be taken for that of the next region.
+            self.qp.fail();
+        }
+        let (mr, result) = registered?;
+        result.map_err(|error| error.to_error())?;
+        Ok(mr)
+    }
+}
+
+impl<O: Linked> Drop for Channel<O> {
+    fn drop(&mut self) {
+        self.id.disconnect();
+        self.qp.fail();
+    }
+}
+
+/// Waits until `take` finds what it wants in the inbox. May sleep.
+fn wait<T>(
+    link: &Link,
+    completion: &Completion,
+    timeout: Msecs,
+    mut take: impl FnMut(&mut Inbox) -> Option<T>,
+) -> Result<T> {
+    loop {
+        // Before the look: what happens after it completes anew.
+        completion.reinit();
+        {
+            let mut inbox = link.inbox.lock();
+            if let Some(found) = take(&mut inbox) {
+                return Ok(found);
+            }
+            if inbox.lost {
+                return Err(ENOTCONN);
+            }
+        }
+        completion.wait_timeout(timeout)?;
+    }
+}

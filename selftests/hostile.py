@@ -310,7 +310,7 @@ class Connection:
 
 # --- the protocol ------------------------------------------------------------------------------------------------------
 
-MAGIC, VERSION = b"FARB", 3
+MAGIC, VERSION = b"FARB", 4
 CONTROL, IO = 0, 1
 LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, REPLY = *range(1, 12), 0x8000
 NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
@@ -377,7 +377,7 @@ class Session:
         self.slab = 1 << reply[162]
         self.queues, self.depth, self.inline, self.block = struct.unpack_from("<HHII", reply, 164)
         self.max_io, self.max_discard, _, self.max_zeroes, self.credit = struct.unpack_from("<IIIIH", reply, 188)
-        self.tenure, = struct.unpack_from("<Q", reply, 208)
+        self.flags, self.tenure, self.server, self.lease_ms = struct.unpack_from("<HQ16sI", reply, 206)
 
     def ask(self, asked):
         return ask(self.control, asked)

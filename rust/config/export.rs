@@ -26,6 +26,7 @@ use crate::base::{
     scatterlist::node_online,
     sync, //
 };
+use crate::client::host::Host as ThisHost;
 use crate::config::{
     host::HostDirs,
     invalid,
@@ -60,12 +61,13 @@ use crate::server::{
 /// `exports/`.
 pub(super) struct ExportDirs {
     exports: Arc<Exports>,
+    this_host: Arc<ThisHost>,
 }
 
 impl ExportDirs {
-    /// Directories that fill `exports`.
-    pub(super) fn new(exports: Arc<Exports>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { exports }, GFP_KERNEL)?)
+    /// Directories that fill `exports`, which `this_host` offers.
+    pub(super) fn new(exports: Arc<Exports>, this_host: Arc<ThisHost>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { exports, this_host }, GFP_KERNEL)?)
     }
 }
 
@@ -99,6 +101,7 @@ impl GroupOperations for ExportDirs {
             try_pin_init!(ExportDir {
                 name,
                 exports,
+                this_host: group.this_host.clone(),
                 hosts,
                 keeper,
                 switch <- Switch::new(spec),
@@ -124,6 +127,7 @@ struct Running {
 pub(super) struct ExportDir {
     name: Name,
     exports: Arc<Exports>,
+    this_host: Arc<ThisHost>,
     /// Its `hosts/`.
     pub(super) hosts: Arc<Hosts>,
     /// Whose it was last.
@@ -354,7 +358,8 @@ impl ExportDir {
         group.switch.turn_on(|spec| {
             let pinned = group.pin()?;
             let (hosts, keeper) = (group.hosts.clone(), group.keeper.clone());
-            let export = Export::new(spec, hosts, keeper, &group.exports)?;
+            let server = (&*group.exports, group.this_host.identity().id);
+            let export = Export::new(spec, hosts, keeper, server)?;
             let watch = export.watch()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {

@@ -140,6 +140,14 @@ pub struct LoginReply {
     pub queues: u16,
     /// Under what the map has the export, to be resumed by later logins; never 0.
     pub tenure: u64,
+    /// Whether the server knew the tenure that the login resumes: it did not begin anew since, or was
+    /// told by its administrator.
+    pub remembered: bool,
+    /// The server host; never nil. Another instance of the same host proves that the one before is gone.
+    pub server_id: Uuid,
+    /// How long the map keeps its place without a path, in milliseconds, counted from when the server
+    /// notices that the last one is lost; never 0.
+    pub lease_ms: u32,
 }
 
 impl LoginReply {
@@ -230,8 +238,14 @@ impl LoginReply {
             discard_granularity: limits.discard_granularity.into(),
             max_write_zeroes: limits.max_write_zeroes.into(),
             credit: credit.into(),
-            reserved: U16::ZERO,
+            flags: match self.remembered {
+                true => wire::LOGIN_REMEMBERED.into(),
+                false => U16::ZERO,
+            },
             tenure: self.tenure.into(),
+            server_id: *self.server_id.as_bytes(),
+            lease_ms: self.lease_ms.into(),
+            reserved: U32::ZERO,
         };
         write(&wire, buf)
     }
@@ -263,6 +277,16 @@ impl LoginReply {
             backing,
             queues: queues(wire.queues)?,
             tenure: not_zero(wire.tenure, "the tenure is zero")?,
+            remembered: match wire.flags.get() {
+                0 => false,
+                wire::LOGIN_REMEMBERED => true,
+                _ => return Err(Malformed("there are flags that are not known")),
+            },
+            server_id: Uuid::from_wire(wire.server_id, "the server's id is nil")?,
+            lease_ms: match wire.lease_ms.get() {
+                0 => return Err(Malformed("the lease is zero")),
+                ms => ms,
+            },
         };
         if size == 0 {
             return Err(Malformed("the size is zero"));

@@ -16,9 +16,9 @@ use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
-pub const VERSION_MIN: u16 = 3;
+pub const VERSION_MIN: u16 = 4;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 3;
+pub const VERSION_MAX: u16 = 4;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -93,6 +93,9 @@ pub const FEATURE_WRITE_CACHE: u8 = 1 << 0;
 pub const FEATURE_FUA: u8 = 1 << 1;
 /// [`LoginReply::features`]: seeking costs time.
 pub const FEATURE_ROTATIONAL: u8 = 1 << 2;
+
+/// [`LoginReply::flags`]: the server knew the tenure that the login resumes.
+pub const LOGIN_REMEMBERED: u16 = 1 << 0;
 
 /// [`Command::op`]: bytes of the export go to the client.
 pub const OP_READ: u8 = 1;
@@ -289,10 +292,16 @@ pub struct LoginReply {
     pub max_write_zeroes: U32,
     /// Commands in flight per I/O queue that the server has receives for at first; 0 for ram.
     pub credit: U16,
-    /// Zero.
-    pub reserved: U16,
+    /// `LOGIN_*` flags.
+    pub flags: U16,
     /// Under what the map has the export.
     pub tenure: U64,
+    /// UUID of the server host.
+    pub server_id: [u8; 16],
+    /// How long the map keeps its place without a path, in milliseconds.
+    pub lease_ms: U32,
+    /// Zero.
+    pub reserved: U32,
 }
 
 /// Client asks for the memory regions of a range of slabs.
@@ -494,7 +503,7 @@ const _: () = {
     assert!(size_of::<Header>() == 8);
     assert!(size_of::<Reply>() == 112);
     assert!(size_of::<Login>() == 224);
-    assert!(size_of::<LoginReply>() == 216);
+    assert!(size_of::<LoginReply>() == 240);
     assert!(size_of::<GrantRequest>() == 16);
     assert!(size_of::<GrantReply>() == 120);
     assert!(size_of::<Grant>() == 16);

@@ -44,13 +44,13 @@ use crate::server::{
     members::{
         Clients,
         Entry,
+        Granted,
         LOOK_MS, //
     },
     reservation::Keeper,
     session::Session,
     stats, //
 };
-use crate::session::Tenure;
 
 /// How long a login waits for the end of what is in its way before it looks whether its client still does.
 const PATIENCE_MS: Msecs = 100;
@@ -120,6 +120,8 @@ pub(crate) struct Export {
     pub(crate) spec: Spec,
     /// Its contents.
     pub(crate) backend: Backend,
+    /// Of this host, as it was when the export was enabled.
+    pub(crate) server_id: Uuid,
     hosts: Arc<Hosts>,
     keeper: Arc<Keeper>,
     stats: Arc<stats::Server>,
@@ -133,7 +135,7 @@ impl Export {
         spec: Spec,
         hosts: Arc<Hosts>,
         keeper: Arc<Keeper>,
-        exports: &Exports,
+        (exports, server_id): (&Exports, Uuid),
     ) -> Result<Arc<Self>, Failure> {
         let backend = Backend::new(&spec.source, spec.access, exports.boot)?;
         keeper.begin(&spec.source, spec.max_clients > 1);
@@ -141,6 +143,7 @@ impl Export {
             pin_init!(Self {
                 spec,
                 backend,
+                server_id,
                 hosts,
                 keeper,
                 stats: exports.stats.clone(),
@@ -188,7 +191,7 @@ impl Export {
         Ok(())
     }
 
-    /// Lets `session` use the export as a path of its map, and returns the map's tenure, or says why not.
+    /// Lets `session` use the export as a path of its map, and returns what is granted, or says why not.
     /// What it takes the place of has ended by then: an older epoch of the path, another life of the map
     /// or of its host. On the workqueue of the session. May sleep, as long as the backing takes.
     pub(crate) fn attach(
@@ -196,7 +199,7 @@ impl Export {
         session: &Arc<Session>,
         port: &Name,
         login: &Login,
-    ) -> Result<Tenure, Refused> {
+    ) -> Result<Granted, Refused> {
         let since = self.clients.lock().admitted();
         loop {
             let shared = (&*self.keeper, self.spec.max_clients, &*self.stats);
@@ -207,7 +210,7 @@ impl Export {
                 clients.enter(session, login, since, shared)?
             };
             let past = match entry {
-                Entry::In(tenure) => return Ok(tenure),
+                Entry::In(granted) => return Ok(granted),
                 Entry::After(past) => past,
             };
             while !past.is_over(PATIENCE_MS) {

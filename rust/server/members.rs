@@ -31,6 +31,7 @@ use crate::server::{
 use crate::session::{
     pulse::Silence,
     reservation::{
+        granted_ms,
         lease_ms,
         Arrival,
         Claim,
@@ -64,8 +65,8 @@ struct Client {
     /// The life of its host's kernel.
     boot: u64,
     tenure: Tenure,
-    /// How long it keeps its place without a path, in milliseconds; `None` for ever.
-    lease: Option<u64>,
+    /// How long it keeps its place without a path, in milliseconds.
+    lease: u32,
     member: Member,
     /// Those that `member` says are live; the index is the path.
     paths: [Option<Up>; PATHS_MAX],
@@ -75,10 +76,19 @@ struct Client {
     away: Option<Instant<Monotonic>>,
 }
 
+/// What a login is granted.
+pub(crate) struct Granted {
+    pub(super) tenure: Tenure,
+    /// The server knew the tenure that the login resumes.
+    pub(super) remembered: bool,
+    /// How long the map keeps its place without a path.
+    pub(super) lease_ms: u32,
+}
+
 /// How a login goes on.
 pub(super) enum Entry {
     /// The map is in, and the path is up.
-    In(Tenure),
+    In(Granted),
     /// This session, which was told to end, has to be over first.
     After(Arc<Session>),
 }
@@ -101,7 +111,7 @@ impl Client {
             map_uuid: login.map_uuid,
             boot: login.boot,
             tenure: 0,
-            lease: None,
+            lease: 0,
             member: Member::new(login.incarnation),
             paths: [const { None }; PATHS_MAX],
             leaving: false,
@@ -126,10 +136,8 @@ impl Client {
 
     /// Whether another map may take its place.
     fn is_late(&self) -> bool {
-        match (self.away_ms(), self.lease) {
-            (Some(away), Some(lease)) => away > lease,
-            _ => false,
-        }
+        self.away_ms()
+            .is_some_and(|away| away > u64::from(self.lease))
     }
 
     /// The path of a session.
@@ -157,7 +165,12 @@ impl Client {
     }
 
     /// A path of it wants to come up.
-    fn arrive(&mut self, session: &Arc<Session>, login: &Login) -> Result<Entry, Refused> {
+    fn arrive(
+        &mut self,
+        session: &Arc<Session>,
+        login: &Login,
+        remembered: bool,
+    ) -> Result<Entry, Refused> {
         match self.member.arrive(login.path, login.epoch) {
             Arrival::Over => Err(Refusal::Superseded.into()),
             Arrival::After(_) => match self.end(login.path) {
@@ -173,11 +186,15 @@ impl Client {
                 if let Some(path) = self.path(login.path) {
                     *path = Some(up);
                 }
-                self.lease = lease_ms(login.no_path_timeout_ms, login.heartbeat_ms);
+                self.lease = granted_ms(lease_ms(login.no_path_timeout_ms, login.heartbeat_ms));
                 self.host_name = login.host_name;
                 self.leaving = false;
                 self.away = None;
-                Ok(Entry::In(self.tenure))
+                Ok(Entry::In(Granted {
+                    tenure: self.tenure,
+                    remembered,
+                    lease_ms: self.lease,
+                }))
             }
         }
     }
@@ -238,7 +255,8 @@ impl Clients {
             self.list.reserve(1, GFP_KERNEL).map_err(no_memory)?;
             let new = Client::new(self.admitted + 1, login);
             let mut new = KBox::new(new, GFP_KERNEL).map_err(no_memory)?;
-            let at = match keeper.judge(&claim, incarnation, !full || late.is_some()) {
+            let (verdict, remembered) = keeper.judge(&claim, incarnation, !full || late.is_some());
+            let at = match verdict {
                 Verdict::Evicted => return Err(Refusal::Evicted.into()),
                 Verdict::Busy => return Err(self.busy()),
                 Verdict::Replace => match self.replace(at.unwrap_or(0), since)? {
@@ -260,7 +278,7 @@ impl Clients {
             };
             let client = self.list.get_mut(at);
             let client = client.ok_or(Refused::from(Refusal::Internal))?;
-            return client.arrive(session, login);
+            return client.arrive(session, login, remembered);
         }
     }
 

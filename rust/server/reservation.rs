@@ -73,13 +73,21 @@ impl Keeper {
         kept.contents = Some(contents);
     }
 
-    /// As [`Custody::judge`]. May sleep.
-    pub(super) fn judge(&self, claim: &Claim, incarnation: Option<u64>, room: bool) -> Verdict {
+    /// As [`Custody::judge`], and whether the server remembers what is resumed. May sleep.
+    pub(super) fn judge(
+        &self,
+        claim: &Claim,
+        incarnation: Option<u64>,
+        room: bool,
+    ) -> (Verdict, bool) {
         let mut kept = self.kept.lock();
-        match kept.shared {
-            true => Custody::default().judge(claim, incarnation, room, SHARED),
-            false => kept.custody.judge(claim, incarnation, room, fresh()),
+        if kept.shared {
+            let verdict = Custody::default().judge(claim, incarnation, room, SHARED);
+            return (verdict, true);
         }
+        let remembered = kept.custody.remembers(claim);
+        let verdict = kept.custody.judge(claim, incarnation, room, fresh());
+        (verdict, remembered)
     }
 
     /// Nobody can resume what was. May sleep.

@@ -512,7 +512,7 @@ impl Session {
                 (Means::Connections(connections), backing)
             }
         };
-        let tenure = export.attach(self, &self.port.name, login)?;
+        let granted = export.attach(self, &self.port.name, login)?;
         let extent = Extent {
             size: export.backend.extent().size,
             access: login.access,
@@ -525,7 +525,10 @@ impl Session {
             limits,
             backing,
             queues,
-            tenure,
+            tenure: granted.tenure,
+            remembered: granted.remembered,
+            server_id: export.server_id,
+            lease_ms: granted.lease_ms,
         };
         self.port.exports.stats.logins.count();
         state.used = Some(Use {

@@ -74,6 +74,11 @@ impl Custody {
         verdict
     }
 
+    /// Whether a resumed tenure is the one that the server knows; so is one that is not resumed, but given.
+    pub fn remembers(&self, claim: &Claim) -> bool {
+        claim.resume.is_none() || self.tenure == claim.resume
+    }
+
     /// Nobody can resume what was; `fresh` is a tenure that was never used.
     pub fn revoke(&mut self, fresh: Tenure) {
         self.tenure = Some(fresh);
@@ -85,6 +90,16 @@ impl Custody {
 pub fn lease_ms(no_path_timeout_ms: Option<u32>, heartbeat_ms: u32) -> Option<u64> {
     let late = LATE * u64::from(heartbeat_ms) + ATTEMPT_MS;
     no_path_timeout_ms.map(|held| u64::from(held) + late)
+}
+
+/// The longest lease that a server grants, in ms: one hour.
+pub const LEASE_MAX_MS: u32 = 3_600_000;
+
+/// The lease that a server grants who asks for this one.
+pub fn granted_ms(lease: Option<u64>) -> u32 {
+    lease
+        .and_then(|ms| u32::try_from(ms).ok())
+        .map_or(LEASE_MAX_MS, |ms| ms.clamp(1, LEASE_MAX_MS))
 }
 
 /// Whether a path may come up.

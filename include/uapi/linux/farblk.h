@@ -11,8 +11,8 @@
 #include <linux/types.h>
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
-#define FARBLK_VERSION_MIN		3
-#define FARBLK_VERSION_MAX		3
+#define FARBLK_VERSION_MIN		4
+#define FARBLK_VERSION_MAX		4
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -66,6 +66,9 @@
 #define FARBLK_FEATURE_WRITE_CACHE	1
 #define FARBLK_FEATURE_FUA		2
 #define FARBLK_FEATURE_ROTATIONAL	4
+
+/* farblk_login_reply.flags */
+#define FARBLK_LOGIN_REMEMBERED		1
 
 /* farblk_command.op */
 #define FARBLK_OP_READ			1
@@ -207,8 +210,11 @@ struct farblk_login_reply {
 	__le32	discard_granularity;
 	__le32	max_write_zeroes;
 	__le16	credit;				/* of block */
-	__le16	reserved;
+	__le16	flags;				/* FARBLK_LOGIN_* */
 	__le64	tenure;
+	__u8	server_id[16];
+	__le32	lease_ms;
+	__le32	reserved;
 };
 
 struct farblk_grant_request {
@@ -328,7 +334,7 @@ __FARBLK_SIZE(farblk_reject, 112);
 __FARBLK_SIZE(farblk_header, 8);
 __FARBLK_SIZE(farblk_reply, 112);
 __FARBLK_SIZE(farblk_login, 224);
-__FARBLK_SIZE(farblk_login_reply, 216);
+__FARBLK_SIZE(farblk_login_reply, 240);
 __FARBLK_SIZE(farblk_grant_request, 16);
 __FARBLK_SIZE(farblk_grant, 16);
 __FARBLK_SIZE(farblk_grant_reply, 120);

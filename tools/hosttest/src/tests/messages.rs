@@ -117,13 +117,15 @@ fn login_boundaries() {
 /// A login reply from the size on, with everything in front of it.
 fn login_reply_bytes(rest: [&[u8]; 3]) -> Vec<u8> {
     [
-        &granted(1, 216)[..],
+        &granted(1, 240)[..],
         &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],
         ram_reply().export_uuid.as_bytes(),
         ram_reply().instance.as_bytes(),
         &[0, 0x10, 0, 0, 2, 1, 0, 0],
         &rest.concat(),
         &[0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38],
+        ram_reply().server_id.as_bytes(),
+        &[0x40, 0x0d, 3, 0, 0, 0, 0, 0],
     ]
     .concat()
 }
@@ -133,7 +135,7 @@ fn login_reply_golden() {
     let ram = login_reply_bytes([
         &[1, 1, 21, 0, 1, 2, 0, 0, 0, 0, 0, 0],
         &[0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0],
-        &[0; 16],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0],
     ]);
     let block = login_reply_bytes([
         &[1, 0, 0, 7, 1, 2, 0x21, 1, 0, 0x34, 0, 0],
@@ -141,7 +143,7 @@ fn login_reply_golden() {
             0, 2, 0, 0, 0, 16, 0, 0, 0, 0x30, 0, 0, 0, 0, 2, 1, 0, 6, 2, 0,
         ],
         &[
-            0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0x10, 1, 0, 0,
+            0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0x10, 1, 1, 0,
         ],
     ]);
     for (reply, bytes) in [(ram_reply(), ram), (block_reply(), block)] {
@@ -153,7 +155,12 @@ fn login_reply_golden() {
         assert!(malformed(LoginReply::parse(&bytes, SEQUENCE + 1, &login())));
         assert!(malformed(parse(&patched(&bytes, 0, &[2]))), "another kind");
         assert!(malformed(parse(&patched(&bytes, 1, &[0]))), "a request");
-        assert_eq!(parse(&patched(&bytes, 206, &[0xff; 2])), Ok(reply));
+        assert_eq!(parse(&patched(&bytes, 236, &[0xff; 4])), Ok(reply));
+        let forgotten = LoginReply {
+            remembered: false,
+            ..reply
+        };
+        assert_eq!(parse(&patched(&bytes, 206, &[0; 2])), Ok(forgotten));
     }
 }
 
@@ -194,6 +201,10 @@ fn login_reply_boundaries() {
         let refused = |at, new: &[u8]| malformed(parse_patched(&reply, at, new));
         assert!(refused(112, &[0; 8]), "no session");
         assert!(refused(208, &[0; 8]), "no tenure");
+        assert!(refused(206, &[2, 0]), "unknown flag");
+        assert!(refused(206, &[1, 0x80]), "unknown flag");
+        assert!(refused(216, &[0; 16]), "nil server");
+        assert!(refused(232, &[0; 4]), "no lease");
         assert!(refused(120, &[0; 16]), "nil export");
         assert!(refused(136, &[0; 16]), "nil instance");
         for bad in [0, 1, 511, 513, 1 << 63, (1 << 63) + 512, u64::MAX - 511] {

@@ -145,8 +145,11 @@ fn layouts() -> Vec<Layout> {
             discard_granularity,
             max_write_zeroes,
             credit,
-            reserved,
-            tenure
+            flags,
+            tenure,
+            server_id,
+            lease_ms,
+            reserved
         }
     );
     layout!(
@@ -320,6 +323,7 @@ fn constants() -> Vec<(String, u64)> {
         ("FEATURE_WRITE_CACHE", FEATURE_WRITE_CACHE.into()),
         ("FEATURE_FUA", FEATURE_FUA.into()),
         ("FEATURE_ROTATIONAL", FEATURE_ROTATIONAL.into()),
+        ("LOGIN_REMEMBERED", LOGIN_REMEMBERED.into()),
         ("OP_READ", OP_READ.into()),
         ("OP_WRITE", OP_WRITE.into()),
         ("OP_FLUSH", OP_FLUSH.into()),

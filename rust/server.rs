@@ -29,8 +29,11 @@ pub(crate) use host::{
     Host,
     Hosts, //
 };
+pub(crate) use members::{
+    HostKey,
+    Members, //
+};
 pub(crate) use port::{
     Port,
     PortWatch, //
 };
-pub(crate) use reservation::Keeper;

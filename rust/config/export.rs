@@ -50,12 +50,18 @@ use crate::proto::{
 use crate::server::{
     Export,
     Exports,
+    HostKey,
     Hosts,
-    Keeper,
+    Members,
     Ports,
     Source,
     Spec,
     Watch, //
+};
+use crate::session::reservation::{
+    Admission,
+    LEASE_MAX_MS,
+    LEASE_MIN_MS, //
 };
 
 /// `exports/`.
@@ -93,17 +99,18 @@ impl GroupOperations for ExportDirs {
             ports: Ports::ALL,
             allow_any_host: false,
             max_clients: 1,
+            lease_max_ms: LEASE_MAX_MS,
         };
         let exports = group.exports.clone();
         let hosts = Hosts::new()?;
-        let keeper = Keeper::new()?;
+        let members = Members::new(exports.stats.clone())?;
         let dir = Arc::pin_init(
             try_pin_init!(ExportDir {
                 name,
                 exports,
                 this_host: group.this_host.clone(),
                 hosts,
-                keeper,
+                members,
                 switch <- Switch::new(spec),
             }),
             GFP_KERNEL,
@@ -130,8 +137,8 @@ pub(super) struct ExportDir {
     this_host: Arc<ThisHost>,
     /// Its `hosts/`.
     pub(super) hosts: Arc<Hosts>,
-    /// Whose it was last.
-    keeper: Arc<Keeper>,
+    /// The maps that are registered, be it enabled or not.
+    members: Arc<Members>,
     #[pin]
     switch: Switch<Spec, Running>,
 }
@@ -159,6 +166,13 @@ impl GroupOperations for ExportDir {
             Self::show_max_clients,
             Self::store_max_clients,
         ),
+        Attribute::rw(c"lease_max_ms", Self::show_lease_max, Self::store_lease_max),
+        Attribute::rw(
+            c"registration",
+            Self::show_registration,
+            Self::store_registration,
+        ),
+        Attribute::wo(c"evict", Self::store_evict),
         Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
         Attribute::ro(c"state", Self::show_state),
         Attribute::ro(c"instance", Self::show_instance),
@@ -177,6 +191,16 @@ impl ExportDir {
     pub(super) fn export(&self) -> Option<Arc<Export>> {
         self.switch
             .running(|running| running.map(|running| running.export.clone()))
+    }
+
+    /// Ends what does not fit to what the administrator says now, and all of the hosts that are not to
+    /// stay. Nothing of these reaches the export when this returns. May sleep, as long as the backing takes.
+    pub(super) fn enforce(&self, stays: impl Fn(&HostKey) -> bool) {
+        let spec = self.switch.settings();
+        self.members.enforce(|host| match stays(host) {
+            true => spec.admission(&self.hosts, host),
+            false => Admission::None,
+        });
     }
 
     fn show_kind(&self, page: &mut PageWriter<'_>) -> Result {
@@ -343,6 +367,48 @@ impl ExportDir {
         })
     }
 
+    fn show_lease_max(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().lease_max_ms)
+    }
+
+    fn store_lease_max(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            let ms = parse::unsigned(value, LEASE_MIN_MS.into(), u32::MAX.into())
+                .map_err(invalid("lease_max_ms"))?;
+            spec.lease_max_ms = u32::try_from(ms).unwrap_or(u32::MAX);
+            Ok(())
+        })
+    }
+
+    fn show_registration(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.members.holder())
+    }
+
+    fn store_registration(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|_| {
+            let key = match value {
+                "" => None,
+                text => {
+                    let key = parse::unsigned(text, 1, u64::MAX);
+                    Some(key.map_err(invalid("registration"))?)
+                }
+            };
+            group.members.restore(key);
+            Ok(())
+        })
+    }
+
+    fn store_evict(group: &Group<Self>, value: &str) -> Result {
+        let outcome = value.parse().map_err(invalid("evict")).and_then(|name| {
+            if !group.members.has(&name) {
+                return Err(fail!(ENOENT, "evict: there is no map of host {name}"));
+            }
+            group.enforce(|host| host.name != name);
+            Ok(())
+        });
+        group.switch.last_error.record(outcome)
+    }
+
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
         self.switch.show_enable(page)
     }
@@ -357,9 +423,9 @@ impl ExportDir {
         }
         group.switch.turn_on(|spec| {
             let pinned = group.pin()?;
-            let (hosts, keeper) = (group.hosts.clone(), group.keeper.clone());
+            let (hosts, members) = (group.hosts.clone(), group.members.clone());
             let server = (&*group.exports, group.this_host.identity().id);
-            let export = Export::new(spec, hosts, keeper, server)?;
+            let export = Export::new(spec, hosts, members, server)?;
             let watch = export.watch()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {

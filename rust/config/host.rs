@@ -74,13 +74,17 @@ impl GroupOperations for HostDir {
     /// A host that is no longer admitted loses its sessions too.
     fn dropped(&self) {
         self.export.hosts.remove(&self.host);
-        if let Some(export) = self.export.export() {
-            export.evict();
-        }
+        self.enforce();
     }
 }
 
 impl HostDir {
+    /// Ends what the host has in the export and may not have any more. When a write to a file of this
+    /// directory returns, nothing of it reaches the export. May sleep, as long as the backing takes.
+    fn enforce(&self) {
+        self.export.enforce(|_| true);
+    }
+
     fn show_host_id(&self, page: &mut PageWriter<'_>) -> Result {
         show_option(page, self.host.rule().id)
     }
@@ -91,6 +95,7 @@ impl HostDir {
             text => Some(text.parse::<Uuid>().map_err(|_| EINVAL)?),
         };
         group.host.set_rule(|rule| rule.id = id);
+        group.enforce();
         Ok(())
     }
 
@@ -101,6 +106,7 @@ impl HostDir {
     fn store_access(group: &Group<Self>, value: &str) -> Result {
         let access: Access = value.parse().map_err(|_| EINVAL)?;
         group.host.set_rule(|rule| rule.access = access);
+        group.enforce();
         Ok(())
     }
 

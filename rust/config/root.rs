@@ -41,7 +41,10 @@ pub(crate) fn register(host: Arc<Host>, exports: Arc<Exports>) -> Result<Subsyst
     let ports = Ports::new(exports.clone())?;
     let root = NewGroup::new(Arc::new(Root { host: host.clone() }, GFP_KERNEL)?)?
         .with_default(c"ports", NewGroup::new(ports)?)?
-        .with_default(c"exports", NewGroup::new(ExportDirs::new(exports, host.clone())?)?)?
+        .with_default(
+            c"exports",
+            NewGroup::new(ExportDirs::new(exports, host.clone())?)?,
+        )?
         .with_default(c"maps", NewGroup::new(Maps::new(host.clone())?)?)?
         .with_default(c"discover", NewGroup::new(Discoveries::new(host)?)?)?;
     Subsystem::register(c"farblk", root)

@@ -42,14 +42,19 @@ use crate::server::{
     block::adapter::Adapters,
     host::Hosts,
     members::{
-        Clients,
         Entry,
-        Granted,
-        LOOK_MS, //
+        HostKey,
+        Members, //
     },
-    reservation::Keeper,
+    reservation::Contents,
     session::Session,
     stats, //
+};
+use crate::session::reservation::{
+    Admission,
+    Granted,
+    Terms,
+    LOOK_MS, //
 };
 
 /// How long a login waits for the end of what is in its way before it looks whether its client still does.
@@ -93,6 +98,20 @@ pub(crate) struct Spec {
     pub(crate) allow_any_host: bool,
     /// Maps that may have it at a time.
     pub(crate) max_clients: u16,
+    /// The longest time that a map without a path keeps its place, in milliseconds.
+    pub(crate) lease_max_ms: u32,
+}
+
+impl Spec {
+    /// What `hosts` and the export's settings say of a host, through whichever port it comes. May sleep.
+    pub(crate) fn admission(&self, hosts: &Hosts, host: &HostKey) -> Admission {
+        let any = self.allow_any_host.then_some(Access::ReadWrite);
+        match hosts.admit(&host.name, &host.id).or(any) {
+            None => Admission::None,
+            Some(access) if access.min(self.access).writes() => Admission::Write,
+            Some(_) => Admission::Read,
+        }
+    }
 }
 
 /// What looks whether clients are still there, and after a block device, which may be resized, or become
@@ -102,11 +121,10 @@ pub(crate) struct Watch(Arc<Export>);
 impl Tick for Watch {
     fn tick(&self) {
         let export = &self.0;
-        let mut clients = export.clients.lock();
-        clients.look(&export.stats);
+        export.members.look();
         match &export.backend {
             Backend::Block(block) if block.look() => {
-                clients.sessions().for_each(Session::notify);
+                export.members.for_each(Session::notify);
             }
             _ => {}
         }
@@ -114,7 +132,6 @@ impl Tick for Watch {
 }
 
 /// An enabled export.
-#[pin_data]
 pub(crate) struct Export {
     /// What it was asked to be.
     pub(crate) spec: Spec,
@@ -123,10 +140,10 @@ pub(crate) struct Export {
     /// Of this host, as it was when the export was enabled.
     pub(crate) server_id: Uuid,
     hosts: Arc<Hosts>,
-    keeper: Arc<Keeper>,
+    members: Arc<Members>,
+    /// What logins to this export show to `members`: who found it before it was enabled anew is late.
+    opening: u64,
     stats: Arc<stats::Server>,
-    #[pin]
-    clients: Mutex<Clients>,
 }
 
 impl Export {
@@ -134,21 +151,25 @@ impl Export {
     pub(crate) fn new(
         spec: Spec,
         hosts: Arc<Hosts>,
-        keeper: Arc<Keeper>,
+        members: Arc<Members>,
         (exports, server_id): (&Exports, Uuid),
     ) -> Result<Arc<Self>, Failure> {
         let backend = Backend::new(&spec.source, spec.access, exports.boot)?;
-        keeper.begin(&spec.source, spec.max_clients > 1);
-        Ok(Arc::pin_init(
-            pin_init!(Self {
+        let terms = Terms {
+            max_clients: spec.max_clients,
+            lease_max_ms: spec.lease_max_ms,
+        };
+        let opening = members.open(Contents::new(&spec.source), terms);
+        Ok(Arc::new(
+            Self {
                 spec,
                 backend,
                 server_id,
                 hosts,
-                keeper,
+                members,
+                opening,
                 stats: exports.stats.clone(),
-                clients <- new_mutex!(Clients::new(), "Export::clients"),
-            }),
+            },
             GFP_KERNEL,
         )?)
     }
@@ -172,44 +193,45 @@ impl Export {
         Ok(access.min(spec.access))
     }
 
-    /// Whether who comes through `port` may log in, as things are now. A map that is back may also if its
-    /// device can only be read now, as it could have stayed. May sleep.
-    pub(crate) fn check(&self, port: &Name, login: &Login) -> Result<(), Refused> {
-        let possible = match login.resume {
-            Some(_) => Access::ReadWrite,
-            None => self.backend.extent().access,
+    /// Returns whether who comes through `port` may write, or why it may not log in, as things are now. A
+    /// map that is back and may only read now goes on so if it does I/O by commands, as it could have
+    /// stayed when its device became read-only: each write is refused. May sleep.
+    pub(crate) fn check(&self, port: &Name, login: &Login) -> Result<bool, Refused> {
+        let admitted = self.admit(port, &login.host_name, &login.host_id)?;
+        let (access, stays) = match (login.resume, &self.backend) {
+            (Some(_), backend) => (admitted, matches!(backend, Backend::Block(_))),
+            (None, backend) => (admitted.min(backend.extent().access), false),
         };
-        let access = self
-            .admit(port, &login.host_name, &login.host_id)?
-            .min(possible);
-        if login.access.writes() && !access.writes() {
-            return Err(Refused::new(
+        match login.access.writes() && !access.writes() {
+            true if !stays => Err(Refused::new(
                 Refusal::ReadOnly,
                 format_args!("{} is read-only for {}", self.spec.name, login.host_name),
-            ));
+            )),
+            refused => Ok(login.access.writes() && !refused),
         }
-        Ok(())
     }
 
-    /// Lets `session` use the export as a path of its map, and returns what is granted, or says why not.
-    /// What it takes the place of has ended by then: an older epoch of the path, another life of the map
-    /// or of its host. On the workqueue of the session. May sleep, as long as the backing takes.
+    /// Lets `session` use the export as a path of its map, or says why not. Returns what is granted, if
+    /// the path may write as `writes` says; who asked may have been told otherwise meanwhile, and has to
+    /// ask anew. What it takes the place of has ended by then: an older epoch of the path, another life
+    /// of the map or of its host. On the workqueue of the session. May sleep, as long as the backing takes.
     pub(crate) fn attach(
         &self,
         session: &Arc<Session>,
         port: &Name,
         login: &Login,
+        writes: bool,
     ) -> Result<Granted, Refused> {
-        let since = self.clients.lock().admitted();
+        let order = (self.opening, self.members.admitted());
         loop {
-            let shared = (&*self.keeper, self.spec.max_clients, &*self.stats);
-            let entry = {
-                let mut clients = self.clients.lock();
-                // Who removes a host ends what of it is in by then: nothing may come in after that.
-                self.check(port, login)?;
-                clients.enter(session, login, since, shared)?
+            let admit = || match self.check(port, login) {
+                Ok(now) if now != writes => Err(Refused::new(
+                    Refusal::Internal,
+                    format_args!("what {} may do changes just now", login.host_name),
+                )),
+                checked => checked,
             };
-            let past = match entry {
+            let past = match self.members.login(session, login, order, admit)? {
                 Entry::In(granted) => return Ok(granted),
                 Entry::After(past) => past,
             };
@@ -225,13 +247,13 @@ impl Export {
     /// `session` no longer touches the export: its queue pairs and memory regions are gone; `leaving` if
     /// its client said that the map goes. May sleep.
     pub(crate) fn detach(&self, session: &Session, leaving: bool) {
-        self.clients.lock().leave(session, leaving);
+        self.members.left(session, leaving);
     }
 
     /// Whether nothing of a path of `session`'s map, up to an epoch, will reach the export any more. If
     /// not, it is told to end, and `session` will be notified and has to ask anew. May sleep.
     pub(crate) fn fence(&self, session: &Session, fence: Fence) -> bool {
-        let done = self.clients.lock().fence(session, fence);
+        let done = self.members.fence(session, fence);
         if done {
             self.stats.fences.count();
         }
@@ -246,34 +268,7 @@ impl Export {
     /// Admits no more, lets the commands that have begun be answered, and ends all sessions. May sleep, as
     /// long as the backing takes.
     pub(crate) fn close(&self) {
-        {
-            let mut clients = self.clients.lock();
-            clients.open = false;
-            clients.sessions().for_each(Session::drain);
-        }
-        loop {
-            let session = self.clients.lock().sessions().next().cloned();
-            match session {
-                Some(session) => session.retire(),
-                None => return,
-            }
-        }
-    }
-
-    /// Ends the sessions of hosts that are no longer admitted, whose maps cannot resume what they had. May
-    /// sleep.
-    pub(crate) fn evict(&self) {
-        let admitted = |name: &Name, id: &Uuid| {
-            self.spec.allow_any_host || self.hosts.admit(name, id).is_some()
-        };
-        loop {
-            let shared = (&*self.keeper, &*self.stats);
-            let past = self.clients.lock().evict(admitted, shared);
-            match past {
-                Some(session) => session.end(),
-                None => return,
-            }
-        }
+        self.members.close();
     }
 
     /// Whether the contents are gone for good.
@@ -286,17 +281,17 @@ impl Export {
 
     /// Maps that have a path at the moment. May sleep.
     pub(crate) fn clients(&self) -> usize {
-        self.clients.lock().count(None)
+        self.members.count(None)
     }
 
     /// Maps without one that are expected back. May sleep.
     pub(crate) fn clients_away(&self) -> usize {
-        self.clients.lock().count_away()
+        self.members.count_away()
     }
 
     /// Those of one host that have a path. May sleep.
     pub(crate) fn clients_of(&self, host: &Name) -> usize {
-        self.clients.lock().count(Some(host))
+        self.members.count(Some(host))
     }
 
     /// What a host may know of the export: `None` if it could not log in. May sleep.

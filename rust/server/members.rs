@@ -1,403 +1,402 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The maps that have an export, with their paths.
+//! The maps that are registered with an export, and their sessions: performs what
+//! [`Reservation`] decides.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
-    sync::Arc,
+    new_mutex,
+    sync::{
+        Arc,
+        Mutex, //
+    },
     time::{
         Instant,
-        Monotonic,
-        Msecs, //
+        Monotonic, //
     },
 };
 
+use crate::base::sync;
 use crate::link::channel::Linked;
+use crate::proto;
 use crate::proto::{
     Fence,
-    Login,
     Name,
     Refusal,
     Refused,
     Uuid, //
 };
 use crate::server::{
-    reservation::Keeper,
+    reservation::Contents,
     session::Session,
     stats, //
 };
 use crate::session::{
-    pulse::Silence,
     reservation::{
-        granted_ms,
-        lease_ms,
-        Arrival,
-        Claim,
-        Fence as FenceVerdict,
-        Member,
-        Verdict, //
+        Action,
+        Admission,
+        Decision,
+        Granted,
+        Login,
+        Reason,
+        Registration,
+        Registrations,
+        Reservation,
+        Terms, //
     },
-    Epoch,
-    PathId,
-    Tenure,
-    PATHS_MAX, //
+    Tenure, //
 };
 
-/// How often somebody looks whether clients are still there.
-pub(super) const LOOK_MS: Msecs = 1000;
-
-/// A path that is up, or still has something.
-struct Up {
-    session: Arc<Session>,
-    epoch: Epoch,
-    silence: Silence,
-}
-
-/// A map that is in.
-struct Client {
-    /// How many came in before, and this one.
-    number: u64,
-    host_id: Uuid,
-    host_name: Name,
-    map_uuid: Uuid,
-    /// The life of its host's kernel.
-    boot: u64,
-    tenure: Tenure,
-    /// How long it keeps its place without a path, in milliseconds.
-    lease: u32,
-    member: Member,
-    /// Those that `member` says are live; the index is the path.
-    paths: [Option<Up>; PATHS_MAX],
-    /// It said that it goes.
-    leaving: bool,
-    /// Since when it has no path.
-    away: Option<Instant<Monotonic>>,
-}
-
-/// What a login is granted.
-pub(crate) struct Granted {
-    pub(super) tenure: Tenure,
-    /// The server knew the tenure that the login resumes.
-    pub(super) remembered: bool,
-    /// How long the map keeps its place without a path.
-    pub(super) lease_ms: u32,
+/// A host, as the administrator of an export tells hosts apart: an entry below `hosts/` is for a name, and
+/// may be for one id alone. Who shows the id of another host under a name of its own is another host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HostKey {
+    /// The name that it shows.
+    pub(crate) name: Name,
+    /// The id that it shows.
+    pub(crate) id: Uuid,
 }
 
 /// How a login goes on.
 pub(super) enum Entry {
-    /// The map is in, and the path is up.
+    /// The map is registered, and the path is up.
     In(Granted),
     /// This session, which was told to end, has to be over first.
     After(Arc<Session>),
 }
 
-/// The maps that have an export.
-pub(super) struct Clients {
-    /// Cleared once, when the export is being disabled.
-    pub(super) open: bool,
-    /// How many came in so far.
-    admitted: u64,
-    list: KVec<KBox<Client>>,
-}
+/// The registrations, in memory that may be large.
+struct List(KVVec<Registration<HostKey>>);
 
-impl Client {
-    fn new(number: u64, login: &Login) -> Self {
-        Self {
-            number,
-            host_id: login.host_id,
-            host_name: login.host_name,
-            map_uuid: login.map_uuid,
-            boot: login.boot,
-            tenure: 0,
-            lease: 0,
-            member: Member::new(login.incarnation),
-            paths: [const { None }; PATHS_MAX],
-            leaving: false,
-            away: None,
-        }
+impl Registrations for List {
+    type Host = HostKey;
+
+    fn all(&self) -> &[Registration<HostKey>] {
+        &self.0
     }
 
-    /// The paths that are up.
-    fn up(&self) -> impl Iterator<Item = &Up> {
-        self.paths.iter().flatten()
+    fn all_mut(&mut self) -> &mut [Registration<HostKey>] {
+        &mut self.0
     }
 
-    fn is_here(&self) -> bool {
-        self.up().next().is_some()
+    fn push(&mut self, registration: Registration<HostKey>) {
+        // Cannot fail: `Members::login` made room.
+        let _ = self.0.push_within_capacity(registration);
     }
 
-    /// Milliseconds since it has lost its last path.
-    fn away_ms(&self) -> Option<u64> {
-        let ms = self.away.as_ref()?.elapsed().as_millis();
-        Some(u64::try_from(ms).unwrap_or(0))
-    }
-
-    /// Whether another map may take its place.
-    fn is_late(&self) -> bool {
-        self.away_ms()
-            .is_some_and(|away| away > u64::from(self.lease))
-    }
-
-    /// The path of a session.
-    fn path_of(&self, session: &Session) -> Option<PathId> {
-        let mut paths = (0..).zip(&self.paths);
-        let of = |up: &Up| up.session.id() == session.id();
-        paths.find_map(|(id, path)| path.as_ref().is_some_and(of).then_some(id))
-    }
-
-    fn path(&mut self, id: PathId) -> Option<&mut Option<Up>> {
-        self.paths.get_mut(usize::from(id))
-    }
-
-    /// Tells a path to end. Returns its session, unless there is nothing to end.
-    fn end(&mut self, id: PathId) -> Option<Arc<Session>> {
-        let up = self.path(id)?.as_ref()?;
-        up.session.lose();
-        Some(up.session.clone())
-    }
-
-    /// Tells all paths to end. Returns one session of theirs, unless there is none left.
-    fn end_all(&self) -> Option<Arc<Session>> {
-        self.up().for_each(|up| up.session.lose());
-        self.up().next().map(|up| up.session.clone())
-    }
-
-    /// A path of it wants to come up.
-    fn arrive(
-        &mut self,
-        session: &Arc<Session>,
-        login: &Login,
-        remembered: bool,
-    ) -> Result<Entry, Refused> {
-        match self.member.arrive(login.path, login.epoch) {
-            Arrival::Over => Err(Refusal::Superseded.into()),
-            Arrival::After(_) => match self.end(login.path) {
-                Some(past) => Ok(Entry::After(past)),
-                None => Err(Refusal::Internal.into()),
-            },
-            Arrival::Up => {
-                let up = Up {
-                    session: session.clone(),
-                    epoch: login.epoch,
-                    silence: Silence::new(login.heartbeat_ms, LOOK_MS, session.heard()),
-                };
-                if let Some(path) = self.path(login.path) {
-                    *path = Some(up);
-                }
-                self.lease = granted_ms(lease_ms(login.no_path_timeout_ms, login.heartbeat_ms));
-                self.host_name = login.host_name;
-                self.leaving = false;
-                self.away = None;
-                Ok(Entry::In(Granted {
-                    tenure: self.tenure,
-                    remembered,
-                    lease_ms: self.lease,
-                }))
-            }
-        }
+    fn remove(&mut self, at: usize) {
+        let _ = self.0.remove(at);
     }
 }
 
-impl Clients {
-    /// Nobody, and the door is open.
-    pub(super) fn new() -> Self {
-        Self {
-            open: true,
-            admitted: 0,
-            list: KVec::new(),
-        }
+/// The lease of a registration that has no path.
+struct Lease {
+    number: u64,
+    since: Instant<Monotonic>,
+    ms: u32,
+}
+
+impl Lease {
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// How many came in so far.
-    pub(super) fn admitted(&self) -> u64 {
-        self.admitted
+    fn is_over(&self) -> bool {
+        self.elapsed_ms() > u64::from(self.ms)
     }
+}
 
-    /// Lets a path of a map in, or tells what has to end for that. `since` is what [`Clients::admitted`]
-    /// was when the login came: who came later does not give way to it.
-    pub(super) fn enter(
+struct Inner {
+    machine: Reservation<List>,
+    /// Those of all registrations that are up, or still hold something.
+    sessions: KVVec<Arc<Session>>,
+    /// Those that run; there is room for one of each registration.
+    leases: KVVec<Lease>,
+    /// What was exported last.
+    contents: Option<Contents>,
+}
+
+impl Inner {
+    /// Has the machine decide something, and performs the actions.
+    fn perform<R>(
         &mut self,
-        session: &Arc<Session>,
-        login: &Login,
-        since: u64,
-        (keeper, max, stats): (&Keeper, u16, &stats::Server),
-    ) -> Result<Entry, Refused> {
-        if !self.open {
-            return Err(Refusal::ExportDisabled.into());
-        }
-        loop {
-            // The kernel that they belonged to is gone.
-            let past =
-                |client: &Client| client.host_id == login.host_id && client.boot != login.boot;
-            if let Some(at) = self.position(past) {
-                let past = self.list.iter().filter(|client| past(client));
-                past.filter(|client| client.number <= since)
-                    .for_each(|client| drop(client.end_all()));
-                match self.replace(at, since)? {
-                    Some(past) => return Ok(Entry::After(past)),
-                    None => continue,
+        stats: &stats::Server,
+        decide: impl FnOnce(&mut Reservation<List>, &[Arc<Session>], &mut dyn FnMut(Action)) -> R,
+    ) -> R {
+        let (sessions, leases) = (&self.sessions, &mut self.leases);
+        let find = |id| sessions.iter().find(|session| session.id() == id);
+        decide(&mut self.machine, sessions, &mut |action| match action {
+            Action::End(id) => {
+                if let Some(session) = find(id) {
+                    session.lose();
                 }
             }
-            let at = self.position(|client| {
-                client.host_id == login.host_id && client.map_uuid == login.map_uuid
-            });
-            let claim = Claim {
-                incarnation: login.incarnation,
-                resume: login.resume,
-            };
-            let incarnation = at.and_then(|at| Some(self.list.get(at)?.member.incarnation));
-            let full = self.list.len() >= usize::from(max);
-            let late = self.position(Client::is_late).filter(|_| full);
-            // Nothing may fail once it is let in.
-            let no_memory = |_| Refused::from(Refusal::NoMemory);
-            self.list.reserve(1, GFP_KERNEL).map_err(no_memory)?;
-            let new = Client::new(self.admitted + 1, login);
-            let mut new = KBox::new(new, GFP_KERNEL).map_err(no_memory)?;
-            let (verdict, remembered) = keeper.judge(&claim, incarnation, !full || late.is_some());
-            let at = match verdict {
-                Verdict::Evicted => return Err(Refusal::Evicted.into()),
-                Verdict::Busy => return Err(self.busy()),
-                Verdict::Replace => match self.replace(at.unwrap_or(0), since)? {
-                    Some(past) => return Ok(Entry::After(past)),
-                    None => continue,
-                },
-                Verdict::Join => at.unwrap_or(0),
-                Verdict::Admit(tenure) => {
-                    if let Some(late) = late {
-                        let _ = self.list.remove(late);
-                        stats.takeovers.count();
-                    }
-                    self.admitted += 1;
-                    new.tenure = tenure;
-                    // There is room.
-                    let _ = self.list.push_within_capacity(new);
-                    self.list.len() - 1
+            Action::Retry(id) => {
+                if let Some(session) = find(id) {
+                    Session::notify(session);
                 }
-            };
-            let client = self.list.get_mut(at);
-            let client = client.ok_or(Refused::from(Refusal::Internal))?;
-            return client.arrive(session, login, remembered);
+            }
+            Action::Arm(number, ms) => {
+                leases.retain(|lease| lease.number != number);
+                // Cannot fail: `Members::login` made room for one of each registration.
+                let _ = leases.push_within_capacity(Lease {
+                    number,
+                    since: Instant::now(),
+                    ms,
+                });
+            }
+            Action::Disarm(number) => leases.retain(|lease| lease.number != number),
+            Action::CountTakeover => stats.takeovers.count(),
+            Action::CountEviction => stats.evictions.count(),
+            Action::CountSilence => stats.heartbeats_missed.count(),
+        })
+    }
+
+    fn session(&self, id: u64) -> Option<Arc<Session>> {
+        let found = self.sessions.iter().find(|session| session.id() == id);
+        found.cloned()
+    }
+
+    /// Tells the machine which leases are over.
+    fn lapse(&mut self) {
+        for lease in self.leases.iter().filter(|lease| lease.is_over()) {
+            self.machine.lapse(lease.number);
         }
     }
 
-    fn position(&self, which: impl Fn(&Client) -> bool) -> Option<usize> {
-        self.list.iter().position(|client| which(client))
+    /// Makes room for one more registration with one more session: nothing may fail once it is let in.
+    fn reserve(&mut self) -> Result {
+        self.machine.list_mut().0.reserve(1, GFP_KERNEL)?;
+        self.sessions.reserve(1, GFP_KERNEL)?;
+        let registrations = self.machine.registrations().len().saturating_add(1);
+        let more = registrations.saturating_sub(self.leases.len());
+        Ok(self.leases.reserve(more, GFP_KERNEL)?)
     }
 
-    /// Removes a map in whose place another life of it comes; if it has paths, these are told to end, and
-    /// one of their sessions is returned.
-    fn replace(&mut self, at: usize, since: u64) -> Result<Option<Arc<Session>>, Refused> {
-        let client = self.list.get(at).ok_or(Refused::from(Refusal::Internal))?;
-        if client.number > since {
-            return Err(Refusal::Superseded.into());
-        }
-        let past = client.end_all();
-        if past.is_none() {
-            let _ = self.list.remove(at);
-        }
-        Ok(past)
-    }
-
-    /// Refuses one more, and says because of whom.
-    fn busy(&self) -> Refused {
-        let Some(client) = self.list.first() else {
+    /// The words for an export that as many maps have as it takes.
+    fn busy(&self, number: u64) -> Refused {
+        let mut all = self.machine.registrations().iter();
+        let Some(first) = all.find(|one| one.number() == number) else {
             return Refusal::Busy.into();
         };
-        let host = &client.host_name;
-        match client.away_ms() {
+        let host = &first.host().name;
+        match self.leases.iter().find(|lease| lease.number == number) {
             None => Refused::new(Refusal::Busy, format_args!("in use by {host}")),
-            Some(ms) => Refused::new(
+            Some(lease) => Refused::new(
                 Refusal::Busy,
-                format_args!("in use by {host}, away for {} s", ms / 1000),
+                format_args!(
+                    "in use by {host}, away for {} s of {} s",
+                    lease.elapsed_ms() / 1000,
+                    lease.ms / 1000
+                ),
             ),
         }
     }
+}
 
-    /// Nothing of a session is there any more; `leaving` if the client said that the map goes.
-    pub(super) fn leave(&mut self, session: &Session, leaving: bool) {
-        let at = self.position(|client| client.path_of(session).is_some());
-        let Some(client) = at.and_then(|at| self.list.get_mut(at)) else {
-            return;
+/// The maps that are registered with an export. It lasts as long as the export has a directory.
+#[pin_data]
+pub(crate) struct Members {
+    stats: Arc<stats::Server>,
+    #[pin]
+    inner: Mutex<Inner>,
+}
+
+impl Members {
+    /// Nobody was registered yet, as far as this server knows.
+    pub(crate) fn new(stats: Arc<stats::Server>) -> Result<Arc<Self>> {
+        let inner = Inner {
+            machine: Reservation::new(List(KVVec::new())),
+            sessions: KVVec::new(),
+            leases: KVVec::new(),
+            contents: None,
         };
-        let Some(id) = client.path_of(session) else {
-            return;
+        Arc::pin_init(
+            pin_init!(Self {
+                stats,
+                inner <- new_mutex!(inner, "Members::inner"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The export is enabled. Returns the number that its logins have to show. May sleep.
+    pub(super) fn open(&self, contents: Contents, terms: Terms) -> u64 {
+        let mut inner = self.inner.lock();
+        let past = inner.contents.as_ref();
+        let same = past.is_none_or(|past| past.are(&contents));
+        inner.contents = Some(contents);
+        inner.machine.open(terms, same, fresh())
+    }
+
+    /// The key of the map that the export is reserved for, as far as this server knows. May sleep.
+    pub(crate) fn holder(&self) -> Option<Tenure> {
+        self.inner.lock().machine.holder()
+    }
+
+    /// Says which key the export is reserved for. May sleep.
+    pub(crate) fn restore(&self, holder: Option<Tenure>) {
+        self.inner.lock().machine.restore(holder);
+    }
+
+    /// How many registrations there were so far. May sleep.
+    pub(super) fn admitted(&self) -> u64 {
+        self.inner.lock().machine.admitted()
+    }
+
+    /// Lets a path of a map in, or tells what has to end for that; `order` as for [`Reservation::login`].
+    /// `admit` says, with the lock held, whether the path may write. May sleep.
+    pub(super) fn login(
+        &self,
+        session: &Arc<Session>,
+        login: &proto::Login,
+        order: (u64, u64),
+        admit: impl FnOnce() -> Result<bool, Refused>,
+    ) -> Result<Entry, Refused> {
+        let mut inner = self.inner.lock();
+        // What the administrator says changes first, and then what is in by then ends: nothing may come
+        // in after that as if it had not changed.
+        let writes = admit()?;
+        inner
+            .reserve()
+            .map_err(|_| Refused::from(Refusal::NoMemory))?;
+        inner.lapse();
+        let login = Login {
+            session: session.id(),
+            host: HostKey {
+                name: login.host_name,
+                id: login.host_id,
+            },
+            map: u128::from_be_bytes(*login.map_uuid.as_bytes()),
+            boot: login.boot,
+            incarnation: login.incarnation,
+            resume: login.resume,
+            path: login.path,
+            epoch: login.epoch,
+            writes: login.access.writes(),
+            no_path_timeout_ms: login.no_path_timeout_ms,
+            heartbeat_ms: login.heartbeat_ms,
+            heard: session.heard(),
         };
-        if let Some(up) = client.path(id).and_then(Option::take) {
-            client.member.gone(id, up.epoch);
-        }
-        client.leaving |= leaving;
-        if client.is_here() {
-            // They may have been asked for a fence.
-            return client.up().for_each(|up| Session::notify(&up.session));
-        }
-        client.away = Some(Instant::now());
-        if client.leaving {
-            let _ = at.map(|at| self.list.remove(at));
+        let decision = inner.perform(&self.stats, |machine, _, mut act| {
+            machine.login(&login, order, writes, fresh(), &mut act)
+        });
+        match decision {
+            Decision::Grant(granted) => {
+                // Cannot fail: there is room.
+                let _ = inner.sessions.push_within_capacity(session.clone());
+                Ok(Entry::In(granted))
+            }
+            Decision::After(past) => match inner.session(past) {
+                Some(past) => Ok(Entry::After(past)),
+                None => Err(Refusal::Internal.into()),
+            },
+            Decision::Refuse(Reason::Closed) => Err(Refusal::ExportDisabled.into()),
+            Decision::Refuse(Reason::Superseded) => Err(Refusal::Superseded.into()),
+            Decision::Refuse(Reason::Evicted) => Err(Refusal::Evicted.into()),
+            Decision::Refuse(Reason::Busy(number)) => Err(inner.busy(number)),
         }
     }
 
-    /// A session asks for a fence. Whether it is there; if not yet, what is in its way was told to end,
-    /// and the session will be notified.
-    pub(super) fn fence(&mut self, session: &Session, fence: Fence) -> bool {
-        let at = self.position(|client| client.path_of(session).is_some());
-        let Some(client) = at.and_then(|at| self.list.get_mut(at)) else {
-            return false;
-        };
-        match client.member.fence(fence.path, fence.epoch) {
-            FenceVerdict::Done => true,
-            FenceVerdict::After(_) => {
-                client.end(fence.path);
-                false
+    /// Nothing of a session is there any more; `leaving` if the client said that the map goes. May sleep.
+    pub(super) fn left(&self, session: &Session, leaving: bool) {
+        let mut inner = self.inner.lock();
+        inner.perform(&self.stats, |machine, _, mut act| {
+            machine.left(session.id(), leaving, &mut act)
+        });
+        inner.sessions.retain(|other| other.id() != session.id());
+    }
+
+    /// As [`Reservation::fence`]. May sleep.
+    pub(super) fn fence(&self, session: &Session, fence: Fence) -> bool {
+        let mut inner = self.inner.lock();
+        inner.perform(&self.stats, |machine, _, mut act| {
+            machine.fence(session.id(), fence.path, fence.epoch, &mut act)
+        })
+    }
+
+    /// Ends the sessions of clients from which nothing was heard for too long. Once in
+    /// [`LOOK_MS`](crate::session::reservation::LOOK_MS). May sleep.
+    pub(super) fn look(&self) {
+        let mut inner = self.inner.lock();
+        inner.lapse();
+        inner.perform(&self.stats, |machine, sessions, mut act| {
+            let heard = |id| {
+                let session = sessions.iter().find(|session| session.id() == id);
+                session.map_or(0, |session| session.heard())
+            };
+            machine.look(heard, &mut act)
+        });
+    }
+
+    /// Ends what does not fit to what the administrator says now, and waits until nothing of it reaches
+    /// the export any more. Not from the workqueue of a session. May sleep, as long as the backing takes.
+    pub(crate) fn enforce(&self, rule: impl Fn(&HostKey) -> Admission) {
+        loop {
+            let past = {
+                let mut inner = self.inner.lock();
+                let past = inner.perform(&self.stats, |machine, _, mut act| {
+                    machine.enforce(&rule, fresh(), &mut act)
+                });
+                past.and_then(|past| inner.session(past))
+            };
+            match past {
+                Some(session) => session.end(),
+                None => return,
             }
         }
     }
 
-    /// Ends the sessions of clients from which nothing was heard for too long. Once in [`LOOK_MS`].
-    pub(super) fn look(&mut self, stats: &stats::Server) {
-        let paths = self.list.iter_mut().flat_map(|client| &mut client.paths);
-        for up in paths.flatten() {
-            if up.silence.look(up.session.heard()) {
-                stats.heartbeats_missed.count();
-                up.session.lose();
+    /// Visits the sessions. May sleep.
+    pub(super) fn for_each(&self, visit: impl FnMut(&Arc<Session>)) {
+        self.inner.lock().sessions.iter().for_each(visit);
+    }
+
+    /// Admits no more, lets the commands that have begun be answered, and ends all sessions. May sleep, as
+    /// long as the backing takes.
+    pub(super) fn close(&self) {
+        {
+            let mut inner = self.inner.lock();
+            inner.machine.close();
+            inner.sessions.iter().for_each(Session::drain);
+        }
+        loop {
+            let session = self.inner.lock().sessions.first().cloned();
+            match session {
+                Some(session) => session.retire(),
+                None => break,
             }
         }
+        let mut inner = self.inner.lock();
+        inner.perform(&self.stats, |machine, _, mut act| machine.closed(&mut act));
     }
 
-    /// The sessions.
-    pub(super) fn sessions(&self) -> impl Iterator<Item = &Arc<Session>> {
-        let ups = self.list.iter().flat_map(|client| client.up());
-        ups.map(|up| &up.session)
-    }
-
-    /// Lets go of maps whose host is not `admitted` any more. Those with paths have these told to end, and
-    /// one of their sessions is returned.
-    pub(super) fn evict(
-        &mut self,
-        admitted: impl Fn(&Name, &Uuid) -> bool,
-        (keeper, stats): (&Keeper, &stats::Server),
-    ) -> Option<Arc<Session>> {
-        let past = |client: &Client| !admitted(&client.host_name, &client.host_id);
-        while let Some(at) = self.position(|client| past(client) && !client.is_here()) {
-            let _ = self.list.remove(at);
-            keeper.revoke();
-            stats.evictions.count();
-        }
-        let past = self.list.iter().filter(|client| past(client));
-        past.filter_map(|client| client.end_all()).last()
-    }
-
-    /// How many have a path, of those whose host has this name, if one is given.
+    /// How many have a path, of those whose host has this name, if one is given. May sleep.
     pub(super) fn count(&self, host: Option<&Name>) -> usize {
-        let here = self.list.iter().filter(|client| client.is_here());
-        here.filter(|client| host.is_none_or(|host| client.host_name == *host))
-            .count()
+        let inner = self.inner.lock();
+        inner
+            .machine
+            .count(|key| host.is_none_or(|host| key.name == *host))
     }
 
-    /// How many have no path, and a place that nobody else may take yet.
+    /// How many have no path, and a place that nobody else may take yet. May sleep.
     pub(super) fn count_away(&self) -> usize {
-        let away = |client: &&KBox<Client>| !client.is_here() && !client.is_late();
-        self.list.iter().filter(away).count()
+        let mut inner = self.inner.lock();
+        inner.lapse();
+        inner.machine.count_away()
     }
+
+    /// Returns whether a map of a host is registered. May sleep.
+    pub(crate) fn has(&self, host: &Name) -> bool {
+        let inner = self.inner.lock();
+        let mut all = inner.machine.registrations().iter();
+        all.any(|one| one.host().name == *host)
+    }
+}
+
+/// A key that was never used; not 0, and not that of shared exports.
+fn fresh() -> Tenure {
+    sync::random_u64() | 2
 }

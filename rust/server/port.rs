@@ -55,9 +55,9 @@ use crate::rdma::{
 };
 use crate::server::{
     export::Exports,
-    members::LOOK_MS,
     session::Session, //
 };
+use crate::session::reservation::LOOK_MS;
 
 /// Connections that may wait to be looked at.
 const BACKLOG: u32 = 128;

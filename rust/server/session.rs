@@ -90,7 +90,6 @@ use crate::server::{
         connections::Connections, //
     },
     export::Export,
-    members::LOOK_MS,
     port::{
         self,
         Port, //
@@ -99,6 +98,7 @@ use crate::server::{
 };
 use crate::session::{
     pulse::Silence,
+    reservation::LOOK_MS,
     Epoch,
     PATHS_MAX, //
 };
@@ -485,12 +485,16 @@ impl Session {
             .device();
         let export = self.port.exports.find(&login.export)?;
         // Nothing is made for who is not let in.
-        export.check(&self.port.name, login)?;
+        let writes = export.check(&self.port.name, login)?;
+        let access = match writes {
+            true => Access::ReadWrite,
+            false => Access::ReadOnly,
+        };
         let queues = login.queues.min(QUEUES_MAX);
         let limits = export.backend.limits();
         let (means, backing) = match &export.backend {
             Backend::Ram(ram) => {
-                let slabs = Slabs::new(device, ram.geometry, &ram.memory, login.access, queues)
+                let slabs = Slabs::new(device, ram.geometry, &ram.memory, access, queues)
                     .map_err(no_memory)?;
                 (Means::Slabs(slabs), Backing::Ram(ram.geometry.shift()))
             }
@@ -507,12 +511,12 @@ impl Session {
                     inline_size: terms.inline_size,
                 };
                 let names = (login.export, login.host_name);
-                let connections = Connections::new(user, block, login.access, terms, names, queues)
+                let connections = Connections::new(user, block, access, terms, names, queues)
                     .map_err(no_memory)?;
                 (Means::Connections(connections), backing)
             }
         };
-        let granted = export.attach(self, &self.port.name, login)?;
+        let granted = export.attach(self, &self.port.name, login, writes)?;
         let extent = Extent {
             size: export.backend.extent().size,
             access: login.access,
@@ -525,7 +529,7 @@ impl Session {
             limits,
             backing,
             queues,
-            tenure: granted.tenure,
+            tenure: granted.key,
             remembered: granted.remembered,
             server_id: export.server_id,
             lease_ms: granted.lease_ms,
@@ -534,7 +538,7 @@ impl Session {
         state.used = Some(Use {
             means,
             export,
-            access: login.access,
+            access,
             told: extent,
             fences: [None; PATHS_MAX],
         });

@@ -83,6 +83,16 @@ impl<T: GroupOperations> Attribute<T> {
         this.raw.store = Some(store::<T, W>);
         this
     }
+
+    /// A file that only root can write (mode 0200).
+    pub(crate) const fn wo<W>(name: &'static CStr, _store: W) -> Self
+    where
+        W: Fn(&Group<T>, &str) -> Result + Copy + 'static,
+    {
+        let mut this = Self::new(name, 0o200);
+        this.raw.store = Some(store::<T, W>);
+        this
+    }
 }
 
 /// Makes a value of the type of a function item, or of a closure that captures nothing.

@@ -16,6 +16,8 @@ fn rules(kind: Kind, paths: u8, jobs: &[Job]) -> Rules {
         client_crashes: 0,
         server_crashes: 0,
         expiries: 0,
+        max_clients: 1,
+        demotion: false,
         attempts: 3,
         flaw: None,
     }

@@ -39,6 +39,10 @@ pub struct Rules {
     pub server_crashes: u8,
     /// Times that a client waits for longer than its user wants.
     pub expiries: u8,
+    /// Maps that may have the export at a time.
+    pub max_clients: u16,
+    /// Whether the administrator may say that the first host may only read.
+    pub demotion: bool,
     /// Attempts to connect, per path.
     pub attempts: Epoch,
     /// How the machines are made worse, to see that it is noticed.
@@ -70,6 +74,12 @@ pub enum Flaw {
     FenceInFlight,
     /// It does not mind that the server's cache is gone.
     NoVerifier,
+    /// The server tells hosts apart by what they say of themselves.
+    OneHost,
+    /// What the administrator says of a host holds for later logins only.
+    LaterLogins,
+    /// A server that began anew says that it remembers what is resumed.
+    Remembers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,8 +127,10 @@ pub enum Step {
     /// The server's disk does what a command asks for.
     Execute(u8),
     Gone(u8),
-    /// The server gives up a client that is away.
-    Evict(u8),
+    /// The lease of a client that is away is over.
+    Lapse(u64),
+    /// The administrator says that the host of a client may only read.
+    Demote(u8),
     ClientCrash(u8),
     ServerCrash,
 }
@@ -131,7 +143,7 @@ impl World {
     fn new(rules: &Rules) -> Self {
         let mut world = Self {
             clients: vec![Client::new(0, 0); rules.clients],
-            server: Server::default(),
+            server: Server::new(rules, 0, 0),
             network: Vec::new(),
             disk: 0,
             stable: 0,
@@ -227,19 +239,13 @@ impl Model for Rules {
         for at in 0..world.server.running.len() {
             steps.push(Step::Execute(index(at)));
         }
-        for (at, (client, member, _)) in world.server.members.iter().enumerate() {
-            // A server that remembers may do it at any time. One that may crash waits for longer than
-            // the client would hold its I/O, and believe in a connection.
-            let welcome =
-                |m: &Message| matches!(m, Message::Welcome(end, _) if end.client == *client);
-            let late = world.network.iter().any(welcome);
-            let client = &world.clients[usize::from(*client)];
-            let given_up = client.map.mode() == Mode::Fail && client.up.is_empty() && !late
-                || u64::from(client.life) != member.incarnation
-                || self.server_crashes == 0;
-            if self.clients > 1 && member.live().next().is_none() && given_up {
-                steps.push(Step::Evict(index(at)));
+        for number in &world.server.leases {
+            if self.clients > 1 && world.may_lapse(*number) {
+                steps.push(Step::Lapse(*number));
             }
+        }
+        if self.demotion && world.server.settled == 0 {
+            steps.push(Step::Demote(0));
         }
         if world.server_crashes > 0 {
             steps.push(Step::ServerCrash);
@@ -344,9 +350,8 @@ impl Model for Rules {
             }
             Step::Execute(at) => world.execute(usize::from(at), self),
             Step::Gone(at) => world.gone(self, usize::from(at)),
-            Step::Evict(at) => {
-                world.server.members.remove(usize::from(at));
-            }
+            Step::Lapse(number) => world.lapse(number),
+            Step::Demote(client) => world.demote(self, client),
             Step::ClientCrash(c) => {
                 world.client_crashes -= 1;
                 let at = usize::from(c);

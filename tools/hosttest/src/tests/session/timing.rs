@@ -95,13 +95,20 @@ fn a_client_that_says_nothing_is_gone_once() {
 
 #[test]
 fn a_place_is_kept_for_longer_than_the_client_waits() {
-    assert_eq!(lease_ms(Some(0), 0), Some(5_000));
-    assert_eq!(lease_ms(Some(60_000), 1000), Some(68_000));
-    assert_eq!(
-        lease_ms(Some(u32::MAX - 1), u32::MAX),
-        Some(4 * u64::from(u32::MAX) + 4_999)
-    );
-    assert_eq!(lease_ms(None, 1000), None);
+    let hour = 3_600_000;
+    assert_eq!(lease_ms(Some(0), 0, hour), 5_000);
+    assert_eq!(lease_ms(Some(60_000), 1000, hour), 68_000);
+}
+
+#[test]
+fn no_place_is_kept_for_ever() {
+    let hour = 3_600_000;
+    assert_eq!(lease_ms(None, 1000, hour), hour);
+    for held in [hour, u32::MAX - 1] {
+        assert_eq!(lease_ms(Some(held), 1000, hour), hour);
+    }
+    assert_eq!(lease_ms(Some(0), u32::MAX, hour), hour);
+    assert_eq!(lease_ms(Some(u32::MAX - 1), u32::MAX, u32::MAX), u32::MAX);
 }
 
 #[test]

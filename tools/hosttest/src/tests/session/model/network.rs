@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub(super) number: u16,
     pub(super) instance: u8,
     pub(super) tenure: Tenure,
+    /// The server knew the tenure that was resumed.
+    pub(super) remembered: bool,
 }
 
 impl World {
@@ -86,7 +88,7 @@ impl World {
         };
         let alive = |c: &Connection| c.end == end && !c.killed;
         self.server.connections.iter().any(alive)
-            || self.server.pending.iter().any(to)
+            || self.server.waits_for(&end)
             || self.network.iter().any(to)
     }
 

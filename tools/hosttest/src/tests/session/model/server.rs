@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server: what the code around its machine does, and its disk.
+//! The server: what the code around its machine does, its administrator, and its disk.
 
 use super::client::Op;
 use super::network::{End, Entry, Message};
 use super::{Flaw, Job, Kind, Rules, World};
-use crate::session::reservation::{Arrival, Claim, Custody, Fence, Member, Verdict};
+use crate::session::map::Mode;
+use crate::session::reservation::{
+    Action, Admission, Decision, Granted, Login, Reason, Registration, Registrations, Reservation,
+    SessionId, Terms,
+};
 use crate::session::{Epoch, PathId, Tenure};
 
 /// The server's end of a connection.
@@ -13,28 +17,104 @@ use crate::session::{Epoch, PathId, Tenure};
 pub(super) struct Connection {
     pub(super) end: End,
     pub(super) number: u16,
-    pub(super) tenure: Tenure,
     /// It takes no more commands and sends nothing.
     pub(super) killed: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Members(Vec<Registration<u8>>);
+
+impl Registrations for Members {
+    type Host = u8;
+
+    fn all(&self) -> &[Registration<u8>] {
+        &self.0
+    }
+
+    fn all_mut(&mut self) -> &mut [Registration<u8>] {
+        &mut self.0
+    }
+
+    fn push(&mut self, registration: Registration<u8>) {
+        self.0.push(registration);
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.0.remove(at);
+    }
+}
+
+/// What waits for a session to be over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pending {
+    Login {
+        end: End,
+        resume: Option<Tenure>,
+        since: u64,
+    },
+    Fence(End, u16, PathId, Epoch),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Server {
     pub(super) instance: u8,
-    pub(super) custody: Custody,
-    pub(super) members: Vec<(u8, Member, Tenure)>,
+    machine: Reservation<Members>,
+    /// What [`Reservation::open`] returned.
+    opening: u64,
     pub(super) connections: Vec<Connection>,
     pub(super) running: Vec<(u16, Op)>,
-    /// Logins and fences that wait for something to go.
-    pub(super) pending: Vec<Message>,
-    pub(super) fresh: u16,
+    pub(super) pending: Vec<Pending>,
+    /// Registrations whose lease runs.
+    pub(super) leases: Vec<u64>,
+    fresh: u16,
+    /// Bit by bit, the hosts that may only read; and those of them that have been told so: the
+    /// administrator's write has returned.
+    demoted: u8,
+    pub(super) settled: u8,
 }
+
+impl Server {
+    pub(super) fn new(rules: &Rules, instance: u8, fresh: u16) -> Self {
+        let mut machine = Reservation::new(Members::default());
+        let terms = Terms {
+            max_clients: rules.max_clients,
+            lease_max_ms: 1,
+        };
+        let opening = machine.open(terms, true, 0);
+        Self {
+            instance,
+            machine,
+            opening,
+            connections: Vec::new(),
+            running: Vec::new(),
+            pending: Vec::new(),
+            leases: Vec::new(),
+            fresh,
+            demoted: 0,
+            settled: 0,
+        }
+    }
+
+    /// Whether the machine is still about to let go of a connection, or waits for it.
+    pub(super) fn waits_for(&self, end: &End) -> bool {
+        self.pending.iter().any(|pending| match pending {
+            Pending::Login { end: other, .. } => other == end,
+            Pending::Fence(other, ..) => other == end,
+        })
+    }
+}
+
+/// Of an epoch that is let in whatever there is.
+const ANY: Epoch = 1 << 32;
 
 impl World {
     /// A message comes to the server.
     pub(super) fn serve(&mut self, rules: &Rules, message: Message) {
         match message {
-            Message::Login(end, resume) => self.login(rules, end, resume),
+            Message::Login(end, resume) => {
+                let since = self.server.machine.admitted();
+                self.login(rules, end, resume, since);
+            }
             Message::Fence(end, number, path, epoch) => self.fence(rules, end, number, path, epoch),
             Message::Command(_, number, op) => {
                 let alive = |c: &Connection| c.number == number && !c.killed;
@@ -47,78 +127,112 @@ impl World {
         }
     }
 
-    pub(super) fn fresh(&mut self) -> u16 {
-        self.server.fresh += 1;
-        self.server.fresh
-    }
-
-    pub(super) fn kill(&mut self, which: impl Fn(&Connection) -> bool) {
-        for connection in &mut self.server.connections {
-            connection.killed |= which(connection);
+    /// How the server tells hosts apart.
+    fn host(rules: &Rules, client: u8) -> u8 {
+        match rules.flaw {
+            // By what they say alone, and they all say the same.
+            Some(Flaw::OneHost) => 0,
+            _ => client,
         }
     }
 
-    pub(super) fn login(&mut self, rules: &Rules, end: End, resume: Option<Tenure>) {
-        let claim = Claim {
-            incarnation: end.life.into(),
+    /// Has the machine decide something, and performs the actions.
+    fn decide<R>(
+        &mut self,
+        on: Option<u8>,
+        decide: impl FnOnce(&mut Reservation<Members>, &mut dyn FnMut(Action)) -> R,
+    ) -> R {
+        let mut actions = Vec::new();
+        let decision = decide(&mut self.server.machine, &mut |action| actions.push(action));
+        for action in actions {
+            match action {
+                Action::End(session) => {
+                    let connections = &mut self.server.connections;
+                    let of = |c: &&mut Connection| SessionId::from(c.number) == session;
+                    if let Some(connection) = connections.iter_mut().find(of) {
+                        connection.killed = true;
+                        if on.is_some_and(|client| client != connection.end.client) {
+                            self.wrong = Some("a host ended the session of another");
+                        }
+                    }
+                }
+                Action::Arm(number, _) => {
+                    self.server.leases.push(number);
+                    self.server.leases.sort_unstable();
+                }
+                Action::Disarm(number) => self.server.leases.retain(|other| *other != number),
+                // All that waits is judged again whenever something is over.
+                Action::Retry(_) => {}
+                Action::CountTakeover | Action::CountEviction | Action::CountSilence => {}
+            }
+        }
+        decision
+    }
+
+    fn login(&mut self, rules: &Rules, end: End, resume: Option<Tenure>, since: u64) {
+        let host = Self::host(rules, end.client);
+        // A map that may only read does not come in with what it has to write.
+        if self.server.demoted & (1 << end.client) != 0 {
+            return self.post(Message::Refused(end, false));
+        }
+        if rules.flaw == Some(Flaw::NoTenure) {
+            self.server.machine.restore(None);
+        }
+        let life = u64::from(end.life) + 1;
+        let login = Login {
+            session: (self.server.fresh + 1).into(),
+            host,
+            map: end.client.into(),
+            // With one path it is the host that crashes, with more it is the map that is enabled anew.
+            boot: match rules.paths {
+                1 => 16 * u64::from(end.client) + life,
+                _ => u64::from(end.client),
+            },
+            incarnation: life,
             resume,
+            path: end.path,
+            epoch: match rules.flaw {
+                Some(Flaw::NoEpochs) => ANY + u64::from(self.server.fresh),
+                _ => end.epoch,
+            },
+            writes: true,
+            no_path_timeout_ms: None,
+            heartbeat_ms: 0,
+            heard: 0,
         };
-        let member = self.server.members.iter().position(|m| m.0 == end.client);
-        let incarnation = member.map(|at| self.server.members[at].1.incarnation);
-        let room = self.server.members.is_empty();
-        let fresh = Tenure::from(self.server.fresh + 1);
-        let mut custody = match rules.flaw {
-            Some(Flaw::NoTenure) => Custody::default(),
-            _ => self.server.custody,
-        };
-        let verdict = custody.judge(&claim, incarnation, room, fresh);
-        self.server.custody = custody;
-        let wait = Message::Login(end, resume);
-        let at = match verdict {
-            Verdict::Evicted => return self.post(Message::Refused(end, true)),
-            Verdict::Busy => return self.post(Message::Refused(end, false)),
-            Verdict::Replace => {
-                self.kill(|c| c.end.client == end.client);
-                let member = member.expect("it is to be replaced");
-                if self.server.members[member].1.live().next().is_none() {
-                    self.server.members.remove(member);
-                    return self.login(rules, end, resume);
-                }
-                return self.server.pending.push(wait);
-            }
-            Verdict::Join => member.expect("it is joined"),
-            Verdict::Admit(tenure) => {
-                if tenure == fresh {
-                    self.fresh();
-                }
-                let member = Member::new(end.life.into());
-                self.server.members.push((end.client, member, tenure));
-                self.server.members.len() - 1
-            }
-        };
-        let arrival = match rules.flaw {
-            Some(Flaw::NoEpochs) => Arrival::Up,
-            _ => self.server.members[at].1.arrive(end.path, end.epoch),
-        };
-        match arrival {
-            Arrival::Over => self.post(Message::Refused(end, false)),
-            Arrival::After(epoch) => {
-                self.kill(|c| {
-                    (c.end.client, c.end.path, c.end.epoch) == (end.client, end.path, epoch)
+        let order = (self.server.opening, since);
+        let fresh = Tenure::from(self.server.fresh + 2);
+        let decision = self.decide(Some(end.client), |machine, mut act| {
+            machine.login(&login, order, true, fresh, &mut act)
+        });
+        match decision {
+            Decision::Refuse(Reason::Evicted) => self.post(Message::Refused(end, true)),
+            Decision::Refuse(_) => self.post(Message::Refused(end, false)),
+            Decision::After(session) if rules.flaw == Some(Flaw::NoEpochs) => {
+                self.decide(None, |machine, mut act| {
+                    machine.left(session, false, &mut act)
                 });
-                self.server.pending.push(wait);
+                self.login(rules, end, resume, since);
             }
-            Arrival::Up => {
-                let tenure = self.server.members[at].2;
+            Decision::After(_) => {
+                self.server
+                    .pending
+                    .push(Pending::Login { end, resume, since });
+            }
+            Decision::Grant(granted) => {
+                let Granted {
+                    key, remembered, ..
+                } = granted;
                 let entry = Entry {
-                    number: self.fresh(),
+                    number: self.server.fresh + 1,
                     instance: self.server.instance,
-                    tenure,
+                    tenure: key,
+                    remembered: remembered || rules.flaw == Some(Flaw::Remembers),
                 };
+                self.server.fresh += if key == fresh { 2 } else { 1 };
                 self.server.connections.push(Connection {
                     end,
                     number: entry.number,
-                    tenure,
                     killed: false,
                 });
                 self.post(Message::Welcome(end, entry));
@@ -126,47 +240,85 @@ impl World {
         }
     }
 
-    pub(super) fn fence(
-        &mut self,
-        rules: &Rules,
-        end: End,
-        number: u16,
-        path: PathId,
-        epoch: Epoch,
-    ) {
+    fn fence(&mut self, rules: &Rules, end: End, number: u16, path: PathId, epoch: Epoch) {
         let alive = |c: &Connection| c.number == number && !c.killed;
         if !self.server.connections.iter().any(alive) {
             return;
         }
-        let Some(member) = self.server.members.iter_mut().find(|m| m.0 == end.client) else {
-            return;
-        };
-        let answer = Message::Fenced(end, path, epoch);
-        match member.1.fence(path, epoch) {
-            Fence::Done => self.post(answer),
-            Fence::After(live) => {
-                self.kill(|c| (c.end.client, c.end.path, c.end.epoch) == (end.client, path, live));
-                if rules.flaw == Some(Flaw::FenceInFlight) {
-                    return self.post(answer);
-                }
-                self.server
-                    .pending
-                    .push(Message::Fence(end, number, path, epoch));
+        let done = self.decide(None, |machine, mut act| {
+            machine.fence(number.into(), path, epoch, &mut act)
+        });
+        match done || rules.flaw == Some(Flaw::FenceInFlight) {
+            true => self.post(Message::Fenced(end, path, epoch)),
+            false => {
+                let pending = Pending::Fence(end, number, path, epoch);
+                self.server.pending.push(pending);
             }
         }
     }
 
     /// Nothing of a connection is there any more; what waited for something may go on.
     pub(super) fn gone(&mut self, rules: &Rules, at: usize) {
-        let Connection { end, .. } = self.server.connections.remove(at);
-        if let Some(member) = self.server.members.iter_mut().find(|m| m.0 == end.client) {
-            if member.1.incarnation == u64::from(end.life) {
-                member.1.gone(end.path, end.epoch);
+        let Connection { number, .. } = self.server.connections.remove(at);
+        self.decide(None, |machine, mut act| {
+            machine.left(number.into(), false, &mut act)
+        });
+        for pending in std::mem::take(&mut self.server.pending) {
+            match pending {
+                Pending::Login { end, resume, since } => self.login(rules, end, resume, since),
+                Pending::Fence(end, number, path, epoch) => {
+                    self.fence(rules, end, number, path, epoch);
+                }
             }
         }
-        for message in std::mem::take(&mut self.server.pending) {
-            self.serve(rules, message);
+        self.enforce(rules);
+    }
+
+    /// The administrator writes that a host may only read.
+    pub(super) fn demote(&mut self, rules: &Rules, client: u8) {
+        self.server.demoted |= 1 << client;
+        self.enforce(rules);
+    }
+
+    /// Ends what does not fit to what the administrator said. When nothing of that is left, the write of
+    /// the administrator returns.
+    fn enforce(&mut self, rules: &Rules) {
+        let demoted = self.server.demoted;
+        if demoted == self.server.settled {
+            return;
         }
+        if rules.flaw == Some(Flaw::LaterLogins) {
+            self.server.settled = demoted;
+            return;
+        }
+        let fresh = Tenure::from(self.server.fresh + 1);
+        let left = self.decide(None, |machine, mut act| {
+            let rule = |host: &u8| match demoted & (1 << host) {
+                0 => Admission::Write,
+                _ => Admission::Read,
+            };
+            machine.enforce(rule, fresh, &mut act)
+        });
+        if left.is_none() {
+            self.server.settled = demoted;
+        }
+    }
+
+    /// Whether the lease of a registration may be over. A server's lease begins when it notices that the
+    /// map has no path any more, and the client's, which is as long, when it had the last sign of life: that
+    /// is earlier. Of the time only this is taken for granted.
+    pub(super) fn may_lapse(&self, number: u64) -> bool {
+        let mut all = self.server.machine.registrations().iter();
+        let Some(one) = all.find(|one| one.number() == number) else {
+            return false;
+        };
+        let client = &self.clients[usize::from(*one.host())];
+        client.map.mode() == Mode::Fail && client.up.is_empty()
+    }
+
+    pub(super) fn lapse(&mut self, number: u64) {
+        self.server.leases.retain(|other| *other != number);
+        self.server.machine.lapse(number);
     }
 
     pub(super) fn execute(&mut self, at: usize, rules: &Rules) {
@@ -181,13 +333,16 @@ impl World {
             ..
         } = connection.end;
         let client = &self.clients[usize::from(writer)];
-        let overtaken = client.life == life && client.overtaken && rules.server_crashes == 0;
+        let overtaken = client.life == life && client.overtaken && rules.max_clients == 1;
         match op.job {
             Job::Write => {
                 if overtaken {
                     self.wrong = Some("a client wrote that had lost the export to another");
                 }
-                if op.number < self.complete {
+                if self.server.settled & (1 << writer) != 0 {
+                    self.wrong = Some("a client wrote that may only read");
+                }
+                if op.number < self.complete && rules.max_clients == 1 {
                     self.wrong = Some("an older write landed on a newer one that was complete");
                 }
                 for (other, client) in self.clients.iter_mut().enumerate() {
@@ -209,9 +364,9 @@ impl World {
     }
 
     pub(super) fn crash_server(&mut self, rules: &Rules) {
-        let old = std::mem::take(&mut self.server);
-        self.server.instance = old.instance + 1;
-        self.server.fresh = old.fresh;
+        let (demoted, settled) = (self.server.demoted, self.server.settled);
+        self.server = Server::new(rules, self.server.instance + 1, self.server.fresh);
+        (self.server.demoted, self.server.settled) = (demoted, settled);
         match rules.kind {
             Kind::Block => {}
             Kind::CachedBlock => self.disk = self.stable,

@@ -8,11 +8,9 @@
 
 #![forbid(unsafe_code)]
 
-pub mod backoff;
-pub mod doubt;
+pub mod clock;
 pub mod flush;
 pub mod map;
-pub mod pulse;
 pub mod reservation;
 
 use core::fmt;

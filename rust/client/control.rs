@@ -323,8 +323,8 @@ pub(super) struct Client {
     sequence: u32,
     /// The message that is being read.
     message: KVec<u8>,
-    /// What the server said last of the export's extent, if nobody has asked for it yet.
-    extent: Option<Extent>,
+    /// What the server said last of the export's extent, and its number, if nobody has asked for it yet.
+    extent: Option<(u32, Extent)>,
     /// For what the server says of the extent.
     block_size: Option<BlockSize>,
 }
@@ -380,7 +380,9 @@ impl Client {
             let len = self.channel.receive(&mut self.message, deadline.left())?;
             let message = self.message.get(..len).unwrap_or(&[]);
             match event(message, self.block_size) {
-                Some(Ok(Event::Extent(extent))) => self.extent = Some(extent),
+                Some(Ok(Event::Extent { number, extent })) => {
+                    self.extent = Some((number, extent));
+                }
                 // Answers that nobody waits for any more.
                 Some(Ok(_)) => {}
                 Some(Err(malformed)) => return Err(fail!(EPROTO, "malformed event: {malformed}")),
@@ -414,8 +416,8 @@ impl Client {
 
     /// What the server said without being asked since the last look, if anything. May sleep.
     pub(super) fn event(&mut self) -> Result<Option<Event>, Failure> {
-        if let Some(extent) = self.extent.take() {
-            return Ok(Some(Event::Extent(extent)));
+        if let Some((number, extent)) = self.extent.take() {
+            return Ok(Some(Event::Extent { number, extent }));
         }
         let Some(len) = self.channel.try_receive(&mut self.message)? else {
             return Ok(None);

@@ -17,7 +17,12 @@ use core::mem::size_of;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The extent of the export changed to this: it was resized, or is read-only now, or no longer.
-    Extent(Extent),
+    Extent {
+        /// Larger than that of any change before, as long as the export has the same instance.
+        number: u32,
+        /// What there is now.
+        extent: Extent,
+    },
     /// The answer to a [`Ping`](super::Ping).
     Pong,
     /// The answer to a [`Fence`]: nothing of the path, up to the epoch, will reach the export any more.
@@ -27,17 +32,6 @@ pub enum Event {
         /// As asked.
         epoch: u64,
     },
-    /// The answer to a [`Query`](super::Query).
-    Fate {
-        /// As asked.
-        queue: u16,
-        /// As asked.
-        tag: u16,
-        /// As asked.
-        generation: u32,
-        /// Whether the server has that very command, and has not answered it yet.
-        running: bool,
-    },
 }
 
 impl Event {
@@ -46,7 +40,7 @@ impl Event {
 
     /// Whether a message of this kind is an event.
     pub(super) fn is_kind(kind: u16) -> bool {
-        matches!(kind, wire::EXTENT | wire::PONG | wire::FENCED | wire::FATE)
+        matches!(kind, wire::EXTENT | wire::PONG | wire::FENCED)
     }
 
     /// Reads an event of an export of blocks of `block`.
@@ -55,25 +49,14 @@ impl Event {
         match message.kind() {
             wire::EXTENT => {
                 let wire: wire::Extent = message.whole()?;
-                Extent::from_wire(wire.size.get(), wire.access, block).map(Self::Extent)
+                let extent = Extent::from_wire(wire.size.get(), wire.access, block)?;
+                let number = wire.number.get();
+                Ok(Self::Extent { number, extent })
             }
             wire::PONG => message.whole::<wire::Header>().map(|_| Self::Pong),
             wire::FENCED => {
                 let Fence { path, epoch } = Fence::from_wire(&message.whole()?)?;
                 Ok(Self::Fenced { path, epoch })
-            }
-            wire::FATE => {
-                let wire: wire::Fate = message.whole()?;
-                Ok(Self::Fate {
-                    queue: wire.queue.get(),
-                    tag: wire.tag.get(),
-                    generation: wire.generation.get(),
-                    running: match wire.running {
-                        0 => false,
-                        1 => true,
-                        _ => return Err(Malformed("a command neither runs nor does not")),
-                    },
-                })
             }
             _ => Err(Malformed("the message is not an event")),
         }
@@ -82,33 +65,18 @@ impl Event {
     /// Writes the event into `buf` and returns its length.
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, NoRoom> {
         match *self {
-            Self::Extent(extent) => {
+            Self::Extent { number, extent } => {
                 let wire = wire::Extent {
                     header: header(wire::EXTENT, 0, size_of::<wire::Extent>()),
                     size: extent.size.into(),
                     access: extent.access as u8,
-                    reserved: [0; 7],
+                    reserved: [0; 3],
+                    number: number.into(),
                 };
                 write(&wire, buf)
             }
             Self::Pong => write(&header(wire::PONG, 0, size_of::<wire::Header>()), buf),
             Self::Fenced { path, epoch } => Fence { path, epoch }.encode_as(wire::FENCED, 0, buf),
-            Self::Fate {
-                queue,
-                tag,
-                generation,
-                running,
-            } => {
-                let wire = wire::Fate {
-                    header: header(wire::FATE, 0, size_of::<wire::Fate>()),
-                    generation: generation.into(),
-                    queue: queue.into(),
-                    tag: tag.into(),
-                    running: running.into(),
-                    reserved: [0; 7],
-                };
-                write(&wire, buf)
-            }
         }
     }
 }
@@ -117,5 +85,4 @@ const _: () = {
     assert!(size_of::<wire::Header>() <= Event::SIZE_MAX);
     assert!(size_of::<wire::Extent>() <= Event::SIZE_MAX);
     assert!(size_of::<wire::Fence>() <= Event::SIZE_MAX);
-    assert!(size_of::<wire::Fate>() <= Event::SIZE_MAX);
 };

@@ -148,6 +148,8 @@ pub struct LoginReply {
     /// How long the map keeps its place without a path, in milliseconds, counted from when the server
     /// notices that the last one is lost; never 0.
     pub lease_ms: u32,
+    /// Of the extent, as in [`Event::Extent`](super::Event::Extent).
+    pub extent_number: u32,
 }
 
 impl LoginReply {
@@ -245,7 +247,7 @@ impl LoginReply {
             tenure: self.tenure.into(),
             server_id: *self.server_id.as_bytes(),
             lease_ms: self.lease_ms.into(),
-            reserved: U32::ZERO,
+            extent_number: self.extent_number.into(),
         };
         write(&wire, buf)
     }
@@ -287,6 +289,7 @@ impl LoginReply {
                 0 => return Err(Malformed("the lease is zero")),
                 ms => ms,
             },
+            extent_number: wire.extent_number.get(),
         };
         if size == 0 {
             return Err(Malformed("the size is zero"));

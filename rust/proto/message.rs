@@ -10,7 +10,6 @@ use super::fence::Fence;
 use super::grant::GrantRequest;
 use super::list::ListRequest;
 use super::login::Login;
-use super::query::Query;
 use super::refusal::{Malformed, Refused};
 use super::wire::{self, MESSAGE_MAX, REPLY, TEXT_SIZE};
 use core::fmt;
@@ -99,7 +98,6 @@ impl<'a> Message<'a> {
             wire::LOGOUT => self.whole::<wire::Header>().map(|_| Request::Logout),
             wire::PING => self.whole::<wire::Header>().map(|_| Request::Ping),
             wire::FENCE => Fence::from_wire(&self.whole()?).map(Request::Fence),
-            wire::QUERY => Ok(Request::Query(Query::from_wire(&self.whole()?))),
             _ => Err(Malformed("unknown kind of request")),
         }
     }
@@ -157,8 +155,6 @@ pub enum Request {
     Ping,
     /// Nothing of a path is to reach the export any more; answered by [`Event::Fenced`].
     Fence(Fence),
-    /// What became of a command; answered by [`Event::Fate`].
-    Query(Query),
 }
 
 /// Header of a message of `length` bytes.

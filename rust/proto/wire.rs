@@ -73,14 +73,10 @@ pub const EXTENT: u16 = 5;
 pub const PING: u16 = 6;
 /// [`Header::kind`] of [`Fence`], from the client.
 pub const FENCE: u16 = 7;
-/// [`Header::kind`] of [`Query`].
-pub const QUERY: u16 = 8;
 /// [`Header::kind`] of the answer to [`PING`], which is a [`Header`] alone.
 pub const PONG: u16 = 9;
 /// [`Header::kind`] of [`Fence`], from the server.
 pub const FENCED: u16 = 10;
-/// [`Header::kind`] of [`Fate`].
-pub const FATE: u16 = 11;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
@@ -300,8 +296,8 @@ pub struct LoginReply {
     pub server_id: [u8; 16],
     /// How long the map keeps its place without a path, in milliseconds.
     pub lease_ms: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// Of the extent: larger with each change of an instance.
+    pub extent_number: U32,
 }
 
 /// Client asks for the memory regions of a range of slabs.
@@ -405,7 +401,9 @@ pub struct Extent {
     /// Access now: 0 read only, 1 read and write.
     pub access: u8,
     /// Zero.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 3],
+    /// Larger with each change of the extent of an instance.
+    pub number: U32,
 }
 
 /// Client wants a path fenced up to an epoch, or server says that it is.
@@ -418,38 +416,6 @@ pub struct Fence {
     pub epoch: U64,
     /// Index of the path, less than [`PATHS_MAX`].
     pub path: u8,
-    /// Zero.
-    pub reserved: [u8; 7],
-}
-
-/// Client wants to know what became of a command of this path.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct Query {
-    /// Kind [`QUERY`].
-    pub header: Header,
-    /// As in the command.
-    pub generation: U32,
-    /// Index of the I/O queue.
-    pub queue: U16,
-    /// As in the command.
-    pub tag: U16,
-}
-
-/// Server says what became of a command.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct Fate {
-    /// Kind [`FATE`], sequence 0.
-    pub header: Header,
-    /// As in the query.
-    pub generation: U32,
-    /// As in the query.
-    pub queue: U16,
-    /// As in the query.
-    pub tag: U16,
-    /// 1 if the server has that command and has not answered it yet, else 0.
-    pub running: u8,
     /// Zero.
     pub reserved: [u8; 7],
 }
@@ -512,8 +478,6 @@ const _: () = {
     assert!(size_of::<ListEntry>() == 96);
     assert!(size_of::<Extent>() == 24);
     assert!(size_of::<Fence>() == 24);
-    assert!(size_of::<Query>() == 16);
-    assert!(size_of::<Fate>() == 24);
     assert!(size_of::<Command>() == 32);
     assert!(size_of::<Response>() == 16);
     assert!(GRANTS_MAX == 248);

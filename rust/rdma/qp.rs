@@ -480,12 +480,6 @@ impl<H: QpHandler> Qp<H> {
         self.send_posted.load(Relaxed) + self.recv_posted.load(Relaxed)
     }
 
-    /// Whether a slot for sends is in use: its owner did not come back yet. Any context.
-    pub(crate) fn is_taken(&self, slot: u16) -> bool {
-        let slot = self.sends.get(usize::from(slot));
-        slot.is_some_and(SendSlot::is_taken)
-    }
-
     /// Work requests of slots that were posted and did not complete yet; while others post or complete
     /// them, about so many. Any context.
     #[inline]

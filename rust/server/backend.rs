@@ -94,6 +94,16 @@ impl Backend {
         }
     }
 
+    /// The number of that extent: larger than that of any before, as long as the export has the same
+    /// instance. To be read before the extent is, which is then no older. Any context.
+    pub(crate) fn extent_number(&self) -> u32 {
+        match self {
+            // It never changes.
+            Self::Ram(_) => 0,
+            Self::Block(block) => block.extent_number(),
+        }
+    }
+
     /// The limits of the export as a block device.
     pub(crate) fn limits(&self) -> BlockLimits {
         match self {

@@ -67,7 +67,6 @@ use crate::proto::{
     LogoutReply,
     Message,
     NoRoom,
-    Query,
     Refusal,
     Refused,
     Reject,
@@ -97,7 +96,7 @@ use crate::server::{
     ram::Slabs, //
 };
 use crate::session::{
-    pulse::Silence,
+    clock::Silence,
     reservation::LOOK_MS,
     Epoch,
     PATHS_MAX, //
@@ -142,7 +141,7 @@ struct Use {
     /// What was asked for, and granted.
     access: Access,
     /// What the client was told last of the export.
-    told: Extent,
+    told: (u32, Extent),
     /// Fences that were asked for and are not there yet; the index is the path.
     fences: [Option<Epoch>; PATHS_MAX],
 }
@@ -459,7 +458,6 @@ impl Session {
             Ok(Request::Logout) => self.logout(state, sequence),
             Ok(Request::Ping) => Ok(reply(state, |buf| Event::Pong.encode(buf))),
             Ok(Request::Fence(fence)) => self.fence(state, fence),
-            Ok(Request::Query(query)) => self.query(state, &query),
             Err(malformed) => Err(malformed.into()),
         };
         match done {
@@ -517,6 +515,8 @@ impl Session {
             }
         };
         let granted = export.attach(self, &self.port.name, login, writes)?;
+        // The number first: what is read then is no older than that.
+        let number = export.backend.extent_number();
         let extent = Extent {
             size: export.backend.extent().size,
             access: login.access,
@@ -533,13 +533,14 @@ impl Session {
             remembered: granted.remembered,
             server_id: export.server_id,
             lease_ms: granted.lease_ms,
+            extent_number: number,
         };
         self.port.exports.stats.logins.count();
         state.used = Some(Use {
             means,
             export,
             access,
-            told: extent,
+            told: (number, extent),
             fences: [None; PATHS_MAX],
         });
         Ok(reply(state, |buf| answer.encode(sequence, buf)))
@@ -551,16 +552,17 @@ impl Session {
         let Some(used) = &mut state.used else {
             return Ok(());
         };
+        let number = used.export.backend.extent_number();
         let extent = used.export.backend.extent();
         let extent = Extent {
             access: extent.access.min(used.access),
             ..extent
         };
-        if extent == used.told {
+        if (number, extent) == used.told {
             return Ok(());
         }
-        used.told = extent;
-        reply(state, |buf| Event::Extent(extent).encode(buf))
+        used.told = (number, extent);
+        reply(state, |buf| Event::Extent { number, extent }.encode(buf))
     }
 
     /// Has a path fenced. It is answered when that is done; see [`Session::answer_fences`].
@@ -589,26 +591,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// Says what became of a command.
-    fn query(&self, state: &mut State, query: &Query) -> Result<Result, Refused> {
-        let used = state.used.as_ref().ok_or(Refusal::BadState)?;
-        let &Query {
-            queue,
-            tag,
-            generation,
-        } = query;
-        let fate = Event::Fate {
-            queue,
-            tag,
-            generation,
-            running: match &used.means {
-                Means::Slabs(_) => false,
-                Means::Connections(connections) => connections.is_running(query),
-            },
-        };
-        Ok(reply(state, |buf| fate.encode(buf)))
     }
 
     fn grant(

@@ -14,7 +14,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{pulse::Silence, Epoch, PathId, Tenure, PATHS_MAX};
+use super::{clock::Silence, Epoch, PathId, Tenure, PATHS_MAX};
 
 /// Heartbeats of a client after which it gives up a path on which nothing comes.
 const MISSED_HEARTBEATS: u64 = 3;
@@ -204,6 +204,11 @@ impl<H: Copy + PartialEq> Registration<H> {
     /// How many registrations there were before this one, and this one.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Of its map, for each time that it is enabled.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// Its host.

@@ -48,10 +48,8 @@
 #define FARBLK_EXTENT			5
 #define FARBLK_PING			6	/* a header alone */
 #define FARBLK_FENCE			7
-#define FARBLK_QUERY			8
 #define FARBLK_PONG			9	/* a header alone */
 #define FARBLK_FENCED			10
-#define FARBLK_FATE			11
 #define FARBLK_REPLY			0x8000	/* or'ed to the kind of the request */
 
 /* .access */
@@ -214,7 +212,7 @@ struct farblk_login_reply {
 	__le64	tenure;
 	__u8	server_id[16];
 	__le32	lease_ms;
-	__le32	reserved;
+	__le32	extent_number;
 };
 
 struct farblk_grant_request {
@@ -269,7 +267,8 @@ struct farblk_extent {
 	struct farblk_header header;
 	__le64	size;
 	__u8	access;
-	__u8	reserved[7];
+	__u8	reserved[3];
+	__le32	number;				/* larger with each change */
 };
 
 /* FARBLK_FENCE and its answer, FARBLK_FENCED. */
@@ -277,23 +276,6 @@ struct farblk_fence {
 	struct farblk_header header;
 	__le64	epoch;
 	__u8	path;
-	__u8	reserved[7];
-};
-
-struct farblk_query {
-	struct farblk_header header;
-	__le32	generation;
-	__le16	queue;
-	__le16	tag;
-};
-
-/* The answer to a query. */
-struct farblk_fate {
-	struct farblk_header header;
-	__le32	generation;
-	__le16	queue;
-	__le16	tag;
-	__u8	running;
 	__u8	reserved[7];
 };
 
@@ -343,8 +325,6 @@ __FARBLK_SIZE(farblk_list_entry, 96);
 __FARBLK_SIZE(farblk_list_reply, 128);
 __FARBLK_SIZE(farblk_extent, 24);
 __FARBLK_SIZE(farblk_fence, 24);
-__FARBLK_SIZE(farblk_query, 16);
-__FARBLK_SIZE(farblk_fate, 24);
 __FARBLK_SIZE(farblk_command, 32);
 __FARBLK_SIZE(farblk_response, 16);
 #undef __FARBLK_SIZE

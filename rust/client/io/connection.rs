@@ -8,7 +8,13 @@ use kernel::prelude::*;
 use kernel::{
     fmt,
     page::PAGE_SIZE,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 use crate::base::{
@@ -75,6 +81,7 @@ use crate::rdma::{
         SendOwner, //
     },
 };
+use crate::session::clock::Progress;
 
 /// Requests of more segments than one work request takes that may be in flight at once; the others
 /// wait, as they do when the send queue is full.
@@ -240,6 +247,8 @@ pub(in crate::client) struct Queue {
     polled: bool,
     slabs: Option<Arc<Slabs>>,
     most: Most,
+    /// What there was when a request was found late: when, in ms, and how many completions.
+    late: [Atomic<u64>; 2],
 }
 
 impl Queue {
@@ -361,6 +370,7 @@ impl Queue {
             polled,
             slabs,
             most,
+            late: [Atomic::new(0), Atomic::new(u64::MAX)],
         })
     }
 
@@ -466,14 +476,22 @@ impl Queue {
         self.qp.completions()
     }
 
-    /// The generation of the command of `tag`, if it waits for its answer. Any context.
-    pub(in crate::client) fn waiting(&self, tag: u16) -> Option<u32> {
-        self.qp.handler().commands.as_ref()?.waiting(tag)
-    }
-
-    /// Whether it reads or writes the server's memory for the request of `tag`. Any context.
-    pub(in crate::client) fn accesses(&self, tag: u16) -> bool {
-        self.slabs.is_some() && self.qp.is_taken(tag)
+    /// A request is late at `now`, in ms. Returns true if the connection accesses the server's memory by
+    /// itself, and nothing completed on it for `timeout_ms`. By the session's work item only.
+    pub(in crate::client) fn is_stuck(&self, now: u64, timeout_ms: u64) -> bool {
+        self.catch_up();
+        if self.slabs.is_none() || self.in_flight() == 0 {
+            return false;
+        }
+        let [at_ms, completions] = &self.late;
+        let mut progress = Progress {
+            at_ms: at_ms.load(Relaxed),
+            completions: completions.load(Relaxed),
+        };
+        let stuck = progress.is_missing(now, self.completions(), timeout_ms);
+        at_ms.store(progress.at_ms, Relaxed);
+        completions.store(progress.completions, Relaxed);
+        stuck
     }
 
     /// Makes receives for as many commands as the server allows in flight. Without memory for more it

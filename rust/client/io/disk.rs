@@ -78,10 +78,9 @@ impl Operations for Disk {
         io.poll(hw.0)
     }
 
-    /// The server is asked what has become of a command; a late RDMA READ or WRITE ends its path. The
-    /// request stays.
-    fn timeout(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>, tag: u16) -> Timeout {
-        io.late(hw.0, tag);
+    /// A late RDMA READ or WRITE may end its path; commands are waited for. The request stays.
+    fn timeout(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>, _tag: u16) -> Timeout {
+        io.late(hw.0);
         Timeout::Reset
     }
 }

@@ -77,8 +77,8 @@ pub(in crate::client) type Queues = KVec<Queue>;
 
 /// Who is to see to a map's I/O.
 pub(in crate::client) trait Keeper: Send + Sync {
-    /// A request is in flight for longer than the user wants. Any context.
-    fn late(&self, queue: u16, tag: u16);
+    /// A request of a hardware queue is in flight for longer than the user wants. Any context.
+    fn late(&self, queue: u16);
 
     /// A request that was sent again has ended, or was lost again. Any context.
     fn resent(&self);
@@ -128,6 +128,8 @@ pub(in crate::client) struct Io {
     stranded: IrqSaveSpinLock<KVVec<Stranded>>,
     /// Requests that were sent again and did not end yet.
     resent: Atomic<u32>,
+    /// One of them was answered: 1 or 0.
+    replay_answered: Atomic<u32>,
     /// Whether a write was complete since the last flush began: 1 or 0.
     dirty: Atomic<u32>,
     #[pin]
@@ -147,6 +149,7 @@ impl Io {
                 turn: Atomic::new(0),
                 stranded <- new_irqsave_spinlock!(KVVec::new(), "Io::stranded"),
                 resent: Atomic::new(0),
+                replay_answered: Atomic::new(0),
                 dirty: Atomic::new(0),
                 flushes <- new_irqsave_spinlock!(Flushes::new(), "Io::flushes"),
                 keeper,
@@ -322,10 +325,15 @@ impl Io {
         }
     }
 
+    /// Whether I/O is sent on the paths that are up. Any context.
+    pub(in crate::client) fn flows(&self) -> bool {
+        self.is(Mode::Flow)
+    }
+
     /// A request takes long. Any context.
-    pub(in crate::client) fn late(&self, queue: u16, tag: u16) {
+    pub(in crate::client) fn late(&self, queue: u16) {
         if self.is(Mode::Flow) || self.is(Mode::Replay) {
-            self.keeper.late(queue, tag);
+            self.keeper.late(queue);
         }
     }
 
@@ -352,14 +360,23 @@ impl Io {
         if resent {
             request.data().resent.store(0, Relaxed);
         }
+        let answered = !matches!(status, Err(BlkError::Transport));
         match status {
             Err(BlkError::Transport) => self.strand(Stranded { queue, request }),
             status => request.complete(status),
         }
         if resent {
+            if answered {
+                self.replay_answered.store(1, Relaxed);
+            }
             self.resent.fetch_sub(1, Relaxed);
             self.keeper.resent();
         }
+    }
+
+    /// Whether a request that was sent again was answered since the last call. In a task.
+    pub(in crate::client) fn take_replay_answered(&self) -> bool {
+        self.replay_answered.xchg(0, Relaxed) != 0
     }
 
     #[cold]

@@ -49,11 +49,6 @@ impl Tag {
         (self.0 >> GENERATION_SHIFT) as u32
     }
 
-    /// The generation of the command that waits for its answer, if one does.
-    pub fn waiting(self) -> Option<u32> {
-        (self.0 & PHASE == POSTED).then(|| self.generation())
-    }
-
     /// A command is about to be posted: the tag then, and the generation for the command, which none of
     /// this tag had for long. What was before it is forgotten.
     #[must_use]

@@ -282,12 +282,6 @@ impl Commands {
         Ok(())
     }
 
-    /// The generation of the command of `tag`, if it waits for its answer. Any context.
-    pub(in crate::client) fn waiting(&self, tag: u16) -> Option<u32> {
-        let slot = self.slots.get(usize::from(tag))?;
-        Tag::from_word(slot.tag.load(Relaxed)).waiting()
-    }
-
     /// Whether somebody should make more receives, and nobody has been told to.
     #[inline]
     pub(in crate::client) fn should_grow(&self) -> bool {

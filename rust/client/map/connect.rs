@@ -49,6 +49,7 @@ use crate::client::{
 };
 use crate::link::failure::Failure;
 use crate::session::{
+    map::Drained,
     Epoch,
     PathId,
     Tenure, //
@@ -90,10 +91,13 @@ pub(in crate::client) enum Outcome {
     Connected(Epoch, Path),
     /// Nothing is left of the attempt.
     Refused(Epoch, Failure),
-    /// Nothing of the path touches the memory of requests any more.
-    Drained(Epoch),
+    /// Nothing of the path touches the memory of requests any more, if it is clean.
+    Drained(Epoch, Drained),
     /// Nothing of it is left.
-    Closed,
+    Closed {
+        /// The server has confirmed that the map leaves.
+        told: bool,
+    },
 }
 
 /// A way to the server.
@@ -198,16 +202,13 @@ impl Route {
                 Err(failure) => Outcome::Refused(wanted.epoch, failure),
             }),
             Job::Close(epoch, mut path, leave) => {
-                if let Some(path) = path.as_mut().filter(|_| leave) {
-                    path.logout();
-                }
-                if let Some(path) = &path {
-                    path.drain();
-                }
+                let leaves = path.as_mut().filter(|_| leave);
+                let told = leaves.is_some_and(Path::logout);
+                let how = path.as_ref().map_or(Drained::Clean, Path::drain);
                 // An HCA may take its time to destroy what is drained.
-                self.end(Outcome::Drained(epoch));
+                self.end(Outcome::Drained(epoch, how));
                 drop(path);
-                self.end(Outcome::Closed);
+                self.end(Outcome::Closed { told });
             }
         }
     }

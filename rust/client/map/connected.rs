@@ -52,11 +52,16 @@ use crate::proto::{
     LoginReply,
     Logout,
     LogoutReply,
-    Ping,
-    Query, //
+    Ping, //
 };
 use crate::rdma::device::Name as DeviceName;
 use crate::session::{
+    map::{
+        self,
+        Admission,
+        Drained,
+        Limits, //
+    },
     Epoch,
     PathId, //
 };
@@ -72,6 +77,8 @@ pub(in crate::client) struct Path {
     /// Requests in flight per I/O connection.
     pub(in crate::client) depth: u16,
     control: Client,
+    /// Its epoch.
+    pub(in crate::client) epoch: Epoch,
     /// What the server told of the export.
     pub(in crate::client) login: LoginReply,
     /// How long the server took for its first answer, in ms.
@@ -199,28 +206,44 @@ impl Path {
             poll_queues: login.queues - interrupted,
             depth,
             control,
+            epoch,
             login,
             answer_ms,
         })
     }
 
-    /// Whether a disk that was made for `first` can use this path as well.
-    pub(in crate::client) fn fits(&self, first: &Shape) -> Result<(), Failure> {
+    /// What the server said of itself and the export, and what the path can do.
+    pub(in crate::client) fn admission(&self) -> Admission {
+        let login = &self.login;
         let shape = self.shape();
-        let fits = shape.queues == first.queues
-            && shape.poll_queues == first.poll_queues
-            && shape.depth >= first.depth
-            && shape.login.limits == first.login.limits
-            && shape.login.kind() == first.login.kind()
-            && shape.most.segments >= first.most.segments
-            && shape.most.bytes >= first.most.bytes
-            && shape.max_segment_size >= first.max_segment_size;
-        match fits {
-            true => Ok(()),
-            false => Err(fail!(
-                EINVAL,
-                "other limits, or fewer queues, than those of the disk; map it anew"
-            )),
+        let limits = &login.limits;
+        Admission {
+            server: u128::from_be_bytes(*login.server_id.as_bytes()),
+            export: u128::from_be_bytes(*login.export_uuid.as_bytes()),
+            instance: u128::from_be_bytes(*login.instance.as_bytes()),
+            volatile: login.geometry().is_some(),
+            tenure: login.tenure,
+            lease_ms: login.lease_ms,
+            remembered: login.remembered,
+            extent: map::Extent {
+                number: login.extent_number,
+                size: login.extent.size,
+                writable: login.extent.access.writes(),
+            },
+            limits: Limits {
+                block_size: limits.logical_block_size.get(),
+                slab: login.geometry().map(|geometry| geometry.shift().bytes()),
+                queues: shape.queues,
+                poll_queues: shape.poll_queues,
+                depth: shape.depth,
+                segments: shape.most.segments,
+                segment_size: shape.max_segment_size,
+                max_io: limits.max_io.min(shape.most.bytes),
+                max_discard: limits.max_discard,
+                max_write_zeroes: limits.max_write_zeroes,
+                write_cache: limits.write_cache,
+                fua: limits.fua,
+            },
         }
     }
 
@@ -245,11 +268,7 @@ impl Path {
 
     /// The next thing that the server said by itself, if any. May sleep.
     pub(in crate::client) fn event(&mut self) -> Result<Option<Event>, Failure> {
-        let event = self.control.event()?;
-        if let Some(Event::Extent(extent)) = event {
-            self.login.extent = extent;
-        }
-        Ok(event)
+        self.control.event()
     }
 
     /// Asks for a fence of another path. May sleep, but not for the answer.
@@ -264,34 +283,30 @@ impl Path {
         self.control.say(|sequence, buf| Ping.encode(sequence, buf))
     }
 
-    /// Asks what has become of a command. May sleep, but not for the answer.
-    pub(in crate::client) fn query(&mut self, query: &Query) -> Result {
-        self.control
-            .say(|sequence, buf| query.encode(sequence, buf))
-    }
-
     /// The RDMA device in use.
     pub(in crate::client) fn device(&self) -> DeviceName {
         self.control.channel().pd().device().name()
     }
 
     /// Tells the server that the map is gone, and waits until it has let go of it. First of all: a server
-    /// that loses a connection before it has heard of that keeps the map's place. One that does not
-    /// answer notices by itself. May sleep.
-    pub(in crate::client) fn logout(&mut self) {
-        let _ = self.control.call(
+    /// that loses a connection before it has heard of that keeps the map's place. Returns true if the
+    /// server has confirmed it. May sleep.
+    pub(in crate::client) fn logout(&mut self) -> bool {
+        let reply = self.control.call(
             Deadline::start(),
             |sequence, buf| Logout.encode(sequence, buf),
             LogoutReply::parse,
         );
+        reply.is_ok()
     }
 
-    /// Ends all requests with an error; when it returns, nobody touches their memory any more. No other
-    /// user of the queues is left. May sleep.
-    pub(in crate::client) fn drain(&self) {
+    /// Ends all requests with an error; when it returns, nobody touches their memory any more, if it is
+    /// clean. No other user of the queues is left. May sleep.
+    pub(in crate::client) fn drain(&self) -> Drained {
         // All fail before any is waited for.
         self.queues.iter().for_each(Queue::fail);
         self.queues.iter().for_each(Queue::drain);
+        Drained::Clean
     }
 }
 

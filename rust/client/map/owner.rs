@@ -81,8 +81,9 @@ use crate::session::{
     PATHS_MAX, //
 };
 
-/// Late requests that wait to be looked after; there will be another occasion for the others.
+/// Hardware queues with late requests that are remembered; the others are reported again.
 const LATE_MAX: usize = 8;
+
 /// What a map is to be.
 pub(crate) struct Params {
     /// Who maps.
@@ -155,25 +156,50 @@ pub(in crate::client) enum Until {
     AllGone,
 }
 
-/// What waits for the workqueue.
-pub(in crate::client) struct Notes {
+/// What callbacks have left for the work item.
+struct Noted {
     /// Epochs that were lost, by path; 0 for none.
-    pub(in crate::client) lost: [Epoch; PATHS_MAX],
+    lost: [Epoch; PATHS_MAX],
     /// How the server broke the protocol, and in which epoch of a path.
-    pub(in crate::client) violated: Option<(PathId, Epoch, Malformed)>,
+    violated: Option<(PathId, Epoch, Malformed)>,
     /// Bit by bit, the paths on which the server may allow more commands.
-    pub(in crate::client) credited: u32,
-    /// Requests that are late, by hardware queue and tag.
-    pub(in crate::client) late: [Option<(u16, u16)>; LATE_MAX],
+    credited: u32,
+    /// Hardware queues with requests that are late.
+    late: [Option<u16>; LATE_MAX],
 }
 
-impl Notes {
-    const NONE: Self = Self {
+impl Noted {
+    const NOTHING: Self = Self {
         lost: [0; PATHS_MAX],
         violated: None,
         credited: 0,
         late: [None; LATE_MAX],
     };
+}
+
+/// What callbacks have left; each is told once.
+pub(in crate::client) struct Notes<'a>(&'a IrqSaveSpinLock<Noted>);
+
+impl Notes<'_> {
+    /// Epochs that were lost, by path; 0 for none.
+    pub(in crate::client) fn lost(&self) -> [Epoch; PATHS_MAX] {
+        core::mem::take(&mut self.0.lock().lost)
+    }
+
+    /// How the server broke the protocol, and in which epoch of a path.
+    pub(in crate::client) fn violated(&self) -> Option<(PathId, Epoch, Malformed)> {
+        self.0.lock().violated.take()
+    }
+
+    /// Bit by bit, the paths on which the server may allow more commands.
+    pub(in crate::client) fn credited(&self) -> u32 {
+        core::mem::take(&mut self.0.lock().credited)
+    }
+
+    /// Hardware queues with requests that are late.
+    pub(in crate::client) fn late(&self) -> [Option<u16>; LATE_MAX] {
+        core::mem::take(&mut self.0.lock().late)
+    }
 }
 
 /// What only the session's own workqueue touches, but for the disk, which the user's task adds and
@@ -191,7 +217,7 @@ pub(crate) struct Session {
     params: Arc<Params>,
     queue: OwnedQueue,
     #[pin]
-    notes: IrqSaveSpinLock<Notes>,
+    notes: IrqSaveSpinLock<Noted>,
     #[pin]
     running: Mutex<Running>,
     #[pin]
@@ -240,7 +266,7 @@ impl Session {
             pin_init!(Self {
                 params,
                 queue,
-                notes <- new_irqsave_spinlock!(Notes::NONE, "Session::notes"),
+                notes <- new_irqsave_spinlock!(Noted::NOTHING, "Session::notes"),
                 running <- new_mutex!(running, "Session::running"),
                 status <- new_mutex!(status, "Session::status"),
                 order <- new_mutex!(None, "Session::order"),
@@ -447,7 +473,7 @@ impl WorkItem for Session {
         else {
             return;
         };
-        let notes = core::mem::replace(&mut *this.notes.lock(), Notes::NONE);
+        let notes = Notes(&this.notes);
         let order = this.order.lock().take();
         without_io(|| shell.look(&notes, order));
         // A uevent takes memory, and I/O waits for this.
@@ -488,12 +514,13 @@ impl Ring for Bell {
 }
 
 impl Keeper for Bell {
-    fn late(&self, queue: u16, tag: u16) {
+    fn late(&self, queue: u16) {
         {
-            let mut notes = self.0.notes.lock();
-            let late = &mut notes.late;
-            if let Some(place) = late.iter_mut().find(|place| place.is_none()) {
-                *place = Some((queue, tag));
+            let late = &mut self.0.notes.lock().late;
+            if !late.contains(&Some(queue)) {
+                if let Some(place) = late.iter_mut().find(|place| place.is_none()) {
+                    *place = Some(queue);
+                }
             }
         }
         self.0.look();

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+use kernel::prelude::*;
 use kernel::{
     sync::Arc,
     time::{
@@ -12,24 +13,22 @@ use kernel::{
     },
 };
 
-use crate::base::sync;
+use crate::base::errno::{
+    ENOTCONN,
+    ESTALE, //
+};
 use crate::client::map::{
     connect::Route,
-    connected::Path,
-    owner::Params, //
+    connected::Path, //
 };
-use crate::link::failure::Failure;
-use crate::proto::{
-    Query,
-    Text, //
+use crate::link::failure::{
+    fail,
+    Failure, //
 };
+use crate::proto::Text;
 use crate::session::{
-    backoff::Backoff,
-    doubt::Doubts,
-    pulse::Pulse,
-    Epoch,
-    PathState,
-    PATHS_MAX, //
+    map::Fault,
+    PathState, //
 };
 
 /// What others may know of a path.
@@ -64,41 +63,20 @@ impl PathStatus {
     };
 }
 
-/// One path, as the workqueue knows it.
+/// One path, as the session's work item knows it: what there is to act on, and to show.
 pub(in crate::client) struct Lane {
     /// Who connects and closes it, while it is wanted.
     pub(in crate::client) route: Option<Arc<Route>>,
-    /// While it is up.
+    /// While it is connected.
     pub(in crate::client) path: Option<Path>,
-    /// The time between attempts.
-    pub(in crate::client) backoff: Backoff,
-    /// Whether the server is there.
-    pub(in crate::client) pulse: Pulse,
-    /// The next attempt, in ms since the session began.
-    pub(in crate::client) retry_at: Option<u64>,
-    /// The end of the period in which something is to be heard.
-    pub(in crate::client) beat_at: Option<u64>,
-    /// When the last question for life was asked, if it was not answered.
+    /// When the last ping was sent, if it was not answered.
     pub(in crate::client) asked: Option<Instant<Monotonic>>,
-    /// Fences of other paths that are to be asked for, by path: up to which epoch, or 0.
-    pub(in crate::client) fences: [Epoch; PATHS_MAX],
-    /// What the route has still to drain, and to close.
-    pub(in crate::client) draining: u32,
-    pub(in crate::client) closing: u32,
     /// It was up before.
     pub(in crate::client) was_up: bool,
-    /// The last question for life, in ms since the session began.
-    pub(in crate::client) pinged_at: u64,
-    /// The completions that were seen at the last beat.
+    /// The completions that were seen at the last heartbeat.
     pub(in crate::client) completions: u64,
-    /// Something was heard since the last beat.
+    /// Something was heard since the last heartbeat.
     pub(in crate::client) heard: bool,
-    /// Commands that the server did not know of when it was asked.
-    pub(in crate::client) doubts: Doubts<Query>,
-    /// The last epoch that was lost.
-    pub(in crate::client) lost: Epoch,
-    /// An attempt has ended since the path was wanted.
-    pub(in crate::client) tried: bool,
     /// What others may know.
     pub(in crate::client) status: PathStatus,
 }
@@ -108,38 +86,43 @@ impl Lane {
     pub(in crate::client) const NONE: Self = Self {
         route: None,
         path: None,
-        backoff: Backoff::new(),
-        pulse: Pulse::new(),
-        retry_at: None,
-        beat_at: None,
         asked: None,
-        fences: [0; PATHS_MAX],
-        draining: 0,
-        closing: 0,
         was_up: false,
-        pinged_at: 0,
         completions: 0,
         heard: false,
-        doubts: Doubts::new(),
-        lost: 0,
-        tried: false,
         status: PathStatus::NONE,
     };
 
-    /// Milliseconds until the next attempt; fewer if it is `urgent`.
-    pub(in crate::client) fn pause(&mut self, params: &Params, urgent: bool) -> u64 {
-        // CAST: Any bits will do.
-        let random = sync::random_u64() as u32;
-        let most_ms = params.reconnect_max_ms;
-        self.backoff.next(most_ms, urgent, random).into()
+    /// What the user is told of a lost connection.
+    pub(in crate::client) fn lost(&self) -> Failure {
+        match &self.route {
+            Some(route) => fail!(ENOTCONN, "the connection to {} was lost", route.target.addr),
+            None => ENOTCONN.into(),
+        }
     }
 
-    /// Has the route close a path, or an attempt.
-    pub(in crate::client) fn close(&mut self, epoch: Epoch, path: Option<Path>, leave: bool) {
-        if let Some(route) = &self.route {
-            self.draining += 1;
-            self.closing += 1;
-            route.close(epoch, path, leave);
+    /// What the user is told of a path that is let go of.
+    pub(in crate::client) fn blame(&self, fault: Fault) -> Failure {
+        let Some(route) = &self.route else {
+            return ENOTCONN.into();
+        };
+        let addr = route.target.addr;
+        match fault {
+            Fault::OtherServer => fail!(
+                ESTALE,
+                "{addr} is another server than the one that the map is at"
+            ),
+            Fault::OtherExport => fail!(
+                ESTALE,
+                "{addr} has another export of this name: its UUID is not the same"
+            ),
+            Fault::OtherTenure => fail!(
+                EACCES,
+                "{addr} says that another map has the export, but other paths work"
+            ),
+            Fault::Misfit(why) => fail!(EINVAL, "{why}: the disk needs it; map it anew"),
+            Fault::Broken => self.lost(),
+            Fault::Silent => fail!(ETIMEDOUT, "the server does not answer any more"),
         }
     }
 }

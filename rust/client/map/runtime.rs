@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What [`session::map`](crate::session::map) decides is performed here: the paths of a map, its I/O and
-//! its disk.
+//! Runs one map: owns its paths and its disk, reports what happens to [`session::map`](crate::session::map),
+//! and performs the actions that follow.
 //!
-//! All of it happens on the workqueue of the [`Session`](crate::client::map::owner::Session).
+//! All of it happens on the workqueue of the [`Session`](crate::client::map::owner::Session). Nothing is decided here.
 
 #![forbid(unsafe_code)]
 
@@ -16,10 +16,13 @@ use kernel::{
     },
 };
 
-use crate::base::errno::{
-    ENOTCONN,
-    EPROTO,
-    ESTALE, //
+use crate::base::{
+    errno::{
+        ENOTCONN,
+        EPROTO,
+        ESTALE, //
+    },
+    sync, //
 };
 use crate::block::mq::GenDisk;
 use crate::client::{
@@ -29,20 +32,14 @@ use crate::client::{
             self,
             Disk, //
         },
-        ledger::{
-            Io,
-            Queues, //
-        },
+        ledger::Io,
     },
     map::{
         connect::{
             Outcome,
             Wanted, //
         },
-        connected::{
-            Path,
-            Shape, //
-        },
+        connected::Shape,
         owner::{
             Notes,
             Order,
@@ -60,63 +57,58 @@ use crate::link::failure::{
     Failure, //
 };
 use crate::proto::{
+    Access,
     Event as Said,
     LoginReply,
-    Query,
     Text, //
 };
 use crate::session::{
-    doubt::Doubts,
+    clock::{
+        Delay,
+        Timer, //
+    },
     map::{
         Action,
+        Config,
         Event,
+        Extent,
         Failure as Refused,
-        Map,
-        Mode,
-        Welcome, //
-    },
-    pulse::{
-        Beat,
-        Pulse, //
+        Farewell,
+        Machine,
+        Mode, //
     },
     Epoch,
     PathId,
-    PathState,
     State,
     PATHS_MAX, //
 };
 
-/// Beats in the time of a heartbeat.
-const BEATS: u64 = 4;
-/// Silent beats that are stood if there is another path.
-const PATIENCE: u8 = 5;
-/// Silent beats that are stood if there is none: three heartbeats. Nothing is gained by giving up early.
-const PATIENCE_ALONE: u8 = 12;
-/// How long to wait for room when requests are sent again, unless one of them ends.
-const RESEND_MS: u64 = 10;
-/// How long I/O waits at most, in ms, while the disk is about to appear.
-const APPEAR_MS: u64 = 5000;
+/// Timers that may run at a time: two for each path, and those of the map.
+const TIMERS: usize = 2 * PATHS_MAX + 4;
+/// Events that one action or another may report at once: the machine asks for a ping and a fence per path
+/// at most, and for one replay.
+const REPORTS: usize = 2 * PATHS_MAX + 4;
 
-/// The paths of a map, and what they are there for.
-pub(in crate::client) struct Shell {
+/// A map at work: what decides, and what is decided about.
+pub(super) struct Shell {
+    machine: Machine,
+    parts: Parts,
+}
+
+/// What the machine's actions are performed on.
+struct Parts {
     params: Arc<Params>,
     began: Instant<Monotonic>,
-    map: Map,
     /// As many as there can be paths; not on anybody's stack.
     lanes: KVec<Lane>,
     io: Arc<Io>,
     // Until the disk is gone, requests come.
     disk: Option<Arc<GenDisk<Disk>>>,
-    mode: Mode,
-    /// When I/O has waited for long enough.
-    expire_at: Option<u64>,
-    /// When to look again whether there is room to send what had none.
-    resend_at: Option<u64>,
-    /// There was a disk.
-    appeared: bool,
-    /// The map is being disabled.
-    leaving: bool,
-    /// The path that the disk was made for, or will be.
+    /// The timers that run, and when they elapse, in ms since the session began.
+    timers: KVec<(Timer, u64)>,
+    /// What came of actions, for the machine.
+    reports: KVec<Event>,
+    /// What the disk was made from, or will be.
     shape: Option<Shape>,
     /// What the server told of the export.
     login: Option<LoginReply>,
@@ -124,233 +116,127 @@ pub(in crate::client) struct Shell {
 
 impl Shell {
     /// No paths yet. May sleep.
-    pub(in crate::client) fn new(params: &Arc<Params>, io: Arc<Io>) -> Result<Self> {
+    pub(super) fn new(params: &Arc<Params>, io: Arc<Io>) -> Result<Self> {
         let mut lanes = KVec::with_capacity(PATHS_MAX, GFP_KERNEL)?;
         for _ in ids() {
             lanes.push(Lane::NONE, GFP_KERNEL)?;
         }
         Ok(Self {
-            params: params.clone(),
-            began: Instant::now(),
-            map: Map::new(),
-            lanes,
-            io,
-            disk: None,
-            mode: Mode::Hold,
-            expire_at: None,
-            resend_at: None,
-            appeared: false,
-            leaving: false,
-            shape: None,
-            login: None,
+            machine: Machine::new(Config {
+                no_path_timeout_ms: params.no_path_timeout_ms,
+                heartbeat_ms: params.heartbeat_ms,
+                reconnect_max_ms: params.reconnect_max_ms,
+            }),
+            parts: Parts {
+                params: params.clone(),
+                began: Instant::now(),
+                lanes,
+                io,
+                disk: None,
+                timers: KVec::with_capacity(TIMERS, GFP_KERNEL)?,
+                reports: KVec::with_capacity(REPORTS, GFP_KERNEL)?,
+                shape: None,
+                login: None,
+            },
         })
     }
 
-    /// Milliseconds since the session began.
-    fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(0)
-    }
-
     /// The I/O of the map.
-    pub(in crate::client) fn io(&self) -> &Arc<Io> {
-        &self.io
+    pub(super) fn io(&self) -> &Arc<Io> {
+        &self.parts.io
     }
 
     /// What the disk has to keep to, once a path was up.
-    pub(in crate::client) fn shape(&self) -> Option<&Shape> {
-        self.shape.as_ref()
+    pub(super) fn shape(&self) -> Option<&Shape> {
+        self.parts.shape.as_ref()
     }
 
     /// The disk, while there is one.
-    pub(in crate::client) fn disk(&self) -> Option<&Arc<GenDisk<Disk>>> {
-        self.disk.as_ref()
+    pub(super) fn disk(&self) -> Option<&Arc<GenDisk<Disk>>> {
+        self.parts.disk.as_ref()
     }
 
-    /// Sees to a disk that has appeared. Whether all was read from it that had to be. May sleep.
-    pub(in crate::client) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) -> bool {
+    /// Takes note of a disk that has appeared. Returns true if all was read from it that had to be. May
+    /// sleep.
+    pub(super) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) -> bool {
         // What was said meanwhile.
-        if let Some(login) = &self.login {
+        if let Some(login) = &self.parts.login {
             disk::resize(&disk, &login.extent);
         }
-        if matches!(self.mode, Mode::Hold | Mode::Replay) {
+        if matches!(self.machine.mode(), Mode::Hold | Mode::Replay) {
             disk.quiesce();
         }
-        self.disk = Some(disk);
-        self.appeared = true;
-        if self.expire_at.is_some() {
-            self.expire_at = self.timeout().map(|ms| self.now().saturating_add(ms));
-        }
-        self.mode != Mode::Fail
+        self.parts.disk = Some(disk);
+        let complete = self.machine.mode() != Mode::Fail;
+        self.step(Event::Appeared);
+        complete
     }
 
     /// Lets go of the disk, which is to be removed.
-    pub(in crate::client) fn take_disk(&mut self) -> Option<Arc<GenDisk<Disk>>> {
-        self.disk.take()
+    pub(super) fn take_disk(&mut self) -> Option<Arc<GenDisk<Disk>>> {
+        self.parts.disk.take()
+    }
+
+    /// Whether the server knows that the map has left, once it is disabled.
+    pub(super) fn farewell(&self) -> Farewell {
+        self.machine.farewell()
     }
 
     /// What others may know of a path.
-    pub(in crate::client) fn path_status(&self, id: PathId) -> PathStatus {
-        let lane = self.lanes.get(usize::from(id));
+    pub(super) fn path_status(&self, id: PathId) -> PathStatus {
+        let lane = self.parts.lanes.get(usize::from(id));
         lane.map_or(PathStatus::NONE, |lane| PathStatus {
-            state: self.map.path_state(id),
-            next_try_ms: lane.retry_at.map(|at| at.saturating_sub(self.now())),
+            state: self.machine.path_state(id),
+            next_try_ms: self.parts.left_ms(Timer::Retry(id)),
             ..lane.status
         })
     }
 
     /// Where the map stands, why I/O does not flow, and what the server told of the export.
-    pub(in crate::client) fn report(&self) -> (State, Option<Failure>, Option<LoginReply>) {
-        let state = match self.map.state() {
-            state if self.disk.is_some() => state,
-            State::Stale => State::Stale,
-            _ => State::Connecting,
-        };
+    pub(super) fn report(&self) -> (State, Option<Failure>, Option<LoginReply>) {
+        let state = self.machine.state();
         let failure = match state {
             State::Live => None,
-            State::Stale => Some(match self.map.known().is_some_and(|known| known.volatile) {
-                true => fail!(
-                    ESTALE,
-                    "the contents are gone: the server has another instance of the export"
-                ),
-                false => fail!(
-                    ESTALE,
-                    "the server has another export of this name: its UUID is not the same"
-                ),
-            }),
-            _ => self.lanes.iter().find_map(|lane| lane.status.failure),
+            State::Stale => Some(
+                match self.machine.known().is_some_and(|known| known.volatile) {
+                    true => fail!(
+                        ESTALE,
+                        "the contents are gone: the server has another instance of the export"
+                    ),
+                    false => fail!(
+                        ESTALE,
+                        "the server has another export of this name: its UUID is not the same"
+                    ),
+                },
+            ),
+            _ => self.parts.lanes.iter().find_map(|lane| lane.status.failure),
         };
-        (state, failure, self.login)
+        (state, failure, self.parts.login)
     }
 
-    /// Takes note of an event and does what follows.
+    /// Reports an event to the machine and performs what follows, with what comes of that.
     fn step(&mut self, event: Event) {
-        let mut map = core::mem::take(&mut self.map);
-        map.step(event, &mut |action| self.perform(action));
-        self.map = map;
-    }
-
-    fn perform(&mut self, action: Action) {
-        let now = self.now();
-        match action {
-            Action::Connect(id, epoch, resume) => {
-                let urgent = self.mode != Mode::Flow;
-                let queues = self.shape.map(|shape| shape.queues - shape.poll_queues);
-                if let Some(lane) = lane(&mut self.lanes, id) {
-                    lane.retry_at = None;
-                    if let Some(route) = &lane.route {
-                        route.connect(Wanted {
-                            epoch,
-                            resume,
-                            queues,
-                            urgent,
-                        });
-                    }
-                }
-            }
-            Action::Wait(id) => {
-                let urgent = self.mode != Mode::Flow;
-                if let Some(lane) = lane(&mut self.lanes, id) {
-                    lane.retry_at = Some(now + lane.pause(&self.params, urgent));
-                }
-            }
-            Action::Close(id, epoch) => {
-                let leaving = self.leaving;
-                self.io.shut(id);
-                if let Some(lane) = lane(&mut self.lanes, id) {
-                    lane.beat_at = None;
-                    lane.doubts = Doubts::new();
-                    lane.fences = [0; PATHS_MAX];
-                    let path = lane.path.take();
-                    lane.status.since = Some(Instant::now());
-                    lane.close(epoch, path, leaving);
-                }
-            }
-            Action::Fence { via, path, epoch } => {
-                let fence = lane(&mut self.lanes, via)
-                    .and_then(|lane| lane.fences.get_mut(usize::from(path)));
-                if let Some(fence) = fence {
-                    *fence = epoch;
-                }
-            }
-            Action::Turn(mode) => self.turn(mode),
-            Action::Restarted => self.io.server_restarted(),
+        let Self { machine, parts } = self;
+        let mut next = Some(event);
+        while let Some(event) = next {
+            machine.step(event, &mut |action| parts.perform(action));
+            next = parts.reports.remove(0).ok();
         }
     }
 
-    /// Treats I/O in another way from now on.
-    fn turn(&mut self, mode: Mode) {
-        self.mode = mode;
-        self.io.turn(mode);
-        match mode {
-            Mode::Hold | Mode::Replay => {
-                if let Some(disk) = &self.disk {
-                    disk.quiesce();
-                }
-                if self.expire_at.is_none() {
-                    self.expire_at = self.timeout().map(|ms| self.now().saturating_add(ms));
-                }
-                self.hurry();
-            }
-            Mode::Flow | Mode::Fail => {
-                self.expire_at = None;
-                if let Some(disk) = &self.disk {
-                    disk.unquiesce();
-                }
-            }
+    /// A path is lost, for all that is known of it.
+    fn lose(&mut self, id: PathId, failure: Failure) {
+        if let Some(lane) = self.parts.lane(id) {
+            lane.status.failure = Some(failure);
         }
-    }
-
-    /// How long I/O waits, in ms. What makes the disk appear reads from it, and the user waits for that.
-    fn timeout(&self) -> Option<u64> {
-        let timeout = self.params.no_path_timeout_ms.map(u64::from);
-        match self.appeared {
-            true => timeout,
-            false => Some(timeout.unwrap_or(u64::MAX).min(APPEAR_MS)),
-        }
-    }
-
-    /// I/O waits for paths that could wait until now.
-    fn hurry(&mut self) {
-        let now = self.now();
-        for lane in &mut self.lanes {
-            if let Some(at) = lane.retry_at {
-                lane.retry_at = Some(at.min(now + lane.pause(&self.params, true)));
-            }
-        }
-    }
-
-    /// Asks for the fences that are to be had on a path. Whether all could be asked for.
-    fn ask_for_fences(&mut self, id: PathId) -> bool {
-        let Some(Lane {
-            path: Some(path),
-            fences,
-            ..
-        }) = lane(&mut self.lanes, id)
-        else {
-            return true;
-        };
-        for (other, fence) in ids().zip(fences) {
-            if *fence == 0 {
-                continue;
-            }
-            match path.fence(other, *fence) {
-                Ok(()) => *fence = 0,
-                Err(EAGAIN) => return false,
-                Err(_) => {
-                    // That path is no better than the other.
-                    self.step(Event::Lost(id, self.map.epoch(id)));
-                    return true;
-                }
-            }
-        }
-        true
+        self.step(Event::Lost(id, self.machine.epoch(id)));
     }
 
     /// Carries out what the user wants.
     fn obey(&mut self, order: Order) {
         match order {
             Order::Add(id, route) => {
-                if let Some(lane) = lane(&mut self.lanes, id) {
+                if let Some(lane) = self.parts.lane(id) {
                     *lane = Lane {
                         route: Some(route),
                         ..Lane::NONE
@@ -360,133 +246,377 @@ impl Shell {
                 self.step(Event::Add(id));
             }
             Order::Remove(id) => self.step(Event::Remove(id)),
-            Order::Disable => {
-                self.leaving = true;
-                self.step(Event::Disable);
-            }
+            Order::Disable => self.step(Event::Disable),
         }
     }
 
-    /// Hears of what a route has done.
-    fn hear(&mut self, id: PathId, outcome: Outcome) {
+    /// Reports what a route has done. `notes` as for [`Self::look`].
+    fn hear(&mut self, id: PathId, outcome: Outcome, notes: &Notes<'_>) {
         match outcome {
-            Outcome::Connected(epoch, path) => self.welcome(id, epoch, path),
+            Outcome::Connected(epoch, path) => {
+                let admission = path.admission();
+                if let Some(lane) = self.parts.lane(id) {
+                    lane.path = Some(path);
+                }
+                self.step(Event::Connected(id, epoch, admission));
+            }
             Outcome::Refused(epoch, failure) => {
-                // Who was let in before and is not any more will not be again.
-                let refused = match failure.error == EACCES && self.map.known().is_some() {
-                    true => Refused::Evicted,
+                let refused = match failure.error == EACCES {
+                    true => Refused::Denied,
                     false => Refused::Transient,
                 };
-                if let Some(lane) = lane(&mut self.lanes, id) {
-                    lane.tried = true;
+                if let Some(lane) = self.parts.lane(id) {
                     lane.status.failure = Some(failure);
                 }
                 self.step(Event::Refused(id, epoch, refused));
             }
-            Outcome::Drained(epoch) => {
-                let draining = match lane(&mut self.lanes, id) {
-                    Some(lane) => {
-                        lane.draining = lane.draining.saturating_sub(1);
-                        lane.draining
-                    }
-                    None => 0,
-                };
-                if draining == 0 {
-                    if self.mode == Mode::Fail {
-                        self.io.fail_stranded();
-                    }
-                    let stranded = self.io.has_stranded();
-                    self.step(Event::Drained(id, epoch, stranded));
-                }
+            Outcome::Drained(epoch, how) => {
+                let requeued = self.requeued(notes);
+                self.step(Event::Drained {
+                    path: id,
+                    epoch,
+                    how,
+                    requeued,
+                });
             }
-            Outcome::Closed => {
-                if let Some(lane) = lane(&mut self.lanes, id) {
-                    lane.closing = lane.closing.saturating_sub(1);
-                }
+            Outcome::Closed { told } => {
+                let requeued = self.requeued(notes);
+                self.step(Event::Closed {
+                    path: id,
+                    told,
+                    requeued,
+                });
             }
         }
     }
 
-    /// A path is connected.
-    fn welcome(&mut self, id: PathId, epoch: Epoch, path: Path) {
-        let fits = match &self.shape {
-            Some(shape) => path.fits(shape),
-            None => Ok(()),
-        };
-        let wanted =
-            self.map.epoch(id) == epoch && self.map.path_state(id) == PathState::Connecting;
-        let login = path.login;
-        let welcome = Welcome {
-            export: u128::from_be_bytes(*login.export_uuid.as_bytes()),
-            instance: u128::from_be_bytes(*login.instance.as_bytes()),
-            volatile: login.geometry().is_some(),
-            tenure: login.tenure,
-        };
-        let leaving = self.leaving;
-        let first = self.shape.is_none();
-        let device = Text::from(path.device().as_str());
-        let period = self.period();
-        let now = self.now();
-        let shape = path.shape();
-        let Some(lane) = lane(&mut self.lanes, id) else {
-            return;
-        };
-        lane.tried = true;
-        let fits = match lane.lost == epoch {
-            true => Err(Self::lost(lane)),
-            false => fits,
-        };
-        if !wanted || fits.is_err() {
-            if let Err(failure) = fits {
-                lane.status.failure = Some(failure);
+    /// Whether there are requeued requests. The machine has heard then of the loss of each of their
+    /// paths: a queue pair that fails says so before it gives requests back.
+    fn requeued(&mut self, notes: &Notes<'_>) -> bool {
+        let requeued = self.parts.io.has_stranded();
+        for (id, epoch) in ids().zip(notes.lost()) {
+            self.broken(id, epoch);
+        }
+        requeued
+    }
+
+    /// The server may have said something on a path.
+    fn listen(&mut self, id: PathId) {
+        loop {
+            let epoch = self.machine.epoch(id);
+            let Some(lane) = self.parts.lane(id) else {
+                return;
+            };
+            let Some(path) = &mut lane.path else {
+                return;
+            };
+            let said = match path.event() {
+                Ok(Some(said)) => said,
+                Ok(None) => return,
+                Err(failure) => return self.lose(id, failure),
+            };
+            lane.heard = true;
+            match said {
+                Said::Extent { number, extent } => {
+                    let extent = Extent {
+                        number,
+                        size: extent.size,
+                        writable: extent.access.writes(),
+                    };
+                    self.step(Event::Extent(id, epoch, extent));
+                }
+                Said::Pong => {
+                    if let Some(asked) = lane.asked.take() {
+                        let ns = asked.elapsed().as_nanos();
+                        lane.status.rtt_ns = u64::try_from(ns).unwrap_or(0);
+                    }
+                    self.step(Event::Pong(id, epoch));
+                }
+                Said::Fenced { path, epoch } => self.step(Event::Fenced {
+                    via: id,
+                    path,
+                    epoch,
+                }),
             }
-            if wanted {
-                lane.path = Some(path);
-                self.step(Event::Lost(id, epoch));
-            } else {
-                // As far as the machine knows, it is being closed.
-                lane.close(epoch, Some(path), leaving);
+        }
+    }
+
+    /// A request of a hardware queue is late. A server that has a command answers it however long that
+    /// takes, or the connection breaks. An RDMA READ or WRITE is nobody's business but the HCA's, and it
+    /// completes in order: if nothing completed for as long as a request may take, the path is of no use.
+    fn look_after(&mut self, queue: u16) {
+        let now = self.parts.now();
+        let timeout_ms = u64::from(self.parts.params.io_timeout_ms);
+        for id in ids() {
+            let stuck = self.parts.lane(id).is_some_and(|lane| {
+                let queues = lane.path.as_ref().map(|path| &path.queues);
+                let connection = queues.and_then(|queues| queues.get(usize::from(queue)));
+                connection.is_some_and(|connection| connection.is_stuck(now, timeout_ms))
+            });
+            if stuck {
+                self.lose(id, fail!(ETIMEDOUT, "an RDMA request does not end"));
             }
+        }
+    }
+
+    /// A connection of an epoch of a path broke; epoch 0 for none.
+    fn broken(&mut self, id: PathId, epoch: Epoch) {
+        if epoch == 0 {
             return;
         }
-        lane.status.device = Some(device);
+        let is_up = self.machine.is_up(id) && epoch == self.machine.epoch(id);
+        if let Some(lane) = self.parts.lane(id) {
+            if is_up && lane.status.failure.is_none() {
+                lane.status.failure = Some(lane.lost());
+            }
+        }
+        self.step(Event::Lost(id, epoch));
+    }
+
+    /// Looks at what has happened, and at the clock. `notes` are what callbacks have left. May sleep, but
+    /// neither for a server nor for I/O.
+    pub(super) fn look(&mut self, notes: &Notes<'_>, order: Option<Order>) {
+        if let Some(order) = order {
+            self.obey(order);
+        }
+        for id in ids() {
+            while let Some(outcome) = self.parts.outcome(id) {
+                self.hear(id, outcome, notes);
+            }
+            // Before the loss: there may be more to be said of it.
+            self.listen(id);
+        }
+        if let Some((id, epoch, malformed)) = notes.violated() {
+            let is_current = self.machine.epoch(id) == epoch;
+            if let Some(lane) = self.parts.lane(id).filter(|_| is_current) {
+                lane.status.failure =
+                    Some(fail!(EPROTO, "the server broke the protocol: {malformed}"));
+            }
+            self.broken(id, epoch);
+        }
+        for (id, epoch) in ids().zip(notes.lost()) {
+            self.broken(id, epoch);
+        }
+        for queue in notes.late().into_iter().flatten() {
+            self.look_after(queue);
+        }
+        let credited = notes.credited();
+        for id in ids().filter(|id| credited & (1 << id) != 0) {
+            if let Some(path) = self.parts.lane(id).and_then(|lane| lane.path.as_ref()) {
+                path.queues.iter().for_each(Queue::grow);
+            }
+        }
+        match self.machine.mode() {
+            Mode::Replay => {
+                let answered = self.parts.io.take_replay_answered();
+                self.step(Event::ReplayEnded { answered });
+            }
+            Mode::Fail if self.parts.io.has_stranded() => self.step(Event::Requeued),
+            Mode::Fail | Mode::Flow | Mode::Hold => {}
+        }
+        while let Some(timer) = self.parts.due() {
+            let event = match timer {
+                Timer::Heartbeat(id) => Event::Heartbeat(id, self.parts.has_heard(id)),
+                timer => Event::Elapsed(timer),
+            };
+            self.step(event);
+        }
+    }
+
+    /// When there is something to do by itself, in ms from now.
+    pub(super) fn sleep(&self) -> Option<u64> {
+        let next = self.parts.timers.iter().map(|(_, at)| *at).min()?;
+        Some(next.saturating_sub(self.parts.now()))
+    }
+
+    /// Whether the user can be answered, and how.
+    pub(super) fn verdict(&mut self, until: Until) -> Option<Result<(), Failure>> {
+        match until {
+            Until::Now => Some(Ok(())),
+            Until::Gone(id) if self.machine.is_gone(id) => {
+                if let Some(lane) = self.parts.lane(id) {
+                    *lane = Lane::NONE;
+                }
+                Some(Ok(()))
+            }
+            Until::Gone(_) => None,
+            Until::AllGone => ids().all(|id| self.machine.is_gone(id)).then_some(Ok(())),
+            Until::Up if self.machine.known().is_some() => Some(Ok(())),
+            Until::Up if !self.machine.all_tried() => None,
+            Until::Up => {
+                let mut lanes = self.parts.lanes.iter();
+                let failure = lanes.find_map(|lane| lane.status.failure);
+                Some(Err(failure.unwrap_or(ENOTCONN.into())))
+            }
+        }
+    }
+}
+
+impl Parts {
+    /// Milliseconds since the session began.
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(0)
+    }
+
+    fn lane(&mut self, id: PathId) -> Option<&mut Lane> {
+        self.lanes.get_mut(usize::from(id))
+    }
+
+    fn outcome(&self, id: PathId) -> Option<Outcome> {
+        self.lanes.get(usize::from(id))?.route.as_ref()?.outcome()
+    }
+
+    /// Milliseconds until a timer elapses, if it runs.
+    fn left_ms(&self, timer: Timer) -> Option<u64> {
+        let (_, at) = self.timers.iter().find(|(other, _)| *other == timer)?;
+        Some(at.saturating_sub(self.now()))
+    }
+
+    /// A timer that has elapsed, which does not run any more.
+    fn due(&mut self) -> Option<Timer> {
+        let now = self.now();
+        let index = self.timers.iter().position(|(_, at)| *at <= now)?;
+        let (timer, _) = self.timers.remove(index).ok()?;
+        Some(timer)
+    }
+
+    fn arm(&mut self, timer: Timer, delay: Delay) {
+        // CAST: Any bits will do.
+        let random = sync::random_u64() as u32;
+        let jitter_ms = u64::from(random) % (u64::from(delay.jitter_ms) + 1);
+        let at = self.now() + u64::from(delay.ms) + jitter_ms;
+        match self.timers.iter_mut().find(|(other, _)| *other == timer) {
+            Some((_, other)) => *other = at.min(*other),
+            // Cannot fail: there is room for all timers that there are.
+            None => drop(self.timers.push_within_capacity((timer, at))),
+        }
+    }
+
+    fn report(&mut self, event: Event) {
+        // Cannot fail: one step does not report more than there is room for.
+        let _ = self.reports.push_within_capacity(event);
+    }
+
+    /// Whether anything was heard on a path since the last time.
+    fn has_heard(&mut self, id: PathId) -> bool {
+        let Some(lane) = self.lane(id) else {
+            return false;
+        };
+        let Some(path) = &lane.path else {
+            return false;
+        };
+        let completions = path.queues.iter().map(Queue::completions).sum();
+        let heard = lane.heard || completions != lane.completions;
+        lane.completions = completions;
+        lane.heard = false;
+        heard
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Arm(timer, delay) => self.arm(timer, delay),
+            Action::Disarm(timer) => self.timers.retain(|(other, _)| *other != timer),
+            Action::Connect {
+                path,
+                epoch,
+                resume,
+                urgent,
+            } => {
+                let queues = self.shape.map(|shape| shape.queues - shape.poll_queues);
+                if let Some(route) = self.lane(path).and_then(|lane| lane.route.as_ref()) {
+                    route.connect(Wanted {
+                        epoch,
+                        resume,
+                        queues,
+                        urgent,
+                    });
+                }
+            }
+            Action::Open(id) => self.open(id),
+            Action::Close { path, epoch, leave } => {
+                self.io.shut(path);
+                if let Some(lane) = self.lane(path) {
+                    lane.status.since = Some(Instant::now());
+                    let path = lane.path.take();
+                    if let Some(route) = &lane.route {
+                        route.close(epoch, path, leave);
+                    }
+                }
+            }
+            Action::Blame(id, fault) => {
+                if let Some(lane) = self.lane(id) {
+                    lane.status.failure = Some(lane.blame(fault));
+                }
+            }
+            Action::Ping(id) => {
+                let Some(lane) = self.lane(id) else {
+                    return;
+                };
+                // If the last one is still on its way, it will do.
+                if lane.path.as_mut().is_some_and(|path| path.ping().is_ok()) {
+                    lane.asked.get_or_insert_with(Instant::now);
+                }
+            }
+            Action::Fence { via, path, epoch } => {
+                let asked = match self.lane(via).and_then(|lane| lane.path.as_mut()) {
+                    Some(on) => on.fence(path, epoch).map_err(|error| (error, on.epoch)),
+                    None => Ok(()),
+                };
+                match asked {
+                    Ok(()) => {}
+                    Err((EAGAIN, _)) => self.report(Event::FenceNotSent(path)),
+                    // That path is no better than the other.
+                    Err((_, epoch)) => self.report(Event::Lost(via, epoch)),
+                }
+            }
+            Action::SetMode(mode) => self.set_mode(mode),
+            Action::Replay => {
+                let done = self.io.resend();
+                self.report(Event::Replayed { done });
+            }
+            Action::FailRequeued => self.io.fail_stranded(),
+            Action::InstanceChanged => self.io.server_restarted(),
+            Action::Resize(extent) => self.resize(&extent),
+        }
+    }
+
+    /// Treats I/O in another way from now on.
+    fn set_mode(&mut self, mode: Mode) {
+        self.io.turn(mode);
+        if let Some(disk) = &self.disk {
+            match mode {
+                Mode::Hold | Mode::Replay => disk.quiesce(),
+                Mode::Flow | Mode::Fail => disk.unquiesce(),
+            }
+        }
+    }
+
+    /// Lets requests take a path.
+    fn open(&mut self, id: PathId) {
+        let Some(lane) = self.lanes.get_mut(usize::from(id)) else {
+            return;
+        };
+        let Some(path) = &lane.path else {
+            return;
+        };
+        lane.status.device = Some(Text::from(path.device().as_str()));
         lane.status.reconnects += u64::from(lane.was_up);
-        lane.was_up = true;
         lane.status.failure = None;
-        lane.backoff.reset();
-        lane.pulse = Pulse::new();
+        lane.was_up = true;
         lane.asked = None;
         lane.heard = true;
-        lane.beat_at = period.map(|period| now + period);
         let queues = path.queues.clone();
-        lane.path = Some(path);
-        if first {
-            self.shape = Some(shape);
-        }
-        let known = self.map.known();
-        let restarted = known.is_some_and(|known| known.instance != welcome.instance);
-        // If I/O flows, to a server that is gone, it has to end before any goes to this one.
-        let late = restarted && self.mode == Mode::Flow;
-        if self.map.judge(&welcome).is_none() {
-            if !late {
-                self.open(id, queues.clone());
-            }
-            self.login = Some(login);
-            if let Some(disk) = &self.disk {
-                disk::resize(disk, &login.extent);
-            }
-        }
-        self.step(Event::Connected(id, epoch, welcome));
-        if late && self.map.is_up(id) {
-            self.open(id, queues);
-        }
-    }
-
-    /// Lets requests take a path, if they may flow.
-    fn open(&self, id: PathId, queues: Arc<Queues>) {
+        let shape = path.shape();
+        let extent = self.login.map(|login| login.extent);
+        self.login = Some(LoginReply {
+            // The machine says what it is.
+            extent: extent.unwrap_or(path.login.extent),
+            ..path.login
+        });
+        self.shape.get_or_insert(shape);
         // Requests that come together on one path are posted together: they must not be spread over
         // more paths in the midst of that.
-        let disk = self.disk.as_ref().filter(|_| self.mode == Mode::Flow);
+        let disk = self.disk.as_ref().filter(|_| self.io.flows());
         if let Some(disk) = disk {
             disk.quiesce();
         }
@@ -496,289 +626,21 @@ impl Shell {
         }
     }
 
-    /// The server may have said something on a path.
-    fn listen(&mut self, id: PathId) {
-        loop {
-            let Some(lane) = lane(&mut self.lanes, id) else {
-                return;
-            };
-            let Some(path) = &mut lane.path else {
-                return;
-            };
-            let said = match path.event() {
-                Ok(Some(said)) => said,
-                Ok(None) => return,
-                Err(failure) => {
-                    lane.status.failure = Some(failure);
-                    return self.step(Event::Lost(id, self.map.epoch(id)));
-                }
-            };
-            lane.heard = true;
-            match said {
-                Said::Extent(extent) => {
-                    if let Some(login) = &mut self.login {
-                        login.extent = extent;
-                    }
-                    if let Some(disk) = &self.disk {
-                        disk::resize(disk, &extent);
-                    }
-                }
-                Said::Pong => {
-                    if let Some(asked) = lane.asked.take() {
-                        let ns = asked.elapsed().as_nanos();
-                        lane.status.rtt_ns = u64::try_from(ns).unwrap_or(0);
-                    }
-                }
-                Said::Fenced { path, epoch } => {
-                    self.step(Event::Fenced(path, epoch));
-                }
-                Said::Fate {
-                    queue,
-                    tag,
-                    generation,
-                    running,
-                } => {
-                    let query = Query {
-                        queue,
-                        tag,
-                        generation,
-                    };
-                    let queues = &path.queues;
-                    let queue = queues.get(usize::from(queue));
-                    let waits = queue.and_then(|queue| queue.waiting(tag)) == Some(generation);
-                    if !waits || running {
-                        lane.doubts.settle(&query);
-                    } else if lane.doubts.add(query) {
-                        lane.status.failure =
-                            Some(fail!(EPROTO, "the server does not answer a command"));
-                        return self.step(Event::Lost(id, self.map.epoch(id)));
-                    }
-                }
-            }
-        }
-    }
-
-    /// A request is late: asks the server for it on the path that it took.
-    fn look_after(&mut self, (queue, tag): (u16, u16)) {
-        for id in ids() {
-            let Some(Lane {
-                path: Some(path),
-                status,
-                ..
-            }) = lane(&mut self.lanes, id)
-            else {
-                continue;
-            };
-            let queues = path.queues.clone();
-            let Some(connection) = queues.get(usize::from(queue)) else {
-                continue;
-            };
-            connection.catch_up();
-            let asked = match connection.waiting(tag) {
-                Some(generation) => path.query(&Query {
-                    queue,
-                    tag,
-                    generation,
-                }),
-                // Nobody can be asked for it, and an HCA does not take so long.
-                None if connection.accesses(tag) => {
-                    status.failure = Some(fail!(ETIMEDOUT, "an RDMA request does not end"));
-                    Err(ETIMEDOUT)
-                }
-                None => Ok(()),
-            };
-            drop(queues);
-            // If the question is not possible now, there will be another occasion.
-            if asked == Err(ETIMEDOUT) {
-                self.step(Event::Lost(id, self.map.epoch(id)));
-            }
-        }
-    }
-
-    /// How often to look whether something was heard, in ms.
-    fn period(&self) -> Option<u64> {
-        let ms = u64::from(self.params.heartbeat_ms);
-        (ms != 0).then_some((ms / BEATS).max(1))
-    }
-
-    /// A period of a path is over.
-    fn beat(&mut self, id: PathId) {
-        let now = self.now();
-        let period = self.period();
-        let others = ids().any(|other| other != id && self.map.is_up(other));
-        let Some(lane) = lane(&mut self.lanes, id) else {
-            return;
+    /// The export has another size, or may be written or not.
+    fn resize(&mut self, extent: &Extent) {
+        let access = match extent.writable {
+            true => self.params.access,
+            false => Access::ReadOnly,
         };
-        let Some(path) = &mut lane.path else {
-            return;
+        let extent = crate::proto::Extent {
+            size: extent.size,
+            access,
         };
-        let completions = path.queues.iter().map(Queue::completions).sum();
-        let heard = lane.heard || completions != lane.completions;
-        lane.completions = completions;
-        lane.heard = false;
-        lane.beat_at = period.map(|period| now + period);
-        let patience = match others {
-            true => PATIENCE,
-            false => PATIENCE_ALONE,
-        };
-        if lane.pulse.beat(heard, patience) == Beat::Gone {
-            lane.status.failure = Some(fail!(ETIMEDOUT, "the server does not answer any more"));
-            return self.step(Event::Lost(id, self.map.epoch(id)));
+        if let Some(login) = &mut self.login {
+            login.extent = extent;
         }
-        // The server wants to hear of this host now and then, too.
-        let due = now.saturating_sub(lane.pinged_at) >= u64::from(self.params.heartbeat_ms);
-        // If the last one is still on its way, it will do.
-        if (due || !heard) && path.ping().is_ok() {
-            lane.pinged_at = now;
-            lane.asked.get_or_insert_with(Instant::now);
-        }
-    }
-
-    /// An epoch of a path is lost; 0 for none.
-    fn lose(&mut self, id: PathId, epoch: Epoch) {
-        let Some(lane) = lane(&mut self.lanes, id) else {
-            return;
-        };
-        lane.lost = lane.lost.max(epoch);
-        // What becomes of an attempt, its own outcome tells: the server may have said why.
-        if epoch == 0 || self.map.path_state(id) == PathState::Connecting {
-            return;
-        }
-        if epoch == self.map.epoch(id) && lane.path.is_some() && lane.status.failure.is_none() {
-            lane.status.failure = Some(Self::lost(lane));
-        }
-        self.step(Event::Lost(id, epoch));
-    }
-
-    /// What the user is told of a lost connection.
-    fn lost(lane: &Lane) -> Failure {
-        match &lane.route {
-            Some(route) => fail!(ENOTCONN, "the connection to {} was lost", route.target.addr),
-            None => ENOTCONN.into(),
-        }
-    }
-
-    /// Looks at what has happened, and what follows from it and from the clock. May sleep, but neither for
-    /// a server nor for I/O.
-    pub(in crate::client) fn look(&mut self, notes: &Notes, order: Option<Order>) {
-        if let Some(order) = order {
-            self.obey(order);
-        }
-        for id in ids() {
-            while let Some(outcome) = lane(&mut self.lanes, id)
-                .and_then(|lane| lane.route.clone())
-                .and_then(|route| route.outcome())
-            {
-                self.hear(id, outcome);
-            }
-            // Before the loss: there may be more to be said of it.
-            self.listen(id);
-        }
-        if let Some((id, epoch, malformed)) = notes.violated {
-            if let Some(lane) = lane(&mut self.lanes, id).filter(|_| self.map.epoch(id) == epoch) {
-                lane.status.failure =
-                    Some(fail!(EPROTO, "the server broke the protocol: {malformed}"));
-            }
-            self.lose(id, epoch);
-        }
-        for (id, lost) in ids().zip(notes.lost) {
-            self.lose(id, lost);
-        }
-        for late in notes.late.iter().flatten() {
-            self.look_after(*late);
-        }
-        for id in ids() {
-            let Some(lane) = lane(&mut self.lanes, id) else {
-                continue;
-            };
-            if notes.credited & (1 << id) != 0 {
-                if let Some(path) = &lane.path {
-                    path.queues.iter().for_each(Queue::grow);
-                }
-            }
-        }
-        // What follows may be due at once.
-        loop {
-            let mode = self.mode;
-            self.watch();
-            if self.mode == mode {
-                break;
-            }
-        }
-    }
-
-    /// Looks at the clock.
-    fn watch(&mut self) {
-        let now = self.now();
-        let is_due = |at: Option<u64>| at.is_some_and(|at| at <= now);
-        for id in ids() {
-            let Some(lane) = lane(&mut self.lanes, id) else {
-                continue;
-            };
-            let (retry, beat) = (is_due(lane.retry_at), is_due(lane.beat_at));
-            if retry {
-                lane.retry_at = None;
-                self.step(Event::Retry(id));
-            }
-            if beat {
-                self.beat(id);
-            }
-        }
-        self.resend_at = None;
-        for id in ids() {
-            if !self.ask_for_fences(id) {
-                self.resend_at = Some(now + RESEND_MS);
-            }
-        }
-        if is_due(self.expire_at) && self.mode == Mode::Hold {
-            self.step(Event::Expired);
-        }
-        match self.mode {
-            Mode::Replay => match self.io.resend() {
-                true => self.step(Event::Replayed),
-                false => self.resend_at = Some(now + RESEND_MS),
-            },
-            Mode::Fail => self.io.fail_stranded(),
-            Mode::Flow | Mode::Hold => {}
-        }
-    }
-
-    /// When there is something to do by itself, in ms from now.
-    pub(in crate::client) fn sleep(&self) -> Option<u64> {
-        let lanes = self.lanes.iter();
-        let lanes = lanes.flat_map(|lane| [lane.retry_at, lane.beat_at]);
-        let expire_at = self.expire_at.filter(|_| self.mode == Mode::Hold);
-        let own = [expire_at, self.resend_at].into_iter();
-        let next = Iterator::chain(lanes, own).flatten().min()?;
-        Some(next.saturating_sub(self.now()))
-    }
-
-    /// Whether the user can be answered, and how.
-    pub(in crate::client) fn verdict(&mut self, until: Until) -> Option<Result<(), Failure>> {
-        let gone = |id| {
-            let lane = self.lanes.get(usize::from(id));
-            let closed = lane.is_none_or(|lane| lane.closing == 0);
-            closed && self.map.path_state(id) == PathState::Disabled
-        };
-        match until {
-            Until::Now => Some(Ok(())),
-            Until::Gone(id) if gone(id) => {
-                if let Some(lane) = lane(&mut self.lanes, id) {
-                    *lane = Lane::NONE;
-                }
-                Some(Ok(()))
-            }
-            Until::Gone(_) => None,
-            Until::AllGone => ids().all(gone).then_some(Ok(())),
-            Until::Up if self.shape.is_some() => Some(Ok(())),
-            Until::Up => {
-                let mut wanted = self.lanes.iter().filter(|lane| lane.route.is_some());
-                if !wanted.clone().all(|lane| lane.tried) {
-                    return None;
-                }
-                let failure = wanted.find_map(|lane| lane.status.failure);
-                Some(Err(failure.unwrap_or(ENOTCONN.into())))
-            }
+        if let Some(disk) = &self.disk {
+            disk::resize(disk, &extent);
         }
     }
 }
@@ -786,8 +648,4 @@ impl Shell {
 /// All paths that there can be.
 fn ids() -> impl Iterator<Item = PathId> {
     (0..).take(PATHS_MAX)
-}
-
-fn lane(lanes: &mut [Lane], id: PathId) -> Option<&mut Lane> {
-    lanes.get_mut(usize::from(id))
 }

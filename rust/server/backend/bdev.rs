@@ -9,8 +9,10 @@ use kernel::{
     block::SECTOR_SHIFT,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc, //
     },
@@ -46,6 +48,16 @@ pub(crate) struct Block {
     access: Access,
     sectors: Atomic<u64>,
     read_only: Atomic<u32>,
+    /// Of the size and access.
+    number: Atomic<u32>,
+}
+
+/// The number of the last extent of any block export. It is never taken back, so that an export which is
+/// disabled and enabled again, and keeps its instance, goes on with larger ones.
+static NUMBER: Atomic<u32> = Atomic::new(0);
+
+fn next_number() -> u32 {
+    NUMBER.fetch_add(1, Relaxed).wrapping_add(1)
 }
 
 impl Block {
@@ -88,6 +100,7 @@ impl Block {
             access,
             sectors: Atomic::new(bdev.sectors()),
             read_only: Atomic::new(bdev.read_only().into()),
+            number: Atomic::new(next_number()),
             bdev,
             dead,
         };
@@ -128,6 +141,11 @@ impl Block {
         }
     }
 
+    /// The number of that extent. To be read before it. Any context.
+    pub(crate) fn extent_number(&self) -> u32 {
+        self.number.load(Acquire)
+    }
+
     /// Looks at the device anew; whether its size or access has changed. Any context.
     pub(crate) fn look(&self) -> bool {
         let (sectors, read_only) = (self.bdev.sectors(), self.bdev.read_only().into());
@@ -135,6 +153,10 @@ impl Block {
             sectors != self.sectors.load(Relaxed) || read_only != self.read_only.load(Relaxed);
         self.sectors.store(sectors, Relaxed);
         self.read_only.store(read_only, Relaxed);
+        if changed {
+            // The next number comes after what it is the number of.
+            self.number.store(next_number(), Release);
+        }
         changed
     }
 }

@@ -523,13 +523,6 @@ impl Queue {
             .is_some()
     }
 
-    /// Whether this very command was received and not answered yet. Any context.
-    pub(in crate::server) fn is_running(&self, tag: u16, generation: u32) -> bool {
-        let running = RUNNING | u64::from(generation);
-        let place = self.unanswered.get(usize::from(tag));
-        place.is_some_and(|place| place.load(Relaxed) == running)
-    }
-
     /// The client wants more credit.
     #[cold]
     fn press(&self) {

@@ -10,7 +10,6 @@ use kernel::sync::Arc;
 use crate::proto::{
     Access,
     Name,
-    Query,
     Terms, //
 };
 use crate::rdma::cm::CmId;
@@ -109,14 +108,6 @@ impl Connections {
     pub(in crate::server) fn drain(&self) -> bool {
         let up = self.queues.iter().flatten();
         up.fold(true, |drained, connection| connection.drain() && drained)
-    }
-
-    /// Whether a command was received and not answered yet.
-    pub(in crate::server) fn is_running(&self, query: &Query) -> bool {
-        let place = self.queues.get(usize::from(query.queue));
-        let connection = place.and_then(Option::as_ref);
-        connection
-            .is_some_and(|connection| connection.queue.is_running(query.tag, query.generation))
     }
 
     /// Takes back [`Connections::connect`]. May sleep.

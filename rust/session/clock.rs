@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The clocks of sessions: when to try again, and when the other side is taken for gone.
+//!
+//! Nothing here reads a clock. The client's machine asks for timers and is told that they elapsed, so
+//! that the model checker can let them elapse at any moment. The server counts its periodic looks.
+
+#![forbid(unsafe_code)]
+
+use super::PathId;
+
+/// A timer of a map. There is one of each kind, or one of each kind and path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timer {
+    /// The next attempt to connect a path is due.
+    Retry(PathId),
+    /// A period of the heartbeat of a path is over.
+    Heartbeat(PathId),
+    /// I/O has waited for `no_path_timeout_ms`.
+    Expiry,
+    /// The server may have given the map's place to another one.
+    Lease,
+    /// What there was no room to send can be tried again.
+    Resend,
+}
+
+/// How long a timer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Delay {
+    /// At least so long, in ms.
+    pub ms: u32,
+    /// And a random time up to this one more, in ms.
+    pub jitter_ms: u32,
+}
+
+impl Delay {
+    /// A delay without jitter.
+    pub const fn exactly(ms: u32) -> Self {
+        Self { ms, jitter_ms: 0 }
+    }
+}
+
+/// The delay before the second attempt to connect, in ms.
+const FIRST_MS: u32 = 100;
+/// The longest delay between attempts while I/O waits, in ms.
+const URGENT_MS: u32 = 500;
+/// Attempts after which the delay is as long as it gets: 100 ms doubled so often is more than a day.
+const ATTEMPTS_MAX: u32 = 20;
+
+/// The exponential backoff of a path: the delay doubles with each attempt that fails. Half of it is
+/// random, so that the clients of a server that went away do not all come back at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    /// No attempt has failed yet.
+    pub const fn new() -> Self {
+        Self { attempts: 0 }
+    }
+
+    /// The delay before the next attempt: at most `max_ms`, and at most half a second if I/O waits for
+    /// it, which is what `urgent` says.
+    pub fn next(&mut self, max_ms: u32, urgent: bool) -> Delay {
+        let max_ms = match urgent {
+            true => max_ms.min(URGENT_MS),
+            false => max_ms,
+        };
+        let whole = FIRST_MS.saturating_mul(1 << self.attempts).min(max_ms);
+        self.attempts = (self.attempts + 1).min(ATTEMPTS_MAX);
+        Delay {
+            ms: whole / 2,
+            jitter_ms: whole - whole / 2,
+        }
+    }
+
+    /// The path works again.
+    pub fn reset(&mut self) {
+        self.attempts = 0;
+    }
+}
+
+/// Periods of the heartbeat timer in one heartbeat.
+pub const PERIODS: u8 = 4;
+/// Silent periods after which a path is given up if another one is up.
+const SILENT_MAX: u8 = 5;
+/// The same if no other path is up: three heartbeats. Nothing is gained by giving up early.
+const SILENT_ALONE_MAX: u8 = 12;
+
+/// What to do at the end of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beat {
+    /// Nothing.
+    Fine,
+    /// Send a ping, which the server has to answer.
+    Ping,
+    /// The server is taken for gone.
+    Gone,
+}
+
+/// The heartbeat of a path, as the client sees it: counts the periods in which nothing was heard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Heartbeat {
+    silent: u8,
+    /// Periods since the last ping.
+    since_ping: u8,
+}
+
+impl Heartbeat {
+    /// The path has just come up, and a ping was sent.
+    pub const fn new() -> Self {
+        Self {
+            silent: 0,
+            since_ping: 0,
+        }
+    }
+
+    /// The length of a period, in ms; `None` if there is no heartbeat.
+    pub fn period_ms(heartbeat_ms: u32) -> Option<u32> {
+        (heartbeat_ms != 0).then(|| (heartbeat_ms / u32::from(PERIODS)).max(1))
+    }
+
+    /// A period is over. `heard` says whether anything came in it, `alone` whether no other path is up.
+    ///
+    /// The server wants to hear of this host, too: there is a ping in each heartbeat in any case.
+    pub fn beat(&mut self, heard: bool, alone: bool) -> Beat {
+        self.since_ping = self.since_ping.saturating_add(1);
+        self.silent = match heard {
+            true => 0,
+            false => self.silent.saturating_add(1),
+        };
+        let max = match alone {
+            true => SILENT_ALONE_MAX,
+            false => SILENT_MAX,
+        };
+        if self.silent > max {
+            return Beat::Gone;
+        }
+        if heard && self.since_ping < PERIODS {
+            return Beat::Fine;
+        }
+        self.since_ping = 0;
+        Beat::Ping
+    }
+}
+
+/// How long a client that has just lost its last path still has its place for sure, in ms: it may have
+/// heard of the loss as late as its heartbeat allows, and the server at once.
+///
+/// Without a heartbeat nothing bounds that; the lease then counts from when the client noticed.
+pub fn lease_left_ms(lease_ms: u32, heartbeat_ms: u32) -> u32 {
+    let late = (u64::from(SILENT_ALONE_MAX) + 1) * u64::from(heartbeat_ms) / u64::from(PERIODS);
+    lease_ms.saturating_sub(u32::try_from(late).unwrap_or(u32::MAX))
+}
+
+/// The progress of a connection whose work requests complete in order, when one of them was found late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// When that was, in ms.
+    pub at_ms: u64,
+    /// How many had completed.
+    pub completions: u64,
+}
+
+impl Progress {
+    /// A request is found late at `now_ms`, after so many completions. Returns true if there was none for
+    /// `timeout_ms`. Which request it is does not matter: none overtakes another.
+    pub fn is_missing(&mut self, now_ms: u64, completions: u64, timeout_ms: u64) -> bool {
+        if completions != self.completions {
+            *self = Self {
+                at_ms: now_ms,
+                completions,
+            };
+        }
+        now_ms.saturating_sub(self.at_ms) >= timeout_ms.max(1)
+    }
+}
+
+/// Heartbeats in which a server hears nothing before the client is taken for gone, and the least time, in
+/// ms: other clients wait for nothing but its place.
+const MISSING: u64 = 5;
+const SILENCE_MS: u64 = 5000;
+
+/// The keep-alive timeout of a client, as a server sees it that looks now and then. The looks are
+/// counted, not the time: a server that was stopped itself has heard nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Silence {
+    /// Looks without news after which the client is gone; `None` if it is not waited for.
+    patience: Option<u64>,
+    /// What there was at the last look.
+    heard: u64,
+    /// Looks since then that found nothing new.
+    looks: u64,
+}
+
+impl Silence {
+    /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never if
+    /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
+    pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {
+        let silence_ms = (u64::from(heartbeat_ms) * MISSING).max(SILENCE_MS);
+        Self {
+            patience: (heartbeat_ms != 0).then(|| silence_ms.div_ceil(look_ms.max(1).into())),
+            heard,
+            looks: 0,
+        }
+    }
+
+    /// A look: the client has said so much by now. Returns true, once, if it is gone.
+    pub fn look(&mut self, heard: u64) -> bool {
+        self.looks = match heard == self.heard {
+            true => self.looks.saturating_add(1),
+            false => 0,
+        };
+        self.heard = heard;
+        let gone = self.patience.is_some_and(|patience| self.looks > patience);
+        if gone {
+            self.patience = None;
+        }
+        gone
+    }
+}

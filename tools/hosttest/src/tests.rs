@@ -109,6 +109,7 @@ fn ram_reply() -> LoginReply {
         remembered: true,
         server_id: uuid(0x90),
         lease_ms: 0x0003_0d40,
+        extent_number: 0x0b0a_0908,
     }
 }
 
@@ -141,22 +142,19 @@ fn block_limits() -> BlockLimits {
 }
 
 /// One of each.
-fn events() -> [Event; 4] {
+fn events() -> [Event; 3] {
     [
-        Event::Extent(Extent {
-            size: 0x0102_0304_0506_0800,
-            access: Access::ReadWrite,
-        }),
+        Event::Extent {
+            number: 0x0a0b_0c0d,
+            extent: Extent {
+                size: 0x0102_0304_0506_0800,
+                access: Access::ReadWrite,
+            },
+        },
         Event::Pong,
         Event::Fenced {
             path: 7,
             epoch: 0x0102_0304_0506_0708,
-        },
-        Event::Fate {
-            queue: 0x0102,
-            tag: 0x0304,
-            generation: 0x0506_0708,
-            running: true,
         },
     ]
 }

@@ -38,7 +38,6 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
                 Request::Logout => Logout.encode(sequence, buf),
                 Request::Ping => Ping.encode(sequence, buf),
                 Request::Fence(fence) => fence.encode(sequence, buf),
-                Request::Query(query) => query.encode(sequence, buf),
             });
             prop_assert_eq!(request(&again), Ok(sound));
         }
@@ -97,11 +96,6 @@ fn samples() -> Vec<Vec<u8>> {
     let login = encoded(|buf| login().encode(1, buf));
     let refusal = encoded(|buf| Message::parse(&login).unwrap().refuse(&busy, buf));
     let fence = Fence { path: 1, epoch: 2 };
-    let query = Query {
-        queue: 1,
-        tag: 2,
-        generation: 3,
-    };
     let mut all = vec![
         encoded(|buf| io.encode((VERSION_MIN, VERSION_MAX), buf)),
         encoded(|buf| {
@@ -117,7 +111,6 @@ fn samples() -> Vec<Vec<u8>> {
         encoded(|buf| block_reply().encode(1, buf)),
         encoded(|buf| Ping.encode(1, buf)),
         encoded(|buf| fence.encode(1, buf)),
-        encoded(|buf| query.encode(1, buf)),
         encoded(|buf| grant.encode(1, buf)),
         grant_reply(1, 0, &grants()),
         encoded(|buf| list_request().encode(1, buf)),

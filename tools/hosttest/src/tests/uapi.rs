@@ -149,7 +149,7 @@ fn layouts() -> Vec<Layout> {
             tenure,
             server_id,
             lease_ms,
-            reserved
+            extent_number
         }
     );
     layout!(
@@ -214,7 +214,8 @@ fn layouts() -> Vec<Layout> {
             header,
             size,
             access,
-            reserved
+            reserved,
+            number
         }
     );
     layout!(
@@ -224,28 +225,6 @@ fn layouts() -> Vec<Layout> {
             header,
             epoch,
             path,
-            reserved
-        }
-    );
-    layout!(
-        all,
-        "farblk_query",
-        Query {
-            header,
-            generation,
-            queue,
-            tag
-        }
-    );
-    layout!(
-        all,
-        "farblk_fate",
-        Fate {
-            header,
-            generation,
-            queue,
-            tag,
-            running,
             reserved
         }
     );
@@ -304,10 +283,8 @@ fn constants() -> Vec<(String, u64)> {
         ("EXTENT", EXTENT.into()),
         ("PING", PING.into()),
         ("FENCE", FENCE.into()),
-        ("QUERY", QUERY.into()),
         ("PONG", PONG.into()),
         ("FENCED", FENCED.into()),
-        ("FATE", FATE.into()),
         ("REPLY", REPLY.into()),
         ("ACCESS_RO", Access::ReadOnly as u64),
         ("ACCESS_RW", Access::ReadWrite as u64),

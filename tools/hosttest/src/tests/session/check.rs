@@ -2,7 +2,7 @@
 
 //! Every world that the model checker can reach.
 
-use super::model::{Flaw, Job, Kind, Rules};
+use super::model::{Elsewhere, Flaw, Job, Kind, Rules};
 use stateright::{Checker, Model};
 
 fn rules(kind: Kind, paths: u8, jobs: &[Job]) -> Rules {
@@ -18,19 +18,28 @@ fn rules(kind: Kind, paths: u8, jobs: &[Job]) -> Rules {
         expiries: 0,
         max_clients: 1,
         demotion: false,
+        elsewhere: None,
+        overlap: false,
+        uncleans: 0,
+        resizes: 0,
+        removals: 0,
+        disables: 0,
         attempts: 3,
         flaw: None,
     }
 }
 
 fn holds(rules: Rules) {
+    let start = std::time::Instant::now();
     let checker = rules.checker().threads(2).spawn_bfs().join();
-    eprintln!("{} states", checker.unique_state_count());
+    let seconds = start.elapsed().as_secs_f32();
+    eprintln!("{} states, {seconds:.1} s", checker.unique_state_count());
     checker.assert_properties();
 }
 
 /// The checker finds what is wrong with flawed machines.
 fn is_found(flaw: Flaw, rules: Rules) {
+    let start = std::time::Instant::now();
     let checker = Rules {
         flaw: Some(flaw),
         ..rules
@@ -39,7 +48,9 @@ fn is_found(flaw: Flaw, rules: Rules) {
     .threads(2)
     .spawn_bfs()
     .join();
-    eprintln!("{flaw:?}: {} states", checker.unique_state_count());
+    let seconds = start.elapsed().as_secs_f32();
+    let states = checker.unique_state_count();
+    eprintln!("{flaw:?}: {states} states, {seconds:.1} s");
     assert!(
         checker.discovery("nothing is wrong").is_some()
             || checker.discovery("what is complete is there").is_some(),
@@ -260,6 +271,123 @@ fn a_missing_verifier_is_found() {
         Rules {
             server_crashes: 1,
             ..rules
+        },
+    );
+}
+
+#[test]
+fn a_path_to_another_server() {
+    for elsewhere in [Elsewhere::Admits, Elsewhere::Denies] {
+        holds(Rules {
+            elsewhere: Some(elsewhere),
+            losses: 1,
+            attempts: 2,
+            ..rules(Kind::Block, 2, &[Write, Read])
+        });
+    }
+}
+
+#[test]
+fn two_paths_and_impatience() {
+    holds(Rules {
+        losses: 2,
+        expiries: 1,
+        attempts: 2,
+        ..rules(Kind::Block, 2, &[Write, Read])
+    });
+}
+
+#[test]
+fn a_device_that_does_not_drain() {
+    holds(Rules {
+        losses: 1,
+        uncleans: 1,
+        overlap: true,
+        attempts: 2,
+        ..rules(Kind::Block, 2, &[Write, Read, Write])
+    });
+}
+
+#[test]
+fn an_export_that_is_resized() {
+    holds(Rules {
+        losses: 1,
+        resizes: 2,
+        server_crashes: 1,
+        attempts: 2,
+        ..rules(Kind::Block, 2, &[])
+    });
+}
+
+#[test]
+fn paths_that_are_removed_and_a_map_that_is_disabled() {
+    holds(Rules {
+        removals: 1,
+        disables: 1,
+        attempts: 2,
+        ..rules(Kind::Block, 2, &[Write])
+    });
+}
+
+#[test]
+fn a_missing_server_id_is_found() {
+    is_found(
+        Flaw::NoServerId,
+        Rules {
+            elsewhere: Some(Elsewhere::Admits),
+            ..rules(Kind::Block, 2, &[Write, Read])
+        },
+    );
+}
+
+#[test]
+fn an_expiry_beside_a_path_is_found() {
+    is_found(
+        Flaw::ExpiryWithPath,
+        Rules {
+            losses: 1,
+            expiries: 1,
+            attempts: 2,
+            ..rules(Kind::Block, 2, &[Write, Read])
+        },
+    );
+}
+
+#[test]
+fn a_missing_order_of_extents_is_found() {
+    is_found(
+        Flaw::NoExtentOrder,
+        Rules {
+            resizes: 1,
+            ..rules(Kind::Block, 2, &[])
+        },
+    );
+}
+
+#[test]
+fn a_drain_that_is_taken_for_clean_is_found() {
+    is_found(
+        Flaw::UncleanIsClean,
+        Rules {
+            losses: 1,
+            uncleans: 1,
+            overlap: true,
+            attempts: 2,
+            ..rules(Kind::Block, 2, &[Write, Read, Write])
+        },
+    );
+}
+
+#[test]
+fn a_missing_lease_is_found() {
+    is_found(
+        Flaw::NoLease,
+        Rules {
+            clients: 2,
+            losses: 1,
+            server_crashes: 1,
+            attempts: 2,
+            ..rules(Kind::Block, 1, &[Write])
         },
     );
 }

@@ -19,7 +19,8 @@ use client::{Client, Op, Place};
 use network::{End, Message};
 use server::Server;
 
-use crate::session::map::{Event, Mode};
+use crate::session::clock::Timer;
+use crate::session::map::{Drained, Event, Mode};
 use crate::session::{Epoch, PathId};
 use stateright::{Model, Property};
 
@@ -43,6 +44,18 @@ pub struct Rules {
     pub max_clients: u16,
     /// Whether the administrator may say that the first host may only read.
     pub demotion: bool,
+    /// The last path leads to another server, which has an export of the same UUID.
+    pub elsewhere: Option<Elsewhere>,
+    /// A write may begin while one waits whose path was lost.
+    pub overlap: bool,
+    /// Times that a device does not drain a path.
+    pub uncleans: u8,
+    /// Changes of the extent of the export.
+    pub resizes: u8,
+    /// Paths that the user takes from a map, and gives back.
+    pub removals: u8,
+    /// Maps that the user disables.
+    pub disables: u8,
     /// Attempts to connect, per path.
     pub attempts: Epoch,
     /// How the machines are made worse, to see that it is noticed.
@@ -58,6 +71,13 @@ pub enum Kind {
     Ram,
 }
 
+/// What another server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    Admits,
+    Denies,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// A client takes a path that was lost for fenced.
@@ -70,6 +90,16 @@ pub enum Flaw {
     NoInstance,
     /// The server does not look at the tenure.
     NoTenure,
+    /// The client does not look at which server it is.
+    NoServerId,
+    /// A path counts as none until its user's I/O was replayed on it: I/O expires beside it.
+    ExpiryWithPath,
+    /// The client takes extents in the order in which they arrive.
+    NoExtentOrder,
+    /// It takes a path for drained whose device says that it is not.
+    UncleanIsClean,
+    /// It does not mind that its lease is over.
+    NoLease,
     /// The server answers a fence while I/O of the path is under way.
     FenceInFlight,
     /// It does not mind that the server's cache is gone.
@@ -108,6 +138,12 @@ pub struct World {
     client_crashes: u8,
     server_crashes: u8,
     expiries: u8,
+    uncleans: u8,
+    resizes: u8,
+    removals: u8,
+    disables: u8,
+    /// Bit by bit, the values that complete reads have returned.
+    seen: u32,
     /// What should not have happened.
     wrong: Option<&'static str>,
 }
@@ -121,9 +157,19 @@ pub enum Step {
     Duplicate(u8),
     ClientLoses(u8, PathId),
     ServerLoses(u8),
-    Drained(u8, u8),
-    Retry(u8, u8),
-    Expire(u8),
+    Drained(u8, u8, bool),
+    /// The device is done with a path that was not drained.
+    Closed(u8, u8),
+    /// The server has answered on a path.
+    Pong(u8, PathId),
+    Elapse(u8, Timer),
+    Remove(u8, PathId),
+    Add(u8, PathId),
+    Disable(u8),
+    /// The extent of the export changes.
+    Resize,
+    /// The server tells of it on a connection.
+    Announce(u8),
     /// The server's disk does what a command asks for.
     Execute(u8),
     Gone(u8),
@@ -142,7 +188,7 @@ fn index(position: usize) -> u8 {
 impl World {
     fn new(rules: &Rules) -> Self {
         let mut world = Self {
-            clients: vec![Client::new(0, 0); rules.clients],
+            clients: vec![Client::new(rules, 0, 0); rules.clients],
             server: Server::new(rules, 0, 0),
             network: Vec::new(),
             disk: 0,
@@ -155,6 +201,11 @@ impl World {
             client_crashes: rules.client_crashes,
             server_crashes: rules.server_crashes,
             expiries: rules.expiries,
+            uncleans: rules.uncleans,
+            resizes: rules.resizes,
+            removals: rules.removals,
+            disables: rules.disables,
+            seen: 0,
             wrong: None,
         };
         for client in 0..rules.clients {
@@ -180,7 +231,12 @@ impl Model for Rules {
             let c = index(at);
             let mode = client.map.mode();
             let next = self.jobs.get(usize::from(client.begun));
-            let busy = |op: &Op| Some(&op.job) == next || client.ops.len() > 1;
+            let busy = |op: &Op| {
+                let lost = |(path, epoch): &_| op.place == Place::Sent(*path, *epoch);
+                let waits = op.replay || client.unclean.iter().any(lost);
+                let same = Some(&op.job) == next && !(self.overlap && waits);
+                same || client.ops.len() > 1
+            };
             if next.is_some() && !client.ops.iter().any(busy) {
                 steps.push(Step::Begin(c));
             }
@@ -196,9 +252,17 @@ impl Model for Rules {
             }
             for path in 0..self.paths {
                 let epoch = client.map.epoch(path);
-                let closing = client.closing.contains(&(path, epoch));
-                let waiting = client.waiting.contains(&path);
-                if epoch == 0 || closing || waiting || client.map.end().is_some() {
+                if client.map.end().is_some() {
+                    continue;
+                }
+                if world.removals > 0 && !client.map.is_gone(path) {
+                    steps.push(Step::Remove(c, path));
+                }
+                if self.removals > 0 && client.map.is_gone(path) && epoch < self.attempts {
+                    steps.push(Step::Add(c, path));
+                }
+                let gone = client.map.is_gone(path);
+                if epoch == 0 || client.is_closing(path) || client.is_waiting(path) || gone {
                     continue;
                 }
                 if world.losses > 0 || !world.is_served(at, path, epoch) {
@@ -206,15 +270,31 @@ impl Model for Rules {
                 }
             }
             for closing in 0..client.closing.len() {
-                steps.push(Step::Drained(c, index(closing)));
-            }
-            for (waiting, path) in client.waiting.iter().enumerate() {
-                if client.map.epoch(*path) < self.attempts {
-                    steps.push(Step::Retry(c, index(waiting)));
+                steps.push(Step::Drained(c, index(closing), true));
+                if world.uncleans > 0 {
+                    steps.push(Step::Drained(c, index(closing), false));
                 }
             }
-            if world.expiries > 0 && mode == Mode::Hold && !client.ops.is_empty() {
-                steps.push(Step::Expire(c));
+            for unclean in 0..client.unclean.len() {
+                steps.push(Step::Closed(c, index(unclean)));
+            }
+            for path in &client.unproven {
+                if self.expiries > 0 {
+                    steps.push(Step::Pong(c, *path));
+                }
+            }
+            for timer in &client.timers {
+                let elapses = match timer {
+                    Timer::Retry(path) => client.map.epoch(*path) < self.attempts,
+                    Timer::Expiry => world.expiries > 0,
+                    Timer::Heartbeat(_) | Timer::Lease | Timer::Resend => true,
+                };
+                if elapses {
+                    steps.push(Step::Elapse(c, *timer));
+                }
+            }
+            if world.disables > 0 && client.map.end().is_none() {
+                steps.push(Step::Disable(c));
             }
             if world.client_crashes > 0 {
                 steps.push(Step::ClientCrash(c));
@@ -250,6 +330,14 @@ impl Model for Rules {
         if world.server_crashes > 0 {
             steps.push(Step::ServerCrash);
         }
+        if world.resizes > 0 {
+            steps.push(Step::Resize);
+        }
+        for (at, connection) in world.server.connections.iter().enumerate() {
+            if !connection.killed && connection.told < world.server.extent {
+                steps.push(Step::Announce(index(at)));
+            }
+        }
     }
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {
@@ -264,7 +352,9 @@ impl Model for Rules {
                     Job::Read | Job::Flush => world.complete,
                 };
                 // It fails at once.
-                if client.map.mode() != Mode::Fail {
+                if client.map.mode() == Mode::Fail {
+                    world.judge_failure(usize::from(c), true);
+                } else {
                     client.ops.push(Op {
                         job,
                         number,
@@ -333,21 +423,48 @@ impl Model for Rules {
                 }
                 world.server.connections[usize::from(at)].killed = true;
             }
-            Step::Drained(c, at) => {
-                let at_client = usize::from(c);
-                let (path, epoch) = world.clients[at_client].closing[usize::from(at)];
-                world.drained(self, at_client, path, epoch);
+            Step::Drained(c, at, clean) => {
+                let how = match clean {
+                    true => Drained::Clean,
+                    false => Drained::Unclean,
+                };
+                world.uncleans -= u8::from(!clean);
+                world.drained(self, usize::from(c), usize::from(at), how);
             }
-            Step::Retry(c, at) => {
-                let path = world.clients[usize::from(c)]
-                    .waiting
-                    .remove(usize::from(at));
-                world.tell(self, usize::from(c), Event::Retry(path));
+            Step::Closed(c, at) => world.closed(self, usize::from(c), usize::from(at)),
+            Step::Pong(c, path) => {
+                let client = &mut world.clients[usize::from(c)];
+                // The machine has reasons not to believe it as long as requests are to be replayed.
+                if !client.ops.iter().any(|op| op.replay) {
+                    client.unproven.retain(|other| *other != path);
+                }
+                let event = Event::Pong(path, client.map.epoch(path));
+                world.tell(self, usize::from(c), event);
             }
-            Step::Expire(c) => {
-                world.expiries -= 1;
-                world.tell(self, usize::from(c), Event::Expired);
+            Step::Elapse(c, timer) => {
+                let client = &mut world.clients[usize::from(c)];
+                client.timers.retain(|other| *other != timer);
+                match timer {
+                    Timer::Expiry => world.expiries -= 1,
+                    Timer::Lease => client.lease_over = true,
+                    Timer::Retry(_) | Timer::Heartbeat(_) | Timer::Resend => {}
+                }
+                world.tell(self, usize::from(c), Event::Elapsed(timer));
             }
+            Step::Remove(c, path) => {
+                world.removals -= 1;
+                world.tell(self, usize::from(c), Event::Remove(path));
+            }
+            Step::Add(c, path) => world.tell(self, usize::from(c), Event::Add(path)),
+            Step::Disable(c) => {
+                world.disables -= 1;
+                world.tell(self, usize::from(c), Event::Disable);
+            }
+            Step::Resize => {
+                world.resizes -= 1;
+                world.server.extent += 1;
+            }
+            Step::Announce(at) => world.announce(usize::from(at)),
             Step::Execute(at) => world.execute(usize::from(at), self),
             Step::Gone(at) => world.gone(self, usize::from(at)),
             Step::Lapse(number) => world.lapse(number),
@@ -356,7 +473,7 @@ impl Model for Rules {
                 world.client_crashes -= 1;
                 let at = usize::from(c);
                 let client = &world.clients[at];
-                world.clients[at] = Client::new(client.life + 1, client.begun);
+                world.clients[at] = Client::new(self, client.life + 1, client.begun);
                 world.enable(self, at);
             }
             Step::ServerCrash => {
@@ -380,7 +497,8 @@ impl Model for Rules {
             ),
             Property::eventually("all is done", |rules: &Rules, world: &World| {
                 let done = |client: &Client| {
-                    client.ops.is_empty() && usize::from(client.begun) == rules.jobs.len()
+                    let off = (0..rules.paths).all(|path| client.map.is_gone(path));
+                    client.ops.is_empty() && (usize::from(client.begun) == rules.jobs.len() || off)
                 };
                 let tired = |client: &Client| {
                     (0..rules.paths).any(|path| client.map.epoch(path) >= rules.attempts)
@@ -397,7 +515,7 @@ impl Model for Rules {
                     let done = |client: &Client| {
                         client.ops.is_empty()
                             && usize::from(client.begun) == rules.jobs.len()
-                            && client.map.mode() == Mode::Flow
+                            && (client.map.mode() == Mode::Flow || rules.disables > 0)
                             && (client.map.epoch(0) > 1 || rules.losses == 0)
                     };
                     world.clients.iter().any(done)

@@ -3,71 +3,98 @@
 //! When to try again, and when the other side is gone.
 
 use crate::session::{
-    backoff::Backoff,
-    doubt::Doubts,
+    clock::{lease_left_ms, Backoff, Beat, Heartbeat, Progress, Silence},
     flush::Flushes,
-    pulse::{Beat, Pulse, Silence},
     reservation::lease_ms,
 };
 use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn attempts_are_further_and_further_apart(most in 1..100_000u32, random: u32) {
+    fn attempts_are_further_and_further_apart(most in 1..100_000u32) {
         let mut backoff = Backoff::default();
         for attempt in 0..80 {
             let whole = 100u64.saturating_mul(1u64.checked_shl(attempt).unwrap_or(u64::MAX)).min(most.into());
-            let ms = u64::from(backoff.next(most, false, random));
-            prop_assert!(ms >= whole / 2 && ms <= whole, "attempt {attempt}: {ms} of {whole}");
+            let delay = backoff.next(most, false);
+            prop_assert_eq!(u64::from(delay.ms), whole / 2, "attempt {}", attempt);
+            prop_assert_eq!(u64::from(delay.ms + delay.jitter_ms), whole, "attempt {}", attempt);
         }
         backoff.reset();
-        prop_assert!(backoff.next(most, false, random) <= 100);
+        let first = backoff.next(most, false);
+        prop_assert!(first.ms + first.jitter_ms <= 100);
     }
-}
-
-#[test]
-fn no_two_clients_come_back_at_once() {
-    let spread: std::collections::BTreeSet<u32> = (0..1000)
-        .map(|random| Backoff::default().next(10_000, false, random))
-        .collect();
-    assert_eq!(spread.len(), 51);
 }
 
 #[test]
 fn io_does_not_wait_for_the_longest_time() {
     let mut backoff = Backoff::default();
-    for random in 0..100 {
-        assert!(backoff.next(10_000, true, random) <= 500);
+    for _ in 0..100 {
+        let delay = backoff.next(10_000, true);
+        assert!(delay.ms + delay.jitter_ms <= 500);
     }
-    assert!(backoff.next(10_000, false, 0) >= 5000);
-    assert!(Backoff::default().next(20, true, 5) <= 20);
+    assert!(backoff.next(10_000, false).ms >= 5000);
+    let short = Backoff::default().next(20, true);
+    assert!(short.ms + short.jitter_ms <= 20);
 }
 
 #[test]
 fn so_many_silent_periods_are_stood() {
-    for patience in [0, 3, 12] {
-        let mut pulse = Pulse::new();
-        assert_eq!(pulse.beat(true, patience), Beat::Fine);
+    for (alone, patience) in [(false, 5), (true, 12)] {
+        let mut heartbeat = Heartbeat::new();
+        assert_eq!(heartbeat.beat(true, alone), Beat::Fine);
         for _ in 0..2 {
             for _ in 0..patience {
-                assert_eq!(pulse.beat(false, patience), Beat::Ask);
+                assert_eq!(heartbeat.beat(false, alone), Beat::Ping);
             }
-            assert_eq!(pulse.beat(true, patience), Beat::Fine);
+            assert_eq!(heartbeat.beat(true, alone), Beat::Fine);
         }
         for _ in 0..patience {
-            assert_eq!(pulse.beat(false, patience), Beat::Ask);
+            assert_eq!(heartbeat.beat(false, alone), Beat::Ping);
         }
-        assert_eq!(pulse.beat(false, patience), Beat::Gone);
+        assert_eq!(heartbeat.beat(false, alone), Beat::Gone);
+    }
+}
+
+#[test]
+fn there_is_a_ping_in_each_heartbeat() {
+    let mut heartbeat = Heartbeat::new();
+    for _ in 0..3 {
+        for _ in 0..3 {
+            assert_eq!(heartbeat.beat(true, true), Beat::Fine);
+        }
+        assert_eq!(heartbeat.beat(true, true), Beat::Ping);
     }
 }
 
 #[test]
 fn patience_ends_when_another_path_comes_up() {
-    let mut pulse = Pulse::new();
+    let mut heartbeat = Heartbeat::new();
     for _ in 0..8 {
-        assert_eq!(pulse.beat(false, 12), Beat::Ask);
+        assert_eq!(heartbeat.beat(false, true), Beat::Ping);
     }
-    assert_eq!(pulse.beat(false, 5), Beat::Gone);
+    assert_eq!(heartbeat.beat(false, false), Beat::Gone);
+}
+
+#[test]
+fn the_clients_lease_ends_before_the_servers() {
+    assert_eq!(lease_left_ms(68_000, 0), 68_000);
+    assert_eq!(lease_left_ms(68_000, 1000), 64_750);
+    assert_eq!(lease_left_ms(1000, u32::MAX), 0);
+}
+
+/// Work requests complete in order: if none does, it does not matter whose tag is whose by now.
+#[test]
+fn a_connection_is_stuck_if_nothing_completes() {
+    let mut progress = Progress {
+        at_ms: 0,
+        completions: u64::MAX,
+    };
+    assert!(!progress.is_missing(50_000, 7, 30_000));
+    assert!(!progress.is_missing(50_000, 7, 30_000));
+    assert!(!progress.is_missing(79_999, 7, 30_000));
+    assert!(!progress.is_missing(80_000, 8, 30_000));
+    assert!(!progress.is_missing(109_999, 8, 30_000));
+    assert!(progress.is_missing(110_000, 8, 30_000));
 }
 
 #[test]
@@ -109,22 +136,6 @@ fn no_place_is_kept_for_ever() {
     }
     assert_eq!(lease_ms(Some(0), u32::MAX, hour), hour);
     assert_eq!(lease_ms(Some(u32::MAX - 1), u32::MAX, u32::MAX), u32::MAX);
-}
-
-#[test]
-fn a_command_is_lost_at_the_second_word() {
-    let mut doubts = Doubts::new();
-    // Two of them, asked for in turn.
-    assert!(!doubts.add(1));
-    assert!(!doubts.add(2));
-    assert!(doubts.add(1));
-    doubts.settle(&2);
-    assert!(!doubts.add(2));
-    // Those that were answered later are forgotten.
-    for command in 10..20 {
-        assert!(!doubts.add(command));
-    }
-    assert!(!doubts.add(1));
 }
 
 #[test]

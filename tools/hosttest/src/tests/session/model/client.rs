@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The clients: what the code around the map's machine does.
+//! The clients: what the code around the map's machine does, and its users.
 
 use super::network::{End, Message};
-use super::{index, Flaw, Job, Kind, Rules, World};
+use super::{index, Elsewhere, Flaw, Job, Kind, Rules, World};
+use crate::session::clock::Timer;
 use crate::session::flush::Flushes;
-use crate::session::map::{Action, Event, Failure, Map, Mode, Welcome};
+use crate::session::map::{
+    self, Action, Admission, Config, Drained, Event, Extent, Failure, Limits, Machine, Mode,
+};
 use crate::session::{Epoch, PathId};
 
 /// An operation of a client's user.
@@ -36,35 +39,57 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     pub(super) life: u8,
-    pub(super) map: Map,
+    pub(super) map: Machine,
     pub(super) ops: Vec<Op>,
     /// Jobs that were begun.
     pub(super) begun: u8,
-    /// Paths whose queue pairs are being drained.
-    pub(super) closing: Vec<(PathId, Epoch)>,
-    pub(super) waiting: Vec<PathId>,
+    /// Paths whose queue pairs are being drained, and whether the server is told that the map leaves.
+    pub(super) closing: Vec<(PathId, Epoch, bool)>,
+    /// Paths that were not drained, and are not closed.
+    pub(super) unclean: Vec<(PathId, Epoch)>,
+    pub(super) timers: Vec<Timer>,
+    /// A path that is connected, and not open yet.
+    incoming: Option<(PathId, Epoch, u16)>,
     /// The server's names for the connections that are up.
     pub(super) up: Vec<(PathId, Epoch, u16)>,
+    /// Paths that are up and not proven, as far as the world knows.
+    pub(super) unproven: Vec<PathId>,
     /// A write was complete since the last flush began.
     pub(super) dirty: bool,
     pub(super) flushes: Flushes,
     /// Another client wrote since this one was in.
     pub(super) overtaken: bool,
+    /// The client's lease has run out since a path was up.
+    pub(super) lease_over: bool,
+    /// The extent that the disk has, by its true number, and the instance that it is of.
+    pub(super) extent: (u8, u8),
+    /// Extents that came in.
+    heard: u32,
 }
 
 impl Client {
-    pub(super) fn new(life: u8, begun: u8) -> Self {
+    pub(super) fn new(rules: &Rules, life: u8, begun: u8) -> Self {
         Self {
             life,
-            map: Map::new(),
+            map: Machine::new(Config {
+                no_path_timeout_ms: (rules.expiries > 0).then_some(1000),
+                heartbeat_ms: 0,
+                reconnect_max_ms: 10_000,
+            }),
             ops: Vec::new(),
             begun,
             closing: Vec::new(),
-            waiting: Vec::new(),
+            unclean: Vec::new(),
+            timers: Vec::new(),
+            incoming: None,
             up: Vec::new(),
+            unproven: Vec::new(),
             dirty: false,
             flushes: Flushes::new(),
             overtaken: false,
+            lease_over: false,
+            extent: (0, 0),
+            heard: 0,
         }
     }
 
@@ -72,11 +97,19 @@ impl Client {
         self.life == end.life && self.map.epoch(end.path) == end.epoch
     }
 
+    pub(super) fn is_waiting(&self, path: PathId) -> bool {
+        self.timers.contains(&Timer::Retry(path))
+    }
+
+    pub(super) fn is_closing(&self, path: PathId) -> bool {
+        self.closing.iter().any(|closing| closing.0 == path)
+    }
+
     /// Whether its end of a connection is open.
     pub(super) fn expects(&self, end: &End) -> bool {
         self.has(end)
-            && !self.closing.contains(&(end.path, end.epoch))
-            && !self.waiting.contains(&end.path)
+            && !self.is_closing(end.path)
+            && !self.is_waiting(end.path)
             && self.map.end().is_none()
     }
 
@@ -84,23 +117,44 @@ impl Client {
         let up = self.up.iter().find(|up| up.0 == path)?;
         Some((up.1, up.2))
     }
+
+    fn has_stranded(&self) -> bool {
+        self.ops.iter().any(|op| op.place == Place::Stranded)
+    }
 }
 
 impl World {
     pub(super) fn enable(&mut self, rules: &Rules, client: usize) {
+        // What makes the disk appear is not in this world.
+        self.tell(rules, client, Event::Appeared);
         for path in 0..rules.paths {
             self.tell(rules, client, Event::Add(path));
         }
     }
 
-    /// The client's machine takes note of an event; its shell does what follows.
+    /// The client's machine takes note of an event; the code around it does what follows.
     pub(super) fn tell(&mut self, rules: &Rules, index: usize, event: Event) {
+        let event = match (event, rules.flaw) {
+            // Its own word counts, and nothing that the server said.
+            (Event::Pong(..), Some(Flaw::ExpiryWithPath)) => return,
+            (Event::Elapsed(Timer::Lease), Some(Flaw::NoLease)) => return,
+            (event, _) => event,
+        };
         let mut actions = Vec::new();
+        let before = self.clients[index].map.end();
         self.clients[index]
             .map
             .step(event, &mut |action| actions.push(action));
         for action in actions {
             self.perform(rules, index, action);
+        }
+        let client = &self.clients[index];
+        if before.is_none() && client.map.end() == Some(map::End::Evicted) && self.holds(index) {
+            self.wrong = Some("a map was evicted that has the export");
+        }
+        let gone = rules.kind == Kind::Ram && self.server.instance > 0;
+        if before.is_none() && client.map.end() == Some(map::End::Stale) && !gone {
+            self.wrong = Some("a map is stale whose contents are there");
         }
     }
 
@@ -112,64 +166,143 @@ impl World {
             path,
             epoch,
         };
+        let client = &mut self.clients[index];
         match action {
-            Action::Connect(path, epoch, resume) => {
-                self.post(Message::Login(end(path, epoch), resume));
+            Action::Arm(timer, _) => {
+                // Whether a lease is over makes a difference only if somebody else may come.
+                if !client.timers.contains(&timer) && (rules.clients > 1 || timer != Timer::Lease) {
+                    client.timers.push(timer);
+                    client.timers.sort_unstable();
+                }
             }
-            Action::Wait(path) => self.clients[index].waiting.push(path),
-            Action::Close(path, epoch) => {
-                let client = &mut self.clients[index];
+            Action::Disarm(timer) => client.timers.retain(|other| *other != timer),
+            Action::Connect {
+                path,
+                epoch,
+                resume,
+                ..
+            } => self.post(Message::Login(end(path, epoch), resume)),
+            Action::Open(path) => {
+                let incoming = client.incoming.take().expect("it has connected");
+                assert_eq!(incoming.0, path);
+                client.up.push(incoming);
+                client.up.sort_unstable();
+                client.unproven.push(path);
+                client.unproven.sort_unstable();
+                client.lease_over = false;
+            }
+            // A pong takes a step of its own where it matters.
+            Action::Ping(_) | Action::Blame(..) => {}
+            Action::Close { path, epoch, leave } => {
                 client.up.retain(|up| up.0 != path);
-                client.closing.push((path, epoch));
+                client.unproven.retain(|other| *other != path);
+                client.closing.push((path, epoch, leave));
                 client.closing.sort_unstable();
             }
             Action::Fence { via, path, epoch } => {
-                let (at, number) = self.clients[index].number_of(via).expect("it is up");
+                let (at, number) = client.number_of(via).expect("it is up");
                 if rules.flaw != Some(Flaw::NoFence) {
                     self.post(Message::Fence(end(via, at), number, path, epoch));
                 }
                 if matches!(rules.flaw, Some(Flaw::NoFence | Flaw::ReplayBeforeFence)) {
-                    self.tell(rules, index, Event::Fenced(path, epoch));
+                    self.tell(rules, index, Event::Fenced { via, path, epoch });
                 }
             }
-            Action::Turn(Mode::Fail) => {
-                let client = &mut self.clients[index];
-                client.ops.retain(|op| matches!(op.place, Place::Sent(..)));
+            Action::SetMode(Mode::Fail) => {
+                let failed = client.ops.iter().any(|op| op.place == Place::Held);
+                client.ops.retain(|op| op.place != Place::Held);
+                self.judge_failure(index, failed);
             }
-            Action::Turn(_) => {}
-            Action::Restarted if rules.flaw == Some(Flaw::NoVerifier) => {}
-            Action::Restarted => {
-                let client = &mut self.clients[index];
-                client.flushes.restarted(client.dirty);
+            Action::FailRequeued => {
+                let failed = client.has_stranded();
+                client.ops.retain(|op| op.place != Place::Stranded);
+                self.judge_failure(index, failed);
+            }
+            // What is sent again is sent one by one.
+            Action::SetMode(_) | Action::Replay => {}
+            Action::InstanceChanged if rules.flaw == Some(Flaw::NoVerifier) => {}
+            Action::InstanceChanged => client.flushes.restarted(client.dirty),
+            Action::Resize(extent) => {
+                let extent = u8::try_from(extent.size).unwrap();
+                let instance = self.server.instance;
+                if client.extent.1 == instance && extent < client.extent.0 {
+                    self.wrong = Some("an older extent took the place of a newer one");
+                }
+                self.clients[index].extent = (extent, instance);
             }
         }
     }
 
-    pub(super) fn drained(&mut self, rules: &Rules, index: usize, path: PathId, epoch: Epoch) {
+    /// Some I/O has failed. It may if the map is at its end, or no path is up that works.
+    pub(super) fn judge_failure(&mut self, index: usize, failed: bool) {
+        let client = &self.clients[index];
+        let works = |up: &(PathId, Epoch, u16)| !client.unproven.contains(&up.0);
+        let way = client.up.iter().any(works) && client.unclean.is_empty();
+        if failed && client.map.end().is_none() && way {
+            self.wrong = Some("I/O failed while a path was up");
+        }
+    }
+
+    /// A path is drained, as clean as that goes.
+    pub(super) fn drained(&mut self, rules: &Rules, index: usize, at: usize, how: Drained) {
         let client = &mut self.clients[index];
-        client.closing.retain(|closing| *closing != (path, epoch));
-        let mut stranded = false;
-        for op in &mut client.ops {
-            if op.place == Place::Sent(path, epoch) {
-                op.place = Place::Stranded;
-                op.replay = true;
-                stranded = true;
-            }
+        let (path, epoch, leave) = client.closing.remove(at);
+        let told = leave && self.log_out(index, path, epoch);
+        match how {
+            Drained::Clean => self.strand(index, path, epoch),
+            Drained::Unclean => self.clients[index].unclean.push((path, epoch)),
         }
-        let fails = client.map.mode() == Mode::Fail;
-        if fails {
-            client.ops.retain(|op| op.place != Place::Stranded);
+        let client = &self.clients[index];
+        let event = Event::Drained {
+            path,
+            epoch,
+            how: match rules.flaw {
+                Some(Flaw::UncleanIsClean) => Drained::Clean,
+                _ => how,
+            },
+            requeued: client.has_stranded(),
+        };
+        self.tell(rules, index, event);
+        if how == Drained::Clean {
+            let closed = Event::Closed {
+                path,
+                told,
+                requeued: self.clients[index].has_stranded(),
+            };
+            self.tell(rules, index, closed);
         }
-        let event = Event::Drained(path, epoch, stranded && !fails);
+        self.replayed(rules, index);
+    }
+
+    /// The device is done with a path that it did not drain.
+    pub(super) fn closed(&mut self, rules: &Rules, index: usize, at: usize) {
+        let (path, epoch) = self.clients[index].unclean.remove(at);
+        self.strand(index, path, epoch);
+        let event = Event::Closed {
+            path,
+            told: false,
+            requeued: self.clients[index].has_stranded(),
+        };
         self.tell(rules, index, event);
         self.replayed(rules, index);
     }
 
+    /// The requests of a path come back.
+    fn strand(&mut self, index: usize, path: PathId, epoch: Epoch) {
+        for op in &mut self.clients[index].ops {
+            if op.place == Place::Sent(path, epoch) {
+                op.place = Place::Stranded;
+                op.replay = true;
+            }
+        }
+    }
+
     /// Tells the machine if nothing is left to be replayed.
     pub(super) fn replayed(&mut self, rules: &Rules, index: usize) {
-        let client = &self.clients[index];
+        let client = &mut self.clients[index];
         if client.map.mode() == Mode::Replay && !client.ops.iter().any(|op| op.replay) {
-            self.tell(rules, index, Event::Replayed);
+            client.unproven.clear();
+            self.tell(rules, index, Event::Replayed { done: true });
         }
     }
 
@@ -178,56 +311,85 @@ impl World {
         let at = usize::from(end.client);
         match message {
             Message::Welcome(end, entry) => {
-                let instance = match rules.flaw {
-                    Some(Flaw::NoInstance) => 0,
-                    _ => entry.instance,
-                };
-                let welcome = Welcome {
-                    export: 7,
-                    instance: instance.into(),
-                    volatile: rules.kind == Kind::Ram,
-                    tenure: entry.tenure,
-                };
                 let client = &mut self.clients[at];
                 if client.up.iter().any(|up| up.0 == end.path) {
                     return;
                 }
-                // Before its machine says what it wants done on it.
-                let up = (end.path, end.epoch, entry.number);
-                client.up.push(up);
-                client.up.sort_unstable();
-                self.tell(rules, at, Event::Connected(end.path, end.epoch, welcome));
-                let client = &mut self.clients[at];
-                if !client.map.is_up(end.path) {
-                    client.up.retain(|other| *other != up);
-                }
+                client.incoming = Some((end.path, end.epoch, entry.number));
+                let admission = Admission {
+                    server: match rules.flaw {
+                        Some(Flaw::NoServerId) => 0,
+                        _ => entry.server.into(),
+                    },
+                    export: 7,
+                    instance: match rules.flaw {
+                        Some(Flaw::NoInstance) => 0,
+                        _ => entry.instance.into(),
+                    },
+                    volatile: rules.kind == Kind::Ram,
+                    tenure: entry.tenure,
+                    lease_ms: 1000,
+                    remembered: entry.remembered,
+                    extent: self.extent(rules, at, entry.extent),
+                    limits: LIMITS,
+                };
+                self.tell(rules, at, Event::Connected(end.path, end.epoch, admission));
+                self.clients[at].incoming = None;
             }
             Message::Refused(end, for_good) => {
                 let failure = match for_good {
-                    true => Failure::Evicted,
+                    true => Failure::Denied,
                     false => Failure::Transient,
                 };
                 self.tell(rules, at, Event::Refused(end.path, end.epoch, failure));
             }
             Message::Fenced(end, path, epoch) => {
-                if self.clients[at].map.is_up(end.path) {
-                    self.tell(rules, at, Event::Fenced(path, epoch));
-                }
+                let event = Event::Fenced {
+                    via: end.path,
+                    path,
+                    epoch,
+                };
+                self.tell(rules, at, event);
+            }
+            Message::Extent(end, number) => {
+                let extent = self.extent(rules, at, number);
+                self.tell(rules, at, Event::Extent(end.path, end.epoch, extent));
             }
             Message::Response(end, op, value) => {
                 let place = Place::Sent(end.path, end.epoch);
-                let ops = &mut self.clients[at].ops;
+                let client = &mut self.clients[at];
                 let same = |other: &Op| {
                     (other.job, other.number, other.place) == (op.job, op.number, place)
                 };
-                let Some(found) = ops.iter().position(same) else {
+                let Some(found) = client.ops.iter().position(same) else {
                     return;
                 };
-                ops.remove(found);
+                let replay = client.ops.remove(found).replay;
                 self.complete(rules, at, op, value);
+                if replay {
+                    self.clients[at].unproven.clear();
+                    self.tell(rules, at, Event::ReplayEnded { answered: true });
+                }
                 self.replayed(rules, at);
             }
             Message::Login(..) | Message::Fence(..) | Message::Command(..) => {}
+        }
+    }
+
+    /// An extent as a client takes it; its size tells its true number.
+    fn extent(&mut self, rules: &Rules, at: usize, number: u8) -> Extent {
+        let client = &mut self.clients[at];
+        Extent {
+            number: match rules.flaw {
+                // In the order in which they arrive.
+                Some(Flaw::NoExtentOrder) => {
+                    client.heard += 1;
+                    client.heard
+                }
+                _ => number.into(),
+            },
+            size: number.into(),
+            writable: true,
         }
     }
 
@@ -235,7 +397,8 @@ impl World {
     pub(super) fn complete(&mut self, rules: &Rules, at: usize, op: Op, value: u8) {
         match op.job {
             Job::Flush => self.clients[at].flushes.complete(op.flush),
-            Job::Write | Job::Read => {}
+            Job::Write => {}
+            Job::Read => self.seen |= 1 << value,
         }
         match op.job {
             Job::Write => {
@@ -255,4 +418,25 @@ impl World {
             Job::Read | Job::Flush => {}
         }
     }
+
+    /// Whether a path of the client leads to another server.
+    pub(super) fn leads_elsewhere(rules: &Rules, path: PathId) -> Option<Elsewhere> {
+        rules.elsewhere.filter(|_| path + 1 == rules.paths)
+    }
 }
+
+/// What all paths can do.
+const LIMITS: Limits = Limits {
+    block_size: 512,
+    slab: None,
+    queues: 1,
+    poll_queues: 0,
+    depth: 1,
+    segments: 1,
+    segment_size: 4096,
+    max_io: 4096,
+    max_discard: 0,
+    max_write_zeroes: 0,
+    write_cache: false,
+    fua: false,
+};

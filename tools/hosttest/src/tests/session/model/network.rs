@@ -25,6 +25,8 @@ pub(super) enum Message {
     /// On the connection of the server's, for a path up to an epoch.
     Fence(End, u16, PathId, Epoch),
     Fenced(End, PathId, Epoch),
+    /// The extent of the export has this number now.
+    Extent(End, u8),
     Command(End, u16, Op),
     /// With what was read.
     Response(End, Op, u8),
@@ -34,7 +36,7 @@ impl Message {
     pub(super) fn to_client(self) -> Option<End> {
         match self {
             Self::Welcome(end, _) | Self::Refused(end, _) => Some(end),
-            Self::Fenced(end, ..) | Self::Response(end, ..) => Some(end),
+            Self::Fenced(end, ..) | Self::Extent(end, _) | Self::Response(end, ..) => Some(end),
             Self::Login(..) | Self::Fence(..) | Self::Command(..) => None,
         }
     }
@@ -45,7 +47,10 @@ impl Message {
 pub(super) struct Entry {
     /// The server's name for the connection.
     pub(super) number: u16,
+    pub(super) server: u8,
     pub(super) instance: u8,
+    /// The number of the extent.
+    pub(super) extent: u8,
     pub(super) tenure: Tenure,
     /// The server knew the tenure that was resumed.
     pub(super) remembered: bool,
@@ -62,6 +67,7 @@ impl World {
             Message::Welcome(end, _)
             | Message::Refused(end, _)
             | Message::Fenced(end, ..)
+            | Message::Extent(end, _)
             | Message::Response(end, ..) => clients[usize::from(end.client)].expects(&end),
         };
         self.network.retain(matters);

@@ -4,8 +4,7 @@
 
 use super::client::Op;
 use super::network::{End, Entry, Message};
-use super::{Flaw, Job, Kind, Rules, World};
-use crate::session::map::Mode;
+use super::{Elsewhere, Flaw, Job, Kind, Rules, World};
 use crate::session::reservation::{
     Action, Admission, Decision, Granted, Login, Reason, Registration, Registrations, Reservation,
     SessionId, Terms,
@@ -17,6 +16,12 @@ use crate::session::{Epoch, PathId, Tenure};
 pub(super) struct Connection {
     pub(super) end: End,
     pub(super) number: u16,
+    /// It is one of another server.
+    pub(super) elsewhere: bool,
+    /// The extent that the client was told of.
+    pub(super) told: u8,
+    /// The client has said that its map leaves.
+    pub(super) leaves: bool,
     /// It takes no more commands and sends nothing.
     pub(super) killed: bool,
 }
@@ -61,6 +66,8 @@ pub(super) struct Server {
     machine: Reservation<Members>,
     /// What [`Reservation::open`] returned.
     opening: u64,
+    /// The number of the export's extent.
+    pub(super) extent: u8,
     pub(super) connections: Vec<Connection>,
     pub(super) running: Vec<(u16, Op)>,
     pub(super) pending: Vec<Pending>,
@@ -85,6 +92,7 @@ impl Server {
             instance,
             machine,
             opening,
+            extent: 1,
             connections: Vec::new(),
             running: Vec::new(),
             pending: Vec::new(),
@@ -170,6 +178,15 @@ impl World {
     }
 
     fn login(&mut self, rules: &Rules, end: End, resume: Option<Tenure>, since: u64) {
+        match Self::leads_elsewhere(rules, end.path) {
+            // The map is at the first server that lets it in: that is to be the other one.
+            Some(_) if self.clients[usize::from(end.client)].map.known().is_none() => {
+                return self.post(Message::Refused(end, false));
+            }
+            Some(Elsewhere::Denies) => return self.post(Message::Refused(end, true)),
+            Some(Elsewhere::Admits) => return self.admit_elsewhere(end),
+            None => {}
+        }
         let host = Self::host(rules, end.client);
         // A map that may only read does not come in with what it has to write.
         if self.server.demoted & (1 << end.client) != 0 {
@@ -225,6 +242,8 @@ impl World {
                 } = granted;
                 let entry = Entry {
                     number: self.server.fresh + 1,
+                    server: 0,
+                    extent: self.server.extent,
                     instance: self.server.instance,
                     tenure: key,
                     remembered: remembered || rules.flaw == Some(Flaw::Remembers),
@@ -233,6 +252,9 @@ impl World {
                 self.server.connections.push(Connection {
                     end,
                     number: entry.number,
+                    elsewhere: false,
+                    told: entry.extent,
+                    leaves: false,
                     killed: false,
                 });
                 self.post(Message::Welcome(end, entry));
@@ -244,6 +266,10 @@ impl World {
         let alive = |c: &Connection| c.number == number && !c.killed;
         if !self.server.connections.iter().any(alive) {
             return;
+        }
+        if Self::leads_elsewhere(rules, end.path).is_some() {
+            // It has no such path, and says so.
+            return self.post(Message::Fenced(end, path, epoch));
         }
         let done = self.decide(None, |machine, mut act| {
             machine.fence(number.into(), path, epoch, &mut act)
@@ -259,7 +285,12 @@ impl World {
 
     /// Nothing of a connection is there any more; what waited for something may go on.
     pub(super) fn gone(&mut self, rules: &Rules, at: usize) {
-        let Connection { number, .. } = self.server.connections.remove(at);
+        let Connection {
+            number, elsewhere, ..
+        } = self.server.connections.remove(at);
+        if elsewhere {
+            return;
+        }
         self.decide(None, |machine, mut act| {
             machine.left(number.into(), false, &mut act)
         });
@@ -313,7 +344,7 @@ impl World {
             return false;
         };
         let client = &self.clients[usize::from(*one.host())];
-        client.map.mode() == Mode::Fail && client.up.is_empty()
+        client.lease_over || one.incarnation() != u64::from(client.life) + 1
     }
 
     pub(super) fn lapse(&mut self, number: u64) {
@@ -332,6 +363,9 @@ impl World {
             life,
             ..
         } = connection.end;
+        if connection.elsewhere {
+            self.wrong = Some("I/O reached another server");
+        }
         let client = &self.clients[usize::from(writer)];
         let overtaken = client.life == life && client.overtaken && rules.max_clients == 1;
         match op.job {
@@ -342,7 +376,9 @@ impl World {
                 if self.server.settled & (1 << writer) != 0 {
                     self.wrong = Some("a client wrote that may only read");
                 }
-                if op.number < self.complete && rules.max_clients == 1 {
+                let newer = self.complete > op.number && rules.max_clients == 1;
+                // Of writes that are under way together either may be the last, but none twice.
+                if newer && (!rules.overlap || self.seen & (1 << op.number) != 0) {
                     self.wrong = Some("an older write landed on a newer one that was complete");
                 }
                 for (other, client) in self.clients.iter_mut().enumerate() {
@@ -361,6 +397,65 @@ impl World {
         if !connection.killed {
             self.post(Message::Response(connection.end, op, self.disk));
         }
+    }
+
+    /// Another server lets a client in.
+    fn admit_elsewhere(&mut self, end: End) {
+        self.server.fresh += 1;
+        let entry = Entry {
+            number: self.server.fresh,
+            server: 1,
+            instance: 99,
+            extent: 1,
+            tenure: 99,
+            remembered: true,
+        };
+        self.server.connections.push(Connection {
+            end,
+            number: entry.number,
+            elsewhere: true,
+            told: u8::MAX,
+            leaves: false,
+            killed: false,
+        });
+        self.post(Message::Welcome(end, entry));
+    }
+
+    /// A client says on a path that it leaves. Returns true if the server has heard that.
+    pub(super) fn log_out(&mut self, client: usize, path: PathId, epoch: Epoch) -> bool {
+        let life = self.clients[client].life;
+        let of = |c: &&Connection| {
+            usize::from(c.end.client) == client
+                && (c.end.life, c.end.path, c.end.epoch) == (life, path, epoch)
+                && !c.killed
+        };
+        let Some(connection) = self.server.connections.iter().find(of) else {
+            return false;
+        };
+        let number = connection.number;
+        for connection in &mut self.server.connections {
+            if connection.number == number {
+                connection.killed = true;
+                connection.leaves = true;
+            }
+        }
+        true
+    }
+
+    /// Whether a client has the export, as far as the server goes.
+    pub(super) fn holds(&self, client: usize) -> bool {
+        let life = u64::from(self.clients[client].life) + 1;
+        let mut all = self.server.machine.registrations().iter();
+        all.any(|one| usize::from(*one.host()) == client && one.incarnation() == life)
+    }
+
+    /// Tells of the extent on a connection.
+    pub(super) fn announce(&mut self, at: usize) {
+        let extent = self.server.extent;
+        let connection = &mut self.server.connections[at];
+        connection.told = extent;
+        let end = connection.end;
+        self.post(Message::Extent(end, extent));
     }
 
     pub(super) fn crash_server(&mut self, rules: &Rules) {

@@ -104,6 +104,50 @@ late() {
 	finish
 }
 
+# --- a path that leads to another server -----------------------------------------------------------------------------
+
+# It has an export of that name, too: here the other server is the client itself. A path there may be refused, or find another export, or
+# even one with the same UUID; whatever it is, the map goes on.
+# elsewhere EXPORT-LINE [REGEX]: path b leads there, says what is wrong, and goes; I/O goes on.
+elsewhere() {
+	local own
+	start 0
+	own=$(address "$ROLE" 0)
+	must port_add other "$own"
+	must eval "$1"
+	must path_add m b "$own"
+	wait_for 10 path_says b "$2" || bad "no '$2': $(states)"
+	note "$(states)"
+	resumes 10
+	# Its later attempts do no harm either.
+	sleep 3
+	is state "$(map_of state)" live
+	resumes 10
+	must path_rm m b
+	must store "$C/exports/e/enable" 0
+	finish
+}
+path_says() { [[ $(path_of "$1" last_error) =~ $2 ]]; }
+refused_elsewhere() { elsewhere "export_ram e ${SIZE}M allow_any_host=0" '^EACCES '; }
+another_export() { elsewhere "export_ram e ${SIZE}M" '^ESTALE .*(server|UUID)'; }
+same_uuid_elsewhere() {
+	KIND=ram
+	elsewhere "export_ram e ${SIZE}M uuid=${UUID[server]}" '^ESTALE .*server'
+}
+
+# I/O fails at once if no path is up, and only then.
+no_patience() {
+	start 0 1 -- no_path_timeout_ms=0
+	must net cut 0
+	resumes 10
+	must net pass 0
+	all_live_in "$AGAIN"
+	must net cut 1
+	resumes 10
+	must net pass 1
+	finish
+}
+
 server_dies() { WHILE=1; forgets "0 1" "must server_off" "must server_on; offer_again"; }
 
 scenario round_robin "requests take both paths in turn"
@@ -120,5 +164,9 @@ scenario in_turns "the networks are cut in turns"
 both lossy "10 % of the packets get lost"
 both damaged "5 % of the packets are damaged"
 both late "packets are half a second late, or arrive twice"
+both refused_elsewhere "a path leads to another server, which refuses"
+both another_export "a path leads to another server with another export"
+scenario same_uuid_elsewhere "a path leads to another server with an export of the same UUID"
+both no_patience "no_path_timeout_ms is 0, and one path stays"
 both server_dies "the server dies and boots"
 run_scenarios

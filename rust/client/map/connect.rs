@@ -92,8 +92,8 @@ pub(in crate::client) enum Outcome {
     Refused(Epoch, Failure),
     /// Nothing of the path touches the memory of requests any more.
     Drained(Epoch),
-    /// Nothing of it is left.
-    Closed,
+    /// Nothing of it is left; whether the server has confirmed that the map is over.
+    Closed(bool),
 }
 
 /// A way to the server.
@@ -198,16 +198,17 @@ impl Route {
                 Err(failure) => Outcome::Refused(wanted.epoch, failure),
             }),
             Job::Close(epoch, mut path, leave) => {
-                if let Some(path) = path.as_mut().filter(|_| leave) {
-                    path.logout();
-                }
+                let told = match path.as_mut().filter(|_| leave) {
+                    Some(path) => path.logout().is_ok(),
+                    None => false,
+                };
                 if let Some(path) = &path {
                     path.drain();
                 }
                 // An HCA may take its time to destroy what is drained.
                 self.end(Outcome::Drained(epoch));
                 drop(path);
-                self.end(Outcome::Closed);
+                self.end(Outcome::Closed(told));
             }
         }
     }

@@ -278,12 +278,13 @@ impl Path {
     /// Tells the server that the map is gone, and waits until it has let go of it. First of all: a server
     /// that loses a connection before it has heard of that keeps the map's place. One that does not
     /// answer notices by itself. May sleep.
-    pub(in crate::client) fn logout(&mut self) {
-        let _ = self.control.call(
+    pub(in crate::client) fn logout(&mut self) -> Result<(), Failure> {
+        self.control.call(
             Deadline::start(),
             |sequence, buf| Logout.encode(sequence, buf),
             LogoutReply::parse,
-        );
+        )?;
+        Ok(())
     }
 
     /// Ends all requests with an error; when it returns, nobody touches their memory any more. No other

@@ -25,10 +25,7 @@ use crate::block::mq::GenDisk;
 use crate::client::{
     io::{
         connection::Queue,
-        disk::{
-            self,
-            Disk, //
-        },
+        disk::Disk,
         ledger::{
             Io,
             Queues, //
@@ -69,6 +66,7 @@ use crate::session::{
     doubt::Doubts,
     map::{
         Action,
+        End,
         Event,
         Failure as Refused,
         Map,
@@ -94,8 +92,8 @@ const PATIENCE: u8 = 5;
 const PATIENCE_ALONE: u8 = 12;
 /// How long to wait for room when requests are sent again, unless one of them ends.
 const RESEND_MS: u64 = 10;
-/// How long I/O waits at most, in ms, while the disk is about to appear.
-const APPEAR_MS: u64 = 5000;
+/// What the server said by itself that one run of the work item looks at, per path: others wait, too.
+const EVENTS_MAX: usize = 16;
 
 /// The paths of a map, and what they are there for.
 pub(in crate::client) struct Shell {
@@ -112,10 +110,12 @@ pub(in crate::client) struct Shell {
     expire_at: Option<u64>,
     /// When to look again whether there is room to send what had none.
     resend_at: Option<u64>,
-    /// There was a disk.
-    appeared: bool,
     /// The map is being disabled.
     leaving: bool,
+    /// A server has confirmed that it let go of the map.
+    told: bool,
+    /// There may be more that a server said.
+    unheard: bool,
     /// The path that the disk was made for, or will be.
     shape: Option<Shape>,
     /// What the server told of the export.
@@ -139,8 +139,9 @@ impl Shell {
             mode: Mode::Hold,
             expire_at: None,
             resend_at: None,
-            appeared: false,
             leaving: false,
+            told: false,
+            unheard: false,
             shape: None,
             login: None,
         })
@@ -166,21 +167,23 @@ impl Shell {
         self.disk.as_ref()
     }
 
-    /// Sees to a disk that has appeared. Whether all was read from it that had to be. May sleep.
-    pub(in crate::client) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) -> bool {
-        // What was said meanwhile.
-        if let Some(login) = &self.login {
-            disk::resize(&disk, &login.extent);
-        }
+    /// Sees to a disk that has appeared. May sleep.
+    pub(in crate::client) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) {
         if matches!(self.mode, Mode::Hold | Mode::Replay) {
             disk.quiesce();
         }
         self.disk = Some(disk);
-        self.appeared = true;
-        if self.expire_at.is_some() {
-            self.expire_at = self.timeout().map(|ms| self.now().saturating_add(ms));
-        }
-        self.mode != Mode::Fail
+    }
+
+    /// What the user is to know of a map that is over: no server has confirmed that it let go of it.
+    pub(in crate::client) fn untold(&self) -> Option<Failure> {
+        let keeps = self.login.is_some() && self.map.end() != Some(End::Evicted) && !self.told;
+        keeps.then(|| {
+            fail!(
+                ENOTCONN,
+                "the server could not be told: it keeps the map's place until its lease ends"
+            )
+        })
     }
 
     /// Lets go of the disk, which is to be removed.
@@ -300,13 +303,9 @@ impl Shell {
         }
     }
 
-    /// How long I/O waits, in ms. What makes the disk appear reads from it, and the user waits for that.
+    /// How long I/O waits, in ms.
     fn timeout(&self) -> Option<u64> {
-        let timeout = self.params.no_path_timeout_ms.map(u64::from);
-        match self.appeared {
-            true => timeout,
-            false => Some(timeout.unwrap_or(u64::MAX).min(APPEAR_MS)),
-        }
+        self.params.no_path_timeout_ms.map(u64::from)
     }
 
     /// I/O waits for paths that could wait until now.
@@ -349,6 +348,7 @@ impl Shell {
     /// Carries out what the user wants.
     fn obey(&mut self, order: Order) {
         match order {
+            Order::Add(..) if self.leaving => {}
             Order::Add(id, route) => {
                 if let Some(lane) = lane(&mut self.lanes, id) {
                     *lane = Lane {
@@ -360,6 +360,7 @@ impl Shell {
                 self.step(Event::Add(id));
             }
             Order::Remove(id) => self.step(Event::Remove(id)),
+            Order::Disable if self.leaving => {}
             Order::Disable => {
                 self.leaving = true;
                 self.step(Event::Disable);
@@ -399,7 +400,8 @@ impl Shell {
                     self.step(Event::Drained(id, epoch, stranded));
                 }
             }
-            Outcome::Closed => {
+            Outcome::Closed(told) => {
+                self.told |= told;
                 if let Some(lane) = lane(&mut self.lanes, id) {
                     lane.closing = lane.closing.saturating_sub(1);
                 }
@@ -472,9 +474,6 @@ impl Shell {
                 self.open(id, queues.clone());
             }
             self.login = Some(login);
-            if let Some(disk) = &self.disk {
-                disk::resize(disk, &login.extent);
-            }
         }
         self.step(Event::Connected(id, epoch, welcome));
         if late && self.map.is_up(id) {
@@ -498,7 +497,7 @@ impl Shell {
 
     /// The server may have said something on a path.
     fn listen(&mut self, id: PathId) {
-        loop {
+        for _ in 0..EVENTS_MAX {
             let Some(lane) = lane(&mut self.lanes, id) else {
                 return;
             };
@@ -518,9 +517,6 @@ impl Shell {
                 Said::Extent(extent) => {
                     if let Some(login) = &mut self.login {
                         login.extent = extent;
-                    }
-                    if let Some(disk) = &self.disk {
-                        disk::resize(disk, &extent);
                     }
                 }
                 Said::Pong => {
@@ -556,6 +552,7 @@ impl Shell {
                 }
             }
         }
+        self.unheard = true;
     }
 
     /// A request is late: asks the server for it on the path that it took.
@@ -664,6 +661,7 @@ impl Shell {
         if let Some(order) = order {
             self.obey(order);
         }
+        self.unheard = false;
         for id in ids() {
             while let Some(outcome) = lane(&mut self.lanes, id)
                 .and_then(|lane| lane.route.clone())
@@ -745,6 +743,9 @@ impl Shell {
 
     /// When there is something to do by itself, in ms from now.
     pub(in crate::client) fn sleep(&self) -> Option<u64> {
+        if self.unheard {
+            return Some(0);
+        }
         let lanes = self.lanes.iter();
         let lanes = lanes.flat_map(|lane| [lane.retry_at, lane.beat_at]);
         let expire_at = self.expire_at.filter(|_| self.mode == Mode::Hold);
@@ -770,6 +771,7 @@ impl Shell {
             }
             Until::Gone(_) => None,
             Until::AllGone => ids().all(gone).then_some(Ok(())),
+            Until::Up if self.leaving => Some(Err(ENOTCONN.into())),
             Until::Up if self.shape.is_some() => Some(Ok(())),
             Until::Up => {
                 let mut wanted = self.lanes.iter().filter(|lane| lane.route.is_some());

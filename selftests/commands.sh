@@ -89,6 +89,23 @@ force_enable() {
 	is_gone
 }
 
+# The path is lost while enable waits for the first read, and I/O waits for it for ever.
+enable_loses_path() {
+	hanging_disk
+	hang
+	must map_make m e no_path_timeout_ms=-1
+	order enable "$M/enable" 1
+	wait_for $BOUND has_client || bad "the client does not come"
+	sleep 1
+	must remote "store $C/ports/p/enable 0"
+	outcome_is enable OK $ENABLE_BOUND
+	wait_for $BOUND state_is reconnecting || bad "state is '$(show "$M/state")'"
+	ends_so disable "$M/enable" 0 OK
+	must remote "store $C/ports/p/enable 1"
+	is_gone
+}
+has_client() { [ "$(remote "show $C/exports/e/clients")" = 1 ]; }
+
 # The disk appears, partitions and all, once the server's disk answers.
 late_partitions() {
 	local d
@@ -148,8 +165,8 @@ concurrent() {
 	must path m "addr=${FARBLK_SERVER%.*}.213"
 	order enable "$M/enable" 1
 	wait_for $BOUND state_is connecting
-	refused EBUSY "$M/enable" 1 "enabled"
-	refused EBUSY "$M/enable" 0 "enabled"
+	refused EBUSY "$M/enable" 1 "another task"
+	refused EBUSY "$M/enable" 0 "another task"
 	ends_so force "$M/enable" force OK
 	outcome_is enable "ECANCELED|EHOSTUNREACH|ETIMEDOUT"
 	is state "$(show "$M/state")" disabled
@@ -175,6 +192,7 @@ untold() {
 scenario enable_hanging "enable and disable while the server's disk hangs"
 scenario force_hanging "force while the server's disk hangs, and a reader waits"
 scenario force_enable "force while enable has not returned"
+scenario enable_loses_path "enable while the server's disk hangs, and the path is lost"
 scenario late_partitions "partitions are there when enable returns, or when the server's disk answers"
 scenario scan_waits "disable and force while a partition scan waits for a path"
 scenario killed_reader "disable and force while a killed reader closes the disk"

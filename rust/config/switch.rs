@@ -281,7 +281,12 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
     ) -> Result {
         for _ in 0..FORCE_MS / FORCE_LOOK_MS {
             match &self.inner.lock().1 {
-                Phase::Off | Phase::On(_) => break,
+                Phase::Off => break,
+                // Others may use it: they are not to hold it up.
+                Phase::On(thing) => {
+                    abort(thing);
+                    break;
+                }
                 Phase::Starting(Some(thing)) | Phase::Stopping(Some(thing)) => abort(thing),
                 Phase::Starting(None) | Phase::Stopping(None) => {}
             }

@@ -24,7 +24,10 @@ use kernel::{
     },
 };
 
-use crate::base::sync::without_io;
+use crate::base::sync::{
+    without_io,
+    Completion, //
+};
 use crate::block::mq::{
     Borrowed,
     GenDisk,

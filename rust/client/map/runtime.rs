@@ -177,7 +177,7 @@ impl Shell {
 
     /// What the user is to know of a map that is over: no server has confirmed that it let go of it.
     pub(in crate::client) fn untold(&self) -> Option<Failure> {
-        let keeps = self.login.is_some() && self.map.end() != Some(End::Evicted) && !self.told;
+        let keeps = self.login.is_some() && !self.told;
         keeps.then(|| {
             fail!(
                 ENOTCONN,
@@ -363,6 +363,8 @@ impl Shell {
             Order::Disable if self.leaving => {}
             Order::Disable => {
                 self.leaving = true;
+                // The server keeps no place for a map that it has evicted.
+                self.told |= self.map.end() == Some(End::Evicted);
                 self.step(Event::Disable);
             }
         }

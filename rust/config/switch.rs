@@ -138,7 +138,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         show_option(page, self.last_error.get())
     }
 
-    /// Whether somebody is turning it on just now. May sleep.
+    /// Returns true while a task is turning it on. May sleep.
     pub(crate) fn starting(&self) -> bool {
         matches!(self.inner.lock().1, Phase::Starting(_))
     }
@@ -214,7 +214,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
 
     /// Ends what a task has begun.
     fn settle(&self, phase: Phase<T>) {
-        // The thing must be gone when others see that it is.
+        // Its last reference must be dropped before another task sees the new phase.
         let seen = core::mem::replace(&mut self.inner.lock().1, Phase::Stopping(None));
         drop(seen);
         self.inner.lock().1 = phase;
@@ -224,8 +224,8 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
 
 /// Of things that one task may abort while another one turns them on or off.
 impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
-    /// As [`Switch::turn_on`], in two steps: what `make` makes can be aborted by [`Switch::force_off`]
-    /// while `start` brings it up. `make` waits for nobody.
+    /// As [`Switch::turn_on`], in two steps: what `make` returns can be aborted by [`Switch::force_off`]
+    /// while `start` brings it up. `make` must not wait for I/O or for a server. May sleep.
     pub(crate) fn make_and_start(
         &self,
         make: impl FnOnce(&S) -> Result<T, Failure>,
@@ -249,8 +249,8 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         self.last_error.record(outcome)
     }
 
-    /// As [`Switch::turn_off`]; what is being turned off can be aborted. If it can be stopped, `stop` may
-    /// still give a failure to remember.
+    /// As [`Switch::turn_off`]; what is being turned off can be aborted by [`Switch::force_off`]. `stop` may
+    /// succeed and still return a failure for `last_error`. May sleep.
     pub(crate) fn stop(&self, stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>) -> Result {
         let thing = match self.begin_stop(|thing| Some(thing.clone())) {
             Ok(None) => return Ok(()),
@@ -272,8 +272,9 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         outcome
     }
 
-    /// As [`Switch::stop`], whatever another task does: that is told to end by `abort`, which may be called
-    /// more than once and does not sleep, and waited for. `EBUSY` if it does not end in 10 s.
+    /// As [`Switch::stop`], also while another task turns it on or off: calls `abort`, which must make the
+    /// other task end soon, and waits for that task. `abort` may be called more than once, and must not
+    /// sleep. `EBUSY` if the other task does not end within 10 s. May sleep.
     pub(crate) fn force_off(
         &self,
         abort: impl Fn(&T),
@@ -282,7 +283,7 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         for _ in 0..FORCE_MS / FORCE_LOOK_MS {
             match &self.inner.lock().1 {
                 Phase::Off => break,
-                // Others may use it: they are not to hold it up.
+                // Other tasks may wait for it, as one that removes a path does.
                 Phase::On(thing) => {
                     abort(thing);
                     break;

@@ -422,7 +422,8 @@ impl<T: Operations> GenDisk<T> {
         unsafe { bindings::farblk_suppress_partition_scan(disk, false) };
         read?;
         // SAFETY: By the type invariants; the lock is the one that the scan wants. It fails if the disk
-        // was removed. What it has read must not be cached: nobody has the disk open.
+        // was removed. What the scan has read must not stay cached while the disk is not open: the next
+        // close would drop it, but the disk may change before the next open.
         unsafe {
             bindings::mutex_lock(&raw mut (*disk).open_mutex);
             bindings::bdev_disk_changed(disk, false);
@@ -442,7 +443,7 @@ impl<T: Operations> GenDisk<T> {
         let bio = bio.as_mut_ptr();
         // SAFETY: By the type invariants the disk has a queue, and a block device for its whole, which
         // stay for this call. The bio and its vector are valid for writes and stay in place; so does the
-        // page, which is large enough for a block. Nobody uses them any more when the wait is over.
+        // page, which is large enough for a block. They are in use until the wait is over.
         let result = unsafe {
             let block = (*(*disk).queue).limits.logical_block_size;
             // The driver refuses a part of a block.

@@ -199,7 +199,7 @@ impl WorkItem for PartitionScan {
     fn run(this: Arc<Self>) {
         let disk = this.disk.lock().take();
         if let Some(disk) = disk {
-            // Without the first block there are no partitions; whoever reads it hears of the error.
+            // If the first block cannot be read there are no partitions: a later read gets the error.
             let _ = disk.scan_partitions();
         }
         this.done.complete_all();

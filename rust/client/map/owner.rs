@@ -316,7 +316,7 @@ impl Session {
         }
         self.ask(None, Until::Up)?;
         let scan = self.add_disk()?;
-        // Who enables a map expects its partitions. If the server does not answer, they come later.
+        // The user expects the partitions to be there. If the server does not answer they come later.
         let spent = u64::try_from(began.elapsed().as_millis()).unwrap_or(START_MS);
         let left = START_MS.saturating_sub(spent).max(SCAN_MS);
         let _ = scan.wait(u32::try_from(left).unwrap_or(u32::MAX));
@@ -454,7 +454,7 @@ impl Session {
         let Some(disk) = disk else {
             return;
         };
-        // It waits for who opens or freezes the disk, and these for I/O: the workqueue is to be free.
+        // This waits for file systems, which wait for I/O, which the workqueue has to end.
         disk.mark_dead();
         while scan
             .as_ref()

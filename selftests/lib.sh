@@ -253,6 +253,7 @@ errno_name() {
 	"Message too long") echo EMSGSIZE ;;
 	"Argument list too long") echo E2BIG ;;
 	"Link has been severed") echo ENOLINK ;;
+	"Operation canceled") echo ECANCELED ;;
 	*) echo "?($text)" ;;
 	esac
 }

@@ -25,6 +25,7 @@ pub(crate) fn param<T: ModuleParam + Copy>(param: &ModuleParamAccess<T>) -> T {
 pub(crate) mod errno {
     #[cfg(not(kernel_7_2))]
     pub(crate) use kernel::error::code::{
+        ECANCELED,
         ECONNREFUSED,
         ECONNRESET,
         EHOSTUNREACH,
@@ -74,8 +75,8 @@ pub(crate) mod errno {
         }
 
         codes! {
-            ECONNREFUSED ECONNRESET EHOSTUNREACH ENAMETOOLONG ENETUNREACH ENOTCONN EOPNOTSUPP
-            EPROTO EPROTONOSUPPORT ESHUTDOWN ESTALE
+            ECANCELED ECONNREFUSED ECONNRESET EHOSTUNREACH ENAMETOOLONG ENETUNREACH ENOTCONN
+            EOPNOTSUPP EPROTO EPROTONOSUPPORT ESHUTDOWN ESTALE
         }
     }
 }

@@ -302,7 +302,9 @@ impl Disk {
             .limits(limits)
             .capacity_sectors((SIZE >> SECTOR_SHIFT) as u64)
             .build(names, tag_set, ram.clone())?;
-        // Partitions were looked for.
+        check!(ram.state.lock().seen.is_empty());
+        disk.scan_partitions()?;
+        check!(!ram.state.lock().seen.is_empty());
         ram.state.lock().seen.clear();
         Ok(Self { disk, ram })
     }

@@ -16,7 +16,8 @@ use kernel::{
 use crate::base::{
     debugfs::Dir,
     net,
-    sync, //
+    sync,
+    workqueue::OwnedQueue, //
 };
 use crate::block::mq::DiskNames;
 use crate::proto::{
@@ -44,6 +45,8 @@ pub(crate) struct Host {
     pub(crate) disk_names: Arc<DiskNames>,
     /// Where maps show their counters.
     pub(crate) counters: Dir,
+    /// Where partitions are looked for; no scan waits for another.
+    pub(crate) scans: OwnedQueue,
 }
 
 impl Host {
@@ -58,6 +61,7 @@ impl Host {
                 .and_then(|name| Name::new(name.to_bytes()).ok())
                 .map_or_else(|| Name::new(b"localhost").map_err(|_| EINVAL), Ok)?,
         };
+        let scans = OwnedQueue::unbound(c"farblk_scan")?;
         let disk_names = Arc::pin_init(DiskNames::new(c"farblk"), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
@@ -65,6 +69,7 @@ impl Host {
                 boot: sync::random_u64() | 1,
                 disk_names,
                 counters,
+                scans,
             }),
             GFP_KERNEL,
         )

@@ -200,7 +200,7 @@ pub(super) struct MapDir {
     /// What the server knows the map by.
     uuid: Uuid,
     #[pin]
-    switch: Switch<Settings, Running>,
+    switch: Switch<Settings, Arc<Running>>,
 }
 
 #[vtable]
@@ -534,20 +534,22 @@ impl MapDir {
             "force" => Ok((false, true)),
             _ => Err(fail!(EINVAL, "enable: not 0, 1 or force")),
         })?;
-        if !enable {
-            return group
-                .switch
-                .turn_off(|running| match running.session.stop(force) {
-                    Ok(()) => Ok(()),
-                    Err(failure) => Err((running, failure)),
-                });
+        match (enable, force) {
+            (true, _) => {}
+            (false, false) => return group.switch.stop(|running| running.session.stop(false)),
+            (false, true) => {
+                return group.switch.force_off(
+                    |running| running.session.abort(),
+                    |running| running.session.stop(true),
+                )
+            }
         }
-        group.switch.turn_on(|settings| {
+        let make = |settings: &Settings| {
             if settings.targets().next().is_none() {
                 return Err(fail!(EINVAL, "no path is enabled"));
             }
             let pinned = group.pin()?;
-            let params = Params {
+            let session = Session::new(Params {
                 host: group.host.clone(),
                 uuid: group.uuid,
                 incarnation: sync::random_u64() | 1,
@@ -563,23 +565,18 @@ impl MapDir {
                 reconnect_max_ms: settings.reconnect_max_ms,
                 policy: settings.policy,
                 expect_instance: settings.expect_instance,
-            };
-            let session = Session::start(params, settings.targets())?;
-            let counters = CString::try_from_fmt(fmt!("{}", group.name.as_str()))
-                .and_then(|name| group.host.counters.subdir(&name))
-                .map(|dir| dir.file(c"counters", session.clone()));
-            let counters = match counters {
-                Ok(counters) => counters,
-                Err(error) => {
-                    session.stop(true)?;
-                    return Err(error.into());
-                }
-            };
-            Ok(Running {
-                _counters: counters,
+            })?;
+            let name = CString::try_from_fmt(fmt!("{}", group.name.as_str()))?;
+            let dir = group.host.counters.subdir(&name)?;
+            let running = Running {
+                _counters: dir.file(c"counters", session.clone()),
                 session,
                 _pinned: pinned,
-            })
+            };
+            Ok(Arc::new(running, GFP_KERNEL)?)
+        };
+        group.switch.make_and_start(make, |running, settings| {
+            running.session.start(settings.targets())
         })
     }
 

@@ -10,7 +10,10 @@ use kernel::{
     sync::Mutex, //
 };
 
-use crate::base::configfs::PageWriter;
+use crate::base::{
+    configfs::PageWriter,
+    sync::Completion, //
+};
 use crate::config::{
     invalid,
     parse,
@@ -23,14 +26,19 @@ use crate::link::failure::{
     LastError, //
 };
 
+/// How long [`Switch::force_off`] waits for what another task does, in ms.
+const FORCE_MS: u32 = 10_000;
+/// How often it looks, in ms.
+const FORCE_LOOK_MS: u32 = 100;
+
 /// What `enable` of an object has started.
 enum Phase<T> {
     /// Nothing: settings may change.
     Off,
-    /// Somebody is turning it on, without the lock held.
-    Starting,
-    /// Somebody is turning it off, without the lock held.
-    Stopping,
+    /// A task is turning it on, without the lock held; what it works on, if others may see that.
+    Starting(Option<T>),
+    /// A task is turning it off, without the lock held; what it works on, if others may see that.
+    Stopping(Option<T>),
     /// It runs.
     On(T),
 }
@@ -40,6 +48,9 @@ enum Phase<T> {
 pub(crate) struct Switch<S, T> {
     #[pin]
     inner: Mutex<(S, Phase<T>)>,
+    /// Completed when a task has turned it on or off, or failed to.
+    #[pin]
+    settled: Completion,
     /// The `last_error` of the object.
     #[pin]
     pub(crate) last_error: LastError,
@@ -50,6 +61,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     pub(crate) fn new(settings: S) -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- new_mutex!((settings, Phase::Off), "Switch::inner"),
+            settled <- Completion::new(),
             last_error <- LastError::new(),
         })
     }
@@ -73,7 +85,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         let mut inner = self.inner.lock();
         match inner.1 {
             Phase::Off => change(&mut inner.0),
-            Phase::Starting | Phase::Stopping | Phase::On(_) => {
+            Phase::Starting(_) | Phase::Stopping(_) | Phase::On(_) => {
                 Err(fail!(EBUSY, "cannot be changed while enabled"))
             }
         }
@@ -90,7 +102,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         match phase {
             Phase::Off => change(settings, None),
             Phase::On(thing) => change(settings, Some(thing)),
-            Phase::Starting | Phase::Stopping => Err(fail!(
+            Phase::Starting(_) | Phase::Stopping(_) => Err(fail!(
                 EBUSY,
                 "cannot be changed while it is being enabled or disabled"
             )),
@@ -106,7 +118,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     pub(crate) fn running<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
         match &self.inner.lock().1 {
             Phase::On(thing) => look(Some(thing)),
-            Phase::Off | Phase::Starting | Phase::Stopping => look(None),
+            Phase::Off | Phase::Starting(_) | Phase::Stopping(_) => look(None),
         }
     }
 
@@ -126,50 +138,161 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         show_option(page, self.last_error.get())
     }
 
-    /// Whether somebody is turning it on just now. May sleep.
+    /// Returns true while a task is turning it on. May sleep.
     pub(crate) fn starting(&self) -> bool {
-        matches!(self.inner.lock().1, Phase::Starting)
+        matches!(self.inner.lock().1, Phase::Starting(_))
     }
 
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does nothing
-    /// if it is on. May sleep.
+    /// if it is on; refuses with `EBUSY` while another task turns it on or off. May sleep.
     pub(crate) fn turn_on(&self, start: impl FnOnce(S) -> Result<T, Failure>) -> Result {
-        let settings = {
-            let mut inner = self.inner.lock();
-            match inner.1 {
-                Phase::On(_) => return Ok(()),
-                Phase::Starting | Phase::Stopping => return Err(EBUSY),
-                Phase::Off => inner.1 = Phase::Starting,
-            }
-            inner.0.clone()
+        let outcome = match self.begin_start() {
+            Ok(None) => return Ok(()),
+            Ok(Some(settings)) => start(settings).map(|thing| self.settle(Phase::On(thing))),
+            Err(busy) => return self.last_error.record(Err(busy)),
         };
-        let (phase, outcome) = match start(settings) {
-            Ok(thing) => (Phase::On(thing), Ok(())),
-            Err(failure) => (Phase::Off, Err(failure)),
-        };
-        self.inner.lock().1 = phase;
+        if outcome.is_err() {
+            self.settle(Phase::Off);
+        }
         self.last_error.record(outcome)
     }
 
     /// Turns it off with `stop`, which may take long and gives the thing back if it cannot be
-    /// stopped. Does nothing if it is off. May sleep.
+    /// stopped. Does nothing if it is off; refuses with `EBUSY` while another task turns it on or off. May
+    /// sleep.
     pub(crate) fn turn_off(&self, stop: impl FnOnce(T) -> Result<(), (T, Failure)>) -> Result {
-        let thing = {
-            let mut inner = self.inner.lock();
-            match core::mem::replace(&mut inner.1, Phase::Stopping) {
-                Phase::On(thing) => thing,
-                other => {
-                    let off = matches!(other, Phase::Off);
-                    inner.1 = other;
-                    return if off { Ok(()) } else { Err(EBUSY) };
-                }
-            }
+        let thing = match self.begin_stop(|_| None) {
+            Ok(None) => return Ok(()),
+            Ok(Some(thing)) => thing,
+            Err(busy) => return self.last_error.record(Err(busy)),
         };
         let (phase, outcome) = match stop(thing) {
             Ok(()) => (Phase::Off, Ok(())),
             Err((thing, failure)) => (Phase::On(thing), Err(failure)),
         };
-        self.inner.lock().1 = phase;
+        self.settle(phase);
         self.last_error.record(outcome)
+    }
+
+    /// Begins to turn it on; `None` if it is on.
+    fn begin_start(&self) -> Result<Option<S>, Failure> {
+        let mut inner = self.inner.lock();
+        match inner.1 {
+            Phase::On(_) => return Ok(None),
+            Phase::Starting(_) | Phase::Stopping(_) => return Err(Self::busy()),
+            Phase::Off => {}
+        }
+        inner.1 = Phase::Starting(None);
+        self.settled.reinit();
+        Ok(Some(inner.0.clone()))
+    }
+
+    /// Begins to turn it off, what others see meanwhile being `seen`; `None` if it is off.
+    fn begin_stop(&self, seen: impl FnOnce(&T) -> Option<T>) -> Result<Option<T>, Failure> {
+        let mut inner = self.inner.lock();
+        match core::mem::replace(&mut inner.1, Phase::Stopping(None)) {
+            Phase::On(thing) => {
+                inner.1 = Phase::Stopping(seen(&thing));
+                self.settled.reinit();
+                Ok(Some(thing))
+            }
+            other => {
+                let off = matches!(other, Phase::Off);
+                inner.1 = other;
+                if off {
+                    Ok(None)
+                } else {
+                    Err(Self::busy())
+                }
+            }
+        }
+    }
+
+    fn busy() -> Failure {
+        fail!(EBUSY, "another task is enabling or disabling it")
+    }
+
+    /// Ends what a task has begun.
+    fn settle(&self, phase: Phase<T>) {
+        // Its last reference must be dropped before another task sees the new phase.
+        let seen = core::mem::replace(&mut self.inner.lock().1, Phase::Stopping(None));
+        drop(seen);
+        self.inner.lock().1 = phase;
+        self.settled.complete_all();
+    }
+}
+
+/// Of things that one task may abort while another one turns them on or off.
+impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
+    /// As [`Switch::turn_on`], in two steps: what `make` returns can be aborted by [`Switch::force_off`]
+    /// while `start` brings it up. `make` must not wait for I/O or for a server. May sleep.
+    pub(crate) fn make_and_start(
+        &self,
+        make: impl FnOnce(&S) -> Result<T, Failure>,
+        start: impl FnOnce(&T, &S) -> Result<(), Failure>,
+    ) -> Result {
+        let settings = match self.begin_start() {
+            Ok(None) => return Ok(()),
+            Ok(Some(settings)) => settings,
+            Err(busy) => return self.last_error.record(Err(busy)),
+        };
+        let outcome = make(&settings).and_then(|thing| {
+            self.inner.lock().1 = Phase::Starting(Some(thing.clone()));
+            start(&thing, &settings)?;
+            Ok(thing)
+        });
+        let (phase, outcome) = match outcome {
+            Ok(thing) => (Phase::On(thing), Ok(())),
+            Err(failure) => (Phase::Off, Err(failure)),
+        };
+        self.settle(phase);
+        self.last_error.record(outcome)
+    }
+
+    /// As [`Switch::turn_off`]; what is being turned off can be aborted by [`Switch::force_off`]. `stop` may
+    /// succeed and still return a failure for `last_error`. May sleep.
+    pub(crate) fn stop(&self, stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>) -> Result {
+        let thing = match self.begin_stop(|thing| Some(thing.clone())) {
+            Ok(None) => return Ok(()),
+            Ok(Some(thing)) => thing,
+            Err(busy) => return self.last_error.record(Err(busy)),
+        };
+        let (phase, outcome, remark) = match stop(&thing) {
+            Ok(remark) => {
+                drop(thing);
+                (Phase::Off, Ok(()), remark)
+            }
+            Err(failure) => (Phase::On(thing), Err(failure), None),
+        };
+        self.settle(phase);
+        let outcome = self.last_error.record(outcome);
+        if let Some(remark) = remark {
+            let _ = self.last_error.record::<()>(Err(remark));
+        }
+        outcome
+    }
+
+    /// As [`Switch::stop`], also while another task turns it on or off: calls `abort`, which must make the
+    /// other task end soon, and waits for that task. `abort` may be called more than once, and must not
+    /// sleep. `EBUSY` if the other task does not end within 10 s. May sleep.
+    pub(crate) fn force_off(
+        &self,
+        abort: impl Fn(&T),
+        stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>,
+    ) -> Result {
+        for _ in 0..FORCE_MS / FORCE_LOOK_MS {
+            match &self.inner.lock().1 {
+                Phase::Off => break,
+                // Other tasks may wait for it, as one that removes a path does.
+                Phase::On(thing) => {
+                    abort(thing);
+                    break;
+                }
+                Phase::Starting(Some(thing)) | Phase::Stopping(Some(thing)) => abort(thing),
+                Phase::Starting(None) | Phase::Stopping(None) => {}
+            }
+            let _ = self.settled.wait_timeout(FORCE_LOOK_MS);
+        }
+        self.stop(stop)
     }
 }

@@ -40,9 +40,9 @@ FARBLK_ASSERT(REQ_POLLED, 1u << __REQ_POLLED);
 FARBLK_ASSERT(REQ_NOUNMAP, 1u << __REQ_NOUNMAP);
 #undef FARBLK_ASSERT
 
-__rust_helper unsigned int rust_helper_disk_openers(struct gendisk *disk)
+__rust_helper void rust_helper_farblk_suppress_partition_scan(struct gendisk *disk, bool suppress)
 {
-	return disk_openers(disk);
+	assign_bit(GD_SUPPRESS_PART_SCAN, &disk->state, suppress);
 }
 
 __rust_helper void rust_helper_ida_init(struct ida *ida)

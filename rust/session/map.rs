@@ -20,8 +20,6 @@
 use super::clock::{lease_left_ms, Backoff, Beat, Delay, Heartbeat, Timer};
 use super::{Epoch, PathId, PathState, State, Tenure, PATHS_MAX};
 
-/// How long I/O waits at most, in ms, before the disk has appeared: the user waits for the partition scan.
-const APPEAR_MS: u32 = 5000;
 /// How long to wait for room when something could not be sent, unless there is news before, in ms.
 const RESEND_MS: u32 = 10;
 
@@ -578,7 +576,7 @@ impl Machine {
             Event::Add(id) => self.add(id),
             Event::Remove(id) => self.remove(id, act),
             Event::Disable => self.finish(End::Disabled, act),
-            Event::Appeared => self.appear(act),
+            Event::Appeared => self.appeared = true,
             Event::Elapsed(timer) => self.elapsed(timer, act),
             Event::Heartbeat(id, heard) => self.beat(id, heard, act),
             Event::Connected(id, epoch, admission) => self.connected(id, epoch, &admission, act),
@@ -652,15 +650,8 @@ impl Machine {
         ids().any(|other| other != id && self.is_up(other))
     }
 
-    /// How long I/O waits for a path, in ms; `None` for ever.
-    fn patience_ms(&self) -> Option<u32> {
-        match (self.config.no_path_timeout_ms, self.appeared) {
-            (ms, true) => ms,
-            (ms, false) => Some(ms.map_or(APPEAR_MS, |ms| ms.min(APPEAR_MS))),
-        }
-    }
-
     fn add(&mut self, id: PathId) {
+        let over = self.end.is_some();
         if let Some(path) = self.path_mut(id) {
             if path.wanted {
                 return;
@@ -669,7 +660,7 @@ impl Machine {
             path.tried = false;
             path.was_up = false;
             path.backoff.reset();
-            if path.link == Link::Off {
+            if path.link == Link::Off && !over {
                 path.link = Link::Due;
             }
         }
@@ -688,15 +679,6 @@ impl Machine {
             }
             Link::Connecting | Link::Up => self.close(id, act),
             Link::Off | Link::Closing => {}
-        }
-    }
-
-    /// The disk is there: from now on I/O waits for as long as the user wants.
-    fn appear(&mut self, act: &mut impl FnMut(Action)) {
-        self.appeared = true;
-        if self.expiry {
-            self.expiry = false;
-            act(Action::Disarm(Timer::Expiry));
         }
     }
 
@@ -1125,7 +1107,7 @@ impl Machine {
         let live = self.known.is_some() && self.end.is_none();
         let up = self.paths.iter().any(Path::is_up);
         let waits = live && !self.expired && !self.gets_through();
-        match self.patience_ms().filter(|_| waits) {
+        match self.config.no_path_timeout_ms.filter(|_| waits) {
             // The first path after all were lost may be about to be proven.
             Some(0) if up && !self.paths.iter().any(|path| path.unclean) => {}
             Some(0) => {

@@ -126,6 +126,15 @@ mod tests {
     }
 
     #[test]
+    fn disk_that_is_claimed_is_not_opened() -> Result {
+        let disk = Disk::new()?;
+        disk.disk.claim()?;
+        disk.disk.claim()?;
+        check!(disk.open(false).err() == Some(ENXIO));
+        Ok(())
+    }
+
+    #[test]
     fn device_that_is_not_there_is_not_opened() -> Result {
         let events = Arc::new(NoEvents, GFP_KERNEL)?;
         // Major 0 has no devices.

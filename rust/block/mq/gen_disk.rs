@@ -16,6 +16,7 @@ use crate::block::{
 };
 use core::{
     marker::PhantomData,
+    mem::MaybeUninit,
     ptr::NonNull, //
 };
 use kernel::{
@@ -26,6 +27,10 @@ use kernel::{
     ffi::{
         c_int,
         c_void, //
+    },
+    page::{
+        Page,
+        PAGE_SIZE, //
     },
     prelude::*,
     static_lock_class,
@@ -144,6 +149,9 @@ impl Drop for ModuleRef {
     }
 }
 
+/// [`DiskData::openers`] of a disk that cannot be opened any more.
+const CLAIMED: i32 = -1;
+
 /// What a disk has for as long as anyone has a reference to it; C's `private_data`.
 ///
 /// # Invariants
@@ -151,8 +159,8 @@ impl Drop for ModuleRef {
 /// `queue_data` came from `T::QueueData::into_foreign`.
 struct DiskData<T: Operations> {
     queue_data: *mut c_void,
-    /// Nobody may open the disk any more. Changed under `open_mutex`.
-    claimed: Atomic<bool>,
+    /// How often the disk and its partitions are open, or [`CLAIMED`].
+    openers: Atomic<i32>,
     index: DiskIndex,
     _p: PhantomData<T::QueueData>,
 }
@@ -174,11 +182,24 @@ impl<T: Operations> DiskVTable<T> {
     unsafe extern "C" fn open(disk: *mut bindings::gendisk, _mode: bindings::blk_mode_t) -> c_int {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
         let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
-        if data.claimed.load(Relaxed) {
-            ENXIO.to_errno()
-        } else {
-            0
+        let mut openers = data.openers.load(Relaxed);
+        while openers != CLAIMED {
+            match data.openers.cmpxchg(openers, openers + 1, Full) {
+                Ok(_) => return 0,
+                Err(now) => openers = now,
+            }
         }
+        ENXIO.to_errno()
+    }
+
+    /// # Safety
+    ///
+    /// Called by the block layer only, once for each `open` that returned 0, for a disk of
+    /// `GenDiskBuilder::build`. What was cached for the last opener has been written and dropped.
+    unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
+        // SAFETY: By the safety requirements; the data lives until `free_disk`.
+        let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
+        data.openers.fetch_sub(1, Full);
     }
 
     /// # Safety
@@ -196,6 +217,7 @@ impl<T: Operations> DiskVTable<T> {
 
     const VTABLE: bindings::block_device_operations = bindings::block_device_operations {
         open: Some(Self::open),
+        release: Some(Self::release),
         free_disk: Some(Self::free_disk),
         owner: &raw mut bindings::__this_module,
         ..pin_init::zeroed()
@@ -244,10 +266,9 @@ impl GenDiskBuilder {
         self
     }
 
-    /// Adds the disk.
+    /// Adds the disk, without its partitions: see [`GenDisk::scan_partitions`]. Waits for no request.
     ///
-    /// May sleep, and reads the partition table: requests come, and must end, before this returns.
-    /// `EINVAL` if the limits contradict themselves.
+    /// May sleep. `EINVAL` if the limits contradict themselves.
     pub(crate) fn build<T: Operations>(
         self,
         names: Arc<DiskNames>,
@@ -265,7 +286,7 @@ impl GenDiskBuilder {
             // INVARIANT: As the type wants.
             DiskData::<T> {
                 queue_data: queue_data.into_foreign(),
-                claimed: Atomic::new(false),
+                openers: Atomic::new(0),
                 index,
                 _p: PhantomData,
             },
@@ -295,6 +316,7 @@ impl GenDiskBuilder {
             (*new.data).index.write_name(&mut (*disk).disk_name)?;
             bindings::set_capacity(disk, self.capacity_sectors);
             bindings::set_disk_ro(disk, self.read_only);
+            bindings::farblk_suppress_partition_scan(disk, true);
         }
 
         // SAFETY: `disk` is valid and was not added before. What its callbacks read is set, and
@@ -371,29 +393,74 @@ impl<T: Operations> GenDisk<T> {
         unsafe { CStr::from_char_ptr((*self.as_raw()).disk_name.as_ptr()) }
     }
 
-    /// Makes that nobody can open the disk any more, `EBUSY` if somebody has it open (which includes
-    /// mounts, swap and its partitions). Can be repeated. May sleep.
+    /// Keeps everybody from opening the disk, so that it can be removed; `EBUSY` if it is open (which
+    /// includes mounts, swap and its partitions), or is being closed. After success nothing is cached
+    /// for it, nor is there I/O of anybody but [`Self::scan_partitions`]. Can be repeated. Any context.
     pub(crate) fn claim(&self) -> Result {
-        let disk = self.as_raw();
         // SAFETY: By the type invariants; the data lives until `free_disk`.
-        let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
+        let data = unsafe { &*(*self.as_raw()).private_data.cast::<DiskData<T>>() };
+        match data.openers.cmpxchg(0, CLAIMED, Full) {
+            Ok(_) | Err(CLAIMED) => Ok(()),
+            Err(_) => Err(EBUSY),
+        }
+    }
 
-        // SAFETY: By the type invariants. Openers come and go under this lock.
-        let openers = unsafe {
+    /// Reads the partition table and adds the partitions. To be called once; before that there are
+    /// none, and user space cannot ask for such a scan (`BLKRRPART`).
+    ///
+    /// Waits for requests, for as long as the driver does not end them. It holds no lock until the
+    /// first block was read, so that the disk can be opened and closed while the driver does not answer.
+    /// Gives the error of that read; what follows is the block layer's to report.
+    ///
+    /// # Context
+    ///
+    /// A task that may sleep, and that nothing which ends requests waits for.
+    pub(crate) fn scan_partitions(&self) -> Result {
+        let disk = self.as_raw();
+        let read = self.read_first_block();
+        // SAFETY: By the type invariants.
+        unsafe { bindings::farblk_suppress_partition_scan(disk, false) };
+        read?;
+        // SAFETY: By the type invariants; the lock is the one that the scan wants. It fails if the disk
+        // was removed. What the scan has read must not stay cached while the disk is not open: the next
+        // close would drop it, but the disk may change before the next open.
+        unsafe {
             bindings::mutex_lock(&raw mut (*disk).open_mutex);
-            bindings::disk_openers(disk)
-        };
-        if openers == 0 {
-            data.claimed.store(true, Relaxed);
+            bindings::bdev_disk_changed(disk, false);
+            bindings::invalidate_bdev((*disk).part0);
+            bindings::mutex_unlock(&raw mut (*disk).open_mutex);
         }
-        // SAFETY: It was locked above.
-        unsafe { bindings::mutex_unlock(&raw mut (*disk).open_mutex) };
+        Ok(())
+    }
 
-        if openers == 0 {
-            Ok(())
-        } else {
-            Err(EBUSY)
-        }
+    /// Reads the first block past the page cache, whose pages would be locked until it was read. Waits
+    /// for as long as that takes, which is no hung task. Sleeps.
+    fn read_first_block(&self) -> Result {
+        let disk = self.as_raw();
+        let page = Page::alloc_page(GFP_KERNEL)?;
+        let mut bio = MaybeUninit::<bindings::bio>::uninit();
+        let mut vec = MaybeUninit::<bindings::bio_vec>::uninit();
+        let bio = bio.as_mut_ptr();
+        // SAFETY: By the type invariants the disk has a queue, and a block device for its whole, which
+        // stay for this call. The bio and its vector are valid for writes and stay in place; so does the
+        // page, which is large enough for a block. They are in use until the wait is over.
+        let result = unsafe {
+            let block = (*(*disk).queue).limits.logical_block_size;
+            // The driver refuses a part of a block.
+            let len = block.min(PAGE_SIZE as u32);
+            bindings::bio_init(
+                bio,
+                (*disk).part0,
+                vec.as_mut_ptr(),
+                1,
+                bindings::req_op_REQ_OP_READ,
+            );
+            bindings::__bio_add_page(bio, page.as_ptr(), len, 0);
+            let result = bindings::submit_bio_wait(bio);
+            bindings::bio_uninit(bio);
+            result
+        };
+        to_result(result)
     }
 
     /// Changes the size, in units of 512 bytes. User space is told (`RESIZE=1`) if it is another one;

@@ -7,14 +7,27 @@
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
+    impl_has_work, new_mutex, new_work,
     page::PAGE_SIZE,
     sync::{
         Arc,
-        ArcBorrow, //
+        ArcBorrow,
+        Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
     },
 };
 
-use crate::base::sync::without_io;
+use crate::base::sync::{
+    without_io,
+    Completion, //
+};
 use crate::block::mq::{
     Borrowed,
     GenDisk,
@@ -36,6 +49,7 @@ use crate::client::{
     map::connected::Shape, //
 };
 use crate::proto::Extent;
+use crate::session::State;
 
 /// RDMA moves single bytes; the block layer wants a mask, and words are cheaper everywhere.
 const DMA_ALIGNMENT: u32 = 3;
@@ -85,7 +99,8 @@ impl Operations for Disk {
     }
 }
 
-/// Makes the disk appear; reads from it. May sleep.
+/// Makes the disk appear, without its partitions: that is what [`PartitionScan`] is for. May sleep, but
+/// for no I/O.
 pub(in crate::client) fn create(
     host: &Host,
     shape: &Shape,
@@ -139,9 +154,107 @@ pub(in crate::client) fn create(
         .build(host.disk_names.clone(), tag_set, io)
 }
 
-/// Tells the block layer what has become of the export, if that is news. May sleep.
-pub(in crate::client) fn resize(disk: &GenDisk<Disk>, extent: &Extent) {
-    disk.set_read_only(!extent.access.writes());
-    // The parser lets no size in that cannot be.
-    let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
+/// Looks for the partitions of a disk that has appeared, in a task of its own: a server may never answer
+/// a read, and the user's command has to end nevertheless.
+#[pin_data]
+pub(in crate::client) struct PartitionScan {
+    #[pin]
+    disk: Mutex<Option<Arc<GenDisk<Disk>>>>,
+    /// The scan has ended, and let go of the disk.
+    #[pin]
+    done: Completion,
+    #[pin]
+    work: Work<PartitionScan>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for PartitionScan { self.work }
+}
+
+impl PartitionScan {
+    /// Begins. Ends when its reads have ended; with the map's I/O failing, that is soon. May sleep.
+    pub(in crate::client) fn begin(host: &Host, disk: Arc<GenDisk<Disk>>) -> Result<Arc<Self>> {
+        let scan = Arc::pin_init(
+            pin_init!(Self {
+                disk <- new_mutex!(Some(disk), "PartitionScan::disk"),
+                done <- Completion::new(),
+                work <- new_work!("PartitionScan::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let _ = host.scans.enqueue(scan.clone());
+        Ok(scan)
+    }
+
+    /// Waits until it has ended, but not for longer than `ms`. Sleeps.
+    pub(in crate::client) fn wait(&self, ms: u32) -> Result {
+        self.done.wait_timeout(ms)
+    }
+}
+
+impl WorkItem for PartitionScan {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let disk = this.disk.lock().take();
+        if let Some(disk) = disk {
+            // If the first block cannot be read there are no partitions: a later read gets the error.
+            let _ = disk.scan_partitions();
+        }
+        this.done.complete_all();
+    }
+}
+
+/// The time between two changes of a disk that user space is told of, in ms: it must not have to handle a
+/// flood of them.
+const CHANGE_INTERVAL_MS: u64 = 250;
+
+/// Shows on a disk what has become of the map: its size, whether it can be written, its state. Of changes
+/// that come too fast it shows the last one.
+pub(in crate::client) struct DiskChanges {
+    shown: Option<(Extent, State)>,
+    at: Option<Instant<Monotonic>>,
+}
+
+impl DiskChanges {
+    /// Those of a disk that does not exist yet.
+    pub(in crate::client) const NONE: Self = Self {
+        shown: None,
+        at: None,
+    };
+
+    /// Shows the extent and the state. Returns the time in ms after which it has to be called again, if
+    /// it was too early. May sleep, and allocates.
+    pub(in crate::client) fn show(
+        &mut self,
+        disk: &GenDisk<Disk>,
+        extent: Extent,
+        state: State,
+    ) -> Option<u64> {
+        if self.shown == Some((extent, state)) {
+            return None;
+        }
+        let elapsed = self.at.map(|at| at.elapsed().as_millis());
+        let elapsed = elapsed.map_or(CHANGE_INTERVAL_MS, |ms| u64::try_from(ms).unwrap_or(0));
+        if elapsed < CHANGE_INTERVAL_MS {
+            return Some(CHANGE_INTERVAL_MS - elapsed);
+        }
+        self.at = Some(Instant::now());
+        disk.set_read_only(!extent.access.writes());
+        // The parser lets no size in that cannot be.
+        let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
+        if self.shown.map(|(_, shown)| shown) != Some(state) {
+            disk.announce(match state {
+                State::Disabled => c"FARBLK_STATE=disabled",
+                State::Connecting => c"FARBLK_STATE=connecting",
+                State::Live => c"FARBLK_STATE=live",
+                State::Reconnecting => c"FARBLK_STATE=reconnecting",
+                State::Failed => c"FARBLK_STATE=failed",
+                State::Stale => c"FARBLK_STATE=stale",
+                State::Evicted => c"FARBLK_STATE=evicted",
+            });
+        }
+        self.shown = Some((extent, state));
+        None
+    }
 }

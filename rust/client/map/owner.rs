@@ -13,6 +13,10 @@ use kernel::prelude::*;
 use kernel::{
     fmt, impl_has_work, new_mutex, new_work,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
@@ -28,7 +32,10 @@ use kernel::{
 
 use crate::base::{
     debugfs::Show,
-    errno::ENOTCONN,
+    errno::{
+        ECANCELED,
+        ENOTCONN, //
+    },
     sync::{
         new_irqsave_spinlock,
         with_reserves,
@@ -42,6 +49,7 @@ use crate::base::{
     },
     workqueue::OwnedQueue, //
 };
+use crate::block::mq::GenDisk;
 use crate::client::{
     control::{
         Target,
@@ -49,7 +57,12 @@ use crate::client::{
     },
     host::Host,
     io::{
-        disk,
+        disk::{
+            self,
+            Disk,
+            DiskChanges,
+            PartitionScan, //
+        },
         ledger::{
             Io,
             Keeper,
@@ -83,6 +96,13 @@ use crate::session::{
 
 /// Hardware queues with late requests that are remembered; the others are reported again.
 const LATE_MAX: usize = 8;
+/// How long a user waits for a map to come up, in ms. The attempts to connect have timeouts of their own,
+/// and fit in; what is left of it may go into the scan for partitions.
+const START_MS: u64 = 5000;
+/// What the scan for partitions gets in any case, in ms.
+const SCAN_MS: u64 = 500;
+/// How often a stop says that it still waits for the scan, in ms.
+const SCAN_REPORT_MS: u32 = 10_000;
 
 /// What a map is to be.
 pub(crate) struct Params {
@@ -209,6 +229,10 @@ struct Running {
     shell: Option<KBox<Shell>>,
     alarm: Option<Alarm<Bell>>,
     until: Option<Until>,
+    /// The scan for the disk's partitions, from when the disk is there.
+    scan: Option<Arc<PartitionScan>>,
+    /// What the disk shows.
+    changes: DiskChanges,
 }
 
 /// A session.
@@ -233,6 +257,8 @@ pub(crate) struct Session {
     /// There is an outcome.
     #[pin]
     done: Completion,
+    /// See [`Session::abort`].
+    aborted: Atomic<bool>,
     #[pin]
     work: Work<Session>,
 }
@@ -242,17 +268,15 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Connects the paths and makes the disk appear once one is up; the others follow. Takes up to 5 s.
-    /// In the user's task. May sleep.
-    pub(crate) fn start(
-        params: Params,
-        targets: impl Iterator<Item = (PathId, Target)>,
-    ) -> Result<Arc<Self>, Failure> {
+    /// A session that has not begun. May sleep.
+    pub(crate) fn new(params: Params) -> Result<Arc<Self>, Failure> {
         let queue = OwnedQueue::ordered(c"farblk_map")?;
         let running = Running {
             shell: None,
             alarm: None,
             until: None,
+            scan: None,
+            changes: DiskChanges::NONE,
         };
         let status = Status {
             state: State::Connecting,
@@ -262,7 +286,7 @@ impl Session {
             since: Instant::now(),
         };
         let params = Arc::new(params, GFP_KERNEL)?;
-        let session = Arc::pin_init(
+        Ok(Arc::pin_init(
             pin_init!(Self {
                 params,
                 queue,
@@ -273,38 +297,58 @@ impl Session {
                 asking <- new_mutex!((), "Session::asking"),
                 outcome <- new_mutex!(Ok(()), "Session::outcome"),
                 done <- Completion::new(),
+                aborted: Atomic::new(false),
                 work <- new_work!("Session::work"),
             }),
             GFP_KERNEL,
-        )?;
-        let alarm = Alarm::new(Bell(session.clone()))?;
-        let keeper = Arc::new(Bell(session.clone()), GFP_KERNEL)?;
-        let io = Io::new(session.params.policy, keeper)?;
-        let shell = KBox::new(Shell::new(&session.params, io)?, GFP_KERNEL)?;
+        )?)
+    }
+
+    /// Connects the paths and makes the disk appear once one is up; the others follow. If it fails,
+    /// nothing is left of it. To be called once, in the user's task. Takes up to 5 s, or as long as the
+    /// server goes on answering. May sleep.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        targets: impl Iterator<Item = (PathId, Target)>,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        let alarm = Alarm::new(Bell(self.clone()))?;
+        let keeper = Arc::new(Bell(self.clone()), GFP_KERNEL)?;
+        let io = Io::new(self.params.policy, keeper)?;
+        let shell = KBox::new(Shell::new(&self.params, io)?, GFP_KERNEL)?;
         {
-            let mut running = session.running.lock();
+            let mut running = self.running.lock();
             running.alarm = Some(alarm);
             running.shell = Some(shell);
         }
-        let outcome = session.bring_up(targets);
-        match outcome {
-            Ok(()) => Ok(session),
-            Err(failure) => {
-                session.stop(true)?;
-                Err(failure)
-            }
+        let outcome = self.bring_up(targets, began);
+        if outcome.is_err() {
+            self.stop(true)?;
+        }
+        match self.aborted.load(Relaxed) {
+            true => outcome.map_err(|_| fail!(ECANCELED, "it was disabled by force meanwhile")),
+            false => outcome,
         }
     }
 
     fn bring_up(
         self: &Arc<Self>,
         targets: impl Iterator<Item = (PathId, Target)>,
+        began: Instant<Monotonic>,
     ) -> Result<(), Failure> {
         for (id, target) in targets {
             self.add_path(id, target)?;
         }
         self.ask(None, Until::Up)?;
-        self.add_disk()
+        let scan = self.add_disk()?;
+        // The user expects the partitions to be there. If the server does not answer they come later.
+        let spent = u64::try_from(began.elapsed().as_millis()).unwrap_or(START_MS);
+        let left = START_MS.saturating_sub(spent).max(SCAN_MS);
+        let _ = scan.wait(u32::try_from(left).unwrap_or(u32::MAX));
+        match self.aborted.load(Relaxed) {
+            true => Err(ENOTCONN.into()),
+            false => Ok(()),
+        }
     }
 
     /// Brings a path up, and again whenever it is lost. Does not wait for it. May sleep.
@@ -323,23 +367,35 @@ impl Session {
     }
 
     /// Takes the disk away and disconnects; `EBUSY` while the disk is open, unless `force`, which
-    /// fails its I/O. In the user's task. May sleep.
-    pub(crate) fn stop(self: &Arc<Self>, force: bool) -> Result<(), Failure> {
+    /// fails its I/O. Returns what the user should know of a session that is over nevertheless. To be
+    /// called by one task at a time, the user's. May sleep, for as long as paths need to be closed.
+    pub(crate) fn stop(self: &Arc<Self>, force: bool) -> Result<Option<Failure>, Failure> {
         if !force {
-            // What the block layer still holds back is written now.
-            self.take_disk(false)?;
+            let disk = self.disk();
+            // What was cached was written when the disk was closed: no I/O is left but our own.
+            if disk.is_some_and(|disk| disk.claim().is_err()) {
+                return Err(fail!(EBUSY, "the device is open"));
+            }
         }
         self.ask(Some(Order::Disable), Until::AllGone)?;
-        self.take_disk(true)?;
+        self.remove_disk();
         let (shell, alarm) = {
             // Nobody waits for an answer that would not come.
             let _asking = self.asking.lock();
             let mut running = self.running.lock();
             (running.shell.take(), running.alarm.take())
         };
+        let untold = shell.as_ref().and_then(|shell| shell.untold());
         drop(alarm);
         drop(shell);
-        Ok(())
+        Ok(untold)
+    }
+
+    /// Fails all I/O and closes all paths, for ever, so that a [`Session::start`] or [`Session::stop`]
+    /// that another task is in ends soon; a `start` with `ECANCELED`. Does not wait for it. Any context.
+    pub(crate) fn abort(self: &Arc<Self>) {
+        self.aborted.store(true, Relaxed);
+        self.look();
     }
 
     /// What the session is at the moment. May sleep.
@@ -382,10 +438,13 @@ impl Session {
         self.done.complete_all();
     }
 
-    /// Makes the disk appear. Runs in the user's task: what a kernel thread opens to read the
-    /// partitions, it closes only later, and the disk would be busy until then. The workqueue stays
-    /// free meanwhile to see to the paths.
-    fn add_disk(self: &Arc<Self>) -> Result<(), Failure> {
+    fn disk(&self) -> Option<Arc<GenDisk<Disk>>> {
+        self.running.lock().shell.as_ref()?.disk().cloned()
+    }
+
+    /// Makes the disk appear, and begins to look for its partitions. Runs in the user's task, as it takes
+    /// memory; the workqueue stays free meanwhile to see to the paths. Waits for no I/O.
+    fn add_disk(self: &Arc<Self>) -> Result<Arc<PartitionScan>, Failure> {
         let params = &self.params;
         let (shape, io) = {
             let running = self.running.lock();
@@ -397,33 +456,41 @@ impl Session {
             .map_err(|error| fail!(error, "cannot create the disk"))?;
         self.status.lock().disk = disk.name().to_str().ok().map(Text::from);
         if let Some(shell) = &mut self.running.lock().shell {
-            if !shell.put_disk(disk) {
-                return Err(fail!(ENOTCONN, "the path was lost while the disk appeared"));
-            }
+            shell.put_disk(disk.clone());
         }
         // The state says that there is one when this returns.
-        self.ask(None, Until::Now)
+        self.ask(None, Until::Now)?;
+        let scan = PartitionScan::begin(&params.host, disk)?;
+        self.running.lock().scan = Some(scan.clone());
+        Ok(scan)
     }
 
-    /// Takes the disk away, if it may be. Runs in the user's task, too: freeing the tags waits for work
-    /// that memory reclaim must not wait for, as the workqueue may have to.
-    fn take_disk(&self, force: bool) -> Result<(), Failure> {
-        let shell = |running: &Running| running.shell.as_ref()?.disk().cloned();
-        let Some(disk) = shell(&self.running.lock()) else {
-            return Ok(());
+    /// Takes the disk away, whose I/O fails since all paths are gone. Runs in the user's task, too: freeing
+    /// the tags waits for work that memory reclaim must not wait for, as the workqueue may have to.
+    fn remove_disk(&self) {
+        let (disk, scan) = {
+            let mut running = self.running.lock();
+            let shell = running.shell.as_ref();
+            (
+                shell.and_then(|shell| shell.disk().cloned()),
+                running.scan.take(),
+            )
         };
-        // Both wait for who opens or freezes the disk, and these for I/O: the workqueue is to be free.
-        match force {
-            true => disk.mark_dead(),
-            false => disk
-                .claim()
-                .map_err(|error| fail!(error, "the device is open"))?,
+        let Some(disk) = disk else {
+            return;
+        };
+        // This waits for file systems, which wait for I/O, which the workqueue has to end.
+        disk.mark_dead();
+        while scan
+            .as_ref()
+            .is_some_and(|scan| scan.wait(SCAN_REPORT_MS).is_err())
+        {
+            pr_warn!("a read of the partition table does not end\n");
         }
         if let Some(shell) = &mut self.running.lock().shell {
             drop(shell.take_disk());
         }
         drop(disk);
-        Ok(())
     }
 
     /// An epoch of a path is lost. Any context.
@@ -433,30 +500,18 @@ impl Session {
         }
     }
 
-    /// Tells what others may know.
-    fn publish(&self, shell: &Shell) {
+    /// Tells what others may know. Returns the time in ms after which it has to be called again, if any.
+    fn publish(&self, shell: &Shell, changes: &mut DiskChanges) -> Option<u64> {
         let (state, failure, login) = shell.report();
-        let changed = {
+        {
             let mut status = self.status.lock();
             status.failure = failure;
             status.login = login;
-            let changed = core::mem::replace(&mut status.state, state) != state;
-            if changed {
+            if core::mem::replace(&mut status.state, state) != state {
                 status.since = Instant::now();
             }
-            changed
-        };
-        if let (true, Some(disk)) = (changed, shell.disk()) {
-            disk.announce(match state {
-                State::Disabled => c"FARBLK_STATE=disabled",
-                State::Connecting => c"FARBLK_STATE=connecting",
-                State::Live => c"FARBLK_STATE=live",
-                State::Reconnecting => c"FARBLK_STATE=reconnecting",
-                State::Failed => c"FARBLK_STATE=failed",
-                State::Stale => c"FARBLK_STATE=stale",
-                State::Evicted => c"FARBLK_STATE=evicted",
-            });
         }
+        changes.show(shell.disk()?, login?.extent, state)
     }
 }
 
@@ -469,17 +524,26 @@ impl WorkItem for Session {
             shell: Some(shell),
             alarm,
             until,
+            changes,
+            ..
         } = &mut *guard
         else {
             return;
         };
         let notes = Notes(&this.notes);
-        let order = this.order.lock().take();
+        let order = match this.aborted.load(Relaxed) {
+            // Whatever else was wanted.
+            true => {
+                this.order.lock().take();
+                Some(Order::Disable)
+            }
+            false => this.order.lock().take(),
+        };
         without_io(|| shell.look(&notes, order));
         // A uevent takes memory, and I/O waits for this.
-        with_reserves(|| this.publish(shell));
+        let publish_in = with_reserves(|| this.publish(shell, changes));
         if let Some(alarm) = alarm {
-            match shell.sleep() {
+            match Iterator::chain(shell.sleep().into_iter(), publish_in).min() {
                 Some(ms) => alarm.set(u32::try_from(ms).unwrap_or(u32::MAX)),
                 None => alarm.clear(),
             }

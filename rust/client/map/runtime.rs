@@ -26,14 +26,7 @@ use crate::base::{
 };
 use crate::block::mq::GenDisk;
 use crate::client::{
-    io::{
-        connection::Queue,
-        disk::{
-            self,
-            Disk, //
-        },
-        ledger::Io,
-    },
+    io::{connection::Queue, disk::Disk, ledger::Io},
     map::{
         connect::{
             Outcome,
@@ -70,6 +63,7 @@ use crate::session::{
     map::{
         Action,
         Config,
+        End,
         Event,
         Extent,
         Failure as Refused,
@@ -88,11 +82,15 @@ const TIMERS: usize = 2 * PATHS_MAX + 4;
 /// Events that one action or another may report at once: the machine asks for a ping and a fence per path
 /// at most, and for one replay.
 const REPORTS: usize = 2 * PATHS_MAX + 4;
+/// Events of a server that one run of the work item looks at, per path: the other paths wait, too.
+const EVENTS_MAX: usize = 16;
 
 /// A map at work: what decides, and what is decided about.
 pub(super) struct Shell {
     machine: Machine,
     parts: Parts,
+    /// There may be more that a server said.
+    unheard: bool,
 }
 
 /// What the machine's actions are performed on.
@@ -138,6 +136,7 @@ impl Shell {
                 shape: None,
                 login: None,
             },
+            unheard: false,
         })
     }
 
@@ -156,30 +155,29 @@ impl Shell {
         self.parts.disk.as_ref()
     }
 
-    /// Takes note of a disk that has appeared. Returns true if all was read from it that had to be. May
-    /// sleep.
-    pub(super) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) -> bool {
-        // What was said meanwhile.
-        if let Some(login) = &self.parts.login {
-            disk::resize(&disk, &login.extent);
-        }
+    /// Takes note of a disk that has appeared. May sleep.
+    pub(in crate::client) fn put_disk(&mut self, disk: Arc<GenDisk<Disk>>) {
         if matches!(self.machine.mode(), Mode::Hold | Mode::Replay) {
             disk.quiesce();
         }
         self.parts.disk = Some(disk);
-        let complete = self.machine.mode() != Mode::Fail;
         self.step(Event::Appeared);
-        complete
+    }
+
+    /// What the user is to know of a map that is over: no server has confirmed that it let go of it.
+    pub(in crate::client) fn untold(&self) -> Option<Failure> {
+        match self.machine.farewell() {
+            Farewell::Told => None,
+            Farewell::Untold => Some(fail!(
+                ENOTCONN,
+                "the server could not be told: it keeps the map's place until its lease ends"
+            )),
+        }
     }
 
     /// Lets go of the disk, which is to be removed.
     pub(super) fn take_disk(&mut self) -> Option<Arc<GenDisk<Disk>>> {
         self.parts.disk.take()
-    }
-
-    /// Whether the server knows that the map has left, once it is disabled.
-    pub(super) fn farewell(&self) -> Farewell {
-        self.machine.farewell()
     }
 
     /// What others may know of a path.
@@ -216,7 +214,7 @@ impl Shell {
 
     /// Reports an event to the machine and performs what follows, with what comes of that.
     fn step(&mut self, event: Event) {
-        let Self { machine, parts } = self;
+        let Self { machine, parts, .. } = self;
         let mut next = Some(event);
         while let Some(event) = next {
             machine.step(event, &mut |action| parts.perform(action));
@@ -302,7 +300,7 @@ impl Shell {
 
     /// The server may have said something on a path.
     fn listen(&mut self, id: PathId) {
-        loop {
+        for _ in 0..EVENTS_MAX {
             let epoch = self.machine.epoch(id);
             let Some(lane) = self.parts.lane(id) else {
                 return;
@@ -339,6 +337,7 @@ impl Shell {
                 }),
             }
         }
+        self.unheard = true;
     }
 
     /// A request of a hardware queue is late. A server that has a command answers it however long that
@@ -379,6 +378,7 @@ impl Shell {
         if let Some(order) = order {
             self.obey(order);
         }
+        self.unheard = false;
         for id in ids() {
             while let Some(outcome) = self.parts.outcome(id) {
                 self.hear(id, outcome, notes);
@@ -425,6 +425,9 @@ impl Shell {
 
     /// When there is something to do by itself, in ms from now.
     pub(super) fn sleep(&self) -> Option<u64> {
+        if self.unheard {
+            return Some(0);
+        }
         let next = self.parts.timers.iter().map(|(_, at)| *at).min()?;
         Some(next.saturating_sub(self.parts.now()))
     }
@@ -441,6 +444,7 @@ impl Shell {
             }
             Until::Gone(_) => None,
             Until::AllGone => ids().all(|id| self.machine.is_gone(id)).then_some(Ok(())),
+            Until::Up if self.machine.end() == Some(End::Disabled) => Some(Err(ENOTCONN.into())),
             Until::Up if self.machine.known().is_some() => Some(Ok(())),
             Until::Up if !self.machine.all_tried() => None,
             Until::Up => {
@@ -626,21 +630,17 @@ impl Parts {
         }
     }
 
-    /// The export has another size, or may be written or not.
+    /// The export has another size, or may be written or not. The disk is told when this is published.
     fn resize(&mut self, extent: &Extent) {
-        let access = match extent.writable {
-            true => self.params.access,
-            false => Access::ReadOnly,
-        };
-        let extent = crate::proto::Extent {
-            size: extent.size,
-            access,
-        };
         if let Some(login) = &mut self.login {
-            login.extent = extent;
-        }
-        if let Some(disk) = &self.disk {
-            disk::resize(disk, &extent);
+            login.extent = crate::proto::Extent {
+                size: extent.size,
+                // Never more than was asked for.
+                access: match extent.writable {
+                    true => self.params.access,
+                    false => Access::ReadOnly,
+                },
+            };
         }
     }
 }

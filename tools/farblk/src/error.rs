@@ -127,7 +127,7 @@ impl Code {
             "EPERM" | "EACCES" => Code::Permission,
             "ENOENT" => Code::NotFound,
             "EEXIST" => Code::Differs,
-            "EBUSY" | "ENOTEMPTY" => Code::Busy,
+            "EBUSY" | "ENOTEMPTY" | "ECANCELED" => Code::Busy,
             "EINVAL" | "ERANGE" | "E2BIG" | "ENAMETOOLONG" => Code::BadValue,
             "ENOMEM" | "ENOSPC" => Code::NoMemory,
             "ENETUNREACH" | "EHOSTUNREACH" => Code::Unreachable,
@@ -215,6 +215,7 @@ const ERRNO: &[(i32, &str)] = &[
     (111, "ECONNREFUSED"),
     (113, "EHOSTUNREACH"),
     (116, "ESTALE"),
+    (125, "ECANCELED"),
 ];
 
 /// The name of an errno value, "" when this tool does not know it.

@@ -377,6 +377,14 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
         };
         disable(context, &object, disk.as_deref(), &job, &busy)?;
     }
+    // What went well leaves no error, unless the server did not hear of it.
+    let untold = disk
+        .is_some()
+        .then(|| configfs.attr(&object, "last_error"))
+        .flatten();
+    if let Some((_, text)) = untold.as_deref().and_then(|text| text.split_once(' ')) {
+        context.output.warn(text);
+    }
     let paths = object.join("paths");
     for path in configfs.names(&paths) {
         configfs.disable(&paths.join(&path), &job)?;

@@ -62,7 +62,7 @@ pub(super) struct Client {
     /// The client's lease has run out since a path was up.
     pub(super) lease_over: bool,
     /// The extent that the disk has, by its true number, and the instance that it is of.
-    pub(super) extent: (u8, u8),
+    pub(super) extent: (u8, u128),
     /// Extents that came in.
     heard: u32,
 }
@@ -224,7 +224,7 @@ impl World {
             Action::InstanceChanged => client.flushes.restarted(client.dirty),
             Action::Resize(extent) => {
                 let extent = u8::try_from(extent.size).unwrap();
-                let instance = self.server.instance;
+                let instance = client.map.known().expect("it is known").instance;
                 if client.extent.1 == instance && extent < client.extent.0 {
                     self.wrong = Some("an older extent took the place of a newer one");
                 }

@@ -1,0 +1,203 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# What an operator's command does while something hangs: enable, disable and force of a map end in bounded time, and force
+# always wins.
+. "$(dirname "$0")/lib.sh"
+# Seconds that a command may take, and that enable may take: 5, and some for a slow machine.
+BOUND=10
+ENABLE_BOUND=8
+M=$C/maps/m
+
+# hanging_disk: the server exports a device of its own, which answers until hang, and again after resume.
+hanging_disk() {
+	needs_module dm-mod
+	needs_module null_blk
+	back "dm_disk hang \"0 32768 linear \$(null_disk fbh 16) 0\""
+	must serve_block e "$BACK"
+	trap resume EXIT
+}
+hang() { must remote "dmsetup suspend --noflush --nolockfs farblk-hang"; }
+resume() { remote "dmsetup resume farblk-hang 2>/dev/null"; }
+
+# order NAME FILE VALUE: writes in the background. outcome_is NAME ERRNO [SECONDS]: it has ended by then, and so.
+order() {
+	rm -f "/run/command-$1"
+	(
+		got=$(store "$2" "$3" 2>&1) && got=OK || got=$(errno_name "${got##*: }")
+		echo "$got" >"/run/command-$1.new"
+		mv "/run/command-$1.new" "/run/command-$1"
+	) &
+}
+outcome_is() {
+	wait_for "${3:-$BOUND}" [ -e "/run/command-$1" ] || die "$1 hangs"
+	[[ $(<"/run/command-$1") =~ ^($2)$ ]] || bad "$1: $(<"/run/command-$1"), not $2: $(show "$M/last_error")"
+}
+# ends_so NAME FILE VALUE ERRNO [SECONDS]: both.
+ends_so() { order "$1" "$2" "$3"; outcome_is "$1" "$4" "${5:-}"; }
+
+state_is() { [ "$(show "$M/state")" = "$1" ]; }
+no_clients() { [ "$(remote "show $C/exports/e/clients")" = 0 ]; }
+# is_gone: nothing is left of the map, and the server knows.
+is_gone() {
+	is state "$(show "$M/state")" disabled
+	is device "$(show "$M/device")" ""
+	must map_rm m
+	resume
+	wait_for $BOUND no_clients || bad "the server still has $(remote "show $C/exports/e/clients") client(s)"
+}
+ended() { ! kill -0 "$1" 2>/dev/null; }
+
+# The first read is never answered: the disk is there nevertheless, and goes as it came.
+enable_hanging() {
+	hanging_disk
+	hang
+	must map_make m e
+	ends_so enable "$M/enable" 1 OK $ENABLE_BOUND
+	is state "$(show "$M/state")" live
+	# Who opens it does not wait for who looks for partitions.
+	must timeout -s KILL $BOUND blockdev --getsz "/dev/$(show "$M/device")" >/run/size
+	is size "$(</run/size)" 32768
+	ends_so disable "$M/enable" 0 OK
+	is_gone
+}
+
+# The same, and a reader that waits: only force ends that.
+force_hanging() {
+	local pid
+	hanging_disk
+	hang
+	must map_make m e
+	ends_so enable "$M/enable" 1 OK $ENABLE_BOUND
+	dd if="/dev/$(show "$M/device")" of=/dev/null bs=4k count=1 status=none 2>/dev/null &
+	pid=$!
+	sleep 1
+	ends_so disable "$M/enable" 0 EBUSY
+	ends_so force "$M/enable" force OK
+	wait_for $BOUND ended $pid || bad "the reader hangs"
+	is_gone
+}
+
+# force while enable has not returned.
+force_enable() {
+	hanging_disk
+	hang
+	must map_make m e
+	order enable "$M/enable" 1
+	wait_for $BOUND state_is connecting
+	ends_so force "$M/enable" force OK
+	outcome_is enable "OK|ECANCELED"
+	is_gone
+}
+
+# The path is lost while enable waits for the first read, and I/O waits for it for ever.
+enable_loses_path() {
+	hanging_disk
+	hang
+	must map_make m e no_path_timeout_ms=-1
+	order enable "$M/enable" 1
+	wait_for $BOUND has_client || bad "the client does not come"
+	sleep 1
+	# The port ends the session, and then waits for the disk.
+	must remote "store $C/ports/p/enable 0 >/dev/null 2>&1 3>&- 4>&- &"
+	outcome_is enable OK $ENABLE_BOUND
+	wait_for $BOUND state_is reconnecting || bad "state is '$(show "$M/state")'"
+	ends_so disable "$M/enable" 0 OK
+	resume
+	must remote "wait_for 10 grep -q disabled $C/ports/p/state && store $C/ports/p/enable 1"
+	is_gone
+}
+has_client() { [ "$(remote "show $C/exports/e/clients")" = 1 ]; }
+
+# The disk appears, partitions and all, once the server's disk answers.
+late_partitions() {
+	local d
+	hanging_disk
+	must remote "printf '\\0\\0\\0\\0\\203\\0\\0\\0\\0\\10\\0\\0\\0\\10\\0\\0' | dd of=$BACK bs=1 seek=446 conv=notrunc status=none && printf '\\125\\252' | dd of=$BACK bs=1 seek=510 conv=notrunc,fsync status=none"
+	must map m e
+	[ -b "${DEV}p1" ] || bad "there is no partition when enable returns"
+	must direct_read "${DEV}p1" /dev/null
+	ends_so disable "$M/enable" 0 OK
+	hang
+	ends_so enable "$M/enable" 1 OK $ENABLE_BOUND
+	d=/sys/class/block/$(show "$M/device")
+	[ ! -d "$d"/*p1 ] || bad "there is a partition before the disk was read"
+	must resume
+	wait_for $BOUND [ -d "$d/${d##*/}p1" ] || bad "there is no partition after the disk was read"
+	must unmap m
+}
+
+# A scan for partitions that somebody asked for holds the lock that opening and closing takes, while I/O waits for a path.
+scan_waits() {
+	local pid
+	hanging_disk
+	must map m e no_path_timeout_ms=-1
+	must remote "store $C/ports/p/enable 0"
+	wait_for $BOUND state_is reconnecting || bad "state is '$(show "$M/state")'"
+	blockdev --rereadpt "$DEV" 2>/dev/null &
+	pid=$!
+	sleep 1
+	ends_so disable "$M/enable" 0 EBUSY
+	ends_so force "$M/enable" force OK
+	wait_for $BOUND ended $pid || bad "who scans hangs"
+	must remote "store $C/ports/p/enable 1"
+	is_gone
+}
+
+# A reader that was killed sits in the kernel and closes the disk.
+killed_reader() {
+	local pid
+	hanging_disk
+	must map m e
+	hang
+	dd if="$DEV" of=/dev/null bs=4k count=1 skip=100 status=none 2>/dev/null &
+	pid=$!
+	sleep 1
+	kill -KILL $pid
+	sleep 1
+	ends_so disable "$M/enable" 0 EBUSY
+	ends_so force "$M/enable" force OK
+	wait_for $BOUND ended $pid || bad "the killed reader stays"
+	is_gone
+}
+
+# Two commands at a time: the second is refused and says why; force is not.
+concurrent() {
+	must map_make m e
+	# Nobody answers there.
+	must path m "addr=${FARBLK_SERVER%.*}.213"
+	order enable "$M/enable" 1
+	wait_for $BOUND state_is connecting
+	refused EBUSY "$M/enable" 1 "another task"
+	refused EBUSY "$M/enable" 0 "another task"
+	ends_so force "$M/enable" force OK
+	outcome_is enable "ECANCELED|EHOSTUNREACH|ETIMEDOUT"
+	is state "$(show "$M/state")" disabled
+	must map_rm m
+}
+
+# A map that goes while the server cannot hear of it says so.
+untold() {
+	must serve e 8M
+	must map m e no_path_timeout_ms=-1
+	must remote "store $C/ports/p/enable 0"
+	wait_for $BOUND state_is reconnecting || bad "state is '$(show "$M/state")'"
+	ends_so disable "$M/enable" 0 OK
+	[[ $(show "$M/last_error") == "ENOTCONN "*"keeps"* ]] || bad "last_error is '$(show "$M/last_error")'"
+	is clients_away "$(remote "show $C/exports/e/clients_away")" 1
+	must remote "store $C/ports/p/enable 1"
+	must map_on m
+	ends_so disable "$M/enable" 0 OK
+	no_error maps/m
+	must map_rm m
+}
+
+scenario enable_hanging "enable and disable while the server's disk hangs"
+scenario force_hanging "force while the server's disk hangs, and a reader waits"
+scenario force_enable "force while enable has not returned"
+scenario enable_loses_path "enable while the server's disk hangs, and the path is lost"
+scenario late_partitions "partitions are there when enable returns, or when the server's disk answers"
+scenario scan_waits "disable and force while a partition scan waits for a path"
+scenario killed_reader "disable and force while a killed reader closes the disk"
+scenario concurrent "commands at the same time: EBUSY and why, and force wins"
+scenario untold "a map that goes while the server cannot hear of it says so"
+run_scenarios

@@ -64,7 +64,8 @@ use crate::rdma::{
     qp::{
         Qp,
         QpCaps,
-        QpHandler, //
+        QpHandler,
+        Undrained, //
     },
     wc::{
         Received,
@@ -514,9 +515,10 @@ impl Queue {
         self.qp.fail();
     }
 
-    /// Ends all requests; when it returns, nobody touches their memory any more. May sleep.
-    pub(in crate::client) fn drain(&self) {
-        self.qp.drain();
+    /// Ends all requests; when it returns, nobody touches their memory any more. Those that could not be
+    /// ended fail when all connections of the path are dropped. May sleep.
+    pub(in crate::client) fn drain(&self) -> Result<(), Undrained> {
+        self.qp.drain()
     }
 
     /// Shows what the queue did. Any context.

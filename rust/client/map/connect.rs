@@ -201,8 +201,9 @@ impl Route {
                 if let Some(path) = path.as_mut().filter(|_| leave) {
                     path.logout();
                 }
-                if let Some(path) = &path {
-                    path.drain();
+                if path.as_ref().is_some_and(|path| path.drain().is_err()) {
+                    // The rest ends with the path.
+                    path = None;
                 }
                 // An HCA may take its time to destroy what is drained.
                 self.end(Outcome::Drained(epoch));

@@ -55,7 +55,10 @@ use crate::proto::{
     Ping,
     Query, //
 };
-use crate::rdma::device::Name as DeviceName;
+use crate::rdma::{
+    device::Name as DeviceName,
+    qp::Undrained, //
+};
 use crate::session::{
     Epoch,
     PathId, //
@@ -286,12 +289,13 @@ impl Path {
         );
     }
 
-    /// Ends all requests with an error; when it returns, nobody touches their memory any more. No other
-    /// user of the queues is left. May sleep.
-    pub(in crate::client) fn drain(&self) {
+    /// Ends all requests with an error; when it returns, nobody touches their memory any more. Those that
+    /// could not be ended fail when the path is dropped. No other user of the queues is left. May sleep.
+    pub(in crate::client) fn drain(&self) -> Result<(), Undrained> {
         // All fail before any is waited for.
         self.queues.iter().for_each(Queue::fail);
-        self.queues.iter().for_each(Queue::drain);
+        let drained = self.queues.iter().map(Queue::drain);
+        drained.fold(Ok(()), Result::and)
     }
 }
 

@@ -370,6 +370,7 @@ impl<H: QpHandler> Qp<H> {
             unsafe { (*sq.last).next = head };
         }
         sq.last = tail;
+        slot.set_posted();
         if last {
             let rejected = self.post_chain(&mut sq);
             drop(sq);
@@ -430,8 +431,8 @@ impl<H: QpHandler> Qp<H> {
 
     /// Gives back the slots of a chain.
     ///
-    /// If the chain begins within a slot, that slot is kept until the queue pair is destroyed: its
-    /// first work requests were posted.
+    /// If the chain begins within a slot, that slot is kept until the queue pair is drained: its first
+    /// work requests were posted.
     ///
     /// # Safety
     ///

@@ -14,7 +14,6 @@ use kernel::{
         },
         Arc, //
     },
-    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -76,9 +75,6 @@ use crate::server::{
     },
     session::Session, //
 };
-
-/// How long to wait between two looks at what the HCA gives back of a connection that is closed.
-const FLUSH_MS: Msecs = 20;
 
 /// There is a command; its generation is below.
 const RUNNING: u64 = 1 << 32;
@@ -401,14 +397,10 @@ impl Connection {
             queue.drop_waiting(waiting);
         }
         blocked.into_iter().for_each(Command::end);
-        self.cut();
-        loop {
-            // What was posted comes back.
-            queue.cq.reap();
-            if queue.idle.wait_timeout(FLUSH_MS).is_ok() {
-                break;
-            }
-        }
+        // What was posted comes back. It gives the client no access to anything.
+        let _ = self.qp.drain();
+        // What the backing has comes back, too.
+        queue.idle.wait();
         let rest = core::mem::take(&mut queue.commands.lock().rest);
         drop((hold, rest));
         // Who has just put the last one there may not be through.

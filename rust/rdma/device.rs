@@ -4,7 +4,10 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::limit;
+use super::{
+    limit,
+    quirks::Quirks, //
+};
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
@@ -102,7 +105,7 @@ pub(crate) struct Device {
     raw: NonNull<bindings::ib_device>,
     limits: Limits,
     virt_dma: bool,
-    rxe: bool,
+    quirks: Quirks,
     #[pin]
     users: Mutex<Users>,
     gone: Arc<Completion>,
@@ -144,7 +147,7 @@ impl Device {
         // SAFETY: As above.
         let virt_dma = unsafe { bindings::ib_uses_virt_dma(raw.as_ptr()) };
         // SAFETY: As above.
-        let driver = unsafe { (*raw.as_ptr()).ops.driver_id };
+        let quirks = unsafe { Quirks::of(raw.as_ptr()) };
         let gone = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
         // INVARIANT: The caller promises that the device stays.
         Arc::pin_init(
@@ -152,7 +155,7 @@ impl Device {
                 raw,
                 limits,
                 virt_dma,
-                rxe: driver == bindings::rdma_driver_id_RDMA_DRIVER_RXE,
+                quirks,
                 users <- new_mutex!(Users {
                     list: KVec::new(),
                     removed: false,
@@ -232,16 +235,9 @@ impl Device {
         self.virt_dma
     }
 
-    /// Whether an RDMA READ that has succeeded may be unfinished, as with `rdma_rxe`. The addresses of its
-    /// segments are then virtual ones.
-    pub(super) fn needs_marks(&self) -> bool {
-        self.rxe && self.virt_dma
-    }
-
-    /// Whether a shared receive queue may lose a receive with a queue pair that fails; see
-    /// [`Srq`](super::srq::Srq).
-    pub(crate) fn loses_receives(&self) -> bool {
-        self.rxe
+    /// What the device does that it should not.
+    pub(crate) fn quirks(&self) -> Quirks {
+        self.quirks
     }
 
     /// Whether memory regions can have pages of `size` bytes.

@@ -14,7 +14,6 @@
 
 mod drain;
 mod key;
-mod mark;
 mod recv;
 mod reply;
 mod request;
@@ -221,8 +220,10 @@ pub(crate) struct Qp<H: QpHandler> {
     write_sges: u32,
     lkey: u32,
     virt_dma: bool,
-    /// RDMA READs are given a [`Mark`](mark::Mark).
+    /// RDMA READs are given a [`Mark`](crate::rdma::quirks::Mark).
     marks: bool,
+    /// A registration may run again until the message behind it has completed.
+    registers_again: bool,
     iwarp: bool,
     failed: Atomic<u32>,
 
@@ -422,7 +423,8 @@ impl<H: QpHandler> Qp<H> {
                 write_sges,
                 lkey: pd.local_dma_lkey(),
                 virt_dma: device.uses_virt_dma(),
-                marks: device.needs_marks(),
+                marks: device.quirks().unfinished_reads(),
+                registers_again: device.quirks().registers_again(),
                 iwarp: id.is_iwarp(),
                 failed: Atomic::new(0),
                 rq <- rq,

@@ -47,9 +47,9 @@ struct Member<H: QpHandler> {
 /// The owner of a receive comes back through the handler of the queue pair that the message came in
 /// on. What is left comes back to nobody: it is dropped with the queue.
 ///
-/// `rdma_rxe` loses a receive when a queue pair fails while it receives a message of several packets
-/// into it. Such a receive, and its owner, stays until the queue is dropped. So a queue should have
-/// more receives than its users can have messages under way.
+/// A device may lose a receive with a queue pair that fails, see
+/// [`Quirks::loses_receives`](super::quirks::Quirks::loses_receives): its owner stays until the queue is
+/// dropped. So there a queue should have more receives than its users can have messages under way.
 ///
 /// # Context
 ///

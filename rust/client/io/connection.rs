@@ -84,8 +84,6 @@ const LARGE: u16 = 16;
 const KEY_PAGES: u32 = 16;
 /// Requests of more than these that may be in flight at once; the others wait.
 const LARGE_KEYS: u16 = 8;
-/// 4.096 us x 2^18 = 1.07 s: `rdma_rxe` registers memory again when it sends a command again, and fails.
-const PATIENT_ACK_TIMEOUT: u8 = 18;
 /// Work requests of a large request beyond the one that every request has.
 const LARGE_WR: u32 = 8;
 
@@ -256,8 +254,9 @@ impl Queue {
         if id.is_iwarp() && matches!(common.reach, Reach::Slabs(_)) {
             return Err(fail!(EOPNOTSUPP, "a ram export cannot be read over iWARP"));
         }
-        if device.is_software() && matches!(common.reach, Reach::Commands(..)) {
-            let _ = id.set_ack_timeout(PATIENT_ACK_TIMEOUT);
+        if let (Some(timeout), Reach::Commands(..)) = (device.quirks().ack_timeout(), &common.reach)
+        {
+            let _ = id.set_ack_timeout(timeout);
         }
         let limits = device.limits();
         let vector = u32::from(index) % limits.num_comp_vectors.max(1);

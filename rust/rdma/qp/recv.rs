@@ -19,7 +19,10 @@ use crate::rdma::{
         QpHandler,
         Receives, //
     },
-    wc::Received,
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::{
         RecvOwner,
         RECV_BUFFERS, //
@@ -301,7 +304,10 @@ impl<H: QpHandler> Qp<H> {
         self.recv_completions
             .store(completions.wrapping_add(1), Relaxed);
         let result = Received::new(wc);
-        if result.is_err() {
+        if let Err(error) = &result {
+            if matches!(error, WcError::Unexpected { .. }) {
+                self.close();
+            }
             self.note_error();
         }
         self.handler.recv_done(self, owner, result);

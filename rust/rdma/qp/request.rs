@@ -205,7 +205,9 @@ impl<H: QpHandler> Qp<H> {
     /// The peer has answered the request in `slot`; `invalidated` is what its message has invalidated.
     ///
     /// If that was not the request's key, the peer does not know what it does: the queue pair fails,
-    /// with `EPROTO`. If it was nothing, the key is invalidated here. Gives `EINVAL` if there is no such
+    /// with `EPROTO`. If it was nothing, or may have been in vain (see
+    /// [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)), the key is
+    /// invalidated here. Gives `EINVAL` if there is no such
     /// request, or it was answered already.
     ///
     /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
@@ -230,7 +232,10 @@ impl<H: QpHandler> Qp<H> {
                     self.note_error();
                     return Err(EPROTO);
                 }
-                new |= INVALID;
+                // Else the registration may run once more. The region is invalidated here when it cannot.
+                if old & SENT != 0 || !self.registers_again {
+                    new |= INVALID;
+                }
             }
             if self.reaps && !is_done(new) {
                 new |= PARKED;
@@ -329,7 +334,7 @@ impl<H: QpHandler> Qp<H> {
     #[cold]
     pub(super) unsafe fn inv_completed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
         self.count_send_completion();
-        match WcError::check(wc) {
+        match WcError::check(wc, bindings::ib_wc_opcode_IB_WC_LOCAL_INV) {
             Ok(_) => {
                 self.advance(slot, INVALID);
                 // SAFETY: It was the last that was missing.

@@ -4,7 +4,6 @@
 
 use super::{
     key::Key,
-    mark::Mark,
     Qp,
     QpHandler, //
 };
@@ -16,6 +15,7 @@ use crate::{
             DmaBuffer, //
         },
         mr::Mr,
+        quirks::Mark,
         wc::WcError, //
     }, //
 };
@@ -68,6 +68,8 @@ pub(super) struct Body {
     pub(super) wrs: *mut Wr,
     pub(super) nr_sge: u32,
     pub(super) nr_wr: u32,
+    /// What the last work request completes as.
+    pub(super) opcode: bindings::ib_wc_opcode,
     /// The segments were mapped, one by one, and must be unmapped, but for the first so many.
     pub(super) mapped: Option<Direction>,
     pub(super) premapped: u32,
@@ -87,7 +89,7 @@ pub(super) struct Body {
     pub(super) mark: Option<Mark>,
     /// The owner's memory region that is being registered, or null.
     pub(super) mr: *const Mr,
-    /// The first error of a work request other than the last.
+    /// The first error of a work request other than the last, or of what is no completion of it.
     pub(super) error: Option<WcError>,
 }
 
@@ -103,6 +105,7 @@ impl Body {
         self.reads_piece = false;
         self.request = false;
         self.nr_wr = 0;
+        self.opcode = bindings::ib_wc_opcode_IB_WC_SEND;
         self.mark = None;
         self.mr = core::ptr::null();
         self.error = None;
@@ -173,6 +176,7 @@ impl<H: QpHandler> SendSlot<H> {
             wrs: core::ptr::null_mut(),
             nr_sge: 0,
             nr_wr: 0,
+            opcode: bindings::ib_wc_opcode_IB_WC_SEND,
             mapped: None,
             premapped: 0,
             large_key: None,

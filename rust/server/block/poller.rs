@@ -195,7 +195,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut hand = self.poller.hand.lock();
         hand.receives.withdraw(self.credit.into());
-        if self.credit > 0 && self.poller.device.loses_receives() {
+        if self.credit > 0 && self.poller.device.quirks().loses_receives() {
             hand.receives.miss();
         }
         hand.seats -= 1;

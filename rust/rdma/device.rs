@@ -32,7 +32,7 @@ pub(crate) struct Limits {
     pub(crate) max_sge_rd: u32,
     /// Segments per receive.
     pub(crate) max_recv_sge: u32,
-    /// Receives per shared receive queue; 0 if there are no such queues.
+    /// Receives per shared receive queue; see [`Device::has_srq`].
     pub(crate) max_srq_wr: u32,
     /// Segments per receive of a shared receive queue.
     pub(crate) max_srq_sge: u32,
@@ -238,6 +238,18 @@ impl Device {
     /// What the device does that it should not.
     pub(crate) fn quirks(&self) -> Quirks {
         self.quirks
+    }
+
+    /// Whether there are shared receive queues. A driver may tell how large they are and not have them.
+    pub(crate) fn has_srq(&self) -> bool {
+        // SAFETY: By the type invariants the device is registered.
+        let (ops, attrs) = unsafe { (&(*self.as_raw()).ops, &(*self.as_raw()).attrs) };
+        let is_there = ops.create_srq.is_some() && ops.destroy_srq.is_some();
+        is_there
+            && ops.post_srq_recv.is_some()
+            && limit(attrs.max_srq) > 0
+            && limit(attrs.max_srq_wr) > 0
+            && limit(attrs.max_srq_sge) > 0
     }
 
     /// Whether memory regions can have pages of `size` bytes.

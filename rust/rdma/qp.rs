@@ -102,7 +102,7 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
 
     /// The queue pair has failed, or was made to. Called once at most, before the [`WcError`] that
-    /// shows it. May be called in any context.
+    /// shows it, or after it if that is [`WcError::Unexpected`] of a receive. May be called in any context.
     fn error(&self);
 }
 

@@ -4,9 +4,12 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::sync::{
-    new_irqsave_spinlock,
-    IrqSaveSpinLock, //
+use crate::base::{
+    errno::EOPNOTSUPP,
+    sync::{
+        new_irqsave_spinlock,
+        IrqSaveSpinLock, //
+    },
 };
 use crate::bindings;
 use crate::rdma::{
@@ -88,8 +91,8 @@ unsafe impl<H: QpHandler> Sync for Srq<H> {}
 impl<H: QpHandler> Srq<H> {
     /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue pairs.
     ///
-    /// `cq` is where the receives complete. Gives `EINVAL` if the device is another or has no such
-    /// queues, and `ENOSPC` if `cq` is too small: it must have an entry for each receive, and
+    /// `cq` is where the receives complete. Gives `EOPNOTSUPP` if the device has no such queues, `EINVAL`
+    /// if it is another or has none of so many receives, and `ENOSPC` if `cq` is too small: it must have an entry for each receive, and
     /// [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair whose sends complete there, too.
     ///
     /// # Context
@@ -103,6 +106,10 @@ impl<H: QpHandler> Srq<H> {
     ) -> Result<Arc<Self>> {
         let device = pd.device();
         let limits = device.limits();
+        // The core calls the driver's function unseen.
+        if !device.has_srq() {
+            return Err(EOPNOTSUPP);
+        }
         // CAST: A small number.
         let max_sge = limits.max_srq_sge.min(RECV_BUFFERS as u32);
         if receives == 0

@@ -153,6 +153,10 @@ impl QpHandler for Handler {
         buffer: KBox<DmaBuffer>,
         received: Result<Received<'_>, WcError>,
     ) {
+        if let Err(WcError::Unexpected { .. }) = received {
+            let what = "an RDMA WRITE with immediate data, which is no message";
+            return self.watcher.violated(Malformed(what));
+        }
         let (Some(commands), Ok(received)) = (&self.commands, received) else {
             return;
         };

@@ -304,12 +304,16 @@ impl<H: QpHandler> Qp<H> {
         self.recv_completions
             .store(completions.wrapping_add(1), Relaxed);
         let result = Received::new(wc);
-        if let Err(error) = &result {
-            if matches!(error, WcError::Unexpected { .. }) {
-                self.close();
-            }
-            self.note_error();
+        let Err(error) = &result else {
+            return self.handler.recv_done(self, owner, result);
+        };
+        if matches!(error, WcError::Unexpected { .. }) {
+            // The handler is told what the peer did before it is told that the queue pair fails.
+            self.close();
+            self.handler.recv_done(self, owner, result);
+            return self.note_error();
         }
+        self.note_error();
         self.handler.recv_done(self, owner, result);
     }
 }

@@ -9,6 +9,7 @@
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/spinlock.h>
+#include <linux/string.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>
@@ -181,6 +182,12 @@ u64 rust_helper_farblk_page_to_phys(struct page *page)
 void *rust_helper_farblk_page_address(const struct page *page)
 {
 	return page_address(page);
+}
+
+/* memcpy() to memory that others may write at the same time: in Rust that would be undefined. */
+void rust_helper_farblk_copy_racy(void *to, const void *from, size_t len)
+{
+	memcpy(to, from, len);
 }
 
 void rust_helper_farblk_cond_resched(void)

@@ -30,6 +30,7 @@ mod kunit;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod quirks;
 pub(crate) mod srq;
 pub(crate) mod wc;
 pub(crate) mod wr;

@@ -17,6 +17,10 @@ use kernel::{
 /// A physically contiguous piece of memory.
 ///
 /// It is only a description. That the memory exists is promised by the [`Segmented`] it came from.
+///
+/// # Invariants
+///
+/// `page` has been that of memory, so that its address can be calculated.
 #[derive(Clone, Copy)]
 pub(crate) struct Segment {
     page: NonNull<bindings::page>,
@@ -28,8 +32,13 @@ impl Segment {
     /// Describes `len` bytes that start `offset` bytes after the start of `page`.
     ///
     /// `offset` may exceed a page, as it does in a multi-page `bio_vec`.
+    ///
+    /// # Safety
+    ///
+    /// `page` must be that of memory.
     #[inline]
-    pub(crate) fn new(page: NonNull<bindings::page>, offset: u32, len: u32) -> Self {
+    pub(crate) unsafe fn new(page: NonNull<bindings::page>, offset: u32, len: u32) -> Self {
+        // INVARIANT: By the safety requirements.
         Self { page, offset, len }
     }
 
@@ -68,7 +77,7 @@ impl Segment {
     #[inline]
     pub(crate) fn append(&mut self, next: &Self) -> bool {
         let physical = |segment: &Self, at: usize| {
-            // SAFETY: Only the page's number is looked at.
+            // SAFETY: By the type invariants. Only the page's number is looked at.
             let page = unsafe { bindings::farblk_page_to_phys(segment.page.as_ptr()) };
             page.wrapping_add(at as u64)
         };
@@ -266,8 +275,9 @@ impl PageChunks {
             let from = start.saturating_sub(base);
             let to = size.min(end - base);
             base += size;
-            // CAST: Both are at most the largest chunk's size.
-            Some(Segment::new(page, from as u32, (to - from) as u32))
+            // SAFETY: By the type invariants the page is one of ours. CAST: Both are at most the largest
+            // chunk's size.
+            Some(unsafe { Segment::new(page, from as u32, (to - from) as u32) })
         })
     }
 }
@@ -389,7 +399,8 @@ mod tests {
     fn segments_go_on_in_their_page_only() -> Result {
         let memory = PageChunks::alloc(4 * PAGE_SIZE, -1)?;
         let page = memory.segments(0, 1).next().ok_or(EIO)?.page();
-        let at = |offset: usize, len| Segment::new(page, offset as u32, len);
+        // SAFETY: The page is one of `memory`.
+        let at = |offset: usize, len| unsafe { Segment::new(page, offset as u32, len) };
         let mut segment = at(512, 512);
         check!(segment.append(&at(1024, 1024)) && segment.append(&at(2048, 2048)));
         check!(segment.offset() == 512 && segment.len() == 3584);
@@ -398,7 +409,9 @@ mod tests {
         // The next page may be given as itself or by its distance from the first.
         let other = memory.segments(PAGE_SIZE, 1).next().ok_or(EIO)?;
         let mut long = at(0, PAGE_SIZE as u32 + 100);
-        check!(long.append(&Segment::new(other.page(), other.offset() + 100, 8)));
+        // SAFETY: As above.
+        let next = unsafe { Segment::new(other.page(), other.offset() + 100, 8) };
+        check!(long.append(&next));
         check!(!long.append(&at(PAGE_SIZE + 109, 8)) && !long.append(&at(PAGE_SIZE + 107, 8)));
         check!(long.len() == PAGE_SIZE as u32 + 108);
         Ok(())

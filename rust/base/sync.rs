@@ -16,10 +16,7 @@ use core::{
 
 use kernel::{
     error::to_result,
-    ffi::{
-        c_char,
-        c_ulong, //
-    },
+    ffi::c_char,
     prelude::*,
     sync::{
         atomic::{
@@ -40,10 +37,14 @@ use kernel::{
 
 use crate::bindings;
 
-/// A spinlock that saves and disables the interrupts of this CPU while it is held.
+/// A spinlock that disables the interrupts of this CPU while it is held.
 ///
 /// Unlike [`kernel::sync::SpinLock`] the same lock may be taken by a task, by a softirq (such as a
 /// completion queue's) and by an interrupt handler.
+///
+/// Several may be released in any order: a count for each CPU says how many are held, and the last one
+/// restores what was before the first one. (The kernel crate's `SpinLockIrq` does the same, but 7.2 does
+/// not have it.)
 pub(crate) type IrqSaveSpinLock<T> = Lock<T, IrqSaveSpinLockBackend>;
 
 /// Creates an [`IrqSaveSpinLock`] initialiser with the given name and a new lock class.
@@ -60,14 +61,13 @@ macro_rules! new_irqsave_spinlock {
 }
 pub(crate) use new_irqsave_spinlock;
 
-/// A `spinlock_t` taken by `spin_lock_irqsave`.
+/// A `spinlock_t` taken with interrupts disabled.
 pub(crate) struct IrqSaveSpinLockBackend;
 
 // SAFETY: `spinlock_t` ensures mutual exclusion. `relock` is the default one, which calls `lock`.
 unsafe impl Backend for IrqSaveSpinLockBackend {
     type State = bindings::spinlock_t;
-    /// The interrupt state to restore.
-    type GuardState = c_ulong;
+    type GuardState = ();
 
     #[inline]
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
@@ -79,22 +79,20 @@ unsafe impl Backend for IrqSaveSpinLockBackend {
     #[inline]
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
         // SAFETY: By the safety requirements `ptr` points at an initialised lock.
-        unsafe { bindings::spin_lock_irqsave(ptr) }
+        unsafe { bindings::farblk_spin_lock(ptr) }
     }
 
     #[inline]
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
-        let mut flags = 0;
-        // SAFETY: By the safety requirements `ptr` points at an initialised lock; `flags` is valid
-        // for a write.
-        unsafe { bindings::spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
+        // SAFETY: By the safety requirements `ptr` points at an initialised lock.
+        unsafe { bindings::farblk_spin_trylock(ptr) }.then_some(())
     }
 
     #[inline]
-    unsafe fn unlock(ptr: *mut Self::State, guard_state: &Self::GuardState) {
-        // SAFETY: By the safety requirements the caller owns the lock; `guard_state` is what taking
-        // it returned.
-        unsafe { bindings::spin_unlock_irqrestore(ptr, *guard_state) }
+    unsafe fn unlock(ptr: *mut Self::State, (): &Self::GuardState) {
+        // SAFETY: By the safety requirements the caller owns the lock. Guards stay in the context that
+        // took them, and that on its CPU while interrupts are disabled.
+        unsafe { bindings::farblk_spin_unlock(ptr) }
     }
 
     #[inline]
@@ -464,6 +462,26 @@ mod tests {
         drop(guard);
         // SAFETY: As above.
         unsafe { bindings::farblk_might_sleep() };
+        Ok(())
+    }
+
+    /// Released in the order in which they were taken.
+    #[test]
+    fn spinlocks_are_released_in_any_order() -> Result {
+        let first = Arc::pin_init(new_irqsave_spinlock!(()), GFP_KERNEL)?;
+        let second = Arc::pin_init(new_irqsave_spinlock!(()), GFP_KERNEL)?;
+        let outer = first.lock();
+        let inner = second.lock();
+        drop(outer);
+        // SAFETY: The function has no requirements.
+        let disabled = unsafe { bindings::farblk_irqs_disabled() };
+        drop(inner);
+        // SAFETY: As above.
+        let enabled = unsafe { !bindings::farblk_irqs_disabled() };
+        // Or the tests that follow would not be able to sleep.
+        // SAFETY: Interrupts are enabled in a task that may sleep.
+        unsafe { bindings::farblk_irqs_enable() };
+        check!(disabled && enabled);
         Ok(())
     }
 

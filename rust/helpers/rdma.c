@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/completion.h>
 #include <linux/gfp.h>
+#include <linux/irq_poll.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
 #include <linux/nodemask.h>
@@ -8,6 +9,7 @@
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/spinlock.h>
+#include <linux/string.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>
@@ -36,6 +38,31 @@ int rust_helper_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr
 int rust_helper_farblk_req_notify_cq(struct ib_cq *cq)
 {
 	return ib_req_notify_cq(cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
+}
+
+/*
+ * Handles all completions that there are, while nobody else does so. Not for IB_POLL_DIRECT. Interrupts that come meanwhile
+ * have no effect: the caller has the queue looked at once more.
+ */
+void rust_helper_farblk_flush_cq(struct ib_cq *cq)
+{
+	switch (cq->poll_ctx) {
+	case IB_POLL_SOFTIRQ:
+		irq_poll_disable(&cq->iop);
+		local_bh_disable();
+		ib_process_cq_direct(cq, -1);
+		local_bh_enable();
+		irq_poll_enable(&cq->iop);
+		break;
+	case IB_POLL_WORKQUEUE:
+	case IB_POLL_UNBOUND_WORKQUEUE:
+		disable_work_sync(&cq->work);
+		ib_process_cq_direct(cq, -1);
+		enable_work(&cq->work);
+		break;
+	default:
+		break;
+	}
 }
 
 u32 rust_helper_ib_inc_rkey(u32 rkey)
@@ -155,6 +182,12 @@ u64 rust_helper_farblk_page_to_phys(struct page *page)
 void *rust_helper_farblk_page_address(const struct page *page)
 {
 	return page_address(page);
+}
+
+/* memcpy() to memory that others may write at the same time: in Rust that would be undefined. */
+void rust_helper_farblk_copy_racy(void *to, const void *from, size_t len)
+{
+	memcpy(to, from, len);
 }
 
 void rust_helper_farblk_cond_resched(void)

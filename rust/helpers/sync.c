@@ -1,29 +1,79 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/completion.h>
+#include <linux/irqflags.h>
 #include <linux/mutex.h>
 #include <linux/percpu-refcount.h>
+#include <linux/percpu.h>
+#include <linux/preempt.h>
 #include <linux/sched/mm.h>
 #include <linux/spinlock.h>
 #include <linux/timer.h>
 #include <linux/wait_bit.h>
 #include <linux/workqueue.h>
 
-__rust_helper unsigned long rust_helper_spin_lock_irqsave(spinlock_t *lock)
+/*
+ * How many spinlocks of rust/base/sync.rs this CPU holds, and whether interrupts were enabled before the first one. Both are
+ * used with interrupts disabled only.
+ */
+struct farblk_irqs {
+	unsigned int held;
+	unsigned long flags;
+};
+
+static DEFINE_PER_CPU(struct farblk_irqs, farblk_irqs);
+
+static inline void farblk_irqs_get(void)
 {
+#ifndef CONFIG_PREEMPT_RT
 	unsigned long flags;
 
-	spin_lock_irqsave(lock, flags);
-	return flags;
+	local_irq_save(flags);
+	if (raw_cpu_inc_return(farblk_irqs.held) == 1)
+		raw_cpu_write(farblk_irqs.flags, flags);
+#endif
 }
 
-__rust_helper bool rust_helper_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+static inline void farblk_irqs_put(void)
 {
-	return spin_trylock_irqsave(lock, *flags);
+#ifndef CONFIG_PREEMPT_RT
+	if (raw_cpu_dec_return(farblk_irqs.held) == 0)
+		local_irq_restore(raw_cpu_read(farblk_irqs.flags));
+#endif
 }
 
-__rust_helper void rust_helper_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+__rust_helper void rust_helper_farblk_spin_lock(spinlock_t *lock)
 {
-	spin_unlock_irqrestore(lock, flags);
+	farblk_irqs_get();
+	spin_lock(lock);
+}
+
+__rust_helper bool rust_helper_farblk_spin_trylock(spinlock_t *lock)
+{
+	farblk_irqs_get();
+	if (spin_trylock(lock))
+		return true;
+	farblk_irqs_put();
+	return false;
+}
+
+__rust_helper void rust_helper_farblk_spin_unlock(spinlock_t *lock)
+{
+	/* Whoever has to run now does so with interrupts enabled. */
+	preempt_disable();
+	spin_unlock(lock);
+	farblk_irqs_put();
+	preempt_enable();
+}
+
+/* For tests. */
+__rust_helper bool rust_helper_farblk_irqs_disabled(void)
+{
+	return irqs_disabled();
+}
+
+__rust_helper void rust_helper_farblk_irqs_enable(void)
+{
+	local_irq_enable();
 }
 
 __rust_helper void rust_helper_reinit_completion(struct completion *x)

@@ -147,6 +147,13 @@ impl ConnParam<'_> {
 /// and says why.
 const RESOLVE_SLACK_MS: u32 = 250;
 
+/// An id has no queue pair.
+const NO_QP: u32 = 0;
+/// Its queue pair is being created.
+const NEW_QP: u32 = 1;
+/// It has a queue pair.
+const HAS_QP: u32 = 2;
+
 /// A connection, or an attempt at one: C's `struct rdma_cm_id`.
 ///
 /// An id serves for one attempt; another one needs a new id.
@@ -162,12 +169,13 @@ const RESOLVE_SLACK_MS: u32 = 250;
 ///   handler that it runs in return other than 0.
 /// - The id's `context` is the object of `shared`, to which a reference is kept until the id's
 ///   destruction.
-/// - `has_qp` is 1 while a [`Qp`](super::qp::Qp) of the id exists, or is being created.
+/// - `qp` is [`NO_QP`] unless a [`Qp`](super::qp::Qp) of the id exists or is being created, and
+///   [`HAS_QP`] only while it exists.
 /// - `connected` is 1 from before its queue pair can receive.
 pub(crate) struct CmId {
     raw: NonNull<bindings::rdma_cm_id>,
     shared: ManuallyDrop<Arc<Shared>>,
-    has_qp: Atomic<u32>,
+    qp: Atomic<u32>,
     connected: Atomic<u32>,
 }
 
@@ -208,7 +216,7 @@ impl CmId {
         Self {
             raw,
             shared: ManuallyDrop::new(shared),
-            has_qp: Atomic::new(0),
+            qp: Atomic::new(NO_QP),
             connected: Atomic::new(0),
         }
     }
@@ -220,8 +228,13 @@ impl CmId {
 
     /// Makes the caller the one who may create a queue pair on the id.
     pub(super) fn claim_qp(&self) -> Result {
-        self.has_qp.cmpxchg(0, 1, Acquire).map_err(|_| EBUSY)?;
+        self.qp.cmpxchg(NO_QP, NEW_QP, Acquire).map_err(|_| EBUSY)?;
         Ok(())
+    }
+
+    /// Tells, after [`Self::claim_qp`], that the queue pair exists.
+    pub(super) fn ready_qp(&self) {
+        self.qp.store(HAS_QP, Release);
     }
 
     /// Whether the transport is iWARP, or not known yet.
@@ -238,7 +251,7 @@ impl CmId {
 
     /// Undoes [`Self::claim_qp`], once the queue pair is destroyed.
     pub(super) fn release_qp(&self) {
-        self.has_qp.store(0, Release);
+        self.qp.store(NO_QP, Release);
     }
 
     /// Whether `connect()` or `accept()` was called.
@@ -248,10 +261,10 @@ impl CmId {
 
     /// Gives `EINVAL` if there is no queue pair.
     fn check_qp(&self) -> Result {
-        if self.has_qp.load(Acquire) == 0 {
-            return Err(EINVAL);
+        match self.qp.load(Acquire) {
+            HAS_QP => Ok(()),
+            _ => Err(EINVAL),
         }
-        Ok(())
     }
 
     /// Sets the type of service of the packets, before `resolve()`.

@@ -283,14 +283,20 @@ impl Cq {
         }
     }
 
-    /// Handles all completions that there are now, be it that somebody else does so. Only for a direct
-    /// queue.
+    /// Handles all completions that there are now. When it returns they were handled, be it by others.
     ///
     /// # Context
     ///
-    /// Sleeps.
+    /// Sleeps. Not in a completion of this queue.
     pub(super) fn flush(&self) {
         might_sleep();
+        if !self.direct {
+            // SAFETY: By the type invariants the queue is valid, and was allocated with this context.
+            unsafe { bindings::farblk_flush_cq(self.as_raw()) };
+            // What came in meanwhile has had no effect.
+            self.forward();
+            return;
+        }
         while self.state.cmpxchg(IDLE, BUSY, Full).is_err() {
             // SAFETY: Sleeping is allowed here.
             unsafe { bindings::msleep(1) };
@@ -327,22 +333,31 @@ impl Cq {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Waits until `post` has posted a work request and all completions up to its own were handled.
-    /// Only for a direct queue, for others the core does that.
+    /// Waits until `post` has posted a work request with the completion entry of `marker`, and all
+    /// completions up to its own were handled; `ETIMEDOUT` if that takes more than `timeout_ms`
+    /// milliseconds. Then it may still complete.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(super) fn drain(&self, post: impl FnOnce(*mut bindings::ib_cqe) -> Result) -> Result {
+    pub(super) fn drain(
+        &self,
+        marker: &Marker,
+        timeout_ms: u32,
+        post: impl FnOnce(*mut bindings::ib_cqe) -> Result,
+    ) -> Result {
         might_sleep();
-        pin_init::stack_pin_init!(let marker = Marker::new());
         post(marker.cqe.get())?;
-        loop {
+        if !self.direct {
+            return marker.done.wait_timeout(timeout_ms);
+        }
+        for _ in 0..timeout_ms {
             self.reap();
             if marker.done.wait_timeout(1).is_ok() {
                 return Ok(());
             }
         }
+        Err(ETIMEDOUT)
     }
 
     /// Sets `entries` entries aside for a queue of a queue pair, or gives `ENOSPC`.
@@ -442,21 +457,22 @@ unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
     this.reap();
 }
 
-/// A work request that is posted behind all others.
+/// The completion entry of a work request that is posted once, behind all others.
 ///
 /// # Invariants
 ///
 /// - `cqe` is the first field, as [`marker_done`] needs it.
 #[pin_data]
 #[repr(C)]
-struct Marker {
+pub(super) struct Marker {
     cqe: Opaque<bindings::ib_cqe>,
     #[pin]
     done: Completion,
 }
 
 impl Marker {
-    fn new() -> impl PinInit<Self> {
+    /// A marker that was not posted.
+    pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             cqe: Opaque::new(bindings::ib_cqe {
                 done: Some(marker_done),
@@ -472,7 +488,8 @@ impl Marker {
 ///
 /// Must only be called by the RDMA core, for a work request with the `cqe` of a [`Marker`].
 unsafe extern "C" fn marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion, of a marker that is waited for.
+    // SAFETY: The core gives a valid completion, of a marker that its queue pair keeps until no completion
+    // of it can come.
     unsafe {
         (*(*wc).__bindgen_anon_1.wr_cqe.cast::<Marker>())
             .done

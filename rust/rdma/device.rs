@@ -4,7 +4,10 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::limit;
+use super::{
+    limit,
+    quirks::Quirks, //
+};
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
@@ -29,7 +32,7 @@ pub(crate) struct Limits {
     pub(crate) max_sge_rd: u32,
     /// Segments per receive.
     pub(crate) max_recv_sge: u32,
-    /// Receives per shared receive queue; 0 if there are no such queues.
+    /// Receives per shared receive queue; see [`Device::has_srq`].
     pub(crate) max_srq_wr: u32,
     /// Segments per receive of a shared receive queue.
     pub(crate) max_srq_sge: u32,
@@ -102,7 +105,7 @@ pub(crate) struct Device {
     raw: NonNull<bindings::ib_device>,
     limits: Limits,
     virt_dma: bool,
-    rxe: bool,
+    quirks: Quirks,
     #[pin]
     users: Mutex<Users>,
     gone: Arc<Completion>,
@@ -144,7 +147,7 @@ impl Device {
         // SAFETY: As above.
         let virt_dma = unsafe { bindings::ib_uses_virt_dma(raw.as_ptr()) };
         // SAFETY: As above.
-        let driver = unsafe { (*raw.as_ptr()).ops.driver_id };
+        let quirks = unsafe { Quirks::of(raw.as_ptr()) };
         let gone = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
         // INVARIANT: The caller promises that the device stays.
         Arc::pin_init(
@@ -152,7 +155,7 @@ impl Device {
                 raw,
                 limits,
                 virt_dma,
-                rxe: driver == bindings::rdma_driver_id_RDMA_DRIVER_RXE,
+                quirks,
                 users <- new_mutex!(Users {
                     list: KVec::new(),
                     removed: false,
@@ -232,16 +235,21 @@ impl Device {
         self.virt_dma
     }
 
-    /// Whether an RDMA READ that has succeeded may be unfinished, as with `rdma_rxe`. The addresses of its
-    /// segments are then virtual ones.
-    pub(super) fn needs_marks(&self) -> bool {
-        self.rxe && self.virt_dma
+    /// What the device does that it should not.
+    pub(crate) fn quirks(&self) -> Quirks {
+        self.quirks
     }
 
-    /// Whether a shared receive queue may lose a receive with a queue pair that fails; see
-    /// [`Srq`](super::srq::Srq).
-    pub(crate) fn loses_receives(&self) -> bool {
-        self.rxe
+    /// Whether there are shared receive queues. A driver may tell how large they are and not have them.
+    pub(crate) fn has_srq(&self) -> bool {
+        // SAFETY: By the type invariants the device is registered.
+        let (ops, attrs) = unsafe { (&(*self.as_raw()).ops, &(*self.as_raw()).attrs) };
+        let is_there = ops.create_srq.is_some() && ops.destroy_srq.is_some();
+        is_there
+            && ops.post_srq_recv.is_some()
+            && limit(attrs.max_srq) > 0
+            && limit(attrs.max_srq_wr) > 0
+            && limit(attrs.max_srq_sge) > 0
     }
 
     /// Whether memory regions can have pages of `size` bytes.

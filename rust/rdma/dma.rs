@@ -323,10 +323,12 @@ impl DmaBuffer {
             // SAFETY: As `Segmented` promises, the segment's pages are allocated, are those of the
             // direct map, and may be written, with no reference to them. So much of the buffer is left,
             // which nobody writes, as in `copy_out()`; they do not overlap, as the buffer's memory is
-            // its own.
+            // its own. It is C that writes, as others may do so at the same time: a device, a task that
+            // has mapped the pages, or another copy to them.
             unsafe {
                 let to = bindings::farblk_page_address(segment.page().as_ptr()).cast::<u8>();
-                core::ptr::copy_nonoverlapping(from, to.add(segment.offset() as usize), part);
+                let to = to.add(segment.offset() as usize);
+                bindings::farblk_copy_racy(to.cast(), from.cast(), part);
                 from = from.add(part);
             }
             left -= part;
@@ -479,7 +481,8 @@ unsafe impl Segmented for DmaPiece {
 
     #[inline]
     fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
-        core::iter::once(Segment::new(self.pages.page, self.offset, self.len))
+        // SAFETY: By the type invariants the page is one of ours.
+        core::iter::once(unsafe { Segment::new(self.pages.page, self.offset, self.len) })
     }
 }
 

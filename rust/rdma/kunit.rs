@@ -314,7 +314,8 @@ unsafe impl Segmented for Block {
             (0..len).step_by(self.piece).map(move |at| {
                 let skip = if at == 0 { self.start } else { 0 };
                 let len = piece.min(len - at).saturating_sub(skip + self.gap);
-                Segment::new(segment.page(), start + at + skip, len)
+                // SAFETY: The page is one of the memory's.
+                unsafe { Segment::new(segment.page(), start + at + skip, len) }
             })
         })
     }

@@ -55,7 +55,7 @@ impl Access {
 ///
 /// Peers can access it from when [`Qp::reg_mr`](super::qp::Qp::reg_mr) of it runs until it is
 /// dropped; dropping waits until no access is under way. What it covers is unmapped and freed only
-/// after that.
+/// after that; if that fails, when the protection domain goes.
 ///
 /// # Invariants
 ///
@@ -201,15 +201,16 @@ impl Drop for Mr {
         // SAFETY: By the type invariants the region is ours. A work request that refers to it
         // would own it, so there is none.
         let ret = unsafe { bindings::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) };
+        // SAFETY: `mapping` is not used again.
+        let mapping = unsafe { ManuallyDrop::take(&mut self.mapping) };
         if ret != 0 {
-            // Peers may still have access: the memory must never be used again.
+            // Peers may still have access.
             pr_err!(
-                "cannot deregister a memory region: {}; its memory is lost\n",
+                "cannot deregister a memory region: {}; its memory is kept with its domain\n",
                 ret
             );
-            return;
+            self.pd.keep();
+            self.pd.park(mapping);
         }
-        // SAFETY: `mapping` is not used again.
-        unsafe { ManuallyDrop::drop(&mut self.mapping) };
     }
 }

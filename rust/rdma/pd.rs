@@ -10,27 +10,49 @@ use super::{
     MODULE_NAME, //
 };
 use crate::bindings;
-use core::ptr::NonNull;
+use core::{
+    mem::forget,
+    ptr::NonNull, //
+};
 use kernel::{
     error::from_err_ptr,
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    }, //
 };
+
+/// Something that was parked with a protection domain.
+trait Parked: Send {}
+
+impl<T: Send> Parked for T {}
 
 /// A protection domain: a key gives access only through a queue pair of the same domain.
 ///
 /// # Invariants
 ///
 /// - `raw` is a protection domain of `device` that is freed by `drop()` and by nothing else.
+/// - Every queue pair of the domain belongs to an object that holds a reference to `self`.
+/// - `kept` is not 0 if a C object of the domain could not be destroyed.
+#[pin_data(PinnedDrop)]
 pub(crate) struct Pd {
     raw: NonNull<bindings::ib_pd>,
+    kept: Atomic<u32>,
+    #[pin]
+    parked: Mutex<KVec<KBox<dyn Parked>>>,
     device: Arc<Device>,
 }
 
 // SAFETY: `ib_pd` belongs to no thread.
 unsafe impl Send for Pd {}
 
-// SAFETY: The methods only read what does not change.
+// SAFETY: What changes is atomic or locked.
 unsafe impl Sync for Pd {}
 
 impl Pd {
@@ -44,12 +66,22 @@ impl Pd {
         let raw = from_err_ptr(unsafe {
             bindings::__ib_alloc_pd(device.as_raw(), 0, MODULE_NAME.as_char_ptr())
         })?;
-        // INVARIANT: The domain was just allocated on `device`.
-        let this = Self {
-            raw: NonNull::new(raw).ok_or(ENOMEM)?,
-            device: device.clone(),
-        };
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        // INVARIANT: The domain was just allocated on `device`, and there is nothing in it.
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                raw,
+                kept: Atomic::new(0),
+                parked <- new_mutex!(KVec::new(), "Pd::parked"),
+                device: device.clone(),
+            }),
+            GFP_KERNEL,
+        );
+        if this.is_err() {
+            // SAFETY: The domain was just allocated, and nobody else knows it.
+            unsafe { bindings::ib_dealloc_pd_user(raw.as_ptr(), core::ptr::null_mut()) };
+        }
+        this
     }
 
     /// The C object, which is valid as long as `self`.
@@ -64,15 +96,47 @@ impl Pd {
         unsafe { (*self.as_raw()).local_dma_lkey }
     }
 
+    /// Notes that a C object of the domain could not be destroyed, so that the domain cannot be freed.
+    #[cold]
+    pub(super) fn keep(&self) {
+        self.kept.store(1, Relaxed);
+    }
+
+    /// Keeps `owner`, whose memory a peer may have access to, until the domain goes: then no queue pair
+    /// is left by which the peer could have. It should hold no reference to the domain, or neither goes.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    #[cold]
+    pub(super) fn park<T: Send + 'static>(&self, owner: T) {
+        let Ok(place) = KBox::<T>::new_uninit(GFP_KERNEL) else {
+            // Better lost than written by a stranger.
+            return forget(owner);
+        };
+        let owner: KBox<T> = KBox::write(place, owner);
+        let owner: KBox<dyn Parked> = owner;
+        let mut parked = self.parked.lock();
+        match parked.reserve(1, GFP_KERNEL) {
+            Ok(()) => drop(parked.push_within_capacity(owner)),
+            Err(_) => forget(owner),
+        }
+    }
+
     /// The device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 }
 
-impl Drop for Pd {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Pd {
+    fn drop(self: Pin<&mut Self>) {
         might_sleep();
+        if self.kept.load(Relaxed) != 0 {
+            pr_warn!("a protection domain is lost with a memory region that is stuck\n");
+            return;
+        }
         // SAFETY: By the type invariants the domain is ours. What was created in it holds a
         // reference to `self`, so that it is gone. Kernel users give no `udata`.
         let ret = unsafe { bindings::ib_dealloc_pd_user(self.as_raw(), core::ptr::null_mut()) };

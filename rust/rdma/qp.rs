@@ -12,8 +12,8 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+mod drain;
 mod key;
-mod mark;
 mod recv;
 mod reply;
 mod request;
@@ -24,22 +24,19 @@ pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
 };
-use crate::base::{
-    errno::ESHUTDOWN,
-    sync::{
-        new_irqsave_spinlock,
-        Completion,
-        IrqSaveSpinLock, //
-    },
+use crate::base::sync::{
+    new_irqsave_spinlock,
+    Completion,
+    IrqSaveSpinLock, //
 };
 use crate::bindings;
 use crate::rdma::{
     cm::CmId,
     cq::{
         Cq,
+        Marker,
         Reservation, //
     },
-    might_sleep,
     pd::Pd,
     qp::{
         key::{
@@ -63,23 +60,20 @@ use crate::rdma::{
         SendOwner, //
     },
 };
-use core::{
-    cell::UnsafeCell,
-    ffi::c_void,
-    mem::ManuallyDrop, //
-};
+use core::ffi::c_void;
 use kernel::{
     error::to_result,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
             Acquire,
             Atomic,
-            Full,
             Relaxed,
             Release, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 
@@ -108,7 +102,7 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
 
     /// The queue pair has failed, or was made to. Called once at most, before the [`WcError`] that
-    /// shows it. May be called in any context.
+    /// shows it, or after it if that is [`WcError::Unexpected`] of a receive. May be called in any context.
     fn error(&self);
 }
 
@@ -165,15 +159,18 @@ impl QpCaps {
 /// # Context
 ///
 /// The last reference must be dropped where sleeping is allowed, and by neither a method of the
-/// handler nor a completion of another queue pair on the same completion queues: dropping moves the
-/// queue pair to its error state, waits until all completions were handled, and destroys it.
+/// handler nor a completion of another queue pair on the same completion queues: dropping drains the
+/// queue pair, as [`Self::drain`] does, and destroys it.
 ///
 /// # Invariants
 ///
 /// - `raw` is null, or the queue pair of `id`, whose claim is ours. It is set once, before a
-///   reference is given to the user, and destroyed by `drop()` and nothing else.
-/// - Each slot's `qp` is the address of `self`. As long as `raw` exists, `self` and what its fields
-///   own stay in place.
+///   reference is given to the user. `destroy()` and nothing else destroys it and makes it null again:
+///   with `stage` locked, after `close()`, so that nobody posts to it any more.
+/// - `stage` is `Live` until `close()` was called and every completion of the slots has been handled,
+///   and no other can come; it is `Destroyed` if and only if `raw` was destroyed.
+/// - Each slot's `qp` is the address of `self`. As long as a completion of a slot may come, `self` and
+///   what its fields own stay in place.
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once
 ///   it is chained, by the holder of `sq`, and once it is posted, by the handler of its
 ///   completions, of which one runs at a time.
@@ -191,8 +188,17 @@ impl QpCaps {
 ///   with `sq` held, `recv_posted` with `rq`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
-    raw: UnsafeCell<*mut bindings::ib_qp>,
+    raw: Atomic<*mut bindings::ib_qp>,
     handler: H,
+
+    #[pin]
+    stage: Mutex<Stage>,
+    /// Requests that were parked with the protection domain.
+    parked: Atomic<u32>,
+    #[pin]
+    send_marker: Marker,
+    #[pin]
+    recv_marker: Marker,
 
     #[pin]
     sq: IrqSaveSpinLock<SendQueue>,
@@ -205,7 +211,7 @@ pub(crate) struct Qp<H: QpHandler> {
     send_completions: Atomic<u64>,
 
     // In whole pages: as one piece, they would take up to twice the memory.
-    sends: ManuallyDrop<VVec<SendSlot<H>>>,
+    sends: VVec<SendSlot<H>>,
     large: Large,
     large_keys: LargeKeys,
     send_wr: u32,
@@ -214,12 +220,12 @@ pub(crate) struct Qp<H: QpHandler> {
     write_sges: u32,
     lkey: u32,
     virt_dma: bool,
-    /// RDMA READs are given a [`Mark`](mark::Mark).
+    /// RDMA READs are given a [`Mark`](crate::rdma::quirks::Mark).
     marks: bool,
+    /// A registration may run again until the message behind it has completed.
+    registers_again: bool,
     iwarp: bool,
     failed: Atomic<u32>,
-    /// Whether [`Self::drain_all`] was called: 1 or 0.
-    drained: Atomic<u32>,
 
     #[pin]
     rq: RecvQueue<H::Recv, Qp<H>>,
@@ -249,8 +255,39 @@ enum Receives<H: QpHandler> {
     Shared(Arc<Srq<H>>),
 }
 
-/// How long the device may take to say that it receives nothing more from a shared queue.
-const LAST_WQE_MS: u32 = 5_000;
+/// How far the end of a queue pair is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It may be in use.
+    Live,
+    /// It is closed and in its error state, and every completion has been handled.
+    Drained,
+    /// The same, and the C object is destroyed.
+    Destroyed,
+}
+
+/// Proof that the slots of a queue pair are used neither by the device nor by a completion, and that
+/// nothing can be posted any more. Only who has this takes an owner out of a slot that was posted and
+/// has not completed.
+///
+/// # Invariants
+///
+/// The stage of the queue pair is not [`Stage::Live`].
+struct Drained<'a, H: QpHandler>(&'a Qp<H>);
+
+/// Some requests could not be given back: their memory regions could not be deregistered, so the peer
+/// may still have access to their memory.
+///
+/// They are parked with the protection domain, and dropped when that is, which is when no queue pair is
+/// left by which the peer could reach them. The handler does not hear of them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Undrained {
+    /// How many they are.
+    pub(crate) parked: u32,
+}
+
+/// How long the device may take to drain a queue. Then it is drained by destroying the queue pair.
+const DRAIN_MS: u32 = 5_000;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.
@@ -363,19 +400,22 @@ impl<H: QpHandler> Qp<H> {
         let send_reservation = send_cq.reserve(caps.send_cqes())?;
         let receives = receives()?;
 
-        // Nothing in it can fail, so that no slots are lost.
         // INVARIANT: There is no queue pair yet, and nothing is posted.
         let this = Arc::pin_init(
             try_pin_init!(Self {
-                raw: UnsafeCell::new(core::ptr::null_mut()),
+                raw: Atomic::new(core::ptr::null_mut()),
                 handler,
+                stage <- new_mutex!(Stage::Live, "Qp::stage"),
+                parked: Atomic::new(0),
+                send_marker <- Marker::new(),
+                recv_marker <- Marker::new(),
                 sq <- new_irqsave_spinlock!(SendQueue::new()),
                 send_posted: Atomic::new(0),
                 doorbells: Atomic::new(0),
                 invalidations: Atomic::new(0),
                 done: Atomic::new(0),
                 send_completions: Atomic::new(0),
-                sends: ManuallyDrop::new(sends),
+                sends,
                 large,
                 large_keys,
                 send_wr: caps.send_wr,
@@ -383,10 +423,10 @@ impl<H: QpHandler> Qp<H> {
                 write_sges,
                 lkey: pd.local_dma_lkey(),
                 virt_dma: device.uses_virt_dma(),
-                marks: device.needs_marks(),
+                marks: device.quirks().unfinished_reads(),
+                registers_again: device.quirks().registers_again(),
                 iwarp: id.is_iwarp(),
                 failed: Atomic::new(0),
-                drained: Atomic::new(0),
                 rq <- rq,
                 recv_sges,
                 recv_posted: Atomic::new(0),
@@ -440,19 +480,18 @@ impl<H: QpHandler> Qp<H> {
             id.release_qp();
             return Err(error);
         }
-        // SAFETY: The queue pair was created, so that the id refers to it. Nobody else reads or
-        // writes `raw` yet.
+        // SAFETY: The queue pair was created, so that the id refers to it.
         // INVARIANT: It is the queue pair of `id`, which we have claimed.
-        unsafe { *this.raw.get() = (*id.as_raw()).qp };
+        this.raw.store(unsafe { (*id.as_raw()).qp }, Relaxed);
+        id.ready_qp();
         Ok(this)
     }
 
-    /// The C object, until it is destroyed; null if `create()` has failed, and for the handler of what comes
-    /// back when the queue pair is dropped. Posting is not possible then.
+    /// The C object, or null if there is none (yet, or any more). It is valid as long as one of the
+    /// queues' locks is held and that queue is not closed, or `stage` is locked and not `Destroyed`.
     #[inline]
     fn as_raw(&self) -> *mut bindings::ib_qp {
-        // SAFETY: By the type invariants `raw` does not change once there are other references.
-        unsafe { *self.raw.get() }
+        self.raw.load(Relaxed)
     }
 
     /// How many segments the memory of a slot can have.
@@ -501,170 +540,6 @@ impl<H: QpHandler> Qp<H> {
         self.send_completions.load(Relaxed) + self.recv_completions.load(Relaxed)
     }
 
-    /// Makes the queue pair fail: all that is posted or chained comes back with an error, and
-    /// nothing can be posted any more. Requests may come back only when it is drained or dropped; see
-    /// [`Self::request`].
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn fail(&self) {
-        might_sleep();
-        self.close();
-        if let Err(error) = self.modify_to_error() {
-            pr_warn!(
-                "cannot move a queue pair to its error state: {}\n",
-                error.to_errno()
-            );
-        }
-    }
-
-    /// Makes the queue pair fail, as [`Self::fail`], and waits until all that was posted has come back:
-    /// when this returns, neither the device nor the peer accesses what the owners own. It does nothing
-    /// for a queue pair on a shared receive queue; those are drained when they are dropped.
-    ///
-    /// To be called once, by the last user but for those who only look.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn drain(&self) {
-        might_sleep();
-        if let Receives::Own(cq) = &self.receives {
-            self.drain_all(cq.cq());
-        }
-    }
-
-    /// Closes the queue pair, which has receives of its own, and drains both queues, once.
-    fn drain_all(&self, recv_cq: &Cq) {
-        self.close();
-        if self.drained.xchg(1, Full) != 0 {
-            return;
-        }
-        let in_error = self.modify_to_error().is_ok();
-        // A queue that was never used has nothing to drain; and rxe, if it had no memory to connect the
-        // queue pair, never drains its receive queue.
-        if self.send_posted.load(Relaxed) != 0 {
-            self.drain_sends();
-        }
-        if self.recv_posted.load(Relaxed) != 0 {
-            self.drain_receives(recv_cq);
-        }
-        // Otherwise only destroying it makes sure of that.
-        if in_error {
-            for slot in self.sends.iter() {
-                // SAFETY: The queue pair is in its error state and was drained, and nothing can be posted
-                // since it is closed: no completion is handled any more.
-                unsafe { self.end_unanswered(slot) };
-            }
-        }
-    }
-
-    /// Moves the queue pair to its error state.
-    fn modify_to_error(&self) -> Result {
-        if self.as_raw().is_null() {
-            return Ok(());
-        }
-        let mut attr = bindings::ib_qp_attr {
-            qp_state: bindings::ib_qp_state_IB_QPS_ERR,
-            ..pin_init::zeroed()
-        };
-        // SAFETY: By the type invariants the queue pair is valid.
-        to_result(unsafe {
-            bindings::ib_modify_qp(
-                self.as_raw(),
-                &mut attr,
-                bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
-            )
-        })
-    }
-
-    /// Lets nothing more be posted, and gives back what is chained.
-    fn close(&self) {
-        let mut sq = self.sq.lock();
-        sq.closed = true;
-        let first = sq.take();
-        drop(sq);
-        self.rq.close();
-        // SAFETY: The chain was taken, and was not posted.
-        unsafe { self.give_back(first, ESHUTDOWN) };
-    }
-
-    /// Waits until all that was posted to the send queue has completed, and all that has completed
-    /// before in the same completion queue was handled. The queue pair must be closed.
-    fn drain_sends(&self) {
-        let cq = self.send_cq.cq();
-        if !cq.is_direct() {
-            // SAFETY: By the type invariants the queue pair is valid. The handlers of completions
-            // cannot post since `close()`, and there is room for one more work request.
-            unsafe { bindings::ib_drain_sq(self.as_raw()) };
-            return;
-        }
-        let drained = self.modify_to_error().and_then(|()| {
-            cq.drain(|cqe| {
-                let wr = bindings::ib_rdma_wr {
-                    wr: bindings::ib_send_wr {
-                        __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
-                        opcode: bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-                        send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
-                        ..pin_init::zeroed()
-                    },
-                    ..pin_init::zeroed()
-                };
-                let mut bad = core::ptr::null();
-                // SAFETY: As above. The device copies the work request.
-                to_result(unsafe { bindings::ib_post_send(self.as_raw(), &wr.wr, &mut bad) })
-            })
-        });
-        if let Err(error) = drained {
-            pr_warn!("cannot drain a send queue: {}\n", error.to_errno());
-        }
-    }
-
-    /// Waits until all that was posted to the queue pair's own receive queue has completed. The queue
-    /// pair must be closed.
-    fn drain_receives(&self, cq: &Cq) {
-        if !cq.is_direct() {
-            // SAFETY: By the type invariants the queue pair is valid. The handlers of completions
-            // cannot post since `close()`, and there is room for one more work request.
-            unsafe { bindings::ib_drain_rq(self.as_raw()) };
-            return;
-        }
-        let drained = self.modify_to_error().and_then(|()| {
-            cq.drain(|cqe| {
-                let wr = bindings::ib_recv_wr {
-                    __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },
-                    ..pin_init::zeroed()
-                };
-                let mut bad = core::ptr::null();
-                // SAFETY: As above. The device copies the work request.
-                to_result(unsafe { bindings::ib_post_recv(self.as_raw(), &wr, &mut bad) })
-            })
-        });
-        if let Err(error) = drained {
-            pr_warn!("cannot drain a receive queue: {}\n", error.to_errno());
-        }
-    }
-
-    /// Waits until nothing more is received from `srq`, and leaves it. The queue pair must be closed.
-    fn leave(&self, srq: &Srq<H>) {
-        // Before that, it cannot have received.
-        if self.id.was_connected() {
-            let last = self
-                .modify_to_error()
-                .and_then(|()| self.last_wqe.wait_timeout(LAST_WQE_MS));
-            if last.is_err() {
-                srq.note_undrained();
-            }
-            // The receives may complete in the same queue.
-            self.drain_sends();
-            if srq.cq().is_direct() {
-                srq.cq().flush();
-            }
-        }
-        srq.remove(self);
-    }
-
     /// Whether the queue pair is handling a receive of a shared queue.
     pub(super) fn is_receiving(&self) -> bool {
         self.receiving.load(Acquire) != 0
@@ -711,50 +586,5 @@ unsafe extern "C" fn event<H: QpHandler>(event: *mut bindings::ib_event, context
         | bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR => qp.note_error(),
         bindings::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED => qp.last_wqe.complete_all(),
         _ => {}
-    }
-}
-
-#[pinned_drop]
-impl<H: QpHandler> PinnedDrop for Qp<H> {
-    fn drop(self: Pin<&mut Self>) {
-        let this = &*self;
-        let mut lost = false;
-        if !this.as_raw().is_null() {
-            might_sleep();
-            match &this.receives {
-                Receives::Own(cq) => this.drain_all(cq.cq()),
-                Receives::Shared(srq) => {
-                    this.close();
-                    this.leave(srq);
-                }
-            }
-            // SAFETY: By the type invariants the queue pair is ours, and is that of the id. There is
-            // no other reference.
-            unsafe { bindings::rdma_destroy_qp(this.id.as_raw()) };
-            // SAFETY: There is no other reference; the handler's, below, are not before this.
-            unsafe { *this.raw.get() = core::ptr::null_mut() };
-            this.id.release_qp();
-            for slot in this.sends.iter() {
-                // SAFETY: The device is done with a queue pair that is destroyed, and nobody else
-                // uses its slots.
-                lost |= unsafe { this.end(slot) };
-            }
-            // SAFETY: The queue is closed, and the device is done with a queue pair that is destroyed.
-            for owner in unsafe { this.rq.take_rest() } {
-                lost = true;
-                let result = Err(WcError::NotCompleted(ESHUTDOWN));
-                this.handler.recv_done(this, owner, result);
-            }
-        }
-        if lost {
-            // A completion that was not handled may still point to a slot.
-            pr_warn!("a queue pair was not drained; its slots are lost\n");
-            return;
-        }
-        let this = self.project();
-        // SAFETY: The queue pair was drained, so that all completions were handled.
-        unsafe { this.rq.free() };
-        // SAFETY: It is not used again.
-        unsafe { ManuallyDrop::drop(this.sends) };
     }
 }

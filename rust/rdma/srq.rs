@@ -4,9 +4,12 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::sync::{
-    new_irqsave_spinlock,
-    IrqSaveSpinLock, //
+use crate::base::{
+    errno::EOPNOTSUPP,
+    sync::{
+        new_irqsave_spinlock,
+        IrqSaveSpinLock, //
+    },
 };
 use crate::bindings;
 use crate::rdma::{
@@ -28,20 +31,17 @@ use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// A queue pair that receives from a shared queue.
 struct Member<H: QpHandler> {
     /// Only compared: completions tell it.
     raw: *mut bindings::ib_qp,
-    qp: NonNull<Qp<H>>,
+    /// Only compared.
+    address: *const Qp<H>,
+    /// Gone once it has retired: what still comes in for it is nobody's.
+    qp: Option<NonNull<Qp<H>>>,
 }
 
 /// A receive queue that several queue pairs share; all have the same protection domain and
@@ -50,9 +50,9 @@ struct Member<H: QpHandler> {
 /// The owner of a receive comes back through the handler of the queue pair that the message came in
 /// on. What is left comes back to nobody: it is dropped with the queue.
 ///
-/// `rdma_rxe` loses a receive when a queue pair fails while it receives a message of several packets
-/// into it. Such a receive, and its owner, stays until the queue is dropped. So a queue should have
-/// more receives than its users can have messages under way.
+/// A device may lose a receive with a queue pair that fails, see
+/// [`Quirks::loses_receives`](super::quirks::Quirks::loses_receives): its owner stays until the queue is
+/// dropped. So there a queue should have more receives than its users can have messages under way.
 ///
 /// # Context
 ///
@@ -65,9 +65,10 @@ struct Member<H: QpHandler> {
 /// - The slots of `rq` have the address of `self`.
 /// - A completion of one of its receives is handled as one of queue pair `qp` only if `members` has
 ///   that with the `raw` that the completion tells, and `qp` has been marked as being in its handler
-///   under the lock. Each member is in place until [`Self::remove`] of it returns: that takes it out
-///   of `members`, and waits until it is not in its handler. All completions are those of one
+///   under the lock. Each member is in place until [`Self::retire`] of it returns: that takes its `qp`
+///   out of `members`, and waits until it is not in its handler. All completions are those of one
 ///   completion queue, so only one is handled at a time.
+/// - No two members have the same `raw`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Srq<H: QpHandler> {
     raw: NonNull<bindings::ib_srq>,
@@ -76,8 +77,6 @@ pub(crate) struct Srq<H: QpHandler> {
     #[pin]
     members: IrqSaveSpinLock<KVec<Member<H>>>,
     max_sge: u32,
-    /// Completions of slots may still come, as a queue pair could not be drained.
-    undrained: Atomic<u32>,
     cq: Reservation,
     pd: Arc<Pd>,
 }
@@ -92,8 +91,8 @@ unsafe impl<H: QpHandler> Sync for Srq<H> {}
 impl<H: QpHandler> Srq<H> {
     /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue pairs.
     ///
-    /// `cq` is where the receives complete. Gives `EINVAL` if the device is another or has no such
-    /// queues, and `ENOSPC` if `cq` is too small: it must have an entry for each receive, and
+    /// `cq` is where the receives complete. Gives `EOPNOTSUPP` if the device has no such queues, `EINVAL`
+    /// if it is another or has none of so many receives, and `ENOSPC` if `cq` is too small: it must have an entry for each receive, and
     /// [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair whose sends complete there, too.
     ///
     /// # Context
@@ -107,6 +106,10 @@ impl<H: QpHandler> Srq<H> {
     ) -> Result<Arc<Self>> {
         let device = pd.device();
         let limits = device.limits();
+        // The core calls the driver's function unseen.
+        if !device.has_srq() {
+            return Err(EOPNOTSUPP);
+        }
         // CAST: A small number.
         let max_sge = limits.max_srq_sge.min(RECV_BUFFERS as u32);
         if receives == 0
@@ -145,7 +148,6 @@ impl<H: QpHandler> Srq<H> {
                 rq <- rq,
                 members <- new_irqsave_spinlock!(members),
                 max_sge,
-                undrained: Atomic::new(0),
                 cq,
                 pd: pd.clone(),
             }? Error),
@@ -194,34 +196,37 @@ impl<H: QpHandler> Srq<H> {
         &self.pd
     }
 
-    /// Lets `qp`, whose C object is `raw`, receive; `ENOSPC` if there are too many.
+    /// Lets `qp`, whose C object is `raw`, receive; `ENOSPC` if there are too many, `EAGAIN` if a queue
+    /// pair that had this address is just going.
     ///
     /// # Safety
     ///
-    /// `qp` must stay in place until [`Self::remove`] of it has returned.
+    /// `qp` must stay in place until [`Self::retire`] of it has returned.
     pub(super) unsafe fn add(&self, raw: *mut bindings::ib_qp, qp: &Qp<H>) -> Result {
         let member = Member {
             raw,
-            qp: NonNull::from(qp),
+            address: qp,
+            qp: Some(NonNull::from(qp)),
         };
         let mut members = self.members.lock();
-        // INVARIANT: The caller promises that it stays.
+        if members.iter().any(|member| member.raw == raw) {
+            return Err(EAGAIN);
+        }
+        // INVARIANT: The caller promises that it stays, and no other has this `raw`.
         members.push_within_capacity(member).map_err(|_| ENOSPC)
     }
 
-    /// Undoes [`Self::add`]. What comes in for the queue pair after that is received again.
+    /// Lets `qp` receive nothing any more. What comes in for it after that is received again.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(super) fn remove(&self, qp: &Qp<H>) {
+    pub(super) fn retire(&self, qp: &Qp<H>) {
         might_sleep();
         let mut members = self.members.lock();
-        let index = members
-            .iter()
-            .position(|member| core::ptr::eq(member.qp.as_ptr(), qp));
-        if let Some(index) = index {
-            let _ = members.remove(index);
+        let mut all = members.iter_mut();
+        if let Some(member) = all.find(|member| core::ptr::eq(member.address, qp)) {
+            member.qp = None;
         }
         drop(members);
         while qp.is_receiving() {
@@ -230,10 +235,13 @@ impl<H: QpHandler> Srq<H> {
         }
     }
 
-    /// Notes that a queue pair could not be drained.
-    #[cold]
-    pub(super) fn note_undrained(&self) {
-        self.undrained.store(1, Relaxed);
+    /// Undoes [`Self::add`] of `qp`, which has retired, once nothing can come in for it any more.
+    pub(super) fn forget(&self, qp: &Qp<H>) {
+        let mut members = self.members.lock();
+        let mut all = members.iter();
+        if let Some(index) = all.position(|member| core::ptr::eq(member.address, qp)) {
+            let _ = members.remove(index);
+        }
     }
 }
 
@@ -247,22 +255,11 @@ impl<H: QpHandler> PinnedDrop for Srq<H> {
         let ret =
             unsafe { bindings::ib_destroy_srq_user(self.raw.as_ptr(), core::ptr::null_mut()) };
         if ret != 0 {
-            // The device may still write into the buffers: the memory must never be used again.
-            pr_err!(
-                "cannot destroy a shared receive queue: {}; its memory is lost\n",
-                ret
-            );
-            return;
+            pr_err!("cannot destroy a shared receive queue: {}\n", ret);
+            self.pd.keep();
         }
-        // SAFETY: The queue is closed, and the device is done with a queue that is destroyed.
+        // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is left.
         unsafe { self.rq.take_rest() }.for_each(drop);
-        if self.undrained.load(Relaxed) != 0 {
-            // A completion that was not handled may still point to a slot.
-            pr_warn!("a queue pair was not drained; its shared receive queue's slots are lost\n");
-            return;
-        }
-        // SAFETY: All queue pairs were drained, so that all completions were handled.
-        unsafe { self.project().rq.free() };
     }
 }
 
@@ -288,12 +285,12 @@ unsafe extern "C" fn srq_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut 
     let qp = members
         .iter()
         .find(|member| member.raw == wc.qp)
-        .map(|member| {
-            // SAFETY: By the type invariants a member is in place.
-            let qp = unsafe { member.qp.as_ref() };
+        .and_then(|member| {
+            // SAFETY: By the type invariants a member that has not retired is in place.
+            let qp = unsafe { member.qp?.as_ref() };
             // INVARIANT: It is marked under the lock.
             qp.set_receiving(true);
-            qp
+            Some(qp)
         });
     drop(members);
     match qp {

@@ -4,9 +4,11 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::{
-    bindings,
-    bindings::ib_wc_status, //
+use crate::base::errno::EPROTO;
+use crate::bindings::{
+    self,
+    ib_wc_opcode,
+    ib_wc_status, //
 };
 use core::marker::PhantomData;
 use kernel::{
@@ -25,6 +27,14 @@ pub(crate) enum WcError {
         /// The vendor's own code for it.
         vendor_err: u32,
     },
+    /// The device reports success, but of something else than what was posted.
+    ///
+    /// For a receive it is the peer that does not keep to the protocol: it has used up the receive by
+    /// an RDMA WRITE with immediate data, which is no message. The queue pair was closed.
+    Unexpected {
+        /// What has completed: an `enum ib_wc_opcode`.
+        opcode: u32,
+    },
     /// The device reports success, but an RDMA READ has not brought all data.
     ///
     /// The queue pair does not access the request's memory any more.
@@ -36,7 +46,8 @@ pub(crate) enum WcError {
     NotCompleted(Error),
 }
 
-/// What was received.
+/// A message that was received: the peer has sent it. What else may use up a receive, an RDMA WRITE
+/// with immediate data, is [`WcError::Unexpected`].
 ///
 /// It lives as long as the completion is handled.
 pub(crate) struct Received<'a> {
@@ -49,7 +60,7 @@ impl<'a> Received<'a> {
     /// What `wc` tells, or its error.
     #[inline]
     pub(super) fn new(wc: &'a bindings::ib_wc) -> Result<Self, WcError> {
-        let len = WcError::check(wc)?;
+        let len = WcError::check(wc, bindings::ib_wc_opcode_IB_WC_RECV)?;
         let with_inv = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
         let token = Invalidated {
             // SAFETY: Both variants are plain numbers.
@@ -126,11 +137,15 @@ impl WcStatus {
 }
 
 impl WcError {
-    /// The outcome that `wc` tells: the number of bytes that were received, or an error.
+    /// The outcome that `wc` tells of a work request that completes as `opcode`: the number of bytes
+    /// that were received, or an error.
     #[inline]
-    pub(super) fn check(wc: &bindings::ib_wc) -> Result<u32, WcError> {
+    pub(super) fn check(wc: &bindings::ib_wc, opcode: ib_wc_opcode) -> Result<u32, WcError> {
         if wc.status == bindings::ib_wc_status_IB_WC_SUCCESS {
-            return Ok(wc.byte_len);
+            return match wc.opcode == opcode {
+                true => Ok(wc.byte_len),
+                false => Err(Self::Unexpected { opcode: wc.opcode }),
+            };
         }
         Err(Self::Failed {
             // INVARIANT: The status is not success.
@@ -145,6 +160,7 @@ impl WcError {
             Self::Failed { status, .. } if status == WcStatus::RETRY_EXC_ERR => ETIMEDOUT,
             Self::Failed { status, .. } if status == WcStatus::REM_ACCESS_ERR => EACCES,
             Self::Failed { .. } | Self::Unfinished => EIO,
+            Self::Unexpected { .. } => EPROTO,
             Self::NotCompleted(error) => error,
         }
     }
@@ -156,6 +172,7 @@ impl fmt::Display for WcError {
             Self::Failed { status, vendor_err } => {
                 write!(f, "{} (vendor error {:#x})", status.name(), vendor_err)
             }
+            Self::Unexpected { opcode } => write!(f, "completed as operation {opcode}"),
             Self::Unfinished => f.write_str("data of an RDMA READ are missing"),
             Self::NotCompleted(error) => write!(f, "not completed ({})", error.to_errno()),
         }

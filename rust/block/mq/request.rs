@@ -530,7 +530,8 @@ impl Segments<'_> {
         let len = bvec.bv_len.wrapping_sub(self.done).min(self.left);
         // SAFETY: A bvec with data has a page.
         let page = unsafe { NonNull::new_unchecked(bvec.bv_page) };
-        let segment = Segment::new(page, bvec.bv_offset.wrapping_add(self.done), len);
+        // SAFETY: It is the page of a bvec.
+        let segment = unsafe { Segment::new(page, bvec.bv_offset.wrapping_add(self.done), len) };
         // INVARIANT: The rest of the bio begins with the next bvec, if there is a rest.
         self.left = self.left.wrapping_sub(len);
         self.bvec = self.bvec.wrapping_add(1);

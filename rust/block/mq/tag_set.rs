@@ -11,6 +11,7 @@ use super::{
     },
     request::Pdu, //
 };
+use crate::base::scatterlist::node_online;
 use crate::bindings;
 use core::marker::PhantomData;
 use kernel::{
@@ -48,7 +49,7 @@ impl<T: Operations> TagSet<T> {
     ///
     /// There may be fewer queues than asked for: no more than CPUs if none is polled, and in a crash
     /// kernel one that is not. There may be fewer requests if there is little memory. `EINVAL`
-    /// without queues that are not polled. May sleep.
+    /// without queues that are not polled, or if there is no such node. May sleep.
     pub(crate) fn new(
         nr_hw_queues: u32,
         poll_queues: u32,
@@ -59,7 +60,8 @@ impl<T: Operations> TagSet<T> {
         // INVARIANT: By the C function's success.
         try_pin_init!(Self {
             inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
-                if nr_hw_queues == 0 {
+                // Allocators index arrays by the node, unseen.
+                if nr_hw_queues == 0 || !node_online(numa_node) {
                     return Err(EINVAL);
                 }
                 let tag_set = bindings::blk_mq_tag_set {

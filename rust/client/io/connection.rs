@@ -70,7 +70,8 @@ use crate::rdma::{
     qp::{
         Qp,
         QpCaps,
-        QpHandler, //
+        QpHandler,
+        Undrained, //
     },
     wc::{
         Received,
@@ -90,8 +91,6 @@ const LARGE: u16 = 16;
 const KEY_PAGES: u32 = 16;
 /// Requests of more than these that may be in flight at once; the others wait.
 const LARGE_KEYS: u16 = 8;
-/// 4.096 us x 2^18 = 1.07 s: `rdma_rxe` registers memory again when it sends a command again, and fails.
-const PATIENT_ACK_TIMEOUT: u8 = 18;
 /// Work requests of a large request beyond the one that every request has.
 const LARGE_WR: u32 = 8;
 
@@ -161,6 +160,10 @@ impl QpHandler for Handler {
         buffer: KBox<DmaBuffer>,
         received: Result<Received<'_>, WcError>,
     ) {
+        if let Err(WcError::Unexpected { .. }) = received {
+            let what = "an RDMA WRITE with immediate data, which is no message";
+            return self.watcher.violated(Malformed(what));
+        }
         let (Some(commands), Ok(received)) = (&self.commands, received) else {
             return;
         };
@@ -264,8 +267,9 @@ impl Queue {
         if id.is_iwarp() && matches!(common.reach, Reach::Slabs(_)) {
             return Err(fail!(EOPNOTSUPP, "a ram export cannot be read over iWARP"));
         }
-        if device.is_software() && matches!(common.reach, Reach::Commands(..)) {
-            let _ = id.set_ack_timeout(PATIENT_ACK_TIMEOUT);
+        if let (Some(timeout), Reach::Commands(..)) = (device.quirks().ack_timeout(), &common.reach)
+        {
+            let _ = id.set_ack_timeout(timeout);
         }
         let limits = device.limits();
         let vector = u32::from(index) % limits.num_comp_vectors.max(1);
@@ -532,9 +536,10 @@ impl Queue {
         self.qp.fail();
     }
 
-    /// Ends all requests; when it returns, nobody touches their memory any more. May sleep.
-    pub(in crate::client) fn drain(&self) {
-        self.qp.drain();
+    /// Ends all requests; when it returns, nobody touches their memory any more. Those that could not be
+    /// ended fail when all connections of the path are dropped. May sleep.
+    pub(in crate::client) fn drain(&self) -> Result<(), Undrained> {
+        self.qp.drain()
     }
 
     /// Shows what the queue did. Any context.

@@ -301,12 +301,16 @@ impl Path {
     }
 
     /// Ends all requests with an error; when it returns, nobody touches their memory any more, if it is
-    /// clean. No other user of the queues is left. May sleep.
+    /// clean. What could not be ended comes back when the path is dropped. No other user of the queues is
+    /// left. May sleep.
     pub(in crate::client) fn drain(&self) -> Drained {
         // All fail before any is waited for.
         self.queues.iter().for_each(Queue::fail);
-        self.queues.iter().for_each(Queue::drain);
-        Drained::Clean
+        let drained = self.queues.iter().map(Queue::drain);
+        match drained.fold(Ok(()), Result::and) {
+            Ok(()) => Drained::Clean,
+            Err(_) => Drained::Unclean,
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc, //
@@ -43,12 +44,13 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - `mr` is a memory region of `pages` pages, until [`Self::deregister`] sets `gone`.
+/// - `mr` is a memory region of `pd` of `pages` pages, until `state` is [`GONE`].
 /// - `base` is a multiple of the page size, from where on so many pages do not wrap around.
 /// - `list` is an initialised table.
 pub(super) struct Key {
     mr: NonNull<bindings::ib_mr>,
-    gone: Atomic<u32>,
+    pd: Arc<Pd>,
+    state: Atomic<u32>,
     base: u64,
     pages: u32,
     list: KVVec<UnsafeCell<bindings::scatterlist>>,
@@ -56,6 +58,13 @@ pub(super) struct Key {
 
 // SAFETY: `ib_mr` belongs to no thread.
 unsafe impl Send for Key {}
+
+/// The region may be used.
+const LIVE: u32 = 0;
+/// It could not be deregistered, or is just being: peers may have access.
+const STUCK: u32 = 1;
+/// It was deregistered.
+const GONE: u32 = 2;
 
 /// What a [`Key`] must have room for.
 pub(super) struct Shape {
@@ -95,8 +104,7 @@ impl Key {
     /// The segments that a region covers at most. With one more, a list would take twice the memory.
     pub(super) const MAX_SEGMENTS: u32 = 256;
 
-    /// Allocates a memory region of `pages` pages, to be used by queue pairs of `pd`, which must stay.
-    /// It covers as many segments, but not more than [`Self::MAX_SEGMENTS`].
+    /// Allocates a memory region of `pages` pages, to be used by queue pairs of `pd`. It covers as many segments, but not more than [`Self::MAX_SEGMENTS`].
     ///
     /// Gives `EINVAL` if the device has no such regions.
     ///
@@ -127,7 +135,8 @@ impl Key {
         // bit clear. The table was initialised above.
         Ok(Self {
             mr: NonNull::new(mr).ok_or(ENOMEM)?,
-            gone: Atomic::new(0),
+            pd: pd.clone(),
+            state: Atomic::new(LIVE),
             base: (crate::base::sync::random_u64() >> 1) & !(size - 1),
             pages,
             list,
@@ -140,10 +149,10 @@ impl Key {
         self.mr.as_ptr()
     }
 
-    /// Whether it was deregistered.
+    /// Whether it was deregistered, or should have been.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
-        self.gone.load(Relaxed) != 0
+        self.state.load(Relaxed) != LIVE
     }
 
     /// Whether there is room for memory of this shape.
@@ -281,24 +290,33 @@ impl Key {
     }
 
     /// Deregisters the region, if that was not done yet; waits until no access is under way. On failure
-    /// there may still be.
+    /// there may still be, and it fails ever after.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(super) fn deregister(&self) -> Result {
         might_sleep();
-        if self.gone.xchg(1, Relaxed) != 0 {
-            return Ok(());
+        match self.state.cmpxchg(LIVE, STUCK, Full) {
+            Ok(_) => {}
+            Err(GONE) => return Ok(()),
+            Err(_) => return Err(EIO),
         }
         // SAFETY: By the type invariants the region is ours, and this is not called again.
-        to_result(unsafe { bindings::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) })
+        let ret = unsafe { bindings::ib_dereg_mr_user(self.as_raw(), core::ptr::null_mut()) };
+        if let Err(error) = to_result(ret) {
+            self.pd.keep();
+            return Err(error);
+        }
+        // INVARIANT: It was deregistered.
+        self.state.store(GONE, Relaxed);
+        Ok(())
     }
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // A queue pair has done it already, unless it never came to be: then nothing is registered.
+        // What it covered was given back, so that it is not registered, or its owner is parked.
         let _ = self.deregister();
     }
 }

@@ -19,16 +19,16 @@ use crate::rdma::{
         QpHandler,
         Receives, //
     },
-    wc::Received,
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::{
         RecvOwner,
         RECV_BUFFERS, //
     },
 };
-use core::{
-    cell::UnsafeCell,
-    mem::ManuallyDrop, //
-};
+use core::cell::UnsafeCell;
 use kernel::{
     error::to_result,
     ffi::c_int,
@@ -80,7 +80,7 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
     ///
     /// Must be called by the handler of the completion `wc` of a slot of such a queue that was posted.
     pub(in crate::rdma) unsafe fn completed<'a>(wc: &bindings::ib_wc) -> Option<(&'a Self, &'a Q)> {
-        // SAFETY: The slot exists until the queue is destroyed and drained, or for ever.
+        // SAFETY: The slot exists until all completions of it were handled, and no other can come.
         let slot = unsafe { &*wc.__bindgen_anon_1.wr_cqe.cast::<Self>() };
         // SAFETY: The slot's receive has completed, so this handler may access its owner.
         if unsafe { (*slot.owner.get()).is_none() } {
@@ -149,7 +149,7 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
 pub(in crate::rdma) struct RecvQueue<R: RecvOwner, Q> {
     #[pin]
     free: IrqSaveSpinLock<Free>,
-    slots: ManuallyDrop<KVVec<RecvSlot<R, Q>>>,
+    slots: KVVec<RecvSlot<R, Q>>,
 }
 
 impl<R: RecvOwner, Q> RecvQueue<R, Q> {
@@ -166,7 +166,7 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
                 slots: free,
                 closed: false,
             }),
-            slots: ManuallyDrop::new(slots),
+            slots,
         }? Error))
     }
 
@@ -260,16 +260,6 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         // SAFETY: The caller promises it.
         self.slots.iter().filter_map(|slot| unsafe { slot.take() })
     }
-
-    /// Frees the slots.
-    ///
-    /// # Safety
-    ///
-    /// No completion of any of them may be handled any more, and this must be called once at most.
-    pub(in crate::rdma) unsafe fn free(self: Pin<&mut Self>) {
-        // SAFETY: They are not used again, and nothing is moved out of `self`.
-        unsafe { ManuallyDrop::drop(&mut self.get_unchecked_mut().slots) };
-    }
 }
 
 impl<H: QpHandler> Qp<H> {
@@ -314,9 +304,16 @@ impl<H: QpHandler> Qp<H> {
         self.recv_completions
             .store(completions.wrapping_add(1), Relaxed);
         let result = Received::new(wc);
-        if result.is_err() {
-            self.note_error();
+        let Err(error) = &result else {
+            return self.handler.recv_done(self, owner, result);
+        };
+        if matches!(error, WcError::Unexpected { .. }) {
+            // The handler is told what the peer did before it is told that the queue pair fails.
+            self.close();
+            self.handler.recv_done(self, owner, result);
+            return self.note_error();
         }
+        self.note_error();
         self.handler.recv_done(self, owner, result);
     }
 }

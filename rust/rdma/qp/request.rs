@@ -66,12 +66,8 @@ const FAILED: u64 = 1 << 2;
 const ANSWERED: u64 = 1 << 3;
 /// The peer has no access.
 const INVALID: u64 = 1 << 4;
-/// A `LOCAL_INV` is under way.
-const INVALIDATING: u64 = 1 << 5;
-/// It has failed.
-const INVALIDATE_FAILED: u64 = 1 << 6;
 /// It is counted as waiting for a completion that nobody looks for unasked.
-const PARKED: u64 = 1 << 7;
+const PARKED: u64 = 1 << 5;
 /// Where the remote key begins.
 const RKEY_SHIFT: u32 = 32;
 
@@ -209,7 +205,9 @@ impl<H: QpHandler> Qp<H> {
     /// The peer has answered the request in `slot`; `invalidated` is what its message has invalidated.
     ///
     /// If that was not the request's key, the peer does not know what it does: the queue pair fails,
-    /// with `EPROTO`. If it was nothing, the key is invalidated here. Gives `EINVAL` if there is no such
+    /// with `EPROTO`. If it was nothing, or may have been in vain (see
+    /// [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)), the key is
+    /// invalidated here. Gives `EINVAL` if there is no such
     /// request, or it was answered already.
     ///
     /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
@@ -234,7 +232,10 @@ impl<H: QpHandler> Qp<H> {
                     self.note_error();
                     return Err(EPROTO);
                 }
-                new |= INVALID;
+                // Else the registration may run once more. The region is invalidated here when it cannot.
+                if old & SENT != 0 || !self.registers_again {
+                    new |= INVALID;
+                }
             }
             if self.reaps && !is_done(new) {
                 new |= PARKED;
@@ -307,8 +308,6 @@ impl<H: QpHandler> Qp<H> {
         if sq.closed {
             return;
         }
-        // It may complete at once.
-        self.advance(slot, INVALIDATING);
         let mut bad = core::ptr::null();
         // SAFETY: By the type invariants the queue pair is valid, and there is room for one such work
         // request of each slot. The device copies it; the slot stays until it has completed.
@@ -322,7 +321,6 @@ impl<H: QpHandler> Qp<H> {
             .store(invalidations.wrapping_add(1), Relaxed);
         if to_result(ret).is_err() {
             sq.closed = true;
-            self.advance(slot, INVALIDATE_FAILED);
             drop(sq);
             self.note_error();
         }
@@ -336,7 +334,7 @@ impl<H: QpHandler> Qp<H> {
     #[cold]
     pub(super) unsafe fn inv_completed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
         self.count_send_completion();
-        match WcError::check(wc) {
+        match WcError::check(wc, bindings::ib_wc_opcode_IB_WC_LOCAL_INV) {
             Ok(_) => {
                 self.advance(slot, INVALID);
                 // SAFETY: It was the last that was missing.
@@ -345,7 +343,6 @@ impl<H: QpHandler> Qp<H> {
             Err(error) => {
                 // SAFETY: All others are done with the slot.
                 unsafe { (*slot.body.get()).error = Some(error) };
-                self.advance(slot, INVALIDATE_FAILED);
                 self.note_error();
             }
         }
@@ -372,67 +369,19 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Gives back the request in `slot`, if all of its completions came and it waits for its answer only.
-    ///
-    /// # Safety
-    ///
-    /// No completion of the slot may be handled any more, and nothing can be posted.
-    pub(super) unsafe fn end_unanswered(&self, slot: &SendSlot<H>) {
+    /// Whether it is the caller who ends what was posted in `slot` and did not end. A request cannot be
+    /// answered any more after this; if it is done, another one is just giving it back.
+    pub(super) fn request_ends(&self, slot: &SendSlot<H>) -> bool {
         let mut progress = slot.progress.load(Acquire);
-        loop {
-            let invalidating = progress & INVALIDATING != 0;
-            let invalidated = progress & (INVALID | INVALIDATE_FAILED) != 0;
-            if progress & REQUEST == 0
-                || progress & (SENT | FAILED) == 0
-                || (invalidating && !invalidated)
-                || is_done(progress)
-            {
-                return;
+        while progress & REQUEST != 0 {
+            if is_done(progress) {
+                return false;
             }
-            // From now on it cannot be answered any more.
             match slot.progress.cmpxchg(progress, progress | ANSWERED, Full) {
                 Ok(_) => break,
                 Err(now) => progress = now,
             }
         }
-        // SAFETY: By the safety requirements and the bit the slot has no other user; the device is done
-        // with it.
-        unsafe { self.end(slot) };
-    }
-
-    /// Ends all access to the memory of `slot`, and gives back what is in it. Returns whether one of
-    /// its completions may still come.
-    ///
-    /// # Safety
-    ///
-    /// The queue pair must be destroyed, or all completions of the slot have come; and nobody else use it.
-    pub(super) unsafe fn end(&self, slot: &SendSlot<H>) -> bool {
-        // SAFETY: Nobody else uses the slot.
-        let large_key = unsafe { (*slot.body.get()).large_key };
-        let large_key = large_key.and_then(|index| self.large_keys.get(index));
-        let mut keys = [slot.key(), large_key].into_iter().flatten();
-        if let Err(error) = keys.try_for_each(Key::deregister) {
-            // The peer may still have access: the memory must never be used again.
-            pr_err!(
-                "cannot deregister a memory region: {}; a request is lost\n",
-                error.to_errno()
-            );
-            return true;
-        }
-        if !slot.is_taken() {
-            return false;
-        }
-        // SAFETY: As above.
-        let body = unsafe { &mut *slot.body.get() };
-        let progress = slot.progress.load(Acquire);
-        let is_missing = |begun, ended| progress & begun != 0 && progress & ended == 0;
-        let lost = !body.request
-            || is_missing(REQUEST, SENT | FAILED)
-            || is_missing(INVALIDATING, INVALID | INVALIDATE_FAILED);
-        let error = body.error.take();
-        let error = error.unwrap_or(WcError::NotCompleted(ESHUTDOWN));
-        // SAFETY: Neither the device nor the peer uses what it owns any more.
-        unsafe { self.finish(slot, Err(error)) };
-        lost
+        true
     }
 }

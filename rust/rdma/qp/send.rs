@@ -18,7 +18,6 @@ use crate::rdma::{
         DmaBuffer, //
     },
     qp::{
-        mark::Mark,
         slot::{
             Body,
             SendSlot,
@@ -27,6 +26,7 @@ use crate::rdma::{
         Qp,
         QpHandler, //
     },
+    quirks::Mark,
     wc::WcError,
     wr::{
         RdmaOp,
@@ -279,6 +279,7 @@ impl<H: QpHandler> Qp<H> {
             }
             body.mr = mr;
             body.nr_wr = 1;
+            body.opcode = bindings::ib_wc_opcode_IB_WC_REG_MR;
             let wr = Wr {
                 reg: bindings::ib_reg_wr {
                     wr: bindings::ib_send_wr {
@@ -370,6 +371,7 @@ impl<H: QpHandler> Qp<H> {
             unsafe { (*sq.last).next = head };
         }
         sq.last = tail;
+        slot.set_posted();
         if last {
             let rejected = self.post_chain(&mut sq);
             drop(sq);
@@ -430,8 +432,8 @@ impl<H: QpHandler> Qp<H> {
 
     /// Gives back the slots of a chain.
     ///
-    /// If the chain begins within a slot, that slot is kept until the queue pair is destroyed: its
-    /// first work requests were posted.
+    /// If the chain begins within a slot, that slot is kept until the queue pair is drained: its first
+    /// work requests were posted.
     ///
     /// # Safety
     ///
@@ -563,10 +565,19 @@ impl<H: QpHandler> Qp<H> {
         remote: RemoteRange,
         followed: bool,
     ) -> Result {
-        let opcode = match op {
-            RdmaOp::Read => bindings::ib_wr_opcode_IB_WR_RDMA_READ,
-            RdmaOp::Write => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+        let (opcode, completes_as) = match op {
+            RdmaOp::Read => (
+                bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+                bindings::ib_wc_opcode_IB_WC_RDMA_READ,
+            ),
+            RdmaOp::Write => (
+                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+                bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
+            ),
         };
+        if !followed {
+            body.opcode = completes_as;
+        }
         let nr_wr = body.nr_sge.div_ceil(per_wr.max(1));
         if nr_wr == 0 {
             return Err(EINVAL);
@@ -622,7 +633,7 @@ impl<H: QpHandler> Qp<H> {
         self.count_send_completion();
         // SAFETY: By the type invariants the handler of completions may use the slot.
         let body = unsafe { &mut *slot.body.get() };
-        let mut result = WcError::check(wc).map(|_| ());
+        let mut result = WcError::check(wc, body.opcode).map(|_| ());
         if let Some(error) = body.error.take() {
             result = Err(error);
         }
@@ -651,7 +662,8 @@ impl<H: QpHandler> Qp<H> {
         unsafe { self.finish(slot, result) };
     }
 
-    /// Handles the completion of another work request of `slot`, which is an error.
+    /// Handles the completion of another work request of `slot`, which must be an error: it has not asked
+    /// for a completion.
     ///
     /// # Safety
     ///
@@ -659,12 +671,14 @@ impl<H: QpHandler> Qp<H> {
     #[cold]
     pub(super) unsafe fn send_failed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
         self.count_send_completion();
-        if let Err(error) = WcError::check(wc) {
-            // SAFETY: By the type invariants the handler of completions may use the slot.
-            let body = unsafe { &mut *slot.body.get() };
-            body.error.get_or_insert(error);
-            self.note_error();
-        }
+        let error = match WcError::check(wc, wc.opcode) {
+            Err(error) => error,
+            Ok(_) => WcError::Unexpected { opcode: wc.opcode },
+        };
+        // SAFETY: By the type invariants the handler of completions may use the slot.
+        let body = unsafe { &mut *slot.body.get() };
+        body.error.get_or_insert(error);
+        self.note_error();
     }
 
     #[inline]

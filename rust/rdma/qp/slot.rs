@@ -4,7 +4,6 @@
 
 use super::{
     key::Key,
-    mark::Mark,
     Qp,
     QpHandler, //
 };
@@ -16,6 +15,7 @@ use crate::{
             DmaBuffer, //
         },
         mr::Mr,
+        quirks::Mark,
         wc::WcError, //
     }, //
 };
@@ -43,8 +43,14 @@ pub(super) union Wr {
     pub(super) reg: bindings::ib_reg_wr,
 }
 
+/// Nobody uses the slot.
 const FREE: u32 = 0;
+/// The function that posts has claimed it.
 const TAKEN: u32 = 1;
+/// Its work requests are chained or posted.
+const POSTED: u32 = 2;
+/// Its owner was parked: it is not used again.
+const LOST: u32 = 3;
 
 /// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send.
 const OWN_WRS: usize = 2;
@@ -62,6 +68,8 @@ pub(super) struct Body {
     pub(super) wrs: *mut Wr,
     pub(super) nr_sge: u32,
     pub(super) nr_wr: u32,
+    /// What the last work request completes as.
+    pub(super) opcode: bindings::ib_wc_opcode,
     /// The segments were mapped, one by one, and must be unmapped, but for the first so many.
     pub(super) mapped: Option<Direction>,
     pub(super) premapped: u32,
@@ -81,7 +89,7 @@ pub(super) struct Body {
     pub(super) mark: Option<Mark>,
     /// The owner's memory region that is being registered, or null.
     pub(super) mr: *const Mr,
-    /// The first error of a work request other than the last.
+    /// The first error of a work request other than the last, or of what is no completion of it.
     pub(super) error: Option<WcError>,
 }
 
@@ -97,6 +105,7 @@ impl Body {
         self.reads_piece = false;
         self.request = false;
         self.nr_wr = 0;
+        self.opcode = bindings::ib_wc_opcode_IB_WC_SEND;
         self.mark = None;
         self.mr = core::ptr::null();
         self.error = None;
@@ -167,6 +176,7 @@ impl<H: QpHandler> SendSlot<H> {
             wrs: core::ptr::null_mut(),
             nr_sge: 0,
             nr_wr: 0,
+            opcode: bindings::ib_wc_opcode_IB_WC_SEND,
             mapped: None,
             premapped: 0,
             large_key: None,
@@ -247,7 +257,25 @@ impl<H: QpHandler> SendSlot<H> {
     /// Whether the slot is not free.
     #[inline]
     pub(super) fn is_taken(&self) -> bool {
-        self.state.load(Acquire) == TAKEN
+        self.state.load(Acquire) != FREE
+    }
+
+    /// Notes that the work requests of the slot, which was claimed, are being chained. With the lock of
+    /// the send queue held.
+    #[inline]
+    pub(super) fn set_posted(&self) {
+        self.state.store(POSTED, Relaxed);
+    }
+
+    /// Whether its work requests are chained or posted, and its owner did not come back.
+    #[inline]
+    pub(super) fn is_posted(&self) -> bool {
+        self.state.load(Acquire) == POSTED
+    }
+
+    /// Notes that the owner was taken for good.
+    pub(super) fn lose(&self) {
+        self.state.store(LOST, Relaxed);
     }
 
     /// What is common to the last work request of any kind.
@@ -403,11 +431,11 @@ impl Large {
 /// Must only be called by the RDMA core, for a work request with the `cqe` of a [`SendSlot<H>`] that
 /// was posted.
 unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion of a slot that exists until the queue pair is
-    // destroyed and drained, or for ever.
+    // SAFETY: The core gives a valid completion of a slot that exists until all completions of it were
+    // handled, and no other can come.
     let (wc, slot) = unsafe { (&*wc, &*(*wc).__bindgen_anon_1.wr_cqe.cast::<SendSlot<H>>()) };
-    // A completion of a queue pair that could not be drained: nobody waits for it any more.
-    if !slot.is_taken() {
+    // Never true, unless a device completes a work request twice.
+    if !slot.is_posted() {
         return;
     }
     // SAFETY: By the invariants of `Qp` it is in place as long as its slots are taken, and this is
@@ -424,8 +452,8 @@ unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut
 unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     // SAFETY: The core gives a valid completion.
     let wc = unsafe { &*wc };
-    // SAFETY: It is that of a work request with this field of a slot, which exists until the queue
-    // pair is destroyed and drained, or for ever.
+    // SAFETY: It is that of a work request with this field of a slot, which exists until all completions
+    // of it were handled, and no other can come.
     let slot = unsafe {
         let cqe = wc
             .__bindgen_anon_1
@@ -433,7 +461,7 @@ unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mu
             .cast::<Opaque<bindings::ib_cqe>>();
         &*kernel::container_of!(cqe, SendSlot<H>, error_cqe)
     };
-    if !slot.is_taken() {
+    if !slot.is_posted() {
         return;
     }
     // SAFETY: As in `send_done()`.
@@ -457,7 +485,7 @@ unsafe extern "C" fn inv_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut 
             .cast::<Opaque<bindings::ib_cqe>>();
         &*kernel::container_of!(cqe, SendSlot<H>, inv_cqe)
     };
-    if !slot.is_taken() {
+    if !slot.is_posted() {
         return;
     }
     // SAFETY: As in `send_done()`.

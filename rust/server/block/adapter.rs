@@ -108,7 +108,7 @@ impl Adapter {
             return seat;
         }
         match self.add_poller(&mut pollers, vector, most) {
-            Ok(poller) => poller.seat(credit, credit),
+            Ok(poller) => poller.seat(credit, most),
             // Rather less room than no connection.
             Err(error) => seat(&pollers, credit).unwrap_or(Err(error)),
         }

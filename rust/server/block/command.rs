@@ -160,7 +160,7 @@ impl Command {
             self.data = Data::Inline(recv);
             return self.submit(true);
         }
-        hold.queue.poller.put_recv(recv);
+        hold.queue.put_recv(recv);
         match self.memory_wanted() {
             Some(len) => hold.queue.provide(self, len),
             None => self.submit(true),
@@ -335,7 +335,7 @@ impl Command {
     fn give_back(&mut self) {
         match core::mem::replace(&mut self.data, Data::None) {
             Data::None => {}
-            Data::Inline(recv) => self.hold.queue.poller.put_recv(recv),
+            Data::Inline(recv) => self.hold.queue.put_recv(recv),
             Data::Piece(piece) => self.hold.queue.poller.put(piece),
         }
     }

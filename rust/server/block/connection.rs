@@ -14,7 +14,6 @@ use kernel::{
         },
         Arc, //
     },
-    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -71,14 +70,12 @@ use crate::server::{
         },
         poller::{
             Poller,
+            Receive,
             Seat, //
         },
     },
     session::Session, //
 };
-
-/// How long to wait between two looks at what the HCA gives back of a connection that is closed.
-const FLUSH_MS: Msecs = 20;
 
 /// There is a command; its generation is below.
 const RUNNING: u64 = 1 << 32;
@@ -337,11 +334,19 @@ impl Connection {
             }),
             GFP_KERNEL,
         )?;
-        let qp = queue.poller.add(seat, &queue, |srq| {
-            Qp::create_on(id, srq, &queue.cq, caps, Handler(queue.clone()))
+        let qp = queue.poller.add(seat, &queue, |receive| {
+            let handler = Handler(queue.clone());
+            match receive {
+                Receive::Shared(srq) => Qp::create_on(id, srq, &queue.cq, caps, handler),
+                Receive::Own(pd, cq, recv_wr) => {
+                    let caps = QpCaps { recv_wr, ..caps };
+                    Qp::create(id, pd, &queue.cq, cq, caps, handler)
+                }
+            }
         })?;
         let connection = Self { queue, qp };
-        match connection.make_commands(credit) {
+        let made = connection.make_commands(credit);
+        match made.and_then(|()| connection.queue.poller.begin(&connection.qp, credit)) {
             Ok(()) => Ok(connection),
             Err(error) => {
                 connection.close();
@@ -401,14 +406,10 @@ impl Connection {
             queue.drop_waiting(waiting);
         }
         blocked.into_iter().for_each(Command::end);
-        self.cut();
-        loop {
-            // What was posted comes back.
-            queue.cq.reap();
-            if queue.idle.wait_timeout(FLUSH_MS).is_ok() {
-                break;
-            }
-        }
+        // What was posted comes back. It gives the client no access to anything.
+        let _ = self.qp.drain();
+        // What the backing has comes back, too.
+        queue.idle.wait();
         let rest = core::mem::take(&mut queue.commands.lock().rest);
         drop((hold, rest));
         // Who has just put the last one there may not be through.
@@ -458,28 +459,28 @@ impl Queue {
     /// A message came in.
     fn receive(&self, recv: KBox<Recv>, len: u32) {
         if self.draining.load(Relaxed) != 0 {
-            return self.poller.put_recv(recv);
+            return self.put_recv(recv);
         }
         let mut header = [0; command::SIZE];
         let copied = recv.header.copy_out(0, &mut header);
         if !self.owe() {
-            self.poller.put_recv(recv);
+            self.put_recv(recv);
             return self.violation();
         }
         let parsed = match copied {
             Ok(()) => command::parse(&header, len, &self.terms, self.extent()),
-            Err(_) => return self.poller.put_recv(recv),
+            Err(_) => return self.put_recv(recv),
         };
         match parsed {
             Ok(command) if self.claim(command.tag, command.generation) => self.admit(command, recv),
             Err(CommandError::Refused(response, _))
                 if self.claim(response.tag, response.generation) =>
             {
-                self.poller.put_recv(recv);
+                self.put_recv(recv);
                 self.refuse(response);
             }
             _ => {
-                self.poller.put_recv(recv);
+                self.put_recv(recv);
                 self.violation();
             }
         }
@@ -597,6 +598,18 @@ impl Queue {
         }
     }
 
+    /// Posts a receive that is not needed any more again. Any context.
+    pub(in crate::server) fn put_recv(&self, recv: KBox<Recv>) {
+        if self.poller.is_shared() {
+            return self.poller.put_recv(recv);
+        }
+        // Once the connection is being closed, it goes.
+        let hold = self.commands.lock().hold.clone();
+        if let Some(hold) = hold {
+            drop(hold.qp.recv(recv));
+        }
+    }
+
     /// Gives a command the memory it needs, or lets it wait.
     pub(in crate::server) fn provide(&self, command: KBox<Command>, len: u32) {
         // Those that wait are first.
@@ -630,7 +643,7 @@ impl Queue {
 
     fn drop_waiting(&self, waiting: Waiting) {
         match waiting {
-            Waiting::Room(_, recv) => self.poller.put_recv(recv),
+            Waiting::Room(_, recv) => self.put_recv(recv),
             Waiting::Refusal(_) => {}
             Waiting::Memory(command) => command.end(),
         }
@@ -786,7 +799,7 @@ impl QpHandler for Handler {
                 queue.cq.reap();
                 queue.receive(recv, received.len());
             }
-            Err(_) => queue.poller.put_recv(recv),
+            Err(_) => queue.put_recv(recv),
         }
     }
 

@@ -98,6 +98,15 @@ struct Hca {
     // Fields drop in this order.
     connections: KVec<Member>,
     cq: Arc<Cq>,
+    pd: Arc<Pd>,
+}
+
+/// Where a connection receives its commands.
+pub(in crate::server) enum Receive<'a> {
+    /// In the poller's shared receive queue.
+    Shared(&'a Arc<Srq<Handler>>),
+    /// In a queue of its own, of so many receives, that completes here.
+    Own(&'a Arc<Pd>, &'a Arc<Cq>, u32),
 }
 
 /// A connection that a poller looks after.
@@ -109,7 +118,8 @@ struct Member {
 
 /// What is at hand in any context.
 struct Hand {
-    /// Where receives are posted; gone once the poller is closed.
+    /// Where receives are posted; gone once the poller is closed. None if each connection has receives
+    /// of its own.
     srq: Option<Arc<Srq<Handler>>>,
     receives: Receives,
     /// How many [`Seat`]s there are.
@@ -130,6 +140,8 @@ pub(in crate::server) struct Poller {
     /// What the pool knows it by.
     number: usize,
     device: Arc<Device>,
+    /// The connections share their receives. Not every device can do that.
+    shared: bool,
     pool: Arc<Pool>,
     inline_size: u32,
     worker: Arc<OwnedQueue>,
@@ -177,6 +189,9 @@ impl Hand {
 pub(in crate::server) struct Seat {
     poller: Arc<Poller>,
     credit: u16,
+    /// Receives that are promised: for the credit, or, if they are the connection's own, for the most
+    /// that it may ever get.
+    promised: u16,
 }
 
 impl Seat {
@@ -194,8 +209,8 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut hand = self.poller.hand.lock();
-        hand.receives.withdraw(self.credit.into());
-        if self.credit > 0 && self.poller.device.loses_receives() {
+        hand.receives.withdraw(self.promised.into());
+        if self.poller.shared && self.credit > 0 && self.poller.device.quirks().loses_receives() {
             hand.receives.miss();
         }
         hand.seats -= 1;
@@ -214,11 +229,16 @@ impl Poller {
         (worker, maker): (&Arc<OwnedQueue>, &Arc<OwnedQueue>),
     ) -> Result<Arc<Self>> {
         let device = pd.device();
+        let shared = device.has_srq();
         let wanted = (u32::from(credit) + SPARE + 1).next_power_of_two() - 1;
-        let receives = device.limits().max_srq_wr.min(RECVS.max(wanted));
+        let (most, spare, ends) = match shared {
+            true => (device.limits().max_srq_wr, SPARE, 0),
+            false => (u32::MAX, 0, CONNECTIONS_MAX as u32),
+        };
+        let receives = most.min(RECVS.max(wanted));
         let hand = Hand {
             srq: None,
-            receives: Receives::new(receives, SPARE),
+            receives: Receives::new(receives, spare),
             seats: 0,
             stash: KVec::with_capacity(STASH, GFP_KERNEL)?,
             chained: KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?,
@@ -230,6 +250,7 @@ impl Poller {
                 vector,
                 number,
                 device: device.clone(),
+                shared,
                 pool: pool.clone(),
                 inline_size,
                 worker: worker.clone(),
@@ -243,19 +264,43 @@ impl Poller {
             GFP_KERNEL,
         )?;
         let context = PollContext::Manual(Arc::new(Wake(this.clone()), GFP_KERNEL)?);
-        let cq = Cq::alloc(device, receives, vector, context)?;
-        let srq = Srq::create(pd, &cq, receives, CONNECTIONS_MAX)?;
+        // The end of each connection takes an entry, too, if its receives are its own.
+        let cq = Cq::alloc(device, receives + ends, vector, context)?;
+        let srq = shared.then(|| Srq::create(pd, &cq, receives, CONNECTIONS_MAX));
+        let srq = srq.transpose()?;
         pool.add_poller(number, this.clone())?;
         cq.arm();
-        this.hand.lock().srq = Some(srq);
-        *this.hca.lock() = Some(Hca { connections, cq });
+        this.hand.lock().srq = srq;
+        *this.hca.lock() = Some(Hca {
+            connections,
+            cq,
+            pd: pd.clone(),
+        });
         Ok(this)
     }
 
     /// The most credit that a connection can have on `device`.
     pub(in crate::server) fn credit_max(device: &Device) -> u16 {
-        let receives = device.limits().max_srq_wr;
-        u16::try_from(receives.saturating_sub(SPARE)).unwrap_or(u16::MAX)
+        let limits = device.limits();
+        let receives = match device.has_srq() {
+            true => limits.max_srq_wr.saturating_sub(SPARE),
+            // Draining takes one.
+            false => limits.max_qp_wr.saturating_sub(1),
+        };
+        u16::try_from(receives).unwrap_or(u16::MAX)
+    }
+
+    /// Whether the connections share their receives.
+    pub(in crate::server) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Posts the receives that a connection begins with, if they are its own. May sleep.
+    pub(in crate::server) fn begin(&self, qp: &Arc<Qp<Handler>>, credit: u16) -> Result {
+        match self.shared {
+            true => Ok(()),
+            false => self.make_recvs(&mut credit.into(), |recv| qp.recv(recv)),
+        }
     }
 
     /// Closes it if it has no connections; whether it did. Not while somebody asks for a seat. May sleep.
@@ -304,24 +349,38 @@ impl Poller {
         let mut seat = Seat {
             poller: self.clone(),
             credit: 0,
+            promised: 0,
         };
-        self.promise(credit)?;
+        match self.shared {
+            true => {
+                self.promise(credit)?;
+                seat.promised = credit;
+            }
+            false => {
+                let mut hand = self.hand.lock();
+                hand.receives.promise(most.into()).ok_or(ENOSPC)?;
+                seat.promised = most;
+            }
+        }
         seat.credit = credit;
         Ok(seat)
     }
 
-    /// Makes a connection on the shared receive queue, and looks after it from then on. May sleep.
+    /// Makes a connection, and looks after it from then on. May sleep.
     pub(in crate::server) fn add(
         &self,
         seat: Seat,
         queue: &Arc<Queue>,
-        create: impl FnOnce(&Arc<Srq<Handler>>) -> Result<Arc<Qp<Handler>>>,
+        create: impl FnOnce(Receive<'_>) -> Result<Arc<Qp<Handler>>>,
     ) -> Result<Arc<Qp<Handler>>> {
         let mut hca = self.hca.lock();
         let hca: &mut Option<Hca> = &mut hca;
         let hca = hca.as_mut().ok_or(ENODEV)?;
-        let srq = self.hand.lock().srq.clone().ok_or(ENODEV)?;
-        let qp = create(&srq)?;
+        let srq = self.hand.lock().srq.clone();
+        let qp = create(match &srq {
+            Some(srq) => Receive::Shared(srq),
+            None => Receive::Own(&hca.pd, &hca.cq, seat.promised.into()),
+        })?;
         // There is room for each seat.
         let _ = hca.connections.push_within_capacity(Member {
             queue: queue.clone(),
@@ -354,7 +413,7 @@ impl Poller {
     fn promise(&self, count: u16) -> Result {
         let missing = self.hand.lock().receives.promise(count.into());
         let mut missing = missing.ok_or(ENOSPC)?;
-        let made = self.make_recvs(&mut missing);
+        let made = self.make_recvs(&mut missing, |recv| self.hand.lock().post_recv(recv));
         if made.is_err() {
             let mut hand = self.hand.lock();
             hand.receives.lose(missing);
@@ -363,8 +422,12 @@ impl Poller {
         made
     }
 
-    /// Makes and posts receives, and counts them down. May sleep.
-    fn make_recvs(&self, missing: &mut u32) -> Result {
+    /// Makes receives, has them posted, and counts them down. May sleep.
+    fn make_recvs(
+        &self,
+        missing: &mut u32,
+        mut post: impl FnMut(KBox<Recv>) -> Result<(), (Error, KBox<Recv>)>,
+    ) -> Result {
         let size = usize::try_from(self.inline_size)?;
         while *missing > 0 {
             let count = RECVS_AT_ONCE.min(usize::try_from(*missing)?);
@@ -379,8 +442,7 @@ impl Poller {
                     _memory: memory.clone(),
                 };
                 let recv = KBox::new(recv, GFP_KERNEL)?;
-                let posted = self.hand.lock().post_recv(recv);
-                posted.map_err(|(error, _)| error)?;
+                post(recv).map_err(|(error, _)| error)?;
                 *missing -= 1;
             }
         }
@@ -532,23 +594,34 @@ impl WorkItem<1> for Poller {
     /// More credit is wanted.
     fn run(this: Arc<Self>) {
         for index in 0..CONNECTIONS_MAX {
-            let queue = {
+            let (queue, qp, own) = {
                 let hca = this.hca.lock();
                 let hca: &Option<Hca> = &hca;
                 match hca.as_ref().and_then(|hca| hca.connections.get(index)) {
-                    Some(member) => member.queue.clone(),
+                    Some(Member { queue, qp, seat }) => {
+                        (queue.clone(), qp.clone(), seat.promised - seat.credit)
+                    }
                     None => return,
                 }
             };
             // If there is no room or no memory, the pool has this asked again.
-            let room = this.hand.lock().receives.room();
+            let room = match this.shared {
+                true => this.hand.lock().receives.room(),
+                false => own.into(),
+            };
             let more = queue.credit_wanted();
             let more = more.min(u16::try_from(room).unwrap_or(u16::MAX));
             if more == 0 {
                 continue;
             }
             let made = queue.make_commands(queue.credit() + more);
-            if made.and_then(|()| this.promise(more)).is_err() {
+            let made = made.and_then(|()| match this.shared {
+                true => this.promise(more),
+                false => this.make_recvs(&mut more.into(), |recv| qp.recv(recv)),
+            });
+            // The owner of the connection may wait for it to be let go of.
+            drop(qp);
+            if made.is_err() {
                 continue;
             }
             let mut hca = this.hca.lock();
@@ -557,9 +630,13 @@ impl WorkItem<1> for Poller {
             match members.find(|member| Arc::ptr_eq(&member.queue, &queue)) {
                 Some(member) => {
                     member.seat.credit += more;
+                    if this.shared {
+                        member.seat.promised += more;
+                    }
                     queue.give_credit(more);
                 }
-                None => this.hand.lock().receives.withdraw(more.into()),
+                None if this.shared => this.hand.lock().receives.withdraw(more.into()),
+                None => {}
             }
         }
     }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Marks, which tell an RDMA READ that was not finished from one that was.
+//! What devices do that they should not, and how it is lived with. All of it is about `rdma_rxe`.
 //!
-//! `rdma_rxe` may complete an RDMA READ with success before all data have come. `check_ack()` in
+//! # Unfinished READs
+//!
+//! It may complete an RDMA READ with success before all data have come. `check_ack()` in
 //! `rxe_comp.c` gives up on a response that it does not expect without setting `wqe->status`, so that
 //! `rxe_completer()` warns, once, completes the work request as it is, and moves the queue pair to its
 //! error state. It need only happen that, between two responses to a READ, the acknowledgment of
@@ -10,12 +12,76 @@
 //! READ, and the next response is one that cannot begin it. A peer that acknowledges the READ, rather
 //! than answer it, ends it as well, and then the queue pair does not even fail.
 //!
-//! So on rxe the end of the memory of each work request gets a mark before the READ is posted.
+//! So the end of the memory of each work request gets a [`Mark`] before the READ is posted.
 //! `copy_data()` fills the memory from its beginning to its end: what was overwritten at the end was
 //! overwritten everywhere.
+//!
+//! # Registrations that run again
+//!
+//! When `req_retry()` in `rxe_req.c` goes back to a message that was not acknowledged, the requester runs
+//! the `REG_MR`s behind it in the send queue again. `rxe_reg_fast_mr()` fails, and so does the queue pair,
+//! if the region is valid: so requests are sent again only after a long [`Quirks::ack_timeout`]. If the
+//! peer has invalidated the region meanwhile, it becomes valid again, with the same key.
+//!
+//! So an answer that invalidates counts only once the request's own message has completed, and its
+//! registration with it. If the answer was first, the region is invalidated once more, by a `LOCAL_INV`
+//! behind the message.
+//!
+//! # Lost receives
+//!
+//! `rxe_srq` loses a receive if its queue pair fails while it receives a message of several packets into
+//! it. Such a receive stays in the [`Srq`](super::srq::Srq) until that is dropped, and nobody can tell which
+//! one it was.
 
 use crate::base::sync::random_u64;
 use crate::bindings;
+
+/// What a device does that it should not.
+#[derive(Clone, Copy)]
+pub(crate) struct Quirks {
+    rxe: bool,
+    virt_dma: bool,
+}
+
+impl Quirks {
+    /// Those of `device`.
+    ///
+    /// # Safety
+    ///
+    /// The device must be registered.
+    pub(super) unsafe fn of(device: *mut bindings::ib_device) -> Self {
+        // SAFETY: By the safety requirements; what is read does not change.
+        let (driver, virt_dma) =
+            unsafe { ((*device).ops.driver_id, bindings::ib_uses_virt_dma(device)) };
+        Self {
+            rxe: driver == bindings::rdma_driver_id_RDMA_DRIVER_RXE,
+            virt_dma,
+        }
+    }
+
+    /// Whether an RDMA READ that has succeeded may be unfinished. The addresses of its segments are then
+    /// virtual ones.
+    pub(super) fn unfinished_reads(&self) -> bool {
+        self.rxe && self.virt_dma
+    }
+
+    /// Whether a `REG_MR` may run again until the message behind it has completed.
+    pub(super) fn registers_again(&self) -> bool {
+        self.rxe
+    }
+
+    /// Whether a shared receive queue may lose a receive with a queue pair that fails.
+    pub(crate) fn loses_receives(&self) -> bool {
+        self.rxe
+    }
+
+    /// The timeout for acknowledgments, as [`CmId::set_ack_timeout`](super::cm::CmId::set_ack_timeout)
+    /// takes it, of a connection whose requests register memory; `None` if any will do.
+    pub(crate) fn ack_timeout(&self) -> Option<u8> {
+        // 4.096 us x 2^18 = 1.07 s.
+        self.rxe.then_some(18)
+    }
+}
 
 /// A random number for the last 8 bytes of memory, or for all that it has.
 ///

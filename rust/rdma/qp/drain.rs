@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The end of a queue pair: how it is made certain that the device, its completions and the peer are done
+//! with what was posted, so that the owners can be given back.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::base::errno::ESHUTDOWN;
+use crate::bindings;
+use crate::rdma::{
+    cq::Cq,
+    might_sleep,
+    qp::{
+        key::Key,
+        slot::SendSlot,
+        Drained,
+        Qp,
+        QpHandler,
+        Receives,
+        Stage,
+        Undrained,
+        DRAIN_MS, //
+    },
+    wc::WcError, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+
+impl<H: QpHandler> Qp<H> {
+    /// Makes the queue pair fail: all that is posted or chained comes back with an error, and
+    /// nothing can be posted any more. Requests may come back only when it is drained or dropped; see
+    /// [`Self::request`].
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn fail(&self) {
+        might_sleep();
+        self.close();
+        let stage = self.stage.lock();
+        if *stage == Stage::Live && !self.as_raw().is_null() {
+            // SAFETY: `stage` is locked, and not `Destroyed`.
+            if let Err(error) = unsafe { self.modify_to_error() } {
+                pr_warn!(
+                    "cannot move a queue pair to its error state: {}\n",
+                    error.to_errno()
+                );
+            }
+        }
+    }
+
+    /// Makes the queue pair fail, as [`Self::fail`], and gives back all that was posted: when this
+    /// returns, neither the device nor the peer accesses what the owners own.
+    ///
+    /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same effect.
+    /// So the only error is [`Undrained`]: some requests did not come back, since the peer may still
+    /// have access to their memory. They end when the last reference to the protection domain goes.
+    ///
+    /// May be called again, with the same result.
+    ///
+    /// # Context
+    ///
+    /// Sleeps, for some seconds if the device does not drain. Not in a completion of a queue pair on
+    /// the same completion queues.
+    pub(crate) fn drain(&self) -> Result<(), Undrained> {
+        might_sleep();
+        let mut stage = self.stage.lock();
+        let drained = self.stop(&mut stage);
+        drained.give_back();
+        match self.parked.load(Relaxed) {
+            0 => Ok(()),
+            parked => Err(Undrained { parked }),
+        }
+    }
+
+    /// Sees to it that the slots are not used any more: by draining, or else by destroying the queue
+    /// pair.
+    fn stop(&self, stage: &mut Stage) -> Drained<'_, H> {
+        self.close();
+        if *stage == Stage::Live {
+            match self.quiesce() {
+                // INVARIANT: It was closed, and all completions were handled.
+                Ok(()) => *stage = Stage::Drained,
+                Err(error) => {
+                    pr_warn!(
+                        "cannot drain a queue pair: {}; it is destroyed\n",
+                        error.to_errno()
+                    );
+                    self.destroy_undrained(stage);
+                }
+            }
+        }
+        // INVARIANT: The stage is another one now.
+        Drained(self)
+    }
+
+    /// Waits until all that was posted has completed and was handled. The queue pair must be closed,
+    /// and `stage` be locked and `Live`.
+    fn quiesce(&self) -> Result {
+        if self.as_raw().is_null() {
+            return Ok(());
+        }
+        match &self.receives {
+            Receives::Own(cq) => {
+                // SAFETY: `stage` is locked, and not `Destroyed`.
+                unsafe { self.modify_to_error() }?;
+                // A queue that was never used has nothing to drain; and rxe, if it had no memory to
+                // connect the queue pair, never drains its receive queue.
+                if self.send_posted.load(Relaxed) != 0 {
+                    self.drain_sends()?;
+                }
+                if self.recv_posted.load(Relaxed) != 0 {
+                    self.drain_receives(cq.cq())?;
+                }
+            }
+            Receives::Shared(srq) => {
+                // Before that, it cannot have received.
+                if self.id.was_connected() {
+                    // SAFETY: As above.
+                    unsafe { self.modify_to_error() }?;
+                    self.last_wqe.wait_timeout(DRAIN_MS)?;
+                    // The receives may complete in the same queue.
+                    self.drain_sends()?;
+                    if srq.cq().is_direct() {
+                        srq.cq().flush();
+                    }
+                }
+                srq.retire(self);
+                srq.forget(self);
+            }
+        }
+        Ok(())
+    }
+
+    /// Destroys a queue pair that cannot be drained, and handles what it has left in the completion
+    /// queues: no other completion of it can come.
+    fn destroy_undrained(&self, stage: &mut Stage) {
+        if let Receives::Shared(srq) = &self.receives {
+            // A queue pair that is created while this one goes may have its address.
+            srq.retire(self);
+        }
+        self.destroy(stage);
+        self.send_cq.cq().flush();
+        match &self.receives {
+            Receives::Own(cq) => cq.cq().flush(),
+            Receives::Shared(srq) => {
+                srq.cq().flush();
+                srq.forget(self);
+            }
+        }
+    }
+
+    /// Destroys the C object. The queue pair must be closed.
+    fn destroy(&self, stage: &mut Stage) {
+        // SAFETY: By the type invariants the queue pair is ours, and is that of the id. As it is closed
+        // and `stage` is locked, nobody else uses it.
+        unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
+        self.raw.store(core::ptr::null_mut(), Relaxed);
+        *stage = Stage::Destroyed;
+        self.id.release_qp();
+    }
+
+    /// Moves the queue pair to its error state.
+    ///
+    /// # Safety
+    ///
+    /// `stage` must be locked and `Live`, and there be a C object.
+    unsafe fn modify_to_error(&self) -> Result {
+        let mut attr = bindings::ib_qp_attr {
+            qp_state: bindings::ib_qp_state_IB_QPS_ERR,
+            ..pin_init::zeroed()
+        };
+        // SAFETY: By the safety requirements the queue pair is valid.
+        to_result(unsafe {
+            bindings::ib_modify_qp(
+                self.as_raw(),
+                &mut attr,
+                bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
+            )
+        })
+    }
+
+    /// Lets nothing more be posted, and gives back what is chained.
+    pub(super) fn close(&self) {
+        let mut sq = self.sq.lock();
+        sq.closed = true;
+        let first = sq.take();
+        drop(sq);
+        self.rq.close();
+        // SAFETY: The chain was taken, and was not posted.
+        unsafe { self.give_back(first, ESHUTDOWN) };
+    }
+
+    /// Waits until all that was posted to the send queue has completed, and all that has completed
+    /// before in the same completion queue was handled. The queue pair must be closed, in its error
+    /// state, and `stage` be locked.
+    fn drain_sends(&self) -> Result {
+        let cq = self.send_cq.cq();
+        // SAFETY: `stage` is locked, and not `Destroyed`.
+        let drain = unsafe { (*(*self.as_raw()).device).ops.drain_sq };
+        if drain.is_some() && !cq.is_direct() {
+            // SAFETY: The queue pair is valid, as above. The handlers of completions cannot post since
+            // `close()`, and there is room for one more work request.
+            unsafe { bindings::ib_drain_sq(self.as_raw()) };
+            return Ok(());
+        }
+        cq.drain(&self.send_marker, DRAIN_MS, |cqe| {
+            let wr = bindings::ib_rdma_wr {
+                wr: bindings::ib_send_wr {
+                    __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
+                    opcode: bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+                    send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
+                    ..pin_init::zeroed()
+                },
+                ..pin_init::zeroed()
+            };
+            let mut bad = core::ptr::null();
+            // SAFETY: As above. The device copies the work request; the marker stays until its
+            // completion was handled, or none can come.
+            to_result(unsafe { bindings::ib_post_send(self.as_raw(), &wr.wr, &mut bad) })
+        })
+    }
+
+    /// Waits until all that was posted to the queue pair's own receive queue has completed. As for
+    /// [`Self::drain_sends`].
+    fn drain_receives(&self, cq: &Cq) -> Result {
+        // SAFETY: `stage` is locked, and not `Destroyed`.
+        let drain = unsafe { (*(*self.as_raw()).device).ops.drain_rq };
+        if drain.is_some() && !cq.is_direct() {
+            // SAFETY: As in `drain_sends()`.
+            unsafe { bindings::ib_drain_rq(self.as_raw()) };
+            return Ok(());
+        }
+        cq.drain(&self.recv_marker, DRAIN_MS, |cqe| {
+            let wr = bindings::ib_recv_wr {
+                __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },
+                ..pin_init::zeroed()
+            };
+            let mut bad = core::ptr::null();
+            // SAFETY: As in `drain_sends()`.
+            to_result(unsafe { bindings::ib_post_recv(self.as_raw(), &wr, &mut bad) })
+        })
+    }
+}
+
+impl<H: QpHandler> Drained<'_, H> {
+    /// Gives back all that was posted and has not completed, or was not answered.
+    fn give_back(&self) {
+        let qp = self.0;
+        for slot in qp.sends.iter() {
+            // One that is taken and was not posted is being given back by who has claimed it.
+            if slot.is_posted() && qp.request_ends(slot) {
+                self.end(slot);
+            }
+        }
+        // SAFETY: The queue is closed, and by the type invariants the device is done with it.
+        for owner in unsafe { qp.rq.take_rest() } {
+            let result = Err(WcError::NotCompleted(ESHUTDOWN));
+            qp.handler.recv_done(qp, owner, result);
+        }
+    }
+
+    /// Ends all access to the memory of `slot`, which was posted, and gives back its owner. If a peer
+    /// may still have access, the owner is parked with the protection domain instead.
+    fn end(&self, slot: &SendSlot<H>) {
+        let qp = self.0;
+        // SAFETY: By the type invariants neither the device nor a completion uses the slot, and
+        // `request_ends()` has kept all others from it.
+        let body = unsafe { &mut *slot.body.get() };
+        let large_key = body.large_key.and_then(|index| qp.large_keys.get(index));
+        let mut keys = [slot.key(), large_key].into_iter().flatten();
+        if let Err(error) = keys.try_for_each(Key::deregister) {
+            pr_err!(
+                "cannot deregister a memory region: {}; a request ends with its protection domain\n",
+                error.to_errno()
+            );
+            // SAFETY: As above. The slot stays taken, and its memory mapped.
+            if let Some(owner) = unsafe { (*slot.owner.get()).take() } {
+                qp.forget(slot);
+                slot.lose();
+                qp.pd.park(owner);
+                qp.parked.fetch_add(1, Relaxed);
+            }
+            return;
+        }
+        let error = body.error.take();
+        let error = error.unwrap_or(WcError::NotCompleted(ESHUTDOWN));
+        // SAFETY: As above, and the peer has no access any more.
+        unsafe { qp.finish(slot, Err(error)) };
+    }
+}
+
+#[pinned_drop]
+impl<H: QpHandler> PinnedDrop for Qp<H> {
+    fn drop(self: Pin<&mut Self>) {
+        let this = &*self;
+        // If there is no C object, it was destroyed, or could not be created: nothing is posted then.
+        if this.as_raw().is_null() {
+            return;
+        }
+        might_sleep();
+        let mut stage = this.stage.lock();
+        let drained = this.stop(&mut stage);
+        if *stage != Stage::Destroyed {
+            this.destroy(&mut stage);
+        }
+        drained.give_back();
+    }
+}

@@ -117,7 +117,7 @@ exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
 	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
-		state=disabled instance= clients=0 clients_away=0 last_error=
+		lease_max_ms=3600000 registration= state=disabled instance= clients=0 clients_away=0 last_error=
 	read_only $e/{state,instance,clients,clients_away,last_error}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
@@ -145,6 +145,14 @@ exports() {
 	leaves_switch $e/allow_any_host
 	takes $e/max_clients 2 1000 1
 	leaves_numbers $e/max_clients 0 -1 65536 4294967297
+	takes $e/lease_max_ms 10000 4294967295 3600000
+	leaves_numbers $e/lease_max_ms 0 -1 9999 4294967296
+	takes $e/registration 1 18446744073709551615 ""
+	leaves $e/registration EINVAL 0 -1 x 1x 18446744073709551616
+	leaves_garbage $e/registration
+	is "the mode of evict" "$(stat -c %a "$C/$e/evict")" 200
+	refused EINVAL "$C/$e/evict" "no name" evict
+	refused ENOENT "$C/$e/evict" node-b node-b
 	leaves_switch $e/enable
 	is clients "$(<"$C/$e/clients")" 0
 
@@ -162,7 +170,7 @@ exports() {
 	takes $e/enable 1 1
 	is state "$(<"$C/$e/state")" online
 	[[ $(<"$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(<"$C/$e/instance")'"
-	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ports=p allow_any_host=1 max_clients=2; do
+	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ports=p allow_any_host=1 max_clients=2 lease_max_ms=10000 registration=1; do
 		leaves $e/${a%%=*} EBUSY "${a#*=}"
 	done
 	must mkdir "$C/$e/hosts/node-c"

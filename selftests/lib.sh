@@ -188,8 +188,10 @@ load_module() {
 		modprobe -a configfs ${DEPENDS//,/ } && insmod "$FARBLK_KO" "$@"
 	else
 		modprobe farblk "$@"
-	fi
+	fi && store "$C/host_id" "$(lasting_id)"
 }
+# lasting_id: this host's, whenever it boots.
+lasting_id() { uname -n | md5sum | sed -E 's/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/\1-\2-4\3-8\4-\5/'; }
 
 # --- configfs ------------------------------------------------------------------------------------------------------
 

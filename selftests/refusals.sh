@@ -91,6 +91,46 @@ read_only() {
 	then_mapped m
 }
 
+# demoted KIND: a host that is mapped may only read from now on, and then write again. One that does its I/O by commands goes on and
+# is told that its disk is read-only; one that writes by itself is let in no more, and says why.
+demoted() {
+	local m=$C/maps/m h
+	h=$C/exports/e/hosts/$(show "$C/host_name")
+	case $1 in
+	ram) must serve e 8M allow_any_host=0 ;;
+	block) back "null_disk fb0 8"; must serve_block e "$BACK" allow_any_host=0 ;;
+	esac
+	must remote "mkdir $h && store $h/access rw"
+	must map m e no_path_timeout_ms=-1
+	must random /run/new 8
+	must direct_write /run/new "$DEV"
+	must remote "store $h/access ro"
+	case $1 in
+	ram)
+		wait_for 10 says_why || bad "last_error of the path is '$(show "$m/paths/a/last_error")'"
+		is "state of m" "$(show "$m/state")" reconnecting
+		;;
+	block)
+		wait_for 10 disk_is ro || bad "the disk can be written: $(show "$m/state"), $(show "$m/paths/a/last_error")"
+		wait_for 10 map_state live || bad "m is $(show "$m/state"): $(show "$m/paths/a/last_error")"
+		must direct_read "$DEV" /run/back count=8
+		must cmp /run/new /run/back
+		! direct_write /run/new "$DEV" 2>/dev/null || bad "the disk is written"
+		;;
+	esac
+	must remote "store $h/access rw"
+	wait_for 10 map_state live || bad "m is $(show "$m/state"): $(show "$m/paths/a/last_error")"
+	wait_for 10 disk_is rw || bad "the disk is read-only"
+	must direct_write /run/new "$DEV"
+	no_error maps/m/paths/a
+	must unmap m
+}
+says_why() { [[ $(show "$C/maps/m/paths/a/last_error") == "EROFS "*"e is read-only for $(show "$C/host_name")"* ]]; }
+disk_is() { [ "$(blockdev --getro "$DEV")" = "$([ "$1" = rw ] && echo 0 || echo 1)" ]; }
+map_state() { [ "$(show "$C/maps/m/state")" = "$1" ]; }
+demoted_ram() { demoted ram; }
+demoted_block() { demoted block; }
+
 max_clients() {
 	must serve e 8M max_clients=1
 	must map one e
@@ -168,6 +208,8 @@ scenario no_such_host "no route, no such host, no such source: ENETUNREACH, EHOS
 scenario no_such_export "no such export: ENOENT; disabled: ENXIO; on another port"
 scenario not_admitted "a host that is not admitted: EACCES"
 scenario read_only "read-only exports and hosts: EROFS"
+scenario demoted_ram "a host that may only read while it is mapped: EROFS for memory"
+scenario demoted_block "and a read-only disk for a block device"
 scenario max_clients "no room for one more client: EBUSY"
 scenario no_path "no enabled path: EINVAL"
 scenario other_instance "another instance than expected: ESTALE"

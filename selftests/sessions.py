@@ -16,8 +16,8 @@ import time
 
 import hostile
 from hostile import (
-    BUSY, EVICTED, EXPORT_DISABLED, FATE, FENCE, FENCED, LOGOUT, OK, PING, PONG, QUERY, SOON, SUPERSEDED,
-    WR_RDMA_READ, Connection, Failed, Refused, Session, ask, expect, inline_read, inline_write, login, main, message, refused, request,
+    BUSY, EVICTED, EXPORT_DISABLED, EXTENT, FATE, FENCE, FENCED, LOGOUT, NOT_ADMITTED, NO_WRITES, OK, PING, PONG, QUERY, READ_ONLY, SOON,
+    SUPERSEDED, WR_RDMA_READ, WR_RDMA_WRITE, Connection, Failed, Refused, Session, ask, expect, inline_read, inline_write, login, main, message, refused, request,
     status_of, works)
 
 CONFIG = "/sys/kernel/config/farblk/exports/"
@@ -34,7 +34,7 @@ def show(path):
 
 def store(path, value):
     with open(path, "w", encoding="ascii") as file:
-        file.write(value)
+        file.write(value + "\n")
 
 
 def counter(name):
@@ -434,6 +434,219 @@ def evicted():
     os.mkdir(CONFIG + "host/hosts/hostile")
     m.refusal(EVICTED, epoch=2, access=0, resume=session.tenure)
     m.path(epoch=2, access=0)
+
+
+# --- hosts, and what they may do ---------------------------------------------------------------------------------------
+
+RULES = CONFIG + "rules/hosts/"
+
+
+def slab(session):
+    """Address and rkey of the only slab."""
+    (addr, _, rkey), *_ = session.grants()
+    return addr, rkey
+
+
+def contents(export, **fields):
+    """The first bytes of an export of RAM."""
+    session = Map(export, **fields).path(access=0)
+    io = session.io()
+    expect("a read", io.rdma(WR_RDMA_READ, *slab(session), length=8), 0)
+    got = bytes(io.memory[io.data : io.data + 8])
+    expect("the status of the logout", session.ask(message(LOGOUT))[0], OK)
+    return got
+
+
+@cases("hosts",
+       ("memory that a host may only read is written no more when the administrator's write returns", "access", "ro"),
+       ("nor that of which another id is wanted", "host_id", "12345678-9abc-4def-8123-456789abcdef"))
+def demoted_ram(name, value):
+    store(RULES + "hostile/access", "rw")
+    store(RULES + "hostile/host_id", "")
+    m = Map(b"rules")
+    session = m.path()
+    addr, rkey = slab(session)
+    io = session.io()
+    io.memory[io.data : io.data + 8] = b"before.."
+    expect("a write", io.rdma(WR_RDMA_WRITE, addr, rkey, length=8), 0)
+    store(RULES + f"hostile/{name}", value)
+    io.memory[io.data : io.data + 8] = b"after..."
+    io.post(WR_RDMA_WRITE, io.data, 8, addr, rkey)
+    time.sleep(0.5)
+    expect("what is there", contents(b"rules", host=b"reader"), b"before..")
+    gone(session)
+    if name == "access":
+        m.refusal(NO_WRITES, epoch=2, resume=session.tenure)
+        expect("the words", m.text(epoch=2, resume=session.tenure), "rules is read-only for hostile")
+        m.path(epoch=2, resume=session.tenure, access=0)
+        store(RULES + "hostile/access", "rw")
+        m.path(epoch=3, resume=session.tenure)
+    else:
+        m.refusal(NOT_ADMITTED, epoch=2, resume=session.tenure)
+        store(RULES + "hostile/host_id", "")
+
+
+@case("hosts", "a map of a device that may only be read from now on goes on, but for its writes")
+def demoted_block():
+    os.makedirs(CONFIG + "host/hosts/hostile", exist_ok=True)
+    access = CONFIG + "host/hosts/hostile/access"
+    store(access, "rw")
+    m = Map(b"host")
+    session = m.path()
+    works(session.io())
+    store(access, "ro")
+    gone(session)
+    m.refusal(NO_WRITES, map_id=os.urandom(16))
+    back = m.path(epoch=2, resume=session.tenure)
+    expect("the tenure", back.tenure, session.tenure)
+    size, writable = struct.unpack_from("<QB", event(back, EXTENT))
+    expect("the size and the access", (size, writable), (back.size, 0))
+    io = back.io()
+    expect("the status of a write", status_of(io, inline_write(b"3" * 512, offset=0)), READ_ONLY)
+    io.send(inline_read(offset=0, length=512, tag=1))
+    expect("the length of a read", len(io.receive()[0]), 512)
+    store(access, "rw")
+    gone(back)
+    works(m.path(epoch=3, resume=session.tenure).io())
+
+
+@case("hosts", "who may only read, and keeps to it, does not notice")
+def still_reads():
+    store(RULES + "reader/access", "rw")
+    session = Map(b"rules", host=b"reader").path(access=0)
+    store(RULES + "reader/access", "ro")
+    store(RULES + "hostile/access", "rw")
+    alive(session)
+
+
+@case("hosts", "a host with the id of another one ends nothing of that")
+def same_id():
+    m = Map(b"many")
+    victim = m.path()
+    io = victim.io()
+    works(io)
+    stranger = Map(b"many", host=b"stranger", boot=1 << 61).path()
+    alive(victim)
+    works(io, tag=1)
+    # Under the map's own UUID, too.
+    Map(b"many", host=b"stranger", boot=1 << 61, map_id=m.fields["map_id"]).path()
+    alive(victim)
+    alive(stranger)
+
+
+@case("hosts", "a host that may only read does not take the place of one that may write")
+def reader_evicts():
+    store(CONFIG + "rules/enable", "0")
+    store(CONFIG + "rules/max_clients", "1")
+    store(CONFIG + "rules/enable", "1")
+    writer = Map(b"rules")
+    session = writer.path()
+    for boot in Map.boot, 1 << 62:
+        Map(b"rules", host=b"reader", boot=boot).refusal(BUSY, access=0)
+        Map(b"rules", host=b"reader", boot=boot, map_id=writer.fields["map_id"]).refusal(BUSY, access=0)
+    alive(session)
+    vanish(session)
+    soon(lambda: show(CONFIG + "rules/clients") == "0", "it is still there")
+    back = writer.path(epoch=2, resume=session.tenure)
+    expect("the tenure", back.tenure, session.tenure)
+    vanish(back)
+    store(CONFIG + "rules/enable", "0")
+    store(CONFIG + "rules/max_clients", "16")
+    store(CONFIG + "rules/enable", "1")
+
+
+# --- leases, and what the server remembers -----------------------------------------------------------------------------
+
+
+@case("leases", "nobody keeps a place for longer than the server wants")
+def lease_is_capped():
+    one, other = Map(b"one", timeout_ms=FOR_EVER), Map(b"one")
+    store(CONFIG + "one/enable", "0")
+    store(CONFIG + "one/lease_max_ms", "10000")
+    store(CONFIG + "one/enable", "1")
+    for timeout in FOR_EVER - 1, FOR_EVER:
+        session = one.path(access=0, timeout_ms=timeout, heartbeat_ms=FOR_EVER)
+        expect("the lease", session.lease_ms, 10000)
+        one.fields["incarnation"] += 1
+    start = time.monotonic()
+    vanish(session)
+    other.refusal(BUSY)
+    soon(lambda: other.text(epoch=2**63).startswith("in use by hostile, away for "), "it is not away")
+    while True:
+        try:
+            other.path()
+            break
+        except Refused as refusal:
+            expect("the refusal", refusal.args[0], BUSY)
+        if time.monotonic() - start > 10 + SOON:
+            raise Failed("it keeps its place for ever")
+        time.sleep(0.2)
+    if time.monotonic() - start < 10:
+        raise Failed("it loses its place before 10 s")
+    one.refusal(EVICTED, epoch=2, resume=session.tenure)
+
+
+@case("leases", "the administrator evicts a host by its name, be it there or away")
+def evict_by_name():
+    for there in True, False:
+        one = Map(b"one", timeout_ms=FOR_EVER)
+        session = one.path()
+        if not there:
+            vanish(session)
+            soon(lambda: show(CONFIG + "one/clients_away") == "1", "it is not away")
+        store(CONFIG + "one/evict", "hostile")
+        if there:
+            gone(session)
+        clients("one", 0)
+        away("one", 0)
+        one.refusal(EVICTED, epoch=2, resume=session.tenure)
+        other = Map(b"one").path()
+        one.refusal(EVICTED, epoch=3, resume=session.tenure)
+        alive(other)
+        store(CONFIG + "one/evict", "hostile")
+        gone(other)
+    for name, error in ("hostile", 2), ("somebody", 2), ("no name", 22):
+        try:
+            store(CONFIG + "one/evict", name)
+        except OSError as failure:
+            expect("the error", failure.errno, error)
+        else:
+            raise Failed(f"{name} was evicted")
+
+
+@case("leases", "a server that began anew says so, unless it is told what was")
+def remembered():
+    registration, enable = CONFIG + "one/registration", CONFIG + "one/enable"
+    m, other = Map(b"one"), Map(b"one")
+    session = m.path()
+    # The map was let in, which needs no memory.
+    expect("what it remembers", session.flags & 1, 1)
+    expect("the registration", show(registration), str(session.tenure))
+    try:
+        store(registration, "1")
+    except OSError as failure:
+        expect("the error", failure.errno, 16)
+    else:
+        raise Failed("it is changed while the export is enabled")
+    again = m.path(epoch=2, resume=session.tenure)
+    expect("what it remembers", again.flags & 1, 1)
+    # As a server that was loaded anew.
+    store(enable, "0")
+    store(registration, "")
+    store(enable, "1")
+    back = m.path(epoch=3, resume=session.tenure)
+    expect("the tenure", back.tenure, session.tenure)
+    expect("what it remembers", back.flags & 1, 0)
+    more = m.path(1, resume=session.tenure)
+    expect("what it remembers", more.flags & 1, 1)
+    # As one that was told.
+    store(enable, "0")
+    store(registration, "")
+    store(registration, str(session.tenure))
+    store(enable, "1")
+    other.refusal(EVICTED, resume=session.tenure + 2)
+    back = m.path(epoch=4, resume=session.tenure)
+    expect("what it remembers", back.flags & 1, 1)
 
 
 # --- signs of life -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ start() {
 	must mkdir "$C/exports/host/hosts/hostile"
 	slow_export slow
 	must export_ram ram 1M max_clients=64
+	must export_ram rules 1M max_clients=16 allow_any_host=0
+	must mkdir "$C"/exports/rules/hosts/{hostile,reader}
 }
 
 # export_of NAME [ATTRIBUTE=VALUE]...: one of a device of 32 MiB. slow_export NAME: of one that takes its time.
@@ -43,6 +45,8 @@ nobody() { awk '{n += $1} END {exit n != 0}' "$C"/exports/*/clients && [ ! -s "$
 epochs() { sessions epochs; }
 fences() { sessions fences; }
 custody() { sessions custody; }
+hosts() { sessions hosts; }
+leases() { sessions leases; }
 silence() { sessions silence; }
 commands() { sessions commands; }
 
@@ -77,6 +81,8 @@ state_is() { [ "$(show "$C/ports/p/state")" = "$1" ]; }
 scenario epochs "paths and their epochs"
 scenario fences "fences"
 scenario custody "whose an export is"
+scenario hosts "hosts, and what they may do"
+scenario leases "leases, and what the server remembers"
 scenario silence "clients of which nothing is heard"
 scenario commands "commands that run, and an export that is disabled meanwhile"
 scenario port "a port whose device is removed"

@@ -576,12 +576,20 @@ fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     if !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
     }
-    if !configfs.exists(&entry) {
+    let listed = configfs.exists(&entry);
+    let any = configfs.flag(&object, "allow_any_host");
+    if !listed && !any {
         return Err(job
             .error(Code::NotFound, "it is not in the list of allowed hosts")
             .hint(format!("farblk export show {name}")));
     }
-    configfs.rmdir(&entry, &job)?;
+    if listed {
+        configfs.rmdir(&entry, &job)?;
+    }
+    if any {
+        // Hosts that are not in the list may come in, too: what this one has is taken away.
+        configfs.set(&object, "evict", host, &job)?;
+    }
     report(context, name, true)
 }
 

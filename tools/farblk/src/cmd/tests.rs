@@ -276,6 +276,10 @@ fn export_allow_and_deny() {
     assert!(host.ok("export deny x b").contains("allowed: nobody"));
     assert_eq!(host.fails("export deny x b").1, 3);
     assert_eq!(host.fails("export allow y b").1, 3);
+    // Who needs no entry has none to be removed.
+    host.kernel.put("exports/x", "allow_any_host", "1");
+    host.ok("export deny x b");
+    assert_eq!(host.kernel.get("exports/x", "evict").as_deref(), Some("b"));
 }
 
 #[test]

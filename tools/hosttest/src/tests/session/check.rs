@@ -2,6 +2,8 @@
 
 //! Every world that the model checker can reach.
 
+mod reservation;
+
 use super::model::{Elsewhere, Flaw, Job, Kind, Rules};
 use stateright::{Checker, Model};
 

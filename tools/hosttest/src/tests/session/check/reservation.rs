@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Worlds in which hosts compete for an export, or the administrator changes what they may do.
+
+use super::{holds, is_found, rules};
+use crate::tests::session::model::{Flaw, Job, Kind, Rules};
+use Job::{Read, Write};
+
+/// A host that may only read from some point on.
+fn demotion() -> Rules {
+    Rules {
+        demotion: true,
+        losses: 1,
+        ..rules(Kind::Block, 1, &[Write, Write])
+    }
+}
+
+/// Two hosts, one of which takes the place of the other, comes and goes.
+fn rivals() -> Rules {
+    Rules {
+        clients: 2,
+        losses: 1,
+        ..rules(Kind::Block, 1, &[Write, Write])
+    }
+}
+
+#[test]
+fn a_host_that_may_only_read_from_now_on() {
+    holds(demotion());
+}
+
+#[test]
+fn two_paths_of_such_a_host() {
+    holds(Rules {
+        attempts: 2,
+        ..rules(Kind::Block, 2, &[Write]).demoted()
+    });
+}
+
+impl Rules {
+    fn demoted(self) -> Self {
+        Self {
+            demotion: true,
+            ..self
+        }
+    }
+}
+
+#[test]
+fn two_clients_and_a_client_that_crashes() {
+    holds(Rules {
+        client_crashes: 1,
+        attempts: 2,
+        ..rivals()
+    });
+}
+
+#[test]
+fn an_export_of_several_maps() {
+    holds(Rules {
+        clients: 2,
+        max_clients: 2,
+        client_crashes: 1,
+        losses: 1,
+        attempts: 2,
+        ..rules(Kind::Block, 1, &[Read])
+    });
+}
+
+#[test]
+fn an_export_that_is_full() {
+    holds(Rules {
+        clients: 3,
+        max_clients: 2,
+        losses: 1,
+        attempts: 2,
+        ..rules(Kind::Block, 1, &[Read])
+    });
+}
+
+#[test]
+fn hosts_that_are_told_apart_by_their_word_are_found() {
+    is_found(Flaw::OneHost, rivals());
+}
+
+#[test]
+fn a_rule_for_later_logins_only_is_found() {
+    is_found(Flaw::LaterLogins, demotion());
+}
+
+#[test]
+fn a_server_that_pretends_to_remember_is_found() {
+    is_found(
+        Flaw::Remembers,
+        Rules {
+            losses: 2,
+            server_crashes: 1,
+            ..rivals()
+        },
+    );
+}

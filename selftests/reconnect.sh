@@ -185,6 +185,46 @@ evicted() {
 	must unmap m force
 }
 
+# The same, and then the server begins anew and knows nothing of it. The map that lost its place comes first, and does not get in.
+forgotten() {
+	start 0 -- no_path_timeout_ms=1000 heartbeat_ms=500
+	must net cut 0
+	sleep 2
+	must remote "map_make m e"
+	wait_for 40 remote "store $C/maps/m/enable 1 2>/dev/null" || die "the export does not become free"
+	must remote "DEV=/dev/\$(show $C/maps/m/device); random /run/new $USED; direct_write /run/new \$DEV; unmap m"
+	must remote 'clean; remove_module'
+	must remote load_module
+	offer_again
+	must net pass 0
+	wait_for 40 map_is evicted || bad "not evicted: $(states)"
+	note "$(states)"
+	wait_for 5 dead_read || bad "an evicted map reads"
+	touch /run/stamp.stop
+	wait_for 10 stamp_ended || die "stamp does not end"
+	unharmed
+	must unmap m force
+}
+
+# A restart that is planned: the registration is taken along, and nobody is evicted, however long it takes.
+planned() {
+	local key
+	start 0 -- no_path_timeout_ms=1000 heartbeat_ms=500
+	must remote "store $C/exports/e/enable 0"
+	key=$(remote "show $C/exports/e/registration")
+	must remote 'clean; remove_module'
+	# Longer than the map's lease.
+	sleep $((10 * ${FARBLK_PATIENCE:-1}))
+	must remote load_module
+	must remote "$OFFER registration=$key"
+	all_live_in "$AGAIN"
+	resumes "$AGAIN"
+	touch /run/stamp.stop
+	wait_for 10 stamp_ended || die "stamp does not end"
+	unharmed
+	must unmap m
+}
+
 both network_cut "no packet for 5 s"
 both one_way_cut "no packet from the server for 5 s"
 both long_cut "no packet for 15 s"
@@ -205,4 +245,6 @@ both fails_at_once "it does so at once with 0"
 both waits_for_ever "it waits for ever with -1"
 both removed_meanwhile "the map is removed while it has no path"
 both evicted "another host takes the export"
+scenario forgotten "another host had it, and the server has forgotten that"
+scenario planned "the server restarts and is told whose the export was"
 run_scenarios

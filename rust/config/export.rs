@@ -196,6 +196,9 @@ impl ExportDir {
     /// Ends what does not fit to what the administrator says now, and all of the hosts that are not to
     /// stay. Nothing of these reaches the export when this returns. May sleep, as long as the backing takes.
     pub(super) fn enforce(&self, stays: impl Fn(&HostKey) -> bool) {
+        if let Some(export) = self.export() {
+            export.backend.renumber();
+        }
         let spec = self.switch.settings();
         self.members.enforce(|host| match stays(host) {
             true => spec.admission(&self.hosts, host),

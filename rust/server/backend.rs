@@ -104,6 +104,15 @@ impl Backend {
         }
     }
 
+    /// Gives the extent a new number: what a client may do with it has changed. Any context.
+    pub(crate) fn renumber(&self) {
+        match self {
+            // A client that may do less is not let in any more.
+            Self::Ram(_) => {}
+            Self::Block(block) => block.renumber(),
+        }
+    }
+
     /// The limits of the export as a block device.
     pub(crate) fn limits(&self) -> BlockLimits {
         match self {

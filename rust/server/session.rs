@@ -535,6 +535,10 @@ impl Session {
             lease_ms: granted.lease_ms,
             extent_number: number,
         };
+        if export.backend.extent().access.min(access) < login.access {
+            // The reply tells of what was asked for. What is true follows as an event, and is newer.
+            export.backend.renumber();
+        }
         self.port.exports.stats.logins.count();
         state.used = Some(Use {
             means,

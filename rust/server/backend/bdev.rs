@@ -146,6 +146,11 @@ impl Block {
         self.number.load(Acquire)
     }
 
+    /// Gives the extent a new number. Any context.
+    pub(crate) fn renumber(&self) {
+        self.number.store(next_number(), Release);
+    }
+
     /// Looks at the device anew; whether its size or access has changed. Any context.
     pub(crate) fn look(&self) -> bool {
         let (sectors, read_only) = (self.bdev.sectors(), self.bdev.read_only().into());
@@ -155,7 +160,7 @@ impl Block {
         self.read_only.store(read_only, Relaxed);
         if changed {
             // The next number comes after what it is the number of.
-            self.number.store(next_number(), Release);
+            self.renumber();
         }
         changed
     }

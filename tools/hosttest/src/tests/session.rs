@@ -5,6 +5,7 @@
 mod check;
 mod map;
 mod model;
+mod reservation;
 mod timing;
 
 #[test]

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the model of the worlds does not go through: the administrator, and exports of several maps.
+
+use crate::session::reservation::{
+    Action, Admission, Decision, Granted, Login, Reason, Registration, Registrations, Reservation,
+    Terms,
+};
+
+#[derive(Default)]
+struct List(Vec<Registration<&'static str>>);
+
+impl Registrations for List {
+    type Host = &'static str;
+
+    fn all(&self) -> &[Registration<&'static str>] {
+        &self.0
+    }
+
+    fn all_mut(&mut self) -> &mut [Registration<&'static str>] {
+        &mut self.0
+    }
+
+    fn push(&mut self, registration: Registration<&'static str>) {
+        self.0.push(registration);
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.0.remove(at);
+    }
+}
+
+/// A reservation, its actions, and the number that logins show.
+struct Server {
+    machine: Reservation<List>,
+    actions: Vec<Action>,
+    opening: u64,
+}
+
+const FRESH: u64 = 100;
+
+impl Server {
+    fn new(max_clients: u16) -> Self {
+        let mut server = Self {
+            machine: Reservation::new(List::default()),
+            actions: Vec::new(),
+            opening: 0,
+        };
+        server.open(max_clients, true);
+        server
+    }
+
+    fn open(&mut self, max_clients: u16, same: bool) {
+        let terms = Terms {
+            max_clients,
+            lease_max_ms: 20_000,
+        };
+        self.opening = self.machine.open(terms, same, FRESH + 1);
+    }
+
+    fn login(&mut self, login: &Login<&'static str>) -> Decision {
+        let order = (self.opening, self.machine.admitted());
+        let actions = &mut self.actions;
+        let mut act = |action| actions.push(action);
+        self.machine.login(
+            login,
+            order,
+            login.writes,
+            10 * FRESH + login.session,
+            &mut act,
+        )
+    }
+
+    fn granted(&mut self, login: &Login<&'static str>) -> Granted {
+        match self.login(login) {
+            Decision::Grant(granted) => granted,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn left(&mut self, session: u64, leaving: bool) {
+        let actions = &mut self.actions;
+        self.machine
+            .left(session, leaving, &mut |action| actions.push(action));
+    }
+
+    fn enforce(&mut self, rule: impl Fn(&&'static str) -> Admission) -> Option<u64> {
+        let actions = &mut self.actions;
+        let mut act = |action| actions.push(action);
+        self.machine.enforce(rule, FRESH + 2, &mut act)
+    }
+}
+
+fn login(host: &'static str, session: u64) -> Login<&'static str> {
+    Login {
+        session,
+        host,
+        map: 1,
+        boot: 1,
+        incarnation: 1,
+        resume: None,
+        path: 0,
+        epoch: session,
+        writes: true,
+        no_path_timeout_ms: None,
+        heartbeat_ms: 0,
+        heard: 0,
+    }
+}
+
+fn resumed(host: &'static str, session: u64, key: u64) -> Login<&'static str> {
+    Login {
+        resume: Some(key),
+        ..login(host, session)
+    }
+}
+
+const EVICTED: Decision = Decision::Refuse(Reason::Evicted);
+
+#[test]
+fn the_lease_begins_with_the_last_path() {
+    let mut server = Server::new(1);
+    let granted = server.granted(&login("a", 1));
+    assert_eq!(granted.lease_ms, 20_000);
+    let second = Login {
+        path: 1,
+        ..login("a", 2)
+    };
+    server.granted(&second);
+    server.actions.clear();
+    server.left(1, false);
+    assert_eq!(server.actions, [Action::Retry(2)]);
+    // It is not away: a timer that elapses late is none of its.
+    server.machine.lapse(1);
+    server.left(2, false);
+    assert_eq!(server.actions.last(), Some(&Action::Arm(1, 20_000)));
+    let busy = Decision::Refuse(Reason::Busy(1));
+    assert_eq!(server.login(&login("b", 3)), busy);
+    server.machine.lapse(1);
+    server.granted(&login("b", 3));
+    assert_eq!(server.login(&resumed("a", 4, granted.key)), EVICTED);
+}
+
+#[test]
+fn a_map_that_leaves_keeps_no_place() {
+    let mut server = Server::new(1);
+    server.granted(&login("a", 1));
+    server.left(1, true);
+    assert!(server.machine.registrations().is_empty());
+    server.granted(&login("b", 2));
+}
+
+#[test]
+fn who_is_evicted_does_not_come_back() {
+    let mut server = Server::new(1);
+    let key = server.granted(&login("a", 1)).key;
+    let evict = |_: &&'static str| Admission::None;
+    assert_eq!(server.enforce(evict), Some(1));
+    // Nor before its sessions are over.
+    assert_eq!(server.login(&resumed("a", 2, key)), EVICTED);
+    server.left(1, false);
+    assert_eq!(server.enforce(evict), None);
+    assert_eq!(server.login(&resumed("a", 3, key)), EVICTED);
+    server.granted(&login("a", 4));
+    let evictions = |action: &&Action| **action == Action::CountEviction;
+    assert_eq!(server.actions.iter().filter(evictions).count(), 1);
+}
+
+#[test]
+fn sessions_end_that_may_do_more_or_less_than_they_are_to() {
+    let mut server = Server::new(2);
+    server.granted(&login("a", 1));
+    let reader = Login {
+        writes: false,
+        ..login("b", 2)
+    };
+    server.granted(&reader);
+    assert_eq!(server.enforce(|_| Admission::Write), None);
+    assert_eq!(server.enforce(|_| Admission::Read), Some(1));
+    server.left(1, false);
+    assert_eq!(server.enforce(|_| Admission::Read), None);
+    assert_eq!(server.machine.count(|_| true), 1);
+    assert_eq!(server.machine.count_away(), 1);
+}
+
+#[test]
+fn what_the_server_remembers() {
+    let mut server = Server::new(1);
+    // It began anew: it takes the map's word, and says so.
+    let granted = server.granted(&resumed("a", 1, 7));
+    assert_eq!((granted.key, granted.remembered), (7, false));
+    assert_eq!(server.machine.holder(), Some(7));
+    server.left(1, false);
+    assert!(server.granted(&resumed("a", 2, 7)).remembered);
+    server.left(2, true);
+    assert_eq!(server.login(&resumed("a", 3, 8)), EVICTED);
+    // It is told.
+    server.machine.restore(Some(8));
+    assert_eq!(server.login(&resumed("a", 4, 7)), EVICTED);
+    assert!(server.granted(&resumed("a", 5, 8)).remembered);
+    server.left(5, true);
+    // Other contents, and those that several could write, are nobody's.
+    for (max_clients, same) in [(1, false), (2, true)] {
+        server.machine.restore(Some(8));
+        server.open(max_clients, same);
+        server.open(1, true);
+        assert_eq!(server.login(&resumed("a", 6, 8)), EVICTED);
+    }
+}
+
+#[test]
+fn who_found_the_export_before_it_was_enabled_anew_is_late() {
+    let mut server = Server::new(1);
+    let order = (server.opening, 0);
+    server.machine.close();
+    server.open(1, true);
+    let decision = server
+        .machine
+        .login(&login("a", 1), order, true, FRESH, &mut |_| {});
+    assert_eq!(decision, Decision::Refuse(Reason::Closed));
+}
+
+#[test]
+fn several_maps_evict_nobody() {
+    let mut server = Server::new(2);
+    let one = server.granted(&login("a", 1));
+    let other = server.granted(&resumed("b", 2, 9));
+    assert_eq!((other.key, other.remembered), (9, true));
+    server.left(1, false);
+    assert_eq!(server.granted(&resumed("a", 3, one.key)).key, one.key);
+    assert_eq!(
+        server.login(&login("c", 4)),
+        Decision::Refuse(Reason::Busy(1))
+    );
+}

@@ -16,7 +16,7 @@ import time
 
 import hostile
 from hostile import (
-    BUSY, EVICTED, EXPORT_DISABLED, EXTENT, FATE, FENCE, FENCED, LOGOUT, NOT_ADMITTED, NO_WRITES, OK, PING, PONG, QUERY, READ_ONLY, SOON,
+    BUSY, EVICTED, EXPORT_DISABLED, EXTENT, FENCE, FENCED, LOGOUT, NOT_ADMITTED, NO_WRITES, OK, PING, PONG, READ_ONLY, SOON,
     SUPERSEDED, WR_RDMA_READ, WR_RDMA_WRITE, Connection, Failed, Refused, Session, ask, expect, inline_read, inline_write, login, main, message, refused, request,
     status_of, works)
 
@@ -115,13 +115,6 @@ def fence(session, path, epoch):
 
 def fenced(session, path, epoch):
     expect("path and epoch of the fence", struct.unpack("<QB7x", event(session, FENCED)), (epoch, path))
-
-
-def running(session, queue, tag, generation):
-    tell(session, QUERY, struct.pack("<IHH", generation, queue, tag))
-    fate = struct.unpack("<IHHB7x", event(session, FATE))
-    expect("the command that is told of", fate[:3], (generation, queue, tag))
-    return fate[3]
 
 
 def cases(group, *table):
@@ -673,23 +666,6 @@ def silence():
 
 
 # --- commands ----------------------------------------------------------------------------------------------------------
-
-
-@case("commands", "what became of a command")
-def query():
-    session = Map(b"slow").path()
-    io = session.io(1)
-    start = time.monotonic()
-    io.send(inline_read(offset=0, tag=3, generation=0xFFFFFFFF))
-    time.sleep(0.05)
-    got = [running(session, *asked) for asked in ((1, 3, 0xFFFFFFFF), (1, 3, 5), (1, 4, 0xFFFFFFFF), (0, 3, 0xFFFFFFFF), (9, 0, 0), (1, 0xFFFF, 0))]
-    if time.monotonic() - start > SLOW:
-        raise Failed("this machine is too slow")
-    expect("which commands run", got, [1, 0, 0, 0, 0, 0])
-    io.receive()
-    expect("whether the command runs once it is answered", running(session, 1, 3, 0xFFFFFFFF), 0)
-    ram = Map(b"ram").path()
-    expect("whether a command to memory runs", running(ram, 0, 0, 0), 0)
 
 
 @case("commands", "an export that is disabled answers what has begun, and begins nothing more")

@@ -184,7 +184,7 @@ impl World {
                 return self.post(Message::Refused(end, false));
             }
             Some(Elsewhere::Denies) => return self.post(Message::Refused(end, true)),
-            Some(Elsewhere::Admits) => return self.admit_elsewhere(end),
+            Some(Elsewhere::Admits) => return self.admit_elsewhere(end, resume),
             None => {}
         }
         let host = Self::host(rules, end.client);
@@ -399,15 +399,15 @@ impl World {
         }
     }
 
-    /// Another server lets a client in.
-    fn admit_elsewhere(&mut self, end: End) {
+    /// Another server lets a client in. It knows of no tenure, and believes what is resumed.
+    fn admit_elsewhere(&mut self, end: End, resume: Option<Tenure>) {
         self.server.fresh += 1;
         let entry = Entry {
             number: self.server.fresh,
             server: 1,
             instance: 99,
             extent: 1,
-            tenure: 99,
+            tenure: resume.unwrap_or(99),
             remembered: true,
         };
         self.server.connections.push(Connection {

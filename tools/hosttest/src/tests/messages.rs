@@ -377,15 +377,18 @@ fn extent_golden() {
     ]
     .concat();
     assert_eq!(encoded(|buf| event.encode(buf)), bytes);
-    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN);
+    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN, Access::ReadWrite);
     assert_eq!(parse(&bytes), Ok(event));
     assert!(Message::parse(&bytes).unwrap().is_event());
     no_prefix(&bytes, |bytes| parse(bytes).is_ok());
     no_more(&bytes, |bytes| parse(bytes).is_ok());
+    let read_only = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN, Access::ReadOnly);
+    assert!(read_only(&bytes).is_err(), "more access than was granted");
+    assert!(read_only(&patched(&bytes, 16, &[0])).is_ok());
     assert_eq!(parse(&patched(&bytes, 17, &[0xff; 3])), Ok(event));
     assert_eq!(parse(&patched(&bytes, 4, &[1])), Ok(event), "sequence");
     assert!(
-        Event::parse(&bytes, BlockSize::MAX).is_err(),
+        Event::parse(&bytes, BlockSize::MAX, Access::ReadWrite).is_err(),
         "half a block"
     );
     assert!(parse(&patched(&bytes, 8, &[1])).is_err(), "half a block");
@@ -403,7 +406,7 @@ fn extent_golden() {
 #[test]
 fn answers_golden() {
     let [_, pong, fenced] = events();
-    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN);
+    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN, Access::ReadWrite);
     let fenced_bytes = [
         &[10, 0, 24, 0, 0, 0, 0, 0][..],
         &[8, 7, 6, 5, 4, 3, 2, 1],

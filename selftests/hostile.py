@@ -28,7 +28,8 @@ PORT = 7420
 PS_TCP, QPT_RC = 0x106, 2
 ADDR_RESOLVED, ROUTE_RESOLVED, REJECTED, ESTABLISHED, DISCONNECTED = 0, 2, 8, 9, 10
 LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ = 1, 2, 4
-WR_RDMA_WRITE, WR_SEND, WR_RDMA_READ, SIGNALED, WITH_IMMEDIATE = 0, 2, 4, 2, 2
+WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND, WR_SEND_WITH_IMMEDIATE, WR_RDMA_READ, WR_SEND_WITH_INVALIDATE = 0, 1, 2, 3, 4, 9
+SIGNALED, WITH_IMMEDIATE = 2, 2
 RECEIVED = 128
 
 
@@ -150,7 +151,7 @@ class Connection:
 
     def __init__(self, private, receives=16, room=4096, reads=8, retries=6, rnr_retries=6):
         """Keeps `receives` receives of `room` bytes posted; lets the server have `reads` RDMA READs under way, and try again so often."""
-        self.pd = self.cq = self.mr = None
+        self.pd = self.own_pd = self.cq = self.mr = None
         self.ended, self.inbox, self.sent, self.at = False, [], [], 0
         self.channel = cm.rdma_create_event_channel()
         self.id = ID()
@@ -176,13 +177,18 @@ class Connection:
         self.room, self.data = room, self.SENDS + self.SLOTS * room
         self.memory = mmap.mmap(-1, self.data + self.DATA)
         self.base = ctypes.addressof(c_char.from_buffer(self.memory))
-        self.pd = verbs.ibv_alloc_pd(device)
+        self.pd = self.domain(device)
         self.cq = verbs.ibv_create_cq(device, 512, None, None, 0)
         self.mr = self.register()
         attr = QpInitAttr(None, self.cq, self.cq, None, Cap(256, self.SLOTS, 1, 1, 0), QPT_RC, 1)
         cm.rdma_create_qp(self.id, self.pd, byref(attr))
         for slot in range(receives):
             self.receive_into(slot)
+
+    def domain(self, device):
+        """The protection domain: one of its own, which goes with the connection."""
+        self.own_pd = verbs.ibv_alloc_pd(device)
+        return self.own_pd
 
     def register(self):
         return verbs.ibv_reg_mr(self.pd, self.base, len(self.memory), LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ)
@@ -197,8 +203,8 @@ class Connection:
             verbs.ibv_dereg_mr(self.mr)
         if self.cq:
             verbs.ibv_destroy_cq(self.cq)
-        if self.pd:
-            verbs.ibv_dealloc_pd(self.pd)
+        if self.own_pd:
+            verbs.ibv_dealloc_pd(self.own_pd)
         cm.rdma_destroy_id(self.id)
         cm.rdma_destroy_event_channel(self.channel)
 
@@ -241,8 +247,8 @@ class Connection:
         wr = RecvWr(RECEIVED + slot, None, self.sge(self.SENDS + slot * self.room, self.room), 1)
         self.post_recv(self.id.contents.qp, byref(wr), byref(c_void_p()))
 
-    def post(self, opcode, offset, length, addr=0, rkey=0):
-        wr = SendWr(0, None, self.sge(offset, length), 1, opcode, SIGNALED, 0, addr, rkey)
+    def post(self, opcode, offset, length, addr=0, rkey=0, immediate=0, number=0):
+        wr = SendWr(number, None, self.sge(offset, length), 1, opcode, SIGNALED, immediate, addr, rkey)
         return self.post_send(self.id.contents.qp, byref(wr), byref(c_void_p()))
 
     def send(self, message):
@@ -683,6 +689,16 @@ def malformed_inline():
     io = session.io()
     io.send(inline_write(bytes(1024)))
     io.must_end()
+
+
+@case("malformed", "an RDMA WRITE with immediate data, which is no message")
+def malformed_write():
+    session = Session()
+    io = session.io()
+    works(io)
+    io.post(WR_RDMA_WRITE_WITH_IMMEDIATE, io.data, 0)
+    io.must_end()
+    session.control.must_end()
 
 
 @case("malformed", "a message longer than any receive")

@@ -45,6 +45,7 @@ use crate::proto::{
         VERSION_MAX,
         VERSION_MIN, //
     },
+    Access,
     BlockSize,
     ConnectReply,
     ConnectRequest,
@@ -325,8 +326,9 @@ pub(super) struct Client {
     message: KVec<u8>,
     /// What the server said last of the export's extent, and its number, if nobody has asked for it yet.
     extent: Option<(u32, Extent)>,
-    /// For what the server says of the extent.
-    block_size: Option<BlockSize>,
+    /// What the login has granted: the server's events on the extent have to keep to it. `None` before
+    /// the login.
+    granted: Option<(BlockSize, Access)>,
 }
 
 impl Client {
@@ -353,7 +355,7 @@ impl Client {
             sequence: 0,
             message: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
             extent: None,
-            block_size: None,
+            granted: None,
         })
     }
 
@@ -379,7 +381,7 @@ impl Client {
             }
             let len = self.channel.receive(&mut self.message, deadline.left())?;
             let message = self.message.get(..len).unwrap_or(&[]);
-            match event(message, self.block_size) {
+            match event(message, self.granted) {
                 Some(Ok(Event::Extent { number, extent })) => {
                     self.extent = Some((number, extent));
                 }
@@ -398,9 +400,10 @@ impl Client {
         }
     }
 
-    /// The logical block size of the export is known: the server may say what has become of it.
-    pub(super) fn set_block_size(&mut self, block_size: BlockSize) {
-        self.block_size = Some(block_size);
+    /// The login was granted: from now on the server may send events on the extent of the export, in
+    /// blocks of `block_size` and with no more than `access`.
+    pub(super) fn set_granted(&mut self, block_size: BlockSize, access: Access) {
+        self.granted = Some((block_size, access));
     }
 
     /// Says something that is answered by an event, if at all. `EAGAIN` if what was said before is
@@ -422,7 +425,7 @@ impl Client {
         let Some(len) = self.channel.try_receive(&mut self.message)? else {
             return Ok(None);
         };
-        match event(self.message.get(..len).unwrap_or(&[]), self.block_size) {
+        match event(self.message.get(..len).unwrap_or(&[]), self.granted) {
             Some(Ok(event)) => Ok(Some(event)),
             Some(Err(malformed)) => Err(fail!(EPROTO, "malformed event: {malformed}")),
             None => Err(fail!(EPROTO, "a reply to nothing")),
@@ -431,11 +434,11 @@ impl Client {
 }
 
 /// The message, if it is an event.
-fn event(message: &[u8], block_size: Option<BlockSize>) -> Option<Result<Event, Malformed>> {
+fn event(message: &[u8], granted: Option<(BlockSize, Access)>) -> Option<Result<Event, Malformed>> {
     match Message::parse(message) {
         Ok(parsed) if parsed.is_event() => {
-            let size = block_size.ok_or(Malformed("an event before the login"));
-            Some(size.and_then(|size| Event::parse(message, size)))
+            let granted = granted.ok_or(Malformed("an event before the login"));
+            Some(granted.and_then(|(block, access)| Event::parse(message, block, access)))
         }
         _ => None,
     }

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::export::BlockSize;
+use super::export::{Access, BlockSize};
 use super::extent::Extent;
 use super::fence::Fence;
 use super::message::{header, write, Message, NoRoom};
@@ -43,13 +43,16 @@ impl Event {
         matches!(kind, wire::EXTENT | wire::PONG | wire::FENCED)
     }
 
-    /// Reads an event of an export of blocks of `block`.
-    pub fn parse(bytes: &[u8], block: BlockSize) -> Result<Self, Malformed> {
+    /// Reads an event of an export of blocks of `block`, to which the login has granted `granted`.
+    pub fn parse(bytes: &[u8], block: BlockSize, granted: Access) -> Result<Self, Malformed> {
         let message = Message::parse(bytes)?;
         match message.kind() {
             wire::EXTENT => {
                 let wire: wire::Extent = message.whole()?;
                 let extent = Extent::from_wire(wire.size.get(), wire.access, block)?;
+                if extent.access > granted {
+                    return Err(Malformed("more access than was granted"));
+                }
                 let number = wire.number.get();
                 Ok(Self::Extent { number, extent })
             }

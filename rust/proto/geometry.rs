@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::refusal::Malformed;
+use super::wire::SLABS_MAX;
 
 /// Base-two logarithm of the slab size in bytes, within [`SlabShift::MIN`] and [`SlabShift::MAX`].
 ///
@@ -54,8 +55,8 @@ pub struct Place {
 ///
 /// # Invariants
 ///
-/// `size` is not zero, and the number of slabs fits into 32 bits. So `size` is less than 2^63 and fits
-/// into a signed file offset.
+/// `size` is not zero, and there are at most [`SLABS_MAX`] slabs. So `size` is at most 2^51 and fits into
+/// a signed file offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     size: u64,
@@ -68,10 +69,10 @@ impl Geometry {
         if size == 0 {
             return Err(Malformed("the size is zero"));
         }
-        if (size - 1) >> shift.0 >= u64::from(u32::MAX) {
-            return Err(Malformed("the size is too large for its slabs"));
+        if (size - 1) >> shift.0 >= u64::from(SLABS_MAX) {
+            return Err(Malformed("there are more than 1048576 slabs"));
         }
-        // INVARIANT: Just checked; the last slab's index is less than `u32::MAX`.
+        // INVARIANT: Just checked; the last slab's index is less than `SLABS_MAX`.
         Ok(Self { size, shift })
     }
 

@@ -6,7 +6,7 @@
 
 use super::export::BlockSize;
 use super::refusal::Malformed;
-use super::wire::{self, IO_SIZE_MAX, IO_SIZE_MIN, PHYSICAL_BLOCK_SIZE_MAX};
+use super::wire::{self, IO_HINT_MAX, IO_SIZE_MAX, IO_SIZE_MIN, PHYSICAL_BLOCK_SIZE_MAX};
 
 /// The limits of an export as a block device; the names are those of the kernel's `queue_limits`, the
 /// unit is always the byte.
@@ -20,9 +20,9 @@ pub struct BlockLimits {
     /// size, at most [`PHYSICAL_BLOCK_SIZE_MAX`].
     pub physical_block_size: u32,
     /// Smallest I/O that costs no more than a larger one: a positive multiple of the physical block
-    /// size.
+    /// size, at most [`IO_HINT_MAX`].
     pub io_min: u32,
-    /// I/O size liked best: a multiple of the physical block size; 0 for none.
+    /// I/O size liked best: a multiple of the physical block size, at most [`IO_HINT_MAX`]; 0 for none.
     pub io_opt: u32,
     /// Most in one read or write: a multiple of the logical block size, from [`IO_SIZE_MIN`] to
     /// [`IO_SIZE_MAX`].
@@ -74,8 +74,12 @@ impl BlockLimits {
         };
         Self {
             physical_block_size: physical,
-            io_min: round_down(self.io_min, physical).max(physical),
-            io_opt: round_down(self.io_opt, physical),
+            io_min: round_down(self.io_min.min(IO_HINT_MAX), physical).max(physical),
+            // A part of a stripe would be worse than none.
+            io_opt: match self.io_opt {
+                0..=IO_HINT_MAX => round_down(self.io_opt, physical),
+                _ => 0,
+            },
             max_io: round_down(self.max_io.clamp(IO_SIZE_MIN, IO_SIZE_MAX), block),
             max_discard,
             discard_granularity,
@@ -114,7 +118,7 @@ impl BlockLimits {
             ),
             (
                 (limits.io_min, limits.io_opt) == (sound.io_min, sound.io_opt),
-                "the I/O sizes are not multiples of the physical block size",
+                "the I/O sizes are not multiples of the physical block size, or too large",
             ),
             (
                 limits.max_io == sound.max_io,

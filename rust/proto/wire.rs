@@ -37,6 +37,8 @@ pub const NAME_SIZE: usize = 64;
 pub const TEXT_SIZE: usize = 96;
 /// Most grants that fit into one [`GrantReply`] message.
 pub const GRANTS_MAX: usize = (MESSAGE_MAX - size_of::<GrantReply>()) / size_of::<Grant>();
+/// Most slabs that an export of RAM may have: a client keeps an entry of 16 bytes for each.
+pub const SLABS_MAX: u32 = 1 << 20;
 /// Most entries that fit into one [`ListReply`] message.
 pub const LIST_ENTRIES_MAX: usize = (MESSAGE_MAX - size_of::<ListReply>()) / size_of::<ListEntry>();
 
@@ -53,6 +55,9 @@ pub const IO_SIZE_MIN: u32 = 64 << 10;
 pub const IO_SIZE_MAX: u32 = 1 << 20;
 /// Largest physical block, in bytes.
 pub const PHYSICAL_BLOCK_SIZE_MAX: u32 = 1 << 20;
+/// Most that [`LoginReply::io_min`] and [`LoginReply::io_opt`] may be, in bytes. The kernel reads ahead
+/// up to twice the latter.
+pub const IO_HINT_MAX: u32 = 16 << 20;
 
 /// [`ConnectRequest::kind`]: a control connection.
 pub const CONNECTION_CONTROL: u8 = 0;

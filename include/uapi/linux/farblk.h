@@ -25,6 +25,7 @@
 #define FARBLK_TEXT_SIZE		96
 #define FARBLK_GRANTS_MAX		248	/* in one reply */
 #define FARBLK_LIST_ENTRIES_MAX		41	/* in one reply */
+#define FARBLK_SLABS_MAX		1048576	/* of an export */
 #define FARBLK_SLAB_SHIFT_MIN		16
 #define FARBLK_SLAB_SHIFT_MAX		31
 #define FARBLK_BLOCK_SIZE_MIN		512
@@ -35,6 +36,7 @@
 #define FARBLK_INLINE_MAX		16384	/* data behind a command, or as its answer, in bytes */
 #define FARBLK_IO_SIZE_MIN		65536	/* of max_io, in bytes */
 #define FARBLK_IO_SIZE_MAX		1048576
+#define FARBLK_IO_HINT_MAX		16777216	/* of io_min and io_opt, in bytes */
 
 /* farblk_connect_request.kind */
 #define FARBLK_CONNECTION_CONTROL	0

@@ -40,7 +40,7 @@ const ZEROES: usize = 16 * PAGE_SIZE;
 pub(in crate::client) struct Slabs {
     geometry: Geometry,
     /// The server's memory; the index is the slab.
-    places: KVec<RemoteRange>,
+    places: KVVec<RemoteRange>,
     /// Zeroes, for requests to write them.
     pub(in crate::client) zeroes: Arc<DmaBuffer>,
 }
@@ -55,7 +55,8 @@ impl Slabs {
         let malformed = |Malformed(why)| fail!(EINVAL, "{why}");
         let count = geometry.slabs();
         let capacity = usize::try_from(count).map_err(Error::from)?;
-        let mut places = KVec::with_capacity(capacity, GFP_KERNEL)?;
+        // At most 16 MiB, as the protocol bounds the number of slabs.
+        let mut places = KVVec::with_capacity(capacity, GFP_KERNEL)?;
         while let Some(left @ 1..) = u32::try_from(places.len())
             .ok()
             .and_then(|first| count.checked_sub(first))

@@ -278,7 +278,11 @@ impl Commands {
         if usize::from(credit) > self.slots.len() {
             return Err(Malformed("a credit beyond the depth"));
         }
-        self.credit.store(credit.into(), Relaxed);
+        // Answers may be sent in another order than they were written: an earlier one has less credit.
+        // One completion is handled at a time.
+        if u32::from(credit) > self.credit.load(Relaxed) {
+            self.credit.store(credit.into(), Relaxed);
+        }
         Ok(())
     }
 

@@ -162,7 +162,7 @@ impl Path {
             |sequence, buf| login.encode(sequence, buf),
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
-        control.set_block_size(login.limits.logical_block_size);
+        control.set_granted(login.limits.logical_block_size, login.extent.access);
         // Of a map that was up before, its session compares the instance with that one.
         let expected = params.expect_instance.filter(|_| resume.is_none());
         if let Some(expected) = expected.filter(|id| *id != login.instance) {

@@ -208,9 +208,13 @@ impl Command {
         queue.fetches(1);
         match qp.rdma(tag, RdmaOp::Read, range(remote), self, false) {
             Ok(()) => queue.post(qp),
-            Err((_, command)) => {
+            Err((error, command)) => {
                 queue.fetches(-1);
-                command.end();
+                // Nothing was begun. Over iWARP that is so for every READ.
+                command.answer(match error {
+                    EAGAIN | ENOMEM => Status::Resource,
+                    _ => Status::IoError,
+                });
             }
         }
     }
@@ -289,7 +293,9 @@ impl Command {
         };
         let Some(reply) = reply else {
             // It cannot be: there is room for a response, and for its numbers.
-            return self.end();
+            let hold = self.hold.clone();
+            self.end();
+            return hold.queue.abandon();
         };
         self.stage = Stage::Answer;
         // Before the client hears of it, and sends the next one.
@@ -302,10 +308,11 @@ impl Command {
         match qp.reply(tag, reply, self, false) {
             Ok(()) => queue.post(qp),
             Err((error, command)) => {
-                if error == EOPNOTSUPP {
-                    queue.violation();
-                }
                 command.end();
+                match error {
+                    EOPNOTSUPP => queue.violation(),
+                    _ => queue.abandon(),
+                }
             }
         }
     }

@@ -36,6 +36,7 @@ use crate::proto::{
     Access,
     CommandError,
     Extent,
+    Malformed,
     Name,
     Response,
     Terms, //
@@ -467,11 +468,9 @@ impl Queue {
             self.put_recv(recv);
             return self.violation();
         }
-        let parsed = match copied {
-            Ok(()) => command::parse(&header, len, &self.terms, self.extent()),
-            Err(_) => return self.put_recv(recv),
-        };
-        match parsed {
+        // Cannot fail: the buffer is as long as a command.
+        let parsed = copied.map(|()| command::parse(&header, len, &self.terms, self.extent()));
+        match parsed.unwrap_or(Err(Malformed("the command was not received").into())) {
             Ok(command) if self.claim(command.tag, command.generation) => self.admit(command, recv),
             Err(CommandError::Refused(response, _))
                 if self.claim(response.tag, response.generation) =>
@@ -538,6 +537,16 @@ impl Queue {
             place.store(0, Relaxed);
         }
         self.owed.fetch_sub(1, Relaxed);
+    }
+
+    /// Ends the session because a command will not be answered: the client would wait for it for ever. A
+    /// connection that is being closed does that anyway. Any context.
+    #[cold]
+    pub(super) fn abandon(&self) {
+        // What is closed by a logout does not end the session, whose reply is yet to be sent.
+        if !self.is_closed() {
+            self.session.lose();
+        }
     }
 
     /// The client does not keep to the protocol.
@@ -637,7 +646,10 @@ impl Queue {
         self.waits.fetch_add(1, Relaxed);
         match refused {
             None => self.poller.call(),
-            Some(waiting) => self.drop_waiting(waiting),
+            Some(waiting) => {
+                self.drop_waiting(waiting);
+                self.abandon();
+            }
         }
     }
 
@@ -666,7 +678,10 @@ impl Queue {
             None => {
                 let _ = self.blocked.enqueue(self.clone());
             }
-            Some(command) => command.end(),
+            Some(command) => {
+                command.end();
+                self.abandon();
+            }
         }
     }
 
@@ -735,13 +750,16 @@ impl Queue {
         }
         // There is room: it was taken out just now, and nobody else is let in twice.
         let waiting = &mut commands.waiting;
-        if waiting
-            .push_within_capacity(Waiting::Memory(command))
-            .is_ok()
-        {
+        let full = waiting.push_within_capacity(Waiting::Memory(command)).err();
+        if full.is_none() {
             waiting.rotate_right(1);
         }
         self.waiting.store(waiting.len(), Relaxed);
+        drop(commands);
+        if let Some(full) = full {
+            self.drop_waiting(full.0);
+            self.abandon();
+        }
     }
 
     /// Handles what the HCA is done with, and goes on with what waits; what it does later wakes the
@@ -804,9 +822,6 @@ impl QpHandler for Handler {
     }
 
     fn error(&self) {
-        // What is closed by a logout does not end the session, whose reply is yet to be sent.
-        if !self.0.is_closed() {
-            self.0.session.lose();
-        }
+        self.0.abandon();
     }
 }

@@ -46,9 +46,12 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             prop_assert!(Message::parse(&refusal).is_ok());
         }
     }
-    if let Ok(event) = Event::parse(bytes, BlockSize::MIN) {
+    if let Ok(event) = Event::parse(bytes, BlockSize::MIN, Access::ReadWrite) {
         let again = encoded(|buf| event.encode(buf));
-        prop_assert_eq!(Event::parse(&again, BlockSize::MIN), Ok(event));
+        prop_assert_eq!(
+            Event::parse(&again, BlockSize::MIN, Access::ReadWrite),
+            Ok(event)
+        );
         prop_assert!(message.is_event() && bytes.len() <= Event::SIZE_MAX);
     }
     if let Ok(reply) = LoginReply::parse(bytes, sequence, &super::login()) {

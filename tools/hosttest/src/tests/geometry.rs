@@ -3,6 +3,7 @@
 //! Slabs.
 
 use super::geometry;
+use crate::proto::wire::SLABS_MAX;
 use crate::proto::{Geometry, Place, SlabShift};
 use proptest::prelude::*;
 
@@ -14,13 +15,13 @@ fn new(size: u64, shift: u8) -> Option<Geometry> {
 fn limits() {
     assert_eq!(new(0, 16), None);
     assert_eq!(new(u64::MAX, 31), None);
-    let most = u64::from(u32::MAX) << 16;
-    assert_eq!(new(most, 16).unwrap().slabs(), u32::MAX);
+    let most = u64::from(SLABS_MAX) << 16;
+    assert_eq!(new(most, 16).unwrap().slabs(), SLABS_MAX);
     assert_eq!(new(most + 1, 16), None);
-    assert_eq!(new(most + 1, 17).unwrap().slabs(), 1 << 31);
-    // Nothing larger than a file offset reaches.
-    let largest = u64::from(u32::MAX) << 31;
-    assert_eq!(new(largest, 31).unwrap().slabs(), u32::MAX);
+    assert_eq!(new(most + 1, 17).unwrap().slabs(), SLABS_MAX / 2 + 1);
+    // A file offset reaches beyond the largest export.
+    let largest = u64::from(SLABS_MAX) << 31;
+    assert_eq!(new(largest, 31).unwrap().slabs(), SLABS_MAX);
     assert!(i64::try_from(largest).is_ok());
     assert_eq!(new(largest + 1, 31), None);
 }

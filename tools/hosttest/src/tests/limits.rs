@@ -3,7 +3,7 @@
 //! Limits of a block device.
 
 use super::*;
-use crate::proto::wire::{IO_SIZE_MAX, IO_SIZE_MIN, PHYSICAL_BLOCK_SIZE_MAX};
+use crate::proto::wire::{IO_HINT_MAX, IO_SIZE_MAX, IO_SIZE_MIN, PHYSICAL_BLOCK_SIZE_MAX};
 use proptest::prelude::*;
 
 /// The limits after a way over the wire.
@@ -61,8 +61,9 @@ fn fitted_is_the_nearest() {
     };
     let most = BlockLimits {
         physical_block_size: PHYSICAL_BLOCK_SIZE_MAX,
-        io_min: 0xfff0_0000,
-        io_opt: 0xfff0_0000,
+        io_min: IO_HINT_MAX,
+        // As part of a stripe it would be worse than none.
+        io_opt: 0,
         max_io: IO_SIZE_MAX,
         max_discard: 0xffff_fe00,
         discard_granularity: 0xffff_fe00,

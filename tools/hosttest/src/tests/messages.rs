@@ -3,7 +3,7 @@
 //! Control messages.
 
 use super::*;
-use crate::proto::wire::{GRANTS_MAX, LIST_ENTRIES_MAX};
+use crate::proto::wire::{GRANTS_MAX, LIST_ENTRIES_MAX, SLABS_MAX};
 
 const SEQUENCE: u32 = 0xa1a2_a3a4;
 const SEQUENCE_BYTES: [u8; 4] = [0xa4, 0xa3, 0xa2, 0xa1];
@@ -223,8 +223,8 @@ fn login_reply_boundaries() {
 #[test]
 fn login_reply_of_ram() {
     let parse = |at, new: &[u8]| parse_patched(&ram_reply(), at, new);
-    // Slabs of 2 MiB: no more of them than 32 bits count.
-    let most = u64::from(u32::MAX) << 21;
+    // Slabs of 2 MiB.
+    let most = u64::from(SLABS_MAX) << 21;
     for good in [512, 1024, most - 512, most] {
         let reply = parse(152, &good.to_le_bytes()).unwrap();
         assert_eq!(reply.extent.size, good);
@@ -377,15 +377,18 @@ fn extent_golden() {
     ]
     .concat();
     assert_eq!(encoded(|buf| event.encode(buf)), bytes);
-    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN);
+    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN, Access::ReadWrite);
     assert_eq!(parse(&bytes), Ok(event));
     assert!(Message::parse(&bytes).unwrap().is_event());
     no_prefix(&bytes, |bytes| parse(bytes).is_ok());
     no_more(&bytes, |bytes| parse(bytes).is_ok());
+    let read_only = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN, Access::ReadOnly);
+    assert!(read_only(&bytes).is_err(), "more access than was granted");
+    assert!(read_only(&patched(&bytes, 16, &[0])).is_ok());
     assert_eq!(parse(&patched(&bytes, 17, &[0xff; 3])), Ok(event));
     assert_eq!(parse(&patched(&bytes, 4, &[1])), Ok(event), "sequence");
     assert!(
-        Event::parse(&bytes, BlockSize::MAX).is_err(),
+        Event::parse(&bytes, BlockSize::MAX, Access::ReadWrite).is_err(),
         "half a block"
     );
     assert!(parse(&patched(&bytes, 8, &[1])).is_err(), "half a block");
@@ -403,7 +406,7 @@ fn extent_golden() {
 #[test]
 fn answers_golden() {
     let [_, pong, fenced] = events();
-    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN);
+    let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN, Access::ReadWrite);
     let fenced_bytes = [
         &[10, 0, 24, 0, 0, 0, 0, 0][..],
         &[8, 7, 6, 5, 4, 3, 2, 1],
@@ -503,11 +506,13 @@ fn grant_request_range() {
     for (first, count) in [(0, 4), (3, 1), (2, 2), (u32::MAX - 1, 1), (0, u32::MAX)] {
         assert!(slabs(first, count).is_err(), "{first}, {count}");
     }
-    let huge = geometry(u64::from(u32::MAX) << 16, 16);
-    let all = GrantRequest::new(0, u32::MAX).unwrap();
+    let huge = geometry(u64::from(SLABS_MAX) << 16, 16);
+    let all = GrantRequest::new(0, SLABS_MAX).unwrap();
     assert_eq!(all.slabs(&huge), Ok(0..GRANTS_MAX as u32));
-    let tail = GrantRequest::new(u32::MAX - 1, 1).unwrap();
-    assert_eq!(tail.slabs(&huge), Ok(u32::MAX - 1..u32::MAX));
+    let tail = GrantRequest::new(SLABS_MAX - 1, 1).unwrap();
+    assert_eq!(tail.slabs(&huge), Ok(SLABS_MAX - 1..SLABS_MAX));
+    let beyond = GrantRequest::new(0, u32::MAX).unwrap();
+    assert!(beyond.slabs(&huge).is_err());
 }
 
 #[test]

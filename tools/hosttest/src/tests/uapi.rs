@@ -270,6 +270,8 @@ fn constants() -> Vec<(String, u64)> {
         ("TEXT_SIZE", TEXT_SIZE as u64),
         ("GRANTS_MAX", GRANTS_MAX as u64),
         ("LIST_ENTRIES_MAX", LIST_ENTRIES_MAX as u64),
+        ("SLABS_MAX", SLABS_MAX.into()),
+        ("IO_HINT_MAX", IO_HINT_MAX.into()),
         ("SLAB_SHIFT_MIN", SlabShift::MIN.into()),
         ("SLAB_SHIFT_MAX", SlabShift::MAX.into()),
         ("BLOCK_SIZE_MIN", BlockSize::MIN.get().into()),

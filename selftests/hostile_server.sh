@@ -1,0 +1,88 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# A server's numbers and timing cannot hurt the client: hostile_server.py is a server in user space
+# that breaks the protocol in all its parts. No kernel complains, enable ends in time, a map fails
+# with a reason or goes on with the right data, and force ends it. On one host.
+. "$(dirname "$0")/lib.sh"
+unset FARBLK_AGENT FARBLK_REMOTE
+# The hostile server's, on the same device: on the host's own the module may listen.
+HOSTILE=10.9.0.77
+
+# hostile GROUP: the cases of that group.
+hostile() {
+	local rc
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	must server_address
+	python3 "$HERE/hostile_server.py" "$HOSTILE" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	ip addr del "$HOSTILE/24" dev "$(rxe_netdev)"
+	[ "$rc" != 4 ] || skip "user space has no RDMA"
+	[ "$rc" = 0 ] || bad "hostile_server.py $1 ends with $rc"
+}
+server_address() {
+	local mapped
+	ip addr replace "$HOSTILE/24" dev "$(rxe_netdev)" || return
+	# shellcheck disable=SC2046
+	mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${HOSTILE//./ })
+	wait_for 5 grep -qsx "$mapped" /sys/class/infiniband/rxe0/ports/1/gids/*
+}
+
+connect() { hostile connect; }
+login() { hostile login; }
+grants() { hostile grants; }
+slabs() { hostile slabs; }
+answers() { hostile answers; }
+immediate() { hostile immediate; }
+memory() { hostile memory; }
+events() { hostile events; }
+readonly_() { hostile readonly; }
+return_() { hostile return; }
+slabsize() { hostile slabsize; }
+silence() { hostile silence; }
+first() { hostile first; }
+again() { hostile again; }
+
+# unfetched: the device of a server may refuse to fetch the data of a write. The server answers that
+# command all the same.
+unfetched() {
+	local dd
+	not_local
+	[ -e "${FARBLK_BROKEN:-}/refused-reads.ko" ] || skip "there is no module whose device refuses to read"
+	back "null_disk fbu 8 blocksize=512"
+	must remove_module
+	FARBLK_KO=$FARBLK_BROKEN/refused-reads.ko must load_module
+	trap 'clean; remove_module && load_module' EXIT
+	must serve_block e "$BACK"
+	must map m e
+	must direct_write /dev/zero "$DEV" bs=4k count=1
+	dd if=/dev/zero of="$DEV" bs=64k count=1 oflag=direct 2>/run/dd.out &
+	dd=$!
+	wait_for 20 ended $dd || die "a write is never answered: $(grep -h . "$C"/maps/m/{state,last_error})"
+	grep -q "Input/output error" /run/dd.out || bad "the write ends with $(cat /run/dd.out)"
+	is state "$(show "$C/maps/m/state")" live
+	must direct_write /dev/zero "$DEV" bs=4k count=1
+	must unmap m
+}
+ended() { ! kill -0 "$1"; }
+
+scenario connect "answers to a connection that are none"
+scenario login "answers to a login with wrong numbers, of wrong length, too early or never"
+scenario grants "grants of slabs that are wrong, or never come"
+scenario slabs "more slabs than anybody has memory for the list of"
+scenario answers "answers to commands that are wrong in all their fields"
+scenario immediate "an RDMA WRITE that passes for an answer"
+scenario memory "RDMA to memory of the client that was not given, or was before"
+scenario events "events that are malformed, make no sense, or never end"
+scenario readonly_ "a map that may only read is told that it may write"
+scenario return_ "a server that comes back as another one"
+scenario slabsize "an export of RAM that comes back with smaller slabs"
+scenario silence "silence, and the end, at each step"
+scenario unfetched "a server that cannot fetch the data of a write says so"
+# FARBLK_PENDING=1: what is not mended yet.
+if [ -n "${FARBLK_PENDING:-}" ]; then
+	scenario first "the first read of a disk is never answered"
+	scenario again "a server that lets the client in, and breaks the protocol, again and again"
+fi
+run_scenarios

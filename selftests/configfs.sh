@@ -127,8 +127,13 @@ exports() {
 	takes $e/device_path /dev/null "/dev/disk/by-id/a b" "/$(printf 'n%.0s' {1..1000})" ""
 	leaves $e/device_path EINVAL dev/null . "null" " /dev/null"
 	leaves_garbage $e/device_path
-	takes $e/size "8K=>8192" "1M=>1048576" "3G=>3221225472" "1T=>1099511627776" "8M=>8388608" 8388608
-	leaves_numbers $e/size -1 18446744073709551616 16777216T M "8 M" 8X
+	takes $e/size "8K=>8192" "1M=>1048576" "3G=>3221225472" "1T=>1099511627776" "8191P=>9222246136947933184" \
+		"15E=>17293822569102704640" "1.5G=>1610612736" "0.25k=>256" "2.50MiB=>2621440" "8M=>8388608" 8388608
+	leaves_numbers $e/size -1 M "8 M" 8X 1.5.5G .5G 5.G -1.5G 1,5G
+	for a in 16E 18446744073709551616 16777216T 16384P 99999999999999999999K; do refused EINVAL "$C/$e/size" $a "larger than"; done
+	for a in 0.3K 1.5 1.0000000000000000001E 0.0001K; do refused EINVAL "$C/$e/size" $a "whole number of bytes"; done
+	for a in 8X 8.0X "8 M" 4GB; do refused EINVAL "$C/$e/size" "$a" "1.5G"; done
+	is "size after refused values" "$(<"$C/$e/size")" 8388608
 	takes $e/uuid $UUID "${UUID^^}=>$UUID"
 	leaves $e/uuid EINVAL "" x ${UUID}0 00000000-0000-0000-0000-000000000000
 	leaves_garbage $e/uuid

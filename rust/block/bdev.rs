@@ -42,31 +42,44 @@ pub(crate) trait BdevEvents: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// May sleep, but must not drop the [`Bdev`], nor wait for who does.
+    /// May sleep, but must not drop the [`Bdev`], nor wait for a task that does: dropping the `Bdev` waits
+    /// for this call.
     fn mark_dead(&self, surprise: bool);
 }
 
 /// What C knows a [`Bdev`] by.
+///
+/// # Invariants
+///
+/// It is freed only after the claim of its device has been given up and `ops` has no user left.
 struct Holder {
     events: Arc<dyn BdevEvents>,
+    /// The calls of holder operations that are under way.
+    ops: Pin<KBox<Users>>,
 }
 
 impl Holder {
     /// # Safety
     ///
     /// Called by C only, with `bd_holder_lock` held, for a device that was opened with [`Self::OPS`].
+    /// The caller keeps the device valid for the call, but not its claim.
     unsafe extern "C" fn mark_dead(bdev: *mut bindings::block_device, surprise: bool) {
-        // SAFETY: By the safety requirements the holder is a `Holder`. It is only freed after the
-        // claim has been given up, which the lock prevents.
+        // SAFETY: By the safety requirements the holder is a `Holder`, and the claim cannot be given up
+        // while the lock is held: by the type invariants the holder is valid until it is released below.
         let holder = unsafe { &*(*bdev).bd_holder.cast::<Holder>() };
+        // `ops` is shut only after the claim has been given up.
+        let call = holder.ops.get();
         holder.events.mark_dead(surprise);
         // SAFETY: By the safety requirements it is held, and this function is to release it.
         unsafe { bindings::mutex_unlock(&raw mut (*bdev).bd_holder_lock) };
+        // From here on the claim may be given up, but whoever does it waits for `call`: neither the
+        // holder nor this module goes away while this function sleeps.
         if !surprise {
             // As C does for holders without this function: others may have written through its cache.
-            // SAFETY: The device is valid for this call. An error concerns those others.
+            // SAFETY: By the safety requirements the device is valid. An error concerns those others.
             unsafe { bindings::sync_blockdev(bdev) };
         }
+        drop(call);
     }
 
     const OPS: bindings::blk_holder_ops = bindings::blk_holder_ops {
@@ -121,7 +134,9 @@ pub(crate) struct BdevLimits {
 ///
 /// # Context
 ///
-/// Dropping it waits until every bio on it has ended, and sleeps.
+/// Dropping it waits until every bio on it has ended and no event is being delivered any more, which
+/// includes that the task that removes the device has written what others left in its page cache. It
+/// sleeps.
 ///
 /// # Invariants
 ///
@@ -133,7 +148,7 @@ pub(crate) struct Bdev {
     bdev: NonNull<bindings::block_device>,
     writable: bool,
     users: Pin<KBox<Users>>,
-    _holder: KBox<Holder>,
+    holder: KBox<Holder>,
 }
 
 // SAFETY: Files of block devices belong to no thread, and `BdevEvents` is `Send`.
@@ -166,7 +181,8 @@ impl Bdev {
         events: Arc<dyn BdevEvents>,
     ) -> Result<Self> {
         let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
-        let holder = KBox::new(Holder { events }, GFP_KERNEL)?;
+        let ops = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        let holder = KBox::new(Holder { events, ops }, GFP_KERNEL)?;
         let mode = match write {
             true => BLK_OPEN_READ | BLK_OPEN_WRITE,
             false => BLK_OPEN_READ,
@@ -189,7 +205,7 @@ impl Bdev {
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
             writable: write,
             users,
-            _holder: holder,
+            holder,
         };
         if write && this.read_only() {
             return Err(EACCES);
@@ -290,7 +306,9 @@ impl Drop for Bdev {
     fn drop(&mut self) {
         self.users.wait();
         // SAFETY: By the type invariants the file is open and ours, and no bio uses the device any
-        // more. The claim, and with it the use of the holder, is over when this returns.
+        // more. The claim is over when this returns: no call of a holder operation begins after that.
         unsafe { bindings::bdev_fput(self.file.as_ptr()) };
     }
 }
+        // Those that have begun use the holder, and this module's code.
+        self.holder.ops.wait();

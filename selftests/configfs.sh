@@ -117,8 +117,8 @@ exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
 	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
-		lease_max_ms=3600000 registration= state=disabled instance= clients=0 clients_away=0 last_error=
-	read_only $e/{state,instance,clients,clients_away,last_error}
+		lease_max_ms=3600000 registration= state=disabled instance= clients=0 clients_away=0 allocated=0 last_error=
+	read_only $e/{state,instance,clients,clients_away,allocated,last_error}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
 	takes $e/kind block ram
@@ -127,8 +127,16 @@ exports() {
 	takes $e/device_path /dev/null "/dev/disk/by-id/a b" "/$(printf 'n%.0s' {1..1000})" ""
 	leaves $e/device_path EINVAL dev/null . "null" " /dev/null"
 	leaves_garbage $e/device_path
-	takes $e/size "8K=>8192" "1M=>1048576" "3G=>3221225472" "1T=>1099511627776" "8M=>8388608" 8388608
-	leaves_numbers $e/size -1 18446744073709551616 16777216T M "8 M" 8X
+	takes $e/size "8K=>8192" "1M=>1048576" "3G=>3221225472" "1T=>1099511627776" "8191P=>9222246136947933184" \
+		"15E=>17293822569102704640" "1.5G=>1610612736" "0.25k=>256" "2.50MiB=>2621440" "8M=>8388608" 8388608
+	leaves_numbers $e/size -1 M "8 M" 8X 1.5.5G .5G 5.G -1.5G 1,5G
+	for a in 16E 18446744073709551616 16777216T 16384P 99999999999999999999K; do refused EINVAL "$C/$e/size" $a "larger than"; done
+	for a in 0.3K 1.5 1.0000000000000000001E 0.0001K; do refused EINVAL "$C/$e/size" $a "whole number of bytes"; done
+	for a in 8X 8.0X "8 M" 4GB; do refused EINVAL "$C/$e/size" "$a" "1.5G"; done
+	is "size after refused values" "$(<"$C/$e/size")" 8388608
+	[ "$(<"$C/$e/ram_reserve")" -gt 0 ] || bad "nothing is left to the host by default"
+	takes $e/ram_reserve "1.5M=>1572864" 0
+	leaves_numbers $e/ram_reserve -1
 	takes $e/uuid $UUID "${UUID^^}=>$UUID"
 	leaves $e/uuid EINVAL "" x ${UUID}0 00000000-0000-0000-0000-000000000000
 	leaves_garbage $e/uuid
@@ -170,7 +178,7 @@ exports() {
 	takes $e/enable 1 1
 	is state "$(<"$C/$e/state")" online
 	[[ $(<"$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(<"$C/$e/instance")'"
-	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ports=p allow_any_host=1 max_clients=2 lease_max_ms=10000 registration=1; do
+	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ram_reserve=0 ports=p allow_any_host=1 max_clients=2 lease_max_ms=10000 registration=1; do
 		leaves $e/${a%%=*} EBUSY "${a#*=}"
 	done
 	must mkdir "$C/$e/hosts/node-c"
@@ -224,10 +232,80 @@ too_large() {
 	free=$(memory)
 	for size in 64G 512T 16383T; do
 		must store "$C/exports/e/size" $size
-		refused "ENOMEM|EINVAL|EFBIG" "$C/exports/e/enable" 1
+		refused "ENOMEM|EINVAL|EFBIG" "$C/exports/e/enable" 1 "available"
+		[[ $(<"$C/exports/e/last_error") != *NUMA* ]] || bad "last_error is '$(<"$C/exports/e/last_error")'"
 		is enable "$(<"$C/exports/e/enable")" 0
 	done
 	[ $((free - $(memory))) -lt 2048 ] || bad "memory fell from $free to $(memory) KiB"
+}
+
+# available: bytes of MemAvailable. most PERCENT: so much of them, in whole MiB.
+available() { awk '/^MemAvailable:/ {printf "%d\n", $2 * 1024}' /proc/meminfo; }
+most() { echo $(($(available) * $1 / 100 >> 20 << 20)); }
+
+# ram_reserve stays available: an export that would take of it is refused, at once, and says what there is.
+reserve() {
+	local e=$C/exports/e
+	must mkdir "$e"
+	must store "$e/size" "$(most 98)"
+	refused ENOMEM "$e/enable" 1 "ram_reserve.*available"
+	is allocated "$(<"$e/allocated")" 0
+	must settings "$e" size=8M ram_reserve=1T
+	refused ENOMEM "$e/enable" 1 "ram_reserve.*available"
+	must settings "$e" ram_reserve="$(most 50)" enable=1
+	is allocated "$(<"$e/allocated")" 8388608
+	must store "$e/enable" 0
+	is allocated "$(<"$e/allocated")" 0
+}
+
+# enabling: enables an export in the background, as task PID; returns once it allocates, or is done.
+enabling() {
+	bash -c "echo 1 >$1/enable" &
+	PID=$!
+	until [ "$(<"$1/state")" != disabled ] || gone $PID; do :; done
+}
+
+# A large allocation tells how far it is.
+progress() {
+	local e=$C/exports/e size now last=0 seen=0 PID
+	must mkdir "$e"
+	[ -e "$e/allocated" ] || die "there is no allocated"
+	size=$(most 60)
+	must store "$e/size" "$size"
+	enabling "$e"
+	while [ "$(<"$e/state")" = allocating ]; do
+		now=$(<"$e/allocated")
+		[ "$now" -ge "$last" ] && [ "$now" -le "$size" ] || bad "allocated is $now after $last, of $size"
+		[ "$now" = "$last" ] || [ "$now" = "$size" ] || seen=$((seen + 1))
+		last=$now
+	done
+	wait $PID || bad "enable: $(<"$e/last_error")"
+	[ $seen -gt 1 ] || bad "allocated was seen to grow $seen times"
+	is allocated "$(<"$e/allocated")" "$size"
+	must store "$e/enable" 0
+	is allocated "$(<"$e/allocated")" 0
+}
+
+# It ends when the task that waits for it is killed, and leaves nothing.
+killed() {
+	local e=$C/exports/e PID tries=5 free
+	must mkdir "$e"
+	must store "$e/size" "$(most 60)"
+	free=$(memory)
+	while ((tries--)); do
+		enabling "$e"
+		[ "$(<"$e/state")" != allocating ] || break
+		# It was done before it was looked at.
+		wait $PID
+		must store "$e/enable" 0
+	done
+	must kill -KILL $PID
+	wait $PID 2>/dev/null
+	is "enable after a kill" "$(<"$e/enable")" 0
+	is "state after a kill" "$(<"$e/state")" disabled
+	[[ $(<"$e/last_error") == "EINTR killed"* ]] || bad "last_error is '$(<"$e/last_error")'"
+	[ $((free - $(memory))) -lt 8192 ] || bad "memory fell from $free to $(memory) KiB"
+	takes exports/e/enable 1
 }
 
 maps() {
@@ -459,6 +537,9 @@ scenario port "a port's attributes and life"
 scenario exports "an export's attributes and life, and its hosts'"
 scenario block "an export of a block device takes what its device has"
 scenario too_large "an export larger than the memory is refused and leaves none of it taken"
+scenario reserve "an export of RAM leaves the host its reserve"
+scenario progress "a large allocation tells how far it is"
+scenario killed "and ends when its task is killed"
 scenario maps "a map's and a path's attributes and life"
 scenario paths "paths come and go while their map is enabled, up to eight"
 scenario discover "discover shows what this host may use"

@@ -78,10 +78,34 @@ disabled_under_a_session() {
 	must load_module
 }
 
+# An exported device is removed while pages that others wrote to it are still dirty. Its remover writes them, from code of the
+# module: the export cannot be disabled, nor the module removed, before the remover has left that code.
+device_removed() {
+	local remover
+	needs_own_module null_blk
+	# Each request takes 5 s.
+	must null_disk fbn 8 irqmode=2 completion_nsec=5000000000 >/dev/null
+	must export_block e /dev/fbn
+	# Who closes a device last writes its pages first. That is not to be the export.
+	exec 5</dev/fbn
+	must dd if=/dev/zero of=/dev/fbn bs=4k count=1 conv=notrunc status=none
+	store /sys/kernel/config/nullb/fbn/power 0 &
+	remover=$!
+	wait_for 5 grep -q error "$C/exports/e/state" || bad "the export's state is $(<"$C/exports/e/state")"
+	must store "$C/exports/e/enable" 0
+	must rmdir "$C/exports/e"
+	must rmmod farblk
+	must wait $remover
+	exec 5<&-
+	must rmdir /sys/kernel/config/nullb/fbn
+	must load_module
+}
+
 loaded && rmmod farblk
 have_rdma && modprobe -a rdma_cm configfs
 before_load=$(resources)
 scenario many_times "loads and unloads again and again, with I/O in between, and leaves nothing"
 scenario refused_while_enabled "cannot be removed while something is enabled"
 scenario disabled_under_a_session "can be removed after the server's side was disabled under a session"
+scenario device_removed "can be removed while somebody removes a device that was exported"
 run_scenarios

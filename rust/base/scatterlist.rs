@@ -132,6 +132,23 @@ pub(crate) fn node_online(node: i32) -> bool {
     unsafe { bindings::farblk_node_online(node) }
 }
 
+/// Bytes of memory that this host can give before it has to swap; `MemAvailable` of /proc/meminfo. Any
+/// context.
+pub(crate) fn available_memory() -> u64 {
+    // SAFETY: The function has no requirements.
+    let pages = unsafe { bindings::si_mem_available() };
+    // It may be negative for a moment.
+    u64::try_from(pages).unwrap_or(0) * PAGE_SIZE as u64
+}
+
+/// Bytes of memory that this host has. Any context.
+pub(crate) fn total_memory() -> u64 {
+    // SAFETY: The function has no requirements.
+    let pages = unsafe { bindings::farblk_totalram_pages() };
+    // CAST: An unsigned long has at most 64 bits.
+    pages as u64 * PAGE_SIZE as u64
+}
+
 /// The order of the largest chunk that is tried: 2 MiB with pages of 4 KiB.
 const LARGEST_ORDER: usize = 9;
 
@@ -164,57 +181,12 @@ impl PageChunks {
     /// The size in bytes of the largest chunk.
     pub(crate) const CHUNK: usize = PAGE_SIZE << LARGEST_ORDER;
 
-    /// Allocates `len` bytes of zeroed memory on NUMA node `node`, or anywhere when it is -1.
-    ///
-    /// Chunks of 2 MiB are tried first; where the memory is too fragmented for them, chunks of half
-    /// the size, and so on down to a page. Gives `EINVAL` if `len` is no positive multiple of the
-    /// page size and `ENOMEM` if there is not enough memory or no such node.
-    ///
-    /// # Context
-    ///
-    /// May sleep, for long if `len` is large.
+    /// Allocates all of [`PageChunksBuilder`] at once.
+    #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
     pub(crate) fn alloc(len: usize, node: i32) -> Result<Arc<Self>> {
-        if len == 0 || len % PAGE_SIZE != 0 {
-            return Err(EINVAL);
-        }
-        // SAFETY: The function has no requirements.
-        let available = unsafe { bindings::si_mem_available() };
-        // Later than this, the whole system would run out of memory before the allocation fails.
-        if usize::try_from(available).is_ok_and(|pages| len / PAGE_SIZE > pages) {
-            return Err(ENOMEM);
-        }
-        // INVARIANT: Nothing is owned yet. `len` is only true once the loop has ended: until then
-        // no method but `drop()` runs, which does not use it.
-        let mut this = Self {
-            chunks: KVVec::new(),
-            count: [0; LARGEST_ORDER + 1],
-            len,
-        };
-        let mut order = LARGEST_ORDER;
-        let mut missing = len;
-        while missing > 0 {
-            // A chunk that is larger than what is missing would be wasted.
-            while order > 0 && PAGE_SIZE << order > missing {
-                order -= 1;
-            }
-            this.chunks.reserve(1, GFP_KERNEL)?;
-            // SAFETY: The function has no requirements beyond the context.
-            let page = unsafe { bindings::farblk_alloc_pages(node, order as u32) };
-            match NonNull::new(page) {
-                Some(page) => {
-                    // INVARIANT: `order` only goes down, so the chunk's place is the end. `reserve`
-                    // made room, so that the push cannot fail and leak the pages.
-                    this.chunks.push(page, GFP_KERNEL)?;
-                    this.count[order] += 1;
-                    missing -= PAGE_SIZE << order;
-                }
-                None if order > 0 => order -= 1,
-                None => return Err(ENOMEM),
-            }
-            // SAFETY: The function has no requirements beyond the context.
-            unsafe { bindings::farblk_cond_resched() };
-        }
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        let mut builder = PageChunksBuilder::new(len, node)?;
+        builder.grow(len)?;
+        builder.finish()
     }
 
     /// The size in bytes of the smallest chunk.
@@ -282,6 +254,105 @@ impl PageChunks {
     }
 }
 
+/// [`PageChunks`] of which not all are allocated yet.
+///
+/// Dropping it frees what there is.
+pub(crate) struct PageChunksBuilder {
+    /// Its `len` is what is allocated so far.
+    memory: PageChunks,
+    /// Bytes that are to be allocated yet; a multiple of `PAGE_SIZE`.
+    missing: usize,
+    /// The order of the largest chunk that can still be had.
+    order: usize,
+    node: i32,
+}
+
+impl PageChunksBuilder {
+    /// Prepares to allocate `len` bytes of zeroed memory, from NUMA node `node` first, or from anywhere
+    /// when it is -1.
+    ///
+    /// Gives `EINVAL` if `len` is no positive multiple of the page size, and `ENOMEM` if so much is not
+    /// available now.
+    pub(crate) fn new(len: usize, node: i32) -> Result<Self> {
+        if len == 0 || len % PAGE_SIZE != 0 {
+            return Err(EINVAL);
+        }
+        // Later than this, the whole system would run out of memory before the allocation fails.
+        if len as u64 > available_memory() {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: Nothing is owned yet, and nobody but `drop()`, which does not use `len`, sees it
+        // before `finish()`, when it is positive.
+        let memory = PageChunks {
+            chunks: KVVec::new(),
+            count: [0; LARGEST_ORDER + 1],
+            len: 0,
+        };
+        Ok(Self {
+            memory,
+            missing: len,
+            order: LARGEST_ORDER,
+            node,
+        })
+    }
+
+    /// Bytes that are allocated.
+    pub(crate) fn len(&self) -> usize {
+        self.memory.len
+    }
+
+    /// Returns true if there is something to allocate yet.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.missing > 0
+    }
+
+    /// Allocates `len` bytes more, in whole chunks, or all that is missing if that is less.
+    ///
+    /// Chunks of 2 MiB are tried first; where the memory is too fragmented for them, chunks of half
+    /// the size, and so on down to a page. Gives `ENOMEM` if there is not enough memory or no such node;
+    /// what was allocated stays.
+    ///
+    /// # Context
+    ///
+    /// May sleep, for long if `len` is large.
+    pub(crate) fn grow(&mut self, len: usize) -> Result {
+        let rest = self.missing.saturating_sub(len);
+        while self.missing > rest {
+            // A chunk that is larger than what is missing would be wasted.
+            while self.order > 0 && PAGE_SIZE << self.order > self.missing {
+                self.order -= 1;
+            }
+            self.memory.chunks.reserve(1, GFP_KERNEL)?;
+            // SAFETY: The function has no requirements beyond the context.
+            let page = unsafe { bindings::farblk_alloc_pages(self.node, self.order as u32) };
+            match NonNull::new(page) {
+                Some(page) => {
+                    // INVARIANT: `order` only goes down, so the chunk's place is the end. `reserve`
+                    // made room, so that the push cannot fail and leak the pages. `len` grows by what
+                    // the chunks do.
+                    self.memory.chunks.push(page, GFP_KERNEL)?;
+                    self.memory.count[self.order] += 1;
+                    self.memory.len += PAGE_SIZE << self.order;
+                    self.missing -= PAGE_SIZE << self.order;
+                }
+                None if self.order > 0 => self.order -= 1,
+                None => return Err(ENOMEM),
+            }
+            // SAFETY: The function has no requirements beyond the context.
+            unsafe { bindings::farblk_cond_resched() };
+        }
+        Ok(())
+    }
+
+    /// The memory; `EINVAL` if it is not complete. May sleep.
+    pub(crate) fn finish(self) -> Result<Arc<PageChunks>> {
+        match self.missing {
+            0 => Ok(Arc::new(self.memory, GFP_KERNEL)?),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
 impl Drop for PageChunks {
     fn drop(&mut self) {
         for (index, (page, size)) in self.iter().enumerate() {
@@ -301,7 +372,10 @@ impl Drop for PageChunks {
 #[kernel::macros::kunit_tests(farblk_scatterlist)]
 mod tests {
     use super::*;
-    use crate::kunit::check;
+    use crate::{
+        base::sync::fatal_signal_pending,
+        kunit::check, //
+    };
 
     /// Whether the segments of a range are all of it, in whole chunks but for the ends.
     fn covers(memory: &PageChunks, offset: usize, len: usize) -> bool {
@@ -329,6 +403,29 @@ mod tests {
         for len in [1 << 44, usize::MAX - PAGE_SIZE + 1] {
             check!(PageChunks::alloc(len, -1).err() == Some(ENOMEM));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn memory_comes_piece_by_piece() -> Result {
+        let len = 2 * PageChunks::CHUNK + 3 * PAGE_SIZE;
+        let mut builder = PageChunksBuilder::new(len, -1)?;
+        check!(builder.len() == 0 && builder.is_incomplete());
+        let mut steps = 0;
+        while builder.is_incomplete() {
+            let before = builder.len();
+            builder.grow(PAGE_SIZE)?;
+            check!(builder.len() > before);
+            steps += 1;
+        }
+        check!(steps >= 4 && builder.len() == len);
+        let memory = builder.finish()?;
+        check!(covers(&memory, 0, len));
+        // What is not complete is nothing, and is freed.
+        let mut builder = PageChunksBuilder::new(len, -1)?;
+        builder.grow(PageChunks::CHUNK)?;
+        check!(builder.finish().err() == Some(EINVAL));
+        check!(!fatal_signal_pending() && available_memory() <= total_memory());
         Ok(())
     }
 

@@ -360,6 +360,13 @@ impl Drop for User {
     }
 }
 
+/// Returns true if the current task has been killed. Any context; of use where a task of the user does
+/// something that takes long.
+pub(crate) fn fatal_signal_pending() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::farblk_fatal_signal_pending() }
+}
+
 /// A random number fit for secrets. Any context.
 pub(crate) fn random_u64() -> u64 {
     // SAFETY: No requirements.

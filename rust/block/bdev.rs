@@ -42,31 +42,44 @@ pub(crate) trait BdevEvents: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// May sleep, but must not drop the [`Bdev`], nor wait for who does.
+    /// May sleep, but must not drop the [`Bdev`], nor wait for a task that does: dropping the `Bdev` waits
+    /// for this call.
     fn mark_dead(&self, surprise: bool);
 }
 
 /// What C knows a [`Bdev`] by.
+///
+/// # Invariants
+///
+/// It is freed only after the claim of its device has been given up and `ops` has no user left.
 struct Holder {
     events: Arc<dyn BdevEvents>,
+    /// The calls of holder operations that are under way.
+    ops: Pin<KBox<Users>>,
 }
 
 impl Holder {
     /// # Safety
     ///
     /// Called by C only, with `bd_holder_lock` held, for a device that was opened with [`Self::OPS`].
+    /// The caller keeps the device valid for the call, but not its claim.
     unsafe extern "C" fn mark_dead(bdev: *mut bindings::block_device, surprise: bool) {
-        // SAFETY: By the safety requirements the holder is a `Holder`. It is only freed after the
-        // claim has been given up, which the lock prevents.
+        // SAFETY: By the safety requirements the holder is a `Holder`, and the claim cannot be given up
+        // while the lock is held: by the type invariants the holder is valid until it is released below.
         let holder = unsafe { &*(*bdev).bd_holder.cast::<Holder>() };
+        // `ops` is shut only after the claim has been given up.
+        let call = holder.ops.get();
         holder.events.mark_dead(surprise);
         // SAFETY: By the safety requirements it is held, and this function is to release it.
         unsafe { bindings::mutex_unlock(&raw mut (*bdev).bd_holder_lock) };
+        // From here on the claim may be given up, but whoever does it waits for `call`: neither the
+        // holder nor this module goes away while this function sleeps.
         if !surprise {
             // As C does for holders without this function: others may have written through its cache.
-            // SAFETY: The device is valid for this call. An error concerns those others.
+            // SAFETY: By the safety requirements the device is valid. An error concerns those others.
             unsafe { bindings::sync_blockdev(bdev) };
         }
+        drop(call);
     }
 
     const OPS: bindings::blk_holder_ops = bindings::blk_holder_ops {
@@ -114,6 +127,32 @@ pub(crate) struct BdevLimits {
     pub(crate) read_only: bool,
 }
 
+/// Tells one block device from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceId {
+    /// What the device itself tells: the kind of the identifier, and its bytes, followed by zeroes.
+    identifier: Option<(bindings::blk_unique_id, [u8; 16])>,
+    /// Where it begins on its disk; 0 of a whole disk.
+    start_sector: u64,
+    /// Number of the device; others may get it when this one is gone.
+    dev: bindings::dev_t,
+    /// Sequence number of its disk. The kernel gives no other disk the same one before it reboots, and a
+    /// disk another one when it gets another medium.
+    diskseq: u64,
+}
+
+impl DeviceId {
+    /// Returns true if both are surely of the same device: if it has an identifier, also after the
+    /// device was away, else only if it was there all the time.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let same_disk = match (self.identifier, other.identifier) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.dev == other.dev && self.diskseq == other.diskseq,
+        };
+        same_disk && self.start_sector == other.start_sector
+    }
+}
+
 /// A block device that is open for us alone; C's `struct block_device`, with the `struct file` that
 /// keeps it.
 ///
@@ -121,7 +160,9 @@ pub(crate) struct BdevLimits {
 ///
 /// # Context
 ///
-/// Dropping it waits until every bio on it has ended, and sleeps.
+/// Dropping it waits until every bio on it has ended and no event is being delivered any more, which
+/// includes that the task that removes the device has written what others left in its page cache. It
+/// sleeps.
 ///
 /// # Invariants
 ///
@@ -133,7 +174,7 @@ pub(crate) struct Bdev {
     bdev: NonNull<bindings::block_device>,
     writable: bool,
     users: Pin<KBox<Users>>,
-    _holder: KBox<Holder>,
+    holder: KBox<Holder>,
 }
 
 // SAFETY: Files of block devices belong to no thread, and `BdevEvents` is `Send`.
@@ -166,7 +207,8 @@ impl Bdev {
         events: Arc<dyn BdevEvents>,
     ) -> Result<Self> {
         let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
-        let holder = KBox::new(Holder { events }, GFP_KERNEL)?;
+        let ops = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        let holder = KBox::new(Holder { events, ops }, GFP_KERNEL)?;
         let mode = match write {
             true => BLK_OPEN_READ | BLK_OPEN_WRITE,
             false => BLK_OPEN_READ,
@@ -189,7 +231,7 @@ impl Bdev {
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
             writable: write,
             users,
-            _holder: holder,
+            holder,
         };
         if write && this.read_only() {
             return Err(EACCES);
@@ -257,6 +299,50 @@ impl Bdev {
         }
     }
 
+    /// Which device it is. Sleeps.
+    pub(crate) fn id(&self) -> DeviceId {
+        let bdev = self.as_raw();
+        // SAFETY: By the type invariants; an open device keeps its disk, whose name, operations and
+        // sequence number stay valid. C may write the number meanwhile.
+        let (disk, dev, start_sector, diskseq) = unsafe {
+            let disk = (*bdev).bd_disk;
+            let diskseq = (&raw const (*disk).diskseq).read_volatile();
+            (disk, (*bdev).bd_dev, (*bdev).bd_start_sect, diskseq)
+        };
+        DeviceId {
+            identifier: Self::identifier(disk),
+            start_sector,
+            dev,
+            diskseq,
+        }
+    }
+
+    /// What a disk tells of itself; the kinds in the order of how well they are kept unique.
+    fn identifier(disk: *mut bindings::gendisk) -> Option<(bindings::blk_unique_id, [u8; 16])> {
+        // SAFETY: The caller has the disk open. The name is a C string.
+        let (name, get) = unsafe {
+            let name = CStr::from_char_ptr((&raw const (*disk).disk_name).cast());
+            (name, (*(*disk).fops).get_unique_id?)
+        };
+        // A device of the device mapper has the identifier of the one that it lies on, as all others
+        // there have.
+        if name.to_bytes().starts_with(b"dm-") {
+            return None;
+        }
+        let kinds = [
+            bindings::blk_unique_id_BLK_UID_NAA,
+            bindings::blk_unique_id_BLK_UID_EUI64,
+            bindings::blk_unique_id_BLK_UID_T10,
+        ];
+        kinds.into_iter().find_map(|kind| {
+            let mut id = [0; 16];
+            // SAFETY: The operation is called for a disk of its own, which is open, with room for 16
+            // bytes. It returns how many of them it wrote, or an error.
+            let len = unsafe { get(disk, id.as_mut_ptr(), kind) };
+            (len > 0 && id != [0; 16]).then_some((kind, id))
+        })
+    }
+
     /// The size at the moment, in units of 512 bytes. Any context.
     pub(crate) fn sectors(&self) -> u64 {
         // SAFETY: By the type invariants.
@@ -290,7 +376,9 @@ impl Drop for Bdev {
     fn drop(&mut self) {
         self.users.wait();
         // SAFETY: By the type invariants the file is open and ours, and no bio uses the device any
-        // more. The claim, and with it the use of the holder, is over when this returns.
+        // more. The claim is over when this returns: no call of a holder operation begins after that.
         unsafe { bindings::bdev_fput(self.file.as_ptr()) };
+        // Those that have begun use the holder, and this module's code.
+        self.holder.ops.wait();
     }
 }

@@ -9,7 +9,13 @@ use core::fmt::Write;
 use kernel::prelude::*;
 use kernel::{
     str::CString,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 use crate::base::{
@@ -23,7 +29,10 @@ use crate::base::{
         Pinned, //
     },
     periodic::Ticker,
-    scatterlist::node_online,
+    scatterlist::{
+        node_online,
+        total_memory, //
+    },
     sync, //
 };
 use crate::client::host::Host as ThisHost;
@@ -64,6 +73,12 @@ use crate::session::reservation::{
     LEASE_MIN_MS, //
 };
 
+/// By default an export of RAM leaves this part of the host's memory available, but no more than
+/// [`RESERVE_MAX`].
+const RESERVED_PART: u64 = 16;
+/// The most of the default reserve, in bytes.
+const RESERVE_MAX: u64 = 4 << 30;
+
 /// `exports/`.
 pub(super) struct ExportDirs {
     exports: Arc<Exports>,
@@ -94,6 +109,7 @@ impl GroupOperations for ExportDirs {
                 size: 0,
                 block_size: None,
                 numa_node: -1,
+                ram_reserve: (total_memory() / RESERVED_PART).min(RESERVE_MAX),
             },
             access: Access::ReadWrite,
             ports: Ports::ALL,
@@ -111,6 +127,7 @@ impl GroupOperations for ExportDirs {
                 this_host: group.this_host.clone(),
                 hosts,
                 members,
+                allocated: Atomic::new(0),
                 switch <- Switch::new(spec),
             }),
             GFP_KERNEL,
@@ -139,6 +156,8 @@ pub(super) struct ExportDir {
     pub(super) hosts: Arc<Hosts>,
     /// The maps that are registered, be it enabled or not.
     members: Arc<Members>,
+    /// Bytes of memory that there are so far, while it is being enabled.
+    allocated: Atomic<u64>,
     #[pin]
     switch: Switch<Spec, Running>,
 }
@@ -159,6 +178,11 @@ impl GroupOperations for ExportDir {
         Attribute::rw(c"read_only", Self::show_read_only, Self::store_read_only),
         Attribute::rw(c"block_size", Self::show_block_size, Self::store_block_size),
         Attribute::rw(c"numa_node", Self::show_numa_node, Self::store_numa_node),
+        Attribute::rw(
+            c"ram_reserve",
+            Self::show_ram_reserve,
+            Self::store_ram_reserve,
+        ),
         Attribute::rw(c"ports", Self::show_ports, Self::store_ports),
         Attribute::rw(c"allow_any_host", Self::show_any_host, Self::store_any_host),
         Attribute::rw(
@@ -175,6 +199,7 @@ impl GroupOperations for ExportDir {
         Attribute::wo(c"evict", Self::store_evict),
         Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
         Attribute::ro(c"state", Self::show_state),
+        Attribute::ro(c"allocated", Self::show_allocated),
         Attribute::ro(c"instance", Self::show_instance),
         Attribute::ro(c"clients", Self::show_clients),
         Attribute::ro(c"clients_away", Self::show_clients_away),
@@ -327,6 +352,17 @@ impl ExportDir {
         })
     }
 
+    fn show_ram_reserve(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().source.ram_reserve)
+    }
+
+    fn store_ram_reserve(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.source.ram_reserve = parse::size(value).map_err(invalid("ram_reserve"))?;
+            Ok(())
+        })
+    }
+
     fn show_ports(&self, page: &mut PageWriter<'_>) -> Result {
         let ports = self.switch.settings().ports;
         if ports.names().next().is_none() {
@@ -428,7 +464,8 @@ impl ExportDir {
             let pinned = group.pin()?;
             let (hosts, members) = (group.hosts.clone(), group.members.clone());
             let server = (&*group.exports, group.this_host.identity().id);
-            let export = Export::new(spec, hosts, members, server)?;
+            let allocated = &group.allocated;
+            let export = Export::new(spec, hosts, members, server, allocated)?;
             let watch = export.watch()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {
@@ -450,6 +487,16 @@ impl ExportDir {
             }
         };
         show(page, state)
+    }
+
+    fn show_allocated(&self, page: &mut PageWriter<'_>) -> Result {
+        // In this order: what is no longer starting then runs.
+        let bytes = if self.switch.starting() {
+            self.allocated.load(Relaxed)
+        } else {
+            self.export().map_or(0, |export| export.backend.allocated())
+        };
+        show(page, bytes)
     }
 
     fn show_instance(&self, page: &mut PageWriter<'_>) -> Result {

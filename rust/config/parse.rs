@@ -18,6 +18,12 @@ pub enum ParseError {
     NotANumber,
     /// The number is smaller or larger than allowed.
     OutOfRange,
+    /// The text is not a size: a number, perhaps with a fraction, and perhaps with a unit.
+    NotASize,
+    /// The size has a fraction of a byte.
+    NotWholeBytes,
+    /// The size is larger than 64 bits can tell.
+    TooLarge,
     /// The text is neither `0` nor `1`.
     NotABool,
     /// The text is not an IP address, with or without a port.
@@ -31,6 +37,9 @@ impl ParseError {
             Self::NotText => "not one line of text",
             Self::NotANumber => "not a number",
             Self::OutOfRange => "out of range",
+            Self::NotASize => "not a size such as 4096, 512M or 1.5G",
+            Self::NotWholeBytes => "not a whole number of bytes",
+            Self::TooLarge => "larger than 2^64 - 1 bytes",
             Self::NotABool => "neither 0 nor 1",
             Self::NotAnAddress => "not an IP address",
         }
@@ -86,21 +95,64 @@ pub fn signed(text: &str, min: i64, max: i64) -> Result<i64, ParseError> {
     }
 }
 
-/// A size in bytes: a decimal number, with `K`, `M`, `G` or `T` (`k`, `KiB` and so on) behind it for
-/// the powers of 1024.
+/// The units of sizes: the powers of 1024.
+const UNITS: [(char, u32); 6] = [
+    ('K', 10),
+    ('M', 20),
+    ('G', 30),
+    ('T', 40),
+    ('P', 50),
+    ('E', 60),
+];
+/// Digits that the fraction of a size can have, trailing zeroes aside: each halving adds one, and the
+/// largest unit has so many.
+const FRACTION_DIGITS_MAX: usize = 60;
+
+/// A size in bytes: a decimal number, which may have a fraction, with `K`, `M`, `G`, `T`, `P` or `E`
+/// (`k`, `KiB` and so on) behind it for the powers of 1024.
+///
+/// The result is exact: `1.5G` is a size, `0.3K` is none.
 pub fn size(text: &str) -> Result<u64, ParseError> {
     let unit = text.strip_suffix("iB").unwrap_or(text);
-    let (number, shift) = match unit.char_indices().next_back() {
-        Some((at, 'K' | 'k')) => (unit.get(..at), 10),
-        Some((at, 'M' | 'm')) => (unit.get(..at), 20),
-        Some((at, 'G' | 'g')) => (unit.get(..at), 30),
-        Some((at, 'T' | 't')) => (unit.get(..at), 40),
-        // `text`, so that an "iB" without a letter before it is refused.
-        _ => (Some(text), 0),
-    };
-    digits(number.unwrap_or(""))?
-        .checked_mul(1 << shift)
-        .ok_or(ParseError::OutOfRange)
+    let shift = UNITS.iter().find_map(|&(letter, shift)| {
+        let number = unit.strip_suffix([letter, letter.to_ascii_lowercase()])?;
+        Some((number, shift))
+    });
+    // Without a unit it is `text`, so that an "iB" without a letter before it is refused.
+    let (number, shift) = shift.unwrap_or((text, 0));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    for digits in [whole, fraction] {
+        if digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
+            return Err(ParseError::NotASize);
+        }
+    }
+    let whole = whole.parse::<u64>().map_err(|_| ParseError::TooLarge)?;
+    let whole = whole.checked_mul(1 << shift).ok_or(ParseError::TooLarge)?;
+    // Less than one unit.
+    let fraction = scale(fraction.trim_end_matches('0'), shift).ok_or(ParseError::NotWholeBytes)?;
+    whole.checked_add(fraction).ok_or(ParseError::TooLarge)
+}
+
+/// `0.text * 2^shift`, if that is a whole number. `text` has digits only, and `shift` is at most 60.
+fn scale(text: &str, shift: u32) -> Option<u64> {
+    let mut digits = [0; FRACTION_DIGITS_MAX];
+    if text.len() > digits.len() {
+        return None;
+    }
+    for (digit, c) in digits.iter_mut().zip(text.bytes()) {
+        *digit = c.wrapping_sub(b'0');
+    }
+    let mut whole = 0;
+    // Doubles the fraction again and again, and collects what is carried out of it.
+    for _ in 0..shift {
+        let mut carry = 0;
+        for digit in digits.iter_mut().rev() {
+            let double = 2 * *digit + carry;
+            (*digit, carry) = (double % 10, double / 10);
+        }
+        whole = whole << 1 | u64::from(carry);
+    }
+    digits.iter().all(|digit| *digit == 0).then_some(whole)
 }
 
 /// An IP address with or without a port: `IP`, `IP:PORT`, `[v6]:PORT` or a bare `v6`, which then has

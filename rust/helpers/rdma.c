@@ -134,6 +134,11 @@ bool rust_helper_farblk_node_online(int node)
 	return node == NUMA_NO_NODE || (node >= 0 && node < MAX_NUMNODES && node_online(node));
 }
 
+unsigned long rust_helper_farblk_totalram_pages(void)
+{
+	return totalram_pages();
+}
+
 /*
  * Zeroed; compound, so that a network stack that takes a reference to a tail page is counted. May sleep. NULL also for a
  * node that does not exist or is off line.

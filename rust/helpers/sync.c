@@ -6,6 +6,7 @@
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/spinlock.h>
 #include <linux/timer.h>
 #include <linux/wait_bit.h>
@@ -161,4 +162,9 @@ __rust_helper unsigned int rust_helper_memalloc_noreclaim_save(void)
 __rust_helper void rust_helper_memalloc_noreclaim_restore(unsigned int flags)
 {
 	memalloc_noreclaim_restore(flags);
+}
+
+__rust_helper bool rust_helper_farblk_fatal_signal_pending(void)
+{
+	return fatal_signal_pending(current);
 }

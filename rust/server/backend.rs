@@ -10,7 +10,10 @@ mod ram;
 use kernel::prelude::*;
 use kernel::{
     str::CString,
-    sync::Arc, //
+    sync::{
+        atomic::Atomic,
+        Arc, //
+    }, //
 };
 
 pub(crate) use self::{
@@ -18,6 +21,7 @@ pub(crate) use self::{
     ram::Ram, //
 };
 use crate::base::sync;
+use crate::block::bdev::DeviceId;
 use crate::link::failure::{
     fail,
     Failure, //
@@ -44,6 +48,28 @@ pub(crate) struct Source {
     pub(crate) block_size: Option<BlockSize>,
     /// Where the memory comes from; -1 for anywhere; of `ram` only.
     pub(crate) numa_node: i32,
+    /// Bytes of memory that have to remain available on this host; of `ram` only.
+    pub(crate) ram_reserve: u64,
+}
+
+/// Tells the contents of an export from others that it had before.
+#[derive(Clone, Copy)]
+pub(crate) enum Contents {
+    /// Memory. Which memory it is the instance tells.
+    Ram,
+    /// A block device.
+    Block(DeviceId),
+}
+
+impl Contents {
+    /// Returns true if a map may go on with `self` where it was before with `past`.
+    pub(super) fn is_same(&self, past: &Self) -> bool {
+        match (self, past) {
+            (Self::Ram, Self::Ram) => true,
+            (Self::Block(device), Self::Block(past)) => device.is_same(past),
+            _ => false,
+        }
+    }
 }
 
 /// The contents of an enabled export.
@@ -56,13 +82,19 @@ pub(crate) enum Backend {
 
 impl Backend {
     /// Allocates the memory, or opens the device for `access`. In the task of the user, whose name
-    /// space has the path. May sleep, and may take long.
-    pub(crate) fn new(source: &Source, access: Access, boot: Uuid) -> Result<Self, Failure> {
+    /// space has the path. May sleep, and may take long: `allocated` tells how many bytes of memory there
+    /// are so far. Fails with `EINTR` if the task is killed meanwhile.
+    pub(crate) fn new(
+        source: &Source,
+        access: Access,
+        boot: Uuid,
+        allocated: &Atomic<u64>,
+    ) -> Result<Self, Failure> {
         match source.kind {
             Kind::Ram if source.device_path.is_some() => {
                 Err(fail!(EINVAL, "device_path: an export of RAM has none"))
             }
-            Kind::Ram => Ram::new(source).map(Self::Ram),
+            Kind::Ram => Ram::new(source, allocated).map(Self::Ram),
             Kind::Block => Block::open(source, access, boot).map(Self::Block),
         }
     }
@@ -80,6 +112,22 @@ impl Backend {
         match self {
             Self::Ram(ram) => ram.instance,
             Self::Block(block) => block.instance,
+        }
+    }
+
+    /// What the contents are. Sleeps.
+    pub(crate) fn contents(&self) -> Contents {
+        match self {
+            Self::Ram(_) => Contents::Ram,
+            Self::Block(block) => Contents::Block(block.id()),
+        }
+    }
+
+    /// Bytes of memory that it has for the contents. Any context.
+    pub(crate) fn allocated(&self) -> u64 {
+        match self {
+            Self::Ram(ram) => ram.geometry.size(),
+            Self::Block(_) => 0,
         }
     }
 

@@ -8,6 +8,7 @@ use kernel::prelude::*;
 use kernel::{
     new_mutex,
     sync::{
+        atomic::Atomic,
         Arc,
         Mutex, //
     },
@@ -46,7 +47,6 @@ use crate::server::{
         HostKey,
         Members, //
     },
-    reservation::Contents,
     session::Session,
     stats, //
 };
@@ -147,19 +147,21 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// Makes the contents ready. In the user's task. May sleep, and may take long.
+    /// Makes the contents ready. In the user's task. May sleep, and may take long: `allocated` tells how
+    /// many bytes of memory there are so far.
     pub(crate) fn new(
         spec: Spec,
         hosts: Arc<Hosts>,
         members: Arc<Members>,
         (exports, server_id): (&Exports, Uuid),
+        allocated: &Atomic<u64>,
     ) -> Result<Arc<Self>, Failure> {
-        let backend = Backend::new(&spec.source, spec.access, exports.boot)?;
+        let backend = Backend::new(&spec.source, spec.access, exports.boot, allocated)?;
         let terms = Terms {
             max_clients: spec.max_clients,
             lease_max_ms: spec.lease_max_ms,
         };
-        let opening = members.open(Contents::new(&spec.source), terms);
+        let opening = members.open(backend.contents(), terms);
         Ok(Arc::new(
             Self {
                 spec,

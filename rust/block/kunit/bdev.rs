@@ -10,6 +10,7 @@ use crate::base::{
     workqueue::OwnedQueue, //
 };
 use crate::block::kunit::*;
+use core::ptr::NonNull;
 use kernel::{
     fmt, impl_has_work, new_work,
     str::CString,
@@ -72,6 +73,35 @@ impl WorkItem for Later {
     fn run(this: Arc<Self>) {
         kernel::time::delay::fsleep(kernel::time::Delta::from_millis(100));
         this.ram.release(Ok(()));
+    }
+}
+
+/// Announces the removal of a device, in a task of its own, as its driver does.
+#[pin_data]
+struct Remover {
+    bdev: NonNull<bindings::block_device>,
+    #[pin]
+    done: Completion,
+    #[pin]
+    work: Work<Remover>,
+}
+
+// SAFETY: Block devices belong to no thread.
+unsafe impl Send for Remover {}
+// SAFETY: As above; the pointer is only copied.
+unsafe impl Sync for Remover {}
+
+impl_has_work! {
+    impl HasWork<Self> for Remover { self.work }
+}
+
+impl WorkItem for Remover {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // SAFETY: Who made this keeps the device until this is done.
+        unsafe { bindings::bdev_mark_dead(this.bdev.as_ptr(), false) };
+        this.done.complete();
     }
 }
 
@@ -209,6 +239,52 @@ mod tests {
         drop(bdev);
         let after = log.backs.lock().len();
         check!(early == 0 && after == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn device_is_closed_after_its_events() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        // SAFETY: A disk that is there has a block device for its whole.
+        let whole = NonNull::new(unsafe { (*disk.disk.as_raw()).part0 }).ok_or(ENXIO)?;
+        let write = CString::try_from_fmt(fmt!(
+            "dd if=/dev/zero of=/dev/{} bs=4096 count=1 conv=notrunc 2>/dev/null",
+            disk.disk.name().to_str()?
+        ))?;
+        disk.hold(true);
+        if shell(&write).is_err() {
+            skip(c"there is no devtmpfs on /dev");
+            return Ok(());
+        }
+        let ram = disk.ram.clone();
+        let later = Arc::pin_init(
+            pin_init!(Later {
+                ram,
+                work <- new_work!("Later::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let remover = Arc::pin_init(
+            pin_init!(Remover {
+                bdev: whole,
+                done <- Completion::new(),
+                work <- new_work!("Remover::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let removal = OwnedQueue::ordered(c"farblk_kunit_removal")?;
+        check!(removal.enqueue(remover.clone()).is_ok());
+        // The remover writes the page, and so sleeps inside the event.
+        let written = disk.event();
+        let early = disk.ram.state.lock().held.len();
+        check!(queue.enqueue(later).is_ok());
+        drop(bdev);
+        let late = disk.ram.state.lock().held.len();
+        let removed = remover.done.wait_timeout(TIMEOUT_MS);
+        check!(written == Ok(()) && removed == Ok(()));
+        check!(early == 1 && late == 0);
         Ok(())
     }
 

@@ -7,10 +7,23 @@
 use kernel::prelude::*;
 use kernel::{
     page::PAGE_SIZE,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
-use crate::base::scatterlist::PageChunks;
+use crate::base::{
+    scatterlist::{
+        available_memory,
+        PageChunks,
+        PageChunksBuilder, //
+    },
+    sync::fatal_signal_pending, //
+};
 use crate::link::failure::{
     fail,
     Failure, //
@@ -35,6 +48,11 @@ const SLAB_CHUNKS_SHIFT: u32 = 8;
 /// Most zeroes that a client is to write in one request.
 const WRITE_ZEROES_MAX: u32 = 1 << 20;
 
+/// Bytes that are allocated before the task looks for a signal and at what is available.
+const GROWTH: usize = 4 * PageChunks::CHUNK;
+/// For bytes in words.
+const MIB_SHIFT: u32 = 20;
+
 /// Zeroed memory in slabs.
 pub(crate) struct Ram {
     /// Its size and slabs.
@@ -47,11 +65,12 @@ pub(crate) struct Ram {
 }
 
 impl Ram {
-    /// Allocates and zeroes the memory. May sleep, and takes long.
-    pub(super) fn new(source: &Source) -> Result<Self, Failure> {
-        let &Source {
-            size, numa_node, ..
-        } = source;
+    /// Allocates and zeroes the memory, and keeps `allocated` up to date with how many bytes there are.
+    ///
+    /// Fails with `ENOMEM` when less than `ram_reserve` would remain available on this host, and with
+    /// `EINTR` when the task is killed. May sleep, and takes long.
+    pub(super) fn new(source: &Source, allocated: &Atomic<u64>) -> Result<Self, Failure> {
+        let size = source.size;
         let block_size = source.block_size.unwrap_or(BlockSize::MAX);
         if size == 0 {
             return Err(fail!(EINVAL, "size is not set"));
@@ -63,17 +82,8 @@ impl Ram {
                 block_size.get()
             ));
         }
-        let memory = usize::try_from(size)
-            .ok()
-            .and_then(allocation)
-            .ok_or(EINVAL)
-            .and_then(|size| PageChunks::alloc(size, numa_node))
-            .map_err(|error| {
-                fail!(
-                    error,
-                    "cannot allocate {size} bytes on NUMA node {numa_node}"
-                )
-            })?;
+        allocated.store(0, Relaxed);
+        let memory = allocate(source, allocated)?;
         let shift = (memory.chunk_size().ilog2() + SLAB_CHUNKS_SHIFT).min(SLAB_SHIFT_MAX);
         let geometry = u8::try_from(shift)
             .map_err(|_| Malformed("the chunks are too large"))
@@ -97,6 +107,55 @@ impl Ram {
         }
         .fitted()
     }
+}
+
+/// Allocates the memory of an export, chunk by chunk.
+fn allocate(source: &Source, allocated: &Atomic<u64>) -> Result<Arc<PageChunks>, Failure> {
+    let &Source {
+        size,
+        numa_node,
+        ram_reserve: reserve,
+        ..
+    } = source;
+    let available = available_memory();
+    if size.saturating_add(reserve) > available {
+        return Err(fail!(
+            ENOMEM,
+            "size ({} MiB) and ram_reserve ({} MiB) are more than the {} MiB available",
+            size >> MIB_SHIFT,
+            reserve >> MIB_SHIFT,
+            available >> MIB_SHIFT
+        ));
+    }
+    let bytes = usize::try_from(size).ok().and_then(allocation);
+    let bytes = bytes.ok_or_else(|| fail!(EINVAL, "size {size} is too large"))?;
+    let mut memory = PageChunksBuilder::new(bytes, numa_node)?;
+    while memory.is_incomplete() {
+        let done = u64::try_from(memory.len()).unwrap_or(u64::MAX);
+        allocated.store(done.min(size), Relaxed);
+        let done = done >> MIB_SHIFT;
+        if fatal_signal_pending() {
+            return Err(fail!(EINTR, "killed after {done} MiB were allocated"));
+        }
+        let available = available_memory();
+        if available < reserve {
+            return Err(fail!(
+                ENOMEM,
+                "only {} MiB are available after {done} MiB of {} MiB; ram_reserve is {} MiB",
+                available >> MIB_SHIFT,
+                size >> MIB_SHIFT,
+                reserve >> MIB_SHIFT
+            ));
+        }
+        memory.grow(GROWTH).map_err(|error| {
+            fail!(
+                error,
+                "out of memory after {done} MiB of {} MiB",
+                size >> MIB_SHIFT
+            )
+        })?;
+    }
+    Ok(memory.finish()?)
 }
 
 /// Bytes to allocate for `size` bytes: so many that the last chunk is no smaller than the others,

@@ -5,30 +5,14 @@ use std::time::Duration;
 
 const UNITS: &str = "KMGTPE";
 
-/// Parses "4096", "512M", "4G" or "4GiB" (powers of 1024) into bytes.
+/// The parser of the kernel module: what one takes the other takes, too.
+#[path = "../../../rust/config/parse.rs"]
+#[expect(dead_code, reason = "the tool reads other values by itself")]
+mod parse;
+
+/// Parses "4096", "512M", "1.5G" or "4GiB" (powers of 1024) into bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = &text[digits.len()..];
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("{text:?} is not a size such as 4G, 512M or 4096"))?;
-    let unit = unit.to_ascii_uppercase();
-    let letter = match unit.as_str() {
-        "" | "B" => return Ok(number),
-        _ => unit.strip_suffix("IB").unwrap_or(&unit),
-    };
-    let power = match UNITS.find(letter) {
-        Some(index) if letter.len() == 1 => index + 1,
-        _ => {
-            return Err(format!(
-                "{text:?}: the units are K, M, G and T (powers of 1024)"
-            ));
-        }
-    };
-    number
-        .checked_shl(10 * power as u32)
-        .filter(|bytes| bytes >> (10 * power) == number)
-        .ok_or_else(|| format!("{text:?} is too large"))
+    parse::size(text).map_err(|why| format!("{text:?} is {why}"))
 }
 
 /// Bytes as "4.0 GiB"; below 1 KiB as "512 B".
@@ -113,13 +97,14 @@ mod tests {
         assert_eq!(parse("4GiB"), Ok(4 << 30));
         assert_eq!(parse("1T"), Ok(1 << 40));
         assert_eq!(parse("15E"), Ok(15 << 60));
+        assert_eq!(parse("1.5G"), Ok(3 << 29));
         for bad in [
             "",
             "G",
             "-1",
             "4GB",
             "4 G",
-            "1.5G",
+            "1.5",
             "4X",
             "16E",
             "99999999999999999999",
@@ -128,6 +113,10 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        let why = |bad| parse(bad).unwrap_err();
+        assert_eq!(why("16E"), "\"16E\" is larger than 2^64 - 1 bytes");
+        assert_eq!(why("0.3K"), "\"0.3K\" is not a whole number of bytes");
+        assert_eq!(why("4X"), "\"4X\" is not a size such as 4096, 512M or 1.5G");
     }
 
     #[test]

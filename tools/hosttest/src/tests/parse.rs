@@ -110,23 +110,62 @@ fn sizes() {
         ("4giB", 4 << 30),
         ("2T", 2 << 40),
         ("16777215T", 16_777_215 << 40),
+        ("8191P", 8191 << 50),
+        ("15E", 15 << 60),
         ("18446744073709551615", u64::MAX),
+        ("1.5G", 3 << 29),
+        ("1.50GiB", 3 << 29),
+        ("4096.0", 4096),
+        ("0.0009765625K", 1),
+        ("0.5k", 512),
+        ("15.5E", 31 << 59),
+        ("15.9375E", 255 << 56),
+        ("0.000000000931322574615478515625G", 1),
+        ("1.0000000000000000000000000000000000000000000000K", 1024),
     ] {
         assert_eq!(size(text), Ok(bytes), "{text:?}");
     }
     for text in [
         "18446744073709551616",
         "16777216T",
+        "16384P",
+        "16E",
+        "16.5E",
         "18014398509481984K",
         "18446744073709551615K",
+        "99999999999999999999999999K",
     ] {
-        assert_eq!(size(text), Err(ParseError::OutOfRange), "{text:?}");
+        assert_eq!(size(text), Err(ParseError::TooLarge), "{text:?}");
     }
-    for text in NOT_NUMBERS.into_iter().chain([
-        "K", "iB", "GiB", "1iB", "1B", "1KB", "1Ki", "1GIB", "1KK", "1KiBiB", "-1K", "1 K", "1P",
-        "1é", "1Kib",
-    ]) {
-        assert_eq!(size(text), Err(ParseError::NotANumber), "{text:?}");
+    for text in [
+        "1.5",
+        "0.3K",
+        "1.1E",
+        "0.0001K",
+        "1.00048828125K",
+        "0.00000000000000000000000000001E",
+    ] {
+        assert_eq!(size(text), Err(ParseError::NotWholeBytes), "{text:?}");
+    }
+    for text in NOT_NUMBERS
+        .into_iter()
+        .filter(|text| *text != "1.5")
+        .chain([
+            "K", "iB", "GiB", "1iB", "1B", "1KB", "1Ki", "1GIB", "1KK", "1KiBiB", "-1K", "1 K",
+            "1X", "1é", "1Kib", ".5G", "5.G", ".", ".K", "1.5.5G", "1,5G", "1.-5G", "1.+5G",
+        ])
+    {
+        assert_eq!(size(text), Err(ParseError::NotASize), "{text:?}");
+    }
+}
+
+proptest! {
+    /// A fraction is what long division says.
+    #[test]
+    fn fractions(whole in 0u64..1 << 20, eighths in 0u64..8, unit in 1u32..5) {
+        let letter = ["", "K", "M", "G", "T"][unit as usize];
+        let text = format!("{whole}.{:03}{letter}", eighths * 125);
+        prop_assert_eq!(size(&text), Ok((whole << (10 * unit)) + (eighths << (10 * unit - 3))));
     }
 }
 

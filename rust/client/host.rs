@@ -25,13 +25,34 @@ use crate::proto::{
     Uuid, //
 };
 
-/// How this host names itself when it logs in to another.
+/// How this host names itself to other hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     /// A uuid, random at load until somebody writes a lasting one.
     pub(crate) id: Uuid,
+    /// Where `id` comes from.
+    pub(crate) id_source: IdSource,
     /// A name that exports are allowed to; the node's at load.
     pub(crate) name: Name,
+}
+
+/// Where a host id comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdSource {
+    /// The module made a random one at load. It is another one after the next load.
+    Random,
+    /// Somebody wrote it to `host_id`.
+    Written,
+}
+
+impl IdSource {
+    /// The word that configfs shows.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Written => "written",
+        }
+    }
 }
 
 /// This host.
@@ -56,6 +77,7 @@ impl Host {
         sync::random_bytes(&mut id);
         let identity = Identity {
             id: Uuid::from_random(id),
+            id_source: IdSource::Random,
             name: net::nodename()
                 .ok()
                 .and_then(|name| Name::new(name.to_bytes()).ok())

@@ -41,7 +41,7 @@ pub enum Refusal {
     Busy = 7,
     /// The server has no memory for the request.
     NoMemory = 8,
-    /// There is no such session.
+    /// The session has ended, or never was.
     BadSession = 9,
     /// The session has no such queue, or has it connected already.
     BadQueue = 10,
@@ -93,7 +93,7 @@ impl Refusal {
             Self::ReadOnly => "the export is read only",
             Self::Busy => "the export has as many clients as it takes",
             Self::NoMemory => "the server is out of memory",
-            Self::BadSession => "no such session",
+            Self::BadSession => "the session has ended: was its export or port disabled?",
             Self::BadQueue => "no such queue",
             Self::NotOnPort => "the export is not offered on this port",
             Self::Internal => "internal error of the server",

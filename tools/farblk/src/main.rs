@@ -8,6 +8,7 @@ mod configfs;
 mod device;
 mod error;
 mod holders;
+mod identity;
 mod name;
 mod output;
 mod size;

@@ -10,6 +10,7 @@ use super::export::{mode_of, mode_text};
 use crate::cli::Discover;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
+use crate::identity;
 use crate::output::table;
 use crate::size;
 
@@ -94,6 +95,7 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         .variable("server", &server)
         .variable("host", &arguments.server.host);
     let address = arguments.server.resolve(&job.what)?;
+    identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
     remove_leftovers(context);
     let name = match configfs.is_dry_run() {

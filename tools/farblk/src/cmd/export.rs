@@ -13,6 +13,7 @@ use super::{Context, Removed};
 use crate::cli::{self, Allowed, Create};
 use crate::configfs::{Job, LastError, Made, quote_path, words};
 use crate::error::{Code, Error};
+use crate::identity;
 use crate::output::{alert, table};
 use crate::size;
 
@@ -274,6 +275,7 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
     backing.require_free(context, read_only, &job)?;
     // What was made last goes first when this fails: the export, then the loop device, then the file.
     let mut undo = Undo::new(context);
+    identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
     made.mkdir(&object, &job)?;
     if !matches!(backing, Backing::Ram(_)) {

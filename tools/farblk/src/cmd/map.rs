@@ -16,6 +16,7 @@ use crate::cli;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error, exit};
 use crate::holders::{self, Holder};
+use crate::identity;
 use crate::size;
 
 /// How long the device node may take to appear after the kernel has made the disk.
@@ -70,6 +71,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let changed = if configfs.exists(&object) {
         map_existing(context, arguments, &object, &settings, &paths, &job)?
     } else {
+        identity::settle(context, &job)?;
         let mut made = Made::new(configfs, &context.output);
         made.mkdir(&object, &job)?;
         configfs.set_all(&object, &settings, &job)?;

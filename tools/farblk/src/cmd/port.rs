@@ -10,6 +10,7 @@ use crate::addr;
 use crate::cli;
 use crate::configfs::{Job, LastError, Made};
 use crate::error::{Code, Error, Peer};
+use crate::identity;
 use crate::output::table;
 
 /// A port.
@@ -101,6 +102,7 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
             .unwrap_or_default(),
     };
     let object = configfs.path(&["ports", &name]);
+    identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
     made.mkdir(&object, &job)?;
     configfs.set(&object, "addr", &addr.to_string(), &job)?;

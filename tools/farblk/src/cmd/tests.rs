@@ -89,6 +89,13 @@ impl Host {
         run(&context, &cli.command)
     }
 
+    /// Gives the host a machine ID.
+    fn machine_id(&self, id: &str) {
+        fs::create_dir_all(self.root.join("etc")).expect("a directory");
+        fs::write(self.root.join("etc/machine-id"), format!("{id}
+")).expect("a file");
+    }
+
     /// Runs a command that must succeed, and gives its stdout.
     fn ok(&self, line: &str) -> String {
         self.run(line)
@@ -134,6 +141,65 @@ fn port_add_numbers_and_is_idempotent() {
     assert_eq!(host.ok("port rm 1"), "removed port 1");
     assert_eq!(host.fails("port rm 1").1, 3);
     assert_eq!(host.kernel.objects(), ["ports/2"]);
+}
+
+#[test]
+fn the_first_object_gives_the_host_a_lasting_id() {
+    for line in [
+        "port add --addr 10.9.0.1",
+        "export create e --ram 1M",
+        "map 10.9.0.1/m",
+        "discover 10.9.0.1",
+    ] {
+        let host = Host::new("identity");
+        host.kernel.put("", "host_id_source", "random");
+        host.machine_id("0123456789abcdef0123456789abcdef");
+        let script = host.ok(&format!("--dry-run {line}"));
+        let id = "4f2950c6-d248-4765-99a1-e02573ae740d";
+        assert!(
+            script.lines().next().is_some_and(|first| first.starts_with(&format!("echo {id} > "))
+                && first.ends_with("/farblk/host_id")),
+            "{script}"
+        );
+        assert!(host.kernel.take_log().is_empty());
+        host.ok(line);
+        let log = host.kernel.take_log();
+        assert_eq!(log[0], format!("host_id = {id}"), "{line}");
+        assert_eq!(host.kernel.get("", "host_id").as_deref(), Some(id));
+        // It is written once.
+        host.ok("port add again --addr 10.9.0.2");
+        assert_eq!(host.kernel.take_log()[0], "mkdir ports/again");
+        // With an object, this host may be known to others under the identity that it has.
+        host.kernel.put("", "host_id_source", "random");
+        host.ok("port add third --addr 10.9.0.3");
+        assert_eq!(host.kernel.take_log()[0], "mkdir ports/third");
+    }
+}
+
+#[test]
+fn an_id_that_somebody_wrote_stays() {
+    let host = Host::new("identity-kept");
+    host.machine_id("0123456789abcdef0123456789abcdef");
+    let have = host.kernel.get("", "host_id");
+    host.ok("map 10.9.0.1/m");
+    assert_eq!(host.kernel.get("", "host_id"), have);
+}
+
+#[test]
+fn a_host_without_a_machine_id_is_warned_of() {
+    let host = Host::new("identity-none");
+    host.kernel.put("", "host_id_source", "random");
+    for id in [None, Some("uninitialized")] {
+        id.inspect(|id| host.machine_id(id));
+        assert!(!host.ok("--dry-run map 10.9.0.1/m").contains("host_id"));
+        assert_eq!(host.err.take(), "");
+        host.ok("map 10.9.0.1/m");
+        let err = host.err.take();
+        assert!(err.contains("/etc/machine-id has no machine ID"), "{err}");
+        assert_eq!(host.kernel.take_log()[0], "mkdir maps/m");
+        host.ok("unmap m");
+        host.kernel.take_log();
+    }
 }
 
 #[test]

@@ -55,6 +55,8 @@ impl Fake {
                 .insert(directory.into(), BTreeMap::new());
         }
         fake.put("", "host_name", "node-b");
+        fake.put("", "host_id", "33333333-3333-4333-8333-333333333333");
+        fake.put("", "host_id_source", "written");
         fake
     }
 
@@ -341,6 +343,10 @@ impl Files for Fake {
                 attributes.insert("device".into(), String::new());
             }
             _ if enabled => return Err(Fault::Store(error(EBUSY))),
+            ("host_id", _) => {
+                attributes.insert(name, value.into());
+                attributes.insert("host_id_source".into(), "written".into());
+            }
             _ => {
                 attributes.insert(name, value.into());
             }

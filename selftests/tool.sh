@@ -207,7 +207,7 @@ paths() {
 	grep -q "path 1 .*last error: nobody listens on $FARBLK_SERVER:7421" /run/stdout || bad "list: $(cat /run/stdout)"
 	grep -q "hint: on the server:  farblk port list" /run/stdout || bad "list: $(cat /run/stdout)"
 	here path add e "$FARBLK_SERVER:7421"
-	grep -q "warning: path 1 is not up, and is tried again: " /run/stderr || bad "path add: $(cat /run/stderr)"
+	grep -q "warning: path 1 is not up, and the kernel tries again: " /run/stderr || bad "path add: $(cat /run/stderr)"
 	there port add --addr "$FARBLK_SERVER:7421" second
 	wait_for 10 list_has '.paths_live == 2 and .paths[1].reconnects == 1 and .reconnects == 1' || bad "with its second port again: $("$FARBLK" -j list)"
 	here path rm e 0

@@ -272,7 +272,7 @@ impl Configfs {
             return Ok(());
         }
         self.files.rmdir(object).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => job.error(Code::NotFound, "it is gone"),
+            io::ErrorKind::NotFound => job.error(Code::NotFound, "the object does not exist any more"),
             _ => self.local(&e, object, job),
         })
     }
@@ -353,7 +353,7 @@ impl Configfs {
             Err(error) => error,
             // Of what is deeper than the kinds of objects, all directories come and go.
             Ok(()) if !self.exists(parent) && parent.parent() != Some(&self.base) => {
-                job.error(Code::NotFound, "it was removed meanwhile")
+                job.error(Code::NotFound, "the object was removed meanwhile")
             }
             Ok(()) => job.error(
                 Code::NoFeature,

@@ -150,7 +150,7 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     if rows.is_empty() {
         let client = context.host_name().unwrap_or("HOST".into());
         context.output.note(&format!(
-            "{server} has no export this host may use\n  hint: on the server:  farblk export allow EXPORT {client}"
+            "{server} has no export that this host may use\n  hint: on the server:  farblk export allow EXPORT {client}"
         ));
     }
     table(

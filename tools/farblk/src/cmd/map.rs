@@ -28,15 +28,15 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks at a map that connects by itself.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 
-/// What becomes of the contents of a stale map.
-const LOSS: &str = "the old contents are GONE: the disk will have what the export has now, zeroes or what \
-    others wrote. Make a file system anew (mkfs); do not mount what seems to be there";
-/// What may have become of those of a stale one that was a disk.
-const OTHER: &str = "the server made the export anew, or has another one of this name: whether it is the same \
-    disk is not known here. Compare `farblk export list` there, and check the file system (fsck) before it is mounted";
-/// What may have become of those of an evicted one.
-const DOUBT: &str = "another host had the export meanwhile: the disk will have what the export has now, \
-    with what that host wrote. Check the file system (fsck) before it is mounted";
+/// Warns of the loss of the contents of a stale map of a RAM export.
+const LOSS: &str = "the old contents are GONE: the disk will hold the present contents of the export, \
+    zeroes or data of other hosts. Make a new file system (mkfs); do not mount one that seems to be there";
+/// Warns of the possible loss of the contents of a stale map of a block export.
+const OTHER: &str = "the server made the export anew, or has another export of this name: it may be another \
+    disk. Compare `farblk export list` on the server, and check the file system (fsck) before you mount it";
+/// Warns of changes to the contents of an evicted map.
+const CHANGED: &str = "another host had the export meanwhile: the disk will hold the present contents of the \
+    export, including the data of that host. Check the file system (fsck) before you mount it";
 
 /// A map, schema `farblk.map/1`.
 #[derive(Serialize)]
@@ -80,7 +80,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
             path.make(context, &entry, &mut made, &job)?;
         }
         connect(context, arguments, &object, &job).map_err(|error| match error.code {
-            Code::Stale => error.hint("without --expect-instance the new contents are accepted"),
+            Code::Stale => error.hint("omit --expect-instance to accept the new contents"),
             _ => error,
         })?;
         made.keep();
@@ -236,7 +236,7 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
             return Err(error);
         }
         context.output.note(&format!(
-            "retry {retry}, gives up in {} s: {}",
+            "retry {retry}, giving up in {} s: {}",
             left.as_secs(),
             error.why
         ));
@@ -266,7 +266,7 @@ fn report(
     while !context.devices.is_node(&node, disk) {
         if Instant::now() >= deadline {
             let missing = match node.exists() {
-                true => "is not the device",
+                true => "is not its device node",
                 false => "did not appear",
             };
             let why = format!(
@@ -297,7 +297,7 @@ fn report(
     } else {
         context
             .output
-            .note(&format!("map {name} exists already as asked for"));
+            .note(&format!("map {name} exists already, with these settings"));
     }
     if context.output.is_json() {
         return context.output.document(&Document {
@@ -369,7 +369,7 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
             configfs.set(&object, "enable", "force", &job)?;
         }
     } else {
-        let force = format!("farblk unmap {name} --force  (fails all I/O; data in flight is lost)");
+        let force = format!("farblk unmap {name} --force  (all I/O fails; data in flight is lost)");
         let busy = |disk: &str, holders: &[Holder]| {
             let (error, steps) = in_use(context, &name, "unmapped", disk, holders);
             error.hint(match steps.is_empty() {
@@ -418,17 +418,17 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     let contents = match state {
         "stale" if map.mode.as_deref() == Some("two_sided") => Some((Code::Stale, OTHER)),
         "stale" => Some((Code::Stale, LOSS)),
-        "evicted" => Some((Code::Evicted, DOUBT)),
+        "evicted" => Some((Code::Evicted, CHANGED)),
         "live" if configfs.is_dry_run() => return Ok(()),
         "live" => return report(context, &name, false, start, &job),
         // An earlier remap could not enable it again: there is no disk whose contents could be lost.
         "disabled" if !map.paths.is_empty() => None,
         "connecting" | "reconnecting" | "failed" => {
-            let why = format!("it is {state}: whether its contents are others is not known yet");
+            let why = format!("it is {state}: whether its contents differ is not known yet");
             return Err(job.error(Code::NoPath, why));
         }
         _ => {
-            let why = format!("it is {state}, and has nothing to accept");
+            let why = format!("it is {state}: there are no new contents to accept");
             return Err(job
                 .error(Code::Usage, why)
                 .hint(format!("farblk path add {name} HOST; farblk remap {name}")));
@@ -439,7 +439,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
         let busy = |disk: &str, holders: &[Holder]| {
             let (error, steps) = in_use(context, &name, "remapped", disk, holders);
             error.hint(match steps.is_empty() {
-                true => format!("farblk remap {name}  once nobody has it open"),
+                true => format!("farblk remap {name}  once no process has it open"),
                 false => format!("{steps}; farblk remap {name}"),
             })
         };
@@ -474,9 +474,9 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
 fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Error> {
     match context.output.confirm("Accept the new contents?") {
         Some(true) => Ok(()),
-        Some(false) => Err(job.error(code, "they were not accepted").hint("")),
+        Some(false) => Err(job.error(code, "the new contents were not accepted").hint("")),
         None => Err(job
-            .error(Code::Usage, "there is no terminal to ask for consent")
+            .error(Code::Usage, "without a terminal, remap cannot ask")
             .hint(format!("farblk remap {name} --yes"))),
     }
 }
@@ -553,7 +553,7 @@ fn in_use(
         }
     } else if holders.is_empty() {
         error = error.detail(
-            "open: by something this process cannot see, perhaps in another mount namespace",
+            "open: by a user that this process cannot see, perhaps in another mount namespace",
         );
     }
     (error, steps.join("; "))

@@ -142,7 +142,7 @@ impl NewPath {
     /// The path to `addr`, from `source` if that is given.
     pub fn new(addr: SocketAddr, source: Option<IpAddr>, job: &Job) -> Result<Self, Error> {
         if source.is_some_and(|source| source.is_ipv4() != addr.is_ipv4()) {
-            let why = format!("the source address of {addr} is of the other IP version");
+            let why = format!("the source address for {addr} must have the same IP version");
             return Err(job.error(Code::Usage, why));
         }
         Ok(Self { addr, source })
@@ -335,7 +335,7 @@ fn report(
             false => format!("\n  hint: {}", last.hint),
         };
         let text = format!(
-            "path {name} is not up, and is tried again: {}{hint}",
+            "path {name} is not up, and the kernel tries again: {}{hint}",
             last.text
         );
         context.output.warn(&text);
@@ -399,14 +399,14 @@ fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
         return Err(job
             .error(Code::Busy, "no other path of the map is live")
             .hint(format!(
-                "farblk path list {map}  tells why: repair one, or add another; or  farblk unmap {map}"
+                "farblk path list {map}  shows the reasons: repair a path, or add one; or  farblk unmap {map}"
             )));
     }
     configfs
         .disable(&object, &job)
         .map_err(|error| match error.code {
             Code::Busy => error.hint(format!(
-                "a map keeps its last path: add another one first, or  farblk unmap {map}"
+                "a map that is enabled needs a path: add another one first, or  farblk unmap {map}"
             )),
             _ => error,
         })?;

@@ -111,7 +111,7 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
     report(context, &name, true)
 }
 
-/// Fails when the port does not listen: it does not come back by itself when its device was removed.
+/// Fails if the port does not listen, with its reason.
 fn require_listening(
     context: &Context,
     name: &str,
@@ -133,7 +133,7 @@ fn require_listening(
     Err(job
         .error(code, format!("port {name} is {state}{words}"))
         .hint(format!(
-            "once its device and address are back:  farblk port rm {name}; farblk port add {name} --addr {addr}"
+            "the port listens again by itself once its device and address are back; to start over:  farblk port rm {name}; farblk port add {name} --addr {addr}"
         )))
 }
 

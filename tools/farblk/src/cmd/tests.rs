@@ -285,7 +285,7 @@ fn export_create_and_again() {
     host.kernel.take_log();
     assert_eq!(
         host.ok(create),
-        format!("export scratch exists already as asked for: {summary}")
+        format!("export scratch exists already, with these settings: {summary}")
     );
     assert!(host.kernel.take_log().is_empty());
     for other in [
@@ -306,7 +306,7 @@ fn export_create_and_again() {
     host.kernel.put("exports/scratch", "clients_away", "2");
     assert_eq!(
         host.fails("export rm scratch").2,
-        "cannot remove export scratch: 2 clients are away and expected back"
+        "cannot remove export scratch: 2 clients are away and expected to return"
     );
     assert!(
         host.ok("export show scratch")
@@ -342,10 +342,21 @@ fn export_allow_and_deny() {
     assert!(host.ok("export deny x b").contains("allowed: nobody"));
     assert_eq!(host.fails("export deny x b").1, 3);
     assert_eq!(host.fails("export allow y b").1, 3);
-    // Who needs no entry has none to be removed.
-    host.kernel.put("exports/x", "allow_any_host", "1");
-    host.ok("export deny x b");
-    assert_eq!(host.kernel.get("exports/x", "evict").as_deref(), Some("b"));
+    // Of an export for any host there need not be an entry.
+    host.ok("export create any --ram 1M --allow-any-host --allow c");
+    host.kernel.take_log();
+    host.err.take();
+    host.ok("export deny any b");
+    assert_eq!(host.kernel.take_log(), ["exports/any/evict = b"]);
+    assert!(host.err.take().contains("b may log in again"));
+    let gone = "ENOENT evict: there is no map of host c";
+    host.kernel.refuse("any/evict", "c", 2, gone, 2);
+    host.ok("export deny any c");
+    assert_eq!(
+        host.kernel.take_log(),
+        ["rmdir exports/any/hosts/c", "exports/any/evict = c"]
+    );
+    assert_eq!(host.fails("export deny any c").1, 3);
 }
 
 #[test]
@@ -362,7 +373,7 @@ fn map_prints_only_the_device() {
     );
     host.kernel.take_log();
     assert_eq!(host.ok("map 10.9.0.1/scratch --name s"), "/dev/farblk0");
-    assert_eq!(host.err.take(), "map s exists already as asked for\n");
+    assert_eq!(host.err.take(), "map s exists already, with these settings\n");
     assert!(host.kernel.take_log().is_empty());
     for other in [
         "10.9.0.2/scratch",
@@ -400,7 +411,7 @@ fn a_node_that_is_not_the_device_is_refused() {
     let error = host.run("map 10.9.0.1/s").expect_err("another device");
     assert_eq!((error.code.entry().name, error.exit()), ("F0110", 5));
     assert!(
-        error.why.ends_with("dev/farblk0 is not the device"),
+        error.why.ends_with("dev/farblk0 is not its device node"),
         "{error}"
     );
     assert!(error.rendered_hint().ends_with("farblk unmap s"));
@@ -660,7 +671,7 @@ fn a_path_that_is_down_is_told_of() {
     );
     let err = host.err.take();
     assert!(
-        err.contains("path 1 is not up, and is tried again: nobody listens on 10.9.1.1:7420\n  hint: on the server:"),
+        err.contains("path 1 is not up, and the kernel tries again: nobody listens on 10.9.1.1:7420\n  hint: on the server:"),
         "{err}"
     );
     assert_eq!(
@@ -728,7 +739,7 @@ fn the_states_of_a_map_have_hints() {
         (
             "reconnecting",
             "EBUSY in use by node-c, away for 33 s",
-            ["no_path_timeout", "farblk export deny s node-c"],
+            ["lease runs out", "farblk export deny s node-c"],
         ),
         (
             "reconnecting",
@@ -787,7 +798,7 @@ fn map_waits_for_the_server_only_while_unreachable() {
     assert!(
         host.err
             .take()
-            .contains("retry 1, gives up in 29 s: nobody listens\n")
+            .contains("retry 1, giving up in 29 s: nobody listens\n")
     );
     host.ok("unmap s");
     host.kernel
@@ -799,7 +810,7 @@ fn map_waits_for_the_server_only_while_unreachable() {
     let error = host.run("map 10.9.0.1/s").expect_err("away");
     assert_eq!((error.code.entry().name, error.exit()), ("F0217", 4));
     let hint = error.rendered_hint();
-    assert!(hint.contains("deny s node-c  (what that host has not written yet is lost)"));
+    assert!(hint.contains("deny s node-c  (data that node-c has not written yet is lost)"));
     host.ok("map 10.9.0.1/s --wait 30s");
     host.ok("unmap s");
     // Another process enables the same map.
@@ -993,7 +1004,7 @@ fn a_block_device_is_exported() {
     for create in [create, "export create vol1 --device /dev/disk/by-id/x"] {
         assert_eq!(
             host.ok(create),
-            format!("export vol1 exists already as asked for: {summary}")
+            format!("export vol1 exists already, with these settings: {summary}")
         );
     }
     for other in [
@@ -1147,7 +1158,7 @@ fn a_file_is_exported_as_a_loop_device() {
         let again = host.ok(&format!("export create x --file {}", other.display()));
         assert_eq!(
             again,
-            format!("export x exists already as asked for: {summary}")
+            format!("export x exists already, with these settings: {summary}")
         );
     }
     assert!(host.ok(&create).contains("exists already"));
@@ -1211,7 +1222,7 @@ fn a_loop_device_of_somebody_else_is_used_and_stays() {
     assert!(
         host.err
             .take()
-            .contains("/dev/loop0 is used as it is, without direct I/O")
+            .contains("/dev/loop0 is used without direct I/O")
     );
     assert_eq!(host.ok("export rm x"), "removed export x");
     losetup(&["--find", "--direct-io=on", &shown]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `farblk/`: what this host is.
+//! `farblk/`: properties of the module and of this host.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ struct Root {
     host: Arc<Host>,
 }
 
-/// Makes `farblk/` appear. May sleep.
+/// Registers `farblk/` in configfs. May sleep.
 pub(crate) fn register(host: Arc<Host>, exports: Arc<Exports>) -> Result<Subsystem> {
     let ports = Ports::new(exports.clone())?;
     let root = NewGroup::new(Arc::new(Root { host: host.clone() }, GFP_KERNEL)?)?

@@ -272,7 +272,9 @@ impl Configfs {
             return Ok(());
         }
         self.files.rmdir(object).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => job.error(Code::NotFound, "the object does not exist any more"),
+            io::ErrorKind::NotFound => {
+                job.error(Code::NotFound, "the object does not exist any more")
+            }
             _ => self.local(&e, object, job),
         })
     }

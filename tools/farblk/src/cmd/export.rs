@@ -335,9 +335,14 @@ fn create_existing(
             _ => "",
         };
         let mut error = job
-            .error(Code::Differs, "the export exists already, with other settings")
-            .hint(format!("farblk export allow {name} HOST  admits a host; else choose another name, or  \
-                farblk export rm {name}{lost}"));
+            .error(
+                Code::Differs,
+                "the export exists already, with other settings",
+            )
+            .hint(format!(
+                "farblk export allow {name} HOST  admits a host; else choose another name, or  \
+                farblk export rm {name}{lost}"
+            ));
         error.details = differences;
         return Err(error);
     }

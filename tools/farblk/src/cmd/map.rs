@@ -474,7 +474,9 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
 fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Error> {
     match context.output.confirm("Accept the new contents?") {
         Some(true) => Ok(()),
-        Some(false) => Err(job.error(code, "the new contents were not accepted").hint("")),
+        Some(false) => Err(job
+            .error(code, "the new contents were not accepted")
+            .hint("")),
         None => Err(job
             .error(Code::Usage, "without a terminal, remap cannot ask")
             .hint(format!("farblk remap {name} --yes"))),

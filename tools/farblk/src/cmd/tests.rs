@@ -92,8 +92,14 @@ impl Host {
     /// Gives the host a machine ID.
     fn machine_id(&self, id: &str) {
         fs::create_dir_all(self.root.join("etc")).expect("a directory");
-        fs::write(self.root.join("etc/machine-id"), format!("{id}
-")).expect("a file");
+        fs::write(
+            self.root.join("etc/machine-id"),
+            format!(
+                "{id}
+"
+            ),
+        )
+        .expect("a file");
     }
 
     /// Runs a command that must succeed, and gives its stdout.
@@ -157,8 +163,11 @@ fn the_first_object_gives_the_host_a_lasting_id() {
         let script = host.ok(&format!("--dry-run {line}"));
         let id = "4f2950c6-d248-4765-99a1-e02573ae740d";
         assert!(
-            script.lines().next().is_some_and(|first| first.starts_with(&format!("echo {id} > "))
-                && first.ends_with("/farblk/host_id")),
+            script
+                .lines()
+                .next()
+                .is_some_and(|first| first.starts_with(&format!("echo {id} > "))
+                    && first.ends_with("/farblk/host_id")),
             "{script}"
         );
         assert!(host.kernel.take_log().is_empty());
@@ -373,7 +382,10 @@ fn map_prints_only_the_device() {
     );
     host.kernel.take_log();
     assert_eq!(host.ok("map 10.9.0.1/scratch --name s"), "/dev/farblk0");
-    assert_eq!(host.err.take(), "map s exists already, with these settings\n");
+    assert_eq!(
+        host.err.take(),
+        "map s exists already, with these settings\n"
+    );
     assert!(host.kernel.take_log().is_empty());
     for other in [
         "10.9.0.2/scratch",

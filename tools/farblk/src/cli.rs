@@ -94,7 +94,8 @@ pub enum Command {
     Map(Map),
     /// Remove a mapped disk
     Unmap(Unmap),
-    /// Accept that the contents of a mapped disk differ from before; prints only the device on stdout
+    /// Accept that the contents of a mapped disk differ from before; prints only the device on
+    /// stdout
     Remap(Remap),
     /// Manage the paths of a mapped disk to its server
     #[command(subcommand)]
@@ -333,8 +334,8 @@ pub struct Map {
     /// Refuse the export unless it has this instance
     #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
     pub expect_instance: Option<String>,
-    /// Try again for this long if the server cannot be reached, or keeps the export for a client that
-    /// has lost its connection: 500ms, 30s, 2m, 1h
+    /// Try again for this long if the server cannot be reached, or keeps the export for a client
+    /// that has lost its connection: 500ms, 30s, 2m, 1h
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub wait: Option<Duration>,
 }

@@ -25,7 +25,7 @@ pub mod exit {
     pub const STALE: u8 = 9;
 }
 
-/// Whom the kernel turns to when an object is enabled: the same errno has another cause.
+/// The peer that the kernel uses when it enables an object. It decides about the cause of an errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// Nobody.
@@ -42,9 +42,10 @@ pub struct Entry {
     pub name: &'static str,
     /// The exit code of a command that fails with it.
     pub exit: u8,
-    /// What it means, in words; printed when the kernel gives no text of its own.
+    /// The meaning in words, for a failure without a text of the kernel.
     pub meaning: &'static str,
-    /// What to do about it, or "". `{key}` is replaced by the variable of that name, or by `KEY` when it is not known.
+    /// A remedy, or "". `{key}` is replaced by the variable of that name, or by `KEY` if it is
+    /// unknown.
     pub hint: &'static str,
 }
 
@@ -146,8 +147,8 @@ impl Code {
         }
     }
 
-    /// The code for a failure of which the kernel gave the errno's name and words: what a server says
-    /// has more causes than errnos.
+    /// The code for a failure of which the kernel gave the errno's name and words: what a server
+    /// says has more causes than errnos.
     pub fn from_words(errno: &str, words: &str, peer: Peer) -> Code {
         match (peer, errno) {
             (Peer::Server, "EACCES") if words == EVICTED => Code::Evicted,
@@ -162,15 +163,15 @@ impl Code {
     }
 }
 
-/// What the server says when another map had the export meanwhile.
+/// The text of the server for a map whose export another map had meanwhile.
 const EVICTED: &str = "the export was another's since";
-/// What it says when it knows a newer connection of the path.
+/// The text of the server for a connection of a path that has a newer one.
 const SUPERSEDED: &str = "a newer connection of this path took its place";
-/// What it says when it does not say who has the export.
+/// The text of the server for an export in use, if it does not name a host.
 const FULL: &str = "the export has as many clients as it takes";
-/// What stands before the name of the host that has it.
+/// The text before the name of the host that uses the export.
 const HOLDER: &str = "in use by ";
-/// What follows that name if it lost its connection, before how long ago.
+/// The text between that name and the time since the host has lost its connection.
 const AWAY: &str = ", away for ";
 
 /// The host that has the export, in the words of the server.
@@ -234,7 +235,7 @@ fn errno_number(name: &str) -> i32 {
         .map_or(0, |(number, _)| *number)
 }
 
-/// What failed, why, and what to do about it.
+/// An error: what failed, why, and a remedy.
 #[derive(Debug)]
 pub struct Error {
     /// The code; it decides the exit code.
@@ -245,7 +246,7 @@ pub struct Error {
     pub why: String,
     /// Further lines, for example who holds a device.
     pub details: Vec<String>,
-    /// What to do; may have `{key}`s in it.
+    /// The remedy, which may contain `{key}`s.
     hint: String,
 }
 

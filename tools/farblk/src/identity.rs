@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The lasting identity of this host.
 //!
-//! The module makes a random `host_id` each time it is loaded. Servers tell it to their clients, and
-//! a map goes on after a reboot of its server only if the server has the same `host_id` as before. So
-//! the tool writes one that lasts, before it makes the first object.
+//! The module makes a random `host_id` each time it is loaded. Servers tell it to their clients,
+//! and a map goes on after a reboot of its server only if the server has the same `host_id` as
+//! before. So the tool writes one that lasts, before it makes the first object.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::error::Error;
 /// same `host_id`.
 const APP_ID: u128 = 0x94760d73_a328_42a9_9379_57eec23b2229;
 
-/// Where a host keeps its machine ID, below the root directory.
+/// The file with the machine ID, below the root directory.
 const MACHINE_ID: &str = "etc/machine-id";
 
 /// Writes a lasting `host_id` that is derived from the machine ID.
 ///
-/// Does nothing if somebody has written a `host_id` already, or if this host has a port, an export or
-/// a map: another identity would then make it a stranger to its peers. Warns if there is no machine
-/// ID.
+/// Does nothing if somebody has written a `host_id` already, or if this host has a port, an export
+/// or a map: another identity would then make it a stranger to its peers. Warns if there is no
+/// machine ID.
 pub fn settle(context: &Context, job: &Job) -> Result<(), Error> {
     let configfs = &context.configfs;
     let root = configfs.path(&[]);
@@ -67,9 +67,9 @@ fn machine_id(root: &Path) -> Option<[u8; 16]> {
     (id != 0).then(|| id.to_be_bytes())
 }
 
-/// Derives an identity from the machine ID, which is confidential: HMAC-SHA256 of [`APP_ID`] with the
-/// machine ID as its key, made a UUID of version 4. `sd_id128_get_machine_app_specific()` does the
-/// same.
+/// Derives an identity from the machine ID, which is confidential: HMAC-SHA256 of [`APP_ID`] with
+/// the machine ID as its key, made a UUID of version 4. `sd_id128_get_machine_app_specific()` does
+/// the same.
 fn derive(machine: [u8; 16]) -> [u8; 16] {
     let keyed = |pad: u8, message: &[u8]| {
         let mut block = [pad; 64];

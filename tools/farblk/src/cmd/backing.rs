@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is behind an export: memory, a block device, or a file as a loop device.
+//! The backing of an export: RAM, a block device, or a file through a loop device.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::size;
 /// A file has to end where a block ends, and this is the largest block.
 const FILE_STEP: u64 = 4096;
 
-/// What is to be exported, as it was found on this host. Looking changes nothing.
+/// The backing to export, as it was found on this host. Finding it changes nothing.
 pub enum Backing {
     /// Memory, of this many bytes.
     Ram(u64),
@@ -147,8 +147,8 @@ impl Backing {
         })
     }
 
-    /// The attributes it asks for. `have` is the `device_path` of the export, if there is one: another
-    /// name of the same device is as good.
+    /// The attributes it asks for. `have` is the `device_path` of the export, if there is one:
+    /// another name of the same device is as good.
     pub fn settings(&self, context: &Context, have: Option<&str>) -> Vec<(&'static str, String)> {
         let number = |path: &str| context.devices.number(Path::new(path)).ok().flatten();
         let have_number = have.and_then(number);
@@ -212,8 +212,8 @@ impl Backing {
         Err(error)
     }
 
-    /// Makes the file and the loop device if need be, and gives the path of the block device. A dry run
-    /// gives `None` when only the shell will know it, as `$loop`.
+    /// Makes the file and the loop device if need be, and gives the path of the block device. A dry
+    /// run gives `None` when only the shell will know it, as `$loop`.
     pub fn provide(
         &self,
         context: &Context,
@@ -311,8 +311,8 @@ pub fn make_larger(
     done.map_err(|e| job.error(Code::Io, format!("{}: {}", path.display(), words(&e))))
 }
 
-/// The loop device and the file that a command has made so far. They are removed again when it fails,
-/// that is when this is dropped before [`Undo::keep`].
+/// The loop device and the file that a command has made so far. They are removed again when it
+/// fails, that is when this is dropped before [`Undo::keep`].
 pub struct Undo<'a> {
     context: &'a Context,
     device: Option<String>,

@@ -59,10 +59,10 @@ fn parse_entry(line: &str) -> Option<Entry> {
     })
 }
 
-/// What the objects of this tool are named; the number of its process follows.
+/// The start of the names of the objects of this tool. The process ID follows.
 const PREFIX: &str = "tool-";
 
-/// Removes the objects of processes that were killed: they would keep the module loaded.
+/// Removes the objects of processes that were killed. They would keep the module loaded.
 fn remove_leftovers(context: &Context) {
     let configfs = &context.configfs;
     let processes = context.root.join("proc");

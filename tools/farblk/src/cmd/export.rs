@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk export`: what this host offers to others.
+//! `farblk export`: the exports of this host.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::identity;
 use crate::output::{alert, table};
 use crate::size;
 
-/// How long the module may take to see the new size of a device.
+/// Timeout for the module to notice the new size of a device.
 const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An export.
@@ -25,7 +25,7 @@ const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
 struct Export {
     name: String,
     kind: Option<String>,
-    /// How its data moves: "one_sided" or "two_sided".
+    /// How the data is moved: "one_sided" or "two_sided".
     mode: Option<&'static str>,
     /// The path of the block device.
     device: Option<String>,
@@ -59,7 +59,7 @@ struct Host {
 #[derive(Serialize)]
 struct ExportDocument<'a> {
     schema: &'static str,
-    /// Whether the command changed anything.
+    /// True if the command changed anything.
     changed: bool,
     export: &'a Export,
 }
@@ -90,7 +90,7 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
     }
 }
 
-/// How the data of a kind of export moves.
+/// Returns how the data of a kind of export is moved.
 pub fn mode_of(kind: &str) -> Option<&'static str> {
     match kind {
         "ram" => Some("one_sided"),
@@ -194,7 +194,8 @@ impl Export {
         }
     }
 
-    /// "block, /dev/sda, 1.8 TiB, two-sided, rw, allowed: node-b", or "ram, 4.0 GiB, one-sided, rw, allowed: node-b   VOLATILE: ..."
+    /// "block, /dev/sda, 1.8 TiB, two-sided, rw, allowed: node-b", or "ram, 4.0 GiB, one-sided, rw,
+    /// allowed: node-b   VOLATILE: ..."
     fn summary(&self) -> String {
         let kind = self.kind.clone().unwrap_or_default();
         let parts = [
@@ -273,7 +274,8 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
         return create_existing(context, arguments, &backing, &object, &job);
     }
     backing.require_free(context, read_only, &job)?;
-    // What was made last goes first when this fails: the export, then the loop device, then the file.
+    // What was made last goes first when this fails: the export, then the loop device, then the
+    // file.
     let mut undo = Undo::new(context);
     identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
@@ -575,8 +577,8 @@ fn allow(
     report(context, name, changed)
 }
 
-/// Runs `farblk export deny`: removes the host's entry, and ends the sessions and registrations of its
-/// maps.
+/// Runs `farblk export deny`: removes the host's entry, and ends the sessions and registrations of
+/// its maps.
 fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot deny {host} the use of {name}"));
@@ -687,8 +689,8 @@ fn loop_to_detach(context: &Context, name: &str, job: &Job) -> Option<String> {
     }
 }
 
-/// Runs `farblk export resize`. The module sees by itself that a device has another size; a loop device
-/// has to be told that its file has.
+/// Runs `farblk export resize`. The module sees by itself that a device has another size; a loop
+/// device has to be told that its file has.
 fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot resize export {name}"));

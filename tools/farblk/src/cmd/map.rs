@@ -19,9 +19,9 @@ use crate::holders::{self, Holder};
 use crate::identity;
 use crate::size;
 
-/// How long the device node may take to appear after the kernel has made the disk.
+/// Timeout for the device node to appear after the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a disk that nobody visible holds may be open, as udev does to look at a new one.
+/// Timeout for a disk that is open without a visible user: udev opens a new disk to probe it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two tries to connect.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ const CHANGED: &str = "another host had the export meanwhile: the disk will hold
 pub struct Document {
     /// The schema.
     pub schema: &'static str,
-    /// Whether the command changed anything.
+    /// True if the command changed anything.
     pub changed: bool,
     /// The map.
     pub map: Map,
@@ -92,7 +92,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     report(context, name, changed, start, &job)
 }
 
-/// The paths to make: the one to HOST, unless a --path leads there too, and those of --path.
+/// Returns the paths to make: those of --path, and one to HOST unless one of them leads there.
 fn paths(context: &Context, arguments: &cli::Map, job: &Job) -> Result<Vec<NewPath>, Error> {
     let server = path::resolve(context, &arguments.target.server, job)?;
     let mut paths = Vec::new();
@@ -114,13 +114,13 @@ fn ms(time: Option<Duration>) -> Option<String> {
     number(time.map(|time| time.as_millis()))
 }
 
-/// The word that configfs has for it.
+/// Returns the word that configfs uses for a value.
 fn word(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or(String::new(), |value| value.get_name().to_owned())
 }
 
-/// The attributes a command line asks for.
+/// Returns the attributes that the command line sets.
 fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
     let access = if arguments.ro { "ro" } else { "rw" };
     let mut settings = vec![
@@ -148,8 +148,8 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
     settings
 }
 
-/// The map exists: that is fine when it is as asked for. For one that comes back by itself it waits.
-/// Says whether it changed anything.
+/// Handles a map that exists: succeeds if it has the wanted settings, and waits while the kernel
+/// reconnects it. Returns true if it changed anything.
 fn map_existing(
     context: &Context,
     arguments: &cli::Map,
@@ -216,7 +216,7 @@ fn map_existing(
     Ok(true)
 }
 
-/// Enables the map, again and again for `--wait` while that may help.
+/// Enables the map. Retries for the time of `--wait` if the error may be temporary.
 fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) -> Result<(), Error> {
     let deadline = Instant::now() + arguments.wait.unwrap_or_default();
     if !context.configfs.is_dry_run() {
@@ -309,7 +309,7 @@ fn report(
     context.output.line(&format!("/dev/{disk}"))
 }
 
-/// The name of the map that the user means with a name, a device or a UUID.
+/// Finds the map with this name, device or UUID, and returns its name.
 pub fn find(context: &Context, wanted: &str, job: &Job) -> Result<Option<String>, Error> {
     let configfs = &context.configfs;
     let names = configfs.names(&configfs.path(&["maps"]));
@@ -421,7 +421,8 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
         "evicted" => Some((Code::Evicted, CHANGED)),
         "live" if configfs.is_dry_run() => return Ok(()),
         "live" => return report(context, &name, false, start, &job),
-        // An earlier remap could not enable it again: there is no disk whose contents could be lost.
+        // An earlier remap could not enable it again: there is no disk whose contents could be
+        // lost.
         "disabled" if !map.paths.is_empty() => None,
         "connecting" | "reconnecting" | "failed" => {
             let why = format!("it is {state}: whether its contents differ is not known yet");
@@ -470,7 +471,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     report(context, &name, true, start, &job)
 }
 
-/// Lets the user accept the new contents of map `name`.
+/// Asks the user to accept the new contents of map `name`.
 fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Error> {
     match context.output.confirm("Accept the new contents?") {
         Some(true) => Ok(()),
@@ -483,7 +484,7 @@ fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Er
     }
 }
 
-/// Disables a map that nobody uses; `busy` makes the error if somebody does.
+/// Disables a map that is not in use. `busy` makes the error for one that is.
 fn disable(
     context: &Context,
     object: &Path,
@@ -512,8 +513,8 @@ fn disable(
     }
 }
 
-/// The refusal to do something (it was not `done`) to a disk in use: who uses it, and what to do
-/// against that.
+/// Makes the error for a disk in use that was not `done`. Returns it with the steps that end the
+/// use.
 fn in_use(
     context: &Context,
     name: &str,

@@ -58,7 +58,7 @@ fn read(context: &Context, name: &str) -> Port {
     }
 }
 
-/// Whether the port `name` has the address `addr`.
+/// Returns true if the port `name` has the address `addr`.
 fn listens_on(context: &Context, name: &str, addr: SocketAddr) -> bool {
     let text = context
         .configfs

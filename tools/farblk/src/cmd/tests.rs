@@ -92,14 +92,7 @@ impl Host {
     /// Gives the host a machine ID.
     fn machine_id(&self, id: &str) {
         fs::create_dir_all(self.root.join("etc")).expect("a directory");
-        fs::write(
-            self.root.join("etc/machine-id"),
-            format!(
-                "{id}
-"
-            ),
-        )
-        .expect("a file");
+        fs::write(self.root.join("etc/machine-id"), format!("{id}\n")).expect("a file");
     }
 
     /// Runs a command that must succeed, and gives its stdout.

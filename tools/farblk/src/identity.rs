@@ -120,7 +120,7 @@ mod tests {
     fn machine_ids() {
         let root = std::env::temp_dir().join(format!("farblk-machine-{}", std::process::id()));
         fs::create_dir_all(root.join("etc")).expect("a directory");
-        let mut read = |text: &str| {
+        let read = |text: &str| {
             fs::write(root.join(MACHINE_ID), text).expect("a file");
             machine_id(&root)
         };

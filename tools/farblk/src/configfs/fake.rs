@@ -343,7 +343,9 @@ impl Files for Fake {
                 attributes.insert("state".into(), "disabled".into());
                 attributes.insert("device".into(), String::new());
             }
-            ("evict", _) => {}
+            ("evict", _) => {
+                attributes.insert(name, value.into());
+            }
             _ if enabled => return Err(Fault::Store(error(EBUSY))),
             ("host_id", _) => {
                 attributes.insert(name, value.into());

@@ -291,6 +291,23 @@ away() {
 	here unmap e
 }
 
+# The hint of F0217 also works for an export that admits any host, which has no entry to remove.
+denied() {
+	two_paths --no-path-timeout forever --heartbeat 500ms
+	here path rm e 0
+	there port rm second
+	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
+	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
+	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
+	there export deny e "$(show "$C/host_name")"
+	here map "$FARBLK_SERVER/e" --name other
+	must direct_read "$(cat /run/stdout)" /dev/null count=1
+	there port add --addr "$FARBLK_SERVER:7421" second
+	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
+	here unmap other
+	here unmap e
+}
+
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -315,5 +332,6 @@ scenario paths "paths come and go, and list tells of one that is down"
 scenario no_path "no path is up: list and map say so, and the map comes back"
 scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"
+scenario denied "export deny gives an export for any host to others"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! farblk: another host's disk or RAM as a local block device, over RDMA.
+//! farblk: the disk or RAM of another host as a local block device, over RDMA.
 //!
-//! The modules stand on three floors. Floor 0 is generated; floor 1 is the only hand-written code
-//! with `unsafe` and knows nothing of farblk; floor 2 is the driver and forbids `unsafe`. Calls go
-//! down only, and `client` and `server`, like `block` and `rdma`, never see each other.
+//! The modules form three floors. Floor 0 is generated. Floor 1 holds the safe abstractions: it is
+//! the only hand-written code with `unsafe`, and knows nothing of farblk. Floor 2 is the driver,
+//! and forbids `unsafe`. A module only calls modules of its own floor or below. `client` and
+//! `server` do not use each other, and neither do `block` and `rdma`.
 
 #![crate_name = "farblk"]
 #![deny(unsafe_code)]
@@ -50,7 +51,7 @@ pub mod session;
 
 /// The version of the module.
 const VERSION: &str = "0.1.0";
-/// How often a packet is sent again. Not 7: some HCAs take that for "for ever".
+/// Number of retransmissions of a packet. Some HCAs interpret 7 as infinite.
 const RETRY_COUNT: u8 = 6;
 
 module! {
@@ -75,8 +76,8 @@ module! {
     },
 }
 
-/// The module. Fields drop in this order: first nobody can ask for anything new, then the devices
-/// are let go of, then what was left to be dropped later is.
+/// The module. Its fields drop in this order: first the configfs tree, so that no new work begins,
+/// then the RDMA devices, then the queue of deferred drops.
 struct Farblk {
     _config: base::configfs::Subsystem,
     _connections: base::debugfs::File<Adapters>,
@@ -105,8 +106,8 @@ impl kernel::Module for Farblk {
     }
 }
 
-/// RDMA devices that come and go. Every object on a device hears from the connection manager that
-/// it goes, and lets go of it.
+/// The client of the RDMA core. It does nothing when a device is removed: the connection manager
+/// tells every object that uses the device, and the object releases it.
 struct Devices;
 
 impl Client for Devices {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the KUnit suites share.
+//! Helpers of the KUnit suites.
 //!
-//! There are suites if the kernel has `CONFIG_KUNIT=y` and the module is built with the make variable
-//! `CONFIG_FARBLK_KUNIT_TEST=y`. They run when the module has been loaded.
+//! The suites are built if the kernel has `CONFIG_KUNIT=y` and the make variable
+//! `CONFIG_FARBLK_KUNIT_TEST=y` is set. They run when the module is loaded.
 //!
-//! KUnit's `assert!` ends the thread of a test without dropping anything: the RDMA objects would stay
-//! for ever and the module could not be removed. So tests return a `Result` and use [`check!`].
+//! The `assert!` of KUnit ends the thread of a test without dropping its values. The RDMA objects
+//! would then stay, and the module could not be unloaded. So tests return a `Result` and use
+//! [`check!`].
 
 #![allow(unsafe_code)]
 
@@ -16,7 +17,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Fails the test, by returning from it, unless the condition is true.
+/// Fails the test, by returning from it, if the condition is false.
 macro_rules! check {
     ($condition:expr $(,)?) => {
         if !$condition {
@@ -30,7 +31,7 @@ macro_rules! check {
 }
 pub(crate) use check;
 
-/// Reports a condition that is not true; returns what the test should return.
+/// Reports a condition that is false. Returns the value that the test must return.
 pub(crate) fn failed(file: &CStr, line: u32, condition: &CStr) -> Error {
     // SAFETY: The function has no requirements.
     let test = unsafe { bindings::kunit_get_current_test() };
@@ -63,7 +64,7 @@ pub(crate) fn failed(file: &CStr, line: u32, condition: &CStr) -> Error {
     EINVAL
 }
 
-/// Marks the running test as skipped: it should return `Ok` then.
+/// Marks the running test as skipped. The test must then return `Ok`.
 pub(crate) fn skip(why: &CStr) {
     // SAFETY: The function has no requirements.
     let test = unsafe { bindings::kunit_get_current_test() };
@@ -81,11 +82,11 @@ pub(crate) fn skip(why: &CStr) {
     }
 }
 
-/// Runs a line of shell in user space, as root. Gives `EIO` if that does not exit with 0.
+/// Runs a line of shell in user space, as root. Gives `EIO` if it exits with another code than 0.
 ///
 /// # Context
 ///
-/// Sleeps until it has ended.
+/// Sleeps until the process has ended.
 pub(crate) fn shell(line: &CStr) -> Result {
     let raw = |text: &CStr| text.as_char_ptr().cast_mut();
     let mut argv: [*mut c_char; 4] = [

@@ -38,7 +38,9 @@ no_such_host() {
 	not_mapped m "EHOSTUNREACH|ETIMEDOUT" "${FARBLK_SERVER%.*}.77"
 	must serve e 8M
 	must path m "addr=$FARBLK_SERVER" source=192.0.2.1
-	not_mapped m "EADDRNOTAVAIL|ENETUNREACH|EHOSTUNREACH|ENODEV" 192.0.2.1
+	not_mapped m EADDRNOTAVAIL "^EADDRNOTAVAIL 192.0.2.1 is not an address of this host$"
+	must path m source=127.0.0.1
+	not_mapped m "ENODEV|EINVAL" 127.0.0.1
 	must path m source=
 	then_mapped m
 }
@@ -54,6 +56,27 @@ no_such_export() {
 	not_mapped m "ENXIO" e
 	must remote "store $C/exports/e/ports elsewhere; store $C/exports/e/enable 1"
 	not_mapped m "ENOENT|EACCES|ENXIO|EPROTO" e
+}
+
+# While it is enabled, the export or the port goes away: that is told as what it is, and the next attempt may succeed.
+going_away() {
+	local what n got=""
+	must serve e 8M
+	must map_make m e queues=8
+	for what in exports/e ports/p; do
+		must remote "touch /run/flapping; (exec 9>&-; while [ -e /run/flapping ]; do store $C/$what/enable 0; store $C/$what/enable 1; sleep 0.0\$((RANDOM % 10)); done) </dev/null >/dev/null 2>&1 &"
+		for ((n = 0; n < ${FARBLK_TRIES:-100}; n++)); do
+			outcome store "$C/maps/m/enable" 1
+			got+="$GOT "
+			[ "$GOT" != EPROTO ] || bad "last_error is '$(show "$C/maps/m/last_error")'"
+			must store "$C/maps/m/enable" force
+		done
+		must remote "rm /run/flapping"
+	done
+	note "$(tr ' ' '\n' <<<"$got" | sort | uniq -c | xargs)"
+	[[ $got =~ ENOTCONN ]] || skip "no attempt met a session that had ended"
+	wait_for 10 remote "[ \$(show $C/exports/e/state) = online ] && [ \$(show $C/ports/p/state) = listening ]" || bad "the server is not back"
+	then_mapped m
 }
 
 not_admitted() {
@@ -269,6 +292,7 @@ discover() {
 scenario nobody_listens "nobody listens: ECONNREFUSED"
 scenario no_such_host "no route, no such host, no such source: ENETUNREACH, EHOSTUNREACH or ETIMEDOUT"
 scenario no_such_export "no such export: ENOENT; disabled: ENXIO; on another port"
+scenario going_away "an export or port that goes away meanwhile: no broken protocol"
 scenario not_admitted "a host that is not admitted: EACCES"
 scenario read_only "read-only exports and hosts: EROFS"
 scenario demoted_ram "a host that may only read while it is mapped: EROFS for memory"

@@ -72,6 +72,8 @@ exit_codes() {
 	exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
 	grep -q F0203 /run/stderr || bad "nobody listens: $(cat /run/stderr)"
 	exits 5 "$FARBLK" discover 203.0.113.1
+	exits 1 "$FARBLK" map "$FARBLK_SERVER/e" --source 192.0.2.1
+	grep -q "F0214.*192.0.2.1 is not an address of this host" <(tr -d '\n' </run/stderr) || bad "a wrong source: $(cat /run/stderr)"
 	must serve e 8M allow_any_host=0
 	exits 3 "$FARBLK" map "$FARBLK_SERVER/wrong"
 	grep -q F0206 /run/stderr || bad "wrong export: $(cat /run/stderr)"
@@ -86,6 +88,43 @@ exit_codes() {
 	here unmap e
 	there export rm e
 	is "rm of no export" "$(remote "$FARBLK export rm e 2>/dev/null; echo \$?")" 3
+}
+
+# host_ids: the source and the id of this host, and of the server.
+host_ids() { cat "$C"/host_id_source "$C"/host_id; remote "cat $C/host_id_source $C/host_id"; }
+# The first object gives each host an identity that is the same after the module was loaded again.
+lasting_identity() {
+	local ids before
+	two_hosts || skip "one host is both"
+	[ -s /etc/machine-id ] && remote "[ -s /etc/machine-id ]" || skip "a host has no machine ID"
+	must remove_module
+	must remote remove_module
+	must load_module
+	must remote load_module
+	is "sources of the ids" "$(host_ids | sed -n '1p;3p' | xargs)" "random random"
+	before=$(show "$C/host_id")
+	here --dry-run map "$FARBLK_SERVER/e"
+	grep -q "^echo .*/host_id$" /run/stdout || bad "dry run: $(cat /run/stdout)"
+	is "the id after a dry run" "$(show "$C/host_id")" "$before"
+	there port add --addr "$FARBLK_SERVER"
+	exits 3 "$FARBLK" map "$FARBLK_SERVER/none"
+	ids=$(host_ids | xargs)
+	is "sources of the ids" "$(host_ids | sed -n '1p;3p' | xargs)" "written written"
+	[ "$(show "$C/host_id")" != "$(remote "show $C/host_id")" ] || bad "both hosts have one id"
+	there port rm 1
+	must remove_module
+	must remote remove_module
+	must load_module
+	must remote load_module
+	there port add --addr "$FARBLK_SERVER"
+	exits 3 "$FARBLK" map "$FARBLK_SERVER/none"
+	is "ids after another load" "$(host_ids | xargs)" "$ids"
+	# What somebody wrote stays.
+	there port rm 1
+	must store "$C/host_id" 12345678-9abc-4def-8123-456789abcdef
+	there port add --addr "$FARBLK_SERVER"
+	exits 3 "$FARBLK" map "$FARBLK_SERVER/none"
+	is "the id that was written" "$(show "$C/host_id")" 12345678-9abc-4def-8123-456789abcdef
 }
 
 BACKING_FILE=/var/tmp/farblk-tool.img
@@ -168,7 +207,7 @@ paths() {
 	grep -q "path 1 .*last error: nobody listens on $FARBLK_SERVER:7421" /run/stdout || bad "list: $(cat /run/stdout)"
 	grep -q "hint: on the server:  farblk port list" /run/stdout || bad "list: $(cat /run/stdout)"
 	here path add e "$FARBLK_SERVER:7421"
-	grep -q "warning: path 1 is not up, and is tried again: " /run/stderr || bad "path add: $(cat /run/stderr)"
+	grep -q "warning: path 1 is not up, and the kernel tries again: " /run/stderr || bad "path add: $(cat /run/stderr)"
 	there port add --addr "$FARBLK_SERVER:7421" second
 	wait_for 10 list_has '.paths_live == 2 and .paths[1].reconnects == 1 and .reconnects == 1' || bad "with its second port again: $("$FARBLK" -j list)"
 	here path rm e 0
@@ -252,6 +291,23 @@ away() {
 	here unmap e
 }
 
+# The hint of F0217 also works for an export that admits any host, which has no entry to remove.
+denied() {
+	two_paths --no-path-timeout forever --heartbeat 500ms
+	here path rm e 0
+	there port rm second
+	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
+	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
+	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
+	there export deny e "$(show "$C/host_name")"
+	here map "$FARBLK_SERVER/e" --name other
+	must direct_read "$(cat /run/stdout)" /dev/null count=1
+	there port add --addr "$FARBLK_SERVER:7421" second
+	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
+	here unmap other
+	here unmap e
+}
+
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -269,11 +325,13 @@ command -v "$FARBLK" >/dev/null || { echo "TAP version 13"; echo "1..0 # SKIP th
 scenario whole_way "port, export, discover, map, list, unmap, rm"
 scenario valid_json "-j gives JSON with the documented members"
 scenario exit_codes "exit codes and error codes tell causes apart"
+scenario lasting_identity "the first object gives a host an identity that lasts"
 scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
 scenario bad_devices "what cannot be exported is refused with its reason"
 scenario paths "paths come and go, and list tells of one that is down"
 scenario no_path "no path is up: list and map say so, and the map comes back"
 scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"
+scenario denied "export deny gives an export for any host to others"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

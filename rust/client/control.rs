@@ -19,9 +19,11 @@ use kernel::{
 use crate::base::{
     compat,
     errno::{
+        EADDRNOTAVAIL,
         ECONNREFUSED,
         EHOSTUNREACH,
         ENETUNREACH,
+        ENOTCONN,
         EPROTO,
         EPROTONOSUPPORT, //
     },
@@ -224,6 +226,13 @@ impl Target {
             _ => {
                 let errno = error.to_error();
                 match self.source {
+                    // Only binding to the source address fails with these.
+                    Some(source) if errno == EADDRNOTAVAIL => {
+                        fail!(errno, "{} is not an address of this host", source.ip())
+                    }
+                    Some(source) if errno == ENODEV => {
+                        fail!(errno, "no RDMA device has the address {}", source.ip())
+                    }
                     _ if errno == ENETUNREACH || errno == ENODEV => {
                         fail!(errno, "no RDMA device leads to {}", addr.ip())
                     }
@@ -263,6 +272,8 @@ pub(super) fn refused(refused: &Refused) -> Failure {
         Refusal::ReadOnly => EROFS,
         Refusal::Busy => EBUSY,
         Refusal::NoMemory => ENOMEM,
+        // The server ended the session between the login and this connection.
+        Refusal::BadSession => ENOTCONN,
         _ => EPROTO,
     };
     match refused.text.is_empty() {

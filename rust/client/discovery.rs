@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Asking a server what it exports.
+//! Discovery: the client asks a server for its exports.
 
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,8 @@ use crate::proto::{
     ListRequest, //
 };
 
-/// The exports from `first` on that `host` may use, as many as one reply holds, and how many there
-/// are in all. May sleep.
+/// Asks a server for the exports that `host` may use, from index `first` on. Returns as many as one
+/// reply holds, and their total number. May sleep.
 pub(crate) fn discover(
     host: &Host,
     target: &Target,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! This host: who it says it is, and how it numbers its disks.
+//! This host: its identity, and the numbers of its disks.
 
 #![forbid(unsafe_code)]
 
@@ -25,13 +25,34 @@ use crate::proto::{
     Uuid, //
 };
 
-/// How this host names itself when it logs in to another.
+/// The identity of this host, as other hosts see it.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
-    /// A uuid, random at load until somebody writes a lasting one.
+    /// The UUID: random at load, until somebody writes a lasting one.
     pub(crate) id: Uuid,
-    /// A name that exports are allowed to; the node's at load.
+    /// The source of `id`.
+    pub(crate) id_source: IdSource,
+    /// The name by which exports admit this host: the node name at load.
     pub(crate) name: Name,
+}
+
+/// The source of a host id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdSource {
+    /// The module made the id at load. It changes with the next load.
+    Random,
+    /// Somebody wrote the id to `host_id`.
+    Written,
+}
+
+impl IdSource {
+    /// Returns the word that configfs shows.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Written => "written",
+        }
+    }
 }
 
 /// This host.
@@ -43,19 +64,20 @@ pub(crate) struct Host {
     pub(crate) boot: u64,
     /// Numbers of the disks: farblk0, farblk1 and so on.
     pub(crate) disk_names: Arc<DiskNames>,
-    /// Where maps show their counters.
+    /// The debugfs directory of the counters of maps.
     pub(crate) counters: Dir,
     /// Where partitions are looked for; no scan waits for another.
     pub(crate) scans: OwnedQueue,
 }
 
 impl Host {
-    /// Takes the node's name and a random id. May sleep.
+    /// Makes a host with the name of the node and a random id. May sleep.
     pub(crate) fn new(counters: Dir) -> Result<Arc<Self>> {
         let mut id = [0; 16];
         sync::random_bytes(&mut id);
         let identity = Identity {
             id: Uuid::from_random(id),
+            id_source: IdSource::Random,
             name: net::nodename()
                 .ok()
                 .and_then(|name| Name::new(name.to_bytes()).ok())
@@ -75,10 +97,10 @@ impl Host {
         )
     }
 
-    /// The identity of the map called `name` at servers: the same whenever the map is made anew, as long
-    /// as the module is loaded. Any context.
+    /// Returns the UUID of the map `name`, as servers see it. A map that is removed and made again
+    /// has the same one until the module is unloaded. Any context.
     pub(crate) fn map_uuid(&self, name: &Name) -> Uuid {
-        // FNV-1a, of 128 bits.
+        // FNV-1a with 128 bits.
         let hash = |hash: u128, byte: &u8| {
             (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
         };
@@ -89,7 +111,7 @@ impl Host {
         Uuid::from_random(hash.to_be_bytes())
     }
 
-    /// The identity that a login sends. May sleep.
+    /// Returns the identity that a login sends. May sleep.
     pub(crate) fn identity(&self) -> Identity {
         *self.identity.lock()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `discover/<name>/`: a question to a server and its answer.
+//! `discover/<name>/`: the list of exports of a server.
 
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ pub(super) struct Discoveries {
 }
 
 impl Discoveries {
-    /// Questions that `host` asks.
+    /// Makes the directory of the discoveries of `host`.
     pub(super) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { host }, GFP_KERNEL)?)
     }
@@ -91,17 +91,17 @@ impl GroupOperations for Discoveries {
 struct Question {
     addr: Option<SocketAddr>,
     source: Option<SocketAddr>,
-    /// The first export to tell of.
+    /// Index of the first export to list.
     first: u32,
 }
 
-/// `discover/<name>/`. Writing 1 to `enable` asks; it is never on for longer than that.
+/// `discover/<name>/`. Writing 1 to `enable` asks the server. `enable` is on only during the write.
 #[pin_data]
 pub(super) struct Discovery {
     host: Arc<Host>,
     #[pin]
     question: Mutex<Question>,
-    /// The exports of the last answer, and how many there are in all.
+    /// The exports in the last reply, and their total number at the server.
     #[pin]
     answer: Mutex<Option<(KVec<ListEntry>, u32)>>,
     #[pin]
@@ -194,8 +194,8 @@ impl Discovery {
         client::discover(&self.host, &target, question.first)
     }
 
-    /// `total N`, then a line for each export as far as they fit: a reader asks for the rest by
-    /// `first`.
+    /// Shows `total N`, then a line for each export, as many as fit. The reader asks for the others
+    /// by `first`.
     fn show_exports(&self, page: &mut PageWriter<'_>) -> Result {
         let answer = self.answer.lock();
         let Some((entries, total)) = answer.as_ref() else {
@@ -235,5 +235,5 @@ impl Discovery {
     }
 }
 
-/// Longest line of an export: a name, a kind, three numbers, a size and a uuid.
+/// Maximum length of the line of an export: name, kind, three numbers, size and UUID.
 const LINE_MAX: usize = 160;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `maps/<map>/paths/<name>/`: a way to a map's server.
+//! `maps/<map>/paths/<name>/`: a path of a map to its server.
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +42,7 @@ pub(super) struct PathDirs {
 }
 
 impl PathDirs {
-    /// The paths of `map`.
+    /// Makes the directory of the paths of `map`.
     pub(super) fn new(map: Arc<MapDir>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { map }, GFP_KERNEL)?)
     }
@@ -152,7 +152,7 @@ impl PathDir {
         })
     }
 
-    /// What the map's session knows of the path, while it is enabled. May sleep.
+    /// Returns the status of the path, if the map and the path are enabled. May sleep.
     fn status(&self) -> Option<PathStatus> {
         self.map.path_status(&self.name)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `ports/<name>/`: an address to listen on.
+//! `ports/<name>/`: an address on which the server listens.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Ports that lead to `exports`.
+    /// Makes the directory of ports that offer `exports`.
     pub(super) fn new(exports: Arc<Exports>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { exports }, GFP_KERNEL)?)
     }
@@ -77,7 +77,7 @@ struct Settings {
     addr: Option<SocketAddr>,
 }
 
-/// A listening port, whose directory stays.
+/// A listening port, with a reference that keeps its directory.
 struct Running {
     _watch: Ticker<PortWatch>,
     port: Arc<Port>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `farblk/`: what this host is.
+//! `farblk/`: properties of the module and of this host.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,10 @@ use crate::base::configfs::{
     PageWriter,
     Subsystem, //
 };
-use crate::client::host::Host;
+use crate::client::host::{
+    Host,
+    IdSource, //
+};
 use crate::config::{
     discovery::Discoveries,
     export::ExportDirs,
@@ -36,7 +39,7 @@ struct Root {
     host: Arc<Host>,
 }
 
-/// Makes `farblk/` appear. May sleep.
+/// Registers `farblk/` in configfs. May sleep.
 pub(crate) fn register(host: Arc<Host>, exports: Arc<Exports>) -> Result<Subsystem> {
     let ports = Ports::new(exports.clone())?;
     let root = NewGroup::new(Arc::new(Root { host: host.clone() }, GFP_KERNEL)?)?
@@ -59,6 +62,7 @@ impl GroupOperations for Root {
         Attribute::ro(c"protocol", Self::show_protocol),
         Attribute::ro(c"features", Self::show_features),
         Attribute::rw(c"host_id", Self::show_host_id, Self::store_host_id),
+        Attribute::ro(c"host_id_source", Self::show_host_id_source),
         Attribute::rw(c"host_name", Self::show_host_name, Self::store_host_name),
     ];
 }
@@ -85,8 +89,15 @@ impl Root {
         if id.is_nil() {
             return Err(EINVAL);
         }
-        group.host.set_identity(|identity| identity.id = id);
+        group.host.set_identity(|identity| {
+            identity.id = id;
+            identity.id_source = IdSource::Written;
+        });
         Ok(())
+    }
+
+    fn show_host_id_source(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.host.identity().id_source.word())
     }
 
     fn show_host_name(&self, page: &mut PageWriter<'_>) -> Result {

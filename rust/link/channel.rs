@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A control connection: whole messages both ways, and the registration of memory.
+//! A control connection: messages in both directions, and the registration of memory.
 //!
-//! Completions only fill a [`Link`] and wake its owner. Everything else happens on the owner's
-//! workqueue, through [`Channel`], which is why none of it needs a lock of its own.
+//! Completion handlers only fill a [`Link`] and wake its owner. All other work is done through
+//! [`Channel`] on the workqueue of the owner, and so needs no lock.
 
 #![forbid(unsafe_code)]
 
@@ -54,10 +54,10 @@ use crate::rdma::{
     wr::SendOwner, //
 };
 
-/// Messages that may be on their way in each direction: a request or its reply, what is said without one,
-/// and as many whose completions are late.
+/// Maximum number of messages in flight in each direction: a request or its reply, a message
+/// without a reply, and as many again whose completions are late.
 pub(crate) const MESSAGES: usize = 4;
-/// Send slot of a registration; the ones below are for messages.
+/// Send slot of a registration. The slots below it are for messages.
 const REGISTER_SLOT: u16 = MESSAGES as u16;
 const CAPS: QpCaps = QpCaps {
     slots: REGISTER_SLOT + 1,
@@ -70,12 +70,12 @@ const CAPS: QpCaps = QpCaps {
     large_keys: 0,
     large_key_pages: 0,
 };
-/// How long a local operation of the HCA, or the peer's acknowledgement, is waited for.
+/// Timeout for a local operation of the HCA, and for the acknowledgement of a message by the peer.
 const COMPLETION_TIMEOUT_MS: Msecs = 5000;
 
-/// What a posted send of a control connection owns.
+/// The owner of a posted send on a control connection.
 pub(crate) enum Posted {
-    /// A message, the number of its bytes and its slot.
+    /// A message, its length in bytes and its slot.
     Message(KBox<DmaBuffer>, usize, u16),
     /// A memory region that is being registered.
     Region(Mr),
@@ -99,21 +99,21 @@ impl SendOwner for Posted {
     }
 }
 
-/// What completions hand to the owner.
+/// The results of completions, for the owner of the connection.
 struct Inbox {
-    /// Received and not yet read, oldest first.
+    /// Received messages that were not read yet, oldest first.
     received: [Option<(KBox<DmaBuffer>, u32)>; MESSAGES],
-    /// Free to send; the index is the send slot.
+    /// Free buffers for sending. The index is the send slot.
     free: [Option<KBox<DmaBuffer>>; MESSAGES],
     registered: Option<(Mr, Result<(), WcError>)>,
-    /// Messages that came in so far.
+    /// Number of messages received so far.
     heard: u64,
-    /// The connection is broken; nothing more will arrive.
+    /// True if the connection is broken. No message is received any more.
     lost: bool,
 }
 
 impl Inbox {
-    /// Takes a buffer that is free to send, and its slot.
+    /// Takes a free buffer for sending, and its slot.
     fn free(&mut self) -> Option<(u16, KBox<DmaBuffer>)> {
         let mut free = (0..).zip(self.free.iter_mut());
         free.find_map(|(slot, buffer)| Some((slot, buffer.take()?)))
@@ -127,21 +127,21 @@ impl Inbox {
     }
 }
 
-/// The side of a control connection that completions and other threads see.
+/// The part of a control connection that completion handlers and other threads use.
 #[pin_data]
 pub(crate) struct Link {
     #[pin]
     inbox: IrqSaveSpinLock<Inbox>,
-    /// Something was received, or the link was cut.
+    /// Signalled when a message was received, or the link was cut.
     #[pin]
     arrived: Completion,
-    /// A message or a registration completed, or the link was cut.
+    /// Signalled when a message was sent or a region registered, or the link was cut.
     #[pin]
     completed: Completion,
 }
 
 impl Link {
-    /// A link that is not connected yet.
+    /// Makes a link that is not connected yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         let inbox = Inbox {
             received: [const { None }; MESSAGES],
@@ -157,19 +157,20 @@ impl Link {
         })
     }
 
-    /// Wakes whoever waits on the channel, for good. Any context.
+    /// Marks the connection as broken. Tasks that wait on the channel fail, now and later. Any
+    /// context.
     pub(crate) fn cut(&self) {
         self.inbox.lock().lost = true;
         self.arrived.complete_all();
         self.completed.complete_all();
     }
 
-    /// Messages that came in so far, read or not. Any context.
+    /// Returns the number of messages received so far, read or not. Any context.
     pub(crate) fn heard(&self) -> u64 {
         self.inbox.lock().heard
     }
 
-    /// Whether the connection is broken. Any context.
+    /// Returns true if the connection is broken. Any context.
     pub(crate) fn is_lost(&self) -> bool {
         self.inbox.lock().lost
     }
@@ -177,14 +178,14 @@ impl Link {
 
 /// An object that owns a control connection.
 pub(crate) trait Linked: Send + Sync + 'static {
-    /// The link that completions fill.
+    /// Returns the link that completion handlers fill.
     fn link(&self) -> &Link;
 
-    /// Something arrived, or the link was cut: to be looked at on the owner's workqueue. Any context.
+    /// Schedules the work of the owner: a message was received, or the link was cut. Any context.
     fn notify(this: &Arc<Self>);
 }
 
-/// Completions of a control connection.
+/// Handles the completions of a control connection.
 pub(crate) struct Handler<O: Linked>(Arc<O>);
 
 impl<O: Linked> QpHandler for Handler<O> {
@@ -220,7 +221,7 @@ impl<O: Linked> QpHandler for Handler<O> {
         {
             let mut inbox = link.inbox.lock();
             inbox.heard += 1;
-            // As many places as receives are posted: there is one.
+            // Always finds a place: there are as many as posted receives.
             if let Some(place) = inbox.received.iter_mut().find(|place| place.is_none()) {
                 *place = Some((buffer, len));
             }
@@ -235,20 +236,20 @@ impl<O: Linked> QpHandler for Handler<O> {
     }
 }
 
-/// A control connection, as its owner's workqueue uses it.
+/// The part of a control connection that only the workqueue of its owner uses.
 pub(crate) struct Channel<O: Linked> {
-    // Fields drop in this order: the queue pair first, then what it was made of.
+    // Fields drop in this order: the queue pair before the objects that it was made from.
     qp: Arc<Qp<Handler<O>>>,
     pd: Arc<Pd>,
     id: Arc<CmId>,
     owner: Arc<O>,
-    /// The message that is being written.
+    /// Buffer for the message that is being encoded.
     scratch: KVec<u8>,
 }
 
 impl<O: Linked> Channel<O> {
-    /// Makes the queue pair on a bound `id` and posts its receives; connecting or accepting is the
-    /// caller's. May sleep.
+    /// Makes the queue pair on a bound `id`, and posts its receives. The caller connects or accepts
+    /// afterwards. May sleep.
     pub(crate) fn new(id: Arc<CmId>, owner: Arc<O>) -> Result<Self> {
         let device = id.device()?;
         let pd = Pd::alloc(&device)?;
@@ -279,12 +280,12 @@ impl<O: Linked> Channel<O> {
         })
     }
 
-    /// The protection domain of the session.
+    /// Returns the protection domain of the session.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// The connection's id.
+    /// Returns the id of the connection.
     pub(crate) fn id(&self) -> &Arc<CmId> {
         &self.id
     }
@@ -299,7 +300,7 @@ impl<O: Linked> Channel<O> {
         self.send_in(free, encode)
     }
 
-    /// As [`Channel::send`], without waiting: `EAGAIN` if no buffer is free. May sleep.
+    /// Sends like [`Channel::send`], but gives `EAGAIN` if no buffer is free. May sleep.
     pub(crate) fn try_send(
         &mut self,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
@@ -321,21 +322,21 @@ impl<O: Linked> Channel<O> {
             .map_err(|(error, _)| error)
     }
 
-    /// Copies the oldest received message to the start of `message` and returns its length; waits
-    /// up to `timeout` for one. May sleep.
+    /// Copies the oldest received message to the start of `message`, and returns its length. Waits
+    /// up to `timeout` ms for a message. May sleep.
     pub(crate) fn receive(&mut self, message: &mut [u8], timeout: Msecs) -> Result<usize> {
         let link = self.owner.link();
         let oldest = wait(link, &link.arrived, timeout, Inbox::oldest)?;
         self.read(oldest, message)
     }
 
-    /// As [`Channel::receive`], without waiting. May sleep.
+    /// Receives like [`Channel::receive`], but without waiting for a message. May sleep.
     pub(crate) fn try_receive(&mut self, message: &mut [u8]) -> Result<Option<usize>> {
         let oldest = self.owner.link().inbox.lock().oldest();
         oldest.map(|oldest| self.read(oldest, message)).transpose()
     }
 
-    /// Copies a message out, so that the peer cannot change it any more, and posts its buffer again.
+    /// Copies a message, so that the peer cannot change it any more, and posts its buffer again.
     fn read(&self, (buffer, len): (KBox<DmaBuffer>, u32), message: &mut [u8]) -> Result<usize> {
         let len = usize::try_from(len).map_err(|_| EMSGSIZE)?;
         buffer.copy_out(0, message.get_mut(..len).ok_or(EMSGSIZE)?)?;
@@ -343,7 +344,7 @@ impl<O: Linked> Channel<O> {
         Ok(len)
     }
 
-    /// Opens `mapping` to the peer. May sleep.
+    /// Registers `mapping` for access by the peer. May sleep.
     pub(crate) fn register(&mut self, mapping: &Arc<SgMapping>, access: Access) -> Result<Mr> {
         let mr = Mr::alloc(&self.pd, mapping, access)?;
         self.qp
@@ -354,7 +355,7 @@ impl<O: Linked> Channel<O> {
             inbox.registered.take()
         });
         if registered.is_err() {
-            // A late completion would be taken for that of the next region.
+            // Otherwise a late completion would be attributed to the next region.
             self.qp.fail();
         }
         let (mr, result) = registered?;
@@ -370,7 +371,7 @@ impl<O: Linked> Drop for Channel<O> {
     }
 }
 
-/// Waits until `take` finds what it wants in the inbox. May sleep.
+/// Waits until `take` returns a value. Gives `ENOTCONN` if the connection is broken. May sleep.
 fn wait<T>(
     link: &Link,
     completion: &Completion,
@@ -378,7 +379,7 @@ fn wait<T>(
     mut take: impl FnMut(&mut Inbox) -> Option<T>,
 ) -> Result<T> {
     loop {
-        // Before the look: what happens after it completes anew.
+        // This comes before the check, so that an event after the check signals again.
         completion.reinit();
         {
             let mut inbox = link.inbox.lock();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What went wrong: an errno for the caller and words for the person.
+//! Failures: an errno for the caller, and a text for the user.
 
 #![forbid(unsafe_code)]
 
@@ -22,17 +22,17 @@ use crate::base::errno::{
 };
 use crate::proto::Text;
 
-/// A failure that will be shown to somebody.
+/// A failure of an operation, with its cause.
 #[derive(Clone, Copy)]
 pub(crate) struct Failure {
-    /// What a system call returns.
+    /// The error that a system call returns.
     pub(crate) error: Error,
-    /// The cause, in words; cut to [`Text`]'s size.
+    /// The cause in words, cut to the size of a [`Text`].
     pub(crate) text: Text,
 }
 
 impl Failure {
-    /// A failure with its cause in words.
+    /// Makes a failure with its cause in words.
     pub(crate) fn new(error: Error, text: fmt::Arguments<'_>) -> Self {
         Self {
             error,
@@ -70,7 +70,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The `last_error` of an object: its newest failure, forgotten at the next success.
+/// The `last_error` of an object: the failure of the last operation, if it failed.
 #[pin_data]
 pub(crate) struct LastError {
     #[pin]
@@ -78,27 +78,27 @@ pub(crate) struct LastError {
 }
 
 impl LastError {
-    /// No failure yet.
+    /// Makes one without a failure.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             failure <- new_mutex!(None, "LastError::failure"),
         })
     }
 
-    /// Remembers how an operation ended and returns what its system call returns. May sleep.
+    /// Records the outcome of an operation, and returns the result of its system call. May sleep.
     pub(crate) fn record<T>(&self, outcome: Result<T, Failure>) -> Result<T> {
         let failure = outcome.as_ref().err();
         *self.failure.lock() = failure.map(|failure| (*failure, Instant::now()));
         outcome.map_err(|failure| failure.error)
     }
 
-    /// The newest failure. May sleep.
+    /// Returns the failure of the last operation. May sleep.
     pub(crate) fn get(&self) -> Option<Failure> {
         self.failure.lock().map(|(failure, _)| failure)
     }
 
-    /// The newest failure, unless what runs is in trouble for less long: then `trouble`, and since when.
-    /// May sleep.
+    /// Returns the later one of two failures: that of the last operation, and `trouble`, a failure
+    /// of the running object with its time. May sleep.
     pub(crate) fn get_or(&self, trouble: Option<(Failure, Instant<Monotonic>)>) -> Option<Failure> {
         let own = *self.failure.lock();
         match (own, trouble) {
@@ -110,7 +110,7 @@ impl LastError {
     }
 }
 
-/// `fail!(EINVAL, "words {}", x)`: a [`Failure`].
+/// Makes a [`Failure`]: `fail!(EINVAL, "words {}", x)`.
 macro_rules! fail {
     ($error:expr, $($words:tt)*) => {
         $crate::link::failure::Failure::new($error, ::core::format_args!($($words)*))

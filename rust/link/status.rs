@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a command ended, in the words of the wire and of the block layer.
+//! Conversion of the status of a command between the wire and the block layer.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use crate::block::{
 };
 use crate::proto::Status;
 
-/// What the server says of how its backing ended.
+/// Converts the result of the backing to the status that the server sends.
 impl From<BlkResult> for Status {
     #[inline]
     fn from(result: BlkResult) -> Self {
@@ -34,7 +34,7 @@ impl From<BlkResult> for Status {
     }
 }
 
-/// What the client tells its block layer.
+/// Converts the status that the client received to the result for its block layer.
 impl From<Status> for BlkResult {
     #[inline]
     fn from(status: Status) -> Self {
@@ -43,16 +43,17 @@ impl From<Status> for BlkResult {
             Status::IoError => BlkError::IoError,
             Status::NotSupported => BlkError::NotSupported,
             Status::Invalid => BlkError::Invalid,
-            // As the end of a local disk. It became smaller a moment ago.
+            // A local disk fails with this error, too. The export became smaller a moment ago.
             Status::OutOfRange => BlkError::IoError,
-            // As a write-protected SCSI disk: no path is better.
+            // A write-protected SCSI disk fails with this error, too: another path would not help.
             Status::ReadOnly => BlkError::Target,
             Status::NoSpace => BlkError::NoSpace,
             Status::Medium => BlkError::Medium,
             Status::Protection => BlkError::Protection,
             Status::Target => BlkError::Target,
             Status::Timeout => BlkError::Timeout,
-            // The server's own way to its backing: with [`BlkError::Transport`] a path of this map is lost.
+            // The server has lost its backing. [`BlkError::Transport`] would mean that a path of
+            // this map is lost.
             Status::Transport => BlkError::IoError,
             Status::Reservation => BlkError::ReservationConflict,
             Status::Resource => BlkError::Resource,

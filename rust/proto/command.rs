@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a client wants done with a `block` export.
+//! Commands: the requests of a client to a `block` export.
 
 #![forbid(unsafe_code)]
 
@@ -18,27 +18,27 @@ use zerocopy::FromBytes;
 /// Length of a command without inline data, in bytes.
 pub const SIZE: usize = size_of::<wire::Command>();
 
-/// What the two sides agreed on at login.
+/// The limits on which the two sides agreed at login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Commands in flight per I/O queue; their tags are below it.
+    /// Number of commands in flight per I/O connection. Tags are less than this.
     pub depth: u16,
-    /// Most data in a message, in bytes.
+    /// Maximum size of the data in a message, in bytes.
     pub inline_size: u32,
-    /// What one I/O may be.
+    /// Limits of one I/O.
     pub limits: BlockLimits,
 }
 
 /// A range of the export, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Length.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// Memory of the client, as long as the span it goes with. It does not go beyond 64 bits.
+/// Memory of the client, with the length of its span. It ends within the 64-bit address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Remote address.
@@ -47,52 +47,52 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// How the data of a read or write go to the other side.
+/// How the data of a read or write is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// In a message: right behind the command, or as the answer to it.
+    /// In a message: directly behind the command, or as its response.
     Inline,
-    /// By the server's access to the client's memory.
+    /// By RDMA READ or WRITE of the server in the memory of the client.
     Remote(Remote),
 }
 
-/// What to do.
+/// The operation of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Bytes of the export go to the client.
+    /// Reads from the export.
     Read {
-        /// Which.
+        /// Range of the export.
         span: Span,
-        /// Where to.
+        /// How the data reaches the client.
         to: Transfer,
     },
-    /// Bytes come from the client.
+    /// Writes to the export.
     Write {
-        /// Which.
+        /// Range of the export.
         span: Span,
-        /// Where from.
+        /// How the data reaches the server.
         from: Transfer,
-        /// To last when it is answered.
+        /// Force unit access: the data is on stable media before the response.
         fua: bool,
     },
-    /// All writes answered before are to last.
+    /// Flushes the write cache: all writes with an earlier response become stable.
     Flush,
-    /// The contents are of no use any more.
+    /// Discards the contents.
     Discard {
-        /// Which.
+        /// Range of the export.
         span: Span,
     },
-    /// The contents become zeroes.
+    /// Sets the contents to zeroes.
     WriteZeroes {
-        /// Which.
+        /// Range of the export.
         span: Span,
-        /// Keep the blocks allocated.
+        /// True if the blocks must stay allocated.
         no_unmap: bool,
     },
 }
 
 impl Operation {
-    /// The range of the export that it is about; a flush has none.
+    /// Returns the range of the export; a flush has none.
     pub fn span(&self) -> Option<Span> {
         match *self {
             Self::Read { span, .. }
@@ -103,7 +103,7 @@ impl Operation {
         }
     }
 
-    /// The client's memory that the server reads or writes.
+    /// Returns the memory of the client that the server reads or writes by RDMA.
     pub fn remote(&self) -> Option<Remote> {
         match *self {
             Self::Read {
@@ -118,7 +118,7 @@ impl Operation {
         }
     }
 
-    /// Bytes of data right behind the command.
+    /// Returns the number of bytes of data that follow the command in its message.
     fn inline_len(&self) -> u32 {
         match self {
             Self::Write {
@@ -130,7 +130,7 @@ impl Operation {
         }
     }
 
-    /// Bytes of data that the answer is to be.
+    /// Returns the number of bytes of data that the response message consists of.
     pub fn answer_len(&self) -> u32 {
         match self {
             Self::Read {
@@ -141,7 +141,7 @@ impl Operation {
         }
     }
 
-    /// How it has to be answered at once, and why, if it cannot be done.
+    /// Returns the status of a command that must not be carried out, and the reason.
     fn refusal(&self, limits: &BlockLimits, extent: Extent) -> Option<(Status, &'static str)> {
         let span = self.span()?;
         let max = match self {
@@ -168,12 +168,13 @@ impl Operation {
     }
 }
 
-/// Why a command is not to be carried out.
+/// The reason why a command is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandError {
-    /// It cannot be understood: the connection has to go.
+    /// The command is malformed: the connection must be closed.
     Malformed(Malformed),
-    /// It can be, but not be done: this is the answer, but for the credit, and this the reason in words.
+    /// The command is well formed, but cannot be done: the response (without the credit), and the
+    /// reason in words.
     Refused(Response, &'static str),
 }
 
@@ -192,16 +193,16 @@ impl fmt::Display for CommandError {
     }
 }
 
-/// A command.
+/// A command of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Names it among those in flight; less than the depth.
+    /// Identifies the command among those in flight; less than the depth.
     pub tag: u16,
-    /// Tells it from earlier ones of the same tag.
+    /// Distinguishes the command from earlier ones with the same tag.
     pub generation: u32,
-    /// The client had to hold back commands, as its credit was used up.
+    /// True if the client held back commands because it had no credit left.
     pub pressed: bool,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
 }
 
@@ -318,13 +319,14 @@ impl Command {
     }
 }
 
-/// Reads the command at the start of `bytes`, of whose message `received` bytes came in: the command
-/// and, behind it or in a buffer of their own, the inline data.
+/// Parses the command at the start of `bytes`. Its message had `received` bytes: the command and
+/// the inline data, which may be in another buffer.
 ///
-/// A command that comes out keeps to `terms`: its tag is below the depth, the data of an inline write
-/// have come in, all of them and nothing else, and those of an inline read go into a message. It lies within `extent`, in whole blocks, has a
-/// length that is not 0 and not beyond the limit of its operation, and writes only where that is
-/// allowed. Whether its tag is in flight already is the caller's to check.
+/// The returned command obeys `terms`: its tag is less than the depth, exactly the data of an
+/// inline write was received, and the data of an inline read fits into a message. Its range
+/// consists of whole blocks within `extent`, is not empty, does not exceed the limit of the
+/// operation, and is written only if `extent` allows it. The caller must check whether the tag is
+/// in flight already.
 pub fn parse(
     bytes: &[u8],
     received: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an export is: its kind, its block sizes, and what a client may do with it.
+//! Properties of an export: its kind, its block sizes, and the access of a client.
 
 #![forbid(unsafe_code)]
 
@@ -8,18 +8,18 @@ use super::refusal::Malformed;
 use core::fmt;
 use core::str::FromStr;
 
-/// What a client may do with an export, least first.
+/// Access of a client to an export, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Access {
-    /// Only read: `ro`.
+    /// Reading only: `ro`.
     ReadOnly = 0,
-    /// Read and write: `rw`.
+    /// Reading and writing: `rw`.
     ReadWrite = 1,
 }
 
 impl Access {
-    /// The word for it: `ro` or `rw`.
+    /// Returns the word for it: `ro` or `rw`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ReadOnly => "ro",
@@ -27,7 +27,7 @@ impl Access {
         }
     }
 
-    /// Whether writing is allowed.
+    /// Returns true if writing is allowed.
     pub const fn writes(self) -> bool {
         matches!(self, Self::ReadWrite)
     }
@@ -63,18 +63,18 @@ impl fmt::Display for Access {
     }
 }
 
-/// What stands behind an export.
+/// Kind of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A block device of the server, reached by messages: `block`.
+    /// A block device of the server, accessed by commands: `block`.
     Block = 0,
-    /// Memory of the server, reached by RDMA READ and WRITE: `ram`.
+    /// RAM of the server, accessed by RDMA READ and WRITE: `ram`.
     Ram = 1,
 }
 
 impl Kind {
-    /// The word for it: `block` or `ram`.
+    /// Returns the word for it: `block` or `ram`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Block => "block",
@@ -123,12 +123,12 @@ impl BlockSize {
     /// 4096 bytes.
     pub const MAX: Self = Self(4096);
 
-    /// In bytes.
+    /// Returns the size in bytes.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// Whether so many bytes are whole blocks.
+    /// Returns true if this number of bytes is a multiple of the block size.
     pub const fn divides(self, bytes: u64) -> bool {
         bytes.trailing_zeros() >= self.0.trailing_zeros()
     }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How much there is of an export, and what may be done with it.
+//! The extent of an export: its size, and the access to it.
 
 #![forbid(unsafe_code)]
 
 use super::export::{Access, BlockSize};
 use super::refusal::Malformed;
 
-/// What may change of an export while clients use it.
+/// The properties of an export that may change while clients use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Size, in bytes: a multiple of the logical block size that fits into a signed file offset. An
-    /// export that is there has at least one block; later 0 says that nothing is left of it.
+    /// Size in bytes: a multiple of the logical block size that fits into a signed file offset. At
+    /// login it is at least one block; later it may be 0, if the device is gone.
     pub size: u64,
-    /// What the client may do.
+    /// Access of the client.
     pub access: Access,
 }
 
 impl Extent {
-    /// Whether `len` bytes from `offset` on, which is at least one, are all there.
+    /// Returns true if the extent contains the `len` bytes at `offset`. `len` is not 0.
     pub fn contains(&self, offset: u64, len: u32) -> bool {
         len != 0
             && offset
@@ -26,7 +26,7 @@ impl Extent {
                 .is_some_and(|end| end <= self.size)
     }
 
-    /// Reads the fields of a message about an export of blocks of `block`.
+    /// Parses the fields of a message about an export with this logical block size.
     pub(super) fn from_wire(size: u64, access: u8, block: BlockSize) -> Result<Self, Malformed> {
         if i64::try_from(size).is_err() {
             return Err(Malformed("the size does not fit into a file offset"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The end of a path, asked for on another one.
+//! Fences: a client asks on one path that the server ends another one.
 
 #![forbid(unsafe_code)]
 
@@ -10,13 +10,13 @@ use super::refusal::Malformed;
 use super::wire;
 use core::mem::size_of;
 
-/// A client wants nothing of a path, up to an epoch, to reach the export any more. The answer is an
-/// [`Event::Fenced`](super::Event::Fenced), at any time.
+/// A client asks that no request of a path, up to an epoch, reaches the export any more. The server
+/// answers by an [`Event::Fenced`](super::Event::Fenced), when this is so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// Index of the path; less than [`PATHS_MAX`](wire::PATHS_MAX).
     pub path: u8,
-    /// The last epoch that is meant.
+    /// The last epoch of the path that ends.
     pub epoch: u64,
 }
 

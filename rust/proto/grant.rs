@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Handing out the slabs of a `ram` export.
+//! Grants: how a client obtains the slabs of a `ram` export.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,8 @@ pub struct GrantRequest {
 }
 
 impl GrantRequest {
-    /// Asks for `count` slabs from `first` on; refuses none and what goes beyond 32 bits.
+    /// Makes a request for `count` slabs from `first` on. `None` if `count` is 0, or if a number
+    /// exceeds 32 bits.
     pub fn new(first: u32, count: u32) -> Result<Self, Malformed> {
         if count == 0 {
             return Err(Malformed("no slab is asked for"));
@@ -32,7 +33,7 @@ impl GrantRequest {
         Ok(Self { first, count })
     }
 
-    /// First slab.
+    /// Index of the first slab.
     pub fn first(&self) -> u32 {
         self.first
     }
@@ -42,9 +43,9 @@ impl GrantRequest {
         self.count
     }
 
-    /// The slabs to answer with: those asked for, but no more than fit into one reply.
+    /// Returns the slabs that the reply grants: the requested ones, up to the capacity of a reply.
     ///
-    /// Refuses a range that is not within `geometry`.
+    /// Fails if the range is not within `geometry`.
     pub fn slabs(&self, geometry: &Geometry) -> Result<Range<u32>, Malformed> {
         match self.first.checked_add(self.count) {
             Some(end) if end <= geometry.slabs() => {
@@ -71,14 +72,14 @@ impl GrantRequest {
     }
 }
 
-/// One slab as the client reaches it.
+/// The memory of one slab, as the client accesses it.
 ///
-/// One that comes out of a [`GrantReply`] is as long as its slab and ends within 64 bits.
+/// A grant of a [`GrantReply`] has the length of its slab and ends within the 64-bit address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Remote address of the slab's first byte.
+    /// Remote address of the first byte.
     pub addr: u64,
-    /// Length, in bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Remote key.
     pub rkey: u32,
@@ -93,7 +94,7 @@ impl Grant {
         }
     }
 
-    /// Whether this can be the whole of slab `slab`.
+    /// Returns true if this can be all of slab `slab`.
     fn check(&self, geometry: &Geometry, slab: u32) -> Result<(), Malformed> {
         if geometry.slab_len(slab) != Some(self.length) {
             return Err(Malformed("a grant has not the length of its slab"));
@@ -107,7 +108,7 @@ impl Grant {
     }
 }
 
-/// A server's grants, each checked; they borrow the message.
+/// The grants of a server, each checked. They borrow the message.
 #[derive(Clone, Copy)]
 pub struct GrantReply<'a> {
     first: u32,
@@ -115,10 +116,11 @@ pub struct GrantReply<'a> {
 }
 
 impl<'a> GrantReply<'a> {
-    /// Reads the reply to `request` of `sequence`, against the `geometry` of the login reply.
+    /// Parses the reply to `request` with this `sequence`, and checks it against the `geometry` of
+    /// the login reply.
     ///
-    /// There is at least one grant, and none that was not asked for. There may be fewer than asked:
-    /// the client asks again for the rest.
+    /// The reply has at least one grant, and only for slabs of the request. It may have fewer than
+    /// requested; the client then asks for the rest.
     pub fn parse(
         bytes: &'a [u8],
         sequence: u32,
@@ -147,13 +149,13 @@ impl<'a> GrantReply<'a> {
         Ok(reply)
     }
 
-    /// Number of grants; never 0.
+    /// Returns the number of grants; never 0.
     pub fn count(&self) -> u32 {
         // CAST: `parse` has compared it with a 32-bit count.
         self.grants.len() as u32
     }
 
-    /// The slabs in ascending order, each with its grant.
+    /// Returns the slabs in ascending order, each with its grant.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Grant)> + 'a {
         (self.first..).zip(self.grants.iter().map(Grant::from_wire))
     }
@@ -168,7 +170,7 @@ pub struct GrantReplyWriter<'a> {
 }
 
 impl<'a> GrantReplyWriter<'a> {
-    /// Starts a reply in `buf`, whose grants are for the slabs from `first` on.
+    /// Begins a reply in `buf`, with grants for the slabs from `first` on.
     pub fn new(buf: &'a mut [u8], sequence: u32, first: u32) -> Result<Self, NoRoom> {
         if buf.len() < size_of::<wire::GrantReply>() {
             return Err(NoRoom);
@@ -181,7 +183,7 @@ impl<'a> GrantReplyWriter<'a> {
         })
     }
 
-    /// Adds the grant of the next slab; refuses it when the message is full.
+    /// Adds the grant of the next slab. Fails if the message is full.
     pub fn push(&mut self, grant: &Grant) -> Result<(), NoRoom> {
         let wire = wire::Grant {
             addr: grant.addr.into(),

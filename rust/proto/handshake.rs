@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the two sides tell each other in the private data of the RDMA CM.
+//! The handshake of a connection, in the private data of the RDMA CM.
 //!
-//! Some transports pad private data to its full room, so that the parsers here ignore what follows
-//! the part they know.
+//! Some transports pad private data to its full size. The parsers therefore ignore bytes beyond the
+//! part that they know.
 
 #![forbid(unsafe_code)]
 
@@ -16,37 +16,38 @@ use zerocopy::FromBytes;
 const SHORT: Malformed = Malformed("the private data is too short");
 const FOREIGN: Malformed = Malformed("the private data is not farblk's");
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
     /// Control messages: login, grants, lists.
     Control,
-    /// One I/O queue of a session.
+    /// An I/O connection of a session.
     Io {
-        /// The session, as its login reply named it; never 0.
+        /// The session number of the login reply; never 0.
         session: u64,
-        /// Index of the queue, less than the number granted.
+        /// Index of the connection, less than the granted number.
         queue: u16,
     },
 }
 
-/// A client asks to connect (CM REQ).
+/// The request of a client to connect (CM REQ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// What for.
+    /// Purpose of the connection.
     pub connection: Connection,
-    /// Epoch of the path: raised each time the client connects it anew.
+    /// Epoch of the path. The client raises it for each attempt to connect.
     pub epoch: u64,
 }
 
 impl ConnectRequest {
-    /// Reads the private data of a request, and the version to use: the newest that both sides speak.
+    /// Parses the private data of a request. Returns it with the version to use: the newest one
+    /// that both sides speak.
     pub fn parse(bytes: &[u8]) -> Result<(Self, u16), Refused> {
         let (wire, _) = wire::ConnectRequest::read_from_prefix(bytes).map_err(|_| SHORT)?;
         if wire.magic != MAGIC {
             return Err(FOREIGN.into());
         }
-        // Before anything else: a version that is not spoken may mean something else by the rest.
+        // The version comes first: in an unknown version the rest may have another meaning.
         let version = common_version(wire.version_min.get(), wire.version_max.get())?;
         let connection = match (wire.kind, wire.session.get(), wire.queue.get()) {
             (wire::CONNECTION_CONTROL, 0, 0) => Connection::Control,
@@ -63,7 +64,7 @@ impl ConnectRequest {
         Ok((Self { connection, epoch }, version))
     }
 
-    /// Writes the private data, which offers the versions `min..=max`, into `buf` and returns its
+    /// Writes the private data with the offered versions `min..=max` into `buf`, and returns its
     /// length.
     pub fn encode(&self, (min, max): (u16, u16), buf: &mut [u8]) -> Result<usize, NoRoom> {
         let (kind, session, queue) = match self.connection {
@@ -85,7 +86,7 @@ impl ConnectRequest {
     }
 }
 
-/// The newest version within both `min..=max` and what this code speaks.
+/// Returns the newest version in `min..=max` that this code speaks.
 fn common_version(min: u16, max: u16) -> Result<u16, Refused> {
     if min > max {
         return Err(Malformed("the oldest version is newer than the newest").into());
@@ -102,15 +103,15 @@ fn common_version(min: u16, max: u16) -> Result<u16, Refused> {
     Ok(version)
 }
 
-/// A server takes the connection (CM REP).
+/// The answer of a server that accepts the connection (CM REP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectReply {
-    /// Version to use on this connection.
+    /// Version of the protocol on this connection.
     pub version: u16,
 }
 
 impl ConnectReply {
-    /// Reads the private data of a reply.
+    /// Parses the private data of a reply.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let (wire, _) = wire::ConnectReply::read_from_prefix(bytes).map_err(|_| SHORT)?;
         if wire.magic != MAGIC {
@@ -134,15 +135,15 @@ impl ConnectReply {
     }
 }
 
-/// A server refuses the connection (CM REJ).
+/// The answer of a server that refuses the connection (CM REJ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject(pub Refused);
 
 impl Reject {
-    /// Reads the private data of a rejection.
+    /// Parses the private data of a rejection.
     ///
-    /// Only a rejection by the server itself has any: those of the CM (nobody listens, stale
-    /// connection) do not get here, or come out as malformed.
+    /// Only the server puts data there. A rejection by the CM itself (no listener, stale
+    /// connection) is not passed to this function, or is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let (wire, _) = wire::Reject::read_from_prefix(bytes).map_err(|_| SHORT)?;
         if wire.magic != MAGIC {

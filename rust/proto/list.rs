@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling a client which exports it may use.
+//! Lists of exports, for discovery.
 
 #![forbid(unsafe_code)]
 
@@ -14,16 +14,16 @@ use core::mem::size_of;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::FromBytes;
 
-/// A client asks which exports it may use.
+/// The question of a client which exports it may use.
 ///
-/// The list may change between two requests, so that one export is seen twice or not at all.
+/// The list may change between two requests, so that the client may miss an export or see it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListRequest {
-    /// The client host; never nil.
+    /// UUID of the client host; never nil.
     pub host_id: Uuid,
     /// Name of the client host.
     pub host_name: Name,
-    /// Index of the first export wanted, counting those the client may use from 0.
+    /// Index of the first export to list, among those that the client may use, from 0.
     pub first: u32,
 }
 
@@ -54,17 +54,17 @@ impl ListRequest {
 pub struct ListEntry {
     /// Name of the export.
     pub name: Name,
-    /// The export; never nil.
+    /// UUID of the export; never nil.
     pub uuid: Uuid,
-    /// Size, in bytes; never 0.
+    /// Size in bytes; never 0.
     pub size: u64,
     /// Kind of the export.
     pub kind: Kind,
-    /// Access the client may have.
+    /// Access that the client may have.
     pub access: Access,
-    /// Maps that have a path now.
+    /// Number of maps that have a path now.
     pub clients: u16,
-    /// Most maps the export takes.
+    /// Maximum number of maps.
     pub max_clients: u16,
 }
 
@@ -86,7 +86,7 @@ impl ListEntry {
     }
 }
 
-/// A server's list, each entry checked; it borrows the message.
+/// The list of a server, each entry checked. It borrows the message.
 #[derive(Clone, Copy)]
 pub struct ListReply<'a> {
     total: u32,
@@ -94,7 +94,7 @@ pub struct ListReply<'a> {
 }
 
 impl<'a> ListReply<'a> {
-    /// Reads the reply to `request` of `sequence`.
+    /// Parses the reply to `request` with this `sequence`.
     pub fn parse(
         bytes: &'a [u8],
         sequence: u32,
@@ -121,20 +121,20 @@ impl<'a> ListReply<'a> {
         Ok(Self { total, entries })
     }
 
-    /// Number of exports the client may use, of which this message lists a part.
+    /// Returns the number of exports that the client may use. This message lists a part of them.
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// Number of entries in this message.
+    /// Returns the number of entries in this message.
     pub fn count(&self) -> u32 {
         // CAST: `parse` has compared it with a 32-bit count.
         self.entries.len() as u32
     }
 
-    /// The entries, in the server's order.
+    /// Returns the entries in the order of the server.
     pub fn iter(&self) -> impl Iterator<Item = ListEntry> + 'a {
-        // `parse` has seen to it that none is left out.
+        // `parse()` has checked each entry, so none is left out.
         self.entries
             .iter()
             .filter_map(|entry| ListEntry::from_wire(entry).ok())
@@ -150,7 +150,7 @@ pub struct ListReplyWriter<'a> {
 }
 
 impl<'a> ListReplyWriter<'a> {
-    /// Starts a reply in `buf`, whose entries count from `first` on.
+    /// Begins a reply in `buf`, with entries from index `first` on.
     pub fn new(buf: &'a mut [u8], sequence: u32, first: u32) -> Result<Self, NoRoom> {
         if buf.len() < size_of::<wire::ListReply>() {
             return Err(NoRoom);
@@ -163,7 +163,7 @@ impl<'a> ListReplyWriter<'a> {
         })
     }
 
-    /// Adds an entry; refuses it when the message is full.
+    /// Adds an entry. Fails if the message is full.
     pub fn push(&mut self, entry: &ListEntry) -> Result<(), NoRoom> {
         let wire = wire::ListEntry {
             name: entry.name.to_wire(),
@@ -186,8 +186,8 @@ impl<'a> ListReplyWriter<'a> {
         Ok(())
     }
 
-    /// Completes the message and returns its length; `total` is the number of exports the client may
-    /// use, at least as many as `first` and the entries added.
+    /// Completes the message and returns its length. `total` is the number of exports that the
+    /// client may use, at least `first` plus the number of entries.
     pub fn finish(self, total: u32) -> Result<usize, NoRoom> {
         // CAST: no more than `LIST_ENTRIES_MAX`.
         let length =

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The end of a session, asked for by the client.
+//! Logout: the client ends its session.
 
 #![forbid(unsafe_code)]
 
 use super::message::{granted, header, write, Message, NoRoom, ReplyError};
 use super::wire;
 
-/// A client is done: the server lets go of the session before it answers.
+/// The request of a client to end its session. The server releases the session before it replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logout;
 
@@ -21,12 +21,12 @@ impl Logout {
     }
 }
 
-/// The server holds nothing of the session any more.
+/// The reply to a logout: the server has released everything of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogoutReply;
 
 impl LogoutReply {
-    /// Reads the reply to the request of `sequence`.
+    /// Parses the reply to the request with this `sequence`.
     pub fn parse(bytes: &[u8], sequence: u32) -> Result<Self, ReplyError> {
         let message = Message::parse(bytes)?;
         message.granted(wire::LOGOUT, sequence)?;

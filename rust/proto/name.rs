@@ -21,7 +21,7 @@ impl Name {
     /// Longest name, in bytes.
     pub const MAX: usize = NAME_SIZE - 1;
 
-    /// Takes `name` if it is one.
+    /// Checks `name`. Fails if it is not a valid name.
     pub fn new(name: &[u8]) -> Result<Self, Malformed> {
         if name.is_empty() {
             return Err(Malformed("the name is empty"));
@@ -43,7 +43,7 @@ impl Name {
         Ok(Self { bytes, len })
     }
 
-    /// The name as a string.
+    /// Returns the name as a string.
     pub fn as_str(&self) -> &str {
         self.bytes
             .get(..usize::from(self.len))
@@ -51,7 +51,7 @@ impl Name {
             .unwrap_or("")
     }
 
-    /// Reads a name field: the name, then nothing but zeroes.
+    /// Parses a name field: the name, then only zeroes.
     pub(super) fn from_wire(field: &[u8; NAME_SIZE]) -> Result<Self, Malformed> {
         let len = field.iter().position(|&c| c == 0).unwrap_or(NAME_SIZE);
         let (name, padding) = field
@@ -63,7 +63,7 @@ impl Name {
         Self::new(name)
     }
 
-    /// The name field: the name, then zeroes.
+    /// Returns the name field: the name, then zeroes.
     pub(super) fn to_wire(self) -> [u8; NAME_SIZE] {
         let mut field = [0; NAME_SIZE];
         for (to, from) in field.iter_mut().zip(self.bytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A sign of life.
+//! Heartbeats.
 
 #![forbid(unsafe_code)]
 
@@ -8,8 +8,7 @@ use super::message::{header, write, NoRoom};
 use super::wire;
 use core::mem::size_of;
 
-/// A client is there, and wants to hear that the server is. The answer is an
-/// [`Event::Pong`](super::Event::Pong).
+/// A heartbeat of the client. The server answers it by an [`Event::Pong`](super::Event::Pong).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping;
 

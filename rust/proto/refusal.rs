@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why a connection or a request was not granted.
+//! Refusals: the reasons why the server did not grant a connection or a request.
 
 #![forbid(unsafe_code)]
 
@@ -9,9 +9,9 @@ use super::wire;
 use core::fmt;
 use zerocopy::little_endian::U32;
 
-/// What is wrong with bytes that a peer sent.
+/// The fault in bytes that a peer sent.
 ///
-/// The text names the fault, not the peer's data, so that it may be shown and logged as it is.
+/// The text names the fault and contains no data of the peer, so that it can be shown and logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -21,7 +21,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Code of a refusal; the same in a connection reject and in a reply's status.
+/// Code of a refusal, in the rejection of a connection and in the status of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Refusal {
@@ -35,21 +35,21 @@ pub enum Refusal {
     ExportDisabled = 4,
     /// The export does not admit this host.
     NotAdmitted = 5,
-    /// Writing was asked for and only reading is allowed.
+    /// The client asked for writing, and only reading is allowed.
     ReadOnly = 6,
-    /// The export has as many clients as it takes.
+    /// The export has its maximum number of clients.
     Busy = 7,
     /// The server has no memory for the request.
     NoMemory = 8,
-    /// There is no such session.
+    /// The session has ended, or never was.
     BadSession = 9,
     /// The session has no such queue, or has it connected already.
     BadQueue = 10,
     /// The export is not offered on this port.
     NotOnPort = 11,
-    /// Something else went wrong in the server.
+    /// The server failed for another reason.
     Internal = 12,
-    /// The request makes no sense at this point of the session.
+    /// The request is not allowed in this state of the session.
     BadState = 13,
     /// Another map had the export since the tenure that is to be resumed.
     Evicted = 14,
@@ -77,12 +77,12 @@ impl Refusal {
         Self::Superseded,
     ];
 
-    /// The code on the wire.
+    /// Returns the code on the wire.
     pub const fn code(self) -> u16 {
         self as u16
     }
 
-    /// What to tell the user when there is nothing better to say.
+    /// Returns a text for the user, for a refusal without a better one.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Version => "no protocol version in common",
@@ -93,7 +93,7 @@ impl Refusal {
             Self::ReadOnly => "the export is read only",
             Self::Busy => "the export has as many clients as it takes",
             Self::NoMemory => "the server is out of memory",
-            Self::BadSession => "no such session",
+            Self::BadSession => "the session has ended: was its export or port disabled?",
             Self::BadQueue => "no such queue",
             Self::NotOnPort => "the export is not offered on this port",
             Self::Internal => "internal error of the server",
@@ -104,7 +104,7 @@ impl Refusal {
     }
 }
 
-/// A refusal code this version does not know; the peer may be newer.
+/// A refusal code that this version does not know. The peer may be newer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRefusal(pub u16);
 
@@ -119,17 +119,17 @@ impl TryFrom<u16> for Refusal {
     }
 }
 
-/// A refusal together with the words that explain it.
+/// A refusal with a text that explains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// What to act on.
+    /// The code, on which the client acts.
     pub refusal: Refusal,
-    /// What to show.
+    /// The text for the user.
     pub text: Text,
 }
 
 impl Refused {
-    /// Refuses in the caller's own words.
+    /// Makes a refusal with a text of the caller.
     pub fn new(refusal: Refusal, words: fmt::Arguments<'_>) -> Self {
         Self {
             refusal,
@@ -137,10 +137,10 @@ impl Refused {
         }
     }
 
-    /// Reads a status: `None` is success.
+    /// Parses a status: `None` means success.
     ///
-    /// A code that is not known is read as [`Refusal::Internal`]; the peer's text is kept, and where
-    /// there is none the text names the code.
+    /// An unknown code becomes [`Refusal::Internal`], with the text of the peer, or one that names
+    /// the code.
     pub(super) fn from_wire(status: &wire::Status) -> Result<Option<Self>, Malformed> {
         let code = status.code.get();
         if code == wire::STATUS_OK {
@@ -160,7 +160,7 @@ impl Refused {
         }))
     }
 
-    /// The status that says so.
+    /// Returns the status for a reply.
     pub(super) fn to_wire(self) -> wire::Status {
         let (text, text_len) = self.text.to_wire();
         wire::Status {

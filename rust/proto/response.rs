@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the server answers a [`Command`](super::Command).
+//! Responses of the server to a [`Command`](super::Command).
 
 #![forbid(unsafe_code)]
 
@@ -13,39 +13,39 @@ use zerocopy::FromBytes;
 /// Length of a response, in bytes.
 pub const SIZE: usize = size_of::<wire::Response>();
 
-/// How a command ended, in the words of the block layer.
+/// Status of a command, in the terms of the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// All of it is done.
+    /// The command is done.
     Ok = 0,
-    /// Some of it failed, for whatever reason.
+    /// A part of the command failed, for an unspecified reason.
     IoError = 1,
-    /// The backing has no such operation.
+    /// The backing does not support the operation.
     NotSupported = 2,
-    /// The command makes no sense: a length of 0, not of whole blocks, or beyond what was negotiated.
+    /// The length is 0, not a multiple of the block size, or above the negotiated limit.
     Invalid = 3,
-    /// The range is not all within the export.
+    /// The range exceeds the export.
     OutOfRange = 4,
     /// The export, or this client's access to it, is read-only.
     ReadOnly = 5,
     /// The backing is out of space.
     NoSpace = 6,
-    /// The medium lost the data.
+    /// The medium has lost the data.
     Medium = 7,
-    /// The data and its protection information disagree.
+    /// The data does not match its protection information.
     Protection = 8,
-    /// The backing failed for good.
+    /// The backing failed permanently.
     Target = 9,
     /// The backing did not answer in time.
     Timeout = 10,
-    /// The server has lost its way to the backing.
+    /// The server has lost its connection to the backing.
     Transport = 11,
-    /// Somebody else has reserved the backing.
+    /// Another initiator has reserved the backing.
     Reservation = 12,
-    /// The server is out of memory or of another resource.
+    /// The server has no memory, or lacks another resource.
     Resource = 13,
-    /// The backing is off line or gone.
+    /// The backing is offline or was removed.
     Offline = 14,
 }
 
@@ -79,7 +79,7 @@ impl TryFrom<u16> for Status {
     type Error = Malformed;
 
     fn try_from(code: u16) -> Result<Self, Malformed> {
-        // The codes count from 0.
+        // The codes are the indices of `ALL`.
         Self::ALL
             .get(usize::from(code))
             .copied()
@@ -87,43 +87,44 @@ impl TryFrom<u16> for Status {
     }
 }
 
-/// The server is done with a command and with the client's memory for it.
+/// The response to a command. The server no longer accesses the memory of the client for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// How it ended.
+    /// Status of the command.
     pub status: Status,
-    /// The command's tag.
+    /// Tag of the command.
     pub tag: u16,
-    /// The command's generation.
+    /// Generation of the command.
     pub generation: u32,
-    /// Commands that the client may have in flight on this connection from now on; never 0.
+    /// Credit: the number of commands that the client may have in flight on this connection from
+    /// now on; never 0.
     pub credit: u16,
 }
 
-/// The message is the data of a read, and nothing else: the server is done with it. This is the
-/// immediate data of the message.
+/// The immediate data of a message that consists of the data of a read. Such a message completes
+/// the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// The command's tag.
+    /// Tag of the command.
     pub tag: u16,
-    /// The low bits of the command's generation, [`Delivery::GENERATION`].
+    /// The low bits of the generation of the command, see [`Delivery::GENERATION`].
     pub generation: u32,
-    /// As in a [`Response`].
+    /// Credit, as in a [`Response`].
     pub credit: u16,
 }
 
 impl Delivery {
-    /// The bits of a generation that a delivery has.
+    /// Mask of the bits of a generation that a delivery has.
     pub const GENERATION: u32 = 0xfff;
-    /// The bits of a tag, and of one less than a credit.
+    /// Mask of the bits of a tag, and of a credit minus one.
     const NUMBER: u32 = 0x3ff;
-    /// Where the tag begins.
+    /// Position of the lowest bit of the tag.
     pub const TAG_SHIFT: u32 = 22;
-    /// Where the credit, less one, begins.
+    /// Position of the lowest bit of the credit minus one.
     pub const CREDIT_SHIFT: u32 = 12;
 
-    /// Reads immediate data. Whether there is a command of that tag and generation is the caller's to
-    /// check.
+    /// Parses immediate data. The caller must check that a command with this tag and generation
+    /// exists.
     pub const fn parse(immediate: u32) -> Self {
         // CAST: 10 bits each.
         Self {
@@ -133,7 +134,7 @@ impl Delivery {
         }
     }
 
-    /// The immediate data; `None` if a number is beyond what they have room for.
+    /// Returns the immediate data; `None` if a number has too many bits.
     pub fn encode(&self) -> Option<u32> {
         let tag = u32::from(self.tag);
         let credit = u32::from(self.credit.checked_sub(1)?);
@@ -146,9 +147,10 @@ impl Delivery {
 }
 
 impl Response {
-    /// Reads a response, which is all of `bytes`. After an error the connection has to go.
+    /// Parses a response that consists of all `bytes`. After an error the connection must be
+    /// closed.
     ///
-    /// Whether there is a command of that tag and generation is the caller's to check.
+    /// The caller must check that a command with this tag and generation exists.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let wire = wire::Response::read_from_bytes(bytes)
             .map_err(|_| Malformed("the response has not its length"))?;

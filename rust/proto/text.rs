@@ -10,19 +10,19 @@ use core::fmt;
 
 /// One line of at most [`TEXT_SIZE`] bytes of UTF-8.
 ///
-/// Writing to it never fails: what does not fit is cut off at a character boundary, and control
-/// characters become `?`, so that a peer cannot forge lines in a log.
+/// Writing never fails: a text that does not fit is cut at a character boundary. Control characters
+/// become `?`, so that a peer cannot forge lines in a log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text {
     /// Zero beyond `len`.
     bytes: [u8; TEXT_SIZE],
     len: usize,
-    /// Set when something did not fit; nothing may follow the gap.
+    /// True after text was cut off. Later writes are then ignored.
     full: bool,
 }
 
 impl Text {
-    /// An empty text.
+    /// Makes an empty text.
     pub const fn new() -> Self {
         Self {
             bytes: [0; TEXT_SIZE],
@@ -31,15 +31,15 @@ impl Text {
         }
     }
 
-    /// Formats `args`, cut off to what fits.
+    /// Formats `args`, cut to [`TEXT_SIZE`].
     pub fn format(args: fmt::Arguments<'_>) -> Self {
         let mut text = Self::new();
-        // A `Display` that fails leaves what it wrote so far, which is the best text there is.
+        // If a `Display` fails, the part that it has written is the best text available.
         let _ = fmt::Write::write_fmt(&mut text, args);
         text
     }
 
-    /// The text as a string.
+    /// Returns the text as a string.
     pub fn as_str(&self) -> &str {
         self.bytes
             .get(..self.len)
@@ -47,12 +47,12 @@ impl Text {
             .unwrap_or("")
     }
 
-    /// Whether there is no text.
+    /// Returns true if there is no text.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Reads the text of `len` bytes from the start of `bytes`.
+    /// Parses the text in the first `len` bytes of `bytes`.
     pub(super) fn from_wire(bytes: &[u8; TEXT_SIZE], len: u16) -> Result<Self, Malformed> {
         let used = bytes
             .get(..usize::from(len))
@@ -63,7 +63,7 @@ impl Text {
         Ok(text)
     }
 
-    /// The field with zeroes behind the text, and the text's length.
+    /// Returns the field, with zeroes after the text, and the length of the text.
     pub(super) fn to_wire(self) -> ([u8; TEXT_SIZE], u16) {
         // CAST: `len` is at most `TEXT_SIZE`.
         (self.bytes, self.len as u16)

@@ -8,40 +8,40 @@ use super::refusal::Malformed;
 use core::fmt;
 use core::str::FromStr;
 
-/// A UUID; its bytes are in the order in which the text form shows them.
+/// A UUID. Its bytes have the order of the text form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uuid([u8; 16]);
 
 impl Uuid {
-    /// The UUID of all zeroes, which stands for "none" and is refused on the wire.
+    /// The UUID of all zeroes. It means "none", and is refused on the wire.
     pub const NIL: Self = Self([0; 16]);
 
-    /// Length of the text form, in bytes.
+    /// Length of the text form in bytes.
     pub const TEXT_LEN: usize = 36;
 
-    /// The UUID of these bytes.
+    /// Makes a UUID of these bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Makes a random UUID (version 4) of 16 random bytes.
+    /// Makes a UUID of version 4 from 16 random bytes.
     pub const fn from_random(mut bytes: [u8; 16]) -> Self {
         bytes[6] = (bytes[6] & 0x0f) | 0x40;
         bytes[8] = (bytes[8] & 0x3f) | 0x80;
         Self(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// Whether this is [`Uuid::NIL`].
+    /// Returns true if this is [`Uuid::NIL`].
     pub fn is_nil(&self) -> bool {
         *self == Self::NIL
     }
 
-    /// Reads a UUID that must not be nil; `what` is the fault to report when it is.
+    /// Parses a UUID that must not be nil; `what` is the fault to report if it is.
     pub(super) fn from_wire(bytes: [u8; 16], what: &'static str) -> Result<Self, Malformed> {
         match Self(bytes) {
             Self::NIL => Err(Malformed(what)),
@@ -50,7 +50,7 @@ impl Uuid {
     }
 }
 
-/// Whether a dash stands in front of this byte in the text form.
+/// Returns true if the text form has a dash before this byte.
 const fn dash_before(byte: usize) -> bool {
     matches!(byte, 4 | 6 | 8 | 10)
 }
@@ -58,7 +58,7 @@ const fn dash_before(byte: usize) -> bool {
 impl FromStr for Uuid {
     type Err = Malformed;
 
-    /// Takes the 36 character form, in either case.
+    /// Parses the form of 36 characters, in upper or lower case.
     fn from_str(text: &str) -> Result<Self, Malformed> {
         const FAULT: Malformed = Malformed("not a UUID");
 

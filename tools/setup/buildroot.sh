@@ -17,11 +17,23 @@ bootstrap() {
 	mv "$new" "$BUILDROOT"
 }
 
-main() {
-	[ -d "$BUILDROOT" ] && return
-	need_root
+build() {
 	[ "$(dpkg --print-architecture)" = amd64 ] || die "the build root is made for amd64 only"
 	command -v mmdebstrap >/dev/null || step "installing mmdebstrap" install_mmdebstrap
 	step "build root: Debian $DEBIAN_SUITE, rustc, QEMU" bootstrap
+}
+
+# checkers: installs the packages of CHECK_PACKAGES.
+checkers() {
+	in_root apt-get update -q
+	# shellcheck disable=SC2086
+	in_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $CHECK_PACKAGES
+	printf '%s\n' "$CHECK_PACKAGES" >"$BUILDROOT/check-packages"
+}
+
+main() {
+	need_root
+	[ -d "$BUILDROOT" ] || build
+	[ "$(cat "$BUILDROOT/check-packages" 2>/dev/null)" = "$CHECK_PACKAGES" ] || step "build root: $CHECK_PACKAGES" checkers
 }
 locked buildroot main

@@ -108,7 +108,7 @@ pub fn parse_local(text: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| format!("{text:?}: an IP address is needed here, not a name"))
 }
 
-/// What to map: `HOST[:PORT]/EXPORT`.
+/// An export to map: `HOST[:PORT]/EXPORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The server.

@@ -12,9 +12,9 @@ use crate::{name, size};
 
 /// Controls farblk, a remote block device over RDMA.
 ///
-/// A server exports a block device, a file or memory under a name; a client maps an export as a disk
-/// /dev/farblkN. The tool works through /sys/kernel/config/farblk and, for files, losetup; --dry-run
-/// prints the commands that would do the same from a shell.
+/// A server exports a block device, a file or RAM under a name. A client maps an export, and gets a
+/// disk /dev/farblkN. The tool uses /sys/kernel/config/farblk and, for files, losetup; --dry-run
+/// prints the shell commands that do the same.
 #[derive(Debug, Parser)]
 #[command(
     name = "farblk",
@@ -27,7 +27,7 @@ use crate::{name, size};
     6 denied, 7 kernel module or feature missing, 8 partly done, 9 stale"
 )]
 pub struct Cli {
-    /// Options of every command.
+    /// The options of every command.
     #[command(flatten)]
     pub global: Global,
     /// The command.
@@ -35,26 +35,26 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Options of every command.
+/// The options of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
     /// Form of the results
     #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORM", default_value_t = Form::Table)]
     pub output: Form,
-    /// The same as -o json; errors are JSON on stderr then
+    /// Short for -o json; errors are then JSON on stderr
     #[arg(short = 'j', long, global = true)]
     pub json: bool,
-    /// Print no progress and no confirmation
+    /// Omit progress and confirmations
     #[arg(short = 'q', long, global = true)]
     pub quiet: bool,
-    /// Print the shell commands that would do it, and change nothing
+    /// Print the shell commands, and change nothing
     #[arg(long, global = true)]
     pub dry_run: bool,
-    /// Use /sys, /dev and /proc below DIR
+    /// Use /sys, /dev, /proc and /etc below DIR
     #[arg(long, global = true, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     pub root: PathBuf,
-    /// Colour messages; NO_COLOR is obeyed
+    /// When to use colours; NO_COLOR is obeyed
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     pub color: Color,
 }
@@ -82,10 +82,10 @@ pub enum Color {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Addresses this host listens on (server)
+    /// Manage the addresses on which this host listens (server)
     #[command(subcommand)]
     Port(Port),
-    /// What this host offers to others (server)
+    /// Manage the exports of this host (server)
     #[command(subcommand)]
     Export(Export),
     /// Ask a server which exports this host may use
@@ -94,15 +94,15 @@ pub enum Command {
     Map(Map),
     /// Remove a mapped disk
     Unmap(Unmap),
-    /// Accept that the contents of a mapped disk are others than before; prints only the device on
+    /// Accept that the contents of a mapped disk differ from before; prints only the device on
     /// stdout
     Remap(Remap),
-    /// The ways of a mapped disk to its server
+    /// Manage the paths of a mapped disk to its server
     #[command(subcommand)]
     Path(Path),
-    /// Show the mapped disks, their paths and who uses them
+    /// Show the mapped disks, their paths and their users
     List,
-    /// Show all of one mapped disk
+    /// Show all details of one mapped disk
     Show {
         /// The map's name, its device or its UUID
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
@@ -117,13 +117,13 @@ pub enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man {
-        /// Where to
+        /// Folder to write to
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
 }
 
-/// Addresses this host listens on.
+/// Manages the addresses on which this host listens.
 #[derive(Debug, Subcommand)]
 pub enum Port {
     /// Listen on an address
@@ -131,7 +131,7 @@ pub enum Port {
         /// Name of the port [default: the next free number]
         #[arg(value_parser = name::parse)]
         name: Option<String>,
-        /// IP address of an RDMA device of this host; IPv6 with a port in brackets
+        /// IP address of an RDMA device of this host; an IPv6 address with a port is in brackets
         #[arg(long, value_name = "IP[:PORT]", value_parser = addr::parse_local)]
         addr: SocketAddr,
     },
@@ -145,10 +145,10 @@ pub enum Port {
     },
 }
 
-/// What this host offers to others.
+/// Manages the exports of this host.
 #[derive(Debug, Subcommand)]
 pub enum Export {
-    /// Offer a block device, a file or memory of this host as a disk
+    /// Export a block device, a file or RAM of this host
     Create(Create),
     /// Show the exports
     List,
@@ -158,22 +158,23 @@ pub enum Export {
         #[arg(value_parser = name::parse)]
         name: String,
     },
-    /// Let a host use an export
+    /// Admit a host to an export
     Allow {
         /// Name of the export
         #[arg(value_parser = name::parse)]
         name: String,
-        /// Name of the host, as it calls itself
+        /// Name of the host (host_name in its /sys/kernel/config/farblk)
         #[arg(value_parser = name::parse)]
         host: String,
-        /// Let it read only
+        /// Admit the host for reading only
         #[arg(long)]
         ro: bool,
-        /// Admit the host only under this id (its /sys/kernel/config/farblk/host_id)
+        /// Admit the host only under this identity (host_id in its /sys/kernel/config/farblk, after
+        /// its first farblk command)
         #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
         host_id: Option<String>,
     },
-    /// No longer let a host use an export; ends its sessions
+    /// Remove a host from an export, and end its sessions
     Deny {
         /// Name of the export
         #[arg(value_parser = name::parse)]
@@ -187,72 +188,73 @@ pub enum Export {
         /// Name of the export
         #[arg(value_parser = name::parse)]
         name: String,
-        /// Make the file this large: bytes, or with K, M, G, T
+        /// Make the file this large: a number of bytes, or with K, M, G, T, P, E
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         size: Option<u64>,
     },
-    /// Remove an export; the content of a RAM export is lost
+    /// Remove an export; the contents of a RAM export are lost
     Rm {
         /// Name of the export
         #[arg(value_parser = name::parse)]
         name: String,
-        /// Also when clients are connected or expected back; their I/O waits for it, then fails
+        /// Remove it even if clients are connected or expected to return; their I/O waits for the
+        /// export, and then fails
         #[arg(long)]
         force: bool,
     },
 }
 
-/// Offer a block device, a file or memory of this host as a disk.
+/// Exports a block device, a file or RAM of this host.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("backing").required(true).args(["device", "file", "ram"]))]
 pub struct Create {
     /// Name of the export
     #[arg(value_parser = name::parse)]
     pub name: String,
-    /// Block device to offer
+    /// Block device to export
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub device: Option<PathBuf>,
-    /// File to offer, as a loop device with direct I/O
+    /// File to export, through a loop device with direct I/O
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// Size of the memory to offer: bytes, or with K, M, G, T
+    /// Size of the RAM to export: a number of bytes, or with K, M, G, T, P, E
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub ram: Option<u64>,
-    /// Size of the file; if it does not exist, it is made, without space of its own yet
+    /// Size of the file; a file that does not exist is made, sparse
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["device", "ram"])]
     pub size: Option<u64>,
-    /// Let a host use it; several times for several hosts
+    /// Admit a host; repeat the option for further hosts
     #[arg(long, value_name = "HOST[:ro|rw]", value_parser = Allowed::parse)]
     pub allow: Vec<Allowed>,
-    /// Let every host use it that can reach a port
+    /// Admit every host that can reach a port
     #[arg(long)]
     pub allow_any_host: bool,
-    /// Let nobody write
+    /// Admit all hosts for reading only
     #[arg(long)]
     pub read_only: bool,
-    /// Logical block size of memory: 512, 1024, 2048 or 4096 bytes
+    /// Logical block size of a RAM export: 512, 1024, 2048 or 4096 bytes
     #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with_all = ["device", "file"])]
     pub block_size: Option<u64>,
-    /// NUMA node to take the memory from; -1 for any
+    /// NUMA node of the RAM; -1 for any
     #[arg(long, value_name = "NODE", allow_negative_numbers = true, conflicts_with_all = ["device", "file"])]
     pub numa: Option<i32>,
-    /// How many clients may use it at a time
+    /// Number of maps that may use the export at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_clients: Option<u32>,
-    /// Identity of the disk [default: random]
+    /// Lasting identity of the export [default: random]
     #[arg(long, value_parser = name::parse_uuid)]
     pub uuid: Option<String>,
-    /// Ports to offer it on [default: all]
+    /// Ports of the export [default: all]
     #[arg(long, value_name = "PORT,...", value_delimiter = ',', value_parser = name::parse)]
     pub ports: Vec<String>,
 }
 
-/// A host that may use an export, and how.
+/// A host to admit, and its access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// The host's name.
     pub host: String,
-    /// Whether it may read only.
+    /// True if the host may only read.
     pub read_only: bool,
 }
 
@@ -270,7 +272,7 @@ impl Allowed {
     }
 }
 
-/// Ask a server for its exports.
+/// Asks a server for its exports.
 #[derive(Debug, Args)]
 pub struct Discover {
     /// The server
@@ -281,43 +283,43 @@ pub struct Discover {
     pub source: Option<IpAddr>,
 }
 
-/// Map an export as a disk.
+/// Maps an export as a disk.
 #[derive(Debug, Args)]
 pub struct Map {
-    /// What to map; an IPv6 address in brackets
+    /// Export to map; an IPv6 address is in brackets
     #[arg(value_name = "HOST[:PORT]/EXPORT", value_parser = Target::parse)]
     pub target: Target,
     /// Name of the map [default: the export's name]
     #[arg(long, value_parser = name::parse)]
     pub name: Option<String>,
-    /// Map it for reading only
+    /// Map the export for reading only
     #[arg(long)]
     pub ro: bool,
-    /// Number of queues; 0 for one per CPU as far as the server grants
+    /// Number of hardware queues; 0 for one per CPU, up to the limit of the RDMA device
     #[arg(long, value_name = "N")]
     pub queues: Option<u32>,
-    /// Queues more, for I/O that is polled for
+    /// Number of additional hardware queues for polled I/O
     #[arg(long, value_name = "N")]
     pub poll_queues: Option<u32>,
-    /// Requests in flight per queue
+    /// Number of requests in flight per hardware queue
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: Option<u32>,
-    /// Most data of a block export that travel with the command or its answer; 0 for none
+    /// Up to this size, data of a block export is sent with the command or its response; 0 for none
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub inline_size: Option<u64>,
-    /// Ask the server what became of a request that takes longer: 500ms, 30s, 2m
+    /// Ask the server about a request that takes longer than this: 500ms, 30s, 2m
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub io_timeout: Option<Duration>,
     /// How long I/O waits while no path is up, before it fails: 0, 30s, 2m, 1h or forever
     #[arg(long, value_name = "DURATION", value_parser = size::parse_patience)]
     pub no_path_timeout: Option<i64>,
-    /// How often to ask the server whether it is there, at least; 0 for never
+    /// Longest time between two checks of a path; 0 turns the checks off
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub heartbeat: Option<Duration>,
-    /// The longest time between two attempts to connect
+    /// Longest time between two attempts to connect
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub reconnect_max: Option<Duration>,
-    /// How requests choose among the paths
+    /// How to select the path of a request
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Type of service of the packets, for congestion control
@@ -326,33 +328,33 @@ pub struct Map {
     /// IP address of this host to use
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip, conflicts_with = "path")]
     pub source: Option<IpAddr>,
-    /// A further path; one to HOST itself replaces the default path. Several times for several paths
+    /// A further path; one to HOST itself replaces the default path. Repeat the option for more
     #[arg(long, value_name = "[SRC@]DST[:PORT]", value_parser = PathSpec::parse)]
     pub path: Vec<PathSpec>,
-    /// Refuse any other contents than those with this instance id
+    /// Refuse the export unless it has this instance
     #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
     pub expect_instance: Option<String>,
-    /// Try again for this long while the server cannot be reached, or keeps the export for a host that
-    /// lost its connection: 500ms, 30s, 2m, 1h
+    /// Try again for this long if the server cannot be reached, or keeps the export for a client
+    /// that has lost its connection: 500ms, 30s, 2m, 1h
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub wait: Option<Duration>,
 }
 
-/// Accept that the contents of a mapped disk are others than before.
+/// Accepts that the contents of a mapped disk differ from before.
 #[derive(Debug, Args)]
 pub struct Remap {
     /// The map's name, its device (farblkN, /dev/farblkN) or its UUID
     #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
     pub map: String,
-    /// Do not ask; needed where there is no terminal
+    /// Do not ask; required without a terminal
     #[arg(long, short = 'y')]
     pub yes: bool,
 }
 
-/// The ways of a mapped disk to its server.
+/// Manages the paths of a mapped disk to its server.
 #[derive(Debug, Subcommand)]
 pub enum Path {
-    /// Add a path; it is connected at once if the map is
+    /// Add a path; it is connected at once if the map is enabled
     Add(PathAdd),
     /// Show the paths of a map
     List {
@@ -360,7 +362,7 @@ pub enum Path {
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
         map: String,
     },
-    /// Remove a path; I/O goes on over the others
+    /// Remove a path; I/O continues on the others
     Rm {
         /// The map's name, its device or its UUID
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
@@ -371,7 +373,7 @@ pub enum Path {
     },
 }
 
-/// Add a path to a map.
+/// Adds a path to a map.
 #[derive(Debug, Args)]
 pub struct PathAdd {
     /// The map's name, its device or its UUID
@@ -380,7 +382,7 @@ pub struct PathAdd {
     /// Another address of the same server
     #[arg(value_name = "[SRC@]DST[:PORT]", value_parser = PathSpec::parse)]
     pub path: PathSpec,
-    /// IP address of this host to use, another way to write SRC
+    /// IP address of this host to use; another spelling of SRC@
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
     pub source: Option<IpAddr>,
     /// Name of the path [default: the next free number]
@@ -388,25 +390,25 @@ pub struct PathAdd {
     pub name: Option<String>,
 }
 
-/// How requests choose among the paths of a map.
+/// How to select the path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
     /// The path with the fewest requests in flight
     MinInflight,
-    /// One path after the other
+    /// Each path in turn
     RoundRobin,
 }
 
-/// Remove a mapped disk.
+/// Removes a mapped disk.
 #[derive(Debug, Args)]
 pub struct Unmap {
     /// The map's name, its device (farblkN, /dev/farblkN) or its UUID
     #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
     pub map: String,
-    /// Also when it is in use; all I/O fails, data in flight is lost
+    /// Remove it even if it is in use; all I/O fails, and data in flight is lost
     #[arg(long)]
     pub force: bool,
-    /// Succeed when there is no such map
+    /// Succeed even if there is no such map
     #[arg(long)]
     pub if_mapped: bool,
 }

@@ -23,9 +23,9 @@ mod shell;
 #[cfg(test)]
 mod tests;
 
-/// What a command works with.
+/// The context of a command.
 pub struct Context {
-    /// Where /sys, /dev and /proc are.
+    /// The directory above /sys, /dev, /proc and /etc.
     pub root: PathBuf,
     /// The module's tree.
     pub configfs: Configfs,
@@ -36,7 +36,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The name this host gives itself at the servers.
+    /// Returns the name of this host, as servers see it.
     pub fn host_name(&self) -> Option<String> {
         self.configfs.attr(&self.configfs.path(&[]), "host_name")
     }
@@ -64,11 +64,11 @@ impl Context {
 struct Removed<'a> {
     schema: &'static str,
     kind: &'static str,
-    /// Whose path it was.
+    /// The map of a path that was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     map: Option<&'a str>,
     name: &'a str,
-    /// Whether anything was there to remove.
+    /// True if the object existed.
     changed: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct Trouble {
     /// The kernel's words.
     pub text: String,
     code: &'static str,
-    /// What to do; empty if there is nothing to do.
+    /// A remedy; empty if there is none.
     pub hint: String,
 }
 

@@ -17,7 +17,7 @@ use crate::output::Output;
 #[cfg(test)]
 pub mod fake;
 
-/// Where a write failed.
+/// The step at which a write failed.
 #[derive(Debug)]
 pub enum Fault {
     /// The attribute could not be opened.
@@ -28,7 +28,7 @@ pub enum Fault {
 
 /// The file operations the tool needs; in tests, a model of the kernel stands behind them.
 pub trait Files {
-    /// Whether `path` is a directory.
+    /// Returns true if `path` is a directory.
     fn is_dir(&self, path: &Path) -> bool;
     /// The names of the directories in `path`.
     fn dirs(&self, path: &Path) -> Vec<String>;
@@ -88,12 +88,12 @@ impl Files for Kernel {
     }
 }
 
-/// What a change is for: names the command in errors, and says how to read the kernel's errno.
+/// The purpose of a change. It names the command in errors, and tells how to interpret an errno.
 #[derive(Clone)]
 pub struct Job {
     /// For example "cannot map 10.0.0.1/vol1".
     pub what: String,
-    /// Whom enabling turns to: EACCES is its refusal and not ours.
+    /// The peer that enabling uses: EACCES then comes from the peer, not from this host.
     peer: Peer,
     variables: Vec<(&'static str, String)>,
 }
@@ -179,7 +179,7 @@ impl Configfs {
         }
     }
 
-    /// Whether this is a dry run.
+    /// Returns true if this is a dry run.
     pub fn is_dry_run(&self) -> bool {
         self.script.is_some()
     }
@@ -207,7 +207,7 @@ impl Configfs {
         self.base.join(parts.iter().collect::<PathBuf>())
     }
 
-    /// Whether the object exists.
+    /// Returns true if the object exists.
     pub fn exists(&self, object: &Path) -> bool {
         self.files.is_dir(object)
     }
@@ -272,7 +272,9 @@ impl Configfs {
             return Ok(());
         }
         self.files.rmdir(object).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => job.error(Code::NotFound, "it is gone"),
+            io::ErrorKind::NotFound => {
+                job.error(Code::NotFound, "the object does not exist any more")
+            }
             _ => self.local(&e, object, job),
         })
     }
@@ -353,7 +355,7 @@ impl Configfs {
             Err(error) => error,
             // Of what is deeper than the kinds of objects, all directories come and go.
             Ok(()) if !self.exists(parent) && parent.parent() != Some(&self.base) => {
-                job.error(Code::NotFound, "it was removed meanwhile")
+                job.error(Code::NotFound, "the object was removed meanwhile")
             }
             Ok(()) => job.error(
                 Code::NoFeature,
@@ -388,9 +390,8 @@ impl Configfs {
     }
 }
 
-/// The objects a command has made so far. They are removed again when it fails, that is when this is
-/// dropped before
-/// [`Made::keep`].
+/// The objects a command has made so far. They are removed again when it fails, that is when this
+/// is dropped before [`Made::keep`].
 pub struct Made<'a> {
     configfs: &'a Configfs,
     output: &'a Output,

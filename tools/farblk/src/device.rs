@@ -16,11 +16,11 @@ use crate::error::{Code, Error};
 #[cfg(test)]
 pub mod fake;
 
-/// The reference of the loop devices that this tool has set up: the kernel keeps it with the device,
-/// `losetup --list -O +REF` shows it.
+/// The reference of the loop devices that this tool has set up: the kernel keeps it with the
+/// device, `losetup --list -O +REF` shows it.
 const REFERENCE: &str = "farblk";
 
-/// What the tool asks of the host beside configfs; in tests, a model stands behind it.
+/// The programs of the host that the tool runs. Tests replace them by a model.
 pub trait System {
     /// The number "MAJOR:MINOR" of the block device `path`, `None` if it is something else.
     fn number(&self, path: &Path) -> io::Result<Option<String>>;
@@ -54,10 +54,10 @@ pub struct Loop {
     /// The device, "/dev/loop0".
     #[serde(rename = "name")]
     pub device: String,
-    /// Whether it can only be read.
+    /// True if the loop device is read-only.
     #[serde(rename = "ro")]
     pub read_only: bool,
-    /// Whether its I/O goes past the page cache.
+    /// True if the loop device uses direct I/O.
     #[serde(rename = "dio")]
     pub direct: bool,
     offset: Option<u64>,
@@ -67,12 +67,12 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// Whether it is the file from its beginning to its end.
+    /// Returns true if the loop device covers the whole file.
     fn is_whole(&self) -> bool {
         self.offset == Some(0) && self.sizelimit == Some(0)
     }
 
-    /// Whether this tool has set it up.
+    /// Returns true if this tool has made the loop device.
     pub fn is_ours(&self) -> bool {
         self.reference.as_deref() == Some(REFERENCE)
     }
@@ -111,7 +111,7 @@ impl Devices {
         }
     }
 
-    /// Whether `path` is the node of the device `name` ("sda1"): a file that was left there is not.
+    /// Returns true if `path` is the node of the device `name` ("sda1"), and not a stale file.
     pub fn is_node(&self, path: &Path, name: &str) -> bool {
         let number = self.attr(name, "dev");
         number.is_some() && self.system.number(path).ok().flatten() == number
@@ -124,7 +124,7 @@ impl Devices {
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// Whether the device `name` ("sda1") can only be read.
+    /// Returns true if the device `name` ("sda1") is write-protected.
     pub fn is_read_only(&self, name: &str) -> bool {
         self.attr(name, "ro").is_some_and(|text| text == "1")
     }
@@ -176,8 +176,8 @@ impl Devices {
         Ok(loopdevices)
     }
 
-    /// Makes a loop device of `file`; `direct` goes past the page cache, with the block size the file
-    /// system needs for it.
+    /// Makes a loop device of `file`; `direct` goes past the page cache, with the block size the
+    /// file system needs for it.
     pub fn attach(
         &self,
         file: &Path,

@@ -25,7 +25,7 @@ pub mod exit {
     pub const STALE: u8 = 9;
 }
 
-/// Whom the kernel turns to when an object is enabled: the same errno has another cause.
+/// The peer that the kernel uses when it enables an object. It decides about the cause of an errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// Nobody.
@@ -42,9 +42,10 @@ pub struct Entry {
     pub name: &'static str,
     /// The exit code of a command that fails with it.
     pub exit: u8,
-    /// What it means, in words; printed when the kernel gives no text of its own.
+    /// The meaning in words, for a failure without a text of the kernel.
     pub meaning: &'static str,
-    /// What to do about it, or "". `{key}` is replaced by the variable of that name, or by `KEY` when it is not known.
+    /// A remedy, or "". `{key}` is replaced by the variable of that name, or by `KEY` if it is
+    /// unknown.
     pub hint: &'static str,
 }
 
@@ -66,17 +67,17 @@ macro_rules! table {
 table! {
     Usage          "F0101" USAGE       "the command line is not valid" "farblk --help";
     NotFound       "F0102" NOT_FOUND   "no such object" "";
-    Differs        "F0103" OTHER       "it exists already, with other settings" "";
-    Busy           "F0104" BUSY        "it is in use" "";
+    Differs        "F0103" OTHER       "the object exists already, with other settings" "";
+    Busy           "F0104" BUSY        "the object is in use" "";
     Permission     "F0105" DENIED      "not permitted" "run it as root";
     BadValue       "F0106" USAGE       "the kernel does not accept this value" "";
     InUse          "F0107" BUSY        "the device is in use" "{device} is mounted, part of another device, or exported already: lsblk; farblk export list";
-    NoMemory       "F0108" OTHER       "out of memory" "ask for less, or free memory: the pages of a RAM export are never swapped";
+    NoMemory       "F0108" OTHER       "out of memory" "use a smaller size, or free memory: the pages of a RAM export are never swapped";
     Io             "F0109" OTHER       "reading or writing failed" "";
-    NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "is devtmpfs mounted on /dev? is udevd running? The map stays:  farblk unmap {map}";
+    NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "is devtmpfs mounted on /dev? is udevd running? The map stays; to remove it:  farblk unmap {map}";
     NoBlockDevice  "F0111" NOT_FOUND   "there is no such device" "lsblk";
-    NotBlockDevice "F0112" USAGE       "it is not a block device" "lsblk    | for a file: --file";
-    WriteProtected "F0113" DENIED      "the device can only be read" "export it with --read-only";
+    NotBlockDevice "F0112" USAGE       "the path is not a block device" "lsblk    | for a file: --file";
+    WriteProtected "F0113" DENIED      "the device is write-protected" "export it with --read-only";
     Resolve        "F0201" UNREACHABLE "the host name cannot be resolved" "give an IP address, or see: getent hosts {host}";
     Unreachable    "F0202" UNREACHABLE "no route, or the host is unreachable over RDMA" "ip route get {host}; does the interface of that route have an RDMA device? rdma link";
     Refused        "F0203" UNREACHABLE "nobody listens there" "on the server:  farblk port list    | is the farblk module loaded there? is the port right?";
@@ -85,22 +86,22 @@ table! {
     NoExport       "F0206" NOT_FOUND   "the server has no such export" "farblk discover {server}";
     ReadOnly       "F0207" DENIED      "the server gives read access only" "map it with --ro, or on the server:  farblk export allow {export} {client}";
     Version        "F0208" MISSING     "the two hosts speak no common protocol version" "load the same farblk release on both hosts";
-    Taken          "F0209" BUSY        "the export is in use by another host" "on the server:  farblk export show {export}    | unmap it there";
+    Taken          "F0209" BUSY        "the export is in use by another host" "on the server:  farblk export show {export}    | then unmap it on that host";
     ExportDown     "F0210" UNREACHABLE "the export is disabled on the server" "on the server:  farblk export list";
-    Protocol       "F0211" OTHER       "the other host broke the protocol" "is it a farblk server? see the kernel log of both hosts";
-    Lost           "F0212" UNREACHABLE "the connection was lost" "";
+    Protocol       "F0211" OTHER       "the other host broke the protocol" "is that host a farblk server of the same release? see the kernel log of both hosts";
+    Lost           "F0212" UNREACHABLE "the connection was lost" "try again; on the server:  farblk export list; farblk port list";
     NoDevice       "F0213" MISSING     "no RDMA device serves this address" "rdma link; for tests without hardware:  rdma link add rxe0 type rxe netdev NETDEV";
-    NotLocal       "F0214" OTHER       "the address is not one of this host" "ip address";
-    AddressTaken   "F0215" BUSY        "the address and port are taken" "farblk port list";
-    NoPath         "F0216" UNREACHABLE "no path to the server is up" "it reconnects by itself:  farblk list";
-    Away           "F0217" BUSY        "the export is kept for a host that lost its connection" "that host keeps it for as long as its I/O waits (no_path_timeout): try again with --wait; or on the server:  farblk export deny {export} {holder}  (what that host has not written yet is lost)";
-    Superseded     "F0218" UNREACHABLE "a newer connection took the place of this one" "it is tried again; if this goes on, do two hosts have the same host_id? cat /sys/kernel/config/farblk/host_id";
-    Stale          "F0301" STALE       "the server's export is another one than before; if it was RAM, the old contents are gone" "umount, farblk remap {map}, and what that says";
-    Evicted        "F0302" STALE       "another host had the export meanwhile" "what it wrote is not known here: umount, farblk remap {map}, fsck";
+    NotLocal       "F0214" OTHER       "the address is not an address of this host" "ip address";
+    AddressTaken   "F0215" BUSY        "another program or port listens on the address" "farblk port list";
+    NoPath         "F0216" UNREACHABLE "no path to the server is up" "the map reconnects by itself; the reasons:  farblk list";
+    Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "that host may return until its lease runs out: try again with --wait; or on the server:  farblk export deny {export} {holder}  (data that {holder} has not written yet is lost)";
+    Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "the kernel tries again; if this repeats, two hosts may have one host_id: cat /sys/kernel/config/farblk/host_id";
+    Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "umount, farblk remap {map}, and follow its advice";
+    Evicted        "F0302" STALE       "another host had the export meanwhile" "that host may have written to it: umount, farblk remap {map}, fsck";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config";
     NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "do the tool and the module come from the same release?";
-    Unparsable     "F0403" MISSING     "the kernel's answer makes no sense to this tool" "do the tool and the module come from the same release?";
-    NoLosetup      "F0404" MISSING     "losetup of util-linux 2.40 or newer is needed for a file" "install it: the package util-linux, on Debian mount";
+    Unparsable     "F0403" MISSING     "the tool does not understand the answer of the kernel" "do the tool and the module come from the same release?";
+    NoLosetup      "F0404" MISSING     "losetup of util-linux 2.40 or newer is needed for a file" "install it: package util-linux, on Debian mount";
 }
 
 impl Code {
@@ -146,8 +147,8 @@ impl Code {
         }
     }
 
-    /// The code for a failure of which the kernel gave the errno's name and words: what a server says
-    /// has more causes than errnos.
+    /// The code for a failure of which the kernel gave the errno's name and words: what a server
+    /// says has more causes than errnos.
     pub fn from_words(errno: &str, words: &str, peer: Peer) -> Code {
         match (peer, errno) {
             (Peer::Server, "EACCES") if words == EVICTED => Code::Evicted,
@@ -162,15 +163,15 @@ impl Code {
     }
 }
 
-/// What the server says when another map had the export meanwhile.
+/// The text of the server for a map whose export another map had meanwhile.
 const EVICTED: &str = "the export was another's since";
-/// What it says when it knows a newer connection of the path.
+/// The text of the server for a connection of a path that has a newer one.
 const SUPERSEDED: &str = "a newer connection of this path took its place";
-/// What it says when it does not say who has the export.
+/// The text of the server for an export in use, if it does not name a host.
 const FULL: &str = "the export has as many clients as it takes";
-/// What stands before the name of the host that has it.
+/// The text before the name of the host that uses the export.
 const HOLDER: &str = "in use by ";
-/// What follows that name if it lost its connection, before how long ago.
+/// The text between that name and the time since the host has lost its connection.
 const AWAY: &str = ", away for ";
 
 /// The host that has the export, in the words of the server.
@@ -234,7 +235,7 @@ fn errno_number(name: &str) -> i32 {
         .map_or(0, |(number, _)| *number)
 }
 
-/// What failed, why, and what to do about it.
+/// An error: what failed, why, and a remedy.
 #[derive(Debug)]
 pub struct Error {
     /// The code; it decides the exit code.
@@ -245,7 +246,7 @@ pub struct Error {
     pub why: String,
     /// Further lines, for example who holds a device.
     pub details: Vec<String>,
-    /// What to do; may have `{key}`s in it.
+    /// The remedy, which may contain `{key}`s.
     hint: String,
 }
 

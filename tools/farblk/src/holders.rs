@@ -11,11 +11,11 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Holder {
-    /// It, or a partition of it, is mounted.
+    /// The disk, or a partition of it, is mounted.
     Mount {
-        /// Where.
+        /// The mount point.
         path: String,
-        /// As what.
+        /// The type of the file system.
         fstype: String,
     },
     /// It, or a partition of it, is swap space.
@@ -50,7 +50,7 @@ impl Holder {
         }
     }
 
-    /// What ends its use of the disk.
+    /// Returns the command that ends this use of the disk.
     pub fn remedy(&self) -> String {
         match self {
             Holder::Mount { path, .. } => format!("umount {path}"),
@@ -60,7 +60,8 @@ impl Holder {
     }
 }
 
-/// The mounts, swap spaces and devices that use the disk or partition `name` ("farblk0"), as seen from the mount namespace of this process.
+/// The mounts, swap spaces and devices that use the disk or partition `name` ("farblk0"), as seen
+/// from the mount namespace of this process.
 pub fn find(root: &Path, name: &str) -> Vec<Holder> {
     let parts = disk_and_partitions(root, name);
     let mut holders = Vec::new();
@@ -88,7 +89,8 @@ pub fn find(root: &Path, name: &str) -> Vec<Holder> {
     holders
 }
 
-/// The processes that have the disk `name` open or work in one of `holders`' mounts, as "fio(4121)".
+/// The processes that have the disk `name` open or work in one of `holders`' mounts, as
+/// "fio(4121)".
 pub fn processes(root: &Path, name: &str, holders: &[Holder]) -> Vec<String> {
     let nodes: Vec<String> = disk_and_partitions(root, name)
         .iter()

@@ -8,6 +8,7 @@ mod configfs;
 mod device;
 mod error;
 mod holders;
+mod identity;
 mod name;
 mod output;
 mod size;
@@ -72,7 +73,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// Whether a command line asks for JSON, in any of the ways of [`cli::Global`], though it cannot be parsed.
+/// Returns true if a command line that cannot be parsed asks for JSON, by any option of
+/// [`cli::Global`].
 fn wants_json(words: impl Iterator<Item = String>) -> bool {
     let mut is_form = false;
     for word in words.skip(1).take_while(|word| word != "--") {

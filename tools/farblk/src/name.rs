@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Names and UUIDs, by the kernel's rules. The kernel is the judge; checking here gives a better message.
+//! Names and UUIDs, by the kernel's rules. The kernel is the judge; checking here gives a better
+//! message.
 
-/// Takes a name of a port, export, map or host: 1 to 63 of `A-Z a-z 0-9 . _ : -`, the first not a dot.
+/// Takes a name of a port, export, map or host: 1 to 63 of `A-Z a-z 0-9 . _ : -`, the first not a
+/// dot.
 pub fn parse(text: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
     if text.is_empty() || text.len() > 63 {

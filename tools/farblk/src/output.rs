@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What the user sees: results on stdout, progress and errors on stderr.
+//! The output: results on stdout, progress and errors on stderr.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -20,15 +20,15 @@ struct Warning<'a> {
     text: &'a str,
 }
 
-/// Where the output goes and how much of it there is.
+/// The streams of the output, and the amount of it.
 pub struct Output {
     json: bool,
     quiet: bool,
     out: RefCell<Box<dyn Write>>,
     err: RefCell<Box<dyn Write>>,
-    /// Where the user answers, if there is one to ask.
+    /// The terminal of the user, if there is one.
     answers: Option<RefCell<Box<dyn BufRead>>>,
-    /// Whether a progress line on stderr has no newline yet.
+    /// True if a line with progress on stderr has no newline yet.
     line_open: Cell<bool>,
 }
 
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// Whether results are JSON documents.
+    /// Returns true if results are JSON documents.
     pub fn is_json(&self) -> bool {
         self.json
     }

@@ -58,7 +58,7 @@ pub fn parse_patience(text: &str) -> Result<i64, String> {
     i64::try_from(time.as_millis()).map_err(|why| why.to_string())
 }
 
-/// What [`parse_patience`] parses: "60 s", or "forever".
+/// Formats a time that [`parse_patience`] has parsed: "60 s", or "forever".
 pub fn human_patience(ms: i64) -> String {
     match u64::try_from(ms) {
         Ok(ms) => human_setting(ms),

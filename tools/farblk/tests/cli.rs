@@ -279,14 +279,14 @@ fn unmap_names_the_users() {
         .stderr_eq(str![[r#"
 error[F0107]: scratch is in use and was not unmapped
   mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)
-  hint: umount /scratch   or   farblk unmap scratch --force  (fails all I/O; data in flight is lost)
+  hint: umount /scratch   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)
 
 "#]]);
     tree.run("-j unmap /dev/farblk0")
         .code(4)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-{"schema":"farblk.error/1","code":"F0107","exit":4,"what":"scratch is in use and was not unmapped","why":"","details":["mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)"],"hint":"umount /scratch   or   farblk unmap scratch --force  (fails all I/O; data in flight is lost)"}
+{"schema":"farblk.error/1","code":"F0107","exit":4,"what":"scratch is in use and was not unmapped","why":"","details":["mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)"],"hint":"umount /scratch   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)"}
 
 "#]]);
     tree.file(
@@ -302,7 +302,7 @@ error[F0107]: scratch is in use and was not unmapped
 error[F0107]: scratch is in use and was not unmapped
   swap: /dev/farblk0p1
   used by: dm-0
-  hint: swapoff /dev/farblk0p1; remove dm-0   or   farblk unmap scratch --force  (fails all I/O; data in flight is lost)
+  hint: swapoff /dev/farblk0p1; remove dm-0   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)
 
 "#]]);
     tree.run("unmap none")
@@ -458,7 +458,7 @@ fn loop_devices_go_with_their_export() {
     tree.run("export create vol2 --file disk --allow-any-host")
         .success()
         .stdout_eq(str![[r#"
-export vol2 exists already as asked for: block, /dev/loop0 ([..]/disk), 1.0 GiB, two-sided, rw, allowed: any host
+export vol2 exists already, with these settings: block, /dev/loop0 ([..]/disk), 1.0 GiB, two-sided, rw, allowed: any host
 
 "#]]);
     tree.run("--dry-run export resize vol2 --size 1M")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is in a block: which one it is, which write of it, whose, and a checksum over all of it.
+//! The content of a block: its number, the number of the write, the writer, and a checksum.
 
 /// Bytes of a block. Nothing is checked for less.
 pub const SIZE: usize = 4096;
@@ -8,7 +8,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"farstamp");
 const CHECKSUM: usize = 4;
 const HEADER: usize = 5;
 
-/// Who wrote what.
+/// The identity of a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stamp {
     /// The block's index.
@@ -19,7 +19,7 @@ pub struct Stamp {
     pub run: u64,
 }
 
-/// What a block turns out to be.
+/// The result of checking a block.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Found {
     /// As one write left it.

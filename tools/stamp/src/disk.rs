@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is tested, and memory that the kernel takes for direct I/O.
+//! The disk under test, and memory that is suitable for direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Result, Seek, SeekFrom};

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `stamp` writes a disk whose connection may break, and checks that it never shows what it must not: a
-//! complete write is there, nothing comes back that was overwritten, and no write lands that failed and
-//! that a read has since not found. I/O may fail, and it may take its time, but not for ever.
+//! `stamp` writes a disk whose connection may break, and checks that it never shows what it must
+//! not: a complete write is there, nothing comes back that was overwritten, and no write lands that
+//! failed and that a read has since not found. I/O may fail, and it may take its time, but not for
+//! ever.
 //!
-//! Its last line is what came of it, in JSON; its exit code 1 if there was a violation, 2 if it could not run.
+//! Its last line is what came of it, in JSON; its exit code 1 if there was a violation, 2 if it
+//! could not run.
 
 mod block;
 mod disk;
@@ -31,7 +33,7 @@ use table::{Table, Wrong};
 struct Options {
     /// Block device or file.
     disk: PathBuf,
-    /// How long.
+    /// Duration of the run.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Ends when this file is there, however long that takes.
@@ -67,10 +69,11 @@ struct Options {
     /// Of the random numbers.
     #[arg(long)]
     seed: Option<u64>,
-    /// What is known of the disk: read if it is there, written at the end.
+    /// File with the state of the blocks: read if it exists, written at the end.
     #[arg(long)]
     state: Option<PathBuf>,
-    /// Reads every block once, and nothing else; one that cannot be read is a violation, too. Wants --state.
+    /// Reads every block once, and nothing else; one that cannot be read is a violation, too. Wants
+    /// --state.
     #[arg(long, requires = "state")]
     verify_only: bool,
     /// Writes every block once, and nothing else.
@@ -107,7 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether what came of it is not what the options want. Blocks that could not be read are not verified.
+/// Returns true if the results violate the options. Blocks that could not be read are not verified.
 fn is_bad(options: &Options, report: &Report) -> bool {
     let unread = options.verify_only && report.checked < report.blocks;
     !report.clean() || unread || options.no_errors && !report.last_error.is_empty()

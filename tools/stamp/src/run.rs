@@ -15,10 +15,10 @@ use crate::table::{Before, Table, Violation, Wrong};
 const TOLD: usize = 20;
 /// Stalls that are told.
 const STALLS: usize = 1000;
-/// How long a job waits after an error, lest it does nothing but fail.
+/// Pause of a job after an error, so that it does not only fail.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What to do.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// I/Os at a time.
@@ -31,7 +31,7 @@ pub struct Plan {
     pub flush: u64,
     /// Of the random numbers.
     pub seed: u64,
-    /// How long a job rests after each I/O.
+    /// Pause of a job after each I/O.
     pub pause: Duration,
     /// An I/O that takes longer has not come back; the run then ends without it.
     pub hang: Duration,
@@ -44,11 +44,11 @@ pub struct Plan {
 pub struct Stall {
     /// Since the run began.
     pub at: Duration,
-    /// How long.
+    /// Duration of the run.
     pub length: Duration,
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Complete I/Os.
@@ -85,7 +85,7 @@ pub struct Report {
     pub longest: Option<Stall>,
     /// All that were longer than the plan says, in their order.
     pub stalls: Vec<Stall>,
-    /// How long it was.
+    /// Duration of the run.
     pub took: Duration,
 }
 
@@ -352,7 +352,7 @@ impl Run {
         self.complete(&mut state, now);
     }
 
-    /// What came of it so far.
+    /// The results so far.
     pub fn report(&self) -> Report {
         let state = self.state();
         let mut report = state.report.clone();

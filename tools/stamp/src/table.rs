@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What may be in which block.
+//! The possible contents of each block.
 //!
 //! One write at a time is under way to a block, so its generations follow one another. A write that
 //! failed may have been done, or not, and that is settled before any later I/O: once a read that
@@ -35,7 +35,7 @@ impl Wrong {
     ];
 }
 
-/// What is known of a block.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Entry {
     /// Generation of the newest write that was sent.
@@ -57,7 +57,7 @@ impl Entry {
     }
 }
 
-/// What was known when a read began.
+/// The state of a block when a read began.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     entry: Entry,
@@ -101,7 +101,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A disk of that many blocks, of which a run has written none. `run` tells its writes from others'.
+    /// A disk of that many blocks, of which a run has written none. `run` tells its writes from
+    /// others'.
     pub fn new(run: u64, blocks: usize) -> Self {
         Self {
             run,
@@ -114,7 +115,8 @@ impl Table {
         self.entries.len()
     }
 
-    /// Begins a write of some blocks and gives their stamps; or does not, if one of them is being written.
+    /// Begins a write of some blocks and gives their stamps; or does not, if one of them is being
+    /// written.
     pub fn begin_write(
         &mut self,
         first: usize,
@@ -158,7 +160,7 @@ impl Table {
         }
     }
 
-    /// What a read found in a block.
+    /// Checks the content that a read returned.
     ///
     /// # Errors
     ///
@@ -221,7 +223,7 @@ impl Table {
             .collect()
     }
 
-    /// What [`Self::save`] gave.
+    /// Restores the state from the output of [`Self::save`].
     pub fn restore(bytes: &[u8]) -> Option<Self> {
         let mut words = bytes.chunks_exact(8).map(|chunk| {
             let mut word = [0; 8];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is behind an export: memory, a block device, or a file as a loop device.
+//! The backing of an export: RAM, a block device, or a file through a loop device.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::size;
 /// A file has to end where a block ends, and this is the largest block.
 const FILE_STEP: u64 = 4096;
 
-/// What is to be exported, as it was found on this host. Looking changes nothing.
+/// The backing to export, as it was found on this host. Finding it changes nothing.
 pub enum Backing {
     /// Memory, of this many bytes.
     Ram(u64),
@@ -74,7 +74,7 @@ impl Backing {
         };
         let name = context.devices.name(&number);
         if !read_only && name.is_some_and(|name| context.devices.is_read_only(&name)) {
-            let why = format!("{} can only be read", whole.display());
+            let why = format!("{} is write-protected", whole.display());
             return Err(job.error(Code::WriteProtected, why));
         }
         let path = text_of(&whole, job)?;
@@ -91,7 +91,7 @@ impl Backing {
         let fault = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => job
                 .error(Code::NotFound, format!("{shown} does not exist"))
-                .hint("--size SIZE  makes a file, in a directory that exists"),
+                .hint("--size SIZE  makes the file, in a folder that exists"),
             _ => job.error(Code::Io, format!("{shown}: {}", words(&e))),
         };
         if let Some(size) = size {
@@ -123,9 +123,9 @@ impl Backing {
         }
         let have = metadata.len();
         if size.is_some_and(|size| size != have) {
-            let why = format!("{shown} exists already, and has {}", size::human(have));
+            let why = format!("{shown} exists already, with {}", size::human(have));
             return Err(job.error(Code::Differs, why).hint(
-                "without --size it is exported as it is;  farblk export resize  makes it larger",
+                "omit --size to export the file as it is;  farblk export resize  makes it larger",
             ));
         }
         if have == 0 {
@@ -147,8 +147,8 @@ impl Backing {
         })
     }
 
-    /// The attributes it asks for. `have` is the `device_path` of the export, if there is one: another
-    /// name of the same device is as good.
+    /// The attributes it asks for. `have` is the `device_path` of the export, if there is one:
+    /// another name of the same device is as good.
     pub fn settings(&self, context: &Context, have: Option<&str>) -> Vec<(&'static str, String)> {
         let number = |path: &str| context.devices.number(Path::new(path)).ok().flatten();
         let have_number = have.and_then(number);
@@ -177,7 +177,7 @@ impl Backing {
         let fits = |found: &&Loop| read_only || !found.read_only;
         match (loops.iter().find(fits), loops.first()) {
             (None, Some(Loop { device, .. })) => {
-                let why = format!("it is {device} already, which can only be read");
+                let why = format!("the file backs {device} already, which is read-only");
                 Err(job.error(Code::WriteProtected, why).hint(format!(
                     "export it with --read-only, or  losetup --detach {device}"
                 )))
@@ -212,8 +212,8 @@ impl Backing {
         Err(error)
     }
 
-    /// Makes the file and the loop device if need be, and gives the path of the block device. A dry run
-    /// gives `None` when only the shell will know it, as `$loop`.
+    /// Makes the file and the loop device if need be, and gives the path of the block device. A dry
+    /// run gives `None` when only the shell will know it, as `$loop`.
     pub fn provide(
         &self,
         context: &Context,
@@ -229,7 +229,7 @@ impl Backing {
         if let Some(Loop { device, direct, .. }) = self.again(read_only, job)? {
             if !direct {
                 context.output.warn(&format!(
-                    "{device} is used as it is, without direct I/O: losetup --direct-io=on {device}"
+                    "{device} is used without direct I/O, as it was set up; to change this: losetup --direct-io=on {device}"
                 ));
             }
             return Ok(Some(device.clone()));
@@ -251,11 +251,11 @@ impl Backing {
         undo.device = Some(device.clone());
         match context.devices.loop_at(&device, job)? {
             Some(made) if made.read_only && !read_only => {
-                let why = format!("{} can only be read", path.display());
+                let why = format!("{} is write-protected", path.display());
                 return Err(job.error(Code::WriteProtected, why));
             }
             Some(made) if !made.direct => context.output.warn(&format!(
-                "{} is on a file system without direct I/O: all data is in the page cache of this host, too",
+                "{} is on a file system without direct I/O: all data is also in the page cache of this host",
                 path.display()
             )),
             _ => {}
@@ -269,7 +269,7 @@ fn text_of(path: &Path, job: &Job) -> Result<String, Error> {
     match path.to_str() {
         Some(text) if !text.contains('\n') => Ok(text.to_owned()),
         _ => {
-            let why = format!("{path:?}: a path is one line of UTF-8");
+            let why = format!("{path:?} is not one line of UTF-8");
             Err(job.error(Code::Usage, why))
         }
     }
@@ -278,7 +278,7 @@ fn text_of(path: &Path, job: &Job) -> Result<String, Error> {
 /// Fails if no file should have this size.
 pub fn check_size(size: u64, job: &Job) -> Result<(), Error> {
     match size {
-        0 => Err(job.error(Code::Usage, "a file of 0 bytes makes no disk")),
+        0 => Err(job.error(Code::Usage, "a disk cannot have 0 bytes")),
         _ if size % FILE_STEP != 0 => {
             let why = format!("{size} is not a multiple of {FILE_STEP}");
             Err(job.error(Code::Usage, why))
@@ -311,8 +311,8 @@ pub fn make_larger(
     done.map_err(|e| job.error(Code::Io, format!("{}: {}", path.display(), words(&e))))
 }
 
-/// The loop device and the file that a command has made so far. They are removed again when it fails,
-/// that is when this is dropped before [`Undo::keep`].
+/// The loop device and the file that a command has made so far. They are removed again when it
+/// fails, that is when this is dropped before [`Undo::keep`].
 pub struct Undo<'a> {
     context: &'a Context,
     device: Option<String>,

@@ -10,6 +10,7 @@ use super::export::{mode_of, mode_text};
 use crate::cli::Discover;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
+use crate::identity;
 use crate::output::table;
 use crate::size;
 
@@ -58,10 +59,10 @@ fn parse_entry(line: &str) -> Option<Entry> {
     })
 }
 
-/// What the objects of this tool are named; the number of its process follows.
+/// The start of the names of the objects of this tool. The process ID follows.
 const PREFIX: &str = "tool-";
 
-/// Removes the objects of processes that were killed: they would keep the module loaded.
+/// Removes the objects of processes that were killed. They would keep the module loaded.
 fn remove_leftovers(context: &Context) {
     let configfs = &context.configfs;
     let processes = context.root.join("proc");
@@ -94,6 +95,7 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         .variable("server", &server)
         .variable("host", &arguments.server.host);
     let address = arguments.server.resolve(&job.what)?;
+    identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
     remove_leftovers(context);
     let name = match configfs.is_dry_run() {
@@ -148,7 +150,7 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     if rows.is_empty() {
         let client = context.host_name().unwrap_or("HOST".into());
         context.output.note(&format!(
-            "{server} has no export this host may use\n  hint: on the server:  farblk export allow EXPORT {client}"
+            "{server} has no export that this host may use\n  hint: on the server:  farblk export allow EXPORT {client}"
         ));
     }
     table(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk export`: what this host offers to others.
+//! `farblk export`: the exports of this host.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,11 @@ use super::{Context, Removed};
 use crate::cli::{self, Allowed, Create};
 use crate::configfs::{Job, LastError, Made, quote_path, words};
 use crate::error::{Code, Error};
+use crate::identity;
 use crate::output::{alert, table};
 use crate::size;
 
-/// How long the module may take to see the new size of a device.
+/// Timeout for the module to notice the new size of a device.
 const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An export.
@@ -24,7 +25,7 @@ const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
 struct Export {
     name: String,
     kind: Option<String>,
-    /// How its data moves: "one_sided" or "two_sided".
+    /// How the data is moved: "one_sided" or "two_sided".
     mode: Option<&'static str>,
     /// The path of the block device.
     device: Option<String>,
@@ -58,7 +59,7 @@ struct Host {
 #[derive(Serialize)]
 struct ExportDocument<'a> {
     schema: &'static str,
-    /// Whether the command changed anything.
+    /// True if the command changed anything.
     changed: bool,
     export: &'a Export,
 }
@@ -89,7 +90,7 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
     }
 }
 
-/// How the data of a kind of export moves.
+/// Returns how the data of a kind of export is moved.
 pub fn mode_of(kind: &str) -> Option<&'static str> {
     match kind {
         "ram" => Some("one_sided"),
@@ -193,7 +194,8 @@ impl Export {
         }
     }
 
-    /// "block, /dev/sda, 1.8 TiB, two-sided, rw, allowed: node-b", or "ram, 4.0 GiB, one-sided, rw, allowed: node-b   VOLATILE: ..."
+    /// "block, /dev/sda, 1.8 TiB, two-sided, rw, allowed: node-b", or "ram, 4.0 GiB, one-sided, rw,
+    /// allowed: node-b   VOLATILE: ..."
     fn summary(&self) -> String {
         let kind = self.kind.clone().unwrap_or_default();
         let parts = [
@@ -272,8 +274,10 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
         return create_existing(context, arguments, &backing, &object, &job);
     }
     backing.require_free(context, read_only, &job)?;
-    // What was made last goes first when this fails: the export, then the loop device, then the file.
+    // What was made last goes first when this fails: the export, then the loop device, then the
+    // file.
     let mut undo = Undo::new(context);
+    identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
     made.mkdir(&object, &job)?;
     if !matches!(backing, Backing::Ram(_)) {
@@ -329,13 +333,18 @@ fn create_existing(
     if !differences.is_empty() {
         let name = &arguments.name;
         let lost = match configfs.attr(object, "kind").as_deref() {
-            Some("ram") => "  (its content is lost)",
+            Some("ram") => "  (its contents are lost)",
             _ => "",
         };
         let mut error = job
-            .error(Code::Differs, "it exists already, with other settings")
-            .hint(format!("farblk export allow {name} HOST  changes who may use it; else choose another name, or  \
-                farblk export rm {name}{lost}"));
+            .error(
+                Code::Differs,
+                "the export exists already, with other settings",
+            )
+            .hint(format!(
+                "farblk export allow {name} HOST  admits a host; else choose another name, or  \
+                farblk export rm {name}{lost}"
+            ));
         error.details = differences;
         return Err(error);
     }
@@ -388,7 +397,7 @@ fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
     let already = if changed {
         ""
     } else {
-        " exists already as asked for"
+        " exists already, with these settings"
     };
     let text = format!("export {name}{already}: {}", export.summary());
     let document = ExportDocument {
@@ -399,7 +408,7 @@ fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
     context.output.result(&text, &document)?;
     if !export.allow_any_host && export.hosts.is_empty() {
         context.output.note(&format!(
-            "  hint: nobody may use it yet:  farblk export allow {name} HOST"
+            "  hint: no host may use it yet:  farblk export allow {name} HOST"
         ));
     }
     Ok(())
@@ -568,6 +577,8 @@ fn allow(
     report(context, name, changed)
 }
 
+/// Runs `farblk export deny`: removes the host's entry, and ends the sessions and registrations of
+/// its maps.
 fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot deny {host} the use of {name}"));
@@ -580,17 +591,27 @@ fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     let any = configfs.flag(&object, "allow_any_host");
     if !listed && !any {
         return Err(job
-            .error(Code::NotFound, "it is not in the list of allowed hosts")
+            .error(Code::NotFound, "the export has no entry for this host")
             .hint(format!("farblk export show {name}")));
     }
     if listed {
         configfs.rmdir(&entry, &job)?;
     }
     if any {
-        // Hosts that are not in the list may come in, too: what this one has is taken away.
-        configfs.set(&object, "evict", host, &job)?;
+        // Removing the entry does not end what any host may have.
+        match configfs.set(&object, "evict", host, &job) {
+            Err(error) if listed && error.code == Code::NotFound => {}
+            result => result?,
+        }
     }
-    report(context, name, true)
+    report(context, name, true)?;
+    if any && !configfs.is_dry_run() {
+        context.output.note(&format!(
+            "  hint: the export admits any host, so {host} may log in again; to prevent this, make the \
+             export anew without --allow-any-host"
+        ));
+    }
+    Ok(())
 }
 
 fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
@@ -607,16 +628,16 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     };
     let why = match (count("clients"), count("clients_away")) {
         (0, 0) => None,
-        (0, away) => Some(format!("{} away and expected back", are(away))),
+        (0, away) => Some(format!("{} away and expected to return", are(away))),
         (here, _) => Some(format!("{} connected", are(here))),
     };
     if let Some(why) = why.filter(|_| !force) {
         let lost = match configfs.attr(&object, "kind").as_deref() {
-            Some("ram") => "; the content is lost",
+            Some("ram") => "; the contents are lost",
             _ => "",
         };
         return Err(job.error(Code::Busy, why).hint(format!(
-            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (their I/O waits for it, then fails{lost})"
+            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (their I/O waits for the export, and then fails{lost})"
         )));
     }
     let device = loop_to_detach(context, name, &job);
@@ -661,15 +682,15 @@ fn loop_to_detach(context: &Context, name: &str, job: &Job) -> Option<String> {
             .filter(|found| found.is_ours() && !shared)
             .map(|_| device),
         Err(error) => {
-            let text = format!("{device} stays as it is: {}", error.why);
+            let text = format!("{device} stays attached: {}", error.why);
             context.output.warn(&text);
             None
         }
     }
 }
 
-/// Runs `farblk export resize`. The module sees by itself that a device has another size; a loop device
-/// has to be told that its file has.
+/// Runs `farblk export resize`. The module sees by itself that a device has another size; a loop
+/// device has to be told that its file has.
 fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot resize export {name}"));
@@ -686,7 +707,7 @@ fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error>
     match (before.file.as_deref(), size) {
         (None, None) => {}
         (None, Some(_)) => {
-            let why = format!("the size is that of {device}");
+            let why = format!("the export has the size of {device}");
             return Err(job
                 .error(Code::Usage, why)
                 .hint(format!("resize {device}; the export follows")));
@@ -715,7 +736,7 @@ fn grow(context: &Context, path: &Path, size: u64, job: &Job) -> Result<bool, Er
     let have = metadata.len();
     if size < have {
         let why = format!(
-            "{} has {}; making it smaller would cut data off",
+            "{} has {}; a smaller size would cut off data",
             path.display(),
             size::human(have)
         );
@@ -743,7 +764,7 @@ fn report_resized(
     while export.state.as_deref() == Some("online") && want.is_some() && export.size_bytes != want {
         if Instant::now() >= deadline {
             context.output.warn(&format!(
-                "{device} has {}, which the export does not show yet",
+                "{device} has {}, but the export does not show this yet",
                 want.map(size::human).unwrap_or_default()
             ));
             break;

@@ -89,7 +89,7 @@ impl Map {
         map
     }
 
-    /// What its last error means in its state.
+    /// Interprets the last error of the map in its state.
     fn trouble(&self, context: &Context, object: &std::path::Path, last: LastError) -> Trouble {
         let blamed = self.paths.iter().find(|path| {
             let its = path.last_error.as_ref();
@@ -147,7 +147,7 @@ impl Map {
         format!("{}/{}", self.paths_live, self.paths.len())
     }
 
-    /// What is to be said below its line: the paths, what is wrong, and what to do about it.
+    /// Returns the lines below that of the map: its paths, its last error, and a hint.
     fn branches(&self) -> Vec<String> {
         let mut branches: Vec<String> = self.paths.iter().map(Path::line).collect();
         let of_paths = self

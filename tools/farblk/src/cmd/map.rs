@@ -16,33 +16,34 @@ use crate::cli;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error, exit};
 use crate::holders::{self, Holder};
+use crate::identity;
 use crate::size;
 
-/// How long the device node may take to appear after the kernel has made the disk.
+/// Timeout for the device node to appear after the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a disk that nobody visible holds may be open, as udev does to look at a new one.
+/// Timeout for a disk that is open without a visible user: udev opens a new disk to probe it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two tries to connect.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks at a map that connects by itself.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 
-/// What becomes of the contents of a stale map.
-const LOSS: &str = "the old contents are GONE: the disk will have what the export has now, zeroes or what \
-    others wrote. Make a file system anew (mkfs); do not mount what seems to be there";
-/// What may have become of those of a stale one that was a disk.
-const OTHER: &str = "the server made the export anew, or has another one of this name: whether it is the same \
-    disk is not known here. Compare `farblk export list` there, and check the file system (fsck) before it is mounted";
-/// What may have become of those of an evicted one.
-const DOUBT: &str = "another host had the export meanwhile: the disk will have what the export has now, \
-    with what that host wrote. Check the file system (fsck) before it is mounted";
+/// Warns of the loss of the contents of a stale map of a RAM export.
+const LOSS: &str = "the old contents are GONE: the disk will hold the present contents of the export, \
+    zeroes or data of other hosts. Make a new file system (mkfs); do not mount one that seems to be there";
+/// Warns of the possible loss of the contents of a stale map of a block export.
+const OTHER: &str = "the server made the export anew, or has another export of this name: it may be another \
+    disk. Compare `farblk export list` on the server, and check the file system (fsck) before you mount it";
+/// Warns of changes to the contents of an evicted map.
+const CHANGED: &str = "another host had the export meanwhile: the disk will hold the present contents of the \
+    export, including the data of that host. Check the file system (fsck) before you mount it";
 
 /// A map, schema `farblk.map/1`.
 #[derive(Serialize)]
 pub struct Document {
     /// The schema.
     pub schema: &'static str,
-    /// Whether the command changed anything.
+    /// True if the command changed anything.
     pub changed: bool,
     /// The map.
     pub map: Map,
@@ -70,6 +71,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let changed = if configfs.exists(&object) {
         map_existing(context, arguments, &object, &settings, &paths, &job)?
     } else {
+        identity::settle(context, &job)?;
         let mut made = Made::new(configfs, &context.output);
         made.mkdir(&object, &job)?;
         configfs.set_all(&object, &settings, &job)?;
@@ -78,7 +80,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
             path.make(context, &entry, &mut made, &job)?;
         }
         connect(context, arguments, &object, &job).map_err(|error| match error.code {
-            Code::Stale => error.hint("without --expect-instance the new contents are accepted"),
+            Code::Stale => error.hint("omit --expect-instance to accept the new contents"),
             _ => error,
         })?;
         made.keep();
@@ -90,7 +92,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     report(context, name, changed, start, &job)
 }
 
-/// The paths to make: the one to HOST, unless a --path leads there too, and those of --path.
+/// Returns the paths to make: those of --path, and one to HOST unless one of them leads there.
 fn paths(context: &Context, arguments: &cli::Map, job: &Job) -> Result<Vec<NewPath>, Error> {
     let server = path::resolve(context, &arguments.target.server, job)?;
     let mut paths = Vec::new();
@@ -112,13 +114,13 @@ fn ms(time: Option<Duration>) -> Option<String> {
     number(time.map(|time| time.as_millis()))
 }
 
-/// The word that configfs has for it.
+/// Returns the word that configfs uses for a value.
 fn word(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or(String::new(), |value| value.get_name().to_owned())
 }
 
-/// The attributes a command line asks for.
+/// Returns the attributes that the command line sets.
 fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
     let access = if arguments.ro { "ro" } else { "rw" };
     let mut settings = vec![
@@ -146,8 +148,8 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
     settings
 }
 
-/// The map exists: that is fine when it is as asked for. For one that comes back by itself it waits.
-/// Says whether it changed anything.
+/// Handles a map that exists: succeeds if it has the wanted settings, and waits while the kernel
+/// reconnects it. Returns true if it changed anything.
 fn map_existing(
     context: &Context,
     arguments: &cli::Map,
@@ -214,7 +216,7 @@ fn map_existing(
     Ok(true)
 }
 
-/// Enables the map, again and again for `--wait` while that may help.
+/// Enables the map. Retries for the time of `--wait` if the error may be temporary.
 fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) -> Result<(), Error> {
     let deadline = Instant::now() + arguments.wait.unwrap_or_default();
     if !context.configfs.is_dry_run() {
@@ -234,7 +236,7 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
             return Err(error);
         }
         context.output.note(&format!(
-            "retry {retry}, gives up in {} s: {}",
+            "retry {retry}, giving up in {} s: {}",
             left.as_secs(),
             error.why
         ));
@@ -264,7 +266,7 @@ fn report(
     while !context.devices.is_node(&node, disk) {
         if Instant::now() >= deadline {
             let missing = match node.exists() {
-                true => "is not the device",
+                true => "is not its device node",
                 false => "did not appear",
             };
             let why = format!(
@@ -295,7 +297,7 @@ fn report(
     } else {
         context
             .output
-            .note(&format!("map {name} exists already as asked for"));
+            .note(&format!("map {name} exists already, with these settings"));
     }
     if context.output.is_json() {
         return context.output.document(&Document {
@@ -307,7 +309,7 @@ fn report(
     context.output.line(&format!("/dev/{disk}"))
 }
 
-/// The name of the map that the user means with a name, a device or a UUID.
+/// Finds the map with this name, device or UUID, and returns its name.
 pub fn find(context: &Context, wanted: &str, job: &Job) -> Result<Option<String>, Error> {
     let configfs = &context.configfs;
     let names = configfs.names(&configfs.path(&["maps"]));
@@ -367,7 +369,7 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
             configfs.set(&object, "enable", "force", &job)?;
         }
     } else {
-        let force = format!("farblk unmap {name} --force  (fails all I/O; data in flight is lost)");
+        let force = format!("farblk unmap {name} --force  (all I/O fails; data in flight is lost)");
         let busy = |disk: &str, holders: &[Holder]| {
             let (error, steps) = in_use(context, &name, "unmapped", disk, holders);
             error.hint(match steps.is_empty() {
@@ -416,17 +418,18 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     let contents = match state {
         "stale" if map.mode.as_deref() == Some("two_sided") => Some((Code::Stale, OTHER)),
         "stale" => Some((Code::Stale, LOSS)),
-        "evicted" => Some((Code::Evicted, DOUBT)),
+        "evicted" => Some((Code::Evicted, CHANGED)),
         "live" if configfs.is_dry_run() => return Ok(()),
         "live" => return report(context, &name, false, start, &job),
-        // An earlier remap could not enable it again: there is no disk whose contents could be lost.
+        // An earlier remap could not enable it again: there is no disk whose contents could be
+        // lost.
         "disabled" if !map.paths.is_empty() => None,
         "connecting" | "reconnecting" | "failed" => {
-            let why = format!("it is {state}: whether its contents are others is not known yet");
+            let why = format!("it is {state}: whether its contents differ is not known yet");
             return Err(job.error(Code::NoPath, why));
         }
         _ => {
-            let why = format!("it is {state}, and has nothing to accept");
+            let why = format!("it is {state}: there are no new contents to accept");
             return Err(job
                 .error(Code::Usage, why)
                 .hint(format!("farblk path add {name} HOST; farblk remap {name}")));
@@ -437,7 +440,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
         let busy = |disk: &str, holders: &[Holder]| {
             let (error, steps) = in_use(context, &name, "remapped", disk, holders);
             error.hint(match steps.is_empty() {
-                true => format!("farblk remap {name}  once nobody has it open"),
+                true => format!("farblk remap {name}  once no process has it open"),
                 false => format!("{steps}; farblk remap {name}"),
             })
         };
@@ -468,18 +471,20 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     report(context, &name, true, start, &job)
 }
 
-/// Lets the user accept the new contents of map `name`.
+/// Asks the user to accept the new contents of map `name`.
 fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Error> {
     match context.output.confirm("Accept the new contents?") {
         Some(true) => Ok(()),
-        Some(false) => Err(job.error(code, "they were not accepted").hint("")),
+        Some(false) => Err(job
+            .error(code, "the new contents were not accepted")
+            .hint("")),
         None => Err(job
-            .error(Code::Usage, "there is no terminal to ask for consent")
+            .error(Code::Usage, "without a terminal, remap cannot ask")
             .hint(format!("farblk remap {name} --yes"))),
     }
 }
 
-/// Disables a map that nobody uses; `busy` makes the error if somebody does.
+/// Disables a map that is not in use. `busy` makes the error for one that is.
 fn disable(
     context: &Context,
     object: &Path,
@@ -508,8 +513,8 @@ fn disable(
     }
 }
 
-/// The refusal to do something (it was not `done`) to a disk in use: who uses it, and what to do
-/// against that.
+/// Makes the error for a disk in use that was not `done`. Returns it with the steps that end the
+/// use.
 fn in_use(
     context: &Context,
     name: &str,
@@ -551,7 +556,7 @@ fn in_use(
         }
     } else if holders.is_empty() {
         error = error.detail(
-            "open: by something this process cannot see, perhaps in another mount namespace",
+            "open: by a user that this process cannot see, perhaps in another mount namespace",
         );
     }
     (error, steps.join("; "))

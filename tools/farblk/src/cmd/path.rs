@@ -18,7 +18,7 @@ use crate::error::{Code, Error};
 use crate::output::table;
 use crate::size;
 
-/// How long `path add` waits for the first attempt to connect. The kernel gives up after 5 s.
+/// Timeout of `path add` for the first attempt to connect. The kernel ends the attempt after 5 s.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(6);
 /// The pause between two looks at a path.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ pub struct Path {
     /// The state, a word.
     pub state: Option<String>,
     rtt_ns: Option<u64>,
-    /// How often it came up again.
+    /// The number of reconnects.
     pub reconnects: Option<u64>,
     next_try_ms: Option<u64>,
     /// Why it is not up.
@@ -63,12 +63,12 @@ impl Path {
         }
     }
 
-    /// Whether it is up.
+    /// Returns true if the path is up.
     pub fn is_live(&self) -> bool {
         self.state.as_deref() == Some("live")
     }
 
-    /// Whether it is as asked for.
+    /// Returns true if the path has the wanted addresses.
     pub fn is(&self, wanted: &NewPath) -> bool {
         let addr = self.addr.as_deref().map(Endpoint::parse);
         let addr = addr.and_then(|addr| addr.ok()?.numeric());
@@ -142,7 +142,7 @@ impl NewPath {
     /// The path to `addr`, from `source` if that is given.
     pub fn new(addr: SocketAddr, source: Option<IpAddr>, job: &Job) -> Result<Self, Error> {
         if source.is_some_and(|source| source.is_ipv4() != addr.is_ipv4()) {
-            let why = format!("the source address of {addr} is of the other IP version");
+            let why = format!("the source address for {addr} must have the same IP version");
             return Err(job.error(Code::Usage, why));
         }
         Ok(Self { addr, source })
@@ -201,7 +201,7 @@ pub fn enable(context: &Context, map: &path::Path, path: &Path, job: &Job) -> Re
     Ok(changed)
 }
 
-/// What the hints about a map, or its path to `addr`, are to be filled in with.
+/// Makes a job with the variables for hints about a map, or about its path to `addr`.
 pub fn job_of(context: &Context, map: &path::Path, addr: Option<&str>) -> Job {
     let name = map.file_name().unwrap_or_default().to_string_lossy();
     let mut job = Job::new("").connect().variable("map", name);
@@ -335,7 +335,7 @@ fn report(
             false => format!("\n  hint: {}", last.hint),
         };
         let text = format!(
-            "path {name} is not up, and is tried again: {}{hint}",
+            "path {name} is not up, and the kernel tries again: {}{hint}",
             last.text
         );
         context.output.warn(&text);
@@ -399,14 +399,14 @@ fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
         return Err(job
             .error(Code::Busy, "no other path of the map is live")
             .hint(format!(
-                "farblk path list {map}  tells why: repair one, or add another; or  farblk unmap {map}"
+                "farblk path list {map}  shows the reasons: repair a path, or add one; or  farblk unmap {map}"
             )));
     }
     configfs
         .disable(&object, &job)
         .map_err(|error| match error.code {
             Code::Busy => error.hint(format!(
-                "a map keeps its last path: add another one first, or  farblk unmap {map}"
+                "a map that is enabled needs a path: add another one first, or  farblk unmap {map}"
             )),
             _ => error,
         })?;

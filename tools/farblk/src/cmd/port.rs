@@ -10,6 +10,7 @@ use crate::addr;
 use crate::cli;
 use crate::configfs::{Job, LastError, Made};
 use crate::error::{Code, Error, Peer};
+use crate::identity;
 use crate::output::table;
 
 /// A port.
@@ -57,7 +58,7 @@ fn read(context: &Context, name: &str) -> Port {
     }
 }
 
-/// Whether the port `name` has the address `addr`.
+/// Returns true if the port `name` has the address `addr`.
 fn listens_on(context: &Context, name: &str, addr: SocketAddr) -> bool {
     let text = context
         .configfs
@@ -101,6 +102,7 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
             .unwrap_or_default(),
     };
     let object = configfs.path(&["ports", &name]);
+    identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
     made.mkdir(&object, &job)?;
     configfs.set(&object, "addr", &addr.to_string(), &job)?;
@@ -109,7 +111,7 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
     report(context, &name, true)
 }
 
-/// Fails when the port does not listen: it does not come back by itself when its device was removed.
+/// Fails if the port does not listen, with its reason.
 fn require_listening(
     context: &Context,
     name: &str,
@@ -131,7 +133,7 @@ fn require_listening(
     Err(job
         .error(code, format!("port {name} is {state}{words}"))
         .hint(format!(
-            "once its device and address are back:  farblk port rm {name}; farblk port add {name} --addr {addr}"
+            "the port listens again by itself once its device and address are back; to start over:  farblk port rm {name}; farblk port add {name} --addr {addr}"
         )))
 }
 

@@ -89,6 +89,12 @@ impl Host {
         run(&context, &cli.command)
     }
 
+    /// Gives the host a machine ID.
+    fn machine_id(&self, id: &str) {
+        fs::create_dir_all(self.root.join("etc")).expect("a directory");
+        fs::write(self.root.join("etc/machine-id"), format!("{id}\n")).expect("a file");
+    }
+
     /// Runs a command that must succeed, and gives its stdout.
     fn ok(&self, line: &str) -> String {
         self.run(line)
@@ -134,6 +140,68 @@ fn port_add_numbers_and_is_idempotent() {
     assert_eq!(host.ok("port rm 1"), "removed port 1");
     assert_eq!(host.fails("port rm 1").1, 3);
     assert_eq!(host.kernel.objects(), ["ports/2"]);
+}
+
+#[test]
+fn the_first_object_gives_the_host_a_lasting_id() {
+    for line in [
+        "port add --addr 10.9.0.1",
+        "export create e --ram 1M",
+        "map 10.9.0.1/m",
+        "discover 10.9.0.1",
+    ] {
+        let host = Host::new("identity");
+        host.kernel.put("", "host_id_source", "random");
+        host.machine_id("0123456789abcdef0123456789abcdef");
+        let script = host.ok(&format!("--dry-run {line}"));
+        let id = "4f2950c6-d248-4765-99a1-e02573ae740d";
+        assert!(
+            script
+                .lines()
+                .next()
+                .is_some_and(|first| first.starts_with(&format!("echo {id} > "))
+                    && first.ends_with("/farblk/host_id")),
+            "{script}"
+        );
+        assert!(host.kernel.take_log().is_empty());
+        host.ok(line);
+        let log = host.kernel.take_log();
+        assert_eq!(log[0], format!("host_id = {id}"), "{line}");
+        assert_eq!(host.kernel.get("", "host_id").as_deref(), Some(id));
+        // It is written once.
+        host.ok("port add again --addr 10.9.0.2");
+        assert_eq!(host.kernel.take_log()[0], "mkdir ports/again");
+        // With an object, this host may be known to others under the identity that it has.
+        host.kernel.put("", "host_id_source", "random");
+        host.ok("port add third --addr 10.9.0.3");
+        assert_eq!(host.kernel.take_log()[0], "mkdir ports/third");
+    }
+}
+
+#[test]
+fn an_id_that_somebody_wrote_stays() {
+    let host = Host::new("identity-kept");
+    host.machine_id("0123456789abcdef0123456789abcdef");
+    let have = host.kernel.get("", "host_id");
+    host.ok("map 10.9.0.1/m");
+    assert_eq!(host.kernel.get("", "host_id"), have);
+}
+
+#[test]
+fn a_host_without_a_machine_id_is_warned_of() {
+    let host = Host::new("identity-none");
+    host.kernel.put("", "host_id_source", "random");
+    for id in [None, Some("uninitialized")] {
+        id.inspect(|id| host.machine_id(id));
+        assert!(!host.ok("--dry-run map 10.9.0.1/m").contains("host_id"));
+        assert_eq!(host.err.take(), "");
+        host.ok("map 10.9.0.1/m");
+        let err = host.err.take();
+        assert!(err.contains("/etc/machine-id has no machine ID"), "{err}");
+        assert_eq!(host.kernel.take_log()[0], "mkdir maps/m");
+        host.ok("unmap m");
+        host.kernel.take_log();
+    }
 }
 
 #[test]
@@ -219,7 +287,7 @@ fn export_create_and_again() {
     host.kernel.take_log();
     assert_eq!(
         host.ok(create),
-        format!("export scratch exists already as asked for: {summary}")
+        format!("export scratch exists already, with these settings: {summary}")
     );
     assert!(host.kernel.take_log().is_empty());
     for other in [
@@ -240,7 +308,7 @@ fn export_create_and_again() {
     host.kernel.put("exports/scratch", "clients_away", "2");
     assert_eq!(
         host.fails("export rm scratch").2,
-        "cannot remove export scratch: 2 clients are away and expected back"
+        "cannot remove export scratch: 2 clients are away and expected to return"
     );
     assert!(
         host.ok("export show scratch")
@@ -276,10 +344,21 @@ fn export_allow_and_deny() {
     assert!(host.ok("export deny x b").contains("allowed: nobody"));
     assert_eq!(host.fails("export deny x b").1, 3);
     assert_eq!(host.fails("export allow y b").1, 3);
-    // Who needs no entry has none to be removed.
-    host.kernel.put("exports/x", "allow_any_host", "1");
-    host.ok("export deny x b");
-    assert_eq!(host.kernel.get("exports/x", "evict").as_deref(), Some("b"));
+    // Of an export for any host there need not be an entry.
+    host.ok("export create any --ram 1M --allow-any-host --allow c");
+    host.kernel.take_log();
+    host.err.take();
+    host.ok("export deny any b");
+    assert_eq!(host.kernel.take_log(), ["exports/any/evict = b"]);
+    assert!(host.err.take().contains("b may log in again"));
+    let gone = "ENOENT evict: there is no map of host c";
+    host.kernel.refuse("any/evict", "c", 2, gone, 2);
+    host.ok("export deny any c");
+    assert_eq!(
+        host.kernel.take_log(),
+        ["rmdir exports/any/hosts/c", "exports/any/evict = c"]
+    );
+    assert_eq!(host.fails("export deny any c").1, 3);
 }
 
 #[test]
@@ -296,7 +375,10 @@ fn map_prints_only_the_device() {
     );
     host.kernel.take_log();
     assert_eq!(host.ok("map 10.9.0.1/scratch --name s"), "/dev/farblk0");
-    assert_eq!(host.err.take(), "map s exists already as asked for\n");
+    assert_eq!(
+        host.err.take(),
+        "map s exists already, with these settings\n"
+    );
     assert!(host.kernel.take_log().is_empty());
     for other in [
         "10.9.0.2/scratch",
@@ -334,7 +416,7 @@ fn a_node_that_is_not_the_device_is_refused() {
     let error = host.run("map 10.9.0.1/s").expect_err("another device");
     assert_eq!((error.code.entry().name, error.exit()), ("F0110", 5));
     assert!(
-        error.why.ends_with("dev/farblk0 is not the device"),
+        error.why.ends_with("dev/farblk0 is not its device node"),
         "{error}"
     );
     assert!(error.rendered_hint().ends_with("farblk unmap s"));
@@ -594,7 +676,7 @@ fn a_path_that_is_down_is_told_of() {
     );
     let err = host.err.take();
     assert!(
-        err.contains("path 1 is not up, and is tried again: nobody listens on 10.9.1.1:7420\n  hint: on the server:"),
+        err.contains("path 1 is not up, and the kernel tries again: nobody listens on 10.9.1.1:7420\n  hint: on the server:"),
         "{err}"
     );
     assert_eq!(
@@ -662,7 +744,7 @@ fn the_states_of_a_map_have_hints() {
         (
             "reconnecting",
             "EBUSY in use by node-c, away for 33 s",
-            ["no_path_timeout", "farblk export deny s node-c"],
+            ["lease runs out", "farblk export deny s node-c"],
         ),
         (
             "reconnecting",
@@ -721,7 +803,7 @@ fn map_waits_for_the_server_only_while_unreachable() {
     assert!(
         host.err
             .take()
-            .contains("retry 1, gives up in 29 s: nobody listens\n")
+            .contains("retry 1, giving up in 29 s: nobody listens\n")
     );
     host.ok("unmap s");
     host.kernel
@@ -733,7 +815,7 @@ fn map_waits_for_the_server_only_while_unreachable() {
     let error = host.run("map 10.9.0.1/s").expect_err("away");
     assert_eq!((error.code.entry().name, error.exit()), ("F0217", 4));
     let hint = error.rendered_hint();
-    assert!(hint.contains("deny s node-c  (what that host has not written yet is lost)"));
+    assert!(hint.contains("deny s node-c  (data that node-c has not written yet is lost)"));
     host.ok("map 10.9.0.1/s --wait 30s");
     host.ok("unmap s");
     // Another process enables the same map.
@@ -927,7 +1009,7 @@ fn a_block_device_is_exported() {
     for create in [create, "export create vol1 --device /dev/disk/by-id/x"] {
         assert_eq!(
             host.ok(create),
-            format!("export vol1 exists already as asked for: {summary}")
+            format!("export vol1 exists already, with these settings: {summary}")
         );
     }
     for other in [
@@ -1081,7 +1163,7 @@ fn a_file_is_exported_as_a_loop_device() {
         let again = host.ok(&format!("export create x --file {}", other.display()));
         assert_eq!(
             again,
-            format!("export x exists already as asked for: {summary}")
+            format!("export x exists already, with these settings: {summary}")
         );
     }
     assert!(host.ok(&create).contains("exists already"));
@@ -1145,7 +1227,7 @@ fn a_loop_device_of_somebody_else_is_used_and_stays() {
     assert!(
         host.err
             .take()
-            .contains("/dev/loop0 is used as it is, without direct I/O")
+            .contains("/dev/loop0 is used without direct I/O")
     );
     assert_eq!(host.ok("export rm x"), "removed export x");
     losetup(&["--find", "--direct-io=on", &shown]);

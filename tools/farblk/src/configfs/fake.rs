@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A model of the kernel module for tests: the tree of the ABI, refusals on request, and a log of what was asked of it.
+//! A model of the kernel module for tests: the tree of the ABI, refusals on request, and a log of
+//! what was asked of it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -55,6 +56,8 @@ impl Fake {
                 .insert(directory.into(), BTreeMap::new());
         }
         fake.put("", "host_name", "node-b");
+        fake.put("", "host_id", "33333333-3333-4333-8333-333333333333");
+        fake.put("", "host_id_source", "written");
         fake
     }
 
@@ -101,7 +104,7 @@ impl Fake {
         made.map(|(path, _)| path.display().to_string()).collect()
     }
 
-    /// What was asked of the model since the last call.
+    /// Takes the log of the requests since the last call.
     pub fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.state.borrow_mut().log)
     }
@@ -195,7 +198,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
 }
 
 impl State {
-    /// Whether it is the only enabled path of an enabled map.
+    /// Returns true if this is the only enabled path of an enabled map.
     fn is_last_path(&self, path: &Path) -> bool {
         let enabled = |path: &Path| {
             let object = self.objects.get(path);
@@ -215,7 +218,7 @@ impl State {
             && siblings.filter(|key| enabled(key)).count() == 1
     }
 
-    /// What enabling does to the attributes that only the kernel writes.
+    /// Sets the attributes that only the kernel writes, as enabling does.
     fn enable(&mut self, path: &Path) {
         let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
         let changes: &[(&str, &str)] = match parts.as_slice() {
@@ -340,7 +343,14 @@ impl Files for Fake {
                 attributes.insert("state".into(), "disabled".into());
                 attributes.insert("device".into(), String::new());
             }
+            ("evict", _) => {
+                attributes.insert(name, value.into());
+            }
             _ if enabled => return Err(Fault::Store(error(EBUSY))),
+            ("host_id", _) => {
+                attributes.insert(name, value.into());
+                attributes.insert("host_id_source".into(), "written".into());
+            }
             _ => {
                 attributes.insert(name, value.into());
             }

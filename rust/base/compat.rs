@@ -25,6 +25,7 @@ pub(crate) fn param<T: ModuleParam + Copy>(param: &ModuleParamAccess<T>) -> T {
 pub(crate) mod errno {
     #[cfg(not(kernel_7_2))]
     pub(crate) use kernel::error::code::{
+        EADDRNOTAVAIL,
         ECANCELED,
         ECONNREFUSED,
         ECONNRESET,
@@ -75,7 +76,7 @@ pub(crate) mod errno {
         }
 
         codes! {
-            ECANCELED ECONNREFUSED ECONNRESET EHOSTUNREACH ENAMETOOLONG ENETUNREACH ENOTCONN
+            EADDRNOTAVAIL ECANCELED ECONNREFUSED ECONNRESET EHOSTUNREACH ENAMETOOLONG ENETUNREACH ENOTCONN
             EOPNOTSUPP EPROTO EPROTONOSUPPORT ESHUTDOWN ESTALE
         }
     }

@@ -12,6 +12,7 @@ use kernel::error::Error;
 use crate::bindings;
 
 pub(crate) use crate::base::compat::errno::{
+    EADDRNOTAVAIL,
     ECANCELED,
     ECONNREFUSED,
     ECONNRESET,

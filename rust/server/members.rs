@@ -214,7 +214,7 @@ impl Members {
             sessions: KVVec::new(),
             leases: KVVec::new(),
             contents: None,
-                    changed: false,
+            changed: false,
         };
         Arc::pin_init(
             pin_init!(Self {

@@ -114,6 +114,23 @@ pub(crate) struct BdevLimits {
     pub(crate) read_only: bool,
 }
 
+/// Tells one block device from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceId {
+    /// Number of the device; others may get it when this one is gone.
+    dev: bindings::dev_t,
+    /// Sequence number of its disk. The kernel gives no other disk the same one before it reboots, and a
+    /// disk another one when it gets another medium.
+    diskseq: u64,
+}
+
+impl DeviceId {
+    /// Returns true if both are surely of the same device, and it was there all the time.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.dev == other.dev && self.diskseq == other.diskseq
+    }
+}
+
 /// A block device that is open for us alone; C's `struct block_device`, with the `struct file` that
 /// keeps it.
 ///
@@ -235,8 +252,7 @@ impl Bdev {
         // each by one store: some may be the old ones and some the new.
         let limits = unsafe { (&raw const (*(*bdev).bd_queue).limits).read_volatile() };
         let has = |feature| limits.features & feature != 0;
-        // SAFETY: By the type invariants.
-        let write_cache = unsafe { bindings::bdev_write_cache(bdev) };
+        let write_cache = self.write_cache();
         BdevLimits {
             logical_block_size: limits.logical_block_size,
             physical_block_size: limits.physical_block_size,
@@ -255,6 +271,32 @@ impl Bdev {
             stable_writes: has(BLK_FEAT_STABLE_WRITES),
             read_only: self.read_only(),
         }
+    }
+
+    /// Which device it is. Any context.
+    pub(crate) fn id(&self) -> DeviceId {
+        let bdev = self.as_raw();
+        // SAFETY: By the type invariants; an open device keeps its disk. C may write the sequence number
+        // meanwhile.
+        unsafe {
+            DeviceId {
+                dev: (*bdev).bd_dev,
+                diskseq: (&raw const (*(*bdev).bd_disk).diskseq).read_volatile(),
+            }
+        }
+    }
+
+    /// Returns true if it has a volatile cache at the moment. Any context.
+    pub(crate) fn write_cache(&self) -> bool {
+        // SAFETY: By the type invariants; a device keeps its queue.
+        unsafe { bindings::bdev_write_cache(self.as_raw()) }
+    }
+
+    /// Makes every write that has ended lasting, and waits for that, for as long as the device takes.
+    /// Sleeps.
+    pub(crate) fn flush(&self) -> Result {
+        // SAFETY: By the type invariants.
+        to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) })
     }
 
     /// The size at the moment, in units of 512 bytes. Any context.

@@ -202,6 +202,28 @@ impl<T: Operations> DiskVTable<T> {
         data.openers.fetch_sub(1, Full);
     }
 
+    /// The block layer calls it for each file that is closed and had the disk or a partition open: C's
+    /// `bd_openers` of the whole disk counts the openers of its partitions, too, and is 0 in the last call.
+    /// An attempt to open a partition of no size ends here, too, without having been counted in between.
+    ///
+    /// # Safety
+    ///
+    /// Called by the block layer only, with `open_mutex` held, for a disk of `GenDiskBuilder::build`. It
+    /// may be removed, but the file that is closed still has a reference to it.
+    unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
+        // SAFETY: By the safety requirements. The lock that keeps the number stable is held.
+        if unsafe { bindings::disk_openers(disk) } != 0 {
+            return;
+        }
+        // SAFETY: By the safety requirements; the data lives until `free_disk`, which comes after the last
+        // reference has gone. It came from `into_foreign`, by the type invariants of `DiskData`.
+        let data = unsafe {
+            let data = &*(*disk).private_data.cast::<DiskData<T>>();
+            T::QueueData::borrow(data.queue_data)
+        };
+        T::last_close(data);
+    }
+
     /// # Safety
     ///
     /// Called by the block layer only, when the last reference to a disk goes that

@@ -16,7 +16,10 @@ mod reservation;
 mod session;
 pub(crate) mod stats;
 
-pub(crate) use backend::Source;
+pub(crate) use backend::{
+    LastClose,
+    Source, //
+};
 pub(crate) use block::adapter::Adapters;
 pub(crate) use export::{
     Export,

@@ -52,6 +52,7 @@ use crate::server::{
     Exports,
     HostKey,
     Hosts,
+    LastClose,
     Members,
     Ports,
     Source,
@@ -104,6 +105,7 @@ impl GroupOperations for ExportDirs {
         let exports = group.exports.clone();
         let hosts = Hosts::new()?;
         let members = Members::new(exports.stats.clone())?;
+        let last_close = LastClose::new()?;
         let dir = Arc::pin_init(
             try_pin_init!(ExportDir {
                 name,
@@ -111,6 +113,7 @@ impl GroupOperations for ExportDirs {
                 this_host: group.this_host.clone(),
                 hosts,
                 members,
+                last_close,
                 switch <- Switch::new(spec),
             }),
             GFP_KERNEL,
@@ -139,6 +142,8 @@ pub(super) struct ExportDir {
     pub(super) hosts: Arc<Hosts>,
     /// The maps that are registered, be it enabled or not.
     members: Arc<Members>,
+    /// How its device was closed last.
+    last_close: Arc<LastClose>,
     #[pin]
     switch: Switch<Spec, Running>,
 }
@@ -428,7 +433,7 @@ impl ExportDir {
             let pinned = group.pin()?;
             let (hosts, members) = (group.hosts.clone(), group.members.clone());
             let server = (&*group.exports, group.this_host.identity().id);
-            let export = Export::new(spec, hosts, members, server)?;
+            let export = Export::new(spec, hosts, members, &group.last_close, server)?;
             let watch = export.watch()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {

@@ -14,7 +14,10 @@ use kernel::{
 };
 
 pub(crate) use self::{
-    bdev::Block,
+    bdev::{
+        Block,
+        LastClose, //
+    },
     ram::Ram, //
 };
 use crate::base::sync;
@@ -57,13 +60,26 @@ pub(crate) enum Backend {
 impl Backend {
     /// Allocates the memory, or opens the device for `access`. In the task of the user, whose name
     /// space has the path. May sleep, and may take long.
-    pub(crate) fn new(source: &Source, access: Access, boot: Uuid) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        source: &Source,
+        access: Access,
+        last_close: &Arc<LastClose>,
+    ) -> Result<Self, Failure> {
         match source.kind {
             Kind::Ram if source.device_path.is_some() => {
                 Err(fail!(EINVAL, "device_path: an export of RAM has none"))
             }
             Kind::Ram => Ram::new(source).map(Self::Ram),
-            Kind::Block => Block::open(source, access, boot).map(Self::Block),
+            Kind::Block => Block::open(source, access, last_close).map(Self::Block),
+        }
+    }
+
+    /// Makes lasting what clients wrote. Before it is dropped, when the last I/O of all clients has ended.
+    /// May sleep, as long as the backing takes.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Ram(_) => {}
+            Self::Block(block) => block.close(),
         }
     }
 

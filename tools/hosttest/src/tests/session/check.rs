@@ -142,7 +142,6 @@ fn users_that_close_a_disk_with_a_cache() {
 fn an_export_that_is_disabled_and_enabled() {
     let rules = rules(Kind::CachedBlock, 1, &[Write, Flush, Write, Flush]);
     holds(Rules {
-        losses: 1,
         closes: 2,
         attempts: 4,
         ..rules

@@ -46,6 +46,7 @@ write_through() {
 
 # first N: the same as the disk shows it.
 first() { dd if="$DEV" iflag=direct bs=4096 skip="$1" count=1 status=none | tr '\0' . | head -c 1; }
+tells_nothing() { [ -z "$(show "$C/maps/m/last_error")" ]; }
 is_live() { [ "$(show "$C/maps/m/state")" = live ]; }
 
 # cached_disk: DEV is the disk of a device that stays the same one when its cache is lost: the device mapper's, on a null_blk. Block 1
@@ -92,8 +93,10 @@ disabled_unflushed() {
 	is "what was not flushed" "$(first 3)" .
 	ends "the flush of what is gone" EIO sync "$DEV"
 	ends "the one after it" EIO sync "$DEV"
+	[[ $(show "$C/maps/m/last_error") == "EIO "*lost* ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
 	exec 7<&-
 	ends "a flush after the last user closed the disk" OK sync "$DEV"
+	wait_for 10 tells_nothing || bad "last_error is still '$(show "$C/maps/m/last_error")'"
 	[ "$(remote "show $C/exports/e/instance")" != "$INSTANCE" ] || bad "the instance is the old one"
 	must unmap m
 }

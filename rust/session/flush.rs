@@ -54,6 +54,11 @@ impl Flushes {
         self.lost
     }
 
+    /// Returns true if writes are lost, and flushes fail because of that.
+    pub fn have_lost(&self) -> bool {
+        self.lost
+    }
+
     /// Notes that nobody has the disk open any more. If nobody has heard of a loss until now, those who
     /// open the disk next will, as of an error in the page cache.
     pub fn closed(&mut self) {

@@ -448,6 +448,11 @@ impl Io {
         flushes.restarted(dirty);
     }
 
+    /// Returns true if flushes fail, as writes were lost with the server's cache. Any context.
+    pub(in crate::client) fn has_lost_writes(&self) -> bool {
+        self.flushes.lock().have_lost()
+    }
+
     /// Notes that nobody has the disk open any more. Any context.
     pub(super) fn closed(&self) {
         self.flushes.lock().closed();

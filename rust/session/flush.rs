@@ -17,7 +17,7 @@ pub struct Flushes {
     needed: u64,
     /// The last flush that is complete.
     complete: u64,
-    /// Writes that were complete and not flushed are lost, and the disk was open ever since.
+    /// Writes that were complete and not flushed are lost, and there may be users who have to hear of it.
     lost: bool,
     /// A flush has failed because of that.
     reported: bool,

@@ -15,7 +15,10 @@ mod ram;
 mod session;
 pub(crate) mod stats;
 
-pub(crate) use backend::Source;
+pub(crate) use backend::{
+    LastClose,
+    Source, //
+};
 pub(crate) use block::adapter::Adapters;
 pub(crate) use export::{
     Export,

@@ -44,6 +44,104 @@ write_through() {
 	must unmap m
 }
 
+# first N: the same as the disk shows it.
+first() { dd if="$DEV" iflag=direct bs=4096 skip="$1" count=1 status=none | tr '\0' . | head -c 1; }
+tells_nothing() { [ -z "$(show "$C/maps/m/last_error")" ]; }
+is_live() { [ "$(show "$C/maps/m/state")" = live ]; }
+
+# cached_disk: DEV is the disk of a device that stays the same one when its cache is lost: the device mapper's, on a null_blk. Block 1
+# is flushed, block 3 is not.
+cached_disk() {
+	not_local
+	needs_module null_blk dm_mod dm_flakey
+	disk_of "dm_disk cached \"0 32768 linear \$(null_disk fbn 16 blocksize=4096 cache_size=4) 0\""
+	is write_cache "$(queue_file "$DEV" write_cache)" "write back"
+	block 1 a
+	must sync "$DEV"
+	block 3 c
+	INSTANCE=$(remote "show $C/exports/e/instance")
+}
+# table TARGET...: what that device does from now on.
+table() { must remote "dmsetup reload farblk-cached --table '0 32768 $*' && dmsetup resume farblk-cached"; }
+# cache_lost: the device loses its cache while the export is disabled.
+cache_lost() {
+	must remote "store $C/exports/e/enable 0"
+	table error
+	must remote "store /sys/kernel/config/nullb/fbn/power 0; store /sys/kernel/config/nullb/fbn/power 1"
+	table linear /dev/fbn 0
+	must remote "store $C/exports/e/enable 1"
+	wait_for 20 is_live || die "the map is $(show "$C/maps/m/state")"
+}
+
+# Disabling the export flushes the device.
+disabled() {
+	cached_disk
+	cache_lost
+	is "what was acknowledged" "$(first 3)" c
+	ends "a flush" OK sync "$DEV"
+	is "the instance" "$(remote "show $C/exports/e/instance")" "$INSTANCE"
+	must unmap m
+}
+
+# It could not: the client hears of it by its flushes, as long as somebody has the disk open.
+disabled_unflushed() {
+	cached_disk
+	table flakey /dev/fbn 0 0 60 1 error_writes
+	exec 7<"$DEV"
+	cache_lost
+	is "what was flushed" "$(first 1)" a
+	is "what was not flushed" "$(first 3)" .
+	ends "the flush of what is gone" EIO sync "$DEV"
+	ends "the one after it" EIO sync "$DEV"
+	[[ $(show "$C/maps/m/last_error") == "EIO "*lost* ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
+	exec 7<&-
+	ends "a flush after the last user closed the disk" OK sync "$DEV"
+	wait_for 10 tells_nothing || bad "last_error is still '$(show "$C/maps/m/last_error")'"
+	[ "$(remote "show $C/exports/e/instance")" != "$INSTANCE" ] || bad "the instance is the old one"
+	must unmap m
+}
+
+# The device goes, and its cache with it; it comes back under its name.
+removed() {
+	not_local
+	needs_module null_blk
+	disk_of "null_disk fbn 16 blocksize=4096 cache_size=4"
+	block 1 a
+	must sync "$DEV"
+	block 3 c
+	must remote "store /sys/kernel/config/nullb/fbn/power 0; store $C/exports/e/enable 0
+store /sys/kernel/config/nullb/fbn/power 1; store $C/exports/e/enable 1"
+	outcome sync "$DEV"
+	note "the flush: $GOT; the map: $(show "$C/maps/m/state")"
+	[ "$GOT" != OK ] || is "what was acknowledged, and flushed" "$(there 3)" c
+	must unmap m
+}
+
+# flushed_by COMMAND...: it succeeds, and the device was flushed by then.
+flushed_by() {
+	local before
+	before=$(flushes)
+	must "$@"
+	[ "$(flushes)" -gt "$before" ] || bad "no flush by: $*"
+}
+
+# The device had no cache when it was exported, so the client does not flush it, and now it has one: what is acknowledged lasts.
+turns_write_back() {
+	not_local
+	needs_module loop
+	disk_of "d=\$(loop_disk \$(loop_file f 16)) && store /sys/class/block/\${d##*/}/queue/write_cache 'write through' && echo \$d"
+	is write_cache "$(queue_file "$DEV" write_cache)" "write through"
+	must remote "store /sys/class/block/${BACK##*/}/queue/write_cache 'write back'"
+	flushed_by block 1 a
+	flushed_by fallocate --punch-hole -o 2M -l 64K "$DEV"
+	flushed_by blkdiscard -o 3M -l 64K "$DEV"
+	is "what was written" "$(there 1)" a
+	must remote "store /sys/class/block/${BACK##*/}/queue/write_cache 'write through'"
+	must fallocate --punch-hole -o 4096 -l 4096 "$DEV"
+	is "what was zeroed" "$(there 1)" .
+	must unmap m
+}
+
 # logged: BACK is a device with a log of all that reaches it, over a file of the server's.
 logged() {
 	# $1 MiB of device; the log is larger.
@@ -159,6 +257,10 @@ no_barrier() {
 scenario survives_fua "flushed and FUA writes survive the loss of a cache"
 scenario survives_flush "the same where the device has no FUA"
 scenario write_through "a device without a cache is not flushed"
+scenario disabled "disabling an export flushes its device"
+scenario disabled_unflushed "flushes fail if it could not be flushed"
+scenario removed "no flush succeeds if the device went with its cache"
+scenario turns_write_back "a device gets a cache while it is exported: what is acknowledged lasts"
 scenario flags "FLUSH and FUA reach the device, in their order"
 scenario ext4_power_cut "ext4: whatever was synced is there after a power cut"
 scenario xfs_power_cut "xfs: whatever was synced is there after a power cut"

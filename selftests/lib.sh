@@ -314,6 +314,9 @@ map_on() {
 	[ -b "$DEV" ]
 }
 
+# part NUMBER: that partition of DEV.
+part() { case $DEV in *[0-9]) echo "${DEV}p$1" ;; *) echo "$DEV$1" ;; esac; }
+
 # unmap NAME [force], map_rm NAME
 unmap() { if ! is_local; then store "$C/maps/$1/enable" "${2:-0}" && map_rm "$1"; fi; }
 map_rm() { local p; for p in "$C/maps/$1/paths"/*/; do path_rm "$1" "$(basename "$p")" || return; done; rmdir "$C/maps/$1"; }

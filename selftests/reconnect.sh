@@ -83,13 +83,16 @@ server_dies() { WHILE=1; forgets 0 "must server_off" "must server_on; offer_agai
 server_reloads() { WHILE=1; forgets 0 "must remote 'clean; remove_module'" "must remote load_module; offer_again"; }
 export_disabled() { forgets 0 "within 10 must remote 'store $C/exports/e/enable 0'" "must remote 'store $C/exports/e/enable 1'"; }
 
-# What a server with a cache has answered and not flushed may be gone: the next flush says so, and no other one.
-cached() {
+# What a server with a cache has answered and not flushed may be gone: every flush says so until nobody has the disk open any more.
+cached_map() {
 	agent_only
 	needs_module null_blk
-	back "null_disk cached 4 cache_size=1"
+	back "null_disk cached $1 cache_size=1"
 	must serve_block e "$BACK" "uuid=${UUID[server]}"
 	must map m e
+}
+cached() {
+	cached_map 4
 	must direct_write /dev/zero "$DEV" count=1
 	must sync "$DEV"
 	reloaded
@@ -98,6 +101,61 @@ cached() {
 	reloaded
 	ends "the flush of what may be gone" EIO sync "$DEV"
 	ends "the one after it" OK sync "$DEV"
+	# Who closes the disk without a flush leaves it to the next one.
+	exec 7<"$DEV"
+	must direct_write /dev/zero "$DEV" count=1
+	reloaded
+	exec 7<&-
+	ends "the flush of who opens the disk then" EIO sync "$DEV"
+	ends "the last one" OK sync "$DEV"
+	must unmap m
+}
+
+# Everybody who has the disk open hears of it, through whichever CPU.
+two_users() {
+	local cpu
+	cached_map 4
+	exec 7<"$DEV" 8<"$DEV"
+	must direct_write /dev/zero "$DEV" count=1
+	reloaded
+	for ((cpu = 0; cpu < $(nproc); cpu++)); do
+		ends "a flush from CPU $cpu" EIO taskset -c $cpu sync "$DEV"
+		ends "the one after it" EIO taskset -c $cpu sync "$DEV"
+	done
+	exec 7<&-
+	ends "a flush while the second user has the disk open" EIO sync "$DEV"
+	exec 8<&-
+	ends "a flush when nobody has" OK sync "$DEV"
+	must unmap m
+}
+
+# Two file systems on one disk: neither of them syncs with success.
+two_filesystems() {
+	local n
+	needs sfdisk mkfs.ext4
+	needs_own_module ext4
+	cached_map 96
+	printf 'label: gpt\nstart=2048,size=65536\nstart=67584,size=65536\n' | sfdisk -q "$DEV" >/run/sfdisk 2>&1 || die "sfdisk: $(cat /run/sfdisk)"
+	trap 'umount /run/mnt/1 /run/mnt/2' EXIT
+	for n in 1 2; do
+		wait_for 5 test -b "$(part $n)" || die "no $(part $n)"
+		must mkfs.ext4 -q "$(part $n)"
+		mkdir -p /run/mnt/$n
+		must mount -o commit=900 "$(part $n)" /run/mnt/$n
+		must dd if=/dev/urandom of=/run/mnt/$n/file bs=64k count=4 oflag=direct status=none
+	done
+	reloaded
+	for n in 1 2; do
+		outcome sync -f /run/mnt/$n
+		note "file system $n: $GOT"
+		[ "$GOT" != OK ] || bad "file system $n is synced"
+	done
+	ends "a flush while both are mounted" EIO sync "$DEV"
+	must umount /run/mnt/1
+	ends "a flush while the second one is" EIO sync "$DEV"
+	must umount /run/mnt/2
+	ends "a flush when none is" OK sync "$DEV"
+	for n in 1 2; do must fsck.ext4 -fp "$(part $n)" >/run/fsck; done
 	must unmap m
 }
 # reloaded: the server's module is, with the same export of the same disk.
@@ -240,6 +298,8 @@ both export_disabled "the export is disabled and enabled"
 both server_reloads "the server's module goes and comes"
 both server_dies "the server dies and boots"
 scenario cached "a flush fails that covers what a server's cache has lost"
+scenario two_users "everybody who has the disk open hears of that"
+scenario two_filesystems "so do two file systems on it"
 both no_path_timeout "I/O fails when it has waited for no_path_timeout_ms"
 both fails_at_once "it does so at once with 0"
 both waits_for_ever "it waits for ever with -1"

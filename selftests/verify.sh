@@ -126,8 +126,6 @@ partitions() {
 	[ ! -e "$(part 2)" ] || bad "the old second partition is still there"
 	must unmap m
 }
-# part NUMBER
-part() { case $DEV in *[0-9]) echo "${DEV}p$1" ;; *) echo "$DEV$1" ;; esac; }
 
 scenario sizes "512 bytes to 1 MiB at depths 1 to 64, direct"
 scenario buffered "512 bytes to 1 MiB through the page cache"

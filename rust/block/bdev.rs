@@ -151,6 +151,14 @@ impl DeviceId {
         };
         same_disk && self.start_sector == other.start_sector
     }
+
+    /// Returns true if both are of the same device, and it was there all the time: a device that was
+    /// removed and has come back may have lost what its volatile cache held.
+    pub(crate) fn has_stayed(&self, other: &Self) -> bool {
+        self.dev == other.dev
+            && self.diskseq == other.diskseq
+            && self.start_sector == other.start_sector
+    }
 }
 
 /// A block device that is open for us alone; C's `struct block_device`, with the `struct file` that
@@ -277,8 +285,7 @@ impl Bdev {
         // each by one store: some may be the old ones and some the new.
         let limits = unsafe { (&raw const (*(*bdev).bd_queue).limits).read_volatile() };
         let has = |feature| limits.features & feature != 0;
-        // SAFETY: By the type invariants.
-        let write_cache = unsafe { bindings::bdev_write_cache(bdev) };
+        let write_cache = self.write_cache();
         BdevLimits {
             logical_block_size: limits.logical_block_size,
             physical_block_size: limits.physical_block_size,
@@ -341,6 +348,19 @@ impl Bdev {
             let len = unsafe { get(disk, id.as_mut_ptr(), kind) };
             (len > 0 && id != [0; 16]).then_some((kind, id))
         })
+    }
+
+    /// Returns true if it has a volatile cache at the moment. Any context.
+    pub(crate) fn write_cache(&self) -> bool {
+        // SAFETY: By the type invariants; a device keeps its queue.
+        unsafe { bindings::bdev_write_cache(self.as_raw()) }
+    }
+
+    /// Makes every write that has ended lasting, and waits for that, for as long as the device takes.
+    /// Sleeps.
+    pub(crate) fn flush(&self) -> Result {
+        // SAFETY: By the type invariants.
+        to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) })
     }
 
     /// The size at the moment, in units of 512 bytes. Any context.

@@ -105,6 +105,8 @@ struct State {
     /// How often a request was late, and how often all may be before they end.
     late: u32,
     patience: u32,
+    /// How often the disk was closed by its last user.
+    closes: u32,
 }
 
 impl State {
@@ -226,6 +228,10 @@ impl Operations for Ram {
             0
         }
     }
+
+    fn last_close(ram: ArcBorrow<'_, Ram>) {
+        ram.state.lock().closes += 1;
+    }
 }
 
 impl Ram {
@@ -285,6 +291,7 @@ impl Disk {
             held: KVec::with_capacity(64, GFP_KERNEL)?,
             late: 0,
             patience: 1,
+            closes: 0,
         };
         let ram = Arc::pin_init(
             pin_init!(Ram {

@@ -61,6 +61,7 @@ use crate::server::{
     Exports,
     HostKey,
     Hosts,
+    LastClose,
     Members,
     Ports,
     Source,
@@ -120,6 +121,7 @@ impl GroupOperations for ExportDirs {
         let exports = group.exports.clone();
         let hosts = Hosts::new()?;
         let members = Members::new(exports.stats.clone())?;
+        let last_close = LastClose::new()?;
         let dir = Arc::pin_init(
             try_pin_init!(ExportDir {
                 name,
@@ -128,6 +130,7 @@ impl GroupOperations for ExportDirs {
                 hosts,
                 members,
                 allocated: Atomic::new(0),
+                last_close,
                 switch <- Switch::new(spec),
             }),
             GFP_KERNEL,
@@ -158,6 +161,8 @@ pub(super) struct ExportDir {
     members: Arc<Members>,
     /// Bytes of memory that there are so far, while it is being enabled.
     allocated: Atomic<u64>,
+    /// How its device was closed last.
+    last_close: Arc<LastClose>,
     #[pin]
     switch: Switch<Spec, Running>,
 }
@@ -465,7 +470,7 @@ impl ExportDir {
             let (hosts, members) = (group.hosts.clone(), group.members.clone());
             let server = (&*group.exports, group.this_host.identity().id);
             let allocated = &group.allocated;
-            let export = Export::new(spec, hosts, members, server, allocated)?;
+            let export = Export::new(spec, hosts, members, &group.last_close, server, allocated)?;
             let watch = export.watch()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {

@@ -17,7 +17,10 @@ use kernel::{
 };
 
 pub(crate) use self::{
-    bdev::Block,
+    bdev::{
+        Block,
+        LastClose, //
+    },
     ram::Ram, //
 };
 use crate::base::sync;
@@ -87,7 +90,7 @@ impl Backend {
     pub(crate) fn new(
         source: &Source,
         access: Access,
-        boot: Uuid,
+        last_close: &Arc<LastClose>,
         allocated: &Atomic<u64>,
     ) -> Result<Self, Failure> {
         match source.kind {
@@ -95,7 +98,16 @@ impl Backend {
                 Err(fail!(EINVAL, "device_path: an export of RAM has none"))
             }
             Kind::Ram => Ram::new(source, allocated).map(Self::Ram),
-            Kind::Block => Block::open(source, access, boot).map(Self::Block),
+            Kind::Block => Block::open(source, access, last_close).map(Self::Block),
+        }
+    }
+
+    /// Makes lasting what clients wrote. Before it is dropped, when the last I/O of all clients has ended.
+    /// May sleep, as long as the backing takes.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Ram(_) => {}
+            Self::Block(block) => block.close(),
         }
     }
 

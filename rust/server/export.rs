@@ -36,8 +36,8 @@ use crate::proto::{
 };
 use crate::server::{
     backend::{
-        self,
         Backend,
+        LastClose,
         Source, //
     },
     block::adapter::Adapters,
@@ -153,10 +153,11 @@ impl Export {
         spec: Spec,
         hosts: Arc<Hosts>,
         members: Arc<Members>,
+        last_close: &Arc<LastClose>,
         (exports, server_id): (&Exports, Uuid),
         allocated: &Atomic<u64>,
     ) -> Result<Arc<Self>, Failure> {
-        let backend = Backend::new(&spec.source, spec.access, exports.boot, allocated)?;
+        let backend = Backend::new(&spec.source, spec.access, last_close, allocated)?;
         let terms = Terms {
             max_clients: spec.max_clients,
             lease_max_ms: spec.lease_max_ms,
@@ -267,10 +268,12 @@ impl Export {
         Ticker::new(Watch(self.clone()), LOOK_MS)
     }
 
-    /// Admits no more, lets the commands that have begun be answered, and ends all sessions. May sleep, as
-    /// long as the backing takes.
+    /// Admits no more, lets the commands that have begun be answered, ends all sessions, and flushes the
+    /// backing: nothing that was acknowledged depends on its cache any more, or the clients will hear of
+    /// it. May sleep, as long as the backing takes.
     pub(crate) fn close(&self) {
         self.members.close();
+        self.backend.close();
     }
 
     /// Whether the contents are gone for good.
@@ -318,8 +321,6 @@ impl Export {
 pub(crate) struct Exports {
     /// What the server did.
     pub(crate) stats: Arc<stats::Server>,
-    /// Random for each load of the module.
-    pub(crate) boot: Uuid,
     /// What it has on RDMA devices.
     pub(crate) adapters: Arc<Adapters>,
     #[pin]
@@ -333,7 +334,6 @@ impl Exports {
         Arc::pin_init(
             pin_init!(Self {
                 stats,
-                boot: backend::random_uuid(),
                 adapters,
                 list <- new_mutex!(KVec::new(), "Exports::list"),
             }),

@@ -165,6 +165,33 @@ mod tests {
     }
 
     #[test]
+    fn device_is_told_from_others() -> Result {
+        let disk = Disk::new()?;
+        let id = disk.open(true)?.id();
+        check!(id.is_same(&disk.open(false)?.id()));
+        drop(disk);
+        // It has the name, and may have the number.
+        let disk = Disk::new()?;
+        check!(!id.is_same(&disk.open(true)?.id()));
+        Ok(())
+    }
+
+    #[test]
+    fn device_is_flushed() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(true)?;
+        check!(bdev.write_cache());
+        bdev.flush()?;
+        check!(disk
+            .seen()?
+            .iter()
+            .any(|seen| seen.command == Command::Flush));
+        disk.result(Err(BlkError::IoError));
+        check!(bdev.flush() == Err(EIO));
+        Ok(())
+    }
+
+    #[test]
     fn device_that_is_not_there_is_not_opened() -> Result {
         let events = Arc::new(NoEvents, GFP_KERNEL)?;
         // Major 0 has no devices.

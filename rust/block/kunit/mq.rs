@@ -316,6 +316,19 @@ mod tests {
     }
 
     #[test]
+    fn driver_hears_when_the_last_user_closes_the_disk() -> Result {
+        let disk = Disk::new()?;
+        let closes = || disk.ram.state.lock().closes;
+        let bdev = disk.open(true)?;
+        // What looked for partitions is closed by others, now or later, but it is not the last one.
+        let before = closes();
+        a_while();
+        check!(closes() == before);
+        drop(bdev);
+        wait_for(|| closes() == before + 1)
+    }
+
+    #[test]
     fn user_space_hears_what_is_announced() -> Result {
         let disk = Disk::new()?;
         shell(c"cat /sys/kernel/uevent_seqnum >/tmp/farblk-uevents")?;

@@ -192,14 +192,23 @@ impl<T: Operations> DiskVTable<T> {
         ENXIO.to_errno()
     }
 
+    /// The block layer calls it for each file that is closed and had the disk or a partition open; those
+    /// of the partitions count as openers of the whole disk. An attempt to open a partition of no size ends
+    /// here, too.
+    ///
     /// # Safety
     ///
-    /// Called by the block layer only, once for each `open` that returned 0, for a disk of
-    /// `GenDiskBuilder::build`. What was cached for the last opener has been written and dropped.
+    /// Called by the block layer only, with `open_mutex` held, once for each `open` that returned 0, for a
+    /// disk of `GenDiskBuilder::build`. What was cached for the last opener has been written and dropped.
+    /// The disk may be removed, but the file that is closed still has a reference to it.
     unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
         let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
-        data.openers.fetch_sub(1, Full);
+        if data.openers.fetch_sub(1, Full) == 1 {
+            // SAFETY: By the type invariants of `DiskData` it came from `into_foreign`, and it is taken
+            // back by `free_disk` only, which comes after the last reference has gone.
+            T::last_close(unsafe { T::QueueData::borrow(data.queue_data) });
+        }
     }
 
     /// # Safety

@@ -93,6 +93,17 @@ pub(crate) trait Operations: Sized + 'static {
     fn poll(_hw: Borrowed<'_, Self::HwData>, _data: Borrowed<'_, Self::QueueData>) -> u32 {
         0
     }
+
+    /// Nobody has the disk open any more: neither the whole of it nor a partition, which includes mounts,
+    /// swap and devices that lie on it. What was in the page cache of the last one was written before, but
+    /// not flushed.
+    ///
+    /// # Context
+    ///
+    /// A task. The disk's `open_mutex` is held, so that nobody opens it meanwhile. May sleep, but must
+    /// neither open, close nor remove a disk, nor wait for a task that does. May be called after the
+    /// [`GenDisk`](super::GenDisk) is gone.
+    fn last_close(_data: Borrowed<'_, Self::QueueData>) {}
 }
 
 /// What becomes of the timer of a request that is late; C's `enum blk_eh_timer_return`.

@@ -97,6 +97,11 @@ impl Operations for Disk {
         io.late(hw.0);
         Timeout::Reset
     }
+
+    /// Everybody who may have written what a server has lost had the disk open until now.
+    fn last_close(io: ArcBorrow<'_, Io>) {
+        io.closed();
+    }
 }
 
 /// Makes the disk appear, without its partitions: that is what [`PartitionScan`] is for. May sleep, but

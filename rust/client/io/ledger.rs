@@ -234,8 +234,7 @@ impl Io {
     ) -> Result<(), (BlkError, Owned<Request<Disk>>)> {
         if matches!(request.command(), Command::Flush) {
             let mut flushes = self.flushes.lock();
-            let resent = request.data().resent.load(Relaxed) != 0;
-            if flushes.has_to_fail(queue, resent) {
+            if flushes.must_fail() {
                 return Err((BlkError::IoError, request));
             }
             // What is complete from now on it need not cover.
@@ -440,10 +439,23 @@ impl Io {
         }
     }
 
-    /// The server is another one: what it had in a volatile cache is gone. In a task, while I/O waits.
+    /// Notes that the server has another instance: what it had in a volatile cache may be gone. In a
+    /// task, while I/O waits and no request is in flight.
     pub(in crate::client) fn server_restarted(&self) {
-        let dirty = self.dirty.load(Relaxed) != 0;
-        self.flushes.lock().restarted(dirty);
+        let mut flushes = self.flushes.lock();
+        // The writes that are complete from now on are the new instance's.
+        let dirty = self.dirty.xchg(0, Full) != 0;
+        flushes.restarted(dirty);
+    }
+
+    /// Returns true if flushes fail, as writes were lost with the server's cache. Any context.
+    pub(in crate::client) fn has_lost_writes(&self) -> bool {
+        self.flushes.lock().have_lost()
+    }
+
+    /// Notes that nobody has the disk open any more. Any context.
+    pub(super) fn closed(&self) {
+        self.flushes.lock().closed();
     }
 
     /// Shows what the connections did. Any context.

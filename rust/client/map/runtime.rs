@@ -194,6 +194,10 @@ impl Shell {
     pub(super) fn report(&self) -> (State, Option<Failure>, Option<LoginReply>) {
         let state = self.machine.state();
         let failure = match state {
+            State::Live if self.parts.io.has_lost_writes() => Some(fail!(
+                EIO,
+                "writes were lost with the server's cache: flushes fail until nobody has the disk open"
+            )),
             State::Live => None,
             State::Stale => Some(
                 match self.machine.known().is_some_and(|known| known.volatile) {

@@ -7,6 +7,7 @@
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
+    new_mutex,
     sync::{
         atomic::{
             Acquire,
@@ -14,7 +15,8 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 
@@ -35,15 +37,39 @@ use crate::proto::{
     Extent,
     Uuid, //
 };
-use crate::server::backend::Source;
+use crate::server::backend::{
+    random_uuid,
+    Source, //
+};
+use crate::session::flush;
+
+/// How the device of an export was closed last. It lives as long as the export's directory.
+#[pin_data]
+pub(crate) struct LastClose {
+    #[pin]
+    record: Mutex<flush::LastClose<DeviceId, Uuid>>,
+}
+
+impl LastClose {
+    /// That of an export that was never enabled.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                record <- new_mutex!(flush::LastClose::new(), "LastClose::record"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
 
 /// An open block device.
 pub(crate) struct Block {
     /// The device.
     pub(crate) bdev: Bdev,
     dead: Arc<Dead>,
-    /// The server's boot: what was written and not flushed is lost with it.
+    /// Random, and another one whenever writes that were acknowledged and not flushed may be lost.
     pub(crate) instance: Uuid,
+    last_close: Arc<LastClose>,
     limits: BlockLimits,
     /// What the administrator allows.
     access: Access,
@@ -63,7 +89,11 @@ fn next_number() -> u32 {
 
 impl Block {
     /// Opens the device for nobody else to use. In the task of the user. May sleep.
-    pub(super) fn open(source: &Source, access: Access, boot: Uuid) -> Result<Arc<Self>, Failure> {
+    pub(super) fn open(
+        source: &Source,
+        access: Access,
+        last_close: &Arc<LastClose>,
+    ) -> Result<Arc<Self>, Failure> {
         for (set, name) in [
             (source.size != 0, "size"),
             (source.block_size.is_some(), "block_size"),
@@ -95,8 +125,13 @@ impl Block {
             }
         })?;
         let limits = limits(&bdev)?;
+        let id = bdev.id();
         let block = Self {
-            instance: boot,
+            instance: last_close
+                .record
+                .lock()
+                .open(|last| id.has_stayed(last), random_uuid()),
+            last_close: last_close.clone(),
             limits,
             access,
             sectors: Atomic::new(bdev.sectors()),
@@ -114,6 +149,15 @@ impl Block {
     /// Which device it is. Sleeps.
     pub(super) fn id(&self) -> DeviceId {
         self.bdev.id()
+    }
+
+    /// Flushes the device before it is closed, when the last I/O of all clients has ended: if that succeeds
+    /// the instance is the same when the export is enabled again. May sleep, as long as the device takes.
+    pub(in crate::server) fn close(&self) {
+        // Nothing is known of what a device had in its cache that is gone.
+        let flushed = !self.is_dead() && self.bdev.flush().is_ok() && !self.is_dead();
+        let mut record = self.last_close.record.lock();
+        record.close(self.bdev.id(), self.instance, flushed);
     }
 
     /// Whether the device is gone for good: all I/O fails. Any context.

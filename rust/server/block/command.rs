@@ -101,6 +101,8 @@ pub(in crate::server) struct Command {
     operation: Operation,
     data: Data,
     stage: Stage,
+    /// The device has done the command, and is flushed before it is answered.
+    flushing: bool,
     /// Whether the backing was asked not to wait.
     nowait: bool,
     response: DmaBuffer,
@@ -127,6 +129,7 @@ impl Command {
             operation: Operation::Flush,
             data: Data::None,
             stage: Stage::Answer,
+            flushing: false,
             nowait: false,
             response,
             bio: Some(bio),
@@ -151,6 +154,7 @@ impl Command {
     ) {
         self.generation = wanted.generation;
         self.operation = wanted.operation;
+        self.flushing = false;
         let hold = self.hold.clone();
         if let Operation::Write {
             from: Transfer::Inline,
@@ -228,9 +232,11 @@ impl Command {
             return queue.block(self);
         }
         let (op, fua, no_unmap) = match self.operation {
+            _ if self.flushing => (BioOp::Flush, false, false),
             Operation::Read { .. } => (BioOp::Read, false, false),
             // Clients flush no device that had no cache when it was exported. If it has got one, each write
-            // has to last; else this costs nothing.
+            // has to last when it is answered; else this costs nothing. For the others of the kind see
+            // `owes_flush`.
             Operation::Write { fua, .. } => {
                 let fua = fua || !queue.block.limits().write_cache;
                 (BioOp::Write, fua, false)
@@ -252,6 +258,18 @@ impl Command {
             Some(bio) => bio.submit(&queue.block.bdev, request, self),
             None => self.answer(Status::IoError),
         }
+    }
+
+    /// Returns true if the device has to be flushed before a command is answered that it has done: clients
+    /// were promised that it has no cache, it has got one since, and the command cannot pass it by.
+    fn owes_flush(&self) -> bool {
+        let block = &self.hold.queue.block;
+        matches!(
+            self.operation,
+            Operation::Discard { .. } | Operation::WriteZeroes { .. }
+        ) && !self.flushing
+            && !block.limits().write_cache
+            && block.bdev.write_cache()
     }
 
     /// The answer to a read that is its data.
@@ -370,6 +388,12 @@ impl BioOwner for KBox<Command> {
             // The device may have lost the ability just now. If it is the operation that it does not
             // know, the second try says so.
             Err(BlkError::Again | BlkError::NotSupported) if self.nowait => {
+                let hold = self.hold.clone();
+                hold.queue.block(self);
+            }
+            // Nothing may be submitted here.
+            Ok(()) if self.owes_flush() => {
+                self.flushing = true;
                 let hold = self.hold.clone();
                 hold.queue.block(self);
             }

@@ -12,11 +12,13 @@ fn rules(kind: Kind, paths: u8, jobs: &[Job]) -> Rules {
         kind,
         clients: 1,
         paths,
+        users: 1,
         jobs: jobs.to_vec(),
         losses: 0,
         duplicates: 0,
         client_crashes: 0,
         server_crashes: 0,
+        closes: 0,
         expiries: 0,
         max_clients: 1,
         demotion: false,
@@ -60,7 +62,7 @@ fn is_found(flaw: Flaw, rules: Rules) {
     );
 }
 
-use Job::{Flush, Read, Write};
+use Job::{Flush, OtherClose, OtherFlush, Read, Reopen, Write};
 
 #[test]
 fn one_path() {
@@ -107,6 +109,52 @@ fn flushes_together() {
     let rules = rules(Kind::CachedBlock, 1, &[Write, Flush, Flush]);
     holds(Rules {
         server_crashes: 1,
+        ..rules
+    });
+}
+
+#[test]
+fn two_users_and_a_cache() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Flush, OtherFlush, Flush]);
+    holds(Rules {
+        users: 2,
+        server_crashes: 2,
+        ..rules
+    });
+}
+
+#[test]
+fn users_that_close_a_disk_with_a_cache() {
+    let jobs = [Write, OtherFlush, Reopen, Flush, OtherClose, Reopen, Flush];
+    holds(Rules {
+        users: 2,
+        server_crashes: 2,
+        ..rules(Kind::CachedBlock, 1, &jobs)
+    });
+    let jobs = [Write, Reopen, Flush, Reopen, Flush];
+    holds(Rules {
+        server_crashes: 2,
+        ..rules(Kind::CachedBlock, 1, &jobs)
+    });
+}
+
+#[test]
+fn an_export_that_is_disabled_and_enabled() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Flush, Write, Flush]);
+    holds(Rules {
+        closes: 2,
+        attempts: 4,
+        ..rules
+    });
+}
+
+#[test]
+fn an_export_that_is_disabled_and_crashes() {
+    let rules = rules(Kind::CachedBlock, 2, &[Write, Flush]);
+    holds(Rules {
+        closes: 1,
+        server_crashes: 1,
+        attempts: 2,
         ..rules
     });
 }
@@ -390,6 +438,37 @@ fn a_missing_lease_is_found() {
             server_crashes: 1,
             attempts: 2,
             ..rules(Kind::Block, 1, &[Write])
+        },
+    );
+}
+
+#[test]
+fn a_missing_flush_at_close_is_found() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Flush]);
+    is_found(Flaw::NoFlushAtClose, Rules { closes: 1, ..rules });
+}
+
+#[test]
+fn a_loss_that_is_told_once_is_found() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Flush, OtherFlush]);
+    is_found(
+        Flaw::OneFlushFails,
+        Rules {
+            users: 2,
+            server_crashes: 1,
+            ..rules
+        },
+    );
+}
+
+#[test]
+fn a_loss_that_is_forgotten_is_found() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Reopen, Flush]);
+    is_found(
+        Flaw::ForgottenAtClose,
+        Rules {
+            server_crashes: 1,
+            ..rules
         },
     );
 }

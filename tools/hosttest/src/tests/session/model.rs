@@ -30,6 +30,8 @@ pub struct Rules {
     pub kind: Kind,
     pub clients: usize,
     pub paths: u8,
+    /// Users that have a client's disk open, two at most.
+    pub users: u8,
     /// Operations that each client does, at most two of them at a time.
     pub jobs: Vec<Job>,
     /// Connections that break at the client, and at the server, while nothing is wrong.
@@ -38,6 +40,9 @@ pub struct Rules {
     pub duplicates: u8,
     pub client_crashes: u8,
     pub server_crashes: u8,
+    /// Times that the export is disabled, with or without a flush of its device, and enabled again. The
+    /// device loses its cache in between.
+    pub closes: u8,
     /// Times that a client waits for longer than its user wants.
     pub expiries: u8,
     /// Maps that may have the export at a time.
@@ -110,13 +115,38 @@ pub enum Flaw {
     LaterLogins,
     /// A server that began anew says that it remembers what is resumed.
     Remembers,
+    /// The server keeps the instance of an export although its device was not flushed when it was closed.
+    NoFlushAtClose,
+    /// Only the first flush fails after a loss.
+    OneFlushFails,
+    /// When the disk is closed a loss is forgotten that nobody has heard of.
+    ForgottenAtClose,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Job {
     Write,
     Read,
+    /// By the first user, as are writes and reads.
     Flush,
+    /// By the second one, who has had the disk open from the beginning.
+    OtherFlush,
+    /// The first user closes the disk and opens it again.
+    Reopen,
+    /// The second user closes the disk.
+    OtherClose,
+}
+
+impl Job {
+    /// Returns true if a user flushes the disk.
+    pub fn flushes(self) -> bool {
+        matches!(self, Self::Flush | Self::OtherFlush)
+    }
+
+    /// Whose it is: 0 or 1.
+    fn user(self) -> usize {
+        usize::from(matches!(self, Self::OtherFlush | Self::OtherClose))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -131,12 +161,13 @@ pub struct World {
     /// The last write that was sent, and the newest that is complete.
     begun: u8,
     complete: u8,
-    /// The newest write that a failed flush told of.
-    excused: u8,
+    /// The newest write that a failed flush told of, by user.
+    excused: [u8; 2],
     losses: u8,
     duplicates: u8,
     client_crashes: u8,
     server_crashes: u8,
+    closes: u8,
     expiries: u8,
     uncleans: u8,
     resizes: u8,
@@ -179,6 +210,10 @@ pub enum Step {
     Demote(u8),
     ClientCrash(u8),
     ServerCrash,
+    /// The export is disabled: its sessions end.
+    Disable,
+    /// Its device is closed, flushed or not, and the export is enabled again.
+    Enable(bool),
 }
 
 fn index(position: usize) -> u8 {
@@ -195,11 +230,12 @@ impl World {
             stable: 0,
             begun: 0,
             complete: 0,
-            excused: 0,
+            excused: [0; 2],
             losses: rules.losses,
             duplicates: rules.duplicates,
             client_crashes: rules.client_crashes,
             server_crashes: rules.server_crashes,
+            closes: rules.closes,
             expiries: rules.expiries,
             uncleans: rules.uncleans,
             resizes: rules.resizes,
@@ -235,7 +271,8 @@ impl Model for Rules {
                 let lost = |(path, epoch): &_| op.place == Place::Sent(*path, *epoch);
                 let waits = op.replay || client.unclean.iter().any(lost);
                 let same = Some(&op.job) == next && !(self.overlap && waits);
-                same || client.ops.len() > 1
+                let closes = matches!(next, Some(Job::Reopen | Job::OtherClose));
+                closes || same || client.ops.len() > 1
             };
             if next.is_some() && !client.ops.iter().any(busy) {
                 steps.push(Step::Begin(c));
@@ -338,6 +375,12 @@ impl Model for Rules {
                 steps.push(Step::Announce(index(at)));
             }
         }
+        if world.closes > 0 && !world.server.disabled {
+            steps.push(Step::Disable);
+        }
+        if world.server.disabled && world.server.connections.is_empty() {
+            steps.extend([Step::Enable(true), Step::Enable(false)]);
+        }
     }
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {
@@ -347,9 +390,13 @@ impl Model for Rules {
                 let client = &mut world.clients[usize::from(c)];
                 let job = self.jobs[usize::from(client.begun)];
                 client.begun += 1;
+                if matches!(job, Job::Reopen | Job::OtherClose) {
+                    world.close_disk(self, usize::from(c), job);
+                    return Some(world);
+                }
                 let number = match job {
                     Job::Write => 0,
-                    Job::Read | Job::Flush => world.complete,
+                    _ => world.complete,
                 };
                 // It fails at once.
                 if client.map.mode() == Mode::Fail {
@@ -361,7 +408,7 @@ impl Model for Rules {
                         place: Place::Held,
                         replay: false,
                         flush: 0,
-                        excused: world.excused,
+                        excused: world.excused[job.user()],
                     });
                 }
             }
@@ -381,11 +428,15 @@ impl Model for Rules {
                     path,
                     epoch,
                 };
-                if op.job == Job::Flush {
-                    if client.flushes.has_to_fail(0, op.replay) {
+                if op.job.flushes() {
+                    let user = op.job.user();
+                    if client.flushes.must_fail() {
+                        if self.flaw == Some(Flaw::OneFlushFails) {
+                            client.flushes.closed();
+                        }
                         // It is told to the user instead of being sent.
                         client.ops.remove(usize::from(o));
-                        world.excused = world.complete;
+                        world.excused[user] = world.complete;
                         world.replayed(self, at);
                         world.forget();
                         return Some(world);
@@ -480,6 +531,11 @@ impl Model for Rules {
                 world.server_crashes -= 1;
                 world.crash_server(self);
             }
+            Step::Disable => {
+                world.closes -= 1;
+                world.disable_export();
+            }
+            Step::Enable(flushed) => world.enable_export(self, flushed),
         }
         world.forget();
         Some(world)

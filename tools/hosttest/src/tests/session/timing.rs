@@ -4,7 +4,7 @@
 
 use crate::session::{
     clock::{lease_left_ms, Backoff, Beat, Heartbeat, Progress, Silence},
-    flush::Flushes,
+    flush::{Flushes, LastClose},
     reservation::lease_ms,
 };
 use proptest::prelude::*;
@@ -160,20 +160,43 @@ fn a_flush_covers_what_was_written_before_it_began() {
 }
 
 #[test]
-fn all_flushes_that_may_cover_what_is_gone_fail() {
+fn every_flush_fails_after_a_loss_until_the_disk_is_closed() {
     let mut flushes = Flushes::new();
     flushes.begin(true);
     flushes.begin(false);
     flushes.restarted(false);
-    // Both were under way; one more waits behind the second one.
-    assert!(flushes.has_to_fail(0, true));
-    assert!(flushes.has_to_fail(1, true));
-    assert!(flushes.has_to_fail(1, false));
-    // That of the first one comes late.
-    assert!(!flushes.has_to_fail(2, false));
-    assert!(!flushes.has_to_fail(1, false));
-    assert!(flushes.has_to_fail(0, false));
-    assert!(!flushes.has_to_fail(0, false));
-    // A path alone was lost.
-    assert!(!flushes.has_to_fail(0, true));
+    assert!(flushes.must_fail());
+    assert!(flushes.must_fail());
+    flushes.closed();
+    assert!(!flushes.must_fail());
+    // Nothing was written since.
+    flushes.restarted(false);
+    assert!(!flushes.must_fail());
+    // Nobody hears of it before the disk is closed.
+    flushes.restarted(true);
+    flushes.closed();
+    assert!(flushes.must_fail());
+    // More is lost after somebody heard of it.
+    flushes.restarted(true);
+    flushes.closed();
+    assert!(flushes.must_fail());
+    flushes.closed();
+    assert!(!flushes.must_fail());
+}
+
+#[test]
+fn an_instance_ends_with_what_was_not_flushed() {
+    let mut last = LastClose::new();
+    assert_eq!(last.open(|_| true, 1), 1);
+    last.close("a", 1, true);
+    assert_eq!(last.open(|device| *device == "a", 2), 1);
+    // It was not closed.
+    assert_eq!(last.open(|device| *device == "a", 3), 3);
+    last.close("a", 3, false);
+    assert_eq!(last.open(|device| *device == "a", 4), 4);
+    last.close("a", 4, true);
+    // Another device.
+    assert_eq!(last.open(|device| *device == "b", 5), 5);
+    last.close("b", 5, true);
+    assert_eq!(last.open(|device| *device == "a", 6), 6);
 }

@@ -57,6 +57,8 @@ pub(super) struct Client {
     /// A write was complete since the last flush began.
     pub(super) dirty: bool,
     pub(super) flushes: Flushes,
+    /// Users that have the disk open.
+    pub(super) users: u8,
     /// Another client wrote since this one was in.
     pub(super) overtaken: bool,
     /// The client's lease has run out since a path was up.
@@ -86,6 +88,7 @@ impl Client {
             unproven: Vec::new(),
             dirty: false,
             flushes: Flushes::new(),
+            users: rules.users,
             overtaken: false,
             lease_over: false,
             extent: (0, 0),
@@ -221,7 +224,10 @@ impl World {
             // What is sent again is sent one by one.
             Action::SetMode(_) | Action::Replay => {}
             Action::InstanceChanged if rules.flaw == Some(Flaw::NoVerifier) => {}
-            Action::InstanceChanged => client.flushes.restarted(client.dirty),
+            Action::InstanceChanged => {
+                client.flushes.restarted(client.dirty);
+                client.dirty = false;
+            }
             Action::Resize(extent) => {
                 let extent = u8::try_from(extent.size).unwrap();
                 let instance = client.map.known().expect("it is known").instance;
@@ -230,6 +236,23 @@ impl World {
                 }
                 self.clients[index].extent = (extent, instance);
             }
+        }
+    }
+
+    /// A user closes the disk, and the first one opens it again.
+    pub(super) fn close_disk(&mut self, rules: &Rules, index: usize, job: Job) {
+        let client = &mut self.clients[index];
+        client.users -= 1;
+        if client.users == 0 {
+            if rules.flaw == Some(Flaw::ForgottenAtClose) {
+                let _ = client.flushes.must_fail();
+            }
+            client.flushes.closed();
+        }
+        if job == Job::Reopen {
+            client.users += 1;
+            // Who opens a disk need not hear of what somebody has heard of.
+            self.excused[0] = self.excused[0].max(self.excused[1]);
         }
     }
 
@@ -396,9 +419,9 @@ impl World {
     /// The user of a client sees that an operation is done.
     pub(super) fn complete(&mut self, rules: &Rules, at: usize, op: Op, value: u8) {
         match op.job {
-            Job::Flush => self.clients[at].flushes.complete(op.flush),
-            Job::Write => {}
+            Job::Flush | Job::OtherFlush => self.clients[at].flushes.complete(op.flush),
             Job::Read => self.seen |= 1 << value,
+            _ => {}
         }
         match op.job {
             Job::Write => {
@@ -408,14 +431,14 @@ impl World {
             Job::Read if value < op.number && rules.kind != Kind::CachedBlock => {
                 self.wrong = Some("a read returned less than the newest complete write");
             }
-            Job::Flush
+            Job::Flush | Job::OtherFlush
                 if rules.kind == Kind::CachedBlock
                     && self.stable < op.number
                     && op.excused < op.number =>
             {
                 self.wrong = Some("a flush was complete, and a write before it does not last");
             }
-            Job::Read | Job::Flush => {}
+            _ => {}
         }
     }
 

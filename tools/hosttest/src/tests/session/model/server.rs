@@ -5,6 +5,7 @@
 use super::client::Op;
 use super::network::{End, Entry, Message};
 use super::{Elsewhere, Flaw, Job, Kind, Rules, World};
+use crate::session::flush::LastClose;
 use crate::session::reservation::{
     Action, Admission, Decision, Granted, Login, Reason, Registration, Registrations, Reservation,
     SessionId, Terms,
@@ -78,16 +79,17 @@ pub(super) struct Server {
     /// administrator's write has returned.
     demoted: u8,
     pub(super) settled: u8,
+    /// The last instance that was given out.
+    instances: u8,
+    /// The export is disabled, or about to be.
+    pub(super) disabled: bool,
+    last_close: LastClose<(), u8>,
 }
 
 impl Server {
     pub(super) fn new(rules: &Rules, instance: u8, fresh: u16) -> Self {
         let mut machine = Reservation::new(Members::default());
-        let terms = Terms {
-            max_clients: rules.max_clients,
-            lease_max_ms: 1,
-        };
-        let opening = machine.open(terms, true, 0);
+        let opening = machine.open(Self::terms(rules), true, 0);
         Self {
             instance,
             machine,
@@ -100,6 +102,16 @@ impl Server {
             fresh,
             demoted: 0,
             settled: 0,
+            instances: instance,
+            disabled: false,
+            last_close: LastClose::new(),
+        }
+    }
+
+    fn terms(rules: &Rules) -> Terms {
+        Terms {
+            max_clients: rules.max_clients,
+            lease_max_ms: 1,
         }
     }
 
@@ -390,8 +402,8 @@ impl World {
                     self.stable = self.disk;
                 }
             }
-            Job::Flush => self.stable = self.disk,
-            Job::Read => {}
+            Job::Flush | Job::OtherFlush => self.stable = self.disk,
+            _ => {}
         }
         op.replay = false;
         if !connection.killed {
@@ -460,12 +472,40 @@ impl World {
 
     pub(super) fn crash_server(&mut self, rules: &Rules) {
         let (demoted, settled) = (self.server.demoted, self.server.settled);
-        self.server = Server::new(rules, self.server.instance + 1, self.server.fresh);
+        self.server = Server::new(rules, self.server.instances + 1, self.server.fresh);
         (self.server.demoted, self.server.settled) = (demoted, settled);
         match rules.kind {
             Kind::Block => {}
             Kind::CachedBlock => self.disk = self.stable,
             Kind::Ram => (self.disk, self.stable) = (0, 0),
         }
+    }
+
+    /// The export is being disabled: nobody logs in any more, and all sessions end.
+    pub(super) fn disable_export(&mut self) {
+        self.server.disabled = true;
+        self.server.machine.close();
+        for connection in &mut self.server.connections {
+            connection.killed |= !connection.elsewhere;
+        }
+    }
+
+    /// The device of an export that is disabled is closed, and loses its cache; then it is opened again.
+    /// Nobody keeps a place, but whose the export was last is remembered.
+    pub(super) fn enable_export(&mut self, rules: &Rules, flushed: bool) {
+        if flushed {
+            self.stable = self.disk;
+        }
+        self.disk = self.stable;
+        self.decide(None, |machine, mut act| machine.closed(&mut act));
+        let server = &mut self.server;
+        let recorded = flushed || rules.flaw == Some(Flaw::NoFlushAtClose);
+        server.last_close.close((), server.instance, recorded);
+        let fresh = server.instances + 1;
+        server.instance = server.last_close.open(|()| true, fresh);
+        server.instances = server.instances.max(server.instance);
+        server.disabled = false;
+        let terms = Server::terms(rules);
+        server.opening = server.machine.open(terms, true, server.fresh.into());
     }
 }

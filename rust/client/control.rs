@@ -69,7 +69,7 @@ use crate::rdma::cm::{
     ConnParam, //
 };
 
-/// What one attempt to connect may take in all.
+/// What one step of an attempt to connect may take; all of them together, as long as a user waits.
 const CONNECT_TIMEOUT_MS: Msecs = 4000;
 /// What the resolution of the address may take of it.
 const RESOLVE_TIMEOUT_MS: Msecs = 2000;

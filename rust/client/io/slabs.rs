@@ -46,11 +46,12 @@ pub(in crate::client) struct Slabs {
 }
 
 impl Slabs {
-    /// Asks for the memory of all slabs. May sleep.
+    /// Asks for the memory of all slabs, as long as `go_on` says so. Each answer gives the server as much time
+    /// again: there may be many. May sleep.
     pub(in crate::client) fn collect(
         control: &mut Client,
         geometry: Geometry,
-        deadline: Deadline,
+        go_on: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
         let malformed = |Malformed(why)| fail!(EINVAL, "{why}");
         let count = geometry.slabs();
@@ -63,8 +64,9 @@ impl Slabs {
         {
             let batch = left.min(u32::try_from(GRANTS_MAX).unwrap_or(1));
             let request = GrantRequest::new(count - left, batch).map_err(malformed)?;
+            go_on()?;
             control.call(
-                deadline,
+                Deadline::start(),
                 |sequence, buf| request.encode(sequence, buf),
                 |bytes, sequence| {
                     let reply = GrantReply::parse(bytes, sequence, &request, &geometry)?;

@@ -115,6 +115,8 @@ pub(in crate::client) struct Route {
     patience_ms: Atomic<u32>,
     /// Attempts in vain since it was.
     in_vain: Atomic<u32>,
+    /// The last epoch that is not wanted any more.
+    given_up: Atomic<u64>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -154,6 +156,7 @@ impl Route {
                 queue,
                 patience_ms: Atomic::new(PATIENCE_MAX_MS),
                 in_vain: Atomic::new(0),
+                given_up: Atomic::new(0),
                 jobs <- new_mutex!(jobs, "Route::jobs"),
                 outcomes <- new_mutex!(outcomes, "Route::outcomes"),
                 work <- new_work!("Route::work"),
@@ -175,6 +178,7 @@ impl Route {
         path: Option<Path>,
         leave: bool,
     ) {
+        self.given_up.store(epoch, Relaxed);
         self.begin(Job::Close(epoch, path, leave));
     }
 
@@ -224,6 +228,7 @@ impl Route {
             wanted,
             watcher,
             io: &self.io,
+            given_up: &|| self.given_up.load(Relaxed) >= wanted.epoch,
             patience_ms: match wanted.urgent {
                 true => patience_ms,
                 false => PATIENCE_MAX_MS,

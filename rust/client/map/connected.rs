@@ -12,6 +12,7 @@ use kernel::{
 };
 
 use crate::base::errno::{
+    ENOTCONN,
     EPROTO,
     ESTALE, //
 };
@@ -101,6 +102,28 @@ pub(in crate::client) struct Attempt<'a> {
     pub(in crate::client) io: &'a Arc<Io>,
     /// How long to wait for the server's first answer.
     pub(in crate::client) patience_ms: u32,
+    /// Whether the path is not wanted any more.
+    pub(in crate::client) given_up: &'a dyn Fn() -> bool,
+}
+
+impl Attempt<'_> {
+    /// The deadline of the next step. An attempt that nobody waits for, because the map was up before, has
+    /// as much time for each step: a message that got lost, or many connections, do not fail it as a whole.
+    fn next(&self, deadline: Deadline) -> Result<Deadline, Failure> {
+        self.go_on()?;
+        Ok(match self.wanted.resume {
+            Some(_) => Deadline::start(),
+            None => deadline,
+        })
+    }
+
+    /// An error if the path is not wanted any more.
+    fn go_on(&self) -> Result<(), Failure> {
+        match (self.given_up)() {
+            true => Err(fail!(ENOTCONN, "the path is not wanted any more")),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Path {
@@ -114,6 +137,7 @@ impl Path {
             ref watcher,
             io,
             patience_ms,
+            ..
         } = attempt;
         let Wanted {
             epoch,
@@ -158,7 +182,7 @@ impl Path {
             heartbeat_ms: params.heartbeat_ms,
         };
         let login = control.call(
-            deadline,
+            attempt.next(deadline)?,
             |sequence, buf| login.encode(sequence, buf),
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
@@ -177,13 +201,18 @@ impl Path {
                 (Reach::Commands(terms, credit), depth)
             }
             (_, Some(geometry), _) => {
-                let slabs = Slabs::collect(&mut control, geometry, deadline)?;
+                let slabs = Slabs::collect(&mut control, geometry, &|| attempt.go_on())?;
                 (Reach::Slabs(Arc::new(slabs, GFP_KERNEL)?), params.depth)
             }
             _ => return Err(fail!(EPROTO, "the slabs do not fit the size")),
         };
         io.reserve(usize::from(login.queues) * usize::from(depth))?;
-        let common = Connector {
+        // The grants had time of their own.
+        let deadline = match login.geometry() {
+            Some(_) => Deadline::start(),
+            None => deadline,
+        };
+        let mut common = Connector {
             target,
             pd: control.channel().pd(),
             session: login.session,
@@ -198,6 +227,7 @@ impl Path {
         let interrupted = queues.min(login.queues);
         let mut queues = Queues::new();
         for index in 0..login.queues {
+            common.deadline = attempt.next(common.deadline)?;
             let queue = Queue::connect(&common, index, index >= interrupted)?;
             queues.push(queue, GFP_KERNEL)?;
         }

@@ -117,9 +117,9 @@ impl<T: Send + Sync> Deref for RcuRef<'_, T> {
 mod tests {
     use super::*;
     use crate::{
+        base::sync::Completion,
+        base::workqueue::OwnedQueue, //
         kunit::check,
-        sync::Completion,
-        workqueue::OwnedQueue, //
     };
     use kernel::{
         impl_has_work, new_work,

@@ -377,8 +377,8 @@ pub(crate) fn random_bytes(buffer: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::{
+        base::workqueue::OwnedQueue, //
         kunit::check,
-        workqueue::OwnedQueue, //
     };
     use kernel::{
         impl_has_work, new_work,

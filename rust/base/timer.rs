@@ -110,8 +110,8 @@ impl<T: Ring> Drop for Alarm<T> {
 mod tests {
     use super::*;
     use crate::{
+        base::sync::Completion, //
         kunit::check,
-        sync::Completion, //
     };
     use kernel::sync::{
         atomic::{

@@ -291,12 +291,12 @@ impl Drop for RawQueue {
 mod tests {
     use super::*;
     use crate::{
-        kunit::check,
-        sync::{
+        base::sync::{
             new_irqsave_spinlock,
             Completion,
             IrqSaveSpinLock, //
         },
+        kunit::check,
     };
     use kernel::{
         sync::Arc,

@@ -26,6 +26,10 @@ use kernel::{
         },
         Arc, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
     types::Opaque, //
 };
 
@@ -351,13 +355,16 @@ impl Cq {
         if !self.direct {
             return marker.done.wait_timeout(timeout_ms);
         }
-        for _ in 0..timeout_ms {
+        let start = Instant::<Monotonic>::now();
+        loop {
             self.reap();
             if marker.done.wait_timeout(1).is_ok() {
                 return Ok(());
             }
+            if start.elapsed().as_millis() > timeout_ms.into() {
+                return Err(ETIMEDOUT);
+            }
         }
-        Err(ETIMEDOUT)
     }
 
     /// Sets `entries` entries aside for a queue of a queue pair, or gives `ENOSPC`.

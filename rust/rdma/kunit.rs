@@ -3,6 +3,7 @@
 //! KUnit suites of the RDMA abstractions, and what they share: two queue pairs of one device,
 //! connected to each other over the device's own address.
 
+mod broken;
 mod cm;
 mod cq;
 mod dma;
@@ -62,7 +63,8 @@ use crate::rdma::{
     qp::{
         Qp,
         QpCaps,
-        QpHandler, //
+        QpHandler,
+        Undrained, //
     },
     srq::Srq,
     wc::{

@@ -49,6 +49,16 @@ mod tests {
     }
 
     #[test]
+    fn tag_set_is_on_a_node_that_exists() -> Result {
+        // Nodes that could be, and those that could not.
+        for node in [1023, 1 << 20, i32::MAX, -2, i32::MIN] {
+            let tag_set = Arc::pin_init(TagSet::<Ram>::new(1, 0, 4, node, 0), GFP_KERNEL);
+            check!(tag_set.err() == Some(EINVAL));
+        }
+        Ok(())
+    }
+
+    #[test]
     fn limits_are_those_of_the_disk() -> Result {
         let disk = Disk::with(limits(), 0, 4, 0)?;
         let bdev = disk.open(true)?;

@@ -21,7 +21,7 @@ const RECEIVES: u32 = 16;
 const MEMBERS: usize = 2;
 
 /// Makes a queue for [`MEMBERS`] queue pairs.
-fn create(device: &Arc<Device>) -> Result<Arc<Srq<Handler>>> {
+pub(super) fn create(device: &Arc<Device>) -> Result<Arc<Srq<Handler>>> {
     let caps = QpCaps { recv_wr: 0, ..CAPS };
     let entries = RECEIVES + MEMBERS as u32 * caps.send_cqes();
     let cq = Cq::alloc(device, entries, 0, PollContext::Workqueue)?;
@@ -29,7 +29,11 @@ fn create(device: &Arc<Device>) -> Result<Arc<Srq<Handler>>> {
 }
 
 /// An owner of room for a message.
-fn landing(device: &Arc<Device>, alive: &Arc<Atomic<i32>>, number: u32) -> Result<Landing> {
+pub(super) fn landing(
+    device: &Arc<Device>,
+    alive: &Arc<Atomic<i32>>,
+    number: u32,
+) -> Result<Landing> {
     let memory = DmaMemory::alloc(device, PAGE_SIZE, -1)?;
     Ok(Landing {
         number,
@@ -44,7 +48,7 @@ fn landing(device: &Arc<Device>, alive: &Arc<Atomic<i32>>, number: u32) -> Resul
 }
 
 /// A pair whose far side receives from `srq`, not listening any more.
-fn pair(addr: SocketAddr, srq: &Arc<Srq<Handler>>) -> Result<Pair> {
+pub(super) fn pair(addr: SocketAddr, srq: &Arc<Srq<Handler>>) -> Result<Pair> {
     let kind = Kind {
         direct: None,
         srq: Some(srq.clone()),

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suites of devices and peers that do not do what they should: what was posted comes back, and what
+//! a peer may still reach does not.
+//!
+//! An operation of the device is replaced for as long as it is to fail. Nobody but the test uses the
+//! device meanwhile.
+
+use crate::base::errno::{
+    EOPNOTSUPP,
+    EPROTO,
+    ESHUTDOWN, //
+};
+use crate::rdma::{
+    cm::CmError,
+    kunit::*, //
+};
+use kernel::ffi::c_int;
+
+const CAPS: QpCaps = QpCaps {
+    slots: 4,
+    send_wr: 8,
+    recv_wr: 4,
+    sges: QpCaps::MAX_SGES,
+    large: 1,
+    keys: 4,
+    key_pages: 4,
+    large_keys: 0,
+    large_key_pages: 0,
+};
+
+/// An operation of a device that was replaced until this drops.
+///
+/// # Invariants
+///
+/// `place` is a field of the table of operations of `_device`, and only the test uses it.
+struct Replaced<T: Copy> {
+    place: *mut T,
+    old: T,
+    _device: Arc<Device>,
+}
+
+impl<T: Copy> Replaced<T> {
+    /// Replaces what `field` finds.
+    fn new(
+        device: &Arc<Device>,
+        field: impl FnOnce(*mut bindings::ib_device_ops) -> *mut T,
+        new: T,
+    ) -> Self {
+        // SAFETY: The device is registered by its invariants, and has a table of its own.
+        let place = field(unsafe { &raw mut (*device.as_raw()).ops });
+        // SAFETY: As above; the core reads such a field at once, and so it is written.
+        let old = unsafe {
+            let old = place.read_volatile();
+            place.write_volatile(new);
+            old
+        };
+        // INVARIANT: It is what `field` gave.
+        Self {
+            place,
+            old,
+            _device: device.clone(),
+        }
+    }
+}
+
+impl<T: Copy> Drop for Replaced<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { self.place.write_volatile(self.old) };
+    }
+}
+
+/// The memory region that [`dereg_fails`] has left.
+static STUCK: Atomic<*mut bindings::ib_mr> = Atomic::new(core::ptr::null_mut());
+
+/// # Safety
+///
+/// None: it touches nothing.
+unsafe extern "C" fn dereg_fails(mr: *mut bindings::ib_mr, _: *mut bindings::ib_udata) -> c_int {
+    STUCK.store(mr, Relaxed);
+    EIO.to_errno()
+}
+
+/// # Safety
+///
+/// None: it touches nothing.
+unsafe extern "C" fn modify_fails(
+    _: *mut bindings::ib_qp,
+    _: *mut bindings::ib_qp_attr,
+    _: c_int,
+    _: *mut bindings::ib_udata,
+) -> c_int {
+    EIO.to_errno()
+}
+
+/// # Safety
+///
+/// Called by the core, with a place for the work request that was not posted.
+unsafe extern "C" fn post_fails(
+    _: *mut bindings::ib_qp,
+    wr: *const bindings::ib_send_wr,
+    bad: *mut *const bindings::ib_send_wr,
+) -> c_int {
+    // SAFETY: By the safety requirements.
+    unsafe { *bad = wr };
+    EIO.to_errno()
+}
+
+/// Frees what stayed when a region of the domain `pd` could not be deregistered.
+fn free_stuck(pd: *mut bindings::ib_pd) -> Result {
+    let mr = STUCK.xchg(core::ptr::null_mut(), kernel::sync::atomic::Full);
+    check!(!mr.is_null());
+    // SAFETY: The region and its domain were given up, and nobody else knows them.
+    let ret = unsafe {
+        bindings::ib_dereg_mr_user(mr, core::ptr::null_mut());
+        bindings::ib_dealloc_pd_user(pd, core::ptr::null_mut())
+    };
+    check!(ret == 0);
+    Ok(())
+}
+
+/// The C object of a side's queue pair.
+fn raw_qp(side: &Side) -> *mut bindings::ib_qp {
+    // SAFETY: The id is valid by its invariants.
+    unsafe { (*side.id.as_raw()).qp }
+}
+
+/// The completion entry of what completes without anybody's interest.
+struct Ignored(bindings::ib_cqe);
+
+// SAFETY: It is never written.
+unsafe impl Sync for Ignored {}
+
+static IGNORED: Ignored = Ignored(bindings::ib_cqe { done: Some(ignore) });
+
+/// # Safety
+///
+/// None: it touches nothing.
+unsafe extern "C" fn ignore(_: *mut bindings::ib_cq, _: *mut bindings::ib_wc) {}
+
+#[kernel::macros::kunit_tests(farblk_rdma_broken_device)]
+mod device {
+    use super::*;
+
+    #[test]
+    fn that_cannot_fail_a_queue_pair_gives_all_back() -> Result {
+        for direct in [None, Some((true, false)), Some((true, true))] {
+            with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+                for number in 0..4 {
+                    posted(pair.near.qp.recv(pair.landing(number, 64)?))?;
+                    // The far side has no receive.
+                    // CAST: A small number.
+                    let message = pair.message(number, 64, 1)?;
+                    posted(pair.near.qp.send(number as u16, message, true))?;
+                }
+                let broken = Replaced::new(
+                    pair.pd.device(),
+                    // SAFETY: It is a table of operations.
+                    |ops| unsafe { &raw mut (*ops).modify_qp },
+                    Some(modify_fails as _),
+                );
+                let drained = pair.near.qp.drain();
+                drop(broken);
+                check!(drained == Ok(()));
+                let events = &pair.near.events;
+                check!(events.sends.len() == 4 && events.recvs.len() == 4);
+                for _ in 0..4 {
+                    check!(events.sends.take()?.1.is_err() && events.recvs.take()?.1.is_err());
+                }
+                check!(pair.alive.load(Relaxed) == 0);
+                // Again, and nothing comes back twice.
+                check!(pair.near.qp.drain() == Ok(()));
+                pair.near.qp.fail();
+                let result = pair.near.qp.send(0, pair.message(9, 64, 1)?, true);
+                check!(posted(result) == Err(ESHUTDOWN));
+                check!(posted(pair.near.qp.recv(pair.landing(9, 64)?)) == Err(ESHUTDOWN));
+                check!(events.sends.len() == 0 && events.recvs.len() == 0);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn that_cannot_fail_a_queue_pair_of_a_shared_queue_gives_all_back() -> Result {
+        with_device(|device, _| {
+            let alive = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+            let srq = srq::create(device)?;
+            for number in 0..4 {
+                posted(srq.recv(srq::landing(device, &alive, number)?))?;
+            }
+            let (_, addr) = client::find(address).ok_or(ENODEV)?;
+            let pair = srq::pair(addr, &srq)?;
+            // The near side has no receive.
+            posted(pair.far.qp.send(0, pair.message(1, 64, 1)?, true))?;
+            let broken = Replaced::new(
+                device,
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).modify_qp },
+                Some(modify_fails as _),
+            );
+            let drained = pair.far.qp.drain();
+            drop(broken);
+            check!(drained == Ok(()));
+            check!(pair.far.events.sends.take()?.1.is_err());
+            // The receives are the queue's.
+            check!(alive.load(Relaxed) == 4 && pair.alive.load(Relaxed) == 0);
+            let other = srq::pair(addr, &srq)?;
+            posted(other.near.qp.send(0, other.message(1, 64, 1)?, true))?;
+            check!(other.far.events.recvs.take()?.1 == Ok(64));
+            drop((pair, other));
+            check!(last(srq));
+            check!(alive.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn that_keeps_a_region_keeps_what_the_peer_may_reach() -> Result {
+        let mut stuck = core::ptr::null_mut();
+        with_pair(CAPS, |pair| {
+            stuck = pair.pd.as_raw();
+            let alive = pair.alive.clone();
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+            pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
+            pair.requested()?;
+            let broken = Replaced::new(
+                pair.pd.device(),
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).dereg_mr },
+                Some(dereg_fails as _),
+            );
+            let drained = pair.near.qp.drain();
+            drop(broken);
+            check!(drained == Err(Undrained { parked: 1 }));
+            check!(pair.near.qp.drain() == drained);
+            let events = pair.near.events.clone();
+            check!(last(pair.near.qp));
+            // It did not come back, and its memory is there.
+            check!(events.sends.len() == 0 && alive.load(Relaxed) == 1);
+            drop((pair.far, pair.near.id, pair.near.send_cq, pair.listener));
+            check!(alive.load(Relaxed) == 1);
+            // No queue pair of the domain is left, nor is the domain.
+            check!(last(pair.pd));
+            check!(events.sends.len() == 0 && alive.load(Relaxed) == 0);
+            Ok(())
+        })?;
+        match stuck.is_null() {
+            true => Ok(()),
+            false => free_stuck(stuck),
+        }
+    }
+
+    #[test]
+    fn that_keeps_a_region_keeps_its_memory_until_the_domain_goes() -> Result {
+        with_device(|device, _| {
+            let pd = Pd::alloc(device)?;
+            let stuck = pd.as_raw();
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let memory = block.memory.clone();
+            let direction = Direction::Bidirectional;
+            let mapping = SgMapping::map(device, &memory, 0, PAGE_SIZE, direction)?;
+            let mr = Mr::alloc(&pd, &mapping, Access::RemoteRead)?;
+            drop((block, mapping));
+            let broken = Replaced::new(
+                device,
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).dereg_mr },
+                Some(dereg_fails as _),
+            );
+            drop(mr);
+            drop(broken);
+            check!(last(pd));
+            check!(last(memory));
+            free_stuck(stuck)
+        })
+    }
+
+    #[test]
+    fn that_does_not_post_tells_so_once() -> Result {
+        with_pair(CAPS, |pair| {
+            let broken = Replaced::new(
+                pair.pd.device(),
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).post_send },
+                Some(post_fails as _),
+            );
+            for slot in 0..2 {
+                let message = pair.message(slot.into(), 64, 1)?;
+                posted(pair.near.qp.send(slot, message, slot == 1))?;
+            }
+            drop(broken);
+            let events = &pair.near.events;
+            check!(events.errors.load(Relaxed) == 1 && events.sends.len() == 2);
+            for number in 0..2 {
+                let (owner, result) = events.sends.take()?;
+                check!(owner.number == number && result == Err(WcError::NotCompleted(EIO)));
+            }
+            let result = pair.near.qp.send(0, pair.message(9, 64, 1)?, true);
+            check!(posted(result) == Err(ESHUTDOWN));
+            check!(pair.near.qp.drain() == Ok(()));
+            check!(events.errors.load(Relaxed) == 1 && events.sends.len() == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn without_shared_queues_has_none() -> Result {
+        with_device(|device, _| {
+            let broken = Replaced::new(
+                device,
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).create_srq },
+                None,
+            );
+            let (has_srq, srq) = (device.has_srq(), srq::create(device));
+            drop(broken);
+            check!(!has_srq && srq.err() == Some(EOPNOTSUPP));
+            check!(device.has_srq() && srq::create(device).is_ok());
+            Ok(())
+        })
+    }
+
+    /// What `rdma_rxe` does when it sends a message again, after the peer has invalidated the region: the
+    /// region is valid all the same.
+    #[test]
+    fn that_registers_again_is_told_to_invalidate() -> Result {
+        let direct = Some((true, false));
+        with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+            if !pair.pd.device().quirks().registers_again() {
+                skip(c"the device registers memory once");
+                return Ok(());
+            }
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+            let range = pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
+            pair.requested()?;
+            // That the message has completed was not noticed yet: nobody has reaped.
+            let wc = bindings::ib_wc {
+                opcode: bindings::ib_wc_opcode_IB_WC_RECV,
+                qp: raw_qp(&pair.near),
+                wc_flags: bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32,
+                ex: bindings::ib_wc__bindgen_ty_2 {
+                    invalidate_rkey: range.rkey,
+                },
+                ..pin_init::zeroed()
+            };
+            let received = Received::new(&wc).map_err(|error| error.to_error())?;
+            check!(pair.near.qp.answered(0, received.into_invalidated()) == Ok(()));
+            wait_until(|| {
+                pair.near.send_cq.reap();
+                pair.near.events.sends.len() == 1
+            })?;
+            check!(pair.near.events.sends.take()?.1.is_ok());
+            let (_, done) = pair.far_rdma(RdmaOp::Write, range, pair.reply(0, PAGE_SIZE, 9)?)?;
+            check!(!done && is_full_of(&block.memory, PAGE_SIZE, 1));
+            check!(pair.near.qp.invalidations() == 1);
+            Ok(())
+        })
+    }
+}
+
+#[kernel::macros::kunit_tests(farblk_rdma_broken_peer)]
+mod peer {
+    use super::*;
+
+    #[test]
+    fn that_writes_with_immediate_data_sends_no_message() -> Result {
+        with_pair(CAPS, |pair| {
+            posted(pair.near.qp.recv(pair.landing(3, 64)?))?;
+            let wr = bindings::ib_rdma_wr {
+                wr: bindings::ib_send_wr {
+                    __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                        wr_cqe: (&raw const IGNORED.0).cast_mut(),
+                    },
+                    opcode: bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM,
+                    ..pin_init::zeroed()
+                },
+                ..pin_init::zeroed()
+            };
+            let mut bad = core::ptr::null();
+            // SAFETY: The queue pair is valid; the device copies the work request.
+            let ret = unsafe { bindings::ib_post_send(raw_qp(&pair.far), &wr.wr, &mut bad) };
+            check!(ret == 0);
+            let (landing, result) = pair.near.events.recvs.take()?;
+            let opcode = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;
+            check!(landing.number == 3 && result == Err(WcError::Unexpected { opcode }));
+            check!(result.err().map(WcError::to_error) == Some(EPROTO));
+            wait_until(|| pair.near.events.errors.load(Relaxed) == 1)?;
+            check!(posted(pair.near.qp.recv(pair.landing(4, 64)?)) == Err(ESHUTDOWN));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn completion_of_something_else_is_no_success() -> Result {
+        let kinds = [
+            bindings::ib_wc_opcode_IB_WC_SEND,
+            bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
+            bindings::ib_wc_opcode_IB_WC_RDMA_READ,
+            bindings::ib_wc_opcode_IB_WC_LOCAL_INV,
+            bindings::ib_wc_opcode_IB_WC_REG_MR,
+            bindings::ib_wc_opcode_IB_WC_RECV,
+            bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
+        ];
+        for posted in kinds {
+            for opcode in kinds {
+                let mut wc = bindings::ib_wc {
+                    opcode,
+                    byte_len: 7,
+                    ..pin_init::zeroed()
+                };
+                let wanted = match opcode == posted {
+                    true => Ok(7),
+                    false => Err(WcError::Unexpected { opcode }),
+                };
+                check!(WcError::check(&wc, posted) == wanted);
+                // After an error the operation is not told.
+                wc.status = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
+                let result = WcError::check(&wc, posted);
+                check!(matches!(result, Err(WcError::Failed { .. })));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn id_has_a_queue_pair_only_when_that_was_created() -> Result {
+        with_device(|_, addr| {
+            let id = CmId::new(&Net::current(), Connection::new()?)?;
+            id.resolve(None, addr, TIMEOUT_MS)
+                .map_err(|error| error.to_error())?;
+            id.claim_qp()?;
+            let error = id.connect(&PARAM, TIMEOUT_MS).err();
+            let refused = matches!(error, Some(CmError::Errno(error)) if error == EINVAL);
+            id.release_qp();
+            check!(refused);
+            Ok(())
+        })
+    }
+}

@@ -22,7 +22,7 @@ use crate::base::{
         PageWriter,
         Pinned, //
     },
-    periodic::Ticker,
+    periodic::PeriodicWork,
     scatterlist::node_online,
     sync, //
 };
@@ -124,7 +124,7 @@ impl GroupOperations for ExportDirs {
 
 /// An offered export, whose directory stays.
 struct Running {
-    _watch: Ticker<Watch>,
+    _watch: PeriodicWork<Watch>,
     export: Arc<Export>,
     _pinned: Pinned,
 }

@@ -254,12 +254,6 @@ impl<H: QpHandler> SendSlot<H> {
         self.state.store(FREE, Release);
     }
 
-    /// Whether the slot is not free.
-    #[inline]
-    pub(super) fn is_taken(&self) -> bool {
-        self.state.load(Acquire) != FREE
-    }
-
     /// Notes that the work requests of the slot, which was claimed, are being chained. With the lock of
     /// the send queue held.
     #[inline]

@@ -16,11 +16,11 @@ use kernel::{
 
 use crate::bindings;
 
-/// What a [`Ticker`] does.
-pub(crate) trait Tick: Send + Sync + 'static {
+/// What a [`PeriodicWork`] does.
+pub(crate) trait PeriodicHandler: Send + Sync + 'static {
     /// Called again and again, never twice at a time, by a worker of `system_freezable_wq`. May sleep,
     /// but must not drop the ticker.
-    fn tick(&self);
+    fn run(&self);
 }
 
 #[repr(C)]
@@ -34,7 +34,7 @@ struct Inner<T> {
     value: T,
 }
 
-/// Calls [`Tick::tick`] every so many milliseconds until it is dropped.
+/// Calls [`PeriodicHandler::run`] every so many milliseconds until it is dropped.
 ///
 /// # Context
 ///
@@ -44,15 +44,15 @@ struct Inner<T> {
 ///
 /// `work` is initialised with [`run`] and is the first field of an [`Inner`], which stays in place. It is
 /// disabled by `drop()` and by nothing else.
-pub(crate) struct Ticker<T: Tick>(Pin<KBox<Inner<T>>>);
+pub(crate) struct PeriodicWork<T: PeriodicHandler>(Pin<KBox<Inner<T>>>);
 
 // SAFETY: A delayed work belongs to no thread, and `T` is `Send`.
-unsafe impl<T: Tick> Send for Ticker<T> {}
-// SAFETY: As above; `&Ticker` gives access to nothing but what `tick` shares.
-unsafe impl<T: Tick> Sync for Ticker<T> {}
+unsafe impl<T: PeriodicHandler> Send for PeriodicWork<T> {}
+// SAFETY: As above; `&PeriodicWork` gives access to nothing but what `run` shares.
+unsafe impl<T: PeriodicHandler> Sync for PeriodicWork<T> {}
 
-impl<T: Tick> Ticker<T> {
-    /// Starts to call `value`'s [`Tick::tick`], for the first time after `interval`. May sleep.
+impl<T: PeriodicHandler> PeriodicWork<T> {
+    /// Starts to call `value`'s [`PeriodicHandler::run`], for the first time after `interval`. May sleep.
     pub(crate) fn new(value: T, interval: Msecs) -> Result<Self> {
         // SAFETY: The function has no requirements.
         let interval = unsafe { bindings::__msecs_to_jiffies(interval) };
@@ -77,17 +77,17 @@ impl<T: Tick> Ticker<T> {
 
 /// # Safety
 ///
-/// Called by a worker only, for the work of a [`Ticker<T>`].
-unsafe extern "C" fn run<T: Tick>(work: *mut bindings::work_struct) {
-    // SAFETY: By the invariants of `Ticker` the work is the first field of a `delayed_work`, and that of
+/// Called by a worker only, for the work of a [`PeriodicWork<T>`].
+unsafe extern "C" fn run<T: PeriodicHandler>(work: *mut bindings::work_struct) {
+    // SAFETY: By the invariants of `PeriodicWork` the work is the first field of a `delayed_work`, and that of
     // an `Inner`, which `drop()` keeps until no worker runs this.
     let inner = unsafe { &*work.cast::<Inner<T>>() };
-    inner.value.tick();
+    inner.value.run();
     // SAFETY: As above. It does nothing once the work is disabled.
     unsafe { bindings::farblk_queue_delayed_work(inner.work.get(), inner.interval) };
 }
 
-impl<T: Tick> Drop for Ticker<T> {
+impl<T: PeriodicHandler> Drop for PeriodicWork<T> {
     fn drop(&mut self) {
         // SAFETY: By the type invariants it is initialised. No worker runs it afterwards, nor can it be
         // queued again.
@@ -116,8 +116,8 @@ mod tests {
         third: Completion,
     }
 
-    impl Tick for Arc<Log> {
-        fn tick(&self) {
+    impl PeriodicHandler for Arc<Log> {
+        fn run(&self) {
             if self.calls.fetch_add(1, Relaxed) == 2 {
                 self.third.complete();
             }
@@ -133,7 +133,7 @@ mod tests {
             }),
             GFP_KERNEL,
         )?;
-        let ticker = Ticker::new(log.clone(), 10)?;
+        let ticker = PeriodicWork::new(log.clone(), 10)?;
         log.third.wait_timeout(5000)?;
         drop(ticker);
         let calls = log.calls.load(Relaxed);
@@ -152,7 +152,7 @@ mod tests {
             }),
             GFP_KERNEL,
         )?;
-        drop(Ticker::new(log.clone(), 3_600_000)?);
+        drop(PeriodicWork::new(log.clone(), 3_600_000)?);
         check!(log.calls.load(Relaxed) == 0);
         Ok(())
     }

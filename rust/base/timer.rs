@@ -21,11 +21,11 @@ use kernel::{
 
 use crate::bindings;
 
-/// What an [`Alarm`] does.
-pub(crate) trait Ring: Send + Sync + 'static {
+/// What a [`Timer`] does.
+pub(crate) trait TimerHandler: Send + Sync + 'static {
     /// Called when the time that was set has come, never twice at a time, in softirq. Must not drop the
     /// alarm, but may set it again.
-    fn ring(&self);
+    fn expired(&self);
 }
 
 #[repr(C)]
@@ -37,25 +37,25 @@ struct Inner<T> {
     value: T,
 }
 
-/// Calls [`Ring::ring`] once at the time that was last set, if it was.
+/// Calls [`TimerHandler::expired`] once at the time that was last set, if it was.
 ///
 /// # Context
 ///
-/// Dropping it waits for a call that is under way, and may sleep. No lock that `ring` takes may be held
+/// Dropping it waits for a call that is under way, and may sleep. No lock that `expired` takes may be held
 /// then.
 ///
 /// # Invariants
 ///
 /// `timer` is initialised with [`run`] and is the first field of an [`Inner`], which stays in place. It is
 /// shut down by `drop()` and by nothing else.
-pub(crate) struct Alarm<T: Ring>(Pin<KBox<Inner<T>>>);
+pub(crate) struct Timer<T: TimerHandler>(Pin<KBox<Inner<T>>>);
 
 // SAFETY: A timer belongs to no thread, and `T` is `Send`.
-unsafe impl<T: Ring> Send for Alarm<T> {}
+unsafe impl<T: TimerHandler> Send for Timer<T> {}
 // SAFETY: A timer has a lock of its own, and `T` is `Sync`.
-unsafe impl<T: Ring> Sync for Alarm<T> {}
+unsafe impl<T: TimerHandler> Sync for Timer<T> {}
 
-impl<T: Ring> Alarm<T> {
+impl<T: TimerHandler> Timer<T> {
     /// An alarm that is not set. May sleep.
     pub(crate) fn new(value: T) -> Result<Self> {
         let inner = KBox::pin_init(
@@ -89,15 +89,15 @@ impl<T: Ring> Alarm<T> {
 
 /// # Safety
 ///
-/// Called by the kernel only, for the timer of an [`Alarm<T>`].
-unsafe extern "C" fn run<T: Ring>(timer: *mut bindings::timer_list) {
-    // SAFETY: By the invariants of `Alarm` the timer is the first field of an `Inner`, which `drop()` keeps
+/// Called by the kernel only, for the timer of a [`Timer<T>`].
+unsafe extern "C" fn run<T: TimerHandler>(timer: *mut bindings::timer_list) {
+    // SAFETY: By the invariants of `Timer` the timer is the first field of an `Inner`, which `drop()` keeps
     // until nobody runs this.
     let inner = unsafe { &*timer.cast::<Inner<T>>() };
-    inner.value.ring();
+    inner.value.expired();
 }
 
-impl<T: Ring> Drop for Alarm<T> {
+impl<T: TimerHandler> Drop for Timer<T> {
     fn drop(&mut self) {
         // SAFETY: By the type invariants it is initialised. Nobody runs it afterwards, nor can it be set
         // again.
@@ -140,8 +140,8 @@ mod tests {
         }
     }
 
-    impl Ring for Arc<Log> {
-        fn ring(&self) {
+    impl TimerHandler for Arc<Log> {
+        fn expired(&self) {
             self.calls.fetch_add(1, Relaxed);
             self.called.complete();
         }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn rings_once_each_time_that_it_is_set() -> Result {
         let log = Log::new()?;
-        let alarm = Alarm::new(log.clone())?;
+        let alarm = Timer::new(log.clone())?;
         sleep(50);
         check!(log.calls.load(Relaxed) == 0);
         for (ms, calls) in [(0, 1), (10, 2), (0, 3)] {
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn rings_at_the_time_that_was_set_last() -> Result {
         let log = Log::new()?;
-        let alarm = Alarm::new(log.clone())?;
+        let alarm = Timer::new(log.clone())?;
         alarm.set(3_600_000);
         alarm.set(10);
         log.called.wait_timeout(5000)?;
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn does_not_ring_when_it_was_cleared() -> Result {
         let log = Log::new()?;
-        let alarm = Alarm::new(log.clone())?;
+        let alarm = Timer::new(log.clone())?;
         alarm.clear();
         alarm.set(20);
         alarm.clear();
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn does_not_ring_when_it_was_dropped() -> Result {
         let log = Log::new()?;
-        let alarm = Alarm::new(log.clone())?;
+        let alarm = Timer::new(log.clone())?;
         alarm.set(20);
         drop(alarm);
         sleep(100);

@@ -28,7 +28,7 @@ use crate::base::{
         PageWriter,
         Pinned, //
     },
-    periodic::Ticker,
+    periodic::PeriodicWork,
     scatterlist::{
         node_online,
         total_memory, //
@@ -144,7 +144,7 @@ impl GroupOperations for ExportDirs {
 
 /// An offered export, whose directory stays.
 struct Running {
-    _watch: Ticker<Watch>,
+    _watch: PeriodicWork<Watch>,
     export: Arc<Export>,
     _pinned: Pinned,
 }

@@ -20,7 +20,7 @@ use crate::base::{
         Pinned, //
     },
     net::Net,
-    periodic::Ticker, //
+    periodic::PeriodicWork, //
 };
 use crate::config::{
     invalid,
@@ -79,7 +79,7 @@ struct Settings {
 
 /// A listening port, with a reference that keeps its directory.
 struct Running {
-    _watch: Ticker<PortWatch>,
+    _watch: PeriodicWork<PortWatch>,
     port: Arc<Port>,
     _pinned: Pinned,
 }

@@ -13,7 +13,7 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 mod drain;
-mod key;
+mod fast_reg_mr;
 mod recv;
 mod reply;
 mod request;
@@ -39,9 +39,9 @@ use crate::rdma::{
     },
     pd::Pd,
     qp::{
-        key::{
-            Key,
-            LargeKeys, //
+        fast_reg_mr::{
+            FastRegMr,
+            LargeMrs, //
         },
         recv::recv_done,
         send::SendQueue,
@@ -135,7 +135,7 @@ impl QpCaps {
     /// The segments that a work request can have at most.
     pub(crate) const MAX_SGES: u32 = 32;
     /// The segments that a memory region covers at most.
-    pub(crate) const MAX_KEY_SEGMENTS: u32 = Key::MAX_SEGMENTS;
+    pub(crate) const MAX_KEY_SEGMENTS: u32 = FastRegMr::MAX_SEGMENTS;
 
     /// Entries that the completion queue of the sends must have for the queue pair.
     pub(crate) const fn send_cqes(&self) -> u32 {
@@ -213,7 +213,7 @@ pub(crate) struct Qp<H: QpHandler> {
     // In whole pages: as one piece, they would take up to twice the memory.
     sends: VVec<SendSlot<H>>,
     large: Large,
-    large_keys: LargeKeys,
+    large_keys: LargeMrs,
     send_wr: u32,
     /// Segments per RDMA READ, and per RDMA WRITE or send.
     read_sges: u32,
@@ -390,13 +390,13 @@ impl<H: QpHandler> Qp<H> {
         let mut sends = VVec::with_capacity(caps.slots.into(), GFP_KERNEL)?;
         for index in 0..caps.slots {
             let key = (index < caps.keys)
-                .then(|| Key::alloc(pd, caps.key_pages))
+                .then(|| FastRegMr::alloc(pd, caps.key_pages))
                 .transpose()?;
             sends.push(SendSlot::new(write_sges, key)?, GFP_KERNEL)?;
         }
         let rq = RecvQueue::new(caps.recv_wr, recv_done::<H>)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
-        let large_keys = LargeKeys::alloc(pd, caps.large_keys, caps.large_key_pages)?;
+        let large_keys = LargeMrs::alloc(pd, caps.large_keys, caps.large_key_pages)?;
         let send_reservation = send_cq.reserve(caps.send_cqes())?;
         let receives = receives()?;
 

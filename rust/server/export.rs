@@ -16,8 +16,8 @@ use kernel::{
 };
 
 use crate::base::periodic::{
-    Tick,
-    Ticker, //
+    PeriodicHandler,
+    PeriodicWork, //
 };
 use crate::link::{
     channel::Linked,
@@ -118,8 +118,8 @@ impl Spec {
 /// read-only: nobody tells of it.
 pub(crate) struct Watch(Arc<Export>);
 
-impl Tick for Watch {
-    fn tick(&self) {
+impl PeriodicHandler for Watch {
+    fn run(&self) {
         let export = &self.0;
         export.members.look();
         match &export.backend {
@@ -264,8 +264,8 @@ impl Export {
     }
 
     /// Looks after the export and its clients, as long as the result lives. May sleep.
-    pub(crate) fn watch(self: &Arc<Self>) -> Result<Ticker<Watch>> {
-        Ticker::new(Watch(self.clone()), LOOK_MS)
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<PeriodicWork<Watch>> {
+        PeriodicWork::new(Watch(self.clone()), LOOK_MS)
     }
 
     /// Admits no more, lets the commands that have begun be answered, ends all sessions, and flushes the

@@ -27,8 +27,8 @@ use kernel::{
 use crate::base::{
     net::Net,
     periodic::{
-        Tick,
-        Ticker, //
+        PeriodicHandler,
+        PeriodicWork, //
     },
     workqueue::OwnedQueue, //
 };
@@ -102,8 +102,8 @@ struct Listening {
 /// that are of no use. Once in [`LOOK_MS`].
 pub(crate) struct PortWatch(Arc<Port>);
 
-impl Tick for PortWatch {
-    fn tick(&self) {
+impl PeriodicHandler for PortWatch {
+    fn run(&self) {
         let port = &self.0;
         if port.failure.lock().is_some() {
             Port::notify(port);
@@ -156,8 +156,8 @@ impl Port {
     }
 
     /// Looks after the port and its sessions, as long as the result lives. May sleep.
-    pub(crate) fn watch(self: &Arc<Self>) -> Result<Ticker<PortWatch>> {
-        Ticker::new(PortWatch(self.clone()), LOOK_MS)
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<PeriodicWork<PortWatch>> {
+        PeriodicWork::new(PortWatch(self.clone()), LOOK_MS)
     }
 
     fn notify(this: &Arc<Self>) {

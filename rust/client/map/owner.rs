@@ -44,8 +44,8 @@ use crate::base::{
         IrqSaveSpinLock, //
     },
     timer::{
-        Alarm,
-        Ring, //
+        Timer,
+        TimerHandler, //
     },
     workqueue::OwnedQueue, //
 };
@@ -227,7 +227,7 @@ impl Notes<'_> {
 struct Running {
     /// `None` before the start and after the end. In a box: it is large.
     shell: Option<KBox<Shell>>,
-    alarm: Option<Alarm<Bell>>,
+    alarm: Option<Timer<Bell>>,
     until: Option<Until>,
     /// The scan for the disk's partitions, from when the disk is there.
     scan: Option<Arc<PartitionScan>>,
@@ -311,7 +311,7 @@ impl Session {
         targets: impl Iterator<Item = (PathId, Target)>,
     ) -> Result<(), Failure> {
         let began = Instant::now();
-        let alarm = Alarm::new(Bell(self.clone()))?;
+        let alarm = Timer::new(Bell(self.clone()))?;
         let keeper = Arc::new(Bell(self.clone()), GFP_KERNEL)?;
         let io = Io::new(self.params.policy, keeper)?;
         let shell = KBox::new(Shell::new(&self.params, io)?, GFP_KERNEL)?;
@@ -570,8 +570,8 @@ impl Show for Session {
 /// Wakes a session: by its alarm, and by its requests.
 struct Bell(Arc<Session>);
 
-impl Ring for Bell {
-    fn ring(&self) {
+impl TimerHandler for Bell {
+    fn expired(&self) {
         self.0.look();
     }
 }

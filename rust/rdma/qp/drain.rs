@@ -11,7 +11,7 @@ use crate::rdma::{
     cq::Cq,
     might_sleep,
     qp::{
-        key::Key,
+        fast_reg_mr::FastRegMr,
         slot::SendSlot,
         Drained,
         Qp,
@@ -272,7 +272,7 @@ impl<H: QpHandler> Drained<'_, H> {
         let body = unsafe { &mut *slot.body.get() };
         let large_key = body.large_key.and_then(|index| qp.large_keys.get(index));
         let mut keys = [slot.key(), large_key].into_iter().flatten();
-        if let Err(error) = keys.try_for_each(Key::deregister) {
+        if let Err(error) = keys.try_for_each(FastRegMr::deregister) {
             pr_err!(
                 "cannot deregister a memory region: {}; a request ends with its protection domain\n",
                 error.to_errno()

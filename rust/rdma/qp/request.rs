@@ -19,9 +19,9 @@ use crate::bindings;
 use crate::rdma::{
     dma::Direction,
     qp::{
-        key::{
-            Key,
-            Shape, //
+        fast_reg_mr::{
+            FastRegMr,
+            MemoryShape, //
         },
         slot::{
             Body,
@@ -119,7 +119,7 @@ impl<H: QpHandler> Qp<H> {
             let access = match carry {
                 Carry::Access(op) => {
                     let memory = owner.memory().ok_or(EINVAL)?;
-                    let shape = Shape::of(memory)?;
+                    let shape = MemoryShape::of(memory)?;
                     let key = self.choose_key(slot, body, &shape)?;
                     // SAFETY: The slot was claimed, so that its own key is not used by anybody else, and
                     // neither is a large one that was taken. The last request with it, if any, has been
@@ -185,8 +185,8 @@ impl<H: QpHandler> Qp<H> {
         &'a self,
         slot: &'a SendSlot<H>,
         body: &mut Body,
-        shape: &Shape,
-    ) -> Result<&'a Key> {
+        shape: &MemoryShape,
+    ) -> Result<&'a FastRegMr> {
         let own = slot.key().ok_or(EINVAL)?;
         let key = if own.covers(shape) {
             own

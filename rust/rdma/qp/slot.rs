@@ -3,7 +3,7 @@
 //! The slots of a queue pair, and the functions that its completions call.
 
 use super::{
-    key::Key,
+    fast_reg_mr::FastRegMr,
     Qp,
     QpHandler, //
 };
@@ -73,7 +73,7 @@ pub(super) struct Body {
     /// The segments were mapped, one by one, and must be unmapped, but for the first so many.
     pub(super) mapped: Option<Direction>,
     pub(super) premapped: u32,
-    /// The large [`Key`] that is used, rather than the slot's own.
+    /// The large [`FastRegMr`] that is used, rather than the slot's own.
     pub(super) large_key: Option<u32>,
     /// So many entries of the key were mapped.
     pub(super) listed: Option<(Direction, i32)>,
@@ -160,12 +160,12 @@ pub(super) struct SendSlot<H: QpHandler> {
     wrs: UnsafeCell<[Wr; OWN_WRS]>,
     inline_sges: KVec<UnsafeCell<bindings::ib_sge>>,
     pub(super) progress: Atomic<u64>,
-    key: Option<Key>,
+    key: Option<FastRegMr>,
 }
 
 impl<H: QpHandler> SendSlot<H> {
     /// Makes a slot with arrays of its own, for work requests of `sges` segments.
-    pub(super) fn new(sges: u32, key: Option<Key>) -> Result<Self> {
+    pub(super) fn new(sges: u32, key: Option<FastRegMr>) -> Result<Self> {
         let mut inline_sges = KVec::with_capacity(sges as usize + 1, GFP_KERNEL)?;
         for _ in 0..=sges {
             inline_sges.push(UnsafeCell::new(pin_init::zeroed()), GFP_KERNEL)?;
@@ -238,7 +238,7 @@ impl<H: QpHandler> SendSlot<H> {
 
     /// The slot's own memory region, if it has one.
     #[inline]
-    pub(super) fn key(&self) -> Option<&Key> {
+    pub(super) fn key(&self) -> Option<&FastRegMr> {
         self.key.as_ref()
     }
 
@@ -252,12 +252,6 @@ impl<H: QpHandler> SendSlot<H> {
     #[inline]
     pub(super) fn release(&self) {
         self.state.store(FREE, Release);
-    }
-
-    /// Whether the slot is not free.
-    #[inline]
-    pub(super) fn is_taken(&self) -> bool {
-        self.state.load(Acquire) != FREE
     }
 
     /// Notes that the work requests of the slot, which was claimed, are being chained. With the lock of

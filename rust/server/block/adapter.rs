@@ -16,7 +16,7 @@ use kernel::{
 use crate::base::{
     compat,
     debugfs::Show,
-    periodic::Ticker,
+    periodic::PeriodicWork,
     workqueue::OwnedQueue, //
 };
 use crate::proto::wire::INLINE_MAX;
@@ -52,7 +52,7 @@ const POOL_MIN: usize = 2 * CHUNK;
 pub(in crate::server) struct Adapter {
     pub(in crate::server) pd: Arc<Pd>,
     pool: Arc<Pool>,
-    _trimmer: Ticker<Trim>,
+    _trimmer: PeriodicWork<Trim>,
     /// Data behind a command that there is room for.
     pub(in crate::server) inline_size: u32,
     worker: Arc<OwnedQueue>,

@@ -23,8 +23,8 @@ use kernel::{
 
 use crate::base::{
     periodic::{
-        Tick,
-        Ticker, //
+        PeriodicHandler,
+        PeriodicWork, //
     },
     sync::{
         new_irqsave_spinlock,
@@ -118,8 +118,8 @@ impl_has_work! {
 /// Lets a pool shrink.
 pub(in crate::server) struct Trim(Arc<Pool>);
 
-impl Tick for Trim {
-    fn tick(&self) {
+impl PeriodicHandler for Trim {
+    fn run(&self) {
         self.0.trim();
         if self.0.is_short() {
             self.0.grow();
@@ -166,8 +166,8 @@ impl Pool {
     }
 
     /// What lets it shrink as long as it exists. May sleep.
-    pub(in crate::server) fn trimmer(self: &Arc<Self>) -> Result<Ticker<Trim>> {
-        Ticker::new(Trim(self.clone()), TRIM_MS)
+    pub(in crate::server) fn trimmer(self: &Arc<Self>) -> Result<PeriodicWork<Trim>> {
+        PeriodicWork::new(Trim(self.clone()), TRIM_MS)
     }
 
     /// Adds a chunk. May sleep.

@@ -47,7 +47,7 @@ use kernel::{
 /// - `mr` is a memory region of `pd` of `pages` pages, until `state` is [`GONE`].
 /// - `base` is a multiple of the page size, from where on so many pages do not wrap around.
 /// - `list` is an initialised table.
-pub(super) struct Key {
+pub(super) struct FastRegMr {
     mr: NonNull<bindings::ib_mr>,
     pd: Arc<Pd>,
     state: Atomic<u32>,
@@ -57,7 +57,7 @@ pub(super) struct Key {
 }
 
 // SAFETY: `ib_mr` belongs to no thread.
-unsafe impl Send for Key {}
+unsafe impl Send for FastRegMr {}
 
 /// The region may be used.
 const LIVE: u32 = 0;
@@ -66,8 +66,8 @@ const STUCK: u32 = 1;
 /// It was deregistered.
 const GONE: u32 = 2;
 
-/// What a [`Key`] must have room for.
-pub(super) struct Shape {
+/// What a [`FastRegMr`] must have room for.
+pub(super) struct MemoryShape {
     segments: usize,
     /// The bytes.
     len: u64,
@@ -75,7 +75,7 @@ pub(super) struct Shape {
     offset: u64,
 }
 
-impl Shape {
+impl MemoryShape {
     /// The shape of `memory`; `EINVAL` if that is none.
     #[inline]
     pub(super) fn of(memory: &impl Segmented) -> Result<Self> {
@@ -100,7 +100,7 @@ impl Shape {
     }
 }
 
-impl Key {
+impl FastRegMr {
     /// The segments that a region covers at most. With one more, a list would take twice the memory.
     pub(super) const MAX_SEGMENTS: u32 = 256;
 
@@ -157,7 +157,7 @@ impl Key {
 
     /// Whether there is room for memory of this shape.
     #[inline]
-    pub(super) fn covers(&self, shape: &Shape) -> bool {
+    pub(super) fn covers(&self, shape: &MemoryShape) -> bool {
         shape.segments <= self.list.len() && shape.pages() <= self.pages.into()
     }
 
@@ -168,7 +168,7 @@ impl Key {
     ///
     /// The region must not be registered, nor used by anybody else.
     #[inline]
-    pub(super) unsafe fn renew(&self, shape: &Shape) -> RemoteRange {
+    pub(super) unsafe fn renew(&self, shape: &MemoryShape) -> RemoteRange {
         // SAFETY: By the type invariants the region is valid, and nobody else uses it.
         let rkey = unsafe {
             // CAST: The low byte is ours to choose.
@@ -314,7 +314,7 @@ impl Key {
     }
 }
 
-impl Drop for Key {
+impl Drop for FastRegMr {
     fn drop(&mut self) {
         // What it covered was given back, so that it is not registered, or its owner is parked.
         let _ = self.deregister();
@@ -326,13 +326,13 @@ impl Drop for Key {
 /// # Invariants
 ///
 /// - A region that is free, as `free` tells, is not registered.
-pub(super) struct LargeKeys {
-    keys: KVec<Key>,
+pub(super) struct LargeMrs {
+    keys: KVec<FastRegMr>,
     free: Free,
 }
 
-impl LargeKeys {
-    /// Allocates `count <= 64` regions of `pages` pages, like [`Key::alloc`].
+impl LargeMrs {
+    /// Allocates `count <= 64` regions of `pages` pages, like [`FastRegMr::alloc`].
     ///
     /// # Context
     ///
@@ -341,7 +341,7 @@ impl LargeKeys {
         let free = Free::new(count)?;
         let mut keys = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for _ in 0..count {
-            keys.push(Key::alloc(pd, pages)?, GFP_KERNEL)?;
+            keys.push(FastRegMr::alloc(pd, pages)?, GFP_KERNEL)?;
         }
         // INVARIANT: None was registered yet.
         Ok(Self { keys, free })
@@ -349,14 +349,14 @@ impl LargeKeys {
 
     /// The region of this number.
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&Key> {
+    pub(super) fn get(&self, index: u32) -> Option<&FastRegMr> {
         self.keys.get(index as usize)
     }
 
     /// Takes a region for memory of this shape: its number. `EAGAIN` if none is free, `EINVAL` if there are
     /// none for it.
     #[inline]
-    pub(super) fn take(&self, shape: &Shape) -> Result<u32> {
+    pub(super) fn take(&self, shape: &MemoryShape) -> Result<u32> {
         // They are all alike.
         match self.keys.first() {
             Some(key) if key.covers(shape) => self.free.take().ok_or(EAGAIN),

@@ -305,8 +305,7 @@ impl Session {
     }
 
     /// Connects the paths and makes the disk appear once one is up; the others follow. If it fails,
-    /// nothing is left of it. To be called once, in the user's task. Takes up to 5 s, or as long as the
-    /// server goes on answering. May sleep.
+    /// nothing is left of it. To be called once, in the user's task. Takes up to 5 s. May sleep.
     pub(crate) fn start(
         self: &Arc<Self>,
         targets: impl Iterator<Item = (PathId, Target)>,

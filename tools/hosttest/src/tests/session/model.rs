@@ -211,7 +211,7 @@ pub enum Step {
     ClientCrash(u8),
     ServerCrash,
     /// The export is disabled: its sessions end.
-    Disable,
+    Close,
     /// Its device is closed, flushed or not, and the export is enabled again.
     Enable(bool),
 }
@@ -376,7 +376,7 @@ impl Model for Rules {
             }
         }
         if world.closes > 0 && !world.server.disabled {
-            steps.push(Step::Disable);
+            steps.push(Step::Close);
         }
         if world.server.disabled && world.server.connections.is_empty() {
             steps.extend([Step::Enable(true), Step::Enable(false)]);
@@ -531,7 +531,7 @@ impl Model for Rules {
                 world.server_crashes -= 1;
                 world.crash_server(self);
             }
-            Step::Disable => {
+            Step::Close => {
                 world.closes -= 1;
                 world.disable_export();
             }

@@ -12,7 +12,6 @@ mod members;
 pub mod memory;
 mod port;
 mod ram;
-mod reservation;
 mod session;
 pub(crate) mod stats;
 

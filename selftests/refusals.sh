@@ -159,6 +159,69 @@ other_instance() {
 	then_mapped m
 }
 
+# The name of the exported device leads to another one by now: a map that used the first one does not go on with it. It says so,
+# and what it finds when it is enabled anew is what there is.
+other_device() {
+	needs_module null_blk
+	must remote "null_disk fbn 8; null_disk fbo 8; ln -sfn /dev/fbn /run/disk"
+	must serve_block e /run/disk "$@"
+	must map m e
+	must direct_write /dev/zero "$DEV" count=1
+	must remote "store $C/exports/e/enable 0 && ln -sfn /dev/fbo /run/disk && store $C/exports/e/enable 1"
+	wait_for 30 state_is evicted || bad "the map is $(show "$C/maps/m/state") on another device"
+	[[ $(show "$C/maps/m/last_error") =~ device ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
+	! dd if="$DEV" of=/dev/null iflag=direct bs=4k count=1 status=none 2>/dev/null || bad "a read of another device succeeds"
+	must store "$C/maps/m/enable" 0
+	then_mapped m
+}
+other_device_shared() { other_device max_clients=2; }
+# The same name, and the same size, after the device was taken away and made anew.
+device_made_anew() {
+	needs_module null_blk
+	must remote "null_disk fbn 8"
+	must serve_block e /dev/fbn
+	must map m e
+	must remote "store $C/exports/e/enable 0 && cd /sys/kernel/config/nullb/fbn && store power 0 && store power 1 && store $C/exports/e/enable 1"
+	wait_for 30 state_is evicted || bad "the map is $(show "$C/maps/m/state") on a new device"
+	must store "$C/maps/m/enable" 0
+	then_mapped m
+}
+state_is() { [ "$(show "$C/maps/m/state")" = "$1" ]; }
+
+# One device is the same by any of its names.
+same_device() {
+	needs_module null_blk
+	must remote "null_disk fbn 8; ln -sfn /dev/fbn /run/disk"
+	must serve_block e /dev/fbn
+	must map m e
+	must direct_write /dev/urandom "$DEV" count=1
+	must remote "store $C/exports/e/enable 0 && store $C/exports/e/device_path /run/disk && store $C/exports/e/enable 1"
+	goes_on
+}
+# A device that tells who it is (NAA, EUI-64) is the same when it comes back, as another disk for the kernel.
+same_identifier() {
+	needs_module scsi_debug
+	back "scsi_disk 8"
+	must serve_block e "$BACK"
+	must map m e
+	must direct_write /dev/urandom "$DEV" count=1
+	must remote "store $C/exports/e/enable 0 && $(declare -f scsi_again); scsi_again ${BACK##*/} && store $C/exports/e/device_path \$(scsi_name) && store $C/exports/e/enable 1"
+	goes_on
+}
+# scsi_again DISK: takes a disk of scsi_debug away and finds it again.
+scsi_again() {
+	local host
+	host=$(readlink -f "/sys/class/block/$1/device")
+	host=${host%/target*} host=${host##*/}
+	store "/sys/class/block/$1/device/delete" 1 && store "/sys/class/scsi_host/$host/scan" "- - -" && wait_for 10 scsi_name >/dev/null
+}
+# goes_on: map m is live, and a read works.
+goes_on() {
+	within 30 must dd if="$DEV" of=/dev/null iflag=direct bs=4k count=1 status=none
+	is state "$(show "$C/maps/m/state")" live
+	must unmap m
+}
+
 # The client offers a version that the server does not speak.
 version() {
 	must serve e 8M
@@ -213,6 +276,11 @@ scenario demoted_block "and a read-only disk for a block device"
 scenario max_clients "no room for one more client: EBUSY"
 scenario no_path "no enabled path: EINVAL"
 scenario other_instance "another instance than expected: ESTALE"
+scenario other_device "another device behind the same name: the map is evicted"
+scenario other_device_shared "the same of an export that several may map"
+scenario device_made_anew "a device that was made anew: the map is evicted"
+scenario same_device "the same device by another name: the map goes on"
+scenario same_identifier "the same device, which was away: the map goes on"
 scenario version "no protocol version in common: EPROTONOSUPPORT"
 scenario no_answer "a server that does not answer: ETIMEDOUT"
 scenario discover "discover is refused in the same way, and shows a stranger nothing"

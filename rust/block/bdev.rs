@@ -127,6 +127,32 @@ pub(crate) struct BdevLimits {
     pub(crate) read_only: bool,
 }
 
+/// Tells one block device from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceId {
+    /// What the device itself tells: the kind of the identifier, and its bytes, followed by zeroes.
+    identifier: Option<(bindings::blk_unique_id, [u8; 16])>,
+    /// Where it begins on its disk; 0 of a whole disk.
+    start_sector: u64,
+    /// Number of the device; others may get it when this one is gone.
+    dev: bindings::dev_t,
+    /// Sequence number of its disk. The kernel gives no other disk the same one before it reboots, and a
+    /// disk another one when it gets another medium.
+    diskseq: u64,
+}
+
+impl DeviceId {
+    /// Returns true if both are surely of the same device: if it has an identifier, also after the
+    /// device was away, else only if it was there all the time.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let same_disk = match (self.identifier, other.identifier) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.dev == other.dev && self.diskseq == other.diskseq,
+        };
+        same_disk && self.start_sector == other.start_sector
+    }
+}
+
 /// A block device that is open for us alone; C's `struct block_device`, with the `struct file` that
 /// keeps it.
 ///
@@ -273,6 +299,50 @@ impl Bdev {
         }
     }
 
+    /// Which device it is. Sleeps.
+    pub(crate) fn id(&self) -> DeviceId {
+        let bdev = self.as_raw();
+        // SAFETY: By the type invariants; an open device keeps its disk, whose name, operations and
+        // sequence number stay valid. C may write the number meanwhile.
+        let (disk, dev, start_sector, diskseq) = unsafe {
+            let disk = (*bdev).bd_disk;
+            let diskseq = (&raw const (*disk).diskseq).read_volatile();
+            (disk, (*bdev).bd_dev, (*bdev).bd_start_sect, diskseq)
+        };
+        DeviceId {
+            identifier: Self::identifier(disk),
+            start_sector,
+            dev,
+            diskseq,
+        }
+    }
+
+    /// What a disk tells of itself; the kinds in the order of how well they are kept unique.
+    fn identifier(disk: *mut bindings::gendisk) -> Option<(bindings::blk_unique_id, [u8; 16])> {
+        // SAFETY: The caller has the disk open. The name is a C string.
+        let (name, get) = unsafe {
+            let name = CStr::from_char_ptr((&raw const (*disk).disk_name).cast());
+            (name, (*(*disk).fops).get_unique_id?)
+        };
+        // A device of the device mapper has the identifier of the one that it lies on, as all others
+        // there have.
+        if name.to_bytes().starts_with(b"dm-") {
+            return None;
+        }
+        let kinds = [
+            bindings::blk_unique_id_BLK_UID_NAA,
+            bindings::blk_unique_id_BLK_UID_EUI64,
+            bindings::blk_unique_id_BLK_UID_T10,
+        ];
+        kinds.into_iter().find_map(|kind| {
+            let mut id = [0; 16];
+            // SAFETY: The operation is called for a disk of its own, which is open, with room for 16
+            // bytes. It returns how many of them it wrote, or an error.
+            let len = unsafe { get(disk, id.as_mut_ptr(), kind) };
+            (len > 0 && id != [0; 16]).then_some((kind, id))
+        })
+    }
+
     /// The size at the moment, in units of 512 bytes. Any context.
     pub(crate) fn sectors(&self) -> u64 {
         // SAFETY: By the type invariants.
@@ -308,7 +378,7 @@ impl Drop for Bdev {
         // SAFETY: By the type invariants the file is open and ours, and no bio uses the device any
         // more. The claim is over when this returns: no call of a holder operation begins after that.
         unsafe { bindings::bdev_fput(self.file.as_ptr()) };
-    }
-}
         // Those that have begun use the holder, and this module's code.
         self.holder.ops.wait();
+    }
+}

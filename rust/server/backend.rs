@@ -21,6 +21,7 @@ pub(crate) use self::{
     ram::Ram, //
 };
 use crate::base::sync;
+use crate::block::bdev::DeviceId;
 use crate::link::failure::{
     fail,
     Failure, //
@@ -49,6 +50,26 @@ pub(crate) struct Source {
     pub(crate) numa_node: i32,
     /// Bytes of memory that have to remain available on this host; of `ram` only.
     pub(crate) ram_reserve: u64,
+}
+
+/// Tells the contents of an export from others that it had before.
+#[derive(Clone, Copy)]
+pub(crate) enum Contents {
+    /// Memory. Which memory it is the instance tells.
+    Ram,
+    /// A block device.
+    Block(DeviceId),
+}
+
+impl Contents {
+    /// Returns true if a map may go on with `self` where it was before with `past`.
+    pub(super) fn is_same(&self, past: &Self) -> bool {
+        match (self, past) {
+            (Self::Ram, Self::Ram) => true,
+            (Self::Block(device), Self::Block(past)) => device.is_same(past),
+            _ => false,
+        }
+    }
 }
 
 /// The contents of an enabled export.
@@ -91,6 +112,14 @@ impl Backend {
         match self {
             Self::Ram(ram) => ram.instance,
             Self::Block(block) => block.instance,
+        }
+    }
+
+    /// What the contents are. Sleeps.
+    pub(crate) fn contents(&self) -> Contents {
+        match self {
+            Self::Ram(_) => Contents::Ram,
+            Self::Block(block) => Contents::Block(block.id()),
         }
     }
 

@@ -47,7 +47,6 @@ use crate::server::{
         HostKey,
         Members, //
     },
-    reservation::Contents,
     session::Session,
     stats, //
 };
@@ -162,7 +161,7 @@ impl Export {
             max_clients: spec.max_clients,
             lease_max_ms: spec.lease_max_ms,
         };
-        let opening = members.open(Contents::new(&spec.source), terms);
+        let opening = members.open(backend.contents(), terms);
         Ok(Arc::new(
             Self {
                 spec,

@@ -29,7 +29,7 @@ use crate::proto::{
     Uuid, //
 };
 use crate::server::{
-    reservation::Contents,
+    backend::Contents,
     session::Session,
     stats, //
 };
@@ -116,6 +116,8 @@ struct Inner {
     leases: KVVec<Lease>,
     /// What was exported last.
     contents: Option<Contents>,
+    /// Nobody was registered since the contents changed.
+    changed: bool,
 }
 
 impl Inner {
@@ -212,6 +214,7 @@ impl Members {
             sessions: KVVec::new(),
             leases: KVVec::new(),
             contents: None,
+            changed: false,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -226,8 +229,9 @@ impl Members {
     pub(super) fn open(&self, contents: Contents, terms: Terms) -> u64 {
         let mut inner = self.inner.lock();
         let past = inner.contents.as_ref();
-        let same = past.is_none_or(|past| past.are(&contents));
+        let same = past.is_none_or(|past| contents.is_same(past));
         inner.contents = Some(contents);
+        inner.changed |= !same;
         inner.machine.open(terms, same, fresh())
     }
 
@@ -285,6 +289,7 @@ impl Members {
         });
         match decision {
             Decision::Grant(granted) => {
+                inner.changed = false;
                 // Cannot fail: there is room.
                 let _ = inner.sessions.push_within_capacity(session.clone());
                 Ok(Entry::In(granted))
@@ -295,6 +300,10 @@ impl Members {
             },
             Decision::Refuse(Reason::Closed) => Err(Refusal::ExportDisabled.into()),
             Decision::Refuse(Reason::Superseded) => Err(Refusal::Superseded.into()),
+            Decision::Refuse(Reason::Evicted) if inner.changed => Err(Refused::new(
+                Refusal::Evicted,
+                format_args!("what is exported is another device since"),
+            )),
             Decision::Refuse(Reason::Evicted) => Err(Refusal::Evicted.into()),
             Decision::Refuse(Reason::Busy(number)) => Err(inner.busy(number)),
         }

@@ -306,6 +306,9 @@ pub struct Reservation<L> {
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<Tenure>,
+    /// The key of all maps while several may be registered; `None` as long as the contents stay the same
+    /// since the server began: then every key is taken.
+    shared_key: Option<Tenure>,
     /// How many registrations there were so far.
     admitted: u64,
     list: L,
@@ -318,6 +321,7 @@ impl<L: Registrations> Reservation<L> {
             terms: None,
             openings: 0,
             holder: None,
+            shared_key: None,
             admitted: 0,
             list,
         }
@@ -348,6 +352,9 @@ impl<L: Registrations> Reservation<L> {
     /// The export is enabled. Returns a number that its logins have to show. Nobody resumes what he had
     /// of other contents, which those are if not the `same`, or from before several maps could write.
     pub fn open(&mut self, terms: Terms, same: bool, fresh: Tenure) -> u64 {
+        if !same {
+            self.shared_key = Some(fresh);
+        }
         if !same || terms.max_clients > 1 {
             self.holder = Some(fresh);
         }
@@ -409,7 +416,8 @@ impl<L: Registrations> Reservation<L> {
         let shared = terms.max_clients > 1;
         let known = match login.resume {
             Some(key) if !shared => self.holder.map(|holder| holder == key),
-            _ => Some(true),
+            Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
+            None => Some(true),
         };
         if known == Some(false) {
             return Err(Decision::Refuse(Reason::Evicted));
@@ -424,7 +432,7 @@ impl<L: Registrations> Reservation<L> {
             act(Action::CountTakeover);
         }
         let key = match shared {
-            true => login.resume.unwrap_or(SHARED),
+            true => login.resume.or(self.shared_key).unwrap_or(SHARED),
             false => login.resume.unwrap_or(fresh),
         };
         if !shared {

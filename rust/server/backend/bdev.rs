@@ -20,7 +20,8 @@ use kernel::{
 
 use crate::block::bdev::{
     Bdev,
-    BdevEvents, //
+    BdevEvents,
+    DeviceId, //
 };
 use crate::link::failure::{
     fail,
@@ -108,6 +109,11 @@ impl Block {
             return Err(fail!(ENODEV, "{name} has no room"));
         }
         Ok(Arc::new(block, GFP_KERNEL)?)
+    }
+
+    /// Which device it is. Sleeps.
+    pub(super) fn id(&self) -> DeviceId {
+        self.bdev.id()
     }
 
     /// Whether the device is gone for good: all I/O fails. Any context.

@@ -529,6 +529,8 @@ def same_id():
 
 @case("hosts", "a host that may only read does not take the place of one that may write")
 def reader_evicts():
+    store(RULES + "hostile/access", "rw")
+    store(RULES + "hostile/host_id", "")
     store(CONFIG + "rules/enable", "0")
     store(CONFIG + "rules/max_clients", "1")
     store(CONFIG + "rules/enable", "1")

@@ -179,7 +179,7 @@ loaded() { [ -d /sys/module/farblk ]; }
 
 mounted() { [[ $(</proc/mounts) == *" $1 "* ]]; }
 
-# load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, else the installed one.
+# load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, else the installed one. NO_HOST_ID=1 leaves the random host_id.
 load_module() {
 	mounted /sys/kernel/config || mount -t configfs none /sys/kernel/config
 	mounted /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
@@ -188,7 +188,7 @@ load_module() {
 		modprobe -a configfs ${DEPENDS//,/ } && insmod "$FARBLK_KO" "$@"
 	else
 		modprobe farblk "$@"
-	fi && store "$C/host_id" "$(lasting_id)"
+	fi && { [ -n "${NO_HOST_ID:-}" ] || store "$C/host_id" "$(lasting_id)"; }
 }
 # lasting_id: this host's, whenever it boots.
 lasting_id() { uname -n | md5sum | sed -E 's/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/\1-\2-4\3-8\4-\5/'; }

@@ -130,7 +130,7 @@ fn block_limits() -> BlockLimits {
         logical_block_size: BlockSize::MIN,
         physical_block_size: 0x1000,
         io_min: 0x3000,
-        io_opt: 0x0102_0000,
+        io_opt: 0x00f2_0000,
         max_io: 0x0002_0600,
         max_discard: 0x8002_0400,
         discard_granularity: 0x0104_0600,

@@ -140,7 +140,7 @@ fn login_reply_golden() {
     let block = login_reply_bytes([
         &[1, 0, 0, 7, 1, 2, 0x21, 1, 0, 0x34, 0, 0],
         &[
-            0, 2, 0, 0, 0, 16, 0, 0, 0, 0x30, 0, 0, 0, 0, 2, 1, 0, 6, 2, 0,
+            0, 2, 0, 0, 0, 16, 0, 0, 0, 0x30, 0, 0, 0, 0, 0xf2, 0, 0, 6, 2, 0,
         ],
         &[
             0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0x10, 1, 1, 0,
@@ -277,14 +277,14 @@ fn login_reply_limits() {
         (
             "io_min",
             180,
-            &[4096, 8192, 0xffff_f000],
-            &[0, 512, 4095, 4097, u32::MAX],
+            &[4096, 8192, 0x0100_0000],
+            &[0, 512, 4095, 4097, 0x0100_1000, 0xffff_f000, u32::MAX],
         ),
         (
             "io_opt",
             184,
-            &[0, 4096, 0xffff_f000],
-            &[1, 512, 4097, u32::MAX],
+            &[0, 4096, 0x0100_0000],
+            &[1, 512, 4097, 0x0100_1000, 0xffff_f000, u32::MAX],
         ),
         (
             "max_io",
@@ -582,7 +582,7 @@ fn grant_reply_must_fit_the_request() {
 
 #[test]
 fn grant_reply_full() {
-    let huge = geometry(u64::from(u32::MAX) << 16, 16);
+    let huge = geometry(u64::from(SLABS_MAX) << 16, 16);
     let grant = grants()[1];
     let most = vec![grant; GRANTS_MAX];
     let bytes = grant_reply(SEQUENCE, 7, &most);

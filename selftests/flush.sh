@@ -22,7 +22,8 @@ survives() {
 	block 3 c
 	is "flushes without being told to" $(($(flushes) - before)) 0
 	must unmap m
-	must remote "is_local || store $C/exports/e/enable 0; store /sys/kernel/config/nullb/fbn/power 0; store /sys/kernel/config/nullb/fbn/power 1"
+	# Before the export is disabled, as that flushes.
+	must remote "store /sys/kernel/config/nullb/fbn/power 0; is_local || store $C/exports/e/enable 0; store /sys/kernel/config/nullb/fbn/power 1"
 	is "what was flushed" "$(there 1)" a
 	is "what was written with O_DSYNC" "$(there 2)" b
 	is "what was not flushed" "$(there 3)" .

@@ -8,6 +8,10 @@ use kernel::prelude::*;
 use kernel::{
     new_mutex,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
@@ -62,6 +66,8 @@ pub(crate) struct Host {
     identity: Mutex<Identity>,
     /// Random for each load of the module; never 0.
     pub(crate) boot: u64,
+    /// How often maps were enabled.
+    incarnations: Atomic<u64>,
     /// Numbers of the disks: farblk0, farblk1 and so on.
     pub(crate) disk_names: Arc<DiskNames>,
     /// The debugfs directory of the counters of maps.
@@ -89,12 +95,18 @@ impl Host {
             pin_init!(Self {
                 identity <- new_mutex!(identity, "Host::identity"),
                 boot: sync::random_u64() | 1,
+                incarnations: Atomic::new(0),
                 disk_names,
                 counters,
                 scans,
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns a number for a map that is enabled: larger than all before it, never 0. Any context.
+    pub(crate) fn next_incarnation(&self) -> u64 {
+        self.incarnations.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
     /// Returns the UUID of the map `name`, as servers see it. A map that is removed and made again

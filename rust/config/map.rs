@@ -25,7 +25,6 @@ use crate::base::{
     debugfs::File,
     errno::ESTALE,
     net::Net,
-    sync, //
 };
 use crate::client::{
     host::Host,
@@ -552,7 +551,7 @@ impl MapDir {
             let session = Session::new(Params {
                 host: group.host.clone(),
                 uuid: group.uuid,
-                incarnation: sync::random_u64() | 1,
+                incarnation: group.host.next_incarnation(),
                 export: settings.export,
                 access: settings.access,
                 queues: settings.queues,

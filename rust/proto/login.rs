@@ -48,7 +48,7 @@ pub struct Login {
     pub heartbeat_ms: u32,
     /// Random, for each load of the client's module; never 0.
     pub boot: u64,
-    /// Random, for each time that the map is enabled; never 0.
+    /// Larger for each time that the map is enabled in one boot of its host; never 0.
     pub incarnation: u64,
     /// The tenure to resume; `None` if the map was never let in since it was enabled.
     pub resume: Option<u64>,

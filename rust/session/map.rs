@@ -240,6 +240,8 @@ pub enum Fault {
     OtherExport,
     /// The server says that the export is somebody else's, but the map has it on another path.
     OtherTenure,
+    /// The attempt to connect began before another path learned what the server says now.
+    Overtaken,
     /// The disk cannot do its I/O over it.
     Misfit(&'static str),
     /// It broke before it was up.
@@ -391,6 +393,8 @@ struct Path {
     unclean: bool,
     /// It leads to another server.
     foreign: bool,
+    /// The tenure and the instance that the map knew when the attempt to connect began.
+    asked: Option<(Tenure, u128)>,
     /// What was asked to be drained, and to be closed, and is not yet.
     draining: u8,
     closing: u8,
@@ -412,6 +416,7 @@ impl Path {
         tried: false,
         unclean: false,
         foreign: false,
+        asked: None,
         draining: 0,
         closing: 0,
         backoff: Backoff::new(),
@@ -616,13 +621,16 @@ impl Machine {
                 }
                 false => self.arm_resend(act),
             },
-            Event::ReplayEnded { answered } if self.mode == Mode::Replay => {
-                if answered {
+            Event::ReplayEnded { answered } => {
+                // Also if another path is not fenced yet, so that I/O is held: this one works.
+                if answered && self.mode != Mode::Fail {
                     self.prove(|_, _| true);
                 }
-                act(Action::Replay);
+                if self.mode == Mode::Replay {
+                    act(Action::Replay);
+                }
             }
-            Event::Replayed { .. } | Event::ReplayEnded { .. } => {}
+            Event::Replayed { .. } => {}
             Event::Requeued if self.mode == Mode::Fail => act(Action::FailRequeued),
             Event::Requeued => {}
         }
@@ -730,6 +738,12 @@ impl Machine {
         // Another server proves nothing about the one that the map is at.
         if known.server != admission.server {
             return Some(Verdict::Path(Fault::OtherServer));
+        }
+        // What the server said before it said what the map knows, but came later, is no news.
+        let now = (known.tenure, known.instance);
+        let asked = self.path(id).and_then(|path| path.asked);
+        if asked != Some(now) && (admission.tenure, admission.instance) != now {
+            return Some(Verdict::Path(Fault::Overtaken));
         }
         let (fault, end) = if known.export != admission.export {
             (Fault::OtherExport, End::Stale)
@@ -1015,17 +1029,18 @@ impl Machine {
         if self.end.is_some() {
             return;
         }
-        let resume = self.known.map(|known| known.tenure);
+        let known = self.known.map(|known| (known.tenure, known.instance));
         let urgent = self.mode != Mode::Flow;
         for (id, path) in ids().zip(&mut self.paths) {
             if path.link == Link::Due {
                 path.link = Link::Connecting;
                 path.foreign = false;
+                path.asked = known;
                 path.epoch = path.epoch.saturating_add(1);
                 act(Action::Connect {
                     path: id,
                     epoch: path.epoch,
-                    resume,
+                    resume: known.map(|(tenure, _)| tenure),
                     urgent,
                 });
             }

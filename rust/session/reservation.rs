@@ -181,6 +181,8 @@ pub struct Registration<H> {
     leaving: bool,
     /// The administrator took it away: it ends with its last path.
     evicted: bool,
+    /// The server knew of no reservation when the map was registered, without a key to resume.
+    unknown: bool,
     paths: [Path; PATHS_MAX],
 }
 
@@ -197,6 +199,7 @@ impl<H: Copy + PartialEq> Registration<H> {
             lapsed: false,
             leaving: false,
             evicted: false,
+            unknown: false,
             paths: [Path { floor: 0, up: None }; PATHS_MAX],
         }
     }
@@ -206,7 +209,7 @@ impl<H: Copy + PartialEq> Registration<H> {
         self.number
     }
 
-    /// Of its map, for each time that it is enabled.
+    /// Of its map: larger for each time that it is enabled.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -403,14 +406,28 @@ impl<L: Registrations> Reservation<L> {
         }
         let own = |one: &Registration<L::Host>| one.host == login.host && one.map == login.map;
         if let Some(at) = self.position(own) {
-            let one = self.list.all().get(at).copied();
-            match (one, login.resume) {
-                (Some(one), _) if one.incarnation == login.incarnation && !one.evicted => {
-                    return Ok((at, true));
+            let Some(one) = self.list.all_mut().get_mut(at) else {
+                return Err(Decision::Refuse(Reason::Closed));
+            };
+            let own = one.incarnation == login.incarnation && !one.evicted;
+            match login.resume {
+                // The map had the export from a server that is gone, and a path of it that did not know
+                // that yet was the first to come back. As nobody else was known to have the export since,
+                // the map judges by its lease, as if this path had been the first.
+                Some(key) if own && one.unknown && one.key != key => {
+                    one.key = key;
+                    one.unknown = false;
+                    self.holder = Some(key);
+                    return Ok((at, false));
                 }
-                (_, Some(_)) => return Err(Decision::Refuse(Reason::Evicted)),
+                _ if own => return Ok((at, true)),
+                Some(_) => return Err(Decision::Refuse(Reason::Evicted)),
+                // A login of the past that was late.
+                None if login.incarnation < one.incarnation => {
+                    return Err(Decision::Refuse(Reason::Superseded));
+                }
                 // The map was enabled anew.
-                (_, None) => self.replace(at, since, act)?,
+                None => self.replace(at, since, act)?,
             }
         }
         let shared = terms.max_clients > 1;
@@ -435,11 +452,12 @@ impl<L: Registrations> Reservation<L> {
             true => login.resume.or(self.shared_key).unwrap_or(SHARED),
             false => login.resume.unwrap_or(fresh),
         };
+        self.admitted = self.admitted.saturating_add(1);
+        let mut new = Registration::new(self.admitted, key, login);
         if !shared {
+            new.unknown = login.resume.is_none() && self.holder.is_none();
             self.holder = Some(key);
         }
-        self.admitted = self.admitted.saturating_add(1);
-        let new = Registration::new(self.admitted, key, login);
         self.list.push(new);
         Ok((self.list.all().len().saturating_sub(1), known.is_some()))
     }

@@ -110,7 +110,7 @@ pub(crate) struct Params {
     pub(crate) host: Arc<Host>,
     /// The map's identity at the server.
     pub(crate) uuid: Uuid,
-    /// Random for each time that the map is enabled; never 0.
+    /// Larger for each time that a map of this host is enabled; never 0.
     pub(crate) incarnation: u64,
     /// The export's name.
     pub(crate) export: Name,

@@ -120,6 +120,10 @@ impl Lane {
                 EACCES,
                 "{addr} says that another map has the export, but other paths work"
             ),
+            Fault::Overtaken => fail!(
+                EAGAIN,
+                "the attempt began before the server began anew; it is tried again"
+            ),
             Fault::Misfit(why) => fail!(EINVAL, "{why}: the disk needs it; map it anew"),
             Fault::Broken => self.lost(),
             Fault::Silent => fail!(ETIMEDOUT, "the server does not answer any more"),

@@ -622,8 +622,8 @@ impl Machine {
                 false => self.arm_resend(act),
             },
             Event::ReplayEnded { answered } => {
-                // Also if another path is not fenced yet, so that I/O is held: this one works.
-                if answered && self.mode != Mode::Fail {
+                // Also while I/O is held, as another path is not fenced yet, or fails: this path works.
+                if answered {
                     self.prove(|_, _| true);
                 }
                 if self.mode == Mode::Replay {

@@ -302,13 +302,15 @@ pub struct Terms {
 /// The registrations of an export, and whom it is reserved for. The latter outlives that the export is
 /// disabled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reservation<L> {
+pub struct Reservation<L: Registrations> {
     /// `None` while the export is not enabled.
     terms: Option<Terms>,
     /// How often the export was enabled.
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<Tenure>,
+    /// The life of the map that was registered with it: host, map, boot and incarnation.
+    holder_life: Option<(L::Host, u128, u64, u64)>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
     /// since the server began: then every key is taken.
     shared_key: Option<Tenure>,
@@ -324,6 +326,7 @@ impl<L: Registrations> Reservation<L> {
             terms: None,
             openings: 0,
             holder: None,
+            holder_life: None,
             shared_key: None,
             admitted: 0,
             list,
@@ -349,7 +352,7 @@ impl<L: Registrations> Reservation<L> {
     /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew knows
     /// what it was before.
     pub fn restore(&mut self, holder: Option<Tenure>) {
-        self.holder = holder;
+        self.hold(holder, None);
     }
 
     /// The export is enabled. Returns a number that its logins have to show. Nobody resumes what he had
@@ -359,7 +362,7 @@ impl<L: Registrations> Reservation<L> {
             self.shared_key = Some(fresh);
         }
         if !same || terms.max_clients > 1 {
-            self.holder = Some(fresh);
+            self.hold(Some(fresh), None);
         }
         self.terms = Some(terms);
         self.openings = self.openings.saturating_add(1);
@@ -417,7 +420,7 @@ impl<L: Registrations> Reservation<L> {
                 Some(key) if own && one.unknown && one.key != key => {
                     one.key = key;
                     one.unknown = false;
-                    self.holder = Some(key);
+                    self.hold(Some(key), Some(login));
                     return Ok((at, false));
                 }
                 _ if own => return Ok((at, true)),
@@ -450,13 +453,17 @@ impl<L: Registrations> Reservation<L> {
         }
         let key = match shared {
             true => login.resume.or(self.shared_key).unwrap_or(SHARED),
+            // A path of the holder that did not know its key yet.
+            false if login.resume.is_none() && self.holder_life == Some(life(login)) => {
+                self.holder.unwrap_or(fresh)
+            }
             false => login.resume.unwrap_or(fresh),
         };
         self.admitted = self.admitted.saturating_add(1);
         let mut new = Registration::new(self.admitted, key, login);
         if !shared {
             new.unknown = login.resume.is_none() && self.holder.is_none();
-            self.holder = Some(key);
+            self.hold(Some(key), Some(login));
         }
         self.list.push(new);
         Ok((self.list.all().len().saturating_sub(1), known.is_some()))
@@ -490,6 +497,12 @@ impl<L: Registrations> Reservation<L> {
             remembered,
             lease_ms: one.lease_ms,
         })
+    }
+
+    /// Reserves the export for a key, and for the life of the map that logs in with it.
+    fn hold(&mut self, key: Option<Tenure>, login: Option<&Login<L::Host>>) {
+        self.holder = key;
+        self.holder_life = login.map(life);
     }
 
     fn position(&self, which: impl Fn(&Registration<L::Host>) -> bool) -> Option<usize> {
@@ -605,6 +618,7 @@ impl<L: Registrations> Reservation<L> {
             if evicted && !one.evicted {
                 one.evicted = true;
                 self.holder = Some(fresh);
+                self.holder_life = None;
                 act(Action::CountEviction);
             }
             let over = |up: &&Up| evicted || admission.writes(up.wanted) != up.writes;
@@ -652,4 +666,9 @@ impl<L: Registrations> Reservation<L> {
         let away = |one: &&Registration<L::Host>| one.is_away() && !one.lapsed;
         self.list.all().iter().filter(away).count()
     }
+}
+
+/// The life of the map that logs in.
+fn life<H: Copy>(login: &Login<H>) -> (H, u128, u64, u64) {
+    (login.host, login.map, login.boot, login.incarnation)
 }

@@ -152,7 +152,10 @@ impl World {
             self.perform(rules, index, action);
         }
         let client = &self.clients[index];
-        if before.is_none() && client.map.end() == Some(map::End::Evicted) && self.holds(index) {
+        // One whose lease was over cannot know whether another map had the export meanwhile, unless the
+        // server remembers.
+        let evicted = before.is_none() && client.map.end() == Some(map::End::Evicted);
+        if evicted && !client.lease_over && self.holds(index) {
             self.wrong = Some("a map was evicted that has the export");
         }
         let gone = rules.kind == Kind::Ram && self.server.instance > 0;

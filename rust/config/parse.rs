@@ -150,7 +150,7 @@ fn scale(text: &str, shift: u32) -> Option<u64> {
             let double = 2 * *digit + carry;
             (*digit, carry) = (double % 10, double / 10);
         }
-        whole = whole << 1 | u64::from(carry);
+        whole = (whole << 1) | u64::from(carry);
     }
     digits.iter().all(|digit| *digit == 0).then_some(whole)
 }

@@ -91,7 +91,7 @@ fn derive(machine: [u8; 16]) -> [u8; 16] {
 
 /// Formats a UUID.
 fn uuid(id: &[u8; 16]) -> String {
-    let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = format!("{:032x}", u128::from_be_bytes(*id));
     [
         &digits[..8],
         &digits[8..12],
@@ -124,7 +124,7 @@ mod tests {
             fs::write(root.join(MACHINE_ID), text).expect("a file");
             machine_id(&root)
         };
-        let id = 0x0123456789abcdef0123456789ABCDEFu128.to_be_bytes();
+        let id = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef_u128.to_be_bytes();
         assert_eq!(read("0123456789abcdef0123456789ABCDEF\n"), Some(id));
         for bad in [
             "",

@@ -205,7 +205,8 @@ impl World {
             return self.post(Message::Refused(end, false));
         }
         if rules.flaw == Some(Flaw::NoTenure) {
-            self.server.machine.restore(None);
+            // It believes whatever is resumed, and says that it remembers.
+            self.server.machine.restore(resume);
         }
         let life = u64::from(end.life) + 1;
         let login = Login {

@@ -747,13 +747,13 @@ impl Machine {
         }
         let (fault, end) = if known.export != admission.export {
             (Fault::OtherExport, End::Stale)
+        } else if known.instance != admission.instance && admission.volatile {
+            // The same server says that the contents are gone: no other path can lead to them.
+            return Some(Verdict::Map(End::Stale));
         } else if known.tenure != admission.tenure
             || self.lease == Lease::Over && !admission.remembered
         {
             (Fault::OtherTenure, End::Evicted)
-        } else if known.instance != admission.instance && admission.volatile {
-            // The same server says that the contents are gone: no other path can lead to them.
-            return Some(Verdict::Map(End::Stale));
         } else {
             let fit = self
                 .limits

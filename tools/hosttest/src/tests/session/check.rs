@@ -207,6 +207,7 @@ fn two_clients_and_a_crash() {
         losses: 1,
         expiries: 1,
         server_crashes: 1,
+        attempts: 2,
         ..rules
     });
 }

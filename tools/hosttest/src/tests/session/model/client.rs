@@ -196,6 +196,11 @@ impl World {
                 client.unproven.push(path);
                 client.unproven.sort_unstable();
                 client.lease_over = false;
+                let known = client.map.known().expect("it is known");
+                if client.extent.1 != known.instance {
+                    // It may look the same as that of the instance before.
+                    client.extent = (u8::try_from(known.extent.size).unwrap(), known.instance);
+                }
             }
             // A pong takes a step of its own where it matters.
             Action::Ping(_) | Action::Blame(..) => {}

@@ -373,7 +373,8 @@ def leaves():
     Map(b"one").path()
 
 
-@case("custody", "what a map has outlives the export's being disabled, but not other contents")
+# That another device ends it is for refusals.sh to see.
+@case("custody", "what a map has outlives the export's being disabled, and another name of its device")
 def disabled():
     m = Map(b"one")
     session = m.path()
@@ -387,7 +388,8 @@ def disabled():
     path = show(CONFIG + "one/device_path")
     store(CONFIG + "one/device_path", "/dev/../" + path[1:])
     store(enable, "1")
-    m.refusal(EVICTED, epoch=3, resume=session.tenure)
+    renamed = m.path(epoch=3, resume=session.tenure)
+    expect("the tenure", renamed.tenure, session.tenure)
     store(enable, "0")
     store(CONFIG + "one/device_path", path)
     store(enable, "1")

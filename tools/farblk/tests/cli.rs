@@ -355,8 +355,8 @@ echo 1 > ./sys/kernel/config/farblk/maps/scratch/enable
 
 "#]]);
     tree.run("remap scratch").code(2).stdout_eq("").stderr_eq(str![[r#"
-warning: scratch: the old contents are GONE: the disk will have what the export has now, zeroes or what others wrote. Make a file system anew (mkfs); do not mount what seems to be there
-error[F0101]: cannot remap scratch: there is no terminal to ask for consent
+warning: scratch: the old contents are GONE: the disk will hold the present contents of the export, zeroes or data of other hosts. Make a new file system (mkfs); do not mount one that seems to be there
+error[F0101]: cannot remap scratch: without a terminal, remap cannot ask
   hint: farblk remap scratch --yes
 
 "#]]);
@@ -496,7 +496,7 @@ error[F0109]: cannot resize export vol2: losetup: /dev/loop0: no
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0404]: cannot create export vol3: losetup: unrecognized option '--loop-ref'
-  hint: install it: the package util-linux, on Debian mount
+  hint: install it: package util-linux, on Debian mount
 
 "#]]);
     let log = fs::read_to_string(tree.0.join("log")).expect("the log");
@@ -727,7 +727,7 @@ For more information, try '--help'.
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\": the units are K, M, G and T (powers of 1024)","why":"","details":[],"hint":"farblk --help"}
+{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\" is not a size such as 4096, 512M or 1.5G","why":"","details":[],"hint":"farblk --help"}
 
 "#]].raw());
     for form in ["-qj", "-o json", "--output json"] {
@@ -758,14 +758,14 @@ fn the_kernels_words_are_shown() {
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0108]: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
-  hint: ask for less, or free memory: the pages of a RAM export are never swapped
+  hint: use a smaller size, or free memory: the pages of a RAM export are never swapped
 
 "#]]);
     tree.run("--color always port add --addr 10.0.1.1")
         .code(1)
         .stderr_eq(str![[r#"
 [1m[31merror[F0108][0m: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
-  [36mhint:[0m ask for less, or free memory: the pages of a RAM export are never swapped
+  [36mhint:[0m use a smaller size, or free memory: the pages of a RAM export are never swapped
 
 "#]]);
 }

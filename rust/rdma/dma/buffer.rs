@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Buffers of messages.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::base::scatterlist::Segmented;
+use crate::bindings;
+use crate::rdma::{
+    device::Device,
+    dma::{
+        Direction,
+        Pages, //
+    }, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The most bytes of a [`DmaBuffer`].
+const MAX_BUFFER: usize = PAGE_SIZE << 8;
+
+/// A buffer that the CPU writes and reads too, mapped for a device as long as it exists.
+///
+/// # Invariants
+///
+/// - `0 < len`, and the `len` bytes at `offset` are inside `pages`. No other buffer has any of them,
+///   and no [`DmaMemory`] has these pages.
+pub(crate) struct DmaBuffer {
+    pages: Arc<Pages>,
+    offset: usize,
+    len: usize,
+}
+
+impl DmaBuffer {
+    /// Allocates a buffer of `len` bytes, at most 1 MiB, zeroed, near the device and maps it.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Dropping it does not sleep.
+    pub(crate) fn alloc(device: &Arc<Device>, len: usize, direction: Direction) -> Result<Self> {
+        let node = device.numa_node();
+        // INVARIANT: The pages suffice for `len` bytes, and nobody else knows them.
+        Ok(Self {
+            pages: Pages::alloc(device, len, MAX_BUFFER, node, direction)?,
+            offset: 0,
+            len,
+        })
+    }
+
+    /// Splits the buffer into buffers of `len` bytes, in order; what is left at the end is lost.
+    ///
+    /// The memory is freed when the last of them is. Where the device and the CPU do not see the
+    /// same caches, buffers that are written at the same time should not share a cache line.
+    ///
+    /// # Context
+    ///
+    /// Any. Does not allocate.
+    pub(crate) fn split(self, len: usize) -> impl Iterator<Item = Self> {
+        let count = self.len.checked_div(len).unwrap_or(0);
+        (0..count).map(move |index| {
+            // INVARIANT: They are pieces of `self`, which is not used any more, and do not overlap.
+            Self {
+                pages: self.pages.clone(),
+                offset: self.offset + index * len,
+                len,
+            }
+        })
+    }
+
+    /// Makes the buffer shorter: its first `len` bytes; `EINVAL` if it has fewer, or that is none.
+    pub(crate) fn truncate(&mut self, len: usize) -> Result {
+        if len == 0 || len > self.len {
+            return Err(EINVAL);
+        }
+        // INVARIANT: The buffer only gets shorter.
+        self.len = len;
+        Ok(())
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the device finds the memory.
+    #[inline]
+    pub(in crate::rdma) fn addr(&self) -> u64 {
+        self.pages.addr + self.offset as u64
+    }
+
+    /// Who writes the memory.
+    #[inline]
+    pub(in crate::rdma) fn direction(&self) -> Direction {
+        self.pages.direction
+    }
+
+    /// Whether the buffer is mapped for `device`.
+    #[inline]
+    pub(in crate::rdma) fn is_for(&self, device: &Device) -> bool {
+        core::ptr::eq(&*self.pages.device, device)
+    }
+
+    /// Makes what the CPU wrote visible to the device.
+    #[inline]
+    pub(in crate::rdma) fn sync_for_device(&self) {
+        self.pages.sync_for_device(self.offset, self.len);
+    }
+
+    /// Makes what the device wrote visible to the CPU.
+    #[inline]
+    pub(in crate::rdma) fn sync_for_cpu(&self) {
+        self.pages.sync_for_cpu(self.offset, self.len);
+    }
+
+    /// The memory from `offset` on, if `len` bytes from there are inside.
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => {
+                // SAFETY: By the type invariants the range is inside the pages.
+                Ok(unsafe { self.pages.virt.as_ptr().add(self.offset + offset) })
+            }
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Copies `data` to `offset`. Gives `EINVAL`, and copies nothing, if it does not fit.
+    pub(crate) fn copy_in(&mut self, offset: usize, data: &[u8]) -> Result {
+        let to = self.at(offset, data.len())?;
+        // SAFETY: The range was checked to be inside the memory, which by the type invariants is
+        // this buffer's alone, and which the exclusive reference shows to be in no posted work
+        // request.
+        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+        Ok(())
+    }
+
+    /// Copies from `offset` to `data`. Gives `EINVAL`, and copies nothing, if there is not as much.
+    pub(crate) fn copy_out(&self, offset: usize, data: &mut [u8]) -> Result {
+        let from = self.at(offset, data.len())?;
+        // SAFETY: The range was checked to be inside the memory, which by the type invariants is
+        // this buffer's alone. Nobody writes it: the CPU does so through an exclusive reference, and
+        // a device while a queue pair has exclusive access to the buffer.
+        unsafe { core::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), data.len()) };
+        Ok(())
+    }
+
+    /// Copies the first `len` bytes to the start of `memory`. Gives `EINVAL` if there are not as many
+    /// here or there, or the memory is not to be written.
+    pub(crate) fn copy_to(&self, len: usize, memory: &impl Segmented) -> Result {
+        let mut from = self.at(0, len)?.cast_const();
+        let mut left = len;
+        if !memory.writable() {
+            return Err(EINVAL);
+        }
+        for segment in memory.segments() {
+            let part = left.min(segment.len() as usize);
+            // SAFETY: As `Segmented` promises, the segment's pages are allocated, are those of the
+            // direct map, and may be written, with no reference to them. So much of the buffer is left,
+            // which nobody writes, as in `copy_out()`; they do not overlap, as the buffer's memory is
+            // its own. It is C that writes, as others may do so at the same time: a device, a task that
+            // has mapped the pages, or another copy to them.
+            unsafe {
+                let to = bindings::farblk_page_address(segment.page().as_ptr()).cast::<u8>();
+                let to = to.add(segment.offset() as usize);
+                bindings::farblk_copy_racy(to.cast(), from.cast(), part);
+                from = from.add(part);
+            }
+            left -= part;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+        match left {
+            0 => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+}

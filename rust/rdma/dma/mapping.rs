@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of any kind, mapped for a device.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::base::scatterlist::PageChunks;
+use crate::bindings;
+use crate::rdma::{
+    device::Device,
+    dma::Direction,
+    might_sleep, //
+};
+use kernel::{
+    error::to_result,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A range of [`PageChunks`] that is mapped for a device.
+///
+/// # Invariants
+///
+/// - `table` was allocated by `sg_alloc_table()` and is freed by `drop()` and nothing else.
+/// - It describes `len` bytes of `memory`, mapped for `device` in `direction` to the first
+///   `mapped` entries.
+/// - All these begin at a multiple of `page_size`, which is a power of two and which the device
+///   supports, and all but the last end at one.
+pub(crate) struct SgMapping {
+    table: bindings::sg_table,
+    mapped: i32,
+    len: usize,
+    page_size: usize,
+    direction: Direction,
+    device: Arc<Device>,
+    _memory: Arc<PageChunks>,
+}
+
+// SAFETY: Mappings belong to no thread.
+unsafe impl Send for SgMapping {}
+
+// SAFETY: The fields do not change.
+unsafe impl Sync for SgMapping {}
+
+impl SgMapping {
+    /// Maps the `len` bytes at `offset` of `memory` for `device`.
+    ///
+    /// Gives `EINVAL` if that is not a range of whole pages inside `memory`.
+    ///
+    /// # Context
+    ///
+    /// May sleep; so may dropping the last reference.
+    pub(crate) fn map(
+        device: &Arc<Device>,
+        memory: &Arc<PageChunks>,
+        offset: usize,
+        len: usize,
+        direction: Direction,
+    ) -> Result<Arc<Self>> {
+        if len == 0 || len % PAGE_SIZE != 0 || offset % PAGE_SIZE != 0 {
+            return Err(EINVAL);
+        }
+        // An entry is at most as long as the device takes.
+        let max = device.limits().dma_max_seg_size as usize;
+        let max = PAGE_SIZE << (max / PAGE_SIZE).checked_ilog2().unwrap_or(0);
+        let pieces = || {
+            memory.segments(offset, len).flat_map(move |segment| {
+                let (start, end) = (segment.offset() as usize, segment.len() as usize);
+                (0..end)
+                    .step_by(max)
+                    .map(move |at| (segment.page(), start + at, max.min(end - at)))
+            })
+        };
+        let count = u32::try_from(pieces().count())?;
+        if count == 0 {
+            return Err(EINVAL);
+        }
+        let mut table = bindings::sg_table::default();
+        // SAFETY: `table` is zeroed, as the function wants it.
+        to_result(unsafe { bindings::sg_alloc_table(&mut table, count, bindings::GFP_KERNEL) })?;
+        let mut entry = table.sgl;
+        for (page, offset, len) in pieces() {
+            // SAFETY: The table has as many entries as there are pieces. CAST: Both are less than
+            // the size of a chunk.
+            unsafe {
+                bindings::farblk_sg_set_page(entry, page.as_ptr(), len as u32, offset as u32);
+                entry = bindings::sg_next(entry);
+            }
+        }
+        // SAFETY: The device is registered by its invariants, and the table describes pages that
+        // `memory` owns.
+        let mapped = unsafe {
+            bindings::farblk_dma_map_sg(
+                device.as_raw(),
+                table.sgl,
+                count as i32,
+                direction.as_raw(),
+            )
+        };
+        if mapped <= 0 {
+            // SAFETY: The table was allocated above.
+            unsafe { bindings::sg_free_table(&mut table) };
+            return Err(ENOMEM);
+        }
+        let mut this = Self {
+            table,
+            mapped,
+            len,
+            page_size: 0,
+            direction,
+            device: device.clone(),
+            _memory: memory.clone(),
+        };
+        // INVARIANT: `best_page_size()` finds a size for which the invariant is true.
+        this.page_size = this.best_page_size(memory.chunk_size().max(PAGE_SIZE))?;
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// The largest page size for a memory region over the mapping.
+    fn best_page_size(&self, max: usize) -> Result<usize> {
+        let mut bits = 0;
+        let mut entry = self.table.sgl;
+        for index in 1..=self.mapped {
+            // SAFETY: By the type invariants there are `mapped` mapped entries.
+            let (addr, len) =
+                unsafe { (bindings::sg_dma_address(entry), bindings::sg_dma_len(entry)) };
+            bits |= addr;
+            if index < self.mapped {
+                bits |= u64::from(len);
+                // SAFETY: This is not the last entry.
+                entry = unsafe { bindings::sg_next(entry) };
+            }
+        }
+        let mut size = PAGE_SIZE << LARGEST_PAGE_SHIFT;
+        while size >= PAGE_SIZE {
+            if size <= max && bits & (size as u64 - 1) == 0 && self.device.has_page_size(size) {
+                return Ok(size);
+            }
+            size /= 2;
+        }
+        Err(EINVAL)
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The mapped entries, for `ib_map_mr_sg()`, which does not change them.
+    pub(in crate::rdma) fn entries(&self) -> (*mut bindings::scatterlist, i32) {
+        (self.table.sgl, self.mapped)
+    }
+
+    /// The page size of memory regions over the mapping.
+    pub(in crate::rdma) fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// The device.
+    pub(in crate::rdma) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Who writes the memory.
+    pub(in crate::rdma) fn direction(&self) -> Direction {
+        self.direction
+    }
+}
+
+/// Page sizes beyond this many times two are not tried.
+const LARGEST_PAGE_SHIFT: u32 = 9;
+
+impl Drop for SgMapping {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: By the type invariants the table is mapped just so, and ours. Memory regions
+        // over it hold a reference to `self`, so none is left.
+        unsafe {
+            bindings::farblk_dma_unmap_sg(
+                self.device.as_raw(),
+                self.table.sgl,
+                self.table.orig_nents as i32,
+                self.direction.as_raw(),
+            );
+            bindings::sg_free_table(&mut self.table);
+        }
+    }
+}

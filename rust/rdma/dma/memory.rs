@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that several devices access.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::base::scatterlist::{
+    Segment,
+    Segmented, //
+};
+use crate::rdma::{
+    device::Device,
+    dma::{
+        Direction,
+        Pages, //
+    }, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Zeroed memory for devices, mapped for one of them as long as it exists.
+///
+/// It is handed out in pieces. The CPU does not access it through this type.
+///
+/// # Context
+///
+/// Dropping it, and its pieces, does not sleep.
+///
+/// # Invariants
+///
+/// - No [`DmaBuffer`] has these pages.
+pub(crate) struct DmaMemory {
+    pages: Arc<Pages>,
+}
+
+impl DmaMemory {
+    /// The most bytes that there can be at once: 2 MiB with pages of 4 KiB.
+    pub(crate) const MAX: usize = PAGE_SIZE << 9;
+
+    /// Allocates `len` bytes, at most [`Self::MAX`] and rounded up to a power of two of pages, on NUMA
+    /// node `node`, or anywhere when it is -1, and maps them for both to write.
+    ///
+    /// Gives `ENOMEM` also if there is not as much in one piece.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn alloc(device: &Arc<Device>, len: usize, node: i32) -> Result<Self> {
+        // INVARIANT: Nobody else knows the pages.
+        Ok(Self {
+            pages: Pages::alloc(device, len, Self::MAX, node, Direction::Bidirectional)?,
+        })
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        PAGE_SIZE << self.pages.order
+    }
+
+    /// The `len` bytes at `offset`; `EINVAL` if they are none, or not all inside.
+    ///
+    /// It is up to the caller that pieces which are used at the same time do not overlap: otherwise
+    /// their contents get mixed up, but nothing worse.
+    ///
+    /// # Context
+    ///
+    /// Any. Does not allocate.
+    pub(crate) fn piece(&self, offset: usize, len: usize) -> Result<DmaPiece> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() && len != 0 => {
+                // INVARIANT: It was checked. CAST: The memory has at most 2 MiB.
+                Ok(DmaPiece {
+                    pages: self.pages.clone(),
+                    offset: offset as u32,
+                    len: len as u32,
+                })
+            }
+            _ => Err(EINVAL),
+        }
+    }
+}
+
+/// A piece of [`DmaMemory`], which it keeps.
+///
+/// It is what a queue pair sends and receives without mapping it, and, as it is [`Segmented`], what
+/// other devices access as well.
+///
+/// # Invariants
+///
+/// - `0 < len`, and the `len` bytes at `offset` are inside `pages`, which are those of a
+///   [`DmaMemory`].
+pub(crate) struct DmaPiece {
+    pages: Arc<Pages>,
+    offset: u32,
+    len: u32,
+}
+
+impl DmaPiece {
+    /// The size in bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Makes the piece shorter or longer: `len` bytes from where it begins; `EINVAL` if they are none,
+    /// or not all inside the memory.
+    ///
+    /// As with [`DmaMemory::piece`] it is up to the caller that pieces do not overlap.
+    pub(crate) fn resize(&mut self, len: u32) -> Result {
+        let end = (self.offset as usize).checked_add(len as usize);
+        match end {
+            Some(end) if end <= PAGE_SIZE << self.pages.order && len != 0 => {
+                // INVARIANT: It was checked.
+                self.len = len;
+                Ok(())
+            }
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Where the device finds the memory.
+    #[inline]
+    pub(in crate::rdma) fn addr(&self) -> u64 {
+        self.pages.addr + u64::from(self.offset)
+    }
+
+    /// Whether the memory is mapped for `device`.
+    #[inline]
+    pub(in crate::rdma) fn is_for(&self, device: &Device) -> bool {
+        core::ptr::eq(&*self.pages.device, device)
+    }
+
+    /// Makes what was written visible to the device.
+    #[inline]
+    pub(in crate::rdma) fn sync_for_device(&self) {
+        let (offset, len) = (self.offset as usize, self.len as usize);
+        self.pages.sync_for_device(offset, len);
+    }
+
+    /// Makes what the device wrote visible to all others.
+    #[inline]
+    pub(in crate::rdma) fn sync_for_cpu(&self) {
+        let (offset, len) = (self.offset as usize, self.len as usize);
+        self.pages.sync_for_cpu(offset, len);
+    }
+}
+
+// SAFETY: By the type invariants the segment is one of pages of the direct map that `pages` keeps,
+// and no `DmaBuffer` has them, so that there are no references to it. The fields change only through
+// an exclusive reference.
+unsafe impl Segmented for DmaPiece {
+    #[inline]
+    fn writable(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        // SAFETY: By the type invariants the page is one of ours.
+        core::iter::once(unsafe { Segment::new(self.pages.page, self.offset, self.len) })
+    }
+}

@@ -16,4 +16,5 @@ pub(crate) mod rcu;
 pub(crate) mod scatterlist;
 pub(crate) mod sync;
 pub(crate) mod timer;
+pub(crate) mod users;
 pub(crate) mod workqueue;

@@ -6,7 +6,7 @@
 
 use crate::base::{
     errno::EOPNOTSUPP,
-    sync::{
+    users::{
         User,
         Users, //
     },

@@ -14,7 +14,7 @@ use crate::base::{
         Segment,
         Segmented, //
     },
-    sync::User, //
+    users::User, //
 };
 use crate::bindings;
 use crate::block::{

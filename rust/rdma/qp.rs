@@ -12,6 +12,7 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+mod chain;
 mod drain;
 mod fast_reg_mr;
 mod recv;
@@ -39,12 +40,12 @@ use crate::rdma::{
     },
     pd::Pd,
     qp::{
+        chain::SendQueue,
         fast_reg_mr::{
             FastRegMr,
             LargeMrs, //
         },
         recv::recv_done,
-        send::SendQueue,
         slot::{
             Large,
             SendSlot, //
@@ -173,7 +174,8 @@ impl QpCaps {
 ///   what its fields own stay in place.
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once
 ///   it is chained, by the holder of `sq`, and once it is posted, by the handler of its
-///   completions, of which one runs at a time.
+///   completions, of which one runs at a time. What was chained and cannot be posted is claimed by the
+///   function that takes it out of the chain, before that function releases `sq`.
 /// - The memory region of a slot, and the large one that its `body` names, are registered at most from
 ///   when it is posted until it is cleared; nobody else uses them while the slot is not `FREE`.
 /// - The device was given at most `send_wr` work requests, and a `LOCAL_INV` for each slot with a

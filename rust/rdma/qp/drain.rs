@@ -67,6 +67,8 @@ impl<H: QpHandler> Qp<H> {
     /// the same completion queues.
     pub(crate) fn drain(&self) -> Result<(), Undrained> {
         might_sleep();
+        self.close();
+        self.wait_given_back();
         let mut stage = self.stage.lock();
         let drained = self.stop(&mut stage);
         drained.give_back();
@@ -181,17 +183,6 @@ impl<H: QpHandler> Qp<H> {
                 bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
             )
         })
-    }
-
-    /// Lets nothing more be posted, and gives back what is chained.
-    pub(super) fn close(&self) {
-        let mut sq = self.sq.lock();
-        sq.closed = true;
-        let first = sq.take();
-        drop(sq);
-        self.rq.close();
-        // SAFETY: The chain was taken, and was not posted.
-        unsafe { self.give_back(first, ESHUTDOWN) };
     }
 
     /// Waits until all that was posted to the send queue has completed, and all that has completed

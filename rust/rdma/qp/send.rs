@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The send queue of a queue pair.
+//! What is posted to the send queue of a queue pair: the work requests of each operation.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use crate::base::{
-    errno::{
-        EOPNOTSUPP,
-        ESHUTDOWN, //
-    },
+    errno::EOPNOTSUPP,
     scatterlist::Segmented, //
 };
 use crate::bindings;
@@ -27,7 +24,6 @@ use crate::rdma::{
         QpHandler, //
     },
     quirks::Mark,
-    wc::WcError,
     wr::{
         RdmaOp,
         RemoteRange,
@@ -37,56 +33,8 @@ use crate::rdma::{
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
-
-/// What is chained, and what is in flight.
-///
-/// # Invariants
-///
-/// - `first` and `last` are both null, or the ends of a chain of work requests of taken slots, whole
-///   slots each, that were not posted.
-pub(super) struct SendQueue {
-    first: *mut bindings::ib_send_wr,
-    last: *mut bindings::ib_send_wr,
-    /// The work requests in the chain.
-    pending: u32,
-    /// All work requests that were ever in the chain, modulo 2^32.
-    used: u32,
-    /// Nothing may be chained or posted any more.
-    pub(super) closed: bool,
-}
-
-// SAFETY: Work requests belong to no thread.
-unsafe impl Send for SendQueue {}
-
-impl SendQueue {
-    /// A queue with nothing chained.
-    pub(super) fn new() -> Self {
-        Self {
-            first: core::ptr::null_mut(),
-            last: core::ptr::null_mut(),
-            pending: 0,
-            used: 0,
-            closed: false,
-        }
-    }
-
-    /// Takes the chain.
-    #[inline]
-    pub(super) fn take(&mut self) -> *mut bindings::ib_send_wr {
-        self.last = core::ptr::null_mut();
-        self.pending = 0;
-        core::mem::replace(&mut self.first, core::ptr::null_mut())
-    }
-}
 
 impl<H: QpHandler> Qp<H> {
     /// Chains an RDMA READ or RDMA WRITE between the owner's memory and the peer's.
@@ -297,239 +245,6 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Hands all that is chained to the device.
-    ///
-    /// If the device does not take it, the queue pair has failed, and what was not posted comes back
-    /// through [`QpHandler::send_done`] before this returns.
-    ///
-    /// # Context
-    ///
-    /// Any but hard interrupt. Does not sleep.
-    pub(crate) fn ring(&self) {
-        let mut sq = self.sq.lock();
-        let rejected = self.post_chain(&mut sq);
-        drop(sq);
-        self.post_failed(rejected);
-    }
-
-    /// Claims `slot` for `owner`, lets `build` fill in the work requests, and chains them.
-    ///
-    /// `build` must leave in `body` what must be undone, also on failure.
-    #[inline]
-    pub(super) fn post(
-        &self,
-        slot: u16,
-        owner: H::Send,
-        last: bool,
-        build: impl FnOnce(&SendSlot<H>, &mut H::Send, &mut Body) -> Result,
-    ) -> Result<(), (Error, H::Send)> {
-        let Some(slot) = self.sends.get(usize::from(slot)) else {
-            return Err((EINVAL, owner));
-        };
-        if !slot.claim() {
-            return Err((EBUSY, owner));
-        }
-        let result = {
-            // SAFETY: The slot was claimed, so nobody else uses it. The owner stays here, borrowed,
-            // until the device is done with what `build` borrowed from it.
-            let (place, body) = unsafe { (&mut *slot.owner.get(), &mut *slot.body.get()) };
-            let owner = place.insert(owner);
-            body.reset(slot.inline_sges(), slot.own_wrs());
-            build(slot, owner, body).map(|()| body.nr_wr)
-        };
-        let Err(error) = result.and_then(|nr_wr| self.chain(slot, nr_wr, last)) else {
-            return Ok(());
-        };
-        // SAFETY: The slot is still ours, as it was not chained.
-        match unsafe { self.clear(slot) } {
-            Some(owner) => Err((error, owner)),
-            // It was stored above.
-            None => Ok(()),
-        }
-    }
-
-    /// Chains the `nr_wr` work requests of `slot`, which was claimed, and posts the chain if `last`.
-    ///
-    /// On success the slot must not be used any more.
-    #[inline]
-    fn chain(&self, slot: &SendSlot<H>, nr_wr: u32, last: bool) -> Result {
-        let (head, tail) = self.ends(slot, nr_wr);
-        let mut sq = self.sq.lock();
-        if sq.closed {
-            return Err(ESHUTDOWN);
-        }
-        let in_flight = sq.used.wrapping_sub(self.done.load(Acquire));
-        if nr_wr > self.send_wr.wrapping_sub(in_flight) {
-            return Err(if nr_wr > self.send_wr { EINVAL } else { EAGAIN });
-        }
-        sq.used = sq.used.wrapping_add(nr_wr);
-        sq.pending += nr_wr;
-        if sq.last.is_null() {
-            sq.first = head;
-        } else {
-            // SAFETY: By the invariants of `SendQueue` it is a work request that was not posted.
-            unsafe { (*sq.last).next = head };
-        }
-        sq.last = tail;
-        slot.set_posted();
-        if last {
-            let rejected = self.post_chain(&mut sq);
-            drop(sq);
-            self.post_failed(rejected);
-        }
-        Ok(())
-    }
-
-    /// The first and the last work request of `slot`.
-    #[inline]
-    fn ends(
-        &self,
-        slot: &SendSlot<H>,
-        nr_wr: u32,
-    ) -> (*mut bindings::ib_send_wr, *mut bindings::ib_send_wr) {
-        // SAFETY: The caller has claimed the slot.
-        let wrs = unsafe { (*slot.body.get()).wrs };
-        // SAFETY: There are that many.
-        (wrs.cast(), unsafe { wrs.add(nr_wr as usize - 1) }.cast())
-    }
-
-    /// Posts the chain. Returns the first work request that was not posted, and the error.
-    #[inline]
-    fn post_chain(&self, sq: &mut SendQueue) -> Option<(*mut bindings::ib_send_wr, Error)> {
-        let pending = sq.pending;
-        let first = sq.take();
-        if first.is_null() {
-            return None;
-        }
-        let mut bad = core::ptr::null();
-        // SAFETY: By the type invariants the queue pair is valid. By those of `SendQueue` the chain
-        // is one of work requests whose slots are taken, so that what they refer to is valid until
-        // they complete. The device copies the work requests themselves.
-        let ret = unsafe { bindings::ib_post_send(self.as_raw(), first, &mut bad) };
-        self.doorbells
-            .store(self.doorbells.load(Relaxed).wrapping_add(1), Relaxed);
-        let posted = self.send_posted.load(Relaxed);
-        self.send_posted
-            .store(posted.wrapping_add(pending.into()), Relaxed);
-        match to_result(ret) {
-            Ok(()) => None,
-            Err(error) => {
-                sq.closed = true;
-                Some((bad.cast_mut(), error))
-            }
-        }
-    }
-
-    /// Gives back what `post_chain()` did not post.
-    #[inline]
-    fn post_failed(&self, rejected: Option<(*mut bindings::ib_send_wr, Error)>) {
-        if let Some((bad, error)) = rejected {
-            self.note_error();
-            // SAFETY: The rest of the chain was not posted, and was taken from `sq`.
-            unsafe { self.give_back(bad, error) };
-        }
-    }
-
-    /// Gives back the slots of a chain.
-    ///
-    /// If the chain begins within a slot, that slot is kept until the queue pair is drained: its first
-    /// work requests were posted.
-    ///
-    /// # Safety
-    ///
-    /// `first` must be null, or the rest of a chain that was taken from `sq`, and no work request of
-    /// which was posted since.
-    pub(super) unsafe fn give_back(&self, first: *mut bindings::ib_send_wr, error: Error) {
-        let mut wr = first;
-        let mut partial = !first.is_null();
-        while !wr.is_null() {
-            // SAFETY: The slots of the rest of the chain are taken, so it is valid.
-            let (next, flags, cqe) =
-                unsafe { ((*wr).next, (*wr).send_flags, (*wr).__bindgen_anon_1.wr_cqe) };
-            if flags & bindings::ib_send_flags_IB_SEND_SIGNALED != 0 {
-                // SAFETY: Only a slot's last work request has the flag, with `cqe` its first field.
-                let slot = unsafe { &*cqe.cast::<SendSlot<H>>() };
-                // SAFETY: The slot was taken from the chain.
-                let nr_wr = unsafe { (*slot.body.get()).nr_wr };
-                let (head, _) = self.ends(slot, nr_wr);
-                if !partial || head == first {
-                    let result = Err(WcError::NotCompleted(error));
-                    // SAFETY: None of the slot's work requests was posted.
-                    unsafe { self.finish(slot, result) };
-                }
-                partial = false;
-            }
-            wr = next;
-        }
-    }
-
-    /// Frees `slot` and hands its owner to the handler.
-    ///
-    /// # Safety
-    ///
-    /// The caller must be the one who may use the slot, and the device be done with it.
-    #[inline]
-    pub(super) unsafe fn finish(&self, slot: &SendSlot<H>, result: Result<(), WcError>) {
-        // SAFETY: The caller promises the same.
-        if let Some(owner) = unsafe { self.clear(slot) } {
-            self.handler.send_done(self, owner, result);
-        }
-    }
-
-    /// Undoes what was done for the work requests of `slot`, frees it and returns its owner.
-    ///
-    /// # Safety
-    ///
-    /// The caller must be the one who may use the slot, and the device be done with it, its key
-    /// included. Neither may be used by the caller afterwards.
-    #[inline]
-    pub(super) unsafe fn clear(&self, slot: &SendSlot<H>) -> Option<H::Send> {
-        // SAFETY: The caller promises that nobody else uses the slot.
-        let (owner, body) = unsafe { (&mut *slot.owner.get(), &mut *slot.body.get()) };
-        if let (Some(direction), false) = (body.mapped.take(), self.virt_dma) {
-            for index in body.premapped..body.nr_sge {
-                // SAFETY: So many segments were stored, and these were mapped in this direction.
-                unsafe {
-                    let sge = body.sges.add(index as usize).read();
-                    bindings::farblk_dma_unmap_page(
-                        self.pd.device().as_raw(),
-                        sge.addr,
-                        sge.length as usize,
-                        direction.as_raw(),
-                    );
-                }
-            }
-        }
-        if let Some(listed) = body.listed.take() {
-            let key = match body.large_key {
-                Some(index) => self.large_keys.get(index),
-                None => slot.key(),
-            };
-            if let Some(key) = key {
-                // SAFETY: The device is done with it, and nobody else uses it.
-                unsafe { key.unmap(&self.pd, listed) };
-            }
-        }
-        if let Some(index) = body.large_key.take() {
-            // SAFETY: A slot is cleared only if its key was not registered, or is not any more.
-            unsafe { self.large_keys.put(index) };
-        }
-        if let (true, Some(piece)) = (body.reads_piece, owner.as_ref().and_then(H::Send::piece)) {
-            piece.sync_for_cpu();
-        }
-        if body.request {
-            self.forget(slot);
-        }
-        if let Some(index) = body.large.take() {
-            self.large.put(index);
-        }
-        let buffer = body.buffer.take();
-        let owner = owner.take();
-        slot.release();
-        drop(buffer);
-        owner
-    }
-
     /// Makes room for one more segment, of which a work request can have `per_wr`.
     #[inline]
     fn make_room(&self, body: &mut Body, per_wr: u32) -> Result {
@@ -621,70 +336,5 @@ impl<H: QpHandler> Qp<H> {
         }
         body.nr_wr = nr_wr;
         Ok(())
-    }
-
-    /// Handles the completion of the last work request of `slot`.
-    ///
-    /// # Safety
-    ///
-    /// Must be called by the handler of that completion.
-    #[inline]
-    pub(super) unsafe fn send_completed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
-        self.count_send_completion();
-        // SAFETY: By the type invariants the handler of completions may use the slot.
-        let body = unsafe { &mut *slot.body.get() };
-        let mut result = WcError::check(wc, body.opcode).map(|_| ());
-        if let Some(error) = body.error.take() {
-            result = Err(error);
-        }
-        if let (Ok(()), Some(mark)) = (result, &body.mark) {
-            let mut ends = body.ends(self.read_sges);
-            // SAFETY: It was put there. The owner is still in place, and keeps the memory.
-            if ends.any(|end| unsafe { mark.is_at(end) }) {
-                result = Err(WcError::Unfinished);
-            }
-        }
-        if result.is_err() {
-            self.note_error();
-        } else if !body.mr.is_null() {
-            // SAFETY: The region was borrowed from the owner, which is still in place.
-            unsafe { (*body.mr).set_registered() };
-        }
-        // All of the slot's work requests have completed, as they do so in order. One completion is
-        // handled at a time, so no read-modify-write is needed. Pairs with the load in `chain()`.
-        let done = self.done.load(Relaxed);
-        self.done.store(done.wrapping_add(body.nr_wr), Release);
-        if body.request {
-            // SAFETY: As above.
-            return unsafe { self.request_sent(slot, result) };
-        }
-        // SAFETY: As above.
-        unsafe { self.finish(slot, result) };
-    }
-
-    /// Handles the completion of another work request of `slot`, which must be an error: it has not asked
-    /// for a completion.
-    ///
-    /// # Safety
-    ///
-    /// Must be called by the handler of that completion.
-    #[cold]
-    pub(super) unsafe fn send_failed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
-        self.count_send_completion();
-        let error = match WcError::check(wc, wc.opcode) {
-            Err(error) => error,
-            Ok(_) => WcError::Unexpected { opcode: wc.opcode },
-        };
-        // SAFETY: By the type invariants the handler of completions may use the slot.
-        let body = unsafe { &mut *slot.body.get() };
-        body.error.get_or_insert(error);
-        self.note_error();
-    }
-
-    #[inline]
-    pub(super) fn count_send_completion(&self) {
-        let completions = self.send_completions.load(Relaxed);
-        self.send_completions
-            .store(completions.wrapping_add(1), Relaxed);
     }
 }

@@ -261,6 +261,12 @@ impl<H: QpHandler> SendSlot<H> {
         self.state.store(POSTED, Relaxed);
     }
 
+    /// Notes that the work requests of the slot, which was chained, will not be posted: it is claimed
+    /// again. With the lock of the send queue held.
+    pub(super) fn set_unposted(&self) {
+        self.state.store(TAKEN, Relaxed);
+    }
+
     /// Whether its work requests are chained or posted, and its owner did not come back.
     #[inline]
     pub(super) fn is_posted(&self) -> bool {

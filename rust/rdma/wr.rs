@@ -150,7 +150,8 @@ pub(crate) trait RecvOwner: Send + 'static {
     ///
     /// # Context
     ///
-    /// Called by the function that posts, and before the owner comes back.
+    /// Called by the function that posts, with a spinlock held and interrupts disabled, and before the
+    /// owner comes back. Must neither sleep nor post.
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS];
 }
 

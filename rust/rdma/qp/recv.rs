@@ -54,8 +54,10 @@ struct Free {
 /// # Invariants
 ///
 /// - `cqe` is the first field, as the functions that complete it need it.
-/// - A slot that is in the list of free ones, or has just been taken off, has no owner. Its owner is
-///   accessed by who took it off, until it is posted, and then by the handler of its completion.
+/// - A slot that is in the list of free ones has no owner. The function that takes a slot off the list
+///   is the only one to access its owner until it has posted the slot or put it back, and has the list
+///   locked until then. From then on only the handler of the completion accesses it, and, once the list
+///   is closed and no completion can come, [`RecvQueue::take_rest`].
 #[repr(C)]
 pub(in crate::rdma) struct RecvSlot<R: RecvOwner, Q> {
     cqe: Opaque<bindings::ib_cqe>,
@@ -95,7 +97,7 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
     ///
     /// # Safety
     ///
-    /// The caller must have taken the slot off the list of free ones.
+    /// The caller must have taken the slot off the list of free ones, and have it locked.
     unsafe fn build(
         &self,
         owner: R,
@@ -202,13 +204,8 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         else {
             return Err((EAGAIN, owner));
         };
-        drop(free);
-
-        // SAFETY: The slot was free and was taken off the list, so nobody else uses it.
-        let wr = unsafe { slot.build(owner, device, lkey, max_sge) };
-        let mut free = self.free.lock();
-        let result = match wr {
-            Ok(_) if free.closed => Err(ESHUTDOWN),
+        // SAFETY: The slot was free and was taken off the list, which is locked until it is posted.
+        let result = match unsafe { slot.build(owner, device, lkey, max_sge) } {
             Ok((mut wr, mut sges)) => {
                 wr.sg_list = sges.as_mut_ptr();
                 to_result(post(&wr))
@@ -222,7 +219,6 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         let owner = unsafe { slot.take() };
         // The capacity suffices for all slots.
         let _ = free.slots.push_within_capacity(index);
-        drop(free);
         match owner {
             Some(owner) => Err((error, owner)),
             // `build()` has stored an owner.
@@ -257,7 +253,8 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
     ///
     /// The queue must be closed, and the device be done with it.
     pub(in crate::rdma) unsafe fn take_rest(&self) -> impl Iterator<Item = R> + '_ {
-        // SAFETY: The caller promises it.
+        // SAFETY: No slot is being posted, as the list was locked to close it; a slot that was posted is
+        // not used by the device any more, as the caller promises.
         self.slots.iter().filter_map(|slot| unsafe { slot.take() })
     }
 }

@@ -74,8 +74,10 @@ const CLOSED: u32 = 3;
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
 ///   `drop()` and by nothing else.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
-/// - If it is `direct`, of [`PollContext::Direct`] or [`PollContext::Manual`], who has changed `state` from `IDLE` is the only one to use `raw` until it is
-///   `IDLE` again, and nobody does so once it is `CLOSED`.
+/// - The task that has changed `state` from `IDLE` is the only one to flush the queue until `state` is
+///   `IDLE` again, and so for handling completions at all if the queue is `direct`, which is to say of
+///   [`PollContext::Direct`] or [`PollContext::Manual`]. Once `state` is `CLOSED`, none does so, and
+///   [`irq_work_fn`] does not use `raw`.
 /// - `raw` has `self` as its context. `work` and `irq_work` are initialised; they run only until `drop()`
 ///   ends.
 /// - `waiting` is, up to what is being done right now, the number of requests that wait for a
@@ -287,25 +289,46 @@ impl Cq {
         }
     }
 
-    /// Handles all completions that there are now. When it returns they were handled, be it by others.
+    /// Handles all completions that are in the queue now. When this returns they were handled, be it by
+    /// another task.
     ///
     /// # Context
     ///
-    /// Sleeps. Not in a completion of this queue.
+    /// Sleeps. Must not be called in a completion of this queue.
     pub(super) fn flush(&self) {
         might_sleep();
-        if !self.direct {
-            // SAFETY: By the type invariants the queue is valid, and was allocated with this context.
-            unsafe { bindings::farblk_flush_cq(self.as_raw()) };
-            // What came in meanwhile has had no effect.
-            self.forward();
-            return;
-        }
-        while self.state.cmpxchg(IDLE, BUSY, Full).is_err() {
+        while !self.try_flush() {
             // SAFETY: Sleeping is allowed here.
             unsafe { bindings::msleep(1) };
         }
-        self.process_entered(-1);
+        if !self.direct {
+            // An interrupt that came meanwhile had no effect.
+            self.forward();
+        }
+    }
+
+    /// Handles all completions, unless another task is handling some; returns whether it did so.
+    fn try_flush(&self) -> bool {
+        // As in `process()`.
+        let disables = self.direct && self.notify.is_none();
+        if disables {
+            // SAFETY: The function has no requirements; the opposite follows.
+            unsafe { bindings::farblk_preempt_disable() };
+        }
+        let entered = self.state.cmpxchg(IDLE, BUSY, Full).is_ok();
+        if entered && self.direct {
+            self.process_entered(-1);
+        } else if entered {
+            // SAFETY: By the type invariants the queue is valid, and was allocated with this context. Two
+            // tasks must not do this at the same time: only one can have changed `state`.
+            unsafe { bindings::farblk_flush_cq(self.as_raw()) };
+            self.state.xchg(IDLE, Full);
+        }
+        if disables {
+            // SAFETY: It was disabled above.
+            unsafe { bindings::farblk_preempt_enable() };
+        }
+        entered
     }
 
     /// Becomes the one who handles completions, or lets the one who does so look again.
@@ -398,22 +421,22 @@ impl Cq {
 impl PinnedDrop for Cq {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
-        if self.direct {
-            // Only `work` can still be at it.
-            while self.state.cmpxchg(IDLE, CLOSED, Full).is_err() {
-                // SAFETY: Sleeping is allowed here.
-                unsafe { bindings::msleep(1) };
-            }
+        // Only `work` can still be handling completions.
+        while self.state.cmpxchg(IDLE, CLOSED, Full).is_err() {
+            // SAFETY: Sleeping is allowed here.
+            unsafe { bindings::msleep(1) };
         }
-        // SAFETY: The work is initialised by the type invariants, and without queue pairs nothing queues
-        // it any more.
+        // SAFETY: By the type invariants the work is initialised. When this returns, no `irq_work_fn()` uses
+        // `raw`: one that runs later finds the queue closed.
         unsafe { bindings::farblk_irq_work_sync(self.irq_work.get()) };
         // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to
         // `self`, so none is left.
         unsafe { bindings::ib_free_cq(self.as_raw()) };
-        if self.direct {
-            // SAFETY: The work is initialised by the type invariants, and nothing queues it any more.
-            unsafe { bindings::cancel_work_sync(self.work.get()) };
+        // Until here the device may have told of a completion that was handled before.
+        // SAFETY: By the type invariants both works are initialised. Nothing queues them any more.
+        unsafe {
+            bindings::farblk_irq_work_sync(self.irq_work.get());
+            bindings::cancel_work_sync(self.work.get());
         }
     }
 }
@@ -450,7 +473,10 @@ unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_voi
 unsafe extern "C" fn irq_work_fn(work: *mut bindings::irq_work) {
     // SAFETY: It is the work of a `Cq`, which waits for it when it is dropped.
     let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Cq, irq_work) };
-    this.forward();
+    // An interrupt may be late: then the C object may be gone.
+    if this.state.load(Relaxed) != CLOSED {
+        this.forward();
+    }
 }
 
 /// Handles what the interrupt was for, in softirq.

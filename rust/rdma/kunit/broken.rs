@@ -34,7 +34,7 @@ const CAPS: QpCaps = QpCaps {
 /// # Invariants
 ///
 /// `place` is a field of the table of operations of `_device`, and only the test uses it.
-struct Replaced<T: Copy> {
+pub(super) struct Replaced<T: Copy> {
     place: *mut T,
     old: T,
     _device: Arc<Device>,
@@ -42,7 +42,7 @@ struct Replaced<T: Copy> {
 
 impl<T: Copy> Replaced<T> {
     /// Replaces what `field` finds.
-    fn new(
+    pub(super) fn new(
         device: &Arc<Device>,
         field: impl FnOnce(*mut bindings::ib_device_ops) -> *mut T,
         new: T,
@@ -97,7 +97,7 @@ unsafe extern "C" fn modify_fails(
 /// # Safety
 ///
 /// Called by the core, with a place for the work request that was not posted.
-unsafe extern "C" fn post_fails(
+pub(super) unsafe extern "C" fn post_fails(
     _: *mut bindings::ib_qp,
     wr: *const bindings::ib_send_wr,
     bad: *mut *const bindings::ib_send_wr,

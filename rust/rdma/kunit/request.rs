@@ -8,7 +8,7 @@ use crate::base::errno::{
 };
 use crate::rdma::kunit::*;
 
-const CAPS: QpCaps = QpCaps {
+pub(super) const CAPS: QpCaps = QpCaps {
     slots: 8,
     send_wr: 16,
     recv_wr: 8,
@@ -51,7 +51,7 @@ fn with_requests_of(caps: QpCaps, test: impl Fn(&Pair) -> Result) -> Result {
 }
 
 /// Takes the request that must be back, and be fine.
-fn back(pair: &Pair) -> Result<u32> {
+pub(super) fn back(pair: &Pair) -> Result<u32> {
     let (owner, result) = pair.near.events.sends.take()?;
     result.map_err(|error| error.to_error())?;
     Ok(owner.number)
@@ -580,121 +580,5 @@ mod tests {
             })?;
         }
         Ok(())
-    }
-}
-
-#[kernel::macros::kunit_tests(farblk_rdma_direct)]
-mod direct {
-    use super::*;
-
-    /// Sends complete in a queue of their own that is not looked at.
-    const KIND: Kind = Kind {
-        direct: Some((true, false)),
-        srq: None,
-    };
-
-    #[test]
-    fn sends_are_reaped_with_the_answer() -> Result {
-        with_pair_of(CAPS, KIND, |pair| {
-            let block = Block::new(1, PAGE_SIZE, 1)?;
-            for slot in 0..4 {
-                posted(pair.near.qp.recv(pair.answer()?))?;
-                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
-                pair.request(slot, Carry::Access(RdmaOp::Write), &block, true)?;
-                pair.requested()?;
-            }
-            a_while();
-            check!(pair.near.qp.completions() == 0);
-            pair.replied(Reply::default(), pair.message(0, 1, 3)?)?;
-            check!(back(&pair)? == 3);
-            // All sends, the receive, and the invalidation.
-            check!(pair.near.qp.completions() == 4 + 1 + 1);
-            Ok(())
-        })
-    }
-
-    #[test]
-    fn sends_are_reaped_when_asked_for() -> Result {
-        with_pair_of(CAPS, KIND, |pair| {
-            let qp = &pair.near.qp;
-            for slot in 0..4 {
-                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
-                posted(qp.send(slot, pair.message(slot.into(), 16, 1)?, true))?;
-                pair.requested()?;
-            }
-            a_while();
-            check!(pair.near.events.sends.len() == 0);
-            wait_until(|| pair.near.send_cq.poll(1) == 1)?;
-            check!(pair.near.events.sends.len() == 1);
-            check!(pair.near.send_cq.poll(0) == 0);
-            let mut reaped = 0;
-            wait_until(|| {
-                reaped += pair.near.send_cq.reap();
-                reaped == 3
-            })?;
-            check!(pair.near.send_cq.reap() == 0);
-            check!(pair.near.events.sends.len() == 4);
-            Ok(())
-        })
-    }
-
-    #[test]
-    fn send_that_is_late_is_waited_for() -> Result {
-        with_pair_of(CAPS, KIND, |pair| {
-            let block = Block::new(1, PAGE_SIZE, 1)?;
-            // It is answered before it can complete: nobody will look but for the interrupt. One at a
-            // time, as rxe would run the registration again when it sends what is before it again.
-            for (slot, carry) in [(0, Carry::Nothing), (1, Carry::Access(RdmaOp::Read))] {
-                pair.request(slot, carry, &block, true)?;
-                check!(pair.near.qp.answered(slot, None) == Ok(()));
-                a_while();
-                check!(pair.near.events.sends.len() == 0);
-                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
-                check!(back(&pair)? == slot.into());
-                // CAST: A small number.
-                check!(pair.requested()? == slot as u8);
-            }
-            // Nobody waits, so there is at most one more interrupt.
-            for number in 4..6 {
-                posted(pair.far.qp.recv(pair.landing(2, 64)?))?;
-                let message = pair.message(number, 16, 1)?;
-                // CAST: A small number.
-                posted(pair.near.qp.send(number as u16, message, true))?;
-                pair.requested()?;
-                a_while();
-                if number == 5 {
-                    check!(pair.near.events.sends.len() == 0);
-                }
-                wait_until(|| {
-                    pair.near.send_cq.reap();
-                    pair.near.events.sends.len() == 1
-                })?;
-                check!(back(&pair)? == number);
-            }
-            Ok(())
-        })
-    }
-
-    #[test]
-    fn all_can_be_polled() -> Result {
-        let kind = Kind {
-            direct: Some((true, true)),
-            srq: None,
-        };
-        with_pair_of(CAPS, kind, |pair| {
-            posted(pair.near.qp.recv(pair.landing(0, 64)?))?;
-            posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
-            posted(pair.far.qp.send(0, pair.message(0, 16, 1)?, true))?;
-            check!(pair.far.events.sends.take()?.1.is_ok());
-            posted(pair.near.qp.send(0, pair.message(0, 16, 1)?, true))?;
-            pair.requested()?;
-            a_while();
-            check!(pair.near.qp.completions() == 0);
-            wait_until(|| {
-                pair.near.send_cq.reap();
-                pair.near.qp.completions() == 1
-            })?;
-            Ok(())
-        })
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn landing(
         invalidated: false,
         immediate: None,
         again: 0,
+        rival: None,
         _alive: Alive::new(alive),
     })
 }

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Two connected queue pairs, for KUnit suites.
+
+use super::*;
+
+/// What a queue pair tells.
+#[pin_data]
+pub(super) struct Events {
+    #[pin]
+    pub(super) sends: Inbox<(Owner, Result<(), WcError>)>,
+    #[pin]
+    pub(super) recvs: Inbox<(Landing, Result<u32, WcError>)>,
+    pub(super) errors: Atomic<u32>,
+    /// The task that runs while the queue pair tells of its failure.
+    #[pin]
+    pub(super) rival: IrqSaveSpinLock<Option<Arc<Rival>>>,
+}
+
+impl Events {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let (sends, recvs) = (Inbox::new()?, Inbox::new()?);
+        Arc::pin_init(
+            pin_init!(Self {
+                sends <- sends,
+                recvs <- recvs,
+                errors: Atomic::new(0),
+                rival <- new_irqsave_spinlock!(None),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+pub(super) struct Handler(pub(super) Arc<Events>);
+
+impl QpHandler for Handler {
+    type Send = Owner;
+    type Recv = Landing;
+
+    fn send_done(&self, qp: &Qp<Self>, owner: Owner, result: Result<(), WcError>) {
+        let mut done = (owner, result);
+        if let (Some((left @ 1.., remote)), Ok(())) = (done.0.again, done.1) {
+            done.0.again = Some((left - 1, remote));
+            match qp.rdma(0, RdmaOp::Write, remote, done.0, true) {
+                Ok(()) => return,
+                Err((error, owner)) => done = (owner, Err(WcError::NotCompleted(error))),
+            }
+        }
+        self.0.sends.put(done);
+    }
+
+    fn recv_done(&self, qp: &Qp<Self>, owner: Landing, result: Result<Received<'_>, WcError>) {
+        let mut done = (owner, Ok(0));
+        match result {
+            Ok(received) => {
+                done.1 = Ok(received.len());
+                done.0.immediate = received.immediate();
+                let invalidated = received.into_invalidated();
+                done.0.invalidated = invalidated.is_some();
+                if done.0.answer.is_some() {
+                    let mut slot = [0];
+                    let _ = done.0.buffer.copy_out(0, &mut slot);
+                    // CAST: Slots of tests are small.
+                    let slot = done.0.immediate.map_or(slot[0].into(), |slot| slot as u16);
+                    done.0.answer = Some(qp.answered(slot, invalidated));
+                }
+            }
+            Err(error) => done.1 = Err(error),
+        }
+        if let (1.., Ok(_)) = (done.0.again, done.1) {
+            done.0.again -= 1;
+            match qp.recv(done.0) {
+                Ok(()) => return,
+                Err((error, owner)) => done = (owner, Err(WcError::NotCompleted(error))),
+            }
+        }
+        self.0.recvs.put(done);
+    }
+
+    fn error(&self) {
+        self.0.errors.fetch_add(1, Relaxed);
+        let rival = self.0.rival.lock().take();
+        if let Some(rival) = rival {
+            rival.race();
+        }
+    }
+}
+
+/// What becomes of a connection.
+#[pin_data]
+pub(super) struct Connection {
+    #[pin]
+    pub(super) established: Completion,
+    #[pin]
+    pub(super) lost: Completion,
+    pub(super) times_lost: Atomic<u32>,
+}
+
+impl Connection {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                established <- Completion::new(),
+                lost <- Completion::new(),
+                times_lost: Atomic::new(0),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl CmEvents for Connection {
+    fn established(&self) {
+        self.established.complete_all();
+    }
+
+    fn disconnected(&self) {
+        self.times_lost.fetch_add(1, Relaxed);
+        self.lost.complete_all();
+    }
+}
+
+/// One side of a connection.
+pub(super) struct Side {
+    // Fields are dropped in this order.
+    pub(super) qp: Arc<Qp<Handler>>,
+    pub(super) events: Arc<Events>,
+    pub(super) id: Arc<CmId>,
+    pub(super) connection: Arc<Connection>,
+    pub(super) send_cq: Arc<Cq>,
+}
+
+/// What sides are like.
+#[derive(Clone, Default)]
+pub(super) struct Kind {
+    /// The near side's sends, and its receives too, complete in a queue that is polled.
+    pub(super) direct: Option<(bool, bool)>,
+    /// The far side receives there.
+    pub(super) srq: Option<Arc<Srq<Handler>>>,
+}
+
+impl Side {
+    /// Creates a queue pair, with completion queues of its own that are just large enough, or on `srq`.
+    pub(super) fn new(
+        id: Arc<CmId>,
+        connection: Arc<Connection>,
+        pd: &Arc<Pd>,
+        caps: QpCaps,
+        contexts: (PollContext, PollContext),
+        srq: Option<&Arc<Srq<Handler>>>,
+    ) -> Result<Self> {
+        let events = Events::new()?;
+        let handler = Handler(events.clone());
+        let (qp, send_cq) = match srq {
+            Some(srq) => {
+                let caps = QpCaps { recv_wr: 0, ..caps };
+                let cq = srq.cq().clone();
+                (Qp::create_on(&id, srq, &cq, caps, handler)?, cq)
+            }
+            None => {
+                let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
+                let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
+                let qp = Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?;
+                (qp, send_cq)
+            }
+        };
+        Ok(Self {
+            qp,
+            events,
+            id,
+            connection,
+            send_cq,
+        })
+    }
+}
+
+/// Makes the far side of a [`Pair`].
+#[pin_data]
+pub(super) struct Acceptor {
+    pub(super) queue: OwnedQueue,
+    pub(super) pd: Arc<Pd>,
+    pub(super) caps: QpCaps,
+    pub(super) srq: Option<Arc<Srq<Handler>>>,
+    pub(super) connection: Arc<Connection>,
+    #[pin]
+    pub(super) id: Mutex<Option<Arc<CmId>>>,
+    #[pin]
+    pub(super) side: Inbox<Result<Side>>,
+    #[pin]
+    pub(super) work: Work<Acceptor>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Acceptor { self.work }
+}
+
+impl WorkItem for Acceptor {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let accept = || {
+            let id = this.id.lock().take().ok_or(ENODEV)?;
+            let connection = this.connection.clone();
+            let contexts = (PollContext::Workqueue, PollContext::Workqueue);
+            let srq = this.srq.as_ref();
+            let side = Side::new(id, connection, &this.pd, this.caps, contexts, srq)?;
+            side.id.accept(&PARAM)?;
+            Ok(side)
+        };
+        this.side.put(accept());
+    }
+}
+
+/// What listens for an [`Acceptor`].
+pub(super) struct Door(pub(super) Arc<Acceptor>);
+
+impl Listen for Door {
+    fn connect_request(&self, request: ConnectRequest<'_>) {
+        let id = request.into_id(self.0.connection.clone());
+        *self.0.id.lock() = id.ok();
+        let _ = self.0.queue.enqueue(self.0.clone());
+    }
+
+    fn removed(&self) {}
+}
+
+/// Two connected queue pairs. The near one's completions are handled in softirq, the far one's in a
+/// workqueue.
+pub(super) struct Pair {
+    // Fields are dropped in this order.
+    pub(super) near: Side,
+    pub(super) far: Side,
+    pub(super) pd: Arc<Pd>,
+    pub(super) alive: Arc<Atomic<i32>>,
+    pub(super) listener: Option<Listener>,
+}
+
+impl Pair {
+    pub(super) fn new(addr: SocketAddr, caps: QpCaps, kind: Kind) -> Result<Self> {
+        let net = Net::current();
+        let connection = Connection::new()?;
+        let id = CmId::new(&net, connection.clone())?;
+        id.resolve(None, addr, TIMEOUT_MS)
+            .map_err(|error| error.to_error())?;
+        let pd = match &kind.srq {
+            Some(srq) => srq.pd().clone(),
+            None => Pd::alloc(&id.device()?)?,
+        };
+        let context = |direct| match direct {
+            true => PollContext::Direct,
+            false => PollContext::Softirq,
+        };
+        let (send, recv) = kind.direct.unwrap_or_default();
+        let contexts = (context(send), context(recv));
+        let near = Side::new(id, connection, &pd, caps, contexts, None)?;
+
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let (far_pd, connection, side) = (pd.clone(), Connection::new()?, Inbox::new()?);
+        let acceptor = Arc::pin_init(
+            pin_init!(Acceptor {
+                queue,
+                pd: far_pd,
+                caps,
+                srq: kind.srq,
+                connection,
+                id <- new_mutex!(None),
+                side <- side,
+                work <- new_work!("Acceptor::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let door = Arc::new(Door(acceptor.clone()), GFP_KERNEL)?;
+        let listener = Listener::new(&net, addr, 1, door)?;
+        near.id
+            .connect(&PARAM, TIMEOUT_MS)
+            .map_err(|error| error.to_error())?;
+        Ok(Self {
+            near,
+            far: acceptor.side.take()??,
+            pd,
+            alive: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+            listener: Some(listener),
+        })
+    }
+
+    /// An owner without memory.
+    pub(super) fn owner(&self, number: u32) -> Owner {
+        Owner {
+            number,
+            block: None,
+            piece: None,
+            message: None,
+            mr: None,
+            again: None,
+            _alive: Alive::new(&self.alive),
+        }
+    }
+
+    /// An owner of memory for RDMA.
+    pub(super) fn block(&self, number: u32, block: &Block) -> Owner {
+        Owner {
+            block: Some(block.clone()),
+            ..self.owner(number)
+        }
+    }
+
+    /// An owner of a message of `len` times `byte`.
+    pub(super) fn message(&self, number: u32, len: usize, byte: u8) -> Result<Owner> {
+        let mut message = DmaBuffer::alloc(self.pd.device(), len, Direction::ToDevice)?;
+        for at in 0..len {
+            message.copy_in(at, &[byte])?;
+        }
+        Ok(Owner {
+            message: Some(message),
+            ..self.owner(number)
+        })
+    }
+
+    /// An owner of room for a message.
+    pub(super) fn landing(&self, number: u32, len: usize) -> Result<Landing> {
+        Ok(Landing {
+            number,
+            buffer: DmaBuffer::alloc(self.pd.device(), len, Direction::FromDevice)?,
+            piece: None,
+            answer: None,
+            invalidated: false,
+            immediate: None,
+            again: 0,
+            rival: None,
+            _alive: Alive::new(&self.alive),
+        })
+    }
+
+    /// An owner of room for an answer: its first byte is the slot of the request.
+    pub(super) fn answer(&self) -> Result<Landing> {
+        Ok(Landing {
+            answer: Some(Ok(())),
+            ..self.landing(0, 64)?
+        })
+    }
+
+    /// An owner of a piece that is full of `byte`, and of a message of one byte.
+    pub(super) fn reply(&self, slot: u8, len: usize, byte: u8) -> Result<Owner> {
+        let memory = DmaMemory::alloc(self.pd.device(), len, -1)?;
+        let piece = memory.piece(0, len)?;
+        fill_piece(&piece, byte);
+        Ok(Owner {
+            piece: Some(piece),
+            ..self.message(slot.into(), 1, slot)?
+        })
+    }
+
+    /// Posts a request of the near side that carries `carry`, of `block`; returns where that is.
+    pub(super) fn request(
+        &self,
+        slot: u16,
+        carry: Carry,
+        block: &Block,
+        last: bool,
+    ) -> Result<RemoteRange> {
+        let owner = Owner {
+            block: Some(block.clone()),
+            ..self.message(slot.into(), 32, 0)?
+        };
+        let mut range = RemoteRange { addr: 0, rkey: 0 };
+        let prepare = |owner: &mut Owner, access: Option<RemoteRange>| {
+            range = access.unwrap_or(range);
+            let message = owner.message.as_mut().ok_or(EIO)?;
+            // CAST: Slots of tests are small.
+            message.copy_in(0, &[slot as u8])
+        };
+        posted(self.near.qp.request(slot, carry, owner, prepare, last))?;
+        Ok(range)
+    }
+
+    /// Waits for a request at the far side: its first byte.
+    pub(super) fn requested(&self) -> Result<u8> {
+        let (landing, result) = self.far.events.recvs.take()?;
+        result.map_err(|error| error.to_error())?;
+        let mut slot = [0];
+        landing.buffer.copy_out(0, &mut slot)?;
+        Ok(slot[0])
+    }
+
+    /// Sends a reply from the far side, and waits until it was received.
+    pub(super) fn replied(&self, reply: Reply, owner: Owner) -> Result<Landing> {
+        posted(self.far.qp.reply(0, reply, owner, true))?;
+        let (landing, result) = self.near.events.recvs.take()?;
+        result.map_err(|error| error.to_error())?;
+        self.far
+            .events
+            .sends
+            .take()?
+            .1
+            .map_err(|error| error.to_error())?;
+        Ok(landing)
+    }
+
+    /// Does an RDMA operation from the far side on its piece; how it ended.
+    pub(super) fn far_rdma(
+        &self,
+        op: RdmaOp,
+        remote: RemoteRange,
+        owner: Owner,
+    ) -> Result<(Owner, bool)> {
+        posted(self.far.qp.rdma(1, op, remote, owner, true))?;
+        let (owner, result) = self.far.events.sends.take()?;
+        Ok((owner, result.is_ok()))
+    }
+
+    /// A memory region over all of `block`, not registered yet.
+    pub(super) fn region(&self, block: &Block, access: Access) -> Result<Mr> {
+        let len = block.len.next_multiple_of(PAGE_SIZE);
+        let direction = Direction::Bidirectional;
+        let mapping = SgMapping::map(self.pd.device(), &block.memory, 0, len, direction)?;
+        Mr::alloc(&self.pd, &mapping, access)
+    }
+
+    /// Lets the far side register `mr`.
+    pub(super) fn register(&self, mr: Mr) -> Result<Mr> {
+        let mut owner = self.owner(0);
+        owner.mr = Some(mr);
+        posted(self.far.qp.reg_mr(0, owner, true))?;
+        let (mut owner, result) = self.far.events.sends.take()?;
+        result.map_err(|error| error.to_error())?;
+        owner.mr.take().ok_or(EIO)
+    }
+
+    /// A region of the far side over `block` that the near side may read and write, and where it is.
+    pub(super) fn target(&self, block: &Block) -> Result<(Mr, RemoteRange)> {
+        let mr = self.register(self.region(block, Access::RemoteReadWrite)?)?;
+        let remote = mr.remote().ok_or(EIO)?;
+        Ok((mr, remote))
+    }
+
+    /// Does an RDMA operation from the near side, alone, and returns how it ended.
+    pub(super) fn rdma(
+        &self,
+        op: RdmaOp,
+        block: &Block,
+        remote: RemoteRange,
+    ) -> Result<Result<(), WcError>> {
+        let owner = self.block(0, block);
+        posted(self.near.qp.rdma(0, op, remote, owner, true))?;
+        Ok(self.near.events.sends.take()?.1)
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of what two tasks do at the same time: one drains a queue pair, or flushes a completion
+//! queue, while the other one is in the middle of something.
+
+use crate::base::errno::ESHUTDOWN;
+use crate::rdma::kunit::{
+    broken::{
+        post_fails,
+        Replaced, //
+    },
+    *, //
+};
+use kernel::{
+    ffi::c_int,
+    sync::atomic::Full, //
+};
+
+/// How long a task waits for its rival.
+const RACE_MS: u32 = 300;
+
+/// What a [`Rival`] does.
+pub(super) enum Job {
+    /// Drains a queue pair.
+    Drain(Arc<Qp<Handler>>),
+    /// Flushes a completion queue.
+    Flush(Arc<Cq>),
+}
+
+/// A task that does its job while another task is in the middle of something.
+#[pin_data]
+pub(super) struct Rival {
+    queue: OwnedQueue,
+    #[pin]
+    job: Mutex<Option<Job>>,
+    /// The events of the queue pair that is drained.
+    events: Arc<Events>,
+    /// The owners that had come back when [`Self::race`] returned.
+    early: Atomic<u32>,
+    #[pin]
+    done: Completion,
+    #[pin]
+    work: Work<Rival>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Rival { self.work }
+}
+
+impl WorkItem for Rival {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let job = this.job.lock().take();
+        match job {
+            // The test looks at what came back.
+            Some(Job::Drain(qp)) => drop(qp.drain()),
+            Some(Job::Flush(cq)) => cq.flush(),
+            None => {}
+        }
+        this.done.complete_all();
+    }
+}
+
+impl Rival {
+    /// A task with this job. May sleep; so may dropping the last reference.
+    pub(super) fn new(job: Job, events: &Arc<Events>) -> Result<Arc<Self>> {
+        let (queue, events) = (OwnedQueue::ordered(c"farblk_kunit")?, events.clone());
+        Arc::pin_init(
+            pin_init!(Self {
+                queue,
+                job <- new_mutex!(Some(job)),
+                events,
+                early: Atomic::new(0),
+                done <- Completion::new(),
+                work <- new_work!("Rival::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Lets the task run, and waits for some time until its job is done. Where a task cannot be
+    /// interrupted there is no race: then this returns at once.
+    pub(super) fn race(self: &Arc<Self>) {
+        // SAFETY: The function has no requirements.
+        if unsafe { bindings::farblk_irqs_disabled() } {
+            return;
+        }
+        let _ = self.queue.enqueue(self.clone());
+        let _ = self.done.wait_timeout(RACE_MS);
+        let early = self.events.sends.len() + self.events.recvs.len();
+        // CAST: A small number.
+        self.early.store(early as u32, Relaxed);
+    }
+}
+
+const CAPS: QpCaps = QpCaps {
+    slots: 4,
+    send_wr: 8,
+    recv_wr: 4,
+    sges: QpCaps::MAX_SGES,
+    large: 0,
+    keys: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
+};
+
+/// Tasks that are in [`slow_poll`].
+static POLLING: Atomic<u32> = Atomic::new(0);
+/// Times that another one was there.
+static OVERLAPS: Atomic<u32> = Atomic::new(0);
+
+/// Finds no completion, and takes some time for that.
+///
+/// # Safety
+///
+/// Called by a task that may sleep.
+unsafe extern "C" fn slow_poll(
+    _: *mut bindings::ib_cq,
+    _: c_int,
+    _: *mut bindings::ib_wc,
+) -> c_int {
+    if POLLING.fetch_add(1, Full) > 0 {
+        OVERLAPS.fetch_add(1, Relaxed);
+    }
+    // SAFETY: By the safety requirements.
+    unsafe { bindings::msleep(20) };
+    POLLING.fetch_sub(1, Full);
+    0
+}
+
+#[kernel::macros::kunit_tests(farblk_rdma_rival)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_to_a_failed_post_what_was_not_posted() -> Result {
+        with_pair(CAPS, |pair| {
+            let (qp, events) = (&pair.near.qp, &pair.near.events);
+            let rival = Rival::new(Job::Drain(qp.clone()), events)?;
+            *events.rival.lock() = Some(rival.clone());
+            let broken = Replaced::new(
+                pair.pd.device(),
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).post_send },
+                Some(post_fails as _),
+            );
+            for slot in 0..3 {
+                let message = pair.message(slot.into(), 64, 1)?;
+                posted(qp.send(slot, message, slot == 2))?;
+            }
+            let drained = rival.done.wait_timeout(TIMEOUT_MS);
+            drop(broken);
+            drained?;
+            // All had come back when the drain returned, but by the task that had failed to post.
+            check!(rival.early.load(Relaxed) == 0 && events.sends.len() == 3);
+            for number in 0..3 {
+                let (owner, result) = events.sends.take()?;
+                check!(owner.number == number && result == Err(WcError::NotCompleted(EIO)));
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn does_not_take_a_receive_that_is_being_posted() -> Result {
+        with_pair(CAPS, |pair| {
+            let (qp, events) = (&pair.near.qp, &pair.near.events);
+            let rival = Rival::new(Job::Drain(qp.clone()), events)?;
+            let mut landing = pair.landing(1, 64)?;
+            landing.rival = Some(rival.clone());
+            match qp.recv(landing) {
+                Ok(()) => check!(rival.early.load(Relaxed) == 0),
+                Err((error, landing)) => {
+                    check!(error == ESHUTDOWN && landing.number == 1 && events.recvs.len() == 0);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn flushes_a_completion_queue_alone() -> Result {
+        with_device(|device, _| {
+            let cq = Cq::alloc(device, 8, 0, PollContext::Workqueue)?;
+            let rival = Rival::new(Job::Flush(cq.clone()), &Events::new()?)?;
+            let broken = Replaced::new(
+                device,
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).poll_cq },
+                Some(slow_poll as _),
+            );
+            check!(rival.queue.enqueue(rival.clone()).is_ok());
+            cq.flush();
+            let flushed = rival.done.wait_timeout(TIMEOUT_MS);
+            drop(broken);
+            flushed?;
+            check!(OVERLAPS.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+}

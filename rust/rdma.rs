@@ -12,13 +12,12 @@
 //! - What a remote peer may access stays allocated and mapped until the [`Mr`](mr::Mr) that lets it
 //!   has been deregistered.
 //!
-//! `Documentation/rdma.rst` tells the same at length, with contexts and the order of teardown.
+//! `Documentation/rdma.rst` explains these rules, the contexts and the order of teardown.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 #![allow(unsafe_code)]
-// Until the two-sided data path is there, which uses the rest.
 
 pub(crate) mod client;
 pub(crate) mod cm;
@@ -41,13 +40,14 @@ use kernel::str::CStr;
 /// The module's name: C's `KBUILD_MODNAME`, which the RDMA core shows as the owner of resources.
 const MODULE_NAME: &CStr = c"farblk";
 
-/// Complains, in a debug kernel, if sleeping is not allowed here.
+/// Makes a debug kernel complain if sleeping is not allowed here.
 fn might_sleep() {
     // SAFETY: The function has no requirements.
     unsafe { bindings::farblk_might_sleep() };
 }
 
-/// Turns a limit that is an `int` in one kernel release and a `u32` in another into a `u32`.
+/// Converts a limit that is an `int` in one kernel release and a `u32` in another; a negative one
+/// to 0.
 fn limit<T: TryInto<u32>>(value: T) -> u32 {
     value.try_into().unwrap_or(0)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Arrival and removal of RDMA devices.
+//! Registration with the RDMA core: the devices that are there, and that come and go.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -34,7 +34,7 @@ kernel::sync::global_lock! {
     unsafe(uninit) static DEVICES: Mutex<KVec<Arc<Device>>> = KVec::new();
 }
 
-/// Whether `DEVICES` is initialised, and whether a [`Registration`] exists.
+/// True if `DEVICES` is initialised, and whether a [`Registration`] exists.
 static STATE: Atomic<u32> = Atomic::new(UNINIT);
 
 const UNINIT: u32 = 0;
@@ -42,9 +42,8 @@ const BUSY: u32 = 1;
 const READY: u32 = 2;
 const UNREGISTERED: u32 = 3;
 
-/// The device of `raw`, if it is there and not being removed.
-///
-/// `raw` is only compared.
+/// Returns the device of `raw`, which is only compared. Fails with `ENODEV` if it is not there, or
+/// is being removed. May sleep.
 pub(super) fn lookup(raw: *mut bindings::ib_device) -> Result<Arc<Device>> {
     if STATE.load(Acquire) != READY {
         return Err(ENODEV);
@@ -65,22 +64,22 @@ pub(super) fn find<T>(what: impl Fn(&Device) -> Option<T>) -> Option<(Arc<Device
     devices.find_map(|device| Some((device.clone(), what(device)?)))
 }
 
-/// Who wants to know of devices.
+/// Receives an event when a device comes or goes.
 pub(crate) trait Client: Send + Sync + 'static {
-    /// A device has come.
+    /// Called for each device that is there when the module registers, and for each new one.
     ///
     /// # Context
     ///
     /// May sleep. The RDMA core's locks are held: no device may be looked up.
     fn add(&self, _device: &Arc<Device>) {}
 
-    /// A device, or this module, goes away.
+    /// Called when a device is being removed, or this module unregisters.
     ///
-    /// All that holds a reference to the device must be dropped, be it later and elsewhere: removal
-    /// waits, without a limit, for the last one. After this returns, connections on the device are
-    /// told [`disconnected`](super::cm::CmEvents::disconnected), and listeners
-    /// [`removed`](super::cm::Listen::removed), so only what depends on none of these is to be done
-    /// here. No new connection can be had.
+    /// The driver must drop all that holds a reference to the device, here or later in another
+    /// task: the removal waits for the last reference, without a limit. After this returns, the
+    /// connections on the device receive [`disconnected`](super::cm::CmEvents::disconnected), and
+    /// the listeners [`removed`](super::cm::Listen::removed), so the driver only has to drop here
+    /// what depends on none of these. No new connection can be made on the device.
     ///
     /// # Context
     ///
@@ -88,7 +87,7 @@ pub(crate) trait Client: Send + Sync + 'static {
     fn remove(&self, device: &Arc<Device>);
 }
 
-/// What the RDMA core's callbacks need.
+/// The data of the RDMA core's callbacks.
 struct Inner<C> {
     raw: Opaque<bindings::ib_client>,
     client: C,
@@ -100,7 +99,7 @@ static INNER: Atomic<*mut c_void> = Atomic::new(core::ptr::null_mut());
 /// The module's registration as a client of the RDMA core.
 ///
 /// There is one at a time: connections find their [`Device`] through it. Dropping it removes all
-/// devices and so waits for the last reference to each.
+/// devices, and so waits for the last reference to each of them.
 ///
 /// # Invariants
 ///
@@ -119,7 +118,7 @@ unsafe impl<C: Client> Sync for Registration<C> {}
 impl<C: Client> Registration<C> {
     /// Registers the module. [`Client::add`] is called for each device before this returns.
     ///
-    /// Gives `EBUSY` if there is a registration already.
+    /// Fails with `EBUSY` if there is a registration already, and with the core's error.
     ///
     /// # Context
     ///
@@ -233,8 +232,8 @@ unsafe extern "C" fn remove<C: Client>(_raw: *mut bindings::ib_device, data: *mu
         }
     }
     inner.client.remove(&device);
-    // The connection manager would tell them only after this has returned, as it has registered as
-    // a client before us.
+    // The connection manager tells connections of the removal only after this has returned, as it
+    // has registered as a client before us.
     device.tell_users();
     let gone = device.gone();
     drop(device);

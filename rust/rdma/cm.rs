@@ -2,9 +2,10 @@
 
 //! Connections.
 //!
-//! The RDMA core tells of a connection by calling a handler with the id's `handler_mutex` held. Our
-//! handlers only record what happened and wake who waits for it. What needs the mutex, or waits for
-//! an event, is called by the owner, from a worker of its own.
+//! The RDMA core reports events of a connection by calling a handler with the id's `handler_mutex`
+//! held. Our handlers only record the event and wake the task that waits for it. What needs the
+//! mutex, or waits for an event, is called by the owner of the connection, in a work item of its
+//! own.
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
@@ -60,7 +61,7 @@ use kernel::{
     },
 };
 
-/// Who wants to know what becomes of a connection.
+/// Receives the events of a connection.
 ///
 /// # Context
 ///
@@ -73,13 +74,13 @@ pub(crate) trait CmEvents: Send + Sync + 'static {
 
     /// The connection is lost, was never confirmed by the peer, or its device goes away.
     ///
-    /// Called once at most, maybe before `connect()` has returned, or while the id is being dropped.
-    /// A failure of `connect()` is not told here as well, but the removal of the device always is,
-    /// and then no `handler_mutex` is held.
+    /// Called once at most, maybe before [`CmId::connect`] has returned, or while the id is being
+    /// dropped. A failure of [`CmId::connect`] is returned by it and not reported here. The removal
+    /// of the device is always reported here, without `handler_mutex` held.
     fn disconnected(&self);
 }
 
-/// Private data of a peer, copied.
+/// A copy of the private data of a peer.
 ///
 /// InfiniBand and RoCE pad it with zeroes to the most that a message carries.
 pub(crate) struct PrivateData(KVec<u8>);
@@ -118,14 +119,14 @@ pub(crate) struct ConnParam<'a> {
     pub(crate) private_data: &'a [u8],
     /// How often a request that is not acknowledged is sent again; 0 to 7. Not used to accept.
     ///
-    /// `rdma_rxe` takes 7 for ever.
+    /// `rdma_rxe` takes 7 to mean without a limit.
     pub(crate) retry_count: u8,
-    /// How often a request is sent again to a peer that has no receive posted; 0 to 6, or 7 for
-    /// ever.
+    /// How often a request is sent again to a peer that has no receive posted; 0 to 6, or 7 for no
+    /// limit.
     pub(crate) rnr_retry_count: u8,
-    /// How many RDMA READs of the peer are served at once.
+    /// How many RDMA READs of the peer this side serves at once.
     pub(crate) responder_resources: u8,
-    /// How many RDMA READs are under way to the peer at once.
+    /// How many RDMA READs this side has under way at once.
     pub(crate) initiator_depth: u8,
 }
 
@@ -143,8 +144,8 @@ impl ConnParam<'_> {
     }
 }
 
-/// How much longer than the core a resolution is waited for, so that it is the core that gives up
-/// and says why.
+/// How much longer than the core this module waits for a resolution, so that the core's timeout
+/// ends it and gives the reason.
 const RESOLVE_SLACK_MS: u32 = 250;
 
 /// An id has no queue pair.
@@ -156,12 +157,12 @@ const HAS_QP: u32 = 2;
 
 /// A connection, or an attempt at one: C's `struct rdma_cm_id`.
 ///
-/// An id serves for one attempt; another one needs a new id.
+/// An id is good for one attempt to connect. Another attempt needs a new id.
 ///
 /// # Context
 ///
-/// Unless said otherwise, methods and dropping the last reference may sleep, and methods must not be
-/// called by a handler of the same id.
+/// Unless said otherwise, methods and dropping the last reference may sleep, and methods must not
+/// be called by a handler of the same id.
 ///
 /// # Invariants
 ///
@@ -187,7 +188,8 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// Creates an id for a connection to be made from network namespace `net`.
+    /// Creates an id for a connection from network namespace `net`. Fails with `ENOMEM`, and with
+    /// the core's error. May sleep.
     pub(crate) fn new(net: &Net, events: Arc<dyn CmEvents>) -> Result<Arc<Self>> {
         let shared = Shared::new(events, Phase::Idle, None)?;
         // SAFETY: The namespace is valid; the handler is for a context that is a `Shared`, to which
@@ -226,18 +228,19 @@ impl CmId {
         self.raw.as_ptr()
     }
 
-    /// Makes the caller the one who may create a queue pair on the id.
+    /// Claims the id for a queue pair. Fails with `EBUSY` if it has one, or another caller is
+    /// creating one.
     pub(super) fn claim_qp(&self) -> Result {
         self.qp.cmpxchg(NO_QP, NEW_QP, Acquire).map_err(|_| EBUSY)?;
         Ok(())
     }
 
-    /// Tells, after [`Self::claim_qp`], that the queue pair exists.
+    /// Notes, after [`Self::claim_qp`], that the queue pair exists.
     pub(super) fn ready_qp(&self) {
         self.qp.store(HAS_QP, Release);
     }
 
-    /// Whether the transport is iWARP, or not known yet.
+    /// Returns true if the transport is iWARP, or is not known yet. May sleep.
     pub(crate) fn is_iwarp(&self) -> bool {
         if self.device().is_err() {
             return true;
@@ -254,12 +257,12 @@ impl CmId {
         self.qp.store(NO_QP, Release);
     }
 
-    /// Whether `connect()` or `accept()` was called.
+    /// Returns true if `connect()` or `accept()` was called.
     pub(super) fn was_connected(&self) -> bool {
         self.connected.load(Acquire) != 0
     }
 
-    /// Gives `EINVAL` if there is no queue pair.
+    /// Fails with `EINVAL` if there is no queue pair.
     fn check_qp(&self) -> Result {
         match self.qp.load(Acquire) {
             HAS_QP => Ok(()),
@@ -267,13 +270,14 @@ impl CmId {
         }
     }
 
-    /// Sets the type of service of the packets, before `resolve()`.
+    /// Sets the type of service of the packets. To be called before [`Self::resolve`].
     pub(crate) fn set_service_type(&self, tos: u8) {
         // SAFETY: By the type invariants the id is valid.
         unsafe { bindings::rdma_set_service_type(self.as_raw(), tos.into()) };
     }
 
-    /// Sets how long the device waits for an acknowledgement: 4.096 us * 2^`timeout`; 0 is for ever.
+    /// Sets how long the device waits for an acknowledgement: 4.096 us * 2^`timeout`; 0 is for
+    /// ever.
     ///
     /// To be called before the connection is made.
     pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
@@ -290,9 +294,12 @@ impl CmId {
         to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
     }
 
-    /// Finds the device and the route to `dst`, from address `src` if it is given.
+    /// Resolves `dst` to a device and a route, from address `src` if it is given.
     ///
-    /// Each of the two steps takes `timeout_ms` milliseconds, and a little more, at most.
+    /// Each of the two steps takes at most `timeout_ms` milliseconds and [`RESOLVE_SLACK_MS`].
+    /// Fails with [`CmError::AddrError`], [`CmError::RouteError`], [`CmError::Timeout`] or
+    /// [`CmError::DeviceRemoved`]; with [`CmError::Errno`] if the core refuses to start, which
+    /// includes that it was called before.
     pub(crate) fn resolve(
         &self,
         src: Option<SocketAddr>,
@@ -324,16 +331,19 @@ impl CmId {
         Ok(())
     }
 
-    /// The device of the connection, from when `resolve()` has found it.
-    ///
-    /// Gives `ENODEV` before that, and once the device is going away.
+    /// Returns the device of the connection. Fails with `ENODEV` before [`Self::resolve`] has found
+    /// it, and once it is being removed. May sleep.
     pub(crate) fn device(&self) -> Result<Arc<Device>> {
         self.shared.device()
     }
 
-    /// Connects to the peer, within `timeout_ms` milliseconds; returns the private data of its reply.
+    /// Connects to the peer, within `timeout_ms` milliseconds, and returns the private data of its
+    /// reply.
     ///
-    /// The id must have a queue pair, which can be used afterwards.
+    /// The id must have a queue pair, which can be used afterwards. Fails with
+    /// [`CmError::Rejected`], [`CmError::Unreachable`], [`CmError::Timeout`] or
+    /// [`CmError::DeviceRemoved`]; with [`CmError::Errno`] of `EINVAL` without a queue pair, of
+    /// `ECONNRESET` if the connection ends at once, and with what the core says.
     pub(crate) fn connect(
         &self,
         param: &ConnParam<'_>,
@@ -351,8 +361,8 @@ impl CmId {
 
     /// Accepts a peer's request. The peer has yet to confirm: see [`CmEvents::established`].
     ///
-    /// The id must have a queue pair, which can be used afterwards. On failure the request is
-    /// rejected.
+    /// The id must have a queue pair, which can be used afterwards; else it fails with `EINVAL`. On
+    /// any failure the request is rejected.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         self.check_qp()?;
         let mut param = param.as_raw()?;
@@ -367,13 +377,15 @@ impl CmId {
         }
     }
 
-    /// Rejects a peer's request with at most 148 bytes of private data.
+    /// Rejects a peer's request with at most 148 bytes of private data. Fails with `EINVAL` if they
+    /// are more, and with the core's error.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         // SAFETY: By the type invariants the id is valid.
         unsafe { reject(self.as_raw(), private_data) }
     }
 
-    /// Disconnects, if connected: the queue pair goes to its error state and the peer is told.
+    /// Disconnects, if connected: moves the queue pair to its error state and sends a message to
+    /// the peer.
     pub(crate) fn disconnect(&self) {
         // An error says that there is nothing to disconnect.
         // SAFETY: By the type invariants the id is valid.
@@ -404,7 +416,8 @@ impl Drop for CmId {
         might_sleep();
         let abandoned = self.shared.in_handler();
         if abandoned {
-            // The handler takes over: `rdma_destroy_id()` would wait for it.
+            // `rdma_destroy_id()` would wait for the handler, so the handler has the core destroy
+            // the id.
             self.shared.abandon();
         } else {
             // SAFETY: By the type invariants the id is ours, and there is no queue pair: it would

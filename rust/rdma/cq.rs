@@ -33,36 +33,42 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Who hears that a completion queue wants to be looked at.
+/// Receives the interrupts of a [`PollContext::Manual`] completion queue.
 pub(crate) trait CqNotify: Send + Sync {
-    /// A completion has come in since [`Cq::arm`]. Any context, also hard interrupts.
+    /// Called once after [`Cq::arm`], when a completion is in the queue.
+    ///
+    /// # Context
+    ///
+    /// Any, also hard interrupts.
     fn notify(&self);
 }
 
-/// Where completions are handled.
+/// The context in which a completion queue calls the handlers of its completions.
 #[derive(Clone)]
 pub(crate) enum PollContext {
-    /// In softirq, on the CPU of the interrupt: handlers must not sleep.
+    /// Softirq, on the CPU that took the interrupt. Handlers must not sleep.
     Softirq,
-    /// In the RDMA core's workqueue `ib-comp-wq`: handlers may sleep, but hold up others.
+    /// The RDMA core's workqueue `ib-comp-wq`. Handlers may sleep, but delay the handlers of all
+    /// other queues there.
     Workqueue,
-    /// Where [`Cq::poll`] or [`Cq::reap`] is called, without interrupts: handlers must not sleep.
+    /// The caller of [`Cq::poll`] or [`Cq::reap`]; there are no interrupts. Handlers must not
+    /// sleep.
     ///
     /// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it
     /// handles a receive. See also [`Qp::answered`](super::qp::Qp::answered).
     Direct,
-    /// Where [`Cq::poll`] or [`Cq::reap`] is called, which may be a task that sleeps: then handlers may
-    /// sleep, too. There are interrupts for who calls [`Cq::arm`], which this hears of.
+    /// The caller of [`Cq::poll`] or [`Cq::reap`]. If callers may sleep, handlers may sleep, too.
+    /// [`Cq::arm`] requests one interrupt, which calls [`CqNotify::notify`].
     Manual(Arc<dyn CqNotify>),
 }
 
-/// Nobody handles completions.
+/// No completions are being handled.
 const IDLE: u32 = 0;
-/// Somebody does.
+/// A task or softirq handles completions.
 const BUSY: u32 = 1;
-/// Somebody does, and has to look again.
+/// As [`BUSY`], and it must look for completions once more before it ends.
 const AGAIN: u32 = 2;
-/// Nobody will any more.
+/// The queue is being dropped: no completions are handled any more.
 const CLOSED: u32 = 3;
 
 /// A completion queue, which calls the handlers of its queue pairs.
@@ -74,14 +80,14 @@ const CLOSED: u32 = 3;
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
 ///   `drop()` and by nothing else.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
-/// - The task that has changed `state` from `IDLE` is the only one to flush the queue until `state` is
-///   `IDLE` again, and so for handling completions at all if the queue is `direct`, which is to say of
-///   [`PollContext::Direct`] or [`PollContext::Manual`]. Once `state` is `CLOSED`, none does so, and
-///   [`irq_work_fn`] does not use `raw`.
-/// - `raw` has `self` as its context. `work` and `irq_work` are initialised; they run only until `drop()`
-///   ends.
-/// - `waiting` is, up to what is being done right now, the number of requests that wait for a
-///   completion in this queue while nothing else will make anybody look.
+/// - The task that has changed `state` from `IDLE` is the only one to flush the queue until `state`
+///   is `IDLE` again, and so for handling completions at all if the queue is `direct`, which is to
+///   say of [`PollContext::Direct`] or [`PollContext::Manual`]. Once `state` is `CLOSED`, none does
+///   so, and [`irq_work_fn`] does not use `raw`.
+/// - `raw` has `self` as its context. `work` and `irq_work` are initialised; they run only until
+///   `drop()` ends.
+/// - `waiting` is, but for calls that are just changing it, the number of requests that need a
+///   completion in this queue and for which no other event makes a caller poll it.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Cq {
     raw: NonNull<bindings::ib_cq>,
@@ -91,7 +97,7 @@ pub(crate) struct Cq {
     direct: bool,
     softirq: bool,
     notify: Option<Arc<dyn CqNotify>>,
-    /// What the core does about an interrupt, unless it is `direct`.
+    /// The core's own handler of interrupts; not called if the queue is `direct`.
     forward: bindings::ib_comp_handler,
     interrupts: Atomic<u64>,
     state: Atomic<u32>,
@@ -114,13 +120,13 @@ impl Cq {
     /// `vector`, modulo their number.
     ///
     /// The entries must suffice for all work requests of all its queue pairs: the sum of their
-    /// [`send_cqes`](super::qp::QpCaps::send_cqes) and
-    /// [`recv_cqes`](super::qp::QpCaps::recv_cqes), and the receives of shared receive queues. Gives
-    /// `EINVAL` if the device has no queue of that many.
+    /// [`send_cqes`](super::qp::QpCaps::send_cqes) and [`recv_cqes`](super::qp::QpCaps::recv_cqes),
+    /// and the receives of shared receive queues. Fails with `EINVAL` if `entries` is 0 or more
+    /// than the device can have, and with what the device says.
     ///
     /// # Context
     ///
-    /// May sleep; so may dropping the last reference, which must not happen in a completion.
+    /// May sleep. Dropping the last reference may sleep, too, and must not happen in a completion.
     pub(crate) fn alloc(
         device: &Arc<Device>,
         entries: u32,
@@ -153,8 +159,8 @@ impl Cq {
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // SAFETY: The queue was just allocated.
         let forward = unsafe { (*raw.as_ptr()).comp_handler };
-        // INVARIANT: The queue was just allocated on `device`; nothing is reserved, nobody uses it,
-        // and nobody waits.
+        // INVARIANT: The queue was just allocated on `device`; nothing is reserved, and no task
+        // uses it or waits for it.
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 raw,
@@ -188,7 +194,8 @@ impl Cq {
             }
         };
         // INVARIANT: `self` becomes the context.
-        // SAFETY: The queue is ours, and without queue pairs there is no interrupt: nobody reads these.
+        // SAFETY: The queue is ours, and without queue pairs there is no interrupt that would
+        // read these.
         unsafe {
             (*raw.as_ptr()).cq_context = Arc::as_ptr(&this).cast_mut().cast::<c_void>();
             (*raw.as_ptr()).comp_handler = Some(comp_handler);
@@ -202,7 +209,7 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// Has the core do what it does about an interrupt. Not for a direct queue.
+    /// Calls the core's own handler of interrupts. Not for a direct queue.
     fn forward(&self) {
         if let Some(forward) = self.forward {
             // SAFETY: It is what the core would have had called; it does not look at the context.
@@ -210,13 +217,14 @@ impl Cq {
         }
     }
 
-    /// Interrupts that there were.
+    /// Returns how many interrupts there were.
     pub(crate) fn interrupts(&self) -> u64 {
         self.interrupts.load(Relaxed)
     }
 
-    /// Asks for one interrupt at the next completion. Returns whether there may be a completion
-    /// already: then there may be no interrupt. Only for [`PollContext::Manual`].
+    /// Requests one interrupt at the next completion. Returns true if there may be a completion
+    /// already, in which case there may be no interrupt. Does nothing, and returns false, unless
+    /// the queue is a [`PollContext::Manual`] one.
     ///
     /// # Context
     ///
@@ -225,16 +233,17 @@ impl Cq {
         self.notify.is_some() && self.request_notify()
     }
 
-    /// Whether it is a [`PollContext::Direct`] or [`PollContext::Manual`] one.
+    /// Returns true if the queue is a [`PollContext::Direct`] or [`PollContext::Manual`] one.
     #[inline]
     pub(super) fn is_direct(&self) -> bool {
         self.direct
     }
 
     /// Handles at most `budget` completions of a [`PollContext::Direct`] or [`PollContext::Manual`]
-    /// queue, and returns how many it was.
+    /// queue, and returns how many they were.
     ///
-    /// If that is being done already, the other one looks once more, and this returns 0.
+    /// If another caller is handling completions already, that one looks for completions once more,
+    /// and this returns 0.
     ///
     /// # Context
     ///
@@ -261,7 +270,8 @@ impl Cq {
                 false => 0,
             };
         }
-        // Who is found to be busy will not be kept from it by who has found that.
+        // A softirq on this CPU must not find a task busy that cannot go on before the softirq
+        // ends.
         // SAFETY: The function has no requirements; the opposite follows.
         unsafe { bindings::farblk_preempt_disable() };
         let handled = match self.enter() {
@@ -273,12 +283,13 @@ impl Cq {
         handled
     }
 
-    /// Handles completions, having become the one who does.
+    /// Handles completions after [`Self::enter`] has returned true.
     #[inline]
     fn process_entered(&self, budget: i32) -> u32 {
         let mut handled: u32 = 0;
         loop {
-            // SAFETY: By the type invariants the queue is valid, and nobody else uses it now.
+            // SAFETY: By the type invariants the queue is valid, and by those of `state` only
+            // this caller uses it now.
             let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget) };
             handled = handled.wrapping_add(u32::try_from(done).unwrap_or(0));
             let missed = self.waiting.load(Relaxed) > 0 && self.request_notify();
@@ -289,8 +300,8 @@ impl Cq {
         }
     }
 
-    /// Handles all completions that are in the queue now. When this returns they were handled, be it by
-    /// another task.
+    /// Handles all completions that are in the queue now. When this returns they were handled, be
+    /// it by another task.
     ///
     /// # Context
     ///
@@ -319,8 +330,9 @@ impl Cq {
         if entered && self.direct {
             self.process_entered(-1);
         } else if entered {
-            // SAFETY: By the type invariants the queue is valid, and was allocated with this context. Two
-            // tasks must not do this at the same time: only one can have changed `state`.
+            // SAFETY: By the type invariants the queue is valid, and was allocated with this
+            // context. Two tasks must not do this at the same time: only one can have changed
+            // `state`.
             unsafe { bindings::farblk_flush_cq(self.as_raw()) };
             self.state.xchg(IDLE, Full);
         }
@@ -331,7 +343,8 @@ impl Cq {
         entered
     }
 
-    /// Becomes the one who handles completions, or lets the one who does so look again.
+    /// Tries to become the only caller that handles completions. If another one is, makes that one
+    /// look for completions once more, and returns false.
     #[inline]
     fn enter(&self) -> bool {
         loop {
@@ -343,14 +356,15 @@ impl Cq {
         }
     }
 
-    /// Asks for an interrupt at the next completion. Returns whether there may be one already.
+    /// Requests an interrupt at the next completion. Returns true if there may be a completion
+    /// already.
     fn request_notify(&self) -> bool {
         // SAFETY: By the type invariants the queue is valid; this may be done at any time.
         unsafe { bindings::farblk_req_notify_cq(self.as_raw()) > 0 }
     }
 
-    /// Counts somebody who waits for a completion, until [`Self::stop_waiting`]. The next call of
-    /// [`Self::reap`] sees to it that it is handled.
+    /// Counts a request that needs a completion of this queue, until [`Self::stop_waiting`]. The
+    /// next call of [`Self::reap`] handles that completion, or requests an interrupt for it.
     pub(super) fn start_waiting(&self) {
         self.waiting.fetch_add(1, Relaxed);
     }
@@ -360,9 +374,9 @@ impl Cq {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// Waits until `post` has posted a work request with the completion entry of `marker`, and all
-    /// completions up to its own were handled; `ETIMEDOUT` if that takes more than `timeout_ms`
-    /// milliseconds. Then it may still complete.
+    /// Calls `post` to post a work request with the completion entry of `marker`, and waits until
+    /// its completion, and so every one before it, was handled. Fails with the error of `post`, and
+    /// with `ETIMEDOUT` after `timeout_ms` milliseconds: then the work request may still complete.
     ///
     /// # Context
     ///
@@ -390,7 +404,8 @@ impl Cq {
         }
     }
 
-    /// Sets `entries` entries aside for a queue of a queue pair, or gives `ENOSPC`.
+    /// Reserves `entries` entries for a queue of a queue pair. Fails with `ENOSPC` if fewer are
+    /// left.
     pub(super) fn reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation> {
         let mut old = self.reserved.load(Relaxed);
         loop {
@@ -411,7 +426,7 @@ impl Cq {
         }
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -426,8 +441,8 @@ impl PinnedDrop for Cq {
             // SAFETY: Sleeping is allowed here.
             unsafe { bindings::msleep(1) };
         }
-        // SAFETY: By the type invariants the work is initialised. When this returns, no `irq_work_fn()` uses
-        // `raw`: one that runs later finds the queue closed.
+        // SAFETY: By the type invariants the work is initialised. When this returns, no
+        // `irq_work_fn()` uses `raw`: one that runs later finds the queue closed.
         unsafe { bindings::farblk_irq_work_sync(self.irq_work.get()) };
         // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to
         // `self`, so none is left.
@@ -441,7 +456,7 @@ impl PinnedDrop for Cq {
     }
 }
 
-/// Handles an interrupt: a direct queue has asked for one.
+/// Handles an interrupt of the queue. A direct queue takes one only if it has requested it.
 ///
 /// # Safety
 ///
@@ -465,7 +480,7 @@ unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_voi
     unsafe { bindings::farblk_queue_bh_work(this.work.get()) };
 }
 
-/// Has the core do what it does about an interrupt, in one.
+/// Calls the core's own handler of interrupts, in an interrupt.
 ///
 /// # Safety
 ///
@@ -479,7 +494,7 @@ unsafe extern "C" fn irq_work_fn(work: *mut bindings::irq_work) {
     }
 }
 
-/// Handles what the interrupt was for, in softirq.
+/// Handles the completions that the interrupt has announced, in softirq.
 ///
 /// # Safety
 ///
@@ -490,7 +505,8 @@ unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
     this.reap();
 }
 
-/// The completion entry of a work request that is posted once, behind all others.
+/// The completion entry of the work request that drains a queue: it is posted once, behind all
+/// others.
 ///
 /// # Invariants
 ///
@@ -504,7 +520,7 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// A marker that was not posted.
+    /// Creates an initialiser of a marker that was not posted.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             cqe: Opaque::new(bindings::ib_cqe {
@@ -521,8 +537,8 @@ impl Marker {
 ///
 /// Must only be called by the RDMA core, for a work request with the `cqe` of a [`Marker`].
 unsafe extern "C" fn marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion, of a marker that its queue pair keeps until no completion
-    // of it can come.
+    // SAFETY: The core gives a valid completion, of a marker that its queue pair keeps until no
+    // completion of it can come.
     unsafe {
         (*(*wc).__bindgen_anon_1.wr_cqe.cast::<Marker>())
             .done
@@ -530,7 +546,7 @@ unsafe extern "C" fn marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::i
     };
 }
 
-/// Entries of a completion queue that are set aside, and a reference to the queue.
+/// Reserved entries of a completion queue, and a reference to the queue.
 ///
 /// # Invariants
 ///
@@ -541,7 +557,7 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// The queue.
+    /// Returns the queue.
     #[inline]
     pub(super) fn cq(&self) -> &Arc<Cq> {
         &self.cq

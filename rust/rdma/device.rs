@@ -21,7 +21,7 @@ use kernel::{
     }, //
 };
 
-/// What a device can do at most.
+/// The limits of a device.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Work requests per queue of a queue pair.
@@ -40,19 +40,19 @@ pub(crate) struct Limits {
     pub(crate) max_cqe: u32,
     /// Pages per memory region that is registered by a work request.
     pub(crate) max_fast_reg_page_list_len: u32,
-    /// RDMA READs of the peer per queue pair that the device serves at once.
+    /// RDMA READs of the peer that the device serves at once, per queue pair.
     pub(crate) max_qp_rd_atom: u32,
-    /// RDMA READs per queue pair that the device has under way at once.
+    /// RDMA READs that the device has under way at once, per queue pair.
     pub(crate) max_qp_init_rd_atom: u32,
     /// Completion vectors.
     pub(crate) num_comp_vectors: u32,
     /// Bytes per DMA segment.
     pub(crate) dma_max_seg_size: u32,
-    /// Whether memory can be registered by work requests (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
+    /// True if memory can be registered by work requests (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
     pub(crate) mem_mgt_extensions: bool,
 }
 
-/// A device's name, as it was when asked for: an administrator may change it.
+/// The name of a device at the time of [`Device::name`]: an administrator may change it.
 pub(crate) struct Name {
     bytes: [u8; Name::MAX],
     len: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Name {
 impl Name {
     const MAX: usize = bindings::IB_DEVICE_NAME_MAX as usize;
 
-    /// The name as text.
+    /// Returns the name as text.
     pub(crate) fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.len).unwrap_or(&[]);
         core::str::from_utf8(bytes).unwrap_or("?")
@@ -74,7 +74,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Who must let go of a device when it is removed.
+/// Receives an event when a device is being removed, to drop its references to it.
 pub(super) trait DeviceUser: Send + Sync {
     /// The device is being removed.
     ///
@@ -84,7 +84,7 @@ pub(super) trait DeviceUser: Send + Sync {
     fn device_removed(&self);
 }
 
-/// Who uses a device.
+/// The users of a device that receive an event when it is being removed.
 struct Users {
     list: KVec<Arc<dyn DeviceUser>>,
     /// The device is being removed: there must be no new users.
@@ -166,7 +166,8 @@ impl Device {
         )
     }
 
-    /// Adds a user, who is told once when the device is being removed; `ENODEV` if it already is.
+    /// Adds a user, which receives one event when the device is being removed. Fails with `ENODEV`
+    /// if it already is, and with `ENOMEM`.
     ///
     /// # Context
     ///
@@ -180,7 +181,8 @@ impl Device {
         Ok(())
     }
 
-    /// Undoes [`Self::add_user`]. The user may be about to be told all the same.
+    /// Undoes [`Self::add_user`]. The user may still receive the event if the device is just being
+    /// removed.
     ///
     /// # Context
     ///
@@ -196,7 +198,7 @@ impl Device {
         }
     }
 
-    /// Tells all users that the device is being removed, and lets there be no new ones.
+    /// Sends the event of the removal to all users, and lets no new ones be added.
     ///
     /// # Context
     ///
@@ -219,28 +221,31 @@ impl Device {
         self.raw.as_ptr()
     }
 
-    /// What is completed when the last reference to the device goes.
+    /// Returns the completion that is done when the last reference to the device was dropped.
     pub(super) fn gone(&self) -> Arc<Completion> {
         self.gone.clone()
     }
 
-    /// Whether the device is software, such as `rdma_rxe`: it is as late as the CPU is busy.
+    /// Returns true if the device is a software one, such as `rdma_rxe`: when the CPU is busy, it
+    /// is late.
     pub(crate) fn is_software(&self) -> bool {
         self.virt_dma
     }
 
-    /// Whether DMA addresses are virtual addresses, so that nothing is ever unmapped.
+    /// Returns true if DMA addresses are virtual addresses: then nothing needs to be unmapped or
+    /// synced.
     #[inline]
     pub(super) fn uses_virt_dma(&self) -> bool {
         self.virt_dma
     }
 
-    /// What the device does that it should not.
+    /// Returns what the device does against the specification.
     pub(crate) fn quirks(&self) -> Quirks {
         self.quirks
     }
 
-    /// Whether there are shared receive queues. A driver may tell how large they are and not have them.
+    /// Returns true if the device has shared receive queues. A driver may report sizes for them and
+    /// not have them: irdma does so on an E810.
     pub(crate) fn has_srq(&self) -> bool {
         // SAFETY: By the type invariants the device is registered.
         let (ops, attrs) = unsafe { (&(*self.as_raw()).ops, &(*self.as_raw()).attrs) };
@@ -252,14 +257,14 @@ impl Device {
             && limit(attrs.max_srq_sge) > 0
     }
 
-    /// Whether memory regions can have pages of `size` bytes.
+    /// Returns true if memory regions can have pages of `size` bytes.
     pub(super) fn has_page_size(&self, size: usize) -> bool {
         // SAFETY: By the type invariants the device is registered.
         let cap = unsafe { (*self.as_raw()).attrs.page_size_cap };
         cap & size as u64 != 0
     }
 
-    /// The device's name.
+    /// Returns the name of the device. Any context.
     pub(crate) fn name(&self) -> Name {
         let mut name = Name {
             bytes: [0; Name::MAX],
@@ -279,12 +284,12 @@ impl Device {
         name
     }
 
-    /// What the device can do at most.
+    /// Returns the limits of the device.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The NUMA node that is closest to the device, or -1.
+    /// Returns the NUMA node that is closest to the device, or -1 if it has none.
     pub(crate) fn numa_node(&self) -> i32 {
         // SAFETY: By the type invariants the device is registered.
         unsafe { bindings::farblk_ibdev_to_node(self.as_raw()) }

@@ -27,14 +27,14 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Who writes memory: C's `enum dma_data_direction`.
+/// Which side writes memory: C's `enum dma_data_direction`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The CPU writes and the device reads.
     ToDevice,
     /// The device writes and the CPU reads.
     FromDevice,
-    /// Both do both.
+    /// Both the CPU and the device read and write.
     Bidirectional,
 }
 
@@ -49,20 +49,21 @@ impl Direction {
         }
     }
 
-    /// Whether the device may read.
+    /// Returns true if the device may read.
     #[inline]
     pub(super) fn device_reads(self) -> bool {
         self != Self::FromDevice
     }
 
-    /// Whether the device may write.
+    /// Returns true if the device may write.
     #[inline]
     pub(super) fn device_writes(self) -> bool {
         self != Self::ToDevice
     }
 }
 
-/// Physically contiguous pages, zeroed at first, that are mapped for a device as long as they exist.
+/// Physically contiguous pages, zeroed at first, that are mapped for a device as long as they
+/// exist.
 ///
 /// # Invariants
 ///
@@ -80,12 +81,13 @@ struct Pages {
 // SAFETY: Pages and mappings belong to no thread.
 unsafe impl Send for Pages {}
 
-// SAFETY: The fields do not change. Who may access the memory is up to the types that share it.
+// SAFETY: The fields do not change. The types that share it say which of them may access
+// the memory.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Allocates pages for `len` bytes, at most `max`, on NUMA node `node`, or anywhere when it is -1,
-    /// and maps them.
+    /// Allocates pages for `len` bytes, at most `max`, on NUMA node `node`, or anywhere when it is
+    /// -1, and maps them.
     fn alloc(
         device: &Arc<Device>,
         len: usize,

@@ -168,7 +168,7 @@ fn with_pair_of(caps: QpCaps, kind: Kind, test: impl FnOnce(Pair) -> Result) -> 
     })
 }
 
-/// Whether `arc` was the last reference, which it was dropped as if not.
+/// Returns true if `arc` was the last reference, which it was dropped as if not.
 fn last<T>(arc: Arc<T>) -> bool {
     Arc::into_unique_or_drop(arc).is_some()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions: what remote peers may access.
+//! Memory regions that remote peers may access for as long as they exist.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -28,7 +28,7 @@ use kernel::{
     },
 };
 
-/// What peers may do.
+/// What a peer may do with a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// RDMA READ.
@@ -80,9 +80,10 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Allocates a memory region over all of `mapping`, with a random address and key.
     ///
-    /// The address is a multiple of the length, rounded up to a power of two. Gives `EINVAL` if
-    /// the device has no such regions, if the mapping is another device's or needs more pages than
-    /// a region can have, or if it does not let the device do what `access` says.
+    /// The address is a multiple of the length, rounded up to a power of two. Fails with `EINVAL`
+    /// if the device has no such regions, if the mapping is another device's or needs more pages
+    /// than a region can have, or if the mapping does not allow the device what `access` says; and
+    /// with the device's error.
     ///
     /// # Context
     ///
@@ -159,20 +160,20 @@ impl Mr {
         self.access.as_raw() as i32
     }
 
-    /// The key that `REG_MR` gives the region.
+    /// Returns the key that `REG_MR` gives the region.
     #[inline]
     pub(super) fn key(&self) -> u32 {
         // SAFETY: By the type invariants the region is valid.
         unsafe { (*self.as_raw()).rkey }
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     #[inline]
     pub(super) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Where peers will find the first byte.
+    /// Returns the address at which peers find the first byte.
     pub(super) fn iova(&self) -> u64 {
         // SAFETY: By the type invariants the region is valid.
         unsafe { (*self.as_raw()).iova }
@@ -183,7 +184,8 @@ impl Mr {
         self.registered.store(1, Release);
     }
 
-    /// What peers need to access the region, or `None` if it is not registered.
+    /// Returns what a peer needs to access the region, or `None` if it is not registered. Any
+    /// context.
     pub(crate) fn remote(&self) -> Option<RemoteRange> {
         if self.registered.load(Acquire) == 0 {
             return None;

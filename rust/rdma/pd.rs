@@ -28,7 +28,7 @@ use kernel::{
     }, //
 };
 
-/// Something that was parked with a protection domain.
+/// A value that was parked with a protection domain.
 trait Parked: Send {}
 
 impl<T: Send> Parked for T {}
@@ -56,7 +56,8 @@ unsafe impl Send for Pd {}
 unsafe impl Sync for Pd {}
 
 impl Pd {
-    /// Allocates a protection domain. There is no global remote key.
+    /// Allocates a protection domain, without a global remote key. Fails with `ENOMEM`, and with
+    /// the device's error.
     ///
     /// # Context
     ///
@@ -90,20 +91,23 @@ impl Pd {
         self.raw.as_ptr()
     }
 
-    /// The local key of all memory that is mapped for the device.
+    /// Returns the local key of all memory that is mapped for the device.
     pub(super) fn local_dma_lkey(&self) -> u32 {
         // SAFETY: By the type invariants the domain is valid; the key does not change.
         unsafe { (*self.as_raw()).local_dma_lkey }
     }
 
-    /// Notes that a C object of the domain could not be destroyed, so that the domain cannot be freed.
+    /// Notes that a C object of the domain could not be destroyed: then the domain cannot be freed
+    /// either.
     #[cold]
     pub(super) fn keep(&self) {
         self.kept.store(1, Relaxed);
     }
 
-    /// Keeps `owner`, whose memory a peer may have access to, until the domain goes: then no queue pair
-    /// is left by which the peer could have. It should hold no reference to the domain, or neither goes.
+    /// Keeps `owner`, to whose memory a peer may have access, until the last reference to the
+    /// domain is dropped: then there is no queue pair left by which the peer could use that access.
+    /// `owner` should hold no reference to the domain, or neither is ever dropped. If memory is
+    /// short, `owner` is leaked.
     ///
     /// # Context
     ///
@@ -111,7 +115,7 @@ impl Pd {
     #[cold]
     pub(super) fn park<T: Send + 'static>(&self, owner: T) {
         let Ok(place) = KBox::<T>::new_uninit(GFP_KERNEL) else {
-            // Better lost than written by a stranger.
+            // Leaked memory is better than memory that a peer writes after it was freed.
             return forget(owner);
         };
         let owner: KBox<T> = KBox::write(place, owner);
@@ -123,7 +127,7 @@ impl Pd {
         }
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }

@@ -3,12 +3,13 @@
 //! Queue pairs.
 //!
 //! A queue pair has a fixed table of *slots* for sends. To post, the caller names a slot and gives
-//! an *owner*: the value that owns what the work request refers to. The owner lies in the slot until
-//! the device is done, and then goes back to the [`QpHandler`]. All that a request needs lies in
-//! its slot, or in one of a few large arrays, so that posting allocates nothing.
+//! an *owner*: the value that owns what the work request refers to. The owner lies in the slot
+//! until the device is done with it, and then goes back to the [`QpHandler`]. A slot has room for
+//! all that most requests need, and a few large arrays are there for the others, so that posting
+//! allocates nothing.
 //!
-//! Work requests are chained in memory; [`Qp::ring`] hands the whole chain to the device. Of the
-//! work requests of a slot only the last asks for a completion.
+//! Work requests are chained in memory; [`Qp::ring`] posts the whole chain. Of the work requests of
+//! a slot only the last one is signaled.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -78,32 +79,37 @@ use kernel::{
     },
 };
 
-/// The user of a queue pair.
+/// Receives the completions and the failure of a queue pair.
 ///
 /// # Context
 ///
 /// `send_done` and `recv_done` are called where the completion queue handles completions: in
-/// softirq, in a workqueue, or where it is polled; see [`PollContext`](super::cq::PollContext). What
-/// was not posted, what [`Qp::answered`] ends, and what is given back when the queue pair is dropped,
-/// comes back in the context of the function that does so. So none of the methods may sleep unless all of these contexts may. None may drop the last
-/// reference to the queue pair or to one of its completion queues. All may post.
+/// softirq, in a workqueue, or where it is polled; see [`PollContext`](super::cq::PollContext).
+/// What was not posted, what [`Qp::answered`] ends, and what is left when the queue pair is drained
+/// or dropped, comes back in the context of the function that does so. So a method may sleep only
+/// if all of these contexts may. No method may drop the last reference to the queue pair or to one
+/// of its completion queues. All may post.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     /// The owner of a send.
     type Send: SendOwner;
     /// The owner of a receive.
     type Recv: RecvOwner;
 
-    /// A send has completed, or was given up.
+    /// A send has completed, or will not be posted any more.
     ///
-    /// The slot is free again. After an error the device does not access what `owner` owns any
-    /// more, but whether the peer did what it was asked to is unknown.
+    /// The slot is free again. After an error the device does not access the owner's memory any
+    /// more, but it is unknown whether the peer has received the message or the data.
     fn send_done(&self, qp: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>);
 
-    /// A receive has completed, or was given up.
+    /// A receive has completed, or will not be used any more.
     fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
 
-    /// The queue pair has failed, or was made to. Called once at most, before the [`WcError`] that
-    /// shows it, or after it if that is [`WcError::Unexpected`] of a receive. May be called in any context.
+    /// The queue pair has failed. Called once at most, and before the [`WcError`] of the first work
+    /// request that failed; after it if that is [`WcError::Unexpected`] of a receive.
+    ///
+    /// # Context
+    ///
+    /// Any. Must not sleep, and not wait for a task that drains the queue pair.
     fn error(&self);
 }
 
@@ -112,21 +118,24 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
 pub(crate) struct QpCaps {
     /// Slots for sends.
     pub(crate) slots: u16,
-    /// Work requests on the send queue at once; less than the device's `max_qp_wr`. A slot needs more
-    /// than one if its memory has more segments than a work request takes.
+    /// Work requests on the send queue at once; less than the device's `max_qp_wr`. A slot takes
+    /// several if its memory has more segments than a work request.
     pub(crate) send_wr: u32,
     /// Receives at once; less than the device's `max_qp_wr`. 0 with a shared receive queue.
     pub(crate) recv_wr: u32,
-    /// The segments of a work request, at most [`Self::MAX_SGES`]; fewer if the device takes no more.
+    /// The segments of a work request, at most [`Self::MAX_SGES`]; fewer if the device has fewer.
     pub(crate) sges: u32,
-    /// Slots at once, at most 64, that need more than one work request for their memory.
+    /// Slots at once, at most 64, that need a large array, as their memory takes more than one work
+    /// request.
     pub(crate) large: u16,
-    /// The first so many slots have a memory region, and so can let the peer access their memory.
+    /// The slots that have a memory region, so that the peer can be given access to their memory:
+    /// the first ones.
     pub(crate) keys: u16,
     /// The pages that such a region has; it covers as many segments, but not more than
     /// [`Self::MAX_KEY_SEGMENTS`].
     pub(crate) key_pages: u32,
-    /// Such slots at once, at most 64, whose memory is more than their region covers.
+    /// Slots at once, at most 64, that need a large region, as their memory is more than their own
+    /// covers.
     pub(crate) large_keys: u16,
     /// The pages of the regions for these.
     pub(crate) large_key_pages: u32,
@@ -138,18 +147,19 @@ impl QpCaps {
     /// The segments that a memory region covers at most.
     pub(crate) const MAX_KEY_SEGMENTS: u32 = FastRegMr::MAX_SEGMENTS;
 
-    /// Entries that the completion queue of the sends must have for the queue pair.
+    /// Returns how many entries the queue pair reserves in the completion queue of its sends.
     pub(crate) const fn send_cqes(&self) -> u32 {
         self.max_send_wr().saturating_add(1)
     }
 
-    /// Work requests on the send queue at once, but for that of draining.
+    /// Returns how many work requests there are on the send queue at once, but for that of
+    /// draining.
     const fn max_send_wr(&self) -> u32 {
         // Each may complete with an error. Each region may have to be invalidated.
         self.send_wr.saturating_add(self.keys as u32)
     }
 
-    /// Entries that the completion queue of the receives must have for the queue pair.
+    /// Returns how many entries the queue pair reserves in the completion queue of its receives.
     pub(crate) const fn recv_cqes(&self) -> u32 {
         self.recv_wr.saturating_add(1)
     }
@@ -159,31 +169,32 @@ impl QpCaps {
 ///
 /// # Context
 ///
-/// The last reference must be dropped where sleeping is allowed, and by neither a method of the
-/// handler nor a completion of another queue pair on the same completion queues: dropping drains the
-/// queue pair, as [`Self::drain`] does, and destroys it.
+/// The last reference must be dropped where sleeping is allowed, and neither by a method of the
+/// handler nor by a completion of another queue pair on the same completion queues: dropping drains
+/// the queue pair, as [`Self::drain`] does, and destroys it.
 ///
 /// # Invariants
 ///
 /// - `raw` is null, or the queue pair of `id`, whose claim is ours. It is set once, before a
-///   reference is given to the user. `destroy()` and nothing else destroys it and makes it null again:
-///   with `stage` locked, after `close()`, so that nobody posts to it any more.
-/// - `stage` is `Live` until `close()` was called and every completion of the slots has been handled,
-///   and no other can come; it is `Destroyed` if and only if `raw` was destroyed.
-/// - Each slot's `qp` is the address of `self`. As long as a completion of a slot may come, `self` and
-///   what its fields own stay in place.
-/// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once
-///   it is chained, by the holder of `sq`, and once it is posted, by the handler of its
-///   completions, of which one runs at a time. What was chained and cannot be posted is claimed by the
-///   function that takes it out of the chain, before that function releases `sq`.
-/// - The memory region of a slot, and the large one that its `body` names, are registered at most from
-///   when it is posted until it is cleared; nobody else uses them while the slot is not `FREE`.
+///   reference is given to the user. `destroy()` and nothing else destroys it and makes it null
+///   again: with `stage` locked, after `close()`, so that nobody posts to it any more.
+/// - `stage` is `Live` until `close()` was called and every completion of the slots has been
+///   handled, and no other can come; it is `Destroyed` if and only if `raw` was destroyed.
+/// - Each slot's `qp` is the address of `self`. As long as a completion of a slot may come, `self`
+///   and what its fields own stay in place.
+/// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once it
+///   is chained, by the holder of `sq`, and once it is posted, by the handler of its completions,
+///   of which one runs at a time. What was chained and cannot be posted is claimed by the function
+///   that takes it out of the chain, before that function releases `sq`.
+/// - The memory region of a slot, and the large one that its `body` names, are registered at most
+///   from when it is posted until it is cleared; nobody else uses them while the slot is not
+///   `FREE`.
 /// - The device was given at most `send_wr` work requests, and a `LOCAL_INV` for each slot with a
-///   memory region, that have not completed, for which `send_cq` has room; likewise at most `recv_wr`
-///   receives.
-/// - If it receives from a shared queue, it is a member of that from when `create_on()` returns until
-///   `drop()` has removed it, before anything of it goes. `receiving` is not 0 while that queue has it
-///   handle a receive.
+///   memory region, that have not completed, for which `send_cq` has room; likewise at most
+///   `recv_wr` receives.
+/// - If it receives from a shared queue, it is a member of that from when `create_on()` returns
+///   until `drop()` has removed it, before anything of it goes. `receiving` is not 0 while that
+///   queue has it handle a receive.
 /// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
 ///   that of the receive queue writes `recv_completions`. `send_posted`, `doorbells` and
 ///   `invalidations` are written
@@ -239,7 +250,7 @@ pub(crate) struct Qp<H: QpHandler> {
     #[pin]
     last_wqe: Completion,
 
-    /// The sends complete in a queue of their own that nobody looks at unasked.
+    /// The sends complete in a direct queue of their own: it is polled when a receive completes.
     reaps: bool,
 
     // Fields are dropped in declaration order, after the queue pair: queues, domain, id.
@@ -249,7 +260,7 @@ pub(crate) struct Qp<H: QpHandler> {
     id: Arc<CmId>,
 }
 
-/// Where the receives are.
+/// The queue that a queue pair receives from.
 enum Receives<H: QpHandler> {
     /// In the queue pair's own queue, to complete there.
     Own(Reservation),
@@ -257,7 +268,7 @@ enum Receives<H: QpHandler> {
     Shared(Arc<Srq<H>>),
 }
 
-/// How far the end of a queue pair is.
+/// The progress of the teardown of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It may be in use.
@@ -268,27 +279,27 @@ enum Stage {
     Destroyed,
 }
 
-/// Proof that the slots of a queue pair are used neither by the device nor by a completion, and that
-/// nothing can be posted any more. Only who has this takes an owner out of a slot that was posted and
-/// has not completed.
+/// Proof that the slots of a queue pair are used neither by the device nor by a completion, and
+/// that nothing can be posted any more. Only its methods take an owner out of a slot that was
+/// posted and has not completed.
 ///
 /// # Invariants
 ///
 /// The stage of the queue pair is not [`Stage::Live`].
 struct Drained<'a, H: QpHandler>(&'a Qp<H>);
 
-/// Some requests could not be given back: their memory regions could not be deregistered, so the peer
-/// may still have access to their memory.
+/// Some requests could not be given back: their memory regions could not be deregistered, so the
+/// peer may still have access to their memory.
 ///
-/// They are parked with the protection domain, and dropped when that is, which is when no queue pair is
-/// left by which the peer could reach them. The handler does not hear of them again.
+/// They are parked with the protection domain, and dropped when that is, which is when no queue
+/// pair is left by which the peer could reach them. The handler receives no event for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Undrained {
-    /// How many they are.
+    /// The number of these requests.
     pub(crate) parked: u32,
 }
 
-/// How long the device may take to drain a queue. Then it is drained by destroying the queue pair.
+/// How long the device may take to drain a queue. After that the queue pair is destroyed instead.
 const DRAIN_MS: u32 = 5_000;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
@@ -303,11 +314,12 @@ impl<H: QpHandler> Qp<H> {
     /// if it does not begin at a page.
     pub(crate) const MAX_SEGMENTS: u32 = 257;
 
-    /// Creates a queue pair on `id`, which must be bound to the device of `pd` and the queues.
+    /// Creates a queue pair on `id`, which must be bound to the device of `pd` and of the queues.
+    /// Receives may be posted at once, sends when the connection has been made.
     ///
-    /// Gives `EINVAL` if the device is another or does not do what `caps` ask for, `EBUSY` if the id
-    /// has a queue pair, and `ENOSPC` if a completion queue is too small. Receives may be posted at
-    /// once, sends when the connection has been made.
+    /// Fails with `EINVAL` if the devices differ or the device cannot do what `caps` ask for, with
+    /// `EBUSY` if the id has a queue pair, with `ENOSPC` if a completion queue has too few entries
+    /// left, with `ENOMEM`, and with the device's error.
     ///
     /// # Context
     ///
@@ -328,12 +340,13 @@ impl<H: QpHandler> Qp<H> {
         Self::build(id, pd, send_cq, receives, reaps, caps, handler)
     }
 
-    /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain of that.
-    /// Its sends complete in `send_cq`: either the completion queue of `srq`, or another one if that is
-    /// a [`PollContext::Direct`](super::cq::PollContext::Direct) or
+    /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain of
+    /// that. Its sends complete in `send_cq`: either the completion queue of `srq`, or another one
+    /// if that is a [`PollContext::Direct`](super::cq::PollContext::Direct) or
     /// [`PollContext::Manual`](super::cq::PollContext::Manual) one.
     ///
-    /// Like [`Self::create`]; gives `ENOSPC` also if `srq` has too many queue pairs.
+    /// Otherwise like [`Self::create`]. Also fails with `ENOSPC` if `srq` has too many queue pairs,
+    /// and with `EAGAIN` if one that had the same address is just being dropped.
     ///
     /// # Context
     ///
@@ -345,7 +358,7 @@ impl<H: QpHandler> Qp<H> {
         caps: QpCaps,
         handler: H,
     ) -> Result<Arc<Self>> {
-        // Else it could not be told when the last receive was handled.
+        // Otherwise there would be no way to know when the last receive was handled.
         let flushes = srq.cq().is_direct() || Arc::ptr_eq(srq.cq(), send_cq);
         if caps.recv_wr != 0 || !flushes {
             return Err(EINVAL);
@@ -490,13 +503,14 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// The C object, or null if there is none (yet, or any more). It is valid as long as one of the
-    /// queues' locks is held and that queue is not closed, or `stage` is locked and not `Destroyed`.
+    /// queues' locks is held and `close()` has not had that lock, or `stage` is locked and not
+    /// `Destroyed`.
     #[inline]
     fn as_raw(&self) -> *mut bindings::ib_qp {
         self.raw.load(Relaxed)
     }
 
-    /// How many segments the memory of a slot can have.
+    /// Returns how many segments the memory of a slot can have.
     pub(crate) fn max_segments(&self) -> u32 {
         let per_wr = self.read_sges;
         if self.large.is_empty() {
@@ -505,24 +519,24 @@ impl<H: QpHandler> Qp<H> {
         Self::MAX_SEGMENTS.min(per_wr.saturating_mul(self.send_wr))
     }
 
-    /// The handler.
+    /// Returns the handler.
     #[inline]
     pub(crate) fn handler(&self) -> &H {
         &self.handler
     }
 
-    /// Remote keys that were invalidated here, as the peer did not do so.
+    /// Returns how many remote keys this side has invalidated since the peer did not. Any context.
     pub(crate) fn invalidations(&self) -> u64 {
         self.invalidations.load(Relaxed)
     }
 
-    /// Work requests that were posted, receives included.
+    /// Returns how many work requests were posted, receives included. Any context.
     pub(crate) fn posted(&self) -> u64 {
         self.send_posted.load(Relaxed) + self.recv_posted.load(Relaxed)
     }
 
-    /// Work requests of slots that were posted and did not complete yet; while others post or complete
-    /// them, about so many. Any context.
+    /// Returns how many work requests of slots were posted and have not completed. The number is
+    /// not exact while others post, or completions are handled. Any context.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         // CAST: All modulo 2^32.
@@ -532,34 +546,35 @@ impl<H: QpHandler> Qp<H> {
             .wrapping_sub(self.done.load(Relaxed))
     }
 
-    /// Chains of sends that were posted.
+    /// Returns how many chains of work requests were posted. Any context.
     pub(crate) fn doorbells(&self) -> u64 {
         self.doorbells.load(Relaxed)
     }
 
-    /// Completions that were reaped, of receives too.
+    /// Returns how many completions were handled, of receives too. Any context.
     pub(crate) fn completions(&self) -> u64 {
         self.send_completions.load(Relaxed) + self.recv_completions.load(Relaxed)
     }
 
-    /// Whether the queue pair is handling a receive of a shared queue.
+    /// Returns true if a completion of a shared receive is being handled as one of this queue pair.
     pub(super) fn is_receiving(&self) -> bool {
         self.receiving.load(Acquire) != 0
     }
 
-    /// Sets whether it is. The queue pair may be gone once it is not.
+    /// Sets what [`Self::is_receiving`] returns. After setting it to false, the queue pair may be
+    /// gone.
     #[inline]
     pub(super) fn set_receiving(&self, receiving: bool) {
         self.receiving.store(receiving.into(), Release);
     }
 
-    /// Whether the queue pair has failed, or was made to, as far as anybody has noticed. Any context.
+    /// Returns true if [`QpHandler::error`] was called. Any context.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Relaxed) != 0
     }
 
-    /// Tells the handler, once, that the queue pair has failed.
+    /// Calls [`QpHandler::error`], once.
     #[cold]
     fn note_error(&self) {
         if self.failed.xchg(1, Relaxed) == 0 {

@@ -1,42 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What devices do that they should not, and how it is lived with. All of it is about `rdma_rxe`.
+//! What devices do against the specification, and how the module copes. All of it is about
+//! `rdma_rxe`.
 //!
 //! # Unfinished READs
 //!
 //! It may complete an RDMA READ with success before all data have come. `check_ack()` in
-//! `rxe_comp.c` gives up on a response that it does not expect without setting `wqe->status`, so that
-//! `rxe_completer()` warns, once, completes the work request as it is, and moves the queue pair to its
-//! error state. It need only happen that, between two responses to a READ, the acknowledgment of
-//! something earlier comes, late or once more: `COMPST_UPDATE_COMP` then forgets that rxe is within the
-//! READ, and the next response is one that cannot begin it. A peer that acknowledges the READ, rather
-//! than answer it, ends it as well, and then the queue pair does not even fail.
+//! `rxe_comp.c` gives up on a response that it does not expect without setting `wqe->status`, so
+//! that `rxe_completer()` warns, once, completes the work request as it is, and moves the queue
+//! pair to its error state. It need only happen that, between two responses to a READ, the
+//! acknowledgment of something earlier comes, late or once more: `COMPST_UPDATE_COMP` then forgets
+//! that rxe is within the READ, and the next response is one that cannot begin it. A peer that
+//! acknowledges the READ, rather than answer it, ends it as well, and then the queue pair does not
+//! even fail.
 //!
 //! So the end of the memory of each work request gets a [`Mark`] before the READ is posted.
-//! `copy_data()` fills the memory from its beginning to its end: what was overwritten at the end was
-//! overwritten everywhere.
+//! `copy_data()` fills the memory from its beginning to its end: what was overwritten at the end
+//! was overwritten everywhere.
 //!
 //! # Registrations that run again
 //!
-//! When `req_retry()` in `rxe_req.c` goes back to a message that was not acknowledged, the requester runs
-//! the `REG_MR`s behind it in the send queue again. `rxe_reg_fast_mr()` fails, and so does the queue pair,
-//! if the region is valid: so requests are sent again only after a long [`Quirks::ack_timeout`]. If the
-//! peer has invalidated the region meanwhile, it becomes valid again, with the same key.
+//! When `req_retry()` in `rxe_req.c` goes back to a message that was not acknowledged, the
+//! requester runs the `REG_MR`s behind it in the send queue again. `rxe_reg_fast_mr()` fails, and
+//! so does the queue pair, if the region is valid: so requests are sent again only after a long
+//! [`Quirks::ack_timeout`]. If the peer has invalidated the region meanwhile, it becomes valid
+//! again, with the same key.
 //!
 //! So an answer that invalidates counts only once the request's own message has completed, and its
-//! registration with it. If the answer was first, the region is invalidated once more, by a `LOCAL_INV`
-//! behind the message.
+//! registration with it. If the answer was first, the region is invalidated once more, by a
+//! `LOCAL_INV` behind the message.
 //!
 //! # Lost receives
 //!
-//! `rxe_srq` loses a receive if its queue pair fails while it receives a message of several packets into
-//! it. Such a receive stays in the [`Srq`](super::srq::Srq) until that is dropped, and nobody can tell which
-//! one it was.
+//! `rxe_srq` loses a receive if its queue pair fails while it receives a message of several packets
+//! into it. Such a receive stays in the [`Srq`](super::srq::Srq) until that is dropped, and nobody
+//! can tell which one it was.
 
 use crate::base::sync::random_u64;
 use crate::bindings;
 
-/// What a device does that it should not.
+/// What a device does against the specification.
 #[derive(Clone, Copy)]
 pub(crate) struct Quirks {
     rxe: bool,
@@ -44,7 +47,7 @@ pub(crate) struct Quirks {
 }
 
 impl Quirks {
-    /// Those of `device`.
+    /// Returns the quirks of `device`.
     ///
     /// # Safety
     ///
@@ -59,24 +62,25 @@ impl Quirks {
         }
     }
 
-    /// Whether an RDMA READ that has succeeded may be unfinished. The addresses of its segments are then
-    /// virtual ones.
+    /// Returns true if an RDMA READ that has succeeded may be unfinished. The addresses of its
+    /// segments are then virtual ones.
     pub(super) fn unfinished_reads(&self) -> bool {
         self.rxe && self.virt_dma
     }
 
-    /// Whether a `REG_MR` may run again until the message behind it has completed.
+    /// Returns true if a `REG_MR` may run again until the message behind it has completed.
     pub(super) fn registers_again(&self) -> bool {
         self.rxe
     }
 
-    /// Whether a shared receive queue may lose a receive with a queue pair that fails.
+    /// Returns true if a shared receive queue may lose a receive with a queue pair that fails.
     pub(crate) fn loses_receives(&self) -> bool {
         self.rxe
     }
 
-    /// The timeout for acknowledgments, as [`CmId::set_ack_timeout`](super::cm::CmId::set_ack_timeout)
-    /// takes it, of a connection whose requests register memory; `None` if any will do.
+    /// Returns the timeout for acknowledgments that a connection needs if its requests register
+    /// memory, in the unit of [`CmId::set_ack_timeout`](super::cm::CmId::set_ack_timeout); `None`
+    /// if any will do.
     pub(crate) fn ack_timeout(&self) -> Option<u8> {
         // 4.096 us x 2^18 = 1.07 s.
         self.rxe.then_some(18)
@@ -85,8 +89,8 @@ impl Quirks {
 
 /// A random number for the last 8 bytes of memory, or for all that it has.
 ///
-/// It differs from what will be read, but for one chance in 2^64. Were it the same, a success would be
-/// taken for an error, and what was read be read again.
+/// It differs from what will be read, but for one chance in 2^64. Were it the same, a success would
+/// be taken for an error, and what was read be read again.
 #[derive(Clone, Copy)]
 pub(super) struct Mark([u8; 8]);
 
@@ -101,8 +105,8 @@ impl Mark {
     ///
     /// # Safety
     ///
-    /// The address is that of memory in the direct map, which the CPU may write, and to which there are no
-    /// references.
+    /// The address is that of memory in the direct map, which the CPU may write, and to which there
+    /// are no references.
     #[inline]
     pub(super) unsafe fn put(&self, segment: &bindings::ib_sge) {
         for (place, byte) in self.bytes(segment) {
@@ -111,7 +115,7 @@ impl Mark {
         }
     }
 
-    /// Whether the mark is at the end of `segment`.
+    /// Returns true if the mark is at the end of `segment`.
     ///
     /// # Safety
     ///

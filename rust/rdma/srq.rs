@@ -36,11 +36,11 @@ use kernel::{
 
 /// A queue pair that receives from a shared queue.
 struct Member<H: QpHandler> {
-    /// Only compared: completions tell it.
+    /// Only compared with the queue pair that a completion names.
     raw: *mut bindings::ib_qp,
     /// Only compared.
     address: *const Qp<H>,
-    /// Gone once it has retired: what still comes in for it is nobody's.
+    /// `None` once it has retired: what is received for it after that is posted again.
     qp: Option<NonNull<Qp<H>>>,
 }
 
@@ -48,11 +48,12 @@ struct Member<H: QpHandler> {
 /// completion queue.
 ///
 /// The owner of a receive comes back through the handler of the queue pair that the message came in
-/// on. What is left comes back to nobody: it is dropped with the queue.
+/// on. Receives that are left are dropped with the queue.
 ///
 /// A device may lose a receive with a queue pair that fails, see
-/// [`Quirks::loses_receives`](super::quirks::Quirks::loses_receives): its owner stays until the queue is
-/// dropped. So there a queue should have more receives than its users can have messages under way.
+/// [`Quirks::loses_receives`](super::quirks::Quirks::loses_receives): its owner stays until the
+/// queue is dropped. So there a queue should have more receives than its users can have messages
+/// under way.
 ///
 /// # Context
 ///
@@ -64,10 +65,10 @@ struct Member<H: QpHandler> {
 ///   device was given at most as many receives as `cq` has entries reserved for.
 /// - The slots of `rq` have the address of `self`.
 /// - A completion of one of its receives is handled as one of queue pair `qp` only if `members` has
-///   that with the `raw` that the completion tells, and `qp` has been marked as being in its handler
-///   under the lock. Each member is in place until [`Self::retire`] of it returns: that takes its `qp`
-///   out of `members`, and waits until it is not in its handler. All completions are those of one
-///   completion queue, so only one is handled at a time.
+///   that with the `raw` that the completion tells, and `qp` has been marked as being in its
+///   handler under the lock. Each member is in place until [`Self::retire`] of it returns: that
+///   takes its `qp` out of `members`, and waits until it is not in its handler. All completions are
+///   those of one completion queue, so only one is handled at a time.
 /// - No two members have the same `raw`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Srq<H: QpHandler> {
@@ -89,11 +90,14 @@ unsafe impl<H: QpHandler> Send for Srq<H> {}
 unsafe impl<H: QpHandler> Sync for Srq<H> {}
 
 impl<H: QpHandler> Srq<H> {
-    /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue pairs.
+    /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue
+    /// pairs.
     ///
-    /// `cq` is where the receives complete. Gives `EOPNOTSUPP` if the device has no such queues, `EINVAL`
-    /// if it is another or has none of so many receives, and `ENOSPC` if `cq` is too small: it must have an entry for each receive, and
-    /// [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair whose sends complete there, too.
+    /// `cq` is where the receives complete. Fails with `EOPNOTSUPP` if the device has no such
+    /// queues, with `EINVAL` if `cq` is another device's or there are no queues of so many
+    /// receives, and with `ENOSPC` if `cq` is too small: it must have an entry for each receive,
+    /// and [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair whose sends complete
+    /// there, too.
     ///
     /// # Context
     ///
@@ -106,7 +110,7 @@ impl<H: QpHandler> Srq<H> {
     ) -> Result<Arc<Self>> {
         let device = pd.device();
         let limits = device.limits();
-        // The core calls the driver's function unseen.
+        // The core calls the driver's function without checking that there is one.
         if !device.has_srq() {
             return Err(EOPNOTSUPP);
         }
@@ -141,7 +145,8 @@ impl<H: QpHandler> Srq<H> {
             )
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
-        // INVARIANT: The queue was just created in `pd`; nothing is posted, and there are no members.
+        // INVARIANT: The queue was just created in `pd`; nothing is posted, and there are no
+        // members.
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 raw,
@@ -167,11 +172,11 @@ impl<H: QpHandler> Srq<H> {
         }
     }
 
-    /// Posts a receive. Like [`Qp::recv`].
+    /// Posts a receive. The errors are those of [`Qp::recv`].
     ///
     /// # Context
     ///
-    /// Any but hard interrupt. Does not sleep or allocate.
+    /// Any. Does not sleep or allocate.
     pub(crate) fn recv(&self, owner: H::Recv) -> Result<(), (Error, H::Recv)> {
         let (device, lkey) = (self.pd.device(), self.pd.local_dma_lkey());
         self.rq.post(owner, device, lkey, self.max_sge, |wr| {
@@ -191,13 +196,13 @@ impl<H: QpHandler> Srq<H> {
         self.cq.cq()
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Lets `qp`, whose C object is `raw`, receive; `ENOSPC` if there are too many, `EAGAIN` if a queue
-    /// pair that had this address is just going.
+    /// Lets `qp`, whose C object is `raw`, receive. Fails with `ENOSPC` if there are too many queue
+    /// pairs, and with `EAGAIN` if one whose C object had this address is just being dropped.
     ///
     /// # Safety
     ///
@@ -216,7 +221,8 @@ impl<H: QpHandler> Srq<H> {
         members.push_within_capacity(member).map_err(|_| ENOSPC)
     }
 
-    /// Lets `qp` receive nothing any more. What comes in for it after that is received again.
+    /// Lets `qp` receive nothing any more, and waits until it handles no receive. A receive that
+    /// completes for it after that is posted again.
     ///
     /// # Context
     ///
@@ -235,7 +241,8 @@ impl<H: QpHandler> Srq<H> {
         }
     }
 
-    /// Undoes [`Self::add`] of `qp`, which has retired, once nothing can come in for it any more.
+    /// Undoes [`Self::add`] of `qp`, which has retired, once no receive can complete for it any
+    /// more.
     pub(super) fn forget(&self, qp: &Qp<H>) {
         let mut members = self.members.lock();
         let mut all = members.iter();
@@ -250,15 +257,16 @@ impl<H: QpHandler> PinnedDrop for Srq<H> {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
         self.rq.close();
-        // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to `self`, so
-        // none is left.
+        // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to `self`,
+        // so none is left.
         let ret =
             unsafe { bindings::ib_destroy_srq_user(self.raw.as_ptr(), core::ptr::null_mut()) };
         if ret != 0 {
             pr_err!("cannot destroy a shared receive queue: {}\n", ret);
             self.pd.keep();
         }
-        // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is left.
+        // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is
+        // left.
         unsafe { self.rq.take_rest() }.for_each(drop);
     }
 }
@@ -267,8 +275,8 @@ impl<H: QpHandler> PinnedDrop for Srq<H> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a [`Srq<H>`] that
-/// was posted.
+/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a [`Srq<H>`]
+/// that was posted.
 unsafe extern "C" fn srq_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     // SAFETY: The core gives a valid completion.
     let wc = unsafe { &*wc };
@@ -299,7 +307,8 @@ unsafe extern "C" fn srq_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut 
             // It must not be used after this.
             qp.set_receiving(false);
         }
-        // It has gone, or is about to. If the owner cannot be posted again, it goes too.
+        // It was dropped, or is being dropped. If the receive cannot be posted again, its owner is
+        // dropped.
         None => drop(srq.recv(owner)),
     }
 }

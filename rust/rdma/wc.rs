@@ -17,7 +17,7 @@ use kernel::{
     str::CStr, //
 };
 
-/// Why a work request did not succeed. There is no variant for success.
+/// The reason why a work request did not succeed. There is no variant for success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WcError {
     /// The device reports an error; the queue pair is in its error state.
@@ -27,29 +27,29 @@ pub(crate) enum WcError {
         /// The vendor's own code for it.
         vendor_err: u32,
     },
-    /// The device reports success, but of something else than what was posted.
+    /// The device reports success of another operation than the one that was posted.
     ///
-    /// For a receive it is the peer that does not keep to the protocol: it has used up the receive by
+    /// For a receive this means that the peer violates the protocol: it has used up the receive by
     /// an RDMA WRITE with immediate data, which is no message. The queue pair was closed.
     Unexpected {
-        /// What has completed: an `enum ib_wc_opcode`.
+        /// The operation that has completed: an `enum ib_wc_opcode`.
         opcode: u32,
     },
-    /// The device reports success, but an RDMA READ has not brought all data.
+    /// The device reports success, but an RDMA READ has not written all data.
     ///
     /// The queue pair does not access the request's memory any more.
     Unfinished,
     /// The request never got to the device, or its completion never came back.
     ///
-    /// The queue pair does not access the request's memory any more, but whether the peer has seen
-    /// it is unknown.
+    /// The queue pair does not access the request's memory any more. It is unknown whether the peer
+    /// has received the request.
     NotCompleted(Error),
 }
 
-/// A message that was received: the peer has sent it. What else may use up a receive, an RDMA WRITE
-/// with immediate data, is [`WcError::Unexpected`].
+/// A message that was received. The peer can also use up a receive by an RDMA WRITE with immediate
+/// data: that is no `Received`, but [`WcError::Unexpected`].
 ///
-/// It lives as long as the completion is handled.
+/// It can be used only while the handler of its completion runs.
 pub(crate) struct Received<'a> {
     len: u32,
     immediate: Option<u32>,
@@ -57,7 +57,7 @@ pub(crate) struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// What `wc` tells, or its error.
+    /// Returns the message that `wc` reports, or its error.
     #[inline]
     pub(super) fn new(wc: &'a bindings::ib_wc) -> Result<Self, WcError> {
         let len = WcError::check(wc, bindings::ib_wc_opcode_IB_WC_RECV)?;
@@ -79,27 +79,27 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// The bytes of the message.
+    /// Returns the length of the message, in bytes.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The immediate data of the message, if it has some.
+    /// Returns the immediate data of the message, if it has some.
     #[inline]
     pub(crate) fn immediate(&self) -> Option<u32> {
         self.immediate
     }
 
-    /// What the message has invalidated here, if the peer wanted that.
+    /// Returns the key that the message has invalidated here, if the peer sent it with one.
     #[inline]
     pub(crate) fn into_invalidated(self) -> Option<Invalidated<'a>> {
         self.invalidated
     }
 }
 
-/// Proof that a remote key of ours was invalidated: there is no other way to one than from a
-/// completion, and it ends with the handler of that.
+/// Proof that a remote key of this side was invalidated. It can only be made from a completion, and
+/// not be kept after the handler of that completion.
 pub(crate) struct Invalidated<'a> {
     rkey: u32,
     qp: *const bindings::ib_qp,
@@ -107,7 +107,8 @@ pub(crate) struct Invalidated<'a> {
 }
 
 impl Invalidated<'_> {
-    /// The key, if the completion is one of `qp`: another one's device may have the same.
+    /// Returns the key if the completion is one of `qp`: the device of another queue pair may have
+    /// the same key.
     #[inline]
     pub(super) fn rkey(&self, qp: *const bindings::ib_qp) -> Option<u32> {
         core::ptr::eq(self.qp, qp).then_some(self.rkey)
@@ -137,8 +138,8 @@ impl WcStatus {
 }
 
 impl WcError {
-    /// The outcome that `wc` tells of a work request that completes as `opcode`: the number of bytes
-    /// that were received, or an error.
+    /// Checks the completion `wc` of a work request that completes as `opcode`: returns the number
+    /// of bytes that were received, or the error.
     #[inline]
     pub(super) fn check(wc: &bindings::ib_wc, opcode: ib_wc_opcode) -> Result<u32, WcError> {
         if wc.status == bindings::ib_wc_status_IB_WC_SUCCESS {
@@ -154,7 +155,7 @@ impl WcError {
         })
     }
 
-    /// The error as an error code.
+    /// Returns the error as an error code.
     pub(crate) fn to_error(self) -> Error {
         match self {
             Self::Failed { status, .. } if status == WcStatus::RETRY_EXC_ERR => ETIMEDOUT,

@@ -33,32 +33,34 @@ pub(crate) struct RemoteRange {
     pub(crate) rkey: u32,
 }
 
-/// What a request carries besides its message.
+/// What a request carries in addition to its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carry {
     /// Nothing.
     Nothing,
-    /// The owner's memory, behind the message: there must be few segments.
+    /// The owner's memory, behind the message. With the message it must fit in the segments of one
+    /// work request.
     Inline,
-    /// The right to do this to the owner's memory, until the request is answered.
+    /// The right of the peer to do this operation on the owner's memory, until the request is
+    /// answered.
     ///
-    /// It is what the *peer* does: it reads what is to be written to its disk, for example.
+    /// The *peer* does the operation: it reads what is to be written to its disk, for example.
     Access(RdmaOp),
 }
 
-/// What a reply does besides sending a message.
+/// What a reply does in addition to sending a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// The owner's memory is the message, and this its immediate data. Not over iWARP.
+    /// If set, the owner's memory is the message, and this its immediate data. Not over iWARP.
     pub(crate) immediate: Option<u32>,
-    /// First writes the owner's memory there.
+    /// If set, the owner's memory is written there first.
     pub(crate) write: Option<RemoteRange>,
-    /// Invalidates this remote key of the peer.
+    /// If set, the message invalidates this remote key of the peer.
     pub(crate) invalidate: Option<u32>,
 }
 
 impl Reply {
-    /// A reply that is the owner's memory with `immediate`, and nothing else.
+    /// Returns a reply that is the owner's memory with `immediate`, and does nothing else.
     pub(crate) fn with_immediate(immediate: u32) -> Self {
         Self {
             immediate: Some(immediate),
@@ -67,7 +69,7 @@ impl Reply {
     }
 }
 
-/// What a work request on the send queue owns until it has completed.
+/// A value that owns the memory of a work request on the send queue until that has completed.
 ///
 /// The queue pair keeps the owner in place, and neither drops it nor borrows it mutably, until the
 /// device is done with what these methods return.
@@ -76,46 +78,49 @@ impl Reply {
 ///
 /// The methods are called by the function that posts.
 pub(crate) trait SendOwner: Send + 'static {
-    /// The type of [`Self::memory`]; [`NoMemory`](crate::base::scatterlist::NoMemory) if there is none.
+    /// The type of [`Self::memory`]; [`NoMemory`](crate::base::scatterlist::NoMemory) if there is
+    /// none.
     type Memory: Segmented;
 
-    /// The memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes, and that
+    /// Returns the memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes, and that
     /// [`Qp::request`](super::qp::Qp::request) sends or lets the peer access.
     fn memory(&self) -> Option<&Self::Memory> {
         None
     }
 
-    /// The message of [`Qp::send`](super::qp::Qp::send), [`Qp::request`](super::qp::Qp::request) and
-    /// [`Qp::reply`](super::qp::Qp::reply): the first so many bytes of a buffer.
+    /// Returns the message of [`Qp::send`](super::qp::Qp::send),
+    /// [`Qp::request`](super::qp::Qp::request) and [`Qp::reply`](super::qp::Qp::reply): the first
+    /// so many bytes of a buffer.
     fn message(&self) -> Option<(&DmaBuffer, usize)> {
         None
     }
 
-    /// Memory that is mapped already; [`Qp::rdma`](super::qp::Qp::rdma) and
-    /// [`Qp::reply`](super::qp::Qp::reply) use it rather than [`Self::memory`].
+    /// Returns memory that is mapped already. If there is some, [`Qp::rdma`](super::qp::Qp::rdma)
+    /// and [`Qp::reply`](super::qp::Qp::reply) use it rather than [`Self::memory`].
     fn piece(&self) -> Option<&DmaPiece> {
         None
     }
 
-    /// The memory region of [`Qp::reg_mr`](super::qp::Qp::reg_mr).
+    /// Returns the memory region of [`Qp::reg_mr`](super::qp::Qp::reg_mr).
     fn mr(&self) -> Option<&Mr> {
         None
     }
 }
 
-/// The buffers that a receive can have.
+/// The number of buffers that a receive can have.
 pub(crate) const RECV_BUFFERS: usize = 2;
 
-/// Something that a message, or a part of it, is received into.
+/// Memory that a message, or a part of it, is received into.
 pub(crate) enum RecvBuffer<'a> {
-    /// For the CPU.
+    /// A buffer that the CPU reads.
     Cpu(&'a mut DmaBuffer),
-    /// For other devices: the CPU does not see what is in it.
+    /// Memory that other devices read. The CPU does not.
     Devices(&'a DmaPiece),
 }
 
 impl RecvBuffer<'_> {
-    /// Where `device` writes: address and length; `EINVAL` if it cannot.
+    /// Returns the address and the length that `device` writes. Fails with `EINVAL` if it cannot
+    /// write there.
     pub(super) fn place(&self, device: &Device) -> Result<(u64, u32)> {
         match self {
             Self::Cpu(buffer) if buffer.is_for(device) && buffer.direction().device_writes() => {
@@ -130,7 +135,7 @@ impl RecvBuffer<'_> {
         }
     }
 
-    /// Makes what the device wrote visible to all others.
+    /// Makes what the device wrote visible to the CPU and to other devices.
     pub(super) fn sync_for_cpu(&self) {
         match self {
             Self::Cpu(buffer) => buffer.sync_for_cpu(),
@@ -139,19 +144,19 @@ impl RecvBuffer<'_> {
     }
 }
 
-/// What a receive owns until it has completed.
+/// A value that owns the memory of a receive until that has completed.
 pub(crate) trait RecvOwner: Send + 'static {
-    /// How many buffers there are at most: a device keeps room for so many in each entry of a receive
-    /// queue.
+    /// The most buffers that [`Self::buffers`] returns: a device keeps room for so many in each
+    /// entry of a receive queue.
     const BUFFERS: usize = RECV_BUFFERS;
 
-    /// The buffers that a message is received into: what does not fit into the first goes into the
-    /// second.
+    /// Returns the buffers that a message is received into: what does not fit in the first goes to
+    /// the second.
     ///
     /// # Context
     ///
-    /// Called by the function that posts, with a spinlock held and interrupts disabled, and before the
-    /// owner comes back. Must neither sleep nor post.
+    /// Called by the function that posts, with a spinlock held and interrupts disabled, and before
+    /// the owner comes back. Must neither sleep nor post.
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS];
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why there is no connection.
+//! Reasons why a connection could not be made.
 
 use crate::base::errno::{
     ECONNREFUSED,
@@ -17,30 +17,31 @@ use kernel::{
     str::CStr, //
 };
 
-/// Why there is no connection.
+/// The reason why a connection could not be made.
 pub(crate) enum CmError {
-    /// The peer, or its host, refused.
+    /// The peer, or its host, has rejected the request.
     Rejected {
-        /// Whether the peer's program refused; if not, none listens, or its host refused.
+        /// True if the peer's program has rejected it; false if none listens, or the host has
+        /// rejected it.
         consumer: bool,
-        /// Whether no program listens.
+        /// True if no program listens.
         no_listener: bool,
-        /// The reason as text.
+        /// The reason in words, as the RDMA core has it.
         text: &'static str,
-        /// What the peer's program said.
+        /// The private data of the peer's program; empty if that has not rejected it.
         private_data: PrivateData,
     },
-    /// The peer does not answer; with the status of the event, a negative error code or 0.
+    /// The peer does not answer. Holds the status of the event: a negative error code, or 0.
     Unreachable(i32),
-    /// The address was not resolved to a device, likewise.
+    /// The address could not be resolved to a device. Holds the status of the event.
     AddrError(i32),
-    /// No route was found, likewise.
+    /// There is no route. Holds the status of the event.
     RouteError(i32),
-    /// No end within the time given.
+    /// The time that the caller gave is over.
     Timeout,
-    /// The device goes away.
+    /// The device is being removed.
     DeviceRemoved,
-    /// This host failed, maybe before it even started.
+    /// A function of this host failed, maybe before anything was sent.
     Errno(Error),
 }
 
@@ -79,7 +80,7 @@ impl CmError {
         }
     }
 
-    /// The error as an error code.
+    /// Returns the error as an error code.
     pub(crate) fn to_error(&self) -> Error {
         let status = |status: i32, otherwise| match status {
             -4095..=-1 => Error::from_errno(status),

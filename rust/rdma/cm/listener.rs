@@ -46,18 +46,18 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Who wants to have connections.
+/// Receives the requests of peers for connections.
 ///
 /// # Context
 ///
 /// The methods are called with the listener's `handler_mutex` held: they may sleep, but hold up
 /// other peers. They must not drop the [`Listener`].
 pub(crate) trait Listen: Send + Sync + 'static {
-    /// A peer asks for a connection. If `request` is dropped, it is refused.
+    /// A peer requests a connection. The peer is refused if `request` is dropped.
     fn connect_request(&self, request: ConnectRequest<'_>);
 
-    /// The device or the address that was listened on goes away: the [`Listener`] must be dropped
-    /// soon, by a worker. May be called more than once, and while the listener is being dropped.
+    /// The device or the address that the [`Listener`] listens on goes away: a work item must drop
+    /// the listener soon. May be called more than once, and while the listener is being dropped.
     fn removed(&self);
 }
 
@@ -75,49 +75,51 @@ pub(crate) struct ConnectRequest<'a> {
 }
 
 impl ConnectRequest<'_> {
-    /// The peer's private data; InfiniBand and RoCE pad it with zeroes to 56 bytes.
+    /// Returns the peer's private data. InfiniBand and RoCE pad it with zeroes to 56 bytes.
     pub(crate) fn private_data(&self) -> &[u8] {
         // SAFETY: By the type invariants the event is valid, as long as `self` at least, and
         // carries connection parameters.
         unsafe { private_data(self.event.as_ptr()) }
     }
 
-    /// How many RDMA READs the peer would have us serve at once.
+    /// Returns how many RDMA READs the peer asks this side to serve at once.
     pub(crate) fn responder_resources(&self) -> u8 {
         // SAFETY: By the type invariants the event is valid and carries connection parameters.
         unsafe { (*self.event.as_ptr()).param.conn.responder_resources }
     }
 
-    /// How many RDMA READs of ours the peer serves at once.
+    /// Returns how many RDMA READs of this side the peer serves at once.
     pub(crate) fn initiator_depth(&self) -> u8 {
         // SAFETY: By the type invariants the event is valid and carries connection parameters.
         unsafe { (*self.event.as_ptr()).param.conn.initiator_depth }
     }
 
-    /// How often our queue pair would send again what the peer does not acknowledge: it is what the peer
-    /// wants, not [`ConnParam::retry_count`](super::ConnParam::retry_count). 0 with iWARP.
+    /// Returns how often the queue pair of this side sends again what the peer does not
+    /// acknowledge: the peer sets that, not
+    /// [`ConnParam::retry_count`](super::ConnParam::retry_count). 0 with iWARP.
     pub(crate) fn retry_count(&self) -> u8 {
         // SAFETY: By the type invariants the event is valid and carries connection parameters.
         unsafe { (*self.event.as_ptr()).param.conn.retry_count }
     }
 
-    /// How often our queue pair would send again what the peer has no receive for; 7 is for ever. 0 with
-    /// iWARP.
+    /// Returns how often the queue pair of this side sends again what the peer has no receive for;
+    /// 7 is for no limit. 0 with iWARP.
     pub(crate) fn rnr_retry_count(&self) -> u8 {
         // SAFETY: By the type invariants the event is valid and carries connection parameters.
         unsafe { (*self.event.as_ptr()).param.conn.rnr_retry_count }
     }
 
-    /// Refuses, with at most 148 bytes of private data for the peer.
+    /// Refuses the peer, with at most 148 bytes of private data.
     pub(crate) fn reject(self, private_data: &[u8]) {
         // On failure the peer is refused without the data, as the request is being dropped.
         // SAFETY: By the type invariants the id is valid.
         let _ = unsafe { reject(self.id.as_ptr(), private_data) };
     }
 
-    /// Makes the request an id, to be accepted or rejected by a worker soon.
+    /// Turns the request into an id, which a work item must accept or reject soon.
     ///
-    /// On failure the peer is refused.
+    /// Fails with `ENODEV` if the device is being removed, and with `ENOMEM`; then the peer is
+    /// refused. May sleep.
     pub(crate) fn into_id(self, events: Arc<dyn CmEvents>) -> Result<Arc<CmId>> {
         // SAFETY: By the type invariants the id is valid, and it is bound to a device.
         let device = client::lookup(unsafe { (*self.id.as_ptr()).device })?;
@@ -181,7 +183,7 @@ unsafe extern "C" fn listen_handler(
     }
 }
 
-/// What the handler of a listener needs.
+/// The context of a listener's handler.
 struct Events(Arc<dyn Listen>);
 
 impl DeviceUser for Events {
@@ -190,7 +192,7 @@ impl DeviceUser for Events {
     }
 }
 
-/// A port that is listened on.
+/// A port that the module listens on.
 ///
 /// # Invariants
 ///
@@ -212,8 +214,8 @@ unsafe impl Sync for Listener {}
 impl Listener {
     /// Listens on `addr` in network namespace `net`. Requests may come before this returns.
     ///
-    /// Gives, among others, `EADDRNOTAVAIL` or `ENODEV` if no RDMA device has the address, and
-    /// `EADDRINUSE`.
+    /// Fails with, among others, `EADDRNOTAVAIL` or `ENODEV` if no RDMA device has the address, and
+    /// with `EADDRINUSE`.
     ///
     /// # Context
     ///
@@ -226,8 +228,8 @@ impl Listener {
         handler: Arc<dyn Listen>,
     ) -> Result<Self> {
         let events = Arc::new(Events(handler), GFP_KERNEL)?;
-        // SAFETY: The namespace is valid; the handler is for a context that is an `Events`, to which
-        // a reference is kept as long as the id exists; the name is static.
+        // SAFETY: The namespace is valid; the handler is for a context that is an `Events`, to
+        // which a reference is kept as long as the id exists; the name is static.
         let raw = from_err_ptr(unsafe {
             bindings::__rdma_create_kernel_id(
                 net.as_ptr(),
@@ -263,7 +265,7 @@ impl Listener {
         Ok(this)
     }
 
-    /// The device of the address, or `ENODEV` if the address is that of many.
+    /// Returns the device of the address. Fails with `ENODEV` if several devices have it.
     pub(crate) fn device(&self) -> Result<Arc<Device>> {
         self.device.clone().ok_or(ENODEV)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the owner of an id and its handler share.
+//! The data that the owner of an id and the id's handler share.
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
@@ -37,7 +37,7 @@ use kernel::{
     task::Task, //
 };
 
-/// How far a connection is.
+/// The progress of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing is under way, or an attempt has failed.
@@ -54,19 +54,20 @@ pub(super) enum Phase {
     Connected,
 }
 
-/// What the handler and the owner tell each other.
+/// What the handler reports to the owner, and what the owner waits for.
 struct Progress {
     phase: Phase,
-    /// The end of what `phase` waits for.
+    /// The result that the owner waits for in `phase`.
     outcome: Option<Result<PrivateData, CmError>>,
-    /// The device. If there is one, the addresses are known too, and none changes any more.
+    /// The device. Once it is set, the addresses are known, too, and nothing of it changes any
+    /// more.
     device: Option<Arc<Device>>,
     removed: bool,
     /// `disconnected()` was called.
     lost: bool,
 }
 
-/// What the handler of an id needs; its `context`.
+/// The data of an id's handler; C's `context`.
 #[pin_data]
 pub(super) struct Shared {
     #[pin]
@@ -76,8 +77,8 @@ pub(super) struct Shared {
     events: Arc<dyn CmEvents>,
     /// The address of the task that is in the handler, or 0.
     task: Atomic<usize>,
-    /// Set if the id was dropped by that task: the handler returns what makes the core destroy the
-    /// id, and drops the reference that the owner has left to it.
+    /// Not 0 if that task has dropped the id: then the handler returns the value that makes the
+    /// core destroy the id, and drops the reference that the owner had.
     abandoned: Atomic<u32>,
 }
 
@@ -106,23 +107,23 @@ impl Shared {
         )
     }
 
-    /// Whether the current task is in the handler.
+    /// Returns true if the current task runs the handler.
     pub(super) fn in_handler(&self) -> bool {
         // Only the task that stored it can find itself, so no order is needed.
         self.task.load(Relaxed) == Task::current_raw().addr()
     }
 
-    /// Notes that the current task is in the handler.
+    /// Notes that the current task runs the handler.
     pub(super) fn enter_handler(&self) {
         self.task.store(Task::current_raw().addr(), Relaxed);
     }
 
-    /// Lets the handler, which the current task is in, destroy the id at its end.
+    /// Makes the handler, which the current task runs, destroy the id when it returns.
     pub(super) fn abandon(&self) {
         self.abandoned.store(1, Relaxed);
     }
 
-    /// The device, once it is known, unless it is going away.
+    /// Returns the device. Fails with `ENODEV` if it is not known yet, or is being removed.
     pub(super) fn device(&self) -> Result<Arc<Device>> {
         let progress = self.progress.lock();
         match &progress.device {
@@ -131,12 +132,13 @@ impl Shared {
         }
     }
 
-    /// Takes the device, to let it know that it is used no more.
+    /// Takes the device out, so that the caller can end its use.
     pub(super) fn take_device(&self) -> Option<Arc<Device>> {
         self.progress.lock().device.take()
     }
 
-    /// Starts to wait for the end of `phase`.
+    /// Prepares to wait for the end of `phase`. Fails with [`CmError::DeviceRemoved`], and with
+    /// `EBUSY` if another call waits.
     pub(super) fn start(&self, phase: Phase) -> Result<(), CmError> {
         let mut progress = self.progress.lock();
         if progress.removed {
@@ -151,7 +153,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits, after `start()`, for the end; `started` is what the core said.
+    /// Waits for the end of the phase after [`Self::start`]; `started` is what the core's function
+    /// returned.
     pub(super) fn finish(&self, started: Result, timeout_ms: u32) -> Result<PrivateData, CmError> {
         if started.is_ok() {
             // A timeout shows in that there is no outcome.
@@ -272,7 +275,7 @@ impl Shared {
         }
     }
 
-    /// Tells, once, that the connection is lost.
+    /// Reports, once, that the connection is lost.
     fn lose(&self) {
         let told = core::mem::replace(&mut self.progress.lock().lost, true);
         if !told {
@@ -297,8 +300,8 @@ impl DeviceUser for Shared {
 ///
 /// # Safety
 ///
-/// `event` must be a valid event of the core's that carries connection parameters. The data is valid
-/// as long as the handler runs.
+/// `event` must be a valid event of the core's that carries connection parameters. The data is
+/// valid as long as the handler runs.
 pub(super) unsafe fn private_data<'a>(event: *const bindings::rdma_cm_event) -> &'a [u8] {
     // SAFETY: The caller promises that the union holds `conn`.
     let conn = unsafe { &(*event).param.conn };

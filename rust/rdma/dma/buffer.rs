@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers of messages.
+//! Buffers for messages, which the CPU writes and reads.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -26,8 +26,8 @@ const MAX_BUFFER: usize = PAGE_SIZE << 8;
 ///
 /// # Invariants
 ///
-/// - `0 < len`, and the `len` bytes at `offset` are inside `pages`. No other buffer has any of them,
-///   and no [`DmaMemory`] has these pages.
+/// - `0 < len`, and the `len` bytes at `offset` are inside `pages`. No other buffer has any of
+///   them, and no [`DmaMemory`] has these pages.
 pub(crate) struct DmaBuffer {
     pages: Arc<Pages>,
     offset: usize,
@@ -35,7 +35,8 @@ pub(crate) struct DmaBuffer {
 }
 
 impl DmaBuffer {
-    /// Allocates a buffer of `len` bytes, at most 1 MiB, zeroed, near the device and maps it.
+    /// Allocates a zeroed buffer of `len` bytes, at most 1 MiB, on the device's NUMA node, and maps
+    /// it. Fails with `EINVAL` if `len` is 0 or more, and with `ENOMEM`.
     ///
     /// # Context
     ///
@@ -50,7 +51,7 @@ impl DmaBuffer {
         })
     }
 
-    /// Splits the buffer into buffers of `len` bytes, in order; what is left at the end is lost.
+    /// Splits the buffer into buffers of `len` bytes, in order. A rest at the end is not used.
     ///
     /// The memory is freed when the last of them is. Where the device and the CPU do not see the
     /// same caches, buffers that are written at the same time should not share a cache line.
@@ -70,7 +71,8 @@ impl DmaBuffer {
         })
     }
 
-    /// Makes the buffer shorter: its first `len` bytes; `EINVAL` if it has fewer, or that is none.
+    /// Shortens the buffer to its first `len` bytes. Fails with `EINVAL` if it has fewer, or if
+    /// `len` is 0.
     pub(crate) fn truncate(&mut self, len: usize) -> Result {
         if len == 0 || len > self.len {
             return Err(EINVAL);
@@ -80,24 +82,24 @@ impl DmaBuffer {
         Ok(())
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Where the device finds the memory.
+    /// Returns the DMA address.
     #[inline]
     pub(in crate::rdma) fn addr(&self) -> u64 {
         self.pages.addr + self.offset as u64
     }
 
-    /// Who writes the memory.
+    /// Which side writes the memory.
     #[inline]
     pub(in crate::rdma) fn direction(&self) -> Direction {
         self.pages.direction
     }
 
-    /// Whether the buffer is mapped for `device`.
+    /// Returns true if the buffer is mapped for `device`.
     #[inline]
     pub(in crate::rdma) fn is_for(&self, device: &Device) -> bool {
         core::ptr::eq(&*self.pages.device, device)
@@ -126,7 +128,7 @@ impl DmaBuffer {
         }
     }
 
-    /// Copies `data` to `offset`. Gives `EINVAL`, and copies nothing, if it does not fit.
+    /// Copies `data` to `offset`. Fails with `EINVAL`, and copies nothing, if it does not fit.
     pub(crate) fn copy_in(&mut self, offset: usize, data: &[u8]) -> Result {
         let to = self.at(offset, data.len())?;
         // SAFETY: The range was checked to be inside the memory, which by the type invariants is
@@ -136,18 +138,20 @@ impl DmaBuffer {
         Ok(())
     }
 
-    /// Copies from `offset` to `data`. Gives `EINVAL`, and copies nothing, if there is not as much.
+    /// Copies from `offset` to `data`. Fails with `EINVAL`, and copies nothing, if there is not as
+    /// much.
     pub(crate) fn copy_out(&self, offset: usize, data: &mut [u8]) -> Result {
         let from = self.at(offset, data.len())?;
         // SAFETY: The range was checked to be inside the memory, which by the type invariants is
-        // this buffer's alone. Nobody writes it: the CPU does so through an exclusive reference, and
-        // a device while a queue pair has exclusive access to the buffer.
+        // this buffer's alone. Nobody writes it: the CPU does so through an exclusive reference,
+        // and a device while a queue pair has exclusive access to the buffer.
         unsafe { core::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), data.len()) };
         Ok(())
     }
 
-    /// Copies the first `len` bytes to the start of `memory`. Gives `EINVAL` if there are not as many
-    /// here or there, or the memory is not to be written.
+    /// Copies the first `len` bytes to the start of `memory`. Fails with `EINVAL` if the buffer or
+    /// the memory has fewer, or if devices may not write the memory; in the former case a part may
+    /// have been copied. Any context.
     pub(crate) fn copy_to(&self, len: usize, memory: &impl Segmented) -> Result {
         let mut from = self.at(0, len)?.cast_const();
         let mut left = len;
@@ -157,10 +161,10 @@ impl DmaBuffer {
         for segment in memory.segments() {
             let part = left.min(segment.len() as usize);
             // SAFETY: As `Segmented` promises, the segment's pages are allocated, are those of the
-            // direct map, and may be written, with no reference to them. So much of the buffer is left,
-            // which nobody writes, as in `copy_out()`; they do not overlap, as the buffer's memory is
-            // its own. It is C that writes, as others may do so at the same time: a device, a task that
-            // has mapped the pages, or another copy to them.
+            // direct map, and may be written, with no reference to them. So much of the buffer is
+            // left, which nobody writes, as in `copy_out()`; they do not overlap, as the buffer's
+            // memory is its own. It is C that writes, as others may do so at the same time: a
+            // device, a task that has mapped the pages, or another copy to them.
             unsafe {
                 let to = bindings::farblk_page_address(segment.page().as_ptr()).cast::<u8>();
                 let to = to.add(segment.offset() as usize);

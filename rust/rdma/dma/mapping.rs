@@ -46,7 +46,8 @@ unsafe impl Sync for SgMapping {}
 impl SgMapping {
     /// Maps the `len` bytes at `offset` of `memory` for `device`.
     ///
-    /// Gives `EINVAL` if that is not a range of whole pages inside `memory`.
+    /// Fails with `EINVAL` if that is not a range of whole pages inside `memory`, or the device has
+    /// no page size for it, and with `ENOMEM`.
     ///
     /// # Context
     ///
@@ -117,7 +118,7 @@ impl SgMapping {
         Ok(Arc::new(this, GFP_KERNEL)?)
     }
 
-    /// The largest page size for a memory region over the mapping.
+    /// Returns the largest page size, at most `max`, for a memory region over the mapping.
     fn best_page_size(&self, max: usize) -> Result<usize> {
         let mut bits = 0;
         let mut entry = self.table.sgl;
@@ -142,33 +143,33 @@ impl SgMapping {
         Err(EINVAL)
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The mapped entries, for `ib_map_mr_sg()`, which does not change them.
+    /// Returns the mapped entries, for `ib_map_mr_sg()`, which does not change them.
     pub(in crate::rdma) fn entries(&self) -> (*mut bindings::scatterlist, i32) {
         (self.table.sgl, self.mapped)
     }
 
-    /// The page size of memory regions over the mapping.
+    /// Returns the page size of memory regions over the mapping.
     pub(in crate::rdma) fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// The device.
+    /// Returns the device.
     pub(in crate::rdma) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Who writes the memory.
+    /// Which side writes the memory.
     pub(in crate::rdma) fn direction(&self) -> Direction {
         self.direction
     }
 }
 
-/// Page sizes beyond this many times two are not tried.
+/// The largest page size that is tried is `PAGE_SIZE` shifted by this.
 const LARGEST_PAGE_SHIFT: u32 = 9;
 
 impl Drop for SgMapping {

@@ -23,7 +23,7 @@ use kernel::{
 
 /// Zeroed memory for devices, mapped for one of them as long as it exists.
 ///
-/// It is handed out in pieces. The CPU does not access it through this type.
+/// [`Self::piece`] gives parts of it. The CPU does not access it through this type.
 ///
 /// # Context
 ///
@@ -40,10 +40,11 @@ impl DmaMemory {
     /// The most bytes that there can be at once: 2 MiB with pages of 4 KiB.
     pub(crate) const MAX: usize = PAGE_SIZE << 9;
 
-    /// Allocates `len` bytes, at most [`Self::MAX`] and rounded up to a power of two of pages, on NUMA
-    /// node `node`, or anywhere when it is -1, and maps them for both to write.
+    /// Allocates `len` bytes, at most [`Self::MAX`] and rounded up to a power of two of pages, on
+    /// NUMA node `node`, or anywhere if that is -1, and maps them in both directions.
     ///
-    /// Gives `ENOMEM` also if there is not as much in one piece.
+    /// Fails with `EINVAL` if `len` is 0 or too large, and with `ENOMEM`, also if there is no
+    /// contiguous memory of this size or no such node.
     ///
     /// # Context
     ///
@@ -55,15 +56,16 @@ impl DmaMemory {
         })
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         PAGE_SIZE << self.pages.order
     }
 
-    /// The `len` bytes at `offset`; `EINVAL` if they are none, or not all inside.
+    /// Returns the `len` bytes at `offset`. Fails with `EINVAL` if `len` is 0, or they are not all
+    /// inside.
     ///
-    /// It is up to the caller that pieces which are used at the same time do not overlap: otherwise
-    /// their contents get mixed up, but nothing worse.
+    /// The caller should use no pieces at the same time that overlap: their contents would be mixed
+    /// up. It does no other harm.
     ///
     /// # Context
     ///
@@ -99,16 +101,16 @@ pub(crate) struct DmaPiece {
 }
 
 impl DmaPiece {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Makes the piece shorter or longer: `len` bytes from where it begins; `EINVAL` if they are none,
-    /// or not all inside the memory.
+    /// Changes the size to `len` bytes from where the piece begins. Fails with `EINVAL` if `len` is
+    /// 0, or they are not all inside the memory.
     ///
-    /// As with [`DmaMemory::piece`] it is up to the caller that pieces do not overlap.
+    /// As with [`DmaMemory::piece`], pieces should not overlap.
     pub(crate) fn resize(&mut self, len: u32) -> Result {
         let end = (self.offset as usize).checked_add(len as usize);
         match end {
@@ -121,13 +123,13 @@ impl DmaPiece {
         }
     }
 
-    /// Where the device finds the memory.
+    /// Returns the DMA address.
     #[inline]
     pub(in crate::rdma) fn addr(&self) -> u64 {
         self.pages.addr + u64::from(self.offset)
     }
 
-    /// Whether the memory is mapped for `device`.
+    /// Returns true if the memory is mapped for `device`.
     #[inline]
     pub(in crate::rdma) fn is_for(&self, device: &Device) -> bool {
         core::ptr::eq(&*self.pages.device, device)
@@ -140,7 +142,7 @@ impl DmaPiece {
         self.pages.sync_for_device(offset, len);
     }
 
-    /// Makes what the device wrote visible to all others.
+    /// Makes what the device wrote visible to the CPU and to other devices.
     #[inline]
     pub(in crate::rdma) fn sync_for_cpu(&self) {
         let (offset, len) = (self.offset as usize, self.len as usize);
@@ -149,8 +151,8 @@ impl DmaPiece {
 }
 
 // SAFETY: By the type invariants the segment is one of pages of the direct map that `pages` keeps,
-// and no `DmaBuffer` has them, so that there are no references to it. The fields change only through
-// an exclusive reference.
+// and no `DmaBuffer` has them, so that there are no references to it. The fields change only
+// through an exclusive reference.
 unsafe impl Segmented for DmaPiece {
     #[inline]
     fn writable(&self) -> bool {

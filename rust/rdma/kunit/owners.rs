@@ -147,8 +147,8 @@ impl Block {
     }
 }
 
-// SAFETY: `PageChunks` is memory for devices; its segments are valid as long as the reference to it.
-// The fields do not change.
+// SAFETY: `PageChunks` is memory for devices; its segments are valid as long as the reference to
+// it. The fields do not change.
 unsafe impl Segmented for Block {
     fn writable(&self) -> bool {
         self.writable
@@ -188,7 +188,7 @@ pub(super) fn fill(memory: &PageChunks, len: usize, byte: u8) {
     }
 }
 
-/// Whether each of the first `len` bytes of `memory` is `byte`.
+/// Returns true if each of the first `len` bytes of `memory` is `byte`.
 pub(super) fn is_full_of(memory: &PageChunks, len: usize, byte: u8) -> bool {
     // SAFETY: As in `fill()`.
     bytes(memory, len).all(|place| unsafe { place.read_volatile() } == byte)
@@ -212,7 +212,7 @@ pub(super) fn fill_piece(piece: &DmaPiece, byte: u8) {
     }
 }
 
-/// Whether each byte of a piece is `byte`.
+/// Returns true if each byte of a piece is `byte`.
 pub(super) fn piece_is_full_of(piece: &DmaPiece, byte: u8) -> bool {
     // SAFETY: As in `fill_piece()`.
     piece_bytes(piece).all(|place| unsafe { place.read_volatile() } == byte)

@@ -32,8 +32,8 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - `first` and `last` are both null, or the ends of a chain of work requests of taken slots, whole
-///   slots each, that were not posted.
+/// - `first` and `last` are both null, or the ends of a chain of work requests of taken slots,
+///   whole slots each, that were not posted.
 pub(super) struct SendQueue {
     first: *mut bindings::ib_send_wr,
     last: *mut bindings::ib_send_wr,
@@ -41,8 +41,8 @@ pub(super) struct SendQueue {
     pending: u32,
     /// All work requests that were ever in the chain, modulo 2^32.
     used: u32,
-    /// Nothing may be chained any more. Set with the lock held, by [`Qp::close`] and by the functions that
-    /// fail to post; never cleared.
+    /// Nothing may be chained any more. Set with the lock held, by [`Qp::close`] and by the
+    /// functions that fail to post; never cleared.
     pub(super) closed: bool,
     /// The [`Unposted`] that exist.
     giving_back: u32,
@@ -52,7 +52,7 @@ pub(super) struct SendQueue {
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
-    /// A queue with nothing chained.
+    /// Returns a queue with an empty chain.
     pub(super) fn new() -> Self {
         Self {
             first: core::ptr::null_mut(),
@@ -73,8 +73,8 @@ impl SendQueue {
     }
 }
 
-/// Work requests that were taken out of the chain and that the device did not take, to be given back by
-/// [`Qp::give_back`] once the queue is not locked any more.
+/// Work requests that were taken out of the chain and that the device did not take, to be given
+/// back by [`Qp::give_back`] once the queue is not locked any more.
 ///
 /// # Invariants
 ///
@@ -88,14 +88,15 @@ struct Unposted {
 }
 
 impl<H: QpHandler> Qp<H> {
-    /// Hands all that is chained to the device.
+    /// Posts the chain.
     ///
-    /// If the device does not take it, the queue pair has failed, and what was not posted comes back
-    /// through [`QpHandler::send_done`] before this returns.
+    /// If the device refuses a part of it, the queue pair has failed, and what was not posted comes
+    /// back through [`QpHandler::send_done`] before this returns.
     ///
     /// # Context
     ///
-    /// Any but hard interrupt. Does not sleep.
+    /// Any but hard interrupt; also hard interrupt if all that is chained are replies with a
+    /// [`DmaPiece`](crate::rdma::dma::DmaPiece). Does not sleep.
     pub(crate) fn ring(&self) {
         let mut sq = self.sq.lock();
         let unposted = self.post_chain(&mut sq);
@@ -103,7 +104,7 @@ impl<H: QpHandler> Qp<H> {
         self.post_failed(unposted);
     }
 
-    /// Claims `slot` for `owner`, lets `build` fill in the work requests, and chains them.
+    /// Claims `slot` for `owner`, calls `build` to fill in the work requests, and chains them.
     ///
     /// `build` must leave in `body` what must be undone, also on failure.
     #[inline]
@@ -139,7 +140,8 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Chains the `nr_wr` work requests of `slot`, which was claimed, and posts the chain if `last`.
+    /// Chains the `nr_wr` work requests of `slot`, which was claimed, and posts the chain if
+    /// `last`.
     ///
     /// On success the slot must not be used any more.
     #[inline]
@@ -193,10 +195,10 @@ impl<H: QpHandler> Qp<H> {
             return None;
         }
         let mut bad = core::ptr::null();
-        // SAFETY: There was a chain, so that `close()` was not called, and by the type invariants the queue
-        // pair is valid as long as the lock is held. By those of `SendQueue` the chain is one of work
-        // requests whose slots are taken, so that what they refer to is valid until they complete. The
-        // device copies the work requests themselves.
+        // SAFETY: There was a chain, so that `close()` was not called, and by the type invariants
+        // the queue pair is valid as long as the lock is held. By those of `SendQueue` the chain is
+        // one of work requests whose slots are taken, so that what they refer to is valid until
+        // they complete. The device copies the work requests themselves.
         let ret = unsafe { bindings::ib_post_send(self.as_raw(), first, &mut bad) };
         self.doorbells
             .store(self.doorbells.load(Relaxed).wrapping_add(1), Relaxed);
@@ -238,16 +240,16 @@ impl<H: QpHandler> Qp<H> {
         self.give_back(unposted);
     }
 
-    /// Claims the slots of a chain that was not posted, so that no other function ends them: the lock is
-    /// still held, so that for all others they are still chained.
+    /// Claims the slots of a chain that was not posted, so that no other function ends them: the
+    /// lock is still held, so that for all others they are still chained.
     ///
-    /// If the chain begins within a slot, that slot is left as it is, and ends when the queue pair is
-    /// drained: its first work requests were posted.
+    /// If the chain begins within a slot, that slot is left as it is, and ends when the queue pair
+    /// is drained: its first work requests were posted.
     ///
     /// # Safety
     ///
-    /// `first` must be null, or the rest of a chain that was taken out of `sq`, and no work request of
-    /// which was posted.
+    /// `first` must be null, or the rest of a chain that was taken out of `sq`, and no work request
+    /// of which was posted.
     #[cold]
     unsafe fn reclaim(
         sq: &mut SendQueue,
@@ -257,8 +259,8 @@ impl<H: QpHandler> Qp<H> {
         let mut whole = first;
         let (mut wr, mut start) = (first, first);
         while !wr.is_null() {
-            // SAFETY: The slots of the rest of the chain are posted, as far as all others can see, so that
-            // its work requests are valid.
+            // SAFETY: The slots of the rest of the chain are posted, as far as all others can see,
+            // so that its work requests are valid.
             let next = unsafe { (*wr).next };
             // SAFETY: As above.
             if let Some(slot) = unsafe { Self::ends_slot(wr) } {
@@ -274,7 +276,8 @@ impl<H: QpHandler> Qp<H> {
             wr = next;
         }
         sq.giving_back += 1;
-        // INVARIANT: Only the first slot can be one of which something was posted; all others are claimed.
+        // INVARIANT: Only the first slot can be one of which something was posted; all others are
+        // claimed.
         Unposted {
             first: whole,
             error,
@@ -305,8 +308,8 @@ impl<H: QpHandler> Qp<H> {
             let (next, slot) = unsafe { ((*wr).next, Self::ends_slot(wr)) };
             if let Some(slot) = slot {
                 let result = Err(WcError::NotCompleted(unposted.error));
-                // SAFETY: By the type invariants of `Unposted` nobody else uses the slot, and none of its
-                // work requests was posted.
+                // SAFETY: By the type invariants of `Unposted` nobody else uses the slot, and none
+                // of its work requests was posted.
                 unsafe { self.finish(slot, result) };
             }
             wr = next;
@@ -340,7 +343,8 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Undoes what was done for the work requests of `slot`, frees it and returns its owner.
+    /// Unmaps and gives back what the work requests of `slot` use, frees the slot and returns its
+    /// owner.
     ///
     /// # Safety
     ///
@@ -433,8 +437,8 @@ impl<H: QpHandler> Qp<H> {
         unsafe { self.finish(slot, result) };
     }
 
-    /// Handles the completion of another work request of `slot`, which must be an error: it has not asked
-    /// for a completion.
+    /// Handles the completion of another work request of `slot`, which must be an error: it has not
+    /// asked for a completion.
     ///
     /// # Safety
     ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The end of a queue pair: how it is made certain that the device, its completions and the peer are done
-//! with what was posted, so that the owners can be given back.
+//! The teardown of a queue pair: it makes certain that the device, its completions and the peer do
+//! not use what was posted any more, so that the owners can be given back.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -30,13 +30,13 @@ use kernel::{
 };
 
 impl<H: QpHandler> Qp<H> {
-    /// Makes the queue pair fail: all that is posted or chained comes back with an error, and
-    /// nothing can be posted any more. Requests may come back only when it is drained or dropped; see
-    /// [`Self::request`].
+    /// Moves the queue pair to its error state: all that is posted or chained comes back with an
+    /// error, and nothing can be posted any more. Requests may come back only when the queue pair
+    /// is drained or dropped; see [`Self::request`].
     ///
     /// # Context
     ///
-    /// May sleep.
+    /// May sleep. Not in a method of the handler.
     pub(crate) fn fail(&self) {
         might_sleep();
         self.close();
@@ -52,19 +52,21 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Makes the queue pair fail, as [`Self::fail`], and gives back all that was posted: when this
-    /// returns, neither the device nor the peer accesses what the owners own.
+    /// Moves the queue pair to its error state, as [`Self::fail`] does, and gives back all that was
+    /// posted or chained: when this returns, neither the device nor the peer accesses the owners'
+    /// memory, and all owners are back.
     ///
-    /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same effect.
-    /// So the only error is [`Undrained`]: some requests did not come back, since the peer may still
-    /// have access to their memory. They end when the last reference to the protection domain goes.
+    /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same
+    /// effect. So the only error is [`Undrained`]: some requests did not come back, since the peer
+    /// may still have access to their memory. They are dropped with the last reference to the
+    /// protection domain.
     ///
-    /// May be called again, with the same result.
+    /// May be called again, and returns the same then.
     ///
     /// # Context
     ///
-    /// Sleeps, for some seconds if the device does not drain. Not in a completion of a queue pair on
-    /// the same completion queues.
+    /// Sleeps, for some seconds if the device does not drain. Neither in a method of the handler
+    /// nor in a completion of another queue pair on the same completion queues.
     pub(crate) fn drain(&self) -> Result<(), Undrained> {
         might_sleep();
         self.close();
@@ -78,8 +80,8 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Sees to it that the slots are not used any more: by draining, or else by destroying the queue
-    /// pair.
+    /// Makes the device and the completions stop using the slots: by draining the queue pair, or
+    /// else by destroying it.
     fn stop(&self, stage: &mut Stage) -> Drained<'_, H> {
         self.close();
         if *stage == Stage::Live {
@@ -99,8 +101,8 @@ impl<H: QpHandler> Qp<H> {
         Drained(self)
     }
 
-    /// Waits until all that was posted has completed and was handled. The queue pair must be closed,
-    /// and `stage` be locked and `Live`.
+    /// Waits until all that was posted has completed and was handled. The queue pair must be
+    /// closed, and `stage` be locked and `Live`.
     fn quiesce(&self) -> Result {
         if self.as_raw().is_null() {
             return Ok(());
@@ -119,7 +121,7 @@ impl<H: QpHandler> Qp<H> {
                 }
             }
             Receives::Shared(srq) => {
-                // Before that, it cannot have received.
+                // A queue pair that was never connected cannot have received anything.
                 if self.id.was_connected() {
                     // SAFETY: As above.
                     unsafe { self.modify_to_error() }?;
@@ -156,9 +158,13 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Destroys the C object. The queue pair must be closed.
+    ///
+    /// A driver has no way to refuse that: `rdma_destroy_qp()` returns nothing.
+    ///
+    /// A driver has no way to refuse that: `rdma_destroy_qp()` returns nothing.
     fn destroy(&self, stage: &mut Stage) {
-        // SAFETY: By the type invariants the queue pair is ours, and is that of the id. As it is closed
-        // and `stage` is locked, nobody else uses it.
+        // SAFETY: By the type invariants the queue pair is ours, and is that of the id. As it is
+        // closed and `stage` is locked, nobody else uses it.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         self.raw.store(core::ptr::null_mut(), Relaxed);
         *stage = Stage::Destroyed;
@@ -193,8 +199,8 @@ impl<H: QpHandler> Qp<H> {
         // SAFETY: `stage` is locked, and not `Destroyed`.
         let drain = unsafe { (*(*self.as_raw()).device).ops.drain_sq };
         if drain.is_some() && !cq.is_direct() {
-            // SAFETY: The queue pair is valid, as above. The handlers of completions cannot post since
-            // `close()`, and there is room for one more work request.
+            // SAFETY: The queue pair is valid, as above. The handlers of completions cannot post
+            // since `close()`, and there is room for one more work request.
             unsafe { bindings::ib_drain_sq(self.as_raw()) };
             return Ok(());
         }
@@ -242,7 +248,8 @@ impl<H: QpHandler> Drained<'_, H> {
     fn give_back(&self) {
         let qp = self.0;
         for slot in qp.sends.iter() {
-            // One that is taken and was not posted is being given back by who has claimed it.
+            // A slot that is claimed and not posted is given back by the function that has claimed
+            // it.
             if slot.is_posted() && qp.request_ends(slot) {
                 self.end(slot);
             }
@@ -254,8 +261,8 @@ impl<H: QpHandler> Drained<'_, H> {
         }
     }
 
-    /// Ends all access to the memory of `slot`, which was posted, and gives back its owner. If a peer
-    /// may still have access, the owner is parked with the protection domain instead.
+    /// Ends all access to the memory of `slot`, which was posted, and gives back its owner. If a
+    /// peer may still have access, the owner is parked with the protection domain instead.
     fn end(&self, slot: &SendSlot<H>) {
         let qp = self.0;
         // SAFETY: By the type invariants neither the device nor a completion uses the slot, and
@@ -288,7 +295,8 @@ impl<H: QpHandler> Drained<'_, H> {
 impl<H: QpHandler> PinnedDrop for Qp<H> {
     fn drop(self: Pin<&mut Self>) {
         let this = &*self;
-        // If there is no C object, it was destroyed, or could not be created: nothing is posted then.
+        // If there is no C object, it was destroyed, or could not be created: nothing is posted
+        // then.
         if this.as_raw().is_null() {
             return;
         }

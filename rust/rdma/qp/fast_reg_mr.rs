@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory regions of a queue pair: a small one of each slot, and a few large ones that the slots
-//! share. Each request registers its region anew.
+//! The memory regions of a queue pair, which each request registers anew: a small one of each slot,
+//! and a few large ones that the slots share.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -38,9 +38,10 @@ use kernel::{
     }, //
 };
 
-/// A memory region, and room for the list of what it covers.
+/// A memory region, and room for the list of the segments that it covers.
 ///
-/// Its key is another one at each registration; its address does not tell where the memory is.
+/// It gets another key at each registration. Its address is random, and reveals nothing of where
+/// the memory is.
 ///
 /// # Invariants
 ///
@@ -66,7 +67,7 @@ const STUCK: u32 = 1;
 /// It was deregistered.
 const GONE: u32 = 2;
 
-/// What a [`FastRegMr`] must have room for.
+/// The size of the memory that a [`FastRegMr`] is to cover.
 pub(super) struct MemoryShape {
     segments: usize,
     /// The bytes.
@@ -76,7 +77,7 @@ pub(super) struct MemoryShape {
 }
 
 impl MemoryShape {
-    /// The shape of `memory`; `EINVAL` if that is none.
+    /// Returns the shape of `memory`. Fails with `EINVAL` if it is empty.
     #[inline]
     pub(super) fn of(memory: &impl Segmented) -> Result<Self> {
         let mut segments = memory.segments().filter(|segment| segment.len() != 0);
@@ -93,7 +94,8 @@ impl MemoryShape {
         }))
     }
 
-    /// The pages that it touches. If there are gaps, there may be more: then it cannot be mapped.
+    /// Returns how many pages the memory touches. If it has gaps they may be more, but then it
+    /// cannot be mapped.
     #[inline]
     fn pages(&self) -> u64 {
         (self.offset + self.len).div_ceil(PAGE_SIZE as u64)
@@ -101,12 +103,15 @@ impl MemoryShape {
 }
 
 impl FastRegMr {
-    /// The segments that a region covers at most. With one more, a list would take twice the memory.
+    /// The segments that a region covers at most. With one more, a list would take twice the
+    /// memory.
     pub(super) const MAX_SEGMENTS: u32 = 256;
 
-    /// Allocates a memory region of `pages` pages, to be used by queue pairs of `pd`. It covers as many segments, but not more than [`Self::MAX_SEGMENTS`].
+    /// Allocates a memory region of `pages` pages, to be used by queue pairs of `pd`. It covers as
+    /// many segments, but not more than [`Self::MAX_SEGMENTS`].
     ///
-    /// Gives `EINVAL` if the device has no such regions.
+    /// Fails with `EINVAL` if the device has no such regions, with `ENOMEM`, and with the device's
+    /// error.
     ///
     /// # Context
     ///
@@ -131,8 +136,8 @@ impl FastRegMr {
         let mr = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
         })?;
-        // INVARIANT: The region was just allocated. The base is a multiple of `size` with the highest
-        // bit clear. The table was initialised above.
+        // INVARIANT: The region was just allocated. The base is a multiple of `size` with the
+        // highest bit clear. The table was initialised above.
         Ok(Self {
             mr: NonNull::new(mr).ok_or(ENOMEM)?,
             pd: pd.clone(),
@@ -149,20 +154,20 @@ impl FastRegMr {
         self.mr.as_ptr()
     }
 
-    /// Whether it was deregistered, or should have been.
+    /// Returns true if the region was deregistered, or that was tried.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.state.load(Relaxed) != LIVE
     }
 
-    /// Whether there is room for memory of this shape.
+    /// Returns true if there is room for memory of this shape.
     #[inline]
     pub(super) fn covers(&self, shape: &MemoryShape) -> bool {
         shape.segments <= self.list.len() && shape.pages() <= self.pages.into()
     }
 
-    /// Takes another key, and tells where a peer will find memory of this shape once it is mapped and
-    /// registered.
+    /// Takes another key, and returns where a peer will find memory of this shape once it is mapped
+    /// and registered.
     ///
     /// # Safety
     ///
@@ -182,8 +187,11 @@ impl FastRegMr {
         }
     }
 
-    /// Maps `memory` for the device of `pd`, and makes the region cover it, to be found at `addr`.
-    /// `mapped` gets what must be undone by [`Self::unmap`], also on failure.
+    /// Maps `memory` for the device of `pd`, and makes the region cover it, beginning at `addr`.
+    /// Also on failure `mapped` is set to what [`Self::unmap`] must undo.
+    ///
+    /// Fails with `EINVAL` if the memory has gaps or is more than the region covers, and with
+    /// `ENOMEM`.
     ///
     /// # Safety
     ///
@@ -289,8 +297,8 @@ impl FastRegMr {
         }
     }
 
-    /// Deregisters the region, if that was not done yet; waits until no access is under way. On failure
-    /// there may still be, and it fails ever after.
+    /// Deregisters the region, if that was not done yet, and waits until no access is under way.
+    /// After a failure the peer may still have access; all later calls fail with `EIO`.
     ///
     /// # Context
     ///
@@ -347,14 +355,14 @@ impl LargeMrs {
         Ok(Self { keys, free })
     }
 
-    /// The region of this number.
+    /// Returns the region of this number.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&FastRegMr> {
         self.keys.get(index as usize)
     }
 
-    /// Takes a region for memory of this shape: its number. `EAGAIN` if none is free, `EINVAL` if there are
-    /// none for it.
+    /// Takes a region for memory of this shape, and returns its number. Fails with `EAGAIN` if none
+    /// is free, and with `EINVAL` if they are too small.
     #[inline]
     pub(super) fn take(&self, shape: &MemoryShape) -> Result<u32> {
         // They are all alike.

@@ -37,7 +37,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What the core calls when a receive has completed.
+/// The function that the core calls when a receive has completed.
 pub(in crate::rdma) type Done =
     unsafe extern "C" fn(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc);
 
@@ -54,10 +54,10 @@ struct Free {
 /// # Invariants
 ///
 /// - `cqe` is the first field, as the functions that complete it need it.
-/// - A slot that is in the list of free ones has no owner. The function that takes a slot off the list
-///   is the only one to access its owner until it has posted the slot or put it back, and has the list
-///   locked until then. From then on only the handler of the completion accesses it, and, once the list
-///   is closed and no completion can come, [`RecvQueue::take_rest`].
+/// - A slot that is in the list of free ones has no owner. The function that takes a slot off the
+///   list is the only one to access its owner until it has posted the slot or put it back, and has
+///   the list locked until then. From then on only the handler of the completion accesses it, and,
+///   once the list is closed and no completion can come, [`RecvQueue::take_rest`].
 #[repr(C)]
 pub(in crate::rdma) struct RecvSlot<R: RecvOwner, Q> {
     cqe: Opaque<bindings::ib_cqe>,
@@ -76,11 +76,13 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
         }
     }
 
-    /// The slot of a completed receive, and whose it is; `None` if nobody waits for it any more.
+    /// Returns the slot of a completed receive, and the queue that it belongs to; `None` if its
+    /// owner was taken already.
     ///
     /// # Safety
     ///
-    /// Must be called by the handler of the completion `wc` of a slot of such a queue that was posted.
+    /// Must be called by the handler of the completion `wc` of a slot of such a queue that was
+    /// posted.
     pub(in crate::rdma) unsafe fn completed<'a>(wc: &bindings::ib_wc) -> Option<(&'a Self, &'a Q)> {
         // SAFETY: The slot exists until all completions of it were handled, and no other can come.
         let slot = unsafe { &*wc.__bindgen_anon_1.wr_cqe.cast::<Self>() };
@@ -92,8 +94,9 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
         Some((slot, unsafe { &**slot.queue.get() }))
     }
 
-    /// Stores the owner, whatever it returns: a work request and its segments, at most `max_sge`, or
-    /// why its buffers cannot be received into.
+    /// Stores the owner, and returns a work request for its buffers with the segments, of which
+    /// there are at most `max_sge`. Fails with `EINVAL` if the device cannot receive into them;
+    /// also then the owner is stored.
     ///
     /// # Safety
     ///
@@ -135,7 +138,8 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
     ///
     /// # Safety
     ///
-    /// The caller must be the one who may access the owner, and the device be done with its buffers.
+    /// The caller must be the one who may access the owner, and the device be done with its
+    /// buffers.
     unsafe fn take(&self) -> Option<R> {
         // SAFETY: The caller promises that nobody else accesses it.
         let mut owner = unsafe { &mut *self.owner.get() }.take()?;
@@ -172,7 +176,7 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         }? Error))
     }
 
-    /// Sets whose queue it is.
+    /// Sets the queue that the slots belong to.
     ///
     /// # Safety
     ///
@@ -184,7 +188,8 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         }
     }
 
-    /// Lets `post` post a receive of at most `max_sge` segments for `owner`.
+    /// Calls `post` to post a receive of at most `max_sge` segments for `owner`. The errors are
+    /// those of [`Qp::recv`]; the owner is returned with them.
     pub(in crate::rdma) fn post(
         &self,
         owner: R,
@@ -247,14 +252,14 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         self.free.lock().closed = true;
     }
 
-    /// Takes the owners that are left.
+    /// Takes the owners that are left, one by one.
     ///
     /// # Safety
     ///
     /// The queue must be closed, and the device be done with it.
     pub(in crate::rdma) unsafe fn take_rest(&self) -> impl Iterator<Item = R> + '_ {
-        // SAFETY: No slot is being posted, as the list was locked to close it; a slot that was posted is
-        // not used by the device any more, as the caller promises.
+        // SAFETY: No slot is being posted, as the list was locked to close it; a slot that was
+        // posted is not used by the device any more, as the caller promises.
         self.slots.iter().filter_map(|slot| unsafe { slot.take() })
     }
 }
@@ -262,13 +267,13 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
 impl<H: QpHandler> Qp<H> {
     /// Posts a receive; if the queue pair has a shared receive queue, there.
     ///
-    /// On failure the owner comes back. The errors are: `EAGAIN` if there is no room until a receive
-    /// has completed; `ESHUTDOWN` after a failure; `EINVAL` for buffers that the device cannot write,
-    /// or more of them than it takes; and those of `ib_post_recv()`.
+    /// On failure the owner is returned. The errors are: `EAGAIN` if there is no room until a
+    /// receive has completed; `ESHUTDOWN` after the queue pair has failed; `EINVAL` for buffers
+    /// that the device cannot write, or more of them than it takes; and those of `ib_post_recv()`.
     ///
     /// # Context
     ///
-    /// Any but hard interrupt. Does not sleep or allocate.
+    /// Any. Does not sleep or allocate.
     pub(crate) fn recv(&self, owner: H::Recv) -> Result<(), (Error, H::Recv)> {
         if let Receives::Shared(srq) = &self.receives {
             return srq.recv(owner);
@@ -276,8 +281,9 @@ impl<H: QpHandler> Qp<H> {
         let device = self.pd.device();
         self.rq
             .post(owner, device, self.lkey, self.recv_sges, |wr| {
-                // SAFETY: By the type invariants the queue pair is valid. The work request is valid for
-                // the call, and the buffers until the completion, as the owner lies in the slot.
+                // SAFETY: By the type invariants the queue pair is valid. The work request is valid
+                // for the call, and the buffers until the completion, as the owner lies in the
+                // slot.
                 let ret =
                     unsafe { bindings::ib_post_recv(self.as_raw(), wr, core::ptr::null_mut()) };
                 if ret == 0 {
@@ -288,12 +294,10 @@ impl<H: QpHandler> Qp<H> {
             })
     }
 
-    /// Handles a receive that has completed.
-    ///
-    /// To be called by the handler of that completion.
+    /// Handles a receive that has completed. To be called by the handler of that completion.
     #[inline]
     pub(in crate::rdma) fn received(&self, owner: H::Recv, wc: &bindings::ib_wc) {
-        // First what the peer answers to.
+        // First the sends that the peer answers.
         if self.reaps {
             self.send_cq.cq().reap();
         }
@@ -305,7 +309,7 @@ impl<H: QpHandler> Qp<H> {
             return self.handler.recv_done(self, owner, result);
         };
         if matches!(error, WcError::Unexpected { .. }) {
-            // The handler is told what the peer did before it is told that the queue pair fails.
+            // The handler receives the reason before the failure.
             self.close();
             self.handler.recv_done(self, owner, result);
             return self.note_error();
@@ -319,16 +323,16 @@ impl<H: QpHandler> Qp<H> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a queue pair with
-/// this handler that was posted.
+/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a queue pair
+/// with this handler that was posted.
 pub(super) unsafe extern "C" fn recv_done<H: QpHandler>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: The core gives a valid completion.
     let wc = unsafe { &*wc };
-    // SAFETY: By the invariants of `Qp` it is in place as long as its slots have owners, and this is
-    // the handler of the completion.
+    // SAFETY: By the invariants of `Qp` it is in place as long as its slots have owners, and this
+    // is the handler of the completion.
     let Some((slot, qp)) = (unsafe { RecvSlot::<H::Recv, Qp<H>>::completed(wc) }) else {
         return;
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests to a peer: a message, and what the peer may do until it has answered.
+//! Requests to a peer: a message, and the access that the peer has to memory until it has answered.
 //!
 //! A request ends when three things have happened, in whatever order: its work requests have
 //! completed, the peer has answered, and the peer has no access to the owner's memory any more. So
@@ -53,8 +53,8 @@ use kernel::{
     }, //
 };
 
-// The progress of a request: these bits, and the remote key in the upper half. Who sets the bit that
-// makes `is_done()` true ends the request, and nobody else uses the slot then.
+// The progress of a request: these bits, and the remote key in the upper half. The function that
+// sets the bit that makes `is_done()` true ends the request, and no other uses the slot then.
 
 /// There is a request.
 const REQUEST: u64 = 1;
@@ -66,42 +66,44 @@ const FAILED: u64 = 1 << 2;
 const ANSWERED: u64 = 1 << 3;
 /// The peer has no access.
 const INVALID: u64 = 1 << 4;
-/// It is counted as waiting for a completion that nobody looks for unasked.
+/// It is counted by [`Cq::start_waiting`](crate::rdma::cq::Cq::start_waiting).
 const PARKED: u64 = 1 << 5;
 /// Where the remote key begins.
 const RKEY_SHIFT: u32 = 32;
 
-/// Whether a request can be given back. One that has failed need not be answered.
+/// Returns true if a request can be given back. One that has failed need not be answered.
 #[inline]
 fn is_done(progress: u64) -> bool {
     progress & INVALID != 0
         && (progress & FAILED != 0 || progress & (SENT | ANSWERED) == SENT | ANSWERED)
 }
 
-/// Whether all that is missing is that the peer has no access any more. The registration has run if
-/// the work request behind it has completed: before that, there would be nothing to invalidate.
+/// Returns true if all that is missing is that the peer has no access any more. The registration
+/// has run if the work request behind it has completed: before that, there would be nothing to
+/// invalidate.
 #[inline]
 fn is_to_invalidate(progress: u64) -> bool {
     progress & (SENT | ANSWERED | INVALID) == SENT | ANSWERED
 }
 
 impl<H: QpHandler> Qp<H> {
-    /// Chains a request: the owner's message, with what it is to `carry`.
+    /// Chains a request: the owner's message, and what it is to `carry`.
     ///
-    /// `prepare` writes the message. If the peer is given access to the owner's memory, it is told how
-    /// the peer reaches it; the slot must be one of those with a memory region, and the memory must
-    /// have no gaps between pages. The peer has access from when the message is sent, and to nothing
-    /// else. If the memory is more than the slot's region covers, the request takes one of the large
-    /// regions until it comes back.
+    /// `prepare` writes the message. If the peer is given access to the owner's memory, `prepare`
+    /// gets the place where the peer finds it. Then the slot must be one of those with a memory
+    /// region, and the memory must have no gaps between pages. The peer has access from when the
+    /// message is sent, and to nothing else. If the memory is more than the slot's region covers,
+    /// the request takes one of the large regions until it comes back.
     ///
     /// The owner comes back through [`QpHandler::send_done`] when the work requests have completed,
-    /// [`Self::answered`] was called, *and* the peer's access has ended. After a failure of the queue
-    /// pair it comes back as soon as the work requests have been flushed, but not before the queue
-    /// pair is drained or dropped if they have succeeded, or the peer might still have access. So who
-    /// gives up on an answer has to do so.
+    /// [`Self::answered`] was called, *and* the peer's access has ended. After a failure of the
+    /// queue pair it comes back as soon as the work requests have been flushed, but not before the
+    /// queue pair is drained or dropped if they have succeeded, or the peer might still have
+    /// access.  So a
+    /// caller that does not wait for the answer any more has to drain the queue pair.
     ///
-    /// Otherwise like [`Self::rdma`]; `EAGAIN` may also mean that no large region is free, and the error
-    /// may be one of `prepare`.
+    /// Otherwise like [`Self::rdma`]. It also fails with `EAGAIN` if no large region is free, and
+    /// with the error of `prepare`.
     ///
     /// # Context
     ///
@@ -121,9 +123,9 @@ impl<H: QpHandler> Qp<H> {
                     let memory = owner.memory().ok_or(EINVAL)?;
                     let shape = MemoryShape::of(memory)?;
                     let key = self.choose_key(slot, body, &shape)?;
-                    // SAFETY: The slot was claimed, so that its own key is not used by anybody else, and
-                    // neither is a large one that was taken. The last request with it, if any, has been
-                    // given back, so that it is invalid.
+                    // SAFETY: The slot was claimed, so that its own key is not used by anybody
+                    // else, and neither is a large one that was taken. The last request with it, if
+                    // any, has been given back, so that it is invalid.
                     Some((op, key, unsafe { key.renew(&shape) }))
                 }
                 Carry::Nothing | Carry::Inline => None,
@@ -161,8 +163,8 @@ impl<H: QpHandler> Qp<H> {
                     RdmaOp::Write if memory.writable() => Direction::FromDevice,
                     RdmaOp::Write => return Err(EINVAL),
                 };
-                // SAFETY: As above. The memory stays, as `Segmented` promises, since the owner lies in
-                // the slot until it is unmapped.
+                // SAFETY: As above. The memory stays, as `Segmented` promises, since the owner lies
+                // in the slot until it is unmapped.
                 unsafe { key.map(&self.pd, memory, direction, range.addr, &mut body.listed) }?;
                 // SAFETY: A slot has two work requests, which are its array's.
                 let next = unsafe { body.wrs.add(1) };
@@ -178,8 +180,8 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Chooses the key of a request for memory of this shape: the slot's own, or a large one, which goes
-    /// to `body`.
+    /// Chooses the key of a request for memory of this shape: the slot's own, or a large one, which
+    /// goes to `body`.
     #[inline]
     fn choose_key<'a>(
         &'a self,
@@ -195,24 +197,25 @@ impl<H: QpHandler> Qp<H> {
             body.large_key = Some(index);
             self.large_keys.get(index).ok_or(EINVAL)?
         };
-        // The handler may try when the queue pair was drained.
+        // The handler may post a request after the queue pair was drained.
         match key.is_gone() {
             true => Err(ESHUTDOWN),
             false => Ok(key),
         }
     }
 
-    /// The peer has answered the request in `slot`; `invalidated` is what its message has invalidated.
+    /// Notes that the peer has answered the request in `slot`; `invalidated` is the key that its
+    /// message has invalidated.
     ///
-    /// If that was not the request's key, the peer does not know what it does: the queue pair fails,
-    /// with `EPROTO`. If it was nothing, or may have been in vain (see
-    /// [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)), the key is
-    /// invalidated here. Gives `EINVAL` if there is no such
-    /// request, or it was answered already.
+    /// If that is not the request's key, the peer violates the protocol: the queue pair is closed,
+    /// and this fails with `EPROTO`. If the message has invalidated no key, or the registration may
+    /// run again (see [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)),
+    /// the key is invalidated here. Gives `EINVAL` if there is no such request, or it was answered
+    /// already.
     ///
     /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
     /// [`PollContext::Direct`](crate::rdma::cq::PollContext::Direct) queue of their own, and the
-    /// request's has not yet, an interrupt is asked for: nobody needs to look for it again.
+    /// request's has not yet, an interrupt is requested, so that no caller has to poll for it.
     ///
     /// # Context
     ///
@@ -232,7 +235,8 @@ impl<H: QpHandler> Qp<H> {
                     self.note_error();
                     return Err(EPROTO);
                 }
-                // Else the registration may run once more. The region is invalidated here when it cannot.
+                // Else the registration may run once more. The region is invalidated here when it
+                // cannot.
                 if old & SENT != 0 || !self.registers_again {
                     new |= INVALID;
                 }
@@ -309,8 +313,8 @@ impl<H: QpHandler> Qp<H> {
             return;
         }
         let mut bad = core::ptr::null();
-        // SAFETY: By the type invariants the queue pair is valid, and there is room for one such work
-        // request of each slot. The device copies it; the slot stays until it has completed.
+        // SAFETY: By the type invariants the queue pair is valid, and there is room for one such
+        // work request of each slot. The device copies it; the slot stays until it has completed.
         let ret = unsafe { bindings::ib_post_send(self.as_raw(), &wr, &mut bad) };
         self.doorbells
             .store(self.doorbells.load(Relaxed).wrapping_add(1), Relaxed);
@@ -361,7 +365,7 @@ impl<H: QpHandler> Qp<H> {
         unsafe { self.finish(slot, error.map_or(Ok(()), Err)) };
     }
 
-    /// Forgets the progress of the request in `slot`, which is being freed.
+    /// Resets the progress of the request in `slot`, which is being freed.
     #[inline]
     pub(super) fn forget(&self, slot: &SendSlot<H>) {
         if slot.progress.xchg(0, Full) & PARKED != 0 {
@@ -369,8 +373,9 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Whether it is the caller who ends what was posted in `slot` and did not end. A request cannot be
-    /// answered any more after this; if it is done, another one is just giving it back.
+    /// Returns true if the caller, which drains the queue pair, has to end what was posted in
+    /// `slot`. A request cannot be answered any more after this. Returns false if the request is
+    /// done: then the function that made it so is just giving it back.
     pub(super) fn request_ends(&self, slot: &SendSlot<H>) -> bool {
         let mut progress = slot.progress.load(Acquire);
         while progress & REQUEST != 0 {

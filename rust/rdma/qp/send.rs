@@ -39,12 +39,13 @@ use kernel::{
 impl<H: QpHandler> Qp<H> {
     /// Chains an RDMA READ or RDMA WRITE between the owner's memory and the peer's.
     ///
-    /// With `last`, the doorbell is rung too, as by [`Self::ring`], but under the same lock.
+    /// If `last`, the chain is posted, too, as by [`Self::ring`], but under the same lock.
     ///
-    /// On failure the owner comes back and nothing is chained, but what was before still is, even
-    /// if `last`. The errors are: `EBUSY` if the slot is taken; `EAGAIN` if there is no room until a
-    /// request has completed; `ENOMEM` if memory cannot be mapped; `ESHUTDOWN` after a failure;
-    /// `EOPNOTSUPP` for RDMA READ over iWARP; and `EINVAL` for what can never be.
+    /// On failure the owner is returned and nothing is chained; what was chained before stays so,
+    /// even if `last`. The errors are: `EBUSY` if the slot is in use; `EAGAIN` if there is no room
+    /// until a request has completed; `ENOMEM` if memory cannot be mapped; `ESHUTDOWN` after the
+    /// queue pair has failed; `EOPNOTSUPP` for RDMA READ over iWARP; and `EINVAL` for what is never
+    /// possible.
     ///
     /// # Context
     ///
@@ -69,8 +70,8 @@ impl<H: QpHandler> Qp<H> {
             if self.marks && op == RdmaOp::Read {
                 let mark = Mark::new();
                 for end in body.ends(per_wr) {
-                    // SAFETY: As READs need marks, the addresses are those of memory in the direct map. It
-                    // is `writable()`, as `gather()` has checked, or a piece's.
+                    // SAFETY: As READs need marks, the addresses are those of memory in the direct
+                    // map. It is `writable()`, as `gather()` has checked, or a piece's.
                     unsafe { mark.put(end) };
                 }
                 body.mark = Some(mark);
@@ -79,7 +80,7 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Adds the segments of the owner's memory, for `op`.
+    /// Maps the owner's memory for `op`, and adds its segments.
     #[inline]
     pub(super) fn gather(
         &self,
@@ -132,7 +133,8 @@ impl<H: QpHandler> Qp<H> {
         Ok(())
     }
 
-    /// The segment of the owner's message.
+    /// Returns the segment of the owner's message. Fails with `EINVAL` if the device cannot send
+    /// it.
     #[inline]
     pub(super) fn message(&self, owner: &H::Send) -> Result<bindings::ib_sge> {
         let (buffer, len) = owner.message().ok_or(EINVAL)?;
@@ -152,8 +154,8 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Chains an RDMA WRITE of `len` bytes: those of `buffer` over and over. `owner` comes back with
-    /// the completion, but has no other part in it.
+    /// Chains an RDMA WRITE of `len` bytes, which repeats those of `buffer`. `owner` comes back
+    /// with the completion; its memory is not used.
     ///
     /// Otherwise like [`Self::rdma`].
     pub(crate) fn write_repeated(
@@ -212,8 +214,8 @@ impl<H: QpHandler> Qp<H> {
     /// Chains the registration of the owner's memory region, which must be of this protection
     /// domain and not be registered. Otherwise like [`Self::rdma`].
     ///
-    /// Peers may access the region as soon as that runs. [`Mr::remote`](super::mr::Mr::remote) tells
-    /// how once it has completed.
+    /// Peers may access the region as soon as the registration runs. Once that has completed,
+    /// [`Mr::remote`](crate::rdma::mr::Mr::remote) returns where.
     pub(crate) fn reg_mr(
         &self,
         slot: u16,
@@ -245,7 +247,9 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Makes room for one more segment, of which a work request can have `per_wr`.
+    /// Makes room for one more segment, of which a work request can have `per_wr`. Fails with
+    /// `EAGAIN` if that takes a large array and none is free, and with `EINVAL` if there are too
+    /// many segments.
     #[inline]
     fn make_room(&self, body: &mut Body, per_wr: u32) -> Result {
         let room = match body.large {
@@ -268,8 +272,8 @@ impl<H: QpHandler> Qp<H> {
         Ok(())
     }
 
-    /// Fills in the work requests of an RDMA operation over all segments, `per_wr` each. If they are
-    /// `followed` by another one, it is to be filled in behind them.
+    /// Fills in the work requests of an RDMA operation over all segments, `per_wr` each. If they
+    /// are `followed` by another one, it is to be filled in behind them.
     #[inline]
     pub(super) fn build_rdma(
         &self,
@@ -303,8 +307,8 @@ impl<H: QpHandler> Qp<H> {
             let num_sge = per_wr.min(body.nr_sge - start);
             // SAFETY: `start` is less than `nr_sge`.
             let sg_list = unsafe { body.sges.add(start as usize) };
-            // SAFETY: `index` is less than `nr_wr`, for which there is room: one in the slot, and in
-            // a large array enough for all its segments.
+            // SAFETY: `index` is less than `nr_wr`, for which there is room: one in the slot, and
+            // in a large array enough for all its segments.
             let wr = unsafe { body.wrs.add(index as usize) };
             let common = if index + 1 == nr_wr && !followed {
                 slot.last_wr()

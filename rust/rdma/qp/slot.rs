@@ -43,9 +43,9 @@ pub(super) union Wr {
     pub(super) reg: bindings::ib_reg_wr,
 }
 
-/// Nobody uses the slot.
+/// The slot is free.
 const FREE: u32 = 0;
-/// The function that posts has claimed it.
+/// A function has claimed it, to post or to give back.
 const TAKEN: u32 = 1;
 /// Its work requests are chained or posted.
 const POSTED: u32 = 2;
@@ -55,20 +55,20 @@ const LOST: u32 = 3;
 /// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send.
 const OWN_WRS: usize = 2;
 
-/// What a slot's work requests need besides the owner.
+/// The data of a slot's work requests, in addition to the owner.
 ///
 /// # Invariants
 ///
 /// - `sges` has room for the segments of one work request, or for `Qp::MAX_SEGMENTS` if `large` is
 ///   given, and for one more; the first `nr_sge` are initialised.
-/// - `wrs` has room for [`OWN_WRS`], or, if `large` is given, for work requests for so many segments
-///   and one more.
+/// - `wrs` has room for [`OWN_WRS`], or, if `large` is given, for work requests for so many
+///   segments and one more.
 pub(super) struct Body {
     pub(super) sges: *mut bindings::ib_sge,
     pub(super) wrs: *mut Wr,
     pub(super) nr_sge: u32,
     pub(super) nr_wr: u32,
-    /// What the last work request completes as.
+    /// The operation as which the last work request completes.
     pub(super) opcode: bindings::ib_wc_opcode,
     /// The segments were mapped, one by one, and must be unmapped, but for the first so many.
     pub(super) mapped: Option<Direction>,
@@ -125,8 +125,8 @@ impl Body {
         self.nr_sge += 1;
     }
 
-    /// The last segment of each work request of an RDMA operation, which has `per_wr` segments or, if it is
-    /// the last, what is left.
+    /// The last segment of each work request of an RDMA operation, which has `per_wr` segments or,
+    /// if it is the last, what is left.
     #[inline]
     pub(super) fn ends(&self, per_wr: u32) -> impl Iterator<Item = &bindings::ib_sge> + '_ {
         (1..=self.nr_wr).filter_map(move |wrs| {
@@ -139,7 +139,7 @@ impl Body {
 
 /// A slot of the send queue.
 ///
-/// The type invariants of [`Qp`] say who may use it.
+/// The type invariants of [`Qp`] say which function may use it.
 ///
 /// # Invariants
 ///
@@ -254,26 +254,26 @@ impl<H: QpHandler> SendSlot<H> {
         self.state.store(FREE, Release);
     }
 
-    /// Notes that the work requests of the slot, which was claimed, are being chained. With the lock of
-    /// the send queue held.
+    /// Notes that the work requests of the slot, which was claimed, are being chained. With the
+    /// lock of the send queue held.
     #[inline]
     pub(super) fn set_posted(&self) {
         self.state.store(POSTED, Relaxed);
     }
 
-    /// Notes that the work requests of the slot, which was chained, will not be posted: it is claimed
-    /// again. With the lock of the send queue held.
+    /// Notes that the work requests of the slot, which was chained, will not be posted: it is
+    /// claimed again. With the lock of the send queue held.
     pub(super) fn set_unposted(&self) {
         self.state.store(TAKEN, Relaxed);
     }
 
-    /// Whether its work requests are chained or posted, and its owner did not come back.
+    /// Returns true if its work requests are chained or posted, and its owner did not come back.
     #[inline]
     pub(super) fn is_posted(&self) -> bool {
         self.state.load(Acquire) == POSTED
     }
 
-    /// Notes that the owner was taken for good.
+    /// Notes that the owner was parked: the slot is never used again.
     pub(super) fn lose(&self) {
         self.state.store(LOST, Relaxed);
     }
@@ -322,15 +322,16 @@ impl<H: QpHandler> SendSlot<H> {
     }
 }
 
-/// Which of at most 64 things are free.
+/// A bitmap of at most 64 things, and which of them are free.
 ///
 /// # Invariants
 ///
-/// - Bit `n` is set if nobody uses thing `n`.
+/// - Bit `n` is set if thing `n` is free.
 pub(super) struct Free(Atomic<u64>);
 
 impl Free {
-    /// `count` things, which are all free; `EINVAL` if they are more than 64.
+    /// Returns a bitmap of `count` things that are all free. Fails with `EINVAL` if they are more
+    /// than 64.
     pub(super) fn new(count: u16) -> Result<Self> {
         if count > 64 {
             return Err(EINVAL);
@@ -340,7 +341,7 @@ impl Free {
         Ok(Self(Atomic::new(all)))
     }
 
-    /// Takes a thing, if one is free: its number.
+    /// Takes a thing and returns its number, if one is free.
     pub(super) fn take(&self) -> Option<u32> {
         let mut free = self.0.load(Relaxed);
         loop {
@@ -355,18 +356,20 @@ impl Free {
         }
     }
 
-    /// Gives back a thing that [`Self::take`] gave, and that the caller does not use any more.
+    /// Gives back a thing that [`Self::take`] has returned, and that the caller does not use any
+    /// more.
     pub(super) fn put(&self, index: u32) {
         // INVARIANT: The bit was clear, so that adding it sets it.
         self.0.fetch_add(1 << index, Release);
     }
 }
 
-/// Arrays for what needs more work requests than a slot has.
+/// Arrays for memory that takes more work requests than a slot has.
 ///
 /// # Invariants
 ///
-/// - There are so many pairs of arrays, one after the other in `sges` and `wrs`, as `free` has things.
+/// - There are so many pairs of arrays, one after the other in `sges` and `wrs`, as `free` has
+///   things.
 pub(super) struct Large {
     sges: KVVec<UnsafeCell<bindings::ib_sge>>,
     wrs: KVVec<UnsafeCell<Wr>>,
@@ -376,8 +379,8 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// Makes `count` pairs of arrays, each for `sges` segments, at least `per_wr` of which go into a
-    /// work request.
+    /// Makes `count` pairs of arrays, each for `sges` segments, at least `per_wr` of which go into
+    /// a work request.
     pub(super) fn new(count: u16, sges: u32, per_wr: u32) -> Result<Self> {
         let free = Free::new(count)?;
         let count = usize::from(count);
@@ -404,13 +407,13 @@ impl Large {
         })
     }
 
-    /// Whether there are no such arrays at all.
+    /// Returns true if there are no such arrays at all.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.sges.is_empty()
     }
 
-    /// Takes a pair, if one is free: its number, segments and work requests.
+    /// Takes a pair, if one is free. Returns its number, its segments and its work requests.
     pub(super) fn take(&self) -> Option<(u32, *mut bindings::ib_sge, *mut Wr)> {
         let index = self.free.take()?;
         let sges = self.sges.get(index as usize * self.sges_each..)?.as_ptr();
@@ -418,7 +421,8 @@ impl Large {
         Some((index, UnsafeCell::raw_get(sges), UnsafeCell::raw_get(wrs)))
     }
 
-    /// Gives back a pair that [`Self::take`] gave, and that the caller does not use any more.
+    /// Gives back a pair that [`Self::take`] has returned, and that the caller does not use any
+    /// more.
     pub(super) fn put(&self, index: u32) {
         self.free.put(index);
     }
@@ -428,11 +432,11 @@ impl Large {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a work request with the `cqe` of a [`SendSlot<H>`] that
-/// was posted.
+/// Must only be called by the RDMA core, for a work request with the `cqe` of a [`SendSlot<H>`]
+/// that was posted.
 unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion of a slot that exists until all completions of it were
-    // handled, and no other can come.
+    // SAFETY: The core gives a valid completion of a slot that exists until all completions of it
+    // were handled, and no other can come.
     let (wc, slot) = unsafe { (&*wc, &*(*wc).__bindgen_anon_1.wr_cqe.cast::<SendSlot<H>>()) };
     // Never true, unless a device completes a work request twice.
     if !slot.is_posted() {
@@ -452,8 +456,8 @@ unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut
 unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     // SAFETY: The core gives a valid completion.
     let wc = unsafe { &*wc };
-    // SAFETY: It is that of a work request with this field of a slot, which exists until all completions
-    // of it were handled, and no other can come.
+    // SAFETY: It is that of a work request with this field of a slot, which exists until all
+    // completions of it were handled, and no other can come.
     let slot = unsafe {
         let cqe = wc
             .__bindgen_anon_1

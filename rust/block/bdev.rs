@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Block devices that belong to others.
+//! Block devices of other drivers, opened exclusively.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
@@ -33,21 +33,21 @@ use kernel::{
 const BLK_OPEN_READ: bindings::blk_mode_t = 1 << 0;
 const BLK_OPEN_WRITE: bindings::blk_mode_t = 1 << 1;
 
-/// What the one who has a [`Bdev`] hears of it; C's `struct blk_holder_ops`.
+/// Receives the events of a [`Bdev`]; C's `struct blk_holder_ops`.
 ///
-/// The kernel tells of nothing else: whoever wants to know of a new size, new limits, or that it can
-/// only be read now, has to look from time to time.
+/// The kernel reports nothing else. The owner of a `Bdev` has to poll for a new size, for new
+/// limits, and for a device that has become read-only.
 pub(crate) trait BdevEvents: Send + Sync + 'static {
-    /// All I/O fails from now on: the device is gone (`surprise`), or is about to be removed.
+    /// The device is gone (`surprise`), or is about to be removed: from now on all I/O fails.
     ///
     /// # Context
     ///
-    /// May sleep, but must not drop the [`Bdev`], nor wait for a task that does: dropping the `Bdev` waits
-    /// for this call.
+    /// May sleep, but must not drop the [`Bdev`], nor wait for a task that does: dropping the
+    /// `Bdev` waits for this call.
     fn mark_dead(&self, surprise: bool);
 }
 
-/// What C knows a [`Bdev`] by.
+/// C's holder of a device: its address is that of the claim of a [`Bdev`].
 ///
 /// # Invariants
 ///
@@ -61,22 +61,25 @@ struct Holder {
 impl Holder {
     /// # Safety
     ///
-    /// Called by C only, with `bd_holder_lock` held, for a device that was opened with [`Self::OPS`].
-    /// The caller keeps the device valid for the call, but not its claim.
+    /// Called by C only, with `bd_holder_lock` held, for a device that was opened with
+    /// [`Self::OPS`]. The caller keeps the device valid for the call, but not its claim.
     unsafe extern "C" fn mark_dead(bdev: *mut bindings::block_device, surprise: bool) {
-        // SAFETY: By the safety requirements the holder is a `Holder`, and the claim cannot be given up
-        // while the lock is held: by the type invariants the holder is valid until it is released below.
+        // SAFETY: By the safety requirements the holder is a `Holder`, and the claim cannot be
+        // given up while the lock is held: by the type invariants the holder is valid until it is
+        // released below.
         let holder = unsafe { &*(*bdev).bd_holder.cast::<Holder>() };
         // `ops` is shut only after the claim has been given up.
         let call = holder.ops.get();
         holder.events.mark_dead(surprise);
         // SAFETY: By the safety requirements it is held, and this function is to release it.
         unsafe { bindings::mutex_unlock(&raw mut (*bdev).bd_holder_lock) };
-        // From here on the claim may be given up, but whoever does it waits for `call`: neither the
-        // holder nor this module goes away while this function sleeps.
+        // From here on the claim may be given up. The task that does so waits for `call`, so that
+        // neither the holder nor this module goes away while this function sleeps.
         if !surprise {
-            // As C does for holders without this function: others may have written through its cache.
-            // SAFETY: By the safety requirements the device is valid. An error concerns those others.
+            // As C does for holders without this function: other tasks may have written to its page
+            // cache.
+            // SAFETY: By the safety requirements the device is valid. An error concerns those
+            // tasks.
             unsafe { bindings::sync_blockdev(bdev) };
         }
         drop(call);
@@ -92,52 +95,53 @@ impl Holder {
     }
 }
 
-/// What a block device can do; C's `struct queue_limits`. Sectors are of 512 bytes.
+/// The limits and features of a block device; C's `struct queue_limits`. Sectors are of 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BdevLimits {
     /// The smallest unit of I/O, in bytes: a power of two, which may exceed a page.
     pub(crate) logical_block_size: u32,
     /// The smallest unit that is written without reading first, in bytes.
     pub(crate) physical_block_size: u32,
-    /// The smallest I/O that is good, in bytes.
+    /// The preferred smallest I/O, in bytes.
     pub(crate) io_min: u32,
-    /// The best size of I/O, in bytes; 0 if none is better than others.
+    /// The preferred size of I/O, in bytes; 0 if there is none.
     pub(crate) io_opt: u32,
-    /// The most in one read or write that it does not split.
+    /// The largest read or write that is not split.
     pub(crate) max_hw_sectors: u32,
-    /// I/O that crosses a multiple of this is split; 0 for no such thing.
+    /// I/O that crosses a multiple of this is split; 0 if there is no such limit.
     pub(crate) chunk_sectors: u32,
-    /// The most in one discard that it does not split; 0 if it is not supported.
+    /// The largest discard that is not split; 0 if discards are not supported.
     pub(crate) max_discard_sectors: u32,
     /// The unit of discards, in bytes.
     pub(crate) discard_granularity: u32,
     /// Where the first unit of discards begins, in bytes.
     pub(crate) discard_alignment: u32,
-    /// The most in one write zeroes that it does not split; 0 if it is not supported.
+    /// The largest write zeroes that is not split; 0 if they are not supported.
     pub(crate) max_write_zeroes_sectors: u32,
-    /// It has a volatile cache, so that flushes are needed.
+    /// The device has a volatile cache, so that flushes are needed.
     pub(crate) write_cache: bool,
-    /// It can write past its cache by itself. What cannot gets a flush behind such a write.
+    /// The device can write past its cache by itself. For others the block layer sends a flush
+    /// behind such a write.
     pub(crate) fua: bool,
-    /// Seeking costs time.
+    /// The device is rotational: seeking costs time.
     pub(crate) rotational: bool,
-    /// What is being written must not change meanwhile.
+    /// The data of a write must not change until it has ended.
     pub(crate) stable_writes: bool,
-    /// It can only be read.
+    /// The device can only be read.
     pub(crate) read_only: bool,
 }
 
 /// Tells one block device from another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceId {
-    /// What the device itself tells: the kind of the identifier, and its bytes, followed by zeroes.
+    /// The identifier that the device reports: its kind, and its bytes, followed by zeroes.
     identifier: Option<(bindings::blk_unique_id, [u8; 16])>,
-    /// Where it begins on its disk; 0 of a whole disk.
+    /// Where the device begins on its disk; 0 for a whole disk.
     start_sector: u64,
-    /// Number of the device; others may get it when this one is gone.
+    /// The number of the device. Another one may get it when this one is gone.
     dev: bindings::dev_t,
-    /// Sequence number of its disk. The kernel gives no other disk the same one before it reboots, and a
-    /// disk another one when it gets another medium.
+    /// The sequence number of its disk. The kernel gives no two disks the same one before it
+    /// reboots, and gives a disk another one when its medium is changed.
     diskseq: u64,
 }
 
@@ -152,8 +156,8 @@ impl DeviceId {
         same_disk && self.start_sector == other.start_sector
     }
 
-    /// Returns true if both are of the same device, and it was there all the time: a device that was
-    /// removed and has come back may have lost what its volatile cache held.
+    /// Returns true if both are of the same device, and it was there all the time: a device that
+    /// was removed and has come back may have lost what its volatile cache held.
     pub(crate) fn has_stayed(&self, other: &Self) -> bool {
         self.dev == other.dev
             && self.diskseq == other.diskseq
@@ -161,16 +165,16 @@ impl DeviceId {
     }
 }
 
-/// A block device that is open for us alone; C's `struct block_device`, with the `struct file` that
-/// keeps it.
+/// A block device that is opened exclusively; C's `struct block_device`, with the `struct file`
+/// that keeps it.
 ///
-/// Others may still open it, but not exclusively: no file system on it can be mounted.
+/// Other tasks may still open the device, but not exclusively: no file system on it can be mounted.
 ///
 /// # Context
 ///
-/// Dropping it waits until every bio on it has ended and no event is being delivered any more, which
-/// includes that the task that removes the device has written what others left in its page cache. It
-/// sleeps.
+/// Dropping it waits until every bio on it has ended and no event is being delivered any more,
+/// which includes that the task that removes the device has written what others left in its page
+/// cache. It sleeps.
 ///
 /// # Invariants
 ///
@@ -192,15 +196,16 @@ unsafe impl Send for Bdev {}
 unsafe impl Sync for Bdev {}
 
 impl Bdev {
-    /// Opens the block device that `path` names, to read, and to `write`.
+    /// Opens the block device that `path` names for reading, and, if `write`, for writing.
     ///
-    /// The errors are: `EBUSY` if another one has it for itself, such as a mount, swap or md;
-    /// `EACCES` if it is to be written and can only be read; `ENOTBLK` if it is no block device;
-    /// `EOPNOTSUPP` if it has zones; `ENXIO` if it is gone; and those of looking up a path.
+    /// Fails with `EBUSY` if it is opened exclusively, as by a mount, swap or md; with `EACCES` if
+    /// `write` and the device can only be read; with `ENOTBLK` if it is no block device; with
+    /// `EOPNOTSUPP` if it has zones; with `ENXIO` if it is gone; and with the errors of looking up
+    /// a path.
     ///
     /// # Context
     ///
-    /// Sleeps. A task of the user: the path is one of its file system namespace and root.
+    /// Sleeps. A task of user space: the path is resolved in its file system namespace and root.
     pub(crate) fn open(path: &CStr, write: bool, events: Arc<dyn BdevEvents>) -> Result<Self> {
         let mut dev = 0;
         // SAFETY: `path` is a C string, and `dev` is valid for a write.
@@ -208,7 +213,7 @@ impl Bdev {
         Self::open_dev(dev, write, events)
     }
 
-    /// Opens the block device of a number. Otherwise like [`Self::open`], but any task can.
+    /// Opens the block device of number `dev`. Otherwise like [`Self::open`], but in any task.
     pub(super) fn open_dev(
         dev: bindings::dev_t,
         write: bool,
@@ -257,19 +262,19 @@ impl Bdev {
         self.bdev.as_ptr()
     }
 
-    /// Keeps the device open.
+    /// Returns a reference that keeps the device open, or `None` if it is being dropped.
     #[inline]
     pub(super) fn user(&self) -> Option<User> {
         self.users.get()
     }
 
-    /// Whether it was opened to be written.
+    /// Returns true if it was opened for writing.
     #[inline]
     pub(crate) fn writable(&self) -> bool {
         self.writable
     }
 
-    /// The size of a unit of I/O, in bytes.
+    /// Returns the logical block size, in bytes.
     #[inline]
     pub(super) fn logical_block_size(&self) -> u32 {
         // SAFETY: By the type invariants; a device keeps its queue. C may write it meanwhile.
@@ -278,7 +283,7 @@ impl Bdev {
         }
     }
 
-    /// What it can do at the moment. Any context.
+    /// Returns the limits of the device at the moment. Any context.
     pub(crate) fn limits(&self) -> BdevLimits {
         let bdev = self.as_raw();
         // SAFETY: By the type invariants; a device keeps its queue. C may change limits meanwhile,
@@ -306,7 +311,7 @@ impl Bdev {
         }
     }
 
-    /// Which device it is. Sleeps.
+    /// Returns what identifies the device. Sleeps.
     pub(crate) fn id(&self) -> DeviceId {
         let bdev = self.as_raw();
         // SAFETY: By the type invariants; an open device keeps its disk, whose name, operations and
@@ -324,15 +329,16 @@ impl Bdev {
         }
     }
 
-    /// What a disk tells of itself; the kinds in the order of how well they are kept unique.
+    /// Returns the identifier that a disk reports, of the kind that vendors are known to keep
+    /// unique best.
     fn identifier(disk: *mut bindings::gendisk) -> Option<(bindings::blk_unique_id, [u8; 16])> {
         // SAFETY: The caller has the disk open. The name is a C string.
         let (name, get) = unsafe {
             let name = CStr::from_char_ptr((&raw const (*disk).disk_name).cast());
             (name, (*(*disk).fops).get_unique_id?)
         };
-        // A device of the device mapper has the identifier of the one that it lies on, as all others
-        // there have.
+        // Every device of the device mapper reports the identifier of the device that it is mapped
+        // to.
         if name.to_bytes().starts_with(b"dm-") {
             return None;
         }
@@ -343,47 +349,47 @@ impl Bdev {
         ];
         kinds.into_iter().find_map(|kind| {
             let mut id = [0; 16];
-            // SAFETY: The operation is called for a disk of its own, which is open, with room for 16
-            // bytes. It returns how many of them it wrote, or an error.
+            // SAFETY: The operation is called for a disk of its own, which is open, with room for
+            // 16 bytes. It returns how many of them it wrote, or an error.
             let len = unsafe { get(disk, id.as_mut_ptr(), kind) };
             (len > 0 && id != [0; 16]).then_some((kind, id))
         })
     }
 
-    /// Returns true if it has a volatile cache at the moment. Any context.
+    /// Returns true if the device has a volatile cache at the moment. Any context.
     pub(crate) fn write_cache(&self) -> bool {
         // SAFETY: By the type invariants; a device keeps its queue.
         unsafe { bindings::bdev_write_cache(self.as_raw()) }
     }
 
-    /// Makes every write that has ended lasting, and waits for that, for as long as the device takes.
-    /// Sleeps.
+    /// Sends a flush and waits for it, for as long as the device takes: every write that has ended
+    /// before is durable after it. Fails with the error of the device. Sleeps.
     pub(crate) fn flush(&self) -> Result {
         // SAFETY: By the type invariants.
         to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) })
     }
 
-    /// The size at the moment, in units of 512 bytes. Any context.
+    /// Returns the size of the device at the moment, in units of 512 bytes. Any context.
     pub(crate) fn sectors(&self) -> u64 {
         // SAFETY: By the type invariants.
         unsafe { bindings::bdev_nr_sectors(self.as_raw()) }
     }
 
-    /// Whether it can only be read at the moment. The kernel does not stop writes because of that.
-    /// Any context.
+    /// Returns true if the device can only be read at the moment. The kernel does not refuse writes
+    /// because of that. Any context.
     pub(crate) fn read_only(&self) -> bool {
         // SAFETY: By the type invariants.
         unsafe { bindings::bdev_read_only(self.as_raw()) }
     }
 
-    /// Whether it takes bios itself rather than requests, so that submitting may do all of the work.
-    /// Any context.
+    /// Returns true if the device takes bios itself rather than requests: then submitting one may
+    /// do all of the work. Any context.
     pub(crate) fn is_bio_based(&self) -> bool {
         // SAFETY: By the type invariants.
         unsafe { bindings::farblk_bdev_is_bio_based(self.as_raw()) }
     }
 
-    /// Whether it knows I/O that must not wait. Any context.
+    /// Returns true if the device supports I/O that must not wait (`REQ_NOWAIT`). Any context.
     pub(crate) fn nowait(&self) -> bool {
         // SAFETY: By the type invariants; a device keeps its queue. C may write it meanwhile.
         let features =
@@ -396,7 +402,8 @@ impl Drop for Bdev {
     fn drop(&mut self) {
         self.users.wait();
         // SAFETY: By the type invariants the file is open and ours, and no bio uses the device any
-        // more. The claim is over when this returns: no call of a holder operation begins after that.
+        // more. The claim is over when this returns: no call of a holder operation begins after
+        // that.
         unsafe { bindings::bdev_fput(self.file.as_ptr()) };
         // Those that have begun use the holder, and this module's code.
         self.holder.ops.wait();

@@ -4,10 +4,9 @@
 //!
 //! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
 //!
-//! A [`Bio`] is made in advance, with room for all that an I/O needs, so that nothing is allocated
-//! and nothing can fail for lack of memory when there is I/O. [`Bio::submit`] takes it together with
-//! an owner of the memory that is read or written. Both come back by [`BioOwner::end_io`], once, with
-//! how it went, whatever that was.
+//! A [`Bio`] is allocated in advance, with room for all that an I/O needs, so that an I/O allocates
+//! nothing and cannot fail for lack of memory. [`Bio::submit`] takes it together with an owner of
+//! the memory that is read or written. [`BioOwner::end_io`] gives both back, once, with the result.
 
 use crate::base::{
     scatterlist::{
@@ -39,45 +38,46 @@ use kernel::{
     }, //
 };
 
-/// What an I/O does.
+/// The operation of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BioOp {
     /// Reads into the owner's memory.
     Read,
     /// Writes the owner's memory.
     Write,
-    /// Makes every write that has ended lasting. It has no place and no length.
+    /// Makes every write that has ended durable. It has no place and no length.
     Flush,
-    /// Forgets what is there.
+    /// Discards the blocks: their content may be lost.
     Discard,
-    /// Makes it read as zeroes.
+    /// Makes the blocks read as zeroes.
     WriteZeroes,
 }
 
-/// What is wanted of a block device.
+/// A request to a block device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BioRequest {
-    /// What to do.
+    /// The operation.
     pub(crate) op: BioOp,
-    /// Where, in units of 512 bytes; a whole block.
+    /// Where it begins, in units of 512 bytes; a multiple of the logical block size.
     pub(crate) sector: u64,
-    /// How much, in bytes; whole blocks, and one at least.
+    /// The length, in bytes; a multiple of the logical block size, and not 0.
     pub(crate) bytes: u32,
-    /// A write is lasting when it ends.
+    /// A write is durable when it ends.
     pub(crate) fua: bool,
-    /// Every write that has ended is made lasting before this write begins.
+    /// Every write that has ended is made durable before this write begins.
     pub(crate) preflush: bool,
-    /// Zeroes are to keep their space.
+    /// A write zeroes keeps the space of its blocks allocated.
     pub(crate) no_unmap: bool,
-    /// It ends with [`BlkError::Again`] rather than wait for something; with
-    /// [`BlkError::NotSupported`] if the device has not [`Bdev::nowait`].
+    /// The I/O ends with [`BlkError::Again`] rather than wait for a resource; with
+    /// [`BlkError::NotSupported`] if [`Bdev::nowait`] is false.
     pub(crate) nowait: bool,
-    /// C's `IOPRIO_PRIO_VALUE`; that of the task if it has no class, or one that is not known.
+    /// The priority, C's `IOPRIO_PRIO_VALUE`; that of the task if it has no class, or an unknown
+    /// one.
     pub(crate) ioprio: u16,
 }
 
 impl BioRequest {
-    /// A request with none of the flags.
+    /// Returns a request with none of the flags.
     #[inline]
     pub(crate) fn new(op: BioOp, sector: u64, bytes: u32) -> Self {
         Self {
@@ -127,22 +127,22 @@ impl BioRequest {
         opf
     }
 
-    /// Whether it has data.
+    /// Returns true if the operation has data.
     #[inline]
     fn has_data(&self) -> bool {
         matches!(self.op, BioOp::Read | BioOp::Write)
     }
 }
 
-/// Who an I/O belongs to, and whose memory it reads or writes.
+/// A value that owns the memory of an I/O, and receives its end.
 ///
-/// From [`Bio::submit`] to [`BioOwner::end_io`] it stays in place, and is neither dropped nor borrowed
-/// mutably.
+/// From [`Bio::submit`] to [`BioOwner::end_io`] the value stays in place, and is neither dropped
+/// nor borrowed mutably.
 pub(crate) trait BioOwner: Sized + Send + 'static {
     /// The type of the memory; [`NoMemory`](crate::base::scatterlist::NoMemory) if there is none.
     type Memory: Segmented;
 
-    /// The memory that is read or written: its first [`BioRequest::bytes`] bytes.
+    /// Returns the memory, of which the first [`BioRequest::bytes`] bytes are read or written.
     ///
     /// # Context
     ///
@@ -153,12 +153,13 @@ pub(crate) trait BioOwner: Sized + Send + 'static {
     ///
     /// # Context
     ///
-    /// Any, also hard interrupts, and also within [`Bio::submit`]. Must not sleep, drop the [`Bdev`],
-    /// or submit.
+    /// Any, also hard interrupts, and also within [`Bio::submit`]. Must not sleep, drop the
+    /// [`Bdev`], or submit.
     fn end_io(self, bio: Bio<Self>, result: BlkResult);
 }
 
-/// Runs `f`, and hands what it submits to the devices when it is over, or when it sleeps.
+/// Runs `f` with a plug: the I/O that it submits goes to the devices when `f` returns, or when it
+/// sleeps.
 ///
 /// # Context
 ///
@@ -173,19 +174,19 @@ pub(crate) fn plugged<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The most pieces of memory in a C bio.
+/// The most vectors of a C bio.
 const MAX_VECS: usize = bindings::BIO_MAX_VECS as usize;
 
-/// Memory for C's bios.
-struct Room {
+/// The C bios of a [`Bio`], and their vectors.
+struct CBios {
     /// One for every [`MAX_VECS`] of `vecs`.
     bios: KVec<MaybeUninit<bindings::bio>>,
     vecs: KVec<MaybeUninit<bindings::bio_vec>>,
 }
 
-/// What a [`Bio`] has.
+/// The data of a [`Bio`].
 struct Inner<O: BioOwner> {
-    room: Room,
+    bios: CBios,
     owner: Option<O>,
     /// Keeps the device.
     user: Option<User>,
@@ -195,7 +196,7 @@ struct Inner<O: BioOwner> {
     status: Atomic<i32>,
 }
 
-/// Room for one I/O at a time on any device; C's `struct bio`, or several.
+/// The means of one I/O at a time, on any device: a C `struct bio`, or several.
 ///
 /// # Invariants
 ///
@@ -208,8 +209,9 @@ unsafe impl<O: BioOwner> Send for Bio<O> {}
 unsafe impl<O: BioOwner> Sync for Bio<O> {}
 
 impl<O: BioOwner> Bio<O> {
-    /// Room for an I/O with memory in `pieces` pieces at most. What is physically contiguous is one
-    /// piece, even if it comes in several segments.
+    /// Allocates what an I/O with memory in at most `pieces` pieces needs. Memory that is
+    /// physically contiguous is one piece, even if it comes in several segments. Fails with
+    /// `ENOMEM`.
     ///
     /// # Context
     ///
@@ -225,7 +227,7 @@ impl<O: BioOwner> Bio<O> {
             bios.push(MaybeUninit::uninit(), GFP_KERNEL)?;
         }
         let inner = Inner {
-            room: Room { bios, vecs },
+            bios: CBios { bios, vecs },
             owner: None,
             user: None,
             left: Atomic::new(0),
@@ -237,19 +239,19 @@ impl<O: BioOwner> Bio<O> {
         Ok(Self(unsafe { NonNull::new_unchecked(inner) }))
     }
 
-    /// Does what is wanted, or begins to; [`BioOwner::end_io`] tells the outcome.
+    /// Submits a request; [`BioOwner::end_io`] is called with the result.
     ///
-    /// What can never be ends with [`BlkError::Invalid`], without the device hearing of it: a place
-    /// or a length that is not in whole blocks; memory that there is too little of, that is in too
-    /// many pieces or, for a read, that must not be written; and a request that changes what is on a
-    /// device that was opened to read. What is beyond the end of the device ends with
+    /// Some requests end with [`BlkError::Invalid`] and do not reach the device: those whose place
+    /// or length is no multiple of the logical block size; whose memory is too short, is in too
+    /// many pieces or, for a read, must not be written by devices; and those that would change a
+    /// device that was opened for reading. One beyond the end of the device ends with
     /// [`BlkError::IoError`].
     ///
-    /// The device, or the block layer, splits what is too large for it.
+    /// The block layer splits requests that are too large for the device.
     ///
     /// # Context
     ///
-    /// A task that may sleep, even if it is not to wait; but not [`BioOwner::end_io`].
+    /// A task that may sleep, also with [`BioRequest::nowait`]. Not [`BioOwner::end_io`].
     pub(crate) fn submit(self, bdev: &Bdev, request: BioRequest, owner: O) {
         let inner = core::mem::ManuallyDrop::new(self).0.as_ptr();
         // SAFETY: By the type invariants it is valid and nobody else's, until it is submitted.
@@ -258,7 +260,7 @@ impl<O: BioOwner> Bio<O> {
         this.user = bdev.user();
         this.status.store(0, Relaxed);
 
-        let first = this.room.bios.as_mut_ptr().cast::<bindings::bio>();
+        let first = this.bios.bios.as_mut_ptr().cast::<bindings::bio>();
         match this.fill(bdev, &request) {
             Ok(count) => {
                 // CAST: There is one for every `MAX_VECS` of a vector.
@@ -305,7 +307,7 @@ impl<O: BioOwner> Bio<O> {
         }
     }
 
-    /// Gives the owner all back.
+    /// Gives the owner and the `Bio` back.
     ///
     /// # Safety
     ///
@@ -319,20 +321,20 @@ impl<O: BioOwner> Bio<O> {
         if let Some(owner) = owner {
             owner.end_io(bio, result);
         }
-        // Who drops the device waits for this, and so for the end of `end_io`.
+        // Dropping the device waits for this user, and so for the end of `end_io`.
         drop(user);
     }
 }
 
 impl<O: BioOwner> Inner<O> {
-    /// Makes the C bios ready and returns how many it takes; on an error none is.
+    /// Initialises the C bios and returns how many they are; on an error none is initialised.
     #[inline]
     fn fill(&mut self, bdev: &Bdev, request: &BioRequest) -> BlkResult<usize> {
         if self.user.is_none() {
             return Err(BlkError::Offline);
         }
         if request.op == BioOp::Flush {
-            self.room.init(0, bdev, request, 0)?;
+            self.bios.init(0, bdev, request, 0)?;
             return Ok(1);
         }
         if request.op != BioOp::Read && !bdev.writable() {
@@ -353,7 +355,7 @@ impl<O: BioOwner> Inner<O> {
             return Err(BlkError::Invalid);
         }
         if !request.has_data() {
-            let bio = self.room.init(0, bdev, request, 0)?;
+            let bio = self.bios.init(0, bdev, request, 0)?;
             // SAFETY: The bio is initialised, and has no data.
             unsafe { (*bio).bi_iter.bi_size = request.bytes };
             return Ok(1);
@@ -368,20 +370,20 @@ impl<O: BioOwner> Inner<O> {
         // SAFETY: `memory` is a part of the owner, which stays where it is, and is not dropped nor
         // borrowed mutably, until the last bio has ended. For a read it is writable.
         let result = unsafe {
-            self.room
+            self.bios
                 .fill(bdev, request, in_block, memory.segments(), &mut count)
         };
         if result.is_err() {
             // SAFETY: So many are initialised, and none was submitted.
-            unsafe { self.room.uninit(count) };
+            unsafe { self.bios.uninit(count) };
         }
         result.map(|()| count)
     }
 }
 
-impl Room {
-    /// Puts memory into as many C bios as it takes. Counts in `count` those that are initialised,
-    /// also on an error.
+impl CBios {
+    /// Adds memory to as many C bios as it takes. `count` is set to the number of those that are
+    /// initialised, also on an error.
     ///
     /// # Safety
     ///
@@ -426,8 +428,8 @@ impl Room {
         Err(BlkError::Invalid)
     }
 
-    /// Makes an empty C bio of what is wanted, `done` bytes later; [`BlkError::Invalid`] if there is
-    /// no room.
+    /// Initialises an empty C bio for the part of the request that begins after `done` bytes. Fails
+    /// with [`BlkError::Invalid`] if there is no C bio left.
     #[inline]
     fn init(
         &mut self,

@@ -421,7 +421,7 @@ impl Pages {
         self.visit(seed, |byte, pattern| *byte = pattern);
     }
 
-    /// Whether the first `len` bytes are those of `seed`.
+    /// Returns true if the first `len` bytes are those of `seed`.
     fn matches(&mut self, seed: u8, len: usize) -> bool {
         let (mut same, mut index) = (true, 0);
         self.visit(seed, |byte, pattern| {

@@ -4,14 +4,14 @@
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 //!
-//! A driver implements [`Operations`], makes a [`TagSet`] of the type that does, and adds disks with
-//! [`GenDiskBuilder`]. blk-mq then hands every request to [`Operations::queue_rq`] as an
+//! A driver implements [`Operations`], makes a [`TagSet`] of the type that does, and adds disks
+//! with [`GenDiskBuilder`]. blk-mq then hands every request to [`Operations::queue_rq`] as an
 //! [`Owned<IdleRequest>`](Owned), from any CPU, several hardware queues at a time.
 //!
-//! # Who may end a request
+//! # The right to end a request
 //!
-//! A request must be ended exactly once, and nothing of it may be touched afterwards. The right to
-//! do so is the [`Owned`] pointer:
+//! A request must be ended exactly once, and nothing of it may be accessed afterwards. The right to
+//! end it is the [`Owned`] pointer:
 //!
 //! ```text
 //!  queue_rq() --> Owned<IdleRequest> --start()--> Owned<Request> --complete()--> ended
@@ -19,20 +19,22 @@
 //!                        +---------- refuse() ---------+--> Refused, returned from queue_rq()
 //! ```
 //!
-//! - [`Owned<IdleRequest>::start`] arms the timeout. What the hardware may answer must be started
-//!   before the hardware hears of it.
-//! - Whoever has no room for a request, before or after its start, gives it back as [`Refused`].
-//! - An `Owned` that is dropped ends its request with [`BlkError::IoError`]: a request can get an
-//!   error too many, but is never lost. One that is leaked is a request that never ends, and a disk
-//!   that cannot be removed; but its memory stays.
-//! - The data pages belong to the device for as long as the `Owned<Request>` exists, so whoever
-//!   moves it into what describes a DMA transfer, and takes it back out when that is over, is safe.
+//! - [`Owned<IdleRequest>::start`] arms the timeout. A driver must start a request before it sends
+//!   it to the hardware, which may answer at once.
+//! - A driver that has no room for a request gives it back as [`Refused`], before or after its
+//!   start.
+//! - An `Owned` that is dropped ends its request with [`BlkError::IoError`]: a request may end with
+//!   an error without need, but is never lost. If an `Owned` is leaked, its request never ends, and
+//!   its disk cannot be removed; but its memory stays.
+//! - The data pages belong to the device for as long as the `Owned<Request>` exists. So it is safe
+//!   to move it into the description of a DMA transfer, and to take it out when the transfer is
+//!   over.
 //!
 //! # Order of the end
 //!
-//! Dropping a [`GenDisk`] waits for its requests, so it never outlives what they use: requests, then
-//! the data of the hardware queues, then the disk, then the tag set with the data of the requests.
-//! The data of the disk itself lives until the last open file is closed.
+//! Dropping a [`GenDisk`] waits for its requests, so that these end before what they use is freed:
+//! first the requests, then the data of the hardware queues, then the disk, then the tag set with
+//! the data of the requests. The data of the disk itself lives until the last open file is closed.
 //!
 //! [`BlkError::IoError`]: super::BlkError::IoError
 //! [`Owned<IdleRequest>::start`]: Owned::start

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a request ended.
+//! The status of a request that has ended.
 //!
 //! C header: [`include/linux/blk_types.h`](srctree/include/linux/blk_types.h)
 
 use crate::bindings;
 use kernel::error::Error;
 
-/// What a request ends with: `BLK_STS_OK`, or one of [`BlkError`].
+/// The status of a request: `BLK_STS_OK`, or a [`BlkError`].
 pub(crate) type BlkResult<T = ()> = core::result::Result<T, BlkError>;
 
 /// A `blk_status_t` other than `BLK_STS_OK`.
@@ -16,33 +16,33 @@ pub(crate) type BlkResult<T = ()> = core::result::Result<T, BlkError>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BlkError {
-    /// The device does not know this operation (`EOPNOTSUPP`).
+    /// The device does not support this operation (`EOPNOTSUPP`).
     NotSupported = 1,
     /// The device did not answer in time (`ETIMEDOUT`).
     Timeout = 2,
-    /// Nothing is left of a thinly provided device (`ENOSPC`).
+    /// A thinly provisioned device has no space left (`ENOSPC`).
     NoSpace = 3,
-    /// The way to the device is lost; another path may still do (`ENOLINK`).
+    /// The path to the device is lost; another path may still work (`ENOLINK`).
     Transport = 4,
     /// The device failed for good, on every path (`EREMOTEIO`).
     Target = 5,
-    /// The data is reserved for another initiator (`EBADE`).
+    /// The device is reserved for another initiator (`EBADE`).
     ReservationConflict = 6,
-    /// The medium lost this data (`ENODATA`).
+    /// The medium has lost the data (`ENODATA`).
     Medium = 7,
     /// The data and its protection information disagree (`EILSEQ`).
     Protection = 8,
-    /// Out of some resource (`ENOMEM`). As an answer of [`Operations::queue_rq`] it asks for the
+    /// A resource is used up (`ENOMEM`). As an answer of [`Operations::queue_rq`] it asks for the
     /// request to be queued again, see [`Refused`].
     ///
     /// [`Operations::queue_rq`]: super::mq::Operations::queue_rq
     /// [`Refused`]: super::mq::Refused
     Resource = 9,
-    /// Anything else (`EIO`).
+    /// Any other error (`EIO`).
     IoError = 10,
-    /// It would have had to wait, and must not (`EAGAIN`).
+    /// The request would have had to wait, and must not (`EAGAIN`).
     Again = 12,
-    /// Out of a resource that a request in flight on this device holds (`EBUSY`). As an answer of
+    /// A resource is used up that requests in flight on this device hold (`EBUSY`). As an answer of
     /// [`Operations::queue_rq`] it asks for the request to be queued again, see [`Refused`].
     ///
     /// [`Operations::queue_rq`]: super::mq::Operations::queue_rq
@@ -54,9 +54,9 @@ pub(crate) enum BlkError {
     ZoneActiveResource = 15,
     /// The device is off line (`ENODEV`).
     Offline = 16,
-    /// The device gave up within the time it was given (`ETIME`).
+    /// The device could not finish within the duration limit of the command (`ETIME`).
     DurationLimit = 17,
-    /// The request makes no sense to the device (`EINVAL`).
+    /// The request is not valid for the device (`EINVAL`).
     Invalid = 19,
 }
 

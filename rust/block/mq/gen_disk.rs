@@ -67,7 +67,7 @@ unsafe impl Send for DiskNames {}
 unsafe impl Sync for DiskNames {}
 
 impl DiskNames {
-    /// Names like `<prefix>0`.
+    /// Creates names like `<prefix>0`.
     pub(crate) fn new(prefix: &'static CStr) -> impl PinInit<Self> {
         // INVARIANT: `ida_init` initialises it.
         pin_init!(Self {
@@ -149,17 +149,18 @@ impl Drop for ModuleRef {
     }
 }
 
-/// [`DiskData::openers`] of a disk that cannot be opened any more.
+/// The value of [`DiskData::openers`] of a disk that cannot be opened any more.
 const CLAIMED: i32 = -1;
 
-/// What a disk has for as long as anyone has a reference to it; C's `private_data`.
+/// The data of a disk, which lives until the last reference to the disk is dropped; C's
+/// `private_data`.
 ///
 /// # Invariants
 ///
 /// `queue_data` came from `T::QueueData::into_foreign`.
 struct DiskData<T: Operations> {
     queue_data: *mut c_void,
-    /// How often the disk and its partitions are open, or [`CLAIMED`].
+    /// The number of times that the disk and its partitions are open, or [`CLAIMED`].
     openers: Atomic<i32>,
     index: DiskIndex,
     _p: PhantomData<T::QueueData>,
@@ -167,7 +168,8 @@ struct DiskData<T: Operations> {
 
 impl<T: Operations> Drop for DiskData<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants; C's `queuedata`, a copy, is not used when this is dropped.
+        // SAFETY: By the type invariants; C's `queuedata`, a copy, is not used when this is
+        // dropped.
         drop(unsafe { T::QueueData::from_foreign(self.queue_data) });
     }
 }
@@ -178,7 +180,8 @@ struct DiskVTable<T: Operations>(PhantomData<T>);
 impl<T: Operations> DiskVTable<T> {
     /// # Safety
     ///
-    /// Called by the block layer only, with `open_mutex` held, for a disk of `GenDiskBuilder::build`.
+    /// Called by the block layer only, with `open_mutex` held, for a disk of
+    /// `GenDiskBuilder::build`.
     unsafe extern "C" fn open(disk: *mut bindings::gendisk, _mode: bindings::blk_mode_t) -> c_int {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
         let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
@@ -192,21 +195,22 @@ impl<T: Operations> DiskVTable<T> {
         ENXIO.to_errno()
     }
 
-    /// The block layer calls it for each file that is closed and had the disk or a partition open; those
-    /// of the partitions count as openers of the whole disk. An attempt to open a partition of no size ends
-    /// here, too.
+    /// The block layer calls it for each file that is closed and had the disk or a partition open;
+    /// those of the partitions count as openers of the whole disk. An attempt to open a partition
+    /// of no size ends here, too.
     ///
     /// # Safety
     ///
-    /// Called by the block layer only, with `open_mutex` held, once for each `open` that returned 0, for a
-    /// disk of `GenDiskBuilder::build`. What was cached for the last opener has been written and dropped.
-    /// The disk may be removed, but the file that is closed still has a reference to it.
+    /// Called by the block layer only, with `open_mutex` held, once for each `open` that returned
+    /// 0, for a disk of `GenDiskBuilder::build`. What was cached for the last opener has been
+    /// written and dropped. The disk may be removed, but the file that is closed still has a
+    /// reference to it.
     unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
         let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
         if data.openers.fetch_sub(1, Full) == 1 {
-            // SAFETY: By the type invariants of `DiskData` it came from `into_foreign`, and it is taken
-            // back by `free_disk` only, which comes after the last reference has gone.
+            // SAFETY: By the type invariants of `DiskData` it came from `into_foreign`, and it is
+            // taken back by `free_disk` only, which comes after the last reference has gone.
             T::last_close(unsafe { T::QueueData::borrow(data.queue_data) });
         }
     }
@@ -248,7 +252,7 @@ pub(crate) struct GenDiskBuilder {
 }
 
 impl GenDiskBuilder {
-    /// A disk of no size with [`Limits::default`].
+    /// Returns a builder of a disk of size 0 with [`Limits::default`].
     pub(crate) fn new() -> Self {
         Self {
             limits: Limits::default(),
@@ -257,27 +261,30 @@ impl GenDiskBuilder {
         }
     }
 
-    /// Sets what it can do.
+    /// Sets the limits.
     pub(crate) fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Sets its size, in units of 512 bytes.
+    /// Sets the size, in units of 512 bytes.
     pub(crate) fn capacity_sectors(mut self, capacity_sectors: u64) -> Self {
         self.capacity_sectors = capacity_sectors;
         self
     }
 
-    /// Sets whether it can only be read.
+    /// Sets whether the disk can only be read.
     pub(crate) fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Adds the disk, without its partitions: see [`GenDisk::scan_partitions`]. Waits for no request.
+    /// Adds the disk, without its partitions: see [`GenDisk::scan_partitions`]. Waits for no
+    /// request.
     ///
-    /// May sleep. `EINVAL` if the limits contradict themselves.
+    /// Fails with `EINVAL` if the limits contradict each other or the size is too large, with
+    /// `ENODEV` if the module is being unloaded, with `ENOMEM`, and with the block layer's error.
+    /// May sleep.
     pub(crate) fn build<T: Operations>(
         self,
         names: Arc<DiskNames>,
@@ -368,25 +375,26 @@ impl<T: Operations> Drop for NewDisk<T> {
     }
 }
 
-/// A disk that is there, `/dev/<name>`; C's `struct gendisk`.
+/// A disk that was added, `/dev/<name>`; C's `struct gendisk`.
 ///
-/// Dropping it removes the disk: what is cached is written if the disk is not dead, then it waits
-/// until every request has ended, so the driver must go on ending them until that returns. Files that
-/// are still open get errors. It sleeps, so it must not be dropped in a callback of [`Operations`].
+/// Dropping it removes the disk: writes what is cached, if the disk is not dead, and waits until
+/// every request has ended, so the driver must go on ending them until that returns. Files that are
+/// still open get errors. Dropping sleeps, and must not be done in a callback of [`Operations`].
 ///
 /// # Invariants
 ///
-/// - `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its `private_data`
-///   is a `DiskData<T>`.
-/// - We have quiesced its queue once if `quiesced` is true, and not at all if it is false; but for the
-///   moment in which [`GenDisk::quiesce`] or [`GenDisk::unquiesce`] changes that.
+/// - `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its
+///   `private_data` is a `DiskData<T>`.
+/// - We have quiesced its queue once if `quiesced` is true, and not at all if it is false; but for
+///   the moment in which [`GenDisk::quiesce`] or [`GenDisk::unquiesce`] changes that.
 pub(crate) struct GenDisk<T: Operations> {
     disk: NonNull<bindings::gendisk>,
     quiesced: Atomic<bool>,
     _tag_set: Arc<TagSet<T>>,
 }
 
-// SAFETY: Its methods are C functions that may be called from any thread, and what it owns is `Send`.
+// SAFETY: Its methods are C functions that may be called from any thread, and what it owns is
+// `Send`.
 unsafe impl<T: Operations> Send for GenDisk<T> {}
 // SAFETY: As above; what its methods change is locked by C.
 unsafe impl<T: Operations> Sync for GenDisk<T> {}
@@ -396,15 +404,16 @@ impl<T: Operations> GenDisk<T> {
         self.disk.as_ptr()
     }
 
-    /// The name in `/dev`.
+    /// Returns the name in `/dev`.
     pub(crate) fn name(&self) -> &CStr {
         // SAFETY: By the type invariants; `build` wrote a NUL, and the name does not change.
         unsafe { CStr::from_char_ptr((*self.as_raw()).disk_name.as_ptr()) }
     }
 
-    /// Keeps everybody from opening the disk, so that it can be removed; `EBUSY` if it is open (which
-    /// includes mounts, swap and its partitions), or is being closed. After success nothing is cached
-    /// for it, nor is there I/O of anybody but [`Self::scan_partitions`]. Can be repeated. Any context.
+    /// Makes every later open of the disk fail, so that it can be removed. Fails with `EBUSY` if it
+    /// is open, which includes mounts, swap and its partitions, or is being closed. After success
+    /// nothing is cached for the disk, and there is no I/O but that of [`Self::scan_partitions`].
+    /// Can be repeated. Any context.
     pub(crate) fn claim(&self) -> Result {
         // SAFETY: By the type invariants; the data lives until `free_disk`.
         let data = unsafe { &*(*self.as_raw()).private_data.cast::<DiskData<T>>() };
@@ -414,25 +423,26 @@ impl<T: Operations> GenDisk<T> {
         }
     }
 
-    /// Reads the partition table and adds the partitions. To be called once; before that there are
-    /// none, and user space cannot ask for such a scan (`BLKRRPART`).
+    /// Reads the partition table and adds the partitions. To be called once. Before that there are
+    /// no partitions, and user space cannot request a scan (`BLKRRPART`).
     ///
     /// Waits for requests, for as long as the driver does not end them. It holds no lock until the
-    /// first block was read, so that the disk can be opened and closed while the driver does not answer.
-    /// Gives the error of that read; what follows is the block layer's to report.
+    /// first block was read, so that the disk can be opened and closed while the driver does not
+    /// answer. Fails with the error of that read; the block layer reports later errors to the
+    /// kernel log.
     ///
     /// # Context
     ///
-    /// A task that may sleep, and that nothing which ends requests waits for.
+    /// A task that may sleep, and for which no task that ends requests waits.
     pub(crate) fn scan_partitions(&self) -> Result {
         let disk = self.as_raw();
         let read = self.read_first_block();
         // SAFETY: By the type invariants.
         unsafe { bindings::farblk_suppress_partition_scan(disk, false) };
         read?;
-        // SAFETY: By the type invariants; the lock is the one that the scan wants. It fails if the disk
-        // was removed. What the scan has read must not stay cached while the disk is not open: the next
-        // close would drop it, but the disk may change before the next open.
+        // SAFETY: By the type invariants; the lock is the one that the scan wants. It fails if the
+        // disk was removed. What the scan has read must not stay cached while the disk is not open:
+        // the next close would drop it, but the disk may change before the next open.
         unsafe {
             bindings::mutex_lock(&raw mut (*disk).open_mutex);
             bindings::bdev_disk_changed(disk, false);
@@ -442,17 +452,18 @@ impl<T: Operations> GenDisk<T> {
         Ok(())
     }
 
-    /// Reads the first block past the page cache, whose pages would be locked until it was read. Waits
-    /// for as long as that takes, which is no hung task. Sleeps.
+    /// Reads the first block without the page cache, which would keep a page locked until it was
+    /// read. Waits for as long as that takes, in a way that is not reported as a hung task. Sleeps.
     fn read_first_block(&self) -> Result {
         let disk = self.as_raw();
         let page = Page::alloc_page(GFP_KERNEL)?;
         let mut bio = MaybeUninit::<bindings::bio>::uninit();
         let mut vec = MaybeUninit::<bindings::bio_vec>::uninit();
         let bio = bio.as_mut_ptr();
-        // SAFETY: By the type invariants the disk has a queue, and a block device for its whole, which
-        // stay for this call. The bio and its vector are valid for writes and stay in place; so does the
-        // page, which is large enough for a block. They are in use until the wait is over.
+        // SAFETY: By the type invariants the disk has a queue, and a block device for its whole,
+        // which stay for this call. The bio and its vector are valid for writes and stay in place;
+        // so does the page, which is large enough for a block. They are in use until the wait is
+        // over.
         let result = unsafe {
             let block = (*(*disk).queue).limits.logical_block_size;
             // The driver refuses a part of a block.
@@ -472,8 +483,9 @@ impl<T: Operations> GenDisk<T> {
         to_result(result)
     }
 
-    /// Changes the size, in units of 512 bytes. User space is told (`RESIZE=1`) if it is another one;
-    /// returns whether it was. `EINVAL` if there is no such size. May sleep.
+    /// Changes the size, in units of 512 bytes. If the size differs from the old one, sends a
+    /// uevent (`RESIZE=1`) and returns true. Fails with `EINVAL` if the size is too large. May
+    /// sleep.
     pub(crate) fn set_capacity(&self, sectors: u64) -> Result<bool> {
         if sectors > MAX_SECTORS {
             return Err(EINVAL);
@@ -482,16 +494,18 @@ impl<T: Operations> GenDisk<T> {
         Ok(unsafe { bindings::set_capacity_and_notify(self.as_raw(), sectors) })
     }
 
-    /// Changes whether it can only be read. User space is told if that is new. May sleep.
+    /// Changes whether the disk can only be read, and sends a uevent if that is a change. May
+    /// sleep.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         // SAFETY: By the type invariants.
         unsafe { bindings::set_disk_ro(self.as_raw(), read_only) };
     }
 
-    /// Changes what it can do; `EINVAL`, and nothing changes, if the limits contradict themselves.
+    /// Changes the limits. Fails with `EINVAL`, and changes nothing, if they contradict each other.
     ///
-    /// It waits until no request is in flight, so the driver must go on ending them. Sleeps; must not
-    /// be called by what ends requests. Who uses the disk does not expect another block size.
+    /// It waits until no request is in flight, so the driver must go on ending them. Sleeps; must
+    /// not be called by a task that ends requests. Users of the disk do not expect another block
+    /// size.
     pub(crate) fn set_limits(&self, limits: Limits) -> Result {
         let mut new = limits.to_queue_limits()?;
         // SAFETY: By the type invariants the disk has a queue. The lock that is taken here is
@@ -506,12 +520,14 @@ impl<T: Operations> GenDisk<T> {
         to_result(unsafe { bindings::queue_limits_commit_update_frozen(queue, &mut new) })
     }
 
-    /// Lets no request come any more: when this returns no [`Operations::queue_rq`] or
-    /// [`Operations::commit_rqs`] runs, nor will one until [`Self::unquiesce`]. Requests to come wait in the
-    /// block layer. Those that the driver has may end, and be late, as ever, and polling goes on.
+    /// Stops the dispatch of requests: when this returns no [`Operations::queue_rq`] or
+    /// [`Operations::commit_rqs`] runs, nor will one until [`Self::unquiesce`]. New requests wait
+    /// in the block layer. Requests that the driver has may end or time out as before, and polling
+    /// goes on.
     ///
-    /// Can be repeated; but with a caller at a time, as one that finds it done, or being done, returns at
-    /// once. Nothing that waits for requests may be called in between, such as [`Self::set_limits`].
+    /// Can be repeated, but by one caller at a time: a second one returns at once, even if the
+    /// first one has not finished. No function that waits for requests may be called in between,
+    /// such as [`Self::set_limits`].
     ///
     /// # Context
     ///
@@ -524,8 +540,8 @@ impl<T: Operations> GenDisk<T> {
         }
     }
 
-    /// Undoes [`Self::quiesce`]: what has waited comes, from other tasks. Can be repeated; with a caller of
-    /// this or of `quiesce` at a time. Does not sleep.
+    /// Undoes [`Self::quiesce`]: requests that have waited are dispatched by other tasks. Can be
+    /// repeated, but by one caller of this or of `quiesce` at a time. Does not sleep.
     pub(crate) fn unquiesce(&self) {
         if self.quiesced.xchg(false, Full) {
             // SAFETY: By the type invariants the disk has a queue, which we have quiesced.
@@ -533,17 +549,17 @@ impl<T: Operations> GenDisk<T> {
         }
     }
 
-    /// Tells user space (`change`) that something about the disk is another now: `env`, such as
-    /// `NAME=value`. If there is no memory, nobody hears of it.
+    /// Sends a `change` uevent of the disk with `env`, such as `NAME=value`. If memory is short,
+    /// the uevent is lost.
     ///
     /// # Context
     ///
-    /// May sleep, and allocates: what I/O waits for must call it in
+    /// May sleep, and allocates: a task that I/O waits for must call it in
     /// [`without_io`](crate::base::sync::without_io).
     pub(crate) fn announce(&self, env: &CStr) {
         let mut envp = [env.as_char_ptr().cast_mut(), core::ptr::null_mut()];
-        // SAFETY: By the type invariants the disk was added, so that its device is in sysfs. The strings
-        // end with null, and are only read.
+        // SAFETY: By the type invariants the disk was added, so that its device is in sysfs. The
+        // strings end with null, and are only read.
         unsafe {
             let device = &raw mut (*(*self.as_raw()).part0).bd_device;
             let change = bindings::kobject_action_KOBJ_CHANGE;
@@ -551,10 +567,11 @@ impl<T: Operations> GenDisk<T> {
         }
     }
 
-    /// Makes every I/O to come fail, without writing what is cached, and tells file systems.
+    /// Makes all later I/O fail, without writing what is cached, and notifies file systems.
     ///
-    /// It waits for file systems that wait for requests in flight. So the driver must end them first,
-    /// and fail what comes in between, as it does when the device is gone. May sleep.
+    /// It waits for file systems that wait for requests in flight. So the driver must end those
+    /// first, and fail the requests that come in between, as it does when the device is gone. May
+    /// sleep.
     pub(crate) fn mark_dead(&self) {
         // SAFETY: By the type invariants. No callback of `DiskVTable`, under whose `open_mutex` it
         // must not be called, gets to here.
@@ -564,7 +581,7 @@ impl<T: Operations> GenDisk<T> {
 
 impl<T: Operations> Drop for GenDisk<T> {
     fn drop(&mut self) {
-        // Else what is cached would be waited for, for ever.
+        // Otherwise writing what is cached would never end.
         self.unquiesce();
         let disk = self.as_raw();
         // SAFETY: By the type invariants. It waits for all requests, so that the tag set, which is

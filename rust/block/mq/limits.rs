@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a disk can do.
+//! The limits of a disk.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
@@ -24,7 +24,8 @@ use kernel::{
 /// The limits of a disk; C's `struct queue_limits`, of which it has the names. Sectors are of 512
 /// bytes.
 ///
-/// They may be anything, so that they can come from elsewhere: [`GenDiskBuilder::build`] checks them.
+/// They may have any value, so that they can come from another host: [`GenDiskBuilder::build`]
+/// checks them.
 ///
 /// [`GenDiskBuilder::build`]: super::GenDiskBuilder::build
 #[derive(Clone, Copy, Debug)]
@@ -33,47 +34,47 @@ pub(crate) struct Limits {
     pub(crate) logical_block_size: u32,
     /// The smallest unit that is written without reading first, in bytes: a power of two.
     pub(crate) physical_block_size: u32,
-    /// The smallest I/O that is good, in bytes; 0 for the physical block size.
+    /// The preferred smallest I/O, in bytes; 0 for the physical block size.
     pub(crate) io_min: u32,
-    /// The best size of I/O, in bytes; 0 if none is better than others.
+    /// The preferred size of I/O, in bytes; 0 if there is none.
     pub(crate) io_opt: u32,
-    /// The most in one read or write: a page at least.
+    /// The size of the largest read or write: at least a page.
     pub(crate) max_hw_sectors: u32,
-    /// The most segments in one read or write.
+    /// The number of segments of a read or write, at most.
     pub(crate) max_segments: u16,
-    /// The most in one segment, in bytes: a page at least. It counts a longer piece of memory as
-    /// several segments, but [`Request::segments`] does not cut it.
+    /// The size of the largest segment, in bytes: at least a page. The block layer counts a longer
+    /// piece of memory as several segments, but [`Request::segments`] does not split it.
     ///
     /// [`Request::segments`]: super::Request::segments
     pub(crate) max_segment_size: u32,
-    /// No read, write or write zeroes crosses a multiple of this; 0 for no such thing. Discards do
-    /// cross it.
+    /// No read, write or write zeroes crosses a multiple of this; 0 if there is no such limit.
+    /// Discards may cross it.
     pub(crate) chunk_sectors: u32,
     /// The alignment of segments in memory, in bytes minus one: below the page size; 0 for 511.
     pub(crate) dma_alignment: u32,
-    /// All segments of a request but the first begin, and all but the last end, at a multiple of one
-    /// more than this, in bytes; 0 for no such thing.
+    /// All segments of a request but the first begin, and all but the last end, at a multiple of
+    /// one more than this, in bytes; 0 if there is no such limit.
     pub(crate) virt_boundary: u32,
-    /// The most in one write zeroes; 0, or less than a block, if it is not supported.
+    /// The size of the largest write zeroes; 0, or less than a block, if they are not supported.
     pub(crate) max_write_zeroes_sectors: u32,
-    /// The most in one discard; 0, or less than a block, if it is not supported.
+    /// The size of the largest discard; 0, or less than a block, if they are not supported.
     pub(crate) max_discard_sectors: u32,
     /// The unit of discards, in bytes.
     pub(crate) discard_granularity: u32,
     /// Where the first unit of discards begins, in bytes.
     pub(crate) discard_alignment: u32,
-    /// It has a volatile cache, so that flushes are needed.
+    /// The disk has a volatile cache, so that flushes are needed.
     pub(crate) write_cache: bool,
-    /// It can write past its cache. Means nothing without a cache.
+    /// The disk can write past its cache. Has no meaning without one.
     pub(crate) fua: bool,
-    /// Seeking costs time.
+    /// The disk is rotational: seeking costs time.
     pub(crate) rotational: bool,
-    /// I/O is over so soon that it is not worth letting it run in the background, as of RAM.
+    /// I/O ends so soon, as that of RAM, that it is not worth running it in the background.
     pub(crate) synchronous: bool,
 }
 
 impl Default for Limits {
-    /// What every device can do.
+    /// Limits that every device meets.
     fn default() -> Self {
         Self {
             logical_block_size: 512,
@@ -99,7 +100,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The C limits of a new disk, or `EINVAL`: it refuses what C would take for a bug of the driver.
+    /// Returns the C limits of a new disk. Fails with `EINVAL` for values that C would report as a
+    /// bug of the driver.
     pub(super) fn to_queue_limits(self) -> Result<bindings::queue_limits> {
         let page_size = PAGE_SIZE as u32;
         let block_sectors = self.logical_block_size >> SECTOR_SHIFT;
@@ -123,8 +125,8 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Puts these, for which [`Self::to_queue_limits`] succeeds, in the place of those of a disk.
-    /// What blk-mq and the user have set stays.
+    /// Replaces the limits of a disk by these, for which [`Self::to_queue_limits`] succeeds. What
+    /// blk-mq and the user have set stays.
     pub(super) fn update(self, limits: &mut bindings::queue_limits) {
         // blk-mq splits at multiples of these. Block sizes are powers of two.
         let whole_blocks =

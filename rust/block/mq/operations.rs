@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver of a multi-queue block device does.
+//! The operations of a driver of a multi-queue block device.
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
@@ -23,7 +23,7 @@ use kernel::{
     types::ForeignOwnable, //
 };
 
-/// What a callback gets of an object that is owned by C: an `ArcBorrow` of an `Arc`.
+/// The borrowed form of data that C owns, which a callback gets: of an `Arc`, an `ArcBorrow`.
 pub(crate) type Borrowed<'a, T> = <T as ForeignOwnable>::Borrowed<'a>;
 
 /// The driver of a block device; C's `struct blk_mq_ops`.
@@ -58,9 +58,9 @@ pub(crate) trait Operations: Sized + 'static {
 
     /// Takes a request, and ends it now or later.
     ///
-    /// With `last == false` there is more to come at once for the same hardware queue, so that the
-    /// driver may wait to tell the hardware: it hears of a call with `last == true`, or of
-    /// [`Operations::commit_rqs`]. [`Refused`] says what an error means.
+    /// With `last == false` more requests follow at once for the same hardware queue, so that the
+    /// driver may delay notifying the hardware: a call with `last == true`, or of
+    /// [`Operations::commit_rqs`], follows. [`Refused`] describes the errors.
     fn queue_rq(
         hw: Borrowed<'_, Self::HwData>,
         data: Borrowed<'_, Self::QueueData>,
@@ -68,8 +68,8 @@ pub(crate) trait Operations: Sized + 'static {
         last: bool,
     ) -> core::result::Result<(), Refused<Self>>;
 
-    /// Tells the hardware of what [`Operations::queue_rq`] has taken so far: a request that was
-    /// said to follow does not.
+    /// Notifies the hardware of what [`Operations::queue_rq`] has taken so far: a request that was
+    /// announced to follow does not.
     fn commit_rqs(hw: Borrowed<'_, Self::HwData>, data: Borrowed<'_, Self::QueueData>);
 
     /// The request with this tag has been in flight on this hardware queue for longer than the
@@ -94,24 +94,24 @@ pub(crate) trait Operations: Sized + 'static {
         0
     }
 
-    /// Nobody has the disk open any more: neither the whole of it nor a partition, which includes mounts,
-    /// swap and devices that lie on it. What was in the page cache of the last one was written before, but
-    /// not flushed.
+    /// The last opener has closed the disk: neither the whole of it nor a partition is open, which
+    /// includes mounts, swap and devices that are stacked on it. The page cache of the last opener
+    /// was written before, but no flush was sent.
     ///
     /// # Context
     ///
-    /// A task. The disk's `open_mutex` is held, so that nobody opens it meanwhile. May sleep, but must
-    /// neither open, close nor remove a disk, nor wait for a task that does. May be called after the
-    /// [`GenDisk`](super::GenDisk) is gone.
+    /// A task. The disk's `open_mutex` is held, so that the disk is not opened meanwhile. May
+    /// sleep, but must neither open, close nor remove a disk, nor wait for a task that does. May be
+    /// called after the [`GenDisk`](super::GenDisk) is gone.
     fn last_close(_data: Borrowed<'_, Self::QueueData>) {}
 }
 
-/// What becomes of the timer of a request that is late; C's `enum blk_eh_timer_return`.
+/// What blk-mq does with the timer of a request that is late; C's `enum blk_eh_timer_return`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timeout {
-    /// It starts anew, unless the request has ended.
+    /// The timer starts anew, unless the request has ended.
     Reset,
-    /// There is none any more: the driver has ended the request or is about to.
+    /// The timer is not started any more: the driver has ended the request, or is about to.
     Done,
 }
 
@@ -213,7 +213,8 @@ impl<T: Operations> OperationsVTable<T> {
         hctx: *mut bindings::blk_mq_hw_ctx,
         _batch: *mut bindings::io_comp_batch,
     ) -> c_int {
-        // SAFETY: By the safety requirements; who polls keeps the queue from being torn down.
+        // SAFETY: By the safety requirements; a task that polls keeps the queue from being torn
+        // down.
         let (hw, data) = unsafe { Self::borrow(hctx) };
         c_int::try_from(T::poll(hw, data)).unwrap_or(c_int::MAX)
     }

@@ -83,13 +83,13 @@ impl<T: Ownable> Drop for Owned<T> {
     }
 }
 
-/// What is behind C's `struct request`: our header, then the driver's data.
+/// The part of a request that is behind C's `struct request`: our header, then the driver's data.
 ///
-/// The header is touched by whoever has the right to end the request, alone.
+/// Only the function that has the right to end the request accesses the header.
 pub(super) struct Pdu<T: Operations> {
     /// Counts the times that blk-mq has given the request to the driver.
     generation: u32,
-    /// What the request ends with, from [`Owned::complete`] to the end.
+    /// The status that the request ends with, from [`Owned::complete`] to the end.
     status: bindings::blk_status_t,
     data: T::RequestData,
 }
@@ -141,21 +141,21 @@ impl<T: Operations> Pdu<T> {
     }
 }
 
-/// What a request wants.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// To read [`Request::bytes`] from [`Request::sector`] on into [`Request::segments`].
+    /// Reads [`Request::bytes`] from [`Request::sector`] on into [`Request::segments`].
     Read,
-    /// To write [`Request::segments`]; with [`Request::fua`], past every volatile cache.
+    /// Writes [`Request::segments`]; with [`Request::fua`], past every volatile cache.
     Write,
-    /// To make every write that was completed before lasting.
+    /// Makes every write durable that was completed before.
     Flush,
-    /// To forget [`Request::bytes`] from [`Request::sector`] on; no segments.
+    /// Discards [`Request::bytes`] from [`Request::sector`] on. It has no segments.
     Discard,
-    /// To make [`Request::bytes`] from [`Request::sector`] on read as zeroes; with
-    /// [`Request::no_unmap`], without giving their space away. No segments.
+    /// Makes [`Request::bytes`] from [`Request::sector`] on read as zeroes; with
+    /// [`Request::no_unmap`], their space stays allocated. It has no segments.
     WriteZeroes,
-    /// An operation (`REQ_OP_*`) that no limit of ours asks for.
+    /// An operation (`REQ_OP_*`) that the block layer does not send, as no limit allows it.
     Unsupported(u8),
 }
 
@@ -177,7 +177,7 @@ unsafe impl<T: Operations> Send for Request<T> {}
 unsafe impl<T: Operations> Sync for Request<T> where T::RequestData: Sync {}
 
 impl<T: Operations> Request<T> {
-    /// What is wanted.
+    /// Returns the command.
     #[inline]
     pub(crate) fn command(&self) -> Command {
         // SAFETY: By the type invariants.
@@ -194,23 +194,23 @@ impl<T: Operations> Request<T> {
         }
     }
 
-    /// Where, in units of 512 bytes. A flush has no place: it gives `u64::MAX`, so look at
-    /// [`Request::command`] before calculating.
+    /// Returns where the request begins, in units of 512 bytes. For a flush, which has no place, it
+    /// returns `u64::MAX`: look at [`Request::command`] before calculating.
     #[inline]
     pub(crate) fn sector(&self) -> u64 {
         // SAFETY: By the type invariants.
         unsafe { (*self.rq.get()).__sector }
     }
 
-    /// How much, in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u32 {
         // SAFETY: By the type invariants.
         unsafe { (*self.rq.get()).__data_len }
     }
 
-    /// The number of the request, below [`TagSet::queue_depth`]; no other request of the same
-    /// hardware queue has it until this one ends.
+    /// Returns the number of the request, below [`TagSet::queue_depth`]. No other request of the
+    /// same hardware queue has the same number until this one ends.
     ///
     /// [`TagSet::queue_depth`]: super::TagSet::queue_depth
     #[inline]
@@ -220,7 +220,8 @@ impl<T: Operations> Request<T> {
         unsafe { (*self.rq.get()).tag as u16 }
     }
 
-    /// How often this request was given to the driver, from a random number on; it wraps.
+    /// Returns how often this request was given to the driver, counted from a random number on; it
+    /// wraps.
     ///
     /// With an I/O scheduler, and for flushes, a tag is used by several requests, each of which
     /// counts for itself: that two of them have the same number is unlikely, but possible.
@@ -230,7 +231,7 @@ impl<T: Operations> Request<T> {
         unsafe { (*Pdu::<T>::of(self.rq.get())).generation }
     }
 
-    /// The driver's part of the request.
+    /// Returns the driver's part of the request.
     #[inline]
     pub(crate) fn data(&self) -> &T::RequestData {
         // SAFETY: By the type invariants; no mutable reference to it is ever made.
@@ -244,7 +245,8 @@ impl<T: Operations> Request<T> {
         flags & (1 << bit) != 0
     }
 
-    /// Whether a write must be past every volatile cache when it ends. Never set if the disk has not
+    /// Returns true if a write must be past every volatile cache when it ends. Never for a disk
+    /// without
     /// [`Limits::fua`]: then a [`Command::Flush`] follows.
     ///
     /// [`Limits::fua`]: super::Limits::fua
@@ -253,23 +255,22 @@ impl<T: Operations> Request<T> {
         self.has_flag(bindings::req_flag_bits___REQ_FUA)
     }
 
-    /// Whether zeroes are to keep their space.
+    /// Returns true if a write zeroes must keep the space of its blocks allocated.
     #[inline]
     pub(crate) fn no_unmap(&self) -> bool {
         self.has_flag(bindings::req_flag_bits___REQ_NOUNMAP)
     }
 
-    /// Whether somebody calls [`Operations::poll`] until it ends.
+    /// Returns true if a task calls [`Operations::poll`] until the request ends.
     #[inline]
     pub(crate) fn polled(&self) -> bool {
         self.has_flag(bindings::req_flag_bits___REQ_POLLED)
     }
 
-    /// The data of a read or write, in order: physically contiguous, of one or more pages each. None
-    /// for other commands.
+    /// Returns the data of a read or write, in order: each segment is physically contiguous, and
+    /// may span pages. Other commands have none.
     ///
-    /// Other than the pages that a driver allocates itself, these may be changed by anyone (a mapped
-    /// file, direct I/O) at any time.
+    /// User space may change these pages at any time (by a mapped file, or direct I/O).
     #[inline]
     pub(crate) fn segments(&self) -> Segments<'_> {
         let mut segments = Segments {
@@ -318,7 +319,7 @@ impl<T: Operations> Request<T> {
 }
 
 impl<T: Operations> Owned<Request<T>> {
-    /// Ends the request, on the CPU that sent it. From any context.
+    /// Ends the request, on the CPU that submitted it. Any context.
     #[inline]
     pub(crate) fn complete(self, result: BlkResult) {
         // SAFETY: By the type invariants of `Owned`, which is consumed; an `Owned<Request>` is
@@ -326,7 +327,8 @@ impl<T: Operations> Owned<Request<T>> {
         unsafe { Request::complete(self.into_raw(), result) };
     }
 
-    /// Gives the request back, to be the error of the same [`Operations::queue_rq`] that has got it.
+    /// Gives the request back: the result must be the error of the same [`Operations::queue_rq`]
+    /// that got it.
     #[inline]
     pub(crate) fn refuse(self, status: BlkError) -> Refused<T> {
         Refused {
@@ -337,8 +339,8 @@ impl<T: Operations> Owned<Request<T>> {
 }
 
 // SAFETY: The pages of a request belong to it until it ends, and it does not end while its owner is
-// there; nor does what it wants change. They are of the direct map, as the disk does not take memory
-// of PCI devices. A read wants them written. No Rust code makes references to them.
+// there; nor does what it wants change. They are of the direct map, as the disk does not take
+// memory of PCI devices. A read wants them written. No Rust code makes references to them.
 unsafe impl<T: Operations> Segmented for Owned<Request<T>> {
     #[inline]
     fn writable(&self) -> bool {
@@ -411,7 +413,8 @@ impl<T: Operations> Owned<IdleRequest<T>> {
         Owned(this)
     }
 
-    /// Gives the request back, to be the error of the same [`Operations::queue_rq`] that has got it.
+    /// Gives the request back: the result must be the error of the same [`Operations::queue_rq`]
+    /// that got it.
     #[inline]
     pub(crate) fn refuse(self, status: BlkError) -> Refused<T> {
         Refused {
@@ -428,8 +431,8 @@ enum RefusedRequest<T: Operations> {
 
 /// A request that [`Operations::queue_rq`] gives back, and why.
 ///
-/// - [`BlkError::Resource`]: blk-mq keeps it and tries again, in 3 ms or when another request of the
-///   hardware queue ends. This is the way to say that there is no room for it now.
+/// - [`BlkError::Resource`]: blk-mq keeps it and tries again, in 3 ms or when another request of
+///   the hardware queue ends. This is the way to say that there is no room for it now.
 /// - [`BlkError::DevResource`]: the same without the 3 ms, so only if another request of this
 ///   hardware queue is in flight and the room comes with its end.
 /// - Anything else ends the request with that status.
@@ -440,17 +443,17 @@ pub(crate) struct Refused<T: Operations> {
     status: BlkError,
 }
 
-/// One time that a request was given to the driver.
+/// Identifies one call of `queue_rq`: the request, and its generation.
 pub(super) struct Turn {
     rq: *mut bindings::request,
     generation: u32,
 }
 
 impl<T: Operations> Refused<T> {
-    /// Gives the request back to blk-mq by the return value of `queue_rq`, which this is.
+    /// Gives the request back to blk-mq by the return value of `queue_rq`, which this returns.
     ///
-    /// Only the request of that very call can go that way. blk-mq would take another one for it, so
-    /// a driver that mixes them up has what it gave back ended here.
+    /// Only the request of that very call can be given back so: blk-mq would mistake another one
+    /// for it. If a driver returns another request, that is ended here.
     #[cold]
     pub(super) fn hand_back(self, turn: Turn) -> bindings::blk_status_t {
         let Refused { rq, status } = self;
@@ -471,21 +474,21 @@ impl<T: Operations> Refused<T> {
     }
 }
 
-/// The segments of a request, multi-page: C's `rq_for_each_bvec()`, but that what goes on in the same
-/// page, as of bios that were merged, is one segment. So with a `virt_boundary` of a page there is never
-/// more than one segment more than pages.
+/// The segments of a request, multi-page: C's `rq_for_each_bvec()`, but that what goes on in the
+/// same page, as of bios that were merged, is one segment. So with a `virt_boundary` of a page
+/// there is never more than one segment more than pages.
 ///
 /// # Invariants
 ///
 /// - `bio` is null, or a bio of a request that lives for `'a`.
-/// - If `left` is not 0, `bvec` points to a bvec of `bio`, `done` is below its length, and it and the
-///   ones behind it hold at least `left` bytes from `done` on.
+/// - If `left` is not 0, `bvec` points to a bvec of `bio`, `done` is below its length, and it and
+///   the ones behind it hold at least `left` bytes from `done` on.
 pub(crate) struct Segments<'a> {
     bio: *const bindings::bio,
     bvec: *const bindings::bio_vec,
     done: u32,
     left: u32,
-    /// The one that is next.
+    /// The segment that is next.
     next: Option<Segment>,
     _request: PhantomData<&'a ()>,
 }
@@ -514,7 +517,7 @@ impl Segments<'_> {
 }
 
 impl Segments<'_> {
-    /// The next bvec.
+    /// Returns the next bvec.
     #[inline]
     fn bvec(&mut self) -> Option<Segment> {
         while self.left == 0 {

@@ -36,7 +36,8 @@ pub(crate) struct TagSet<T: Operations> {
     _p: PhantomData<T>,
 }
 
-// SAFETY: C locks what changes after `blk_mq_alloc_tag_set`; the `RequestData` that it holds is `Send`.
+// SAFETY: C locks what changes after `blk_mq_alloc_tag_set`; the `RequestData` that it holds is
+// `Send`.
 unsafe impl<T: Operations> Send for TagSet<T> {}
 // SAFETY: As above; no reference to `RequestData` can be had from it.
 unsafe impl<T: Operations> Sync for TagSet<T> {}
@@ -47,9 +48,10 @@ impl<T: Operations> TagSet<T> {
     /// for any). A request that takes longer than `timeout_ms` (0 for 30 s) is reported to
     /// [`Operations::timeout`].
     ///
-    /// There may be fewer queues than asked for: no more than CPUs if none is polled, and in a crash
-    /// kernel one that is not. There may be fewer requests if there is little memory. `EINVAL`
-    /// without queues that are not polled, or if there is no such node. May sleep.
+    /// There may be fewer queues than requested: no more than CPUs if none is polled, and in a
+    /// crash kernel only one, which is not polled. There may be fewer requests if memory is short.
+    /// Fails with `EINVAL` if all queues are polled or there is no such node, and with `ENOMEM`.
+    /// May sleep.
     pub(crate) fn new(
         nr_hw_queues: u32,
         poll_queues: u32,
@@ -60,7 +62,7 @@ impl<T: Operations> TagSet<T> {
         // INVARIANT: By the C function's success.
         try_pin_init!(Self {
             inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
-                // Allocators index arrays by the node, unseen.
+                // Allocators index arrays by the node without checking it.
                 if nr_hw_queues == 0 || !node_online(numa_node) {
                     return Err(EINVAL);
                 }
@@ -90,7 +92,7 @@ impl<T: Operations> TagSet<T> {
         }? Error)
     }
 
-    /// The C tag set.
+    /// Returns the C tag set.
     pub(in crate::block) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
         self.inner.get()
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Differences between the kernels farblk is built for; nowhere else.
+//! All differences between the kernels that farblk is built for.
 //!
-//! Each item has the name and the meaning of the newest kernel's.
+//! Each item has the name and the meaning that the newest kernel gives it.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use kernel::module_param::{
     ModuleParamAccess, //
 };
 
-/// The value of a module parameter.
+/// Returns the value of a module parameter.
 pub(crate) fn param<T: ModuleParam + Copy>(param: &ModuleParamAccess<T>) -> T {
     #[cfg(kernel_7_2)]
     let value = *param.value();
@@ -61,8 +61,8 @@ pub(crate) mod errno {
             let Some(errno) = NonZeroI32::new(-(code as i32)) else {
                 unreachable!()
             };
-            // SAFETY: `Error` has one field, the errno as a `NonZeroI32`, and no room for more as the
-            // sizes are equal. It is within `-MAX_ERRNO..0`, as the invariant of `Error` asks.
+            // SAFETY: `Error` has one field, the errno as a `NonZeroI32`, and no room for more as
+            // the sizes are equal. It is within `-MAX_ERRNO..0`, as the invariant of `Error` asks.
             unsafe { transmute::<NonZeroI32, Error>(errno) }
         }
 
@@ -100,7 +100,7 @@ pub(crate) unsafe fn raw_try_init<T, E>(
     unsafe { init.__pinned_init(slot) }
 }
 
-/// How many bytes of its bvec an iterator has behind it.
+/// Returns how many bytes of the current bvec an iterator has passed.
 #[inline(always)]
 pub(crate) fn bi_offset(iter: bindings::bvec_iter) -> u32 {
     #[cfg(not(kernel_7_2))]

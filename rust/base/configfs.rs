@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! configfs: kernel objects that user space makes with `mkdir(2)` and sets up through files.
+//! configfs: kernel objects that user space creates with `mkdir(2)` and configures through files.
 //!
-//! A directory is a [`Group`], which holds the driver's data as an [`Arc`]. What it looks like is
-//! the [`GroupOperations`] of that data: its files are [`Attribute`]s, `mkdir(2)` in it calls
+//! A directory is a [`Group`], which holds the driver's data as an [`Arc`]. The [`GroupOperations`]
+//! of that data define it: its files are [`Attribute`]s, `mkdir(2)` in it calls
 //! [`GroupOperations::make_child`]. The driver builds directories as [`NewGroup`]s and hands the
 //! topmost one to [`Subsystem::register`]. Everything sleeps unless it says otherwise.
 //!
@@ -57,27 +57,27 @@ use registration::{
 /// The most attributes of one type of directory.
 const MAX_ATTRIBUTES: usize = 32;
 
-/// What the directories that hold a `Self` look like.
+/// Defines the directories that hold a `Self`: their files, and what `mkdir(2)` in them does.
 #[vtable]
 pub(crate) trait GroupOperations: Send + Sync + Sized + 'static {
-    /// What the directories hold that `mkdir(2)` makes here; [`NoChild`] if it makes none.
+    /// The data of the directories that `mkdir(2)` creates here; [`NoChild`] if it creates none.
     type Child: GroupOperations;
 
-    /// The files; at most 32.
+    /// The files of the directory; at most 32.
     const ATTRIBUTES: &'static [Attribute<Self>] = &[];
 
     /// `mkdir(2)`: builds the directory `name` in `group`, and the default groups below it.
     ///
-    /// Without this function `mkdir(2)` gives [`EPERM`]. The name is new in this directory; it is
-    /// 1 to 255 bytes long. Called under the subsystem's mutex.
+    /// Without this function `mkdir(2)` fails with [`EPERM`]. The name is new in this directory; it
+    /// is 1 to 255 bytes long. Called under the subsystem's mutex.
     fn make_child(_group: &Group<Self>, _name: &str) -> Result<NewGroup<Self::Child>> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// A directory that [`GroupOperations::make_child`] made is gone.
+    /// Called when a directory that [`GroupOperations::make_child`] made is gone.
     ///
-    /// Called once for each, after `rmdir(2)` or when `mkdir(2)` failed later; its shows and stores
-    /// have ended. It is not called for default groups. Called under the subsystem's mutex.
+    /// It is called once for each, after `rmdir(2)` or when `mkdir(2)` failed later; its shows and
+    /// stores have ended. It is not called for default groups. Called under the subsystem's mutex.
     fn dropped(&self) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
@@ -91,7 +91,7 @@ impl GroupOperations for NoChild {
     type Child = NoChild;
 }
 
-/// A directory, as a callback sees it: attached, and staying so until the callback returns.
+/// A directory that is lent to a callback: it is attached, and stays so until the callback returns.
 ///
 /// # Invariants
 ///
@@ -114,9 +114,9 @@ struct Head {
 }
 
 enum Role {
-    /// Comes and goes with the group above it, or is not attached.
+    /// A default group of the group above it, or not attached.
     Default,
-    /// Made by `mkdir(2)`.
+    /// Created by `mkdir(2)`.
     Made { _user: User },
     /// The top of a subsystem.
     Root(Arc<Registration>),
@@ -137,10 +137,10 @@ impl<T: GroupOperations> Group<T> {
         self.head.subsystem.get().cast()
     }
 
-    /// Makes `rmdir(2)` of this directory give [`EBUSY`] as long as the result exists.
+    /// Makes `rmdir(2)` of this directory fail with [`EBUSY`] as long as the result exists.
     ///
-    /// Gives [`ENOENT`] if `rmdir(2)` has begun, and [`EINVAL`] if `mkdir(2)` did not make this
-    /// directory. Does not sleep.
+    /// Fails with [`ENOENT`] if `rmdir(2)` has begun, and with [`EINVAL`] if `mkdir(2)` did not
+    /// create this directory. Does not sleep.
     pub(crate) fn pin(&self) -> Result<Pinned> {
         // configfs looks at the pins of the directory that is removed, not of default groups below.
         if !matches!(self.head.role, Role::Made { .. }) {
@@ -157,7 +157,7 @@ impl<T: GroupOperations> Group<T> {
         Ok(Pinned(NonNull::from(&self.head.subsystem).cast()))
     }
 
-    /// The registration of the subsystem that this group is attached to.
+    /// Returns the registration of the subsystem that this group is attached to.
     ///
     /// # Safety
     ///
@@ -193,9 +193,9 @@ impl<T: GroupOperations> Deref for Group<T> {
 ///
 /// # Invariants
 ///
-/// The pointer is the item of a group made by `mkdir(2)`, and one of that group's dependents is this
-/// value. So the group is attached: `rmdir(2)` is refused, and unregistering the subsystem waits for
-/// the group.
+/// The pointer is the item of a group made by `mkdir(2)`, and one of that group's dependents is
+/// this value. So the group is attached: `rmdir(2)` is refused, and unregistering the subsystem
+/// waits for the group.
 pub(crate) struct Pinned(NonNull<bindings::config_item>);
 
 // SAFETY: A dependent may be taken back by any task.
@@ -219,7 +219,7 @@ impl Drop for Pinned {
 pub(crate) struct NewGroup<T: GroupOperations>(NonNull<Group<T>>);
 
 impl<T: GroupOperations> NewGroup<T> {
-    /// A directory that holds `data`, without default groups.
+    /// Creates a directory that holds `data`, without default groups. Fails with `ENOMEM`.
     pub(crate) fn new(data: Arc<T>) -> Result<Self> {
         let group = KBox::into_raw(KBox::new(
             Group {
@@ -242,7 +242,8 @@ impl<T: GroupOperations> NewGroup<T> {
         Ok(Self(unsafe { NonNull::new_unchecked(group) }))
     }
 
-    /// Adds a directory that comes and goes with this one. Its name must be new in this directory.
+    /// Adds a default group: a directory that exists as long as this one. Its name must be new in
+    /// this directory. Fails with `ENOMEM`.
     pub(crate) fn with_default<U>(self, name: &CStr, group: NewGroup<U>) -> Result<Self>
     where
         U: GroupOperations,
@@ -398,13 +399,13 @@ impl<T: GroupOperations> VTable<T> {
     }
 }
 
-/// A directory in the topmost one of configfs.
+/// A directory in the root of configfs.
 ///
 /// Callbacks may run before [`Subsystem::register`] returns, and directories that `mkdir(2)` made
 /// hold the module: so register last in the module's `init`, and put it first in the module struct.
 ///
-/// Dropping it makes `mkdir(2)` give [`ESHUTDOWN`], waits until all directories that it made are
-/// removed (there are none when a module is unloaded), and removes the rest.
+/// Dropping it makes `mkdir(2)` fail with [`ESHUTDOWN`], waits until all directories that it made
+/// are removed (there are none when a module is unloaded), and removes the rest.
 ///
 /// # Invariants
 ///
@@ -421,7 +422,8 @@ unsafe impl Send for Subsystem {}
 unsafe impl Sync for Subsystem {}
 
 impl Subsystem {
-    /// Puts `root` into the topmost directory; [`EEXIST`] if the name is taken.
+    /// Registers `root` as a subsystem, with a directory in the root of configfs. Fails with
+    /// [`EEXIST`] if the name is in use.
     pub(crate) fn register<T: GroupOperations>(name: &CStr, mut root: NewGroup<T>) -> Result<Self> {
         let registration = Arc::pin_init(Registration::new(), GFP_KERNEL)?;
         root.set_name(name)?;

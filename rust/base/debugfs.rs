@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! debugfs: files that show the insides of the module.
+//! debugfs: files that show internal state of the module.
 //!
 //! The kernel crate's `debugfs` has file operations without an owner: a file that is held open
 //! while the module is unloaded makes the kernel fault when it is closed. Here an open file holds
@@ -27,13 +27,14 @@ use kernel::{
 
 use crate::bindings;
 
-/// What a [`File`] shows.
+/// A value that a [`File`] shows.
 pub(crate) trait Show: Send + Sync + 'static {
     /// Writes the content of the file. May sleep; may run in parallel with itself.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A file or directory, which exists as long as this value; without debugfs, nothing.
+/// A file or directory, which exists as long as this value. In a kernel without debugfs there is
+/// none.
 ///
 /// # Invariants
 ///
@@ -56,15 +57,15 @@ impl Drop for Entry {
     }
 }
 
-/// A directory. It is removed when this and everything made in it are dropped, which sleeps.
+/// A directory. It is removed when this and everything created in it are dropped, which sleeps.
 #[derive(Clone)]
 pub(crate) struct Dir(Arc<Entry>);
 
 impl Dir {
     fn create(name: &CStr, parent: Option<&Dir>) -> Result<Self> {
         let raw = parent.map_or(core::ptr::null_mut(), |parent| parent.0.raw);
-        // SAFETY: `name` is a C string, which is copied; `raw` is null, or by the type invariants of
-        // `Entry` valid for debugfs, and `parent` keeps it.
+        // SAFETY: `name` is a C string, which is copied; `raw` is null, or by the type invariants
+        // of `Entry` valid for debugfs, and `parent` keeps it.
         let raw = unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), raw) };
         // INVARIANT: The pointer comes from debugfs.
         let entry = Entry {
@@ -74,17 +75,17 @@ impl Dir {
         Ok(Self(Arc::new(entry, GFP_KERNEL)?))
     }
 
-    /// A directory in the topmost one. Sleeps.
+    /// Creates a directory in the root of debugfs. Fails with `ENOMEM`. Sleeps.
     pub(crate) fn new(name: &CStr) -> Result<Self> {
         Self::create(name, None)
     }
 
-    /// A directory in this one. Sleeps.
+    /// Creates a directory in this one. Fails with `ENOMEM`. Sleeps.
     pub(crate) fn subdir(&self, name: &CStr) -> Result<Self> {
         Self::create(name, Some(self))
     }
 
-    /// A file in this directory that root can read. Sleeps.
+    /// Creates a file in this directory that root can read. Sleeps.
     pub(crate) fn file<T: Show>(&self, name: &CStr, data: Arc<T>) -> File<T> {
         // SAFETY: `name` is a C string, which is copied; the directory is valid for debugfs by the
         // type invariants of `Entry`; `data` stays until the file is removed, see `File`.
@@ -111,7 +112,8 @@ impl Dir {
 
 /// A file that shows a `T`. Dropping it removes it and waits for readers; it sleeps.
 pub(crate) struct File<T: Show> {
-    // In this order: removing waits until nobody is in `VTable::show`, and later reads are refused.
+    // Dropped in this order: removing waits until `VTable::show` does not run, and later reads
+    // fail.
     _entry: Entry,
     _data: Arc<T>,
 }
@@ -200,7 +202,7 @@ mod tests {
         check!(shell(c"[ -f /sys/kernel/debug/farblk_kunit/word ]").is_ok());
         drop(file);
         check!(shell(c"[ ! -e /sys/kernel/debug/farblk_kunit ]").is_ok());
-        // Nobody has the data any more.
+        // There is no other reference to the data.
         check!(Arc::into_unique_or_drop(data).is_some());
         Ok(())
     }

@@ -29,7 +29,8 @@ pub(crate) use crate::base::compat::errno::{
 
 macro_rules! names {
     ($($code:ident)*) => {
-        /// The name of an error code, such as `"ECONNREFUSED"`; `"EUNKNOWN"` if it has none.
+        /// Returns the name of an error code, such as `"ECONNREFUSED"`; `"EUNKNOWN"` if it has
+        /// none.
         pub(crate) fn name(error: Error) -> &'static str {
             match error.to_errno().unsigned_abs() {
                 $(bindings::$code => stringify!($code),)*

@@ -22,7 +22,7 @@ use kernel::{
 
 use crate::bindings;
 
-/// A counted reference to a network namespace; the namespace stays as long as it.
+/// A counted reference to a network namespace, which keeps the namespace.
 ///
 /// # Invariants
 ///
@@ -35,7 +35,8 @@ unsafe impl Send for Net {}
 unsafe impl Sync for Net {}
 
 impl Net {
-    /// The network namespace of the running task; the initial one if the task is exiting.
+    /// Returns the network namespace of the current task; the initial one if the task is exiting.
+    /// Any context.
     pub(crate) fn current() -> Self {
         // SAFETY: No requirements; `current` is valid in every context.
         let net = unsafe { bindings::get_current_net() };
@@ -44,7 +45,7 @@ impl Net {
         Self(unsafe { NonNull::new_unchecked(net) })
     }
 
-    /// The C object. Valid while `self` is.
+    /// Returns the C object, which is valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *mut bindings::net {
         self.0.as_ptr()
     }
@@ -83,7 +84,7 @@ const _: () = {
 pub(crate) struct SockaddrStorage(bindings::__kernel_sockaddr_storage);
 
 impl SockaddrStorage {
-    /// The address as C takes it. Valid while `self` is borrowed.
+    /// Returns the address in the form that C takes, which is valid while `self` is borrowed.
     pub(crate) fn as_ptr(&self) -> *const bindings::sockaddr {
         core::ptr::from_ref(&self.0).cast()
     }
@@ -119,7 +120,8 @@ impl From<SocketAddr> for SockaddrStorage {
     }
 }
 
-/// The name of this host in the UTS namespace of the running task. May sleep (allocates).
+/// Returns the name of this host in the UTS namespace of the current task. Fails with `ENOMEM`. May
+/// sleep.
 pub(crate) fn nodename() -> Result<CString> {
     // `__NEW_UTS_LEN` and the NUL.
     let mut buffer = [0u8; 65];

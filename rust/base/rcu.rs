@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A shared value that is read often and replaced seldom.
+//! A shared value that is read often and replaced rarely.
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
@@ -29,24 +29,25 @@ use crate::bindings;
 
 /// A place for an [`Arc`], or for none.
 ///
-/// Who reads it takes no lock that others wait for and counts no reference; who replaces what is in it
-/// waits until nobody uses that any more.
+/// A reader takes no lock and counts no reference. A task that replaces the `Arc` waits until no
+/// reader uses the old one any more.
 ///
 /// # Invariants
 ///
 /// The pointer is null, or from [`Arc::into_raw`] with the reference that this gave away. Only
-/// [`RcuSlot::replace`] takes a pointer out while there are readers, and gives the reference up only
-/// after a grace period.
+/// [`RcuSlot::replace`] takes a pointer out while there are readers, and gives the reference up
+/// only after a grace period.
 pub(crate) struct RcuSlot<T: Send + Sync>(Atomic<*mut T>, PhantomData<Arc<T>>);
 
 impl<T: Send + Sync> RcuSlot<T> {
-    /// A place with nothing in it.
+    /// Returns an empty slot.
     pub(crate) const fn empty() -> Self {
         // INVARIANT: It is null.
         Self(Atomic::new(null_mut()), PhantomData)
     }
 
-    /// What is there. Any context; nothing may sleep until the result is dropped.
+    /// Returns the value, if there is one. Any context. The caller must not sleep until the result
+    /// is dropped.
     #[inline]
     pub(crate) fn get(&self) -> Option<RcuRef<'_, T>> {
         let guard = Guard::new();
@@ -58,22 +59,23 @@ impl<T: Send + Sync> RcuSlot<T> {
         })
     }
 
-    /// Puts `new` in, and takes out what was there. Nobody who got that by [`RcuSlot::get`] still uses it
-    /// when this returns.
+    /// Puts `new` in, and returns the old value. When this returns, no reader uses the old value
+    /// any more.
     ///
     /// # Context
     ///
-    /// Sleeps for a grace period, some tens of milliseconds, if there was something. The caller must not
-    /// hold a result of `get`, as with any that sleeps: where RCU readers can be preempted that hangs, and
-    /// lockdep says so; elsewhere nothing protects it any more.
+    /// Sleeps for a grace period, some tens of milliseconds, if there was something. The caller
+    /// must not hold a result of [`Self::get`], as for every function that sleeps: where RCU
+    /// readers can be preempted this hangs, and lockdep reports it; elsewhere the result is not
+    /// protected any more.
     pub(crate) fn replace(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
         let new = new.map_or(null_mut(), |new| Arc::into_raw(new).cast_mut());
         // INVARIANT: It is null or comes from `into_raw`, and the old one is given up below only.
         let old = NonNull::new(self.0.xchg(new, Full))?;
         // SAFETY: The function has no requirements beyond the context.
         unsafe { bindings::synchronize_rcu() };
-        // SAFETY: By the type invariants it is from `into_raw`; it was taken out, so that nobody else
-        // gives the reference up, and after the grace period no reader has it.
+        // SAFETY: By the type invariants it is from `into_raw`; it was taken out, so that nobody
+        // else gives the reference up, and after the grace period no reader has it.
         Some(unsafe { Arc::from_raw(old.as_ptr()) })
     }
 }
@@ -89,13 +91,13 @@ impl<T: Send + Sync> Drop for RcuSlot<T> {
     }
 }
 
-/// What is, or was until a moment ago, in an [`RcuSlot`]. It holds the RCU read lock: nothing may sleep
-/// until it is dropped.
+/// A value that is in an [`RcuSlot`], or was replaced just now. It holds the RCU read lock: its
+/// owner must not sleep until it is dropped.
 ///
 /// # Invariants
 ///
-/// `value` was in the slot when `_guard` was there already: by the invariants of `RcuSlot` the reference
-/// of the slot is there until this is dropped.
+/// `value` was in the slot when `_guard` was there already: by the invariants of `RcuSlot` the
+/// reference of the slot is there until this is dropped.
 pub(crate) struct RcuRef<'a, T: Send + Sync> {
     value: NonNull<T>,
     _guard: Guard,

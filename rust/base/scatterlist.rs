@@ -42,38 +42,38 @@ impl Segment {
         Self { page, offset, len }
     }
 
-    /// The page that `offset` counts from.
+    /// Returns the page that [`Self::offset`] counts from.
     #[inline]
     pub(crate) fn page(&self) -> NonNull<bindings::page> {
         self.page
     }
 
-    /// The start, in bytes from the start of the page.
+    /// Returns the start, in bytes from the start of the page.
     #[inline]
     pub(crate) fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Where it ends, in bytes from the start of the page.
+    /// Returns the end, in bytes from the start of the page.
     #[inline]
     fn end(&self) -> usize {
         // CAST: a u32 fits a usize on every platform with RDMA.
         self.offset as usize + self.len as usize
     }
 
-    /// Whether it ends within a page.
+    /// Returns true if the segment ends within a page.
     #[inline]
     pub(crate) fn ends_in_page(&self) -> bool {
         self.end() % PAGE_SIZE != 0
     }
 
-    /// Takes `next` in, if that goes on in the page where this ends. Returns whether it did.
+    /// Appends `next` and returns true, if that continues this one in the page where this one ends.
     #[inline]
     pub(crate) fn append(&mut self, next: &Self) -> bool {
         let physical = |segment: &Self, at: usize| {
@@ -105,10 +105,10 @@ impl Segment {
 /// - devices may read the memory, and if it is `writable()`, may also write it: nothing relies on
 ///   it being constant, and no Rust reference to it exists.
 pub(crate) unsafe trait Segmented {
-    /// Whether a device may write the memory.
+    /// Returns true if a device may write the memory.
     fn writable(&self) -> bool;
 
-    /// The memory, in order.
+    /// Returns the memory, in order.
     fn segments(&self) -> impl Iterator<Item = Segment> + '_;
 }
 
@@ -126,14 +126,15 @@ unsafe impl Segmented for NoMemory {
     }
 }
 
-/// Whether NUMA node `node` exists and is on line; -1, which means any node, always is.
+/// Returns true if NUMA node `node` exists and is online, or if it is -1, which means any node. Any
+/// context.
 pub(crate) fn node_online(node: i32) -> bool {
     // SAFETY: The function has no requirements.
     unsafe { bindings::farblk_node_online(node) }
 }
 
-/// Bytes of memory that this host can give before it has to swap; `MemAvailable` of /proc/meminfo. Any
-/// context.
+/// Returns how many bytes of memory this host can allocate without swapping; `MemAvailable` of
+/// /proc/meminfo. Any context.
 pub(crate) fn available_memory() -> u64 {
     // SAFETY: The function has no requirements.
     let pages = unsafe { bindings::si_mem_available() };
@@ -141,7 +142,7 @@ pub(crate) fn available_memory() -> u64 {
     u64::try_from(pages).unwrap_or(0) * PAGE_SIZE as u64
 }
 
-/// Bytes of memory that this host has. Any context.
+/// Returns how many bytes of memory this host has. Any context.
 pub(crate) fn total_memory() -> u64 {
     // SAFETY: The function has no requirements.
     let pages = unsafe { bindings::farblk_totalram_pages() };
@@ -154,11 +155,11 @@ const LARGEST_ORDER: usize = 9;
 
 /// Zeroed memory in power-of-two chunks on a NUMA node.
 ///
-/// It is never read nor written by the CPU through this type: it is there for devices.
+/// The memory is for devices: the CPU does not access it through this type.
 ///
 /// # Context
 ///
-/// The last reference must go where sleeping is allowed.
+/// The last reference must be dropped where sleeping is allowed.
 ///
 /// # Invariants
 ///
@@ -189,13 +190,13 @@ impl PageChunks {
         builder.finish()
     }
 
-    /// The size in bytes of the smallest chunk.
+    /// Returns the size in bytes of the smallest chunk.
     pub(crate) fn chunk_size(&self) -> usize {
         let smallest = self.count.iter().position(|count| *count > 0);
         PAGE_SIZE << smallest.unwrap_or(0)
     }
 
-    /// The chunks with their sizes in bytes.
+    /// Returns the chunks with their sizes in bytes.
     fn iter(&self) -> impl Iterator<Item = (NonNull<bindings::page>, usize)> + '_ {
         let orders = (0..=LARGEST_ORDER)
             .rev()
@@ -206,9 +207,10 @@ impl PageChunks {
             .map(|(page, order)| (*page, PAGE_SIZE << order))
     }
 
-    /// The segments of the `len` bytes at `offset`, one per chunk that they touch.
+    /// Returns the segments of the `len` bytes at `offset`, one per chunk that they touch.
     ///
-    /// Yields nothing if that is not all inside. The segments are valid as long as `self` is.
+    /// There are none if these bytes are not all inside. The segments are valid as long as `self`
+    /// is.
     pub(crate) fn segments(
         &self,
         offset: usize,
@@ -247,32 +249,32 @@ impl PageChunks {
             let from = start.saturating_sub(base);
             let to = size.min(end - base);
             base += size;
-            // SAFETY: By the type invariants the page is one of ours. CAST: Both are at most the largest
-            // chunk's size.
+            // SAFETY: By the type invariants the page is one of ours. CAST: Both are at most the
+            // largest chunk's size.
             Some(unsafe { Segment::new(page, from as u32, (to - from) as u32) })
         })
     }
 }
 
-/// [`PageChunks`] of which not all are allocated yet.
+/// [`PageChunks`] that are being allocated.
 ///
-/// Dropping it frees what there is.
+/// Dropping it frees what was allocated.
 pub(crate) struct PageChunksBuilder {
-    /// Its `len` is what is allocated so far.
+    /// The memory that is allocated so far.
     memory: PageChunks,
-    /// Bytes that are to be allocated yet; a multiple of `PAGE_SIZE`.
+    /// The bytes that are missing; a multiple of `PAGE_SIZE`.
     missing: usize,
-    /// The order of the largest chunk that can still be had.
+    /// The order of the next chunk that is tried.
     order: usize,
     node: i32,
 }
 
 impl PageChunksBuilder {
-    /// Prepares to allocate `len` bytes of zeroed memory, from NUMA node `node` first, or from anywhere
-    /// when it is -1.
+    /// Prepares to allocate `len` bytes of zeroed memory, from NUMA node `node` first, or from
+    /// anywhere when it is -1.
     ///
-    /// Gives `EINVAL` if `len` is no positive multiple of the page size, and `ENOMEM` if so much is not
-    /// available now.
+    /// Fails with `EINVAL` if `len` is no positive multiple of the page size, and with `ENOMEM` if
+    /// so much is not available now.
     pub(crate) fn new(len: usize, node: i32) -> Result<Self> {
         if len == 0 || len % PAGE_SIZE != 0 {
             return Err(EINVAL);
@@ -281,8 +283,8 @@ impl PageChunksBuilder {
         if len as u64 > available_memory() {
             return Err(ENOMEM);
         }
-        // INVARIANT: Nothing is owned yet, and nobody but `drop()`, which does not use `len`, sees it
-        // before `finish()`, when it is positive.
+        // INVARIANT: Nothing is owned yet, and nobody but `drop()`, which does not use `len`, sees
+        // it before `finish()`, when it is positive.
         let memory = PageChunks {
             chunks: KVVec::new(),
             count: [0; LARGEST_ORDER + 1],
@@ -296,12 +298,12 @@ impl PageChunksBuilder {
         })
     }
 
-    /// Bytes that are allocated.
+    /// Returns how many bytes are allocated.
     pub(crate) fn len(&self) -> usize {
         self.memory.len
     }
 
-    /// Returns true if there is something to allocate yet.
+    /// Returns true if [`Self::grow`] has more to allocate.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.missing > 0
     }
@@ -309,8 +311,8 @@ impl PageChunksBuilder {
     /// Allocates `len` bytes more, in whole chunks, or all that is missing if that is less.
     ///
     /// Chunks of 2 MiB are tried first; where the memory is too fragmented for them, chunks of half
-    /// the size, and so on down to a page. Gives `ENOMEM` if there is not enough memory or no such node;
-    /// what was allocated stays.
+    /// the size, and so on down to a page. Fails with `ENOMEM` if there is not enough memory or no
+    /// such node; what was allocated stays.
     ///
     /// # Context
     ///
@@ -328,8 +330,8 @@ impl PageChunksBuilder {
             match NonNull::new(page) {
                 Some(page) => {
                     // INVARIANT: `order` only goes down, so the chunk's place is the end. `reserve`
-                    // made room, so that the push cannot fail and leak the pages. `len` grows by what
-                    // the chunks do.
+                    // made room, so that the push cannot fail and leak the pages. `len` grows by
+                    // what the chunks do.
                     self.memory.chunks.push(page, GFP_KERNEL)?;
                     self.memory.count[self.order] += 1;
                     self.memory.len += PAGE_SIZE << self.order;
@@ -377,7 +379,7 @@ mod tests {
         kunit::check, //
     };
 
-    /// Whether the segments of a range are all of it, in whole chunks but for the ends.
+    /// Returns true if the segments of a range are all of it, in whole chunks but for the ends.
     fn covers(memory: &PageChunks, offset: usize, len: usize) -> bool {
         let mut sum = 0;
         for segment in memory.segments(offset, len) {

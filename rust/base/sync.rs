@@ -37,9 +37,9 @@ use crate::bindings;
 /// Unlike [`kernel::sync::SpinLock`] the same lock may be taken by a task, by a softirq (such as a
 /// completion queue's) and by an interrupt handler.
 ///
-/// Several may be released in any order: a count for each CPU says how many are held, and the last one
-/// restores what was before the first one. (The kernel crate's `SpinLockIrq` does the same, but 7.2 does
-/// not have it.)
+/// Several may be released in any order: each CPU counts how many it holds, and releasing the last
+/// one restores the interrupts as they were before the first one. (The kernel crate's `SpinLockIrq`
+/// does the same, but 7.2 does not have it.)
 pub(crate) type IrqSaveSpinLock<T> = Lock<T, IrqSaveSpinLockBackend>;
 
 /// Creates an [`IrqSaveSpinLock`] initialiser with the given name and a new lock class.
@@ -85,8 +85,8 @@ unsafe impl Backend for IrqSaveSpinLockBackend {
 
     #[inline]
     unsafe fn unlock(ptr: *mut Self::State, (): &Self::GuardState) {
-        // SAFETY: By the safety requirements the caller owns the lock. Guards stay in the context that
-        // took them, and that on its CPU while interrupts are disabled.
+        // SAFETY: By the safety requirements the caller owns the lock. Guards stay in the context
+        // that took them, and that on its CPU while interrupts are disabled.
         unsafe { bindings::farblk_spin_unlock(ptr) }
     }
 
@@ -132,7 +132,7 @@ impl Completion {
         unsafe { bindings::complete_all(self.inner.get()) }
     }
 
-    /// Makes it not done again. A concurrent `complete` or wait may or may not be forgotten.
+    /// Makes it not done again. It may or may not undo a concurrent [`Self::complete`].
     pub(crate) fn reinit(&self) {
         // SAFETY: The completion is initialised and in place while `self` is borrowed.
         unsafe { bindings::reinit_completion(self.inner.get()) }
@@ -144,7 +144,8 @@ impl Completion {
         unsafe { bindings::wait_for_completion(self.inner.get()) }
     }
 
-    /// Waits at most `timeout` milliseconds, then gives [`ETIMEDOUT`]. Sleeps; no signal ends it.
+    /// Waits until it is done, for at most `timeout` milliseconds; then fails with [`ETIMEDOUT`].
+    /// Sleeps; no signal ends it.
     pub(crate) fn wait_timeout(&self, timeout: Msecs) -> Result {
         // SAFETY: The completion is initialised and in place while `self` is borrowed.
         let left = unsafe {
@@ -157,14 +158,15 @@ impl Completion {
     }
 }
 
-/// Calls `f`; while it runs, allocations of this task wait for no I/O: that might be I/O that waits for
-/// this task.
+/// Calls `f`. While it runs, allocations of this task do not wait for I/O, which might wait for
+/// this task (`GFP_NOIO`).
 ///
 /// # Context
 ///
 /// Tasks only.
 pub(crate) fn without_io<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not unwind.
+    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not
+    // unwind.
     let flags = unsafe { bindings::memalloc_noio_save() };
     let value = f();
     // SAFETY: As above; the flags are those from before.
@@ -172,17 +174,18 @@ pub(crate) fn without_io<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Calls `f`; while it runs, allocations of this task take from the memory that the system keeps for
-/// those who free memory (`PF_MEMALLOC`), and wait for nobody: not even for memory. They fail if there
-/// is none at all.
+/// Calls `f`. While it runs, allocations of this task may use the memory that the system reserves
+/// for tasks that free memory (`PF_MEMALLOC`), and do not wait for memory to be freed. They fail if
+/// there is none.
 ///
-/// Only for what has to be done before I/O can go on, as memory may not become free before.
+/// Only for work without which I/O cannot go on, as memory may not become free before that.
 ///
 /// # Context
 ///
 /// Tasks only.
 pub(crate) fn with_reserves<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not unwind.
+    // SAFETY: Both change a flag of this task only, and `f` comes back here: a panic does not
+    // unwind.
     let flags = unsafe { bindings::memalloc_noreclaim_save() };
     let value = f();
     // SAFETY: As above; the flags are those from before.
@@ -190,7 +193,7 @@ pub(crate) fn with_reserves<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// A place for a box, which is taken out by whoever needs it and put back.
+/// A place for a box, which functions take out and put back.
 ///
 /// # Invariants
 ///
@@ -198,13 +201,13 @@ pub(crate) fn with_reserves<T>(f: impl FnOnce() -> T) -> T {
 pub(crate) struct Place<T: Send>(Atomic<*mut T>, PhantomData<T>);
 
 impl<T: Send> Place<T> {
-    /// A place with nothing in it.
+    /// Returns an empty place.
     pub(crate) fn empty() -> Self {
         // INVARIANT: It is null.
         Self(Atomic::new(core::ptr::null_mut()), PhantomData)
     }
 
-    /// A place with `value`.
+    /// Returns a place with `value` in it.
     pub(crate) fn new(value: KBox<T>) -> Self {
         // INVARIANT: It comes from `into_raw`.
         Self(Atomic::new(KBox::into_raw(value)), PhantomData)
@@ -216,13 +219,13 @@ impl<T: Send> Place<T> {
         (!past.is_null()).then(|| unsafe { KBox::from_raw(past) })
     }
 
-    /// Takes out what is there. Any context.
+    /// Takes out the box, if there is one. Any context.
     #[inline]
     pub(crate) fn take(&self) -> Option<KBox<T>> {
         self.swap(core::ptr::null_mut())
     }
 
-    /// Puts `value` in. What was there, if anything, comes out. Any context.
+    /// Puts `value` in, and returns the box that was there before. Any context.
     #[inline]
     pub(crate) fn put(&self, value: KBox<T>) -> Option<KBox<T>> {
         // INVARIANT: It comes from `into_raw`.
@@ -236,8 +239,8 @@ impl<T: Send> Drop for Place<T> {
     }
 }
 
-/// Returns true if the current task has been killed. Any context; of use where a task of the user does
-/// something that takes long.
+/// Returns true if the current task was killed. Any context. For functions that a task of user
+/// space calls and that take long.
 pub(crate) fn fatal_signal_pending() -> bool {
     // SAFETY: No requirements.
     unsafe { bindings::farblk_fatal_signal_pending() }

@@ -22,15 +22,14 @@ use kernel::{
 /// Counts the users of something, so that the one who takes it away can wait for them; C's
 /// `struct percpu_ref`.
 ///
-/// Each CPU counts for itself, so that coming and going costs no more than it does alone, until the
-/// count is shut.
+/// Until the count is shut, each CPU counts for itself, so that CPUs do not contend for it.
 ///
 /// Dropping it shuts it and waits as [`Users::wait`] does; it sleeps.
 ///
 /// # Invariants
 ///
-/// - `count` is initialised, with [`Users::released`]. Its first reference is given back when `shut`
-///   turns from 0 to 1, and not before; each [`User`] is another one.
+/// - `count` is initialised, with [`Users::released`]. Its first reference is given back when
+///   `shut` turns from 0 to 1, and not before; each [`User`] is another one.
 /// - `gone` is done when no reference is left.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Users {
@@ -47,7 +46,7 @@ unsafe impl Send for Users {}
 unsafe impl Sync for Users {}
 
 impl Users {
-    /// Nobody, with the door open. May sleep.
+    /// Creates an initialiser of a count without users, which is not shut. May sleep.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         // INVARIANT: `percpu_ref_init` makes the first reference.
         try_pin_init!(Self {
@@ -73,7 +72,7 @@ impl Users {
         unsafe { (*users).gone.complete_all() };
     }
 
-    /// A new user; `None` once the count is shut. Any context.
+    /// Returns a new user, or `None` once the count is shut. Any context.
     #[inline]
     pub(crate) fn get(&self) -> Option<User> {
         // SAFETY: By the type invariants the count is initialised.
@@ -85,7 +84,7 @@ impl Users {
         }
     }
 
-    /// Lets nobody in any more. Can be repeated. Any context.
+    /// Shuts the count: there are no new users from then on. Can be repeated. Any context.
     pub(crate) fn shut(&self) {
         if self.shut.xchg(1, Full) == 0 {
             // SAFETY: By the type invariants the count is initialised, and its first reference was
@@ -114,7 +113,7 @@ impl PinnedDrop for Users {
     }
 }
 
-/// One of the [`Users`]; it is none any more when this is dropped, in any context.
+/// A user that a [`Users`] counts until this is dropped. It may be dropped in any context.
 ///
 /// # Invariants
 ///
@@ -130,8 +129,8 @@ unsafe impl Sync for User {}
 impl Drop for User {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: By the type invariants. It is a place, not a reference, as the `Users` may be gone
-        // before the function returns.
+        // SAFETY: By the type invariants. It is a place, not a reference, as the `Users` may be
+        // gone before the function returns.
         let count = unsafe { &raw const (*self.0.as_ptr()).count };
         // SAFETY: By the type invariants this is a reference, which is given back here.
         unsafe { bindings::percpu_ref_put(Opaque::cast_into(count)) };

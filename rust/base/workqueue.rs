@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work queues of our own, and drops that may sleep from contexts that may not.
+//! Workqueues that a value owns, and drops that may sleep from contexts that may not.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -35,14 +35,14 @@ use crate::bindings;
 
 /// The queue of the one [`ReleaseQueue`]; null while there is none.
 static RELEASE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
-/// How many [`Live`] there are.
+/// The number of [`Live`] that exist.
 static LIVE: Atomic<i32> = Atomic::new(0);
 
-/// Where values of [`Deferred`] are dropped.
+/// The workqueue that drops the values of [`Deferred`].
 ///
-/// There is one in a module: made first in its `init`, and the last field of its module struct.
-/// Dropping it waits until every [`Deferred`] is gone, so that no code of the module runs any more;
-/// it sleeps.
+/// A module has one, created first in its `init`, in the last field of its module struct. Dropping
+/// it waits until every [`Deferred`] was dropped, so that no code of the module runs any more; it
+/// sleeps.
 ///
 /// # Invariants
 ///
@@ -55,9 +55,9 @@ unsafe impl Send for ReleaseQueue {}
 unsafe impl Sync for ReleaseQueue {}
 
 impl ReleaseQueue {
-    /// Makes the release queue; [`EBUSY`] if there is one. Sleeps.
+    /// Creates the release queue. Fails with [`EBUSY`] if there is one, and with `ENOMEM`. Sleeps.
     pub(crate) fn new(name: &CStr) -> Result<Self> {
-        // Unbound and not ordered: a value whose drop takes long does not hold up the others.
+        // Unbound and not ordered: a value whose drop takes long does not delay the others.
         // SAFETY: `name` is a C string, which is copied.
         let queue = unsafe {
             bindings::alloc_workqueue(
@@ -96,8 +96,8 @@ impl Drop for ReleaseQueue {
 ///
 /// # Invariants
 ///
-/// [`LIVE`] counts this value since before [`RELEASE`] was seen to hold the pointer, so the queue is
-/// valid as long as this value exists.
+/// [`LIVE`] counts this value since before [`RELEASE`] was seen to hold the pointer, so the queue
+/// is valid as long as this value exists.
 struct Live(NonNull<bindings::workqueue_struct>);
 
 impl Live {
@@ -156,12 +156,13 @@ impl<T: Send + 'static> WorkItem for DeferredInner<T> {
 
 /// Owns a value whose drop may sleep, and may itself be dropped in any context.
 ///
-/// The value is dropped by a worker of the [`ReleaseQueue`] some time later. Everything this takes
-/// is allocated by [`Deferred::new`].
+/// A worker of the [`ReleaseQueue`] drops the value some time later. [`Deferred::new`] allocates
+/// all that this takes.
 pub(crate) struct Deferred<T: Send + 'static>(ManuallyDrop<Pin<KBox<DeferredInner<T>>>>);
 
 impl<T: Send + 'static> Deferred<T> {
-    /// Wraps `value`; [`ESHUTDOWN`] if there is no [`ReleaseQueue`]. May sleep.
+    /// Wraps `value`. Fails with [`ESHUTDOWN`] if there is no [`ReleaseQueue`], and with `ENOMEM`;
+    /// then `value` is dropped. May sleep.
     pub(crate) fn new(value: T) -> Result<Self> {
         let live = Live::new()?;
         let inner = KBox::pin_init(
@@ -194,14 +195,14 @@ impl<T: Send + 'static> Drop for Deferred<T> {
     }
 }
 
-/// A work queue whose items run also under memory pressure.
+/// A workqueue whose items also run when memory is short (`WQ_MEM_RECLAIM`).
 ///
 /// It may be dropped in any context, also by one of its own items: the [`ReleaseQueue`] lets the
 /// queued items run and destroys it.
 pub(crate) struct OwnedQueue(Deferred<RawQueue>);
 
 impl OwnedQueue {
-    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run one at a time. Sleeps.
+    /// Creates a workqueue whose items run one at a time, in order. Fails with `ENOMEM`. Sleeps.
     pub(crate) fn ordered(name: &CStr) -> Result<Self> {
         // SAFETY: `name` is a C string, which is copied.
         let queue = unsafe {
@@ -212,8 +213,8 @@ impl OwnedQueue {
         Ok(Self(Deferred::new(queue)?))
     }
 
-    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run at once, on the CPU that queued them, before
-    /// all others. Sleeps.
+    /// Creates a workqueue whose items run on the CPU that queued them, with priority over those of
+    /// other workqueues. Fails with `ENOMEM`. Sleeps.
     pub(crate) fn per_cpu(name: &CStr) -> Result<Self> {
         Self::parallel(
             name,
@@ -221,7 +222,7 @@ impl OwnedQueue {
         )
     }
 
-    /// Makes a queue with `WQ_MEM_RECLAIM` whose items run at the same time, wherever there is room.
+    /// Creates a workqueue whose items run at the same time, on any CPU. Fails with `ENOMEM`.
     /// Sleeps.
     pub(crate) fn unbound(name: &CStr) -> Result<Self> {
         Self::parallel(name, bindings::wq_flags_WQ_UNBOUND)
@@ -241,9 +242,9 @@ impl OwnedQueue {
         Ok(Self(Deferred::new(queue)?))
     }
 
-    /// Queues an item; an `Arc` that is queued already is given back. Any context.
+    /// Queues an item; an `Arc` that is queued already is returned. Any context.
     ///
-    /// Delayed items are not taken: destroying a queue does not wait for their timers.
+    /// Delayed items cannot be queued: destroying a workqueue does not wait for their timers.
     pub(crate) fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,
@@ -252,14 +253,15 @@ impl OwnedQueue {
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
     }
 
-    /// Waits until all items queued so far have run. Sleeps; hangs if one of its own items calls it.
+    /// Waits until all items that were queued before have run. Sleeps. An item of the workqueue
+    /// must not call it: it would wait for itself.
     pub(crate) fn flush(&self) {
         // SAFETY: By the invariants of `RawQueue` the queue is valid as long as `self` is.
         unsafe { bindings::flush_workqueue(self.0.as_ptr()) }
     }
 }
 
-/// A work queue.
+/// A workqueue.
 ///
 /// # Invariants
 ///

@@ -31,7 +31,7 @@ const PAGE_LEN: usize = 4096;
 /// The functions are given by value, but must be function items or closures that capture nothing:
 /// only their type is kept. A show gets the directory's data and writes the content, with its
 /// newline, into the page. A store gets the directory and what was written: UTF-8 without NUL
-/// and less than a page (else the write gives [`EINVAL`]), without one trailing
+/// and less than a page (otherwise the write fails with [`EINVAL`]), without one trailing
 /// newline.
 ///
 /// # Invariants
@@ -44,7 +44,7 @@ pub(crate) struct Attribute<T> {
 }
 
 impl<T: GroupOperations> Attribute<T> {
-    /// The attribute as C takes it; C does not write to it.
+    /// Returns the attribute in the form that C takes. C does not write to it.
     pub(super) const fn as_raw(&self) -> *mut bindings::configfs_attribute {
         (&raw const self.raw).cast_mut()
     }
@@ -62,7 +62,7 @@ impl<T: GroupOperations> Attribute<T> {
         }
     }
 
-    /// A file that can be read (mode 0444).
+    /// Defines a file that can be read (mode 0444).
     pub(crate) const fn ro<S>(name: &'static CStr, _show: S) -> Self
     where
         S: Fn(&T, &mut PageWriter<'_>) -> Result + Copy + 'static,
@@ -72,7 +72,7 @@ impl<T: GroupOperations> Attribute<T> {
         this
     }
 
-    /// A file that can be read, and written by root (mode 0644).
+    /// Defines a file that can be read, and written by root (mode 0644).
     pub(crate) const fn rw<S, W>(name: &'static CStr, _show: S, _store: W) -> Self
     where
         S: Fn(&T, &mut PageWriter<'_>) -> Result + Copy + 'static,
@@ -84,7 +84,7 @@ impl<T: GroupOperations> Attribute<T> {
         this
     }
 
-    /// A file that only root can write (mode 0200).
+    /// Defines a file that only root can write (mode 0200).
     pub(crate) const fn wo<W>(name: &'static CStr, _store: W) -> Self
     where
         W: Fn(&Group<T>, &str) -> Result + Copy + 'static,
@@ -95,7 +95,7 @@ impl<T: GroupOperations> Attribute<T> {
     }
 }
 
-/// Makes a value of the type of a function item, or of a closure that captures nothing.
+/// Returns a value of the type of a function item, or of a closure that captures nothing.
 ///
 /// # Safety
 ///
@@ -181,7 +181,7 @@ pub(crate) struct PageWriter<'a> {
 }
 
 impl PageWriter<'_> {
-    /// How many more bytes there is room for.
+    /// Returns how many more bytes fit in the page.
     pub(crate) fn remaining(&self) -> usize {
         self.page.len().saturating_sub(self.len)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What keeps a subsystem registered.
+//! The groups that keep a subsystem registered.
 
 use kernel::{
     new_spinlock,
@@ -16,8 +16,8 @@ use crate::base::{
     sync::Completion, //
 };
 
-/// Counts the groups that `mkdir(2)` made in a subsystem, so that it is not unregistered before they
-/// are gone.
+/// Counts the groups that `mkdir(2)` made in a subsystem, so that it is not unregistered before
+/// they are gone.
 #[pin_data]
 pub(super) struct Registration {
     #[pin]
@@ -33,7 +33,7 @@ struct Users {
 }
 
 impl Registration {
-    /// A registration without users.
+    /// Creates an initialiser of a registration without users.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             users <- new_spinlock!(Users {
@@ -44,7 +44,7 @@ impl Registration {
         })
     }
 
-    /// Adds a user; [`ESHUTDOWN`] if it is closed.
+    /// Adds a user. Fails with [`ESHUTDOWN`] if the registration is closed.
     pub(super) fn join(self: &Arc<Self>) -> Result<User> {
         let mut users = self.users.lock();
         if users.closed {
@@ -54,7 +54,8 @@ impl Registration {
         Ok(User(self.clone()))
     }
 
-    /// Lets no more users in, and waits until there are none. Sleeps.
+    /// Closes the registration: there are no new users, and it waits until the last one is gone.
+    /// Sleeps.
     pub(super) fn close(&self) {
         let count = {
             let mut users = self.users.lock();

@@ -270,8 +270,7 @@ impl Cq {
                 false => 0,
             };
         }
-        // A softirq on this CPU must not find a task busy that cannot go on before the softirq
-        // ends.
+        // A caller that finds this one busy relies on it to look again soon: it must not be preempted.
         // SAFETY: The function has no requirements; the opposite follows.
         unsafe { bindings::farblk_preempt_disable() };
         let handled = match self.enter() {

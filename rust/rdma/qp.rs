@@ -13,6 +13,7 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+mod caps;
 mod chain;
 mod drain;
 mod fast_reg_mr;
@@ -22,6 +23,7 @@ mod request;
 mod send;
 mod slot;
 
+pub(crate) use self::caps::QpCaps;
 pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
@@ -59,7 +61,8 @@ use crate::rdma::{
     },
     wr::{
         RecvOwner,
-        SendOwner, //
+        SendOwner,
+        RECV_BUFFERS, //
     },
 };
 use core::ffi::c_void;
@@ -111,58 +114,6 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     ///
     /// Any. Must not sleep, and not wait for a task that drains the queue pair.
     fn error(&self);
-}
-
-/// The sizes of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QpCaps {
-    /// Slots for sends.
-    pub(crate) slots: u16,
-    /// Work requests on the send queue at once; less than the device's `max_qp_wr`. A slot takes
-    /// several if its memory has more segments than a work request.
-    pub(crate) send_wr: u32,
-    /// Receives at once; less than the device's `max_qp_wr`. 0 with a shared receive queue.
-    pub(crate) recv_wr: u32,
-    /// The segments of a work request, at most [`Self::MAX_SGES`]; fewer if the device has fewer.
-    pub(crate) sges: u32,
-    /// Slots at once, at most 64, that need a large array, as their memory takes more than one work
-    /// request.
-    pub(crate) large: u16,
-    /// The slots that have a memory region, so that the peer can be given access to their memory:
-    /// the first ones.
-    pub(crate) keys: u16,
-    /// The pages that such a region has; it covers as many segments, but not more than
-    /// [`Self::MAX_KEY_SEGMENTS`].
-    pub(crate) key_pages: u32,
-    /// Slots at once, at most 64, that need a large region, as their memory is more than their own
-    /// covers.
-    pub(crate) large_keys: u16,
-    /// The pages of the regions for these.
-    pub(crate) large_key_pages: u32,
-}
-
-impl QpCaps {
-    /// The segments that a work request can have at most.
-    pub(crate) const MAX_SGES: u32 = 32;
-    /// The segments that a memory region covers at most.
-    pub(crate) const MAX_KEY_SEGMENTS: u32 = FastRegMr::MAX_SEGMENTS;
-
-    /// Returns how many entries the queue pair reserves in the completion queue of its sends.
-    pub(crate) const fn send_cqes(&self) -> u32 {
-        self.max_send_wr().saturating_add(1)
-    }
-
-    /// Returns how many work requests there are on the send queue at once, but for that of
-    /// draining.
-    const fn max_send_wr(&self) -> u32 {
-        // Each may complete with an error. Each region may have to be invalidated.
-        self.send_wr.saturating_add(self.keys as u32)
-    }
-
-    /// Returns how many entries the queue pair reserves in the completion queue of its receives.
-    pub(crate) const fn recv_cqes(&self) -> u32 {
-        self.recv_wr.saturating_add(1)
-    }
 }
 
 /// A reliably connected queue pair, which belongs to a [`CmId`].
@@ -399,6 +350,7 @@ impl<H: QpHandler> Qp<H> {
             .min(limits.max_send_sge)
             .clamp(1, QpCaps::MAX_SGES);
         let read_sges = limits.max_sge_rd.clamp(1, write_sges);
+        const { assert!(0 < H::Recv::BUFFERS && H::Recv::BUFFERS <= RECV_BUFFERS) };
         // CAST: A small number.
         let recv_sges = limits.max_recv_sge.clamp(1, H::Recv::BUFFERS as u32);
 

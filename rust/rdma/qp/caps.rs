@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The sizes of queue pairs.
+
+use crate::rdma::qp::fast_reg_mr::FastRegMr;
+
+/// The sizes of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpCaps {
+    /// Slots for sends.
+    pub(crate) slots: u16,
+    /// Work requests on the send queue at once; less than the device's `max_qp_wr`. A slot takes
+    /// several if its memory has more segments than a work request.
+    pub(crate) send_wr: u32,
+    /// Receives at once; less than the device's `max_qp_wr`. 0 with a shared receive queue.
+    pub(crate) recv_wr: u32,
+    /// The segments of a work request, at most [`Self::MAX_SGES`]; fewer if the device has fewer.
+    pub(crate) sges: u32,
+    /// Slots at once, at most 64, that need a large array, as their memory takes more than one work
+    /// request.
+    pub(crate) large: u16,
+    /// The slots that have a memory region, so that the peer can be given access to their memory:
+    /// the first ones.
+    pub(crate) keys: u16,
+    /// The pages that such a region has; it covers as many segments, but not more than
+    /// [`Self::MAX_KEY_SEGMENTS`].
+    pub(crate) key_pages: u32,
+    /// Slots at once, at most 64, that need a large region, as their memory is more than their own
+    /// covers.
+    pub(crate) large_keys: u16,
+    /// The pages of the regions for these.
+    pub(crate) large_key_pages: u32,
+}
+
+impl QpCaps {
+    /// The segments that a work request can have at most.
+    pub(crate) const MAX_SGES: u32 = 32;
+    /// The segments that a memory region covers at most.
+    pub(crate) const MAX_KEY_SEGMENTS: u32 = FastRegMr::MAX_SEGMENTS;
+
+    /// Returns how many entries the queue pair reserves in the completion queue of its sends.
+    pub(crate) const fn send_cqes(&self) -> u32 {
+        self.max_send_wr().saturating_add(1)
+    }
+
+    /// Returns how many work requests there are on the send queue at once, but for that of
+    /// draining.
+    pub(super) const fn max_send_wr(&self) -> u32 {
+        // Each may complete with an error. Each region may have to be invalidated.
+        self.send_wr.saturating_add(self.keys as u32)
+    }
+
+    /// Returns how many entries the queue pair reserves in the completion queue of its receives.
+    pub(crate) const fn recv_cqes(&self) -> u32 {
+        self.recv_wr.saturating_add(1)
+    }
+}

@@ -346,7 +346,7 @@ impl PageChunksBuilder {
         Ok(())
     }
 
-    /// The memory; `EINVAL` if it is not complete. May sleep.
+    /// Returns the memory. Fails with `EINVAL` if it is not complete, and with `ENOMEM`. May sleep.
     pub(crate) fn finish(self) -> Result<Arc<PageChunks>> {
         match self.missing {
             0 => Ok(Arc::new(self.memory, GFP_KERNEL)?),

@@ -68,7 +68,7 @@ impl BlkError {
     }
 }
 
-/// The C value of how a request ended.
+/// Converts the status of a request to the C value.
 #[inline]
 pub(super) const fn to_blk_status(result: BlkResult) -> bindings::blk_status_t {
     match result {
@@ -77,7 +77,7 @@ pub(super) const fn to_blk_status(result: BlkResult) -> bindings::blk_status_t {
     }
 }
 
-/// How a request or bio ended, from the C value. What has no name here, such as the statuses that
+/// Converts the C status of a request or bio. A status without a name here, such as those that
 /// layers of one device pass to each other, is [`BlkError::IoError`].
 #[inline]
 pub(super) const fn from_blk_status(status: bindings::blk_status_t) -> BlkResult {

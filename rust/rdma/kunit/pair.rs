@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// What a queue pair tells.
+/// The events of a queue pair.
 #[pin_data]
 pub(super) struct Events {
     #[pin]
@@ -87,7 +87,7 @@ impl QpHandler for Handler {
     }
 }
 
-/// What becomes of a connection.
+/// The events of a connection.
 #[pin_data]
 pub(super) struct Connection {
     #[pin]
@@ -131,7 +131,7 @@ pub(super) struct Side {
     pub(super) send_cq: Arc<Cq>,
 }
 
-/// What sides are like.
+/// The kinds of completion queues and receive queues that the sides have.
 #[derive(Clone, Default)]
 pub(super) struct Kind {
     /// The near side's sends, and its receives too, complete in a queue that is polled.
@@ -212,7 +212,7 @@ impl WorkItem for Acceptor {
     }
 }
 
-/// What listens for an [`Acceptor`].
+/// Receives the requests for connections of an [`Acceptor`].
 pub(super) struct Door(pub(super) Arc<Acceptor>);
 
 impl Listen for Door {

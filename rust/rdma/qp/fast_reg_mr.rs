@@ -72,7 +72,7 @@ pub(super) struct MemoryShape {
     segments: usize,
     /// The bytes.
     len: u64,
-    /// Where the first of them is in its page.
+    /// The offset of the first of them in its page.
     offset: u64,
 }
 
@@ -372,7 +372,7 @@ impl LargeMrs {
         }
     }
 
-    /// Gives back a region that [`Self::take`] gave, and that the caller does not use any more.
+    /// Gives back a region that [`Self::take`] has returned, and that the caller does not use any more.
     ///
     /// # Safety
     ///

@@ -41,7 +41,7 @@ use kernel::{
 pub(in crate::rdma) type Done =
     unsafe extern "C" fn(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc);
 
-/// Which receive slots are free.
+/// The list of the receive slots that are free.
 struct Free {
     /// The free slots; its capacity suffices for all.
     slots: KVVec<u16>,

@@ -210,8 +210,7 @@ impl<H: QpHandler> Qp<H> {
     /// If that is not the request's key, the peer violates the protocol: the queue pair is closed,
     /// and this fails with `EPROTO`. If the message has invalidated no key, or the registration may
     /// run again (see [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)),
-    /// the key is invalidated here. Gives `EINVAL` if there is no such request, or it was answered
-    /// already.
+    /// the key is invalidated here. Fails with `EINVAL` if there is no such request, or it was answered already.
     ///
     /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
     /// [`PollContext::Direct`](crate::rdma::cq::PollContext::Direct) queue of their own, and the

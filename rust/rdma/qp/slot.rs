@@ -278,7 +278,7 @@ impl<H: QpHandler> SendSlot<H> {
         self.state.store(LOST, Relaxed);
     }
 
-    /// What is common to the last work request of any kind.
+    /// Returns a work request with the fields that the last one of a slot has, whatever its kind.
     #[inline]
     pub(super) fn last_wr(&self) -> bindings::ib_send_wr {
         let slot = core::ptr::from_ref(self).cast_mut();
@@ -292,7 +292,7 @@ impl<H: QpHandler> SendSlot<H> {
         }
     }
 
-    /// What is common to `LOCAL_INV`s.
+    /// Returns a `LOCAL_INV` without its key.
     #[inline]
     pub(super) fn inv_wr(&self) -> bindings::ib_send_wr {
         let slot = core::ptr::from_ref(self).cast_mut();
@@ -307,7 +307,7 @@ impl<H: QpHandler> SendSlot<H> {
         }
     }
 
-    /// What is common to the other work requests.
+    /// Returns a work request with the fields that all but the last one of a slot have.
     #[inline]
     pub(super) fn chained_wr(&self, next: *mut bindings::ib_send_wr) -> bindings::ib_send_wr {
         let slot = core::ptr::from_ref(self).cast_mut();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One path of a map, as its session knows it.
+//! One path of a map: its connector, its connections, and its status.
 
 #![forbid(unsafe_code)]
 
-use kernel::prelude::*;
 use kernel::{
     sync::Arc,
     time::{
@@ -13,120 +12,170 @@ use kernel::{
     },
 };
 
-use crate::base::errno::{
-    ENOTCONN,
-    ESTALE, //
-};
-use crate::client::map::{
-    connect::Route,
-    connected::Path, //
-};
-use crate::link::failure::{
-    fail,
-    Failure, //
+use crate::base::errno::ENOTCONN;
+use crate::client::{
+    io::connection::Connection,
+    map::{
+        connect::{
+            Attempt,
+            ConnectedPath,
+            Connector,
+            Outcome, //
+        },
+        status::{
+            self,
+            PathStatus, //
+        },
+    },
 };
 use crate::proto::Text;
 use crate::session::{
     map::Fault,
-    PathState, //
+    Epoch, //
 };
 
-/// What others may know of a path.
-#[derive(Clone, Copy)]
-pub(crate) struct PathStatus {
-    /// Where it stands.
-    pub(crate) state: PathState,
-    /// The RDMA device in use.
-    pub(crate) device: Option<Text>,
-    /// How long the server took for the last heartbeat, in ns.
-    pub(crate) rtt_ns: u64,
-    /// How often it came up again.
-    pub(crate) reconnects: u64,
-    /// When the next attempt will be made, in ms from now.
-    pub(crate) next_try_ms: Option<u64>,
-    /// Why it was lost, or could not be brought up; `None` while it is up.
-    pub(crate) failure: Option<Failure>,
-    /// When it was lost, or began to be wanted; `None` if it is not.
-    pub(crate) since: Option<Instant<Monotonic>>,
-}
-
-impl PathStatus {
-    /// That of a path that nobody wants.
-    pub(in crate::client) const NONE: Self = Self {
-        state: PathState::Disabled,
-        device: None,
-        rtt_ns: 0,
-        reconnects: 0,
-        next_try_ms: None,
-        failure: None,
-        since: None,
-    };
-}
-
-/// One path, as the session's work item knows it: what there is to act on, and to show.
-pub(in crate::client) struct Lane {
-    /// Who connects and closes it, while it is wanted.
-    pub(in crate::client) route: Option<Arc<Route>>,
-    /// While it is connected.
-    pub(in crate::client) path: Option<Path>,
-    /// When the last ping was sent, if it was not answered.
-    pub(in crate::client) asked: Option<Instant<Monotonic>>,
-    /// It was up before.
-    pub(in crate::client) was_up: bool,
-    /// The completions that were seen at the last heartbeat.
-    pub(in crate::client) completions: u64,
-    /// Something was heard since the last heartbeat.
-    pub(in crate::client) heard: bool,
-    /// What others may know.
+/// One path of a map. Only the map's work item uses it.
+pub(in crate::client) struct Path {
+    /// Connects and closes the path; `None` if it is not part of the map.
+    connector: Option<Arc<Connector>>,
+    /// The connections, while there are any.
+    pub(in crate::client) connected: Option<ConnectedPath>,
+    /// The status. [`PathStatus::state`] and [`PathStatus::next_try_ms`] are filled in when it is
+    /// read.
     pub(in crate::client) status: PathStatus,
+    /// When the last ping was sent, if the server has not answered it.
+    ping_sent: Option<Instant<Monotonic>>,
+    /// The path was up before.
+    was_up: bool,
+    /// The server has sent an event since the last call of [`Self::has_heard`].
+    heard: bool,
+    /// The number of completions at the last call of [`Self::has_heard`].
+    completions: u64,
 }
 
-impl Lane {
-    /// A path that nobody wants.
+impl Path {
+    /// A path that is not part of the map.
     pub(in crate::client) const NONE: Self = Self {
-        route: None,
-        path: None,
-        asked: None,
-        was_up: false,
-        completions: 0,
-        heard: false,
+        connector: None,
+        connected: None,
         status: PathStatus::NONE,
+        ping_sent: None,
+        was_up: false,
+        heard: false,
+        completions: 0,
     };
 
-    /// What the user is told of a lost connection.
-    pub(in crate::client) fn lost(&self) -> Failure {
-        match &self.route {
-            Some(route) => fail!(ENOTCONN, "the connection to {} was lost", route.target.addr),
-            None => ENOTCONN.into(),
+    /// Makes a path that `connector` connects.
+    pub(in crate::client) fn new(connector: Arc<Connector>) -> Self {
+        Self {
+            connector: Some(connector),
+            status: PathStatus {
+                since: Some(Instant::now()),
+                ..PathStatus::NONE
+            },
+            ..Self::NONE
         }
     }
 
-    /// What the user is told of a path that is let go of.
-    pub(in crate::client) fn blame(&self, fault: Fault) -> Failure {
-        let Some(route) = &self.route else {
-            return ENOTCONN.into();
+    /// Begins an attempt to connect. May sleep, but does not wait for the outcome.
+    pub(in crate::client) fn connect(&self, attempt: Attempt) {
+        if let Some(connector) = &self.connector {
+            connector.connect(attempt);
+        }
+    }
+
+    /// Takes the oldest outcome of the connector. May sleep.
+    pub(in crate::client) fn take_outcome(&self) -> Option<Outcome> {
+        self.connector.as_ref()?.take_outcome()
+    }
+
+    /// Begins to close the path, as [`Connector::close`]. May sleep, but does not wait for the
+    /// outcomes.
+    pub(in crate::client) fn close(&mut self, epoch: Epoch, leave: bool) {
+        self.status.since = Some(Instant::now());
+        let connected = self.connected.take();
+        if let Some(connector) = &self.connector {
+            connector.close(epoch, connected, leave);
+        }
+    }
+
+    /// Notes that I/O takes the path.
+    pub(in crate::client) fn set_up(&mut self) {
+        let device = self.connected.as_ref().map(ConnectedPath::device);
+        self.status.device = device.map(|device| Text::from(device.as_str()));
+        self.status.reconnects += u64::from(self.was_up);
+        self.status.failure = None;
+        self.was_up = true;
+        self.ping_sent = None;
+        self.heard = true;
+    }
+
+    /// Notes that the path is closed because of `fault`.
+    pub(in crate::client) fn set_fault(&mut self, fault: Fault) {
+        self.status.failure = Some(match &self.connector {
+            Some(connector) => status::closed(connector.target.addr, fault),
+            None => ENOTCONN.into(),
+        });
+    }
+
+    /// Notes that a connection was lost, unless the reason is known already.
+    pub(in crate::client) fn set_lost(&mut self) {
+        if self.status.failure.is_none() {
+            self.set_fault(Fault::Broken);
+        }
+    }
+
+    /// Notes that the server has sent an event.
+    pub(in crate::client) fn set_heard(&mut self) {
+        self.heard = true;
+    }
+
+    /// Returns true if the server has sent an event, or a work request has completed, since the
+    /// last call.
+    pub(in crate::client) fn has_heard(&mut self) -> bool {
+        let Some(connected) = &self.connected else {
+            return false;
         };
-        let addr = route.target.addr;
-        match fault {
-            Fault::OtherServer => fail!(
-                ESTALE,
-                "{addr} is another server than the one that the map is at"
-            ),
-            Fault::OtherExport => fail!(
-                ESTALE,
-                "{addr} has another export of this name: its UUID is not the same"
-            ),
-            Fault::OtherTenure => fail!(
-                EACCES,
-                "{addr} says that another map has the export, but other paths work"
-            ),
-            Fault::Overtaken => fail!(
-                EAGAIN,
-                "the attempt began before the server began anew; it is tried again"
-            ),
-            Fault::Misfit(why) => fail!(EINVAL, "{why}: the disk needs it; map it anew"),
-            Fault::Broken => self.lost(),
-            Fault::Silent => fail!(ETIMEDOUT, "the server does not answer any more"),
+        let connections = connected.connections.iter();
+        let completions = connections.map(Connection::completions).sum();
+        let heard = self.heard || completions != self.completions;
+        self.completions = completions;
+        self.heard = false;
+        heard
+    }
+
+    /// Sends a ping. May sleep, but does not wait for the answer.
+    pub(in crate::client) fn ping(&mut self) {
+        // If there is no buffer for it, earlier pings are still being sent, and they will do.
+        if self
+            .connected
+            .as_mut()
+            .is_some_and(|path| path.ping().is_ok())
+        {
+            self.ping_sent.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Notes that the server has answered a ping.
+    pub(in crate::client) fn pong(&mut self) {
+        if let Some(sent) = self.ping_sent.take() {
+            self.status.rtt_ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(0);
+        }
+    }
+
+    /// Returns true if a hardware queue has a late request, and its connection makes no progress.
+    /// See [`Connection::is_stuck`].
+    pub(in crate::client) fn is_stuck(&self, hw_queue: u16, now: u64, timeout_ms: u64) -> bool {
+        let connected = self.connected.as_ref();
+        connected
+            .and_then(|connected| connected.connections.get(usize::from(hw_queue)))
+            .is_some_and(|connection| connection.is_stuck(now, timeout_ms))
+    }
+
+    /// Makes receives for the commands that the server allows in flight. May sleep.
+    pub(in crate::client) fn grow(&self) {
+        if let Some(connected) = &self.connected {
+            connected.connections.iter().for_each(Connection::grow);
         }
     }
 }

@@ -134,6 +134,7 @@ impl PathEvents {
     }
 
     /// Posts that a connection was lost. Any context.
+    #[cold]
     pub(in crate::client) fn lost(&self) {
         if let Some(lost) = self
             .events
@@ -148,6 +149,7 @@ impl PathEvents {
     }
 
     /// Posts that the server broke the protocol; its connections have to go. Any context.
+    #[cold]
     pub(in crate::client) fn violated(&self, what: Malformed) {
         self.events.posted.lock().violation = Some((self.path, self.epoch, what));
         // A later violation replaces this one, but the path must be closed nevertheless.
@@ -161,6 +163,7 @@ impl PathEvents {
 
     /// Posts that the server allows more commands in flight on a connection than the connection has
     /// receives for. Any context.
+    #[cold]
     pub(in crate::client) fn credited(&self) {
         self.events.posted.lock().credited |= 1 << self.path;
         self.events.wake();

@@ -4,7 +4,7 @@
 //!
 //! A file imports only files below it in this list:
 //!
-//! - `map`: the owner of a map, with `runtime`, `path` and `connect` below it.
+//! - `map`: a map and its work item, with `runtime`, `resources` and `connect` below it.
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
 //! - `control`: control connections.

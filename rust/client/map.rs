@@ -15,9 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod connect;
-mod path;
+mod resources;
 mod runtime;
-mod status;
 mod timers;
 
 use kernel::prelude::*;
@@ -84,16 +83,16 @@ use crate::link::failure::{
     fail,
     Failure, //
 };
-use crate::proto::Text;
+use crate::proto::{
+    LoginReply,
+    Text, //
+};
 use crate::session::{
     PathId,
     State, //
 };
 
-pub(crate) use status::{
-    PathStatus,
-    Status, //
-};
+pub(crate) use resources::PathStatus;
 
 /// Time that enabling a map takes at most, in ms. Connecting has timeouts of its own that fit in;
 /// the scan for partitions has what is left.
@@ -102,6 +101,21 @@ const START_MS: u64 = 5000;
 const SCAN_MIN_MS: u64 = 500;
 /// Interval at which [`Map::stop`] warns that it still waits for the scan, in ms.
 const SCAN_WARN_MS: u32 = 10_000;
+
+/// The status of a map.
+#[derive(Clone, Copy)]
+pub(crate) struct Status {
+    /// The state.
+    pub(crate) state: State,
+    /// The name of the disk, once there is one.
+    pub(crate) disk: Option<Text>,
+    /// The server's description of the export, once a path was up.
+    pub(crate) login: Option<LoginReply>,
+    /// Why I/O does not flow, or flushes fail.
+    pub(crate) failure: Option<Failure>,
+    /// When the state changed last.
+    pub(crate) since: Instant<Monotonic>,
+}
 
 /// What only the work item uses, but for the disk, which the task of the user adds and removes.
 struct Running {

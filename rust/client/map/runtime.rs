@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Runs one map: owns its paths and its disk, reports what happens to [`session::map`], and
-//! performs the actions that follow.
+//! Runs one map: takes commands, outcomes and events, reports them to [`session::map`], and lets
+//! [`Resources`] perform the actions that follow.
 //!
 //! All of it happens in the work item of the [`Map`](super::Map). Nothing is decided here.
 //!
@@ -14,7 +14,8 @@ use kernel::sync::Arc;
 
 use crate::base::errno::{
     ENOTCONN,
-    EPROTO, //
+    EPROTO,
+    ESTALE, //
 };
 use crate::client::{
     events::Events,
@@ -27,16 +28,14 @@ use crate::client::{
     },
     map::{
         connect::{
-            Attempt,
             Connector,
             Outcome, //
         },
-        path::Path,
-        status::{
-            self,
-            PathStatus, //
+        resources::{
+            Path,
+            PathStatus,
+            Resources, //
         },
-        timers::Timers, //
     },
     params::Params,
 };
@@ -45,15 +44,12 @@ use crate::link::failure::{
     Failure, //
 };
 use crate::proto::{
-    self,
-    Access,
     Event as ServerEvent,
     LoginReply, //
 };
 use crate::session::{
     clock::Timer,
     map::{
-        Action,
         Config,
         End,
         Event,
@@ -69,9 +65,6 @@ use crate::session::{
     PATHS_MAX, //
 };
 
-/// Number of events that the actions of one step may report, at most: the machine asks for a ping
-/// and a fence per path, and for one replay.
-const REPORTS_MAX: usize = 2 * PATHS_MAX + 4;
 /// Number of events of a server that one run of the work item handles, per path: the other paths
 /// wait.
 const SERVER_EVENTS_MAX: usize = 16;
@@ -108,46 +101,16 @@ pub(super) struct MapRuntime {
     more_server_events: bool,
 }
 
-/// What the actions of the machine are performed on.
-struct Resources {
-    params: Arc<Params>,
-    /// One entry for each possible path. They are too large for a stack.
-    paths: KVec<Path>,
-    multipath: Arc<Multipath>,
-    /// The disk, which may have requests as long as it is here.
-    disk: Option<Arc<Disk>>,
-    timers: Timers,
-    /// Events that actions report to the machine.
-    reports: KVec<Event>,
-    /// The limits of the disk, once a path was up.
-    limits: Option<DiskLimits>,
-    /// The server's description of the export, once a path was up.
-    login: Option<LoginReply>,
-}
-
 impl MapRuntime {
     /// Makes a map without paths. May sleep.
     pub(super) fn new(params: &Arc<Params>, events: Arc<Events>) -> Result<Self> {
-        let mut paths = KVec::with_capacity(PATHS_MAX, GFP_KERNEL)?;
-        for _ in ids() {
-            paths.push(Path::NONE, GFP_KERNEL)?;
-        }
         Ok(Self {
             machine: Machine::new(Config {
                 no_path_timeout_ms: params.options.no_path_timeout_ms,
                 heartbeat_ms: params.options.heartbeat_ms,
                 reconnect_max_ms: params.options.reconnect_max_ms,
             }),
-            resources: Resources {
-                params: params.clone(),
-                paths,
-                multipath: Multipath::new(params.options.policy, events.clone())?,
-                disk: None,
-                timers: Timers::new()?,
-                reports: KVec::with_capacity(REPORTS_MAX, GFP_KERNEL)?,
-                limits: None,
-                login: None,
-            },
+            resources: Resources::new(params, &events)?,
             events,
             more_server_events: false,
         })
@@ -191,7 +154,10 @@ impl MapRuntime {
     pub(super) fn untold(&self) -> Option<Failure> {
         match self.machine.farewell() {
             Farewell::Told => None,
-            Farewell::Untold => Some(status::untold()),
+            Farewell::Untold => Some(fail!(
+                ENOTCONN,
+                "the server could not be told: it keeps the map's place until its lease ends"
+            )),
         }
     }
 
@@ -210,11 +176,23 @@ impl MapRuntime {
     pub(super) fn report(&self) -> (State, Option<Failure>, Option<LoginReply>) {
         let state = self.machine.state();
         let failure = match state {
-            State::Live if self.multipath().has_lost_writes() => Some(status::lost_writes()),
+            State::Live if self.multipath().has_lost_writes() => Some(fail!(
+                EIO,
+                "writes were lost with the server's cache: flushes fail until nobody has the disk open"
+            )),
             State::Live => None,
             State::Stale => {
                 let known = self.machine.known();
-                Some(status::stale(known.is_some_and(|known| known.volatile)))
+                Some(match known.is_some_and(|known| known.volatile) {
+                    true => fail!(
+                        ESTALE,
+                        "the contents are gone: the server has another instance of the export"
+                    ),
+                    false => fail!(
+                        ESTALE,
+                        "the server has another export of this name: its UUID is not the same"
+                    ),
+                })
             }
             _ => self.resources.first_failure(),
         };
@@ -230,7 +208,7 @@ impl MapRuntime {
         let mut next = Some(event);
         while let Some(event) = next {
             machine.step(event, &mut |action| resources.perform(action));
-            next = resources.reports.remove(0).ok();
+            next = resources.take_report();
         }
     }
 
@@ -452,140 +430,6 @@ impl MapRuntime {
                 let failure = self.resources.first_failure();
                 Some(Err(failure.unwrap_or(ENOTCONN.into())))
             }
-        }
-    }
-}
-
-impl Resources {
-    fn path(&mut self, id: PathId) -> Option<&mut Path> {
-        self.paths.get_mut(usize::from(id))
-    }
-
-    fn set_failure(&mut self, id: PathId, failure: Failure) {
-        if let Some(path) = self.path(id) {
-            path.status.failure = Some(failure);
-        }
-    }
-
-    fn first_failure(&self) -> Option<Failure> {
-        self.paths.iter().find_map(|path| path.status.failure)
-    }
-
-    fn report(&mut self, event: Event) {
-        // Cannot fail: the capacity suffices for the reports of one step.
-        let _ = self.reports.push_within_capacity(event);
-    }
-
-    fn perform(&mut self, action: Action) {
-        match action {
-            Action::Arm(timer, delay) => self.timers.arm(timer, delay),
-            Action::Disarm(timer) => self.timers.disarm(timer),
-            Action::Connect {
-                path,
-                epoch,
-                resume,
-                urgent,
-            } => {
-                let limits = self.limits.as_ref();
-                let attempt = Attempt {
-                    epoch,
-                    resume,
-                    hw_queues: limits.map(|limits| limits.queues - limits.poll_queues),
-                    urgent,
-                };
-                if let Some(path) = self.path(path) {
-                    path.connect(attempt);
-                }
-            }
-            Action::Open(id) => self.open_path(id),
-            Action::Close { path, epoch, leave } => {
-                self.multipath.remove_path(path);
-                if let Some(path) = self.path(path) {
-                    path.close(epoch, leave);
-                }
-            }
-            Action::Blame(id, fault) => {
-                if let Some(path) = self.path(id) {
-                    path.set_fault(fault);
-                }
-            }
-            Action::Ping(id) => {
-                if let Some(path) = self.path(id) {
-                    path.ping();
-                }
-            }
-            Action::Fence { via, path, epoch } => {
-                let sent = match self.path(via).and_then(|path| path.connected.as_mut()) {
-                    Some(on) => on.fence(path, epoch).map_err(|error| (error, on.epoch)),
-                    None => Ok(()),
-                };
-                match sent {
-                    Ok(()) => {}
-                    Err((EAGAIN, _)) => self.report(Event::FenceNotSent(path)),
-                    // The path that was to carry the message is broken, too.
-                    Err((_, epoch)) => self.report(Event::Lost(via, epoch)),
-                }
-            }
-            Action::SetMode(mode) => {
-                self.multipath.set_mode(mode);
-                if let Some(disk) = &self.disk {
-                    match mode {
-                        Mode::Hold | Mode::Replay => disk.quiesce(),
-                        Mode::Flow | Mode::Fail => disk.unquiesce(),
-                    }
-                }
-            }
-            Action::Replay => {
-                let done = self.multipath.replay();
-                self.report(Event::Replayed { done });
-            }
-            Action::FailRequeued => self.multipath.fail_requeued(),
-            Action::InstanceChanged => self.multipath.instance_changed(),
-            Action::Resize(extent) => self.resize(&extent),
-        }
-    }
-
-    /// Lets requests take a path.
-    fn open_path(&mut self, id: PathId) {
-        let Some(path) = self.paths.get_mut(usize::from(id)) else {
-            return;
-        };
-        let Some(connected) = &path.connected else {
-            return;
-        };
-        let connections = connected.connections.clone();
-        let limits = connected.limits;
-        path.set_up();
-        let extent = self.login.map(|login| login.extent);
-        self.login = Some(LoginReply {
-            // The machine chooses the extent: see `Self::resize`.
-            extent: extent.unwrap_or(limits.login.extent),
-            ..limits.login
-        });
-        self.limits.get_or_insert(limits);
-        // The doorbell is rung once for requests that are sent in one batch, so a batch must begin
-        // and end with the same set of paths.
-        let disk = self.disk.as_ref().filter(|_| self.multipath.flows());
-        if let Some(disk) = disk {
-            disk.quiesce();
-        }
-        self.multipath.add_path(id, connections);
-        if let Some(disk) = disk {
-            disk.unquiesce();
-        }
-    }
-
-    /// Notes the extent of the export. The disk changes when the state is published.
-    fn resize(&mut self, extent: &Extent) {
-        if let Some(login) = &mut self.login {
-            login.extent = proto::Extent {
-                size: extent.size,
-                // Never more than what the user asked for.
-                access: match extent.writable {
-                    true => self.params.options.access,
-                    false => Access::ReadOnly,
-                },
-            };
         }
     }
 }

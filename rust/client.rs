@@ -1,23 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The client: maps, each a session with a server and a disk.
+//! The client: maps exports of other hosts as disks.
+//!
+//! A file imports only files below it in this list:
+//!
+//! - `map`: a map and its work item, with `runtime`, `resources` and `connect` below it.
+//! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
+//! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
+//! - `control`: control connections.
+//! - `events`: the mailbox of a map, which all the files above post to.
+//! - `params` and `host`: the parameters of a map, and this host.
 
 #![forbid(unsafe_code)]
 
 mod control;
 mod discovery;
+mod events;
 pub(crate) mod host;
 pub mod io;
 mod map;
+mod params;
 
 pub(crate) use control::Target;
 pub(crate) use discovery::discover;
-pub(crate) use io::ledger::Policy;
 pub(crate) use map::{
-    owner::{
-        Params,
-        Session,
-        Status, //
-    },
-    path::PathStatus, //
+    Map,
+    PathStatus,
+    Status, //
+};
+pub(crate) use params::{
+    Options,
+    Params,
+    Policy, //
 };

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The client's end of a control connection: connect, ask, be answered.
+//! Control connections, as the client sees them: it connects, sends requests and reads the replies.
+//!
+//! The file also turns errors of the connection manager and refusals of the server into the words
+//! that the user reads.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +32,7 @@ use crate::base::{
     },
     net::Net, //
 };
+use crate::client::events::PathEvents;
 use crate::link::{
     channel::{
         Channel,
@@ -69,29 +73,31 @@ use crate::rdma::cm::{
     ConnParam, //
 };
 
-/// What one step of an attempt to connect may take; all of them together, as long as a user waits.
+/// Timeout of one step of an attempt to connect, in ms; of the whole attempt while a user waits for
+/// it.
 const CONNECT_TIMEOUT_MS: Msecs = 4000;
-/// What the resolution of the address may take of it.
+/// Timeout of the resolution of the server's address, in ms.
 const RESOLVE_TIMEOUT_MS: Msecs = 2000;
-/// 4.096 us x 2^14 = 67 ms: how long the HCA waits for an acknowledgement before it sends again.
+/// The time that the HCA waits for an acknowledgement before it sends again: 4.096 us x 2^14 = 67
+/// ms.
 const ACK_TIMEOUT: u8 = 14;
-/// 4.096 us x 2^17 = 0.54 s: a software device is as late as the CPU is busy.
+/// The same for a software device, which is as late as the CPU is busy: 4.096 us x 2^17 = 0.54 s.
 const SOFTWARE_ACK_TIMEOUT: u8 = 17;
 
-/// Where a server is.
+/// The address of a server, and how to get there.
 #[derive(Clone)]
 pub(crate) struct Target {
-    /// The namespace that its address is looked up in.
+    /// The network namespace of the addresses.
     pub(crate) net: Net,
-    /// The server's port.
+    /// The address and port of the server.
     pub(crate) addr: SocketAddr,
-    /// The local address to use.
+    /// The local address to use; `None` for any.
     pub(crate) source: Option<SocketAddr>,
     /// Type of service of the packets.
     pub(crate) tos: u8,
 }
 
-/// The time that is left of an attempt.
+/// The end of an attempt, or of a step of it.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline {
     start: Instant<Monotonic>,
@@ -99,7 +105,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// An attempt begins.
+    /// Makes one that ends [`CONNECT_TIMEOUT_MS`] from now.
     pub(super) fn start() -> Self {
         Self {
             start: Instant::now(),
@@ -107,7 +113,7 @@ impl Deadline {
         }
     }
 
-    /// The same with less time in all.
+    /// Returns one that ends `timeout` ms after the start of this one, if that is earlier.
     pub(super) fn sooner(self, timeout: Msecs) -> Self {
         Self {
             timeout: self.timeout.min(timeout),
@@ -115,7 +121,7 @@ impl Deadline {
         }
     }
 
-    /// Milliseconds since the start.
+    /// Returns the milliseconds since the start.
     pub(super) fn spent(&self) -> Msecs {
         Msecs::try_from(self.start.elapsed().as_millis()).unwrap_or(Msecs::MAX)
     }
@@ -124,14 +130,14 @@ impl Deadline {
         self.spent() >= self.timeout
     }
 
-    /// Milliseconds left; at least 1, so that it means a short wait and not for ever.
+    /// Returns the milliseconds that are left; at least 1, as 0 would mean to wait for ever.
     fn left(&self) -> Msecs {
         self.timeout.saturating_sub(self.spent()).max(1)
     }
 }
 
 impl Target {
-    /// An id that knows its device and its way to the server. May sleep.
+    /// Makes an id, and resolves the address and the route to the server. May sleep.
     pub(super) fn resolve(
         &self,
         events: Arc<dyn CmEvents>,
@@ -149,12 +155,12 @@ impl Target {
             Ok(device) if device.is_software() => SOFTWARE_ACK_TIMEOUT,
             _ => ACK_TIMEOUT,
         };
-        // Not every HCA takes it; the default is only slower to notice a loss.
+        // An HCA may refuse it. Its default only notices a loss later.
         let _ = id.set_ack_timeout(timeout);
         Ok(id)
     }
 
-    /// Connects `id`, which has a queue pair. May sleep.
+    /// Connects `id`, which has a queue pair, for `connection` of `epoch` of the path. May sleep.
     pub(super) fn connect(
         &self,
         id: &CmId,
@@ -188,12 +194,13 @@ impl Target {
         Ok(())
     }
 
-    /// What the user is told when the connection manager gives up.
+    /// Returns what the user reads about an error of the connection manager.
     fn failure(&self, error: CmError) -> Failure {
         let addr = self.addr;
         match &error {
             _ if error.to_error() == ENOMEM => ENOMEM.into(),
-            // The server had no memory even to say so. Data is padded with zeroes.
+            // A server that is out of memory sends no data, and the connection manager pads with
+            // zeroes.
             CmError::Rejected {
                 consumer: true,
                 private_data,
@@ -219,14 +226,14 @@ impl Target {
             CmError::Rejected { text, .. } => {
                 fail!(ECONNREFUSED, "{addr} rejected the connection: {text}")
             }
-            // What the server refuses ends differently.
+            // `EACCES` of this host. What the server refuses was dealt with above.
             _ if error.to_error() == EACCES => {
                 fail!(EHOSTUNREACH, "the way to {} is prohibited", addr.ip())
             }
             _ => {
                 let errno = error.to_error();
                 match self.source {
-                    // Only binding to the source address fails with these.
+                    // Only binding to the source address fails with these two errors.
                     Some(source) if errno == EADDRNOTAVAIL => {
                         fail!(errno, "{} is not an address of this host", source.ip())
                     }
@@ -245,13 +252,13 @@ impl Target {
         }
     }
 
-    /// What answered does not speak farblk.
+    /// Returns what the user reads about a peer that does not speak the protocol.
     fn foreign(&self, malformed: Malformed) -> Failure {
         fail!(EPROTO, "{} is no farblk server: {malformed}", self.addr)
     }
 }
 
-/// The protocol versions to offer.
+/// Returns the lowest and the highest protocol version to offer.
 fn versions() -> (u16, u16) {
     match compat::param(&crate::module_parameters::protocol_version) {
         0 => (VERSION_MIN, VERSION_MAX),
@@ -259,10 +266,10 @@ fn versions() -> (u16, u16) {
     }
 }
 
-/// READs in flight on one connection that are asked for at most.
+/// Number of RDMA READs in flight that are asked for on one connection, at most.
 const READS_MAX: u8 = 128;
 
-/// What the user is told when the server refuses.
+/// Returns what the user reads about a refusal of the server.
 pub(super) fn refused(refused: &Refused) -> Failure {
     let error = match refused.refusal {
         Refusal::Version => EPROTONOSUPPORT,
@@ -282,84 +289,71 @@ pub(super) fn refused(refused: &Refused) -> Failure {
     }
 }
 
-/// Who hears of what happens on connections.
-pub(super) trait Watcher: Send + Sync {
-    /// A connection broke. Any context.
-    fn lost(&self);
-
-    /// The server does not keep to the protocol: the connections have to go. Any context.
-    fn violated(&self, what: Malformed);
-
-    /// A message may have come in on the control connection. Any context.
-    fn arrived(&self);
-
-    /// The server allows more commands in flight than there are receives for on a connection. Any
-    /// context.
-    fn credited(&self);
-}
-
-/// What completions and the connection manager know of a control connection.
+/// The part of a control connection that completion handlers and the connection manager use.
 #[pin_data]
-pub(super) struct Control {
+pub(super) struct ControlLink {
     #[pin]
     link: Link,
-    watcher: Option<Arc<dyn Watcher>>,
+    /// `None` if the connection is not one of a path.
+    events: Option<PathEvents>,
 }
 
-impl Linked for Control {
+impl Linked for ControlLink {
     fn link(&self) -> &Link {
         &self.link
     }
 
     fn notify(this: &Arc<Self>) {
-        match &this.watcher {
-            Some(watcher) if this.link.is_lost() => watcher.lost(),
-            Some(watcher) => watcher.arrived(),
+        match &this.events {
+            Some(events) if this.link.is_lost() => events.lost(),
+            Some(events) => events.received(),
             None => {}
         }
     }
 }
 
-struct Events(Arc<Control>);
+/// Receives the events of the connection manager.
+struct ControlCmEvents(Arc<ControlLink>);
 
-impl CmEvents for Events {
+impl CmEvents for ControlCmEvents {
     fn disconnected(&self) {
         self.0.link.cut();
-        Control::notify(&self.0);
+        ControlLink::notify(&self.0);
     }
 }
 
 /// A connected control connection.
-pub(super) struct Client {
-    channel: Channel<Control>,
+pub(super) struct ControlConnection {
+    channel: Channel<ControlLink>,
     sequence: u32,
-    /// The message that is being read.
+    /// Buffer for the message that is being read.
     message: KVec<u8>,
-    /// What the server said last of the export's extent, and its number, if nobody has asked for it yet.
+    /// The last extent event that came while a reply was awaited, if [`Self::event`] has not
+    /// returned it.
     extent: Option<(u32, Extent)>,
-    /// What the login has granted: the server's events on the extent have to keep to it. `None` before
-    /// the login.
+    /// The block size and the access that the login has granted. Extent events must keep to them.
+    /// `None` before the login.
     granted: Option<(BlockSize, Access)>,
 }
 
-impl Client {
-    /// Connects to a server. May sleep.
+impl ControlConnection {
+    /// Connects to a server. Posts the events of the connection to `events`. May sleep.
     pub(super) fn connect(
         target: &Target,
         epoch: u64,
-        watcher: Option<Arc<dyn Watcher>>,
+        events: Option<PathEvents>,
         deadline: Deadline,
     ) -> Result<Self, Failure> {
-        let control = Arc::pin_init(
-            pin_init!(Control {
+        let link = Arc::pin_init(
+            pin_init!(ControlLink {
                 link <- Link::new(),
-                watcher,
+                events,
             }),
             GFP_KERNEL,
         )?;
-        let events = Arc::new(Events(control.clone()), GFP_KERNEL)?;
-        let id = target.resolve(events, deadline)?;
-        let channel = Channel::new(id, control)?;
+        let cm_events = Arc::new(ControlCmEvents(link.clone()), GFP_KERNEL)?;
+        let id = target.resolve(cm_events, deadline)?;
+        let channel = Channel::new(id, link)?;
         target.connect(channel.id(), Connection::Control, epoch, deadline)?;
         Ok(Self {
             channel,
@@ -370,12 +364,13 @@ impl Client {
         })
     }
 
-    /// The channel, for what shares its protection domain.
-    pub(super) fn channel(&self) -> &Channel<Control> {
+    /// Returns the channel, whose protection domain the I/O connections share.
+    pub(super) fn channel(&self) -> &Channel<ControlLink> {
         &self.channel
     }
 
-    /// Sends a request and reads its reply. May sleep.
+    /// Sends the request that `encode` writes, and returns what `parse` reads in its reply. May
+    /// sleep.
     pub(super) fn call<R>(
         &mut self,
         deadline: Deadline,
@@ -386,7 +381,7 @@ impl Client {
         let sequence = self.sequence;
         self.channel.send(|buf| encode(sequence, buf))?;
         let reply = loop {
-            // Who says other things meanwhile gains no time by that.
+            // Other messages do not extend the deadline.
             if deadline.is_over() {
                 return Err(fail!(ETIMEDOUT, "the server does not answer"));
             }
@@ -396,7 +391,7 @@ impl Client {
                 Some(Ok(Event::Extent { number, extent })) => {
                     self.extent = Some((number, extent));
                 }
-                // Answers that nobody waits for any more.
+                // A late answer to a ping or a fence.
                 Some(Ok(_)) => {}
                 Some(Err(malformed)) => return Err(fail!(EPROTO, "malformed event: {malformed}")),
                 None => break parse(message, sequence),
@@ -411,15 +406,15 @@ impl Client {
         }
     }
 
-    /// The login was granted: from now on the server may send events on the extent of the export, in
-    /// blocks of `block_size` and with no more than `access`.
+    /// Notes that the login was granted. From now on the server may send extent events, in blocks
+    /// of `block_size` and with no more than `access`.
     pub(super) fn set_granted(&mut self, block_size: BlockSize, access: Access) {
         self.granted = Some((block_size, access));
     }
 
-    /// Says something that is answered by an event, if at all. `EAGAIN` if what was said before is
-    /// still on its way. May sleep, but not for the server.
-    pub(super) fn say(
+    /// Sends the message that `encode` writes; an event may answer it. Gives `EAGAIN` if too many
+    /// messages are still being sent. May sleep, but does not wait for the server.
+    pub(super) fn post(
         &mut self,
         encode: impl FnOnce(u32, &mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
@@ -428,7 +423,8 @@ impl Client {
         self.channel.try_send(|buf| encode(sequence, buf))
     }
 
-    /// What the server said without being asked since the last look, if anything. May sleep.
+    /// Returns the next event that the server has sent, if there is one. May sleep, but does not
+    /// wait for the server.
     pub(super) fn event(&mut self) -> Result<Option<Event>, Failure> {
         if let Some((number, extent)) = self.extent.take() {
             return Ok(Some(Event::Extent { number, extent }));
@@ -439,12 +435,12 @@ impl Client {
         match event(self.message.get(..len).unwrap_or(&[]), self.granted) {
             Some(Ok(event)) => Ok(Some(event)),
             Some(Err(malformed)) => Err(fail!(EPROTO, "malformed event: {malformed}")),
-            None => Err(fail!(EPROTO, "a reply to nothing")),
+            None => Err(fail!(EPROTO, "a reply without a request")),
         }
     }
 }
 
-/// The message, if it is an event.
+/// Parses a message if it is an event.
 fn event(message: &[u8], granted: Option<(BlockSize, Access)>) -> Option<Result<Event, Malformed>> {
     match Message::parse(message) {
         Ok(parsed) if parsed.is_event() => {

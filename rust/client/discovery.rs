@@ -8,7 +8,7 @@ use kernel::prelude::*;
 
 use crate::client::{
     control::{
-        Client,
+        ControlConnection,
         Deadline,
         Target, //
     },
@@ -36,7 +36,7 @@ pub(crate) fn discover(
         first,
     };
     let mut entries = KVec::new();
-    let total = Client::connect(target, 0, None, deadline)?.call(
+    let total = ControlConnection::connect(target, 0, None, deadline)?.call(
         deadline,
         |sequence, buf| request.encode(sequence, buf),
         |bytes, sequence| {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The I/O of a map: from its disk to the connections of its paths, and back.
+//! The I/O of a map: its disk, its block driver, and the I/O connections of its paths.
 
 #![forbid(unsafe_code)]
 
+pub(in crate::client) mod commands;
 pub(in crate::client) mod connection;
 pub(in crate::client) mod disk;
-pub(in crate::client) mod ledger;
+pub(in crate::client) mod multipath;
 pub(in crate::client) mod slabs;
 pub mod tag;
-mod tags;

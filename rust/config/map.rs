@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `maps/<name>/`: another host's export as a disk.
+//! `maps/<name>/`: an export of another host as a disk.
 
 #![forbid(unsafe_code)]
 
@@ -28,10 +28,11 @@ use crate::base::{
 };
 use crate::client::{
     host::Host,
+    Map,
+    Options,
     Params,
     PathStatus,
     Policy,
-    Session,
     Status,
     Target, //
 };
@@ -65,16 +66,19 @@ use crate::session::{
     PATHS_MAX, //
 };
 
-/// Hardware queues that can be asked for.
-const QUEUES_MAX: u64 = 64;
-/// I/O timeouts that can be asked for, in ms: a tenth of a second to an hour.
+/// The accepted numbers of hardware queues.
+const QUEUES: (u64, u64) = (0, 64);
+/// The accepted depths of a hardware queue.
+const DEPTH: (u64, u64) = (1, DEPTH_MAX as u64);
+/// The accepted types of service.
+const TOS: (u64, u64) = (0, u8::MAX as u64);
+/// The accepted I/O timeouts, in ms: a tenth of a second to an hour.
 const IO_TIMEOUT_MS: (u64, u64) = (100, 3_600_000);
-/// How long I/O can be asked to wait for a path, in ms: not at all to a day.
+/// The accepted times that I/O waits for a path, in ms: not at all to a day.
 const NO_PATH_TIMEOUT_MS: (u64, u64) = (0, 86_400_000);
-/// Heartbeats that can be asked for, in ms: none, or up to a minute.
+/// The accepted intervals of heartbeats, in ms: none, or up to a minute.
 const HEARTBEAT_MS: (u64, u64) = (0, 60_000);
-/// Longest times between attempts to connect that can be asked for, in ms: a tenth of a second to an
-/// hour.
+/// The accepted longest delays between attempts to connect, in ms: a tenth of a second to an hour.
 const RECONNECT_MAX_MS: (u64, u64) = (100, 3_600_000);
 
 /// `maps/`.
@@ -83,7 +87,7 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Maps of `host`.
+    /// Makes the directory of the maps of `host`.
     pub(super) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { host }, GFP_KERNEL)?)
     }
@@ -95,23 +99,25 @@ impl GroupOperations for Maps {
 
     fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<MapDir>> {
         let settings = Settings {
-            export: new_name(name)?,
-            access: Access::ReadWrite,
-            queues: 0,
-            poll_queues: 0,
-            depth: 128,
-            inline_size: 4096,
+            options: Options {
+                export: new_name(name)?,
+                access: Access::ReadWrite,
+                queues: 0,
+                poll_queues: 0,
+                depth: 128,
+                inline_size: 4096,
+                io_timeout_ms: 30_000,
+                no_path_timeout_ms: Some(60_000),
+                heartbeat_ms: 1000,
+                reconnect_max_ms: 10_000,
+                policy: Policy::MinInflight,
+                expect_instance: None,
+            },
             tos: 0,
-            io_timeout_ms: 30_000,
-            no_path_timeout_ms: Some(60_000),
-            heartbeat_ms: 1000,
-            reconnect_max_ms: 10_000,
-            policy: Policy::MinInflight,
-            expect_instance: None,
             paths: [None; PATHS_MAX],
         };
         let host = group.host.clone();
-        let name = settings.export;
+        let name = settings.options.export;
         let uuid = host.map_uuid(&name);
         let dir = Arc::pin_init(
             pin_init!(MapDir {
@@ -127,14 +133,14 @@ impl GroupOperations for Maps {
     }
 }
 
-/// An enabled path: its name, the server's address, and the local one.
+/// An enabled path: its name, the address of the server, and the local address.
 #[derive(Clone, Copy)]
 struct Path {
     name: Name,
     addr: SocketAddr,
     source: Option<SocketAddr>,
-    /// It is being disabled: it holds its index until the session has let go of it.
-    leaving: bool,
+    /// The path is being removed. It keeps its index until nothing is left of it.
+    removing: bool,
 }
 
 impl Path {
@@ -150,20 +156,9 @@ impl Path {
 
 #[derive(Clone, Copy)]
 struct Settings {
-    export: Name,
-    access: Access,
-    queues: u16,
-    poll_queues: u16,
-    depth: u16,
-    inline_size: u32,
+    options: Options,
     tos: u8,
-    io_timeout_ms: u32,
-    no_path_timeout_ms: Option<u32>,
-    heartbeat_ms: u32,
-    reconnect_max_ms: u32,
-    policy: Policy,
-    expect_instance: Option<Uuid>,
-    /// The enabled paths; the index is what the session knows them by.
+    /// The enabled paths. The index is the [`PathId`].
     paths: [Option<Path>; PATHS_MAX],
 }
 
@@ -173,21 +168,21 @@ impl Settings {
         self.paths.iter().position(is_it)
     }
 
-    /// The enabled paths, as a session takes them.
+    /// Returns the enabled paths, as a [`Map`] takes them.
     fn targets(&self) -> impl Iterator<Item = (PathId, Target)> + '_ {
         let tos = self.tos;
         let paths = (0..).zip(&self.paths);
         paths
-            .filter_map(|(id, path)| Some((id, path.as_ref().filter(|path| !path.leaving)?)))
+            .filter_map(|(id, path)| Some((id, path.as_ref().filter(|path| !path.removing)?)))
             .map(move |(id, path)| (id, path.target(tos)))
     }
 }
 
-/// A session, whose directory stays.
+/// A running map, whose directory cannot be removed.
 struct Running {
-    // The file drops first: it looks into the session.
-    _counters: File<Session>,
-    session: Arc<Session>,
+    // The file is dropped first, because it uses the map.
+    _counters: File<Map>,
+    map: Arc<Map>,
     _pinned: Pinned,
 }
 
@@ -196,7 +191,7 @@ struct Running {
 pub(super) struct MapDir {
     name: Name,
     host: Arc<Host>,
-    /// What the server knows the map by.
+    /// The identity of the map at the server.
     uuid: Uuid,
     #[pin]
     switch: Switch<Settings, Arc<Running>>,
@@ -256,13 +251,13 @@ impl GroupOperations for MapDir {
 }
 
 impl MapDir {
-    /// What the session is, while there is one. May sleep.
+    /// Returns the status of the running map, if it runs. May sleep.
     pub(super) fn status(&self) -> Option<Status> {
         self.switch
-            .running(|running| running.map(|running| running.session.status()))
+            .running(|running| running.map(|running| running.map.status()))
     }
 
-    /// The state in a word. May sleep.
+    /// Returns the state. May sleep.
     pub(super) fn state(&self) -> State {
         let stale = |failure: &Failure| failure.error == ESTALE;
         if let Some(status) = self.status() {
@@ -276,19 +271,18 @@ impl MapDir {
         }
     }
 
-    /// What the session knows of a path, if that is enabled. May sleep.
+    /// Returns the status of a path, if the map runs and the path is enabled. May sleep.
     pub(super) fn path_status(&self, name: &Name) -> Option<PathStatus> {
         let id = PathId::try_from(self.switch.settings().find(name)?).ok()?;
-        let session = self.session()?;
-        Some(session.path_status(id))
+        Some(self.map()?.path_status(id))
     }
 
-    fn session(&self) -> Option<Arc<Session>> {
+    fn map(&self) -> Option<Arc<Map>> {
         self.switch
-            .running(|running| running.map(|running| running.session.clone()))
+            .running(|running| running.map(|running| running.map.clone()))
     }
 
-    /// A path of the map was enabled. It is brought up at once if the map is enabled. May sleep.
+    /// Adds a path that was enabled. If the map runs, it begins to connect the path. May sleep.
     pub(super) fn add_path(
         &self,
         name: &Name,
@@ -299,34 +293,33 @@ impl MapDir {
             name: *name,
             addr,
             source,
-            leaving: false,
+            removing: false,
         };
-        let (id, target, session) = self.switch.adjust(|settings, running| {
+        let (id, target, map) = self.switch.adjust(|settings, running| {
             let free = settings.paths.iter().position(Option::is_none);
             let id = free.ok_or_else(|| fail!(ENOSPC, "a map has {PATHS_MAX} paths at most"))?;
             if let Some(place) = settings.paths.get_mut(id) {
                 *place = Some(path);
             }
             let target = path.target(settings.tos);
-            Ok((id, target, running.map(|running| running.session.clone())))
+            Ok((id, target, running.map(|running| running.map.clone())))
         })?;
-        let Some(session) = session else {
+        let Some(map) = map else {
             return Ok(());
         };
         let id = PathId::try_from(id).map_err(Error::from)?;
-        session
-            .add_path(id, target)
+        map.add_path(id, target)
             .inspect_err(|_| self.forget_path(name))
     }
 
-    /// A path of the map was disabled: nothing of it is left when this returns. The last one of a map
-    /// that is enabled stays. May sleep.
+    /// Removes a path that is being disabled. Nothing of it is left when this returns. Fails with
+    /// `EBUSY` if it is the last path of a map that runs. May sleep.
     pub(super) fn remove_path(&self, name: &Name) -> Result<(), Failure> {
-        let leaving = self.switch.adjust(|settings, running| {
+        let removing = self.switch.adjust(|settings, running| {
             let Some(id) = settings.find(name) else {
                 return Ok(None);
             };
-            let stays = |path: &Path| !path.leaving && path.name != *name;
+            let stays = |path: &Path| !path.removing && path.name != *name;
             let last = !settings.paths.iter().flatten().any(stays);
             if last && running.is_some() {
                 return Err(fail!(EBUSY, "the last path of a map that is enabled"));
@@ -334,8 +327,8 @@ impl MapDir {
             let place = settings.paths.get_mut(id);
             match (place, running) {
                 (Some(Some(path)), Some(running)) => {
-                    path.leaving = true;
-                    Ok(Some((id, running.session.clone())))
+                    path.removing = true;
+                    Ok(Some((id, running.map.clone())))
                 }
                 (Some(place), None) => {
                     *place = None;
@@ -344,9 +337,9 @@ impl MapDir {
                 _ => Ok(None),
             }
         })?;
-        if let Some((id, session)) = leaving {
-            // If the session is over, so are its paths.
-            let _ = session.remove_path(PathId::try_from(id).map_err(Error::from)?);
+        if let Some((id, map)) = removing {
+            // If the map does not run any more, nothing is left of its paths.
+            let _ = map.remove_path(PathId::try_from(id).map_err(Error::from)?);
             self.forget_path(name);
         }
         Ok(())
@@ -362,76 +355,61 @@ impl MapDir {
     }
 
     fn show_export(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().export)
+        show(page, self.switch.settings().options.export)
     }
 
     fn store_export(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.export = Name::new(value.as_bytes()).map_err(invalid("export"))?;
-            Ok(())
-        })
+        let value = Name::new(value.as_bytes()).map_err(invalid("export"));
+        store(group, value, |settings| &mut settings.options.export)
     }
 
     fn show_access(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().access)
+        show(page, self.switch.settings().options.access)
     }
 
     fn store_access(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.access = value.parse().map_err(invalid("access"))?;
-            Ok(())
-        })
+        let value = value.parse().map_err(invalid("access"));
+        store(group, value, |settings| &mut settings.options.access)
     }
 
     fn show_queues(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().queues)
+        show(page, self.switch.settings().options.queues)
     }
 
     fn store_queues(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            let queues = parse::unsigned(value, 0, QUEUES_MAX).map_err(invalid("queues"))?;
-            settings.queues = u16::try_from(queues).unwrap_or(0);
-            Ok(())
-        })
+        let value = number(value, QUEUES, "queues");
+        store(group, value, |settings| &mut settings.options.queues)
     }
 
     fn show_poll_queues(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().poll_queues)
+        show(page, self.switch.settings().options.poll_queues)
     }
 
     fn store_poll_queues(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            let queues = parse::unsigned(value, 0, QUEUES_MAX).map_err(invalid("poll_queues"))?;
-            settings.poll_queues = u16::try_from(queues).unwrap_or(0);
-            Ok(())
-        })
+        let value = number(value, QUEUES, "poll_queues");
+        store(group, value, |settings| &mut settings.options.poll_queues)
     }
 
     fn show_inline_size(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().inline_size)
+        show(page, self.switch.settings().options.inline_size)
     }
 
     fn store_inline_size(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            let size = parse::size(value).map_err(invalid("inline_size"))?;
-            settings.inline_size = u32::try_from(size)
-                .ok()
-                .filter(|size| *size <= INLINE_MAX)
-                .ok_or_else(|| fail!(EINVAL, "inline_size: more than {INLINE_MAX}"))?;
-            Ok(())
-        })
+        let size = parse::size(value).map_err(invalid("inline_size"));
+        let value = size.and_then(|size| match u32::try_from(size) {
+            Ok(size @ ..=INLINE_MAX) => Ok(size),
+            _ => Err(fail!(EINVAL, "inline_size: more than {INLINE_MAX}")),
+        });
+        store(group, value, |settings| &mut settings.options.inline_size)
     }
 
     fn show_depth(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().depth)
+        show(page, self.switch.settings().options.depth)
     }
 
     fn store_depth(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            let depth = parse::unsigned(value, 1, DEPTH_MAX.into()).map_err(invalid("depth"))?;
-            settings.depth = u16::try_from(depth).unwrap_or(1);
-            Ok(())
-        })
+        let value = number(value, DEPTH, "depth");
+        store(group, value, |settings| &mut settings.options.depth)
     }
 
     fn show_tos(&self, page: &mut PageWriter<'_>) -> Result {
@@ -439,86 +417,77 @@ impl MapDir {
     }
 
     fn store_tos(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            let tos = parse::unsigned(value, 0, u8::MAX.into()).map_err(invalid("tos"))?;
-            settings.tos = u8::try_from(tos).unwrap_or(0);
-            Ok(())
-        })
+        let value = number(value, TOS, "tos");
+        store(group, value, |settings| &mut settings.tos)
     }
 
     fn show_io_timeout(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().io_timeout_ms)
+        show(page, self.switch.settings().options.io_timeout_ms)
     }
 
     fn store_io_timeout(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.io_timeout_ms = milliseconds(value, IO_TIMEOUT_MS, "io_timeout_ms")?;
-            Ok(())
-        })
+        let value = number(value, IO_TIMEOUT_MS, "io_timeout_ms");
+        store(group, value, |settings| &mut settings.options.io_timeout_ms)
     }
 
     fn show_no_path_timeout(&self, page: &mut PageWriter<'_>) -> Result {
-        match self.switch.settings().no_path_timeout_ms {
+        match self.switch.settings().options.no_path_timeout_ms {
             Some(ms) => show(page, ms),
             None => show(page, -1),
         }
     }
 
     fn store_no_path_timeout(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.no_path_timeout_ms = match value {
-                "-1" => None,
-                ms => Some(milliseconds(ms, NO_PATH_TIMEOUT_MS, "no_path_timeout_ms")?),
-            };
-            Ok(())
+        let value = match value {
+            "-1" => Ok(None),
+            ms => number(ms, NO_PATH_TIMEOUT_MS, "no_path_timeout_ms").map(Some),
+        };
+        store(group, value, |settings| {
+            &mut settings.options.no_path_timeout_ms
         })
     }
 
     fn show_heartbeat(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().heartbeat_ms)
+        show(page, self.switch.settings().options.heartbeat_ms)
     }
 
     fn store_heartbeat(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.heartbeat_ms = milliseconds(value, HEARTBEAT_MS, "heartbeat_ms")?;
-            Ok(())
-        })
+        let value = number(value, HEARTBEAT_MS, "heartbeat_ms");
+        store(group, value, |settings| &mut settings.options.heartbeat_ms)
     }
 
     fn show_reconnect_max(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().reconnect_max_ms)
+        show(page, self.switch.settings().options.reconnect_max_ms)
     }
 
     fn store_reconnect_max(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.reconnect_max_ms = milliseconds(value, RECONNECT_MAX_MS, "reconnect_max_ms")?;
-            Ok(())
+        let value = number(value, RECONNECT_MAX_MS, "reconnect_max_ms");
+        store(group, value, |settings| {
+            &mut settings.options.reconnect_max_ms
         })
     }
 
     fn show_policy(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().policy.as_str())
+        show(page, self.switch.settings().options.policy.as_str())
     }
 
     fn store_policy(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.policy = Policy::parse(value)
-                .ok_or_else(|| fail!(EINVAL, "policy: neither min-inflight nor round-robin"))?;
-            Ok(())
-        })
+        let value = Policy::parse(value)
+            .ok_or_else(|| fail!(EINVAL, "policy: neither min-inflight nor round-robin"));
+        store(group, value, |settings| &mut settings.options.policy)
     }
 
     fn show_expected(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.switch.settings().expect_instance)
+        show_option(page, self.switch.settings().options.expect_instance)
     }
 
     fn store_expected(group: &Group<Self>, value: &str) -> Result {
-        group.switch.set(|settings| {
-            settings.expect_instance = match value {
-                "" => None,
-                text => Some(text.parse().map_err(invalid("expect_instance"))?),
-            };
-            Ok(())
+        let value = match value {
+            "" => Ok(None),
+            text => text.parse().map(Some).map_err(invalid("expect_instance")),
+        };
+        store(group, value, |settings| {
+            &mut settings.options.expect_instance
         })
     }
 
@@ -535,11 +504,11 @@ impl MapDir {
         })?;
         match (enable, force) {
             (true, _) => {}
-            (false, false) => return group.switch.stop(|running| running.session.stop(false)),
+            (false, false) => return group.switch.stop(|running| running.map.stop(false)),
             (false, true) => {
                 return group.switch.force_off(
-                    |running| running.session.abort(),
-                    |running| running.session.stop(true),
+                    |running| running.map.abort(),
+                    |running| running.map.stop(true),
                 )
             }
         }
@@ -548,34 +517,23 @@ impl MapDir {
                 return Err(fail!(EINVAL, "no path is enabled"));
             }
             let pinned = group.pin()?;
-            let session = Session::new(Params {
+            let map = Map::new(Params {
                 host: group.host.clone(),
                 uuid: group.uuid,
                 incarnation: group.host.next_incarnation(),
-                export: settings.export,
-                access: settings.access,
-                queues: settings.queues,
-                poll_queues: settings.poll_queues,
-                depth: settings.depth,
-                inline_size: settings.inline_size,
-                io_timeout_ms: settings.io_timeout_ms,
-                no_path_timeout_ms: settings.no_path_timeout_ms,
-                heartbeat_ms: settings.heartbeat_ms,
-                reconnect_max_ms: settings.reconnect_max_ms,
-                policy: settings.policy,
-                expect_instance: settings.expect_instance,
+                options: settings.options,
             })?;
             let name = CString::try_from_fmt(fmt!("{}", group.name.as_str()))?;
             let dir = group.host.counters.subdir(&name)?;
             let running = Running {
-                _counters: dir.file(c"counters", session.clone()),
-                session,
+                _counters: dir.file(c"counters", map.clone()),
+                map,
                 _pinned: pinned,
             };
             Ok(Arc::new(running, GFP_KERNEL)?)
         };
         group.switch.make_and_start(make, |running, settings| {
-            running.session.start(settings.targets())
+            running.map.start(settings.targets())
         })
     }
 
@@ -619,8 +577,24 @@ impl MapDir {
     }
 }
 
-/// A time in ms within `min` and `max`.
-fn milliseconds(value: &str, (min, max): (u64, u64), what: &str) -> Result<u32, Failure> {
-    let ms = parse::unsigned(value, min, max).map_err(invalid(what))?;
-    Ok(u32::try_from(ms).unwrap_or(u32::MAX))
+/// Stores the value of a setting, unless the map is enabled. May sleep.
+fn store<T>(
+    group: &Group<MapDir>,
+    value: Result<T, Failure>,
+    setting: impl FnOnce(&mut Settings) -> &mut T,
+) -> Result {
+    group.switch.set(|settings| {
+        *setting(settings) = value?;
+        Ok(())
+    })
+}
+
+/// Parses a number within `min` and `max`, which fit in a `T`.
+fn number<T: TryFrom<u64>>(
+    value: &str,
+    (min, max): (u64, u64),
+    attribute: &str,
+) -> Result<T, Failure> {
+    let number = parse::unsigned(value, min, max).map_err(invalid(attribute))?;
+    T::try_from(number).map_err(|_| EINVAL.into())
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One I/O connection to the server.
+//! An I/O connection to the server: one queue pair, for one hardware queue and one path.
+//!
+//! It moves data in one of two ways ([`DataPath`]): by RDMA READs and WRITEs of the server's
+//! memory, or by commands that the server carries out. Requests that are over, or whose connection
+//! is, go back to their [`RequestOwner`].
 
 #![forbid(unsafe_code)]
 
@@ -27,22 +31,22 @@ use crate::base::{
 use crate::block::{
     mq::{
         self,
+        Operations,
         Owned,
         Request, //
     },
-    BlkError, //
+    BlkError,
+    BlkResult, //
 };
 use crate::client::{
     control::{
         Deadline,
-        Target,
-        Watcher, //
+        Target, //
     },
+    events::PathEvents,
     io::{
-        disk::Disk,
-        ledger::Io,
-        slabs::Slabs,
-        tags::Commands, //
+        commands::Commands,
+        slabs::Slabs, //
     },
 };
 use crate::link::failure::{
@@ -50,22 +54,17 @@ use crate::link::failure::{
     Failure, //
 };
 use crate::proto::{
+    self,
     command,
-    Connection,
     Malformed,
     Terms, //
 };
 use crate::rdma::{
-    cm::CmEvents,
     cq::{
         Cq,
         PollContext, //
     },
-    device::Device,
-    dma::{
-        Direction,
-        DmaBuffer, //
-    },
+    dma::DmaBuffer,
     pd::Pd,
     qp::{
         Qp,
@@ -84,32 +83,41 @@ use crate::rdma::{
 };
 use crate::session::clock::Progress;
 
-/// Requests of more segments than one work request takes that may be in flight at once; the others
-/// wait, as they do when the send queue is full.
+/// Number of requests that may be in flight at once and have more segments than one work request
+/// takes. Other such requests wait, as they do when the send queue is full.
 const LARGE: u16 = 16;
-/// The pages of the memory region that each request has of its own: 64 KiB.
-const KEY_PAGES: u32 = 16;
-/// Requests of more than these that may be in flight at once; the others wait.
-const LARGE_KEYS: u16 = 8;
-/// Work requests of a large request beyond the one that every request has.
+/// Number of work requests that such a request needs beside the one that every request has.
 const LARGE_WR: u32 = 8;
+/// Size of the memory region that each request has of its own, in pages: 64 KiB.
+const MR_PAGES: u32 = 16;
+/// Number of requests that may be in flight at once and do not fit their memory region. Other such
+/// requests wait.
+const LARGE_MRS: u16 = 8;
 
-/// How a connection reaches the export.
-pub(in crate::client) enum Reach {
-    /// By its own RDMA READs and WRITEs of the server's memory.
-    Slabs(Arc<Slabs>),
-    /// By commands to the server, so many in flight at first.
+/// The block driver whose requests connections carry.
+pub(in crate::client) trait RequestOwner: Operations + Send + Sync {
+    /// Takes back a request of a hardware queue that a connection has taken. With
+    /// [`BlkError::Transport`] the server did not answer it, and may or may not have carried it
+    /// out. Any context.
+    fn end(&self, hw_queue: u16, request: Owned<Request<Self>>, status: BlkResult);
+}
+
+/// How a connection moves data.
+pub(in crate::client) enum DataPath {
+    /// By RDMA READs and WRITEs of the server's memory.
+    OneSided(Arc<Slabs>),
+    /// By commands to the server. The number is how many may be in flight at first.
     Commands(Terms, u16),
 }
 
-/// What a posted work request owns: the request whose pages it moves, and its command.
-pub(in crate::client) struct Posted {
-    request: Owned<Request<Disk>>,
+/// The owner of a posted work request: the request whose pages it moves, and its command.
+pub(in crate::client) struct Posted<T: RequestOwner> {
+    request: Owned<Request<T>>,
     command: Option<KBox<DmaBuffer>>,
 }
 
-impl SendOwner for Posted {
-    type Memory = Owned<Request<Disk>>;
+impl<T: RequestOwner> SendOwner for Posted<T> {
+    type Memory = Owned<Request<T>>;
 
     #[inline]
     fn memory(&self) -> Option<&Self::Memory> {
@@ -122,35 +130,33 @@ impl SendOwner for Posted {
     }
 }
 
-/// Completions of an I/O queue pair.
-pub(in crate::client) struct Handler {
-    /// `None` if the server is not asked.
+/// Handles the completions of a connection.
+pub(in crate::client) struct Handler<T: RequestOwner> {
+    /// `None` if the connection is one-sided.
     commands: Option<Commands>,
-    watcher: Arc<dyn Watcher>,
-    /// Where requests go when they are over.
-    io: Arc<Io>,
-    /// The hardware queue.
-    index: u16,
+    events: PathEvents,
+    owner: Arc<T>,
+    hw_queue: u16,
 }
 
-impl QpHandler for Handler {
-    type Send = Posted;
+impl<T: RequestOwner> QpHandler for Handler<T> {
+    type Send = Posted<T>;
     type Recv = KBox<DmaBuffer>;
 
     #[inline]
-    fn send_done(&self, qp: &Qp<Self>, posted: Posted, result: Result<(), WcError>) {
+    fn send_done(&self, qp: &Qp<Self>, posted: Posted<T>, result: Result<(), WcError>) {
         let Posted { request, command } = posted;
         let mut status = result.map_err(|_| BlkError::Transport);
         if let (Some(commands), Some(command)) = (&self.commands, command) {
             let (answer, receive) = commands.finish(&request, command);
             status = status.and(answer);
-            // Before another command can want it.
+            // The receive must be there before another command can need it.
             if let Some(receive) = receive {
                 let _ = qp.recv(receive);
             }
             commands.land();
         }
-        self.io.end(self.index, request, status);
+        self.owner.end(self.hw_queue, request, status);
     }
 
     #[inline]
@@ -162,7 +168,7 @@ impl QpHandler for Handler {
     ) {
         if let Err(WcError::Unexpected { .. }) = received {
             let what = "an RDMA WRITE with immediate data, which is no message";
-            return self.watcher.violated(Malformed(what));
+            return self.events.violated(Malformed(what));
         }
         let (Some(commands), Ok(received)) = (&self.commands, received) else {
             return;
@@ -171,7 +177,7 @@ impl QpHandler for Handler {
             Some(immediate) => commands.deliver(immediate, buffer, received.len()),
             None => {
                 let tag = commands.respond(&buffer, received.len());
-                // Before another command can want it.
+                // The receive must be there before another command can need it.
                 let _ = qp.recv(buffer);
                 tag
             }
@@ -181,111 +187,106 @@ impl QpHandler for Handler {
                 .map_err(|_| Malformed("a response that invalidates what is not its own"))
         });
         if let Err(malformed) = answered {
-            self.watcher.violated(malformed);
+            self.events.violated(malformed);
         }
         if commands.should_grow() {
-            self.watcher.credited();
+            self.events.credited();
         }
     }
 
     fn error(&self) {
-        self.watcher.lost();
+        self.events.lost();
     }
 }
 
-/// The connection manager's word that an I/O connection is gone.
-struct Events(Arc<dyn Watcher>);
-
-impl CmEvents for Events {
-    fn disconnected(&self) {
-        self.0.lost();
-    }
-}
-
-/// What the I/O connections of a session have in common.
-pub(in crate::client) struct Connector<'a> {
-    /// Where the server is.
+/// The parameters that all I/O connections of a path have in common.
+pub(in crate::client) struct ConnectionConfig<'a, T> {
+    /// The address of the server.
     pub(in crate::client) target: &'a Target,
     /// The protection domain of the session.
     pub(in crate::client) pd: &'a Arc<Pd>,
-    /// What the server calls the session.
+    /// The server's number of the session.
     pub(in crate::client) session: u64,
-    /// Epoch of the path.
+    /// The epoch of the path.
     pub(in crate::client) epoch: u64,
-    /// Requests in flight per queue.
+    /// Requests in flight per connection.
     pub(in crate::client) depth: u16,
-    /// How they reach the export.
-    pub(in crate::client) reach: Reach,
-    /// Who hears that a connection is lost.
-    pub(in crate::client) watcher: Arc<dyn Watcher>,
-    /// Where requests go when they are over.
-    pub(in crate::client) io: &'a Arc<Io>,
-    /// When to give up.
+    /// How the connections move data.
+    pub(in crate::client) data_path: DataPath,
+    /// Receives the events of the connections.
+    pub(in crate::client) events: PathEvents,
+    /// The driver whose requests the connections carry.
+    pub(in crate::client) owner: &'a Arc<T>,
+    /// When the attempt to connect is given up.
     pub(in crate::client) deadline: Deadline,
 }
 
-/// What a request may be at most.
+/// The limits of a read or write.
 #[derive(Clone, Copy)]
-pub(in crate::client) struct Most {
-    /// Its segments.
+pub(in crate::client) struct IoLimits {
+    /// Number of segments.
     pub(in crate::client) segments: u16,
-    /// Its bytes, wherever in a page they begin.
+    /// Number of bytes, wherever in a page they begin.
     pub(in crate::client) bytes: u32,
 }
 
-impl Most {
-    /// No request can be.
+impl IoLimits {
+    /// No request is within these limits.
     pub(in crate::client) const NOTHING: Self = Self {
         segments: 0,
         bytes: 0,
     };
 }
 
-/// A connected I/O queue pair.
-pub(in crate::client) struct Queue {
-    qp: Arc<Qp<Handler>>,
-    /// Where its responses complete.
+/// Returns a request that was not posted, with the reason.
+type Unsent<T> = (BlkError, Owned<Request<T>>);
+
+/// A connected I/O connection.
+pub(in crate::client) struct Connection<T: RequestOwner> {
+    qp: Arc<Qp<Handler<T>>>,
+    /// The completion queue of the receives, and without commands of the sends.
     cq: Arc<Cq>,
-    /// Nobody looks there but who waits for I/O.
+    /// The completion queue raises no interrupt. Only tasks that wait for I/O poll it
+    /// ([`Operations::poll`]).
     polled: bool,
+    /// The server's memory, if the connection is one-sided.
     slabs: Option<Arc<Slabs>>,
-    most: Most,
-    /// What there was when a request was found late: when, in ms, and how many completions.
-    late: [Atomic<u64>; 2],
+    limits: IoLimits,
+    /// A [`Progress`]: time in ms and number of completions when a request was found late last.
+    progress: [Atomic<u64>; 2],
 }
 
-impl Queue {
-    /// Connects queue `index`, which is `polled` or not. May sleep.
+impl<T: RequestOwner> Connection<T> {
+    /// Connects hardware queue `hw_queue`. May sleep.
     pub(in crate::client) fn connect(
-        common: &Connector<'_>,
-        index: u16,
+        config: &ConnectionConfig<'_, T>,
+        hw_queue: u16,
         polled: bool,
     ) -> Result<Self, Failure> {
-        let events = Arc::new(Events(common.watcher.clone()), GFP_KERNEL)?;
-        let id = common.target.resolve(events, common.deadline)?;
-        let device = common.pd.device();
-        if id.is_iwarp() && matches!(common.reach, Reach::Slabs(_)) {
+        let cm_events = Arc::new(config.events.clone(), GFP_KERNEL)?;
+        let id = config.target.resolve(cm_events, config.deadline)?;
+        let device = config.pd.device();
+        if id.is_iwarp() && matches!(config.data_path, DataPath::OneSided(_)) {
             return Err(fail!(EOPNOTSUPP, "a ram export cannot be read over iWARP"));
         }
-        if let (Some(timeout), Reach::Commands(..)) = (device.quirks().ack_timeout(), &common.reach)
+        if let (Some(timeout), DataPath::Commands(..)) =
+            (device.quirks().ack_timeout(), &config.data_path)
         {
             let _ = id.set_ack_timeout(timeout);
         }
         let limits = device.limits();
-        let vector = u32::from(index) % limits.num_comp_vectors.max(1);
+        let vector = u32::from(hw_queue) % limits.num_comp_vectors.max(1);
         let context = match polled {
             true => PollContext::Direct,
             false => PollContext::Softirq,
         };
-        let depth = u32::from(common.depth);
-        // Of a memory region for the largest request.
-        let region = |terms: &Terms| {
-            let most = limits.max_fast_reg_page_list_len;
-            pages(terms.limits.max_io).min(most)
-        };
-        let caps = match &common.reach {
-            Reach::Slabs(_) => QpCaps {
-                slots: common.depth,
+        let depth = u32::from(config.depth);
+        // Pages of the memory region for the largest request.
+        let region =
+            |terms: &Terms| pages(terms.limits.max_io).min(limits.max_fast_reg_page_list_len);
+        let caps = match &config.data_path {
+            DataPath::OneSided(_) => QpCaps {
+                slots: config.depth,
                 send_wr: (depth + u32::from(LARGE) * LARGE_WR)
                     .min(limits.max_qp_wr.saturating_sub(1)),
                 recv_wr: 1,
@@ -296,31 +297,32 @@ impl Queue {
                 large_keys: 0,
                 large_key_pages: 0,
             },
-            Reach::Commands(terms, _) => QpCaps {
-                slots: common.depth,
+            DataPath::Commands(terms, _) => QpCaps {
+                slots: config.depth,
                 // The registration of the memory, and the command.
                 send_wr: 2 * depth,
                 recv_wr: depth,
-                // The command, and the data that it carries.
+                // The command, and the data that follow it.
                 sges: 1 + pages(terms.inline_size),
                 large: 0,
-                keys: common.depth,
-                key_pages: region(terms).min(KEY_PAGES),
+                keys: config.depth,
+                key_pages: region(terms).min(MR_PAGES),
                 large_keys: match region(terms) {
-                    ..=KEY_PAGES => 0,
-                    _ => LARGE_KEYS,
+                    ..=MR_PAGES => 0,
+                    _ => LARGE_MRS,
                 },
                 large_key_pages: region(terms),
             },
         };
-        let (cq, send_cq, commands) = match &common.reach {
-            Reach::Slabs(_) => {
+        let (cq, send_cq, commands) = match &config.data_path {
+            DataPath::OneSided(_) => {
                 let entries = caps.send_cqes() + caps.recv_cqes();
                 let cq = Cq::alloc(device, entries, vector, context)?;
                 (cq.clone(), cq, None)
             }
-            // The end of a send is looked for when its response is there: no interrupt of its own.
-            Reach::Commands(terms, credit) => {
+            // The completion of a send is polled when its response is there, so it needs no
+            // interrupt.
+            DataPath::Commands(terms, credit) => {
                 let inline_read = match id.is_iwarp() {
                     true => 0,
                     false => terms.inline_size,
@@ -334,59 +336,57 @@ impl Queue {
         };
         let handler = Handler {
             commands,
-            watcher: common.watcher.clone(),
-            io: common.io.clone(),
-            index,
+            events: config.events.clone(),
+            owner: config.owner.clone(),
+            hw_queue,
         };
-        let qp = Qp::create(&id, common.pd, &send_cq, &cq, caps, handler)?;
-        if let Some(commands) = &qp.handler().commands {
-            while let Some(missing) = Missing::of(commands, device) {
-                provide(&qp, commands, missing.make()?)?;
-            }
-        }
-        let slabs = match &common.reach {
-            Reach::Slabs(slabs) => Some(slabs.clone()),
-            Reach::Commands(..) => None,
-        };
-        let connection = Connection::Io {
-            session: common.session,
-            queue: index,
-        };
-        common
-            .target
-            .connect(&id, connection, common.epoch, common.deadline)?;
-        let (segments, bytes) = match &common.reach {
-            Reach::Slabs(_) => (qp.max_segments(), u32::MAX),
-            Reach::Commands(terms, _) => (
+        let qp = Qp::create(&id, config.pd, &send_cq, &cq, caps, handler)?;
+        let (slabs, segments, bytes) = match &config.data_path {
+            DataPath::OneSided(slabs) => (Some(slabs.clone()), qp.max_segments(), u32::MAX),
+            DataPath::Commands(terms, _) => (
+                None,
                 region(terms).min(QpCaps::MAX_KEY_SEGMENTS),
                 region(terms)
                     .saturating_sub(1)
                     .saturating_mul(PAGE_SIZE as u32),
             ),
         };
-        let most = Most {
-            segments: u16::try_from(segments).unwrap_or(u16::MAX),
-            bytes,
-        };
-        Ok(Self {
+        let connection = Self {
             qp,
             cq,
             polled,
             slabs,
-            most,
-            late: [Atomic::new(0), Atomic::new(u64::MAX)],
-        })
+            limits: IoLimits {
+                segments: u16::try_from(segments).unwrap_or(u16::MAX),
+                bytes,
+            },
+            progress: [Atomic::new(0), Atomic::new(u64::MAX)],
+        };
+        connection.post_receives()?;
+        let request = proto::Connection::Io {
+            session: config.session,
+            queue: hw_queue,
+        };
+        config
+            .target
+            .connect(&id, request, config.epoch, config.deadline)?;
+        Ok(connection)
     }
 
-    /// What a request may be at most.
-    pub(in crate::client) fn most(&self) -> Most {
-        self.most
+    /// Returns the limits of a read or write on this connection.
+    pub(in crate::client) fn limits(&self) -> IoLimits {
+        self.limits
     }
 
-    /// Posts a request, and all that were posted before it if it is the `last` one. It comes back with
-    /// [`BlkError::Resource`] if there is no room for it now, or the connection has failed. Any context.
+    /// Posts a request, and with `last` rings the doorbell for all that were posted before it.
+    /// Returns the request with [`BlkError::Resource`] if there is no room for it now, or if the
+    /// connection has failed. Any context.
     #[inline]
-    pub(in crate::client) fn send(&self, request: Owned<Request<Disk>>, last: bool) -> Outcome {
+    pub(in crate::client) fn send(
+        &self,
+        request: Owned<Request<T>>,
+        last: bool,
+    ) -> Result<(), Unsent<T>> {
         let posted = match &self.slabs {
             Some(slabs) => self.access(slabs, request, last)?,
             None => self.command(request, last)?,
@@ -408,14 +408,14 @@ impl Queue {
         })
     }
 
-    /// Reads or writes the server's memory.
+    /// Posts an RDMA READ or WRITE of the server's memory.
     #[inline]
     fn access(
         &self,
         slabs: &Slabs,
-        request: Owned<Request<Disk>>,
+        request: Owned<Request<T>>,
         last: bool,
-    ) -> Outcome<Result<(), (Error, Posted)>> {
+    ) -> Result<Result<(), (Error, Posted<T>)>, Unsent<T>> {
         let len = request.bytes();
         let offset = request.sector() << kernel::block::SECTOR_SHIFT;
         let Some(remote) = slabs.locate(offset, len) else {
@@ -431,7 +431,7 @@ impl Queue {
             mq::Command::Write => self.qp.rdma(slot, RdmaOp::Write, remote, posted, last),
             mq::Command::WriteZeroes => {
                 let zeroes = &slabs.zeroes;
-                // CAST: a u32 fits a usize on every platform with RDMA.
+                // CAST: A u32 fits a usize on every platform with RDMA.
                 let len = len as usize;
                 self.qp
                     .write_repeated(slot, remote, zeroes, len, posted, last)
@@ -440,13 +440,13 @@ impl Queue {
         })
     }
 
-    /// Asks the server.
+    /// Posts a command to the server.
     #[inline]
     fn command(
         &self,
-        request: Owned<Request<Disk>>,
+        request: Owned<Request<T>>,
         last: bool,
-    ) -> Outcome<Result<(), (Error, Posted)>> {
+    ) -> Result<Result<(), (Error, Posted<T>)>, Unsent<T>> {
         let tag = request.tag();
         let Some(commands) = &self.qp.handler().commands else {
             return Err((BlkError::IoError, request));
@@ -462,32 +462,54 @@ impl Queue {
             request,
             command: Some(command),
         };
-        let prepare = |posted: &mut Posted, range| match &mut posted.command {
+        let prepare = |posted: &mut Posted<T>, range| match &mut posted.command {
             Some(message) => commands.write(message, tag, operation, range),
             None => Err(EINVAL),
         };
         Ok(self.qp.request(tag, carry, posted, prepare, last))
     }
 
-    /// Work requests that were posted and did not complete yet, about. Any context.
+    /// Rings the doorbell for what [`Self::send`] posted without `last`. Atomic context.
+    pub(in crate::client) fn commit(&self) {
+        self.qp.ring();
+    }
+
+    /// Handles the completions that are there, and returns their number. Atomic context.
+    #[inline]
+    pub(in crate::client) fn poll(&self) -> u32 {
+        self.cq.reap()
+    }
+
+    /// Polls like [`Self::poll`] if no interrupt tells of completions. No task may be waiting for
+    /// the I/O of this connection just now, so that it would not end by itself. Any context.
+    pub(in crate::client) fn catch_up(&self) {
+        if self.polled {
+            self.poll();
+        }
+    }
+
+    /// Returns the number of work requests in flight, which may be slightly out of date. Any
+    /// context.
     #[inline]
     pub(in crate::client) fn in_flight(&self) -> u32 {
         self.qp.in_flight()
     }
 
-    /// Completions so far: as long as they come, the server is there. Any context.
+    /// Returns the number of completions so far. As long as it rises, the server is there. Any
+    /// context.
     pub(in crate::client) fn completions(&self) -> u64 {
         self.qp.completions()
     }
 
-    /// A request is late at `now`, in ms. Returns true if the connection accesses the server's memory by
-    /// itself, and nothing completed on it for `timeout_ms`. By the session's work item only.
+    /// Takes note of a request that is late at `now`, in ms. Returns true if the connection is
+    /// one-sided, and no work request has completed on it for `timeout_ms`. Only the map's work
+    /// item calls this.
     pub(in crate::client) fn is_stuck(&self, now: u64, timeout_ms: u64) -> bool {
         self.catch_up();
         if self.slabs.is_none() || self.in_flight() == 0 {
             return false;
         }
-        let [at_ms, completions] = &self.late;
+        let [at_ms, completions] = &self.progress;
         let mut progress = Progress {
             at_ms: at_ms.load(Relaxed),
             completions: completions.load(Relaxed),
@@ -498,51 +520,46 @@ impl Queue {
         stuck
     }
 
-    /// Makes receives for as many commands as the server allows in flight. Without memory for more it
-    /// is left at that: the next answer is another occasion. May sleep.
+    /// Makes and posts receives for as many commands as the server allows in flight. Gives up if
+    /// there is no memory for more; the next answer is another occasion. May sleep.
     pub(in crate::client) fn grow(&self) {
+        // I/O that waits for these receives may have to end before memory is free.
+        let _ = without_io(|| self.post_receives());
+        if let Some(commands) = &self.qp.handler().commands {
+            commands.grown();
+        }
+    }
+
+    /// Makes and posts the receives that are missing. May sleep.
+    fn post_receives(&self) -> Result {
         let Some(commands) = &self.qp.handler().commands else {
-            return;
+            return Ok(());
         };
-        while let Some(missing) = Missing::of(commands, self.cq.device()) {
-            // The memory may be wanted for I/O that waits for this.
-            let made = without_io(|| missing.make());
-            if made
-                .and_then(|receives| provide(&self.qp, commands, receives))
-                .is_err()
-            {
-                break;
+        loop {
+            let receives = commands.make_receives(self.cq.device())?;
+            if receives.is_empty() {
+                return Ok(());
+            }
+            for receive in receives {
+                self.qp.recv(receive).map_err(|(error, _)| error)?;
+                commands.grow();
             }
         }
-        commands.grown();
     }
 
-    /// Looks for responses, if nothing else does; returns how many there were. Atomic context.
-    #[inline]
-    pub(in crate::client) fn poll(&self) -> u32 {
-        self.cq.reap()
-    }
-
-    /// As [`Queue::poll`], for those whose I/O nobody may be waiting for just now: it would not end by
-    /// itself. Any context.
-    pub(in crate::client) fn catch_up(&self) {
-        if self.polled {
-            self.poll();
-        }
-    }
-
-    /// Lets the connection fail. May sleep.
+    /// Makes the connection fail. May sleep.
     pub(in crate::client) fn fail(&self) {
         self.qp.fail();
     }
 
-    /// Ends all requests; when it returns, nobody touches their memory any more. Those that could not be
-    /// ended fail when all connections of the path are dropped. May sleep.
+    /// Ends all requests. When it returns with success, nothing touches their memory any more.
+    /// Requests that could not be ended fail when all connections of the path have been dropped.
+    /// May sleep.
     pub(in crate::client) fn drain(&self) -> Result<(), Undrained> {
         self.qp.drain()
     }
 
-    /// Shows what the queue did. Any context.
+    /// Prints the counters. Any context.
     pub(in crate::client) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -554,61 +571,9 @@ impl Queue {
             self.qp.invalidations(),
         )
     }
-
-    /// Posts what [`Queue::send`] left. Atomic context.
-    pub(in crate::client) fn commit(&self) {
-        self.qp.ring();
-    }
 }
 
-/// What answers are received into.
-type Receives = KVec<KBox<DmaBuffer>>;
-
-/// Receives that are missing.
-struct Missing {
-    device: Arc<Device>,
-    count: usize,
-    size: usize,
-}
-
-impl Missing {
-    /// Those that are made at once, at most: of the largest answers they are one allocation of 256 KiB.
-    const BATCH: u32 = 16;
-
-    fn of(commands: &Commands, device: &Arc<Device>) -> Option<Self> {
-        let count = commands.missing().min(Self::BATCH);
-        (count != 0).then(|| Self {
-            device: device.clone(),
-            // CAST: A small number.
-            count: count as usize,
-            size: commands.answer_size(),
-        })
-    }
-
-    /// Makes them, or the first of them. May sleep.
-    fn make(&self) -> Result<Receives> {
-        let mut receives = KVec::with_capacity(self.count, GFP_KERNEL)?;
-        let memory = DmaBuffer::alloc(&self.device, self.count * self.size, Direction::FromDevice)?;
-        for receive in memory.split(self.size) {
-            receives.push(KBox::new(receive, GFP_KERNEL)?, GFP_KERNEL)?;
-        }
-        Ok(receives)
-    }
-}
-
-/// Posts receives for answers.
-fn provide(qp: &Qp<Handler>, commands: &Commands, receives: Receives) -> Result {
-    for receive in receives {
-        qp.recv(receive).map_err(|(error, _)| error)?;
-        commands.grow();
-    }
-    Ok(())
-}
-
-/// What becomes of a request; or why it comes back.
-type Outcome<T = ()> = core::result::Result<T, (BlkError, Owned<Request<Disk>>)>;
-
-/// The pages that so many bytes can touch.
+/// Returns the number of pages that `bytes` bytes can touch.
 const fn pages(bytes: u32) -> u32 {
     bytes / PAGE_SIZE as u32 + 1
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The block device of a map.
+//! The disk of a map: its limits, the scan for its partitions, and what user space is told of it.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,6 @@ use kernel::{
     page::PAGE_SIZE,
     sync::{
         Arc,
-        ArcBorrow,
         Mutex, //
     },
     time::{
@@ -24,148 +23,139 @@ use kernel::{
     },
 };
 
-use crate::base::sync::{
-    without_io,
-    Completion, //
-};
+use crate::base::sync::Completion;
 use crate::block::mq::{
-    Borrowed,
     GenDisk,
     GenDiskBuilder,
-    IdleRequest,
     Limits,
-    Operations,
-    Owned,
-    Refused,
-    TagSet,
-    Timeout, //
+    TagSet, //
 };
 use crate::client::{
     host::Host,
-    io::ledger::{
-        Io,
-        RequestData, //
+    io::{
+        connection::IoLimits,
+        multipath::Multipath, //
     },
-    map::connected::Shape, //
 };
-use crate::proto::Extent;
-use crate::session::State;
+use crate::proto::{
+    Extent,
+    LoginReply, //
+};
+use crate::session::{
+    self,
+    State, //
+};
 
-/// RDMA moves single bytes; the block layer wants a mask, and words are cheaper everywhere.
+/// RDMA moves single bytes, but the block layer wants a mask, and words are cheaper everywhere.
 const DMA_ALIGNMENT: u32 = 3;
 
-/// A hardware queue.
-pub(in crate::client) struct HwQueue(u16);
+/// The disk of a map.
+pub(in crate::client) type Disk = GenDisk<Multipath>;
 
-/// The block layer's view of a map.
-pub(in crate::client) struct Disk;
+/// What a path can do for a disk. The disk keeps to the limits of the path that it was made for,
+/// and every other path has to fit them.
+#[derive(Clone, Copy)]
+pub(in crate::client) struct DiskLimits {
+    /// The server's description of the export.
+    pub(in crate::client) login: LoginReply,
+    /// Number of hardware queues.
+    pub(in crate::client) queues: u16,
+    /// Number of hardware queues, at the end, that are polled.
+    pub(in crate::client) poll_queues: u16,
+    /// Requests in flight per hardware queue.
+    pub(in crate::client) depth: u16,
+    /// The longest segment that the RDMA device takes, in bytes.
+    pub(in crate::client) max_segment_size: u32,
+    /// The largest read or write that a connection takes.
+    pub(in crate::client) io: IoLimits,
+}
 
-impl Operations for Disk {
-    type QueueData = Arc<Io>;
-    type HwData = Arc<HwQueue>;
-    type RequestData = RequestData;
-
-    fn new_request_data() -> impl PinInit<RequestData, Error> {
-        RequestData::new()
+impl DiskLimits {
+    /// Returns the limits as `session::map` compares them.
+    pub(in crate::client) fn to_compare(self) -> session::map::Limits {
+        let limits = &self.login.limits;
+        let geometry = self.login.geometry();
+        session::map::Limits {
+            block_size: limits.logical_block_size.get(),
+            slab: geometry.map(|geometry| geometry.shift().bytes()),
+            queues: self.queues,
+            poll_queues: self.poll_queues,
+            depth: self.depth,
+            segments: self.io.segments,
+            segment_size: self.max_segment_size,
+            max_io: limits.max_io.min(self.io.bytes),
+            max_discard: limits.max_discard,
+            max_write_zeroes: limits.max_write_zeroes,
+            write_cache: limits.write_cache,
+            fua: limits.fua,
+        }
     }
 
-    fn init_hctx(_: Borrowed<'_, Arc<Io>>, index: u32) -> Result<Arc<HwQueue>> {
-        let queue = HwQueue(u16::try_from(index)?);
-        without_io(|| Ok(Arc::new(queue, GFP_KERNEL)?))
-    }
-
-    #[inline]
-    fn queue_rq(
-        hw: ArcBorrow<'_, HwQueue>,
-        io: ArcBorrow<'_, Io>,
-        request: Owned<IdleRequest<Self>>,
-        last: bool,
-    ) -> Result<(), Refused<Self>> {
-        io.submit(hw.0, request, last)
-    }
-
-    fn commit_rqs(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>) {
-        io.commit(hw.0);
-    }
-
-    fn poll(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>) -> u32 {
-        io.poll(hw.0)
-    }
-
-    /// A late RDMA READ or WRITE may end its path; commands are waited for. The request stays.
-    fn timeout(hw: ArcBorrow<'_, HwQueue>, io: ArcBorrow<'_, Io>, _tag: u16) -> Timeout {
-        io.late(hw.0);
-        Timeout::Reset
-    }
-
-    /// Everybody who may have written what a server has lost had the disk open until now.
-    fn last_close(io: ArcBorrow<'_, Io>) {
-        io.closed();
+    /// Returns the limits as the block layer takes them.
+    fn to_block(self) -> Limits {
+        let sectors = |bytes: u32| bytes >> SECTOR_SHIFT;
+        let limits = &self.login.limits;
+        let (chunk_sectors, virt_boundary) = match self.login.geometry() {
+            Some(geometry) => (sectors(geometry.shift().bytes()), 0),
+            // A memory region has no gaps between its pages.
+            None => (0, PAGE_SIZE as u32 - 1),
+        };
+        Limits {
+            logical_block_size: limits.logical_block_size.get(),
+            physical_block_size: limits.physical_block_size,
+            io_min: limits.io_min,
+            io_opt: limits.io_opt,
+            max_hw_sectors: sectors(limits.max_io.min(self.io.bytes)),
+            max_segments: self.io.segments,
+            max_segment_size: self.max_segment_size,
+            chunk_sectors,
+            dma_alignment: DMA_ALIGNMENT,
+            virt_boundary,
+            max_write_zeroes_sectors: sectors(limits.max_write_zeroes),
+            max_discard_sectors: sectors(limits.max_discard),
+            discard_granularity: limits.discard_granularity,
+            write_cache: limits.write_cache,
+            fua: limits.fua,
+            rotational: limits.rotational,
+            ..Limits::default()
+        }
     }
 }
 
-/// Makes the disk appear, without its partitions: that is what [`PartitionScan`] is for. May sleep, but
-/// for no I/O.
+/// Adds the disk of a map, without its partitions: [`PartitionScan`] finds those. May sleep, but
+/// does not wait for I/O.
 pub(in crate::client) fn create(
     host: &Host,
-    shape: &Shape,
+    limits: &DiskLimits,
     io_timeout_ms: u32,
-    io: Arc<Io>,
-) -> Result<GenDisk<Disk>> {
-    let count = u32::from(shape.queues);
-    let poll_queues = u32::from(shape.poll_queues);
-    let most = shape.most;
+    driver: Arc<Multipath>,
+) -> Result<Disk> {
+    let poll_queues = u32::from(limits.poll_queues);
     let tag_set = TagSet::new(
-        count.checked_sub(poll_queues).ok_or(EINVAL)?,
+        u32::from(limits.queues)
+            .checked_sub(poll_queues)
+            .ok_or(EINVAL)?,
         poll_queues,
-        shape.depth.into(),
+        limits.depth.into(),
         -1,
         io_timeout_ms,
     );
     let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
-    let login = &shape.login;
-    let sectors = |bytes: u32| bytes >> SECTOR_SHIFT;
-    let limits = &login.limits;
-    let mut disk_limits = Limits {
-        logical_block_size: limits.logical_block_size.get(),
-        physical_block_size: limits.physical_block_size,
-        io_min: limits.io_min,
-        io_opt: limits.io_opt,
-        max_hw_sectors: sectors(limits.max_io.min(most.bytes)),
-        max_segments: most.segments,
-        max_segment_size: shape.max_segment_size,
-        dma_alignment: DMA_ALIGNMENT,
-        max_write_zeroes_sectors: sectors(limits.max_write_zeroes),
-        max_discard_sectors: sectors(limits.max_discard),
-        discard_granularity: limits.discard_granularity,
-        write_cache: limits.write_cache,
-        fua: limits.fua,
-        rotational: limits.rotational,
-        ..Limits::default()
-    };
-    match login.geometry() {
-        Some(geometry) => {
-            disk_limits.chunk_sectors = sectors(geometry.shift().bytes());
-        }
-        // A memory region has no gaps between its pages.
-        None => {
-            disk_limits.virt_boundary = PAGE_SIZE as u32 - 1;
-        }
-    }
+    let extent = &limits.login.extent;
     GenDiskBuilder::new()
-        .limits(disk_limits)
-        .capacity_sectors(login.extent.size >> SECTOR_SHIFT)
-        .read_only(!login.extent.access.writes())
-        .build(host.disk_names.clone(), tag_set, io)
+        .limits(limits.to_block())
+        .capacity_sectors(extent.size >> SECTOR_SHIFT)
+        .read_only(!extent.access.writes())
+        .build(host.disk_names.clone(), tag_set, driver)
 }
 
-/// Looks for the partitions of a disk that has appeared, in a task of its own: a server may never answer
-/// a read, and the user's command has to end nevertheless.
+/// The scan for the partitions of a new disk. It runs in a task of its own, because a server may
+/// never answer a read, and the write to `enable` has to return nevertheless.
 #[pin_data]
 pub(in crate::client) struct PartitionScan {
     #[pin]
-    disk: Mutex<Option<Arc<GenDisk<Disk>>>>,
-    /// The scan has ended, and let go of the disk.
+    disk: Mutex<Option<Arc<Disk>>>,
+    /// Completes when the scan has ended and has dropped its reference to the disk.
     #[pin]
     done: Completion,
     #[pin]
@@ -177,8 +167,9 @@ impl_has_work! {
 }
 
 impl PartitionScan {
-    /// Begins. Ends when its reads have ended; with the map's I/O failing, that is soon. May sleep.
-    pub(in crate::client) fn begin(host: &Host, disk: Arc<GenDisk<Disk>>) -> Result<Arc<Self>> {
+    /// Begins a scan. It ends when its reads have ended, which is soon once the map's I/O fails.
+    /// May sleep.
+    pub(in crate::client) fn begin(host: &Host, disk: Arc<Disk>) -> Result<Arc<Self>> {
         let scan = Arc::pin_init(
             pin_init!(Self {
                 disk <- new_mutex!(Some(disk), "PartitionScan::disk"),
@@ -191,7 +182,7 @@ impl PartitionScan {
         Ok(scan)
     }
 
-    /// Waits until it has ended, but not for longer than `ms`. Sleeps.
+    /// Waits for the end of the scan, up to `ms` milliseconds. Sleeps.
     pub(in crate::client) fn wait(&self, ms: u32) -> Result {
         self.done.wait_timeout(ms)
     }
@@ -203,36 +194,37 @@ impl WorkItem for PartitionScan {
     fn run(this: Arc<Self>) {
         let disk = this.disk.lock().take();
         if let Some(disk) = disk {
-            // If the first block cannot be read there are no partitions: a later read gets the error.
+            // If the first block cannot be read there are no partitions. A later read gets the
+            // error.
             let _ = disk.scan_partitions();
         }
         this.done.complete_all();
     }
 }
 
-/// The time between two changes of a disk that user space is told of, in ms: it must not have to handle a
-/// flood of them.
+/// The least time between two changes of a disk that user space is told of, in ms. It bounds the
+/// number of uevents that a server can cause.
 const CHANGE_INTERVAL_MS: u64 = 250;
 
-/// Shows on a disk what has become of the map: its size, whether it can be written, its state. Of changes
-/// that come too fast it shows the last one.
+/// Tells user space of changes of the map: the size of the disk, whether it can be written, and the
+/// state. If changes come too fast, user space is told of the last one only.
 pub(in crate::client) struct DiskChanges {
     shown: Option<(Extent, State)>,
     at: Option<Instant<Monotonic>>,
 }
 
 impl DiskChanges {
-    /// Those of a disk that does not exist yet.
+    /// Of a disk that user space was told nothing of.
     pub(in crate::client) const NONE: Self = Self {
         shown: None,
         at: None,
     };
 
-    /// Shows the extent and the state. Returns the time in ms after which it has to be called again, if
-    /// it was too early. May sleep, and allocates.
+    /// Shows the extent and the state. Returns the time in ms after which the caller must call
+    /// again, if it is too early. May sleep, and allocates.
     pub(in crate::client) fn show(
         &mut self,
-        disk: &GenDisk<Disk>,
+        disk: &Disk,
         extent: Extent,
         state: State,
     ) -> Option<u64> {
@@ -246,7 +238,7 @@ impl DiskChanges {
         }
         self.at = Some(Instant::now());
         disk.set_read_only(!extent.access.writes());
-        // The parser lets no size in that cannot be.
+        // Cannot fail: the parser accepts only sizes that a disk can have.
         let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
         if self.shown.map(|(_, shown)| shown) != Some(state) {
             disk.announce(match state {

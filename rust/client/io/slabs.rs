@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory behind an export of RAM, as the client reaches it.
+//! The memory of an export of RAM, as the client addresses it.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use kernel::{
 };
 
 use crate::client::control::{
-    Client,
+    ControlConnection,
     Deadline, //
 };
 use crate::link::failure::{
@@ -33,32 +33,34 @@ use crate::rdma::{
     wr::RemoteRange, //
 };
 
-/// Zeroes that a work request repeats: 32 SGEs of them cover a request of 1 MiB.
+/// Size of the buffer of zeroes, in bytes. A work request repeats it: 32 SGEs cover a request of 1
+/// MiB or more.
 const ZEROES: usize = 16 * PAGE_SIZE;
 
-/// Where the slabs are.
+/// The addresses of the slabs of an export.
 pub(in crate::client) struct Slabs {
     geometry: Geometry,
-    /// The server's memory; the index is the slab.
-    places: KVVec<RemoteRange>,
-    /// Zeroes, for requests to write them.
+    /// The server's memory. The index is the slab.
+    slabs: KVVec<RemoteRange>,
+    /// A buffer of zeroes, for requests to write zeroes.
     pub(in crate::client) zeroes: Arc<DmaBuffer>,
 }
 
 impl Slabs {
-    /// Asks for the memory of all slabs, as long as `go_on` says so. Each answer gives the server as much time
-    /// again: there may be many. May sleep.
+    /// Asks the server for the addresses of all slabs. There may be many, so each answer gives the
+    /// server as much time again. Calls `go_on` before each request, and stops with its error. May
+    /// sleep.
     pub(in crate::client) fn collect(
-        control: &mut Client,
+        control: &mut ControlConnection,
         geometry: Geometry,
-        go_on: &dyn Fn() -> Result<(), Failure>,
+        go_on: impl Fn() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
         let malformed = |Malformed(why)| fail!(EINVAL, "{why}");
         let count = geometry.slabs();
         let capacity = usize::try_from(count).map_err(Error::from)?;
         // At most 16 MiB, as the protocol bounds the number of slabs.
-        let mut places = KVVec::with_capacity(capacity, GFP_KERNEL)?;
-        while let Some(left @ 1..) = u32::try_from(places.len())
+        let mut slabs = KVVec::with_capacity(capacity, GFP_KERNEL)?;
+        while let Some(left @ 1..) = u32::try_from(slabs.len())
             .ok()
             .and_then(|first| count.checked_sub(first))
         {
@@ -75,7 +77,7 @@ impl Slabs {
                             addr: grant.addr,
                             rkey: grant.rkey,
                         };
-                        places.push(range, GFP_KERNEL)
+                        slabs.push(range, GFP_KERNEL)
                     }))
                 },
             )??;
@@ -84,15 +86,16 @@ impl Slabs {
         let zeroes = DmaBuffer::alloc(device, ZEROES, Direction::ToDevice)?;
         Ok(Self {
             geometry,
-            places,
+            slabs,
             zeroes: Arc::new(zeroes, GFP_KERNEL)?,
         })
     }
 
-    /// The server's memory behind `len` bytes from `offset` on; `None` if it is not all in one slab.
+    /// Returns the server's memory for `len` bytes of the export from `offset` on, or `None` if
+    /// they are not all in one slab.
     pub(in crate::client) fn locate(&self, offset: u64, len: u32) -> Option<RemoteRange> {
         let place = self.geometry.locate(offset, len)?;
-        let slab = self.places.get(usize::try_from(place.slab).ok()?)?;
+        let slab = self.slabs.get(usize::try_from(place.slab).ok()?)?;
         Some(RemoteRange {
             addr: slab.addr.checked_add(place.offset.into())?,
             rkey: slab.rkey,

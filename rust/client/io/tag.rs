@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A tag of a client's I/O queue: which command it names now, and how that was answered.
+//! A tag of an I/O connection: which command it names, and how the server answered that command.
 //!
 //! Nothing here names a kernel type: the same source is compiled into the module and into the host
 //! tests.
@@ -9,33 +9,33 @@
 
 use crate::proto::{Delivery, Malformed, Response, Status};
 
-/// Nothing is in flight.
+/// The phase of a tag without a command in flight.
 const FREE: u64 = 0;
-/// A command is in flight.
+/// The phase of a tag whose command is in flight.
 const POSTED: u64 = 1;
-/// It was answered; the status is above.
+/// The phase of a tag whose command was answered. The status is in the bits above.
 const ANSWERED: u64 = 2;
 const PHASE: u64 = 0xffff;
 const STATUS_SHIFT: u32 = 16;
 const GENERATION_SHIFT: u32 = 32;
 
-/// A tag, free or of a command in flight, in one word: whoever changes it replaces the word as a whole,
-/// if it is still the one that was looked at.
+/// A tag in one word: its phase, the status of the answer, and the generation of its command.
+/// Sending and both completions change it by a compare-and-exchange of the whole word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(u64);
 
 impl Tag {
-    /// A free tag; `generation` is any number, best a random one.
+    /// Makes a free tag. `generation` may be any number, best a random one.
     pub const fn new(generation: u32) -> Self {
         Self::pack(generation, 0, FREE)
     }
 
-    /// The tag of the word that [`Tag::word`] gave.
+    /// Makes a tag of the word that [`Tag::word`] returned.
     pub const fn from_word(word: u64) -> Self {
         Self(word)
     }
 
-    /// The tag as a word.
+    /// Returns the tag as a word.
     pub const fn word(self) -> u64 {
         self.0
     }
@@ -49,22 +49,22 @@ impl Tag {
         (self.0 >> GENERATION_SHIFT) as u32
     }
 
-    /// A command is about to be posted: the tag then, and the generation for the command, which none of
-    /// this tag had for long. What was before it is forgotten.
+    /// Returns the tag after a command has been posted, and the generation for the command, which
+    /// is one more than that of the last command with this tag.
     #[must_use]
     pub const fn post(self) -> (Self, u32) {
         let generation = self.generation().wrapping_add(1);
         (Self::pack(generation, 0, POSTED), generation)
     }
 
-    /// A response to this tag came: the tag then.
+    /// Returns the tag after `response` has come.
     ///
-    /// An error means that the server does not keep to the protocol: the connection has to go.
+    /// Fails if the server broke the protocol; then the connection has to go.
     pub fn respond(self, response: &Response) -> Result<Self, Malformed> {
         self.answer(self.generation() == response.generation, response.status)
     }
 
-    /// The data of a read with this tag came: the tag then. As [`Self::respond`].
+    /// Returns the tag after the data of a read have come. Fails as [`Self::respond`].
     pub fn deliver(self, delivery: &Delivery) -> Result<Self, Malformed> {
         let generation = self.generation() & Delivery::GENERATION;
         self.answer(generation == delivery.generation, Status::Ok)
@@ -79,7 +79,7 @@ impl Tag {
         }
     }
 
-    /// The command is over: the tag then, and how it was answered, if it was.
+    /// Returns the tag after its command has ended, and the status of the answer, if there was one.
     #[must_use]
     pub fn finish(self) -> (Self, Option<Status>) {
         // CAST: bits 16 to 31.

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A way to a map's server: connects a path and drains it, on a workqueue of its own, so that one that
-//! hangs does not hold up the others.
+//! Connects one path of a map to its server, and closes it.
+//!
+//! Both may take long. A [`Connector`] does them on a workqueue of its own, so that a path that
+//! hangs does not hold up the others, and keeps the outcomes until the map's work item takes them.
+//! What it connects is a [`ConnectedPath`]: the control connection and the I/O connections.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
+    cpu::nr_cpu_ids,
     impl_has_work, new_mutex, new_work,
+    page::PAGE_SIZE,
     sync::{
         atomic::{
             Atomic,
@@ -23,6 +28,11 @@ use kernel::{
 };
 
 use crate::base::{
+    errno::{
+        ENOTCONN,
+        EPROTO,
+        ESTALE, //
+    },
     sync::{
         with_reserves,
         without_io, //
@@ -31,185 +41,224 @@ use crate::base::{
 };
 use crate::client::{
     control::{
-        Target,
-        Watcher, //
+        ControlConnection,
+        Deadline,
+        Target, //
     },
-    io::ledger::Io,
-    map::{
-        connected::{
-            Attempt,
-            Path, //
-        },
-        owner::{
-            Params,
-            PathWatcher,
-            Session, //
-        },
+    events::{
+        Events,
+        PathEvents, //
     },
+    io::{
+        connection::{
+            Connection,
+            ConnectionConfig,
+            DataPath,
+            IoLimits, //
+        },
+        disk::DiskLimits,
+        multipath::{
+            Connections,
+            Multipath, //
+        },
+        slabs::Slabs, //
+    },
+    params::Params,
 };
-use crate::link::failure::Failure;
+use crate::link::failure::{
+    fail,
+    Failure, //
+};
+use crate::proto::{
+    Backing,
+    Event,
+    Fence,
+    Login,
+    LoginReply,
+    Logout,
+    LogoutReply,
+    Ping, //
+};
+use crate::rdma::device::Name as DeviceName;
 use crate::session::{
-    map::Drained,
+    map::{
+        Admission,
+        Drained,
+        Extent, //
+    },
     Epoch,
     PathId,
     Tenure, //
 };
 
-/// A server that I/O waits for is to be found soon when it comes back: the connection manager by itself asks
-/// again after 4 s only. These are the bounds of how long an attempt waits for the first answer, in ms.
-const PATIENCE_MIN_MS: u32 = 750;
-const PATIENCE_MAX_MS: u32 = 4000;
-/// How much longer than last time the first answer may take.
-const PATIENCE_FACTOR: u32 = 4;
-/// Attempts in vain after which it is doubled: the server may be there, and have become slower.
-const PATIENCE_ATTEMPTS: u32 = 16;
+/// Bounds of the time that an attempt waits for the first answer of the server while I/O waits for
+/// the path, in ms. The connection manager repeats its request after 4 s only, which is too late
+/// for a server that comes back in the meantime.
+const FIRST_ANSWER_MIN_MS: u32 = 750;
+const FIRST_ANSWER_MAX_MS: u32 = 4000;
+/// The first answer may take this many times as long as it took when the path was connected last.
+const FIRST_ANSWER_FACTOR: u32 = 4;
+/// Number of failed attempts after which that time is doubled: the server may have become slower.
+const FIRST_ANSWER_ATTEMPTS: u32 = 16;
 
-/// An attempt to connect.
+/// Number of jobs of a path at a time, at most: an attempt to connect, the end of that attempt, and
+/// the end of the path that came of it nevertheless. Each has two outcomes at most.
+const JOBS_MAX: usize = 4;
+
+/// An attempt to connect a path.
 #[derive(Clone, Copy)]
-pub(in crate::client) struct Wanted {
-    /// The path's epoch.
+pub(in crate::client) struct Attempt {
+    /// The epoch that the path will have.
     pub(in crate::client) epoch: Epoch,
-    /// The tenure to resume.
+    /// The registration of the map at the server, if the map had a path before.
     pub(in crate::client) resume: Option<Tenure>,
-    /// Queues of the disk that are not polled, if there is one.
-    pub(in crate::client) queues: Option<u16>,
-    /// I/O waits for it.
+    /// The number of hardware queues with interrupts that the disk has, if there is a disk.
+    pub(in crate::client) hw_queues: Option<u16>,
+    /// I/O waits for the path.
     pub(in crate::client) urgent: bool,
 }
 
-/// What is to be done.
+/// A job for the work item of a connector.
 enum Job {
-    Connect(Wanted),
-    /// To wait until nothing of a path is under way any more; whether to tell the server that it is the
-    /// end of the map.
-    Close(Epoch, Option<Path>, bool),
+    Connect(Attempt),
+    Close {
+        epoch: Epoch,
+        path: Option<ConnectedPath>,
+        /// Whether to tell the server that the map leaves.
+        leave: bool,
+    },
 }
 
-/// What has been done.
+/// The outcome of a job of a connector.
 pub(in crate::client) enum Outcome {
-    /// The path carries no I/O yet.
-    Connected(Epoch, Path),
-    /// Nothing is left of the attempt.
-    Refused(Epoch, Failure),
-    /// Nothing of the path touches the memory of requests any more, if it is clean.
+    /// The path is connected. It carries no I/O yet.
+    Connected(Epoch, ConnectedPath),
+    /// The attempt failed, and nothing is left of it.
+    Failed(Epoch, Failure),
+    /// The path was drained. If it is clean, nothing touches the memory of its requests any more.
     Drained(Epoch, Drained),
-    /// Nothing of it is left.
+    /// Nothing is left of the path.
     Closed {
         /// The server has confirmed that the map leaves.
         told: bool,
     },
 }
 
-/// A way to the server.
+/// Connects and closes one path of a map.
 #[pin_data]
-pub(in crate::client) struct Route {
+pub(in crate::client) struct Connector {
     id: PathId,
-    /// Where the server is.
+    /// The address of the server.
     pub(in crate::client) target: Target,
     params: Arc<Params>,
-    io: Arc<Io>,
-    session: Arc<Session>,
+    multipath: Arc<Multipath>,
+    events: Arc<Events>,
     queue: OwnedQueue,
-    /// How long to wait for the first answer of an attempt, in ms: it depends on how long that took when
-    /// it came.
-    patience_ms: Atomic<u32>,
-    /// Attempts in vain since it was.
-    in_vain: Atomic<u32>,
-    /// The last epoch that is not wanted any more.
-    given_up: Atomic<u64>,
+    /// The time that an urgent attempt waits for the first answer, in ms.
+    first_answer_ms: Atomic<u32>,
+    /// Number of urgent attempts that failed since that time was set.
+    failed: Atomic<u32>,
+    /// The last epoch that was closed.
+    closed: Atomic<u64>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
     outcomes: Mutex<KVec<Outcome>>,
     #[pin]
-    work: Work<Route>,
+    work: Work<Connector>,
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Route { self.work }
+    impl HasWork<Self> for Connector { self.work }
 }
 
-/// Jobs of a path that there are at a time, at most: an attempt to connect, the end of the attempt, and
-/// that of the path that came of it nevertheless; each has two outcomes at most.
-const JOBS: usize = 4;
-
-impl Route {
-    /// A way that nobody goes yet. May sleep.
+impl Connector {
+    /// Makes a connector for path `id` of a map. Its connections carry the requests of `multipath`,
+    /// and post to `events`. May sleep.
     pub(in crate::client) fn new(
         id: PathId,
         target: Target,
-        params: &Arc<Params>,
-        io: &Arc<Io>,
-        session: &Arc<Session>,
+        params: Arc<Params>,
+        multipath: Arc<Multipath>,
+        events: Arc<Events>,
     ) -> Result<Arc<Self>> {
         let queue = OwnedQueue::ordered(c"farblk_path")?;
-        let jobs = KVec::with_capacity(JOBS, GFP_KERNEL)?;
-        let outcomes = KVec::with_capacity(2 * JOBS, GFP_KERNEL)?;
-        let (params, io, session) = (params.clone(), io.clone(), session.clone());
+        let jobs = KVec::with_capacity(JOBS_MAX, GFP_KERNEL)?;
+        let outcomes = KVec::with_capacity(2 * JOBS_MAX, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 id,
                 target,
                 params,
-                io,
-                session,
+                multipath,
+                events,
                 queue,
-                patience_ms: Atomic::new(PATIENCE_MAX_MS),
-                in_vain: Atomic::new(0),
-                given_up: Atomic::new(0),
-                jobs <- new_mutex!(jobs, "Route::jobs"),
-                outcomes <- new_mutex!(outcomes, "Route::outcomes"),
-                work <- new_work!("Route::work"),
+                first_answer_ms: Atomic::new(FIRST_ANSWER_MAX_MS),
+                failed: Atomic::new(0),
+                closed: Atomic::new(0),
+                jobs <- new_mutex!(jobs, "Connector::jobs"),
+                outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
+                work <- new_work!("Connector::work"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Connects; ends with [`Outcome::Connected`] or [`Outcome::Refused`]. May sleep, but not for it.
-    pub(in crate::client) fn connect(self: &Arc<Self>, wanted: Wanted) {
-        self.begin(Job::Connect(wanted));
+    /// Begins to connect the path. The outcome is [`Outcome::Connected`] or [`Outcome::Failed`].
+    /// May sleep, but does not wait for the outcome.
+    pub(in crate::client) fn connect(self: &Arc<Self>, attempt: Attempt) {
+        self.begin(Job::Connect(attempt));
     }
 
-    /// Drains and closes; ends with [`Outcome::Drained`] and [`Outcome::Closed`]. May
-    /// sleep, but not for it.
+    /// Begins to drain and close the path, if it is connected, and ends an attempt to connect
+    /// `epoch`. With `leave`, tells the server that the map leaves. The outcomes are
+    /// [`Outcome::Drained`] and then [`Outcome::Closed`]. May sleep, but does not wait for the
+    /// outcomes.
     pub(in crate::client) fn close(
         self: &Arc<Self>,
         epoch: Epoch,
-        path: Option<Path>,
+        path: Option<ConnectedPath>,
         leave: bool,
     ) {
-        self.given_up.store(epoch, Relaxed);
-        self.begin(Job::Close(epoch, path, leave));
+        self.closed.store(epoch, Relaxed);
+        self.begin(Job::Close { epoch, path, leave });
     }
 
-    /// What has been done since the last look, in its order. May sleep.
-    pub(in crate::client) fn outcome(&self) -> Option<Outcome> {
+    /// Takes the oldest outcome. May sleep.
+    pub(in crate::client) fn take_outcome(&self) -> Option<Outcome> {
         let mut outcomes = self.outcomes.lock();
         outcomes.remove(0).ok()
     }
 
     fn begin(self: &Arc<Self>, job: Job) {
-        // There is room for all that there are.
+        // Cannot fail: the capacity suffices for all jobs at a time.
         let _ = self.jobs.lock().push_within_capacity(job);
         let _ = self.queue.enqueue(self.clone());
     }
 
     fn end(&self, outcome: Outcome) {
+        // Cannot fail: the capacity suffices for the outcomes of all jobs.
         let _ = self.outcomes.lock().push_within_capacity(outcome);
-        self.session.look();
+        self.events.wake();
     }
 
-    fn perform(self: &Arc<Self>, job: Job) {
+    fn perform(&self, job: Job) {
         match job {
-            Job::Connect(wanted) => self.end(match self.try_connect(wanted) {
-                Ok(path) => Outcome::Connected(wanted.epoch, path),
-                Err(failure) => Outcome::Refused(wanted.epoch, failure),
+            Job::Connect(attempt) => self.end(match self.try_connect(&attempt) {
+                Ok(path) => Outcome::Connected(attempt.epoch, path),
+                Err(failure) => Outcome::Failed(attempt.epoch, failure),
             }),
-            Job::Close(epoch, mut path, leave) => {
-                let leaves = path.as_mut().filter(|_| leave);
-                let told = leaves.is_some_and(Path::logout);
-                let how = path.as_ref().map_or(Drained::Clean, Path::drain);
-                // An HCA may take its time to destroy what is drained.
+            Job::Close {
+                epoch,
+                mut path,
+                leave,
+            } => {
+                // The logout comes first: a server that loses a connection before it keeps the
+                // map's place.
+                let leaving = path.as_mut().filter(|_| leave);
+                let told = leaving.is_some_and(ConnectedPath::logout);
+                let how = path.as_ref().map_or(Drained::Clean, ConnectedPath::drain);
+                // I/O need not wait until the HCA has destroyed the queue pairs.
                 self.end(Outcome::Drained(epoch, how));
                 drop(path);
                 self.end(Outcome::Closed { told });
@@ -217,41 +266,173 @@ impl Route {
         }
     }
 
-    fn try_connect(self: &Arc<Self>, wanted: Wanted) -> Result<Path, Failure> {
-        let watcher = PathWatcher::new(&self.session, self.id, wanted.epoch);
-        let patience_ms = self.patience_ms.load(Relaxed);
-        let watcher: Arc<dyn Watcher> = Arc::new(watcher, GFP_KERNEL)?;
-        let attempt = Attempt {
-            params: &self.params,
-            target: &self.target,
-            id: self.id,
-            wanted,
-            watcher,
-            io: &self.io,
-            given_up: &|| self.given_up.load(Relaxed) >= wanted.epoch,
-            patience_ms: match wanted.urgent {
-                true => patience_ms,
-                false => PATIENCE_MAX_MS,
+    /// Makes one attempt to connect, and adapts the time that the next one waits for the first
+    /// answer.
+    fn try_connect(&self, attempt: &Attempt) -> Result<ConnectedPath, Failure> {
+        let first_answer_ms = self.first_answer_ms.load(Relaxed);
+        let path = self.connect_path(
+            attempt,
+            match attempt.urgent {
+                true => first_answer_ms,
+                false => FIRST_ANSWER_MAX_MS,
             },
-        };
-        let path = Path::connect(&attempt);
-        let in_vain = match &path {
+        );
+        let failed = match &path {
             Ok(_) => 0,
-            Err(_) => (self.in_vain.load(Relaxed) + u32::from(wanted.urgent)) % PATIENCE_ATTEMPTS,
+            Err(_) => {
+                (self.failed.load(Relaxed) + u32::from(attempt.urgent)) % FIRST_ANSWER_ATTEMPTS
+            }
         };
-        self.in_vain.store(in_vain, Relaxed);
-        let patience = match &path {
-            Ok(path) => path.answer_ms.saturating_mul(PATIENCE_FACTOR),
-            Err(_) if in_vain == 0 && wanted.urgent => patience_ms.saturating_mul(2),
-            Err(_) => patience_ms,
+        self.failed.store(failed, Relaxed);
+        let next_ms = match &path {
+            Ok(path) => path.first_answer_ms.saturating_mul(FIRST_ANSWER_FACTOR),
+            Err(_) if failed == 0 && attempt.urgent => first_answer_ms.saturating_mul(2),
+            Err(_) => first_answer_ms,
         };
-        self.patience_ms
-            .store(patience.clamp(PATIENCE_MIN_MS, PATIENCE_MAX_MS), Relaxed);
+        self.first_answer_ms.store(
+            next_ms.clamp(FIRST_ANSWER_MIN_MS, FIRST_ANSWER_MAX_MS),
+            Relaxed,
+        );
         path
+    }
+
+    /// Fails if the epoch was closed meanwhile.
+    fn check_wanted(&self, attempt: &Attempt) -> Result<(), Failure> {
+        match self.closed.load(Relaxed) >= attempt.epoch {
+            true => Err(fail!(ENOTCONN, "the path is not wanted any more")),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the deadline of the next step. If the map was up before, no user waits for the
+    /// attempt, and each step has the whole time: one lost message, or many connections, do not
+    /// make it fail.
+    fn next_deadline(&self, attempt: &Attempt, deadline: Deadline) -> Result<Deadline, Failure> {
+        self.check_wanted(attempt)?;
+        Ok(match attempt.resume {
+            Some(_) => Deadline::start(),
+            None => deadline,
+        })
+    }
+
+    /// Connects the control connection, logs in, asks for the slabs, and connects the I/O
+    /// connections. May sleep.
+    fn connect_path(
+        &self,
+        attempt: &Attempt,
+        first_answer_ms: u32,
+    ) -> Result<ConnectedPath, Failure> {
+        let Params { host, options, .. } = &*self.params;
+        let &Attempt { epoch, resume, .. } = attempt;
+        let events = PathEvents::new(&self.events, self.id, epoch);
+        let deadline = Deadline::start();
+        let mut control = ControlConnection::connect(
+            &self.target,
+            epoch,
+            Some(events.clone()),
+            deadline.sooner(first_answer_ms),
+        )?;
+        let first_answer_ms = deadline.spent();
+        let limits = control.channel().pd().device().limits();
+        let vectors = limits.num_comp_vectors;
+        // A command and its data, which may begin anywhere in a page, are one work request.
+        let inline_max = limits.max_send_sge.saturating_sub(2) * PAGE_SIZE as u32;
+        let hw_queues = match (attempt.hw_queues, options.queues) {
+            (Some(count), _) => count,
+            (None, 0) => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
+            (None, count) => count,
+        }
+        .max(1);
+        let identity = host.identity();
+        let login = Login {
+            host_id: identity.id,
+            host_name: identity.name,
+            boot: host.boot,
+            map_uuid: self.params.uuid,
+            incarnation: self.params.incarnation,
+            path: self.id,
+            epoch,
+            resume,
+            export: options.export,
+            access: options.access,
+            queues: hw_queues.saturating_add(options.poll_queues),
+            depth: options.depth,
+            inline_size: options.inline_size.min(inline_max),
+            no_path_timeout_ms: options.no_path_timeout_ms,
+            heartbeat_ms: options.heartbeat_ms,
+        };
+        let login = control.call(
+            self.next_deadline(attempt, deadline)?,
+            |sequence, buf| login.encode(sequence, buf),
+            |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
+        )?;
+        control.set_granted(login.limits.logical_block_size, login.extent.access);
+        // If the map was up before, `session::map` compares the instance with the one that it
+        // knows.
+        let expected = options.expect_instance.filter(|_| resume.is_none());
+        if let Some(expected) = expected.filter(|id| *id != login.instance) {
+            return Err(fail!(
+                ESTALE,
+                "instance {expected} is gone; the export is now {}",
+                login.instance
+            ));
+        }
+        // The slabs have deadlines of their own.
+        let (data_path, depth, deadline) = match (login.backing, login.geometry(), login.terms()) {
+            (Backing::Block { depth, credit, .. }, None, Some(terms)) => {
+                (DataPath::Commands(terms, credit), depth, deadline)
+            }
+            (_, Some(geometry), _) => {
+                let slabs = Slabs::collect(&mut control, geometry, || self.check_wanted(attempt))?;
+                let slabs = Arc::new(slabs, GFP_KERNEL)?;
+                (DataPath::OneSided(slabs), options.depth, Deadline::start())
+            }
+            _ => return Err(fail!(EPROTO, "the slabs do not fit the size")),
+        };
+        self.multipath
+            .reserve(usize::from(login.queues) * usize::from(depth))?;
+        let mut config = ConnectionConfig {
+            target: &self.target,
+            pd: control.channel().pd(),
+            session: login.session,
+            epoch,
+            depth,
+            data_path,
+            events,
+            owner: &self.multipath,
+            deadline,
+        };
+        // If the server granted fewer queues than the login asked for, fewer are polled.
+        let interrupted = hw_queues.min(login.queues);
+        let mut connections = Connections::new();
+        for hw_queue in 0..login.queues {
+            config.deadline = self.next_deadline(attempt, config.deadline)?;
+            let connection = Connection::connect(&config, hw_queue, hw_queue >= interrupted)?;
+            connections.push(connection, GFP_KERNEL)?;
+        }
+        let device = control.channel().pd().device();
+        let limits = DiskLimits {
+            login,
+            queues: login.queues,
+            poll_queues: login.queues - interrupted,
+            depth,
+            max_segment_size: device.limits().dma_max_seg_size,
+            // There is at least one connection: the parser does not accept a login without.
+            io: connections
+                .first()
+                .map_or(IoLimits::NOTHING, Connection::limits),
+        };
+        Ok(ConnectedPath {
+            connections: Arc::new(connections, GFP_KERNEL)?,
+            control,
+            epoch,
+            limits,
+            first_answer_ms,
+        })
     }
 }
 
-impl WorkItem for Route {
+impl WorkItem for Connector {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -260,11 +441,97 @@ impl WorkItem for Route {
                 return;
             };
             match &job {
-                // No I/O waits for it yet.
-                Job::Connect(Wanted { resume: None, .. }) => without_io(|| this.perform(job)),
-                // I/O waits for this, and memory may wait for I/O.
+                // No I/O waits for the first path of a map.
+                Job::Connect(Attempt { resume: None, .. }) => without_io(|| this.perform(job)),
+                // I/O waits for this job, and memory reclaim may wait for that I/O.
                 _ => with_reserves(|| this.perform(job)),
             }
+        }
+    }
+}
+
+/// A path that is connected.
+pub(in crate::client) struct ConnectedPath {
+    // The I/O connections are dropped before the control connection, which ends the session on the
+    // server.
+    /// The I/O connections.
+    pub(in crate::client) connections: Arc<Connections>,
+    control: ControlConnection,
+    /// The epoch of the path.
+    pub(in crate::client) epoch: Epoch,
+    /// What the path can do for a disk.
+    pub(in crate::client) limits: DiskLimits,
+    /// The time that the server took for its first answer, in ms.
+    first_answer_ms: u32,
+}
+
+impl ConnectedPath {
+    /// Returns what `session::map` has to know of the server, the export and the path.
+    pub(in crate::client) fn admission(&self) -> Admission {
+        let login = &self.limits.login;
+        Admission {
+            server: u128::from_be_bytes(*login.server_id.as_bytes()),
+            export: u128::from_be_bytes(*login.export_uuid.as_bytes()),
+            instance: u128::from_be_bytes(*login.instance.as_bytes()),
+            volatile: login.geometry().is_some(),
+            tenure: login.tenure,
+            lease_ms: login.lease_ms,
+            remembered: login.remembered,
+            extent: Extent {
+                number: login.extent_number,
+                size: login.extent.size,
+                writable: login.extent.access.writes(),
+            },
+            limits: self.limits.to_compare(),
+        }
+    }
+
+    /// Returns the next event that the server has sent, if there is one. May sleep, but does not
+    /// wait for the server.
+    pub(in crate::client) fn event(&mut self) -> Result<Option<Event>, Failure> {
+        self.control.event()
+    }
+
+    /// Asks the server for a fence of another path. Gives `EAGAIN` if there is no buffer for the
+    /// message. May sleep, but does not wait for the answer.
+    pub(in crate::client) fn fence(&mut self, path: PathId, epoch: Epoch) -> Result {
+        let fence = Fence { path, epoch };
+        self.control
+            .post(|sequence, buf| fence.encode(sequence, buf))
+    }
+
+    /// Sends a ping, which the server has to answer. Gives `EAGAIN` if there is no buffer for the
+    /// message. May sleep, but does not wait for the answer.
+    pub(in crate::client) fn ping(&mut self) -> Result {
+        self.control
+            .post(|sequence, buf| Ping.encode(sequence, buf))
+    }
+
+    /// Returns the name of the RDMA device.
+    pub(in crate::client) fn device(&self) -> DeviceName {
+        self.control.channel().pd().device().name()
+    }
+
+    /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so
+    /// does not keep the map's place. May sleep.
+    fn logout(&mut self) -> bool {
+        let reply = self.control.call(
+            Deadline::start(),
+            |sequence, buf| Logout.encode(sequence, buf),
+            LogoutReply::parse,
+        );
+        reply.is_ok()
+    }
+
+    /// Ends all requests with an error. If the result is clean, nothing touches their memory any
+    /// more; otherwise the other requests come back when the path is dropped. May sleep.
+    fn drain(&self) -> Drained {
+        // All connections fail before the first is waited for.
+        self.connections.iter().for_each(Connection::fail);
+        let drained = self.connections.iter().map(Connection::drain);
+        match drained.fold(Ok(()), Result::and) {
+            Ok(()) => Drained::Clean,
+            Err(_) => Drained::Unclean,
         }
     }
 }

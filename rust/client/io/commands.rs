@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The commands of an I/O connection to an export of a block device.
+//!
+//! A command has the tag of its request. The server answers it with a response, or with the data of
+//! a small read; both are received. A command is sent only if the server has a receive for it
+//! (*credit*) and the connection has a receive for its answer.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
-    sync::atomic::{
-        Atomic,
-        Full,
-        Relaxed, //
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
     },
 };
 
@@ -21,16 +28,14 @@ use crate::base::sync::{
 use crate::block::{
     mq::{
         self,
+        Operations,
         Owned,
         Request, //
     },
     BlkError,
     BlkResult, //
 };
-use crate::client::io::{
-    disk::Disk,
-    tag::Tag, //
-};
+use crate::client::io::tag::Tag;
 use crate::proto::{
     command,
     response,
@@ -57,44 +62,48 @@ use crate::rdma::{
         RemoteRange, //
     },
 };
-use kernel::sync::Arc;
-
-/// Bytes between the commands in memory: a cache line.
+/// Distance between two commands in memory, in bytes: a cache line.
 const STRIDE: usize = 64;
 const _: () = assert!(command::SIZE <= STRIDE);
+/// Number of receives that are made at a time, at most. For the largest answers they are one
+/// allocation of 256 KiB.
+const RECEIVES_BATCH: u32 = 16;
 
-/// A tag, with what its next command is written into.
+/// The command of one tag.
 struct Slot {
+    /// A [`Tag`] as a word.
     tag: Atomic<u64>,
+    /// The buffer for the command; empty while the command is in flight.
     message: Place<DmaBuffer>,
-    /// The bytes of data that the answer is to be.
+    /// Length of the answer if it has to be data, in bytes; else 0.
     expected: Atomic<u32>,
     /// The answer, if it was data.
     data: Place<DmaBuffer>,
 }
 
-/// The tags of a connection.
+/// The commands of a connection. The index of a slot is the tag.
 pub(in crate::client) struct Commands {
     slots: KVec<Slot>,
-    /// Commands in flight.
-    flying: Atomic<u32>,
-    /// Commands that the server has receives for.
+    /// Number of commands in flight.
+    in_flight: Atomic<u32>,
+    /// Number of commands that the server has receives for.
     credit: Atomic<u32>,
-    /// Answers that there are receives for.
+    /// Number of answers that the connection has receives for.
     receives: Atomic<u32>,
-    /// There are being made more of them.
+    /// 1 while more receives are being made, else 0.
     growing: Atomic<u32>,
-    /// A command had to wait for credit.
+    /// 1 if a command had to wait for credit since the last command was sent, else 0.
     pressed: Atomic<u32>,
-    /// Most data behind a command.
+    /// Largest write whose data follow the command, in bytes.
     inline_size: u32,
-    /// Most data as an answer.
+    /// Largest read whose data are the answer, in bytes.
     inline_read: u32,
 }
 
 impl Commands {
-    /// Tags for commands under `terms` over `device`, of which so many may be in flight at first once
-    /// there are receives. Answers are at most `inline_read` bytes of data. May sleep.
+    /// Makes the commands of a connection over `device` under `terms`. `credit` of them may be in
+    /// flight at first, once there are receives. Reads of up to `inline_read` bytes are answered
+    /// with their data. May sleep.
     pub(in crate::client) fn new(
         device: &Arc<Device>,
         terms: &Terms,
@@ -105,7 +114,7 @@ impl Commands {
         let mut slots = KVec::with_capacity(depth, GFP_KERNEL)?;
         let memory = DmaBuffer::alloc(device, depth * STRIDE, Direction::ToDevice)?;
         for message in memory.split(STRIDE) {
-            // CAST: any number is as good as another.
+            // CAST: Any number will do.
             let tag = Tag::new(sync::random_u64() as u32);
             let slot = Slot {
                 tag: Atomic::new(tag.word()),
@@ -117,7 +126,7 @@ impl Commands {
         }
         Ok(Self {
             slots,
-            flying: Atomic::new(0),
+            in_flight: Atomic::new(0),
             credit: Atomic::new(credit.into()),
             receives: Atomic::new(0),
             growing: Atomic::new(0),
@@ -127,32 +136,35 @@ impl Commands {
         })
     }
 
-    /// Takes what the command of `tag` is written into. `None` if there is no receive for it or for its
-    /// answer: not before another command is over.
+    /// Takes the buffer for the command of `tag`. Returns `None` if there is no receive for the
+    /// command or for its answer: the caller must wait until another command has ended.
     #[inline]
     pub(in crate::client) fn begin(&self, tag: u16) -> Option<KBox<DmaBuffer>> {
         let slot = self.slots.get(usize::from(tag))?;
-        let room = self.credit.load(Relaxed).min(self.receives.load(Relaxed));
-        if self.flying.fetch_add(1, Relaxed) >= room {
-            self.flying.fetch_sub(1, Relaxed);
+        let max = self.credit.load(Relaxed).min(self.receives.load(Relaxed));
+        if self.in_flight.fetch_add(1, Relaxed) >= max {
+            self.in_flight.fetch_sub(1, Relaxed);
             self.pressed.store(1, Relaxed);
             return None;
         }
         let message = slot.message.take();
         if message.is_none() {
-            self.flying.fetch_sub(1, Relaxed);
+            self.in_flight.fetch_sub(1, Relaxed);
         }
         message
     }
 
-    /// What the command for a request is to be, and what it carries; an error if there is none.
+    /// Chooses the command for a request, and how its work request carries the data.
     #[inline]
-    pub(in crate::client) fn plan(&self, request: &Request<Disk>) -> BlkResult<(Operation, Carry)> {
+    pub(in crate::client) fn plan<T: Operations>(
+        &self,
+        request: &Request<T>,
+    ) -> BlkResult<(Operation, Carry)> {
         let span = Span {
             offset: request.sector() << SECTOR_SHIFT,
             len: request.bytes(),
         };
-        // Where the data are is known only once the memory is registered.
+        // The address of the data is known only when the memory has been registered.
         let remote = Transfer::Remote(Remote { addr: 0, rkey: 0 });
         Ok(match request.command() {
             mq::Command::Read => {
@@ -180,8 +192,8 @@ impl Commands {
         })
     }
 
-    /// Writes the command of `tag` into `message`; the server reaches its data at `range`, if it has
-    /// some.
+    /// Writes the command of `tag` into `message`. `range` is where the server finds the data, if
+    /// the command tells it.
     #[inline]
     pub(in crate::client) fn write(
         &self,
@@ -224,7 +236,8 @@ impl Commands {
         message.copy_in(0, &bytes)
     }
 
-    /// A message of `len` bytes came in: the tag that it is the answer to.
+    /// Takes note of a received message of `len` bytes. Returns the tag of the command that it
+    /// answers.
     #[inline]
     pub(in crate::client) fn respond(
         &self,
@@ -235,7 +248,7 @@ impl Commands {
         let whole = message.copy_out(0, &mut bytes).is_ok();
         // CAST: 16.
         if !whole || len != response::SIZE as u32 {
-            return Err(Malformed("the response has not its length"));
+            return Err(Malformed("the response has the wrong length"));
         }
         let response = Response::parse(&bytes)?;
         let slot = self.slot(response.tag)?;
@@ -247,7 +260,8 @@ impl Commands {
         Ok(response.tag)
     }
 
-    /// `len` bytes of data came in with `immediate`: the tag that they are the answer to.
+    /// Takes note of `len` bytes of received data with `immediate`. Returns the tag of the command
+    /// that they answer.
     #[inline]
     pub(in crate::client) fn deliver(
         &self,
@@ -258,10 +272,10 @@ impl Commands {
         let delivery = Delivery::parse(immediate);
         let slot = self.slot(delivery.tag)?;
         if len == 0 || len != slot.expected.load(Relaxed) {
-            return Err(Malformed("data that were not asked for"));
+            return Err(Malformed("data that no command asked for"));
         }
         slot.change(|tag| tag.deliver(&delivery))?;
-        // What is there, if anything, is of a connection that has failed.
+        // The place is empty, unless the connection has failed.
         drop(slot.data.put(data));
         self.grant(delivery.credit)?;
         Ok(delivery.tag)
@@ -278,49 +292,66 @@ impl Commands {
         if usize::from(credit) > self.slots.len() {
             return Err(Malformed("a credit beyond the depth"));
         }
-        // Answers may be sent in another order than they were written: an earlier one has less credit.
-        // One completion is handled at a time.
+        // The server may send answers in another order than it wrote them, and an older answer has
+        // less credit. The handlers of one connection do not run in parallel.
         if u32::from(credit) > self.credit.load(Relaxed) {
             self.credit.store(credit.into(), Relaxed);
         }
         Ok(())
     }
 
-    /// Whether somebody should make more receives, and nobody has been told to.
+    /// Returns true if more receives are needed, once until [`Self::grown`] is called.
     #[inline]
     pub(in crate::client) fn should_grow(&self) -> bool {
         self.missing() != 0 && self.growing.load(Relaxed) == 0 && self.growing.xchg(1, Relaxed) == 0
     }
 
-    /// Receives that are missing. Any context.
+    /// Returns the number of receives that are missing.
     #[inline]
-    pub(in crate::client) fn missing(&self) -> u32 {
+    fn missing(&self) -> u32 {
         let (credit, receives) = (self.credit.load(Relaxed), self.receives.load(Relaxed));
         credit.saturating_sub(receives)
     }
 
-    /// There is a receive more. Any context.
+    /// Makes receives of those that are missing, at most [`RECEIVES_BATCH`]; none if none is
+    /// missing. The caller posts them. May sleep.
+    pub(in crate::client) fn make_receives(
+        &self,
+        device: &Arc<Device>,
+    ) -> Result<KVec<KBox<DmaBuffer>>> {
+        let mut receives = KVec::new();
+        // CAST: A small number.
+        let count = self.missing().min(RECEIVES_BATCH) as usize;
+        if count == 0 {
+            return Ok(receives);
+        }
+        // A receive holds a response, or the data of a read.
+        // CAST: A u32 fits a usize on every platform with RDMA.
+        let size = response::SIZE.max(self.inline_read as usize);
+        let memory = DmaBuffer::alloc(device, count * size, Direction::FromDevice)?;
+        for receive in memory.split(size) {
+            receives.push(KBox::new(receive, GFP_KERNEL)?, GFP_KERNEL)?;
+        }
+        Ok(receives)
+    }
+
+    /// Notes that one more receive was posted. Any context.
     pub(in crate::client) fn grow(&self) {
         self.receives.fetch_add(1, Relaxed);
     }
 
-    /// Who was told to make more receives is through. Any context.
+    /// Notes that the attempt to make more receives is over. Any context.
     pub(in crate::client) fn grown(&self) {
         self.growing.store(0, Relaxed);
     }
 
-    /// The bytes that a receive must have room for.
-    pub(in crate::client) fn answer_size(&self) -> usize {
-        // CAST: a u32 fits a usize on every platform with RDMA.
-        response::SIZE.max(self.inline_read as usize)
-    }
-
-    /// The command for `request` is over: how it was answered, or [`BlkError::Transport`] if it was not,
-    /// and a receive if one was used up by data.
+    /// Ends the command for `request`. Returns how it was answered, or [`BlkError::Transport`] if
+    /// it was not, and the receive that the answer used up, if it was data. The caller must post
+    /// that receive again before it calls [`Self::land`].
     #[inline]
-    pub(in crate::client) fn finish(
+    pub(in crate::client) fn finish<T: Operations>(
         &self,
-        request: &Owned<Request<Disk>>,
+        request: &Owned<Request<T>>,
         message: KBox<DmaBuffer>,
     ) -> (BlkResult, Option<KBox<DmaBuffer>>) {
         let Some(slot) = self.slots.get(usize::from(request.tag())) else {
@@ -332,11 +363,11 @@ impl Commands {
             status = how;
             Ok(free)
         });
-        // There was none, as it was taken out for the command.
+        // The place is empty: `begin` took the buffer out for the command.
         drop(slot.message.put(message));
         let data = slot.data.take();
         let answer = match (status, &data) {
-            // CAST: a u32 fits a usize on every platform with RDMA.
+            // CAST: A u32 fits a usize on every platform with RDMA.
             (Some(Status::Ok), Some(data)) => data
                 .copy_to(request.bytes() as usize, request)
                 .map_err(|_| BlkError::IoError),
@@ -346,15 +377,15 @@ impl Commands {
         (answer, data)
     }
 
-    /// A command is over, and there are receives as before. Any context.
+    /// Lets another command begin: one has ended, and all receives are posted. Any context.
     #[inline]
     pub(in crate::client) fn land(&self) {
-        self.flying.fetch_sub(1, Relaxed);
+        self.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
 impl Slot {
-    /// Replaces the tag.
+    /// Replaces the tag by what `to` makes of it.
     #[inline]
     fn change(&self, mut to: impl FnMut(Tag) -> Result<Tag, Malformed>) -> Result<(), Malformed> {
         let mut old = self.tag.load(Relaxed);

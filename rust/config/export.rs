@@ -461,9 +461,13 @@ impl ExportDir {
         if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
                 group.exports.offer(&group.name, None);
-                running.export.close();
-                Ok(())
+                let closed = running.export.close();
+                closed.map_err(|failure| (running, failure))
             });
+        }
+        if group.export().is_some_and(|export| export.is_closing()) {
+            let busy = fail!(EBUSY, "it is being disabled; write 0 to wait");
+            return group.switch.last_error.record(Err(busy));
         }
         group.switch.turn_on(|spec| {
             let pinned = group.pin()?;
@@ -486,6 +490,7 @@ impl ExportDir {
             "allocating"
         } else {
             match self.export() {
+                Some(export) if export.is_closing() => "closing",
                 Some(export) if export.is_dead() => "error",
                 Some(_) => "online",
                 None => "disabled",

@@ -125,8 +125,8 @@ impl PortDir {
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
         if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
-                running.port.close();
-                Ok(())
+                let closed = running.port.close();
+                closed.map_err(|failure| (running, failure))
             });
         }
         group.switch.turn_on(|settings| {
@@ -138,7 +138,8 @@ impl PortDir {
             let monitor = match port.monitor() {
                 Ok(monitor) => monitor,
                 Err(error) => {
-                    port.close();
+                    // No session may stay behind, also if the task is killed.
+                    while port.close().is_err() {}
                     return Err(error.into());
                 }
             };

@@ -6,22 +6,40 @@
 
 use kernel::prelude::*;
 use kernel::{
-    new_mutex,
+    impl_has_work, new_mutex, new_work,
     sync::{
-        atomic::Atomic,
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
     time::Msecs,
+    workqueue::{
+        Work,
+        WorkItem, //
+    },
 };
 
-use crate::base::periodic::{
-    PeriodicHandler,
-    PeriodicWork, //
+use crate::base::{
+    periodic::{
+        PeriodicHandler,
+        PeriodicWork, //
+    },
+    sync::{
+        fatal_signal_pending,
+        Completion, //
+    },
+    workqueue::OwnedQueue, //
 };
 use crate::link::{
     channel::Linked,
-    failure::Failure, //
+    failure::{
+        fail,
+        Failure, //
+    },
 };
 use crate::proto::{
     Access,
@@ -60,6 +78,8 @@ use crate::session::reservation::{
 /// How long a login waits for the end of an older session before it checks that its own client
 /// still waits, in ms.
 const SUPERSEDE_MS: Msecs = 100;
+/// How often a task that closes an export checks whether it was killed, in ms.
+const KILLED_MS: Msecs = 100;
 
 /// The names of the ports through which an export is offered. Without a name, that is every port.
 #[derive(Clone, Copy)]
@@ -134,6 +154,7 @@ impl PeriodicHandler for ExportMonitor {
 }
 
 /// An enabled export.
+#[pin_data]
 pub(crate) struct Export {
     /// The settings that it was enabled with.
     pub(crate) spec: Spec,
@@ -147,6 +168,17 @@ pub(crate) struct Export {
     /// so that a login that found the export before is refused.
     opening: u64,
     stats: Arc<stats::Server>,
+    closer: Arc<OwnedQueue>,
+    /// Set when [`Export::close`] was called.
+    closing: Atomic<u32>,
+    /// Nothing is under way any more, and the backing device is flushed.
+    closed: Arc<Completion>,
+    #[pin]
+    work: Work<Export>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Export { self.work }
 }
 
 impl Export {
@@ -166,8 +198,9 @@ impl Export {
             lease_max_ms: spec.lease_max_ms,
         };
         let opening = members.open(backend.contents(), terms);
-        Ok(Arc::new(
-            Self {
+        let closed = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        Ok(Arc::pin_init(
+            pin_init!(Self {
                 spec,
                 backend,
                 server_id,
@@ -175,7 +208,11 @@ impl Export {
                 members,
                 opening,
                 stats: exports.stats.clone(),
-            },
+                closer: exports.closer.clone(),
+                closing: Atomic::new(0),
+                closed,
+                work <- new_work!("Export::work"),
+            }),
             GFP_KERNEL,
         )?)
     }
@@ -281,10 +318,27 @@ impl Export {
     /// Refuses further logins, lets the commands that have begun be answered, ends all sessions,
     /// and flushes the backing device: no acknowledged write depends on its cache afterwards, or
     /// the clients will hear of it.
-    /// May sleep, as long as the backing device takes.
-    pub(crate) fn close(&self) {
-        self.members.close();
-        self.backend.close();
+    ///
+    /// May sleep, as long as the backing device takes, unless the task is killed: then this fails
+    /// with `EINTR`, a work item goes on, and another call waits for it.
+    pub(crate) fn close(self: &Arc<Self>) -> Result<(), Failure> {
+        if self.closing.xchg(1, Full) == 0 {
+            let _ = self.closer.enqueue(self.clone());
+        }
+        while self.closed.wait_timeout(KILLED_MS).is_err() {
+            if fatal_signal_pending() {
+                return Err(fail!(
+                    EINTR,
+                    "killed while the device is busy; no I/O begins any more; write 0 to wait"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if [`Export::close`] was called. Any context.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Relaxed) != 0
     }
 
     /// Returns true if the contents are gone for good.
@@ -327,6 +381,20 @@ impl Export {
     }
 }
 
+impl WorkItem for Export {
+    type Pointer = Arc<Self>;
+
+    /// Closes the export.
+    fn run(this: Arc<Self>) {
+        this.members.close();
+        this.backend.close();
+        let closed = this.closed.clone();
+        // The task that waits releases the backing device: this must not be the last reference.
+        drop(this);
+        closed.complete_all();
+    }
+}
+
 /// All exports by name, enabled or not.
 #[pin_data]
 pub(crate) struct Exports {
@@ -334,6 +402,8 @@ pub(crate) struct Exports {
     pub(crate) stats: Arc<stats::Server>,
     /// What the server has on RDMA devices.
     pub(crate) adapters: Arc<Adapters>,
+    /// The workqueue on which exports are closed.
+    closer: Arc<OwnedQueue>,
     #[pin]
     list: Mutex<KVec<(Name, Option<Arc<Export>>)>>,
 }
@@ -342,10 +412,12 @@ impl Exports {
     /// Makes an empty list.
     pub(crate) fn new(stats: Arc<stats::Server>) -> Result<Arc<Self>> {
         let adapters = Adapters::new()?;
+        let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 stats,
                 adapters,
+                closer,
                 list <- new_mutex!(KVec::new(), "Exports::list"),
             }),
             GFP_KERNEL,

@@ -18,6 +18,7 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -30,6 +31,7 @@ use crate::base::{
         PeriodicHandler,
         PeriodicWork, //
     },
+    sync::fatal_signal_pending,
     workqueue::OwnedQueue, //
 };
 use crate::link::failure::{
@@ -67,6 +69,8 @@ const BACKLOG: u32 = 128;
 /// Sessions that a port carries. Further requests are refused before anything is allocated for
 /// them. Requests that come in on several devices at once may exceed it by one each.
 const SESSIONS_MAX: usize = 1024;
+/// How often a task that closes a port checks whether it was killed, in ms.
+const KILLED_MS: Msecs = 100;
 
 /// A port.
 #[pin_data]
@@ -82,7 +86,7 @@ pub(crate) struct Port {
     sessions: Arc<Sessions>,
     /// Set when the device or the address that it listens on was removed.
     removed: Atomic<u32>,
-    /// The reason why it does not listen.
+    /// The reason why it does not listen although it is enabled.
     #[pin]
     failure: Mutex<Option<Failure>>,
     queue: OwnedQueue,
@@ -184,15 +188,29 @@ impl Port {
         *self.failure.lock()
     }
 
-    /// Stops listening and ends all sessions. May sleep, as long as the backing devices take.
-    pub(crate) fn close(&self) {
+    /// Stops listening and ends all sessions.
+    ///
+    /// May sleep, as long as the backing devices take, unless the task is killed: then this fails
+    /// with `EINTR`, the sessions go on ending, and another call waits for them.
+    pub(crate) fn close(&self) -> Result<(), Failure> {
         self.listening.lock().closed = true;
         self.stop_listening();
         // A removal may have been noticed before.
         self.queue.flush();
+        self.sessions.for_each(Session::lose);
         while let Some(session) = self.sessions.first() {
-            session.end();
+            session.lose();
+            if !session.is_over(KILLED_MS) && fatal_signal_pending() {
+                let failure = fail!(
+                    EINTR,
+                    "killed while {} session(s) wait for their backing device; write 0 to wait",
+                    self.sessions.len()
+                );
+                *self.failure.lock() = Some(failure);
+                return Err(failure);
+            }
         }
+        Ok(())
     }
 
     /// Stops listening. No event of the listener comes afterwards. May sleep.

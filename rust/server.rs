@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server: ports that listen, sessions that log in, exports they use.
+//! The server: its ports listen, sessions come in through them and log in to exports.
 
 #![forbid(unsafe_code)]
 
+use kernel::prelude::*;
+
+mod accept;
 mod backend;
 mod block;
+mod control;
 mod export;
 mod host;
 mod members;
@@ -22,10 +26,10 @@ pub(crate) use backend::{
 pub(crate) use block::adapter::Adapters;
 pub(crate) use export::{
     Export,
+    ExportMonitor,
     Exports,
     Ports,
-    Spec,
-    Watch, //
+    Spec, //
 };
 pub(crate) use host::{
     Host,
@@ -37,5 +41,14 @@ pub(crate) use members::{
 };
 pub(crate) use port::{
     Port,
-    PortWatch, //
+    PortMonitor, //
 };
+
+/// Makes a list of `count` times `None`. May sleep.
+fn none<T>(count: usize) -> Result<KVec<Option<T>>> {
+    let mut list = KVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        list.push(None, GFP_KERNEL)?;
+    }
+    Ok(list)
+}

@@ -191,6 +191,46 @@ untold() {
 	must map_rm m
 }
 
+# The server's own commands wait for its disk. A task that is killed meanwhile ends; nothing begins any more, and another
+# command waits on.
+killed_disable() {
+	local pid
+	hanging_disk
+	must map m e
+	read_hanging 100
+	kill_disable exports/e
+	is state "$(remote "show $C/exports/e/state")" closing
+	is enable "$(remote "show $C/exports/e/enable")" 1
+	[[ $(remote "show $C/exports/e/last_error") == "EINTR killed while"* ]] || bad "last_error is '$(remote "show $C/exports/e/last_error")'"
+	remote "store $C/exports/e/enable 1" 2>/dev/null && bad "enable 1 succeeds while the export is being disabled"
+	must resume
+	must remote "store $C/exports/e/enable 0"
+	is state "$(remote "show $C/exports/e/state")" disabled
+	must remote "store $C/exports/e/enable 1"
+	wait_for 30 ended "$pid" || bad "the reader hangs"
+	read_hanging 200
+	kill_disable ports/p
+	is state "$(remote "show $C/ports/p/state")" error
+	[[ $(remote "show $C/ports/p/last_error") == "EINTR killed while"* ]] || bad "last_error is '$(remote "show $C/ports/p/last_error")'"
+	must resume
+	must remote "store $C/ports/p/enable 0"
+	is state "$(remote "show $C/ports/p/state")" disabled
+	must remote "store $C/ports/p/enable 1"
+	wait_for 30 ended "$pid" || bad "the reader hangs"
+	must unmap m
+}
+# read_hanging BLOCK: pid is a reader whose command the server's disk does not answer.
+read_hanging() {
+	hang
+	dd if="$DEV" of=/dev/null iflag=direct bs=4k count=1 skip="$1" status=none &
+	pid=$!
+	sleep 1
+}
+# kill_disable DIR: a task of the server that writes 0 to enable there is killed after two seconds, and ends.
+kill_disable() {
+	must remote "rm -f /run/killed; (timeout -s KILL 2 bash -c 'echo 0 >$C/$1/enable'; touch /run/killed) >/dev/null 2>&1 3>&- 4>&- & wait_for $BOUND [ -e /run/killed ]"
+}
+
 scenario enable_hanging "enable and disable while the server's disk hangs"
 scenario force_hanging "force while the server's disk hangs, and a reader waits"
 scenario force_enable "force while enable has not returned"
@@ -200,4 +240,5 @@ scenario scan_waits "disable and force while a partition scan waits for a path"
 scenario killed_reader "disable and force while a killed reader closes the disk"
 scenario concurrent "commands at the same time: EBUSY and why, and force wins"
 scenario untold "a map that goes while the server cannot hear of it says so"
+scenario killed_disable "the server disables an export or a port while its disk hangs, and is killed"
 run_scenarios

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `exports/<name>/`: what this host offers.
+//! `exports/<name>/`: the exports that this host offers.
 
 #![forbid(unsafe_code)]
 
@@ -58,6 +58,7 @@ use crate::proto::{
 };
 use crate::server::{
     Export,
+    ExportMonitor,
     Exports,
     HostKey,
     Hosts,
@@ -65,8 +66,7 @@ use crate::server::{
     Members,
     Ports,
     Source,
-    Spec,
-    Watch, //
+    Spec, //
 };
 use crate::session::reservation::{
     Admission,
@@ -74,10 +74,9 @@ use crate::session::reservation::{
     LEASE_MIN_MS, //
 };
 
-/// By default an export of RAM leaves this part of the host's memory available, but no more than
-/// [`RESERVE_MAX`].
+/// The default `ram_reserve` is the host's memory divided by this, at most [`RESERVE_MAX`].
 const RESERVED_PART: u64 = 16;
-/// The most of the default reserve, in bytes.
+/// The largest default of `ram_reserve`, in bytes.
 const RESERVE_MAX: u64 = 4 << 30;
 
 /// `exports/`.
@@ -87,7 +86,7 @@ pub(super) struct ExportDirs {
 }
 
 impl ExportDirs {
-    /// Directories that fill `exports`, which `this_host` offers.
+    /// Makes the directory of the exports that `this_host` offers. May sleep.
     pub(super) fn new(exports: Arc<Exports>, this_host: Arc<ThisHost>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { exports, this_host }, GFP_KERNEL)?)
     }
@@ -142,9 +141,9 @@ impl GroupOperations for ExportDirs {
     }
 }
 
-/// An offered export, whose directory stays.
+/// An enabled export, with a reference that keeps its directory.
 struct Running {
-    _watch: PeriodicWork<Watch>,
+    _monitor: PeriodicWork<ExportMonitor>,
     export: Arc<Export>,
     _pinned: Pinned,
 }
@@ -157,11 +156,11 @@ pub(super) struct ExportDir {
     this_host: Arc<ThisHost>,
     /// Its `hosts/`.
     pub(super) hosts: Arc<Hosts>,
-    /// The maps that are registered, be it enabled or not.
+    /// The maps that are registered. They stay known while the export is disabled.
     members: Arc<Members>,
-    /// Bytes of memory that there are so far, while it is being enabled.
+    /// The bytes of memory that are allocated so far, while it is being enabled.
     allocated: Atomic<u64>,
-    /// How its device was closed last.
+    /// Remembers how its device was closed last.
     last_close: Arc<LastClose>,
     #[pin]
     switch: Switch<Spec, Running>,
@@ -217,14 +216,15 @@ impl GroupOperations for ExportDir {
 }
 
 impl ExportDir {
-    /// The export, while it is enabled. May sleep.
+    /// Returns the export, while it is enabled. May sleep.
     pub(super) fn export(&self) -> Option<Arc<Export>> {
         self.switch
             .running(|running| running.map(|running| running.export.clone()))
     }
 
-    /// Ends what does not fit to what the administrator says now, and all of the hosts that are not to
-    /// stay. Nothing of these reaches the export when this returns. May sleep, as long as the backing takes.
+    /// Ends the sessions that the settings do not allow any more, and those of all hosts for which
+    /// `stays` is false. When this returns, nothing of these can reach the export. May sleep, as
+    /// long as the backing device takes.
     pub(super) fn enforce(&self, stays: impl Fn(&HostKey) -> bool) {
         if let Some(export) = self.export() {
             export.backend.renumber();
@@ -461,9 +461,13 @@ impl ExportDir {
         if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
                 group.exports.offer(&group.name, None);
-                running.export.close();
-                Ok(())
+                let closed = running.export.close();
+                closed.map_err(|failure| (running, failure))
             });
+        }
+        if group.export().is_some_and(|export| export.is_closing()) {
+            let busy = fail!(EBUSY, "it is being disabled; write 0 to wait");
+            return group.switch.last_error.record(Err(busy));
         }
         group.switch.turn_on(|spec| {
             let pinned = group.pin()?;
@@ -471,10 +475,10 @@ impl ExportDir {
             let server = (&*group.exports, group.this_host.identity().id);
             let allocated = &group.allocated;
             let export = Export::new(spec, hosts, members, &group.last_close, server, allocated)?;
-            let watch = export.watch()?;
+            let monitor = export.monitor()?;
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {
-                _watch: watch,
+                _monitor: monitor,
                 export,
                 _pinned: pinned,
             })
@@ -486,6 +490,7 @@ impl ExportDir {
             "allocating"
         } else {
             match self.export() {
+                Some(export) if export.is_closing() => "closing",
                 Some(export) if export.is_dead() => "error",
                 Some(_) => "online",
                 None => "disabled",
@@ -495,7 +500,7 @@ impl ExportDir {
     }
 
     fn show_allocated(&self, page: &mut PageWriter<'_>) -> Result {
-        // In this order: what is no longer starting then runs.
+        // In this order: an export that has just started is found running then.
         let bytes = if self.switch.starting() {
             self.allocated.load(Relaxed)
         } else {
@@ -522,7 +527,7 @@ impl ExportDir {
     }
 }
 
-/// `all`, or names with spaces between them.
+/// Parses `all`, or names of ports with spaces between them.
 fn parse_ports(value: &str) -> Result<Ports, Failure> {
     if value == "all" {
         return Ok(Ports::ALL);

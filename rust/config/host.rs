@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `exports/<export>/hosts/<name>/`: who may use an export.
+//! `exports/<export>/hosts/<name>/`: the hosts that may use an export.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ pub(super) struct HostDirs {
 }
 
 impl HostDirs {
-    /// The hosts of `export`.
+    /// Makes the directory of the hosts of `export`. May sleep.
     pub(super) fn new(export: Arc<ExportDir>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { export }, GFP_KERNEL)?)
     }
@@ -71,7 +71,7 @@ impl GroupOperations for HostDir {
         Attribute::ro(c"connected", Self::show_connected),
     ];
 
-    /// A host that is no longer admitted loses its sessions too.
+    /// Ends the sessions of the host, which is not admitted any more.
     fn dropped(&self) {
         self.export.hosts.remove(&self.host);
         self.enforce();
@@ -79,8 +79,9 @@ impl GroupOperations for HostDir {
 }
 
 impl HostDir {
-    /// Ends what the host has in the export and may not have any more. When a write to a file of this
-    /// directory returns, nothing of it reaches the export. May sleep, as long as the backing takes.
+    /// Ends the sessions that the settings do not allow any more. So when a write to a file of this
+    /// directory returns, nothing of these can reach the export. May sleep, as long as the backing
+    /// device takes.
     fn enforce(&self) {
         self.export.enforce(|_| true);
     }

@@ -38,7 +38,7 @@ use crate::proto::{
 use crate::server::{
     Exports,
     Port,
-    PortWatch, //
+    PortMonitor, //
 };
 
 /// `ports/`.
@@ -47,7 +47,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Makes the directory of ports that offer `exports`.
+    /// Makes the directory of the ports that offer `exports`. May sleep.
     pub(super) fn new(exports: Arc<Exports>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { exports }, GFP_KERNEL)?)
     }
@@ -79,7 +79,7 @@ struct Settings {
 
 /// A listening port, with a reference that keeps its directory.
 struct Running {
-    _watch: PeriodicWork<PortWatch>,
+    _monitor: PeriodicWork<PortMonitor>,
     port: Arc<Port>,
     _pinned: Pinned,
 }
@@ -125,8 +125,8 @@ impl PortDir {
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
         if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
-                running.port.close();
-                Ok(())
+                let closed = running.port.close();
+                closed.map_err(|failure| (running, failure))
             });
         }
         group.switch.turn_on(|settings| {
@@ -135,15 +135,16 @@ impl PortDir {
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
             let pinned = group.pin()?;
             let port = Port::listen(group.name, Net::current(), addr, group.exports.clone())?;
-            let watch = match port.watch() {
-                Ok(watch) => watch,
+            let monitor = match port.monitor() {
+                Ok(monitor) => monitor,
                 Err(error) => {
-                    port.close();
+                    // No session may stay behind, also if the task is killed.
+                    while port.close().is_err() {}
                     return Err(error.into());
                 }
             };
             Ok(Running {
-                _watch: watch,
+                _monitor: monitor,
                 port,
                 _pinned: pinned,
             })

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Exports of block devices: commands come in on connections, pollers carry them out.
+//! Exports of block devices: commands come in on connections, and pollers carry them out.
 
 #![forbid(unsafe_code)]
 
 pub(in crate::server) mod adapter;
-pub(in crate::server) mod command;
-pub(in crate::server) mod connection;
+mod command;
+mod connection;
 pub(in crate::server) mod connections;
-pub(in crate::server) mod poller;
+mod credit;
+mod poller;
+mod waiting;

@@ -1,27 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An enabled export and the sessions that use it.
+//! An enabled export: its contents, and the rules by which clients log in to it.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
-    new_mutex,
+    impl_has_work, new_mutex, new_work,
     sync::{
-        atomic::Atomic,
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
     time::Msecs,
+    workqueue::{
+        Work,
+        WorkItem, //
+    },
 };
 
-use crate::base::periodic::{
-    PeriodicHandler,
-    PeriodicWork, //
+use crate::base::{
+    periodic::{
+        PeriodicHandler,
+        PeriodicWork, //
+    },
+    sync::{
+        fatal_signal_pending,
+        Completion, //
+    },
+    workqueue::OwnedQueue, //
 };
 use crate::link::{
     channel::Linked,
-    failure::Failure, //
+    failure::{
+        fail,
+        Failure, //
+    },
 };
 use crate::proto::{
     Access,
@@ -43,9 +61,9 @@ use crate::server::{
     block::adapter::Adapters,
     host::Hosts,
     members::{
-        Entry,
         HostKey,
-        Members, //
+        Members,
+        Outcome, //
     },
     session::Session,
     stats, //
@@ -57,21 +75,24 @@ use crate::session::reservation::{
     LOOK_MS, //
 };
 
-/// How long a login waits for the end of what is in its way before it looks whether its client still does.
-const PATIENCE_MS: Msecs = 100;
+/// How long a login waits for the end of an older session before it checks that its own client
+/// still waits, in ms.
+const SUPERSEDE_MS: Msecs = 100;
+/// How often a task that closes an export checks whether it was killed, in ms.
+const KILLED_MS: Msecs = 100;
 
-/// The names of the ports that lead to an export; without a name, all of them.
+/// The names of the ports through which an export is offered. Without a name, that is every port.
 #[derive(Clone, Copy)]
 pub(crate) struct Ports(pub(crate) [Option<Name>; Ports::MAX]);
 
 impl Ports {
-    /// Ports that can be named.
+    /// The number of ports that can be named.
     pub(crate) const MAX: usize = 8;
 
     /// Every port.
     pub(crate) const ALL: Self = Self([None; Self::MAX]);
 
-    /// The names, if not all ports are meant.
+    /// Returns the names; none stands for every port.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
         self.0.iter().flatten()
     }
@@ -81,29 +102,29 @@ impl Ports {
     }
 }
 
-/// What an export is to be.
+/// The settings of an export.
 #[derive(Clone)]
 pub(crate) struct Spec {
     /// The name that clients ask for.
     pub(crate) name: Name,
     /// Its lasting identity.
     pub(crate) uuid: Uuid,
-    /// What its contents are.
+    /// What its contents are made of.
     pub(crate) source: Source,
-    /// What anybody may do at most.
+    /// The most access that any host may have.
     pub(crate) access: Access,
-    /// The ports that lead to it.
+    /// The ports through which it is offered.
     pub(crate) ports: Ports,
-    /// Whether a host without an entry is admitted.
+    /// True if a host without an entry is admitted.
     pub(crate) allow_any_host: bool,
-    /// Maps that may have it at a time.
+    /// The number of maps that may use it at a time.
     pub(crate) max_clients: u16,
     /// The longest time that a map without a path keeps its place, in milliseconds.
     pub(crate) lease_max_ms: u32,
 }
 
 impl Spec {
-    /// What `hosts` and the export's settings say of a host, through whichever port it comes. May sleep.
+    /// Returns what `hosts` and these settings allow a host, through any port. May sleep.
     pub(crate) fn admission(&self, hosts: &Hosts, host: &HostKey) -> Admission {
         let any = self.allow_any_host.then_some(Access::ReadWrite);
         match hosts.admit(&host.name, &host.id).or(any) {
@@ -114,16 +135,17 @@ impl Spec {
     }
 }
 
-/// What looks whether clients are still there, and after a block device, which may be resized, or become
-/// read-only: nobody tells of it.
-pub(crate) struct Watch(Arc<Export>);
+/// Looks after an enabled export once in [`LOOK_MS`]: ends the sessions of clients that are silent,
+/// and tells clients when the block device was resized or became read-only. No event of the block
+/// layer tells of that.
+pub(crate) struct ExportMonitor(Arc<Export>);
 
-impl PeriodicHandler for Watch {
+impl PeriodicHandler for ExportMonitor {
     fn run(&self) {
         let export = &self.0;
-        export.members.look();
+        export.members.check();
         match &export.backend {
-            Backend::Block(block) if block.look() => {
+            Backend::Block(block) if block.refresh() => {
                 export.members.for_each(Session::notify);
             }
             _ => {}
@@ -132,23 +154,36 @@ impl PeriodicHandler for Watch {
 }
 
 /// An enabled export.
+#[pin_data]
 pub(crate) struct Export {
-    /// What it was asked to be.
+    /// The settings that it was enabled with.
     pub(crate) spec: Spec,
     /// Its contents.
     pub(crate) backend: Backend,
-    /// Of this host, as it was when the export was enabled.
+    /// The identity of this host when the export was enabled.
     pub(crate) server_id: Uuid,
     hosts: Arc<Hosts>,
     members: Arc<Members>,
-    /// What logins to this export show to `members`: who found it before it was enabled anew is late.
+    /// The number that logins show to `members`. It changes each time that the export is enabled,
+    /// so that a login that found the export before is refused.
     opening: u64,
     stats: Arc<stats::Server>,
+    closer: Arc<OwnedQueue>,
+    /// Set when [`Export::close`] was called.
+    closing: Atomic<u32>,
+    /// Nothing is under way any more, and the backing device is flushed.
+    closed: Arc<Completion>,
+    #[pin]
+    work: Work<Export>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Export { self.work }
 }
 
 impl Export {
-    /// Makes the contents ready. In the user's task. May sleep, and may take long: `allocated` tells how
-    /// many bytes of memory there are so far.
+    /// Makes the contents ready. Must run in the user's task. May sleep, and may take long:
+    /// `allocated` is kept up to date with how many bytes of memory there are so far.
     pub(crate) fn new(
         spec: Spec,
         hosts: Arc<Hosts>,
@@ -163,8 +198,9 @@ impl Export {
             lease_max_ms: spec.lease_max_ms,
         };
         let opening = members.open(backend.contents(), terms);
-        Ok(Arc::new(
-            Self {
+        let closed = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        Ok(Arc::pin_init(
+            pin_init!(Self {
                 spec,
                 backend,
                 server_id,
@@ -172,12 +208,17 @@ impl Export {
                 members,
                 opening,
                 stats: exports.stats.clone(),
-            },
+                closer: exports.closer.clone(),
+                closing: Atomic::new(0),
+                closed,
+                work <- new_work!("Export::work"),
+            }),
             GFP_KERNEL,
         )?)
     }
 
-    /// What a host that comes through `port` may do at most. May sleep.
+    /// Returns the most access that a host may have through `port`, or why it may not log in. May
+    /// sleep.
     fn admit(&self, port: &Name, name: &Name, id: &Uuid) -> Result<Access, Refused> {
         let spec = &self.spec;
         if !spec.ports.contain(port) {
@@ -196,9 +237,11 @@ impl Export {
         Ok(access.min(spec.access))
     }
 
-    /// Returns whether who comes through `port` may write, or why it may not log in, as things are now. A
-    /// map that is back and may only read now goes on so if it does I/O by commands, as it could have
-    /// stayed when its device became read-only: each write is refused. May sleep.
+    /// Returns whether a login through `port` may write at present, or why it is refused.
+    ///
+    /// A map that wrote before and may only read now is still let in if it does I/O by commands,
+    /// just as it could have stayed when its device became read-only: each of its writes is
+    /// refused. May sleep.
     pub(crate) fn check(&self, port: &Name, login: &Login) -> Result<bool, Refused> {
         let admitted = self.admit(port, &login.host_name, &login.host_id)?;
         let (access, stays) = match (login.resume, &self.backend) {
@@ -214,10 +257,13 @@ impl Export {
         }
     }
 
-    /// Lets `session` use the export as a path of its map, or says why not. Returns what is granted, if
-    /// the path may write as `writes` says; who asked may have been told otherwise meanwhile, and has to
-    /// ask anew. What it takes the place of has ended by then: an older epoch of the path, another life
-    /// of the map or of its host. On the workqueue of the session. May sleep, as long as the backing takes.
+    /// Lets `session` use the export as a path of its map, or says why not.
+    ///
+    /// `writes` is the result of [`Export::check`]: if that has changed meanwhile, the login is
+    /// refused and the client tries again. When this returns, the sessions that the login
+    /// supersedes have ended: those of an older epoch of the path, and of an earlier life of the
+    /// map or of its host. Runs on the workqueue of the session. May sleep, as long as the backing
+    /// device takes.
     pub(crate) fn attach(
         &self,
         session: &Arc<Session>,
@@ -235,11 +281,11 @@ impl Export {
                 checked => checked,
             };
             let past = match self.members.login(session, login, order, admit)? {
-                Entry::In(granted) => return Ok(granted),
-                Entry::After(past) => past,
+                Outcome::Granted(granted) => return Ok(granted),
+                Outcome::RetryAfter(past) => past,
             };
-            while !past.is_over(PATIENCE_MS) {
-                // The client has given up, or is told to.
+            while !past.is_over(SUPERSEDE_MS) {
+                // The client has given up, or the server ends the session.
                 if session.is_lost() {
                     return Err(Refusal::Superseded.into());
                 }
@@ -247,14 +293,15 @@ impl Export {
         }
     }
 
-    /// `session` no longer touches the export: its queue pairs and memory regions are gone; `leaving` if
-    /// its client said that the map goes. May sleep.
+    /// Releases the export. The queue pairs and memory regions of `session` must be gone; `leaving`
+    /// if its client said that the map goes away. May sleep.
     pub(crate) fn detach(&self, session: &Session, leaving: bool) {
         self.members.left(session, leaving);
     }
 
-    /// Whether nothing of a path of `session`'s map, up to an epoch, will reach the export any more. If
-    /// not, it is told to end, and `session` will be notified and has to ask anew. May sleep.
+    /// Fences a path of `session`'s map: returns true if nothing that was sent on it up to an epoch
+    /// can reach the export any more. Otherwise the session of the path is told to end, and
+    /// `session` is notified when it has ended, and has to ask again. May sleep.
     pub(crate) fn fence(&self, session: &Session, fence: Fence) -> bool {
         let done = self.members.fence(session, fence);
         if done {
@@ -263,20 +310,38 @@ impl Export {
         done
     }
 
-    /// Looks after the export and its clients, as long as the result lives. May sleep.
-    pub(crate) fn watch(self: &Arc<Self>) -> Result<PeriodicWork<Watch>> {
-        PeriodicWork::new(Watch(self.clone()), LOOK_MS)
+    /// Looks after the export and its clients for as long as the result lives. May sleep.
+    pub(crate) fn monitor(self: &Arc<Self>) -> Result<PeriodicWork<ExportMonitor>> {
+        PeriodicWork::new(ExportMonitor(self.clone()), LOOK_MS)
     }
 
-    /// Admits no more, lets the commands that have begun be answered, ends all sessions, and flushes the
-    /// backing: nothing that was acknowledged depends on its cache any more, or the clients will hear of
-    /// it. May sleep, as long as the backing takes.
-    pub(crate) fn close(&self) {
-        self.members.close();
-        self.backend.close();
+    /// Refuses further logins, lets the commands that have begun be answered, ends all sessions,
+    /// and flushes the backing device: no acknowledged write depends on its cache afterwards, or
+    /// the clients will hear of it.
+    ///
+    /// May sleep, as long as the backing device takes, unless the task is killed: then this fails
+    /// with `EINTR`, a work item goes on, and another call waits for it.
+    pub(crate) fn close(self: &Arc<Self>) -> Result<(), Failure> {
+        if self.closing.xchg(1, Full) == 0 {
+            let _ = self.closer.enqueue(self.clone());
+        }
+        while self.closed.wait_timeout(KILLED_MS).is_err() {
+            if fatal_signal_pending() {
+                return Err(fail!(
+                    EINTR,
+                    "killed while the device is busy; no I/O begins any more; write 0 to wait"
+                ));
+            }
+        }
+        Ok(())
     }
 
-    /// Whether the contents are gone for good.
+    /// Returns true if [`Export::close`] was called. Any context.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Relaxed) != 0
+    }
+
+    /// Returns true if the contents are gone for good.
     pub(crate) fn is_dead(&self) -> bool {
         match &self.backend {
             Backend::Ram(_) => false,
@@ -284,22 +349,22 @@ impl Export {
         }
     }
 
-    /// Maps that have a path at the moment. May sleep.
+    /// Returns the number of maps that have a path at the moment. May sleep.
     pub(crate) fn clients(&self) -> usize {
         self.members.count(None)
     }
 
-    /// Maps without one that are expected back. May sleep.
+    /// Returns the number of maps that have no path and may come back. May sleep.
     pub(crate) fn clients_away(&self) -> usize {
         self.members.count_away()
     }
 
-    /// Those of one host that have a path. May sleep.
+    /// Returns the number of maps of one host that have a path. May sleep.
     pub(crate) fn clients_of(&self, host: &Name) -> usize {
         self.members.count(Some(host))
     }
 
-    /// What a host may know of the export: `None` if it could not log in. May sleep.
+    /// Returns what a host is told when it lists exports; `None` if it could not log in. May sleep.
     pub(crate) fn entry(&self, port: &Name, request: &ListRequest) -> Option<ListEntry> {
         let access = self
             .admit(port, &request.host_name, &request.host_id)
@@ -316,42 +381,60 @@ impl Export {
     }
 }
 
+impl WorkItem for Export {
+    type Pointer = Arc<Self>;
+
+    /// Closes the export.
+    fn run(this: Arc<Self>) {
+        this.members.close();
+        this.backend.close();
+        let closed = this.closed.clone();
+        // The task that waits releases the backing device: this must not be the last reference.
+        drop(this);
+        closed.complete_all();
+    }
+}
+
 /// All exports by name, enabled or not.
 #[pin_data]
 pub(crate) struct Exports {
-    /// What the server did.
+    /// The counters of the server.
     pub(crate) stats: Arc<stats::Server>,
-    /// What it has on RDMA devices.
+    /// What the server has on RDMA devices.
     pub(crate) adapters: Arc<Adapters>,
+    /// The workqueue on which exports are closed.
+    closer: Arc<OwnedQueue>,
     #[pin]
     list: Mutex<KVec<(Name, Option<Arc<Export>>)>>,
 }
 
 impl Exports {
-    /// None yet.
+    /// Makes an empty list.
     pub(crate) fn new(stats: Arc<stats::Server>) -> Result<Arc<Self>> {
         let adapters = Adapters::new()?;
+        let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 stats,
                 adapters,
+                closer,
                 list <- new_mutex!(KVec::new(), "Exports::list"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Somebody created the export `name`. May sleep.
+    /// Adds the name of an export that was created. May sleep.
     pub(crate) fn define(&self, name: Name) -> Result {
         Ok(self.list.lock().push((name, None), GFP_KERNEL)?)
     }
 
-    /// Somebody removed the export `name`. May sleep.
+    /// Removes the name of an export that was removed. May sleep.
     pub(crate) fn undefine(&self, name: &Name) {
         self.list.lock().retain(|(other, _)| other != name);
     }
 
-    /// Makes an export known to clients, or no longer. May sleep.
+    /// Offers an export to clients, or withdraws the offer. May sleep.
     pub(crate) fn offer(&self, name: &Name, export: Option<Arc<Export>>) {
         let mut list = self.list.lock();
         if let Some(slot) = list.iter_mut().find(|(other, _)| other == name) {
@@ -359,7 +442,7 @@ impl Exports {
         }
     }
 
-    /// The enabled export `name`, or why there is none. May sleep.
+    /// Returns the enabled export `name`, or why there is none. May sleep.
     pub(crate) fn find(&self, name: &Name) -> Result<Arc<Export>, Refused> {
         let list = self.list.lock();
         match list.iter().find(|(other, _)| other == name) {

@@ -19,26 +19,27 @@ use crate::proto::{
     Uuid, //
 };
 
-/// What the administrator says of a host.
+/// What an export allows a host.
 #[derive(Clone, Copy)]
 pub(crate) struct Rule {
-    /// The id that the host must show, if any.
+    /// The id that the host must send, if any.
     pub(crate) id: Option<Uuid>,
-    /// What the host may do.
+    /// The access that the host may have.
     pub(crate) access: Access,
 }
 
 /// A host that an export admits.
 #[pin_data]
 pub(crate) struct Host {
-    /// The name that the host must show.
+    /// The name that the host must send.
     pub(crate) name: Name,
     #[pin]
     rule: Mutex<Rule>,
 }
 
 impl Host {
-    /// Admits `name`, with any id, to read: more is for the administrator to say.
+    /// Admits `name`, with any id, to read. The administrator may allow more with
+    /// [`Host::set_rule`].
     pub(crate) fn new(name: Name) -> Result<Arc<Self>> {
         let rule = Rule {
             id: None,
@@ -53,7 +54,7 @@ impl Host {
         )
     }
 
-    /// The rule. May sleep.
+    /// Returns the rule. May sleep.
     pub(crate) fn rule(&self) -> Rule {
         *self.rule.lock()
     }
@@ -64,7 +65,7 @@ impl Host {
     }
 }
 
-/// The `hosts/` of an export.
+/// The hosts that an export admits: its directory `hosts/`.
 #[pin_data]
 pub(crate) struct Hosts {
     #[pin]
@@ -72,7 +73,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Admits nobody.
+    /// Makes a list that admits no host.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self { list <- new_mutex!(KVec::new(), "Hosts::list") }),
@@ -90,7 +91,8 @@ impl Hosts {
         self.list.lock().retain(|other| other.name != host.name);
     }
 
-    /// What the host that shows `name` and `id` may do; `None` if it is not admitted. May sleep.
+    /// Returns the access of the host that sends `name` and `id`; `None` if it is not admitted. May
+    /// sleep.
     pub(crate) fn admit(&self, name: &Name, id: &Uuid) -> Option<Access> {
         let list = self.list.lock();
         let host = list.iter().find(|host| host.name == *name)?;

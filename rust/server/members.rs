@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The maps that are registered with an export, and their sessions: performs what
-//! [`Reservation`] decides.
+//! The maps that are registered with an export, and their sessions: performs what [`Reservation`]
+//! decides.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ use crate::proto::{
     Uuid, //
 };
 use crate::server::{
-    backend::Contents,
+    backend::ContentsId,
     session::Session,
     stats, //
 };
@@ -49,22 +49,22 @@ use crate::session::{
     Tenure, //
 };
 
-/// A host, as the administrator of an export tells hosts apart: an entry below `hosts/` is for a name, and
-/// may be for one id alone. Who shows the id of another host under a name of its own is another host.
+/// A host, as the administrator of an export tells hosts apart: an entry below `hosts/` is for a
+/// name, and may be for one id alone. The same id under another name is another host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HostKey {
-    /// The name that it shows.
+    /// The name that the host sends.
     pub(crate) name: Name,
-    /// The id that it shows.
+    /// The id that the host sends.
     pub(crate) id: Uuid,
 }
 
-/// How a login goes on.
-pub(super) enum Entry {
+/// The outcome of a login.
+pub(super) enum Outcome {
     /// The map is registered, and the path is up.
-    In(Granted),
-    /// This session, which was told to end, has to be over first.
-    After(Arc<Session>),
+    Granted(Granted),
+    /// The login has to be repeated when this session, which was told to end, is over.
+    RetryAfter(Arc<Session>),
 }
 
 /// The registrations, in memory that may be large.
@@ -82,7 +82,7 @@ impl Registrations for List {
     }
 
     fn push(&mut self, registration: Registration<HostKey>) {
-        // Cannot fail: `Members::login` made room.
+        // Cannot fail: `Inner::reserve` reserved the capacity.
         let _ = self.0.push_within_capacity(registration);
     }
 
@@ -110,18 +110,18 @@ impl Lease {
 
 struct Inner {
     machine: Reservation<List>,
-    /// Those of all registrations that are up, or still hold something.
+    /// The sessions of all registrations that are up, or still hold something.
     sessions: KVVec<Arc<Session>>,
-    /// Those that run; there is room for one of each registration.
+    /// The leases that run. There is capacity for one of each registration.
     leases: KVVec<Lease>,
-    /// What was exported last.
-    contents: Option<Contents>,
-    /// Nobody was registered since the contents changed.
+    /// The identity of the contents that were exported last.
+    contents: Option<ContentsId>,
+    /// No map was registered since the contents changed.
     changed: bool,
 }
 
 impl Inner {
-    /// Has the machine decide something, and performs the actions.
+    /// Lets the machine decide, and performs its actions.
     fn perform<R>(
         &mut self,
         stats: &stats::Server,
@@ -142,7 +142,7 @@ impl Inner {
             }
             Action::Arm(number, ms) => {
                 leases.retain(|lease| lease.number != number);
-                // Cannot fail: `Members::login` made room for one of each registration.
+                // Cannot fail: `Inner::reserve` reserved the capacity for one of each registration.
                 let _ = leases.push_within_capacity(Lease {
                     number,
                     since: Instant::now(),
@@ -161,14 +161,15 @@ impl Inner {
         found.cloned()
     }
 
-    /// Tells the machine which leases are over.
+    /// Reports to the machine which leases are over.
     fn lapse(&mut self) {
         for lease in self.leases.iter().filter(|lease| lease.is_over()) {
             self.machine.lapse(lease.number);
         }
     }
 
-    /// Makes room for one more registration with one more session: nothing may fail once it is let in.
+    /// Reserves capacity for one more registration with one more session: nothing may fail once the
+    /// machine has admitted it.
     fn reserve(&mut self) -> Result {
         self.machine.list_mut().0.reserve(1, GFP_KERNEL)?;
         self.sessions.reserve(1, GFP_KERNEL)?;
@@ -177,7 +178,8 @@ impl Inner {
         Ok(self.leases.reserve(more, GFP_KERNEL)?)
     }
 
-    /// The words for an export that as many maps have as it takes.
+    /// Returns the refusal of an export that has `max_clients` maps; registration `number` was
+    /// first.
     fn busy(&self, number: u64) -> Refused {
         let mut all = self.machine.registrations().iter();
         let Some(first) = all.find(|one| one.number() == number) else {
@@ -198,7 +200,7 @@ impl Inner {
     }
 }
 
-/// The maps that are registered with an export. It lasts as long as the export has a directory.
+/// The maps that are registered with an export. Lives as long as the export has a directory.
 #[pin_data]
 pub(crate) struct Members {
     stats: Arc<stats::Server>,
@@ -207,7 +209,8 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Nobody was registered yet, as far as this server knows.
+    /// Makes the list of an export that no map was ever registered with, as far as this server
+    /// knows.
     pub(crate) fn new(stats: Arc<stats::Server>) -> Result<Arc<Self>> {
         let inner = Inner {
             machine: Reservation::new(List(KVVec::new())),
@@ -225,8 +228,8 @@ impl Members {
         )
     }
 
-    /// The export is enabled. Returns the number that its logins have to show. May sleep.
-    pub(super) fn open(&self, contents: Contents, terms: Terms) -> u64 {
+    /// Begins to admit logins. Returns the number that they have to show. May sleep.
+    pub(super) fn open(&self, contents: ContentsId, terms: Terms) -> u64 {
         let mut inner = self.inner.lock();
         let past = inner.contents.as_ref();
         let same = past.is_none_or(|past| contents.is_same(past));
@@ -235,33 +238,36 @@ impl Members {
         inner.machine.open(terms, same, fresh())
     }
 
-    /// The key of the map that the export is reserved for, as far as this server knows. May sleep.
+    /// Returns the key of the map that the export is reserved for, as far as this server knows. May
+    /// sleep.
     pub(crate) fn holder(&self) -> Option<Tenure> {
         self.inner.lock().machine.holder()
     }
 
-    /// Says which key the export is reserved for. May sleep.
+    /// Sets the key that the export is reserved for. May sleep.
     pub(crate) fn restore(&self, holder: Option<Tenure>) {
         self.inner.lock().machine.restore(holder);
     }
 
-    /// How many registrations there were so far. May sleep.
+    /// Returns the number of registrations so far. May sleep.
     pub(super) fn admitted(&self) -> u64 {
         self.inner.lock().machine.admitted()
     }
 
-    /// Lets a path of a map in, or tells what has to end for that; `order` as for [`Reservation::login`].
-    /// `admit` says, with the lock held, whether the path may write. May sleep.
+    /// Admits a path of a map, or tells which session has to end first; `order` is that of
+    /// [`Reservation::login`]. `admit` says, with the lock held, whether the path may write. May
+    /// sleep.
     pub(super) fn login(
         &self,
         session: &Arc<Session>,
         login: &proto::Login,
         order: (u64, u64),
         admit: impl FnOnce() -> Result<bool, Refused>,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Outcome, Refused> {
         let mut inner = self.inner.lock();
-        // What the administrator says changes first, and then what is in by then ends: nothing may come
-        // in after that as if it had not changed.
+        // An administrator changes the rule first and then ends the sessions that it does not
+        // allow. So the rule is read under the lock: no session that it does not allow can come in
+        // after that.
         let writes = admit()?;
         inner
             .reserve()
@@ -290,12 +296,12 @@ impl Members {
         match decision {
             Decision::Grant(granted) => {
                 inner.changed = false;
-                // Cannot fail: there is room.
+                // Cannot fail: the capacity was reserved above.
                 let _ = inner.sessions.push_within_capacity(session.clone());
-                Ok(Entry::In(granted))
+                Ok(Outcome::Granted(granted))
             }
             Decision::After(past) => match inner.session(past) {
-                Some(past) => Ok(Entry::After(past)),
+                Some(past) => Ok(Outcome::RetryAfter(past)),
                 None => Err(Refusal::Internal.into()),
             },
             Decision::Refuse(Reason::Closed) => Err(Refusal::ExportDisabled.into()),
@@ -309,7 +315,8 @@ impl Members {
         }
     }
 
-    /// Nothing of a session is there any more; `leaving` if the client said that the map goes. May sleep.
+    /// Removes a session that holds nothing of the export any more; `leaving` if its client said
+    /// that the map goes away. May sleep.
     pub(super) fn left(&self, session: &Session, leaving: bool) {
         let mut inner = self.inner.lock();
         inner.perform(&self.stats, |machine, _, mut act| {
@@ -318,7 +325,7 @@ impl Members {
         inner.sessions.retain(|other| other.id() != session.id());
     }
 
-    /// As [`Reservation::fence`]. May sleep.
+    /// Fences a path like [`Reservation::fence`]. May sleep.
     pub(super) fn fence(&self, session: &Session, fence: Fence) -> bool {
         let mut inner = self.inner.lock();
         inner.perform(&self.stats, |machine, _, mut act| {
@@ -326,9 +333,9 @@ impl Members {
         })
     }
 
-    /// Ends the sessions of clients from which nothing was heard for too long. Once in
+    /// Ends the sessions of clients whose keep-alive timeout has expired. Called once in
     /// [`LOOK_MS`](crate::session::reservation::LOOK_MS). May sleep.
-    pub(super) fn look(&self) {
+    pub(super) fn check(&self) {
         let mut inner = self.inner.lock();
         inner.lapse();
         inner.perform(&self.stats, |machine, sessions, mut act| {
@@ -340,8 +347,9 @@ impl Members {
         });
     }
 
-    /// Ends what does not fit to what the administrator says now, and waits until nothing of it reaches
-    /// the export any more. Not from the workqueue of a session. May sleep, as long as the backing takes.
+    /// Ends the sessions that `rule` does not allow, and waits until nothing of them can reach the
+    /// export any more. Must not be called from the workqueue of a session. May sleep, as long as
+    /// the backing device takes.
     pub(crate) fn enforce(&self, rule: impl Fn(&HostKey) -> Admission) {
         loop {
             let past = {
@@ -363,8 +371,8 @@ impl Members {
         self.inner.lock().sessions.iter().for_each(visit);
     }
 
-    /// Admits no more, lets the commands that have begun be answered, and ends all sessions. May sleep, as
-    /// long as the backing takes.
+    /// Refuses further logins, lets the commands that have begun be answered, and ends all
+    /// sessions. May sleep, as long as the backing device takes.
     pub(super) fn close(&self) {
         {
             let mut inner = self.inner.lock();
@@ -382,7 +390,7 @@ impl Members {
         inner.perform(&self.stats, |machine, _, mut act| machine.closed(&mut act));
     }
 
-    /// How many have a path, of those whose host has this name, if one is given. May sleep.
+    /// Returns the number of maps that have a path; of one host if `host` is given. May sleep.
     pub(super) fn count(&self, host: Option<&Name>) -> usize {
         let inner = self.inner.lock();
         inner
@@ -390,7 +398,7 @@ impl Members {
             .count(|key| host.is_none_or(|host| key.name == *host))
     }
 
-    /// How many have no path, and a place that nobody else may take yet. May sleep.
+    /// Returns the number of maps that have no path and whose lease is not over. May sleep.
     pub(super) fn count_away(&self) -> usize {
         let mut inner = self.inner.lock();
         inner.lapse();
@@ -405,7 +413,7 @@ impl Members {
     }
 }
 
-/// A key that was never used; not 0, and not that of shared exports.
+/// Returns a key that was never used; neither 0 nor the key of shared exports.
 fn fresh() -> Tenure {
     sync::random_u64() | 2
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of the server for the data of commands, and receives for the commands themselves.
+//! The memory of the server for the data of commands, and the number of its receives.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A listening address and the sessions that came in through it.
+//! A port: an address on which the server listens, and the sessions that came in through it.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -30,6 +31,7 @@ use crate::base::{
         PeriodicHandler,
         PeriodicWork, //
     },
+    sync::fatal_signal_pending,
     workqueue::OwnedQueue, //
 };
 use crate::link::failure::{
@@ -37,13 +39,11 @@ use crate::link::failure::{
     Failure, //
 };
 use crate::proto::{
-    wire::REJECT_MAX,
     ConnectRequest,
     Connection,
     Name,
     Refusal,
-    Refused,
-    Reject, //
+    Refused, //
 };
 use crate::rdma::{
     cm::{
@@ -54,33 +54,39 @@ use crate::rdma::{
     device::Name as DeviceName, //
 };
 use crate::server::{
+    accept::reject,
+    control::Control,
     export::Exports,
-    session::Session, //
+    session::{
+        Session,
+        Sessions, //
+    },
 };
 use crate::session::reservation::LOOK_MS;
 
-/// Connections that may wait to be looked at.
+/// Connection requests that may wait for the connection manager's handler.
 const BACKLOG: u32 = 128;
-/// Sessions a port carries; what comes then is refused before anything is allocated for it. Of requests
-/// that come at the same time on different devices one each may be too many.
+/// Sessions that a port carries. Further requests are refused before anything is allocated for
+/// them. Requests that come in on several devices at once may exceed it by one each.
 const SESSIONS_MAX: usize = 1024;
+/// How often a task that closes a port checks whether it was killed, in ms.
+const KILLED_MS: Msecs = 100;
 
 /// A port.
 #[pin_data]
 pub(crate) struct Port {
-    /// The name that exports know it by.
+    /// The name that the settings of exports refer to.
     pub(crate) name: Name,
-    /// Where its sessions look for exports.
-    pub(crate) exports: Arc<Exports>,
+    /// The exports that its sessions may log in to.
+    exports: Arc<Exports>,
     net: Net,
     addr: SocketAddr,
     #[pin]
     listening: Mutex<Listening>,
-    #[pin]
-    sessions: Mutex<KVec<Arc<Session>>>,
-    /// The device or the address that it listens on was removed.
+    sessions: Arc<Sessions>,
+    /// Set when the device or the address that it listens on was removed.
     removed: Atomic<u32>,
-    /// Why it does not listen.
+    /// The reason why it does not listen although it is enabled.
     #[pin]
     failure: Mutex<Option<Failure>>,
     queue: OwnedQueue,
@@ -94,21 +100,21 @@ impl_has_work! {
 
 struct Listening {
     listener: Option<Listener>,
-    /// It does not listen again.
+    /// Set when it must not listen again.
     closed: bool,
 }
 
-/// What lets a port whose device or address was removed listen again, once there is one, and ends sessions
-/// that are of no use. Once in [`LOOK_MS`].
-pub(crate) struct PortWatch(Arc<Port>);
+/// Looks after a port once in [`LOOK_MS`]: makes it listen again when its device or address is
+/// back, and ends sessions whose clients do not log in.
+pub(crate) struct PortMonitor(Arc<Port>);
 
-impl PeriodicHandler for PortWatch {
+impl PeriodicHandler for PortMonitor {
     fn run(&self) {
         let port = &self.0;
         if port.failure.lock().is_some() {
             Port::notify(port);
         }
-        port.sessions.lock().iter().for_each(Session::look);
+        port.sessions.for_each(Session::check);
     }
 }
 
@@ -122,7 +128,7 @@ impl Port {
     ) -> Result<Arc<Self>, Failure> {
         let queue = OwnedQueue::ordered(c"farblk_port")?;
         let port = Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 name,
                 exports,
                 net,
@@ -131,7 +137,7 @@ impl Port {
                     Listening { listener: None, closed: false },
                     "Port::listening"
                 ),
-                sessions <- new_mutex!(KVec::new(), "Port::sessions"),
+                sessions: Sessions::new()?,
                 removed: Atomic::new(0),
                 failure <- new_mutex!(None, "Port::failure"),
                 queue,
@@ -155,65 +161,70 @@ impl Port {
         Listener::new(&self.net, self.addr, BACKLOG, events)
     }
 
-    /// Looks after the port and its sessions, as long as the result lives. May sleep.
-    pub(crate) fn watch(self: &Arc<Self>) -> Result<PeriodicWork<PortWatch>> {
-        PeriodicWork::new(PortWatch(self.clone()), LOOK_MS)
+    /// Looks after the port and its sessions for as long as the result lives. May sleep.
+    pub(crate) fn monitor(self: &Arc<Self>) -> Result<PeriodicWork<PortMonitor>> {
+        PeriodicWork::new(PortMonitor(self.clone()), LOOK_MS)
+    }
+
+    /// Makes a session that is in the list. May sleep.
+    fn session(&self) -> Result<Arc<Session>> {
+        let control = Control::new(self.name, self.exports.clone());
+        let work = KBox::new(control, GFP_KERNEL)?;
+        Session::new(&self.exports.stats, &self.sessions, work)
     }
 
     fn notify(this: &Arc<Self>) {
         let _ = this.queue.enqueue(this.clone());
     }
 
-    /// The device that the address belongs to, while it listens. May sleep.
+    /// Returns the device that the address belongs to, while the port listens. May sleep.
     pub(crate) fn device(&self) -> Option<DeviceName> {
         let listening = self.listening.lock();
         Some(listening.listener.as_ref()?.device().ok()?.name())
     }
 
-    /// Why the port does not listen now. May sleep.
+    /// Returns the reason why the port does not listen now. May sleep.
     pub(crate) fn failure(&self) -> Option<Failure> {
         *self.failure.lock()
     }
 
-    /// Stops to listen and ends all sessions. May sleep.
-    pub(crate) fn close(&self) {
+    /// Stops listening and ends all sessions.
+    ///
+    /// May sleep, as long as the backing devices take, unless the task is killed: then this fails
+    /// with `EINTR`, the sessions go on ending, and another call waits for them.
+    pub(crate) fn close(&self) -> Result<(), Failure> {
         self.listening.lock().closed = true;
         self.stop_listening();
-        // A removal that was noticed before.
+        // A removal may have been noticed before.
         self.queue.flush();
-        loop {
-            let session = self.sessions.lock().first().cloned();
-            match session {
-                Some(session) => session.end(),
-                None => return,
+        self.sessions.for_each(Session::lose);
+        while let Some(session) = self.sessions.first() {
+            session.lose();
+            if !session.is_over(KILLED_MS) && fatal_signal_pending() {
+                let failure = fail!(
+                    EINTR,
+                    "killed while {} session(s) wait for their backing device; write 0 to wait",
+                    self.sessions.len()
+                );
+                *self.failure.lock() = Some(failure);
+                return Err(failure);
             }
         }
+        Ok(())
     }
 
-    /// No event comes after this.
+    /// Stops listening. No event of the listener comes afterwards. May sleep.
     fn stop_listening(&self) {
         let listener = self.listening.lock().listener.take();
-        // Waits for the handler, which may take the lock.
+        // This waits for the handler, which may take the lock.
         drop(listener);
-    }
-
-    /// A session is over. May sleep.
-    pub(super) fn forget(&self, session: &Session) {
-        self.sessions
-            .lock()
-            .retain(|other| other.id() != session.id());
-    }
-
-    fn find(&self, id: u64) -> Option<Arc<Session>> {
-        let sessions = self.sessions.lock();
-        sessions.iter().find(|session| session.id() == id).cloned()
     }
 }
 
 impl WorkItem for Port {
     type Pointer = Arc<Self>;
 
-    /// The device or the address is gone, or may be back.
+    /// Handles the removal of the device or the address, or listens again.
     fn run(this: Arc<Self>) {
         if this.removed.xchg(0, Full) != 0 {
             this.stop_listening();
@@ -229,7 +240,7 @@ impl WorkItem for Port {
         if listening.closed || listening.listener.is_some() {
             return;
         }
-        // If that is removed meanwhile, this runs again.
+        // If the device is removed meanwhile, this runs again.
         if let Ok(listener) = this.listener() {
             listening.listener = Some(listener);
             *this.failure.lock() = None;
@@ -237,7 +248,7 @@ impl WorkItem for Port {
     }
 }
 
-/// What the connection manager tells a port.
+/// Receives the events of the listener.
 struct Events(Arc<Port>);
 
 impl Listen for Events {
@@ -246,7 +257,8 @@ impl Listen for Events {
             Ok(parsed) => parsed,
             Err(refused) => return reject(request, refused),
         };
-        // For ever, the answers to a client that does not take them would keep all that they hold.
+        // With endless retries, a client that does not receive would hold the server's memory for
+        // ever.
         let retries = request.retry_count().max(request.rnr_retry_count());
         if retries > crate::RETRY_COUNT {
             let refused = Refused::new(
@@ -258,23 +270,16 @@ impl Listen for Events {
         let port = &self.0;
         match connect.connection {
             Connection::Control => {
-                if port.sessions.lock().len() >= SESSIONS_MAX {
+                if port.sessions.len() >= SESSIONS_MAX {
                     return reject(request, Refusal::Busy.into());
                 }
-                let session = match Session::new(port.clone()) {
-                    Ok(session) => session,
-                    Err(_) => return reject(request, Refusal::NoMemory.into()),
-                };
-                let listed = port.sessions.lock().push(session.clone(), GFP_KERNEL);
-                if listed.is_err() {
-                    return reject(request, Refusal::NoMemory.into());
-                }
-                if session.accept_control(request, version).is_err() {
-                    port.forget(&session);
+                match port.session() {
+                    Ok(session) => session.add_control(request, version),
+                    Err(_) => reject(request, Refusal::NoMemory.into()),
                 }
             }
-            Connection::Io { session, queue } => match port.find(session) {
-                Some(session) => session.accept_io(request, version, queue),
+            Connection::Io { session, queue } => match port.sessions.find(session) {
+                Some(session) => session.add_io(request, version, queue),
                 None => reject(request, Refusal::BadSession.into()),
             },
         }
@@ -284,11 +289,4 @@ impl Listen for Events {
         self.0.removed.store(1, Relaxed);
         Port::notify(&self.0);
     }
-}
-
-/// Refuses a connection with its reason.
-pub(super) fn reject(request: cm::ConnectRequest<'_>, refused: Refused) {
-    let mut data = [0; REJECT_MAX];
-    let len = Reject(refused).encode(&mut data).unwrap_or(0);
-    request.reject(data.get(..len).unwrap_or(&[]));
 }

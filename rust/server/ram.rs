@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a session has of an export of RAM: the slabs that are open to it, and the I/O connections by
-//! which it reaches them.
+//! The one-sided data path of a session: the slabs of an export of RAM that are registered for it,
+//! and the I/O connections on which its client reads and writes them.
 
 #![forbid(unsafe_code)]
 
@@ -50,9 +50,12 @@ use crate::rdma::{
     },
     wr::SendOwner, //
 };
-use crate::server::session::Session;
+use crate::server::{
+    none,
+    session::Session, //
+};
 
-/// The server posts nothing; not every HCA takes zero.
+/// The server posts nothing on these queue pairs, but not every HCA takes zero.
 const CAPS: QpCaps = QpCaps {
     slots: 1,
     send_wr: 1,
@@ -67,12 +70,13 @@ const CAPS: QpCaps = QpCaps {
 
 /// A session's slabs and I/O connections.
 pub(super) struct Slabs {
-    // Fields drop in this order: nobody can reach the memory any more before it may be used anew.
-    /// The I/O connections that are up; the index is the queue.
+    // Fields drop in this order: the client cannot reach the memory any more when it may be used
+    // again.
+    /// The I/O connections that are up, by their index.
     queues: KVec<Option<Arc<Qp<Handler>>>>,
-    /// The registered slabs; the index is the slab.
+    /// The memory regions of the slabs, by the index of the slab.
     grants: KVec<Option<Mr>>,
-    /// Of all I/O queue pairs.
+    /// The completion queue of all I/O queue pairs.
     cq: Arc<Cq>,
     geometry: Geometry,
     memory: Arc<PageChunks>,
@@ -80,7 +84,7 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// Nothing open, no connections, and room for `queues` of them. May sleep.
+    /// Makes a data path with no registered slabs and up to `queues` connections. May sleep.
     pub(super) fn new(
         device: &Arc<Device>,
         geometry: Geometry,
@@ -102,13 +106,13 @@ impl Slabs {
         })
     }
 
-    /// The size of the export, and of its slabs.
+    /// Returns the size of the export and of its slabs.
     pub(super) fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The place of I/O connection `queue`, if it is free.
-    pub(super) fn has_room(&self, queue: u16) -> bool {
+    /// Returns true if there may be an I/O connection `queue`, and there is none.
+    pub(super) fn is_free(&self, queue: u16) -> bool {
         matches!(self.queues.get(usize::from(queue)), Some(None))
     }
 
@@ -122,14 +126,14 @@ impl Slabs {
         Qp::create(id, pd, &self.cq, &self.cq, CAPS, Handler(session.clone()))
     }
 
-    /// Keeps an I/O connection that was accepted.
+    /// Keeps I/O connection `queue`, which was accepted.
     pub(super) fn keep(&mut self, queue: u16, qp: Arc<Qp<Handler>>) {
         if let Some(place) = self.queues.get_mut(usize::from(queue)) {
             *place = Some(qp);
         }
     }
 
-    /// Opens a slab to the session unless it is open; tells whether it did. May sleep.
+    /// Registers a slab for the client. Returns false if it was registered before. May sleep.
     pub(super) fn open(&mut self, channel: &mut Channel<Session>, slab: u32) -> Result<bool> {
         let index = usize::try_from(slab)?;
         let Some(place @ None) = self.grants.get_mut(index) else {
@@ -137,7 +141,7 @@ impl Slabs {
         };
         let len = self.geometry.slab_len(slab).ok_or(EINVAL)?;
         let start = u64::from(slab) << self.geometry.shift().get();
-        // A memory region is made of whole pages; the allocation is, too.
+        // A memory region consists of whole pages, and so does the allocation.
         let len = usize::try_from(len)?.next_multiple_of(kernel::page::PAGE_SIZE);
         let mapping = SgMapping::map(
             channel.pd().device(),
@@ -150,7 +154,7 @@ impl Slabs {
         Ok(true)
     }
 
-    /// Writes the reply that grants `slabs`, all of which are open.
+    /// Writes the reply that grants `slabs`, all of which are registered.
     pub(super) fn write_grants(
         &self,
         slabs: Range<u32>,
@@ -173,19 +177,10 @@ impl Slabs {
     }
 }
 
-/// So many times `None`.
-pub(super) fn none<T>(count: usize) -> Result<KVec<Option<T>>> {
-    let mut list = KVec::with_capacity(count, GFP_KERNEL)?;
-    for _ in 0..count {
-        list.push(None, GFP_KERNEL)?;
-    }
-    Ok(list)
-}
-
-/// Completions of an I/O queue pair. There are none: the client does its I/O by itself.
+/// Receives the completions of an I/O queue pair. There are none, as the server posts nothing.
 pub(super) struct Handler(Arc<Session>);
 
-/// Nothing is ever sent.
+/// The owner of a send: there is none.
 pub(super) enum Nothing {}
 
 impl SendOwner for Nothing {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters, readable below `/sys/kernel/debug/farblk/`.
+//! The counters of the server, which can be read below `/sys/kernel/debug/farblk/`.
 
 #![forbid(unsafe_code)]
 
@@ -29,39 +29,39 @@ impl Counter {
         Self(Atomic::new(0))
     }
 
-    /// Counts one. Any context.
+    /// Counts one event. Any context.
     pub(crate) fn count(&self) {
         self.0.add(1, Relaxed);
     }
 
-    /// Events so far. Any context.
+    /// Returns the number of events so far. Any context.
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// What the server did.
+/// The counters of the server.
 pub(crate) struct Server {
     /// Logins that were granted.
     pub(crate) logins: Counter,
     /// Memory regions that were registered.
     pub(crate) grants: Counter,
-    /// Completions reaped on I/O queue pairs: a one-sided export costs none.
+    /// Completions on one-sided I/O queue pairs. There should be none.
     pub(crate) io_completions: Counter,
-    /// Messages that the protocol does not allow, and that ended a connection.
+    /// Messages that violated the protocol, and so ended a connection.
     pub(crate) violations: Counter,
     /// Fences that were answered.
     pub(crate) fences: Counter,
-    /// Maps whose place another one took while they had no path.
+    /// Maps that lost their registration to another map while they had no path.
     pub(crate) takeovers: Counter,
-    /// Maps that were let go of because their host is not admitted any more.
+    /// Maps that lost their registration because their host is not admitted any more.
     pub(crate) evictions: Counter,
-    /// Sessions that ended because nothing was heard of their clients.
+    /// Sessions that ended because the keep-alive timeout of their client expired.
     pub(crate) heartbeats_missed: Counter,
 }
 
 impl Server {
-    /// All zero.
+    /// Makes counters that are zero.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let stats = Self {
             logins: Counter::new(),
@@ -90,7 +90,7 @@ impl Show for Server {
     }
 }
 
-/// What is in the directory `farblk/`.
+/// The directories in `farblk/`.
 pub(crate) struct Files {
     /// `client/`, which has a directory for each live map.
     pub(crate) client: Dir,

@@ -37,13 +37,13 @@ use crate::proto::{
     Extent,
     Uuid, //
 };
-use crate::server::backend::{
+use crate::server::backend::source::{
     random_uuid,
     Source, //
 };
 use crate::session::flush;
 
-/// How the device of an export was closed last. It lives as long as the export's directory.
+/// Remembers how the device of an export was closed last. Lives as long as the export's directory.
 #[pin_data]
 pub(crate) struct LastClose {
     #[pin]
@@ -51,7 +51,7 @@ pub(crate) struct LastClose {
 }
 
 impl LastClose {
-    /// That of an export that was never enabled.
+    /// Makes the record of an export that was never enabled.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -67,20 +67,20 @@ pub(crate) struct Block {
     /// The device.
     pub(crate) bdev: Bdev,
     dead: Arc<Dead>,
-    /// Random, and another one whenever writes that were acknowledged and not flushed may be lost.
+    /// Random. It changes whenever acknowledged writes that were not flushed may be lost.
     pub(crate) instance: Uuid,
     last_close: Arc<LastClose>,
     limits: BlockLimits,
-    /// What the administrator allows.
+    /// The access that the administrator allows.
     access: Access,
     sectors: Atomic<u64>,
     read_only: Atomic<u32>,
-    /// Of the size and access.
+    /// The number of the extent, that is, of the size and access.
     number: Atomic<u32>,
 }
 
-/// The number of the last extent of any block export. It is never taken back, so that an export which is
-/// disabled and enabled again, and keeps its instance, goes on with larger ones.
+/// The number of the last extent of any block export. It only grows: an export that is disabled and
+/// enabled again, and keeps its instance, goes on with larger numbers.
 static NUMBER: Atomic<u32> = Atomic::new(0);
 
 fn next_number() -> u32 {
@@ -88,7 +88,7 @@ fn next_number() -> u32 {
 }
 
 impl Block {
-    /// Opens the device for nobody else to use. In the task of the user. May sleep.
+    /// Opens the device for exclusive use. Must run in the task of the user. May sleep.
     pub(super) fn open(
         source: &Source,
         access: Access,
@@ -146,38 +146,33 @@ impl Block {
         Ok(Arc::new(block, GFP_KERNEL)?)
     }
 
-    /// Which device it is. Sleeps.
+    /// Returns the identity of the device. Sleeps.
     pub(super) fn id(&self) -> DeviceId {
         self.bdev.id()
     }
 
-    /// Flushes the device before it is closed, when the last I/O of all clients has ended: if that succeeds
-    /// the instance is the same when the export is enabled again. May sleep, as long as the device takes.
+    /// Flushes the device before it is closed, after the last I/O of all clients has ended.
+    ///
+    /// If the flush succeeds, the instance is the same when the export is enabled again. May sleep,
+    /// as long as the device takes.
     pub(in crate::server) fn close(&self) {
-        // Nothing is known of what a device had in its cache that is gone.
+        // What a removed device had in its cache is unknown.
         let flushed = !self.is_dead() && self.bdev.flush().is_ok() && !self.is_dead();
         let mut record = self.last_close.record.lock();
         record.close(self.bdev.id(), self.instance, flushed);
     }
 
-    /// Whether the device is gone for good: all I/O fails. Any context.
+    /// Returns true if the device was removed: all I/O fails. Any context.
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.0.load(Relaxed) != 0
     }
 
-    /// Its limits, as clients see them.
+    /// Returns the limits that clients see.
     pub(in crate::server) fn limits(&self) -> &BlockLimits {
         &self.limits
     }
 
-    /// Whether the device knows I/O that must not wait, now: another table of a dm device may. Any
-    /// context.
-    #[inline]
-    pub(crate) fn nowait(&self) -> bool {
-        self.bdev.nowait()
-    }
-
-    /// Its size, and what may be done with it, as [`Block::look`] found them. Any context.
+    /// Returns the size and the allowed access, as [`Block::refresh`] found them. Any context.
     #[inline]
     pub(crate) fn extent(&self) -> Extent {
         // A power of two.
@@ -191,7 +186,7 @@ impl Block {
         }
     }
 
-    /// The number of that extent. To be read before it. Any context.
+    /// Returns the number of the extent. Must be read before the extent. Any context.
     pub(crate) fn extent_number(&self) -> u32 {
         self.number.load(Acquire)
     }
@@ -201,22 +196,22 @@ impl Block {
         self.number.store(next_number(), Release);
     }
 
-    /// Looks at the device anew; whether its size or access has changed. Any context.
-    pub(crate) fn look(&self) -> bool {
+    /// Reads the size and access of the device anew. Returns true if one has changed. Any context.
+    pub(crate) fn refresh(&self) -> bool {
         let (sectors, read_only) = (self.bdev.sectors(), self.bdev.read_only().into());
         let changed =
             sectors != self.sectors.load(Relaxed) || read_only != self.read_only.load(Relaxed);
         self.sectors.store(sectors, Relaxed);
         self.read_only.store(read_only, Relaxed);
         if changed {
-            // The next number comes after what it is the number of.
+            // The number is published after the size and access that it stands for.
             self.renumber();
         }
         changed
     }
 }
 
-/// Whether a device is gone.
+/// Remembers that a device was removed.
 struct Dead(Atomic<u32>);
 
 impl BdevEvents for Dead {
@@ -225,7 +220,7 @@ impl BdevEvents for Dead {
     }
 }
 
-/// What the device can do, as a client may ask for it.
+/// Returns the limits of the device in the protocol's terms.
 fn limits(bdev: &Bdev) -> Result<BlockLimits, Failure> {
     let limits = bdev.limits();
     let logical_block_size = BlockSize::try_from(limits.logical_block_size)

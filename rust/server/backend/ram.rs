@@ -36,21 +36,22 @@ use crate::proto::{
     SlabShift,
     Uuid, //
 };
-use crate::server::backend::{
+use crate::server::backend::source::{
     random_uuid,
     Source, //
 };
 
-/// Largest slab: a grant, a memory region and a unit of eviction.
+/// Shift of the largest slab. A slab has one grant and one memory region.
 const SLAB_SHIFT_MAX: u32 = 26;
-/// Chunks a slab may have: a memory region has a page for each, and not every HCA takes more.
+/// Shift of the chunks of a slab: a memory region has a page for each, and not every HCA takes
+/// more.
 const SLAB_CHUNKS_SHIFT: u32 = 8;
-/// Most zeroes that a client is to write in one request.
+/// Largest number of zero bytes that a client writes in one request.
 const WRITE_ZEROES_MAX: u32 = 1 << 20;
 
 /// Bytes that are allocated before the task looks for a signal and at what is available.
 const GROWTH: usize = 4 * PageChunks::CHUNK;
-/// For bytes in words.
+/// Shift from bytes to the MiB of messages.
 const MIB_SHIFT: u32 = 20;
 
 /// Zeroed memory in slabs.
@@ -59,16 +60,17 @@ pub(crate) struct Ram {
     pub(crate) geometry: Geometry,
     /// The memory.
     pub(crate) memory: Arc<PageChunks>,
-    /// Random for each allocation: other contents, other instance.
+    /// Random for each allocation.
     pub(crate) instance: Uuid,
     block_size: BlockSize,
 }
 
 impl Ram {
-    /// Allocates and zeroes the memory, and keeps `allocated` up to date with how many bytes there are.
+    /// Allocates and zeroes the memory, and keeps `allocated` up to date with how many bytes there
+    /// are.
     ///
-    /// Fails with `ENOMEM` when less than `ram_reserve` would remain available on this host, and with
-    /// `EINTR` when the task is killed. May sleep, and takes long.
+    /// Fails with `ENOMEM` when less than `ram_reserve` would remain available on this host, and
+    /// with `EINTR` when the task is killed. May sleep, and takes long.
     pub(super) fn new(source: &Source, allocated: &Atomic<u64>) -> Result<Self, Failure> {
         let size = source.size;
         let block_size = source.block_size.unwrap_or(BlockSize::MAX);
@@ -98,7 +100,7 @@ impl Ram {
         })
     }
 
-    /// The limits as a block device.
+    /// Returns the limits of the memory as a block device.
     pub(super) fn limits(&self) -> BlockLimits {
         BlockLimits {
             physical_block_size: BlockSize::MAX.get(),
@@ -158,8 +160,8 @@ fn allocate(source: &Source, allocated: &Atomic<u64>) -> Result<Arc<PageChunks>,
     Ok(memory.finish()?)
 }
 
-/// Bytes to allocate for `size` bytes: so many that the last chunk is no smaller than the others,
-/// because the smallest chunk is the page size of the memory regions.
+/// Returns the bytes to allocate for an export of `size` bytes: so many that the last chunk is no
+/// smaller than the others, because the smallest chunk is the page size of the memory regions.
 fn allocation(size: usize) -> Option<usize> {
     size.checked_next_multiple_of(match size > PageChunks::CHUNK {
         true => PageChunks::CHUNK,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the server has on an RDMA device for the exports of block devices.
+//! An adapter: what the server has on an RDMA device for all exports of block devices.
 
 #![forbid(unsafe_code)]
 
@@ -25,9 +25,10 @@ use crate::rdma::{
     pd::Pd, //
 };
 use crate::server::{
-    block::poller::{
-        Poller,
-        Seat, //
+    block::{
+        connection::Connection,
+        credit::ReceiveCredit,
+        poller::Poller, //
     },
     memory::{
         buddy::{
@@ -41,25 +42,25 @@ use crate::server::{
     },
 };
 
-/// Least that is taken with a command, in bytes: a piece of memory.
+/// The smallest limit of inline data, in bytes: a piece of memory.
 const INLINE_MIN: u32 = PIECE_MIN as u32;
-/// Least memory for data in flight: a chunk for the largest command, and as much for receives.
+/// The smallest pool, in bytes: a chunk for the largest command, and as much for receives.
 const POOL_MIN: usize = 2 * CHUNK;
 
-/// A protection domain, in which no memory is open to anybody, a pool of memory, and a poller for each
-/// completion vector in use, or several.
+/// The protection domain of an RDMA device, in which no memory is open to any client, its pool of
+/// memory, and its pollers: one or several for each completion vector in use.
 #[pin_data]
 pub(in crate::server) struct Adapter {
     pub(in crate::server) pd: Arc<Pd>,
     pool: Arc<Pool>,
     _trimmer: PeriodicWork<Trim>,
-    /// Data behind a command that there is room for.
+    /// The most bytes of inline data.
     pub(in crate::server) inline_size: u32,
     worker: Arc<OwnedQueue>,
-    /// Where commands wait for their backing, and pollers and the pool for memory.
-    pub(in crate::server) blocked: Arc<OwnedQueue>,
+    /// The workqueue of what may wait: for the backing device, or for memory.
+    pub(in crate::server) maker: Arc<OwnedQueue>,
     #[pin]
-    pollers: Mutex<KVec<Arc<Poller>>>,
+    pollers: Mutex<KVec<Arc<Poller<Connection>>>>,
 }
 
 impl Adapter {
@@ -67,8 +68,8 @@ impl Adapter {
         let parameters = &crate::module_parameters::pool_size;
         let size = usize::try_from(compat::param(parameters)).unwrap_or(usize::MAX);
         let inline_size = compat::param(&crate::module_parameters::inline_size);
-        let blocked = Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?;
-        let pool = Pool::new(device, size.max(POOL_MIN), &blocked)?;
+        let maker = Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?;
+        let pool = Pool::new(device, size.max(POOL_MIN), &maker)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 pd: Pd::alloc(device)?,
@@ -78,64 +79,69 @@ impl Adapter {
                     .clamp(INLINE_MIN, INLINE_MAX)
                     .next_power_of_two(),
                 worker: Arc::new(OwnedQueue::per_cpu(c"farblk_poll")?, GFP_KERNEL)?,
-                blocked,
+                maker,
                 pollers <- new_mutex!(KVec::new(), "Adapter::pollers"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// A place for a connection with a poller of completion vector `vector`, modulo their number, with
-    /// receives for `credit` commands, and for now with room for `most`. May sleep.
-    pub(in crate::server) fn seat(&self, vector: usize, credit: u16, most: u16) -> Result<Seat> {
+    /// Reserves `credit` for a connection on completion vector `vector`, modulo their number, with
+    /// a poller that at present could keep receives for `max` commands. May sleep.
+    pub(in crate::server) fn reserve(
+        &self,
+        vector: usize,
+        credit: u16,
+        max: u16,
+    ) -> Result<ReceiveCredit<Connection>> {
         let device = self.pd.device();
         let vectors = usize::try_from(device.limits().num_comp_vectors.max(1))?;
         let vector = u32::try_from(vector % vectors)?;
-        // What no poller could have would not be found in a new one either.
-        let most = most.min(Poller::credit_max(device));
-        if most < credit {
+        // A new poller would not have more than the device can do, either.
+        let max = max.min(Poller::<Connection>::credit_max(device));
+        if max < credit {
             return Err(ENOSPC);
         }
         let mut pollers = self.pollers.lock();
-        let seat = |pollers: &KVec<Arc<Poller>>, most| {
+        let reserve = |pollers: &KVec<Arc<Poller<Connection>>>, max| {
             let mut here = pollers.iter().filter(|poller| poller.vector() == vector);
-            here.find_map(|poller| match poller.seat(credit, most) {
+            here.find_map(|poller| match poller.reserve(credit, max) {
                 Err(ENOSPC) => None,
-                seat => Some(seat),
+                reserved => Some(reserved),
             })
         };
-        if let Some(seat) = seat(&pollers, most) {
-            return seat;
+        if let Some(reserved) = reserve(&pollers, max) {
+            return reserved;
         }
-        match self.add_poller(&mut pollers, vector, most) {
-            Ok(poller) => poller.seat(credit, most),
-            // Rather less room than no connection.
-            Err(error) => seat(&pollers, credit).unwrap_or(Err(error)),
+        match self.add_poller(&mut pollers, vector, max) {
+            Ok(poller) => poller.reserve(credit, max),
+            // A connection whose credit cannot grow is better than none.
+            Err(error) => reserve(&pollers, credit).unwrap_or(Err(error)),
         }
     }
 
     fn add_poller(
         &self,
-        pollers: &mut KVec<Arc<Poller>>,
+        pollers: &mut KVec<Arc<Poller<Connection>>>,
         vector: u32,
-        most: u16,
-    ) -> Result<Arc<Poller>> {
+        max: u16,
+    ) -> Result<Arc<Poller<Connection>>> {
         pollers.reserve(1, GFP_KERNEL)?;
         let poller = Poller::new(
             &self.pd,
-            (vector, self.pool.next_number(), most),
+            (vector, self.pool.next_number(), max),
             &self.pool,
             self.inline_size,
-            (&self.worker, &self.blocked),
+            (&self.worker, &self.maker),
         )?;
-        // Those that had no room, although they have no connections, are of no use any more.
-        pollers.retain(|other| other.vector() != vector || !other.retire());
-        // There is room.
+        // A poller that has no connections and still had too few receives is of no use any more.
+        pollers.retain(|other| other.vector() != vector || !other.close_if_unused());
+        // Cannot fail: the capacity was reserved above.
         let _ = pollers.push_within_capacity(poller.clone());
         Ok(poller)
     }
 
-    /// Lets go of the device. There must be no connections any more.
+    /// Releases the device. There must be no connections any more.
     fn close(&self) {
         for poller in self.pollers.lock().drain_all() {
             poller.close();
@@ -148,7 +154,7 @@ impl Adapter {
     }
 }
 
-/// An adapter, and how many sessions use it.
+/// An adapter and the number of sessions that use it.
 struct Entry {
     adapter: Arc<Adapter>,
     users: usize,
@@ -162,7 +168,7 @@ pub(crate) struct Adapters {
 }
 
 impl Adapters {
-    /// None yet.
+    /// Makes an empty list.
     pub(in crate::server) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self { list <- new_mutex!(KVec::new(), "Adapters::list") }),
@@ -170,7 +176,7 @@ impl Adapters {
         )
     }
 
-    /// The adapter of a device, which stays as long as somebody uses it. May sleep.
+    /// Returns the adapter of a device. It stays until the last [`User`] is dropped. May sleep.
     pub(in crate::server) fn get(self: &Arc<Self>, device: &Arc<Device>) -> Result<User> {
         let mut list = self.list.lock();
         let found = list
@@ -199,14 +205,14 @@ impl Adapters {
 }
 
 impl Show for Adapters {
-    /// What the connections did. May sleep.
+    /// Shows what the connections did. May sleep.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = self.list.lock();
         list.iter().try_for_each(|entry| entry.adapter.show(f))
     }
 }
 
-/// The use of an adapter. Dropping it may sleep.
+/// The use of an adapter by a session. The drop may sleep.
 pub(in crate::server) struct User {
     pub(in crate::server) adapter: Arc<Adapter>,
     adapters: Arc<Adapters>,
@@ -225,7 +231,7 @@ impl Drop for User {
                 return;
             }
         }
-        // With the lock held: the next one to come makes a new one.
+        // The lock is held: a session that comes meanwhile makes a new adapter afterwards.
         let last = list.remove(place);
         self.adapter.close();
         drop(last);

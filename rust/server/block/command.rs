@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One command of a client, from its receipt to the end of its answer.
+//! A command of a client, from its receipt to the end of its answer.
+//!
+//! [`Handler::recv_done`] is where a command comes in, in the poller's worker. A command then goes
+//! through [`Command::begin`], [`Command::submit`] and, when the backing device has done it,
+//! [`Command::answer`]. [`Handler::send_done`] is where the HCA gives it back, and its slot is free
+//! for the next command. A command that cannot go on is kept by its [`Connection`] meanwhile.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 use crate::base::errno::EOPNOTSUPP;
@@ -23,8 +34,12 @@ use crate::block::{
 };
 use crate::proto::{
     self,
+    command,
     response,
+    CommandError,
     Delivery,
+    Extent,
+    Malformed,
     Operation,
     Remote,
     Response,
@@ -36,94 +51,258 @@ use crate::rdma::{
         DmaBuffer,
         DmaPiece, //
     },
+    qp::{
+        Qp,
+        QpHandler, //
+    },
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::{
         RdmaOp,
-        RecvBuffer,
-        RecvOwner,
         RemoteRange,
         Reply,
-        SendOwner,
-        RECV_BUFFERS, //
+        SendOwner, //
     },
 };
 use crate::server::{
-    block::connection::Hold,
-    memory::pool::{
-        Lasting,
-        Piece, //
+    block::{
+        connection::{
+            Connection,
+            ConnectionRef,
+            Slots,
+            Waiting, //
+        },
+        poller::{
+            Polled,
+            Recv, //
+        },
     },
+    memory::pool::Piece,
 };
 
-/// What a command is received into.
-pub(in crate::server) struct Recv {
-    /// The command itself.
-    pub(in crate::server) header: DmaBuffer,
-    /// Its inline data.
-    pub(in crate::server) data: DmaPiece,
-    /// What the data are in.
-    pub(in crate::server) _memory: Arc<Lasting>,
-}
+/// Set for a tag in use; the generation of its command is in the bits below.
+const RUNNING: u64 = 1 << 32;
 
-impl RecvOwner for KBox<Recv> {
-    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
-        let Recv { header, data, .. } = &mut **self;
-        [
-            Some(RecvBuffer::Cpu(header)),
-            Some(RecvBuffer::Devices(data)),
-        ]
+/// Handles the completions of a connection's queue pair.
+pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
+
+impl QpHandler for Handler {
+    type Send = KBox<Command>;
+    type Recv = KBox<Recv>;
+
+    #[inline]
+    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
+        let connection = &self.0;
+        // No atomic addition: one completion is handled at a time.
+        let receives = connection.receives.load(Relaxed);
+        connection.receives.store(receives + 1, Relaxed);
+        match received {
+            Ok(received) => {
+                // Most often there is one completion: of the answer to the command before this one.
+                connection.cq.reap();
+                connection.receive(recv, received.len());
+            }
+            Err(_) => connection.put_recv(recv),
+        }
+    }
+
+    #[inline]
+    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
+        command.sent(result.is_ok());
+    }
+
+    fn error(&self) {
+        self.0.lose_session();
     }
 }
 
-/// Where the data of a command are.
+impl Connection {
+    /// Handles a received message. Runs in the poller's worker.
+    fn receive(&self, recv: KBox<Recv>, len: u32) {
+        if self.draining.load(Relaxed) != 0 {
+            return self.put_recv(recv);
+        }
+        let mut header = [0; command::SIZE];
+        let copied = recv.header.copy_out(0, &mut header);
+        if !self.count_received() {
+            self.put_recv(recv);
+            return self.session.violation();
+        }
+        // The copy cannot fail: the buffer is as long as a command.
+        let parsed = copied.map(|()| command::parse(&header, len, &self.terms, self.extent()));
+        match parsed.unwrap_or(Err(Malformed("the command was not received").into())) {
+            Ok(command) if self.begin_tag(command.tag, command.generation) => {
+                self.admit(command, recv);
+            }
+            Err(CommandError::Refused(response, _))
+                if self.begin_tag(response.tag, response.generation) =>
+            {
+                self.put_recv(recv);
+                self.refuse(response);
+            }
+            _ => {
+                self.put_recv(recv);
+                self.session.violation();
+            }
+        }
+    }
+
+    /// Counts a received command. Returns false if the client may not have as many in flight.
+    fn count_received(&self) -> bool {
+        let count = self.unanswered.fetch_add(1, Relaxed) + 1;
+        count <= self.credit.load(Relaxed)
+    }
+
+    /// Marks a tag as used by a command that was received. Returns false if the client may not use
+    /// the tag now. Runs in the poller's worker.
+    fn begin_tag(&self, tag: u16, generation: u32) -> bool {
+        let free = |place: &&Atomic<u64>| place.load(Relaxed) == 0;
+        let place = self.tags.get(usize::from(tag)).filter(free);
+        let running = RUNNING | u64::from(generation);
+        place
+            .inspect(|place| place.store(running, Relaxed))
+            .is_some()
+    }
+
+    /// Lets the client use a tag again: its command is about to be answered. Any context.
+    fn end_tag(&self, tag: u16) {
+        if let Some(place) = self.tags.get(usize::from(tag)) {
+            place.store(0, Relaxed);
+        }
+        self.unanswered.fetch_sub(1, Relaxed);
+    }
+
+    /// Returns what the client may do with the export now. Any context.
+    fn extent(&self) -> Extent {
+        let extent = self.block.extent();
+        Extent {
+            access: extent.access.min(self.access),
+            ..extent
+        }
+    }
+
+    /// Begins a command, or lets it wait for its slot.
+    pub(super) fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
+        if command.pressed {
+            self.ask_for_credit();
+        }
+        // The slot is taken until the HCA is done with the answer of the command before.
+        match self.take(command.tag) {
+            Some(slot) => slot.begin(&command, recv),
+            None => self.wait(Waiting::Slot(command, recv)),
+        }
+    }
+
+    /// Answers that a command is refused, or lets that wait for the slot.
+    pub(super) fn refuse(&self, response: Response) {
+        match self.take(response.tag) {
+            Some(slot) => slot.refuse(&response),
+            None => self.wait(Waiting::Refusal(response)),
+        }
+    }
+
+    /// Takes the slot for a command with this tag, if it is free.
+    fn take(&self, tag: u16) -> Option<KBox<Command>> {
+        let mut slots = self.slots.lock();
+        let slots: &mut Slots = &mut slots;
+        if slots.closed {
+            return None;
+        }
+        let taken = slots.taken.get_mut(usize::from(tag));
+        let taken = taken.filter(|taken| !**taken)?;
+        let mut slot = slots.free.pop()?;
+        slot.tag = tag;
+        *taken = true;
+        slots.in_flight += 1;
+        Some(slot)
+    }
+
+    /// Gives back the slot of a command that has ended. Any context.
+    fn put(&self, slot: KBox<Command>) {
+        let mut slots = self.slots.lock();
+        if let Some(taken) = slots.taken.get_mut(usize::from(slot.tag)) {
+            *taken = false;
+        }
+        slots.in_flight = slots.in_flight.saturating_sub(1);
+        // Cannot fail: there is capacity for all.
+        let _ = slots.free.push_within_capacity(slot);
+        if slots.closed && slots.in_flight == 0 {
+            self.idle.complete_all();
+        }
+    }
+
+    /// Posts a receive again that is not needed any more. Any context.
+    pub(super) fn put_recv(&self, recv: KBox<Recv>) {
+        if self.poller.has_srq() {
+            return self.poller.put_recv(recv);
+        }
+        // A connection that is being closed frees it.
+        let owner = self.slots.lock().owner.clone();
+        if let Some(owner) = owner {
+            drop(owner.qp.recv(recv));
+        }
+    }
+
+    /// Posts the answers that are chained, unless the poller's worker does so at the end of its
+    /// round. Any context.
+    fn post(&self, qp: &Arc<Qp<Handler>>) {
+        if self.poller.chained(qp) {
+            qp.ring();
+        }
+    }
+}
+
+/// The data of a command.
 enum Data {
     None,
     Inline(KBox<Recv>),
     Piece(Piece),
 }
 
-/// What the queue pair does for a command.
+/// What the queue pair was last asked to do for a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It reads the data of a write from the client's memory.
+    /// To read the data of a write from the client's memory.
     Fetch,
-    /// It sends the answer, after the data of a read.
+    /// To send the answer, after the data of a read.
     Answer,
 }
 
-/// A command in flight, or the room for one.
+/// A slot for one command, and the command that is in flight in it.
 pub(in crate::server) struct Command {
-    /// The connection that it comes in on, which lets go of its commands, and so of itself, when it is
-    /// closed.
-    hold: Arc<Hold>,
-    /// Its number, and that of its slot of the send queue.
+    /// The connection. It drops its commands, and so the references to itself, when it is closed.
+    owner: Arc<ConnectionRef>,
+    /// The tag, which is also the index of the slot in the send queue.
     tag: u16,
     generation: u32,
     operation: Operation,
     data: Data,
     stage: Stage,
-    /// The device has done the command, and is flushed before it is answered.
+    /// The device has done the command, and is being flushed before the answer.
     flushing: bool,
-    /// Whether the backing was asked not to wait.
+    /// The backing device was asked not to wait.
     nowait: bool,
     response: DmaBuffer,
     bio: Option<Bio<KBox<Command>>>,
 }
 
 impl Command {
-    /// A bio for a command. May sleep.
-    pub(in crate::server) fn bio() -> Result<Bio<KBox<Self>>> {
-        // Memory is in one piece.
+    /// Makes a bio for a command. May sleep.
+    pub(super) fn bio() -> Result<Bio<KBox<Self>>> {
+        // The data are in one piece of memory.
         Bio::new(1)
     }
 
-    /// Room for a command of a connection.
-    pub(in crate::server) fn new(
-        hold: Arc<Hold>,
+    /// Makes a slot of a connection, with no command in it.
+    pub(super) fn new(
+        owner: Arc<ConnectionRef>,
         response: DmaBuffer,
         bio: Bio<KBox<Self>>,
     ) -> Self {
         Self {
-            hold,
+            owner,
             tag: 0,
             generation: 0,
             operation: Operation::Flush,
@@ -136,26 +315,12 @@ impl Command {
         }
     }
 
-    /// Its number.
-    pub(in crate::server) fn tag(&self) -> u16 {
-        self.tag
-    }
-
-    /// Gives it a number, when it begins.
-    pub(in crate::server) fn set_tag(&mut self, tag: u16) {
-        self.tag = tag;
-    }
-
-    /// A command was received into `recv`. From the poller's worker.
-    pub(in crate::server) fn begin(
-        mut self: KBox<Self>,
-        wanted: &proto::Command,
-        recv: KBox<Recv>,
-    ) {
-        self.generation = wanted.generation;
-        self.operation = wanted.operation;
+    /// Begins the command that was received into `recv`. Runs in the poller's worker.
+    fn begin(mut self: KBox<Self>, command: &proto::Command, recv: KBox<Recv>) {
+        self.generation = command.generation;
+        self.operation = command.operation;
         self.flushing = false;
-        let hold = self.hold.clone();
+        let owner = self.owner.clone();
         if let Operation::Write {
             from: Transfer::Inline,
             ..
@@ -164,23 +329,23 @@ impl Command {
             self.data = Data::Inline(recv);
             return self.submit(true);
         }
-        hold.queue.put_recv(recv);
+        owner.connection.put_recv(recv);
         match self.memory_wanted() {
-            Some(len) => hold.queue.provide(self, len),
+            Some(len) => owner.connection.provide(self, len),
             None => self.submit(true),
         }
     }
 
-    /// A command was received that cannot be done.
-    pub(in crate::server) fn refuse(mut self: KBox<Self>, response: &Response) {
+    /// Answers a command that cannot be done.
+    fn refuse(mut self: KBox<Self>, response: &Response) {
         self.generation = response.generation;
-        // The client sees to its memory itself.
+        // Without an operation no key is invalidated: the client does that itself.
         self.operation = Operation::Flush;
         self.answer(response.status);
     }
 
-    /// Bytes of memory that it needs before anything can be done.
-    pub(in crate::server) fn memory_wanted(&self) -> Option<u32> {
+    /// Returns the bytes of memory that the command needs before it can go on.
+    pub(super) fn memory_wanted(&self) -> Option<u32> {
         match self.operation {
             Operation::Read { span, .. }
             | Operation::Write {
@@ -192,8 +357,8 @@ impl Command {
         }
     }
 
-    /// Goes on with the memory that it needed. From the poller's worker.
-    pub(in crate::server) fn supply(mut self: KBox<Self>, memory: Piece) {
+    /// Goes on with the memory that the command needed. Runs in the poller's worker.
+    pub(super) fn supply(mut self: KBox<Self>, memory: Piece) {
         self.data = Data::Piece(memory);
         match self.operation {
             Operation::Write {
@@ -204,17 +369,17 @@ impl Command {
         }
     }
 
-    /// Reads the data of a write from the client.
+    /// Reads the data of a write from the client's memory.
     fn fetch(mut self: KBox<Self>, remote: Remote) {
         self.stage = Stage::Fetch;
-        let (hold, tag) = (self.hold.clone(), self.tag);
-        let Hold { queue, qp, .. } = &*hold;
-        queue.fetches(1);
+        let (owner, tag) = (self.owner.clone(), self.tag);
+        let ConnectionRef { connection, qp, .. } = &*owner;
+        connection.count_fetches(1);
         match qp.rdma(tag, RdmaOp::Read, range(remote), self, false) {
-            Ok(()) => queue.post(qp),
+            Ok(()) => connection.post(qp),
             Err((error, command)) => {
-                queue.fetches(-1);
-                // Nothing was begun. Over iWARP that is so for every READ.
+                connection.count_fetches(-1);
+                // Nothing was posted. With iWARP that is so for every READ.
                 command.answer(match error {
                     EAGAIN | ENOMEM => Status::Resource,
                     _ => Status::IoError,
@@ -223,22 +388,24 @@ impl Command {
         }
     }
 
-    /// Has the backing do it. In a task that may sleep; it does so only unless `nowait`: then what the
-    /// backing cannot do without is left to another task.
-    pub(in crate::server) fn submit(mut self: KBox<Self>, nowait: bool) {
-        let hold = self.hold.clone();
-        let queue = &hold.queue;
-        if nowait && !queue.block.nowait() {
-            return queue.block(self);
+    /// Submits the command to the backing device.
+    ///
+    /// With `nowait` this does not sleep, and a command for which the device would have to wait is
+    /// left to a task of its own. Without `nowait` it may sleep.
+    pub(super) fn submit(mut self: KBox<Self>, nowait: bool) {
+        let owner = self.owner.clone();
+        let connection = &owner.connection;
+        if nowait && !connection.block.bdev.nowait() {
+            return connection.submit_later(self);
         }
         let (op, fua, no_unmap) = match self.operation {
             _ if self.flushing => (BioOp::Flush, false, false),
             Operation::Read { .. } => (BioOp::Read, false, false),
-            // Clients flush no device that had no cache when it was exported. If it has got one, each write
-            // has to last when it is answered; else this costs nothing. For the others of the kind see
-            // `owes_flush`.
+            // Clients do not flush a device that had no write cache when it was exported. If it has
+            // one now, each write has to be durable when it is answered; otherwise FUA costs
+            // nothing. For discards and zeroes see `owes_flush`.
             Operation::Write { fua, .. } => {
-                let fua = fua || !queue.block.limits().write_cache;
+                let fua = fua || !connection.terms.limits.write_cache;
                 (BioOp::Write, fua, false)
             }
             Operation::Flush => (BioOp::Flush, false, false),
@@ -255,40 +422,41 @@ impl Command {
             ..BioRequest::new(op, offset >> SECTOR_SHIFT, bytes)
         };
         match self.bio.take() {
-            Some(bio) => bio.submit(&queue.block.bdev, request, self),
+            Some(bio) => bio.submit(&connection.block.bdev, request, self),
             None => self.answer(Status::IoError),
         }
     }
 
-    /// Returns true if the device has to be flushed before a command is answered that it has done: clients
-    /// were promised that it has no cache, it has got one since, and the command cannot pass it by.
+    /// Returns true if the device has to be flushed before a command that it has done is answered:
+    /// clients were told that the device has no write cache, it has one now, and the command cannot
+    /// have FUA.
     fn owes_flush(&self) -> bool {
-        let block = &self.hold.queue.block;
+        let connection = &self.owner.connection;
         matches!(
             self.operation,
             Operation::Discard { .. } | Operation::WriteZeroes { .. }
         ) && !self.flushing
-            && !block.limits().write_cache
-            && block.bdev.write_cache()
+            && !connection.terms.limits.write_cache
+            && connection.block.bdev.write_cache()
     }
 
-    /// The answer to a read that is its data.
+    /// Returns the answer that consists of the data of a read.
     fn delivery(&self) -> Option<Reply> {
         let delivery = Delivery {
             tag: self.tag,
             generation: self.generation,
-            credit: self.hold.queue.credit(),
+            credit: self.owner.connection.credit(),
         };
         delivery.encode().map(Reply::with_immediate)
     }
 
-    /// The answer that is a response, after the data of a read if it went well.
+    /// Returns the answer that is a response, after the data of a read that succeeded.
     fn response(&mut self, status: Status) -> Option<Reply> {
         let response = Response {
             status,
             tag: self.tag,
             generation: self.generation,
-            credit: self.hold.queue.credit(),
+            credit: self.owner.connection.credit(),
         };
         let mut bytes = [0; response::SIZE];
         response.encode(&mut bytes).ok()?;
@@ -303,65 +471,66 @@ impl Command {
     }
 
     /// Answers the client. Any context.
-    pub(in crate::server) fn answer(mut self: KBox<Self>, status: Status) {
+    fn answer(mut self: KBox<Self>, status: Status) {
         let delivers = status == Status::Ok && self.operation.answer_len() != 0;
         let reply = match delivers {
             true => self.delivery(),
             false => self.response(status),
         };
         let Some(reply) = reply else {
-            // It cannot be: there is room for a response, and for its numbers.
-            let hold = self.hold.clone();
+            // This cannot be: the buffer is as long as a response, whose numbers are valid.
+            let owner = self.owner.clone();
             self.end();
-            return hold.queue.abandon();
+            return owner.connection.lose_session();
         };
         self.stage = Stage::Answer;
-        // Before the client hears of it, and sends the next one.
+        // Both before the client learns of the answer and sends its next command.
         if let Data::Inline(_) = &self.data {
             self.give_back();
         }
-        self.hold.queue.settle(self.tag);
-        let (hold, tag) = (self.hold.clone(), self.tag);
-        let Hold { queue, qp, .. } = &*hold;
+        self.owner.connection.end_tag(self.tag);
+        let (owner, tag) = (self.owner.clone(), self.tag);
+        let ConnectionRef { connection, qp, .. } = &*owner;
         match qp.reply(tag, reply, self, false) {
-            Ok(()) => queue.post(qp),
+            Ok(()) => connection.post(qp),
             Err((error, command)) => {
                 command.end();
                 match error {
-                    EOPNOTSUPP => queue.violation(),
-                    _ => queue.abandon(),
+                    EOPNOTSUPP => connection.session.violation(),
+                    _ => connection.lose_session(),
                 }
             }
         }
     }
 
-    /// The queue pair is done with what it was to do. In the poller's worker, or after an error in any
-    /// context.
-    pub(in crate::server) fn posted(self: KBox<Self>, done: bool) {
+    /// Handles the completion of what the queue pair was asked to do. Runs in the poller's worker,
+    /// or after an error in any context.
+    fn sent(self: KBox<Self>, done: bool) {
         if self.stage == Stage::Answer {
             return self.end();
         }
-        self.hold.queue.fetches(-1);
-        // A software device has called a READ done that was not, and then failed.
-        match done && !self.hold.queue.is_closed() && !self.hold.qp.has_failed() {
+        let ConnectionRef { connection, qp, .. } = &*self.owner;
+        connection.count_fetches(-1);
+        // `rdma_rxe` may complete a READ that was not done, and fail afterwards.
+        match done && !connection.is_closed() && !qp.has_failed() {
             true => self.submit(true),
             false => self.end(),
         }
     }
 
-    /// Nothing more is to be done: its room is free for another one. Any context.
-    pub(in crate::server) fn end(mut self: KBox<Self>) {
+    /// Ends the command: its slot is free for another one. Any context.
+    pub(super) fn end(mut self: KBox<Self>) {
         self.give_back();
-        let hold = self.hold.clone();
-        hold.queue.put(self);
+        let owner = self.owner.clone();
+        owner.connection.put(self);
     }
 
     /// Gives back the memory of the data.
     fn give_back(&mut self) {
         match core::mem::replace(&mut self.data, Data::None) {
             Data::None => {}
-            Data::Inline(recv) => self.hold.queue.put_recv(recv),
-            Data::Piece(piece) => self.hold.queue.poller.put(piece),
+            Data::Inline(recv) => self.owner.connection.put_recv(recv),
+            Data::Piece(piece) => self.owner.connection.poller.put(piece),
         }
     }
 
@@ -385,17 +554,17 @@ impl BioOwner for KBox<Command> {
     fn end_io(mut self, bio: Bio<Self>, result: BlkResult) {
         self.bio = Some(bio);
         match result {
-            // The device may have lost the ability just now. If it is the operation that it does not
-            // know, the second try says so.
+            // The device may have lost support for REQ_NOWAIT just now. If it does not support the
+            // operation, the second attempt says so.
             Err(BlkError::Again | BlkError::NotSupported) if self.nowait => {
-                let hold = self.hold.clone();
-                hold.queue.block(self);
+                let owner = self.owner.clone();
+                owner.connection.submit_later(self);
             }
-            // Nothing may be submitted here.
+            // No bio may be submitted in this context.
             Ok(()) if self.owes_flush() => {
                 self.flushing = true;
-                let hold = self.hold.clone();
-                hold.queue.block(self);
+                let owner = self.owner.clone();
+                owner.connection.submit_later(self);
             }
             result => self.answer(result.into()),
         }

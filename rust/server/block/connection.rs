@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An I/O connection to an export of a block device.
+//! An I/O connection to an export of a block device: its slots for commands, and its credit.
+//!
+//! [`OpenConnection`](super::connections::OpenConnection) makes and closes it;
+//! [`command`](super::command) has the way of a command through it, and [`waiting`](super::waiting)
+//! has what happens to a command that cannot go on yet.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +18,7 @@ use kernel::{
         },
         Arc, //
     },
-    workqueue::{
-        Work,
-        WorkItem, //
-    },
+    workqueue::Work,
 };
 
 use crate::base::{
@@ -31,227 +32,209 @@ use crate::base::{
 };
 use crate::proto::{
     self,
-    command,
     response,
     Access,
-    CommandError,
-    Extent,
-    Malformed,
     Name,
     Response,
     Terms, //
 };
 use crate::rdma::{
-    cm::CmId,
-    cq::{
-        Cq,
-        CqNotify,
-        PollContext, //
-    },
+    cq::Cq,
     dma::{
         Direction,
         DmaBuffer, //
     },
-    qp::{
-        Qp,
-        QpCaps,
-        QpHandler, //
-    },
-    wc::{
-        Received,
-        WcError, //
-    },
+    qp::Qp, //
 };
 use crate::server::{
     backend::Block,
     block::{
         command::{
             Command,
-            Recv, //
+            Handler, //
         },
         poller::{
+            Polled,
             Poller,
-            Receive,
-            Seat, //
+            Progress,
+            Recv, //
         },
     },
     session::Session, //
 };
 
-/// There is a command; its generation is below.
-const RUNNING: u64 = 1 << 32;
+/// The credit of a connection at first: commands that its client may have in flight.
+pub(super) const CREDIT_FIRST: u16 = 16;
 
-/// Commands that a client of `depth` may have in flight: the device's queues, which have a power of two of
-/// entries, two for each command, need one more for the end.
-pub(in crate::server) fn credit_max(depth: u16) -> u16 {
+/// Returns the most credit of a connection of `depth`. A device's queues have a power of two of
+/// entries, of which each command takes two, and the end of the connection takes one more.
+pub(super) fn credit_max(depth: u16) -> u16 {
     depth.saturating_sub(1).max(1)
 }
 
-/// Why a command cannot be begun or go on.
-enum Waiting {
-    /// The HCA is not done with the answer of the one before it.
-    Room(proto::Command, KBox<Recv>),
-    /// The same, and all that is to be done is to refuse it.
+/// A command that waits, and for what.
+pub(super) enum Waiting {
+    /// For its slot: the HCA is not done with the answer to the command before it.
+    Slot(proto::Command, KBox<Recv>),
+    /// For its slot, to be refused then.
     Refusal(Response),
-    /// There is no memory for its data.
+    /// For memory for its data.
     Memory(KBox<Command>),
 }
 
 impl Waiting {
-    /// The tag that has to be free for it.
-    fn room(&self) -> Option<u16> {
+    /// Returns the tag whose slot it waits for.
+    pub(super) fn tag(&self) -> Option<u16> {
         match self {
-            Self::Room(command, _) => Some(command.tag),
+            Self::Slot(command, _) => Some(command.tag),
             Self::Refusal(response) => Some(response.tag),
             Self::Memory(_) => None,
         }
     }
 }
 
-/// The commands of a connection.
-struct Commands {
-    /// Those that are not in flight. There is room for all.
-    rest: KVec<KBox<Command>>,
-    /// How many there are.
+/// The slots of a connection and the commands that wait.
+pub(super) struct Slots {
+    /// The slots with no command in them. There is capacity for all.
+    pub(super) free: KVec<KBox<Command>>,
+    /// The number of all slots.
     made: u16,
-    /// Whether a command is in flight; the index is the tag.
-    taken: KVec<bool>,
-    /// How many are in flight.
-    flying: usize,
-    /// Those that wait, in order. There is room for one of each tag.
-    waiting: KVec<Waiting>,
-    /// Those that have to wait for the backing. There is room for all.
-    blocked: KVec<KBox<Command>>,
-    /// What more of them are made with; gone once the connection is being closed.
-    hold: Option<Arc<Hold>>,
-    /// Nothing may begin any more.
-    closed: bool,
+    /// True while the slot of a tag is taken.
+    pub(super) taken: KVec<bool>,
+    /// The number of slots that are taken.
+    pub(super) in_flight: usize,
+    /// The commands that wait, in order. There is capacity for one of each tag.
+    pub(super) waiting: KVec<Waiting>,
+    /// The commands that [`Connection::submit_later`] got. There is capacity for all.
+    pub(super) later: KVec<KBox<Command>>,
+    /// The reference that new slots get; `None` once the connection is being closed.
+    pub(super) owner: Option<Arc<ConnectionRef>>,
+    /// No command may begin any more.
+    pub(super) closed: bool,
 }
 
-impl Commands {
-    /// Whether a command with this tag could begin.
-    fn has_room(&self, tag: u16) -> bool {
-        !self.rest.is_empty() && self.taken.get(usize::from(tag)) == Some(&false)
+impl Slots {
+    /// Makes no slots, and capacity for `depth` of them. May sleep.
+    fn new(depth: usize) -> Result<Self> {
+        Ok(Self {
+            free: KVec::with_capacity(depth, GFP_KERNEL)?,
+            made: 0,
+            taken: KVec::from_elem(false, depth, GFP_KERNEL)?,
+            in_flight: 0,
+            waiting: KVec::with_capacity(depth, GFP_KERNEL)?,
+            later: KVec::with_capacity(depth, GFP_KERNEL)?,
+            owner: None,
+            closed: false,
+        })
     }
 
-    /// Takes the room for a command with this tag, if there is some.
-    fn take(&mut self, tag: u16) -> Option<KBox<Command>> {
-        let taken = self
-            .taken
-            .get_mut(usize::from(tag))
-            .filter(|taken| !**taken)?;
-        let mut command = self.rest.pop()?;
-        command.set_tag(tag);
-        *taken = true;
-        self.flying += 1;
-        Some(command)
-    }
-
-    /// Takes back what [`Commands::take`] gave.
-    fn put(&mut self, command: KBox<Command>) {
-        if let Some(taken) = self.taken.get_mut(usize::from(command.tag())) {
-            *taken = false;
-        }
-        self.flying = self.flying.saturating_sub(1);
-        // There is room for all.
-        let _ = self.rest.push_within_capacity(command);
+    /// Returns true if a command with this tag could begin.
+    pub(super) fn is_free(&self, tag: u16) -> bool {
+        !self.free.is_empty() && self.taken.get(usize::from(tag)) == Some(&false)
     }
 }
 
-/// A connection.
+/// What completion handlers, commands and the poller share of a connection.
 #[pin_data]
-pub(in crate::server) struct Queue {
-    session: Arc<Session>,
+pub(in crate::server) struct Connection {
+    pub(super) session: Arc<Session>,
     label: Label,
     /// The export.
-    pub(in crate::server) block: Arc<Block>,
-    access: Access,
-    terms: Terms,
-    /// Who looks after it.
-    pub(in crate::server) poller: Arc<Poller>,
-    /// Of its sends; it wakes the poller only when that is waiting for something.
-    cq: Arc<Cq>,
+    pub(super) block: Arc<Block>,
+    pub(super) access: Access,
+    pub(super) terms: Terms,
+    /// The poller that looks after it.
+    pub(super) poller: Arc<Poller<Connection>>,
+    /// The completion queue of its sends. It wakes the poller only when the poller waits for
+    /// something.
+    pub(super) cq: Arc<Cq>,
     #[pin]
-    commands: IrqSaveSpinLock<Commands>,
+    pub(super) slots: IrqSaveSpinLock<Slots>,
     /// Commands that the client may have in flight.
-    credit: Atomic<u32>,
-    /// Commands that were not answered yet.
-    owed: Atomic<u32>,
-    /// The same of each tag: [`RUNNING`] and the generation of the command, or 0.
-    unanswered: KVec<Atomic<u64>>,
-    /// More credit was asked for.
-    pressed: Atomic<u32>,
-    /// How many wait.
-    waiting: Atomic<usize>,
-    /// Receives that were used up, and as many were posted for them.
-    receives: Atomic<u64>,
-    /// How many had to, so far.
-    waits: Atomic<u64>,
+    pub(super) credit: Atomic<u32>,
+    /// Commands that are not answered yet.
+    pub(super) unanswered: Atomic<u32>,
+    /// For each tag, the command that is not answered yet; 0 if there is none.
+    pub(super) tags: KVec<Atomic<u64>>,
+    /// The client has asked for more credit.
+    credit_asked: Atomic<u32>,
+    /// The number of commands that wait.
+    pub(super) waiting: Atomic<usize>,
+    /// The number of commands that had to wait so far.
+    pub(super) waits: Atomic<u64>,
+    /// Receives that have completed. As many were posted for them.
+    pub(super) receives: Atomic<u64>,
     /// RDMA READs under way.
-    fetching: Atomic<isize>,
-    /// What comes in is not to begin any more.
-    draining: Atomic<u32>,
+    fetches: Atomic<isize>,
+    /// Commands that come in are left unanswered.
+    pub(super) draining: Atomic<u32>,
     /// No command is in flight, nor will be.
     #[pin]
-    idle: Completion,
-    /// No [`Hold`] is there any more.
-    released: Arc<Completion>,
-    blocked: Arc<OwnedQueue>,
+    pub(super) idle: Completion,
+    /// The last [`ConnectionRef`] was dropped.
+    pub(super) released: Arc<Completion>,
+    /// The workqueue of commands for which the backing device has to wait.
+    pub(super) later: Arc<OwnedQueue>,
     #[pin]
-    work: Work<Queue>,
+    work: Work<Connection>,
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Queue { self.work }
+    impl HasWork<Self> for Connection { self.work }
 }
 
-/// What an administrator knows a connection by.
+/// The names by which an administrator knows a connection.
 #[derive(Clone, Copy)]
-pub(in crate::server) struct Label {
+pub(super) struct Label {
     /// The export.
-    pub(in crate::server) export: Name,
+    pub(super) export: Name,
     /// The client host.
-    pub(in crate::server) host: Name,
-    /// Which connection of the session.
-    pub(in crate::server) index: u16,
+    pub(super) host: Name,
+    /// The index of the connection in its session.
+    pub(super) index: u16,
 }
 
-/// What a connection belongs to.
-pub(in crate::server) struct Parts<'a> {
-    /// The session that hears of its end.
-    pub(in crate::server) session: &'a Arc<Session>,
-    /// What it is called.
-    pub(in crate::server) label: Label,
+/// What a connection is made for.
+pub(super) struct ConnectionConfig<'a> {
+    /// The session, which ends if the connection breaks.
+    pub(super) session: &'a Arc<Session>,
+    /// The names of the connection.
+    pub(super) label: Label,
     /// The export.
-    pub(in crate::server) block: &'a Arc<Block>,
-    /// What the client may do.
-    pub(in crate::server) access: Access,
-    /// What was agreed on.
-    pub(in crate::server) terms: Terms,
-    /// Where commands wait for the backing.
-    pub(in crate::server) blocked: &'a Arc<OwnedQueue>,
+    pub(super) block: &'a Arc<Block>,
+    /// The access that the client has.
+    pub(super) access: Access,
+    /// The terms that the client agreed to at login.
+    pub(super) terms: Terms,
+    /// The workqueue of commands for which the backing device has to wait.
+    pub(super) later: &'a Arc<OwnedQueue>,
 }
 
-/// What a queue pair of a connection calls.
-pub(in crate::server) struct Handler(pub(in crate::server) Arc<Queue>);
-
-/// A connection with its queue pair.
-pub(in crate::server) struct Connection {
-    pub(in crate::server) queue: Arc<Queue>,
-    pub(in crate::server) qp: Arc<Qp<Handler>>,
-}
-
-/// What commands have of their connection. One that ends in an interrupt may be the last to drop it, but
-/// never the last to drop what is in it, for which one has to sleep: the owner waits for the end of this
-/// first.
-pub(in crate::server) struct Hold {
+/// The reference that commands have to their connection.
+///
+/// A command that ends in an interrupt may drop the last one. It never drops the last reference to
+/// what is in here, for which one has to sleep:
+/// [`OpenConnection::close`](super::connections::OpenConnection) waits for this drop first.
+pub(super) struct ConnectionRef {
     // Fields drop in this order.
-    pub(in crate::server) queue: Arc<Queue>,
-    pub(in crate::server) qp: Arc<Qp<Handler>>,
+    pub(super) connection: Arc<Connection>,
+    pub(super) qp: Arc<Qp<Handler>>,
     _released: Released,
 }
 
-/// Tells of its drop.
+impl ConnectionRef {
+    /// Makes the reference that the commands of a connection share. May sleep.
+    pub(super) fn new(connection: &Arc<Connection>, qp: &Arc<Qp<Handler>>) -> Result<Arc<Self>> {
+        let this = Self {
+            connection: connection.clone(),
+            qp: qp.clone(),
+            _released: Released(connection.released.clone()),
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+}
+
+/// Completes [`Connection::released`] when it drops.
 struct Released(Arc<Completion>);
 
 impl Drop for Released {
@@ -260,187 +243,189 @@ impl Drop for Released {
     }
 }
 
-/// A send has completed, and the poller waits for that.
-struct Wake(Arc<Poller>);
-
-impl CqNotify for Wake {
-    fn notify(&self) {
-        self.0.call();
-    }
-}
-
 impl Connection {
-    /// Makes the queue pair on a bound `id`, ready to receive commands. [`Connection::close`] must be
-    /// its end. May sleep.
-    pub(in crate::server) fn new(id: &Arc<CmId>, seat: Seat, parts: &Parts<'_>) -> Result<Self> {
-        let device = id.device()?;
-        let poller = seat.poller().clone();
-        let credit = seat.credit();
-        let depth = parts.terms.depth;
-        let caps = QpCaps {
-            slots: depth,
-            // The data of a read and its answer; what is fetched for a write comes before that.
-            send_wr: 2 * u32::from(credit_max(depth)),
-            recv_wr: 0,
-            // The data of a command are one piece of the pool.
-            sges: 1,
-            large: 0,
-            keys: 0,
-            key_pages: 0,
-            large_keys: 0,
-            large_key_pages: 0,
-        };
-        let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
-        let vector = poller.vector();
-        let cq = Cq::alloc(&device, caps.send_cqes(), vector, PollContext::Manual(wake))?;
-        let room = usize::from(depth);
-        let commands = Commands {
-            rest: KVec::with_capacity(room, GFP_KERNEL)?,
-            made: 0,
-            flying: 0,
-            taken: KVec::from_elem(false, room, GFP_KERNEL)?,
-            waiting: KVec::with_capacity(room, GFP_KERNEL)?,
-            blocked: KVec::with_capacity(room, GFP_KERNEL)?,
-            hold: None,
-            closed: false,
-        };
-        let mut unanswered = KVec::with_capacity(room, GFP_KERNEL)?;
-        for _ in 0..room {
-            unanswered.push(Atomic::new(0), GFP_KERNEL)?;
+    /// Makes a connection with no slots yet, whose sends complete on `cq`. May sleep.
+    pub(super) fn new(
+        config: &ConnectionConfig<'_>,
+        poller: &Arc<Poller<Self>>,
+        cq: Arc<Cq>,
+        credit: u16,
+    ) -> Result<Arc<Self>> {
+        let depth = usize::from(config.terms.depth);
+        let slots = Slots::new(depth)?;
+        let mut tags = KVec::with_capacity(depth, GFP_KERNEL)?;
+        for _ in 0..depth {
+            tags.push(Atomic::new(0), GFP_KERNEL)?;
         }
         let released = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
-        let queue = Arc::pin_init(
-            pin_init!(Queue {
-                session: parts.session.clone(),
-                label: parts.label,
-                block: parts.block.clone(),
-                access: parts.access,
-                terms: parts.terms,
-                poller,
+        Arc::pin_init(
+            pin_init!(Self {
+                session: config.session.clone(),
+                label: config.label,
+                block: config.block.clone(),
+                access: config.access,
+                terms: config.terms,
+                poller: poller.clone(),
                 cq,
-                commands <- new_irqsave_spinlock!(commands, "Queue::commands"),
+                slots <- new_irqsave_spinlock!(slots, "Connection::slots"),
                 credit: Atomic::new(credit.into()),
-                owed: Atomic::new(0),
-                unanswered,
-                pressed: Atomic::new(0),
+                unanswered: Atomic::new(0),
+                tags,
+                credit_asked: Atomic::new(0),
                 waiting: Atomic::new(0),
-                receives: Atomic::new(0),
                 waits: Atomic::new(0),
-                fetching: Atomic::new(0),
+                receives: Atomic::new(0),
+                fetches: Atomic::new(0),
                 draining: Atomic::new(0),
                 idle <- Completion::new(),
                 released,
-                blocked: parts.blocked.clone(),
-                work <- new_work!("Queue::work"),
+                later: config.later.clone(),
+                work <- new_work!("Connection::work"),
             }),
             GFP_KERNEL,
-        )?;
-        let qp = queue.poller.add(seat, &queue, |receive| {
-            let handler = Handler(queue.clone());
-            match receive {
-                Receive::Shared(srq) => Qp::create_on(id, srq, &queue.cq, caps, handler),
-                Receive::Own(pd, cq, recv_wr) => {
-                    let caps = QpCaps { recv_wr, ..caps };
-                    Qp::create(id, pd, &queue.cq, cq, caps, handler)
-                }
-            }
-        })?;
-        let connection = Self { queue, qp };
-        let made = connection.make_commands(credit);
-        match made.and_then(|()| connection.queue.poller.begin(&connection.qp, credit)) {
-            Ok(()) => Ok(connection),
-            Err(error) => {
-                connection.close();
-                Err(error)
-            }
-        }
+        )
     }
 
-    /// Makes room for its first commands. May sleep.
-    fn make_commands(&self, count: u16) -> Result {
-        let queue = &self.queue;
-        let hold = Hold {
-            queue: queue.clone(),
-            qp: self.qp.clone(),
-            _released: Released(queue.released.clone()),
-        };
-        let hold = Arc::new(hold, GFP_KERNEL)?;
-        queue.commands.lock().hold = Some(hold);
-        queue.make_commands(count)
+    /// Sets the reference that slots are made with. Any context.
+    pub(super) fn set_owner(&self, owner: Arc<ConnectionRef>) {
+        self.slots.lock().owner = Some(owner);
     }
 
-    /// Lets no more commands begin: what comes in is left unanswered. Whether the client has the answers
-    /// to all that have begun. May sleep.
-    pub(in crate::server) fn drain(&self) -> bool {
-        let queue = &self.queue;
-        queue.draining.store(1, Relaxed);
-        // What the worker is about to begin counts.
-        queue.poller.pause();
-        queue.cq.reap();
-        let commands = queue.commands.lock();
-        commands.flying == 0 && commands.waiting.is_empty()
+    /// Lets no command begin any more. Any context.
+    pub(super) fn shut(&self) {
+        self.slots.lock().closed = true;
     }
 
-    /// Lets the HCA begin nothing more. May sleep.
-    pub(in crate::server) fn cut(&self) {
-        self.queue.commands.lock().closed = true;
-        self.qp.fail();
+    /// Returns true if no command may begin any more. Any context.
+    pub(super) fn is_closed(&self) -> bool {
+        self.slots.lock().closed
     }
 
-    /// Ends all commands, and waits until the backing and the HCA are done with them: what the client
-    /// was not told of has happened or will never do. May sleep, as long as the backing takes.
-    pub(in crate::server) fn close(&self) {
-        let queue = &self.queue;
-        let (hold, waiting, blocked) = {
-            let mut commands = queue.commands.lock();
-            commands.closed = true;
-            if commands.flying == 0 {
-                queue.idle.complete_all();
+    /// Returns true if no command is in flight and none waits. Any context.
+    pub(super) fn is_idle(&self) -> bool {
+        let slots = self.slots.lock();
+        slots.in_flight == 0 && slots.waiting.is_empty()
+    }
+
+    /// Lets no command begin any more, and ends those that wait. Once [`Connection::idle`]
+    /// completes, all slots are free. Returns the reference that they were made with. May sleep.
+    pub(super) fn end_waiting(&self) -> Option<Arc<ConnectionRef>> {
+        let (owner, waiting, later) = {
+            let mut slots = self.slots.lock();
+            slots.closed = true;
+            if slots.in_flight == 0 {
+                self.idle.complete_all();
             }
             (
-                commands.hold.take(),
-                core::mem::take(&mut commands.waiting),
-                core::mem::take(&mut commands.blocked),
+                slots.owner.take(),
+                core::mem::take(&mut slots.waiting),
+                core::mem::take(&mut slots.later),
             )
         };
         for waiting in waiting {
-            queue.drop_waiting(waiting);
+            self.drop_waiting(waiting);
         }
-        blocked.into_iter().for_each(Command::end);
-        // What was posted comes back. It gives the client no access to anything.
-        let _ = self.qp.drain();
-        // What the backing has comes back, too.
-        queue.idle.wait();
-        let rest = core::mem::take(&mut queue.commands.lock().rest);
-        drop((hold, rest));
-        // Who has just put the last one there may not be through.
-        queue.released.wait();
-        queue.poller.remove(queue);
+        later.into_iter().for_each(Command::end);
+        owner
+    }
+
+    /// Frees the slots, none of which is taken. May sleep.
+    pub(super) fn free_slots(&self) {
+        let free = core::mem::take(&mut self.slots.lock().free);
+        drop(free);
+    }
+
+    /// Asks the poller for more credit, because the client could use it.
+    #[cold]
+    pub(super) fn ask_for_credit(&self) {
+        if self.credit() < credit_max(self.terms.depth) && self.credit_asked.xchg(1, Relaxed) == 0 {
+            self.poller.extend_credit();
+        }
+    }
+
+    /// Ends the session because a command will not be answered: the client would wait for it for
+    /// ever. Any context.
+    #[cold]
+    pub(super) fn lose_session(&self) {
+        // A connection that is being closed does so because its session ends, or because of a
+        // logout, whose reply is still to be sent.
+        if !self.is_closed() {
+            self.session.lose();
+        }
+    }
+
+    /// Counts RDMA READs that were posted, or that have completed. Any context.
+    pub(super) fn count_fetches(&self, by: isize) {
+        self.fetches.fetch_add(by, Relaxed);
+        if by > 0 {
+            self.poller.attend();
+        }
     }
 }
 
-impl Queue {
-    /// What the client may do with the export now. Any context.
-    fn extent(&self) -> Extent {
-        let extent = self.block.extent();
-        Extent {
-            access: extent.access.min(self.access),
-            ..extent
+impl Polled for Connection {
+    type Handler = Handler;
+
+    /// Asks for an interrupt of the next completion of a send only if the poller waits for one.
+    fn progress(&self) -> Progress {
+        let mut resumed = false;
+        loop {
+            self.cq.reap();
+            let progress = self.resume();
+            resumed |= progress.resumed;
+            let interested = self.fetches.load(Relaxed) > 0
+                || self.waiting.load(Relaxed) > 0
+                || self.poller.is_short();
+            if !interested || !self.cq.arm() {
+                return Progress {
+                    resumed,
+                    ..progress
+                };
+            }
         }
     }
 
-    /// Whether nothing may begin any more. Any context.
-    pub(in crate::server) fn is_closed(&self) -> bool {
-        self.commands.lock().closed
+    #[inline]
+    fn credit(&self) -> u16 {
+        // The credit is never more than the depth.
+        u16::try_from(self.credit.load(Relaxed)).unwrap_or(u16::MAX)
     }
 
-    /// Shows what the connection did. May sleep.
-    pub(in crate::server) fn show(
-        &self,
-        qp: &Qp<Handler>,
-        f: &mut fmt::Formatter<'_>,
-    ) -> fmt::Result {
-        // Nobody has looked yet whether the last answers were sent.
+    fn credit_wanted(&self) -> u16 {
+        let credit = self.credit();
+        match self.credit_asked.load(Relaxed) {
+            0 => 0,
+            _ => credit.min(credit_max(self.terms.depth).saturating_sub(credit)),
+        }
+    }
+
+    fn make_commands(&self, count: u16) -> Result {
+        let missing = count.saturating_sub(self.slots.lock().made);
+        if missing == 0 {
+            return Ok(());
+        }
+        let len = usize::from(missing) * response::SIZE;
+        let responses = DmaBuffer::alloc(self.cq.device(), len, Direction::ToDevice)?;
+        for response in responses.split(response::SIZE) {
+            let (bio, slot) = (Command::bio()?, KBox::new_uninit(GFP_KERNEL)?);
+            let mut slots = self.slots.lock();
+            // The reference is taken under the lock, as the end of the connection waits for it.
+            let owner = slots.owner.clone().ok_or(ESHUTDOWN)?;
+            let command = KBox::write(slot, Command::new(owner, response, bio));
+            slots.made += 1;
+            // Cannot fail: there is capacity for all.
+            let _ = slots.free.push_within_capacity(command);
+        }
+        Ok(())
+    }
+
+    fn grant_credit(&self, more: u16) {
+        self.credit.fetch_add(more.into(), Relaxed);
+        self.credit_asked.store(0, Relaxed);
+    }
+
+    fn show(&self, qp: &Qp<Handler>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The completions of the last answers may not have been reaped yet.
         self.cq.reap();
         writeln!(
             f,
@@ -455,373 +440,5 @@ impl Queue {
             self.credit(),
             self.waits.load(Relaxed),
         )
-    }
-
-    /// A message came in.
-    fn receive(&self, recv: KBox<Recv>, len: u32) {
-        if self.draining.load(Relaxed) != 0 {
-            return self.put_recv(recv);
-        }
-        let mut header = [0; command::SIZE];
-        let copied = recv.header.copy_out(0, &mut header);
-        if !self.owe() {
-            self.put_recv(recv);
-            return self.violation();
-        }
-        // Cannot fail: the buffer is as long as a command.
-        let parsed = copied.map(|()| command::parse(&header, len, &self.terms, self.extent()));
-        match parsed.unwrap_or(Err(Malformed("the command was not received").into())) {
-            Ok(command) if self.claim(command.tag, command.generation) => self.admit(command, recv),
-            Err(CommandError::Refused(response, _))
-                if self.claim(response.tag, response.generation) =>
-            {
-                self.put_recv(recv);
-                self.refuse(response);
-            }
-            _ => {
-                self.put_recv(recv);
-                self.violation();
-            }
-        }
-    }
-
-    /// Commands that the client may have in flight now. Any context.
-    pub(in crate::server) fn credit(&self) -> u16 {
-        // It is never more than the depth.
-        u16::try_from(self.credit.load(Relaxed)).unwrap_or(u16::MAX)
-    }
-
-    /// How much more credit would be good. Any context.
-    pub(in crate::server) fn credit_wanted(&self) -> u16 {
-        let credit = self.credit();
-        match self.pressed.load(Relaxed) {
-            0 => 0,
-            _ => credit.min(credit_max(self.terms.depth).saturating_sub(credit)),
-        }
-    }
-
-    /// There are receives for so many commands more. The client hears of it with the next answer. Any
-    /// context.
-    pub(in crate::server) fn give_credit(&self, more: u16) {
-        self.credit.fetch_add(more.into(), Relaxed);
-        self.pressed.store(0, Relaxed);
-    }
-
-    /// A command was received. Whether the client may have as many in flight.
-    fn owe(&self) -> bool {
-        let owed = self.owed.fetch_add(1, Relaxed) + 1;
-        owed <= self.credit.load(Relaxed)
-    }
-
-    /// A command was received, in the poller's worker. Whether its tag was free for the client to use.
-    fn claim(&self, tag: u16, generation: u32) -> bool {
-        let free = |place: &&Atomic<u64>| place.load(Relaxed) == 0;
-        let place = self.unanswered.get(usize::from(tag)).filter(free);
-        let running = RUNNING | u64::from(generation);
-        place
-            .inspect(|place| place.store(running, Relaxed))
-            .is_some()
-    }
-
-    /// The client wants more credit.
-    #[cold]
-    fn press(&self) {
-        if self.credit() < credit_max(self.terms.depth) && self.pressed.xchg(1, Relaxed) == 0 {
-            self.poller.want_credit();
-        }
-    }
-
-    /// Command `tag` is about to be answered. Any context.
-    pub(in crate::server) fn settle(&self, tag: u16) {
-        if let Some(place) = self.unanswered.get(usize::from(tag)) {
-            place.store(0, Relaxed);
-        }
-        self.owed.fetch_sub(1, Relaxed);
-    }
-
-    /// Ends the session because a command will not be answered: the client would wait for it for ever. A
-    /// connection that is being closed does that anyway. Any context.
-    #[cold]
-    pub(super) fn abandon(&self) {
-        // What is closed by a logout does not end the session, whose reply is yet to be sent.
-        if !self.is_closed() {
-            self.session.lose();
-        }
-    }
-
-    /// The client does not keep to the protocol.
-    #[cold]
-    pub(in crate::server) fn violation(&self) {
-        self.session.violation();
-    }
-
-    /// Takes the room for command `tag`, if it is free.
-    fn take(&self, tag: u16) -> Option<KBox<Command>> {
-        let mut commands = self.commands.lock();
-        match commands.closed {
-            true => None,
-            false => commands.take(tag),
-        }
-    }
-
-    /// Makes room for `count` commands in all, at most [`credit_max`]. Not twice at a time. May sleep.
-    pub(in crate::server) fn make_commands(&self, count: u16) -> Result {
-        let missing = count.saturating_sub(self.commands.lock().made);
-        if missing == 0 {
-            return Ok(());
-        }
-        let len = usize::from(missing) * response::SIZE;
-        let responses = DmaBuffer::alloc(self.cq.device(), len, Direction::ToDevice)?;
-        for response in responses.split(response::SIZE) {
-            let (bio, room) = (Command::bio()?, KBox::new_uninit(GFP_KERNEL)?);
-            let mut commands = self.commands.lock();
-            // Only now: the end of the connection waits for it.
-            let hold = commands.hold.clone().ok_or(ESHUTDOWN)?;
-            let command = KBox::write(room, Command::new(hold, response, bio));
-            commands.made += 1;
-            // There is room for all.
-            let _ = commands.rest.push_within_capacity(command);
-        }
-        Ok(())
-    }
-}
-
-impl Queue {
-    /// Begins a command, or lets it wait.
-    fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
-        if command.pressed {
-            self.press();
-        }
-        // What waits for room is behind the answer of the command before it.
-        match self.take(command.tag) {
-            Some(room) => room.begin(&command, recv),
-            None => self.wait(Waiting::Room(command, recv)),
-        }
-    }
-
-    /// Refuses a command, now or later.
-    fn refuse(&self, response: Response) {
-        match self.take(response.tag) {
-            Some(room) => room.refuse(&response),
-            None => self.wait(Waiting::Refusal(response)),
-        }
-    }
-
-    /// Posts a receive that is not needed any more again. Any context.
-    pub(in crate::server) fn put_recv(&self, recv: KBox<Recv>) {
-        if self.poller.is_shared() {
-            return self.poller.put_recv(recv);
-        }
-        // Once the connection is being closed, it goes.
-        let hold = self.commands.lock().hold.clone();
-        if let Some(hold) = hold {
-            drop(hold.qp.recv(recv));
-        }
-    }
-
-    /// Gives a command the memory it needs, or lets it wait.
-    pub(in crate::server) fn provide(&self, command: KBox<Command>, len: u32) {
-        // Those that wait are first.
-        if self.waiting.load(Relaxed) == 0 {
-            if let Some(memory) = self.poller.get(len) {
-                return command.supply(memory);
-            }
-        }
-        self.wait(Waiting::Memory(command));
-    }
-
-    /// Lets a command wait until the worker tries again.
-    fn wait(&self, waiting: Waiting) {
-        let refused = {
-            let mut commands = self.commands.lock();
-            match commands.closed {
-                true => Some(waiting),
-                false => {
-                    let full = commands.waiting.push_within_capacity(waiting).err();
-                    self.waiting.store(commands.waiting.len(), Relaxed);
-                    full.map(|full| full.0)
-                }
-            }
-        };
-        self.waits.fetch_add(1, Relaxed);
-        match refused {
-            None => self.poller.call(),
-            Some(waiting) => {
-                self.drop_waiting(waiting);
-                self.abandon();
-            }
-        }
-    }
-
-    fn drop_waiting(&self, waiting: Waiting) {
-        match waiting {
-            Waiting::Room(_, recv) => self.put_recv(recv),
-            Waiting::Refusal(_) => {}
-            Waiting::Memory(command) => command.end(),
-        }
-    }
-
-    /// Lets a command wait for the backing, in a task of its own. Any context.
-    pub(in crate::server) fn block(self: &Arc<Self>, command: KBox<Command>) {
-        let refused = {
-            let mut commands = self.commands.lock();
-            match commands.closed {
-                true => Some(command),
-                false => commands
-                    .blocked
-                    .push_within_capacity(command)
-                    .err()
-                    .map(|full| full.0),
-            }
-        };
-        match refused {
-            None => {
-                let _ = self.blocked.enqueue(self.clone());
-            }
-            Some(command) => {
-                command.end();
-                self.abandon();
-            }
-        }
-    }
-
-    /// `by` more RDMA READs are under way. Any context.
-    pub(in crate::server) fn fetches(&self, by: isize) {
-        self.fetching.fetch_add(by, Relaxed);
-        if by > 0 {
-            self.poller.call();
-        }
-    }
-
-    /// Posts what was chained, unless the worker is about to. Any context.
-    pub(in crate::server) fn post(&self, qp: &Arc<Qp<Handler>>) {
-        if self.poller.chained(qp) {
-            qp.ring();
-        }
-    }
-
-    /// A command has ended. Any context.
-    pub(in crate::server) fn put(&self, command: KBox<Command>) {
-        let mut commands = self.commands.lock();
-        commands.put(command);
-        if commands.closed && commands.flying == 0 {
-            self.idle.complete_all();
-        }
-    }
-
-    /// Goes on with what waits. Returns whether something did, and whether something still waits for
-    /// memory. From the poller's worker.
-    fn resume(&self) -> (bool, bool) {
-        let mut resumed = false;
-        loop {
-            let first = {
-                let mut commands = self.commands.lock();
-                let room = commands.waiting.first().and_then(Waiting::room);
-                let free = room.is_none_or(|tag| commands.has_room(tag));
-                let first = free.then(|| commands.waiting.remove(0).ok()).flatten();
-                self.waiting.store(commands.waiting.len(), Relaxed);
-                first
-            };
-            match first {
-                None => return (resumed, false),
-                Some(Waiting::Room(command, recv)) => self.admit(command, recv),
-                Some(Waiting::Refusal(response)) => self.refuse(response),
-                Some(Waiting::Memory(command)) => {
-                    let len = command.memory_wanted().unwrap_or(0);
-                    match self.poller.get(len) {
-                        Some(memory) => command.supply(memory),
-                        None => {
-                            self.wait_again(command);
-                            return (resumed, true);
-                        }
-                    }
-                }
-            }
-            resumed = true;
-        }
-    }
-
-    /// Puts a command back to where it was taken from.
-    fn wait_again(&self, command: KBox<Command>) {
-        let mut commands = self.commands.lock();
-        if commands.closed {
-            drop(commands);
-            return command.end();
-        }
-        // There is room: it was taken out just now, and nobody else is let in twice.
-        let waiting = &mut commands.waiting;
-        let full = waiting.push_within_capacity(Waiting::Memory(command)).err();
-        if full.is_none() {
-            waiting.rotate_right(1);
-        }
-        self.waiting.store(waiting.len(), Relaxed);
-        drop(commands);
-        if let Some(full) = full {
-            self.drop_waiting(full.0);
-            self.abandon();
-        }
-    }
-
-    /// Handles what the HCA is done with, and goes on with what waits; what it does later wakes the
-    /// poller if that is needed. Returns whether something went on, and whether something waits for
-    /// memory. From the poller's worker.
-    pub(in crate::server) fn look(&self) -> (bool, bool) {
-        let mut resumed = false;
-        loop {
-            self.cq.reap();
-            let (some, short) = self.resume();
-            resumed |= some;
-            let interested = self.fetching.load(Relaxed) > 0
-                || self.waiting.load(Relaxed) > 0
-                || self.poller.is_short();
-            if !interested || !self.cq.arm() {
-                return (resumed, short);
-            }
-        }
-    }
-}
-
-impl WorkItem for Queue {
-    type Pointer = Arc<Self>;
-
-    /// Lets the backing do what it could not do at once.
-    fn run(this: Arc<Self>) {
-        loop {
-            let command = this.commands.lock().blocked.remove(0);
-            match command {
-                Ok(command) => command.submit(false),
-                Err(_) => return,
-            }
-        }
-    }
-}
-
-impl QpHandler for Handler {
-    type Send = KBox<Command>;
-    type Recv = KBox<Recv>;
-
-    #[inline]
-    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
-        command.posted(result.is_ok());
-    }
-
-    #[inline]
-    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
-        let queue = &self.0;
-        // One completion is handled at a time.
-        let receives = queue.receives.load(Relaxed);
-        queue.receives.store(receives + 1, Relaxed);
-        match received {
-            Ok(received) => {
-                // The answer to the command before this one, most often.
-                queue.cq.reap();
-                queue.receive(recv, received.len());
-            }
-            Err(_) => queue.put_recv(recv),
-        }
-    }
-
-    fn error(&self) {
-        self.0.abandon();
     }
 }

@@ -1,41 +1,173 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a session has of an export of a block device: its I/O connections.
+//! The I/O connections of a session to an export of a block device: made one by one, drained and
+//! closed together.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::sync::{
+    atomic::Relaxed,
+    Arc, //
+};
 
 use crate::proto::{
+    wire::DEPTH_MAX,
     Access,
-    Name,
+    Backing,
+    Login,
     Terms, //
 };
-use crate::rdma::cm::CmId;
+use crate::rdma::{
+    cm::CmId,
+    cq::{
+        Cq,
+        CqNotify,
+        PollContext, //
+    },
+    device::Device,
+    qp::{
+        Qp,
+        QpCaps, //
+    },
+};
 use crate::server::{
     backend::Block,
     block::{
         adapter::User,
+        command::Handler,
         connection::{
             credit_max,
             Connection,
+            ConnectionConfig,
+            ConnectionRef,
             Label,
-            Parts, //
+            CREDIT_FIRST, //
+        },
+        credit::ReceiveCredit,
+        poller::{
+            Polled,
+            Poller,
+            ReceiveQueue, //
         },
     },
-    ram::none,
-    session::{
-        Session,
-        CREDIT, //
-    },
+    none,
+    session::Session, //
 };
 
-/// A session's I/O connections. Dropping it waits until nothing is under way any more; see
-/// [`Connection::close`].
+/// Wakes a poller that waits for the completion of a send.
+struct Wake(Arc<Poller<Connection>>);
+
+impl CqNotify for Wake {
+    fn notify(&self) {
+        self.0.attend();
+    }
+}
+
+/// A connection with its queue pair, as its owner has it.
+pub(super) struct OpenConnection {
+    connection: Arc<Connection>,
+    qp: Arc<Qp<Handler>>,
+}
+
+impl OpenConnection {
+    /// Makes the queue pair on a bound `id`, ready to receive commands. [`OpenConnection::close`]
+    /// must be its end. May sleep.
+    fn new(
+        id: &Arc<CmId>,
+        reserved: ReceiveCredit<Connection>,
+        config: &ConnectionConfig<'_>,
+    ) -> Result<Self> {
+        let device = id.device()?;
+        let poller = reserved.poller().clone();
+        let credit = reserved.credit();
+        let depth = config.terms.depth;
+        let caps = QpCaps {
+            slots: depth,
+            // The data of a read and its answer. The READ of a write is done before its answer.
+            send_wr: 2 * u32::from(credit_max(depth)),
+            recv_wr: 0,
+            // The data of a command are one piece of the pool.
+            sges: 1,
+            large: 0,
+            keys: 0,
+            key_pages: 0,
+            large_keys: 0,
+            large_key_pages: 0,
+        };
+        let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
+        let context = PollContext::Manual(wake);
+        let cq = Cq::alloc(&device, caps.send_cqes(), poller.vector(), context)?;
+        let connection = Connection::new(config, &poller, cq, credit)?;
+        let qp = poller.add(reserved, &connection, |queue| {
+            let handler = Handler(connection.clone());
+            match queue {
+                ReceiveQueue::Shared(srq) => Qp::create_on(id, srq, &connection.cq, caps, handler),
+                ReceiveQueue::Own(pd, cq, recv_wr) => {
+                    let caps = QpCaps { recv_wr, ..caps };
+                    Qp::create(id, pd, &connection.cq, cq, caps, handler)
+                }
+            }
+        })?;
+        let this = Self { connection, qp };
+        match this.prepare(credit) {
+            Ok(()) => Ok(this),
+            Err(error) => {
+                this.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the slots and receives for `credit` commands. May sleep.
+    fn prepare(&self, credit: u16) -> Result {
+        let connection = &self.connection;
+        connection.set_owner(ConnectionRef::new(connection, &self.qp)?);
+        connection.make_commands(credit)?;
+        connection.poller.post_first_recvs(&self.qp, credit)
+    }
+
+    /// Lets no more commands begin: those that come in are left unanswered. Returns true if the
+    /// client has the answers to all that have begun. May sleep.
+    fn drain(&self) -> bool {
+        let connection = &self.connection;
+        connection.draining.store(1, Relaxed);
+        // A command that the worker is about to begin counts.
+        connection.poller.wait_for_round();
+        connection.cq.reap();
+        connection.is_idle()
+    }
+
+    /// Lets the HCA begin nothing more. May sleep.
+    fn cut(&self) {
+        self.connection.shut();
+        self.qp.fail();
+    }
+
+    /// Ends all commands, and waits until the backing device and the HCA are done with them: a
+    /// command that was not answered has been done by then, or never will be. May sleep, as long as
+    /// the backing device takes.
+    fn close(&self) {
+        let connection = &self.connection;
+        let owner = connection.end_waiting();
+        // This returns the commands that the queue pair had. No result is needed: the queue pair
+        // gives the client access to no memory.
+        let _ = self.qp.drain();
+        // This waits for the commands that the backing device has.
+        connection.idle.wait();
+        drop(owner);
+        connection.free_slots();
+        // A task that has just given back the last slot may not have dropped its reference yet.
+        connection.released.wait();
+        connection.poller.remove(connection);
+    }
+}
+
+/// A session's I/O connections. The drop closes them, and waits until no command is under way any
+/// more.
 pub(in crate::server) struct Connections {
-    /// The connections that are up; the index is the queue.
-    queues: KVec<Option<Connection>>,
+    /// The connections that are up, by their index.
+    queues: KVec<Option<OpenConnection>>,
     block: Arc<Block>,
     access: Access,
     terms: Terms,
@@ -44,31 +176,45 @@ pub(in crate::server) struct Connections {
 }
 
 impl Connections {
-    /// No connections, and room for `queues` of them. May sleep.
+    /// Makes no connections yet, and up to `queues` of them later, on the terms of `login`. May
+    /// sleep.
     pub(in crate::server) fn new(
         user: User,
         block: &Arc<Block>,
         access: Access,
-        terms: Terms,
-        (export, host): (Name, Name),
+        login: &Login,
         queues: u16,
     ) -> Result<Self> {
+        let adapter = &user.adapter;
         Ok(Self {
             queues: none(usize::from(queues))?,
             block: block.clone(),
             access,
-            terms,
+            terms: Terms {
+                depth: login.depth.min(depth_max(adapter.pd.device())),
+                inline_size: login.inline_size.min(adapter.inline_size),
+                limits: *block.limits(),
+            },
             label: Label {
-                export,
-                host,
+                export: login.export,
+                host: login.host_name,
                 index: 0,
             },
             user,
         })
     }
 
-    /// Whether there is a free place for I/O connection `queue`.
-    pub(in crate::server) fn has_room(&self, queue: u16) -> bool {
+    /// Returns what the reply to the login says of the connections.
+    pub(in crate::server) fn backing(&self) -> Backing {
+        Backing::Block {
+            depth: self.terms.depth,
+            credit: credit_max(self.terms.depth).min(CREDIT_FIRST),
+            inline_size: self.terms.inline_size,
+        }
+    }
+
+    /// Returns true if there may be an I/O connection `queue`, and there is none.
+    pub(in crate::server) fn is_free(&self, queue: u16) -> bool {
         matches!(self.queues.get(usize::from(queue)), Some(None))
     }
 
@@ -80,15 +226,15 @@ impl Connections {
         session: &Arc<Session>,
     ) -> Result {
         let adapter = &self.user.adapter;
-        let most = credit_max(self.terms.depth);
+        let max = credit_max(self.terms.depth);
         let index = usize::from(queue);
         let place = self.queues.get_mut(index).ok_or(EINVAL)?;
-        // Those of different sessions are spread, too.
+        // The connections of different sessions are spread, too.
         let vector = index.wrapping_add(session.spread());
-        let connection = Connection::new(
+        let connection = OpenConnection::new(
             id,
-            adapter.seat(vector, most.min(CREDIT), most)?,
-            &Parts {
+            adapter.reserve(vector, max.min(CREDIT_FIRST), max)?,
+            &ConnectionConfig {
                 session,
                 label: Label {
                     index: queue,
@@ -97,20 +243,20 @@ impl Connections {
                 block: &self.block,
                 access: self.access,
                 terms: self.terms,
-                blocked: &adapter.blocked,
+                later: &adapter.maker,
             },
         )?;
         *place = Some(connection);
         Ok(())
     }
 
-    /// Lets no more commands begin. Whether all that have are answered. May sleep.
+    /// Lets no more commands begin. Returns true if all that have begun are answered. May sleep.
     pub(in crate::server) fn drain(&self) -> bool {
         let up = self.queues.iter().flatten();
         up.fold(true, |drained, connection| connection.drain() && drained)
     }
 
-    /// Takes back [`Connections::connect`]. May sleep.
+    /// Closes I/O connection `queue`. May sleep, as long as the backing device takes.
     pub(in crate::server) fn disconnect(&mut self, queue: u16) {
         let place = self.queues.get_mut(usize::from(queue));
         if let Some(connection) = place.and_then(Option::take) {
@@ -121,7 +267,7 @@ impl Connections {
 
 impl Drop for Connections {
     fn drop(&mut self) {
-        // All fail before any is waited for.
+        // All are cut before the first is waited for.
         for connection in self.queues.iter().flatten() {
             connection.cut();
         }
@@ -129,4 +275,12 @@ impl Drop for Connections {
             connection.close();
         }
     }
+}
+
+/// Returns the most commands in flight on a connection of a device: each takes two sends.
+fn depth_max(device: &Device) -> u16 {
+    let sends = device.limits().max_qp_wr.saturating_sub(1);
+    u16::try_from(sends / 2)
+        .unwrap_or(u16::MAX)
+        .clamp(1, DEPTH_MAX)
 }

@@ -2,8 +2,8 @@
 
 //! Cutting chunks of 1 MiB into pieces of 4 KiB to 1 MiB, and joining them again.
 //!
-//! Nothing here names a kernel type or touches the memory that it is about: the same source is compiled
-//! into the module and into the host tests.
+//! Nothing here names a kernel type or touches the memory that it is about: the same source is
+//! compiled into the module and into the host tests.
 
 #![forbid(unsafe_code)]
 
@@ -28,18 +28,19 @@ const NONE: u32 = u32::MAX;
 ///
 /// # Invariants
 ///
-/// `room` of a node is 0 if no piece below it, or it itself, is free, else one more than the order of
-/// the largest that is. Below a node that is a piece in use it is not kept up, but says that all is free.
+/// `room` of a node is 0 if no piece below it, or it itself, is free, else one more than the order
+/// of the largest that is. Below a node that is a piece in use it is not kept up, but says that all
+/// is free.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     room: [u8; NODES],
-    /// The list of chunks with the same room at the root.
+    /// The neighbours in the list of chunks with the same room at the root.
     next: u32,
     prev: u32,
 }
 
 impl Chunk {
-    /// A chunk that is all free.
+    /// Makes a chunk that is all free.
     pub const fn new() -> Self {
         let mut room = [0; NODES];
         let mut node = ROOT;
@@ -59,7 +60,7 @@ impl Chunk {
         self.room.get(node).copied().unwrap_or(0)
     }
 
-    /// Takes a piece of `order`, for which there is room; returns the index of its first smallest piece.
+    /// Takes a piece of `order`, which must fit, and returns the index of its first smallest piece.
     fn take(&mut self, order: u8) -> u16 {
         let mut node = ROOT;
         for _ in order..ORDER_MAX {
@@ -95,7 +96,7 @@ impl Chunk {
         }
     }
 
-    /// How many nodes of its order are to the left of a node.
+    /// Returns the number of nodes of the same order to the left of a node.
     fn index_in_row(node: usize, order: u8) -> usize {
         node - (1 << (ORDER_MAX - order))
     }
@@ -107,7 +108,7 @@ impl Default for Chunk {
     }
 }
 
-/// A piece that is in use. It is not given back by itself: see [`Pool::free`].
+/// A piece that is in use. Its drop does not give it back: see [`Pool::free`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Piece {
@@ -118,31 +119,32 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The chunk that it is of.
+    /// Returns the index of its chunk.
     pub fn chunk(&self) -> usize {
         // CAST: a u32 fits a usize on every platform with RDMA.
         self.chunk as usize
     }
 
-    /// First byte in the chunk: a multiple of [`Piece::bytes`].
+    /// Returns its first byte in the chunk, a multiple of [`Piece::bytes`].
     pub fn offset(&self) -> usize {
         usize::from(self.first) * PIECE_MIN
     }
 
-    /// Length: a power of two.
+    /// Returns its length, a power of two.
     pub fn bytes(&self) -> usize {
         PIECE_MIN << self.order
     }
 }
 
-/// A pool of pieces. Taking and giving back a piece takes some ten steps, however many chunks there are.
+/// A pool of pieces. Taking and giving back a piece takes some ten steps, however many chunks there
+/// are.
 ///
 /// `B` owns a chunk, and may own the memory that it is about: they come and go together.
 ///
 /// # Invariants
 ///
-/// Every chunk with room is in the list of its room, the others in none. `whole` is the length of the
-/// list of those that are all free, and `count` the number of all.
+/// Every chunk with room is in the list of its room, the others in none. `whole` is the length of
+/// the list of those that are all free, and `count` the number of all.
 #[derive(Debug)]
 pub struct Pool<C> {
     chunks: C,
@@ -153,7 +155,7 @@ pub struct Pool<C> {
 }
 
 impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
-    /// An empty pool, with places for as many chunks as `places` has.
+    /// Makes an empty pool for as many chunks as `places` has elements.
     pub fn new(mut places: C) -> Self {
         places.iter_mut().for_each(|place| *place = None);
         Self {
@@ -164,7 +166,7 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         }
     }
 
-    /// Adds a chunk, which becomes all free. It comes back if there is no place for it.
+    /// Adds a chunk, which becomes all free. Gives it back if there is no place for it.
     pub fn add(&mut self, mut chunk: B) -> Result<(), B> {
         let mut places = (0..NONE).zip(self.chunks.iter_mut());
         let Some((index, place)) = places.find(|(_, place)| place.is_none()) else {
@@ -177,7 +179,7 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         Ok(())
     }
 
-    /// Takes out a chunk that is all free, if there is one.
+    /// Removes a chunk that is all free, if there is one.
     pub fn remove(&mut self) -> Option<B> {
         let index = *self.heads.last().filter(|head| **head != NONE)?;
         self.unlink(index);
@@ -186,23 +188,23 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         self.chunks.get_mut(index as usize)?.take()
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many of them are all free.
+    /// Returns the number of chunks that are all free.
     pub fn whole(&self) -> usize {
         self.whole
     }
 
-    /// The chunk that a piece is of. It stays as long as the piece is in use.
+    /// Returns the chunk of a piece. It stays as long as the piece is in use.
     pub fn chunk_of(&self, piece: &Piece) -> Option<&B> {
         self.chunks.get(piece.chunk())?.as_ref()
     }
 
-    /// Takes a piece of at least `len` bytes, of the smallest size that does. `None` if there is none,
-    /// or if `len` is 0 or more than [`CHUNK`].
+    /// Takes a piece of at least `len` bytes, of the smallest size that does. `None` if there is
+    /// none, or if `len` is 0 or more than [`CHUNK`].
     pub fn alloc(&mut self, len: usize) -> Option<Piece> {
         if len == 0 || len > CHUNK {
             return None;
@@ -237,7 +239,7 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         place.as_mut().map(B::as_mut)
     }
 
-    /// Which list a chunk is in or belongs into.
+    /// Returns the index of the list for chunks with the room of this one.
     fn list(&mut self, index: u32) -> Option<usize> {
         let room = self.chunk(index)?.room(ROOT);
         usize::from(room).checked_sub(1)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory for the data of commands.
+//! The pool of memory for the data of commands.
 
 #![forbid(unsafe_code)]
 
@@ -39,14 +39,20 @@ use crate::rdma::{
         DmaPiece, //
     },
 };
-use crate::server::{
-    block::poller::Poller,
-    memory::buddy, //
-};
+use crate::server::memory::buddy;
 
 const _: () = assert!(buddy::CHUNK <= DmaMemory::MAX);
-/// How often the pool looks for memory that it can do without.
+/// The interval at which the pool gives up chunks that it does not need, in ms.
 const TRIM_MS: Msecs = 5000;
+
+/// Receives the events of a pool. All of them may come in any context, with the pool's lock held.
+pub(in crate::server) trait PoolEvents: Send + Sync + 'static {
+    /// There may be memory now, or memory that can be done without is wanted back.
+    fn memory_changed(&self);
+
+    /// Some time has passed: what there was no memory for can be tried again.
+    fn retry(&self);
+}
 
 /// Memory that is cut into pieces.
 struct Chunk {
@@ -54,7 +60,7 @@ struct Chunk {
     map: buddy::Chunk,
 }
 
-/// A [`Chunk`], in a place of its own.
+/// A [`Chunk`] in an allocation of its own.
 struct Held(KBox<Chunk>);
 
 impl AsMut<buddy::Chunk> for Held {
@@ -64,48 +70,49 @@ impl AsMut<buddy::Chunk> for Held {
 }
 
 struct State {
-    /// There is a place for every chunk that there may be.
+    /// The chunks, with capacity for as many as there may be.
     free: buddy::Pool<KVVec<Option<Held>>>,
-    /// The fewest chunks that were all free at once since the last look.
+    /// The fewest chunks that were all free at once since the last [`Pool::trim`].
     spare: usize,
-    /// There was no memory for one more chunk at the last try; the next one is after the next look.
+    /// The last attempt to add a chunk failed. The next one is after the next [`Pool::trim`].
     refused: bool,
-    /// The index is a poller's number.
-    pollers: KVec<Option<Arc<Poller>>>,
-    /// The numbers of those that wait, in order. There is room for all.
+    /// The pollers that use the pool, by their number.
+    pollers: KVec<Option<Arc<dyn PoolEvents>>>,
+    /// The numbers of the pollers that wait, in order. There is capacity for all.
     line: KVec<usize>,
 }
 
 impl State {
-    /// Tells whose turn it is that there may be memory now.
+    /// Tells the first poller in line that there may be memory.
     fn wake_first(&self) {
         let first = self.line.first().and_then(|first| self.pollers.get(*first));
         if let Some(Some(poller)) = first {
-            poller.wake();
+            poller.memory_changed();
         }
     }
 }
 
-/// Memory of one HCA, mapped for it once, which all its connections share.
+/// Memory that is mapped once for an HCA, and that all of its connections share.
 ///
-/// It always has one chunk, so that commands go on whatever else the memory of the system is wanted for.
-/// When it is used up, commands wait, and a worker adds chunks. Those that were not needed for some
-/// seconds go again.
+/// The pool always has one chunk, so that commands go on when the system has no memory to give.
+/// When all of it is used, commands wait, and a worker adds chunks. Chunks that were not needed for
+/// some seconds are freed.
 ///
-/// The pollers of commands that wait stand in line: who has been served goes to the end, so that a large
-/// command is not overtaken for ever by small ones.
+/// The pollers of commands that wait stand in line. A poller that has got memory goes to the end,
+/// so that small commands do not overtake a large one for ever.
 #[pin_data]
 pub(in crate::server) struct Pool {
     device: Arc<Device>,
-    /// Bytes that it may have.
+    /// The most bytes that it may have.
     size: usize,
     #[pin]
     state: IrqSaveSpinLock<State>,
-    /// Bytes that receives have.
+    /// The bytes that receives have.
     lasting: Atomic<usize>,
-    /// The length of the line: who has memory to spare gives it back.
+    /// The length of the line. While it is not 0, pollers give back memory that they can do
+    /// without.
     waiting: Atomic<usize>,
-    /// Where it grows.
+    /// The workqueue on which chunks are added.
     grower: Arc<OwnedQueue>,
     #[pin]
     work: Work<Pool>,
@@ -115,7 +122,7 @@ impl_has_work! {
     impl HasWork<Self> for Pool { self.work }
 }
 
-/// Lets a pool shrink.
+/// The periodic work that lets a pool shrink.
 pub(in crate::server) struct Trim(Arc<Pool>);
 
 impl PeriodicHandler for Trim {
@@ -125,13 +132,13 @@ impl PeriodicHandler for Trim {
             self.0.grow();
         }
         for poller in self.0.state.lock().pollers.iter().flatten() {
-            poller.want_credit();
+            poller.retry();
         }
     }
 }
 
 impl Pool {
-    /// A pool of one chunk near the HCA that may grow to `size` bytes. May sleep.
+    /// Makes a pool of one chunk near the HCA that may grow to `size` bytes. May sleep.
     pub(in crate::server) fn new(
         device: &Arc<Device>,
         size: usize,
@@ -165,7 +172,8 @@ impl Pool {
         Ok(this)
     }
 
-    /// What lets it shrink as long as it exists. May sleep.
+    /// Starts the periodic work that lets the pool shrink. It stops when the result is dropped. May
+    /// sleep.
     pub(in crate::server) fn trimmer(self: &Arc<Self>) -> Result<PeriodicWork<Trim>> {
         PeriodicWork::new(Trim(self.clone()), TRIM_MS)
     }
@@ -185,19 +193,19 @@ impl Pool {
         refused.map_or(Ok(()), |_| Err(ENOSPC))
     }
 
-    /// Has the worker add chunks. Any context.
+    /// Lets the worker add chunks. Any context.
     fn grow(self: &Arc<Self>) {
         let _ = self.grower.enqueue::<Arc<Self>, 0>(self.clone());
     }
 
-    /// The chunks that it may have: what receives leave of it.
+    /// Returns the number of chunks that it may have beside the memory of receives.
     fn chunks_max(&self) -> usize {
         let lasting = self.lasting.load(Relaxed);
         (self.size.saturating_sub(lasting) / buddy::CHUNK).max(1)
     }
 
-    /// Gives up the chunks that nobody has needed since the last time, but for one, and what it has more
-    /// than it may.
+    /// Frees the chunks that were not needed since the last call, save for one, and those that it
+    /// has beyond [`Pool::chunks_max`].
     fn trim(&self) {
         loop {
             let chunk = {
@@ -219,15 +227,20 @@ impl Pool {
         state.spare = state.free.whole();
     }
 
-    /// The number of the next poller. Any context.
+    /// Returns a number for the next poller. Any context.
     pub(in crate::server) fn next_number(&self) -> usize {
         let state = self.state.lock();
         let free = state.pollers.iter().position(Option::is_none);
         free.unwrap_or(state.pollers.len())
     }
 
-    /// Knows a poller by `number`, that of [`Pool::next_number`]. Not twice at a time. May sleep.
-    pub(in crate::server) fn add_poller(&self, number: usize, poller: Arc<Poller>) -> Result {
+    /// Adds a poller with the `number` that [`Pool::next_number`] returned. Calls must not be
+    /// concurrent. May sleep.
+    pub(in crate::server) fn add_poller(
+        &self,
+        number: usize,
+        poller: Arc<dyn PoolEvents>,
+    ) -> Result {
         if let Some(free) = self.state.lock().pollers.get_mut(number) {
             *free = Some(poller);
             return Ok(());
@@ -236,7 +249,7 @@ impl Pool {
         let mut line = KVec::with_capacity(number + 1, GFP_KERNEL)?;
         let mut state = self.state.lock();
         let state: &mut State = &mut state;
-        // There is room for all.
+        // Cannot fail: both have the capacity for all pollers.
         for poller in state.pollers.drain_all() {
             let _ = pollers.push_within_capacity(poller);
         }
@@ -249,19 +262,19 @@ impl Pool {
         Ok(())
     }
 
-    /// Knows poller `number` no longer. May sleep.
+    /// Removes poller `number`. May sleep.
     pub(in crate::server) fn remove_poller(&self, number: usize) {
         self.leave(number);
-        let past = {
+        let removed = {
             let mut state = self.state.lock();
             let place = state.pollers.get_mut(number);
             place.and_then(Option::take)
         };
-        drop(past);
+        drop(removed);
     }
 
-    /// Memory for `len` bytes, at most [`buddy::CHUNK`]. `None` if there is none, or if others stand in
-    /// line before poller `number`. Any context.
+    /// Returns memory for `len` bytes, at most [`buddy::CHUNK`]. `None` if there is none, or if
+    /// another poller than `number` is the first in line. Any context.
     pub(in crate::server) fn get(self: &Arc<Self>, len: u32, number: usize) -> Option<Piece> {
         let len = usize::try_from(len).ok()?;
         let mut state = self.state.lock();
@@ -285,8 +298,9 @@ impl Pool {
         }
     }
 
-    /// Memory for receives, `len` bytes, at most [`buddy::CHUNK`]: all of them have half of what the pool
-    /// may have at most. It is not cut from chunks, which it would keep from being free. May sleep.
+    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`]. All receives together
+    /// may have half of the pool's size. The memory is not cut from chunks, as it would keep them
+    /// from being freed. Fails with `ENOMEM`. May sleep.
     pub(in crate::server) fn get_lasting(self: &Arc<Self>, len: usize) -> Result<Lasting> {
         let memory = DmaMemory::alloc(&self.device, len, self.device.numa_node())?;
         let bytes = memory.len();
@@ -307,15 +321,15 @@ impl Pool {
         state.wake_first();
     }
 
-    /// Whether somebody waits for memory. Any context.
+    /// Returns true if a poller waits for memory. Any context.
     #[inline]
     pub(in crate::server) fn is_short(&self) -> bool {
         self.waiting.load(Relaxed) != 0
     }
 
-    /// Puts poller `number` in line, unless it is; it is woken when it is its turn. All are woken
-    /// now, to give back what they can do without, and there will be more memory, if it can be. Any
-    /// context.
+    /// Puts poller `number` in line, unless it is in it. It is told when it is its turn. All
+    /// pollers are told now, so that they give back what they can do without, and the pool grows if
+    /// it may. Any context.
     pub(in crate::server) fn wait(self: &Arc<Self>, number: usize) {
         let mut state = self.state.lock();
         if !state.refused && state.free.count() < self.chunks_max() {
@@ -324,7 +338,7 @@ impl Pool {
         if !state.line.contains(&number) && state.line.push_within_capacity(number).is_ok() {
             self.waiting.store(state.line.len(), Relaxed);
             for poller in state.pollers.iter().flatten() {
-                poller.wake();
+                poller.memory_changed();
             }
         }
     }
@@ -341,7 +355,7 @@ impl Pool {
 impl WorkItem for Pool {
     type Pointer = Arc<Self>;
 
-    /// Adds chunks as long as somebody waits for memory.
+    /// Adds chunks as long as pollers wait for memory.
     fn run(this: Arc<Self>) {
         while this.is_short() && this.state.lock().free.count() < this.chunks_max() {
             if this.add().is_err() {
@@ -352,14 +366,14 @@ impl WorkItem for Pool {
     }
 }
 
-/// Memory for receives, which counts as the pool's.
+/// Memory for receives. It counts against the size of the pool.
 pub(in crate::server) struct Lasting {
     memory: DmaMemory,
     pool: Arc<Pool>,
 }
 
 impl Lasting {
-    /// The `len` bytes at `offset`.
+    /// Returns the `len` bytes at `offset`.
     pub(in crate::server) fn piece(&self, offset: usize, len: usize) -> Result<DmaPiece> {
         self.memory.piece(offset, len)
     }
@@ -374,18 +388,19 @@ impl Drop for Lasting {
 /// Memory of a [`Pool`], which gets it back when this drops. Any context.
 pub(in crate::server) struct Piece {
     memory: DmaPiece,
-    /// Always there until the drop.
+    /// `None` only within the drop.
     place: Option<buddy::Piece>,
     pool: Arc<Pool>,
 }
 
 impl Piece {
-    /// The bytes that it takes from the pool.
+    /// Returns the bytes that it takes from the pool.
     fn bytes(&self) -> usize {
         self.place.as_ref().map_or(0, buddy::Piece::bytes)
     }
 
-    /// Makes it `len` bytes long; it keeps what it takes from the pool. Any context.
+    /// Makes it `len` bytes long. What it takes from the pool stays the same. Fails with `EINVAL`
+    /// if that is less. Any context.
     pub(in crate::server) fn fit(&mut self, len: u32) -> Result {
         if usize::try_from(len)? > self.bytes() {
             return Err(EINVAL);
@@ -393,13 +408,13 @@ impl Piece {
         self.memory.resize(len)
     }
 
-    /// Whether it takes the least that a pool has.
+    /// Returns true if it takes the least that a pool gives.
     #[inline]
     pub(in crate::server) fn is_small(&self) -> bool {
         self.bytes() == buddy::PIECE_MIN
     }
 
-    /// The memory.
+    /// Returns the memory.
     #[inline]
     pub(in crate::server) fn memory(&self) -> &DmaPiece {
         &self.memory

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 fn no_more_is_promised_than_there_is_room_for() {
     let mut receives = Receives::new(48, 16);
     assert_eq!(receives.promise(16), Some(32));
-    assert_eq!(receives.room(), 16);
+    assert_eq!(receives.available(), 16);
     assert_eq!(receives.promise(17), None);
     assert_eq!(receives.promise(16), Some(16));
     assert_eq!(receives.promise(1), None);
@@ -17,7 +17,7 @@ fn no_more_is_promised_than_there_is_room_for() {
     // They are there still.
     assert_eq!(receives.promise(16), Some(0));
     assert_eq!(Receives::new(8, 16).promise(0), None);
-    assert_eq!(Receives::new(8, 16).room(), 0);
+    assert_eq!(Receives::new(8, 16).available(), 0);
     assert_eq!(receives.promise(u32::MAX), None);
 }
 
@@ -49,7 +49,7 @@ fn what_may_be_missing_is_not_counted_on() {
     assert_eq!(receives.promise(16), Some(32));
     receives.withdraw(16);
     receives.miss();
-    assert_eq!(receives.room(), 31);
+    assert_eq!(receives.available(), 31);
     assert_eq!(receives.promise(16), Some(1));
 }
 

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Commands that cannot go on yet: they wait for their slot, for memory, or for the backing device.
+//!
+//! The first two wait in a list of their connection, in order, until the poller's worker calls
+//! [`Connection::resume`]. Commands for which the backing device has to wait are submitted in a
+//! task of their own.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
+    workqueue::WorkItem, //
+};
+
+use crate::server::block::{
+    command::Command,
+    connection::{
+        Connection,
+        Waiting, //
+    },
+    poller::Progress, //
+};
+
+impl Connection {
+    /// Gives a command the memory that it needs, or lets it wait.
+    pub(super) fn provide(&self, command: KBox<Command>, len: u32) {
+        // Commands that wait already come first.
+        if self.waiting.load(Relaxed) == 0 {
+            if let Some(memory) = self.poller.get(len) {
+                return command.supply(memory);
+            }
+        }
+        self.wait(Waiting::Memory(command));
+    }
+
+    /// Lets a command wait until [`Polled::progress`] tries again.
+    pub(super) fn wait(&self, waiting: Waiting) {
+        let refused = {
+            let mut slots = self.slots.lock();
+            match slots.closed {
+                true => Some(waiting),
+                false => {
+                    let full = slots.waiting.push_within_capacity(waiting).err();
+                    self.waiting.store(slots.waiting.len(), Relaxed);
+                    full.map(|full| full.0)
+                }
+            }
+        };
+        self.waits.fetch_add(1, Relaxed);
+        match refused {
+            None => self.poller.attend(),
+            Some(waiting) => {
+                self.drop_waiting(waiting);
+                self.lose_session();
+            }
+        }
+    }
+
+    /// Ends a command that waits. It is not answered.
+    pub(super) fn drop_waiting(&self, waiting: Waiting) {
+        match waiting {
+            Waiting::Slot(_, recv) => self.put_recv(recv),
+            Waiting::Refusal(_) => {}
+            Waiting::Memory(command) => command.end(),
+        }
+    }
+
+    /// Puts a command that waits for memory back to the front.
+    fn wait_again(&self, command: KBox<Command>) {
+        let mut slots = self.slots.lock();
+        if slots.closed {
+            drop(slots);
+            return command.end();
+        }
+        // Cannot fail: it was taken out just now, and no tag is in the list twice.
+        let waiting = &mut slots.waiting;
+        let full = waiting.push_within_capacity(Waiting::Memory(command)).err();
+        if full.is_none() {
+            waiting.rotate_right(1);
+        }
+        self.waiting.store(waiting.len(), Relaxed);
+        drop(slots);
+        if let Some(full) = full {
+            self.drop_waiting(full.0);
+            self.lose_session();
+        }
+    }
+
+    /// Lets the commands that wait go on, in order, until one cannot.
+    pub(super) fn resume(&self) -> Progress {
+        let mut resumed = false;
+        loop {
+            let first = {
+                let mut slots = self.slots.lock();
+                let tag = slots.waiting.first().and_then(Waiting::tag);
+                let free = tag.is_none_or(|tag| slots.is_free(tag));
+                let first = free.then(|| slots.waiting.remove(0).ok()).flatten();
+                self.waiting.store(slots.waiting.len(), Relaxed);
+                first
+            };
+            match first {
+                None => {
+                    return Progress {
+                        resumed,
+                        short: false,
+                    }
+                }
+                Some(Waiting::Slot(command, recv)) => self.admit(command, recv),
+                Some(Waiting::Refusal(response)) => self.refuse(response),
+                Some(Waiting::Memory(command)) => {
+                    let len = command.memory_wanted().unwrap_or(0);
+                    match self.poller.get(len) {
+                        Some(memory) => command.supply(memory),
+                        None => {
+                            self.wait_again(command);
+                            return Progress {
+                                resumed,
+                                short: true,
+                            };
+                        }
+                    }
+                }
+            }
+            resumed = true;
+        }
+    }
+
+    /// Submits a command in a task of its own, which may wait for the backing device. Any context.
+    pub(super) fn submit_later(self: &Arc<Self>, command: KBox<Command>) {
+        let refused = {
+            let mut slots = self.slots.lock();
+            match slots.closed {
+                true => Some(command),
+                false => {
+                    let full = slots.later.push_within_capacity(command).err();
+                    full.map(|full| full.0)
+                }
+            }
+        };
+        match refused {
+            None => {
+                let _ = self.later.enqueue(self.clone());
+            }
+            Some(command) => {
+                command.end();
+                self.lose_session();
+            }
+        }
+    }
+}
+
+impl WorkItem for Connection {
+    type Pointer = Arc<Self>;
+
+    /// Submits the commands that [`Connection::submit_later`] got.
+    fn run(this: Arc<Self>) {
+        loop {
+            let command = this.slots.lock().later.remove(0);
+            match command {
+                Ok(command) => command.submit(false),
+                Err(_) => return,
+            }
+        }
+    }
+}

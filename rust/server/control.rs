@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The requests that a client sends on the control connection of a session, and what they make.
+//!
+//! A login attaches the session to an export. The client of an export of RAM then reads and writes
+//! the slabs by itself; the commands to a block device are carried out by the
+//! [pollers](super::block::poller). All of this runs on the session's workqueue.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    sync::Arc,
+    time::Msecs, //
+};
+
+use crate::base::errno::{
+    ENOTCONN,
+    EPROTO,
+    ESHUTDOWN, //
+};
+use crate::link::channel::{
+    Channel,
+    MESSAGES, //
+};
+use crate::proto::{
+    wire::MESSAGE_MAX,
+    Access,
+    Backing,
+    Event,
+    Extent,
+    Fence,
+    GrantRequest,
+    ListReplyWriter,
+    ListRequest,
+    Login,
+    LoginReply,
+    LogoutReply,
+    Message,
+    Name,
+    NoRoom,
+    Refusal,
+    Refused,
+    Request, //
+};
+use crate::server::{
+    accept::PendingConnection,
+    backend::Backend,
+    block::connections::Connections,
+    export::{
+        Export,
+        Exports, //
+    },
+    ram::Slabs,
+    session::{
+        Session,
+        SessionWork,
+        QUEUES_MAX, //
+    },
+};
+use crate::session::{
+    Epoch,
+    PATHS_MAX, //
+};
+
+/// How long a client may take from connecting to its first message, in ms.
+const LOGIN_TIMEOUT_MS: Msecs = 5000;
+
+/// What a login was granted.
+struct Attachment {
+    data_path: DataPath,
+    export: Arc<Export>,
+    /// The access that the client asked for and may have.
+    access: Access,
+    /// The extent that the client was told last, and its number.
+    told: (u32, Extent),
+    /// The newest epoch to fence of each path, until the fence is answered.
+    fences: [Option<Epoch>; PATHS_MAX],
+}
+
+/// How a session moves data.
+enum DataPath {
+    /// The client reads and writes the memory of the export.
+    OneSided(Slabs),
+    /// The client sends commands, which the server carries out.
+    Commands(Connections),
+}
+
+/// The control side of a session.
+pub(super) struct Control {
+    // Fields drop in this order: queue pairs and memory regions before their protection domain.
+    attachment: Option<Attachment>,
+    channel: Option<Channel<Session>>,
+    /// The name of the port that the session came in through.
+    port: Name,
+    exports: Arc<Exports>,
+}
+
+impl Control {
+    /// Makes the control side of a session that comes in through `port`, without a connection.
+    pub(super) fn new(port: Name, exports: Arc<Exports>) -> Self {
+        Self {
+            attachment: None,
+            channel: None,
+            port,
+            exports,
+        }
+    }
+
+    /// Accepts the control connection and waits for its first request.
+    fn open_channel(&mut self, session: &Arc<Session>, pending: &PendingConnection) -> Result {
+        let mut channel = Channel::new(pending.id.clone(), session.clone())
+            .inspect_err(|_| pending.refuse(Refusal::NoMemory))?;
+        pending.accept_control()?;
+        let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;
+        let len = channel.receive(&mut message, LOGIN_TIMEOUT_MS)?;
+        self.channel = Some(channel);
+        self.answer(session, message.get(..len).ok_or(EPROTO)?)
+    }
+
+    /// Accepts or refuses I/O connection `queue`.
+    fn open_io(&mut self, session: &Arc<Session>, queue: u16, pending: &PendingConnection) {
+        let (Some(channel), Some(attachment)) = (&self.channel, &mut self.attachment) else {
+            return pending.refuse(Refusal::BadState);
+        };
+        let limits = channel.pd().device().limits();
+        match &mut attachment.data_path {
+            DataPath::OneSided(slabs) if slabs.is_free(queue) => {
+                match slabs.connect(&pending.id, channel.pd(), session) {
+                    Ok(qp) => {
+                        if pending.accept_one_sided(limits.max_qp_rd_atom).is_ok() {
+                            slabs.keep(queue, qp);
+                        }
+                    }
+                    Err(_) => pending.refuse(Refusal::NoMemory),
+                }
+            }
+            DataPath::Commands(connections) if connections.is_free(queue) => {
+                match connections.connect(&pending.id, queue, session) {
+                    Ok(()) => {
+                        if pending.accept_commands(limits.max_qp_init_rd_atom).is_err() {
+                            connections.disconnect(queue);
+                        }
+                    }
+                    Err(_) => pending.refuse(Refusal::NoMemory),
+                }
+            }
+            _ => pending.refuse(Refusal::BadQueue),
+        }
+    }
+
+    /// Answers a request. One that cannot be parsed at all ends the session.
+    fn answer(&mut self, session: &Arc<Session>, bytes: &[u8]) -> Result {
+        let message = Message::parse(bytes).map_err(|_| {
+            self.exports.stats.violations.count();
+            EPROTO
+        })?;
+        let sequence = message.sequence();
+        let done = match message.request() {
+            Ok(Request::Login(login)) => self.login(session, sequence, &login),
+            Ok(Request::Grant(request)) => self.grant(sequence, &request),
+            Ok(Request::List(request)) => self.list(sequence, &request),
+            Ok(Request::Logout) => self.logout(session, sequence),
+            Ok(Request::Ping) => Ok(self.send(|buf| Event::Pong.encode(buf))),
+            Ok(Request::Fence(fence)) => self.fence(fence),
+            Err(malformed) => Err(malformed.into()),
+        };
+        match done {
+            Ok(sent) => sent,
+            Err(refused) => self.send(|buf| message.refuse(&refused, buf)),
+        }
+    }
+
+    /// Sends a message on the control connection.
+    fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
+        self.channel.as_mut().ok_or(ENOTCONN)?.send(encode)
+    }
+
+    fn login(
+        &mut self,
+        session: &Arc<Session>,
+        sequence: u32,
+        login: &Login,
+    ) -> Result<Result, Refused> {
+        if self.attachment.is_some() {
+            return Err(Refusal::BadState.into());
+        }
+        let channel = self.channel.as_ref().ok_or(Refusal::BadState)?;
+        let device = channel.pd().device();
+        let export = self.exports.find(&login.export)?;
+        // Nothing is allocated for a client that is not admitted.
+        let writes = export.check(&self.port, login)?;
+        let access = match writes {
+            true => Access::ReadWrite,
+            false => Access::ReadOnly,
+        };
+        let queues = login.queues.min(QUEUES_MAX);
+        let limits = export.backend.limits();
+        let (data_path, backing) = match &export.backend {
+            Backend::Ram(ram) => {
+                let slabs = Slabs::new(device, ram.geometry, &ram.memory, access, queues)
+                    .map_err(no_memory)?;
+                (
+                    DataPath::OneSided(slabs),
+                    Backing::Ram(ram.geometry.shift()),
+                )
+            }
+            Backend::Block(block) => {
+                let user = self.exports.adapters.get(device).map_err(no_memory)?;
+                let connections =
+                    Connections::new(user, block, access, login, queues).map_err(no_memory)?;
+                let backing = connections.backing();
+                (DataPath::Commands(connections), backing)
+            }
+        };
+        let granted = export.attach(session, &self.port, login, writes)?;
+        // The number is read first, so that the extent is no older than it.
+        let number = export.backend.extent_number();
+        let extent = Extent {
+            size: export.backend.extent().size,
+            access: login.access,
+        };
+        let answer = LoginReply {
+            session: session.id(),
+            export_uuid: export.spec.uuid,
+            instance: export.backend.instance(),
+            extent,
+            limits,
+            backing,
+            queues,
+            tenure: granted.key,
+            remembered: granted.remembered,
+            server_id: export.server_id,
+            lease_ms: granted.lease_ms,
+            extent_number: number,
+        };
+        if export.backend.extent().access.min(access) < login.access {
+            // The reply has the access that was asked for. The true one follows as an event, whose
+            // number is newer.
+            export.backend.renumber();
+        }
+        self.exports.stats.logins.count();
+        self.attachment = Some(Attachment {
+            data_path,
+            export,
+            access,
+            told: (number, extent),
+            fences: [None; PATHS_MAX],
+        });
+        Ok(self.send(|buf| answer.encode(sequence, buf)))
+    }
+
+    /// Tells the client the size and access of the export if they have changed. A client that is
+    /// not logged in is told nothing.
+    fn tell_extent(&mut self) -> Result {
+        let Some(attachment) = &mut self.attachment else {
+            return Ok(());
+        };
+        let number = attachment.export.backend.extent_number();
+        let extent = attachment.export.backend.extent();
+        let extent = Extent {
+            access: extent.access.min(attachment.access),
+            ..extent
+        };
+        if (number, extent) == attachment.told {
+            return Ok(());
+        }
+        attachment.told = (number, extent);
+        self.send(|buf| Event::Extent { number, extent }.encode(buf))
+    }
+
+    /// Notes that a path is to be fenced; [`Control::answer_fences`] answers when that is done.
+    fn fence(&mut self, fence: Fence) -> Result<Result, Refused> {
+        let attachment = self.attachment.as_mut().ok_or(Refusal::BadState)?;
+        // Cannot fail: the parser admits only existing paths.
+        if let Some(asked) = attachment.fences.get_mut(usize::from(fence.path)) {
+            *asked = (*asked).max(Some(fence.epoch));
+        }
+        Ok(Ok(()))
+    }
+
+    /// Answers the fences that are done by now.
+    fn answer_fences(&mut self, session: &Session) -> Result {
+        for path in (0..).take(PATHS_MAX) {
+            let Some(attachment) = &mut self.attachment else {
+                return Ok(());
+            };
+            let Some(asked) = attachment.fences.get_mut(usize::from(path)) else {
+                return Ok(());
+            };
+            let Some(epoch) = *asked else { continue };
+            if attachment.export.fence(session, Fence { path, epoch }) {
+                *asked = None;
+                self.send(|buf| Event::Fenced { path, epoch }.encode(buf))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers slabs of an export of RAM, and sends their keys.
+    fn grant(&mut self, sequence: u32, request: &GrantRequest) -> Result<Result, Refused> {
+        let (Some(channel), Some(attachment)) = (&mut self.channel, &mut self.attachment) else {
+            return Err(Refusal::BadState.into());
+        };
+        let DataPath::OneSided(slabs) = &mut attachment.data_path else {
+            return Err(Refusal::BadState.into());
+        };
+        let wanted = request.slabs(slabs.geometry())?;
+        for slab in wanted.clone() {
+            if slabs.open(channel, slab).map_err(no_memory)? {
+                self.exports.stats.grants.count();
+            }
+        }
+        let slabs = &*slabs;
+        Ok(channel.send(|buf| slabs.write_grants(wanted, sequence, buf)))
+    }
+
+    /// Lists the exports that the client may use.
+    fn list(&mut self, sequence: u32, request: &ListRequest) -> Result<Result, Refused> {
+        let (port, exports) = (self.port, self.exports.clone());
+        Ok(self.send(|buf| {
+            let mut writer = ListReplyWriter::new(buf, sequence, request.first)?;
+            let mut total: u32 = 0;
+            let mut fits = true;
+            exports.for_each(|export| {
+                let Some(entry) = export.entry(&port, request) else {
+                    return;
+                };
+                fits = fits && (total < request.first || writer.push(&entry).is_ok());
+                total = total.saturating_add(1);
+            });
+            writer.finish(total)
+        }))
+    }
+
+    /// Releases the export before the reply is sent, so that the client may log in again at once.
+    fn logout(&mut self, session: &Session, sequence: u32) -> Result<Result, Refused> {
+        if self.attachment.is_none() {
+            return Err(Refusal::BadState.into());
+        }
+        self.detach(session, true);
+        Ok(self.send(|buf| LogoutReply.encode(sequence, buf)))
+    }
+
+    /// Releases the export, if the session is attached to one; `leaving` if the client said that
+    /// its map goes away.
+    fn detach(&mut self, session: &Session, leaving: bool) {
+        if let Some(attachment) = self.attachment.take() {
+            let export = attachment.export.clone();
+            // The export may count on this: no queue pair and no memory region is left.
+            drop(attachment);
+            export.detach(session, leaving);
+        }
+    }
+
+    /// Returns true if no command is under way, and lets no more begin. May sleep.
+    fn drain(&self) -> bool {
+        match self.attachment.as_ref().map(|one| &one.data_path) {
+            None | Some(DataPath::OneSided(_)) => true,
+            Some(DataPath::Commands(connections)) => connections.drain(),
+        }
+    }
+}
+
+impl SessionWork for Control {
+    fn serve(&mut self, session: &Arc<Session>) -> Result {
+        if let Some(pending) = session.take_control() {
+            self.open_channel(session, &pending)?;
+        }
+        while let Some((queue, pending)) = session.take_io() {
+            self.open_io(session, queue, &pending);
+        }
+        let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;
+        // No more messages than these can have been received. Those that come in meanwhile schedule
+        // this work again, so that a client that never stops to ask does not delay the end of its
+        // session.
+        for _ in 0..MESSAGES {
+            let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
+            match channel.try_receive(&mut message)? {
+                Some(len) => self.answer(session, message.get(..len).ok_or(EPROTO)?)?,
+                None => break,
+            }
+        }
+        // Messages that came in before the loss count: one may have been a logout.
+        if session.is_lost() {
+            return Err(ENOTCONN);
+        }
+        self.tell_extent()?;
+        self.answer_fences(session)?;
+        match session.is_draining() && self.drain() {
+            true => Err(ESHUTDOWN),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, session: &Session) {
+        self.detach(session, false);
+        self.channel = None;
+    }
+
+    fn is_logged_in(&self) -> bool {
+        self.attachment.is_some()
+    }
+}
+
+fn no_memory(_: Error) -> Refused {
+    Refusal::NoMemory.into()
+}

@@ -2,7 +2,8 @@
 
 //! The clients: what the code around the map's machine does, and its users.
 
-use super::network::{End, Message};
+use super::network::{End, Message, Number};
+use super::shared::Shared;
 use super::{index, Elsewhere, Flaw, Job, Kind, Rules, World};
 use crate::session::clock::Timer;
 use crate::session::flush::Flushes;
@@ -39,7 +40,7 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     pub(super) life: u8,
-    pub(super) map: Machine,
+    pub(super) map: Shared<Machine>,
     pub(super) ops: Vec<Op>,
     /// Jobs that were begun.
     pub(super) begun: u8,
@@ -49,9 +50,9 @@ pub(super) struct Client {
     pub(super) unclean: Vec<(PathId, Epoch)>,
     pub(super) timers: Vec<Timer>,
     /// A path that is connected, and not open yet.
-    incoming: Option<(PathId, Epoch, u16)>,
+    incoming: Option<(PathId, Epoch, Number)>,
     /// The server's names for the connections that are up.
-    pub(super) up: Vec<(PathId, Epoch, u16)>,
+    pub(super) up: Vec<(PathId, Epoch, Number)>,
     /// Paths that are up and not proven, as far as the world knows.
     pub(super) unproven: Vec<PathId>,
     /// A write was complete since the last flush began.
@@ -73,11 +74,11 @@ impl Client {
     pub(super) fn new(rules: &Rules, life: u8, begun: u8) -> Self {
         Self {
             life,
-            map: Machine::new(Config {
+            map: Shared::new(Machine::new(Config {
                 no_path_timeout_ms: (rules.expiries > 0).then_some(1000),
                 heartbeat_ms: 0,
                 reconnect_max_ms: 10_000,
-            }),
+            })),
             ops: Vec::new(),
             begun,
             closing: Vec::new(),
@@ -116,7 +117,7 @@ impl Client {
             && self.map.end().is_none()
     }
 
-    pub(super) fn number_of(&self, path: PathId) -> Option<(Epoch, u16)> {
+    pub(super) fn number_of(&self, path: PathId) -> Option<(Epoch, Number)> {
         let up = self.up.iter().find(|up| up.0 == path)?;
         Some((up.1, up.2))
     }
@@ -172,7 +173,7 @@ impl World {
             path,
             epoch,
         };
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         match action {
             Action::Arm(timer, _) => {
                 // Whether a lease is over makes a difference only if somebody else may come.
@@ -249,7 +250,7 @@ impl World {
 
     /// A user closes the disk, and the first one opens it again.
     pub(super) fn close_disk(&mut self, rules: &Rules, index: usize, job: Job) {
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         client.users -= 1;
         if client.users == 0 {
             if rules.flaw == Some(Flaw::ForgottenAtClose) {
@@ -267,7 +268,7 @@ impl World {
     /// Some I/O has failed. It may if the map is at its end, or no path is up that works.
     pub(super) fn judge_failure(&mut self, index: usize, failed: bool) {
         let client = &self.clients[index];
-        let works = |up: &(PathId, Epoch, u16)| !client.unproven.contains(&up.0);
+        let works = |up: &(PathId, Epoch, Number)| !client.unproven.contains(&up.0);
         let way = client.up.iter().any(works) && client.unclean.is_empty();
         if failed && client.map.end().is_none() && way {
             self.wrong = Some("I/O failed while a path was up");
@@ -276,7 +277,7 @@ impl World {
 
     /// A path is drained, as clean as that goes.
     pub(super) fn drained(&mut self, rules: &Rules, index: usize, at: usize, how: Drained) {
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         let (path, epoch, leave) = client.closing.remove(at);
         let told = leave && self.log_out(index, path, epoch);
         match how {
@@ -330,7 +331,7 @@ impl World {
 
     /// Tells the machine if nothing is left to be replayed.
     pub(super) fn replayed(&mut self, rules: &Rules, index: usize) {
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         if client.map.mode() == Mode::Replay && !client.ops.iter().any(|op| op.replay) {
             client.unproven.clear();
             self.tell(rules, index, Event::Replayed { done: true });
@@ -342,7 +343,7 @@ impl World {
         let at = usize::from(end.client);
         match message {
             Message::Welcome(end, entry) => {
-                let client = &mut self.clients[at];
+                let client: &mut Client = &mut self.clients[at];
                 if client.up.iter().any(|up| up.0 == end.path) {
                     return;
                 }
@@ -388,7 +389,7 @@ impl World {
             }
             Message::Response(end, op, value) => {
                 let place = Place::Sent(end.path, end.epoch);
-                let client = &mut self.clients[at];
+                let client: &mut Client = &mut self.clients[at];
                 let same = |other: &Op| {
                     (other.job, other.number, other.place) == (op.job, op.number, place)
                 };
@@ -409,7 +410,7 @@ impl World {
 
     /// An extent as a client takes it; its size tells its true number.
     fn extent(&mut self, rules: &Rules, at: usize, number: u8) -> Extent {
-        let client = &mut self.clients[at];
+        let client: &mut Client = &mut self.clients[at];
         Extent {
             number: match rules.flaw {
                 // In the order in which they arrive.

@@ -23,7 +23,7 @@ pub enum Timer {
     /// The server may have given the map's place to another one.
     Lease,
     /// What there was no room to send can be tried again.
-    Resend,
+    SendRetry,
 }
 
 /// How long a timer runs.
@@ -98,13 +98,13 @@ const SILENT_ALONE_MAX: u8 = 12;
 
 /// What to do at the end of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum KeepAlive {
     /// Nothing.
     Fine,
     /// Send a ping, which the server has to answer.
     Ping,
-    /// The server is taken for gone.
-    Gone,
+    /// The keep-alive timeout is over: the server is taken for gone.
+    TimedOut,
 }
 
 /// The heartbeat of a path, as the client sees it: counts the periods in which nothing was heard.
@@ -132,7 +132,7 @@ impl Heartbeat {
     /// A period is over. `heard` says whether anything came in it, `alone` whether no other path is up.
     ///
     /// The server wants to hear of this host, too: there is a ping in each heartbeat in any case.
-    pub fn beat(&mut self, heard: bool, alone: bool) -> Beat {
+    pub fn elapsed(&mut self, heard: bool, alone: bool) -> KeepAlive {
         self.since_ping = self.since_ping.saturating_add(1);
         self.silent = match heard {
             true => 0,
@@ -143,13 +143,13 @@ impl Heartbeat {
             false => SILENT_MAX,
         };
         if self.silent > max {
-            return Beat::Gone;
+            return KeepAlive::TimedOut;
         }
         if heard && self.since_ping < PERIODS {
-            return Beat::Fine;
+            return KeepAlive::Fine;
         }
         self.since_ping = 0;
-        Beat::Ping
+        KeepAlive::Ping
     }
 }
 

@@ -191,10 +191,10 @@ fn what_has_no_room_is_sent_later() {
     after(&mut map, Event::Lost(0, 1));
     after(&mut map, drained(0, 1, true));
     // The fence first.
-    let arm = Action::Arm(Timer::Resend, Delay::exactly(10));
+    let arm = Action::Arm(Timer::SendRetry, Delay::exactly(10));
     assert_eq!(all(&mut map, Event::FenceNotSent(0)), [arm]);
     assert_eq!(all(&mut map, Event::FenceNotSent(0)), []);
-    let elapsed = Event::Elapsed(Timer::Resend);
+    let elapsed = Event::Elapsed(Timer::SendRetry);
     assert_eq!(all(&mut map, elapsed), [fence(1, 0, 1)]);
     assert_eq!(all(&mut map, elapsed), []);
     after(&mut map, fenced(1, 0, 1));
@@ -268,7 +268,7 @@ fn old_news_means_nothing() {
         Event::Elapsed(Timer::Retry(1)),
         Event::Elapsed(Timer::Expiry),
         Event::Elapsed(Timer::Lease),
-        Event::Elapsed(Timer::Resend),
+        Event::Elapsed(Timer::SendRetry),
         Event::Replayed { done: true },
         Event::ReplayEnded { answered: true },
         fenced(1, 1, 1),

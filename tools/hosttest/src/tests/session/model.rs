@@ -345,7 +345,7 @@ impl Model for Rules {
                 let elapses = match timer {
                     Timer::Retry(path) => client.map.epoch(*path) < self.attempts,
                     Timer::Expiry => world.expiries > 0,
-                    Timer::Heartbeat(_) | Timer::Lease | Timer::Resend => true,
+                    Timer::Heartbeat(_) | Timer::Lease | Timer::SendRetry => true,
                 };
                 if elapses {
                     steps.push(Step::Elapse(c, *timer));
@@ -521,7 +521,7 @@ impl Model for Rules {
                 match timer {
                     Timer::Expiry => world.expiries -= 1,
                     Timer::Lease => client.lease_over = true,
-                    Timer::Retry(_) | Timer::Heartbeat(_) | Timer::Resend => {}
+                    Timer::Retry(_) | Timer::Heartbeat(_) | Timer::SendRetry => {}
                 }
                 world.tell(self, usize::from(c), Event::Elapsed(timer));
             }

@@ -504,7 +504,11 @@ impl World {
 
     pub(super) fn crash_server(&mut self, rules: &Rules) {
         let (demoted, settled) = (self.server.demoted, self.server.settled);
-        self.server = Shared::new(Server::new(rules, self.server.instances + 1, self.server.keys));
+        self.server = Shared::new(Server::new(
+            rules,
+            self.server.instances + 1,
+            self.server.keys,
+        ));
         (self.server.demoted, self.server.settled) = (demoted, settled);
         match rules.kind {
             Kind::Block => {}

@@ -303,13 +303,13 @@ fn a_missing_instance_is_found() {
 
 #[test]
 fn a_missing_tenure_is_found() {
-    let rules = rules(Kind::Block, 1, &[Write, Write]);
     is_found(
         Flaw::NoTenure,
         Rules {
             clients: 2,
             losses: 2,
-            ..rules
+            attempts: 2,
+            ..rules(Kind::Block, 1, &[Write])
         },
     );
 }

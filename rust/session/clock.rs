@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The clocks of sessions: when to try again, and when the other side is taken for gone.
+//! The timers of sessions: when to try again, and when the peer is taken for gone.
 //!
 //! Nothing here reads a clock. The client's machine asks for timers and is told that they elapsed, so
 //! that the model checker can let them elapse at any moment. The server counts its periodic looks.
@@ -188,14 +188,14 @@ impl Progress {
 /// Heartbeats in which a server hears nothing before the client is taken for gone, and the least time, in
 /// ms: other clients wait for nothing but its place.
 const MISSING: u64 = 5;
-const SILENCE_MS: u64 = 5000;
+const KEEP_ALIVE_MIN_MS: u64 = 5000;
 
 /// The keep-alive timeout of a client, as a server sees it that looks now and then. The looks are
 /// counted, not the time: a server that was stopped itself has heard nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Silence {
     /// Looks without news after which the client is gone; `None` if it is not waited for.
-    patience: Option<u64>,
+    looks_max: Option<u64>,
     /// What there was at the last look.
     heard: u64,
     /// Looks since then that found nothing new.
@@ -206,9 +206,9 @@ impl Silence {
     /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never if
     /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
     pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {
-        let silence_ms = (u64::from(heartbeat_ms) * MISSING).max(SILENCE_MS);
+        let timeout_ms = (u64::from(heartbeat_ms) * MISSING).max(KEEP_ALIVE_MIN_MS);
         Self {
-            patience: (heartbeat_ms != 0).then(|| silence_ms.div_ceil(look_ms.max(1).into())),
+            looks_max: (heartbeat_ms != 0).then(|| timeout_ms.div_ceil(look_ms.max(1).into())),
             heard,
             looks: 0,
         }
@@ -221,9 +221,9 @@ impl Silence {
             false => 0,
         };
         self.heard = heard;
-        let gone = self.patience.is_some_and(|patience| self.looks > patience);
+        let gone = self.looks_max.is_some_and(|max| self.looks > max);
         if gone {
-            self.patience = None;
+            self.looks_max = None;
         }
         gone
     }

@@ -3,7 +3,7 @@
 //! The client's side of a session: what becomes of the I/O of a map while its paths come and go.
 //!
 //! [`Machine`] owns all that is decided on the client: which path is connected when, how I/O is treated,
-//! which verdicts end the map, which timers run, and what is still being drained. The code around it
+//! what ends the map, which timers run, and what is still being drained. The code around it
 //! reports what happened, one [`Event`] after the other, performs the [`Action`]s that follow in their
 //! order, and keeps no state of its own that a decision depends on.
 //!

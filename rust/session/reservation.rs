@@ -34,15 +34,15 @@ const SHARED: Tenure = 1;
 /// What an export is enabled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// Maps that may be registered at a time. If that is one the export is reserved for it; else
-    /// nobody is evicted by another, and every map resumes what it had.
+    /// Maps that may be registered at a time. If that is one, the export is reserved for it. Else the
+    /// export is shared: a login never evicts another map, and every map may resume its session.
     pub max_clients: u16,
     /// The longest lease to grant, in ms.
     pub lease_max_ms: u32,
 }
 
-/// The registrations of an export, and whom it is reserved for. The latter outlives that the export is
-/// disabled.
+/// The registrations of an export, and the key that it is reserved for, which survives disabling the
+/// export.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reservation<L: Registrations> {
     /// `None` while the export is not enabled.
@@ -62,7 +62,8 @@ pub struct Reservation<L: Registrations> {
 }
 
 impl<L: Registrations> Reservation<L> {
-    /// Of an export that is not enabled, and was nobody's as far as this server knows. The list is empty.
+    /// Returns the reservation of an export that is not enabled, and that no map had as far as this server
+    /// knows. The list has to be empty.
     pub const fn new(list: L) -> Self {
         Self {
             terms: None,
@@ -75,18 +76,18 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// The list, to make room in it.
+    /// Returns the list, so that the caller can make room in it.
     pub fn list_mut(&mut self) -> &mut L {
         &mut self.list
     }
 
-    /// How many registrations there were so far. A login that waits for others to end gives this number
-    /// as it was when it came: who was registered later does not give way to it.
+    /// Returns how many registrations there were so far. A login that waits for others to end gives this number
+    /// as it was when it came: a map that was registered later does not give way to it.
     pub fn admitted(&self) -> u64 {
         self.admitted
     }
 
-    /// The key that the export is reserved for, if the server knows of any and only one map may have it.
+    /// Returns the key that the export is reserved for, if the server knows of any and only one map may have it.
     pub fn holder(&self) -> Option<Tenure> {
         self.holder
     }
@@ -97,8 +98,8 @@ impl<L: Registrations> Reservation<L> {
         self.hold(holder, None);
     }
 
-    /// The export is enabled. Returns a number that its logins have to show. Nobody resumes what he had
-    /// of other contents, which those are if not the `same`, or from before several maps could write.
+    /// Notes that the export is enabled, and returns a number that its logins have to show. No map may
+    /// resume what it had of other contents (`same` is false), or from before several maps could write.
     pub fn open(&mut self, terms: Terms, same: bool, fresh: Tenure) -> u64 {
         if !same {
             self.shared_key = Some(fresh);
@@ -111,7 +112,7 @@ impl<L: Registrations> Reservation<L> {
         self.openings
     }
 
-    /// Judges a login of a host that is admitted; it was given `opening` by [`Reservation::open`], and
+    /// Decides on a login of a host that is admitted; it was given `opening` by [`Reservation::open`], and
     /// `since` is what [`Reservation::admitted`] was when it came. `writes` is what it may do, `fresh` a
     /// key that was never used.
     pub fn login(
@@ -140,7 +141,7 @@ impl<L: Registrations> Reservation<L> {
         fresh: Tenure,
         act: &mut impl FnMut(Action),
     ) -> Result<(usize, bool), Decision> {
-        // The kernel that they belonged to is gone.
+        // The kernel of an earlier boot of the host is gone, and its maps with it.
         let past = |one: &Registration<L::Host>| one.host == login.host && one.boot != login.boot;
         while let Some(at) = self.position(past) {
             let older = |one: &&Registration<L::Host>| past(one) && one.number <= since;
@@ -167,7 +168,7 @@ impl<L: Registrations> Reservation<L> {
                 }
                 _ if own => return Ok((at, true)),
                 Some(_) => return Err(Decision::Refuse(Reason::Evicted)),
-                // A login of the past that was late.
+                // The login is late: the map was disabled and enabled since it was sent.
                 None if login.incarnation < one.incarnation => {
                     return Err(Decision::Refuse(Reason::Superseded));
                 }
@@ -195,7 +196,7 @@ impl<L: Registrations> Reservation<L> {
         }
         let key = match shared {
             true => login.resume.or(self.shared_key).unwrap_or(SHARED),
-            // A path of the holder that did not know its key yet.
+            // The map has the export, but this path of it does not know the key yet.
             false if login.resume.is_none() && self.holder_life == Some(login.life()) => {
                 self.holder.unwrap_or(fresh)
             }
@@ -272,8 +273,8 @@ impl<L: Registrations> Reservation<L> {
         Ok(())
     }
 
-    /// A session is over: nothing of it reaches the export any more. `leaving` if its client said that the
-    /// map goes.
+    /// Notes that a session is over: nothing of it reaches the export any more. `leaving` tells whether its
+    /// client has logged out.
     pub fn left(&mut self, session: SessionId, leaving: bool, act: &mut impl FnMut(Action)) {
         let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
         let Some(at) = self.position(of) else {
@@ -287,7 +288,7 @@ impl<L: Registrations> Reservation<L> {
         }
         one.leaving |= leaving;
         if !one.is_away() {
-            // They may have been asked for a fence.
+            // The other sessions of the map may wait for this one to answer a fence.
             one.sessions().for_each(|other| act(Action::Retry(other)));
         } else if one.leaving || one.evicted {
             self.list.remove(at);
@@ -296,7 +297,7 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// The lease of a registration is over: another map may have its place.
+    /// Notes that the lease of a registration is over: another map may have its place.
     pub fn lapse(&mut self, number: u64) {
         for one in self.list.all_mut() {
             one.lapsed |= one.number == number && one.is_away();
@@ -336,7 +337,7 @@ impl<L: Registrations> Reservation<L> {
         let paths = self.list.all_mut().iter_mut();
         let paths = paths.flat_map(|one| &mut one.paths);
         for up in paths.filter_map(|path| path.up.as_mut()) {
-            if up.silence.look(heard(up.session)) {
+            if up.keep_alive.look(heard(up.session)) {
                 act(Action::CountSilence);
                 act(Action::End(up.session));
             }
@@ -380,12 +381,12 @@ impl<L: Registrations> Reservation<L> {
         past
     }
 
-    /// The export is being disabled: nobody logs in any more. The sessions are ended by who calls this.
+    /// Notes that the export is being disabled: no login is granted any more. The caller ends the sessions.
     pub fn close(&mut self) {
         self.terms = None;
     }
 
-    /// The export is disabled, and no session is left: no map has a place any more.
+    /// Notes that the export is disabled and no session is left: no map has a place any more.
     pub fn closed(&mut self, act: &mut impl FnMut(Action)) {
         while let Some(one) = self.list.all().first() {
             act(Action::Disarm(one.number));
@@ -393,18 +394,18 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// The registrations.
+    /// Returns the registrations.
     pub fn registrations(&self) -> &[Registration<L::Host>] {
         self.list.all()
     }
 
-    /// How many have a path, of those whose host is such.
+    /// Returns how many of the maps whose host `host` chooses have a path.
     pub fn count(&self, host: impl Fn(&L::Host) -> bool) -> usize {
         let here = self.list.all().iter().filter(|one| !one.is_away());
         here.filter(|one| host(&one.host)).count()
     }
 
-    /// How many have no path, and a place that nobody else may take yet.
+    /// Returns how many maps have no path, and a place that no other map may take yet.
     pub fn count_away(&self) -> usize {
         let away = |one: &&Registration<L::Host>| one.is_away() && !one.lapsed;
         self.list.all().iter().filter(away).count()

@@ -17,7 +17,7 @@ pub enum Fault {
     OtherServer,
     /// It leads to another export of that name.
     OtherExport,
-    /// The server says that the export is somebody else's, but the map has it on another path.
+    /// The server says that another map has the export, but this one has it on another path.
     OtherTenure,
     /// The attempt to connect began before another path learned what the server says now.
     Overtaken,
@@ -29,10 +29,11 @@ pub enum Fault {
     Silent,
 }
 
-/// What is to be done. The paths are those of the current epoch, unless it says otherwise.
+/// What the code around the machine is to do. A path is meant with its current epoch, unless the action
+/// names another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A timer is to run; if it runs already, whichever would elapse first counts.
+    /// A timer is to run; if it runs already, the earlier of both ends counts.
     Arm(Timer, Delay),
     /// A timer is not to run any more.
     Disarm(Timer),
@@ -42,7 +43,7 @@ pub enum Action {
         path: PathId,
         /// Its new epoch.
         epoch: Epoch,
-        /// The tenure to resume, if the map was let in before.
+        /// The reservation key to resume, if the map was let in before.
         resume: Option<Tenure>,
         /// I/O waits for it.
         urgent: bool,
@@ -98,22 +99,22 @@ pub enum Mode {
     Fail,
 }
 
-/// Why a session can not go on.
+/// Why a session cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     /// The contents of the export are not those that were there before.
     Stale,
-    /// The export is somebody else's.
+    /// Another map has the export.
     Evicted,
-    /// The user wants it so.
+    /// The user has disabled the map.
     Disabled,
 }
 
 /// Whether a server knows that a map which was disabled has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Farewell {
-    /// It does, or it keeps no place for the map.
+    /// The server knows it, or keeps no place for the map.
     Told,
-    /// It could not be told: it keeps the map's place for the lease.
+    /// The server could not be told: it keeps the map's place until the lease ends.
     Untold,
 }

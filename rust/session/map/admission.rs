@@ -29,11 +29,12 @@ pub struct Admission {
     pub instance: u128,
     /// Whether the contents are gone with the instance.
     pub volatile: bool,
-    /// Under which the export is this map's.
+    /// The reservation key of this map.
     pub tenure: Tenure,
     /// How long the map keeps its place without a path, in ms, from when the server notices that.
     pub lease_ms: u32,
-    /// Whether the server remembered the tenure: it did not begin anew since, or was told.
+    /// Whether the server remembered the key: it did not begin anew since, or its administrator restored
+    /// the key.
     pub remembered: bool,
     /// The extent of the export.
     pub extent: Extent,

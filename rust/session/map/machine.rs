@@ -297,7 +297,7 @@ impl Machine {
 
     /// The session cannot go on: closes all paths.
     pub(super) fn finish(&mut self, end: End, act: &mut impl FnMut(Action)) {
-        // The user's word is the last one.
+        // What the user wants comes before what the server says.
         if self.end != Some(End::Disabled) {
             self.end = Some(end);
         }
@@ -333,7 +333,7 @@ impl Machine {
                 act(Action::Connect {
                     path: id,
                     epoch: path.epoch,
-                    resume: known.map(|(tenure, _)| tenure),
+                    resume: known.map(|(key, _)| key),
                     urgent,
                 });
             }

@@ -68,7 +68,7 @@ pub(super) struct Path {
     pub(super) unclean: bool,
     /// It leads to another server.
     pub(super) foreign: bool,
-    /// The tenure and the instance that the map knew when the attempt to connect began.
+    /// The reservation key and the instance that the map knew when the attempt to connect began.
     pub(super) asked: Option<(Tenure, u128)>,
     /// What was asked to be drained, and to be closed, and is not yet.
     pub(super) draining: u8,

@@ -21,7 +21,7 @@ pub(super) struct Up {
     /// What the login wanted, and what it may.
     pub(super) wanted: bool,
     pub(super) writes: bool,
-    pub(super) silence: Silence,
+    pub(super) keep_alive: Silence,
 }
 
 /// What is known of one path of a map.
@@ -45,7 +45,7 @@ pub struct Registration<H> {
     pub(super) lease_ms: u32,
     /// The lease is over.
     pub(super) lapsed: bool,
-    /// Its client said that the map goes.
+    /// Its client has logged out: it ends with its last path.
     pub(super) leaving: bool,
     /// The administrator took it away: it ends with its last path.
     pub(super) evicted: bool,
@@ -72,17 +72,17 @@ impl<H: Copy + PartialEq> Registration<H> {
         }
     }
 
-    /// How many registrations there were before this one, and this one.
+    /// Returns how many registrations there were up to this one.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Of its map: larger for each time that it is enabled.
+    /// Returns the incarnation of its map: larger for each time that the map is enabled.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Its host.
+    /// Returns its host.
     pub fn host(&self) -> &H {
         &self.host
     }
@@ -135,7 +135,7 @@ impl<H: Copy + PartialEq> Registration<H> {
                 epoch: login.epoch,
                 wanted: login.writes,
                 writes,
-                silence: Silence::new(login.heartbeat_ms, LOOK_MS, login.heard),
+                keep_alive: Silence::new(login.heartbeat_ms, LOOK_MS, login.heard),
             }),
         };
         Ok(())

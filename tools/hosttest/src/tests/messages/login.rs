@@ -168,7 +168,7 @@ fn login_reply_boundaries() {
     for reply in [ram_reply(), block_reply()] {
         let refused = |at, new: &[u8]| malformed(parse_patched(&reply, at, new));
         assert!(refused(112, &[0; 8]), "no session");
-        assert!(refused(208, &[0; 8]), "no tenure");
+        assert!(refused(208, &[0; 8]), "no key");
         assert!(refused(206, &[2, 0]), "unknown flag");
         assert!(refused(206, &[1, 0x80]), "unknown flag");
         assert!(refused(216, &[0; 16]), "nil server");

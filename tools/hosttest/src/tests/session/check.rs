@@ -302,9 +302,9 @@ fn a_missing_instance_is_found() {
 }
 
 #[test]
-fn a_missing_tenure_is_found() {
+fn a_missing_key_is_found() {
     is_found(
-        Flaw::NoTenure,
+        Flaw::NoKey,
         Rules {
             clients: 2,
             losses: 2,

@@ -95,8 +95,8 @@ pub enum Flaw {
     NoEpochs,
     /// The client does not look at the instance.
     NoInstance,
-    /// The server does not look at the tenure.
-    NoTenure,
+    /// The server does not look at the reservation key.
+    NoKey,
     /// The client does not look at which server it is.
     NoServerId,
     /// A path counts as none until its user's I/O was replayed on it: I/O expires beside it.

@@ -56,7 +56,7 @@ pub(super) struct Entry {
     /// The number of the extent.
     pub(super) extent: u8,
     pub(super) tenure: Tenure,
-    /// The server knew the tenure that was resumed.
+    /// The server knew the reservation key that was resumed.
     pub(super) remembered: bool,
 }
 

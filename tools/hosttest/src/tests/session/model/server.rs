@@ -234,7 +234,7 @@ impl World {
         if self.server.demoted & (1 << end.client) != 0 {
             return self.post(Message::Refused(end, false));
         }
-        if rules.flaw == Some(Flaw::NoTenure) {
+        if rules.flaw == Some(Flaw::NoKey) {
             // It believes whatever is resumed, and says that it remembers.
             self.server.machine.restore(resume);
         }
@@ -444,7 +444,7 @@ impl World {
         }
     }
 
-    /// Another server lets a client in. It knows of no tenure, and believes what is resumed.
+    /// Another server lets a client in. It knows of no reservation key, and believes what is resumed.
     fn admit_elsewhere(&mut self, end: End, resume: Option<Tenure>) {
         let entry = Entry {
             number: self.server.number(&end),

@@ -58,7 +58,7 @@ impl Machine {
             Phase::Closing => return self.close(id, act),
             Phase::Off | Phase::Due | Phase::Waiting | Phase::Up => return,
         }
-        if path.broken == epoch {
+        if path.broken {
             act(Action::Blame(id, Fault::Broken));
             return self.close(id, act);
         }
@@ -128,6 +128,7 @@ impl Machine {
             return;
         }
         path.phase = Phase::Waiting;
+        path.broken = false;
         let delay = path.backoff.next(max_ms, urgent);
         // A server that let the map in on this path before, and does not any more, will not do so again.
         let evicted = failure == Failure::Denied && path.was_up && alone;
@@ -144,7 +145,7 @@ impl Machine {
         };
         match path.phase {
             // The attempt's own end says more.
-            Phase::Connecting => path.broken = epoch,
+            Phase::Connecting => path.broken = true,
             Phase::Up => self.close(id, act),
             Phase::Off | Phase::Due | Phase::Waiting | Phase::Closing => {}
         }
@@ -212,6 +213,7 @@ impl Machine {
             act(Action::Disarm(Timer::Heartbeat(id)));
         }
         path.phase = Phase::Closing;
+        path.broken = false;
         path.proven = false;
         path.draining = path.draining.saturating_add(1);
         path.closing = path.closing.saturating_add(1);

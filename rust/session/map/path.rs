@@ -56,8 +56,8 @@ pub(super) struct Path {
     pub(super) fenced: Epoch,
     /// Whether the fence that it owes was asked for.
     pub(super) fence: FenceRequest,
-    /// The last epoch that broke, be it up or not.
-    pub(super) broken: Epoch,
+    /// The attempt that is under way broke already.
+    pub(super) broken: bool,
     /// Something was answered on it since it came up.
     pub(super) proven: bool,
     /// It was up since it is wanted.
@@ -86,7 +86,7 @@ impl Path {
         used: 0,
         fenced: 0,
         fence: FenceRequest::None,
-        broken: 0,
+        broken: false,
         proven: false,
         was_up: false,
         tried: false,

@@ -337,9 +337,7 @@ impl Model for Rules {
                 steps.push(Step::Closed(c, index(unclean)));
             }
             for path in &client.unproven {
-                if self.expiries > 0 {
-                    steps.push(Step::Pong(c, *path));
-                }
+                steps.push(Step::Pong(c, *path));
             }
             for timer in &client.timers {
                 let elapses = match timer {

@@ -53,7 +53,7 @@ pub(super) struct Client {
     incoming: Option<(PathId, Epoch, Number)>,
     /// The server's names for the connections that are up.
     pub(super) up: Vec<(PathId, Epoch, Number)>,
-    /// Paths that are up and not proven, as far as the world knows.
+    /// Paths that are up and not proven, as far as the world knows; none if I/O does not expire.
     pub(super) unproven: Vec<PathId>,
     /// A write was complete since the last flush began.
     pub(super) dirty: bool,
@@ -149,8 +149,15 @@ impl World {
         self.clients[index]
             .map
             .step(event, &mut |action| actions.push(action));
-        for action in actions {
-            self.perform(rules, index, action);
+        for action in &actions {
+            self.perform(rules, index, *action);
+        }
+        // Whether a path is proven makes a difference only if I/O expires. Then a pong is a step.
+        for action in actions.iter().filter(|_| rules.expiries == 0) {
+            if let Action::Ping(path) = *action {
+                let epoch = self.clients[index].map.epoch(path);
+                self.tell(rules, index, Event::Pong(path, epoch));
+            }
         }
         let client = &self.clients[index];
         // One whose lease was over cannot know whether another map had the export meanwhile, unless the
@@ -194,8 +201,10 @@ impl World {
                 assert_eq!(incoming.0, path);
                 client.up.push(incoming);
                 client.up.sort_unstable();
-                client.unproven.push(path);
-                client.unproven.sort_unstable();
+                if rules.expiries > 0 {
+                    client.unproven.push(path);
+                    client.unproven.sort_unstable();
+                }
                 client.lease_over = false;
                 let known = client.map.known().expect("it is known");
                 if client.extent.1 != known.instance {
@@ -429,13 +438,15 @@ impl World {
     pub(super) fn complete(&mut self, rules: &Rules, at: usize, op: Op, value: u8) {
         match op.job {
             Job::Flush | Job::OtherFlush => self.clients[at].flushes.complete(op.flush),
-            Job::Read => self.seen |= 1 << value,
+            // It only matters if writes may overlap.
+            Job::Read if rules.overlap => self.seen |= 1 << value,
             _ => {}
         }
         match op.job {
             Job::Write => {
                 self.complete = self.complete.max(op.number);
-                self.clients[at].dirty = true;
+                // What a disk without a cache has forgotten makes no difference.
+                self.clients[at].dirty = rules.kind == Kind::CachedBlock;
             }
             Job::Read if value < op.number && rules.kind != Kind::CachedBlock => {
                 self.wrong = Some("a read returned less than the newest complete write");

@@ -4,7 +4,7 @@
 //! actions. `Documentation/sessions.rst` has the whole.
 //!
 //! Nothing here names a kernel type: the same source is compiled into the module and into the host
-//! tests. The shells in `client` and `server` post events and perform what is asked for.
+//! tests. The code around it in `client` and `server` posts events and performs the actions.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use core::fmt;
 pub type PathId = u8;
 /// How often a path was connected: all that is done on it carries the number.
 pub type Epoch = u64;
-/// What a map has an export under, as long as nobody else had it.
+/// The key of a map's registration with an export: it is valid until another map has the export.
 pub type Tenure = u64;
 
 /// Paths of a map.
@@ -40,7 +40,7 @@ pub enum State {
     Failed,
     /// The contents are not those that were there before, or that were expected: I/O fails.
     Stale,
-    /// The export is somebody else's: I/O fails.
+    /// Another map has the export: I/O fails.
     Evicted,
 }
 

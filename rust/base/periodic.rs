@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Something that is done every so often.
+//! Work that is done periodically.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -19,7 +19,7 @@ use crate::bindings;
 /// What a [`PeriodicWork`] does.
 pub(crate) trait PeriodicHandler: Send + Sync + 'static {
     /// Called again and again, never twice at a time, by a worker of `system_freezable_wq`. May sleep,
-    /// but must not drop the ticker.
+    /// but must not drop the [`PeriodicWork`].
     fn run(&self);
 }
 
@@ -96,7 +96,7 @@ impl<T: PeriodicHandler> Drop for PeriodicWork<T> {
 }
 
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
-#[kunit_tests(farblk_ticker)]
+#[kunit_tests(farblk_periodic)]
 mod tests {
     use super::*;
     use crate::base::sync::Completion;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_until_it_is_dropped() -> Result {
+    fn runs_until_it_is_dropped() -> Result {
         let log = Arc::pin_init(
             pin_init!(Log {
                 calls: Atomic::new(0),
@@ -133,9 +133,9 @@ mod tests {
             }),
             GFP_KERNEL,
         )?;
-        let ticker = PeriodicWork::new(log.clone(), 10)?;
+        let periodic = PeriodicWork::new(log.clone(), 10)?;
         log.third.wait_timeout(5000)?;
-        drop(ticker);
+        drop(periodic);
         let calls = log.calls.load(Relaxed);
         check!(calls >= 3);
         kernel::time::delay::fsleep(kernel::time::Delta::from_millis(50));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticker_that_never_ticked_can_be_dropped() -> Result {
+    fn can_be_dropped_before_the_first_run() -> Result {
         let log = Arc::pin_init(
             pin_init!(Log {
                 calls: Atomic::new(0),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Something that is done at a time that is set; C's `struct timer_list`.
+//! A one-shot timer; C's `struct timer_list`.
 //!
 //! It needs no task and no memory, so that what memory reclaim waits for may depend on it.
 //!
@@ -24,7 +24,7 @@ use crate::bindings;
 /// What a [`Timer`] does.
 pub(crate) trait TimerHandler: Send + Sync + 'static {
     /// Called when the time that was set has come, never twice at a time, in softirq. Must not drop the
-    /// alarm, but may set it again.
+    /// timer, but may set it again.
     fn expired(&self);
 }
 
@@ -56,7 +56,7 @@ unsafe impl<T: TimerHandler> Send for Timer<T> {}
 unsafe impl<T: TimerHandler> Sync for Timer<T> {}
 
 impl<T: TimerHandler> Timer<T> {
-    /// An alarm that is not set. May sleep.
+    /// Makes a timer that is not set. May sleep.
     pub(crate) fn new(value: T) -> Result<Self> {
         let inner = KBox::pin_init(
             pin_init!(Inner {
@@ -72,15 +72,15 @@ impl<T: TimerHandler> Timer<T> {
         Ok(Self(inner))
     }
 
-    /// Lets it ring in `ms` milliseconds, give or take a jiffy, and not when it was set to before. With 0
-    /// that is as soon as possible, but not before this returns if interrupts or softirqs are disabled.
-    /// Any context.
+    /// Sets the timer to expire in `ms` milliseconds, give or take a jiffy, and not when it was set to
+    /// before. With 0 that is as soon as possible, but not before this returns if interrupts or softirqs are
+    /// disabled. Any context.
     pub(crate) fn set(&self, ms: Msecs) {
         // SAFETY: By the type invariants the timer is initialised.
         unsafe { bindings::farblk_mod_timer(self.0.timer.get(), msecs_to_jiffies(ms)) };
     }
 
-    /// Lets it not ring, until it is set again. Does not wait if it is just ringing. Any context.
+    /// Stops the timer, until it is set again. Does not wait for a handler that runs. Any context.
     pub(crate) fn clear(&self) {
         // SAFETY: By the type invariants the timer is initialised.
         unsafe { bindings::timer_delete(self.0.timer.get()) };
@@ -92,21 +92,21 @@ impl<T: TimerHandler> Timer<T> {
 /// Called by the kernel only, for the timer of a [`Timer<T>`].
 unsafe extern "C" fn run<T: TimerHandler>(timer: *mut bindings::timer_list) {
     // SAFETY: By the invariants of `Timer` the timer is the first field of an `Inner`, which `drop()` keeps
-    // until nobody runs this.
+    // until this does not run any more.
     let inner = unsafe { &*timer.cast::<Inner<T>>() };
     inner.value.expired();
 }
 
 impl<T: TimerHandler> Drop for Timer<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants it is initialised. Nobody runs it afterwards, nor can it be set
-        // again.
+        // SAFETY: By the type invariants it is initialised. Its handler does not run afterwards, nor can it
+        // be set again.
         unsafe { bindings::timer_shutdown_sync(self.0.timer.get()) };
     }
 }
 
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
-#[kernel::macros::kunit_tests(farblk_alarm)]
+#[kernel::macros::kunit_tests(farblk_timer)]
 mod tests {
     use super::*;
     use crate::{
@@ -152,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn rings_once_each_time_that_it_is_set() -> Result {
+    fn expires_once_each_time_that_it_is_set() -> Result {
         let log = Log::new()?;
-        let alarm = Timer::new(log.clone())?;
+        let timer = Timer::new(log.clone())?;
         sleep(50);
         check!(log.calls.load(Relaxed) == 0);
         for (ms, calls) in [(0, 1), (10, 2), (0, 3)] {
-            alarm.set(ms);
+            timer.set(ms);
             log.called.wait_timeout(5000)?;
             sleep(50);
             check!(log.calls.load(Relaxed) == calls);
@@ -167,39 +167,39 @@ mod tests {
     }
 
     #[test]
-    fn rings_at_the_time_that_was_set_last() -> Result {
+    fn expires_at_the_time_that_was_set_last() -> Result {
         let log = Log::new()?;
-        let alarm = Timer::new(log.clone())?;
-        alarm.set(3_600_000);
-        alarm.set(10);
+        let timer = Timer::new(log.clone())?;
+        timer.set(3_600_000);
+        timer.set(10);
         log.called.wait_timeout(5000)?;
-        alarm.set(10);
-        alarm.set(3_600_000);
+        timer.set(10);
+        timer.set(3_600_000);
         sleep(100);
         check!(log.calls.load(Relaxed) == 1);
         Ok(())
     }
 
     #[test]
-    fn does_not_ring_when_it_was_cleared() -> Result {
+    fn does_not_expire_when_it_was_cleared() -> Result {
         let log = Log::new()?;
-        let alarm = Timer::new(log.clone())?;
-        alarm.clear();
-        alarm.set(20);
-        alarm.clear();
+        let timer = Timer::new(log.clone())?;
+        timer.clear();
+        timer.set(20);
+        timer.clear();
         sleep(100);
         check!(log.calls.load(Relaxed) == 0);
-        alarm.set(0);
+        timer.set(0);
         log.called.wait_timeout(5000)?;
         Ok(())
     }
 
     #[test]
-    fn does_not_ring_when_it_was_dropped() -> Result {
+    fn does_not_expire_when_it_was_dropped() -> Result {
         let log = Log::new()?;
-        let alarm = Timer::new(log.clone())?;
-        alarm.set(20);
-        drop(alarm);
+        let timer = Timer::new(log.clone())?;
+        timer.set(20);
+        drop(timer);
         sleep(100);
         check!(log.calls.load(Relaxed) == 0);
         // Nothing keeps the value.

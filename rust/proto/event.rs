@@ -38,11 +38,6 @@ impl Event {
     /// Length of the longest one, in bytes.
     pub const SIZE_MAX: usize = 24;
 
-    /// Whether a message of this kind is an event.
-    pub(super) fn is_kind(kind: u16) -> bool {
-        matches!(kind, wire::EXTENT | wire::PONG | wire::FENCED)
-    }
-
     /// Reads an event of an export of blocks of `block`, to which the login has granted `granted`.
     pub fn parse(bytes: &[u8], block: BlockSize, granted: Access) -> Result<Self, Malformed> {
         let message = Message::parse(bytes)?;
@@ -81,6 +76,13 @@ impl Event {
             Self::Pong => write(&header(wire::PONG, 0, size_of::<wire::Header>()), buf),
             Self::Fenced { path, epoch } => Fence { path, epoch }.encode_as(wire::FENCED, 0, buf),
         }
+    }
+}
+
+impl Message<'_> {
+    /// Returns true if this is an [`Event`], which is no reply.
+    pub fn is_event(&self) -> bool {
+        matches!(self.kind(), wire::EXTENT | wire::PONG | wire::FENCED)
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Login {
     pub boot: u64,
     /// Larger for each time that the map is enabled in one boot of its host; never 0.
     pub incarnation: u64,
-    /// The tenure to resume; `None` if the map was never let in since it was enabled.
+    /// The reservation key to resume; `None` if the map was never let in since it was enabled.
     pub resume: Option<u64>,
     /// How long the map holds I/O while it has no path, in milliseconds; `None` for ever.
     pub no_path_timeout_ms: Option<u32>,
@@ -97,7 +97,7 @@ impl Login {
             heartbeat_ms: wire.heartbeat_ms.get(),
             boot: not_zero(wire.boot, "the boot is zero")?,
             incarnation: not_zero(wire.incarnation, "the incarnation is zero")?,
-            resume: Some(wire.resume.get()).filter(|tenure| *tenure != 0),
+            resume: Some(wire.resume.get()).filter(|key| *key != 0),
             no_path_timeout_ms: Some(wire.no_path_timeout_ms.get()).filter(|ms| *ms != FOR_EVER),
         })
     }
@@ -138,10 +138,10 @@ pub struct LoginReply {
     pub backing: Backing,
     /// I/O queues granted; never 0.
     pub queues: u16,
-    /// Under what the map has the export, to be resumed by later logins; never 0.
+    /// The reservation key of the map, which later logins resume; never 0.
     pub tenure: u64,
-    /// Whether the server knew the tenure that the login resumes: it did not begin anew since, or was
-    /// told by its administrator.
+    /// Whether the server knew the reservation key that the login resumes: it did not begin anew since,
+    /// or was told by its administrator.
     pub remembered: bool,
     /// The server host; never nil. Another instance of the same host proves that the one before is gone.
     pub server_id: Uuid,
@@ -278,7 +278,7 @@ impl LoginReply {
             limits,
             backing,
             queues: queues(wire.queues)?,
-            tenure: not_zero(wire.tenure, "the tenure is zero")?,
+            tenure: not_zero(wire.tenure, "the reservation key is zero")?,
             remembered: match wire.flags.get() {
                 0 => false,
                 wire::LOGIN_REMEMBERED => true,

@@ -5,11 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::event::Event;
-use super::fence::Fence;
-use super::grant::GrantRequest;
-use super::list::ListRequest;
-use super::login::Login;
 use super::refusal::{Malformed, Refused};
 use super::wire::{self, MESSAGE_MAX, REPLY, TEXT_SIZE};
 use core::fmt;
@@ -84,24 +79,6 @@ impl<'a> Message<'a> {
         self.kind
     }
 
-    /// Whether this is an [`Event`], which is no reply.
-    pub fn is_event(&self) -> bool {
-        Event::is_kind(self.kind)
-    }
-
-    /// Reads the request; an error is to be answered with [`Message::refuse`].
-    pub fn request(&self) -> Result<Request, Malformed> {
-        match self.kind {
-            wire::LOGIN => Login::from_wire(&self.whole()?).map(Request::Login),
-            wire::GRANT => GrantRequest::from_wire(&self.whole()?).map(Request::Grant),
-            wire::LIST => ListRequest::from_wire(&self.whole()?).map(Request::List),
-            wire::LOGOUT => self.whole::<wire::Header>().map(|_| Request::Logout),
-            wire::PING => self.whole::<wire::Header>().map(|_| Request::Ping),
-            wire::FENCE => Fence::from_wire(&self.whole()?).map(Request::Fence),
-            _ => Err(Malformed("unknown kind of request")),
-        }
-    }
-
     /// Writes the reply that refuses this request into `buf` and returns its length.
     pub fn refuse(&self, refused: &Refused, buf: &mut [u8]) -> Result<usize, NoRoom> {
         let reply = wire::Reply {
@@ -138,23 +115,6 @@ impl<'a> Message<'a> {
         T::read_from_prefix(self.bytes)
             .map_err(|_| Malformed("the message is shorter than its kind"))
     }
-}
-
-/// What a client asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// A session on an export.
-    Login(Login),
-    /// The memory regions of a range of slabs.
-    Grant(GrantRequest),
-    /// The exports it may use.
-    List(ListRequest),
-    /// The end of the session.
-    Logout,
-    /// A sign of life; answered by [`Event::Pong`].
-    Ping,
-    /// Nothing of a path is to reach the export any more; answered by [`Event::Fenced`].
-    Fence(Fence),
 }
 
 /// Header of a message of `length` bytes.

@@ -51,7 +51,7 @@ pub enum Refusal {
     Internal = 12,
     /// The request is not allowed in this state of the session.
     BadState = 13,
-    /// Another map had the export since the tenure that is to be resumed.
+    /// Another map had the export since the login got the key that it resumes.
     Evicted = 14,
     /// The epoch of the path is over.
     Superseded = 15,

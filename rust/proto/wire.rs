@@ -95,7 +95,7 @@ pub const FEATURE_FUA: u8 = 1 << 1;
 /// [`LoginReply::features`]: seeking costs time.
 pub const FEATURE_ROTATIONAL: u8 = 1 << 2;
 
-/// [`LoginReply::flags`]: the server knew the tenure that the login resumes.
+/// [`LoginReply::flags`]: the server knew the reservation key that the login resumes.
 pub const LOGIN_REMEMBERED: u16 = 1 << 0;
 
 /// [`Command::op`]: bytes of the export go to the client.
@@ -239,7 +239,7 @@ pub struct Login {
     pub boot: U64,
     /// Random, for each time that the map is enabled.
     pub incarnation: U64,
-    /// The tenure to resume; 0 for none.
+    /// The reservation key to resume; 0 for none.
     pub resume: U64,
     /// How long the map holds I/O while it has no path, in milliseconds; all ones for ever.
     pub no_path_timeout_ms: U32,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The clocks of sessions: when to try again, and when the other side is taken for gone.
+//! The timers of sessions: when to try again, and when the peer is taken for gone.
 //!
 //! Nothing here reads a clock. The client's machine asks for timers and is told that they elapsed, so
 //! that the model checker can let them elapse at any moment. The server counts its periodic looks.
 
 #![forbid(unsafe_code)]
+
+use core::hash::{Hash, Hasher};
 
 use super::PathId;
 
@@ -21,7 +23,7 @@ pub enum Timer {
     /// The server may have given the map's place to another one.
     Lease,
     /// What there was no room to send can be tried again.
-    Resend,
+    SendRetry,
 }
 
 /// How long a timer runs.
@@ -49,9 +51,15 @@ const ATTEMPTS_MAX: u32 = 20;
 
 /// The exponential backoff of a path: the delay doubles with each attempt that fails. Half of it is
 /// random, so that the clients of a server that went away do not all come back at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     attempts: u32,
+}
+
+/// Nothing but the length of a delay depends on it: the model checker, which lets timers elapse at any
+/// moment, takes states that differ by it alone for the same.
+impl Hash for Backoff {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl Backoff {
@@ -90,13 +98,13 @@ const SILENT_ALONE_MAX: u8 = 12;
 
 /// What to do at the end of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum KeepAlive {
     /// Nothing.
     Fine,
     /// Send a ping, which the server has to answer.
     Ping,
-    /// The server is taken for gone.
-    Gone,
+    /// The keep-alive timeout is over: the server is taken for gone.
+    TimedOut,
 }
 
 /// The heartbeat of a path, as the client sees it: counts the periods in which nothing was heard.
@@ -124,7 +132,7 @@ impl Heartbeat {
     /// A period is over. `heard` says whether anything came in it, `alone` whether no other path is up.
     ///
     /// The server wants to hear of this host, too: there is a ping in each heartbeat in any case.
-    pub fn beat(&mut self, heard: bool, alone: bool) -> Beat {
+    pub fn elapsed(&mut self, heard: bool, alone: bool) -> KeepAlive {
         self.since_ping = self.since_ping.saturating_add(1);
         self.silent = match heard {
             true => 0,
@@ -135,13 +143,13 @@ impl Heartbeat {
             false => SILENT_MAX,
         };
         if self.silent > max {
-            return Beat::Gone;
+            return KeepAlive::TimedOut;
         }
         if heard && self.since_ping < PERIODS {
-            return Beat::Fine;
+            return KeepAlive::Fine;
         }
         self.since_ping = 0;
-        Beat::Ping
+        KeepAlive::Ping
     }
 }
 
@@ -180,14 +188,14 @@ impl Progress {
 /// Heartbeats in which a server hears nothing before the client is taken for gone, and the least time, in
 /// ms: other clients wait for nothing but its place.
 const MISSING: u64 = 5;
-const SILENCE_MS: u64 = 5000;
+const KEEP_ALIVE_MIN_MS: u64 = 5000;
 
 /// The keep-alive timeout of a client, as a server sees it that looks now and then. The looks are
 /// counted, not the time: a server that was stopped itself has heard nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Silence {
     /// Looks without news after which the client is gone; `None` if it is not waited for.
-    patience: Option<u64>,
+    looks_max: Option<u64>,
     /// What there was at the last look.
     heard: u64,
     /// Looks since then that found nothing new.
@@ -198,9 +206,9 @@ impl Silence {
     /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never if
     /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
     pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {
-        let silence_ms = (u64::from(heartbeat_ms) * MISSING).max(SILENCE_MS);
+        let timeout_ms = (u64::from(heartbeat_ms) * MISSING).max(KEEP_ALIVE_MIN_MS);
         Self {
-            patience: (heartbeat_ms != 0).then(|| silence_ms.div_ceil(look_ms.max(1).into())),
+            looks_max: (heartbeat_ms != 0).then(|| timeout_ms.div_ceil(look_ms.max(1).into())),
             heard,
             looks: 0,
         }
@@ -213,9 +221,9 @@ impl Silence {
             false => 0,
         };
         self.heard = heard;
-        let gone = self.patience.is_some_and(|patience| self.looks > patience);
+        let gone = self.looks_max.is_some_and(|max| self.looks > max);
         if gone {
-            self.patience = None;
+            self.looks_max = None;
         }
         gone
     }

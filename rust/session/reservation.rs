@@ -14,293 +14,35 @@
 
 #![forbid(unsafe_code)]
 
-use super::{clock::Silence, Epoch, PathId, Tenure, PATHS_MAX};
+mod action;
+mod lease;
+mod login;
+mod registration;
 
-/// Heartbeats of a client after which it gives up a path on which nothing comes.
-const MISSED_HEARTBEATS: u64 = 3;
-/// The time that a client's attempt to connect may take, in ms.
-const ATTEMPT_MS: u64 = 5000;
+pub use action::{Action, Admission};
+pub use lease::{lease_ms, LEASE_MAX_MS, LEASE_MIN_MS};
+pub use login::{Decision, Granted, Login, Reason, SessionId};
+pub use registration::{Registration, Registrations, LOOK_MS};
+
+use super::{Epoch, PathId, Tenure};
+use login::Life;
+use registration::Up;
+
 /// The key of all registrations with an export that several maps may have at a time.
 const SHARED: Tenure = 1;
-
-/// The period of [`Reservation::look`], in ms.
-pub const LOOK_MS: u32 = 1000;
-/// The longest lease that a server grants if its administrator does not say otherwise, in ms: one hour.
-pub const LEASE_MAX_MS: u32 = 3_600_000;
-/// The shortest one that he may want: below it a client could lose its place while it looks for the server.
-pub const LEASE_MIN_MS: u32 = 10_000;
-
-/// Names a session of the server; never 0, and never used again.
-pub type SessionId = u64;
-
-/// Returns the lease of a map that holds I/O for `no_path_timeout_ms`, `None` for ever: as long as that,
-/// and the time in which the client notices that a path is lost and gives up an attempt to connect. It is
-/// `most_ms` at most, whatever the client wants: of a client that is silent nobody knows whether it will
-/// ever come back.
-pub fn lease_ms(no_path_timeout_ms: Option<u32>, heartbeat_ms: u32, most_ms: u32) -> u32 {
-    let late = MISSED_HEARTBEATS * u64::from(heartbeat_ms) + ATTEMPT_MS;
-    no_path_timeout_ms
-        .and_then(|held| u32::try_from(u64::from(held) + late).ok())
-        .map_or(most_ms, |ms| ms.min(most_ms))
-        .max(1)
-}
-
-/// What a login says of itself, and what the export's administrator says of its host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Login<H> {
-    /// The session that logs in.
-    pub session: SessionId,
-    /// Its host, as the administrator tells hosts apart: one never takes the place of another.
-    pub host: H,
-    /// The map, among those of the host.
-    pub map: u128,
-    /// Random for each life of the host's kernel.
-    pub boot: u64,
-    /// Random for each time that the map is enabled.
-    pub incarnation: u64,
-    /// The key to resume; `None` if the map was never let in since it was enabled.
-    pub resume: Option<Tenure>,
-    /// Index of the path.
-    pub path: PathId,
-    /// Epoch of the path.
-    pub epoch: Epoch,
-    /// Whether the map wants to write.
-    pub writes: bool,
-    /// How long the map holds I/O without a path, in ms; `None` for ever.
-    pub no_path_timeout_ms: Option<u32>,
-    /// How often the client gives a sign of life, in ms; 0 if it promises none.
-    pub heartbeat_ms: u32,
-    /// The number of messages that the session has had so far.
-    pub heard: u64,
-}
-
-/// What a login was granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Granted {
-    /// The key of the registration.
-    pub key: Tenure,
-    /// Whether the server knew the key that the login resumes.
-    pub remembered: bool,
-    /// The lease of the registration.
-    pub lease_ms: u32,
-}
-
-/// Why a login is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The export is being disabled, or was enabled anew since the login came.
-    Closed,
-    /// The epoch of the path is over, or a newer life of the map or of its host is in.
-    Superseded,
-    /// Another map had the export since, or the administrator took it away.
-    Evicted,
-    /// As many maps are registered as may be; the number of the registration that is the oldest.
-    Busy(u64),
-}
-
-/// How a login goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Decision {
-    /// The path is up.
-    Grant(Granted),
-    /// This session was told to end; the login has to be judged again when it is over.
-    After(SessionId),
-    /// The login is refused.
-    Refuse(Reason),
-}
-
-/// What the code around a [`Reservation`] is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Tell a session to end: its queue pairs, its I/O and its memory regions. Ends with
-    /// [`Reservation::left`].
-    End(SessionId),
-    /// Have a session ask again for the fences that it waits for.
-    Retry(SessionId),
-    /// Start the lease of a registration, in ms; [`Reservation::lapse`] when it is over.
-    Arm(u64, u32),
-    /// Stop it.
-    Disarm(u64),
-    /// Count a map that took the place of one whose lease was over.
-    CountTakeover,
-    /// Count a map that was evicted by the administrator.
-    CountEviction,
-    /// Count a client from which nothing was heard for too long.
-    CountSilence,
-}
-
-/// What the administrator says of a host now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Admission {
-    /// It is not admitted, or any more.
-    None,
-    /// It may read.
-    Read,
-    /// It may read and write.
-    Write,
-}
-
-impl Admission {
-    /// Returns whether a map that wants to write, or not, may do so.
-    pub const fn writes(self, wanted: bool) -> bool {
-        wanted && matches!(self, Self::Write)
-    }
-}
-
-/// A session that is up, or still holds something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Up {
-    session: SessionId,
-    epoch: Epoch,
-    /// What the login wanted, and what it may.
-    wanted: bool,
-    writes: bool,
-    silence: Silence,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Path {
-    /// Epochs up to this one do not come up any more.
-    floor: Epoch,
-    up: Option<Up>,
-}
-
-/// What one map has at an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Registration<H> {
-    number: u64,
-    host: H,
-    map: u128,
-    boot: u64,
-    incarnation: u64,
-    key: Tenure,
-    lease_ms: u32,
-    /// The lease is over.
-    lapsed: bool,
-    /// Its client said that the map goes.
-    leaving: bool,
-    /// The administrator took it away: it ends with its last path.
-    evicted: bool,
-    /// The server knew of no reservation when the map was registered, without a key to resume.
-    unknown: bool,
-    paths: [Path; PATHS_MAX],
-}
-
-impl<H: Copy + PartialEq> Registration<H> {
-    fn new(number: u64, key: Tenure, login: &Login<H>) -> Self {
-        Self {
-            number,
-            host: login.host,
-            map: login.map,
-            boot: login.boot,
-            incarnation: login.incarnation,
-            key,
-            lease_ms: 0,
-            lapsed: false,
-            leaving: false,
-            evicted: false,
-            unknown: false,
-            paths: [Path { floor: 0, up: None }; PATHS_MAX],
-        }
-    }
-
-    /// How many registrations there were before this one, and this one.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Of its map: larger for each time that it is enabled.
-    pub fn incarnation(&self) -> u64 {
-        self.incarnation
-    }
-
-    /// Its host.
-    pub fn host(&self) -> &H {
-        &self.host
-    }
-
-    /// Returns whether it has no path.
-    pub fn is_away(&self) -> bool {
-        self.up().next().is_none()
-    }
-
-    fn up(&self) -> impl Iterator<Item = &Up> {
-        self.paths.iter().filter_map(|path| path.up.as_ref())
-    }
-
-    fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
-        self.up().map(|up| up.session)
-    }
-
-    fn path_of(&self, session: SessionId) -> Option<PathId> {
-        let mut paths = (0..).zip(&self.paths);
-        paths.find_map(|(id, path)| (path.up?.session == session).then_some(id))
-    }
-
-    /// Tells all sessions to end. Returns one of them, unless there is none left.
-    fn end_all(&self, act: &mut impl FnMut(Action)) -> Option<SessionId> {
-        self.sessions()
-            .for_each(|session| act(Action::End(session)));
-        self.sessions().next()
-    }
-
-    /// Lets a path come up, if nothing is in its way.
-    fn arrive(
-        &mut self,
-        login: &Login<H>,
-        writes: bool,
-        act: &mut impl FnMut(Action),
-    ) -> Result<(), Decision> {
-        let path = self.paths.get_mut(usize::from(login.path));
-        let path = path.ok_or(Decision::Refuse(Reason::Superseded))?;
-        if login.epoch <= path.floor {
-            return Err(Decision::Refuse(Reason::Superseded));
-        }
-        if let Some(up) = path.up {
-            act(Action::End(up.session));
-            return Err(Decision::After(up.session));
-        }
-        *path = Path {
-            floor: login.epoch,
-            up: Some(Up {
-                session: login.session,
-                epoch: login.epoch,
-                wanted: login.writes,
-                writes,
-                silence: Silence::new(login.heartbeat_ms, LOOK_MS, login.heard),
-            }),
-        };
-        Ok(())
-    }
-}
-
-/// Where a [`Reservation`] keeps its registrations, in their order.
-pub trait Registrations {
-    /// How the administrator tells hosts apart.
-    type Host: Copy + PartialEq;
-
-    /// All of them.
-    fn all(&self) -> &[Registration<Self::Host>];
-    /// All of them.
-    fn all_mut(&mut self) -> &mut [Registration<Self::Host>];
-    /// Adds one behind the others. There is room: it was made before [`Reservation::login`] was asked.
-    fn push(&mut self, registration: Registration<Self::Host>);
-    /// Removes one; those behind it move up.
-    fn remove(&mut self, at: usize);
-}
 
 /// What an export is enabled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// Maps that may be registered at a time. If that is one the export is reserved for it; else
-    /// nobody is evicted by another, and every map resumes what it had.
+    /// Maps that may be registered at a time. If that is one, the export is reserved for it. Else the
+    /// export is shared: a login never evicts another map, and every map may resume its session.
     pub max_clients: u16,
     /// The longest lease to grant, in ms.
     pub lease_max_ms: u32,
 }
 
-/// The registrations of an export, and whom it is reserved for. The latter outlives that the export is
-/// disabled.
+/// The registrations of an export, and the key that it is reserved for, which survives disabling the
+/// export.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reservation<L: Registrations> {
     /// `None` while the export is not enabled.
@@ -310,7 +52,7 @@ pub struct Reservation<L: Registrations> {
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<Tenure>,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
-    holder_life: Option<(L::Host, u128, u64, u64)>,
+    holder_life: Option<Life<L::Host>>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
     /// since the server began: then every key is taken.
     shared_key: Option<Tenure>,
@@ -320,7 +62,8 @@ pub struct Reservation<L: Registrations> {
 }
 
 impl<L: Registrations> Reservation<L> {
-    /// Of an export that is not enabled, and was nobody's as far as this server knows. The list is empty.
+    /// Returns the reservation of an export that is not enabled, and that no map had as far as this server
+    /// knows. The list has to be empty.
     pub const fn new(list: L) -> Self {
         Self {
             terms: None,
@@ -333,18 +76,18 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// The list, to make room in it.
+    /// Returns the list, so that the caller can make room in it.
     pub fn list_mut(&mut self) -> &mut L {
         &mut self.list
     }
 
-    /// How many registrations there were so far. A login that waits for others to end gives this number
-    /// as it was when it came: who was registered later does not give way to it.
+    /// Returns how many registrations there were so far. A login that waits for others to end gives this number
+    /// as it was when it came: a map that was registered later does not give way to it.
     pub fn admitted(&self) -> u64 {
         self.admitted
     }
 
-    /// The key that the export is reserved for, if the server knows of any and only one map may have it.
+    /// Returns the key that the export is reserved for, if the server knows of any and only one map may have it.
     pub fn holder(&self) -> Option<Tenure> {
         self.holder
     }
@@ -355,8 +98,8 @@ impl<L: Registrations> Reservation<L> {
         self.hold(holder, None);
     }
 
-    /// The export is enabled. Returns a number that its logins have to show. Nobody resumes what he had
-    /// of other contents, which those are if not the `same`, or from before several maps could write.
+    /// Notes that the export is enabled, and returns a number that its logins have to show. No map may
+    /// resume what it had of other contents (`same` is false), or from before several maps could write.
     pub fn open(&mut self, terms: Terms, same: bool, fresh: Tenure) -> u64 {
         if !same {
             self.shared_key = Some(fresh);
@@ -369,7 +112,7 @@ impl<L: Registrations> Reservation<L> {
         self.openings
     }
 
-    /// Judges a login of a host that is admitted; it was given `opening` by [`Reservation::open`], and
+    /// Decides on a login of a host that is admitted; it was given `opening` by [`Reservation::open`], and
     /// `since` is what [`Reservation::admitted`] was when it came. `writes` is what it may do, `fresh` a
     /// key that was never used.
     pub fn login(
@@ -385,7 +128,7 @@ impl<L: Registrations> Reservation<L> {
         };
         match self.register(login, &terms, since, fresh, act) {
             Err(decision) => decision,
-            Ok((at, remembered)) => self.arrive(at, remembered, login, &terms, writes, act),
+            Ok((at, remembered)) => self.open_path(at, remembered, login, &terms, writes, act),
         }
     }
 
@@ -398,7 +141,7 @@ impl<L: Registrations> Reservation<L> {
         fresh: Tenure,
         act: &mut impl FnMut(Action),
     ) -> Result<(usize, bool), Decision> {
-        // The kernel that they belonged to is gone.
+        // The kernel of an earlier boot of the host is gone, and its maps with it.
         let past = |one: &Registration<L::Host>| one.host == login.host && one.boot != login.boot;
         while let Some(at) = self.position(past) {
             let older = |one: &&Registration<L::Host>| past(one) && one.number <= since;
@@ -425,7 +168,7 @@ impl<L: Registrations> Reservation<L> {
                 }
                 _ if own => return Ok((at, true)),
                 Some(_) => return Err(Decision::Refuse(Reason::Evicted)),
-                // A login of the past that was late.
+                // The login is late: the map was disabled and enabled since it was sent.
                 None if login.incarnation < one.incarnation => {
                     return Err(Decision::Refuse(Reason::Superseded));
                 }
@@ -453,8 +196,8 @@ impl<L: Registrations> Reservation<L> {
         }
         let key = match shared {
             true => login.resume.or(self.shared_key).unwrap_or(SHARED),
-            // A path of the holder that did not know its key yet.
-            false if login.resume.is_none() && self.holder_life == Some(life(login)) => {
+            // The map has the export, but this path of it does not know the key yet.
+            false if login.resume.is_none() && self.holder_life == Some(login.life()) => {
                 self.holder.unwrap_or(fresh)
             }
             false => login.resume.unwrap_or(fresh),
@@ -469,7 +212,8 @@ impl<L: Registrations> Reservation<L> {
         Ok((self.list.all().len().saturating_sub(1), known.is_some()))
     }
 
-    fn arrive(
+    /// Lets a path of a registration come up.
+    fn open_path(
         &mut self,
         at: usize,
         remembered: bool,
@@ -481,7 +225,7 @@ impl<L: Registrations> Reservation<L> {
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return Decision::Refuse(Reason::Closed);
         };
-        if let Err(decision) = one.arrive(login, writes, act) {
+        if let Err(decision) = one.open_path(login, writes, act) {
             return decision;
         }
         one.lease_ms = lease_ms(
@@ -502,7 +246,7 @@ impl<L: Registrations> Reservation<L> {
     /// Reserves the export for a key, and for the life of the map that logs in with it.
     fn hold(&mut self, key: Option<Tenure>, login: Option<&Login<L::Host>>) {
         self.holder = key;
-        self.holder_life = login.map(life);
+        self.holder_life = login.map(Login::life);
     }
 
     fn position(&self, which: impl Fn(&Registration<L::Host>) -> bool) -> Option<usize> {
@@ -529,8 +273,8 @@ impl<L: Registrations> Reservation<L> {
         Ok(())
     }
 
-    /// A session is over: nothing of it reaches the export any more. `leaving` if its client said that the
-    /// map goes.
+    /// Notes that a session is over: nothing of it reaches the export any more. `leaving` tells whether its
+    /// client has logged out.
     pub fn left(&mut self, session: SessionId, leaving: bool, act: &mut impl FnMut(Action)) {
         let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
         let Some(at) = self.position(of) else {
@@ -544,7 +288,7 @@ impl<L: Registrations> Reservation<L> {
         }
         one.leaving |= leaving;
         if !one.is_away() {
-            // They may have been asked for a fence.
+            // The other sessions of the map may wait for this one to answer a fence.
             one.sessions().for_each(|other| act(Action::Retry(other)));
         } else if one.leaving || one.evicted {
             self.list.remove(at);
@@ -553,7 +297,7 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// The lease of a registration is over: another map may have its place.
+    /// Notes that the lease of a registration is over: another map may have its place.
     pub fn lapse(&mut self, number: u64) {
         for one in self.list.all_mut() {
             one.lapsed |= one.number == number && one.is_away();
@@ -593,7 +337,7 @@ impl<L: Registrations> Reservation<L> {
         let paths = self.list.all_mut().iter_mut();
         let paths = paths.flat_map(|one| &mut one.paths);
         for up in paths.filter_map(|path| path.up.as_mut()) {
-            if up.silence.look(heard(up.session)) {
+            if up.keep_alive.look(heard(up.session)) {
                 act(Action::CountSilence);
                 act(Action::End(up.session));
             }
@@ -637,12 +381,12 @@ impl<L: Registrations> Reservation<L> {
         past
     }
 
-    /// The export is being disabled: nobody logs in any more. The sessions are ended by who calls this.
+    /// Notes that the export is being disabled: no login is granted any more. The caller ends the sessions.
     pub fn close(&mut self) {
         self.terms = None;
     }
 
-    /// The export is disabled, and no session is left: no map has a place any more.
+    /// Notes that the export is disabled and no session is left: no map has a place any more.
     pub fn closed(&mut self, act: &mut impl FnMut(Action)) {
         while let Some(one) = self.list.all().first() {
             act(Action::Disarm(one.number));
@@ -650,25 +394,20 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// The registrations.
+    /// Returns the registrations.
     pub fn registrations(&self) -> &[Registration<L::Host>] {
         self.list.all()
     }
 
-    /// How many have a path, of those whose host is such.
+    /// Returns how many of the maps whose host `host` chooses have a path.
     pub fn count(&self, host: impl Fn(&L::Host) -> bool) -> usize {
         let here = self.list.all().iter().filter(|one| !one.is_away());
         here.filter(|one| host(&one.host)).count()
     }
 
-    /// How many have no path, and a place that nobody else may take yet.
+    /// Returns how many maps have no path, and a place that no other map may take yet.
     pub fn count_away(&self) -> usize {
         let away = |one: &&Registration<L::Host>| one.is_away() && !one.lapsed;
         self.list.all().iter().filter(away).count()
     }
-}
-
-/// The life of the map that logs in.
-fn life<H: Copy>(login: &Login<H>) -> (H, u128, u64, u64) {
-    (login.host, login.map, login.boot, login.incarnation)
 }

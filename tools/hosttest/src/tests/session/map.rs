@@ -2,6 +2,9 @@
 
 //! The actions of a map, in their order.
 
+mod rejection;
+mod timers;
+
 use crate::session::clock::{Delay, Timer};
 use crate::session::map::{
     Action, Admission, Config, Drained, End, Event, Extent, Failure, Farewell, Fault, Limits,
@@ -191,10 +194,10 @@ fn what_has_no_room_is_sent_later() {
     after(&mut map, Event::Lost(0, 1));
     after(&mut map, drained(0, 1, true));
     // The fence first.
-    let arm = Action::Arm(Timer::Resend, Delay::exactly(10));
+    let arm = Action::Arm(Timer::SendRetry, Delay::exactly(10));
     assert_eq!(all(&mut map, Event::FenceNotSent(0)), [arm]);
     assert_eq!(all(&mut map, Event::FenceNotSent(0)), []);
-    let elapsed = Event::Elapsed(Timer::Resend);
+    let elapsed = Event::Elapsed(Timer::SendRetry);
     assert_eq!(all(&mut map, elapsed), [fence(1, 0, 1)]);
     assert_eq!(all(&mut map, elapsed), []);
     after(&mut map, fenced(1, 0, 1));
@@ -268,7 +271,7 @@ fn old_news_means_nothing() {
         Event::Elapsed(Timer::Retry(1)),
         Event::Elapsed(Timer::Expiry),
         Event::Elapsed(Timer::Lease),
-        Event::Elapsed(Timer::Resend),
+        Event::Elapsed(Timer::SendRetry),
         Event::Replayed { done: true },
         Event::ReplayEnded { answered: true },
         fenced(1, 1, 1),
@@ -288,296 +291,6 @@ fn old_news_means_nothing() {
         assert_eq!(after(&mut map, event), [], "{event:?}");
         assert_eq!(map, before, "{event:?}");
     }
-}
-
-#[test]
-fn who_waits_for_too_long_fails_until_all_is_fenced() {
-    let mut map = up(1);
-    lose(&mut map, true);
-    let fail = [Action::SetMode(Mode::Fail), Action::FailRequeued];
-    assert_eq!(after(&mut map, Event::Elapsed(Timer::Expiry)), fail);
-    retry(&mut map);
-    // Nothing is left to be replayed.
-    assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ADMISSION)),
-        [Action::Open(0), Action::SetMode(Mode::Flow)]
-    );
-    assert_eq!(after(&mut map, Event::Elapsed(Timer::Expiry)), []);
-}
-
-/// A server that lets the map in and breaks the connection gains it no time.
-#[test]
-fn a_path_on_which_nothing_was_answered_stops_no_clock() {
-    let mut map = up(1);
-    let armed = |actions: &[Action]| {
-        let expiry = |action: &&Action| matches!(action, Action::Arm(Timer::Expiry, _));
-        actions.iter().filter(expiry).count()
-    };
-    let disarmed = |actions: &[Action]| actions.contains(&Action::Disarm(Timer::Expiry));
-    assert_eq!(armed(&all(&mut map, Event::Lost(0, 1))), 1);
-    let mut last = 0;
-    for epoch in 1..10 {
-        let mut actions = all(&mut map, drained(0, epoch, true));
-        let retry = actions.iter().find_map(|action| match action {
-            Action::Arm(Timer::Retry(0), delay) => Some(delay.ms),
-            _ => None,
-        });
-        let retry = retry.expect("there is a next attempt");
-        assert!(retry >= last, "the backoff goes on");
-        last = retry;
-        actions.extend(all(&mut map, closed(0)));
-        actions.extend(all(&mut map, Event::Elapsed(Timer::Retry(0))));
-        actions.extend(all(&mut map, Event::Connected(0, epoch + 1, ADMISSION)));
-        // The control connection alone proves nothing while requests wait.
-        actions.extend(all(&mut map, Event::Pong(0, epoch + 1)));
-        actions.extend(all(&mut map, Event::Lost(0, epoch + 1)));
-        assert_eq!(armed(&actions), 0);
-        assert!(!disarmed(&actions));
-    }
-    let fail = after(&mut map, Event::Elapsed(Timer::Expiry));
-    assert_eq!(fail[0], Action::SetMode(Mode::Fail));
-    // From now on it fails at once.
-    after(&mut map, drained(0, 10, false));
-    after(&mut map, Event::Elapsed(Timer::Retry(0)));
-    after(&mut map, Event::Connected(0, 11, ADMISSION));
-    let fail = after(&mut map, Event::Lost(0, 11));
-    assert_eq!(fail[0], Action::SetMode(Mode::Fail));
-    // Until something was answered.
-    after(&mut map, drained(0, 11, false));
-    after(&mut map, Event::Elapsed(Timer::Retry(0)));
-    after(&mut map, Event::Connected(0, 12, ADMISSION));
-    after(&mut map, Event::Pong(0, 12));
-    let hold = after(&mut map, Event::Lost(0, 12));
-    assert_eq!(hold[0], Action::SetMode(Mode::Hold));
-}
-
-#[test]
-fn without_patience_io_fails_if_no_path_is_up_and_only_then() {
-    let config = Config {
-        no_path_timeout_ms: Some(0),
-        ..CONFIG
-    };
-    let mut map = up_with(config, 2);
-    lose(&mut map, true);
-    assert_eq!(map.mode(), Mode::Hold);
-    after(&mut map, fenced(1, 0, 1));
-    after(&mut map, Event::Replayed { done: true });
-    assert_eq!(map.mode(), Mode::Flow);
-    after(&mut map, Event::Lost(1, 1));
-    assert_eq!(map.mode(), Mode::Fail);
-    after(&mut map, drained(1, 1, true));
-    retry(&mut map);
-    after(&mut map, Event::Connected(0, 2, ADMISSION));
-    assert_eq!(
-        after(&mut map, fenced(0, 1, 1)),
-        [Action::SetMode(Mode::Flow)]
-    );
-}
-
-#[test]
-fn other_contents_end_it() {
-    for (admission, end) in [
-        (
-            Admission {
-                instance: 9,
-                volatile: true,
-                ..ADMISSION
-            },
-            End::Stale,
-        ),
-        (
-            Admission {
-                export: 9,
-                ..ADMISSION
-            },
-            End::Stale,
-        ),
-        (
-            Admission {
-                tenure: 9,
-                ..ADMISSION
-            },
-            End::Evicted,
-        ),
-    ] {
-        let mut map = up(1);
-        lose(&mut map, true);
-        retry(&mut map);
-        assert_eq!(
-            after(&mut map, Event::Connected(0, 2, admission)),
-            [
-                Action::SetMode(Mode::Fail),
-                Action::FailRequeued,
-                Action::Close {
-                    path: 0,
-                    epoch: 2,
-                    leave: true
-                }
-            ]
-        );
-        assert_eq!(map.end(), Some(end));
-        assert_eq!(after(&mut map, drained(0, 2, false)), []);
-        assert_eq!(after(&mut map, Event::Add(1)), []);
-    }
-}
-
-/// Whatever a path leads to, it does no harm to a map with another path.
-#[test]
-fn a_wrong_path_is_let_go_of() {
-    let misfit = Limits {
-        queues: 1,
-        ..LIMITS
-    };
-    for (admission, fault, leave) in [
-        (
-            Admission {
-                server: 8,
-                instance: 9,
-                volatile: true,
-                ..ADMISSION
-            },
-            Fault::OtherServer,
-            true,
-        ),
-        (
-            Admission {
-                export: 9,
-                ..ADMISSION
-            },
-            Fault::OtherExport,
-            false,
-        ),
-        (
-            Admission {
-                tenure: 9,
-                ..ADMISSION
-            },
-            Fault::OtherTenure,
-            false,
-        ),
-        (
-            Admission {
-                limits: misfit,
-                ..ADMISSION
-            },
-            Fault::Misfit("there are fewer queues"),
-            false,
-        ),
-    ] {
-        let mut map = up(1);
-        after(&mut map, Event::Add(1));
-        let wrong = Action::Close {
-            path: 1,
-            epoch: 1,
-            leave,
-        };
-        assert_eq!(
-            after(&mut map, Event::Connected(1, 1, admission)),
-            [Action::Blame(1, fault), wrong]
-        );
-        assert_eq!(map.mode(), Mode::Flow);
-        let again = all(&mut map, drained(1, 1, false));
-        assert!(matches!(again[..], [Action::Arm(Timer::Retry(1), _)]));
-        assert_eq!(map.end(), None);
-    }
-    // Nor does one that is refused, or was never up.
-    let mut map = up(2);
-    lose(&mut map, false);
-    retry(&mut map);
-    after(&mut map, Event::Refused(0, 2, Failure::Denied));
-    assert_eq!(map.end(), None);
-    after(&mut map, Event::Add(2));
-    after(&mut map, Event::Lost(1, 1));
-    after(&mut map, Event::Refused(2, 1, Failure::Denied));
-    assert_eq!(map.end(), None);
-    retry(&mut map);
-    after(&mut map, Event::Refused(0, 3, Failure::Denied));
-    assert_eq!(map.end(), Some(End::Evicted));
-}
-
-/// A path to another server does not end a map that has no other path, either.
-#[test]
-fn another_server_proves_nothing() {
-    let mut map = up(1);
-    lose(&mut map, true);
-    retry(&mut map);
-    let other = Admission {
-        server: 8,
-        instance: 9,
-        ..ADMISSION
-    };
-    let actions = after(&mut map, Event::Connected(0, 2, other));
-    assert_eq!(actions[0], Action::Blame(0, Fault::OtherServer));
-    assert_eq!((map.mode(), map.end()), (Mode::Hold, None));
-}
-
-#[test]
-fn hints_are_no_reason_to_refuse_a_path() {
-    let larger = Limits {
-        depth: 128,
-        max_io: 2 << 20,
-        write_cache: false,
-        ..LIMITS
-    };
-    assert_eq!(larger.fit(&LIMITS), Ok(()));
-    for smaller in [
-        Limits {
-            block_size: 4096,
-            ..LIMITS
-        },
-        Limits {
-            slab: Some(1 << 20),
-            ..LIMITS
-        },
-        Limits {
-            poll_queues: 1,
-            ..LIMITS
-        },
-        Limits {
-            depth: 63,
-            ..LIMITS
-        },
-        Limits {
-            max_discard: 0,
-            ..LIMITS
-        },
-        Limits {
-            fua: false,
-            ..LIMITS
-        },
-    ] {
-        assert!(smaller.fit(&LIMITS).is_err(), "{smaller:?}");
-    }
-    let ram = Limits {
-        slab: Some(1 << 20),
-        ..LIMITS
-    };
-    let slabs = Limits {
-        slab: Some(1 << 16),
-        ..LIMITS
-    };
-    assert!(slabs.fit(&ram).is_err() && ram.fit(&slabs).is_ok());
-    let cache = Limits {
-        write_cache: false,
-        ..LIMITS
-    };
-    assert!(LIMITS.fit(&cache).is_err());
-}
-
-#[test]
-fn an_instance_that_changed_is_told_of() {
-    let mut map = up(1);
-    lose(&mut map, true);
-    retry(&mut map);
-    assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ANEW)),
-        [
-            Action::Open(0),
-            Action::InstanceChanged,
-            Action::SetMode(Mode::Replay),
-            Action::Replay
-        ]
-    );
 }
 
 #[test]
@@ -617,33 +330,6 @@ fn an_attempt_that_is_given_up_is_closed_twice() {
         assert_eq!(after(&mut map, closed(1)), []);
     }
     assert!(map.is_gone(1));
-}
-
-/// What still arrives on the other path was done by the server that is gone.
-#[test]
-fn no_path_to_a_server_that_is_gone_is_kept() {
-    let mut map = up(2);
-    lose(&mut map, false);
-    after(&mut map, fenced(1, 0, 1));
-    retry(&mut map);
-    assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ANEW)),
-        [
-            Action::SetMode(Mode::Hold),
-            close(1, 1),
-            Action::Open(0),
-            fence(0, 1, 1)
-        ]
-    );
-    assert_eq!(after(&mut map, drained(1, 1, true)), []);
-    assert_eq!(
-        after(&mut map, fenced(0, 1, 1)),
-        [
-            Action::InstanceChanged,
-            Action::SetMode(Mode::Replay),
-            Action::Replay
-        ]
-    );
 }
 
 #[test]
@@ -724,57 +410,6 @@ fn an_older_extent_is_not_taken() {
     };
     let actions = after(&mut map, Event::Connected(0, 3, anew));
     assert_eq!(actions[0], Action::Resize(anew.extent));
-}
-
-#[test]
-fn a_lease_that_is_over_is_no_ones_unless_the_server_remembers() {
-    let config = Config {
-        heartbeat_ms: 1000,
-        ..CONFIG
-    };
-    let mut map = up_with(config, 1);
-    let actions = all(&mut map, Event::Lost(0, 1));
-    // It may have been lost for as long as a heartbeat takes to notice.
-    assert!(actions.contains(&Action::Arm(Timer::Lease, Delay::exactly(64_750))));
-    after(&mut map, drained(0, 1, false));
-    retry(&mut map);
-    let forgot = Admission {
-        remembered: false,
-        ..ANEW
-    };
-    let in_time = &mut map.clone();
-    let actions = all(in_time, Event::Connected(0, 2, forgot));
-    assert!(actions.contains(&Action::Disarm(Timer::Lease)));
-    assert_eq!(in_time.end(), None);
-    after(&mut map, Event::Elapsed(Timer::Lease));
-    let remembered = &mut map.clone();
-    after(remembered, Event::Connected(0, 2, ANEW));
-    assert_eq!(remembered.end(), None);
-    after(&mut map, Event::Connected(0, 2, forgot));
-    assert_eq!(map.end(), Some(End::Evicted));
-}
-
-#[test]
-fn a_silent_server_is_given_up() {
-    let config = Config {
-        heartbeat_ms: 1000,
-        ..CONFIG
-    };
-    let mut map = up_with(config, 1);
-    for _ in 0..12 {
-        let actions = all(&mut map, Event::Heartbeat(0, false));
-        assert_eq!(actions[0], Action::Ping(0));
-        let period = Action::Arm(Timer::Heartbeat(0), Delay::exactly(250));
-        assert!(actions.contains(&period));
-    }
-    assert_eq!(
-        after(&mut map, Event::Heartbeat(0, false)),
-        [
-            Action::Blame(0, Fault::Silent),
-            Action::SetMode(Mode::Hold),
-            close(0, 1)
-        ]
-    );
 }
 
 /// The server is told on any path; if it could not be, the map knows.

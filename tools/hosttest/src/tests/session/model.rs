@@ -14,10 +14,12 @@
 mod client;
 mod network;
 mod server;
+mod shared;
 
 use client::{Client, Op, Place};
-use network::{End, Message};
+use network::{End, Message, Number};
 use server::Server;
+use shared::Shared;
 
 use crate::session::clock::Timer;
 use crate::session::map::{Drained, Event, Mode};
@@ -93,8 +95,8 @@ pub enum Flaw {
     NoEpochs,
     /// The client does not look at the instance.
     NoInstance,
-    /// The server does not look at the tenure.
-    NoTenure,
+    /// The server does not look at the reservation key.
+    NoKey,
     /// The client does not look at which server it is.
     NoServerId,
     /// A path counts as none until its user's I/O was replayed on it: I/O expires beside it.
@@ -151,8 +153,8 @@ impl Job {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
-    clients: Vec<Client>,
-    server: Server,
+    clients: Vec<Shared<Client>>,
+    server: Shared<Server>,
     network: Vec<Message>,
     /// What the block holds; for a cached one, what it holds in the cache.
     disk: u8,
@@ -223,8 +225,8 @@ fn index(position: usize) -> u8 {
 impl World {
     fn new(rules: &Rules) -> Self {
         let mut world = Self {
-            clients: vec![Client::new(rules, 0, 0); rules.clients],
-            server: Server::new(rules, 0, 0),
+            clients: vec![Shared::new(Client::new(rules, 0, 0)); rules.clients],
+            server: Shared::new(Server::new(rules, 0, 0)),
             network: Vec::new(),
             disk: 0,
             stable: 0,
@@ -247,7 +249,26 @@ impl World {
         for client in 0..rules.clients {
             world.enable(rules, client);
         }
+        world.set_hashes();
         world
+    }
+}
+
+impl World {
+    /// Computes the hashes of the parts that a step has changed.
+    fn set_hashes(&mut self) {
+        for client in self.clients.iter_mut().filter(|client| client.is_changed()) {
+            if client.map.is_changed() {
+                client.map.set_hash();
+            }
+            client.set_hash();
+        }
+        if self.server.is_changed() {
+            if self.server.machine.is_changed() {
+                self.server.machine.set_hash();
+            }
+            self.server.set_hash();
+        }
     }
 }
 
@@ -316,15 +337,13 @@ impl Model for Rules {
                 steps.push(Step::Closed(c, index(unclean)));
             }
             for path in &client.unproven {
-                if self.expiries > 0 {
-                    steps.push(Step::Pong(c, *path));
-                }
+                steps.push(Step::Pong(c, *path));
             }
             for timer in &client.timers {
                 let elapses = match timer {
                     Timer::Retry(path) => client.map.epoch(*path) < self.attempts,
                     Timer::Expiry => world.expiries > 0,
-                    Timer::Heartbeat(_) | Timer::Lease | Timer::Resend => true,
+                    Timer::Heartbeat(_) | Timer::Lease | Timer::SendRetry => true,
                 };
                 if elapses {
                     steps.push(Step::Elapse(c, *timer));
@@ -344,7 +363,7 @@ impl Model for Rules {
             }
         }
         for (at, connection) in world.server.connections.iter().enumerate() {
-            let runs = |(number, _): &(u16, Op)| *number == connection.number;
+            let runs = |(number, _): &(Number, Op)| *number == connection.number;
             if connection.killed {
                 if !world.server.running.iter().any(runs) {
                     steps.push(Step::Gone(index(at)));
@@ -387,11 +406,12 @@ impl Model for Rules {
         let mut world = last.clone();
         match step {
             Step::Begin(c) => {
-                let client = &mut world.clients[usize::from(c)];
+                let client: &mut Client = &mut world.clients[usize::from(c)];
                 let job = self.jobs[usize::from(client.begun)];
                 client.begun += 1;
                 if matches!(job, Job::Reopen | Job::OtherClose) {
                     world.close_disk(self, usize::from(c), job);
+                    world.set_hashes();
                     return Some(world);
                 }
                 let number = match job {
@@ -414,7 +434,7 @@ impl Model for Rules {
             }
             Step::Send(c, o, path) => {
                 let at = usize::from(c);
-                let client = &mut world.clients[at];
+                let client: &mut Client = &mut world.clients[at];
                 let (epoch, number) = client.number_of(path)?;
                 let op = &mut client.ops[usize::from(o)];
                 op.place = Place::Sent(path, epoch);
@@ -439,6 +459,7 @@ impl Model for Rules {
                         world.excused[user] = world.complete;
                         world.replayed(self, at);
                         world.forget();
+                        world.set_hashes();
                         return Some(world);
                     }
                     op.flush = client.flushes.begin(client.dirty);
@@ -484,7 +505,7 @@ impl Model for Rules {
             }
             Step::Closed(c, at) => world.closed(self, usize::from(c), usize::from(at)),
             Step::Pong(c, path) => {
-                let client = &mut world.clients[usize::from(c)];
+                let client: &mut Client = &mut world.clients[usize::from(c)];
                 // The machine has reasons not to believe it as long as requests are to be replayed.
                 if !client.ops.iter().any(|op| op.replay) {
                     client.unproven.retain(|other| *other != path);
@@ -493,12 +514,12 @@ impl Model for Rules {
                 world.tell(self, usize::from(c), event);
             }
             Step::Elapse(c, timer) => {
-                let client = &mut world.clients[usize::from(c)];
+                let client: &mut Client = &mut world.clients[usize::from(c)];
                 client.timers.retain(|other| *other != timer);
                 match timer {
                     Timer::Expiry => world.expiries -= 1,
                     Timer::Lease => client.lease_over = true,
-                    Timer::Retry(_) | Timer::Heartbeat(_) | Timer::Resend => {}
+                    Timer::Retry(_) | Timer::Heartbeat(_) | Timer::SendRetry => {}
                 }
                 world.tell(self, usize::from(c), Event::Elapsed(timer));
             }
@@ -524,7 +545,7 @@ impl Model for Rules {
                 world.client_crashes -= 1;
                 let at = usize::from(c);
                 let client = &world.clients[at];
-                world.clients[at] = Client::new(self, client.life + 1, client.begun);
+                world.clients[at] = Shared::new(Client::new(self, client.life + 1, client.begun));
                 world.enable(self, at);
             }
             Step::ServerCrash => {
@@ -538,6 +559,7 @@ impl Model for Rules {
             Step::Enable(flushed) => world.enable_export(self, flushed),
         }
         world.forget();
+        world.set_hashes();
         Some(world)
     }
 
@@ -574,7 +596,7 @@ impl Model for Rules {
                             && (client.map.mode() == Mode::Flow || rules.disables > 0)
                             && (client.map.epoch(0) > 1 || rules.losses == 0)
                     };
-                    world.clients.iter().any(done)
+                    world.clients.iter().any(|client| done(client))
                 },
             ),
         ]

@@ -3,7 +3,7 @@
 //! When to try again, and when the other side is gone.
 
 use crate::session::{
-    clock::{lease_left_ms, Backoff, Beat, Heartbeat, Progress, Silence},
+    clock::{lease_left_ms, Backoff, Heartbeat, KeepAlive, Progress, Silence},
     flush::{Flushes, LastClose},
     reservation::lease_ms,
 };
@@ -41,17 +41,17 @@ fn io_does_not_wait_for_the_longest_time() {
 fn so_many_silent_periods_are_stood() {
     for (alone, patience) in [(false, 5), (true, 12)] {
         let mut heartbeat = Heartbeat::new();
-        assert_eq!(heartbeat.beat(true, alone), Beat::Fine);
+        assert_eq!(heartbeat.elapsed(true, alone), KeepAlive::Fine);
         for _ in 0..2 {
             for _ in 0..patience {
-                assert_eq!(heartbeat.beat(false, alone), Beat::Ping);
+                assert_eq!(heartbeat.elapsed(false, alone), KeepAlive::Ping);
             }
-            assert_eq!(heartbeat.beat(true, alone), Beat::Fine);
+            assert_eq!(heartbeat.elapsed(true, alone), KeepAlive::Fine);
         }
         for _ in 0..patience {
-            assert_eq!(heartbeat.beat(false, alone), Beat::Ping);
+            assert_eq!(heartbeat.elapsed(false, alone), KeepAlive::Ping);
         }
-        assert_eq!(heartbeat.beat(false, alone), Beat::Gone);
+        assert_eq!(heartbeat.elapsed(false, alone), KeepAlive::TimedOut);
     }
 }
 
@@ -60,9 +60,9 @@ fn there_is_a_ping_in_each_heartbeat() {
     let mut heartbeat = Heartbeat::new();
     for _ in 0..3 {
         for _ in 0..3 {
-            assert_eq!(heartbeat.beat(true, true), Beat::Fine);
+            assert_eq!(heartbeat.elapsed(true, true), KeepAlive::Fine);
         }
-        assert_eq!(heartbeat.beat(true, true), Beat::Ping);
+        assert_eq!(heartbeat.elapsed(true, true), KeepAlive::Ping);
     }
 }
 
@@ -70,9 +70,9 @@ fn there_is_a_ping_in_each_heartbeat() {
 fn patience_ends_when_another_path_comes_up() {
     let mut heartbeat = Heartbeat::new();
     for _ in 0..8 {
-        assert_eq!(heartbeat.beat(false, true), Beat::Ping);
+        assert_eq!(heartbeat.elapsed(false, true), KeepAlive::Ping);
     }
-    assert_eq!(heartbeat.beat(false, false), Beat::Gone);
+    assert_eq!(heartbeat.elapsed(false, false), KeepAlive::TimedOut);
 }
 
 #[test]

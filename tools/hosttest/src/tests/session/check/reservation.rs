@@ -93,9 +93,11 @@ fn a_server_that_pretends_to_remember_is_found() {
     is_found(
         Flaw::Remembers,
         Rules {
-            losses: 2,
+            clients: 2,
+            losses: 1,
             server_crashes: 1,
-            ..rivals()
+            attempts: 2,
+            ..rules(Kind::Block, 1, &[Write])
         },
     );
 }

@@ -2,7 +2,8 @@
 
 //! The clients: what the code around the map's machine does, and its users.
 
-use super::network::{End, Message};
+use super::network::{End, Message, Number};
+use super::shared::Shared;
 use super::{index, Elsewhere, Flaw, Job, Kind, Rules, World};
 use crate::session::clock::Timer;
 use crate::session::flush::Flushes;
@@ -39,7 +40,7 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     pub(super) life: u8,
-    pub(super) map: Machine,
+    pub(super) map: Shared<Machine>,
     pub(super) ops: Vec<Op>,
     /// Jobs that were begun.
     pub(super) begun: u8,
@@ -49,10 +50,10 @@ pub(super) struct Client {
     pub(super) unclean: Vec<(PathId, Epoch)>,
     pub(super) timers: Vec<Timer>,
     /// A path that is connected, and not open yet.
-    incoming: Option<(PathId, Epoch, u16)>,
+    incoming: Option<(PathId, Epoch, Number)>,
     /// The server's names for the connections that are up.
-    pub(super) up: Vec<(PathId, Epoch, u16)>,
-    /// Paths that are up and not proven, as far as the world knows.
+    pub(super) up: Vec<(PathId, Epoch, Number)>,
+    /// Paths that are up and not proven, as far as the world knows; none if I/O does not expire.
     pub(super) unproven: Vec<PathId>,
     /// A write was complete since the last flush began.
     pub(super) dirty: bool,
@@ -73,11 +74,11 @@ impl Client {
     pub(super) fn new(rules: &Rules, life: u8, begun: u8) -> Self {
         Self {
             life,
-            map: Machine::new(Config {
+            map: Shared::new(Machine::new(Config {
                 no_path_timeout_ms: (rules.expiries > 0).then_some(1000),
                 heartbeat_ms: 0,
                 reconnect_max_ms: 10_000,
-            }),
+            })),
             ops: Vec::new(),
             begun,
             closing: Vec::new(),
@@ -116,7 +117,7 @@ impl Client {
             && self.map.end().is_none()
     }
 
-    pub(super) fn number_of(&self, path: PathId) -> Option<(Epoch, u16)> {
+    pub(super) fn number_of(&self, path: PathId) -> Option<(Epoch, Number)> {
         let up = self.up.iter().find(|up| up.0 == path)?;
         Some((up.1, up.2))
     }
@@ -148,8 +149,15 @@ impl World {
         self.clients[index]
             .map
             .step(event, &mut |action| actions.push(action));
-        for action in actions {
-            self.perform(rules, index, action);
+        for action in &actions {
+            self.perform(rules, index, *action);
+        }
+        // Whether a path is proven makes a difference only if I/O expires. Then a pong is a step.
+        for action in actions.iter().filter(|_| rules.expiries == 0) {
+            if let Action::Ping(path) = *action {
+                let epoch = self.clients[index].map.epoch(path);
+                self.tell(rules, index, Event::Pong(path, epoch));
+            }
         }
         let client = &self.clients[index];
         // One whose lease was over cannot know whether another map had the export meanwhile, unless the
@@ -172,7 +180,7 @@ impl World {
             path,
             epoch,
         };
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         match action {
             Action::Arm(timer, _) => {
                 // Whether a lease is over makes a difference only if somebody else may come.
@@ -193,8 +201,10 @@ impl World {
                 assert_eq!(incoming.0, path);
                 client.up.push(incoming);
                 client.up.sort_unstable();
-                client.unproven.push(path);
-                client.unproven.sort_unstable();
+                if rules.expiries > 0 {
+                    client.unproven.push(path);
+                    client.unproven.sort_unstable();
+                }
                 client.lease_over = false;
                 let known = client.map.known().expect("it is known");
                 if client.extent.1 != known.instance {
@@ -249,7 +259,7 @@ impl World {
 
     /// A user closes the disk, and the first one opens it again.
     pub(super) fn close_disk(&mut self, rules: &Rules, index: usize, job: Job) {
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         client.users -= 1;
         if client.users == 0 {
             if rules.flaw == Some(Flaw::ForgottenAtClose) {
@@ -267,7 +277,7 @@ impl World {
     /// Some I/O has failed. It may if the map is at its end, or no path is up that works.
     pub(super) fn judge_failure(&mut self, index: usize, failed: bool) {
         let client = &self.clients[index];
-        let works = |up: &(PathId, Epoch, u16)| !client.unproven.contains(&up.0);
+        let works = |up: &(PathId, Epoch, Number)| !client.unproven.contains(&up.0);
         let way = client.up.iter().any(works) && client.unclean.is_empty();
         if failed && client.map.end().is_none() && way {
             self.wrong = Some("I/O failed while a path was up");
@@ -276,7 +286,7 @@ impl World {
 
     /// A path is drained, as clean as that goes.
     pub(super) fn drained(&mut self, rules: &Rules, index: usize, at: usize, how: Drained) {
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         let (path, epoch, leave) = client.closing.remove(at);
         let told = leave && self.log_out(index, path, epoch);
         match how {
@@ -330,7 +340,7 @@ impl World {
 
     /// Tells the machine if nothing is left to be replayed.
     pub(super) fn replayed(&mut self, rules: &Rules, index: usize) {
-        let client = &mut self.clients[index];
+        let client: &mut Client = &mut self.clients[index];
         if client.map.mode() == Mode::Replay && !client.ops.iter().any(|op| op.replay) {
             client.unproven.clear();
             self.tell(rules, index, Event::Replayed { done: true });
@@ -342,7 +352,7 @@ impl World {
         let at = usize::from(end.client);
         match message {
             Message::Welcome(end, entry) => {
-                let client = &mut self.clients[at];
+                let client: &mut Client = &mut self.clients[at];
                 if client.up.iter().any(|up| up.0 == end.path) {
                     return;
                 }
@@ -388,7 +398,7 @@ impl World {
             }
             Message::Response(end, op, value) => {
                 let place = Place::Sent(end.path, end.epoch);
-                let client = &mut self.clients[at];
+                let client: &mut Client = &mut self.clients[at];
                 let same = |other: &Op| {
                     (other.job, other.number, other.place) == (op.job, op.number, place)
                 };
@@ -409,7 +419,7 @@ impl World {
 
     /// An extent as a client takes it; its size tells its true number.
     fn extent(&mut self, rules: &Rules, at: usize, number: u8) -> Extent {
-        let client = &mut self.clients[at];
+        let client: &mut Client = &mut self.clients[at];
         Extent {
             number: match rules.flaw {
                 // In the order in which they arrive.
@@ -428,13 +438,15 @@ impl World {
     pub(super) fn complete(&mut self, rules: &Rules, at: usize, op: Op, value: u8) {
         match op.job {
             Job::Flush | Job::OtherFlush => self.clients[at].flushes.complete(op.flush),
-            Job::Read => self.seen |= 1 << value,
+            // It only matters if writes may overlap.
+            Job::Read if rules.overlap => self.seen |= 1 << value,
             _ => {}
         }
         match op.job {
             Job::Write => {
                 self.complete = self.complete.max(op.number);
-                self.clients[at].dirty = true;
+                // What a disk without a cache has forgotten makes no difference.
+                self.clients[at].dirty = rules.kind == Kind::CachedBlock;
             }
             Job::Read if value < op.number && rules.kind != Kind::CachedBlock => {
                 self.wrong = Some("a read returned less than the newest complete write");

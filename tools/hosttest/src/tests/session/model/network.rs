@@ -7,6 +7,10 @@ use super::server::Connection;
 use super::{index, World};
 use crate::session::{Epoch, PathId, Tenure};
 
+/// The server's name for a connection. It is made of the [`End`] and the life of the server, so that
+/// worlds are the same in which the same connections came up in another order.
+pub(super) type Number = u32;
+
 /// The client's end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct End {
@@ -23,11 +27,11 @@ pub(super) enum Message {
     Welcome(End, Entry),
     Refused(End, bool),
     /// On the connection of the server's, for a path up to an epoch.
-    Fence(End, u16, PathId, Epoch),
+    Fence(End, Number, PathId, Epoch),
     Fenced(End, PathId, Epoch),
     /// The extent of the export has this number now.
     Extent(End, u8),
-    Command(End, u16, Op),
+    Command(End, Number, Op),
     /// With what was read.
     Response(End, Op, u8),
 }
@@ -46,13 +50,13 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Entry {
     /// The server's name for the connection.
-    pub(super) number: u16,
+    pub(super) number: Number,
     pub(super) server: u8,
     pub(super) instance: u8,
     /// The number of the extent.
     pub(super) extent: u8,
     pub(super) tenure: Tenure,
-    /// The server knew the tenure that was resumed.
+    /// The server knew the reservation key that was resumed.
     pub(super) remembered: bool,
 }
 

@@ -3,7 +3,8 @@
 //! The server: what the code around its machine does, its administrator, and its disk.
 
 use super::client::Op;
-use super::network::{End, Entry, Message};
+use super::network::{End, Entry, Message, Number};
+use super::shared::Shared;
 use super::{Elsewhere, Flaw, Job, Kind, Rules, World};
 use crate::session::flush::LastClose;
 use crate::session::reservation::{
@@ -16,7 +17,7 @@ use crate::session::{Epoch, PathId, Tenure};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Connection {
     pub(super) end: End,
-    pub(super) number: u16,
+    pub(super) number: Number,
     /// It is one of another server.
     pub(super) elsewhere: bool,
     /// The extent that the client was told of.
@@ -58,23 +59,26 @@ pub(super) enum Pending {
         resume: Option<Tenure>,
         since: u64,
     },
-    Fence(End, u16, PathId, Epoch),
+    Fence(End, Number, PathId, Epoch),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Server {
     pub(super) instance: u8,
-    machine: Reservation<Members>,
+    pub(super) machine: Shared<Reservation<Members>>,
     /// What [`Reservation::open`] returned.
     opening: u64,
     /// The number of the export's extent.
     pub(super) extent: u8,
     pub(super) connections: Vec<Connection>,
-    pub(super) running: Vec<(u16, Op)>,
+    pub(super) running: Vec<(Number, Op)>,
     pub(super) pending: Vec<Pending>,
     /// Registrations whose lease runs.
     pub(super) leases: Vec<u64>,
-    fresh: u16,
+    /// The last key that was given out.
+    keys: u16,
+    /// Logins so far, where epochs are not looked at.
+    logins: u16,
     /// Bit by bit, the hosts that may only read; and those of them that have been told so: the
     /// administrator's write has returned.
     demoted: u8,
@@ -87,19 +91,20 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(rules: &Rules, instance: u8, fresh: u16) -> Self {
+    pub(super) fn new(rules: &Rules, instance: u8, keys: u16) -> Self {
         let mut machine = Reservation::new(Members::default());
         let opening = machine.open(Self::terms(rules), true, 0);
         Self {
             instance,
-            machine,
+            machine: Shared::new(machine),
             opening,
             extent: 1,
             connections: Vec::new(),
             running: Vec::new(),
             pending: Vec::new(),
             leases: Vec::new(),
-            fresh,
+            keys,
+            logins: 0,
             demoted: 0,
             settled: 0,
             instances: instance,
@@ -113,6 +118,31 @@ impl Server {
             max_clients: rules.max_clients,
             lease_max_ms: 1,
         }
+    }
+
+    /// The name of the connection at whose other end is `end`. There is one at most while the server lives
+    /// and the export is enabled: an epoch of a path is let in once.
+    fn number(&self, end: &End) -> Number {
+        let epoch = u8::try_from(end.epoch).unwrap();
+        let parts = [
+            (self.instances, 3),
+            (u8::try_from(self.opening).unwrap(), 3),
+            (end.client, 2),
+            (end.life, 3),
+            (end.path, 2),
+            (epoch, 4),
+        ];
+        parts.iter().fold(0, |number, (part, bits)| {
+            assert!(*part < 1 << bits);
+            number << bits | Number::from(*part)
+        })
+    }
+
+    fn add(&mut self, connection: Connection) {
+        let known = |other: &Connection| other.number == connection.number;
+        assert!(!self.connections.iter().any(known));
+        self.connections.push(connection);
+        self.connections.sort_unstable();
     }
 
     /// Whether the machine is still about to let go of a connection, or waits for it.
@@ -204,13 +234,15 @@ impl World {
         if self.server.demoted & (1 << end.client) != 0 {
             return self.post(Message::Refused(end, false));
         }
-        if rules.flaw == Some(Flaw::NoTenure) {
+        if rules.flaw == Some(Flaw::NoKey) {
             // It believes whatever is resumed, and says that it remembers.
             self.server.machine.restore(resume);
         }
         let life = u64::from(end.life) + 1;
+        let number = self.server.number(&end);
+        self.server.logins += u16::from(rules.flaw == Some(Flaw::NoEpochs));
         let login = Login {
-            session: (self.server.fresh + 1).into(),
+            session: number.into(),
             host,
             map: end.client.into(),
             // With one path it is the host that crashes, with more it is the map that is enabled anew.
@@ -222,7 +254,7 @@ impl World {
             resume,
             path: end.path,
             epoch: match rules.flaw {
-                Some(Flaw::NoEpochs) => ANY + u64::from(self.server.fresh),
+                Some(Flaw::NoEpochs) => ANY + u64::from(self.server.logins),
                 _ => end.epoch,
             },
             writes: true,
@@ -231,7 +263,7 @@ impl World {
             heard: 0,
         };
         let order = (self.server.opening, since);
-        let fresh = Tenure::from(self.server.fresh + 2);
+        let fresh = Tenure::from(self.server.keys + 1);
         let decision = self.decide(Some(end.client), |machine, mut act| {
             machine.login(&login, order, true, fresh, &mut act)
         });
@@ -254,15 +286,15 @@ impl World {
                     key, remembered, ..
                 } = granted;
                 let entry = Entry {
-                    number: self.server.fresh + 1,
+                    number,
                     server: 0,
                     extent: self.server.extent,
                     instance: self.server.instance,
                     tenure: key,
                     remembered: remembered || rules.flaw == Some(Flaw::Remembers),
                 };
-                self.server.fresh += if key == fresh { 2 } else { 1 };
-                self.server.connections.push(Connection {
+                self.server.keys += u16::from(key == fresh);
+                self.server.add(Connection {
                     end,
                     number: entry.number,
                     elsewhere: false,
@@ -275,7 +307,7 @@ impl World {
         }
     }
 
-    fn fence(&mut self, rules: &Rules, end: End, number: u16, path: PathId, epoch: Epoch) {
+    fn fence(&mut self, rules: &Rules, end: End, number: Number, path: PathId, epoch: Epoch) {
         let alive = |c: &Connection| c.number == number && !c.killed;
         if !self.server.connections.iter().any(alive) {
             return;
@@ -335,7 +367,7 @@ impl World {
             self.server.settled = demoted;
             return;
         }
-        let fresh = Tenure::from(self.server.fresh + 1);
+        let fresh = Tenure::from(self.server.keys + 1);
         let left = self.decide(None, |machine, mut act| {
             let rule = |host: &u8| match demoted & (1 << host) {
                 0 => Admission::Write,
@@ -412,18 +444,17 @@ impl World {
         }
     }
 
-    /// Another server lets a client in. It knows of no tenure, and believes what is resumed.
+    /// Another server lets a client in. It knows of no reservation key, and believes what is resumed.
     fn admit_elsewhere(&mut self, end: End, resume: Option<Tenure>) {
-        self.server.fresh += 1;
         let entry = Entry {
-            number: self.server.fresh,
+            number: self.server.number(&end),
             server: 1,
             instance: 99,
             extent: 1,
             tenure: resume.unwrap_or(99),
             remembered: true,
         };
-        self.server.connections.push(Connection {
+        self.server.add(Connection {
             end,
             number: entry.number,
             elsewhere: true,
@@ -473,7 +504,11 @@ impl World {
 
     pub(super) fn crash_server(&mut self, rules: &Rules) {
         let (demoted, settled) = (self.server.demoted, self.server.settled);
-        self.server = Server::new(rules, self.server.instances + 1, self.server.fresh);
+        self.server = Shared::new(Server::new(
+            rules,
+            self.server.instances + 1,
+            self.server.keys,
+        ));
         (self.server.demoted, self.server.settled) = (demoted, settled);
         match rules.kind {
             Kind::Block => {}
@@ -499,7 +534,7 @@ impl World {
         }
         self.disk = self.stable;
         self.decide(None, |machine, mut act| machine.closed(&mut act));
-        let server = &mut self.server;
+        let server: &mut Server = &mut self.server;
         let recorded = flushed || rules.flaw == Some(Flaw::NoFlushAtClose);
         server.last_close.close((), server.instance, recorded);
         let fresh = server.instances + 1;
@@ -507,6 +542,7 @@ impl World {
         server.instances = server.instances.max(server.instance);
         server.disabled = false;
         let terms = Server::terms(rules);
-        server.opening = server.machine.open(terms, true, server.fresh.into());
+        server.opening = server.machine.open(terms, true, (server.keys + 1).into());
+        server.keys += 1;
     }
 }

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the server says of itself and of the export when it lets a path in.
+
+#![forbid(unsafe_code)]
+
+use super::limits::Limits;
+use crate::session::Tenure;
+
+/// What may change of an export while it is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// The server raises it with each change, for each instance of the export.
+    pub number: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Whether the export may be written.
+    pub writable: bool,
+}
+
+/// What the server says when it lets a path in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Admission {
+    /// Identity of the server.
+    pub server: u128,
+    /// UUID of the export.
+    pub export: u128,
+    /// Identity of the export's contents (ram), or of what a volatile cache may hold of them (block).
+    pub instance: u128,
+    /// Whether the contents are gone with the instance.
+    pub volatile: bool,
+    /// The reservation key of this map.
+    pub tenure: Tenure,
+    /// How long the map keeps its place without a path, in ms, from when the server notices that.
+    pub lease_ms: u32,
+    /// Whether the server remembered the key: it did not begin anew since, or its administrator restored
+    /// the key.
+    pub remembered: bool,
+    /// The extent of the export.
+    pub extent: Extent,
+    /// What the path can do.
+    pub limits: Limits,
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whether I/O may take a path that is connected, and if not, whether the map can go on.
+
+#![forbid(unsafe_code)]
+
+use super::{
+    action::{End, Fault},
+    admission::Admission,
+    machine::{Lease, Machine},
+};
+use crate::session::PathId;
+
+/// Why I/O may not take a path that is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rejection {
+    /// The path is of no use; the map goes on without it.
+    Path(Fault),
+    /// The path proves that the map cannot go on.
+    Map(End),
+}
+
+impl Machine {
+    /// Compares what the server says on a path with what it said before. Fails if I/O may not take the
+    /// path.
+    pub(super) fn check(&self, id: PathId, admission: &Admission) -> Result<(), Rejection> {
+        let Some(known) = self.known.as_ref() else {
+            return Ok(());
+        };
+        // Another server proves nothing about the one that the map is at.
+        if known.server != admission.server {
+            return Err(Rejection::Path(Fault::OtherServer));
+        }
+        // What the server said before it said what the map knows, but came later, is no news.
+        let now = (known.tenure, known.instance);
+        let asked = self.path(id).and_then(|path| path.asked);
+        if asked != Some(now) && (admission.tenure, admission.instance) != now {
+            return Err(Rejection::Path(Fault::Overtaken));
+        }
+        let (fault, end) = if known.export != admission.export {
+            (Fault::OtherExport, End::Stale)
+        } else if known.instance != admission.instance && admission.volatile {
+            // The same server says that the contents are gone: no other path can lead to them.
+            return Err(Rejection::Map(End::Stale));
+        } else if known.tenure != admission.tenure
+            || self.lease == Lease::Over && !admission.remembered
+        {
+            (Fault::OtherTenure, End::Evicted)
+        } else {
+            let fit = self
+                .limits
+                .map_or(Ok(()), |disk| admission.limits.fit(&disk));
+            return fit.map_err(|why| Rejection::Path(Fault::Misfit(why)));
+        };
+        Err(match self.another_is_up(id) {
+            true => Rejection::Path(fault),
+            false => Rejection::Map(end),
+        })
+    }
+}

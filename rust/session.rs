@@ -20,7 +20,7 @@ pub type PathId = u8;
 /// How often a path was connected: all that is done on it carries the number.
 pub type Epoch = u64;
 /// The key of a map's registration with an export: it is valid until another map has the export.
-pub type Tenure = u64;
+pub type ReservationKey = u64;
 
 /// Paths of a map.
 pub const PATHS_MAX: usize = 8;

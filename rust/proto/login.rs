@@ -139,7 +139,7 @@ pub struct LoginReply {
     /// I/O queues granted; never 0.
     pub queues: u16,
     /// The reservation key of the map, which later logins resume; never 0.
-    pub tenure: u64,
+    pub reservation_key: u64,
     /// Whether the server knew the reservation key that the login resumes: it did not begin anew since,
     /// or was told by its administrator.
     pub remembered: bool,
@@ -244,7 +244,7 @@ impl LoginReply {
                 true => wire::LOGIN_REMEMBERED.into(),
                 false => U16::ZERO,
             },
-            tenure: self.tenure.into(),
+            reservation_key: self.reservation_key.into(),
             server_id: *self.server_id.as_bytes(),
             lease_ms: self.lease_ms.into(),
             extent_number: self.extent_number.into(),
@@ -278,7 +278,7 @@ impl LoginReply {
             limits,
             backing,
             queues: queues(wire.queues)?,
-            tenure: not_zero(wire.tenure, "the reservation key is zero")?,
+            reservation_key: not_zero(wire.reservation_key, "the reservation key is zero")?,
             remembered: match wire.flags.get() {
                 0 => false,
                 wire::LOGIN_REMEMBERED => true,

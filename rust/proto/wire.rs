@@ -296,7 +296,7 @@ pub struct LoginReply {
     /// `LOGIN_*` flags.
     pub flags: U16,
     /// Under what the map has the export.
-    pub tenure: U64,
+    pub reservation_key: U64,
     /// UUID of the server host.
     pub server_id: [u8; 16],
     /// How long the map keeps its place without a path, in milliseconds.

@@ -228,7 +228,7 @@ impl Control {
             limits,
             backing,
             queues,
-            tenure: granted.key,
+            reservation_key: granted.key,
             remembered: granted.remembered,
             server_id: export.server_id,
             lease_ms: granted.lease_ms,

@@ -46,7 +46,7 @@ use crate::session::{
         Reservation,
         Terms, //
     },
-    Tenure, //
+    ReservationKey, //
 };
 
 /// A host, as the administrator of an export tells hosts apart: an entry below `hosts/` is for a
@@ -240,12 +240,12 @@ impl Members {
 
     /// Returns the key of the map that the export is reserved for, as far as this server knows. May
     /// sleep.
-    pub(crate) fn holder(&self) -> Option<Tenure> {
+    pub(crate) fn holder(&self) -> Option<ReservationKey> {
         self.inner.lock().machine.holder()
     }
 
     /// Sets the key that the export is reserved for. May sleep.
-    pub(crate) fn restore(&self, holder: Option<Tenure>) {
+    pub(crate) fn restore(&self, holder: Option<ReservationKey>) {
         self.inner.lock().machine.restore(holder);
     }
 
@@ -414,6 +414,6 @@ impl Members {
 }
 
 /// Returns a key that was never used; neither 0 nor the key of shared exports.
-fn fresh() -> Tenure {
+fn fresh() -> ReservationKey {
     sync::random_u64() | 2
 }

@@ -24,12 +24,12 @@ pub use lease::{lease_ms, LEASE_MAX_MS, LEASE_MIN_MS};
 pub use login::{Decision, Granted, Login, Reason, SessionId};
 pub use registration::{Registration, Registrations, LOOK_MS};
 
-use super::{Epoch, PathId, Tenure};
+use super::{Epoch, PathId, ReservationKey};
 use login::Life;
 use registration::Up;
 
 /// The key of all registrations with an export that several maps may have at a time.
-const SHARED: Tenure = 1;
+const SHARED: ReservationKey = 1;
 
 /// What an export is enabled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,12 +50,12 @@ pub struct Reservation<L: Registrations> {
     /// How often the export was enabled.
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
-    holder: Option<Tenure>,
+    holder: Option<ReservationKey>,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
     holder_life: Option<Life<L::Host>>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
     /// since the server began: then every key is taken.
-    shared_key: Option<Tenure>,
+    shared_key: Option<ReservationKey>,
     /// How many registrations there were so far.
     admitted: u64,
     list: L,
@@ -88,19 +88,19 @@ impl<L: Registrations> Reservation<L> {
     }
 
     /// Returns the key that the export is reserved for, if the server knows of any and only one map may have it.
-    pub fn holder(&self) -> Option<Tenure> {
+    pub fn holder(&self) -> Option<ReservationKey> {
         self.holder
     }
 
     /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew knows
     /// what it was before.
-    pub fn restore(&mut self, holder: Option<Tenure>) {
+    pub fn restore(&mut self, holder: Option<ReservationKey>) {
         self.hold(holder, None);
     }
 
     /// Notes that the export is enabled, and returns a number that its logins have to show. No map may
     /// resume what it had of other contents (`same` is false), or from before several maps could write.
-    pub fn open(&mut self, terms: Terms, same: bool, fresh: Tenure) -> u64 {
+    pub fn open(&mut self, terms: Terms, same: bool, fresh: ReservationKey) -> u64 {
         if !same {
             self.shared_key = Some(fresh);
         }
@@ -120,7 +120,7 @@ impl<L: Registrations> Reservation<L> {
         login: &Login<L::Host>,
         (opening, since): (u64, u64),
         writes: bool,
-        fresh: Tenure,
+        fresh: ReservationKey,
         act: &mut impl FnMut(Action),
     ) -> Decision {
         let Some(terms) = self.terms.filter(|_| opening == self.openings) else {
@@ -138,7 +138,7 @@ impl<L: Registrations> Reservation<L> {
         login: &Login<L::Host>,
         terms: &Terms,
         since: u64,
-        fresh: Tenure,
+        fresh: ReservationKey,
         act: &mut impl FnMut(Action),
     ) -> Result<(usize, bool), Decision> {
         // The kernel of an earlier boot of the host is gone, and its maps with it.
@@ -244,7 +244,7 @@ impl<L: Registrations> Reservation<L> {
     }
 
     /// Reserves the export for a key, and for the life of the map that logs in with it.
-    fn hold(&mut self, key: Option<Tenure>, login: Option<&Login<L::Host>>) {
+    fn hold(&mut self, key: Option<ReservationKey>, login: Option<&Login<L::Host>>) {
         self.holder = key;
         self.holder_life = login.map(Login::life);
     }
@@ -351,7 +351,7 @@ impl<L: Registrations> Reservation<L> {
     pub fn enforce(
         &mut self,
         rule: impl Fn(&L::Host) -> Admission,
-        fresh: Tenure,
+        fresh: ReservationKey,
         act: &mut impl FnMut(Action),
     ) -> Option<SessionId> {
         let mut past = None;

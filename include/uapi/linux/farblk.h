@@ -183,7 +183,7 @@ struct farblk_login {
 	__le32	heartbeat_ms;			/* 0 for none */
 	__le64	boot;
 	__le64	incarnation;
-	__le64	resume;				/* a tenure, or 0 */
+	__le64	resume;				/* a reservation key, or 0 */
 	__le32	no_path_timeout_ms;		/* all ones for ever */
 	__le32	reserved2;
 };
@@ -211,7 +211,7 @@ struct farblk_login_reply {
 	__le32	max_write_zeroes;
 	__le16	credit;				/* of block */
 	__le16	flags;				/* FARBLK_LOGIN_* */
-	__le64	tenure;
+	__le64	reservation_key;
 	__u8	server_id[16];
 	__le32	lease_ms;
 	__le32	extent_number;

@@ -88,7 +88,7 @@ use crate::session::{
     },
     Epoch,
     PathId,
-    Tenure, //
+    ReservationKey, //
 };
 
 /// Bounds of the time that an attempt waits for the first answer of the server while I/O waits for
@@ -111,7 +111,7 @@ pub(in crate::client) struct Attempt {
     /// The epoch that the path will have.
     pub(in crate::client) epoch: Epoch,
     /// The registration of the map at the server, if the map had a path before.
-    pub(in crate::client) resume: Option<Tenure>,
+    pub(in crate::client) resume: Option<ReservationKey>,
     /// The number of hardware queues with interrupts that the disk has, if there is a disk.
     pub(in crate::client) hw_queues: Option<u16>,
     /// I/O waits for the path.
@@ -474,7 +474,7 @@ impl ConnectedPath {
             export: u128::from_be_bytes(*login.export_uuid.as_bytes()),
             instance: u128::from_be_bytes(*login.instance.as_bytes()),
             volatile: login.geometry().is_some(),
-            tenure: login.tenure,
+            reservation_key: login.reservation_key,
             lease_ms: login.lease_ms,
             remembered: login.remembered,
             extent: Extent {

@@ -436,7 +436,7 @@ fn closed(addr: SocketAddr, fault: Fault) -> Failure {
             ESTALE,
             "{addr} has another export of this name: its UUID is not the same"
         ),
-        Fault::OtherTenure => fail!(
+        Fault::OtherReservation => fail!(
             EACCES,
             "{addr} says that another map has the export, but other paths work"
         ),

@@ -7,7 +7,7 @@
 use super::admission::Extent;
 use crate::session::{
     clock::{Delay, Timer},
-    Epoch, PathId, Tenure,
+    Epoch, PathId, ReservationKey,
 };
 
 /// Why a path that was connected is let go of at once.
@@ -18,7 +18,7 @@ pub enum Fault {
     /// It leads to another export of that name.
     OtherExport,
     /// The server says that another map has the export, but this one has it on another path.
-    OtherTenure,
+    OtherReservation,
     /// The attempt to connect began before another path learned what the server says now.
     Overtaken,
     /// The disk cannot do its I/O over it.
@@ -44,7 +44,7 @@ pub enum Action {
         /// Its new epoch.
         epoch: Epoch,
         /// The reservation key to resume, if the map was let in before.
-        resume: Option<Tenure>,
+        resume: Option<ReservationKey>,
         /// I/O waits for it.
         urgent: bool,
     },

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::limits::Limits;
-use crate::session::Tenure;
+use crate::session::ReservationKey;
 
 /// What may change of an export while it is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub struct Admission {
     /// Whether the contents are gone with the instance.
     pub volatile: bool,
     /// The reservation key of this map.
-    pub tenure: Tenure,
+    pub reservation_key: ReservationKey,
     /// How long the map keeps its place without a path, in ms, from when the server notices that.
     pub lease_ms: u32,
     /// Whether the server remembered the key: it did not begin anew since, or its administrator restored

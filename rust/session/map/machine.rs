@@ -322,7 +322,9 @@ impl Machine {
         if self.end.is_some() {
             return;
         }
-        let known = self.known.map(|known| (known.tenure, known.instance));
+        let known = self
+            .known
+            .map(|known| (known.reservation_key, known.instance));
         let urgent = self.mode != Mode::Flow;
         for (id, path) in ids().zip(&mut self.paths) {
             if path.phase == Phase::Due {

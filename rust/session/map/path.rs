@@ -6,7 +6,7 @@
 
 use crate::session::{
     clock::{Backoff, Heartbeat},
-    Epoch, PathId, Tenure,
+    Epoch, PathId, ReservationKey,
 };
 
 /// How far a path is.
@@ -69,7 +69,7 @@ pub(super) struct Path {
     /// It leads to another server.
     pub(super) foreign: bool,
     /// The reservation key and the instance that the map knew when the attempt to connect began.
-    pub(super) asked: Option<(Tenure, u128)>,
+    pub(super) asked: Option<(ReservationKey, u128)>,
     /// What was asked to be drained, and to be closed, and is not yet.
     pub(super) draining: u8,
     pub(super) closing: u8,

@@ -32,9 +32,9 @@ impl Machine {
             return Err(Rejection::Path(Fault::OtherServer));
         }
         // What the server said before it said what the map knows, but came later, is no news.
-        let now = (known.tenure, known.instance);
+        let now = (known.reservation_key, known.instance);
         let asked = self.path(id).and_then(|path| path.asked);
-        if asked != Some(now) && (admission.tenure, admission.instance) != now {
+        if asked != Some(now) && (admission.reservation_key, admission.instance) != now {
             return Err(Rejection::Path(Fault::Overtaken));
         }
         let (fault, end) = if known.export != admission.export {
@@ -42,10 +42,10 @@ impl Machine {
         } else if known.instance != admission.instance && admission.volatile {
             // The same server says that the contents are gone: no other path can lead to them.
             return Err(Rejection::Map(End::Stale));
-        } else if known.tenure != admission.tenure
+        } else if known.reservation_key != admission.reservation_key
             || self.lease == Lease::Over && !admission.remembered
         {
-            (Fault::OtherTenure, End::Evicted)
+            (Fault::OtherReservation, End::Evicted)
         } else {
             let fit = self
                 .limits

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::session::{Epoch, PathId, Tenure};
+use crate::session::{Epoch, PathId, ReservationKey};
 
 /// Names a session of the server; never 0, and never used again.
 pub type SessionId = u64;
@@ -25,7 +25,7 @@ pub struct Login<H> {
     /// Random for each time that the map is enabled.
     pub incarnation: u64,
     /// The key to resume; `None` if the map was never let in since it was enabled.
-    pub resume: Option<Tenure>,
+    pub resume: Option<ReservationKey>,
     /// Index of the path.
     pub path: PathId,
     /// Epoch of the path.
@@ -44,7 +44,7 @@ pub struct Login<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Granted {
     /// The key of the registration.
-    pub key: Tenure,
+    pub key: ReservationKey,
     /// Whether the server knew the key that the login resumes.
     pub remembered: bool,
     /// The lease of the registration.

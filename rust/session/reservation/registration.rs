@@ -8,7 +8,7 @@ use super::{
     action::Action,
     login::{Decision, Login, Reason, SessionId},
 };
-use crate::session::{clock::Silence, Epoch, PathId, Tenure, PATHS_MAX};
+use crate::session::{clock::Silence, Epoch, PathId, ReservationKey, PATHS_MAX};
 
 /// The period of [`Reservation::look`](super::Reservation::look), in ms.
 pub const LOOK_MS: u32 = 1000;
@@ -41,7 +41,7 @@ pub struct Registration<H> {
     pub(super) map: u128,
     pub(super) boot: u64,
     pub(super) incarnation: u64,
-    pub(super) key: Tenure,
+    pub(super) key: ReservationKey,
     pub(super) lease_ms: u32,
     /// The lease is over.
     pub(super) lapsed: bool,
@@ -55,7 +55,7 @@ pub struct Registration<H> {
 }
 
 impl<H: Copy + PartialEq> Registration<H> {
-    pub(super) fn new(number: u64, key: Tenure, login: &Login<H>) -> Self {
+    pub(super) fn new(number: u64, key: ReservationKey, login: &Login<H>) -> Self {
         Self {
             number,
             host: login.host,

@@ -105,7 +105,7 @@ fn ram_reply() -> LoginReply {
         limits: BlockLimits::plain(BlockSize::MIN),
         backing: Backing::Ram(21.try_into().unwrap()),
         queues: 0x0201,
-        tenure: 0x3837_3635_3433_3231,
+        reservation_key: 0x3837_3635_3433_3231,
         remembered: true,
         server_id: uuid(0x90),
         lease_ms: 0x0003_0d40,

@@ -146,7 +146,7 @@ fn layouts() -> Vec<Layout> {
             max_write_zeroes,
             credit,
             flags,
-            tenure,
+            reservation_key,
             server_id,
             lease_ms,
             extent_number

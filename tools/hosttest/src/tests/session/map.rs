@@ -32,7 +32,7 @@ const ADMISSION: Admission = Admission {
     export: 1,
     instance: 2,
     volatile: false,
-    tenure: 3,
+    reservation_key: 3,
     lease_ms: 68_000,
     remembered: true,
     extent: Extent {

@@ -24,7 +24,7 @@ fn other_contents_end_it() {
         ),
         (
             Admission {
-                tenure: 9,
+                reservation_key: 9,
                 ..ADMISSION
             },
             End::Evicted,
@@ -79,10 +79,10 @@ fn a_wrong_path_is_let_go_of() {
         ),
         (
             Admission {
-                tenure: 9,
+                reservation_key: 9,
                 ..ADMISSION
             },
-            Fault::OtherTenure,
+            Fault::OtherReservation,
             false,
         ),
         (

@@ -368,7 +368,7 @@ impl World {
                         _ => entry.instance.into(),
                     },
                     volatile: rules.kind == Kind::Ram,
-                    tenure: entry.tenure,
+                    reservation_key: entry.reservation_key,
                     lease_ms: 1000,
                     remembered: entry.remembered,
                     extent: self.extent(rules, at, entry.extent),

@@ -5,7 +5,7 @@
 use super::client::Op;
 use super::server::Connection;
 use super::{index, World};
-use crate::session::{Epoch, PathId, Tenure};
+use crate::session::{Epoch, PathId, ReservationKey};
 
 /// The server's name for a connection. It is made of the [`End`] and the life of the server, so that
 /// worlds are the same in which the same connections came up in another order.
@@ -23,7 +23,7 @@ pub(super) struct End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Message {
-    Login(End, Option<Tenure>),
+    Login(End, Option<ReservationKey>),
     Welcome(End, Entry),
     Refused(End, bool),
     /// On the connection of the server's, for a path up to an epoch.
@@ -55,7 +55,7 @@ pub(super) struct Entry {
     pub(super) instance: u8,
     /// The number of the extent.
     pub(super) extent: u8,
-    pub(super) tenure: Tenure,
+    pub(super) reservation_key: ReservationKey,
     /// The server knew the reservation key that was resumed.
     pub(super) remembered: bool,
 }

@@ -11,7 +11,7 @@ use crate::session::reservation::{
     Action, Admission, Decision, Granted, Login, Reason, Registration, Registrations, Reservation,
     SessionId, Terms,
 };
-use crate::session::{Epoch, PathId, Tenure};
+use crate::session::{Epoch, PathId, ReservationKey};
 
 /// The server's end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ impl Registrations for Members {
 pub(super) enum Pending {
     Login {
         end: End,
-        resume: Option<Tenure>,
+        resume: Option<ReservationKey>,
         since: u64,
     },
     Fence(End, Number, PathId, Epoch),
@@ -219,7 +219,7 @@ impl World {
         decision
     }
 
-    fn login(&mut self, rules: &Rules, end: End, resume: Option<Tenure>, since: u64) {
+    fn login(&mut self, rules: &Rules, end: End, resume: Option<ReservationKey>, since: u64) {
         match Self::leads_elsewhere(rules, end.path) {
             // The map is at the first server that lets it in: that is to be the other one.
             Some(_) if self.clients[usize::from(end.client)].map.known().is_none() => {
@@ -263,7 +263,7 @@ impl World {
             heard: 0,
         };
         let order = (self.server.opening, since);
-        let fresh = Tenure::from(self.server.keys + 1);
+        let fresh = ReservationKey::from(self.server.keys + 1);
         let decision = self.decide(Some(end.client), |machine, mut act| {
             machine.login(&login, order, true, fresh, &mut act)
         });
@@ -290,7 +290,7 @@ impl World {
                     server: 0,
                     extent: self.server.extent,
                     instance: self.server.instance,
-                    tenure: key,
+                    reservation_key: key,
                     remembered: remembered || rules.flaw == Some(Flaw::Remembers),
                 };
                 self.server.keys += u16::from(key == fresh);
@@ -367,7 +367,7 @@ impl World {
             self.server.settled = demoted;
             return;
         }
-        let fresh = Tenure::from(self.server.keys + 1);
+        let fresh = ReservationKey::from(self.server.keys + 1);
         let left = self.decide(None, |machine, mut act| {
             let rule = |host: &u8| match demoted & (1 << host) {
                 0 => Admission::Write,
@@ -445,13 +445,13 @@ impl World {
     }
 
     /// Another server lets a client in. It knows of no reservation key, and believes what is resumed.
-    fn admit_elsewhere(&mut self, end: End, resume: Option<Tenure>) {
+    fn admit_elsewhere(&mut self, end: End, resume: Option<ReservationKey>) {
         let entry = Entry {
             number: self.server.number(&end),
             server: 1,
             instance: 99,
             extent: 1,
-            tenure: resume.unwrap_or(99),
+            reservation_key: resume.unwrap_or(99),
             remembered: true,
         };
         self.server.add(Connection {

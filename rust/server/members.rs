@@ -152,7 +152,7 @@ impl Inner {
             Action::Disarm(number) => leases.retain(|lease| lease.number != number),
             Action::CountTakeover => stats.takeovers.count(),
             Action::CountEviction => stats.evictions.count(),
-            Action::CountSilence => stats.heartbeats_missed.count(),
+            Action::CountKeepAliveTimeout => stats.heartbeats_missed.count(),
         })
     }
 

@@ -54,7 +54,7 @@ use crate::server::{
     stats, //
 };
 use crate::session::{
-    clock::Silence,
+    clock::KeepAliveTimeout,
     reservation::LOOK_MS, //
 };
 
@@ -88,7 +88,7 @@ struct Pending {
 struct State {
     work: KBox<dyn SessionWork>,
     /// The keep-alive timeout of a client that is not logged in.
-    keep_alive: Silence,
+    keep_alive: KeepAliveTimeout,
     over: bool,
 }
 
@@ -403,6 +403,6 @@ impl Sessions {
 
 /// Returns the keep-alive timeout of a client that has sent `heard` messages and has to send
 /// another one soon. It is the shortest that any client has.
-fn keep_alive(heard: u64) -> Silence {
-    Silence::new(1, LOOK_MS, heard)
+fn keep_alive(heard: u64) -> KeepAliveTimeout {
+    KeepAliveTimeout::new(1, LOOK_MS, heard)
 }

@@ -193,7 +193,7 @@ const KEEP_ALIVE_MIN_MS: u64 = 5000;
 /// The keep-alive timeout of a client, as a server sees it that looks now and then. The looks are
 /// counted, not the time: a server that was stopped itself has heard nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Silence {
+pub struct KeepAliveTimeout {
     /// Looks without news after which the client is gone; `None` if it is not waited for.
     looks_max: Option<u64>,
     /// What there was at the last look.
@@ -202,7 +202,7 @@ pub struct Silence {
     looks: u64,
 }
 
-impl Silence {
+impl KeepAliveTimeout {
     /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never if
     /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
     pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {

@@ -338,7 +338,7 @@ impl<L: Registrations> Reservation<L> {
         let paths = paths.flat_map(|one| &mut one.paths);
         for up in paths.filter_map(|path| path.up.as_mut()) {
             if up.keep_alive.look(heard(up.session)) {
-                act(Action::CountSilence);
+                act(Action::CountKeepAliveTimeout);
                 act(Action::End(up.session));
             }
         }

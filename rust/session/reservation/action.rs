@@ -23,7 +23,7 @@ pub enum Action {
     /// Count a map that was evicted by the administrator.
     CountEviction,
     /// Count a client from which nothing was heard for too long.
-    CountSilence,
+    CountKeepAliveTimeout,
 }
 
 /// What the administrator says of a host now.

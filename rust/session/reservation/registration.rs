@@ -8,7 +8,7 @@ use super::{
     action::Action,
     login::{Decision, Login, Reason, SessionId},
 };
-use crate::session::{clock::Silence, Epoch, PathId, ReservationKey, PATHS_MAX};
+use crate::session::{clock::KeepAliveTimeout, Epoch, PathId, ReservationKey, PATHS_MAX};
 
 /// The period of [`Reservation::look`](super::Reservation::look), in ms.
 pub const LOOK_MS: u32 = 1000;
@@ -21,7 +21,7 @@ pub(super) struct Up {
     /// What the login wanted, and what it may.
     pub(super) wanted: bool,
     pub(super) writes: bool,
-    pub(super) keep_alive: Silence,
+    pub(super) keep_alive: KeepAliveTimeout,
 }
 
 /// What is known of one path of a map.
@@ -135,7 +135,7 @@ impl<H: Copy + PartialEq> Registration<H> {
                 epoch: login.epoch,
                 wanted: login.writes,
                 writes,
-                keep_alive: Silence::new(login.heartbeat_ms, LOOK_MS, login.heard),
+                keep_alive: KeepAliveTimeout::new(login.heartbeat_ms, LOOK_MS, login.heard),
             }),
         };
         Ok(())

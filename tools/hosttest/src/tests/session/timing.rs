@@ -3,7 +3,7 @@
 //! When to try again, and when the other side is gone.
 
 use crate::session::{
-    clock::{lease_left_ms, Backoff, Heartbeat, KeepAlive, Progress, Silence},
+    clock::{lease_left_ms, Backoff, Heartbeat, KeepAlive, KeepAliveTimeout, Progress},
     flush::{Flushes, LastClose},
     reservation::lease_ms,
 };
@@ -100,7 +100,7 @@ fn a_connection_is_stuck_if_nothing_completes() {
 #[test]
 fn a_client_that_says_nothing_is_gone_once() {
     for (heartbeat_ms, looks) in [(1, 5), (1000, 5), (1001, 6), (60_000, 300)] {
-        let mut silence = Silence::new(heartbeat_ms, 1000, 17);
+        let mut silence = KeepAliveTimeout::new(heartbeat_ms, 1000, 17);
         for round in 0..3 {
             for look in 0..looks {
                 assert!(!silence.look(17 + round), "{heartbeat_ms} ms: {look}");
@@ -113,8 +113,8 @@ fn a_client_that_says_nothing_is_gone_once() {
         assert!(silence.look(20), "{heartbeat_ms} ms");
         assert!(!silence.look(20), "it is told once");
     }
-    let mut patient = Silence::new(u32::MAX, 1000, 0);
-    let mut none = Silence::new(0, 1000, 0);
+    let mut patient = KeepAliveTimeout::new(u32::MAX, 1000, 0);
+    let mut none = KeepAliveTimeout::new(0, 1000, 0);
     for _ in 0..100_000 {
         assert!(!patient.look(0) && !none.look(0));
     }

@@ -213,7 +213,7 @@ impl World {
                 Action::Disarm(number) => self.server.leases.retain(|other| *other != number),
                 // All that waits is judged again whenever something is over.
                 Action::Retry(_) => {}
-                Action::CountTakeover | Action::CountEviction | Action::CountSilence => {}
+                Action::CountTakeover | Action::CountEviction | Action::CountKeepAliveTimeout => {}
             }
         }
         decision

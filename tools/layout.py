@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Reads which files of the module import which, and refuses what makes it hard to follow: layout.py [--graph]
+
+- Files of rust/client or rust/server that import each other in a circle of more than two.
+- Files of more than 600 lines that do not say at their head why ("Long: ...").
+
+What a parent module re-exports counts as an import of the file that has it. --graph prints the imports instead.
+"""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent / "rust"
+LINES_MAX = 600
+CIRCLE_MAX = 2
+USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ((?:crate|super|self)::[^;]+);", re.M)
+INLINE = re.compile(r"\b(crate(?:::\w+)+)")
+
+
+def module(path):
+    """The path of a file in the crate, as a tuple of names."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return () if parts == ("farblk_main",) else parts
+
+
+def flatten(tree, prefix=()):
+    """The paths that a use tree names."""
+    tree = tree.strip()
+    head, brace, rest = tree.partition("{")
+    names = tuple(name for name in head.split("::") if name)
+    if not brace:
+        return [prefix + names[:-1] + (names[-1].split(" as ")[0],)]
+    body, depth, part, paths = rest[: rest.rindex("}")], 0, "", []
+    for char in body + ",":
+        depth += (char == "{") - (char == "}")
+        if char == "," and depth == 0:
+            if part.strip():
+                paths += flatten(part, prefix + names)
+            part = ""
+        else:
+            part += char
+    return paths
+
+
+def absolute(path, of):
+    """A path as it is seen from the crate's root."""
+    if path[0] == "crate":
+        return path[1:]
+    here = of if path[0] == "self" else of[:-1]
+    path = path[1:]
+    while path and path[0] == "super":
+        here, path = here[:-1], path[1:]
+    return here + path
+
+
+def read():
+    """Module -> (text without comments and tests, paths that it names)."""
+    modules = {}
+    for path in sorted(ROOT.rglob("*.rs")):
+        if "kunit" in path.parts or path.name == "kunit.rs" or "bindings" in path.parts:
+            continue
+        text = re.sub(r"//.*", "", path.read_text())
+        text = text.split("mod tests {")[0]
+        of = module(path)
+        names = [absolute(p, of) for use in USE.findall(text) for p in flatten(re.sub(r"\s+", " ", use))]
+        names += [tuple(p.split("::"))[1:] for p in INLINE.findall(USE.sub("", text))]
+        modules[of] = (path, names, dict(exports(text, of)))
+    return modules
+
+
+def exports(text, of):
+    """Name -> path of what a module re-exports."""
+    for use in re.findall(r"^pub(?:\([^)]*\))? use ([^;]+);", text, re.M):
+        for path in flatten(re.sub(r"\s+", " ", use)):
+            full = absolute(path, of) if path[0] in ("crate", "self", "super") else of + path
+            yield path[-1], full
+
+
+def file_of(name, modules, depth=0):
+    """The module that a path leads into."""
+    for end in range(len(name), -1, -1):
+        at = name[:end]
+        if at in modules:
+            rest = name[end:]
+            again = modules[at][2].get(rest[0]) if rest and depth < 5 else None
+            return file_of(again + rest[1:], modules, depth + 1) if again else at
+    return ()
+
+
+def circles(graph):
+    """Sets of modules that reach each other."""
+    index, low, stack, found, count = {}, {}, [], [], [0]
+
+    def visit(node):
+        index[node] = low[node] = count[0]
+        count[0] += 1
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            found.append(stack[at:])
+            del stack[at:]
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def main():
+    sys.setrecursionlimit(10000)
+    modules = read()
+    graph = {of: sorted({file_of(n, modules) for n in names} - {of, ()}) for of, (_, names, _) in modules.items()}
+    if "--graph" in sys.argv[1:]:
+        for of, others in graph.items():
+            print("/".join(of) or "main", "->", " ".join("/".join(o) for o in others))
+        return 0
+    bad = 0
+    for side in ("client", "server"):
+        inside = {of: [o for o in others if o[:1] == (side,)] for of, others in graph.items() if of[:1] == (side,)}
+        for circle in circles(inside):
+            if len(circle) > CIRCLE_MAX:
+                print(f"rust/{side}: {len(circle)} files import each other: " + " ".join("/".join(of) for of in circle))
+                bad = 1
+    for path in sorted(ROOT.rglob("*.rs")):
+        if path.name.endswith("_generated.rs"):
+            continue
+        text = path.read_text()
+        lines = text.count("\n")
+        if lines > LINES_MAX and "Long: " not in "".join(text.splitlines(True)[:30]):
+            print(f"{path.relative_to(ROOT.parent)}: {lines} lines, and no reason at its head")
+            bad = 1
+    return bad
+
+
+sys.exit(main())

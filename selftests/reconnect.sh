@@ -136,7 +136,7 @@ two_filesystems() {
 	needs_own_module ext4
 	cached_map 96
 	printf 'label: gpt\nstart=2048,size=65536\nstart=67584,size=65536\n' | sfdisk -q "$DEV" >/run/sfdisk 2>&1 || die "sfdisk: $(cat /run/sfdisk)"
-	trap 'umount /run/mnt/1 /run/mnt/2' EXIT
+	trap 'umount -q /run/mnt/1 /run/mnt/2 || true' EXIT
 	for n in 1 2; do
 		wait_for 5 test -b "$(part $n)" || die "no $(part $n)"
 		must mkfs.ext4 -q "$(part $n)"

@@ -438,7 +438,7 @@ fn closed(addr: SocketAddr, fault: Fault) -> Failure {
         ),
         Fault::OtherReservation => fail!(
             EACCES,
-            "{addr} says that another map has the export, but other paths work"
+            "{addr} does not remember this map: another one may have had the export"
         ),
         Fault::Overtaken => fail!(
             EAGAIN,

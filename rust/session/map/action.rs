@@ -17,7 +17,7 @@ pub enum Fault {
     OtherServer,
     /// It leads to another export of that name.
     OtherExport,
-    /// The server says that another map has the export, but this one has it on another path.
+    /// The server does not remember the map, which may have lost the export to another one.
     OtherReservation,
     /// The attempt to connect began before another path learned what the server says now.
     Overtaken,

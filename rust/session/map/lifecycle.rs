@@ -77,6 +77,9 @@ impl Machine {
         path.was_up = true;
         path.heartbeat = Heartbeat::new();
         if let Err(Rejection::Map(end)) = checked {
+            if end == End::Evicted {
+                act(Action::Blame(id, Fault::OtherReservation));
+            }
             return self.finish(end, act);
         }
         let known = self.known.replace(*admission);

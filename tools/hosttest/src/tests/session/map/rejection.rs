@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn other_contents_end_it() {
-    for (admission, end) in [
+    for (admission, end, blame) in [
         (
             Admission {
                 instance: 9,
@@ -14,6 +14,7 @@ fn other_contents_end_it() {
                 ..ADMISSION
             },
             End::Stale,
+            None,
         ),
         (
             Admission {
@@ -21,6 +22,7 @@ fn other_contents_end_it() {
                 ..ADMISSION
             },
             End::Stale,
+            None,
         ),
         (
             Admission {
@@ -28,13 +30,17 @@ fn other_contents_end_it() {
                 ..ADMISSION
             },
             End::Evicted,
+            Some(Action::Blame(0, Fault::OtherReservation)),
         ),
     ] {
         let mut map = up(1);
         lose(&mut map, true);
         retry(&mut map);
+        let actions = after(&mut map, Event::Connected(0, 2, admission));
+        let (first, rest) = actions.split_at(usize::from(blame.is_some()));
+        assert_eq!(first.first(), blame.as_ref());
         assert_eq!(
-            after(&mut map, Event::Connected(0, 2, admission)),
+            rest,
             [
                 Action::SetMode(Mode::Fail),
                 Action::FailRequeued,

@@ -238,8 +238,10 @@ impl IoLimits {
     };
 }
 
-/// Returns a request that was not posted, with the reason.
+/// A request that was not posted, with the reason.
 type Unsent<T> = (BlkError, Owned<Request<T>>);
+/// The result of posting the work request of a request.
+type PostResult<T> = Result<(), (Error, Posted<T>)>;
 
 /// A connected I/O connection.
 pub(in crate::client) struct Connection<T: RequestOwner> {
@@ -415,7 +417,7 @@ impl<T: RequestOwner> Connection<T> {
         slabs: &Slabs,
         request: Owned<Request<T>>,
         last: bool,
-    ) -> Result<Result<(), (Error, Posted<T>)>, Unsent<T>> {
+    ) -> Result<PostResult<T>, Unsent<T>> {
         let len = request.bytes();
         let offset = request.sector() << kernel::block::SECTOR_SHIFT;
         let Some(remote) = slabs.locate(offset, len) else {
@@ -442,11 +444,7 @@ impl<T: RequestOwner> Connection<T> {
 
     /// Posts a command to the server.
     #[inline]
-    fn command(
-        &self,
-        request: Owned<Request<T>>,
-        last: bool,
-    ) -> Result<Result<(), (Error, Posted<T>)>, Unsent<T>> {
+    fn command(&self, request: Owned<Request<T>>, last: bool) -> Result<PostResult<T>, Unsent<T>> {
         let tag = request.tag();
         let Some(commands) = &self.qp.handler().commands else {
             return Err((BlkError::IoError, request));

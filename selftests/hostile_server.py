@@ -420,17 +420,23 @@ class Server:
         return message
 
     def flood(self, make, stop):
-        """Says make(0), make(1), ... as fast as the client takes it, until stop(). Returns how many it took."""
-        peers, n = {}, 0
-        while not stop():
+        """Says make(0), make(1), ... as fast as the client takes it, until stop(TAKEN). Returns how many it took.
+
+        Not more at a time than the client has receives for: else it would have to wait for the RNR timer.
+        """
+        peers, n, taken = {}, 0, 0
+        while not stop(taken):
             with self.lock:
                 peer = next((peer for peer in self.peers if peer.kind == CONTROL and peer.cq and not peer.ended), None)
                 if peer and not peer.under_way:
                     peers[id(peer)] = peer
-                    peer.send_all([make(n + index) for index in range(32)])
-                    n += 32
-            time.sleep(0.001)
-        return sum(peer.taken for peer in peers.values())
+                    peer.send_all([make(n), make(n + 1)])
+                    n += 2
+                if peer:
+                    peer.look()
+            taken = sum(peer.taken for peer in peers.values())
+            time.sleep(0.0002)
+        return taken
 
 
 # --- the map --------------------------------------------------------------------------------------
@@ -1298,8 +1304,8 @@ def events_access(begin):
 
 
 FLOODS = (("pongs", lambda n: event(PONG)),
-          ("extents that flap", lambda n: extent(SIZE * (1 + n % 2))),
-          ("access that flaps", lambda n: extent(SIZE, n % 2)),
+          ("extents that flap", lambda n: extent(SIZE * (1 + n // 2 % 2))),
+          ("access that flaps", lambda n: extent(SIZE, n // 2 % 2)),
           ("fences", lambda n: event(FENCED, struct.pack("<QB7x", 1, n % 8))))
 
 
@@ -1332,8 +1338,10 @@ class Uevents(threading.Thread):
         return self.count
 
 
-# What a flood may come to: 4 changes in a second, of up to 3 uevents each, in 2 s and what follows.
-UEVENTS_MAX, FLOOD_MIN, FLOOD_SECONDS = 100, 1000, 2
+# How long a flood lasts: two seconds at least, and until the client has taken so many messages.
+FLOOD_SECONDS, FLOOD_SECONDS_MAX, FLOOD_MESSAGES = 2, 7, 2000
+# What may come of it: 4 changes in a second, of up to 3 uevents each.
+UEVENTS_MAX = 100
 
 
 # o. User space is not flooded, and the map's work item has time for the user's commands.
@@ -1343,22 +1351,27 @@ def events_flood(begin, make):
     m = begin.map().on()
     uevents = Uevents(m.device)
     start = time.monotonic()
-    flood = Task(server.flood, make, lambda: time.monotonic() > start + FLOOD_SECONDS * PATIENCE)
+
+    def stop(taken):
+        took = time.monotonic() - start
+        return took > FLOOD_SECONDS and (taken >= FLOOD_MESSAGES or took > FLOOD_SECONDS_MAX)
+
+    flood = Task(server.flood, make, stop)
     slowest = 0
     while flood.is_alive():
         asked = time.monotonic()
         m.state()
         slowest = max(slowest, time.monotonic() - asked)
-        time.sleep(0.01)
+        time.sleep(0.05)
     expect("the flood", flood.end("the flood", PATIENT), None)
+    took = time.monotonic() - start
     server.say(extent())
-    m.works(server)
-    m.soon(lambda: m.size() == SIZE, "the last extent is not shown")
     # The last change is shown later.
-    time.sleep(0.5)
+    m.soon(lambda: m.size() == SIZE and show(f"/sys/class/block/{m.device[5:]}/ro") == "0", "the last extent is not shown")
+    m.works(server)
     count = uevents.end()
-    said = f"{flood.value} messages, {count} uevents, the state in {slowest:.2f} s"
-    if slowest > 1.5 * PATIENCE or count > UEVENTS_MAX or flood.value < FLOOD_MIN:
+    said = f"{flood.value} messages in {took:.1f} s, {count} uevents, the state in {slowest:.2f} s"
+    if slowest > 1.5 * PATIENCE or count > UEVENTS_MAX or flood.value < FLOOD_MESSAGES / 4:
         raise Failed(said)
     return said
 
@@ -1368,7 +1381,7 @@ def events_flood_force(begin, make):
     server = begin.server()
     m = begin.map().on()
     over = []
-    flood = Task(server.flood, make, lambda: over)
+    flood = Task(server.flood, make, lambda _: over)
     try:
         time.sleep(1)
         start = time.monotonic()

@@ -59,9 +59,21 @@ counts() {
 	done <<<"$BUDGET"
 }
 
+# of SIDE COUNTER COUNTS: one of the counts.
+of() { awk -v s="$1" -v n="$2" '$1 == s && $2 == n {print $4}' <<<"$3"; }
+
+# overtaken BEFORE AFTER: how often the client invalidated a region itself, because the answer was there before its request had
+# completed. rdma_rxe acknowledges a message as late as that, now and then; it costs the client a work request, a doorbell and
+# a completion. When it is more than one request in ten, the reason is another one.
+overtaken() {
+	local count=$(($(of client invalidations "$2") - $(of client invalidations "$1")))
+	[ $((count * 10)) -le "$IOS" ] || count=0
+	echo "$count"
+}
+
 # costs KIND: both sides keep to the budget.
 costs() {
-	local before side name budget count was found=""
+	local before after side name budget count late extra found=""
 	not_local
 	needs python3
 	needs_module null_blk
@@ -69,12 +81,17 @@ costs() {
 	disk_of "null_disk fbn 64 cache_size=1 discard=1" queues=1
 	before=$(counts "$1")
 	must requests "$1"
+	after=$(counts "$1")
+	late=$(overtaken "$before" "$after")
 	while read -r side name budget count; do
-		was=$(awk -v s="$side" -v n="$name" '$1 == s && $2 == n {print $4}' <<<"$before")
 		[ "$count" != none ] || { bad "the $side does not count $name"; continue; }
-		found+="$side $name $((count - was)), "
-		is "$side: $name of $IOS" $((count - was)) $((budget * IOS))
-	done <<<"$(counts "$1")"
+		count=$((count - $(of "$side" "$name" "$before"))) extra=0
+		case $side:$name in
+		client:work_requests | client:doorbells | client:completions | client:invalidations) extra=$late ;;
+		esac
+		found+="$side $name $count, "
+		is "$side: $name of $IOS" "$count" $((budget * IOS + extra))
+	done <<<"$after"
 	note "$found"
 	must unmap m
 }

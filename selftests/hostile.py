@@ -781,8 +781,11 @@ def silent():
     for session, io, (_, make) in zip(sessions, ios, kinds):
         for tag in range(session.credit):
             io.send(make(io, tag))
-    for io in ios:
-        io.must_end(repost=False)
+    for number, (session, io) in enumerate(zip(sessions, ios)):
+        try:
+            io.must_end(repost=False)
+        except Failed as error:
+            raise Failed(f"{error}: number {number}, of credit {session.credit}, after {len(io.inbox)} answers") from None
 
 
 # The device takes its time for all that follows.

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""A server that does not keep to the protocol: hostile_server.py ADDRESS GROUP
+"""A server that does not keep to the protocol: hostile_server.py ADDRESS SECOND GROUP
 
 Serves a disk in memory over RDMA at ADDRESS, in user space, as Documentation/protocol.rst says, and
 breaks the protocol in one place per case. Its client is a map of this host, which the case makes
-through configfs. In each case of GROUP `enable` ends in time; then the map fails with a reason in
+through configfs; a second server of some cases is at SECOND. In each case of GROUP `enable` ends in time; then the map fails with a reason in
 words, or goes on with the right data; and `force` ends it within 10 s. Exits with 1 if a map did
 something else, with 4 if user space has no RDMA. FARBLK_CASE=WORDS picks the cases named so.
 
@@ -37,8 +37,8 @@ from hostile import (
 
 CONFIG = "/sys/kernel/config/farblk/maps/"
 CONNECT_REQUEST = 4
-# The number of a work request whose end is waited for.
-AWAITED = 1
+# The number of a work request whose end is waited for, and of those that are counted.
+AWAITED, COUNTED = 1, 2
 INLINE = 2
 KIND_BLOCK, KIND_RAM = 0, 1
 # Within so many seconds `enable` has ended, force has, and I/O that may wait for a path has.
@@ -75,6 +75,7 @@ class Peer(Connection):
     def __init__(self, server, event):
         self.server, self.pd, self.own_pd, self.cq, self.mr = server, None, None, None, None
         self.ended, self.accepted, self.inbox, self.sent, self.awaited, self.at, self.data_at = False, False, [], [], [], 0, 0
+        self.under_way, self.taken = 0, 0
         param = event.param
         private = string_at(param.private_data, param.private_data_len) if param.private_data else b""
         _, self.oldest, self.newest, self.kind, self.queue, self.session, self.epoch = struct.unpack_from("<4sHHBxH4xQQ", private.ljust(32, b"\0"))
@@ -112,7 +113,10 @@ class Peer(Connection):
         while self.cq and self.poll_cq(self.cq, 1, byref(wc)) > 0:
             found = True
             slot = wc.wr_id - RECEIVED
-            if slot < 0:
+            if wc.wr_id == COUNTED:
+                self.under_way -= 1
+                self.taken += wc.status == 0
+            elif slot < 0:
                 (self.awaited if wc.wr_id == AWAITED else self.sent).append(wc.status)
             elif wc.status == 0:
                 at = self.SENDS + slot * self.room
@@ -133,16 +137,30 @@ class Peer(Connection):
         return kind
 
     def send(self, message, opcode=WR_SEND, immediate=0):
-        if len(message) == 24 and message[:2] == struct.pack("<H", EXTENT):
-            # Each extent has a larger number than those before.
-            self.server.extents += 1
-            message = message[:20] + struct.pack("<I", self.server.extents)
+        message = self.server.numbered(message)
         if self.at + len(message) > self.SENDS:
             self.at = 0
         self.memory[self.at : self.at + len(message)] = message
         self.post(opcode, self.at, len(message), immediate=immediate)
         # Else the next one of no byte would share its place, which does no harm.
         self.at += len(message)
+
+    def send_all(self, messages):
+        """Sends messages of 64 bytes at most at once, and counts in `taken` those that get there.
+
+        None of those before may be under way.
+        """
+        wrs, keep = (hostile.SendWr * len(messages))(), []
+        for index, message in enumerate(messages):
+            at = self.data + self.DATA // 2 + 64 * index
+            message = self.server.numbered(message)
+            self.memory[at : at + len(message)] = message
+            keep.append(self.sge(at, len(message)))
+            wrs[index].wr_id, wrs[index].sg_list, wrs[index].num_sge = COUNTED, keep[-1], 1
+            wrs[index].opcode, wrs[index].flags = WR_SEND, hostile.SIGNALED
+            wrs[index].next = addressof(wrs[index + 1]) if index + 1 < len(messages) else None
+        if not self.post_send(self.id.contents.qp, byref(wrs[0]), byref(c_void_p())):
+            self.under_way = len(messages)
 
     def move(self, opcode, addr, rkey, length, data=None, immediate=0):
         """Reads or writes the client's memory, and waits for it.
@@ -185,8 +203,9 @@ def event(kind, body=b"", length=None):
     return head(kind, 8 + len(body) if length is None else length, 0) + body
 
 
-def extent(size=SIZE, access=RW):
-    return event(EXTENT, struct.pack("<QB7x", size, access))
+def extent(size=SIZE, access=RW, number=0):
+    """An event on the extent. Number 0 stands for one larger than all before."""
+    return event(EXTENT, struct.pack("<QB3xI", size, access, number))
 
 
 def rejection(code, text="", length=None, magic=MAGIC):
@@ -216,7 +235,7 @@ class Server:
     Its fields are what it is honest about; `fields` of the login's reply override them.
     """
 
-    def __init__(self, kind=KIND_BLOCK, on=None, **fields):
+    def __init__(self, kind=KIND_BLOCK, on=None, address=None, **fields):
         self.kind, self.on, self.fields = kind, on or {}, fields
         self.lock, self.stopped, self.error = threading.RLock(), False, None
         self.peers, self.strangers, self.pd, self.disk_mr, self.sessions, self.logins, self.extents = [], [], None, None, 0, [], 0
@@ -228,7 +247,7 @@ class Server:
         self.channel = cm.rdma_create_event_channel()
         self.id = POINTER(CmId)()
         cm.rdma_create_id(self.channel, byref(self.id), None, hostile.PS_TCP)
-        address = struct.pack("=H", socket.AF_INET) + struct.pack(">H4s8x", PORT, socket.inet_aton(ADDRESS))
+        address = struct.pack("=H", socket.AF_INET) + struct.pack(">H4s8x", PORT, socket.inet_aton(address or ADDRESS))
         cm.rdma_bind_addr(self.id, create_string_buffer(address))
         cm.rdma_listen(self.id, 64)
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -393,6 +412,32 @@ class Server:
             for said in messages:
                 self.control().send(said)
 
+    def numbered(self, message):
+        """The message; an extent without a number gets one that is larger than those before."""
+        if len(message) == 24 and message[:2] == struct.pack("<H", EXTENT) and message[20:] == bytes(4):
+            self.extents += 1
+            message = message[:20] + struct.pack("<I", self.extents)
+        return message
+
+    def flood(self, make, stop):
+        """Says make(0), make(1), ... as fast as the client takes it, until stop(TAKEN). Returns how many it took.
+
+        Not more at a time than the client has receives for: else it would have to wait for the RNR timer.
+        """
+        peers, n, taken = {}, 0, 0
+        while not stop(taken):
+            with self.lock:
+                peer = next((peer for peer in self.peers if peer.kind == CONTROL and peer.cq and not peer.ended), None)
+                if peer and not peer.under_way:
+                    peers[id(peer)] = peer
+                    peer.send_all([make(n), make(n + 1)])
+                    n += 2
+                if peer:
+                    peer.look()
+            taken = sum(peer.taken for peer in peers.values())
+            time.sleep(0.0002)
+        return taken
+
 
 # --- the map --------------------------------------------------------------------------------------
 
@@ -427,16 +472,22 @@ class Hangs(Failed):
 class Map:
     """The map, not enabled yet."""
 
-    def __init__(self, **settings):
+    def __init__(self, addresses=None, **settings):
         self.at = CONFIG + "hostile/"
         os.mkdir(self.at)
-        os.mkdir(self.at + "paths/a")
         settings = {"export": "e", "queues": 1, "depth": 16, "no_path_timeout_ms": 5000, **settings}
         for name, value in settings.items():
             store(self.at + name, str(value))
-        store(self.at + "paths/a/addr", f"{ADDRESS}:{PORT}")
-        store(self.at + "paths/a/enable", "1")
+        self.paths = ""
+        for path, address in zip("ab", addresses or [ADDRESS]):
+            self.add(path, address)
         self.file = None
+
+    def add(self, path, address):
+        os.mkdir(self.at + "paths/" + path)
+        self.paths += path
+        store(f"{self.at}paths/{path}/addr", f"{address}:{PORT}")
+        store(f"{self.at}paths/{path}/enable", "1")
 
     def enable(self):
         return Task(store, self.at + "enable", "1").end("enable", ENABLE)
@@ -454,6 +505,10 @@ class Map:
 
     def reconnects(self):
         return int(show(self.at + "paths/a/reconnects"))
+
+    def size(self):
+        """Bytes of the disk."""
+        return int(show(f"/sys/class/block/{self.device[5:]}/size")) * 512
 
     def state(self):
         return show(self.at + "state")
@@ -492,7 +547,7 @@ class Map:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                raise Failed(f"{why}; {self.state()}, {self.last_error()!r}")
+                raise Failed(f"{why() if callable(why) else why}; {self.state()}, {self.last_error()!r}")
             time.sleep(0.02)
 
     def says(self, pattern, seconds=PATIENT):
@@ -500,10 +555,10 @@ class Map:
         seen = set()
 
         def said():
-            seen.update(show(self.at + name + "last_error") for name in ("", "paths/a/"))
+            seen.update(show(self.at + name + "last_error") for name in ("", *(f"paths/{path}/" for path in self.paths)))
             return any(re.search(pattern, text) for text in seen)
 
-        self.soon(said, f"no {pattern!r} in {seen}", seconds)
+        self.soon(said, lambda: f"no {pattern!r} in {seen}", seconds)
 
     def works(self, server):
         """What is on the server's disk is read, and what is written gets there."""
@@ -524,8 +579,9 @@ class Map:
         if self.file is not None:
             os.close(self.file)
             self.file = None
-        store(self.at + "paths/a/enable", "0")
-        os.rmdir(self.at + "paths/a")
+        for path in self.paths:
+            store(f"{self.at}paths/{path}/enable", "0")
+            os.rmdir(f"{self.at}paths/{path}")
         os.rmdir(self.at)
 
 
@@ -836,7 +892,7 @@ def grants_slabs(begin, fields, pattern):
        ("2^32 - 1 slabs, of which none is granted", {"slab_shift": 31, "size": (1 << 63) - (1 << 31)}))
 def slabs(begin, fields):
     server = begin.server(KIND_RAM, on={"grant": silent}, **fields)
-    return refused(begin, server, "slabs|does not answer|memory|EPROTO|ENOMEM")
+    return refused(begin, server, "slabs|does not answer|no answer|memory|EPROTO|ENOMEM")
 
 
 def with_grant(**changed):
@@ -1247,27 +1303,152 @@ def events_access(begin):
     expect("writes that got to the server", written, [])
 
 
-@cases("events",
-       ("a flood of pongs", lambda n: event(PONG)),
-       ("a flood of extents that flap", lambda n: extent(SIZE * (1 + n % 2))),
-       ("a flood of access that flaps", lambda n: extent(SIZE, n % 2)),
-       ("a flood of fences", lambda n: event(FENCED, struct.pack("<QB7x", 1, n % 8))))
+FLOODS = (("pongs", lambda n: event(PONG)),
+          ("extents that flap", lambda n: extent(SIZE * (1 + n // 2 % 2))),
+          ("access that flaps", lambda n: extent(SIZE, n // 2 % 2)),
+          ("fences", lambda n: event(FENCED, struct.pack("<QB7x", 1, n % 8))))
+
+
+class Uevents(threading.Thread):
+    """Counts the uevents of a disk, from now on."""
+
+    def __init__(self, device):
+        super().__init__(daemon=True)
+        self.name_of_disk, self.count, self.over = device[5:].encode(), 0, False
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.socket.settimeout(0.1)
+        self.socket.bind((0, 1))
+        self.start()
+
+    def run(self):
+        while not self.over:
+            try:
+                self.count += b"DEVNAME=" + self.name_of_disk in self.socket.recv(16384).split(b"\0")
+            except TimeoutError:
+                pass
+            except OSError:
+                # There were more than the socket has room for.
+                self.count += 1000
+
+    def end(self):
+        self.over = True
+        self.join()
+        self.socket.close()
+        return self.count
+
+
+# How long a flood lasts: two seconds at least, and until the client has taken so many messages.
+FLOOD_SECONDS, FLOOD_SECONDS_MAX, FLOOD_MESSAGES = 2, 7, 2000
+# What may come of it: 4 changes in a second, of up to 3 uevents each.
+UEVENTS_MAX = 100
+
+
+# o. User space is not flooded, and the map's work item has time for the user's commands.
+@cases("events", *(("a flood of " + what, make) for what, make in FLOODS))
 def events_flood(begin, make):
     server = begin.server()
     m = begin.map().on()
-    stop = time.monotonic() + 2
-    n = 0
-    while time.monotonic() < stop:
-        try:
-            server.say(*(make(n + i) for i in range(8)))
-        except StopIteration:
-            # It is reconnecting.
-            pass
-        n += 8
-        time.sleep(0.002)
+    uevents = Uevents(m.device)
+    start = time.monotonic()
+
+    def stop(taken):
+        took = time.monotonic() - start
+        return took > FLOOD_SECONDS and (taken >= FLOOD_MESSAGES or took > FLOOD_SECONDS_MAX)
+
+    flood = Task(server.flood, make, stop)
+    slowest = 0
+    while flood.is_alive():
+        asked = time.monotonic()
+        m.state()
+        slowest = max(slowest, time.monotonic() - asked)
+        time.sleep(0.05)
+    expect("the flood", flood.end("the flood", PATIENT), None)
+    took = time.monotonic() - start
     server.say(extent())
+    # The last change is shown later.
+    m.soon(lambda: m.size() == SIZE and show(f"/sys/class/block/{m.device[5:]}/ro") == "0", "the last extent is not shown")
     m.works(server)
-    return f"{n} messages"
+    count = uevents.end()
+    said = f"{flood.value} messages in {took:.1f} s, {count} uevents, the state in {slowest:.2f} s"
+    if slowest > 1.5 * PATIENCE or count > UEVENTS_MAX or flood.value < FLOOD_MESSAGES / 4:
+        raise Failed(said)
+    return said
+
+
+@cases("events", *((f"a flood of {what}, and force meanwhile", make) for what, make in FLOODS))
+def events_flood_force(begin, make):
+    server = begin.server()
+    m = begin.map().on()
+    over = []
+    flood = Task(server.flood, make, lambda _: over)
+    try:
+        time.sleep(1)
+        start = time.monotonic()
+        m.force()
+        took = time.monotonic() - start
+    finally:
+        over.append(True)
+        flood.end("the flood", PATIENT)
+    return f"{flood.value} messages, force in {took:.1f} s"
+
+
+# h. What was said first may come last.
+@cases("order",
+       ("an older extent after a newer one", 10, 9),
+       ("an extent of number 0 after one of number 1", 1, 2**32),
+       ("another extent of the same number", 10, 10),
+       ("an extent after that of the last number there is", 2**32 - 1, 1))
+def events_order(begin, newer, older):
+    server = begin.server()
+    m = begin.map().on()
+    server.say(extent(SIZE * 3, number=newer))
+    m.soon(lambda: m.size() == SIZE * 3, "it does not hear of it")
+    with server.lock:
+        # Number 0 would be taken for none.
+        said = bytearray(extent(SIZE * 2, number=older % 2**32 or 1))
+        said[20:] = struct.pack("<I", older % 2**32)
+        peer = server.control()
+        peer.memory[peer.data : peer.data + len(said)] = bytes(said)
+        peer.post(WR_SEND, peer.data, len(said))
+    time.sleep(1)
+    expect("the size", m.size(), SIZE * 3)
+    expect("the number of reconnects", m.reconnects(), 0)
+    m.works(server)
+    if newer < 2**32 - 1:
+        server.say(extent(SIZE, number=newer + 1))
+        m.soon(lambda: m.size() == SIZE, "it does not hear of what is newer")
+
+
+@case("order", "an older extent on another path, and when the path of the newer one is gone")
+def order_paths(begin):
+    server = begin.server()
+    other = second(begin, server)
+    m = begin.map(addresses=[ADDRESS, SECOND], no_path_timeout_ms=-1).on()
+    m.soon(lambda: show(m.at + "paths/b/state") == "live", "the second path does not come up")
+    server.say(extent(SIZE * 3, number=20))
+    m.soon(lambda: m.size() == SIZE * 3, "it does not hear of it")
+    other.say(extent(SIZE * 2, number=19))
+    time.sleep(0.6)
+    expect("the size", m.size(), SIZE * 3)
+    # And an admission that is older than what was said.
+    with server.lock:
+        server.fields["extent_number"] = 18
+        server.control().disconnect()
+    m.soon(lambda: m.reconnects() == 1, "the path does not come back")
+    time.sleep(0.6)
+    expect("the size", m.size(), SIZE * 3)
+    other.say(extent(SIZE, number=21))
+    m.soon(lambda: m.size() == SIZE, "it does not hear of what is newer")
+    m.works(server)
+
+
+def second(begin, server, **fields):
+    """The same server at the second address, but for the fields; both have one disk."""
+    fields = {"server_id": server.server_id, "export_uuid": server.export_uuid, "instance": server.instance, **fields}
+    other = begin.server(server.kind, address=SECOND, **fields)
+    other.memory, other.base = server.memory, server.base
+    return other
 
 
 # --- a server that comes back ---------------------------------------------------------------------
@@ -1326,6 +1507,275 @@ def returns_smaller(begin):
         server.fields.clear()
     expect("the read", read.end("a read", PATIENT), None)
     m.works(server)
+
+
+# --- a server that is slow ------------------------------------------------------------------------
+
+
+SLOW = 0.7
+
+
+# p. Each step has its time, and each answer is progress.
+@case("slow", "grants one by one, which take longer than one step may")
+def slow_grants(begin):
+    server = begin.server(KIND_RAM, on={"grant": lambda *message: time.sleep(SLOW) or with_grant(change=lambda grants: grants[:1])(*message)})
+    m = begin.map()
+    start = time.monotonic()
+    m.on()
+    took = time.monotonic() - start
+    if took < 5:
+        raise Failed(f"enable takes {took:.1f} s only: the case is of no use")
+    m.works(server)
+    return f"{took:.1f} s"
+
+
+@case("slow", "grants that end in the midst")
+def slow_grants_end(begin):
+    asked = []
+
+    def hook(server, peer, message):
+        asked.append(message)
+        time.sleep(SLOW)
+        return len(asked) > 3 or with_grant(change=lambda grants: grants[:1])(server, peer, message)
+
+    start = time.monotonic()
+    said = refused(begin, begin.server(KIND_RAM, on={"grant": hook}), "ETIMEDOUT (the server does not answer|no answer)")
+    took = time.monotonic() - start
+    if len(asked) != 4 or took > 4 * SLOW + 4 + 3 * PATIENCE:
+        raise Failed(f"{len(asked)} requests, {took:.1f} s")
+    return said
+
+
+# A path that comes back has time for each of its connections.
+@case("slow", "I/O connections of a path that comes back, which all together take longer than one may")
+def slow_connections(begin):
+    def hook(server, peer, _):
+        if server.armed:
+            time.sleep(1.2)
+        return False
+
+    server = begin.server(on={"connect_io": hook})
+    m = begin.map(queues=4, no_path_timeout_ms=-1, heartbeat_ms=0).on()
+    m.works(server)
+    server.armed = True
+    comes_back(m, server)
+    start = time.monotonic()
+    m.soon(lambda: m.reconnects() == 1, "it does not come back")
+    took = time.monotonic() - start
+    if took < 4.5:
+        raise Failed(f"it takes {took:.1f} s only: the case is of no use")
+    server.armed = False
+    m.works(server)
+    logins = len(server.logins)
+    expect("the number of logins", logins, 2)
+    return f"{took:.1f} s"
+
+
+# --- numbers at their limits ----------------------------------------------------------------------
+
+
+def alternating(*values):
+    """A field of the reply to a login that is another one each time."""
+    times = []
+
+    def field(_):
+        times.append(1)
+        return values[(len(times) - 1) % len(values)]
+
+    return field
+
+
+# What the server says changes with each login. The map works each time, or ends with a reason.
+@cases("numbers",
+       ("the server remembers, and does not", "works", {"flags": alternating(0, 0, 1)}),
+       ("a lease of 1 ms", "works", {"lease_ms": 1}),
+       ("a lease of 1 ms, of a server that forgets", "evicted", {"lease_ms": 1, "flags": 0}),
+       ("the longest and the shortest lease", "works", {"lease_ms": alternating(0xFFFFFFFF, 1)}),
+       ("numbers of extents that go back", "works", {"extent_number": alternating(9, 5, 1, 0)}),
+       ("the last number of an extent, and the first", "works", {"extent_number": alternating(0xFFFFFFFF, 0)}),
+       ("a session of the same number each time", "works", {"session": 1}),
+       ("the last session there could be, and the first", "works", {"session": alternating(2**64 - 1, 1)}),
+       ("more credit, and less", "works", {"credit": alternating(1, 16)}),
+       ("more inline data, and none", "works", {"inline": alternating(4096, 0)}),
+       ("a smaller and a larger best I/O", "works", {"io_opt": alternating(512, 16 << 20), "io_min": alternating(512, 1 << 20)}),
+       ("tenures that alternate", "evicted", {"tenure": alternating(7, 8)}),
+       ("the last tenure there could be", "works", {"tenure": 2**64 - 1}),
+       ("a lease that becomes none", "malformed", {"lease_ms": alternating(60000, 0)}),
+       ("a server id that becomes nil", "malformed", {"server_id": alternating(b"s" * 16, bytes(16))}))
+def numbers(begin, wanted, fields):
+    server = begin.server(**fields)
+    m = begin.map(no_path_timeout_ms=5000).on()
+    for number in range(1, 4):
+        m.works(server)
+        comes_back(m, server)
+        if wanted == "evicted":
+            m.soon(lambda: m.state() == "evicted", "it goes on")
+            expect("a read", m.read(0).end("a read", PATIENT), "ENOLINK")
+            return
+        m.soon(lambda: m.reconnects() == number, "it does not come back")
+        if wanted == "malformed":
+            # The login between was not let in.
+            expect("the number of logins", len(server.logins), 1 + 2 * number)
+    m.works(server)
+
+
+@case("numbers", "an export that shrinks with an older number, and what is beyond fails")
+def numbers_shrink(begin):
+    server = begin.server(extent_number=9)
+    m = begin.map(no_path_timeout_ms=-1).on()
+    comes_back(m, server, extent_number=3, size=1 << 20)
+    m.soon(lambda: m.reconnects() == 1, "it does not come back")
+    time.sleep(0.6)
+    expect("the size", m.size(), SIZE)
+    comes_back(m, server, extent_number=10)
+    m.soon(lambda: m.size() == 1 << 20, "it does not hear of what is newer")
+    expect("a read", m.read(0).end("a read", PATIENT), None)
+
+
+@case("numbers", "another server each time that it comes back: the path waits for the first one")
+def numbers_server(begin):
+    server = begin.server()
+    server.fields["server_id"] = alternating(server.server_id, b"s" * 16, b"t" * 16)
+    m = begin.map(no_path_timeout_ms=-1).on()
+    for number in 1, 2:
+        comes_back(m, server)
+        m.soon(lambda: m.reconnects() == number, "it does not come back")
+        expect("the number of logins", len(server.logins), 1 + 3 * number)
+        m.works(server)
+
+
+# --- two paths ------------------------------------------------------------------------------------
+
+
+# The second path leads elsewhere. The map works over the first one, and says what is wrong.
+@cases("paths",
+       ("to another server", {"server_id": b"s" * 16}, "server"),
+       ("to another server, with another export", {"server_id": b"s" * 16, "export_uuid": b"e" * 16}, "server"),
+       ("to another export", {"export_uuid": b"e" * 16}, "E[A-Z]+ "),
+       ("of another tenure", {"tenure": 8}, "E[A-Z]+ "),
+       ("of a tenure at the limit", {"tenure": 2**64 - 1}, "E[A-Z]+ "),
+       ("with other blocks", {"logical": 4096, "physical": 4096, "io_min": 4096}, "block size"),
+       ("with smaller requests", {"max_io": 64 << 10}, "requests are smaller"),
+       ("of no depth", {"depth": 0, "credit": 0}, "malformed"),
+       ("of a nil server id", {"server_id": bytes(16)}, "malformed"),
+       ("of a server id that changes", {"server_id": alternating(b"s" * 16, b"t" * 16)}, "server"))
+def paths(begin, fields, pattern):
+    server = begin.server()
+    second(begin, server, **fields)
+    m = begin.map().on()
+    m.add("b", SECOND)
+    m.says(pattern)
+    for _ in range(3):
+        m.works(server)
+    expect("the state", m.state(), "live")
+    expect("the error of the map", m.last_error(), "")
+    return show(m.at + "paths/b/last_error")
+
+
+@case("paths", "another instance on each path: they take turns, and no I/O is wrong")
+def paths_instances(begin):
+    server = begin.server()
+    other = second(begin, server, instance=b"i" * 16)
+    m = begin.map(addresses=[ADDRESS, SECOND], no_path_timeout_ms=-1).on()
+    start = time.monotonic()
+    reads = 0
+    while time.monotonic() < start + 5:
+        m.works(server)
+        reads += 1
+    logins = len(server.logins) + len(other.logins)
+    took = time.monotonic() - start
+    if logins > 10 + 10 * took:
+        raise Failed(f"there are {logins} logins in {took:.1f} s")
+    return f"{reads} rounds, {logins} logins in {took:.1f} s"
+
+
+# --- what comes too late --------------------------------------------------------------------------
+
+
+@cases("late",
+       ("an extent, a pong and a reply after the logout", [extent(), event(PONG), reply(LOGOUT, 1)]),
+       ("what is malformed after the logout", [b"", event(78), bytes(4096)]),
+       ("the reply to the logout again and again", [reply(LOGOUT, 2)] * 64),
+       ("an unknown code for the logout", None),
+       ("events before the reply to the logout", "before"))
+def late(begin, said):
+    def hook(server, peer, message):
+        sequence, = struct.unpack_from("<I", message, 4)
+        if said is None:
+            peer.send(reply(LOGOUT, sequence, code=999, text="too early"))
+        elif said == "before":
+            for index in range(100):
+                peer.send(extent(SIZE * (1 + index % 2)))
+            peer.send(reply(LOGOUT, sequence))
+        else:
+            peer.send(reply(LOGOUT, sequence))
+            for message in said:
+                peer.send(message)
+        return True
+
+    server = begin.server(on={"logout": hook})
+    m = begin.map().on()
+    m.works(server)
+    os.close(m.file)
+    m.file = None
+    # The disk may still be open for the uevent of it.
+    m.soon(lambda: Task(store, m.at + "enable", "0").end("disable", FORCE) != "EBUSY", "it is open")
+    expect("enable", show(m.at + "enable"), "0")
+
+
+# The map is gone, and the server goes on with what it was asked.
+@cases("late",
+       ("answers to commands of a map that was forced", LARGE, False),
+       ("inline answers to commands of a map that was forced", PAGE, False),
+       ("RDMA to the memory of a map that was forced", LARGE, True))
+def late_answers(begin, length, rdma):
+    held = []
+
+    def hook(server, peer, command):
+        if server.armed:
+            held.append((peer, command))
+        return server.armed
+
+    server = begin.server(on={"command": hook})
+    m = begin.map().on()
+    server.armed = True
+    reads = [m.read((2 << 20) + index * length, length) for index in range(4)]
+    m.soon(lambda: len(held) == 4, "the commands do not come")
+    with server.lock:
+        # It does not hear that the map is gone: the locked server does nothing.
+        m.force()
+        got = []
+        for peer, command in held:
+            if rdma:
+                got.append(peer.move(WR_RDMA_WRITE, command.addr, command.rkey, length, b"!" * length))
+            elif length == PAGE:
+                peer.send(bytes(server.memory[command.offset : command.offset + length]), WR_SEND_WITH_IMMEDIATE, command.immediate())
+            else:
+                peer.send(command.response())
+    for read in reads:
+        if read.end("a read", PATIENT) is None:
+            raise Failed("a read succeeds")
+    expect("what the server got", [*got], [None] * len(got))
+
+
+@cases("late",
+       ("the data twice", lambda server, peer, c: [answer_inline(server, peer, c) for _ in range(2)]),
+       ("the data, then a response", lambda server, peer, c: [answer_inline(server, peer, c), peer.send(c.response(1))]),
+       ("the data, then those of the generation to come",
+        lambda server, peer, c: [answer_inline(server, peer, c), answer_inline(server, peer, c, generation=c.generation + 1)]))
+def late_twice(begin, attack):
+    server = begin.server(on={"command": once_armed(lambda server, peer, c: attack(server, peer, c))})
+    m = begin.map().on()
+    server.armed = True
+    read = m.read(3 << 20)
+    expect("the read", read.end("a read", PATIENT), None)
+    expect("what was read", read.value, server.memory[3 << 20 : (3 << 20) + PAGE])
+    m.soon(lambda: m.reconnects() == 1, "the connection goes on")
+    m.works(server)
+
+
+def answer_inline(server, peer, c, **changed):
+    peer.send(bytes(server.memory[c.offset : c.offset + c.length]), WR_SEND_WITH_IMMEDIATE, c.immediate(**changed))
 
 
 # --- silence and ends, in the midst of I/O --------------------------------------------------------
@@ -1432,9 +1882,9 @@ def again(begin, io):
     return f"{logins} logins in {took:.1f} s"
 
 
-def main(address, wanted):
-    global ADDRESS
-    ADDRESS = address
+def main(address, second_address, wanted):
+    global ADDRESS, SECOND
+    ADDRESS, SECOND = address, second_address
     failed = 0
     only = os.environ.get("FARBLK_CASE", "")
     for group, words, function, arguments in CASES:

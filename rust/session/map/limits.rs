@@ -50,6 +50,8 @@ impl Limits {
                 "other queues are polled",
             ),
             (self.depth >= disk.depth, "the queues are shorter"),
+            // The number of segments follows from it.
+            (self.max_io >= disk.max_io, "requests are smaller"),
             (
                 self.segments >= disk.segments,
                 "requests have fewer segments",
@@ -58,7 +60,6 @@ impl Limits {
                 self.segment_size >= disk.segment_size,
                 "the segments of requests are smaller",
             ),
-            (self.max_io >= disk.max_io, "requests are smaller"),
             (self.max_discard >= disk.max_discard, "discards are smaller"),
             (
                 self.max_write_zeroes >= disk.max_write_zeroes,

@@ -301,7 +301,7 @@ impl Model for Rules {
             for (o, op) in client.ops.iter().enumerate() {
                 let goes = match op.place {
                     Place::Held => mode == Mode::Flow,
-                    Place::Stranded => mode == Mode::Replay,
+                    Place::Requeued => mode == Mode::Replay,
                     Place::Sent(..) => false,
                 };
                 for up in client.up.iter().filter(|_| goes) {

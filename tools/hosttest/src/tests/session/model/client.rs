@@ -33,7 +33,7 @@ pub(super) enum Place {
     /// Not on a path.
     Held,
     /// Of a path that was lost.
-    Stranded,
+    Requeued,
     Sent(PathId, Epoch),
 }
 
@@ -123,7 +123,7 @@ impl Client {
     }
 
     fn has_stranded(&self) -> bool {
-        self.ops.iter().any(|op| op.place == Place::Stranded)
+        self.ops.iter().any(|op| op.place == Place::Requeued)
     }
 }
 
@@ -236,7 +236,7 @@ impl World {
             }
             Action::FailRequeued => {
                 let failed = client.has_stranded();
-                client.ops.retain(|op| op.place != Place::Stranded);
+                client.ops.retain(|op| op.place != Place::Requeued);
                 self.judge_failure(index, failed);
             }
             // What is sent again is sent one by one.
@@ -332,7 +332,7 @@ impl World {
     fn strand(&mut self, index: usize, path: PathId, epoch: Epoch) {
         for op in &mut self.clients[index].ops {
             if op.place == Place::Sent(path, epoch) {
-                op.place = Place::Stranded;
+                op.place = Place::Requeued;
                 op.replay = true;
             }
         }

@@ -122,6 +122,8 @@ impl Server {
 
     /// The name of the connection at whose other end is `end`. There is one at most while the server lives
     /// and the export is enabled: an epoch of a path is let in once.
+    /// (A login that comes twice would be let in again after its registration is gone. The worlds in which
+    /// messages come twice have nothing that removes a registration.)
     fn number(&self, end: &End) -> Number {
         let epoch = u8::try_from(end.epoch).unwrap();
         let parts = [

@@ -254,24 +254,6 @@ impl World {
     }
 }
 
-impl World {
-    /// Computes the hashes of the parts that a step has changed.
-    fn set_hashes(&mut self) {
-        for client in self.clients.iter_mut().filter(|client| client.is_changed()) {
-            if client.map.is_changed() {
-                client.map.set_hash();
-            }
-            client.set_hash();
-        }
-        if self.server.is_changed() {
-            if self.server.machine.is_changed() {
-                self.server.machine.set_hash();
-            }
-            self.server.set_hash();
-        }
-    }
-}
-
 impl Model for Rules {
     type State = World;
     type Action = Step;

@@ -2,6 +2,7 @@
 
 //! Parts that many worlds have in common.
 
+use super::World;
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -62,5 +63,23 @@ impl<T> Hash for Shared<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         assert_ne!(self.hash, 0, "a part was changed, and has its old hash");
         state.write_u64(self.hash);
+    }
+}
+
+impl World {
+    /// Computes the hashes of the parts that a step has changed.
+    pub(super) fn set_hashes(&mut self) {
+        for client in self.clients.iter_mut().filter(|client| client.is_changed()) {
+            if client.map.is_changed() {
+                client.map.set_hash();
+            }
+            client.set_hash();
+        }
+        if self.server.is_changed() {
+            if self.server.machine.is_changed() {
+                self.server.machine.set_hash();
+            }
+            self.server.set_hash();
+        }
     }
 }

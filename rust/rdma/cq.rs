@@ -80,10 +80,11 @@ const CLOSED: u32 = 3;
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
 ///   `drop()` and by nothing else.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
-/// - `state` is a lock: the caller that has changed it from `IDLE` is the only one to flush the queue
-///   until it is `IDLE` again. If the queue is `direct`, which is to say a [`PollContext::Direct`] or
-///   [`PollContext::Manual`] one, it is also the only one to handle completions. Once `state` is
-///   `CLOSED`, there is no such caller any more, and [`irq_work_fn`] does not use `raw`.
+/// - `state` is a lock: the caller that has changed it from `IDLE` is the only one to flush the
+///   queue until it is `IDLE` again. If the queue is `direct`, which is to say a
+///   [`PollContext::Direct`] or [`PollContext::Manual`] one, it is also the only one to handle
+///   completions. Once `state` is `CLOSED`, there is no such caller any more, and [`irq_work_fn`]
+///   does not use `raw`.
 /// - `raw` has `self` as its context. `work` and `irq_work` are initialised; they run only until
 ///   `drop()` ends.
 /// - `waiting` is, but for calls that are just changing it, the number of requests that need a
@@ -270,7 +271,8 @@ impl Cq {
                 false => 0,
             };
         }
-        // A caller that finds this one busy relies on it to look again soon: it must not be preempted.
+        // A caller that finds this one busy relies on it to look again soon: it must not be
+        // preempted.
         // SAFETY: The function has no requirements; the opposite follows.
         unsafe { bindings::farblk_preempt_disable() };
         let handled = match self.enter() {

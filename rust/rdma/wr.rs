@@ -146,8 +146,8 @@ impl RecvBuffer<'_> {
 
 /// A value that owns the memory of a receive until that has completed.
 pub(crate) trait RecvOwner: Send + 'static {
-    /// The most buffers that [`Self::buffers`] returns, at least 1: a device keeps room for so many in
-    /// each entry of a receive queue.
+    /// The most buffers that [`Self::buffers`] returns, at least 1: a device keeps room for so many
+    /// in each entry of a receive queue.
     const BUFFERS: usize = RECV_BUFFERS;
 
     /// Returns the buffers that a message is received into: what does not fit in the first goes to

@@ -54,8 +54,8 @@ impl<H: QpHandler> Qp<H> {
 
     /// Moves the queue pair to its error state, as [`Self::fail`] does, and gives back all that was
     /// posted or chained: when this returns, neither the device nor the peer accesses the owners'
-    /// memory, and all owners are back. Exceptions are those that another task is just posting, which
-    /// that call returns, and those that another task is just ending by [`Self::answered`].
+    /// memory, and all owners are back. Exceptions are those that another task is just posting,
+    /// which that call returns, and those that another task is just ending by [`Self::answered`].
     ///
     /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same
     /// effect. So the only error is [`Undrained`]: some requests did not come back, since the peer

@@ -372,7 +372,8 @@ impl LargeMrs {
         }
     }
 
-    /// Gives back a region that [`Self::take`] has returned, and that the caller does not use any more.
+    /// Gives back a region that [`Self::take`] has returned, and that the caller does not use any
+    /// more.
     ///
     /// # Safety
     ///

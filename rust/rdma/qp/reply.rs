@@ -20,8 +20,9 @@ use crate::rdma::{
 use kernel::prelude::*;
 
 impl<H: QpHandler> Qp<H> {
-    /// Chains a send of the owner's message, or of its memory, after an RDMA WRITE of all its memory if
-    /// `reply` has one. The peer has the data when it gets the message. There is one completion.
+    /// Chains a send of the owner's message, or of its memory, after an RDMA WRITE of all its
+    /// memory if `reply` has one. The peer has the data when it gets the message. There is one
+    /// completion.
     ///
     /// Otherwise like [`Self::rdma`]. `EOPNOTSUPP` for immediate data over iWARP.
     ///
@@ -73,8 +74,8 @@ impl<H: QpHandler> Qp<H> {
                 wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV;
                 wr.ex.invalidate_rkey = rkey;
             }
-            // SAFETY: The slot was claimed, and there is room for one more work request than those of
-            // the memory.
+            // SAFETY: The slot was claimed, and there is room for one more work request than those
+            // of the memory.
             unsafe { body.wrs.add(body.nr_wr as usize).write(Wr { send: wr }) };
             body.nr_wr += 1;
             Ok(())

@@ -78,6 +78,13 @@ fn is_done(progress: u64) -> bool {
         && (progress & FAILED != 0 || progress & (SENT | ANSWERED) == SENT | ANSWERED)
 }
 
+/// Returns true if there is a request that can be answered. One that has failed, and to which the
+/// peer has no access, is done: the function that made it so is just giving it back.
+#[inline]
+fn is_to_answer(progress: u64) -> bool {
+    progress & (REQUEST | ANSWERED) == REQUEST && progress & (FAILED | INVALID) != FAILED | INVALID
+}
+
 /// Returns true if all that is missing is that the peer has no access any more. The registration
 /// has run if the work request behind it has completed: before that, there would be nothing to
 /// invalidate.
@@ -99,8 +106,7 @@ impl<H: QpHandler> Qp<H> {
     /// [`Self::answered`] was called, *and* the peer's access has ended. After a failure of the
     /// queue pair it comes back as soon as the work requests have been flushed, but not before the
     /// queue pair is drained or dropped if they have succeeded, or the peer might still have
-    /// access.  So a
-    /// caller that does not wait for the answer any more has to drain the queue pair.
+    /// access. So a caller that does not wait for the answer any more has to drain the queue pair.
     ///
     /// Otherwise like [`Self::rdma`]. It also fails with `EAGAIN` if no large region is free, and
     /// with the error of `prepare`.
@@ -210,7 +216,8 @@ impl<H: QpHandler> Qp<H> {
     /// If that is not the request's key, the peer violates the protocol: the queue pair is closed,
     /// and this fails with `EPROTO`. If the message has invalidated no key, or the registration may
     /// run again (see [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)),
-    /// the key is invalidated here. Fails with `EINVAL` if there is no such request, or it was answered already.
+    /// the key is invalidated here. Fails with `EINVAL` if there is no such request, if it was
+    /// answered already, or if it has failed and is being given back.
     ///
     /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
     /// [`PollContext::Direct`](crate::rdma::cq::PollContext::Direct) queue of their own, and the
@@ -223,7 +230,7 @@ impl<H: QpHandler> Qp<H> {
         let slot = self.sends.get(usize::from(slot)).ok_or(EINVAL)?;
         let new = loop {
             let old = slot.progress.load(Acquire);
-            if old & REQUEST == 0 || old & ANSWERED != 0 {
+            if !is_to_answer(old) {
                 return Err(EINVAL);
             }
             let mut new = old | ANSWERED;
@@ -387,5 +394,31 @@ impl<H: QpHandler> Qp<H> {
             }
         }
         true
+    }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_rdma_progress)]
+mod tests {
+    use super::*;
+    use crate::kunit::check;
+
+    /// The function that makes a request done ends it: no other must find that it has made it so.
+    #[test]
+    fn request_is_done_once() -> Result {
+        for progress in 0..PARKED << 1 {
+            let done = is_done(progress);
+            // An answer is the end only of what was not done.
+            check!(!is_to_answer(progress) || !done);
+            // Nor is there anything left to invalidate.
+            check!(!is_to_invalidate(progress) || !is_done(progress & !FAILED));
+            // Whatever comes then does not undo it.
+            for bit in [SENT, FAILED, ANSWERED, INVALID, PARKED] {
+                check!(!done || is_done(progress | bit));
+            }
+        }
+        check!(is_to_answer(REQUEST) && is_to_answer(REQUEST | SENT | INVALID));
+        check!(!is_to_answer(0) && !is_to_answer(REQUEST | FAILED | INVALID));
+        Ok(())
     }
 }

@@ -51,29 +51,6 @@ silence() { hostile silence; }
 first() { hostile first; }
 again() { hostile again; }
 
-# unfetched: the device of a server may refuse to fetch the data of a write. The server answers that
-# command all the same.
-unfetched() {
-	local dd
-	not_local
-	[ -e "${FARBLK_BROKEN:-}/refused-reads.ko" ] || skip "there is no module whose device refuses to read"
-	back "null_disk fbu 8 blocksize=512"
-	must remove_module
-	FARBLK_KO=$FARBLK_BROKEN/refused-reads.ko must load_module
-	trap 'clean; remove_module && load_module' EXIT
-	must serve_block e "$BACK"
-	must map m e
-	must direct_write /dev/zero "$DEV" bs=4k count=1
-	dd if=/dev/zero of="$DEV" bs=64k count=1 oflag=direct 2>/run/dd.out &
-	dd=$!
-	wait_for 20 ended $dd || die "a write is never answered: $(grep -h . "$C"/maps/m/{state,last_error})"
-	grep -q "Input/output error" /run/dd.out || bad "the write ends with $(cat /run/dd.out)"
-	is state "$(show "$C/maps/m/state")" live
-	must direct_write /dev/zero "$DEV" bs=4k count=1
-	must unmap m
-}
-ended() { ! kill -0 "$1"; }
-
 # hostile_live.sh is the second half of the scenarios: together they take longer than one test may.
 if [ -z "${HOSTILE_LIVE:-}" ]; then
 	scenario connect "answers to a connection that are none"
@@ -94,7 +71,6 @@ else
 	scenario paths "a second path that leads elsewhere"
 	scenario late "messages after the end, and answers twice"
 	scenario silence "silence, and the end, at each step"
-	scenario unfetched "a server that cannot fetch the data of a write says so"
 	scenario first "the first read of a disk is never answered"
 	scenario again "a server that lets the client in, and breaks the protocol, again and again"
 fi

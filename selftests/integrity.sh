@@ -124,22 +124,6 @@ ipv6() {
 	must six del 2
 }
 
-# A server whose device has no shared receive queues, as that of irdma: each connection has receives of its own.
-without_srq() {
-	needs_module null_blk
-	[ -e "${FARBLK_BROKEN:-}/no-srq.ko" ] || skip "there is no module whose device has no shared receive queues"
-	trap 'clean_all; remote "! loaded || remove_module; load_module"' EXIT
-	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN/no-srq.ko load_module"
-	disk_of "null_disk fbi 32"
-	[[ " $(remote "rdma resource show") " == *" srq 0 "* ]] || bad "the server has a shared receive queue: $(remote "rdma resource show")"
-	verified --bsrange=512-1m --iodepth=64 --io_size=8m
-	must unmap m
-	# All receives of the connections are given back, and others take their places.
-	must map m e
-	verified --bsrange=4k-64k --iodepth=16 --io_size=4m
-	must unmap m
-}
-
 scenario blocks_of_512 "fio verifies random I/O of 512 bytes to 1 MiB at depths 1 to 64"
 scenario blocks_of_4096 "the same with blocks of 4096 bytes"
 scenario odd_offsets "buffers may begin anywhere in a page"
@@ -148,5 +132,4 @@ scenario ends_at_its_end "nothing can be read or written behind the end"
 scenario write_zeroes "write zeroes clears exactly its range"
 scenario content_stays "the content stays from map to map; a read-only map shows it too"
 scenario ipv6 "the same over IPv6, on a port of another number"
-scenario without_srq "a server whose device has no shared receive queues"
 run_scenarios

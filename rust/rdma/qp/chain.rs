@@ -293,10 +293,12 @@ impl<H: QpHandler> Qp<H> {
     unsafe fn ends_slot<'a>(wr: *const bindings::ib_send_wr) -> Option<&'a SendSlot<H>> {
         // SAFETY: By the safety requirements.
         let (flags, cqe) = unsafe { ((*wr).send_flags, (*wr).__bindgen_anon_1.wr_cqe) };
+        if flags & bindings::ib_send_flags_IB_SEND_SIGNALED == 0 {
+            return None;
+        }
         // SAFETY: Only a slot's last work request has the flag, with the slot's first field as its
         // completion entry.
-        (flags & bindings::ib_send_flags_IB_SEND_SIGNALED != 0)
-            .then(|| unsafe { &*cqe.cast::<SendSlot<H>>() })
+        Some(unsafe { &*cqe.cast::<SendSlot<H>>() })
     }
 
     /// Gives the slots of a chain back to the handler.

@@ -136,7 +136,7 @@ impl Server {
         ];
         parts.iter().fold(0, |number, (part, bits)| {
             assert!(*part < 1 << bits);
-            number << bits | Number::from(*part)
+            (number << bits) | Number::from(*part)
         })
     }
 

@@ -106,6 +106,8 @@ const CAPS: QpCaps = QpCaps {
     large_key_pages: 0,
 };
 
+/// The address of the queue that is flushed. The core polls queues of its own on the device.
+static FLUSHED: Atomic<usize> = Atomic::new(0);
 /// Tasks that are in [`slow_poll`].
 static POLLING: Atomic<u32> = Atomic::new(0);
 /// Times that another one was there.
@@ -117,10 +119,13 @@ static OVERLAPS: Atomic<u32> = Atomic::new(0);
 ///
 /// Called by a task that may sleep.
 unsafe extern "C" fn slow_poll(
-    _: *mut bindings::ib_cq,
+    cq: *mut bindings::ib_cq,
     _: c_int,
     _: *mut bindings::ib_wc,
 ) -> c_int {
+    if cq.addr() != FLUSHED.load(Relaxed) {
+        return 0;
+    }
     if POLLING.fetch_add(1, Full) > 0 {
         OVERLAPS.fetch_add(1, Relaxed);
     }
@@ -191,6 +196,7 @@ mod tests {
                 |ops| unsafe { &raw mut (*ops).poll_cq },
                 Some(slow_poll as _),
             );
+            FLUSHED.store(cq.as_raw().addr(), Relaxed);
             check!(rival.queue.enqueue(rival.clone()).is_ok());
             cq.flush();
             let flushed = rival.done.wait_timeout(TIMEOUT_MS);

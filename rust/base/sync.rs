@@ -97,6 +97,10 @@ unsafe impl Backend for IrqSaveSpinLockBackend {
     }
 }
 
+/// How long a task sleeps at most that waits for I/O, in ms: less than what makes a task count as
+/// hung, which is seconds to minutes (`kernel.hung_task_timeout_secs`).
+const IO_WAIT_MS: Msecs = 5_000;
+
 /// Signals once that something is done; like [`kernel::sync::Completion`], but with timeouts.
 #[pin_data]
 pub(crate) struct Completion {
@@ -142,6 +146,13 @@ impl Completion {
     pub(crate) fn wait(&self) {
         // SAFETY: The completion is initialised and in place while `self` is borrowed.
         unsafe { bindings::wait_for_completion(self.inner.get()) }
+    }
+
+    /// Waits until I/O is done, which takes as long as a device does. Sleeps; no signal ends it. A
+    /// task that waits here for minutes is not reported as hung, as one in the kernel's
+    /// `blk_wait_io()` is not: the device hangs, not the task.
+    pub(crate) fn wait_io(&self) {
+        while self.wait_timeout(IO_WAIT_MS).is_err() {}
     }
 
     /// Waits until it is done, for at most `timeout` milliseconds; then fails with [`ETIMEDOUT`].

@@ -100,7 +100,7 @@ impl Users {
     /// Sleeps, for some milliseconds at least. Hangs if the caller is a user itself.
     pub(crate) fn wait(&self) {
         self.shut();
-        self.gone.wait();
+        self.gone.wait_io();
     }
 }
 

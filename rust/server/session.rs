@@ -174,7 +174,7 @@ impl Session {
     /// workqueue. May sleep, as long as the backing device takes.
     pub(super) fn end(self: &Arc<Self>) {
         self.lose();
-        self.over.wait();
+        self.over.wait_io();
     }
 
     /// Lets no more commands begin, and ends the session when all that have begun are answered. Any

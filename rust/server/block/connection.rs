@@ -326,6 +326,8 @@ impl Connection {
             self.drop_waiting(waiting);
         }
         later.into_iter().for_each(Command::end);
+        // If the poller was the first in line for memory because of these, it is so no longer.
+        self.poller.attend();
         owner
     }
 

@@ -135,7 +135,13 @@ impl OpenConnection {
         // A command that the worker is about to begin counts.
         connection.poller.wait_for_round();
         connection.cq.reap();
-        connection.is_idle()
+        let idle = connection.is_idle();
+        if !idle {
+            // The slot that a command waits for may have come back just before the worker looked
+            // for it: what was reaped here is no news to the worker.
+            connection.poller.attend();
+        }
+        idle
     }
 
     /// Lets the HCA begin nothing more. May sleep.
@@ -154,7 +160,7 @@ impl OpenConnection {
         // gives the client access to no memory.
         let _ = self.qp.drain();
         // This waits for the commands that the backing device has.
-        connection.idle.wait();
+        connection.idle.wait_io();
         drop(owner);
         connection.free_slots();
         // A task that has just given back the last slot may not have dropped its reference yet.

@@ -367,7 +367,11 @@ impl SessionWork for Control {
         if let Some(pending) = session.take_control() {
             self.open_channel(session, &pending)?;
         }
-        while let Some((queue, pending)) = session.take_io() {
+        // A client may ask for connections as fast as they are refused.
+        while !session.is_lost() {
+            let Some((queue, pending)) = session.take_io() else {
+                break;
+            };
             self.open_io(session, queue, &pending);
         }
         let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;

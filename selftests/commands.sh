@@ -212,6 +212,7 @@ killed_disable() {
 	kill_disable ports/p
 	is state "$(remote "show $C/ports/p/state")" error
 	[[ $(remote "show $C/ports/p/last_error") == "EINTR killed while"* ]] || bad "last_error is '$(remote "show $C/ports/p/last_error")'"
+	remote "store $C/ports/p/enable 1" 2>/dev/null && bad "enable 1 succeeds while the port is being disabled"
 	must resume
 	must remote "store $C/ports/p/enable 0"
 	is state "$(remote "show $C/ports/p/state")" disabled

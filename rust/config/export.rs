@@ -465,11 +465,8 @@ impl ExportDir {
                 closed.map_err(|failure| (running, failure))
             });
         }
-        if group.export().is_some_and(|export| export.is_closing()) {
-            let busy = fail!(EBUSY, "it is being disabled; write 0 to wait");
-            return group.switch.last_error.record(Err(busy));
-        }
-        group.switch.turn_on(|spec| {
+        let closing = |running: &Running| running.export.is_closing();
+        group.switch.turn_on(closing, |spec| {
             let pinned = group.pin()?;
             let (hosts, members) = (group.hosts.clone(), group.members.clone());
             let server = (&*group.exports, group.this_host.identity().id);

@@ -142,14 +142,17 @@ impl PathDir {
                     .map_err(|failure| (pinned, failure))
             });
         }
-        group.switch.turn_on(|settings| {
-            let addr = settings
-                .addr
-                .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
-            let pinned = group.pin()?;
-            group.map.add_path(&group.name, addr, settings.source)?;
-            Ok(pinned)
-        })
+        group.switch.turn_on(
+            |_| false,
+            |settings| {
+                let addr = settings
+                    .addr
+                    .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
+                let pinned = group.pin()?;
+                group.map.add_path(&group.name, addr, settings.source)?;
+                Ok(pinned)
+            },
+        )
     }
 
     /// Returns the status of the path, if the map and the path are enabled. May sleep.

@@ -129,7 +129,8 @@ impl PortDir {
                 closed.map_err(|failure| (running, failure))
             });
         }
-        group.switch.turn_on(|settings| {
+        let closing = |running: &Running| running.port.is_closing();
+        group.switch.turn_on(closing, |settings| {
             let addr = settings
                 .addr
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;

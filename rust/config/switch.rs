@@ -144,9 +144,14 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     }
 
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does nothing
-    /// if it is on; refuses with `EBUSY` while another task turns it on or off. May sleep.
-    pub(crate) fn turn_on(&self, start: impl FnOnce(S) -> Result<T, Failure>) -> Result {
-        let outcome = match self.begin_start() {
+    /// if it is on; refuses with `EBUSY` while another task turns it on or off, or if a task that
+    /// turned it off was killed and `closing` says that it still ends. May sleep.
+    pub(crate) fn turn_on(
+        &self,
+        closing: impl FnOnce(&T) -> bool,
+        start: impl FnOnce(S) -> Result<T, Failure>,
+    ) -> Result {
+        let outcome = match self.begin_start(closing) {
             Ok(None) => return Ok(()),
             Ok(Some(settings)) => start(settings).map(|thing| self.settle(Phase::On(thing))),
             Err(busy) => return self.last_error.record(Err(busy)),
@@ -174,10 +179,13 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         self.last_error.record(outcome)
     }
 
-    /// Begins to turn it on; `None` if it is on.
-    fn begin_start(&self) -> Result<Option<S>, Failure> {
+    /// Begins to turn it on; `None` if it is on, and not `closing`.
+    fn begin_start(&self, closing: impl FnOnce(&T) -> bool) -> Result<Option<S>, Failure> {
         let mut inner = self.inner.lock();
-        match inner.1 {
+        match &inner.1 {
+            Phase::On(thing) if closing(thing) => {
+                return Err(fail!(EBUSY, "it is being disabled; write 0 to wait"));
+            }
             Phase::On(_) => return Ok(None),
             Phase::Starting(_) | Phase::Stopping(_) => return Err(Self::busy()),
             Phase::Off => {}
@@ -231,7 +239,7 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         make: impl FnOnce(&S) -> Result<T, Failure>,
         start: impl FnOnce(&T, &S) -> Result<(), Failure>,
     ) -> Result {
-        let settings = match self.begin_start() {
+        let settings = match self.begin_start(|_| false) {
             Ok(None) => return Ok(()),
             Ok(Some(settings)) => settings,
             Err(busy) => return self.last_error.record(Err(busy)),

@@ -213,6 +213,11 @@ impl Port {
         Ok(())
     }
 
+    /// Returns true if a task has begun to close the port, also if it was killed. May sleep.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.listening.lock().closed
+    }
+
     /// Stops listening. No event of the listener comes afterwards. May sleep.
     fn stop_listening(&self) {
         let listener = self.listening.lock().listener.take();

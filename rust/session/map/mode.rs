@@ -35,7 +35,10 @@ impl Machine {
         if changed {
             if matches!(mode, Mode::Replay | Mode::Flow) && self.restarted {
                 self.restarted = false;
-                act(Action::InstanceChanged);
+                // A server without a volatile cache has lost nothing.
+                if self.limits.is_none_or(|limits| limits.write_cache) {
+                    act(Action::InstanceChanged);
+                }
             }
             self.mode = mode;
             act(Action::SetMode(mode));

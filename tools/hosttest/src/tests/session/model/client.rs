@@ -480,6 +480,6 @@ const LIMITS: Limits = Limits {
     max_io: 4096,
     max_discard: 0,
     max_write_zeroes: 0,
-    write_cache: false,
+    write_cache: true,
     fua: false,
 };

@@ -191,6 +191,9 @@ impl<L: Registrations> Reservation<L> {
                 let first = self.list.all().first().map_or(0, Registration::number);
                 return Err(Decision::Refuse(Reason::Busy(first)));
             };
+            if let Some(number) = self.list.all().get(lapsed).map(Registration::number) {
+                act(Action::Disarm(number));
+            }
             self.list.remove(lapsed);
             act(Action::CountTakeover);
         }

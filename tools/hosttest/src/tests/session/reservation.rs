@@ -141,6 +141,18 @@ fn the_lease_begins_with_the_last_path() {
     assert_eq!(server.login(&resumed("a", 4, granted.key)), EVICTED);
 }
 
+/// `Members` has room for one of each registration.
+#[test]
+fn the_lease_ends_with_the_registration() {
+    let mut server = Server::new(1);
+    server.granted(&login("a", 1));
+    server.left(1, false);
+    server.machine.lapse(1);
+    server.actions.clear();
+    server.granted(&login("b", 2));
+    assert!(server.actions.contains(&Action::Disarm(1)));
+}
+
 #[test]
 fn a_map_that_leaves_keeps_no_place() {
     let mut server = Server::new(1);

@@ -155,7 +155,8 @@ two_filesystems() {
 	ends "a flush while the second one is" EIO sync "$DEV"
 	must umount /run/mnt/2
 	ends "a flush when none is" OK sync "$DEV"
-	for n in 1 2; do must fsck.ext4 -fp "$(part $n)" >/run/fsck; done
+	# Exit code 1: they were marked as having had errors, and are not any more.
+	for n in 1 2; do fsck.ext4 -fp "$(part $n)" >/run/fsck || [ $? = 1 ] || bad "fsck: $(</run/fsck)"; done
 	must unmap m
 }
 # reloaded: the server's module is, with the same export of the same disk.

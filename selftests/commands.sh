@@ -227,6 +227,37 @@ read_hanging() {
 	pid=$!
 	sleep 1
 }
+# A disk that hangs holds up its own export alone, however much it was asked for, and however little memory the server has.
+hanging_neighbour() {
+	local before fio pid
+	must remote "remove_module && load_module pool_size=$((2 << 20))"
+	hanging_disk
+	must map m e
+	before=$(waits) || die "no waits in $(remote "cat $D/server/connections")"
+	hang
+	fio --name=deep --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=256k --iodepth=16 --size=16m --output=/run/fio.out >/dev/null 2>&1 &
+	fio=$!
+	wait_for $BOUND commands_wait || die "no command waits for memory: $(remote "cat $D/server/connections")"
+	must remote "null_disk fbf 16 >/dev/null"
+	must serve_block f /dev/fbf
+	must map n f
+	random /run/data 4
+	{ direct_write /run/data "$DEV" && direct_read "$DEV" /run/back count=4 && cmp /run/data /run/back; } &
+	pid=$!
+	wait_for $((BOUND * 2)) ended $pid || die "the neighbour stands still"
+	wait $pid || bad "the neighbour's I/O failed"
+	ends_on_server "store $C/exports/f/enable 0"
+	is "state of the neighbour" "$(remote "show $C/exports/f/state")" disabled
+	is "state of the export that hangs" "$(remote "show $C/exports/e/state")" online
+	must unmap n force
+	must resume
+	wait_for 30 ended "$fio" || bad "fio hangs"
+	wait "$fio" || bad "fio: $(tail -n 3 /run/fio.out)"
+	must unmap m
+	must remote "clean; remove_module && load_module"
+}
+waits() { remote "counter $D/server/connections waits"; }
+commands_wait() { [ "$(waits)" -gt $((before + 4)) ]; }
 # kill_disable DIR: a task of the server that writes 0 to enable there is killed after two seconds, and ends.
 kill_disable() {
 	must remote "rm -f /run/killed; (timeout -s KILL 2 bash -c 'echo 0 >$C/$1/enable'; touch /run/killed) >/dev/null 2>&1 3>&- 4>&- & wait_for $BOUND [ -e /run/killed ]"
@@ -242,4 +273,5 @@ scenario killed_reader "disable and force while a killed reader closes the disk"
 scenario concurrent "commands at the same time: EBUSY and why, and force wins"
 scenario untold "a map that goes while the server cannot hear of it says so"
 scenario killed_disable "the server disables an export or a port while its disk hangs, and is killed"
+scenario hanging_neighbour "an export goes on and is disabled while the disk of another one hangs"
 run_scenarios

@@ -206,7 +206,8 @@ impl Control {
                 )
             }
             Backend::Block(block) => {
-                let user = self.exports.adapters.get(device).map_err(no_memory)?;
+                let adapters = &self.exports.adapters;
+                let user = adapters.get(device, &login.export).map_err(no_memory)?;
                 let connections =
                     Connections::new(user, block, access, login, queues).map_err(no_memory)?;
                 let backing = connections.backing();

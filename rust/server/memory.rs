@@ -7,3 +7,4 @@
 pub mod buddy;
 pub(in crate::server) mod pool;
 pub mod receives;
+pub mod share;

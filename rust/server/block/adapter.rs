@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An adapter: what the server has on an RDMA device for all exports of block devices.
+//! An adapter: what the server has on an RDMA device for one export of a block device.
+//!
+//! Exports share no memory, receives or workers, so that a disk that hangs holds up its own export
+//! alone.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +22,10 @@ use crate::base::{
     periodic::PeriodicWork,
     workqueue::OwnedQueue, //
 };
-use crate::proto::wire::INLINE_MAX;
+use crate::proto::{
+    wire::INLINE_MAX,
+    Name, //
+};
 use crate::rdma::{
     device::Device,
     pd::Pd, //
@@ -36,6 +42,7 @@ use crate::server::{
             PIECE_MIN, //
         },
         pool::{
+            Budget,
             Pool,
             Trim, //
         },
@@ -44,7 +51,7 @@ use crate::server::{
 
 /// The smallest limit of inline data, in bytes: a piece of memory.
 const INLINE_MIN: u32 = PIECE_MIN as u32;
-/// The smallest pool, in bytes: a chunk for the largest command, and as much for receives.
+/// The smallest budget, in bytes: a chunk for the largest command, and as much for receives.
 const POOL_MIN: usize = 2 * CHUNK;
 
 /// The protection domain of an RDMA device, in which no memory is open to any client, its pool of
@@ -52,6 +59,10 @@ const POOL_MIN: usize = 2 * CHUNK;
 #[pin_data]
 pub(in crate::server) struct Adapter {
     pub(in crate::server) pd: Arc<Pd>,
+    /// The export whose commands it serves.
+    export: Name,
+    /// What its pool shares with those of other exports on the device.
+    budget: Arc<Budget>,
     pool: Arc<Pool>,
     _trimmer: PeriodicWork<Trim>,
     /// The most bytes of inline data.
@@ -64,15 +75,15 @@ pub(in crate::server) struct Adapter {
 }
 
 impl Adapter {
-    fn new(device: &Arc<Device>) -> Result<Arc<Self>> {
-        let parameters = &crate::module_parameters::pool_size;
-        let size = usize::try_from(compat::param(parameters)).unwrap_or(usize::MAX);
+    fn new(device: &Arc<Device>, export: Name, budget: Arc<Budget>) -> Result<Arc<Self>> {
         let inline_size = compat::param(&crate::module_parameters::inline_size);
         let maker = Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?;
-        let pool = Pool::new(device, size.max(POOL_MIN), &maker)?;
+        let pool = Pool::new(device, &budget, &maker)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 pd: Pd::alloc(device)?,
+                export,
+                budget,
                 _trimmer: pool.trimmer()?,
                 pool,
                 inline_size: inline_size
@@ -176,19 +187,28 @@ impl Adapters {
         )
     }
 
-    /// Returns the adapter of a device. It stays until the last [`User`] is dropped. May sleep.
-    pub(in crate::server) fn get(self: &Arc<Self>, device: &Arc<Device>) -> Result<User> {
+    /// Returns the adapter of an export on a device. It stays until the last [`User`] is dropped.
+    /// May sleep.
+    pub(in crate::server) fn get(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        export: &Name,
+    ) -> Result<User> {
         let mut list = self.list.lock();
+        let here = |adapter: &Adapter| Arc::ptr_eq(adapter.pd.device(), device);
+        let neighbour = list.iter().find(|entry| here(&entry.adapter));
+        let budget = neighbour.map(|entry| entry.adapter.budget.clone());
         let found = list
             .iter_mut()
-            .find(|entry| Arc::ptr_eq(entry.adapter.pd.device(), device));
+            .find(|entry| here(&entry.adapter) && entry.adapter.export == *export);
         let adapter = match found {
             Some(entry) => {
                 entry.users += 1;
                 entry.adapter.clone()
             }
             None => {
-                let adapter = Adapter::new(device)?;
+                let budget = budget.map_or_else(budget_of_device, Ok)?;
+                let adapter = Adapter::new(device, *export, budget)?;
                 let entry = Entry {
                     adapter: adapter.clone(),
                     users: 1,
@@ -202,6 +222,13 @@ impl Adapters {
             adapters: self.clone(),
         })
     }
+}
+
+/// Makes the budget of a device that has no adapter yet. May sleep.
+fn budget_of_device() -> Result<Arc<Budget>> {
+    let size = compat::param(&crate::module_parameters::pool_size);
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    Budget::new(size.max(POOL_MIN))
 }
 
 impl Show for Adapters {

@@ -127,18 +127,20 @@ impl OpenConnection {
         connection.poller.post_first_recvs(&self.qp, credit)
     }
 
-    /// Lets no more commands begin: those that come in are left unanswered. Returns true if the
-    /// client has the answers to all that have begun. May sleep.
+    /// Lets no more commands begin: those that come in, and those that wait for memory or for a
+    /// slot, are left unanswered. Returns true if the client has the answers to all that have begun.
+    /// May sleep.
     fn drain(&self) -> bool {
         let connection = &self.connection;
         connection.draining.store(1, Relaxed);
         // A command that the worker is about to begin counts.
         connection.poller.wait_for_round();
+        connection.drop_all_waiting();
         connection.cq.reap();
         let idle = connection.is_idle();
         if !idle {
-            // The slot that a command waits for may have come back just before the worker looked
-            // for it: what was reaped here is no news to the worker.
+            // The poller may have been in line for memory because of what has ended here. A command
+            // that its worker was just looking at waits again, until the next call.
             connection.poller.attend();
         }
         idle

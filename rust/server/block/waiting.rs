@@ -70,6 +70,22 @@ impl Connection {
         }
     }
 
+    /// Ends the commands that wait. They are not answered.
+    pub(super) fn drop_all_waiting(&self) {
+        loop {
+            let first = {
+                let mut slots = self.slots.lock();
+                let first = slots.waiting.remove(0);
+                self.waiting.store(slots.waiting.len(), Relaxed);
+                first
+            };
+            match first {
+                Ok(waiting) => self.drop_waiting(waiting),
+                Err(_) => return,
+            }
+        }
+    }
+
     /// Puts a command that waits for memory back to the front.
     fn wait_again(&self, command: KBox<Command>) {
         let mut slots = self.slots.lock();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pool of memory for the data of commands.
+//! The memory for the data of commands: a pool for each export in use on an HCA, and the budget that
+//! the pools of an HCA share.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +40,10 @@ use crate::rdma::{
         DmaPiece, //
     },
 };
-use crate::server::memory::buddy;
+use crate::server::memory::{
+    buddy,
+    share, //
+};
 
 const _: () = assert!(buddy::CHUNK <= DmaMemory::MAX);
 /// The interval at which the pool gives up chunks that it does not need, in ms.
@@ -54,10 +58,87 @@ pub(in crate::server) trait PoolEvents: Send + Sync + 'static {
     fn retry(&self);
 }
 
+/// The memory that the pools of an HCA may have together, and what they have.
+///
+/// Each pool has one chunk in any case, and gets further ones as [`share::may_grow`] says.
+pub(in crate::server) struct Budget {
+    /// The most bytes that the pools may have beside the first chunk of each.
+    size: usize,
+    /// The bytes that the receives of all pools have.
+    lasting: Atomic<usize>,
+    /// The number of chunks that all pools have.
+    chunks: Atomic<usize>,
+    /// The number of pools.
+    pools: Atomic<usize>,
+}
+
+impl Budget {
+    /// Makes a budget of `size` bytes for pools to come. May sleep.
+    pub(in crate::server) fn new(size: usize) -> Result<Arc<Self>> {
+        let budget = Self {
+            size,
+            lasting: Atomic::new(0),
+            chunks: Atomic::new(0),
+            pools: Atomic::new(0),
+        };
+        Ok(Arc::new(budget, GFP_KERNEL)?)
+    }
+
+    /// Returns the number of chunks that there may be beside the memory of receives.
+    fn chunks_max(&self) -> usize {
+        let lasting = self.lasting.load(Relaxed);
+        self.size.saturating_sub(lasting) / buddy::CHUNK
+    }
+
+    /// Returns true if a pool that has `count` chunks may add one. Any context.
+    fn may_grow(&self, count: usize) -> bool {
+        let (pools, used) = (self.pools.load(Relaxed), self.chunks.load(Relaxed));
+        share::may_grow(count, pools, used, self.chunks_max())
+    }
+
+    /// Returns true if there are more chunks than there may be. Any context.
+    fn is_exceeded(&self) -> bool {
+        self.chunks.load(Relaxed) > self.chunks_max()
+    }
+}
+
+/// A pool's place in its budget.
+struct Share(Arc<Budget>);
+
+impl Share {
+    fn new(budget: &Arc<Budget>) -> Self {
+        budget.pools.fetch_add(1, Relaxed);
+        Self(budget.clone())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.pools.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A chunk's place in the budget of its pool.
+struct ChunkShare(Arc<Budget>);
+
+impl ChunkShare {
+    fn new(budget: &Arc<Budget>) -> Self {
+        budget.chunks.fetch_add(1, Relaxed);
+        Self(budget.clone())
+    }
+}
+
+impl Drop for ChunkShare {
+    fn drop(&mut self) {
+        self.0.chunks.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Memory that is cut into pieces.
 struct Chunk {
     memory: DmaMemory,
     map: buddy::Chunk,
+    _share: ChunkShare,
 }
 
 /// A [`Chunk`] in an allocation of its own.
@@ -92,19 +173,18 @@ impl State {
     }
 }
 
-/// Memory that is mapped once for an HCA, and that all of its connections share.
+/// Memory that is mapped once for an HCA, and that all connections to one export on it share.
 ///
-/// The pool always has one chunk, so that commands go on when the system has no memory to give.
-/// When all of it is used, commands wait, and a worker adds chunks. Chunks that were not needed for
-/// some seconds are freed.
+/// The pool always has one chunk, so that commands go on when the system has no memory to give, or
+/// when other pools have used up the budget. When all of it is used, commands wait, and a worker
+/// adds chunks. Chunks that were not needed for some seconds are freed.
 ///
 /// The pollers of commands that wait stand in line. A poller that has got memory goes to the end,
 /// so that small commands do not overtake a large one for ever.
 #[pin_data]
 pub(in crate::server) struct Pool {
     device: Arc<Device>,
-    /// The most bytes that it may have.
-    size: usize,
+    share: Share,
     #[pin]
     state: IrqSaveSpinLock<State>,
     /// The bytes that receives have.
@@ -138,13 +218,13 @@ impl PeriodicHandler for Trim {
 }
 
 impl Pool {
-    /// Makes a pool of one chunk near the HCA that may grow to `size` bytes. May sleep.
+    /// Makes a pool of one chunk near the HCA that may grow as its budget allows. May sleep.
     pub(in crate::server) fn new(
         device: &Arc<Device>,
-        size: usize,
+        budget: &Arc<Budget>,
         grower: &Arc<OwnedQueue>,
     ) -> Result<Arc<Self>> {
-        let count = (size / buddy::CHUNK).max(1);
+        let count = (budget.size / buddy::CHUNK).max(1);
         let mut places = KVVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
             places.push(None, GFP_KERNEL)?;
@@ -159,7 +239,7 @@ impl Pool {
         let this = Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
-                size,
+                share: Share::new(budget),
                 state <- new_irqsave_spinlock!(state, "Pool::state"),
                 lasting: Atomic::new(0),
                 waiting: Atomic::new(0),
@@ -184,6 +264,7 @@ impl Pool {
         let chunk = Chunk {
             memory,
             map: buddy::Chunk::new(),
+            _share: ChunkShare::new(&self.share.0),
         };
         let chunk = Held(KBox::new(chunk, GFP_KERNEL)?);
         let mut state = self.state.lock();
@@ -198,21 +279,15 @@ impl Pool {
         let _ = self.grower.enqueue::<Arc<Self>, 0>(self.clone());
     }
 
-    /// Returns the number of chunks that it may have beside the memory of receives.
-    fn chunks_max(&self) -> usize {
-        let lasting = self.lasting.load(Relaxed);
-        (self.size.saturating_sub(lasting) / buddy::CHUNK).max(1)
-    }
-
     /// Frees the chunks that were not needed since the last call, save for one, and those that it
-    /// has beyond [`Pool::chunks_max`].
+    /// has beyond its budget.
     fn trim(&self) {
         loop {
             let chunk = {
                 let mut state = self.state.lock();
                 state.refused = false;
                 let count = state.free.count();
-                if count > 1 && (state.spare > 0 || count > self.chunks_max()) {
+                if count > 1 && (state.spare > 0 || self.share.0.is_exceeded()) {
                     state.spare = state.spare.saturating_sub(1);
                     state.free.remove()
                 } else {
@@ -298,9 +373,10 @@ impl Pool {
         }
     }
 
-    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`]. All receives together
-    /// may have half of the pool's size. The memory is not cut from chunks, as it would keep them
-    /// from being freed. Fails with `ENOMEM`. May sleep.
+    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`]. The receives of all
+    /// pools may have half of the budget, and those of each pool its part of that in any case. The
+    /// memory is not cut from chunks, as it would keep them from being freed. Fails with `ENOMEM`.
+    /// May sleep.
     pub(in crate::server) fn get_lasting(self: &Arc<Self>, len: usize) -> Result<Lasting> {
         let memory = DmaMemory::alloc(&self.device, len, self.device.numa_node())?;
         let bytes = memory.len();
@@ -308,8 +384,11 @@ impl Pool {
             memory,
             pool: self.clone(),
         };
-        let all = self.lasting.fetch_add(bytes, Relaxed) + bytes;
-        match all <= self.size / 2 {
+        let budget = &self.share.0;
+        let own = self.lasting.fetch_add(bytes, Relaxed) + bytes;
+        let all = budget.lasting.fetch_add(bytes, Relaxed) + bytes;
+        let max = budget.size / 2;
+        match all <= max || own <= max / budget.pools.load(Relaxed).max(1) {
             true => Ok(lasting),
             false => Err(ENOMEM),
         }
@@ -332,7 +411,7 @@ impl Pool {
     /// it may. Any context.
     pub(in crate::server) fn wait(self: &Arc<Self>, number: usize) {
         let mut state = self.state.lock();
-        if !state.refused && state.free.count() < self.chunks_max() {
+        if !state.refused && self.share.0.may_grow(state.free.count()) {
             self.grow();
         }
         if !state.line.contains(&number) && state.line.push_within_capacity(number).is_ok() {
@@ -357,7 +436,7 @@ impl WorkItem for Pool {
 
     /// Adds chunks as long as pollers wait for memory.
     fn run(this: Arc<Self>) {
-        while this.is_short() && this.state.lock().free.count() < this.chunks_max() {
+        while this.is_short() && this.share.0.may_grow(this.state.lock().free.count()) {
             if this.add().is_err() {
                 this.state.lock().refused = true;
                 return;
@@ -366,7 +445,7 @@ impl WorkItem for Pool {
     }
 }
 
-/// Memory for receives. It counts against the size of the pool.
+/// Memory for receives. It counts against the budget of the pool.
 pub(in crate::server) struct Lasting {
     memory: DmaMemory,
     pool: Arc<Pool>,
@@ -381,7 +460,9 @@ impl Lasting {
 
 impl Drop for Lasting {
     fn drop(&mut self) {
-        self.pool.lasting.fetch_sub(self.memory.len(), Relaxed);
+        let bytes = self.memory.len();
+        self.pool.lasting.fetch_sub(bytes, Relaxed);
+        self.pool.share.0.lasting.fetch_sub(bytes, Relaxed);
     }
 }
 

@@ -24,6 +24,7 @@ mod module {
         pub mod memory {
             pub mod buddy;
             pub mod receives;
+            pub mod share;
         }
     }
     pub mod session;

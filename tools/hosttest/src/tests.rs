@@ -12,6 +12,7 @@ mod messages;
 mod parse;
 mod receives;
 mod session;
+mod share;
 mod status;
 mod tag;
 mod uapi;

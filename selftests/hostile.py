@@ -21,6 +21,8 @@ from ctypes import POINTER, Structure, byref, c_char, c_int, c_size_t, c_ubyte, 
 PATIENCE = float(os.environ.get("FARBLK_PATIENCE", 1))
 # Within so many seconds the server has answered, or a connection has ended: that of a client that does not receive after 6 more tries.
 SOON = 10 * PATIENCE
+# Within so many seconds the server gives up a connection on which nothing is acknowledged: it sends 6 more times, every 2.1 s.
+UNACKNOWLEDGED = 30 * PATIENCE
 PORT = 7420
 
 # --- librdmacm and libibverbs ------------------------------------------------------------------------------------------
@@ -299,8 +301,8 @@ class Connection:
             raise Ended()
         return self.inbox.pop(0)
 
-    def must_end(self, repost=True):
-        self.until(lambda: self.ended, "the connection goes on", repost)
+    def must_end(self, repost=True, seconds=SOON):
+        self.until(lambda: self.ended, "the connection goes on", repost, seconds)
 
     def stale_key(self):
         """An rkey that was good until now."""
@@ -783,7 +785,9 @@ def silent():
             io.send(make(io, tag))
     for number, (session, io) in enumerate(zip(sessions, ios)):
         try:
-            io.must_end(repost=False)
+            # Memory of user space cannot be invalidated by its peer: at the answer to the first read the client's device gives up its
+            # queue pair, and the specification wants no message about that. So the server only misses acknowledgements.
+            io.must_end(repost=False, seconds=UNACKNOWLEDGED)
         except Failed as error:
             raise Failed(f"{error}: number {number}, of credit {session.credit}, after {len(io.inbox)} answers") from None
 

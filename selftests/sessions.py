@@ -609,6 +609,27 @@ def evict_by_name():
             raise Failed(f"{name} was evicted")
 
 
+@case("leases", "the administrator evicts a host from an export of many maps")
+def evict_from_many():
+    one, other = Map(b"many"), Map(b"many", timeout_ms=FOR_EVER)
+    sessions = [one.path(), other.path()]
+    vanish(sessions[1])
+    soon(lambda: show(CONFIG + "many/clients_away") == "1", "it is not away")
+    store(CONFIG + "many/evict", "hostile")
+    gone(sessions[0])
+    clients("many", 0)
+    away("many", 0)
+    for m, session in (one, sessions[0]), (other, sessions[1]):
+        m.refusal(EVICTED, epoch=2, resume=session.tenure)
+    # They may be enabled anew, and are others then.
+    for m in one, other:
+        m.fields["incarnation"] += 1
+        session = m.path()
+        vanish(session)
+        m.path(epoch=2, resume=session.tenure)
+    clients("many", 2)
+
+
 @case("leases", "a server that began anew says so, unless it is told what was")
 def remembered():
     registration, enable = CONFIG + "one/registration", CONFIG + "one/enable"

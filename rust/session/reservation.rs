@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod barred;
 mod lease;
 mod login;
 mod registration;
@@ -25,6 +26,7 @@ pub use login::{Decision, Granted, Login, Reason, SessionId};
 pub use registration::{Registration, Registrations, LOOK_MS};
 
 use super::{Epoch, PathId, ReservationKey};
+use barred::Barred;
 use login::Life;
 use registration::Up;
 
@@ -56,6 +58,8 @@ pub struct Reservation<L: Registrations> {
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
     /// since the server began: then every key is taken.
     shared_key: Option<ReservationKey>,
+    /// Whose maps may not resume although their key fits.
+    barred: Barred<L::Host>,
     /// How many registrations there were so far.
     admitted: u64,
     list: L,
@@ -71,6 +75,7 @@ impl<L: Registrations> Reservation<L> {
             holder: None,
             holder_life: None,
             shared_key: None,
+            barred: Barred::new(),
             admitted: 0,
             list,
         }
@@ -179,6 +184,7 @@ impl<L: Registrations> Reservation<L> {
         let shared = terms.max_clients > 1;
         let known = match login.resume {
             Some(key) if !shared => self.holder.map(|holder| holder == key),
+            Some(_) if self.barred.has(login) => Some(false),
             Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
             None => Some(true),
         };
@@ -364,6 +370,10 @@ impl<L: Registrations> Reservation<L> {
             let evicted = one.evicted || admission == Admission::None;
             if evicted && !one.evicted {
                 one.evicted = true;
+                if self.barred.add(one) {
+                    // Nobody can tell any more who else was evicted: only maps that have a place go on.
+                    self.shared_key = Some(fresh);
+                }
                 self.holder = Some(fresh);
                 self.holder_life = None;
                 act(Action::CountEviction);

@@ -179,6 +179,71 @@ fn who_is_evicted_does_not_come_back() {
 }
 
 #[test]
+fn who_is_evicted_from_a_shared_export_does_not_come_back() {
+    let mut server = Server::new(3);
+    let key = server.granted(&login("a", 1)).key;
+    let other = server.granted(&login("b", 2));
+    let evict_a = |host: &&'static str| match *host {
+        "a" => Admission::None,
+        _ => Admission::Write,
+    };
+    assert_eq!(server.enforce(evict_a), Some(1));
+    assert_eq!(server.login(&resumed("a", 3, key)), EVICTED);
+    server.left(1, false);
+    assert_eq!(server.enforce(evict_a), None);
+    assert_eq!(server.login(&resumed("a", 3, key)), EVICTED);
+    // Nor when the export is enabled anew, with the same contents.
+    server.left(2, false);
+    server.machine.close();
+    server.machine.closed(&mut |_| {});
+    server.open(3, true);
+    assert_eq!(server.login(&resumed("a", 4, key)), EVICTED);
+    assert_eq!(server.granted(&resumed("b", 5, other.key)).key, other.key);
+    // A map that was enabled since is another one, and so is one of another boot.
+    let anew = Login {
+        incarnation: 2,
+        ..login("a", 6)
+    };
+    let key = server.granted(&anew).key;
+    server.left(6, false);
+    let back = Login {
+        session: 7,
+        epoch: 7,
+        resume: Some(key),
+        ..anew
+    };
+    server.granted(&back);
+    server.left(7, true);
+    server.granted(&Login {
+        boot: 2,
+        ..resumed("a", 8, key)
+    });
+}
+
+/// The server remembers a few hosts. If more were evicted, it lets none resume that has no place.
+#[test]
+fn nobody_who_was_evicted_is_let_in_for_want_of_memory() {
+    let hosts = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let mut server = Server::new(20);
+    let stays = server.granted(&login("stays", 50)).key;
+    for (session, host) in (1..).zip(hosts) {
+        server.granted(&login(host, session));
+    }
+    let rule = |host: &&'static str| match *host {
+        "stays" => Admission::Write,
+        _ => Admission::None,
+    };
+    assert!(server.enforce(rule).is_some());
+    for (session, host) in (1..).zip(hosts) {
+        server.left(session, false);
+        assert_eq!(server.login(&resumed(host, session + 20, stays)), EVICTED);
+    }
+    // Who has a place keeps it.
+    server.left(50, false);
+    server.granted(&resumed("stays", 51, stays));
+}
+
+#[test]
 fn sessions_end_that_may_do_more_or_less_than_they_are_to() {
     let mut server = Server::new(2);
     server.granted(&login("a", 1));

@@ -259,8 +259,36 @@ hanging_neighbour() {
 waits() { remote "counter $D/server/connections waits"; }
 commands_wait() { [ "$(waits)" -gt $((before + 4)) ]; }
 # kill_disable DIR: a task of the server that writes 0 to enable there is killed after two seconds, and ends.
-kill_disable() {
-	must remote "rm -f /run/killed; (timeout -s KILL 2 bash -c 'echo 0 >$C/$1/enable'; touch /run/killed) >/dev/null 2>&1 3>&- 4>&- & wait_for $BOUND [ -e /run/killed ]"
+kill_disable() { kill_store "$1/enable" 0; }
+# kill_store FILE VALUE: the same for a task that writes there.
+kill_store() { ends_on_server "timeout -s KILL 2 bash -c 'echo $2 >$C/$1'"; }
+# ends_on_server COMMAND: what it says, it ends.
+ends_on_server() { must remote "rm -f /run/ended; ($1; touch /run/ended) >/dev/null 2>&1 3>&- 4>&- & wait_for $BOUND [ -e /run/ended ]"; }
+
+# What changes who may have an export waits for its disk. A task that is killed meanwhile ends, and the removal of a host does not
+# keep others from configfs.
+killed_access() {
+	local host pid
+	host=$(show "$C/host_name")
+	hanging_disk
+	must remote "store $C/exports/e/enable 0; mkdir $C/exports/e/hosts/$host; store $C/exports/e/hosts/$host/access rw; settings $C/exports/e allow_any_host=0 enable=1"
+	must map m e
+	read_hanging 100
+	kill_store "exports/e/hosts/$host/access" ro
+	is access "$(remote "show $C/exports/e/hosts/$host/access")" ro
+	kill_store "exports/e/hosts/$host/host_id" "$(show "$C/host_id")"
+	kill_store exports/e/evict "$host"
+	[[ $(remote "show $C/exports/e/last_error") == "EINTR killed while"* ]] || bad "last_error is '$(remote "show $C/exports/e/last_error")'"
+	ends_on_server "rmdir $C/exports/e/hosts/$host && mkdir $C/exports/g && rmdir $C/exports/g && touch /run/removed"
+	must remote "[ -e /run/removed ] && rm /run/removed && [ ! -e $C/exports/e/hosts/$host ]"
+	is clients "$(remote "show $C/exports/e/clients")" 1
+	must resume
+	# Either this waits, or there is nothing left to wait for.
+	[[ $(remote "errno_of store $C/exports/e/evict $host") =~ ^(OK|ENOENT)$ ]] || bad "evict: $(remote "show $C/exports/e/last_error")"
+	is clients "$(remote "show $C/exports/e/clients")" 0
+	wait_for $BOUND state_is evicted || bad "state is '$(show "$M/state")'"
+	wait_for 30 ended "$pid" || bad "the reader hangs"
+	must unmap m force
 }
 
 scenario enable_hanging "enable and disable while the server's disk hangs"
@@ -273,5 +301,6 @@ scenario killed_reader "disable and force while a killed reader closes the disk"
 scenario concurrent "commands at the same time: EBUSY and why, and force wins"
 scenario untold "a map that goes while the server cannot hear of it says so"
 scenario killed_disable "the server disables an export or a port while its disk hangs, and is killed"
+scenario killed_access "the server takes an export away from a host while its disk hangs, and is killed"
 scenario hanging_neighbour "an export goes on and is disabled while the disk of another one hangs"
 run_scenarios

@@ -222,18 +222,29 @@ impl ExportDir {
             .running(|running| running.map(|running| running.export.clone()))
     }
 
-    /// Ends the sessions that the settings do not allow any more, and those of all hosts for which
-    /// `stays` is false. When this returns, nothing of these can reach the export. May sleep, as
-    /// long as the backing device takes.
-    pub(super) fn enforce(&self, stays: impl Fn(&HostKey) -> bool) {
+    /// Begins to end the sessions that the settings do not allow any more, and evicts the maps of
+    /// all hosts for which `stays` is false. Waits for nothing; may sleep.
+    pub(super) fn evict(&self, stays: impl Fn(&HostKey) -> bool) {
         if let Some(export) = self.export() {
             export.backend.renumber();
         }
         let spec = self.switch.settings();
-        self.members.enforce(|host| match stays(host) {
+        self.members.evict(|host| match stays(host) {
             true => spec.admission(&self.hosts, host),
             false => Admission::None,
         });
+    }
+
+    /// Ends the sessions that the settings do not allow any more. When this returns, nothing of
+    /// these, nor of the maps that were evicted before, can reach the export.
+    ///
+    /// May sleep, as long as the backing device takes, unless the task is killed: then this fails
+    /// with `EINTR`, and the sessions go on ending.
+    pub(super) fn enforce(&self) -> Result<(), Failure> {
+        self.evict(|_| true);
+        let spec = self.switch.settings();
+        self.members
+            .enforce(|host| spec.admission(&self.hosts, host))
     }
 
     fn show_kind(&self, page: &mut PageWriter<'_>) -> Result {
@@ -447,8 +458,9 @@ impl ExportDir {
             if !group.members.has(&name) {
                 return Err(fail!(ENOENT, "evict: there is no map of host {name}"));
             }
-            group.enforce(|host| host.name != name);
-            Ok(())
+            // Only the maps that there are now: the host may map the export anew meanwhile.
+            group.evict(|host| host.name != name);
+            group.enforce()
         });
         group.switch.last_error.record(outcome)
     }

@@ -71,19 +71,20 @@ impl GroupOperations for HostDir {
         Attribute::ro(c"connected", Self::show_connected),
     ];
 
-    /// Ends the sessions of the host, which is not admitted any more.
+    /// Begins to end the sessions of the host, which is not admitted any more. Does not wait for
+    /// that: configfs holds the lock of all its directories here, and the backing device may hang.
     fn dropped(&self) {
         self.export.hosts.remove(&self.host);
-        self.enforce();
+        self.export.evict(|_| true);
     }
 }
 
 impl HostDir {
     /// Ends the sessions that the settings do not allow any more. So when a write to a file of this
-    /// directory returns, nothing of these can reach the export. May sleep, as long as the backing
-    /// device takes.
-    fn enforce(&self) {
-        self.export.enforce(|_| true);
+    /// directory succeeds, nothing of these can reach the export. May sleep, as long as the backing
+    /// device takes; fails with `EINTR` if the task is killed.
+    fn enforce(&self) -> Result {
+        self.export.enforce().map_err(|failure| failure.error)
     }
 
     fn show_host_id(&self, page: &mut PageWriter<'_>) -> Result {
@@ -96,8 +97,7 @@ impl HostDir {
             text => Some(text.parse::<Uuid>().map_err(|_| EINVAL)?),
         };
         group.host.set_rule(|rule| rule.id = id);
-        group.enforce();
-        Ok(())
+        group.enforce()
     }
 
     fn show_access(&self, page: &mut PageWriter<'_>) -> Result {
@@ -107,8 +107,7 @@ impl HostDir {
     fn store_access(group: &Group<Self>, value: &str) -> Result {
         let access: Access = value.parse().map_err(|_| EINVAL)?;
         group.host.set_rule(|rule| rule.access = access);
-        group.enforce();
-        Ok(())
+        group.enforce()
     }
 
     fn show_connected(&self, page: &mut PageWriter<'_>) -> Result {

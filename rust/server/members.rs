@@ -14,12 +14,19 @@ use kernel::{
     },
     time::{
         Instant,
-        Monotonic, //
+        Monotonic,
+        Msecs, //
     },
 };
 
 use crate::base::sync;
-use crate::link::channel::Linked;
+use crate::link::{
+    channel::Linked,
+    failure::{
+        fail,
+        Failure, //
+    },
+};
 use crate::proto;
 use crate::proto::{
     Fence,
@@ -48,6 +55,9 @@ use crate::session::{
     },
     ReservationKey, //
 };
+
+/// How often a task that waits for the end of sessions checks whether it was killed, in ms.
+const KILLED_MS: Msecs = 100;
 
 /// A host, as the administrator of an export tells hosts apart: an entry below `hosts/` is for a
 /// name, and may be for one id alone. The same id under another name is another host.
@@ -347,23 +357,42 @@ impl Members {
         });
     }
 
-    /// Ends the sessions that `rule` does not allow, and waits until nothing of them can reach the
-    /// export any more. Must not be called from the workqueue of a session. May sleep, as long as
-    /// the backing device takes.
-    pub(crate) fn enforce(&self, rule: impl Fn(&HostKey) -> Admission) {
-        loop {
-            let past = {
-                let mut inner = self.inner.lock();
-                let past = inner.perform(&self.stats, |machine, _, mut act| {
-                    machine.enforce(&rule, fresh(), &mut act)
-                });
-                past.and_then(|past| inner.session(past))
-            };
-            match past {
-                Some(session) => session.end(),
-                None => return,
+    /// Ends the sessions that `rule` does not allow, and evicts the maps of hosts that it does not
+    /// admit. Returns one of the sessions that are still to end, among them those of maps that were
+    /// evicted before. Does not wait for their end; may sleep.
+    fn end_sessions(&self, rule: &impl Fn(&HostKey) -> Admission) -> Option<Arc<Session>> {
+        let mut inner = self.inner.lock();
+        let past = inner.perform(&self.stats, |machine, _, mut act| {
+            machine.enforce(rule, fresh(), &mut act)
+        });
+        past.and_then(|past| inner.session(past))
+    }
+
+    /// Begins to end the sessions that `rule` does not allow, and evicts the maps of hosts that it
+    /// does not admit. Waits for nothing; may sleep.
+    pub(crate) fn evict(&self, rule: impl Fn(&HostKey) -> Admission) {
+        let _ = self.end_sessions(&rule);
+    }
+
+    /// Ends the sessions that `rule` does not allow, and waits until nothing of them, nor of the
+    /// maps that were evicted before, can reach the export any more. Logins must have to keep to
+    /// `rule` already, or it would not end.
+    ///
+    /// Must not be called from the workqueue of a session. May sleep, as long as the backing device
+    /// takes, unless the task is killed: then this fails with `EINTR`, the sessions go on ending,
+    /// and another call waits for them.
+    pub(crate) fn enforce(&self, rule: impl Fn(&HostKey) -> Admission) -> Result<(), Failure> {
+        while let Some(session) = self.end_sessions(&rule) {
+            while !session.is_over(KILLED_MS) {
+                if sync::fatal_signal_pending() {
+                    return Err(fail!(
+                        EINTR,
+                        "killed while the device is busy; its I/O may still land; write again to wait"
+                    ));
+                }
             }
         }
+        Ok(())
     }
 
     /// Visits the sessions. May sleep.

@@ -170,13 +170,6 @@ impl Session {
         usize::try_from(self.id >> 32).unwrap_or(0)
     }
 
-    /// Ends the session and waits until it holds nothing any more. Must not be called from its own
-    /// workqueue. May sleep, as long as the backing device takes.
-    pub(super) fn end(self: &Arc<Self>) {
-        self.lose();
-        self.over.wait_io();
-    }
-
     /// Lets no more commands begin, and ends the session when all that have begun are answered. Any
     /// context.
     pub(super) fn drain(self: &Arc<Self>) {

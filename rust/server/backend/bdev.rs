@@ -12,14 +12,14 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         Arc,
         Mutex, //
     },
 };
 
+use crate::base::sync;
 use crate::block::bdev::{
     Bdev,
     BdevEvents,
@@ -193,7 +193,8 @@ impl Block {
 
     /// Gives the extent a new number. Any context.
     pub(crate) fn renumber(&self) {
-        self.number.store(next_number(), Release);
+        // A task that got its number earlier may come later.
+        sync::advance(&self.number, next_number());
     }
 
     /// Reads the size and access of the device anew. Returns true if one has changed. Any context.

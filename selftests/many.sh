@@ -5,28 +5,28 @@
 BYTES=4m
 ! debug_kernel || BYTES=512k
 
-# More connections than one poller of the server has room for.
-eight_of_four() {
+# More connections to an export than one poller of the server has room for, and other exports beside it.
+eight_and_three() {
 	local i e devices=() jobs=()
 	needs_module null_blk
 	for e in 0 1 2 3; do
-		must remote "null_disk fbn$e 16 blocksize=512 >/dev/null"
-		must serve_block "e$e" "/dev/fbn$e" max_clients=2
+		must remote "null_disk fbn$e 32 blocksize=512 >/dev/null"
+		must serve_block "e$e" "/dev/fbn$e" max_clients=8
 	done
-	for ((i = 0; i < 8; i++)); do
-		must map "m$i" "e$((i / 2))" queues=2 depth=128
+	for ((i = 0; i < 11; i++)); do
+		must map "m$i" "e$((i < 8 ? 0 : i - 7))" queues=2 depth=128
 		devices+=("$DEV")
-		# Each has its half of the export.
-		jobs+=("--name=m$i" "--filename=$DEV" "--offset=$((i % 2 * 8))m")
+		# Each has its part of the export.
+		jobs+=("--name=m$i" "--filename=$DEV" "--offset=$((i % 8 * 4))m")
 	done
-	is_local || is "different disks" "$(printf '%s\n' "${devices[@]}" | sort -u | wc -l)" 8
-	must fio --direct=1 --ioengine=libaio --rw=randwrite --bsrange=512-256k --iodepth=8 --size=8m --io_size=$BYTES --verify=crc32c --verify_fatal=1 --do_verify=1 \
+	is_local || is "different disks" "$(printf '%s\n' "${devices[@]}" | sort -u | wc -l)" 11
+	must fio --direct=1 --ioengine=libaio --rw=randwrite --bsrange=512-256k --iodepth=8 --size=4m --io_size=$BYTES --verify=crc32c --verify_fatal=1 --do_verify=1 \
 		--output=/run/fio.out "${jobs[@]}"
 	if ! is_local; then
-		for e in 0 1 2 3; do is "clients of e$e" "$(remote "show $C/exports/e$e/clients")" 2; done
-		for ((i = 0; i < 8; i++)); do is "state of m$i" "$(show "$C/maps/m$i/state")" live; done
+		for e in 0 1 2 3; do is "clients of e$e" "$(remote "show $C/exports/e$e/clients")" $((e ? 1 : 8)); done
+		for ((i = 0; i < 11; i++)); do is "state of m$i" "$(show "$C/maps/m$i/state")" live; done
 	fi
-	for ((i = 0; i < 8; i++)); do must unmap "m$i"; done
+	for ((i = 0; i < 11; i++)); do must unmap "m$i"; done
 }
 
 # 16 MiB of requests at once, for a server that has 2 MiB.
@@ -49,6 +49,6 @@ small_pool() {
 	must remote "clean; remove_module && load_module"
 }
 
-scenario eight_of_four "8 maps of 4 exports, all busy at once"
+scenario eight_and_three "8 maps of an export, and one of each of 3 others, all busy at once"
 scenario small_pool "a server that has less memory than the requests want: they wait, none is lost"
 run_scenarios

@@ -48,7 +48,6 @@ use crate::base::{
     },
     sync::{
         with_reserves,
-        without_io,
         Completion, //
     },
     timer::{
@@ -127,8 +126,6 @@ struct Running {
     wait_for: Option<WaitFor>,
     /// The scan for the partitions of the disk.
     scan: Option<Arc<PartitionScan>>,
-    /// What user space was told of the disk.
-    changes: DiskChanges,
 }
 
 /// A map.
@@ -136,6 +133,8 @@ struct Running {
 pub(crate) struct Map {
     params: Arc<Params>,
     queue: OwnedQueue,
+    /// Shows on the disk what has changed.
+    changes: Arc<DiskChanges>,
     #[pin]
     running: Mutex<Running>,
     #[pin]
@@ -166,12 +165,12 @@ impl Map {
     /// Makes a map that is not started. May sleep.
     pub(crate) fn new(params: Params) -> Result<Arc<Self>, Failure> {
         let queue = OwnedQueue::ordered(c"farblk_map")?;
+        let changes = DiskChanges::new(params.host.clone())?;
         let running = Running {
             runtime: None,
             timer: None,
             wait_for: None,
             scan: None,
-            changes: DiskChanges::NONE,
         };
         let status = Status {
             state: State::Connecting,
@@ -185,6 +184,7 @@ impl Map {
             pin_init!(Self {
                 params,
                 queue,
+                changes,
                 running <- new_mutex!(running, "Map::running"),
                 status <- new_mutex!(status, "Map::status"),
                 command <- new_mutex!(None, "Map::command"),
@@ -391,6 +391,7 @@ impl Map {
         let Some(disk) = disk else {
             return;
         };
+        self.changes.end();
         // This waits for file systems, which wait for I/O, which the work item has to end.
         disk.mark_dead();
         while scan
@@ -405,9 +406,9 @@ impl Map {
         drop(disk);
     }
 
-    /// Publishes the state of the map in [`Status`] and on the disk. Returns the time in ms after
-    /// which this must be called again, if it must.
-    fn publish(&self, runtime: &MapRuntime, changes: &mut DiskChanges) -> Option<u64> {
+    /// Publishes the state of the map in [`Status`], and soon on the disk. Returns the time in ms
+    /// after which this must be called again, if it must.
+    fn publish(&self, runtime: &MapRuntime) -> Option<u64> {
         let (state, failure, login) = runtime.report();
         {
             let mut status = self.status.lock();
@@ -417,7 +418,7 @@ impl Map {
                 status.since = Instant::now();
             }
         }
-        changes.show(runtime.disk()?, login?.extent, state)
+        self.changes.show(runtime.disk()?, login?.extent, state)
     }
 }
 
@@ -430,7 +431,6 @@ impl WorkItem for Map {
             runtime: Some(runtime),
             timer,
             wait_for,
-            changes,
             ..
         } = &mut *guard
         else {
@@ -442,9 +442,9 @@ impl WorkItem for Map {
             true => Some(MapCommand::Disable),
             false => command,
         };
-        without_io(|| runtime.run(command));
-        // A uevent takes memory, and I/O waits for this work item.
-        let publish_in = with_reserves(|| this.publish(runtime, changes));
+        // I/O waits for this work item, and memory may not become free before that I/O has ended.
+        with_reserves(|| runtime.run(command));
+        let publish_in = this.publish(runtime);
         if let Some(timer) = timer {
             match Iterator::chain(runtime.next_run_ms().into_iter(), publish_in).min() {
                 Some(ms) => timer.set(u32::try_from(ms).unwrap_or(u32::MAX)),

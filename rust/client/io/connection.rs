@@ -21,12 +21,9 @@ use kernel::{
     },
 };
 
-use crate::base::{
-    errno::{
-        EOPNOTSUPP,
-        ESHUTDOWN, //
-    },
-    sync::without_io, //
+use crate::base::errno::{
+    EOPNOTSUPP,
+    ESHUTDOWN, //
 };
 use crate::block::{
     mq::{
@@ -519,10 +516,10 @@ impl<T: RequestOwner> Connection<T> {
     }
 
     /// Makes and posts receives for as many commands as the server allows in flight. Gives up if
-    /// there is no memory for more; the next answer is another occasion. May sleep.
+    /// there is no memory for more; the next answer is another occasion. May sleep. The caller must
+    /// not let allocations wait for memory: I/O that waits for it may have to end before.
     pub(in crate::client) fn grow(&self) {
-        // I/O that waits for these receives may have to end before memory is free.
-        let _ = without_io(|| self.post_receives());
+        let _ = self.post_receives();
         if let Some(commands) = &self.qp.handler().commands {
             commands.grown();
         }

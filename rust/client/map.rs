@@ -47,6 +47,7 @@ use crate::base::{
         ENOTCONN, //
     },
     sync::{
+        fatal_signal_pending,
         with_reserves,
         Completion, //
     },
@@ -98,6 +99,8 @@ pub(crate) use resources::PathStatus;
 const START_MS: u64 = 5000;
 /// Time that the scan for partitions has in any case, in ms.
 const SCAN_MIN_MS: u64 = 500;
+/// How long a task waits at a time before it looks whether it was killed, in ms.
+const WAIT_MS: u32 = 250;
 /// Interval at which [`Map::stop`] warns that it still waits for the scan, in ms.
 const SCAN_WARN_MS: u32 = 10_000;
 
@@ -199,7 +202,8 @@ impl Map {
     }
 
     /// Connects the paths, and adds the disk once one of them is up; the other paths follow. If it
-    /// fails, nothing of the map is left. Must be called once. Takes up to 5 s. Sleeps.
+    /// fails, nothing of the map is left on this host. Fails with `EINTR` if the task is killed.
+    /// Must be called once. Takes up to 5 s, and more only if the server grants many slabs. Sleeps.
     pub(crate) fn start(
         self: &Arc<Self>,
         targets: impl Iterator<Item = (PathId, Target)>,
@@ -213,14 +217,22 @@ impl Map {
             running.timer = Some(timer);
             running.runtime = Some(runtime);
         }
-        let result = self.bring_up(targets, began);
-        if result.is_err() {
-            self.stop(true)?;
-        }
-        match self.aborted.load(Relaxed) {
-            true => result.map_err(|_| fail!(ECANCELED, "it was disabled by force meanwhile")),
-            false => result,
-        }
+        let Err(failure) = self.bring_up(targets, began) else {
+            return Ok(());
+        };
+        let failure = match self.aborted.load(Relaxed) {
+            true if fatal_signal_pending() => fail!(EINTR, "killed while it was being enabled"),
+            true => fail!(ECANCELED, "it was disabled by force meanwhile"),
+            false => failure,
+        };
+        Err(match self.stop(true)? {
+            Some(_) => fail!(
+                failure.error,
+                "{}; the server keeps the map's place",
+                failure.text
+            ),
+            None => failure,
+        })
     }
 
     fn bring_up(
@@ -314,7 +326,8 @@ impl Map {
     }
 
     /// Lets the work item execute a command, and waits for the result. Fails with `ENOTCONN` if the
-    /// map is not running. Sleeps.
+    /// map is not running. If the task is killed while it waits for a path, the map is aborted.
+    /// Sleeps.
     fn execute(
         self: &Arc<Self>,
         command: Option<MapCommand>,
@@ -331,7 +344,12 @@ impl Map {
             running.wait_for = Some(wait_for);
         }
         self.schedule();
-        self.done.wait();
+        while self.done.wait_timeout(WAIT_MS).is_err() {
+            // What else is waited for ends soon by itself, and nothing may stay behind.
+            if wait_for == WaitFor::PathUp && fatal_signal_pending() {
+                self.abort();
+            }
+        }
         *self.result.lock()
     }
 

@@ -464,7 +464,8 @@ impl<T: RequestOwner> Connection<T> {
         Ok(self.qp.request(tag, carry, posted, prepare, last))
     }
 
-    /// Rings the doorbell for what [`Self::send`] posted without `last`. Atomic context.
+    /// Rings the doorbell for what [`Self::send`] posted without `last`. Any context but hard
+    /// interrupt.
     pub(in crate::client) fn commit(&self) {
         self.qp.ring();
     }

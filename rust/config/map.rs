@@ -435,6 +435,8 @@ impl MapDir {
             status.state.as_str()
         } else if self.switch.starting() {
             State::Connecting.as_str()
+        } else if self.switch.stopping() {
+            "closing"
         } else if self.switch.last_error.get().as_ref().is_some_and(stale) {
             State::Stale.as_str()
         } else {

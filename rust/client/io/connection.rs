@@ -23,6 +23,7 @@ use kernel::{
 
 use crate::base::errno::{
     EOPNOTSUPP,
+    EPROTO,
     ESHUTDOWN, //
 };
 use crate::block::{
@@ -136,6 +137,18 @@ pub(in crate::client) struct Handler<T: RequestOwner> {
     hw_queue: u16,
 }
 
+impl<T: RequestOwner> Handler<T> {
+    /// Reports a message that answers no command. If the queue pair has failed before, by itself or
+    /// because the path is closed, that is no fault of the server: the commands were given back,
+    /// and the answers that it had sent still come.
+    #[cold]
+    fn unexpected(&self, qp: &Qp<Self>, what: Malformed) {
+        if !qp.has_failed() {
+            self.events.violated(what);
+        }
+    }
+}
+
 impl<T: RequestOwner> QpHandler for Handler<T> {
     type Send = Posted<T>;
     type Recv = KBox<DmaBuffer>;
@@ -179,12 +192,14 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
                 tag
             }
         };
-        let answered = tag.and_then(|tag| {
-            qp.answered(tag, received.into_invalidated())
-                .map_err(|_| Malformed("a response that invalidates what is not its own"))
-        });
-        if let Err(malformed) = answered {
-            self.events.violated(malformed);
+        match tag.map(|tag| qp.answered(tag, received.into_invalidated())) {
+            Ok(Ok(())) => {}
+            Ok(Err(EPROTO)) => {
+                let what = "a response that invalidates what is not its own";
+                self.events.violated(Malformed(what));
+            }
+            Ok(Err(_)) => self.unexpected(qp, Malformed("a response to a command that is over")),
+            Err(malformed) => self.unexpected(qp, malformed),
         }
         if commands.should_grow() {
             self.events.credited();

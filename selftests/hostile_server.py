@@ -1399,7 +1399,7 @@ def events_flood_force(begin, make):
        ("an older extent after a newer one", 10, 9),
        ("an extent of number 0 after one of number 1", 1, 2**32),
        ("another extent of the same number", 10, 10),
-       ("an extent after that of the last number there is", 2**32 - 1, 1))
+       ("an extent of the last number there is after one of number 10", 10, 2**32 - 1))
 def events_order(begin, newer, older):
     server = begin.server()
     m = begin.map().on()
@@ -1416,9 +1416,18 @@ def events_order(begin, newer, older):
     expect("the size", m.size(), SIZE * 3)
     expect("the number of reconnects", m.reconnects(), 0)
     m.works(server)
-    if newer < 2**32 - 1:
-        server.say(extent(SIZE, number=newer + 1))
-        m.soon(lambda: m.size() == SIZE, "it does not hear of what is newer")
+    server.say(extent(SIZE, number=newer + 1))
+    m.soon(lambda: m.size() == SIZE, "it does not hear of what is newer")
+
+
+@case("order", "numbers up to the last there is, and beyond: none is the end of the news")
+def order_wraps(begin):
+    server = begin.server()
+    m = begin.map().on()
+    for blocks, number in enumerate((2**31 - 1, 2**32 - 2, 2**32 - 1, 1, 2), 3):
+        server.say(extent(SIZE * blocks, number=number))
+        m.soon(lambda size=SIZE * blocks: m.size() == size, f"it does not hear of number {number}")
+    expect("the number of reconnects", m.reconnects(), 0)
 
 
 @case("order", "an older extent on another path, and when the path of the newer one is gone")

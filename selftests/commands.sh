@@ -257,7 +257,7 @@ orders() {
 	local i first
 	must serve e 8M
 	must map_make m e
-	for ((i = 0; i < 36; i++)); do
+	for ((i = 0; i < 18; i++)); do
 		first=$((i % 3))
 		[ $first = 1 ] || must map_on m
 		[ $first != 2 ] || first=force
@@ -285,7 +285,7 @@ path_meets() {
 	must map m e
 	must mkdir "$M/paths/b"
 	must store "$M/paths/b/addr" "$FARBLK_SERVER"
-	for ((i = 0; i < 20; i++)); do
+	for ((i = 0; i < 10; i++)); do
 		order disable "$M/enable" 0
 		sleep 0.0$((i % 10))
 		got=$(errno_of store "$M/paths/b/enable" 1)
@@ -306,7 +306,7 @@ free_at_once() {
 	must serve_block e "$BACK"
 	must map m e no_path_timeout_ms=-1
 	must remote "while [ ! -e /run/looked ]; do cat $C/exports/e/{clients,instance,state}; done >/dev/null 2>&1 3>&- 4>&- &
-		for i in {1..30}; do
+		for i in {1..20}; do
 			store $C/exports/e/enable 0 && store $C/exports/e/enable 1 || { touch /run/looked; exit 1; }
 			sleep 0.0\$((i % 10))
 		done

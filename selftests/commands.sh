@@ -291,6 +291,91 @@ killed_access() {
 	must unmap m force
 }
 
+# While a map is disabled it says so, and enable reads as 1 until nothing is left of it.
+closing() {
+	hanging_disk
+	hang
+	must map_make m e
+	ends_so enable "$M/enable" 1 OK $ENABLE_BOUND
+	# The server does not confirm the logout: it waits for the first read.
+	order disable "$M/enable" 0
+	wait_for $BOUND state_is closing || bad "state is '$(show "$M/state")'"
+	is enable "$(show "$M/enable")" 1
+	refused EBUSY "$M/enable" 1 "another task"
+	wait_for $BOUND enable_is 0 || bad "it is not disabled"
+	is_gone
+	outcome_is disable OK
+	must map_make m e
+	must map_on m
+	must unmap m
+}
+enable_is() { [ "$(show "$M/enable")" = "$1" ]; }
+
+# force begins just after another command, or just before it: it wins.
+orders() {
+	local i first
+	must serve e 8M
+	must map_make m e
+	for ((i = 0; i < 18; i++)); do
+		first=$((i % 3))
+		[ $first = 1 ] || must map_on m
+		[ $first != 2 ] || first=force
+		order first "$M/enable" $first
+		sleep 0.0$((i / 3 % 10))
+		order second "$M/enable" force
+		outcome_is second OK
+		case $first in
+		0) outcome_is first "OK|EBUSY" ;;
+		1) outcome_is first "OK|EBUSY|ECANCELED" ;;
+		force) outcome_is first OK ;;
+		esac
+		# An enable that came late.
+		ends_so third "$M/enable" force OK
+		is state "$(show "$M/state")" disabled
+	done
+	must map_on m
+	must unmap m
+}
+
+# A path that is enabled while its map is disabled is refused, or is part of what is enabled next.
+path_meets() {
+	local i got
+	must serve e 8M
+	must map m e
+	must mkdir "$M/paths/b"
+	must store "$M/paths/b/addr" "$FARBLK_SERVER"
+	for ((i = 0; i < 10; i++)); do
+		order disable "$M/enable" 0
+		sleep 0.0$((i % 10))
+		got=$(errno_of store "$M/paths/b/enable" 1)
+		[[ $got =~ ^(OK|EBUSY)$ ]] || bad "a path that comes while its map is disabled: $got"
+		outcome_is disable OK
+		is "the path" "$(show "$M/paths/b/enable")" "$([ "$got" = OK ] && echo 1 || echo 0)"
+		must map_on m
+		[ "$got" != OK ] || wait_for $BOUND path_is b live || bad "path b is '$(show "$M/paths/b/state")'"
+		must store "$M/paths/b/enable" 0
+	done
+	must unmap m
+}
+path_is() { [ "$(show "$M/paths/$1/state")" = "$2" ]; }
+
+# When an export is disabled its device is free, whoever has looked at it just now.
+free_at_once() {
+	back "null_disk fbf 16"
+	must serve_block e "$BACK"
+	must map m e no_path_timeout_ms=-1
+	must remote "while [ ! -e /run/looked ]; do cat $C/exports/e/{clients,instance,state}; done >/dev/null 2>&1 3>&- 4>&- &
+		for i in {1..20}; do
+			store $C/exports/e/enable 0 && store $C/exports/e/enable 1 || { touch /run/looked; exit 1; }
+			sleep 0.0\$((i % 10))
+		done
+		touch /run/looked"
+	must remote "rm /run/looked"
+	wait_for 30 state_is live || bad "state is '$(show "$M/state")'"
+	must direct_read "$DEV" /dev/null count=1
+	must unmap m
+}
+
 scenario enable_hanging "enable and disable while the server's disk hangs"
 scenario force_hanging "force while the server's disk hangs, and a reader waits"
 scenario force_enable "force while enable has not returned"
@@ -299,6 +384,10 @@ scenario late_partitions "partitions are there when enable returns, or when the 
 scenario scan_waits "disable and force while a partition scan waits for a path"
 scenario killed_reader "disable and force while a killed reader closes the disk"
 scenario concurrent "commands at the same time: EBUSY and why, and force wins"
+scenario closing "a map says that it is being disabled, until nothing is left of it"
+scenario orders "force meets each command in each order, and wins"
+scenario path_meets "a path that is enabled while its map is disabled"
+scenario free_at_once "the device of an export is free when that is disabled"
 scenario untold "a map that goes while the server cannot hear of it says so"
 scenario killed_disable "the server disables an export or a port while its disk hangs, and is killed"
 scenario killed_access "the server takes an export away from a host while its disk hangs, and is killed"

@@ -23,6 +23,7 @@ import re
 import select
 import socket
 import struct
+import subprocess
 import threading
 import time
 import traceback
@@ -1398,7 +1399,7 @@ def events_flood_force(begin, make):
        ("an older extent after a newer one", 10, 9),
        ("an extent of number 0 after one of number 1", 1, 2**32),
        ("another extent of the same number", 10, 10),
-       ("an extent after that of the last number there is", 2**32 - 1, 1))
+       ("an extent of the last number there is after one of number 10", 10, 2**32 - 1))
 def events_order(begin, newer, older):
     server = begin.server()
     m = begin.map().on()
@@ -1415,9 +1416,18 @@ def events_order(begin, newer, older):
     expect("the size", m.size(), SIZE * 3)
     expect("the number of reconnects", m.reconnects(), 0)
     m.works(server)
-    if newer < 2**32 - 1:
-        server.say(extent(SIZE, number=newer + 1))
-        m.soon(lambda: m.size() == SIZE, "it does not hear of what is newer")
+    server.say(extent(SIZE, number=newer + 1))
+    m.soon(lambda: m.size() == SIZE, "it does not hear of what is newer")
+
+
+@case("order", "numbers up to the last there is, and beyond: none is the end of the news")
+def order_wraps(begin):
+    server = begin.server()
+    m = begin.map().on()
+    for blocks, number in enumerate((2**31 - 1, 2**32 - 2, 2**32 - 1, 1, 2), 3):
+        server.say(extent(SIZE * blocks, number=number))
+        m.soon(lambda size=SIZE * blocks: m.size() == size, f"it does not hear of number {number}")
+    expect("the number of reconnects", m.reconnects(), 0)
 
 
 @case("order", "an older extent on another path, and when the path of the newer one is gone")
@@ -1544,6 +1554,62 @@ def slow_grants_end(begin):
     if len(asked) != 4 or took > 4 * SLOW + 4 + 3 * PATIENCE:
         raise Failed(f"{len(asked)} requests, {took:.1f} s")
     return said
+
+
+def now_and_then(begin):
+    """A server whose grants of 1,024 slabs come one by one, in more than half an hour."""
+    asked = []
+
+    def hook(server, peer, message):
+        asked.append(message)
+        time.sleep(2)
+        return with_grant(change=lambda grants: grants[:1])(server, peer, message)
+
+    begin.server(KIND_RAM, on={"grant": hook}, size=1024 << SLAB_SHIFT)
+    return asked
+
+
+# As many as there are could take weeks, with progress in each step.
+@case("slow", "grants one by one of very many slabs")
+def slow_grants_many(begin):
+    now_and_then(begin)
+    m = begin.map()
+    start = time.monotonic()
+    expect("enable", Task(store, m.at + "enable", "1").end("enable", 16 + 5 * PATIENCE), "ETIMEDOUT")
+    took = time.monotonic() - start
+    if took < 9 or not re.search("slabs too slowly: [0-9]+ of 1024", m.last_error()):
+        raise Failed(f"{m.last_error()!r} after {took:.1f} s")
+    return f"{m.last_error()} ({took:.1f} s)"
+
+
+@case("slow", "grants one by one of very many slabs, and force meanwhile")
+def slow_grants_force(begin):
+    asked = now_and_then(begin)
+    m = begin.map()
+    enable = Task(store, m.at + "enable", "1")
+    m.soon(lambda: asked, "no slab is asked for")
+    m.force()
+    expect("enable", enable.end("enable", PATIENCE), "ECANCELED")
+    expect("the state", m.state(), "disabled")
+
+
+@case("slow", "grants one by one of very many slabs, and the task is killed meanwhile")
+def slow_grants_killed(begin):
+    asked = now_and_then(begin)
+    m = begin.map()
+    with subprocess.Popen(["sh", "-c", 'echo 1 >"$0"', m.at + "enable"]) as enable:
+        m.soon(lambda: asked, "no slab is asked for")
+        enable.kill()
+        try:
+            enable.wait(FORCE)
+        except subprocess.TimeoutExpired:
+            m.force()
+            raise Failed("a killed task goes on") from None
+    expect("the state", m.state(), "disabled")
+    text = m.last_error()
+    if not text.startswith("EINTR killed while"):
+        raise Failed(f"last_error is {text!r}")
+    return text
 
 
 # A path that comes back has time for each of its connections.

@@ -14,11 +14,32 @@ LEFT=128
 hog() { echo $((($(awk '/^MemAvailable:/ {print $2}' /proc/meminfo) / 1024 - LEFT) / 2)) >/proc/sys/vm/nr_hugepages; }
 swapped() { awk '/^Swap(Total|Free):/ {kib = $2 - kib} END {print -kib / 1024}' /proc/meminfo; }
 
+# uevents on: all the time somebody sends uevents, and somebody else listens: who sends one waits for memory, with the lock held
+# that every uevent takes. uevents off: ends that.
+uevents() {
+	if [ "$1" = off ]; then
+		[ -z "${NOISE:-}" ] || kill $NOISE
+		NOISE=
+		return
+	fi
+	python3 -c 'import socket
+heard = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15)
+heard.bind((0, 1))
+while True:
+    try:
+        heard.recv(1 << 16)
+    except OSError:
+        pass' &
+	NOISE=$!
+	while sleep 0.01; do echo change >/sys/module/farblk/uevent; done &
+	NOISE+=" $!"
+}
+
 # swap EXPORT: a line that the server makes export e with.
 swap() {
 	local pid n fault network
 	agent_only
-	needs stress-ng mkswap swapon
+	needs stress-ng mkswap swapon python3
 	[ -e /proc/swaps ] || skip "the kernel has no swap"
 	must remote "port_add p0 $(address server 0) && port_add p1 $(address server 1) && $1"
 	must mkdir "$C/maps/m"
@@ -28,7 +49,8 @@ swap() {
 	all_live_in "$AGAIN"
 	must mkswap "$DEV" >/dev/null
 	must swapon "$DEV"
-	trap 'net pass; echo 0 >/proc/sys/vm/nr_hugepages; swapoff "$DEV"' EXIT
+	uevents on
+	trap 'uevents off; net pass; echo 0 >/proc/sys/vm/nr_hugepages; swapoff "$DEV"' EXIT
 	# rdma_rxe and the network device take memory for each packet.
 	echo $((32 * 1024)) >/proc/sys/vm/min_free_kbytes
 	must hog
@@ -48,6 +70,7 @@ swap() {
 	wait_for 120 ended $pid || die "stress-ng does not end"
 	wait $pid || bad "exit code $? of stress-ng: $(cat /run/stress.out)"
 	! grep -i "fail: " /run/stress.out || bad "stress-ng found wrong data"
+	uevents off
 	echo 0 >/proc/sys/vm/nr_hugepages
 	must swapoff "$DEV"
 	trap 'net pass' EXIT

@@ -75,7 +75,7 @@ use crate::rdma::cm::{
 
 /// Timeout of one step of an attempt to connect, in ms; of the whole attempt while a user waits for
 /// it.
-const CONNECT_TIMEOUT_MS: Msecs = 4000;
+pub(super) const CONNECT_TIMEOUT_MS: Msecs = 4000;
 /// Timeout of the resolution of the server's address, in ms.
 const RESOLVE_TIMEOUT_MS: Msecs = 2000;
 /// The time that the HCA waits for an acknowledgement before it sends again: 4.096 us x 2^14 = 67

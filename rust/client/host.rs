@@ -72,8 +72,9 @@ pub(crate) struct Host {
     pub(crate) disk_names: Arc<DiskNames>,
     /// The debugfs directory of the counters of maps.
     pub(crate) counters: Dir,
-    /// Where partitions are looked for; no scan waits for another.
-    pub(crate) scans: OwnedQueue,
+    /// Scans disks for partitions, and tells user space of changes of disks. No item waits for
+    /// another, and no I/O waits for an item.
+    pub(crate) disk_work: OwnedQueue,
 }
 
 impl Host {
@@ -89,7 +90,7 @@ impl Host {
                 .and_then(|name| Name::new(name.to_bytes()).ok())
                 .map_or_else(|| Name::new(b"localhost").map_err(|_| EINVAL), Ok)?,
         };
-        let scans = OwnedQueue::unbound(c"farblk_scan")?;
+        let disk_work = OwnedQueue::unbound(c"farblk_disk")?;
         let disk_names = Arc::pin_init(DiskNames::new(c"farblk"), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
@@ -98,7 +99,7 @@ impl Host {
                 incarnations: Atomic::new(0),
                 disk_names,
                 counters,
-                scans,
+                disk_work,
             }),
             GFP_KERNEL,
         )

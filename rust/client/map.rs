@@ -47,8 +47,8 @@ use crate::base::{
         ENOTCONN, //
     },
     sync::{
+        fatal_signal_pending,
         with_reserves,
-        without_io,
         Completion, //
     },
     timer::{
@@ -99,6 +99,8 @@ pub(crate) use resources::PathStatus;
 const START_MS: u64 = 5000;
 /// Time that the scan for partitions has in any case, in ms.
 const SCAN_MIN_MS: u64 = 500;
+/// How long a task waits at a time before it looks whether it was killed, in ms.
+const WAIT_MS: u32 = 250;
 /// Interval at which [`Map::stop`] warns that it still waits for the scan, in ms.
 const SCAN_WARN_MS: u32 = 10_000;
 
@@ -127,8 +129,6 @@ struct Running {
     wait_for: Option<WaitFor>,
     /// The scan for the partitions of the disk.
     scan: Option<Arc<PartitionScan>>,
-    /// What user space was told of the disk.
-    changes: DiskChanges,
 }
 
 /// A map.
@@ -136,6 +136,8 @@ struct Running {
 pub(crate) struct Map {
     params: Arc<Params>,
     queue: OwnedQueue,
+    /// Shows on the disk what has changed.
+    changes: Arc<DiskChanges>,
     #[pin]
     running: Mutex<Running>,
     #[pin]
@@ -166,12 +168,12 @@ impl Map {
     /// Makes a map that is not started. May sleep.
     pub(crate) fn new(params: Params) -> Result<Arc<Self>, Failure> {
         let queue = OwnedQueue::ordered(c"farblk_map")?;
+        let changes = DiskChanges::new(params.host.clone())?;
         let running = Running {
             runtime: None,
             timer: None,
             wait_for: None,
             scan: None,
-            changes: DiskChanges::NONE,
         };
         let status = Status {
             state: State::Connecting,
@@ -185,6 +187,7 @@ impl Map {
             pin_init!(Self {
                 params,
                 queue,
+                changes,
                 running <- new_mutex!(running, "Map::running"),
                 status <- new_mutex!(status, "Map::status"),
                 command <- new_mutex!(None, "Map::command"),
@@ -199,7 +202,8 @@ impl Map {
     }
 
     /// Connects the paths, and adds the disk once one of them is up; the other paths follow. If it
-    /// fails, nothing of the map is left. Must be called once. Takes up to 5 s. Sleeps.
+    /// fails, nothing of the map is left on this host. Fails with `EINTR` if the task is killed.
+    /// Must be called once. Takes up to 5 s, and more only if the server grants many slabs. Sleeps.
     pub(crate) fn start(
         self: &Arc<Self>,
         targets: impl Iterator<Item = (PathId, Target)>,
@@ -213,14 +217,22 @@ impl Map {
             running.timer = Some(timer);
             running.runtime = Some(runtime);
         }
-        let result = self.bring_up(targets, began);
-        if result.is_err() {
-            self.stop(true)?;
-        }
-        match self.aborted.load(Relaxed) {
-            true => result.map_err(|_| fail!(ECANCELED, "it was disabled by force meanwhile")),
-            false => result,
-        }
+        let Err(failure) = self.bring_up(targets, began) else {
+            return Ok(());
+        };
+        let failure = match self.aborted.load(Relaxed) {
+            true if fatal_signal_pending() => fail!(EINTR, "killed while it was being enabled"),
+            true => fail!(ECANCELED, "it was disabled by force meanwhile"),
+            false => failure,
+        };
+        Err(match self.stop(true)? {
+            Some(_) => fail!(
+                failure.error,
+                "{}; the server keeps the map's place",
+                failure.text
+            ),
+            None => failure,
+        })
     }
 
     fn bring_up(
@@ -314,7 +326,8 @@ impl Map {
     }
 
     /// Lets the work item execute a command, and waits for the result. Fails with `ENOTCONN` if the
-    /// map is not running. Sleeps.
+    /// map is not running. If the task is killed while it waits for a path, the map is aborted.
+    /// Sleeps.
     fn execute(
         self: &Arc<Self>,
         command: Option<MapCommand>,
@@ -331,7 +344,12 @@ impl Map {
             running.wait_for = Some(wait_for);
         }
         self.schedule();
-        self.done.wait();
+        while self.done.wait_timeout(WAIT_MS).is_err() {
+            // What else is waited for ends soon by itself, and nothing may stay behind.
+            if wait_for == WaitFor::PathUp && fatal_signal_pending() {
+                self.abort();
+            }
+        }
         *self.result.lock()
     }
 
@@ -391,6 +409,7 @@ impl Map {
         let Some(disk) = disk else {
             return;
         };
+        self.changes.end();
         // This waits for file systems, which wait for I/O, which the work item has to end.
         disk.mark_dead();
         while scan
@@ -405,9 +424,9 @@ impl Map {
         drop(disk);
     }
 
-    /// Publishes the state of the map in [`Status`] and on the disk. Returns the time in ms after
-    /// which this must be called again, if it must.
-    fn publish(&self, runtime: &MapRuntime, changes: &mut DiskChanges) -> Option<u64> {
+    /// Publishes the state of the map in [`Status`], and soon on the disk. Returns the time in ms
+    /// after which this must be called again, if it must.
+    fn publish(&self, runtime: &MapRuntime) -> Option<u64> {
         let (state, failure, login) = runtime.report();
         {
             let mut status = self.status.lock();
@@ -417,7 +436,7 @@ impl Map {
                 status.since = Instant::now();
             }
         }
-        changes.show(runtime.disk()?, login?.extent, state)
+        self.changes.show(runtime.disk()?, login?.extent, state)
     }
 }
 
@@ -430,7 +449,6 @@ impl WorkItem for Map {
             runtime: Some(runtime),
             timer,
             wait_for,
-            changes,
             ..
         } = &mut *guard
         else {
@@ -442,9 +460,9 @@ impl WorkItem for Map {
             true => Some(MapCommand::Disable),
             false => command,
         };
-        without_io(|| runtime.run(command));
-        // A uevent takes memory, and I/O waits for this work item.
-        let publish_in = with_reserves(|| this.publish(runtime, changes));
+        // I/O waits for this work item, and memory may not become free before that I/O has ended.
+        with_reserves(|| runtime.run(command));
+        let publish_in = this.publish(runtime);
         if let Some(timer) = timer {
             match Iterator::chain(runtime.next_run_ms().into_iter(), publish_in).min() {
                 Some(ms) => timer.set(u32::try_from(ms).unwrap_or(u32::MAX)),

@@ -141,6 +141,9 @@ impl GroupOperations for ExportDirs {
     }
 }
 
+/// How long disabling an export waits for the last task that looks at it, in ms.
+const RELEASE_MS: u32 = 10_000;
+
 /// An enabled export, with a reference that keeps its directory.
 struct Running {
     _monitor: PeriodicWork<ExportMonitor>,
@@ -473,8 +476,21 @@ impl ExportDir {
         if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
                 group.exports.offer(&group.name, None);
-                let closed = running.export.close();
-                closed.map_err(|failure| (running, failure))
+                if let Err(failure) = running.export.close() {
+                    return Err((running, failure));
+                }
+                let Running {
+                    _monitor: monitor,
+                    export,
+                    _pinned: pinned,
+                } = running;
+                let released = export.released();
+                drop((monitor, export));
+                // A session that has just ended, or a task that looks at the export, may be the
+                // last one that lets go of the device.
+                let _ = released.wait_timeout(RELEASE_MS);
+                drop(pinned);
+                Ok(())
             });
         }
         let closing = |running: &Running| running.export.is_closing();
@@ -502,6 +518,7 @@ impl ExportDir {
                 Some(export) if export.is_closing() => "closing",
                 Some(export) if export.is_dead() => "error",
                 Some(_) => "online",
+                None if self.switch.stopping() => "closing",
                 None => "disabled",
             }
         };

@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+mod settings;
+
 use core::net::SocketAddr;
 
 use kernel::prelude::*;
@@ -23,21 +25,25 @@ use crate::base::{
         Pinned, //
     },
     debugfs::File,
-    errno::ESTALE,
-    net::Net,
+    errno::{
+        ENOTCONN,
+        ESTALE, //
+    },
 };
 use crate::client::{
     host::Host,
     Map,
-    Options,
     Params,
     PathStatus,
     Policy,
-    Status,
-    Target, //
+    Status, //
 };
 use crate::config::{
     invalid,
+    map::settings::{
+        Path,
+        Settings, //
+    },
     new_name,
     parse,
     path::PathDirs,
@@ -54,17 +60,12 @@ use crate::proto::{
         DEPTH_MAX,
         INLINE_MAX, //
     },
-    Access,
     Kind,
     LoginReply,
     Name,
     Uuid, //
 };
-use crate::session::{
-    PathId,
-    State,
-    PATHS_MAX, //
-};
+use crate::session::State;
 
 /// The accepted numbers of hardware queues.
 const QUEUES: (u64, u64) = (0, 64);
@@ -98,24 +99,7 @@ impl GroupOperations for Maps {
     type Child = MapDir;
 
     fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<MapDir>> {
-        let settings = Settings {
-            options: Options {
-                export: new_name(name)?,
-                access: Access::ReadWrite,
-                queues: 0,
-                poll_queues: 0,
-                depth: 128,
-                inline_size: 4096,
-                io_timeout_ms: 30_000,
-                no_path_timeout_ms: Some(60_000),
-                heartbeat_ms: 1000,
-                reconnect_max_ms: 10_000,
-                policy: Policy::MinInflight,
-                expect_instance: None,
-            },
-            tos: 0,
-            paths: [None; PATHS_MAX],
-        };
+        let settings = Settings::new(new_name(name)?);
         let host = group.host.clone();
         let name = settings.options.export;
         let uuid = host.map_uuid(&name);
@@ -130,51 +114,6 @@ impl GroupOperations for Maps {
         )?;
         let paths = NewGroup::new(PathDirs::new(dir.clone())?)?;
         NewGroup::new(dir)?.with_default(c"paths", paths)
-    }
-}
-
-/// An enabled path: its name, the address of the server, and the local address.
-#[derive(Clone, Copy)]
-struct Path {
-    name: Name,
-    addr: SocketAddr,
-    source: Option<SocketAddr>,
-    /// The path is being removed. It keeps its index until nothing is left of it.
-    removing: bool,
-}
-
-impl Path {
-    fn target(&self, tos: u8) -> Target {
-        Target {
-            net: Net::current(),
-            addr: self.addr,
-            source: self.source,
-            tos,
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Settings {
-    options: Options,
-    tos: u8,
-    /// The enabled paths. The index is the [`PathId`].
-    paths: [Option<Path>; PATHS_MAX],
-}
-
-impl Settings {
-    fn find(&self, name: &Name) -> Option<usize> {
-        let is_it = |path: &Option<Path>| path.as_ref().is_some_and(|path| path.name == *name);
-        self.paths.iter().position(is_it)
-    }
-
-    /// Returns the enabled paths, as a [`Map`] takes them.
-    fn targets(&self) -> impl Iterator<Item = (PathId, Target)> + '_ {
-        let tos = self.tos;
-        let paths = (0..).zip(&self.paths);
-        paths
-            .filter_map(|(id, path)| Some((id, path.as_ref().filter(|path| !path.removing)?)))
-            .map(move |(id, path)| (id, path.target(tos)))
     }
 }
 
@@ -257,23 +196,9 @@ impl MapDir {
             .running(|running| running.map(|running| running.map.status()))
     }
 
-    /// Returns the state. May sleep.
-    pub(super) fn state(&self) -> State {
-        let stale = |failure: &Failure| failure.error == ESTALE;
-        if let Some(status) = self.status() {
-            status.state
-        } else if self.switch.starting() {
-            State::Connecting
-        } else if self.switch.last_error.get().as_ref().is_some_and(stale) {
-            State::Stale
-        } else {
-            State::Disabled
-        }
-    }
-
     /// Returns the status of a path, if the map runs and the path is enabled. May sleep.
     pub(super) fn path_status(&self, name: &Name) -> Option<PathStatus> {
-        let id = PathId::try_from(self.switch.settings().find(name)?).ok()?;
+        let id = self.switch.settings().find(name)?;
         Some(self.map()?.path_status(id))
     }
 
@@ -289,69 +214,36 @@ impl MapDir {
         addr: SocketAddr,
         source: Option<SocketAddr>,
     ) -> Result<(), Failure> {
-        let path = Path {
-            name: *name,
-            addr,
-            source,
-            removing: false,
-        };
+        let path = Path::new(*name, addr, source);
         let (id, target, map) = self.switch.adjust(|settings, running| {
-            let free = settings.paths.iter().position(Option::is_none);
-            let id = free.ok_or_else(|| fail!(ENOSPC, "a map has {PATHS_MAX} paths at most"))?;
-            if let Some(place) = settings.paths.get_mut(id) {
-                *place = Some(path);
-            }
+            let id = settings.add(path)?;
             let target = path.target(settings.tos);
             Ok((id, target, running.map(|running| running.map.clone())))
         })?;
-        let Some(map) = map else {
-            return Ok(());
-        };
-        let id = PathId::try_from(id).map_err(Error::from)?;
-        map.add_path(id, target)
-            .inspect_err(|_| self.forget_path(name))
+        match map.map_or(Ok(()), |map| map.add_path(id, target)) {
+            // The map was disabled meanwhile. It takes the path when it is enabled, or has done so.
+            Err(failure) if failure.error == ENOTCONN => Ok(()),
+            added => added.inspect_err(|_| self.forget_path(name)),
+        }
     }
 
     /// Removes a path that is being disabled. Nothing of it is left when this returns. Fails with
     /// `EBUSY` if it is the last path of a map that runs. May sleep.
     pub(super) fn remove_path(&self, name: &Name) -> Result<(), Failure> {
         let removing = self.switch.adjust(|settings, running| {
-            let Some(id) = settings.find(name) else {
-                return Ok(None);
-            };
-            let stays = |path: &Path| !path.removing && path.name != *name;
-            let last = !settings.paths.iter().flatten().any(stays);
-            if last && running.is_some() {
-                return Err(fail!(EBUSY, "the last path of a map that is enabled"));
-            }
-            let place = settings.paths.get_mut(id);
-            match (place, running) {
-                (Some(Some(path)), Some(running)) => {
-                    path.removing = true;
-                    Ok(Some((id, running.map.clone())))
-                }
-                (Some(place), None) => {
-                    *place = None;
-                    Ok(None)
-                }
-                _ => Ok(None),
-            }
+            let id = settings.remove(name, running.is_some())?;
+            Ok(id.zip(running.map(|running| running.map.clone())))
         })?;
         if let Some((id, map)) = removing {
             // If the map does not run any more, nothing is left of its paths.
-            let _ = map.remove_path(PathId::try_from(id).map_err(Error::from)?);
+            let _ = map.remove_path(id);
             self.forget_path(name);
         }
         Ok(())
     }
 
     fn forget_path(&self, name: &Name) {
-        self.switch.amend(|settings| {
-            let id = settings.find(name);
-            if let Some(place) = id.and_then(|id| settings.paths.get_mut(id)) {
-                *place = None;
-            }
-        });
+        self.switch.amend(|settings| settings.forget(name));
     }
 
     fn show_export(&self, page: &mut PageWriter<'_>) -> Result {
@@ -538,7 +430,19 @@ impl MapDir {
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.state())
+        let stale = |failure: &Failure| failure.error == ESTALE;
+        let state = if let Some(status) = self.status() {
+            status.state.as_str()
+        } else if self.switch.starting() {
+            State::Connecting.as_str()
+        } else if self.switch.stopping() {
+            "closing"
+        } else if self.switch.last_error.get().as_ref().is_some_and(stale) {
+            State::Stale.as_str()
+        } else {
+            State::Disabled.as_str()
+        };
+        show(page, state)
     }
 
     fn show_device(&self, page: &mut PageWriter<'_>) -> Result {

@@ -154,11 +154,15 @@ impl PortDir {
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
         let state = self.switch.running(|running| match running {
-            None => "disabled",
-            Some(running) if running.port.failure().is_some() => "error",
-            Some(_) => "listening",
+            None => None,
+            Some(running) if running.port.failure().is_some() => Some("error"),
+            Some(_) => Some("listening"),
         });
-        show(page, state)
+        let otherwise = match self.switch.stopping() {
+            true => "closing",
+            false => "disabled",
+        };
+        show(page, state.unwrap_or(otherwise))
     }
 
     fn show_device(&self, page: &mut PageWriter<'_>) -> Result {

@@ -122,9 +122,10 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         }
     }
 
-    /// Shows `enable`. May sleep.
+    /// Shows `enable`: 1 until nothing is left of what runs. May sleep.
     pub(crate) fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.running(|thing| u8::from(thing.is_some())))
+        let enabled = matches!(self.inner.lock().1, Phase::On(_) | Phase::Stopping(_));
+        show(page, u8::from(enabled))
     }
 
     /// What was written to `enable`. May sleep.
@@ -143,6 +144,11 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         matches!(self.inner.lock().1, Phase::Starting(_))
     }
 
+    /// Returns true while a task is turning it off. May sleep.
+    pub(crate) fn stopping(&self) -> bool {
+        matches!(self.inner.lock().1, Phase::Stopping(_))
+    }
+
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does nothing
     /// if it is on; refuses with `EBUSY` while another task turns it on or off, or if a task that
     /// turned it off was killed and `closing` says that it still ends. May sleep.
@@ -151,15 +157,15 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         closing: impl FnOnce(&T) -> bool,
         start: impl FnOnce(S) -> Result<T, Failure>,
     ) -> Result {
-        let outcome = match self.begin_start(closing) {
+        let settings = match self.begin_start(closing) {
             Ok(None) => return Ok(()),
-            Ok(Some(settings)) => start(settings).map(|thing| self.settle(Phase::On(thing))),
+            Ok(Some(settings)) => settings,
             Err(busy) => return self.last_error.record(Err(busy)),
         };
-        if outcome.is_err() {
-            self.settle(Phase::Off);
+        match start(settings) {
+            Ok(thing) => self.settle(Phase::On(thing), Ok(())),
+            Err(failure) => self.settle(Phase::Off, Err(failure)),
         }
-        self.last_error.record(outcome)
     }
 
     /// Turns it off with `stop`, which may take long and gives the thing back if it cannot be
@@ -171,12 +177,10 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
             Ok(Some(thing)) => thing,
             Err(busy) => return self.last_error.record(Err(busy)),
         };
-        let (phase, outcome) = match stop(thing) {
-            Ok(()) => (Phase::Off, Ok(())),
-            Err((thing, failure)) => (Phase::On(thing), Err(failure)),
-        };
-        self.settle(phase);
-        self.last_error.record(outcome)
+        match stop(thing) {
+            Ok(()) => self.settle(Phase::Off, Ok(())),
+            Err((thing, failure)) => self.settle(Phase::On(thing), Err(failure)),
+        }
     }
 
     /// Begins to turn it on; `None` if it is on, and not `closing`.
@@ -220,13 +224,16 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         fail!(EBUSY, "another task is enabling or disabling it")
     }
 
-    /// Ends what a task has begun.
-    fn settle(&self, phase: Phase<T>) {
+    /// Ends what a task has begun, and records the outcome. Another task that sees the new phase
+    /// finds the reason in `last_error`.
+    fn settle(&self, phase: Phase<T>, outcome: Result<(), Failure>) -> Result {
+        let outcome = self.last_error.record(outcome);
         // Its last reference must be dropped before another task sees the new phase.
         let seen = core::mem::replace(&mut self.inner.lock().1, Phase::Stopping(None));
         drop(seen);
         self.inner.lock().1 = phase;
         self.settled.complete_all();
+        outcome
     }
 }
 
@@ -249,35 +256,20 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
             start(&thing, &settings)?;
             Ok(thing)
         });
-        let (phase, outcome) = match outcome {
-            Ok(thing) => (Phase::On(thing), Ok(())),
-            Err(failure) => (Phase::Off, Err(failure)),
-        };
-        self.settle(phase);
-        self.last_error.record(outcome)
+        match outcome {
+            Ok(thing) => self.settle(Phase::On(thing), Ok(())),
+            Err(failure) => self.settle(Phase::Off, Err(failure)),
+        }
     }
 
     /// As [`Switch::turn_off`]; what is being turned off can be aborted by [`Switch::force_off`]. `stop` may
     /// succeed and still return a failure for `last_error`. May sleep.
     pub(crate) fn stop(&self, stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>) -> Result {
-        let thing = match self.begin_stop(|thing| Some(thing.clone())) {
-            Ok(None) => return Ok(()),
-            Ok(Some(thing)) => thing,
-            Err(busy) => return self.last_error.record(Err(busy)),
-        };
-        let (phase, outcome, remark) = match stop(&thing) {
-            Ok(remark) => {
-                drop(thing);
-                (Phase::Off, Ok(()), remark)
-            }
-            Err(failure) => (Phase::On(thing), Err(failure), None),
-        };
-        self.settle(phase);
-        let outcome = self.last_error.record(outcome);
-        if let Some(remark) = remark {
-            let _ = self.last_error.record::<()>(Err(remark));
+        match self.begin_stop(|thing| Some(thing.clone())) {
+            Ok(None) => Ok(()),
+            Ok(Some(thing)) => self.end_stop(thing, stop),
+            Err(busy) => self.last_error.record(Err(busy)),
         }
-        outcome
     }
 
     /// As [`Switch::stop`], also while another task turns it on or off: calls `abort`, which must make the
@@ -289,18 +281,43 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>,
     ) -> Result {
         for _ in 0..FORCE_MS / FORCE_LOOK_MS {
-            match &self.inner.lock().1 {
-                Phase::Off => break,
-                // Other tasks may wait for it, as one that removes a path does.
-                Phase::On(thing) => {
-                    abort(thing);
-                    break;
+            {
+                let mut inner = self.inner.lock();
+                match &inner.1 {
+                    // The task that has turned it off has left its reason.
+                    Phase::Off => return Ok(()),
+                    // No other task may come in between.
+                    Phase::On(thing) => {
+                        let thing = thing.clone();
+                        // Other tasks may wait for it, as one that removes a path does.
+                        abort(&thing);
+                        inner.1 = Phase::Stopping(Some(thing.clone()));
+                        self.settled.reinit();
+                        drop(inner);
+                        return self.end_stop(thing, stop);
+                    }
+                    Phase::Starting(Some(thing)) | Phase::Stopping(Some(thing)) => abort(thing),
+                    Phase::Starting(None) | Phase::Stopping(None) => {}
                 }
-                Phase::Starting(Some(thing)) | Phase::Stopping(Some(thing)) => abort(thing),
-                Phase::Starting(None) | Phase::Stopping(None) => {}
             }
             let _ = self.settled.wait_timeout(FORCE_LOOK_MS);
         }
-        self.stop(stop)
+        self.last_error.record(Err(Self::busy()))
+    }
+
+    /// Stops `thing` after the phase has become `Stopping`. May sleep.
+    fn end_stop(
+        &self,
+        thing: T,
+        stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>,
+    ) -> Result {
+        match stop(&thing) {
+            Ok(remark) => {
+                drop(thing);
+                let _ = self.settle(Phase::Off, remark.map_or(Ok(()), Err));
+                Ok(())
+            }
+            Err(failure) => self.settle(Phase::On(thing), Err(failure)),
+        }
     }
 }

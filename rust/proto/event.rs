@@ -18,7 +18,8 @@ use core::mem::size_of;
 pub enum Event {
     /// The extent of the export changed to this: it was resized, or is read-only now, or no longer.
     Extent {
-        /// Larger than that of any change before, as long as the export has the same instance.
+        /// Raised with each change, as long as the export has the same instance. After 2^32-1
+        /// comes 0.
         number: u32,
         /// What there is now.
         extent: Extent,

@@ -80,27 +80,32 @@ pub(crate) trait CmEvents: Send + Sync + 'static {
     fn disconnected(&self);
 }
 
+/// Length of the private data of a peer, in bytes, at most: C counts them in a `u8`.
+const PRIVATE_DATA_MAX: usize = u8::MAX as usize;
+
 /// A copy of the private data of a peer.
 ///
 /// InfiniBand and RoCE pad it with zeroes to the most that a message carries.
 pub(crate) struct PrivateData(KVec<u8>);
 
 impl PrivateData {
-    /// No data.
+    /// No data, and no room for any.
     fn empty() -> Self {
         Self(KVec::new())
     }
 
-    /// Copies `data`.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    fn copy_from(data: &[u8]) -> Result<Self, CmError> {
-        let mut copy = KVec::new();
-        copy.extend_from_slice(data, GFP_KERNEL)
-            .map_err(|error| CmError::Errno(error.into()))?;
-        Ok(Self(copy))
+    /// No data yet, but room for those of any peer. May sleep.
+    fn with_room() -> Result<Self> {
+        Ok(Self(KVec::with_capacity(PRIVATE_DATA_MAX, GFP_KERNEL)?))
+    }
+
+    /// Copies `data`, as far as there is room. Allocates nothing: a handler that waits for memory
+    /// keeps other connections waiting, and I/O with them.
+    fn fill(mut self, data: &[u8]) -> Self {
+        for byte in data {
+            let _ = self.0.push_within_capacity(*byte);
+        }
+        self
     }
 }
 

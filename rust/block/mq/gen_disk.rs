@@ -554,8 +554,9 @@ impl<T: Operations> GenDisk<T> {
     ///
     /// # Context
     ///
-    /// May sleep, and allocates: a task that I/O waits for must call it in
-    /// [`without_io`](crate::base::sync::without_io).
+    /// May sleep, allocates, and takes the lock of all uevents, which other tasks hold while they
+    /// wait for memory. A task that I/O waits for must not call it, nor [`Self::set_capacity`] and
+    /// [`Self::set_read_only`].
     pub(crate) fn announce(&self, env: &CStr) {
         let mut envp = [env.as_char_ptr().cast_mut(), core::ptr::null_mut()];
         // SAFETY: By the type invariants the disk was added, so that its device is in sysfs. The

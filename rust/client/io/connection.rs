@@ -21,12 +21,10 @@ use kernel::{
     },
 };
 
-use crate::base::{
-    errno::{
-        EOPNOTSUPP,
-        ESHUTDOWN, //
-    },
-    sync::without_io, //
+use crate::base::errno::{
+    EOPNOTSUPP,
+    EPROTO,
+    ESHUTDOWN, //
 };
 use crate::block::{
     mq::{
@@ -139,6 +137,18 @@ pub(in crate::client) struct Handler<T: RequestOwner> {
     hw_queue: u16,
 }
 
+impl<T: RequestOwner> Handler<T> {
+    /// Reports a message that answers no command. If the queue pair has failed before, by itself or
+    /// because the path is closed, that is no fault of the server: the commands were given back,
+    /// and the answers that it had sent still come.
+    #[cold]
+    fn unexpected(&self, qp: &Qp<Self>, what: Malformed) {
+        if !qp.has_failed() {
+            self.events.violated(what);
+        }
+    }
+}
+
 impl<T: RequestOwner> QpHandler for Handler<T> {
     type Send = Posted<T>;
     type Recv = KBox<DmaBuffer>;
@@ -182,12 +192,14 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
                 tag
             }
         };
-        let answered = tag.and_then(|tag| {
-            qp.answered(tag, received.into_invalidated())
-                .map_err(|_| Malformed("a response that invalidates what is not its own"))
-        });
-        if let Err(malformed) = answered {
-            self.events.violated(malformed);
+        match tag.map(|tag| qp.answered(tag, received.into_invalidated())) {
+            Ok(Ok(())) => {}
+            Ok(Err(EPROTO)) => {
+                let what = "a response that invalidates what is not its own";
+                self.events.violated(Malformed(what));
+            }
+            Ok(Err(_)) => self.unexpected(qp, Malformed("a response to a command that is over")),
+            Err(malformed) => self.unexpected(qp, malformed),
         }
         if commands.should_grow() {
             self.events.credited();
@@ -467,7 +479,8 @@ impl<T: RequestOwner> Connection<T> {
         Ok(self.qp.request(tag, carry, posted, prepare, last))
     }
 
-    /// Rings the doorbell for what [`Self::send`] posted without `last`. Atomic context.
+    /// Rings the doorbell for what [`Self::send`] posted without `last`. Any context but hard
+    /// interrupt.
     pub(in crate::client) fn commit(&self) {
         self.qp.ring();
     }
@@ -519,10 +532,10 @@ impl<T: RequestOwner> Connection<T> {
     }
 
     /// Makes and posts receives for as many commands as the server allows in flight. Gives up if
-    /// there is no memory for more; the next answer is another occasion. May sleep.
+    /// there is no memory for more; the next answer is another occasion. May sleep. The caller must
+    /// not let allocations wait for memory: I/O that waits for it may have to end before.
     pub(in crate::client) fn grow(&self) {
-        // I/O that waits for these receives may have to end before memory is free.
-        let _ = without_io(|| self.post_receives());
+        let _ = self.post_receives();
         if let Some(commands) = &self.qp.handler().commands {
             commands.grown();
         }

@@ -178,7 +178,7 @@ impl PartitionScan {
             }),
             GFP_KERNEL,
         )?;
-        let _ = host.scans.enqueue(scan.clone());
+        let _ = host.disk_work.enqueue(scan.clone());
         Ok(scan)
     }
 
@@ -206,41 +206,117 @@ impl WorkItem for PartitionScan {
 /// number of uevents that a server can cause.
 const CHANGE_INTERVAL_MS: u64 = 250;
 
-/// Tells user space of changes of the map: the size of the disk, whether it can be written, and the
-/// state. If changes come too fast, user space is told of the last one only.
-pub(in crate::client) struct DiskChanges {
-    shown: Option<(Extent, State)>,
+/// What a disk is to show of its map.
+struct Wanted {
+    extent_and_state: Option<(Extent, State)>,
+    /// When that changed last.
     at: Option<Instant<Monotonic>>,
+    /// The disk, if it does not show that yet.
+    disk: Option<Arc<Disk>>,
+    /// The disk is being removed: it shows no more changes.
+    ended: bool,
+}
+
+/// Shows changes of the map on its disk, and tells user space of them: the size, whether the disk
+/// can be written, and the state. If changes come too fast, only the last one is shown.
+///
+/// A uevent takes a lock under which any task of the system may allocate memory, and wait for it
+/// until I/O of this very disk has ended. So a work item of its own sends it, on a workqueue that
+/// no I/O waits for: the work item of the map only leaves there what the disk is to show.
+#[pin_data]
+pub(in crate::client) struct DiskChanges {
+    host: Arc<Host>,
+    /// Held for moments only, and never while a uevent is sent.
+    #[pin]
+    wanted: Mutex<Wanted>,
+    /// The state that user space was told last. Held while it is told of changes.
+    #[pin]
+    told: Mutex<Option<State>>,
+    #[pin]
+    work: Work<DiskChanges>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for DiskChanges { self.work }
 }
 
 impl DiskChanges {
-    /// Of a disk that user space was told nothing of.
-    pub(in crate::client) const NONE: Self = Self {
-        shown: None,
-        at: None,
-    };
+    /// Makes one for a disk that shows nothing yet. May sleep.
+    pub(in crate::client) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
+        let wanted = Wanted {
+            extent_and_state: None,
+            at: None,
+            disk: None,
+            ended: false,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                host,
+                wanted <- new_mutex!(wanted, "DiskChanges::wanted"),
+                told <- new_mutex!(None, "DiskChanges::told"),
+                work <- new_work!("DiskChanges::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
 
-    /// Shows the extent and the state. Returns the time in ms after which the caller must call
-    /// again, if it is too early. May sleep, and allocates.
+    /// Lets the disk show the extent and the state soon. Returns the time in ms after which the
+    /// caller must call again, if it is too early. May sleep, but waits neither for memory nor for
+    /// user space.
     pub(in crate::client) fn show(
-        &mut self,
-        disk: &Disk,
+        self: &Arc<Self>,
+        disk: &Arc<Disk>,
         extent: Extent,
         state: State,
     ) -> Option<u64> {
-        if self.shown == Some((extent, state)) {
-            return None;
+        {
+            let mut wanted = self.wanted.lock();
+            if wanted.ended || wanted.extent_and_state == Some((extent, state)) {
+                return None;
+            }
+            let elapsed = wanted.at.map(|at| at.elapsed().as_millis());
+            let elapsed = elapsed.map_or(CHANGE_INTERVAL_MS, |ms| u64::try_from(ms).unwrap_or(0));
+            if elapsed < CHANGE_INTERVAL_MS {
+                return Some(CHANGE_INTERVAL_MS - elapsed);
+            }
+            wanted.extent_and_state = Some((extent, state));
+            wanted.at = Some(Instant::now());
+            wanted.disk = Some(disk.clone());
         }
-        let elapsed = self.at.map(|at| at.elapsed().as_millis());
-        let elapsed = elapsed.map_or(CHANGE_INTERVAL_MS, |ms| u64::try_from(ms).unwrap_or(0));
-        if elapsed < CHANGE_INTERVAL_MS {
-            return Some(CHANGE_INTERVAL_MS - elapsed);
-        }
-        self.at = Some(Instant::now());
+        let _ = self.host.disk_work.enqueue(self.clone());
+        None
+    }
+
+    /// Ends the changes of the disk, which is about to be removed. There is no reference to it left
+    /// when this returns. Sleeps, for as long as it takes to tell user space of a change.
+    pub(in crate::client) fn end(&self) {
+        let disk = {
+            let mut wanted = self.wanted.lock();
+            wanted.ended = true;
+            wanted.disk.take()
+        };
+        drop(disk);
+        drop(self.told.lock());
+    }
+}
+
+impl WorkItem for DiskChanges {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let mut told = this.told.lock();
+        // The disk is dropped before the lock is released.
+        let (disk, extent, state) = {
+            let mut wanted = this.wanted.lock();
+            match (wanted.disk.take(), wanted.extent_and_state) {
+                (Some(disk), Some((extent, state))) => (disk, extent, state),
+                _ => return,
+            }
+        };
         disk.set_read_only(!extent.access.writes());
         // Cannot fail: the parser accepts only sizes that a disk can have.
         let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
-        if self.shown.map(|(_, shown)| shown) != Some(state) {
+        if told.replace(state) != Some(state) {
             disk.announce(match state {
                 State::Disabled => c"FARBLK_STATE=disabled",
                 State::Connecting => c"FARBLK_STATE=connecting",
@@ -251,7 +327,5 @@ impl DiskChanges {
                 State::Evicted => c"FARBLK_STATE=evicted",
             });
         }
-        self.shown = Some((extent, state));
-        None
     }
 }

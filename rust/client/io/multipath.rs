@@ -287,6 +287,12 @@ impl Multipath {
         }
     }
 
+    /// Rings the doorbells of all connections that are up, for requests that were posted without.
+    /// Any context but hard interrupt.
+    pub(in crate::client) fn ring(&self) {
+        self.each_up(|connections| connections.iter().for_each(Connection::commit));
+    }
+
     /// Sends a request on one of the paths, or returns it with the error. Atomic context.
     #[inline]
     fn send(

@@ -12,7 +12,8 @@ use kernel::{
 
 use crate::client::control::{
     ControlConnection,
-    Deadline, //
+    Deadline,
+    CONNECT_TIMEOUT_MS, //
 };
 use crate::link::failure::{
     fail,
@@ -37,6 +38,20 @@ use crate::rdma::{
 /// MiB or more.
 const ZEROES: usize = 16 * PAGE_SIZE;
 
+/// Time in ms that a server may lose with the grants of an export, whatever their number. See
+/// [`is_too_slow`].
+const GRACE_MS: u64 = 10_000;
+
+/// Returns true if a server that has granted `granted` slabs in `spent_ms` is too slow.
+///
+/// One that fills each reply may use up the whole deadline of each of them, so that the largest
+/// export has the time that it takes. One that grants a slab now and then is given up on.
+fn is_too_slow(granted: u32, spent_ms: u32) -> bool {
+    // CAST: `GRANTS_MAX` is a few hundred.
+    let earned_ms = u64::from(granted) * u64::from(CONNECT_TIMEOUT_MS) / GRANTS_MAX as u64;
+    u64::from(spent_ms) > GRACE_MS + earned_ms
+}
+
 /// The addresses of the slabs of an export.
 pub(in crate::client) struct Slabs {
     geometry: Geometry,
@@ -48,8 +63,8 @@ pub(in crate::client) struct Slabs {
 
 impl Slabs {
     /// Asks the server for the addresses of all slabs. There may be many, so each answer gives the
-    /// server as much time again. Calls `go_on` before each request, and stops with its error. May
-    /// sleep.
+    /// server as much time again, as long as the answers bring enough of them: else it fails with
+    /// `ETIMEDOUT`. Calls `go_on` before each request, and stops with its error. May sleep.
     pub(in crate::client) fn collect(
         control: &mut ControlConnection,
         geometry: Geometry,
@@ -60,6 +75,7 @@ impl Slabs {
         let capacity = usize::try_from(count).map_err(Error::from)?;
         // At most 16 MiB, as the protocol bounds the number of slabs.
         let mut slabs = KVVec::with_capacity(capacity, GFP_KERNEL)?;
+        let began = Deadline::start();
         while let Some(left @ 1..) = u32::try_from(slabs.len())
             .ok()
             .and_then(|first| count.checked_sub(first))
@@ -67,6 +83,14 @@ impl Slabs {
             let batch = left.min(u32::try_from(GRANTS_MAX).unwrap_or(1));
             let request = GrantRequest::new(count - left, batch).map_err(malformed)?;
             go_on()?;
+            if is_too_slow(count - left, began.spent()) {
+                return Err(fail!(
+                    ETIMEDOUT,
+                    "the server grants slabs too slowly: {} of {count} in {} s",
+                    count - left,
+                    began.spent() / 1000
+                ));
+            }
             control.call(
                 Deadline::start(),
                 |sequence, buf| request.encode(sequence, buf),

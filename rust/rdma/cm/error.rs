@@ -46,12 +46,16 @@ pub(crate) enum CmError {
 }
 
 impl CmError {
+    /// Returns the error of a rejection, whose private data fill `room`.
+    ///
     /// # Safety
     ///
-    /// Both must be what the RDMA core called a handler with, for `RDMA_CM_EVENT_REJECTED`.
+    /// `id` and `event` must be what the RDMA core called a handler with, for
+    /// `RDMA_CM_EVENT_REJECTED`.
     pub(super) unsafe fn rejected(
         id: *mut bindings::rdma_cm_id,
         event: *mut bindings::rdma_cm_event,
+        room: PrivateData,
     ) -> Self {
         // SAFETY: The caller gives a valid event.
         let reason = unsafe { (*event).status };
@@ -59,14 +63,10 @@ impl CmError {
         // SAFETY: The caller gives a valid id and event.
         let data = unsafe { bindings::rdma_consumer_reject_data(id, event, &mut len) };
         let consumer = !data.is_null();
-        let data = if consumer {
+        let data = match consumer {
             // SAFETY: This event carries connection parameters.
-            match PrivateData::copy_from(unsafe { private_data(event) }) {
-                Ok(data) => data,
-                Err(error) => return error,
-            }
-        } else {
-            PrivateData::empty()
+            true => unsafe { private_data(event) },
+            false => &[],
         };
         // SAFETY: The id is valid, and the function returns a static string.
         let text = unsafe { CStr::from_char_ptr(bindings::rdma_reject_msg(id, reason)) };
@@ -76,7 +76,7 @@ impl CmError {
             no_listener: reason == bindings::ib_cm_rej_reason_IB_CM_REJ_INVALID_SERVICE_ID as i32
                 || reason == ECONNREFUSED.to_errno(),
             text: text.to_str().unwrap_or("?"),
-            private_data: data,
+            private_data: room.fill(data),
         }
     }
 

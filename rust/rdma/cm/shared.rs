@@ -59,12 +59,20 @@ struct Progress {
     phase: Phase,
     /// The result that the owner waits for in `phase`.
     outcome: Option<Result<PrivateData, CmError>>,
+    /// For the private data of the peer that is connected to, once.
+    room: PrivateData,
     /// The device. Once it is set, the addresses are known, too, and nothing of it changes any
     /// more.
     device: Option<Arc<Device>>,
     removed: bool,
     /// `disconnected()` was called.
     lost: bool,
+}
+
+impl Progress {
+    fn take_room(&mut self) -> PrivateData {
+        core::mem::replace(&mut self.room, PrivateData::empty())
+    }
 }
 
 /// The data of an id's handler; C's `context`.
@@ -89,11 +97,16 @@ impl Shared {
         phase: Phase,
         device: Option<Arc<Device>>,
     ) -> Result<Arc<Self>> {
+        let room = match phase {
+            Phase::Idle => PrivateData::with_room()?,
+            _ => PrivateData::empty(),
+        };
         Arc::pin_init(
             try_pin_init!(Self {
                 progress <- new_mutex!(Progress {
                     phase,
                     outcome: None,
+                    room,
                     device,
                     removed: false,
                     lost: false,
@@ -226,7 +239,8 @@ impl Shared {
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Connect) => {
                     progress.phase = Phase::Connected;
                     // SAFETY: The event carries connection parameters.
-                    Some(PrivateData::copy_from(unsafe { private_data(event) }))
+                    let data = unsafe { private_data(event) };
+                    Some(Ok(progress.take_room().fill(data)))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Passive) => {
                     progress.phase = Phase::Connected;
@@ -235,7 +249,9 @@ impl Shared {
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED, Phase::Connect) => {
                     // SAFETY: `id` and `event` are what the core gave.
-                    Some(Err(unsafe { CmError::rejected(id, event) }))
+                    Some(Err(unsafe {
+                        CmError::rejected(id, event, progress.take_room())
+                    }))
                 }
                 (
                     bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE

@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn listener_may_refuse() -> Result {
         with_device(|_, addr| {
-            for words in [None, Some(&b"no"[..])] {
+            // The last one is as long as the words of a refusal can be.
+            for words in [None, Some(&b"no"[..]), Some(&[b'n'; 148][..])] {
                 let refuse = Arc::new(Refuse(words), GFP_KERNEL)?;
                 let _listener = Listener::new(&Net::current(), addr, 1, refuse)?;
                 let side = resolved(addr)?;

@@ -10,12 +10,22 @@ use crate::session::ReservationKey;
 /// What may change of an export while it is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
-    /// The server raises it with each change, for each instance of the export.
+    /// The server raises it with each change, for each instance of the export. After 2^32-1
+    /// comes 0.
     pub number: u32,
     /// Bytes.
     pub size: u64,
     /// Whether the export may be written.
     pub writable: bool,
+}
+
+impl Extent {
+    /// Whether the server said this after `other`. Of two numbers the one is newer that is less
+    /// than 2^31 ahead, as with TCP: whatever number came, one that is newer can follow.
+    pub const fn is_newer_than(&self, other: &Self) -> bool {
+        let ahead = self.number.wrapping_sub(other.number);
+        ahead != 0 && ahead < 1 << 31
+    }
 }
 
 /// What the server says when it lets a path in.

@@ -95,7 +95,7 @@ impl Machine {
             }
         }
         match known {
-            Some(known) if !restarted && known.extent.number >= admission.extent.number => {
+            Some(known) if !restarted && !admission.extent.is_newer_than(&known.extent) => {
                 // What was said on another path is newer.
                 if let Some(now) = &mut self.known {
                     now.extent = known.extent;

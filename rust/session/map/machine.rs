@@ -289,7 +289,7 @@ impl Machine {
             .newest(id, epoch)
             .is_some_and(|path| path.phase == Phase::Up);
         let known = self.known.as_mut().filter(|_| is_current);
-        if let Some(known) = known.filter(|known| known.extent.number < extent.number) {
+        if let Some(known) = known.filter(|known| extent.is_newer_than(&known.extent)) {
             known.extent = extent;
             act(Action::Resize(extent));
         }

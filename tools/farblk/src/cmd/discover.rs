@@ -34,6 +34,10 @@ struct Document {
     exports: Vec<Entry>,
 }
 
+/// Number of exports that a server may have, as far as this tool goes. It bounds how long a server
+/// that always tells of more keeps it busy.
+const EXPORTS_MAX: usize = 1 << 16;
+
 /// Parses the kernel's answer: "total N", then one export a line.
 fn parse(text: &str) -> Option<(usize, Vec<Entry>)> {
     let mut lines = text.lines();
@@ -85,6 +89,15 @@ fn remove_leftovers(context: &Context) {
     }
 }
 
+/// Fails if a server says that it has more exports than [`EXPORTS_MAX`].
+fn require_countable(total: usize, job: &Job) -> Result<(), Error> {
+    if total <= EXPORTS_MAX {
+        return Ok(());
+    }
+    let why = format!("it tells of {total} exports, more than {EXPORTS_MAX}");
+    Err(job.error(Code::Protocol, why))
+}
+
 /// Runs `farblk discover`.
 pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     let configfs = &context.configfs;
@@ -116,6 +129,7 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         };
         let (total, page) =
             parse(&text).ok_or_else(|| job.error(Code::Unparsable, format!("{text:?}")))?;
+        require_countable(total, &job)?;
         let more = !page.is_empty();
         exports.extend(page);
         if !more || exports.len() >= total {
@@ -164,6 +178,14 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn countless_exports() {
+        let job = Job::new("cannot ask");
+        assert!(require_countable(EXPORTS_MAX, &job).is_ok());
+        let error = require_countable(EXPORTS_MAX + 1, &job).unwrap_err();
+        assert_eq!(error.why, "it tells of 65537 exports, more than 65536");
+    }
 
     #[test]
     fn answers() {

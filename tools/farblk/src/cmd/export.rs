@@ -350,8 +350,8 @@ fn create_existing(
     }
     let is =
         |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
-    // Its device may be back.
-    let dead = is("kind", "block") && is("state", "error");
+    // Its device may be back, or a task that disabled it was killed.
+    let dead = is("kind", "block") && is("state", "error") || is("state", "closing");
     if dead {
         configfs.disable(object, job)?;
     }

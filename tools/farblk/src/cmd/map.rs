@@ -209,6 +209,11 @@ fn map_existing(
                 }
                 thread::sleep(POLL_PAUSE);
             }
+            // Another process disables it.
+            "closing" if Instant::now() >= deadline => {
+                return Err(job.error(Code::Busy, why()));
+            }
+            "closing" => thread::sleep(POLL_PAUSE),
             _ => break,
         }
     }
@@ -427,6 +432,10 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
         "connecting" | "reconnecting" | "failed" => {
             let why = format!("it is {state}: whether its contents differ is not known yet");
             return Err(job.error(Code::NoPath, why));
+        }
+        "closing" => {
+            let why = "it is closing: another process disables it";
+            return Err(job.error(Code::Busy, why));
         }
         _ => {
             let why = format!("it is {state}: there are no new contents to accept");

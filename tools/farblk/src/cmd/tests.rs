@@ -442,6 +442,8 @@ fn map_again_while_it_reconnects() {
         );
         assert_eq!(host.ok("--dry-run map 10.9.0.1/s"), "");
     }
+    host.kernel.put("maps/s", "state", "closing");
+    assert_eq!(host.fails("map 10.9.0.1/s --wait 0").0, "F0104");
     for (state, code) in [("stale", "F0301"), ("evicted", "F0302")] {
         host.kernel.put("maps/s", "state", state);
         let error = host.run("map 10.9.0.1/s").expect_err(state);
@@ -485,6 +487,8 @@ fn remap_accepts_new_contents() {
         host.kernel.put("maps/s", "state", state);
         assert_eq!(host.fails("remap s --yes").0, "F0216", "{state}");
     }
+    host.kernel.put("maps/s", "state", "closing");
+    assert_eq!(host.fails("remap s --yes").0, "F0104");
     let mode = host.kernel.get("maps/s", "mode").expect("mode");
     host.kernel.put("maps/s", "state", "stale");
     host.kernel.put("maps/s", "mode", "two_sided");
@@ -1049,9 +1053,11 @@ fn an_export_whose_device_was_gone_is_enabled_again() {
     assert_eq!(host.kernel.take_log(), enable);
     assert!(host.ok(create).starts_with("export x: block"));
     assert_eq!(host.kernel.take_log(), enable[1..]);
-    host.kernel.put("exports/x", "state", "error");
-    host.ok(create);
-    assert_eq!(host.kernel.take_log(), enable);
+    for state in ["error", "closing"] {
+        host.kernel.put("exports/x", "state", state);
+        host.ok(create);
+        assert_eq!(host.kernel.take_log(), enable, "{state}");
+    }
 }
 
 #[test]

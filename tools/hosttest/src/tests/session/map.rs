@@ -412,6 +412,35 @@ fn an_older_extent_is_not_taken() {
     assert_eq!(actions[0], Action::Resize(anew.extent));
 }
 
+/// Whatever number a server says, another one can follow.
+#[test]
+fn no_number_of_an_extent_is_the_last() {
+    let mut map = up(1);
+    let mut number = ADMISSION.extent.number;
+    let mut said = |ahead: u32, taken: bool| {
+        let extent = Extent {
+            number: number.wrapping_add(ahead),
+            size: 2 << 20,
+            writable: true,
+        };
+        let resize = [Action::Resize(extent)];
+        let wanted: &[Action] = if taken { &resize } else { &[] };
+        assert_eq!(after(&mut map, Event::Extent(0, 1, extent)), wanted);
+        if taken {
+            number = extent.number;
+        }
+    };
+    said((1 << 31) - 1, true);
+    // The last number there is, and beyond.
+    said(u32::MAX - ADMISSION.extent.number - ((1 << 31) - 1), true);
+    said(1, true);
+    said(1, true);
+    for behind in [0, 1, 2, 1 << 31] {
+        said(0u32.wrapping_sub(behind), false);
+    }
+    said(1, true);
+}
+
 /// The server is told on any path; if it could not be, the map knows.
 #[test]
 fn a_map_that_leaves_tells_the_server() {

@@ -239,12 +239,15 @@ mod device {
             let events = pair.near.events.clone();
             check!(last(pair.near.qp));
             // It did not come back, and its memory is there.
-            check!(events.sends.len() == 0 && alive.load(Relaxed) == 1);
-            drop((pair.far, pair.near.id, pair.near.send_cq, pair.listener));
+            check!(events.sends.len() == 0 && events.released.len() == 0);
             check!(alive.load(Relaxed) == 1);
+            drop((pair.far, pair.near.id, pair.near.send_cq, pair.listener));
+            check!(events.released.len() == 0 && alive.load(Relaxed) == 1);
             // No queue pair of the domain is left, nor is the domain.
             check!(last(pair.pd));
-            check!(events.sends.len() == 0 && alive.load(Relaxed) == 0);
+            check!(events.sends.len() == 0 && events.released.len() == 1);
+            check!(events.released.take()?.number == 0);
+            check!(alive.load(Relaxed) == 0);
             Ok(())
         })?;
         match stuck.is_null() {

@@ -11,6 +11,9 @@ pub(super) struct Events {
     pub(super) sends: Inbox<(Owner, Result<(), WcError>)>,
     #[pin]
     pub(super) recvs: Inbox<(Landing, Result<u32, WcError>)>,
+    /// The requests that came back with the protection domain.
+    #[pin]
+    pub(super) released: Inbox<Owner>,
     pub(super) errors: Atomic<u32>,
     /// The task that runs while the queue pair tells of its failure.
     #[pin]
@@ -19,11 +22,12 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn new() -> Result<Arc<Self>> {
-        let (sends, recvs) = (Inbox::new()?, Inbox::new()?);
+        let (sends, recvs, released) = (Inbox::new()?, Inbox::new()?, Inbox::new()?);
         Arc::pin_init(
             pin_init!(Self {
                 sends <- sends,
                 recvs <- recvs,
+                released <- released,
                 errors: Atomic::new(0),
                 rival <- new_irqsave_spinlock!(None),
             }),
@@ -84,6 +88,10 @@ impl QpHandler for Handler {
         if let Some(rival) = rival {
             rival.race();
         }
+    }
+
+    fn send_released(&self, owner: Owner) {
+        self.0.released.put(owner);
     }
 }
 

@@ -127,12 +127,12 @@ fn raw_qp(side: &Side) -> *mut bindings::ib_qp {
 }
 
 /// The completion entry of what completes without anybody's interest.
-struct Ignored(bindings::ib_cqe);
+pub(super) struct Ignored(pub(super) bindings::ib_cqe);
 
 // SAFETY: It is never written.
 unsafe impl Sync for Ignored {}
 
-static IGNORED: Ignored = Ignored(bindings::ib_cqe { done: Some(ignore) });
+pub(super) static IGNORED: Ignored = Ignored(bindings::ib_cqe { done: Some(ignore) });
 
 /// # Safety
 ///

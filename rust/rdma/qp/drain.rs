@@ -312,9 +312,9 @@ impl<H: QpHandler> Drained<'_, H> {
     fn give_back(&self) {
         let qp = self.0;
         for slot in qp.sends.iter() {
-            // A slot that is claimed and not posted is given back by the function that has claimed
-            // it.
-            if slot.is_posted() && qp.request_ends(slot) {
+            // A slot that is claimed, and not posted or not any more, is given back by the function
+            // that has claimed it.
+            if qp.request_ends(slot) {
                 self.end(slot);
             }
         }

@@ -365,6 +365,9 @@ impl<H: QpHandler> Qp<H> {
     /// It must be done, and the caller be the one who has made it so.
     #[inline]
     unsafe fn finish_request(&self, slot: &SendSlot<H>) {
+        // Before its progress is reset, so that no task that drains the queue pair takes it for
+        // something that it has to end. Pairs with `request_ends()`.
+        slot.set_unposted();
         // SAFETY: Nobody else uses the slot of a request that is done.
         let error = unsafe { (*slot.body.get()).error.take() };
         // SAFETY: As above; and neither the device nor the peer uses what it owns.
@@ -380,8 +383,8 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Returns true if the caller, which drains the queue pair, has to end what was posted in
-    /// `slot`. A request cannot be answered any more after this. Returns false if the request is
-    /// done: then the function that made it so is just giving it back.
+    /// `slot`. A request cannot be answered any more after this. Returns false if nothing is
+    /// posted, or if the request is done: then the function that made it so is just giving it back.
     pub(super) fn request_ends(&self, slot: &SendSlot<H>) -> bool {
         let mut progress = slot.progress.load(Acquire);
         while progress & REQUEST != 0 {
@@ -393,7 +396,8 @@ impl<H: QpHandler> Qp<H> {
                 Err(now) => progress = now,
             }
         }
-        true
+        // Only now: the function that ends a request changes its state before its progress.
+        slot.is_posted()
     }
 }
 

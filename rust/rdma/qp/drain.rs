@@ -211,16 +211,8 @@ impl<H: QpHandler> Qp<H> {
     /// before in the same completion queue was handled. The queue pair must be closed, in its error
     /// state, and `stage` be locked.
     fn drain_sends(&self) -> Result {
-        let cq = self.send_cq.cq();
-        // SAFETY: `stage` is locked, and not `Destroyed`.
-        let drain = unsafe { (*(*self.as_raw()).device).ops.drain_sq };
-        if drain.is_some() && !cq.is_direct() {
-            // SAFETY: The queue pair is valid, as above. The handlers of completions cannot post
-            // since `close()`, and there is room for one more work request.
-            unsafe { bindings::ib_drain_sq(self.as_raw()) };
-            return Ok(());
-        }
-        cq.drain(&self.send_marker, DRAIN_MS, |cqe| {
+        // Not `ib_drain_sq()`: that does not tell whether it has drained anything.
+        self.send_cq.cq().drain(&self.send_marker, DRAIN_MS, |cqe| {
             let wr = bindings::ib_rdma_wr {
                 wr: bindings::ib_send_wr {
                     __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
@@ -231,8 +223,9 @@ impl<H: QpHandler> Qp<H> {
                 ..pin_init::zeroed()
             };
             let mut bad = core::ptr::null();
-            // SAFETY: As above. The device copies the work request; the marker stays until its
-            // completion was handled, or none can come.
+            // SAFETY: `stage` is locked, and not `Destroyed`. Nothing else can be posted since
+            // `close()`, and there is room for one more work request. The device copies it; the
+            // marker stays until its completion was handled, or none can come.
             to_result(unsafe { bindings::ib_post_send(self.as_raw(), &wr.wr, &mut bad) })
         })
     }
@@ -240,13 +233,6 @@ impl<H: QpHandler> Qp<H> {
     /// Waits until all that was posted to the queue pair's own receive queue has completed. As for
     /// [`Self::drain_sends`].
     fn drain_receives(&self, cq: &Cq) -> Result {
-        // SAFETY: `stage` is locked, and not `Destroyed`.
-        let drain = unsafe { (*(*self.as_raw()).device).ops.drain_rq };
-        if drain.is_some() && !cq.is_direct() {
-            // SAFETY: As in `drain_sends()`.
-            unsafe { bindings::ib_drain_rq(self.as_raw()) };
-            return Ok(());
-        }
         cq.drain(&self.recv_marker, DRAIN_MS, |cqe| {
             let wr = bindings::ib_recv_wr {
                 __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },

@@ -216,6 +216,28 @@ mod device {
         })
     }
 
+    /// It may keep what was posted until the queue pair is connected. Nothing was posted here: the
+    /// queue pair is moved to its error state, or destroyed, so that it cannot be connected.
+    #[test]
+    fn that_cannot_fail_an_unconnected_queue_pair_has_it_destroyed() -> Result {
+        with_device(|device, addr| {
+            let (id, qp) = srq::join(addr, &srq::create(device)?, srq::CAPS)?;
+            // SAFETY: The id is valid by its invariants.
+            let exists = || unsafe { !(*id.as_raw()).qp.is_null() };
+            check!(exists());
+            let broken = Replaced::new(
+                device,
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).modify_qp },
+                Some(modify_fails as _),
+            );
+            let drained = qp.drain();
+            drop(broken);
+            check!(drained == Ok(()) && !exists());
+            Ok(())
+        })
+    }
+
     #[test]
     fn that_keeps_a_region_keeps_what_the_peer_may_reach() -> Result {
         let mut stuck = core::ptr::null_mut();

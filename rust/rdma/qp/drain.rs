@@ -110,10 +110,12 @@ impl<H: QpHandler> Qp<H> {
         if self.as_raw().is_null() {
             return Ok(());
         }
+        // Also if it was not connected: in its error state it cannot be any more, and a driver may
+        // keep what was posted before.
+        // SAFETY: `stage` is locked, and not `Destroyed`.
+        unsafe { self.modify_to_error() }?;
         match &self.receives {
             Receives::Own(cq) => {
-                // SAFETY: `stage` is locked, and not `Destroyed`.
-                unsafe { self.modify_to_error() }?;
                 // A queue that was never used has nothing to drain; and rxe, if it had no memory to
                 // connect the queue pair, never drains its receive queue.
                 if self.send_posted.load(Relaxed) != 0 {
@@ -125,15 +127,16 @@ impl<H: QpHandler> Qp<H> {
             }
             Receives::Shared(srq) => {
                 // A queue pair that was never connected cannot have received anything.
-                if self.id.was_connected() {
-                    // SAFETY: As above.
-                    unsafe { self.modify_to_error() }?;
+                let connected = self.id.was_connected();
+                if connected {
                     self.last_wqe.wait_timeout(DRAIN_MS)?;
-                    // The receives may complete in the same queue.
+                }
+                // The receives may complete in the same queue.
+                if connected || self.send_posted.load(Relaxed) != 0 {
                     self.drain_sends()?;
-                    if srq.cq().is_direct() {
-                        srq.cq().flush();
-                    }
+                }
+                if connected && srq.cq().is_direct() {
+                    srq.cq().flush();
                 }
                 srq.retire(self);
                 srq.forget(self);

@@ -183,7 +183,7 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
             }
         };
         let answered = tag.and_then(|tag| {
-            qp.answered(tag, received.into_invalidated())
+            qp.answered(tag, received)
                 .map_err(|_| Malformed("a response that invalidates what is not its own"))
         });
         if let Err(malformed) = answered {

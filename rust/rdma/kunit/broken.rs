@@ -120,12 +120,6 @@ fn free_stuck(pd: *mut bindings::ib_pd) -> Result {
     Ok(())
 }
 
-/// The C object of a side's queue pair.
-fn raw_qp(side: &Side) -> *mut bindings::ib_qp {
-    // SAFETY: The id is valid by its invariants.
-    unsafe { (*side.id.as_raw()).qp }
-}
-
 /// The completion entry of what completes without anybody's interest.
 pub(super) struct Ignored(pub(super) bindings::ib_cqe);
 
@@ -363,17 +357,7 @@ mod device {
             let range = pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
             pair.requested()?;
             // That the message has completed was not noticed yet: nobody has reaped.
-            let wc = bindings::ib_wc {
-                opcode: bindings::ib_wc_opcode_IB_WC_RECV,
-                qp: raw_qp(&pair.near),
-                wc_flags: bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32,
-                ex: bindings::ib_wc__bindgen_ty_2 {
-                    invalidate_rkey: range.rkey,
-                },
-                ..pin_init::zeroed()
-            };
-            let received = Received::new(&wc).map_err(|error| error.to_error())?;
-            check!(pair.near.qp.answered(0, received.into_invalidated()) == Ok(()));
+            check!(pair.near.answered(0, Some(range.rkey)) == Ok(()));
             wait_until(|| {
                 pair.near.send_cq.reap();
                 pair.near.events.sends.len() == 1
@@ -407,7 +391,7 @@ mod peer {
             };
             let mut bad = core::ptr::null();
             // SAFETY: The queue pair is valid; the device copies the work request.
-            let ret = unsafe { bindings::ib_post_send(raw_qp(&pair.far), &wr.wr, &mut bad) };
+            let ret = unsafe { bindings::ib_post_send(pair.far.raw_qp(), &wr.wr, &mut bad) };
             check!(ret == 0);
             let (landing, result) = pair.near.events.recvs.take()?;
             let opcode = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;

@@ -60,14 +60,13 @@ impl QpHandler for Handler {
             Ok(received) => {
                 done.1 = Ok(received.len());
                 done.0.immediate = received.immediate();
-                let invalidated = received.into_invalidated();
-                done.0.invalidated = invalidated.is_some();
+                done.0.invalidated = received.invalidated().is_some();
                 if done.0.answer.is_some() {
                     let mut slot = [0];
                     let _ = done.0.buffer.copy_out(0, &mut slot);
                     // CAST: Slots of tests are small.
                     let slot = done.0.immediate.map_or(slot[0].into(), |slot| slot as u16);
-                    done.0.answer = Some(qp.answered(slot, invalidated));
+                    done.0.answer = Some(qp.answered(slot, received));
                 }
             }
             Err(error) => done.1 = Err(error),
@@ -180,6 +179,32 @@ impl Side {
             connection,
             send_cq,
         })
+    }
+
+    /// The C object of the queue pair.
+    pub(super) fn raw_qp(&self) -> *mut bindings::ib_qp {
+        // SAFETY: The id is valid by its invariants.
+        unsafe { (*self.id.as_raw()).qp }
+    }
+
+    /// Answers a request as if a message had come in, which has invalidated a key or none.
+    pub(super) fn answered(&self, slot: u16, invalidated: Option<u32>) -> Result {
+        let flags = match invalidated {
+            Some(_) => bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE,
+            None => 0,
+        };
+        let wc = bindings::ib_wc {
+            opcode: bindings::ib_wc_opcode_IB_WC_RECV,
+            qp: self.raw_qp(),
+            // CAST: A flag.
+            wc_flags: flags as i32,
+            ex: bindings::ib_wc__bindgen_ty_2 {
+                invalidate_rkey: invalidated.unwrap_or(0),
+            },
+            ..pin_init::zeroed()
+        };
+        let received = Received::new(&wc).map_err(|error| error.to_error())?;
+        self.qp.answered(slot, received)
     }
 }
 

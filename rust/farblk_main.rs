@@ -77,13 +77,15 @@ module! {
 }
 
 /// The module. Its fields drop in this order: first the configfs tree, so that no new work begins,
-/// then the RDMA devices, then the queue of deferred drops.
+/// then the RDMA devices, then the queue of deferred drops; at last it waits for callbacks that have
+/// ended all that but have not returned.
 struct Farblk {
     _config: base::configfs::Subsystem,
     _connections: base::debugfs::File<Adapters>,
     _stats: base::debugfs::File<server::stats::Server>,
     _devices: Pin<KBox<Registration<Devices>>>,
     _release: ReleaseQueue,
+    _code: base::users::CodeUsers,
 }
 
 impl kernel::Module for Farblk {
@@ -102,6 +104,7 @@ impl kernel::Module for Farblk {
             _stats: files.server.file(c"counters", server_stats),
             _devices: devices,
             _release: release,
+            _code: base::users::CodeUsers,
         })
     }
 }

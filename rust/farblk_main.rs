@@ -77,14 +77,14 @@ module! {
 }
 
 /// The module. Its fields drop in this order: first the configfs tree, so that no new work begins,
-/// then the RDMA devices, then the queue of deferred drops; at last it waits for callbacks that have
-/// ended all that but have not returned.
+/// then the RDMA devices, then the queue of deferred drops.
 struct Farblk {
     _config: base::configfs::Subsystem,
     _connections: base::debugfs::File<Adapters>,
     _stats: base::debugfs::File<server::stats::Server>,
     _devices: Pin<KBox<Registration<Devices>>>,
     _release: ReleaseQueue,
+    // Callbacks may have let go of all that, and not have returned yet.
     _code: base::users::CodeUsers,
 }
 

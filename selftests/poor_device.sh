@@ -1,24 +1,24 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# An RDMA device that lacks something, or refuses it. The modules that pretend so are patched builds: tools/build broken, for the
+# An RDMA device that lacks something, or refuses it. The module that pretends so is a patched build: tools/build broken, for the
 # debug kernels.
 . "$(dirname "$0")/lib.sh"
 
-# patched NAME: the server's module is that build, until the scenario ends.
+# patched NAME: that patch is in effect in the server's module, until the scenario ends.
 patched() {
-	[ -e "${FARBLK_BROKEN:-}/$1.ko" ] || skip "there is no $1.ko"
+	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
 	needs_module null_blk
 	trap 'clean_all; remote "! loaded || remove_module; load_module"' EXIT
-	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN/$1.ko load_module"
+	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
 }
 
 # patched_here NAME: the same of this host's module.
 patched_here() {
-	[ -e "${FARBLK_BROKEN:-}/$1.ko" ] || skip "there is no $1.ko"
+	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
 	two_hosts || skip "the server's module would be patched, too"
 	trap 'clean_all; ! loaded || remove_module; load_module' EXIT
 	must remove_module
-	FARBLK_KO=$FARBLK_BROKEN/$1.ko must load_module
+	FARBLK_KO=$FARBLK_BROKEN must load_module "$(broken "$1")"
 }
 
 verified() {

@@ -234,6 +234,16 @@ mod device {
 
     #[test]
     fn that_keeps_a_region_keeps_what_the_peer_may_reach() -> Result {
+        keeps_what_the_peer_may_reach(false)
+    }
+
+    #[test]
+    fn that_keeps_a_region_and_does_not_drain_keeps_what_the_peer_may_reach() -> Result {
+        keeps_what_the_peer_may_reach(true)
+    }
+
+    /// With `destroyed`, the queue pair cannot be drained either.
+    fn keeps_what_the_peer_may_reach(destroyed: bool) -> Result {
         let mut stuck = core::ptr::null_mut();
         with_pair(CAPS, |pair| {
             stuck = pair.pd.as_raw();
@@ -248,8 +258,17 @@ mod device {
                 |ops| unsafe { &raw mut (*ops).dereg_mr },
                 Some(dereg_fails as _),
             );
+            let undrained = destroyed.then(|| {
+                Replaced::new(
+                    pair.pd.device(),
+                    // SAFETY: As above.
+                    |ops| unsafe { &raw mut (*ops).modify_qp },
+                    Some(modify_fails as _),
+                )
+            });
             let drained = pair.near.qp.drain();
-            drop(broken);
+            drop((broken, undrained));
+            check!(pair.near.raw_qp().is_null() == destroyed);
             check!(drained == Err(Undrained { parked: 1 }));
             check!(pair.near.qp.drain() == drained);
             let events = pair.near.events.clone();

@@ -84,6 +84,8 @@ struct Farblk {
     _stats: base::debugfs::File<server::stats::Server>,
     _devices: Pin<KBox<Registration<Devices>>>,
     _release: ReleaseQueue,
+    // Callbacks may have let go of all that, and not have returned yet.
+    _code: base::users::CodeUsers,
 }
 
 impl kernel::Module for Farblk {
@@ -102,6 +104,7 @@ impl kernel::Module for Farblk {
             _stats: files.server.file(c"counters", server_stats),
             _devices: devices,
             _release: release,
+            _code: base::users::CodeUsers,
         })
     }
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# A server whose RDMA device lacks something, or refuses it. The module that pretends so is a patched build: tools/build broken,
-# for the debug kernels.
+# An RDMA device that lacks something, or refuses it. The module that pretends so is a patched build: tools/build broken, for the
+# debug kernels.
 . "$(dirname "$0")/lib.sh"
 
 # patched NAME: that patch is in effect in the server's module, until the scenario ends.
@@ -10,6 +10,15 @@ patched() {
 	needs_module null_blk
 	trap 'clean_all; remote "! loaded || remove_module; load_module"' EXIT
 	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
+}
+
+# patched_here NAME: the same of this host's module.
+patched_here() {
+	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
+	two_hosts || skip "the server's module would be patched, too"
+	trap 'clean_all; ! loaded || remove_module; load_module' EXIT
+	must remove_module
+	FARBLK_KO=$FARBLK_BROKEN must load_module "$(broken "$1")"
 }
 
 verified() {
@@ -44,8 +53,45 @@ refused_reads() {
 	must direct_write /dev/zero "$DEV" bs=4k count=1
 	must unmap m
 }
+# A device may fail to deregister the region of a request whose path is lost. The request must not end before nothing can reach its
+# memory; then it is sent again. The second loss is one in the replay: the disk is slow.
+stuck_regions() {
+	local fio i count
+	needs_module null_blk
+	needs_module dm-delay
+	patched_here stuck-regions
+	back "$(declare -f late_disk); late_disk 400"
+	must serve_block e "$BACK"
+	must map m e
+	fio --name=stuck --filename="$DEV" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=64k-256k --size=8m --loops=3 \
+		--verify=crc32c --verify_fatal=1 --do_verify=1 >/run/fio.out 2>&1 &
+	fio=$!
+	for ((i = 0; i < 4; i++)); do
+		sleep 1
+		count=$(reconnects)
+		must remote "store $C/ports/p/enable 0 && store $C/ports/p/enable 1"
+		wait_for 20 reconnected "$count" || die "the map does not come back: $(grep -h . "$C"/maps/m/{state,last_error})"
+		# The replay has begun.
+		sleep 0.2
+		must remote "store $C/ports/p/enable 0 && store $C/ports/p/enable 1"
+	done
+	wait_for 120 ended $fio || die "I/O hangs: $(grep -h . "$C"/maps/m/{state,last_error})"
+	wait $fio || bad "I/O failed: $(tail -n 5 /run/fio.out)"
+	dmesg | grep -q "farblk: cannot deregister a memory region" || bad "no request had a region that stayed"
+	is state "$(show "$C/maps/m/state")" live
+	must unmap m
+}
+reconnects() { show "$C/maps/m/paths/a/reconnects"; }
+reconnected() { [ "$(reconnects)" -gt "$1" ]; }
+# late_disk MS: each of its I/Os takes that long.
+late_disk() {
+	local name
+	modprobe dm-delay
+	name=$(null_disk late 16) && dm_disk late "0 $(sectors "$name") delay $name 0 $1"
+}
 ended() { ! kill -0 "$1" 2>/dev/null; }
 
 scenario no_srq "a server whose device has no shared receive queues"
 scenario refused_reads "a server whose device does not fetch the data of a write"
+scenario stuck_regions "a client whose device does not deregister the memory of requests"
 run_scenarios

@@ -41,23 +41,23 @@ int rust_helper_farblk_req_notify_cq(struct ib_cq *cq)
 }
 
 /*
- * Handles all completions that there are, while nobody else does so. Not for IB_POLL_DIRECT. Interrupts that come meanwhile
- * have no effect: the caller has the queue looked at once more.
+ * Handles at most budget completions, while nobody else does so. Not for IB_POLL_DIRECT. Interrupts that come meanwhile have
+ * no effect: the caller has the queue looked at once more.
  */
-void rust_helper_farblk_flush_cq(struct ib_cq *cq)
+void rust_helper_farblk_flush_cq(struct ib_cq *cq, int budget)
 {
 	switch (cq->poll_ctx) {
 	case IB_POLL_SOFTIRQ:
 		irq_poll_disable(&cq->iop);
 		local_bh_disable();
-		ib_process_cq_direct(cq, -1);
+		ib_process_cq_direct(cq, budget);
 		local_bh_enable();
 		irq_poll_enable(&cq->iop);
 		break;
 	case IB_POLL_WORKQUEUE:
 	case IB_POLL_UNBOUND_WORKQUEUE:
 		disable_work_sync(&cq->work);
-		ib_process_cq_direct(cq, -1);
+		ib_process_cq_direct(cq, budget);
 		enable_work(&cq->work);
 		break;
 	default:

@@ -5,6 +5,7 @@
 #include <linux/percpu-refcount.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
+#include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/spinlock.h>
@@ -162,6 +163,12 @@ __rust_helper unsigned int rust_helper_memalloc_noreclaim_save(void)
 __rust_helper void rust_helper_memalloc_noreclaim_restore(unsigned int flags)
 {
 	memalloc_noreclaim_restore(flags);
+}
+
+/* Without CONFIG_TASKS_RCU no task is preempted in the kernel, and it is synchronize_rcu(). */
+__rust_helper void rust_helper_farblk_synchronize_rcu_tasks(void)
+{
+	synchronize_rcu_tasks();
 }
 
 __rust_helper bool rust_helper_farblk_fatal_signal_pending(void)

@@ -35,7 +35,8 @@ use kernel::{
 
 /// Receives the interrupts of a [`PollContext::Manual`] completion queue.
 pub(crate) trait CqNotify: Send + Sync {
-    /// Called once after [`Cq::arm`], when a completion is in the queue.
+    /// Called once after [`Cq::arm`], when a completion is in the queue. Also called, at any time,
+    /// when a task that handled completions could not handle all: then somebody must poll.
     ///
     /// # Context
     ///
@@ -244,24 +245,25 @@ impl Cq {
     /// queue, and returns how many they were.
     ///
     /// If another caller is handling completions already, that one looks for completions once more,
-    /// and this returns 0.
+    /// or has another task do so, and this returns 0.
     ///
     /// # Context
     ///
     /// Any but hard interrupt. Does not sleep, if the handlers do not; those of a direct queue are
     /// called with preemption disabled.
     pub(crate) fn poll(&self, budget: u32) -> u32 {
-        self.process(i32::try_from(budget).unwrap_or(i32::MAX))
+        self.process(budget.min(self.entries))
     }
 
-    /// Like [`Self::poll`], but handles all completions that there are.
+    /// Like [`Self::poll`], but handles all completions that are in the queue now: they are at most
+    /// as many as it has entries. What comes in while it does so may be handled or not.
     #[inline]
     pub(crate) fn reap(&self) -> u32 {
-        self.process(-1)
+        self.process(self.entries)
     }
 
-    /// Handles at most `budget` completions, or all if it is -1.
-    fn process(&self, budget: i32) -> u32 {
+    /// Handles at most `budget` completions, of which there are not more than entries.
+    fn process(&self, budget: u32) -> u32 {
         if !self.direct {
             return 0;
         }
@@ -284,25 +286,45 @@ impl Cq {
         handled
     }
 
-    /// Handles completions after [`Self::enter`] has returned true.
+    /// Handles at most `budget` completions after [`Self::enter`] has returned true.
     #[inline]
-    fn process_entered(&self, budget: i32) -> u32 {
+    fn process_entered(&self, budget: u32) -> u32 {
         let mut handled: u32 = 0;
-        loop {
+        // Once more for the callers that found this one busy. They may come without end, and so may
+        // completions of other queue pairs, but this caller has something else to do.
+        for _ in 0..2 {
+            // CAST: The entries of a queue are a C int.
+            let left = budget.saturating_sub(handled) as i32;
             // SAFETY: By the type invariants the queue is valid, and by those of `state` only
             // this caller uses it now.
-            let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget) };
+            let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), left) };
             handled = handled.wrapping_add(u32::try_from(done).unwrap_or(0));
             let missed = self.waiting.load(Relaxed) > 0 && self.request_notify();
             if !missed && self.state.cmpxchg(BUSY, IDLE, Full).is_ok() {
                 return handled;
             }
+            if handled >= budget {
+                break;
+            }
             self.state.xchg(BUSY, Full);
         }
+        self.state.xchg(IDLE, Full);
+        self.reschedule();
+        handled
+    }
+
+    /// Has another task, or a softirq, look for completions.
+    #[cold]
+    fn reschedule(&self) {
+        match &self.notify {
+            Some(notify) => notify.notify(),
+            // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
+            None => unsafe { bindings::farblk_queue_bh_work(self.work.get()) },
+        };
     }
 
     /// Handles all completions that are in the queue now. When this returns they were handled, be
-    /// it by another task.
+    /// it by another task. What comes in while it does so may be handled or not.
     ///
     /// # Context
     ///
@@ -319,7 +341,8 @@ impl Cq {
         }
     }
 
-    /// Handles all completions, unless another task is handling some; returns whether it did so.
+    /// Handles all completions that are in the queue now, unless another task is handling some;
+    /// returns whether it did so.
     fn try_flush(&self) -> bool {
         // As in `process()`.
         let disables = self.direct && self.notify.is_none();
@@ -329,12 +352,13 @@ impl Cq {
         }
         let entered = self.state.cmpxchg(IDLE, BUSY, Full).is_ok();
         if entered && self.direct {
-            self.process_entered(-1);
+            self.process_entered(self.entries);
         } else if entered {
             // SAFETY: By the type invariants the queue is valid, and was allocated with this
             // context. Two tasks must not do this at the same time: only one can have changed
             // `state`.
-            unsafe { bindings::farblk_flush_cq(self.as_raw()) };
+            // CAST: As above.
+            unsafe { bindings::farblk_flush_cq(self.as_raw(), self.entries as i32) };
             self.state.xchg(IDLE, Full);
         }
         if disables {
@@ -474,11 +498,7 @@ unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_voi
         }
         return;
     }
-    if let Some(notify) = &this.notify {
-        return notify.notify();
-    }
-    // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
-    unsafe { bindings::farblk_queue_bh_work(this.work.get()) };
+    this.reschedule();
 }
 
 /// Calls the core's own handler of interrupts, in an interrupt.

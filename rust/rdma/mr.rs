@@ -7,7 +7,10 @@
 use super::{
     dma::SgMapping,
     might_sleep,
-    pd::Pd,
+    pd::{
+        Parking,
+        Pd, //
+    },
     wr::RemoteRange, //
 };
 use crate::bindings;
@@ -67,7 +70,7 @@ pub(crate) struct Mr {
     access: Access,
     registered: Atomic<u32>,
     // Dropped only once the region is deregistered.
-    mapping: ManuallyDrop<Arc<SgMapping>>,
+    mapping: ManuallyDrop<KBox<Parking<Arc<SgMapping>>>>,
     pd: Arc<Pd>,
 }
 
@@ -102,6 +105,7 @@ impl Mr {
         {
             return Err(EINVAL);
         }
+        let parking = Parking::new(mapping.clone())?;
         // SAFETY: The domain is valid by its invariants.
         let raw = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
@@ -111,7 +115,7 @@ impl Mr {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
             access,
             registered: Atomic::new(0),
-            mapping: ManuallyDrop::new(mapping.clone()),
+            mapping: ManuallyDrop::new(parking),
             pd: pd.clone(),
         };
         let (entries, count) = mapping.entries();

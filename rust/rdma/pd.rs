@@ -10,10 +10,7 @@ use super::{
     MODULE_NAME, //
 };
 use crate::bindings;
-use core::{
-    mem::forget,
-    ptr::NonNull, //
-};
+use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
     new_mutex,
@@ -28,10 +25,22 @@ use kernel::{
     }, //
 };
 
-/// A value that was parked with a protection domain.
-trait Parked: Send {}
+/// Room to park a value with a protection domain; see [`Pd::park`].
+///
+/// It is allocated before it can be needed: parking must not fail, and I/O may have to end before
+/// memory is free.
+pub(super) struct Parking<T: ?Sized> {
+    next: Option<KBox<Parking<dyn Send>>>,
+    /// The value.
+    pub(super) value: T,
+}
 
-impl<T: Send> Parked for T {}
+impl<T> Parking<T> {
+    /// Makes room for `value`. May sleep.
+    pub(super) fn new(value: T) -> Result<KBox<Self>> {
+        Ok(KBox::new(Self { next: None, value }, GFP_KERNEL)?)
+    }
+}
 
 /// A protection domain: a key gives access only through a queue pair of the same domain.
 ///
@@ -45,7 +54,7 @@ pub(crate) struct Pd {
     raw: NonNull<bindings::ib_pd>,
     kept: Atomic<u32>,
     #[pin]
-    parked: Mutex<KVec<KBox<dyn Parked>>>,
+    parked: Mutex<Option<KBox<Parking<dyn Send>>>>,
     device: Arc<Device>,
 }
 
@@ -73,7 +82,7 @@ impl Pd {
             pin_init!(Self {
                 raw,
                 kept: Atomic::new(0),
-                parked <- new_mutex!(KVec::new(), "Pd::parked"),
+                parked <- new_mutex!(None, "Pd::parked"),
                 device: device.clone(),
             }),
             GFP_KERNEL,
@@ -104,27 +113,18 @@ impl Pd {
         self.kept.store(1, Relaxed);
     }
 
-    /// Keeps `owner`, to whose memory a peer may have access, until the last reference to the
-    /// domain is dropped: then there is no queue pair left by which the peer could use that access.
-    /// `owner` should hold no reference to the domain, or neither is ever dropped. If memory is
-    /// short, `owner` is leaked.
+    /// Keeps a value that owns memory to which a peer may have access, until the last reference to
+    /// the domain is dropped: then there is no queue pair left by which the peer could use that
+    /// access. The value should hold no reference to the domain, or neither is ever dropped.
     ///
     /// # Context
     ///
-    /// May sleep.
+    /// May sleep. Does not allocate. The value is dropped where the last reference is.
     #[cold]
-    pub(super) fn park<T: Send + 'static>(&self, owner: T) {
-        let Ok(place) = KBox::<T>::new_uninit(GFP_KERNEL) else {
-            // Leaked memory is better than memory that a peer writes after it was freed.
-            return forget(owner);
-        };
-        let owner: KBox<T> = KBox::write(place, owner);
-        let owner: KBox<dyn Parked> = owner;
+    pub(super) fn park<T: Send + 'static>(&self, mut parking: KBox<Parking<T>>) {
         let mut parked = self.parked.lock();
-        match parked.reserve(1, GFP_KERNEL) {
-            Ok(()) => drop(parked.push_within_capacity(owner)),
-            Err(_) => forget(owner),
-        }
+        parking.next = parked.take();
+        *parked = Some(parking);
     }
 
     /// Returns the device.
@@ -137,6 +137,11 @@ impl Pd {
 impl PinnedDrop for Pd {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
+        // One by one: as a list they would be dropped by as many nested calls.
+        let mut parked = self.parked.lock().take();
+        while let Some(mut parking) = parked {
+            parked = parking.next.take();
+        }
         if self.kept.load(Relaxed) != 0 {
             pr_warn!("a protection domain is lost with a memory region that is stuck\n");
             return;

@@ -41,9 +41,13 @@ use crate::rdma::{
         Marker,
         Reservation, //
     },
-    pd::Pd,
+    pd::{
+        Parking,
+        Pd, //
+    },
     qp::{
         chain::SendQueue,
+        drain::Parked,
         fast_reg_mr::{
             FastRegMr,
             LargeMrs, //
@@ -65,7 +69,10 @@ use crate::rdma::{
         RECV_BUFFERS, //
     },
 };
-use core::ffi::c_void;
+use core::{
+    ffi::c_void,
+    mem::ManuallyDrop, //
+};
 use kernel::{
     error::to_result,
     new_mutex,
@@ -114,6 +121,20 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     ///
     /// Any. Must not sleep, and not wait for a task that drains the queue pair.
     fn error(&self);
+
+    /// A request that [`Undrained`] has counted is over: the last reference to the protection
+    /// domain was dropped, and with it the last queue pair by which the peer could access the
+    /// owner's memory. The queue pair of the request is gone, too.
+    ///
+    /// The handler is dropped after the last of these calls. It must not hold a reference to the
+    /// protection domain, nor must the owner, or there is no such call.
+    ///
+    /// # Context
+    ///
+    /// That in which the last reference to the protection domain is dropped. May sleep.
+    fn send_released(&self, owner: Self::Send) {
+        drop(owner);
+    }
 }
 
 /// A reliably connected queue pair, which belongs to a [`CmId`].
@@ -153,12 +174,14 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
     raw: Atomic<*mut bindings::ib_qp>,
-    handler: H,
+    /// Taken by `drop()`, as its last step.
+    handler: ManuallyDrop<H>,
 
     #[pin]
     stage: Mutex<Stage>,
-    /// Requests that were parked with the protection domain.
-    parked: Atomic<u32>,
+    /// Requests that could not be given back; `None` if there are no memory regions.
+    #[pin]
+    parked: Mutex<Option<KBox<Parking<Parked<H>>>>>,
     #[pin]
     send_marker: Marker,
     #[pin]
@@ -242,8 +265,9 @@ struct Drained<'a, H: QpHandler>(&'a Qp<H>);
 /// Some requests could not be given back: their memory regions could not be deregistered, so the
 /// peer may still have access to their memory.
 ///
-/// They are parked with the protection domain, and dropped when that is, which is when no queue
-/// pair is left by which the peer could reach them. The handler receives no event for them.
+/// They come back by [`QpHandler::send_released`] when the last reference to the protection domain
+/// is dropped: then no queue pair is left by which the peer could reach their memory. The regions
+/// and the domain stay with the device for ever, as does the mapping of the memory for DMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Undrained {
     /// The number of these requests.
@@ -362,6 +386,7 @@ impl<H: QpHandler> Qp<H> {
             sends.push(SendSlot::new(write_sges, key)?, GFP_KERNEL)?;
         }
         let rq = RecvQueue::new(caps.recv_wr, recv_done::<H>)?;
+        let parked = Parked::new(caps.keys)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
         let large_keys = LargeMrs::alloc(pd, caps.large_keys, caps.large_key_pages)?;
         let send_reservation = send_cq.reserve(caps.send_cqes())?;
@@ -371,9 +396,9 @@ impl<H: QpHandler> Qp<H> {
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 raw: Atomic::new(core::ptr::null_mut()),
-                handler,
+                handler: ManuallyDrop::new(handler),
                 stage <- new_mutex!(Stage::Live, "Qp::stage"),
-                parked: Atomic::new(0),
+                parked <- new_mutex!(parked, "Qp::parked"),
                 send_marker <- Marker::new(),
                 recv_marker <- Marker::new(),
                 sq <- new_irqsave_spinlock!(SendQueue::new()),

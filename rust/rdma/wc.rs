@@ -49,11 +49,14 @@ pub(crate) enum WcError {
 /// A message that was received. The peer can also use up a receive by an RDMA WRITE with immediate
 /// data: that is no `Received`, but [`WcError::Unexpected`].
 ///
-/// It can be used only while the handler of its completion runs.
+/// It can be used only while the handler of its completion runs. It is also the proof that a key was
+/// invalidated, and good for one answer: a key comes again after 256 registrations of a region.
 pub(crate) struct Received<'a> {
     len: u32,
     immediate: Option<u32>,
-    invalidated: Option<Invalidated<'a>>,
+    invalidated: Option<u32>,
+    qp: *const bindings::ib_qp,
+    _completion: PhantomData<&'a bindings::ib_wc>,
 }
 
 impl<'a> Received<'a> {
@@ -62,20 +65,17 @@ impl<'a> Received<'a> {
     pub(super) fn new(wc: &'a bindings::ib_wc) -> Result<Self, WcError> {
         let len = WcError::check(wc, bindings::ib_wc_opcode_IB_WC_RECV)?;
         let with_inv = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
-        let token = Invalidated {
-            // SAFETY: Both variants are plain numbers.
-            rkey: unsafe { wc.ex.invalidate_rkey },
-            qp: wc.qp,
-            _completion: PhantomData,
-        };
-        let invalidated = (wc.wc_flags & with_inv != 0).then_some(token);
+        // SAFETY: Both variants are plain numbers.
+        let rkey = unsafe { wc.ex.invalidate_rkey };
         let with_imm = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
         // SAFETY: Both variants are plain numbers.
         let immediate = u32::from_be(unsafe { wc.ex.imm_data });
         Ok(Self {
             len,
             immediate: (wc.wc_flags & with_imm != 0).then_some(immediate),
-            invalidated,
+            invalidated: (wc.wc_flags & with_inv != 0).then_some(rkey),
+            qp: wc.qp,
+            _completion: PhantomData,
         })
     }
 
@@ -91,27 +91,18 @@ impl<'a> Received<'a> {
         self.immediate
     }
 
-    /// Returns the key that the message has invalidated here, if the peer sent it with one.
+    /// Returns the remote key of this side that the message has invalidated, if the peer sent it
+    /// with one.
     #[inline]
-    pub(crate) fn into_invalidated(self) -> Option<Invalidated<'a>> {
+    pub(crate) fn invalidated(&self) -> Option<u32> {
         self.invalidated
     }
-}
 
-/// Proof that a remote key of this side was invalidated. It can only be made from a completion, and
-/// not be kept after the handler of that completion.
-pub(crate) struct Invalidated<'a> {
-    rkey: u32,
-    qp: *const bindings::ib_qp,
-    _completion: PhantomData<&'a bindings::ib_wc>,
-}
-
-impl Invalidated<'_> {
-    /// Returns the key if the completion is one of `qp`: the device of another queue pair may have
-    /// the same key.
+    /// Returns true if the message came in on `qp`: the device of another queue pair may have the
+    /// same key.
     #[inline]
-    pub(super) fn rkey(&self, qp: *const bindings::ib_qp) -> Option<u32> {
-        core::ptr::eq(self.qp, qp).then_some(self.rkey)
+    pub(super) fn is_of(&self, qp: *const bindings::ib_qp) -> bool {
+        core::ptr::eq(self.qp, qp)
     }
 }
 

@@ -192,7 +192,7 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
                 tag
             }
         };
-        match tag.map(|tag| qp.answered(tag, received.into_invalidated())) {
+        match tag.map(|tag| qp.answered(tag, received)) {
             Ok(Ok(())) => {}
             Ok(Err(EPROTO)) => {
                 let what = "a response that invalidates what is not its own";
@@ -208,6 +208,13 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
 
     fn error(&self) {
         self.events.lost();
+    }
+
+    /// The command goes with the connection. Whether the server has carried it out is unknown.
+    fn send_released(&self, posted: Posted<T>) {
+        let Posted { request, .. } = posted;
+        self.owner
+            .end(self.hw_queue, request, Err(BlkError::Transport));
     }
 }
 
@@ -564,8 +571,8 @@ impl<T: RequestOwner> Connection<T> {
     }
 
     /// Ends all requests. When it returns with success, nothing touches their memory any more.
-    /// Requests that could not be ended fail when all connections of the path have been dropped.
-    /// May sleep.
+    /// Requests that could not be ended go back to their owner when all connections of the path
+    /// have been dropped. May sleep.
     pub(in crate::client) fn drain(&self) -> Result<(), Undrained> {
         self.qp.drain()
     }

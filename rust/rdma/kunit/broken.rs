@@ -120,19 +120,13 @@ fn free_stuck(pd: *mut bindings::ib_pd) -> Result {
     Ok(())
 }
 
-/// The C object of a side's queue pair.
-fn raw_qp(side: &Side) -> *mut bindings::ib_qp {
-    // SAFETY: The id is valid by its invariants.
-    unsafe { (*side.id.as_raw()).qp }
-}
-
 /// The completion entry of what completes without anybody's interest.
-struct Ignored(bindings::ib_cqe);
+pub(super) struct Ignored(pub(super) bindings::ib_cqe);
 
 // SAFETY: It is never written.
 unsafe impl Sync for Ignored {}
 
-static IGNORED: Ignored = Ignored(bindings::ib_cqe { done: Some(ignore) });
+pub(super) static IGNORED: Ignored = Ignored(bindings::ib_cqe { done: Some(ignore) });
 
 /// # Safety
 ///
@@ -216,8 +210,40 @@ mod device {
         })
     }
 
+    /// It may keep what was posted until the queue pair is connected. Nothing was posted here: the
+    /// queue pair is moved to its error state, or destroyed, so that it cannot be connected.
+    #[test]
+    fn that_cannot_fail_an_unconnected_queue_pair_has_it_destroyed() -> Result {
+        with_device(|device, addr| {
+            let (id, qp) = srq::join(addr, &srq::create(device)?, srq::CAPS)?;
+            // SAFETY: The id is valid by its invariants.
+            let exists = || unsafe { !(*id.as_raw()).qp.is_null() };
+            check!(exists());
+            let broken = Replaced::new(
+                device,
+                // SAFETY: It is a table of operations.
+                |ops| unsafe { &raw mut (*ops).modify_qp },
+                Some(modify_fails as _),
+            );
+            let drained = qp.drain();
+            drop(broken);
+            check!(drained == Ok(()) && !exists());
+            Ok(())
+        })
+    }
+
     #[test]
     fn that_keeps_a_region_keeps_what_the_peer_may_reach() -> Result {
+        keeps_what_the_peer_may_reach(false)
+    }
+
+    #[test]
+    fn that_keeps_a_region_and_does_not_drain_keeps_what_the_peer_may_reach() -> Result {
+        keeps_what_the_peer_may_reach(true)
+    }
+
+    /// With `destroyed`, the queue pair cannot be drained either.
+    fn keeps_what_the_peer_may_reach(destroyed: bool) -> Result {
         let mut stuck = core::ptr::null_mut();
         with_pair(CAPS, |pair| {
             stuck = pair.pd.as_raw();
@@ -232,19 +258,31 @@ mod device {
                 |ops| unsafe { &raw mut (*ops).dereg_mr },
                 Some(dereg_fails as _),
             );
+            let undrained = destroyed.then(|| {
+                Replaced::new(
+                    pair.pd.device(),
+                    // SAFETY: As above.
+                    |ops| unsafe { &raw mut (*ops).modify_qp },
+                    Some(modify_fails as _),
+                )
+            });
             let drained = pair.near.qp.drain();
-            drop(broken);
+            drop((broken, undrained));
+            check!(pair.near.raw_qp().is_null() == destroyed);
             check!(drained == Err(Undrained { parked: 1 }));
             check!(pair.near.qp.drain() == drained);
             let events = pair.near.events.clone();
             check!(last(pair.near.qp));
             // It did not come back, and its memory is there.
-            check!(events.sends.len() == 0 && alive.load(Relaxed) == 1);
-            drop((pair.far, pair.near.id, pair.near.send_cq, pair.listener));
+            check!(events.sends.len() == 0 && events.released.len() == 0);
             check!(alive.load(Relaxed) == 1);
+            drop((pair.far, pair.near.id, pair.near.send_cq, pair.listener));
+            check!(events.released.len() == 0 && alive.load(Relaxed) == 1);
             // No queue pair of the domain is left, nor is the domain.
             check!(last(pair.pd));
-            check!(events.sends.len() == 0 && alive.load(Relaxed) == 0);
+            check!(events.sends.len() == 0 && events.released.len() == 1);
+            check!(events.released.take()?.number == 0);
+            check!(alive.load(Relaxed) == 0);
             Ok(())
         })?;
         match stuck.is_null() {
@@ -338,17 +376,7 @@ mod device {
             let range = pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
             pair.requested()?;
             // That the message has completed was not noticed yet: nobody has reaped.
-            let wc = bindings::ib_wc {
-                opcode: bindings::ib_wc_opcode_IB_WC_RECV,
-                qp: raw_qp(&pair.near),
-                wc_flags: bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32,
-                ex: bindings::ib_wc__bindgen_ty_2 {
-                    invalidate_rkey: range.rkey,
-                },
-                ..pin_init::zeroed()
-            };
-            let received = Received::new(&wc).map_err(|error| error.to_error())?;
-            check!(pair.near.qp.answered(0, received.into_invalidated()) == Ok(()));
+            check!(pair.near.answered(0, Some(range.rkey)) == Ok(()));
             wait_until(|| {
                 pair.near.send_cq.reap();
                 pair.near.events.sends.len() == 1
@@ -382,7 +410,7 @@ mod peer {
             };
             let mut bad = core::ptr::null();
             // SAFETY: The queue pair is valid; the device copies the work request.
-            let ret = unsafe { bindings::ib_post_send(raw_qp(&pair.far), &wr.wr, &mut bad) };
+            let ret = unsafe { bindings::ib_post_send(pair.far.raw_qp(), &wr.wr, &mut bad) };
             check!(ret == 0);
             let (landing, result) = pair.near.events.recvs.take()?;
             let opcode = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;

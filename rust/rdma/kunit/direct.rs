@@ -73,7 +73,7 @@ mod direct {
             // time, as rxe would run the registration again when it sends what is before it again.
             for (slot, carry) in [(0, Carry::Nothing), (1, Carry::Access(RdmaOp::Read))] {
                 pair.request(slot, carry, &block, true)?;
-                check!(pair.near.qp.answered(slot, None) == Ok(()));
+                check!(pair.near.answered(slot, None) == Ok(()));
                 a_while();
                 check!(pair.near.events.sends.len() == 0);
                 posted(pair.far.qp.recv(pair.landing(0, 64)?))?;

@@ -11,6 +11,9 @@ pub(super) struct Events {
     pub(super) sends: Inbox<(Owner, Result<(), WcError>)>,
     #[pin]
     pub(super) recvs: Inbox<(Landing, Result<u32, WcError>)>,
+    /// The requests that came back with the protection domain.
+    #[pin]
+    pub(super) released: Inbox<Owner>,
     pub(super) errors: Atomic<u32>,
     /// The task that runs while the queue pair tells of its failure.
     #[pin]
@@ -19,11 +22,12 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn new() -> Result<Arc<Self>> {
-        let (sends, recvs) = (Inbox::new()?, Inbox::new()?);
+        let (sends, recvs, released) = (Inbox::new()?, Inbox::new()?, Inbox::new()?);
         Arc::pin_init(
             pin_init!(Self {
                 sends <- sends,
                 recvs <- recvs,
+                released <- released,
                 errors: Atomic::new(0),
                 rival <- new_irqsave_spinlock!(None),
             }),
@@ -56,14 +60,13 @@ impl QpHandler for Handler {
             Ok(received) => {
                 done.1 = Ok(received.len());
                 done.0.immediate = received.immediate();
-                let invalidated = received.into_invalidated();
-                done.0.invalidated = invalidated.is_some();
+                done.0.invalidated = received.invalidated().is_some();
                 if done.0.answer.is_some() {
                     let mut slot = [0];
                     let _ = done.0.buffer.copy_out(0, &mut slot);
                     // CAST: Slots of tests are small.
                     let slot = done.0.immediate.map_or(slot[0].into(), |slot| slot as u16);
-                    done.0.answer = Some(qp.answered(slot, invalidated));
+                    done.0.answer = Some(qp.answered(slot, received));
                 }
             }
             Err(error) => done.1 = Err(error),
@@ -84,6 +87,10 @@ impl QpHandler for Handler {
         if let Some(rival) = rival {
             rival.race();
         }
+    }
+
+    fn send_released(&self, owner: Owner) {
+        self.0.released.put(owner);
     }
 }
 
@@ -172,6 +179,32 @@ impl Side {
             connection,
             send_cq,
         })
+    }
+
+    /// The C object of the queue pair.
+    pub(super) fn raw_qp(&self) -> *mut bindings::ib_qp {
+        // SAFETY: The id is valid by its invariants.
+        unsafe { (*self.id.as_raw()).qp }
+    }
+
+    /// Answers a request as if a message had come in, which has invalidated a key or none.
+    pub(super) fn answered(&self, slot: u16, invalidated: Option<u32>) -> Result {
+        let flags = match invalidated {
+            Some(_) => bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE,
+            None => 0,
+        };
+        let wc = bindings::ib_wc {
+            opcode: bindings::ib_wc_opcode_IB_WC_RECV,
+            qp: self.raw_qp(),
+            // CAST: A flag.
+            wc_flags: flags as i32,
+            ex: bindings::ib_wc__bindgen_ty_2 {
+                invalidate_rkey: invalidated.unwrap_or(0),
+            },
+            ..pin_init::zeroed()
+        };
+        let received = Received::new(&wc).map_err(|error| error.to_error())?;
+        self.qp.answered(slot, received)
     }
 }
 

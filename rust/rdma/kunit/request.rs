@@ -442,7 +442,7 @@ mod tests {
             let result = pair.near.qp.request(0, read, owner, prepare, true);
             check!(posted(result) == Err(EPROTO));
             check!(pair.near.qp.posted() == 8);
-            check!(pair.near.qp.answered(0, None) == Err(EINVAL));
+            check!(pair.near.answered(0, None) == Err(EINVAL));
 
             // None of them has left anything.
             pair.request(0, read, &block, true)?;
@@ -458,9 +458,17 @@ mod tests {
     fn is_answered_once() -> Result {
         with_requests(|pair| {
             let block = Block::new(1, PAGE_SIZE, 1)?;
-            check!(pair.near.qp.answered(0, None) == Err(EINVAL));
-            check!(pair.near.qp.answered(8, None) == Err(EINVAL));
+            check!(pair.near.answered(0, None) == Err(EINVAL));
+            check!(pair.near.answered(8, None) == Err(EINVAL));
             pair.request(0, Carry::Nothing, &block, true)?;
+            // Nor by a message that came in elsewhere.
+            let wc = bindings::ib_wc {
+                opcode: bindings::ib_wc_opcode_IB_WC_RECV,
+                qp: pair.far.raw_qp(),
+                ..pin_init::zeroed()
+            };
+            let elsewhere = Received::new(&wc).map_err(|error| error.to_error())?;
+            check!(pair.near.qp.answered(0, elsewhere) == Err(EINVAL));
             pair.requested()?;
             pair.replied(Reply::default(), pair.message(0, 1, 0)?)?;
             check!(back(pair)? == 0);
@@ -479,8 +487,8 @@ mod tests {
         with_requests(|pair| {
             let block = Block::new(1, PAGE_SIZE, 1)?;
             let range = pair.request(0, Carry::Access(RdmaOp::Write), &block, false)?;
-            check!(pair.near.qp.answered(0, None) == Ok(()));
-            check!(pair.near.qp.answered(0, None) == Err(EINVAL));
+            check!(pair.near.answered(0, None) == Ok(()));
+            check!(pair.near.answered(0, None) == Err(EINVAL));
             a_while();
             check!(pair.near.events.sends.len() == 0);
             pair.near.qp.ring();

@@ -7,13 +7,15 @@ use crate::base::errno::ESHUTDOWN;
 use crate::rdma::kunit::{
     broken::{
         post_fails,
-        Replaced, //
+        Replaced,
+        IGNORED, //
     },
     *, //
 };
 use kernel::{
     ffi::c_int,
-    sync::atomic::Full, //
+    sync::atomic::Full,
+    task::Task, //
 };
 
 /// How long a task waits for its rival.
@@ -135,6 +137,45 @@ unsafe extern "C" fn slow_poll(
     0
 }
 
+/// Completions that [`endless_poll`] has left.
+static LEFT: Atomic<u32> = Atomic::new(0);
+/// Completions that it has given to the test's own task.
+static SEEN: Atomic<u32> = Atomic::new(0);
+/// The address of that task.
+static TASK: Atomic<usize> = Atomic::new(0);
+
+/// Finds as many completions as are asked for, as if other queue pairs were busy all the time.
+///
+/// # Safety
+///
+/// Called by the core, with room for so many.
+unsafe extern "C" fn endless_poll(
+    cq: *mut bindings::ib_cq,
+    room: c_int,
+    wcs: *mut bindings::ib_wc,
+) -> c_int {
+    if cq.addr() != FLUSHED.load(Relaxed) {
+        return 0;
+    }
+    let count = LEFT.load(Relaxed).min(room.unsigned_abs());
+    LEFT.fetch_sub(count, Relaxed);
+    for index in 0..count as usize {
+        let wc = bindings::ib_wc {
+            __bindgen_anon_1: bindings::ib_wc__bindgen_ty_1 {
+                wr_cqe: (&raw const IGNORED.0).cast_mut(),
+            },
+            ..pin_init::zeroed()
+        };
+        // SAFETY: By the safety requirements there is room.
+        unsafe { wcs.add(index).write(wc) };
+    }
+    if Task::current_raw().addr() == TASK.load(Relaxed) {
+        SEEN.fetch_add(count, Relaxed);
+    }
+    // CAST: At most `room`.
+    count as c_int
+}
+
 #[kernel::macros::kunit_tests(farblk_rdma_rival)]
 mod tests {
     use super::*;
@@ -180,6 +221,36 @@ mod tests {
                 Err((error, landing)) => {
                     check!(error == ESHUTDOWN && landing.number == 1 && events.recvs.len() == 0);
                 }
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn flushes_what_is_there_and_not_what_comes() -> Result {
+        with_device(|device, _| {
+            for context in [PollContext::Direct, PollContext::Workqueue] {
+                let is_direct = matches!(context, PollContext::Direct);
+                let cq = Cq::alloc(device, 8, 0, context)?;
+                TASK.store(Task::current_raw().addr(), Relaxed);
+                FLUSHED.store(cq.as_raw().addr(), Relaxed);
+                SEEN.store(0, Relaxed);
+                LEFT.store(10_000, Relaxed);
+                let broken = Replaced::new(
+                    device,
+                    // SAFETY: It is a table of operations.
+                    |ops| unsafe { &raw mut (*ops).poll_cq },
+                    Some(endless_poll as _),
+                );
+                cq.flush();
+                let flushed = SEEN.xchg(0, Relaxed);
+                let reaped = cq.reap();
+                let polled = cq.poll(3);
+                // What is left must not hold up the queue's own task.
+                FLUSHED.store(0, Relaxed);
+                drop(broken);
+                check!(flushed == 8);
+                check!(!is_direct || (reaped, polled) == (8, 3));
             }
             Ok(())
         })

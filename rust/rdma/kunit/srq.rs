@@ -4,7 +4,7 @@
 
 use super::*;
 
-const CAPS: QpCaps = QpCaps {
+pub(super) const CAPS: QpCaps = QpCaps {
     slots: 8,
     send_wr: 8,
     recv_wr: 1,
@@ -46,6 +46,20 @@ pub(super) fn landing(
         rival: None,
         _alive: Alive::new(alive),
     })
+}
+
+/// An unconnected queue pair that receives from `srq`, and its id.
+pub(super) fn join(
+    addr: SocketAddr,
+    srq: &Arc<Srq<Handler>>,
+    caps: QpCaps,
+) -> Result<(Arc<CmId>, Arc<Qp<Handler>>)> {
+    let id = CmId::new(&Net::current(), Connection::new()?)?;
+    id.resolve(None, addr, TIMEOUT_MS)
+        .map_err(|error| error.to_error())?;
+    let caps = QpCaps { recv_wr: 0, ..caps };
+    let qp = Qp::create_on(&id, srq, srq.cq(), caps, Handler(Events::new()?))?;
+    Ok((id, qp))
 }
 
 /// A pair whose far side receives from `srq`, not listening any more.

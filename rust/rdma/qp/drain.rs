@@ -10,6 +10,7 @@ use crate::bindings;
 use crate::rdma::{
     cq::Cq,
     might_sleep,
+    pd::Parking,
     qp::{
         fast_reg_mr::FastRegMr,
         slot::SendSlot,
@@ -23,6 +24,7 @@ use crate::rdma::{
     },
     wc::WcError, //
 };
+use core::mem::ManuallyDrop;
 use kernel::{
     error::to_result,
     prelude::*,
@@ -59,8 +61,8 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same
     /// effect. So the only error is [`Undrained`]: some requests did not come back, since the peer
-    /// may still have access to their memory. They are dropped with the last reference to the
-    /// protection domain.
+    /// may still have access to their memory. They come back by [`QpHandler::send_released`] once
+    /// the last reference to the protection domain is dropped.
     ///
     /// May be called again, and returns the same then.
     ///
@@ -75,9 +77,9 @@ impl<H: QpHandler> Qp<H> {
         let mut stage = self.stage.lock();
         let drained = self.stop(&mut stage);
         drained.give_back();
-        match self.parked.load(Relaxed) {
-            0 => Ok(()),
-            parked => Err(Undrained { parked }),
+        match self.parked.lock().as_ref().map(|parked| parked.value.len()) {
+            None | Some(0) => Ok(()),
+            Some(parked) => Err(Undrained { parked }),
         }
     }
 
@@ -108,10 +110,12 @@ impl<H: QpHandler> Qp<H> {
         if self.as_raw().is_null() {
             return Ok(());
         }
+        // Also if it was not connected: in its error state it cannot be any more, and a driver may
+        // keep what was posted before.
+        // SAFETY: `stage` is locked, and not `Destroyed`.
+        unsafe { self.modify_to_error() }?;
         match &self.receives {
             Receives::Own(cq) => {
-                // SAFETY: `stage` is locked, and not `Destroyed`.
-                unsafe { self.modify_to_error() }?;
                 // A queue that was never used has nothing to drain; and rxe, if it had no memory to
                 // connect the queue pair, never drains its receive queue.
                 if self.send_posted.load(Relaxed) != 0 {
@@ -123,15 +127,16 @@ impl<H: QpHandler> Qp<H> {
             }
             Receives::Shared(srq) => {
                 // A queue pair that was never connected cannot have received anything.
-                if self.id.was_connected() {
-                    // SAFETY: As above.
-                    unsafe { self.modify_to_error() }?;
+                let connected = self.id.was_connected();
+                if connected {
                     self.last_wqe.wait_timeout(DRAIN_MS)?;
-                    // The receives may complete in the same queue.
+                }
+                // The receives may complete in the same queue.
+                if connected || self.send_posted.load(Relaxed) != 0 {
                     self.drain_sends()?;
-                    if srq.cq().is_direct() {
-                        srq.cq().flush();
-                    }
+                }
+                if connected && srq.cq().is_direct() {
+                    srq.cq().flush();
                 }
                 srq.retire(self);
                 srq.forget(self);
@@ -161,8 +166,6 @@ impl<H: QpHandler> Qp<H> {
     /// Destroys the C object. The queue pair must be closed.
     ///
     /// A driver has no way to refuse that: `rdma_destroy_qp()` returns nothing.
-    ///
-    /// A driver has no way to refuse that: `rdma_destroy_qp()` returns nothing.
     fn destroy(&self, stage: &mut Stage) {
         // SAFETY: By the type invariants the queue pair is ours, and is that of the id. As it is
         // closed and `stage` is locked, nobody else uses it.
@@ -170,6 +173,21 @@ impl<H: QpHandler> Qp<H> {
         self.raw.store(core::ptr::null_mut(), Relaxed);
         *stage = Stage::Destroyed;
         self.id.release_qp();
+    }
+
+    /// Gives back all that was posted, and destroys the C object, if there is one: otherwise it was
+    /// destroyed, or could not be created, and nothing is posted.
+    fn tear_down(&self) {
+        if self.as_raw().is_null() {
+            return;
+        }
+        might_sleep();
+        let mut stage = self.stage.lock();
+        let drained = self.stop(&mut stage);
+        if *stage != Stage::Destroyed {
+            self.destroy(&mut stage);
+        }
+        drained.give_back();
     }
 
     /// Moves the queue pair to its error state.
@@ -196,16 +214,8 @@ impl<H: QpHandler> Qp<H> {
     /// before in the same completion queue was handled. The queue pair must be closed, in its error
     /// state, and `stage` be locked.
     fn drain_sends(&self) -> Result {
-        let cq = self.send_cq.cq();
-        // SAFETY: `stage` is locked, and not `Destroyed`.
-        let drain = unsafe { (*(*self.as_raw()).device).ops.drain_sq };
-        if drain.is_some() && !cq.is_direct() {
-            // SAFETY: The queue pair is valid, as above. The handlers of completions cannot post
-            // since `close()`, and there is room for one more work request.
-            unsafe { bindings::ib_drain_sq(self.as_raw()) };
-            return Ok(());
-        }
-        cq.drain(&self.send_marker, DRAIN_MS, |cqe| {
+        // Not `ib_drain_sq()`: that does not tell whether it has drained anything.
+        self.send_cq.cq().drain(&self.send_marker, DRAIN_MS, |cqe| {
             let wr = bindings::ib_rdma_wr {
                 wr: bindings::ib_send_wr {
                     __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
@@ -216,8 +226,9 @@ impl<H: QpHandler> Qp<H> {
                 ..pin_init::zeroed()
             };
             let mut bad = core::ptr::null();
-            // SAFETY: As above. The device copies the work request; the marker stays until its
-            // completion was handled, or none can come.
+            // SAFETY: `stage` is locked, and not `Destroyed`. Nothing else can be posted since
+            // `close()`, and there is room for one more work request. The device copies it; the
+            // marker stays until its completion was handled, or none can come.
             to_result(unsafe { bindings::ib_post_send(self.as_raw(), &wr.wr, &mut bad) })
         })
     }
@@ -225,13 +236,6 @@ impl<H: QpHandler> Qp<H> {
     /// Waits until all that was posted to the queue pair's own receive queue has completed. As for
     /// [`Self::drain_sends`].
     fn drain_receives(&self, cq: &Cq) -> Result {
-        // SAFETY: `stage` is locked, and not `Destroyed`.
-        let drain = unsafe { (*(*self.as_raw()).device).ops.drain_rq };
-        if drain.is_some() && !cq.is_direct() {
-            // SAFETY: As in `drain_sends()`.
-            unsafe { bindings::ib_drain_rq(self.as_raw()) };
-            return Ok(());
-        }
         cq.drain(&self.recv_marker, DRAIN_MS, |cqe| {
             let wr = bindings::ib_recv_wr {
                 __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },
@@ -244,14 +248,62 @@ impl<H: QpHandler> Qp<H> {
     }
 }
 
+/// The requests of a queue pair that could not be given back.
+///
+/// The drop gives them to the handler: that of the queue pair, which has none any more by then.
+pub(super) struct Parked<H: QpHandler> {
+    /// Their owners. The capacity suffices for each slot that has a memory region.
+    owners: KVVec<H::Send>,
+    /// The handler, once the queue pair is gone.
+    handler: Option<H>,
+}
+
+impl<H: QpHandler> Parked<H> {
+    /// Makes room for the requests of `keys` slots; `None` if there are no such slots. May sleep.
+    pub(super) fn new(keys: u16) -> Result<Option<KBox<Parking<Self>>>> {
+        if keys == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Parking::new(Self {
+            owners: KVVec::with_capacity(keys.into(), GFP_KERNEL)?,
+            handler: None,
+        })?))
+    }
+
+    /// The number of requests.
+    fn len(&self) -> u32 {
+        // CAST: There are at most as many as slots.
+        self.owners.len() as u32
+    }
+
+    /// Adds the owner of a request.
+    fn push(&mut self, owner: H::Send) {
+        // Cannot fail: only slots with a memory region, one request of each, get here.
+        if let Err(error) = self.owners.push_within_capacity(owner) {
+            // Leaked memory is better than memory that a peer writes after it was freed.
+            core::mem::forget(error);
+        }
+    }
+}
+
+impl<H: QpHandler> Drop for Parked<H> {
+    fn drop(&mut self) {
+        if let Some(handler) = &self.handler {
+            while let Some(owner) = self.owners.pop() {
+                handler.send_released(owner);
+            }
+        }
+    }
+}
+
 impl<H: QpHandler> Drained<'_, H> {
     /// Gives back all that was posted and has not completed, or was not answered.
     fn give_back(&self) {
         let qp = self.0;
         for slot in qp.sends.iter() {
-            // A slot that is claimed and not posted is given back by the function that has claimed
-            // it.
-            if slot.is_posted() && qp.request_ends(slot) {
+            // A slot that is claimed, and not posted or not any more, is given back by the function
+            // that has claimed it.
+            if qp.request_ends(slot) {
                 self.end(slot);
             }
         }
@@ -263,7 +315,8 @@ impl<H: QpHandler> Drained<'_, H> {
     }
 
     /// Ends all access to the memory of `slot`, which was posted, and gives back its owner. If a
-    /// peer may still have access, the owner is parked with the protection domain instead.
+    /// peer may still have access, the owner stays with the queue pair instead, and is parked with
+    /// the protection domain when that goes.
     fn end(&self, slot: &SendSlot<H>) {
         let qp = self.0;
         // SAFETY: By the type invariants neither the device nor a completion uses the slot, and
@@ -273,15 +326,17 @@ impl<H: QpHandler> Drained<'_, H> {
         let mut keys = [slot.key(), large_key].into_iter().flatten();
         if let Err(error) = keys.try_for_each(FastRegMr::deregister) {
             pr_err!(
-                "cannot deregister a memory region: {}; a request ends with its protection domain\n",
+                "cannot deregister a memory region: {}; a request waits for its protection domain\n",
                 error.to_errno()
             );
             // SAFETY: As above. The slot stays taken, and its memory mapped.
             if let Some(owner) = unsafe { (*slot.owner.get()).take() } {
                 qp.forget(slot);
                 slot.lose();
-                qp.pd.park(owner);
-                qp.parked.fetch_add(1, Relaxed);
+                // There is room: the slot has a memory region.
+                if let Some(parked) = &mut *qp.parked.lock() {
+                    parked.value.push(owner);
+                }
             }
             return;
         }
@@ -295,18 +350,15 @@ impl<H: QpHandler> Drained<'_, H> {
 #[pinned_drop]
 impl<H: QpHandler> PinnedDrop for Qp<H> {
     fn drop(self: Pin<&mut Self>) {
-        let this = &*self;
-        // If there is no C object, it was destroyed, or could not be created: nothing is posted
-        // then.
-        if this.as_raw().is_null() {
-            return;
+        // SAFETY: No field is moved that is pinned.
+        let this = unsafe { self.get_unchecked_mut() };
+        this.tear_down();
+        // SAFETY: It is not used again: the C object is gone, and no completion can come.
+        let handler = unsafe { ManuallyDrop::take(&mut this.handler) };
+        let parking = this.parked.lock().take();
+        if let Some(mut parking) = parking.filter(|parking| parking.value.len() != 0) {
+            parking.value.handler = Some(handler);
+            this.pd.park(parking);
         }
-        might_sleep();
-        let mut stage = this.stage.lock();
-        let drained = this.stop(&mut stage);
-        if *stage != Stage::Destroyed {
-            this.destroy(&mut stage);
-        }
-        drained.give_back();
     }
 }

@@ -32,7 +32,7 @@ use crate::rdma::{
         QpHandler, //
     },
     wc::{
-        Invalidated,
+        Received,
         WcError, //
     },
     wr::{
@@ -210,14 +210,14 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
-    /// Notes that the peer has answered the request in `slot`; `invalidated` is the key that its
-    /// message has invalidated.
+    /// Notes that the peer has answered the request in `slot` by the message `answer`.
     ///
-    /// If that is not the request's key, the peer violates the protocol: the queue pair is closed,
-    /// and this fails with `EPROTO`. If the message has invalidated no key, or the registration may
-    /// run again (see [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)),
-    /// the key is invalidated here. Fails with `EINVAL` if there is no such request, if it was
-    /// answered already, or if it has failed and is being given back.
+    /// If that has invalidated another key than the request's, the peer violates the protocol: the
+    /// queue pair is closed, and this fails with `EPROTO`. If the message has invalidated no key, or
+    /// the registration may run again (see
+    /// [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)), the key is
+    /// invalidated here. Fails with `EINVAL` if the message is another queue pair's, if there is no
+    /// such request, if it was answered already, or if it has failed and is being given back.
     ///
     /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
     /// [`PollContext::Direct`](crate::rdma::cq::PollContext::Direct) queue of their own, and the
@@ -226,17 +226,22 @@ impl<H: QpHandler> Qp<H> {
     /// # Context
     ///
     /// Any but hard interrupt. Does not sleep or allocate.
-    pub(crate) fn answered(&self, slot: u16, invalidated: Option<Invalidated<'_>>) -> Result {
+    pub(crate) fn answered(&self, slot: u16, answer: Received<'_>) -> Result {
         let slot = self.sends.get(usize::from(slot)).ok_or(EINVAL)?;
+        if !answer.is_of(self.as_raw()) {
+            return Err(EINVAL);
+        }
         let new = loop {
             let old = slot.progress.load(Acquire);
             if !is_to_answer(old) {
                 return Err(EINVAL);
             }
             let mut new = old | ANSWERED;
-            if let Some(invalidated) = &invalidated {
-                let rkey = invalidated.rkey(self.as_raw()).map(u64::from);
-                if rkey != Some(old >> RKEY_SHIFT) {
+            // The message is one that came after the request with this key, and not after an older
+            // one: only one message of the queue pair is handled at a time, each ends one request at
+            // most, and there are 256 keys.
+            if let Some(rkey) = answer.invalidated() {
+                if u64::from(rkey) != old >> RKEY_SHIFT {
                     self.close();
                     self.note_error();
                     return Err(EPROTO);
@@ -365,6 +370,9 @@ impl<H: QpHandler> Qp<H> {
     /// It must be done, and the caller be the one who has made it so.
     #[inline]
     unsafe fn finish_request(&self, slot: &SendSlot<H>) {
+        // Before its progress is reset, so that no task that drains the queue pair takes it for
+        // something that it has to end. Pairs with `request_ends()`.
+        slot.set_unposted();
         // SAFETY: Nobody else uses the slot of a request that is done.
         let error = unsafe { (*slot.body.get()).error.take() };
         // SAFETY: As above; and neither the device nor the peer uses what it owns.
@@ -380,8 +388,8 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Returns true if the caller, which drains the queue pair, has to end what was posted in
-    /// `slot`. A request cannot be answered any more after this. Returns false if the request is
-    /// done: then the function that made it so is just giving it back.
+    /// `slot`. A request cannot be answered any more after this. Returns false if nothing is
+    /// posted, or if the request is done: then the function that made it so is just giving it back.
     pub(super) fn request_ends(&self, slot: &SendSlot<H>) -> bool {
         let mut progress = slot.progress.load(Acquire);
         while progress & REQUEST != 0 {
@@ -393,7 +401,8 @@ impl<H: QpHandler> Qp<H> {
                 Err(now) => progress = now,
             }
         }
-        true
+        // Only now: the function that ends a request changes its state before its progress.
+        slot.is_posted()
     }
 }
 

@@ -171,6 +171,8 @@ impl<H: QpHandler> Qp<H> {
             if !buffer.is_for(self.pd.device()) || !buffer.direction().device_reads() {
                 return Err(EINVAL);
             }
+            // It may have been written since it was mapped.
+            buffer.sync_for_device();
             let mut left = len;
             while left > 0 {
                 self.make_room(body, self.write_sges)?;

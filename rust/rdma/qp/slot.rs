@@ -261,8 +261,10 @@ impl<H: QpHandler> SendSlot<H> {
         self.state.store(POSTED, Relaxed);
     }
 
-    /// Notes that the work requests of the slot, which was chained, will not be posted: it is
-    /// claimed again. With the lock of the send queue held.
+    /// Notes that the slot, which was chained, is claimed again: its work requests will not be
+    /// posted, or have completed. With the lock of the send queue held, or by the function that
+    /// ends the slot's request.
+    #[inline]
     pub(super) fn set_unposted(&self) {
         self.state.store(TAKEN, Relaxed);
     }

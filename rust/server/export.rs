@@ -299,6 +299,12 @@ impl Export {
         self.members.left(session, leaving);
     }
 
+    /// Notes that the client of `session`, which was told that it is not remembered, goes on. May
+    /// sleep.
+    pub(crate) fn goes_on(&self, session: &Session) {
+        self.members.goes_on(session);
+    }
+
     /// Fences a path of `session`'s map: returns true if nothing that was sent on it up to an epoch
     /// can reach the export any more. Otherwise the session of the path is told to end, and
     /// `session` is notified when it has ended, and has to ask again. May sleep.

@@ -325,6 +325,11 @@ impl Members {
         inner.sessions.retain(|other| other.id() != session.id());
     }
 
+    /// Notes what [`Reservation::goes_on`] does. May sleep.
+    pub(super) fn goes_on(&self, session: &Session) {
+        self.inner.lock().machine.goes_on(session.id());
+    }
+
     /// Fences a path like [`Reservation::fence`]. May sleep.
     pub(super) fn fence(&self, session: &Session, fence: Fence) -> bool {
         let mut inner = self.inner.lock();

@@ -51,6 +51,9 @@ pub struct Reservation<L: Registrations> {
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<ReservationKey>,
+    /// The server took a map's word for that key, and has not heard yet that the map goes on with it.
+    /// Until then the key counts for nothing.
+    doubtful: bool,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
     holder_life: Option<Life<L::Host>>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
@@ -69,6 +72,7 @@ impl<L: Registrations> Reservation<L> {
             terms: None,
             openings: 0,
             holder: None,
+            doubtful: false,
             holder_life: None,
             shared_key: None,
             admitted: 0,
@@ -89,7 +93,7 @@ impl<L: Registrations> Reservation<L> {
 
     /// Returns the key that the export is reserved for, if the server knows of any and only one map may have it.
     pub fn holder(&self) -> Option<ReservationKey> {
-        self.holder
+        self.holder.filter(|_| !self.doubtful)
     }
 
     /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew knows
@@ -128,11 +132,11 @@ impl<L: Registrations> Reservation<L> {
         };
         match self.register(login, &terms, since, fresh, act) {
             Err(decision) => decision,
-            Ok((at, remembered)) => self.open_path(at, remembered, login, &terms, writes, act),
+            Ok(at) => self.open_path(at, login, &terms, writes, act),
         }
     }
 
-    /// Finds or makes the registration of a map. Returns its place and whether the server knew its key.
+    /// Finds or makes the registration of a map. Returns its place.
     fn register(
         &mut self,
         login: &Login<L::Host>,
@@ -140,7 +144,7 @@ impl<L: Registrations> Reservation<L> {
         since: u64,
         fresh: ReservationKey,
         act: &mut impl FnMut(Action),
-    ) -> Result<(usize, bool), Decision> {
+    ) -> Result<usize, Decision> {
         // The kernel of an earlier boot of the host is gone, and its maps with it.
         let past = |one: &Registration<L::Host>| one.host == login.host && one.boot != login.boot;
         while let Some(at) = self.position(past) {
@@ -164,9 +168,10 @@ impl<L: Registrations> Reservation<L> {
                     one.key = key;
                     one.unknown = false;
                     self.hold(Some(key), Some(login));
-                    return Ok((at, false));
+                    self.doubtful = true;
+                    return Ok(at);
                 }
-                _ if own => return Ok((at, true)),
+                _ if own => return Ok(at),
                 Some(_) => return Err(Decision::Refuse(Reason::Evicted)),
                 // The login is late: the map was disabled and enabled since it was sent.
                 None if login.incarnation < one.incarnation => {
@@ -178,7 +183,7 @@ impl<L: Registrations> Reservation<L> {
         }
         let shared = terms.max_clients > 1;
         let known = match login.resume {
-            Some(key) if !shared => self.holder.map(|holder| holder == key),
+            Some(key) if !shared => self.holder().map(|holder| holder == key),
             Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
             None => Some(true),
         };
@@ -197,29 +202,29 @@ impl<L: Registrations> Reservation<L> {
             self.list.remove(lapsed);
             act(Action::CountTakeover);
         }
+        // The map has the export, but this path of it does not know the key yet.
+        let late = login.resume.is_none() && self.holder_life == Some(login.life());
         let key = match shared {
             true => login.resume.or(self.shared_key).unwrap_or(SHARED),
-            // The map has the export, but this path of it does not know the key yet.
-            false if login.resume.is_none() && self.holder_life == Some(login.life()) => {
-                self.holder.unwrap_or(fresh)
-            }
+            false if late => self.holder.unwrap_or(fresh),
             false => login.resume.unwrap_or(fresh),
         };
         self.admitted = self.admitted.saturating_add(1);
         let mut new = Registration::new(self.admitted, key, login);
         if !shared {
-            new.unknown = login.resume.is_none() && self.holder.is_none();
+            new.unknown = login.resume.is_none() && self.holder().is_none();
+            let doubtful = known.is_none() || late && self.doubtful;
             self.hold(Some(key), Some(login));
+            self.doubtful = doubtful;
         }
         self.list.push(new);
-        Ok((self.list.all().len().saturating_sub(1), known.is_some()))
+        Ok(self.list.all().len().saturating_sub(1))
     }
 
     /// Lets a path of a registration come up.
     fn open_path(
         &mut self,
         at: usize,
-        remembered: bool,
         login: &Login<L::Host>,
         terms: &Terms,
         writes: bool,
@@ -241,7 +246,7 @@ impl<L: Registrations> Reservation<L> {
         act(Action::Disarm(one.number));
         Decision::Grant(Granted {
             key: one.key,
-            remembered,
+            remembered: !self.doubtful,
             lease_ms: one.lease_ms,
         })
     }
@@ -249,6 +254,7 @@ impl<L: Registrations> Reservation<L> {
     /// Reserves the export for a key, and for the life of the map that logs in with it.
     fn hold(&mut self, key: Option<ReservationKey>, login: Option<&Login<L::Host>>) {
         self.holder = key;
+        self.doubtful = false;
         self.holder_life = login.map(Login::life);
     }
 
@@ -298,6 +304,15 @@ impl<L: Registrations> Reservation<L> {
         } else {
             act(Action::Arm(one.number, one.lease_ms));
         }
+    }
+
+    /// Notes that the client of a session, which was told that it is not remembered, goes on: it was away for less
+    /// than its lease. From now on the server remembers it.
+    pub fn goes_on(&mut self, session: SessionId) {
+        let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
+        let at = self.position(of);
+        let key = at.and_then(|at| Some(self.list.all().get(at)?.key));
+        self.doubtful &= key != self.holder;
     }
 
     /// Notes that the lease of a registration is over: another map may have its place.
@@ -365,6 +380,7 @@ impl<L: Registrations> Reservation<L> {
             if evicted && !one.evicted {
                 one.evicted = true;
                 self.holder = Some(fresh);
+                self.doubtful = false;
                 self.holder_life = None;
                 act(Action::CountEviction);
             }

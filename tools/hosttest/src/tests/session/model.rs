@@ -117,6 +117,8 @@ pub enum Flaw {
     LaterLogins,
     /// A server that began anew says that it remembers what is resumed.
     Remembers,
+    /// It says so if the map has logged in since.
+    RemembersSecond,
     /// The server keeps the instance of an export although its device was not flushed when it was closed.
     NoFlushAtClose,
     /// Only the first flush fails after a loss.

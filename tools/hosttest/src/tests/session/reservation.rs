@@ -201,10 +201,29 @@ fn what_the_server_remembers() {
     // It began anew: it takes the map's word, and says so.
     let granted = server.granted(&resumed("a", 1, 7));
     assert_eq!((granted.key, granted.remembered), (7, false));
-    assert_eq!(server.machine.holder(), Some(7));
+    assert_eq!(server.machine.holder(), None);
+    // The map may not have heard that, or mind it: only that it goes on proves that it had the export.
+    let second = Login {
+        path: 1,
+        ..resumed("a", 2, 7)
+    };
+    assert!(!server.granted(&second).remembered);
+    server.left(2, false);
     server.left(1, false);
-    assert!(server.granted(&resumed("a", 2, 7)).remembered);
-    server.left(2, true);
+    assert!(!server.granted(&resumed("a", 3, 7)).remembered);
+    assert_eq!(server.machine.holder(), None);
+    server.left(3, true);
+    // So another one may prove that it had it.
+    assert!(!server.granted(&resumed("b", 4, 9)).remembered);
+    server.machine.goes_on(4);
+    assert_eq!(server.login(&resumed("a", 5, 7)), EVICTED);
+    server.left(4, true);
+    assert!(server.granted(&resumed("b", 6, 9)).remembered);
+    server.left(6, true);
+    assert_eq!(server.login(&resumed("a", 7, 7)), EVICTED);
+    server.machine.restore(Some(7));
+    assert!(server.granted(&resumed("a", 8, 7)).remembered);
+    server.left(8, true);
     assert_eq!(server.login(&resumed("a", 3, 8)), EVICTED);
     // It is told.
     server.machine.restore(Some(8));

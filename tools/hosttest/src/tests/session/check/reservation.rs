@@ -88,16 +88,23 @@ fn a_rule_for_later_logins_only_is_found() {
     is_found(Flaw::LaterLogins, demotion());
 }
 
+/// Two hosts, and a server that forgets which of them had the export last.
+fn forgetful(paths: u8) -> Rules {
+    Rules {
+        clients: 2,
+        losses: 1,
+        server_crashes: 1,
+        attempts: 2,
+        ..rules(Kind::Block, paths, &[Write])
+    }
+}
+
 #[test]
 fn a_server_that_pretends_to_remember_is_found() {
-    is_found(
-        Flaw::Remembers,
-        Rules {
-            clients: 2,
-            losses: 1,
-            server_crashes: 1,
-            attempts: 2,
-            ..rules(Kind::Block, 1, &[Write])
-        },
-    );
+    is_found(Flaw::Remembers, forgetful(1));
+}
+
+#[test]
+fn a_second_path_that_is_remembered_is_found() {
+    is_found(Flaw::RemembersSecond, forgetful(2));
 }

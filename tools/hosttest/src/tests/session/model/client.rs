@@ -51,6 +51,8 @@ pub(super) struct Client {
     pub(super) timers: Vec<Timer>,
     /// A path that is connected, and not open yet.
     incoming: Option<(PathId, Epoch, Number)>,
+    /// The connection of a path that is connected to a server which does not remember the map, until it is pinged.
+    forgotten: Option<Number>,
     /// The server's names for the connections that are up.
     pub(super) up: Vec<(PathId, Epoch, Number)>,
     /// Paths that are up and not proven, as far as the world knows; none if I/O does not expire.
@@ -85,6 +87,7 @@ impl Client {
             unclean: Vec::new(),
             timers: Vec::new(),
             incoming: None,
+            forgotten: None,
             up: Vec::new(),
             unproven: Vec::new(),
             dirty: false,
@@ -213,7 +216,13 @@ impl World {
                 }
             }
             // A pong takes a step of its own where it matters.
-            Action::Ping(_) | Action::Blame(..) => {}
+            Action::Ping(path) => {
+                if let (Some((at, _)), Some(on)) = (client.number_of(path), client.forgotten.take())
+                {
+                    self.post(Message::Ping(end(path, at), on));
+                }
+            }
+            Action::Blame(..) => {}
             Action::Close { path, epoch, leave } => {
                 client.up.retain(|up| up.0 != path);
                 client.unproven.retain(|other| *other != path);
@@ -357,6 +366,7 @@ impl World {
                     return;
                 }
                 client.incoming = Some((end.path, end.epoch, entry.number));
+                client.forgotten = (!entry.remembered).then_some(entry.number);
                 let admission = Admission {
                     server: match rules.flaw {
                         Some(Flaw::NoServerId) => 0,
@@ -376,6 +386,7 @@ impl World {
                 };
                 self.tell(rules, at, Event::Connected(end.path, end.epoch, admission));
                 self.clients[at].incoming = None;
+                self.clients[at].forgotten = None;
             }
             Message::Refused(end, for_good) => {
                 let failure = match for_good {
@@ -413,7 +424,7 @@ impl World {
                 }
                 self.replayed(rules, at);
             }
-            Message::Login(..) | Message::Fence(..) | Message::Command(..) => {}
+            Message::Login(..) | Message::Ping(..) | Message::Fence(..) | Message::Command(..) => {}
         }
     }
 

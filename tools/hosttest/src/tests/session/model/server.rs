@@ -168,6 +168,7 @@ impl World {
                 self.login(rules, end, resume, since);
             }
             Message::Fence(end, number, path, epoch) => self.fence(rules, end, number, path, epoch),
+            Message::Ping(_, number) => self.server.machine.goes_on(number.into()),
             Message::Command(_, number, op) => {
                 let alive = |c: &Connection| c.number == number && !c.killed;
                 if self.server.connections.iter().any(alive) {
@@ -264,6 +265,13 @@ impl World {
             heartbeat_ms: 0,
             heard: 0,
         };
+        let own = |one: &Registration<u8>| (*one.host(), one.incarnation()) == (host, life);
+        let again = self.server.machine.registrations().iter().any(own);
+        let pretends = match rules.flaw {
+            Some(Flaw::Remembers) => true,
+            Some(Flaw::RemembersSecond) => again,
+            _ => false,
+        };
         let order = (self.server.opening, since);
         let fresh = ReservationKey::from(self.server.keys + 1);
         let decision = self.decide(Some(end.client), |machine, mut act| {
@@ -293,7 +301,7 @@ impl World {
                     extent: self.server.extent,
                     instance: self.server.instance,
                     reservation_key: key,
-                    remembered: remembered || rules.flaw == Some(Flaw::Remembers),
+                    remembered: remembered || pretends,
                 };
                 self.server.keys += u16::from(key == fresh);
                 self.server.add(Connection {

@@ -4,8 +4,9 @@
 
 #![forbid(unsafe_code)]
 
-/// Heartbeats of a client after which it gives up a path on which nothing comes.
-const MISSED_HEARTBEATS: u64 = 3;
+/// Heartbeats between the last ping of a client that is answered, and when the client gives up its path on which
+/// nothing comes; one more so that some of the lease is left then.
+const MISSED_HEARTBEATS: u64 = 5;
 /// The time that a client's attempt to connect may take, in ms.
 const ATTEMPT_MS: u64 = 5000;
 

@@ -105,6 +105,15 @@ fn a_server_that_pretends_to_remember_is_found() {
 }
 
 #[test]
+fn a_map_that_hears_late_that_it_was_let_in() {
+    holds(Rules {
+        losses: 2,
+        attempts: 3,
+        ..forgetful(1)
+    });
+}
+
+#[test]
 fn a_second_path_that_is_remembered_is_found() {
     is_found(Flaw::RemembersSecond, forgetful(2));
 }

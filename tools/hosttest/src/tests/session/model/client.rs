@@ -66,6 +66,10 @@ pub(super) struct Client {
     pub(super) overtaken: bool,
     /// The client's lease has run out since a path was up.
     pub(super) lease_over: bool,
+    /// The server has taken the client's place since the last login was sent by which a path is or was up; and bit
+    /// by bit, since the last login of each path was sent.
+    pub(super) outdated: bool,
+    pub(super) outdated_logins: u8,
     /// The extent that the disk has, by its true number, and the instance that it is of.
     pub(super) extent: (u8, u128),
     /// Extents that came in.
@@ -78,7 +82,7 @@ impl Client {
             life,
             map: Shared::new(Machine::new(Config {
                 no_path_timeout_ms: (rules.expiries > 0).then_some(1000),
-                heartbeat_ms: 0,
+                heartbeat_ms: 1000,
                 reconnect_max_ms: 10_000,
             })),
             ops: Vec::new(),
@@ -95,6 +99,8 @@ impl Client {
             users: rules.users,
             overtaken: false,
             lease_over: false,
+            outdated: false,
+            outdated_logins: 0,
             extent: (0, 0),
             heard: 0,
         }
@@ -185,9 +191,21 @@ impl World {
         };
         let client: &mut Client = &mut self.clients[index];
         match action {
+            // Connections break whenever they like, not only when a heartbeat misses something.
+            Action::Arm(Timer::Heartbeat(_), _) => {}
+            // Whether a lease is over makes a difference only if somebody else may come.
+            Action::ArmLease(_) if rules.clients == 1 => {}
+            // The lease of the server was over, so this one is.
+            Action::ArmLease(_) if client.outdated => {
+                client.lease_over = true;
+                self.tell(rules, index, Event::Elapsed(Timer::Lease));
+            }
+            Action::ArmLease(_) => {
+                client.timers.push(Timer::Lease);
+                client.timers.sort_unstable();
+            }
             Action::Arm(timer, _) => {
-                // Whether a lease is over makes a difference only if somebody else may come.
-                if !client.timers.contains(&timer) && (rules.clients > 1 || timer != Timer::Lease) {
+                if !client.timers.contains(&timer) {
                     client.timers.push(timer);
                     client.timers.sort_unstable();
                 }
@@ -198,7 +216,10 @@ impl World {
                 epoch,
                 resume,
                 ..
-            } => self.post(Message::Login(end(path, epoch), resume)),
+            } => {
+                client.outdated_logins &= !(1 << path);
+                self.post(Message::Login(end(path, epoch), resume));
+            }
             Action::Open(path) => {
                 let incoming = client.incoming.take().expect("it has connected");
                 assert_eq!(incoming.0, path);
@@ -209,6 +230,7 @@ impl World {
                     client.unproven.sort_unstable();
                 }
                 client.lease_over = false;
+                client.outdated &= client.outdated_logins & (1 << path) != 0;
                 let known = client.map.known().expect("it is known");
                 if client.extent.1 != known.instance {
                     // It may look the same as that of the instance before.

@@ -391,8 +391,8 @@ impl World {
     }
 
     /// Whether the lease of a registration may be over. A server's lease begins when it notices that the
-    /// map has no path any more, and the client's, which is as long, when it had the last sign of life: that
-    /// is earlier. Of the time only this is taken for granted.
+    /// map has no path any more, and the client's, which is as long, when it sent the last message that was
+    /// answered: that is earlier. Of the time only this is taken for granted.
     pub(super) fn may_lapse(&self, number: u64) -> bool {
         let mut all = self.server.machine.registrations().iter();
         let Some(one) = all.find(|one| one.number() == number) else {
@@ -405,6 +405,14 @@ impl World {
     pub(super) fn lapse(&mut self, number: u64) {
         self.server.leases.retain(|other| *other != number);
         self.server.machine.lapse(number);
+        let mut all = self.server.machine.registrations().iter();
+        let one = all.find(|one| one.number() == number).expect("it is away");
+        let at = usize::from(*one.host());
+        if one.incarnation() == u64::from(self.clients[at].life) + 1 {
+            // So much time has gone by since each of its logins.
+            self.clients[at].outdated = true;
+            self.clients[at].outdated_logins = u8::MAX;
+        }
     }
 
     pub(super) fn execute(&mut self, at: usize, rules: &Rules) {

@@ -218,4 +218,9 @@ impl KeepAliveTimeout {
         }
         gone
     }
+
+    /// Whether the last look found something new.
+    pub fn has_heard(&self) -> bool {
+        self.looks == 0
+    }
 }

@@ -26,7 +26,7 @@ pub use registration::{Registration, Registrations, LOOK_MS};
 
 use super::{Epoch, PathId, ReservationKey};
 use login::Life;
-use registration::Up;
+use registration::{Leaving, Up};
 
 /// The key of all registrations with an export that several maps may have at a time.
 const SHARED: ReservationKey = 1;
@@ -241,7 +241,7 @@ impl<L: Registrations> Reservation<L> {
             login.heartbeat_ms,
             terms.lease_max_ms,
         );
-        one.leaving = false;
+        one.leaving = Leaving::No;
         one.lapsed = false;
         act(Action::Disarm(one.number));
         Decision::Grant(Granted {
@@ -295,11 +295,13 @@ impl<L: Registrations> Reservation<L> {
         for path in &mut one.paths {
             path.up = path.up.filter(|up| up.session != session);
         }
-        one.leaving |= leaving;
+        if leaving {
+            one.leaving = Leaving::LoggedOut;
+        }
         if !one.is_away() {
             // The other sessions of the map may wait for this one to answer a fence.
             one.sessions().for_each(|other| act(Action::Retry(other)));
-        } else if one.leaving || one.evicted {
+        } else if one.leaving != Leaving::No || one.evicted {
             self.list.remove(at);
         } else {
             act(Action::Arm(one.number, one.lease_ms));
@@ -352,13 +354,20 @@ impl<L: Registrations> Reservation<L> {
     /// Ends the sessions of clients from which nothing was heard for too long; `heard` is how many
     /// messages a session has had. To be called once in [`LOOK_MS`].
     pub fn look(&mut self, heard: impl Fn(SessionId) -> u64, act: &mut impl FnMut(Action)) {
-        let paths = self.list.all_mut().iter_mut();
-        let paths = paths.flat_map(|one| &mut one.paths);
-        for up in paths.filter_map(|path| path.up.as_mut()) {
-            if up.keep_alive.look(heard(up.session)) {
-                act(Action::CountKeepAliveTimeout);
-                act(Action::End(up.session));
+        for one in self.list.all_mut() {
+            let mut news = false;
+            for up in one.paths.iter_mut().filter_map(|path| path.up.as_mut()) {
+                if up.keep_alive.look(heard(up.session)) {
+                    act(Action::CountKeepAliveTimeout);
+                    act(Action::End(up.session));
+                }
+                news |= up.keep_alive.has_heard();
             }
+            one.leaving = match one.leaving {
+                Leaving::No => Leaving::No,
+                Leaving::Looked if news => Leaving::No,
+                Leaving::LoggedOut | Leaving::Looked => Leaving::Looked,
+            };
         }
     }
 

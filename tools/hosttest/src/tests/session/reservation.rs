@@ -84,6 +84,13 @@ impl Server {
             .left(session, leaving, &mut |action| actions.push(action));
     }
 
+    /// Looks, when each session has had so many messages.
+    fn look(&mut self, heard: u64) {
+        let actions = &mut self.actions;
+        self.machine
+            .look(|_| heard, &mut |action| actions.push(action));
+    }
+
     fn enforce(&mut self, rule: impl Fn(&&'static str) -> Admission) -> Option<u64> {
         let actions = &mut self.actions;
         let mut act = |action| actions.push(action);
@@ -160,6 +167,44 @@ fn a_map_that_leaves_keeps_no_place() {
     server.left(1, true);
     assert!(server.machine.registrations().is_empty());
     server.granted(&login("b", 2));
+}
+
+/// It is the same message if a path was to come up and could not, as if the map leaves.
+#[test]
+fn a_map_that_goes_on_after_its_logout_keeps_its_place() {
+    let second = Login {
+        path: 1,
+        ..login("a", 2)
+    };
+    let begin = || {
+        let mut server = Server::new(1);
+        server.granted(&login("a", 1));
+        server.granted(&second);
+        server.left(2, true);
+        server
+    };
+    let keeps = |mut server: Server| {
+        server.left(1, false);
+        server.machine.count_away() == 1
+    };
+    assert!(!keeps(begin()));
+    // What came before the look may have come before the logout.
+    let mut server = begin();
+    server.look(1);
+    server.look(1);
+    assert!(!keeps(server));
+    let mut server = begin();
+    server.look(1);
+    server.look(2);
+    assert!(keeps(server));
+    let mut server = begin();
+    server.granted(&Login {
+        session: 3,
+        epoch: 3,
+        ..second
+    });
+    server.left(3, false);
+    assert!(keeps(server));
 }
 
 #[test]

@@ -181,12 +181,18 @@ fn every_flush_fails_after_a_loss_until_the_disk_is_closed() {
 fn an_instance_ends_with_what_was_not_flushed() {
     let mut last = LastClose::new();
     assert_eq!(last.open(|_| true, 1), 1);
+    last.begin();
     last.close("a", 1, true);
+    // The export could not be enabled.
     assert_eq!(last.open(|device| *device == "a", 2), 1);
+    assert_eq!(last.open(|device| *device == "a", 2), 1);
+    last.begin();
     // It was not closed.
     assert_eq!(last.open(|device| *device == "a", 3), 3);
+    last.begin();
     last.close("a", 3, false);
     assert_eq!(last.open(|device| *device == "a", 4), 4);
+    last.begin();
     last.close("a", 4, true);
     // Another device.
     assert_eq!(last.open(|device| *device == "b", 5), 5);

@@ -49,6 +49,9 @@ pub struct Rules {
     pub expiries: u8,
     /// Maps that may have the export at a time.
     pub max_clients: u16,
+    /// After a restart the administrator admits no host that shows no key until the leases are over that there
+    /// were before.
+    pub grace: bool,
     /// Whether the administrator may say that the first host may only read.
     pub demotion: bool,
     /// The last path leads to another server, which has an export of the same UUID.

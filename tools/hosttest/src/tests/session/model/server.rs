@@ -2,7 +2,7 @@
 
 //! The server: what the code around its machine does, its administrator, and its disk.
 
-use super::client::Op;
+use super::client::{Client, Op};
 use super::network::{End, Entry, Message, Number};
 use super::shared::Shared;
 use super::{Elsewhere, Flaw, Job, Kind, Rules, World};
@@ -233,6 +233,9 @@ impl World {
             None => {}
         }
         let host = Self::host(rules, end.client);
+        if rules.grace && resume.is_none() && self.lease_of_another(end.client) {
+            return self.post(Message::Refused(end, false));
+        }
         // A map that may only read does not come in with what it has to write.
         if self.server.demoted & (1 << end.client) != 0 {
             return self.post(Message::Refused(end, false));
@@ -317,6 +320,25 @@ impl World {
         }
     }
 
+    /// Whether the server knows of no map, and another client may have had the export from one of the servers
+    /// before, and have its lease yet.
+    fn lease_of_another(&self, client: u8) -> bool {
+        // It was let in, and has not heard of it.
+        let is_in = |at: usize| {
+            let to = |message: &Message| match message {
+                Message::Welcome(end, _) => usize::from(end.client) == at,
+                _ => false,
+            };
+            self.network.iter().any(to)
+        };
+        let had = |(at, one): (usize, &Shared<Client>)| {
+            let has = one.map.known().is_some() && one.map.end().is_none() && !one.lease_over;
+            at != usize::from(client) && (has || is_in(at))
+        };
+        let knows = self.server.machine.holder().is_some();
+        self.server.instance > 0 && !knows && self.clients.iter().enumerate().any(had)
+    }
+
     fn fence(&mut self, rules: &Rules, end: End, number: Number, path: PathId, epoch: Epoch) {
         let alive = |c: &Connection| c.number == number && !c.killed;
         if !self.server.connections.iter().any(alive) {
@@ -341,13 +363,16 @@ impl World {
     /// Nothing of a connection is there any more; what waited for something may go on.
     pub(super) fn gone(&mut self, rules: &Rules, at: usize) {
         let Connection {
-            number, elsewhere, ..
+            number,
+            elsewhere,
+            leaves,
+            ..
         } = self.server.connections.remove(at);
         if elsewhere {
             return;
         }
         self.decide(None, |machine, mut act| {
-            machine.left(number.into(), false, &mut act)
+            machine.left(number.into(), leaves, &mut act)
         });
         for pending in std::mem::take(&mut self.server.pending) {
             match pending {
@@ -557,6 +582,7 @@ impl World {
         server.last_close.close((), server.instance, recorded);
         let fresh = server.instances + 1;
         server.instance = server.last_close.open(|()| true, fresh);
+        server.last_close.begin();
         server.instances = server.instances.max(server.instance);
         server.disabled = false;
         let terms = Server::terms(rules);

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves that the net has no holes: modules that are broken on purpose must fail a test, with the right report in its output.
-# FARBLK_BROKEN holds NAME.ko for each broken/NAME.patch, whose line "Expect:" is the report as an extended regular
-# expression. One host, on a kernel with KASAN and lockdep. It reports what others take for a failure.
+# Proves that the net has no holes: a module that is broken on purpose must fail a test, with the right report in its output.
+# FARBLK_BROKEN is the module with all patches of the folder broken; its parameter tells which is in effect. "Expect:" of a patch is
+# the report as an extended regular expression. One host, on a kernel with KASAN and lockdep. It reports what others take for a failure.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE
 
@@ -21,23 +21,21 @@ if [ -n "${FARBLK_INNER:-}" ]; then
 	exit
 fi
 
-[ -d "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN names no folder of broken modules"
+[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
 [ -e /proc/lockdep_stats ] && grep -q ' kasan_report$' /proc/kallsyms || skip "this kernel has no KASAN or no lockdep"
 
 # shellcheck source=/dev/null
 . "${KTAP_HELPERS:-$HERE/../kselftest/ktap_helpers.sh}" || exit 4
 
-# header NAME WORD: what broken/NAME.patch says after "WORD: ".
-header() { sed -n "s/^$2: //p" "$HERE/broken/$1.patch"; }
-# inner KO: the test with that module, its output in INNER; ends as it does.
-inner() { INNER=$(FARBLK_INNER=1 FARBLK_KO=$1 bash "$0" 2>&1); }
+# inner [PARAMETER]: the test with that module, its output in INNER; ends as it does.
+inner() { INNER=$(FARBLK_INNER=1 FARBLK_KO=$FARBLK_BROKEN FARBLK_PARAMETERS=${1:-} bash "$0" 2>&1); }
 
 # caught NAME
 caught() {
 	local wanted
 	wanted=$(header "$1" Expect)
 	[ -n "$wanted" ] || { note "FAILED: the patch expects nothing"; return 1; }
-	! inner "$FARBLK_BROKEN/$1.ko" && grep -m 1 -E "^# .*($wanted)" <<<"$INNER" && return
+	! inner "$(broken "$1")" && grep -m 1 -E "^# .*($wanted)" <<<"$INNER" && return
 	note "FAILED: not caught, no '$wanted':"$'\n'"$INNER"
 	return 1
 }
@@ -47,11 +45,11 @@ names=$(for f in "$HERE"/broken/*.patch; do n=$(basename "$f" .patch) && echo "$
 ktap_print_header
 ktap_set_plan $(($(wc -w <<<"$names") + 1))
 # Else the others prove nothing.
-if inner "$FARBLK_KO"; then
-	ktap_test_pass "the module as it is passes"
+if inner; then
+	ktap_test_pass "the module passes as long as no patch is in effect"
 else
 	note "FAILED: $INNER"
-	ktap_test_fail "the module as it is passes"
+	ktap_test_fail "the module passes as long as no patch is in effect"
 fi
 for name in $names; do
 	if caught "$name"; then ktap_test_pass "$name is caught"; else ktap_test_fail "$name is caught"; fi

@@ -179,17 +179,23 @@ loaded() { [ -d /sys/module/farblk ]; }
 
 mounted() { [[ $(</proc/mounts) == *" $1 "* ]]; }
 
-# load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, else the installed one. NO_HOST_ID=1 leaves the random host_id.
+# load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, also with FARBLK_PARAMETERS, else the installed one. NO_HOST_ID=1 leaves
+# the random host_id.
 load_module() {
 	mounted /sys/kernel/config || mount -t configfs none /sys/kernel/config
 	mounted /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 	if [ -n "${FARBLK_KO:-}" ]; then
 		: "${DEPENDS:=$(modinfo -F depends "$FARBLK_KO")}"
-		modprobe -a configfs ${DEPENDS//,/ } && insmod "$FARBLK_KO" "$@"
+		# shellcheck disable=SC2086
+		modprobe -a configfs ${DEPENDS//,/ } && insmod "$FARBLK_KO" ${FARBLK_PARAMETERS:-} "$@"
 	else
 		modprobe farblk "$@"
 	fi && { [ -n "${NO_HOST_ID:-}" ] || store "$C/host_id" "$(lasting_id)"; }
 }
+# header NAME WORD: what broken/NAME.patch says after "WORD: ".
+header() { sed -n "s/^$2: //p" "$HERE/broken/$1.patch"; }
+# broken NAME: the parameter that puts that patch in effect in the module of FARBLK_BROKEN.
+broken() { echo "broken=$(header "$1" Number)"; }
 # lasting_id: this host's, whenever it boots.
 lasting_id() { uname -n | md5sum | sed -E 's/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/\1-\2-4\3-8\4-\5/'; }
 

@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# A server whose RDMA device lacks something, or refuses it. The modules that pretend so are patched builds: tools/build broken,
+# A server whose RDMA device lacks something, or refuses it. The module that pretends so is a patched build: tools/build broken,
 # for the debug kernels.
 . "$(dirname "$0")/lib.sh"
 
-# patched NAME: the server's module is that build, until the scenario ends.
+# patched NAME: that patch is in effect in the server's module, until the scenario ends.
 patched() {
-	[ -e "${FARBLK_BROKEN:-}/$1.ko" ] || skip "there is no $1.ko"
+	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
 	needs_module null_blk
 	trap 'clean_all; remote "! loaded || remove_module; load_module"' EXIT
-	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN/$1.ko load_module"
+	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
 }
 
 verified() {

@@ -6,7 +6,7 @@ export PATH=/farblk:$PATH
 export FARBLK_AGENT=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farblk/farblk.ko
 # A debug kernel has two more kinds of the module.
 [ ! -e /farblk/farblk-kunit.ko ] || export FARBLK_KUNIT_KO=/farblk/farblk-kunit.ko
-[ ! -d /farblk/broken ] || export FARBLK_BROKEN=/farblk/broken
+[ ! -e /farblk/farblk-broken.ko ] || export FARBLK_BROKEN=/farblk/farblk-broken.ko
 case $ROLE in
 server | second)
 	. selftests/lib.sh

@@ -76,7 +76,7 @@ struct Attachment {
     told: (u32, Extent),
     /// The client was told that it is not remembered, and has not sent a ping since, by which it
     /// says that it goes on.
-    doubtful: bool,
+    unconfirmed: bool,
     /// The newest epoch to fence of each path, until the fence is answered.
     fences: [Option<Epoch>; PATHS_MAX],
 }
@@ -248,7 +248,7 @@ impl Control {
             export,
             access,
             told: (number, extent),
-            doubtful: !granted.remembered,
+            unconfirmed: !granted.remembered,
             fences: [None; PATHS_MAX],
         });
         Ok(self.send(|buf| answer.encode(sequence, buf)))
@@ -256,9 +256,9 @@ impl Control {
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
     fn ping(&mut self, session: &Session) -> Result {
-        if let Some(attachment) = self.attachment.as_mut().filter(|one| one.doubtful) {
-            attachment.doubtful = false;
-            attachment.export.goes_on(session);
+        if let Some(attachment) = self.attachment.as_mut().filter(|one| one.unconfirmed) {
+            attachment.unconfirmed = false;
+            attachment.export.confirm(session);
         }
         self.send(|buf| Event::Pong.encode(buf))
     }

@@ -301,8 +301,8 @@ impl Export {
 
     /// Notes that the client of `session`, which was told that it is not remembered, goes on. May
     /// sleep.
-    pub(crate) fn goes_on(&self, session: &Session) {
-        self.members.goes_on(session);
+    pub(crate) fn confirm(&self, session: &Session) {
+        self.members.confirm(session);
     }
 
     /// Fences a path of `session`'s map: returns true if nothing that was sent on it up to an epoch

@@ -325,9 +325,9 @@ impl Members {
         inner.sessions.retain(|other| other.id() != session.id());
     }
 
-    /// Notes what [`Reservation::goes_on`] does. May sleep.
-    pub(super) fn goes_on(&self, session: &Session) {
-        self.inner.lock().machine.goes_on(session.id());
+    /// Notes what [`Reservation::confirm`] does. May sleep.
+    pub(super) fn confirm(&self, session: &Session) {
+        self.inner.lock().machine.confirm(session.id());
     }
 
     /// Fences a path like [`Reservation::fence`]. May sleep.

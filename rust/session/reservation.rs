@@ -53,7 +53,7 @@ pub struct Reservation<L: Registrations> {
     holder: Option<ReservationKey>,
     /// The server took a map's word for that key, and has not heard yet that the map goes on with it.
     /// Until then the key counts for nothing.
-    doubtful: bool,
+    unconfirmed: bool,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
     holder_life: Option<Life<L::Host>>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
@@ -72,7 +72,7 @@ impl<L: Registrations> Reservation<L> {
             terms: None,
             openings: 0,
             holder: None,
-            doubtful: false,
+            unconfirmed: false,
             holder_life: None,
             shared_key: None,
             admitted: 0,
@@ -93,7 +93,7 @@ impl<L: Registrations> Reservation<L> {
 
     /// Returns the key that the export is reserved for, if the server knows of any and only one map may have it.
     pub fn holder(&self) -> Option<ReservationKey> {
-        self.holder.filter(|_| !self.doubtful)
+        self.holder.filter(|_| !self.unconfirmed)
     }
 
     /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew knows
@@ -168,7 +168,7 @@ impl<L: Registrations> Reservation<L> {
                     one.key = key;
                     one.unknown = false;
                     self.hold(Some(key), Some(login));
-                    self.doubtful = true;
+                    self.unconfirmed = true;
                     return Ok(at);
                 }
                 _ if own => return Ok(at),
@@ -213,9 +213,9 @@ impl<L: Registrations> Reservation<L> {
         let mut new = Registration::new(self.admitted, key, login);
         if !shared {
             new.unknown = login.resume.is_none() && self.holder().is_none();
-            let doubtful = known.is_none() || late && self.doubtful;
+            let unconfirmed = known.is_none() || late && self.unconfirmed;
             self.hold(Some(key), Some(login));
-            self.doubtful = doubtful;
+            self.unconfirmed = unconfirmed;
         }
         self.list.push(new);
         Ok(self.list.all().len().saturating_sub(1))
@@ -246,7 +246,7 @@ impl<L: Registrations> Reservation<L> {
         act(Action::Disarm(one.number));
         Decision::Grant(Granted {
             key: one.key,
-            remembered: !self.doubtful,
+            remembered: !self.unconfirmed,
             lease_ms: one.lease_ms,
         })
     }
@@ -254,7 +254,7 @@ impl<L: Registrations> Reservation<L> {
     /// Reserves the export for a key, and for the life of the map that logs in with it.
     fn hold(&mut self, key: Option<ReservationKey>, login: Option<&Login<L::Host>>) {
         self.holder = key;
-        self.doubtful = false;
+        self.unconfirmed = false;
         self.holder_life = login.map(Login::life);
     }
 
@@ -308,13 +308,13 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// Notes that the client of a session, which was told that it is not remembered, goes on: it was away for less
-    /// than its lease. From now on the server remembers it.
-    pub fn goes_on(&mut self, session: SessionId) {
+    /// Notes that the client of a session goes on, which was told that it is not remembered: it was away
+    /// for less than its lease. From now on the server remembers it.
+    pub fn confirm(&mut self, session: SessionId) {
         let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
         let at = self.position(of);
         let key = at.and_then(|at| Some(self.list.all().get(at)?.key));
-        self.doubtful &= key != self.holder;
+        self.unconfirmed &= key != self.holder;
     }
 
     /// Notes that the lease of a registration is over: another map may have its place.
@@ -389,7 +389,7 @@ impl<L: Registrations> Reservation<L> {
             if evicted && !one.evicted {
                 one.evicted = true;
                 self.holder = Some(fresh);
-                self.doubtful = false;
+                self.unconfirmed = false;
                 self.holder_life = None;
                 act(Action::CountEviction);
             }

@@ -117,8 +117,8 @@ pub(super) struct Path {
     pub(super) status: PathStatus,
     /// When the last attempt to connect began.
     began: Option<Instant<BootTime>>,
-    /// When the attempt began that the path came of, or the last ping was sent that the server has answered:
-    /// the server was there later than that.
+    /// When the attempt began that the path came of, or the last ping was sent that the server has
+    /// answered: the server was there later than that.
     alive: Option<Instant<BootTime>>,
     /// When a ping was sent, and the number of answers until the one to it.
     ping_sent: Option<(Instant<BootTime>, u32)>,

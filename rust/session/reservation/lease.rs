@@ -4,8 +4,8 @@
 
 #![forbid(unsafe_code)]
 
-/// Heartbeats between the last ping of a client that is answered, and when the client gives up its path on which
-/// nothing comes; one more so that some of the lease is left then.
+/// Heartbeats from the last ping of a client that is answered until the client gives up the path, on
+/// which nothing comes, and a little more: some of the lease is left then.
 const MISSED_HEARTBEATS: u64 = 5;
 /// The time that a client's attempt to connect may take, in ms.
 const ATTEMPT_MS: u64 = 5000;

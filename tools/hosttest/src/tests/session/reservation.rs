@@ -260,7 +260,7 @@ fn what_the_server_remembers() {
     server.left(3, true);
     // So another one may prove that it had it.
     assert!(!server.granted(&resumed("b", 4, 9)).remembered);
-    server.machine.goes_on(4);
+    server.machine.confirm(4);
     assert_eq!(server.login(&resumed("a", 5, 7)), EVICTED);
     server.left(4, true);
     assert!(server.granted(&resumed("b", 6, 9)).remembered);

@@ -168,7 +168,7 @@ impl World {
                 self.login(rules, end, resume, since);
             }
             Message::Fence(end, number, path, epoch) => self.fence(rules, end, number, path, epoch),
-            Message::Ping(_, number) => self.server.machine.goes_on(number.into()),
+            Message::Ping(_, number) => self.server.machine.confirm(number.into()),
             Message::Command(_, number, op) => {
                 let alive = |c: &Connection| c.number == number && !c.killed;
                 if self.server.connections.iter().any(alive) {

@@ -654,6 +654,12 @@ def remembered():
     expect("the tenure", back.tenure, session.tenure)
     expect("what it remembers", back.flags & 1, 0)
     more = m.path(1, resume=session.tenure)
+    expect("what it remembers", more.flags & 1, 0)
+    expect("the registration", show(registration), "")
+    # The map goes on.
+    alive(more)
+    expect("the registration", show(registration), str(session.tenure))
+    more = m.path(2, resume=session.tenure)
     expect("what it remembers", more.flags & 1, 1)
     # As one that was told.
     store(enable, "0")

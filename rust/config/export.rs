@@ -501,6 +501,7 @@ impl ExportDir {
             let allocated = &group.allocated;
             let export = Export::new(spec, hosts, members, &group.last_close, server, allocated)?;
             let monitor = export.monitor()?;
+            export.backend.begin();
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {
                 _monitor: monitor,

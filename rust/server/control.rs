@@ -74,6 +74,9 @@ struct Attachment {
     access: Access,
     /// The extent that the client was told last, and its number.
     told: (u32, Extent),
+    /// The client was told that it is not remembered, and has not sent a ping since, by which it
+    /// says that it goes on.
+    unconfirmed: bool,
     /// The newest epoch to fence of each path, until the fence is answered.
     fences: [Option<Epoch>; PATHS_MAX],
 }
@@ -161,7 +164,7 @@ impl Control {
             Ok(Request::Grant(request)) => self.grant(sequence, &request),
             Ok(Request::List(request)) => self.list(sequence, &request),
             Ok(Request::Logout) => self.logout(session, sequence),
-            Ok(Request::Ping) => Ok(self.send(|buf| Event::Pong.encode(buf))),
+            Ok(Request::Ping) => Ok(self.ping(session)),
             Ok(Request::Fence(fence)) => self.fence(fence),
             Err(malformed) => Err(malformed.into()),
         };
@@ -246,9 +249,19 @@ impl Control {
             export,
             access,
             told: (number, extent),
+            unconfirmed: !granted.remembered,
             fences: [None; PATHS_MAX],
         });
         Ok(self.send(|buf| answer.encode(sequence, buf)))
+    }
+
+    /// Answers a ping. A client sends the first one when I/O takes the path.
+    fn ping(&mut self, session: &Session) -> Result {
+        if let Some(attachment) = self.attachment.as_mut().filter(|one| one.unconfirmed) {
+            attachment.unconfirmed = false;
+            attachment.export.confirm(session);
+        }
+        self.send(|buf| Event::Pong.encode(buf))
     }
 
     /// Tells the client the size and access of the export if they have changed. A client that is

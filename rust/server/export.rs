@@ -312,6 +312,12 @@ impl Export {
         self.members.left(session, leaving);
     }
 
+    /// Notes that the client of `session`, which was told that it is not remembered, goes on. May
+    /// sleep.
+    pub(crate) fn confirm(&self, session: &Session) {
+        self.members.confirm(session);
+    }
+
     /// Fences a path of `session`'s map: returns true if nothing that was sent on it up to an epoch
     /// can reach the export any more. Otherwise the session of the path is told to end, and
     /// `session` is notified when it has ended, and has to ask again. May sleep.

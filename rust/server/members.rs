@@ -335,6 +335,11 @@ impl Members {
         inner.sessions.retain(|other| other.id() != session.id());
     }
 
+    /// Notes what [`Reservation::confirm`] does. May sleep.
+    pub(super) fn confirm(&self, session: &Session) {
+        self.inner.lock().machine.confirm(session.id());
+    }
+
     /// Fences a path like [`Reservation::fence`]. May sleep.
     pub(super) fn fence(&self, session: &Session, fence: Fence) -> bool {
         let mut inner = self.inner.lock();

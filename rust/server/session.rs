@@ -107,6 +107,8 @@ pub(crate) struct Session {
     pending: Mutex<Pending>,
     #[pin]
     state: Mutex<State>,
+    /// The number of I/O connections that the client asked for so far.
+    asked: Atomic<u64>,
     /// No command may begin any more; the session ends when all that have begun are answered.
     draining: Atomic<u32>,
     /// The session holds nothing any more.
@@ -148,6 +150,7 @@ impl Session {
                 link <- Link::new(),
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
+                asked: Atomic::new(0),
                 draining: Atomic::new(0),
                 over <- Completion::new(),
                 work <- new_work!("Session::work"),
@@ -205,9 +208,10 @@ impl Session {
         self.link.is_lost()
     }
 
-    /// Returns the number of messages that the client sent so far. Any context.
+    /// Returns the number of signs of life of the client so far: messages, and requests for I/O
+    /// connections, as it may take long to connect many of them. Any context.
     pub(super) fn heard(&self) -> u64 {
-        self.link.heard()
+        self.link.heard().wrapping_add(self.asked.load(Relaxed))
     }
 
     /// Ends the session if its client neither logs in nor says anything: a port carries only so
@@ -264,6 +268,7 @@ impl Session {
 
     /// Takes the request for an I/O connection. Runs in the connection manager's handler.
     pub(super) fn add_io(self: &Arc<Self>, request: ConnectRequest<'_>, version: u16, queue: u16) {
+        self.asked.fetch_add(1, Relaxed);
         let mut pending = self.pending.lock();
         if !pending.open {
             return reject(request, Refusal::BadSession.into());

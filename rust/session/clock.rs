@@ -153,15 +153,6 @@ impl Heartbeat {
     }
 }
 
-/// How long a client that has just lost its last path still has its place for sure, in ms: it may have
-/// heard of the loss as late as its heartbeat allows, and the server at once.
-///
-/// Without a heartbeat nothing bounds that; the lease then counts from when the client noticed.
-pub fn lease_left_ms(lease_ms: u32, heartbeat_ms: u32) -> u32 {
-    let late = (u64::from(SILENT_ALONE_MAX) + 1) * u64::from(heartbeat_ms) / u64::from(PERIODS);
-    lease_ms.saturating_sub(u32::try_from(late).unwrap_or(u32::MAX))
-}
-
 /// The progress of a connection whose work requests complete in order, when one of them was found late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -226,5 +217,10 @@ impl KeepAliveTimeout {
             self.looks_max = None;
         }
         gone
+    }
+
+    /// Whether the last look found something new.
+    pub fn has_heard(&self) -> bool {
+        self.looks == 0
     }
 }

@@ -95,7 +95,7 @@ pub struct LastClose<D, I> {
     flushed: Option<(D, I)>,
 }
 
-impl<D, I> LastClose<D, I> {
+impl<D, I: Copy> LastClose<D, I> {
     /// Returns what is known of an export that was never enabled.
     pub const fn new() -> Self {
         Self { flushed: None }
@@ -103,13 +103,17 @@ impl<D, I> LastClose<D, I> {
 
     /// Chooses the instance for a device that was opened: the last one if `is_same` says that this is the
     /// device, and it was flushed when it was closed, else `fresh`.
-    ///
-    /// The record is empty afterwards: a device that is not closed in an orderly way has lost its cache.
-    pub fn open(&mut self, is_same: impl FnOnce(&D) -> bool, fresh: I) -> I {
-        match self.flushed.take() {
-            Some((device, instance)) if is_same(&device) => instance,
+    pub fn open(&self, is_same: impl FnOnce(&D) -> bool, fresh: I) -> I {
+        match &self.flushed {
+            Some((device, instance)) if is_same(device) => *instance,
             _ => fresh,
         }
+    }
+
+    /// Notes that clients may write to the device that was opened. The record is empty afterwards: a device
+    /// that is not closed in an orderly way has lost its cache.
+    pub fn begin(&mut self) {
+        self.flushed = None;
     }
 
     /// Notes that a device is closed. `flushed` tells whether a flush has succeeded that began after the
@@ -119,7 +123,7 @@ impl<D, I> LastClose<D, I> {
     }
 }
 
-impl<D, I> Default for LastClose<D, I> {
+impl<D, I: Copy> Default for LastClose<D, I> {
     fn default() -> Self {
         Self::new()
     }

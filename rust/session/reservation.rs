@@ -28,7 +28,7 @@ pub use registration::{Registration, Registrations, LOOK_MS};
 use super::{Epoch, PathId, ReservationKey};
 use barred::Barred;
 use login::Life;
-use registration::Up;
+use registration::{Leaving, Up};
 
 /// The key of all registrations with an export that several maps may have at a time.
 const SHARED: ReservationKey = 1;
@@ -53,6 +53,9 @@ pub struct Reservation<L: Registrations> {
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<ReservationKey>,
+    /// The server took a map's word for that key, and has not heard yet that the map goes on with it.
+    /// Until then the key counts for nothing.
+    unconfirmed: bool,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
     holder_life: Option<Life<L::Host>>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
@@ -73,6 +76,7 @@ impl<L: Registrations> Reservation<L> {
             terms: None,
             openings: 0,
             holder: None,
+            unconfirmed: false,
             holder_life: None,
             shared_key: None,
             barred: Barred::new(),
@@ -94,7 +98,7 @@ impl<L: Registrations> Reservation<L> {
 
     /// Returns the key that the export is reserved for, if the server knows of any and only one map may have it.
     pub fn holder(&self) -> Option<ReservationKey> {
-        self.holder
+        self.holder.filter(|_| !self.unconfirmed)
     }
 
     /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew knows
@@ -133,11 +137,11 @@ impl<L: Registrations> Reservation<L> {
         };
         match self.register(login, &terms, since, fresh, act) {
             Err(decision) => decision,
-            Ok((at, remembered)) => self.open_path(at, remembered, login, &terms, writes, act),
+            Ok(at) => self.open_path(at, login, &terms, writes, act),
         }
     }
 
-    /// Finds or makes the registration of a map. Returns its place and whether the server knew its key.
+    /// Finds or makes the registration of a map. Returns its place.
     fn register(
         &mut self,
         login: &Login<L::Host>,
@@ -145,7 +149,7 @@ impl<L: Registrations> Reservation<L> {
         since: u64,
         fresh: ReservationKey,
         act: &mut impl FnMut(Action),
-    ) -> Result<(usize, bool), Decision> {
+    ) -> Result<usize, Decision> {
         // The kernel of an earlier boot of the host is gone, and its maps with it.
         let past = |one: &Registration<L::Host>| one.host == login.host && one.boot != login.boot;
         while let Some(at) = self.position(past) {
@@ -169,9 +173,10 @@ impl<L: Registrations> Reservation<L> {
                     one.key = key;
                     one.unknown = false;
                     self.hold(Some(key), Some(login));
-                    return Ok((at, false));
+                    self.unconfirmed = true;
+                    return Ok(at);
                 }
-                _ if own => return Ok((at, true)),
+                _ if own => return Ok(at),
                 Some(_) => return Err(Decision::Refuse(Reason::Evicted)),
                 // The login is late: the map was disabled and enabled since it was sent.
                 None if login.incarnation < one.incarnation => {
@@ -183,7 +188,7 @@ impl<L: Registrations> Reservation<L> {
         }
         let shared = terms.max_clients > 1;
         let known = match login.resume {
-            Some(key) if !shared => self.holder.map(|holder| holder == key),
+            Some(key) if !shared => self.holder().map(|holder| holder == key),
             Some(_) if self.barred.has(login) => Some(false),
             Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
             None => Some(true),
@@ -203,29 +208,29 @@ impl<L: Registrations> Reservation<L> {
             self.list.remove(lapsed);
             act(Action::CountTakeover);
         }
+        // The map has the export, but this path of it does not know the key yet.
+        let late = login.resume.is_none() && self.holder_life == Some(login.life());
         let key = match shared {
             true => login.resume.or(self.shared_key).unwrap_or(SHARED),
-            // The map has the export, but this path of it does not know the key yet.
-            false if login.resume.is_none() && self.holder_life == Some(login.life()) => {
-                self.holder.unwrap_or(fresh)
-            }
+            false if late => self.holder.unwrap_or(fresh),
             false => login.resume.unwrap_or(fresh),
         };
         self.admitted = self.admitted.saturating_add(1);
         let mut new = Registration::new(self.admitted, key, login);
         if !shared {
-            new.unknown = login.resume.is_none() && self.holder.is_none();
+            new.unknown = login.resume.is_none() && self.holder().is_none();
+            let unconfirmed = known.is_none() || late && self.unconfirmed;
             self.hold(Some(key), Some(login));
+            self.unconfirmed = unconfirmed;
         }
         self.list.push(new);
-        Ok((self.list.all().len().saturating_sub(1), known.is_some()))
+        Ok(self.list.all().len().saturating_sub(1))
     }
 
     /// Lets a path of a registration come up.
     fn open_path(
         &mut self,
         at: usize,
-        remembered: bool,
         login: &Login<L::Host>,
         terms: &Terms,
         writes: bool,
@@ -242,12 +247,12 @@ impl<L: Registrations> Reservation<L> {
             login.heartbeat_ms,
             terms.lease_max_ms,
         );
-        one.leaving = false;
+        one.leaving = Leaving::No;
         one.lapsed = false;
         act(Action::Disarm(one.number));
         Decision::Grant(Granted {
             key: one.key,
-            remembered,
+            remembered: !self.unconfirmed,
             lease_ms: one.lease_ms,
         })
     }
@@ -255,6 +260,7 @@ impl<L: Registrations> Reservation<L> {
     /// Reserves the export for a key, and for the life of the map that logs in with it.
     fn hold(&mut self, key: Option<ReservationKey>, login: Option<&Login<L::Host>>) {
         self.holder = key;
+        self.unconfirmed = false;
         self.holder_life = login.map(Login::life);
     }
 
@@ -295,15 +301,26 @@ impl<L: Registrations> Reservation<L> {
         for path in &mut one.paths {
             path.up = path.up.filter(|up| up.session != session);
         }
-        one.leaving |= leaving;
+        if leaving {
+            one.leaving = Leaving::LoggedOut;
+        }
         if !one.is_away() {
             // The other sessions of the map may wait for this one to answer a fence.
             one.sessions().for_each(|other| act(Action::Retry(other)));
-        } else if one.leaving || one.evicted {
+        } else if one.leaving != Leaving::No || one.evicted {
             self.list.remove(at);
         } else {
             act(Action::Arm(one.number, one.lease_ms));
         }
+    }
+
+    /// Notes that the client of a session goes on, which was told that it is not remembered: it was away
+    /// for less than its lease. From now on the server remembers it.
+    pub fn confirm(&mut self, session: SessionId) {
+        let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
+        let at = self.position(of);
+        let key = at.and_then(|at| Some(self.list.all().get(at)?.key));
+        self.unconfirmed &= key != self.holder;
     }
 
     /// Notes that the lease of a registration is over: another map may have its place.
@@ -343,13 +360,20 @@ impl<L: Registrations> Reservation<L> {
     /// Ends the sessions of clients from which nothing was heard for too long; `heard` is how many
     /// messages a session has had. To be called once in [`LOOK_MS`].
     pub fn look(&mut self, heard: impl Fn(SessionId) -> u64, act: &mut impl FnMut(Action)) {
-        let paths = self.list.all_mut().iter_mut();
-        let paths = paths.flat_map(|one| &mut one.paths);
-        for up in paths.filter_map(|path| path.up.as_mut()) {
-            if up.keep_alive.look(heard(up.session)) {
-                act(Action::CountKeepAliveTimeout);
-                act(Action::End(up.session));
+        for one in self.list.all_mut() {
+            let mut news = false;
+            for up in one.paths.iter_mut().filter_map(|path| path.up.as_mut()) {
+                if up.keep_alive.look(heard(up.session)) {
+                    act(Action::CountKeepAliveTimeout);
+                    act(Action::End(up.session));
+                }
+                news |= up.keep_alive.has_heard();
             }
+            one.leaving = match one.leaving {
+                Leaving::No => Leaving::No,
+                Leaving::Looked if news => Leaving::No,
+                Leaving::LoggedOut | Leaving::Looked => Leaving::Looked,
+            };
         }
     }
 
@@ -375,6 +399,7 @@ impl<L: Registrations> Reservation<L> {
                     self.shared_key = Some(fresh);
                 }
                 self.holder = Some(fresh);
+                self.unconfirmed = false;
                 self.holder_life = None;
                 act(Action::CountEviction);
             }

@@ -101,6 +101,9 @@ const FIRST_ANSWER_FACTOR: u32 = 4;
 /// Number of failed attempts after which that time is doubled: the server may have become slower.
 const FIRST_ANSWER_ATTEMPTS: u32 = 16;
 
+/// How long an attempt that has failed waits for the answer to its logout, in ms.
+const LOGOUT_TIMEOUT_MS: u32 = 500;
+
 /// Number of jobs of a path at a time, at most: an attempt to connect, the end of that attempt, and
 /// the end of the path that came of it nevertheless. Each has two outcomes at most.
 const JOBS_MAX: usize = 4;
@@ -329,7 +332,7 @@ impl Connector {
         let mut control = ControlConnection::connect(
             &self.target,
             epoch,
-            Some(events.clone()),
+            Some(events),
             deadline.sooner(first_answer_ms),
         )?;
         let first_answer_ms = deadline.spent();
@@ -367,9 +370,37 @@ impl Connector {
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
         control.set_granted(login.limits.logical_block_size, login.extent.access);
+        match self.connect_io(attempt, &mut control, &login, hw_queues, deadline) {
+            Ok((connections, limits)) => Ok(ConnectedPath {
+                connections: Arc::new(connections, GFP_KERNEL)?,
+                control,
+                epoch,
+                limits,
+                first_answer_ms,
+            }),
+            Err(failure) => {
+                // The map may never come back, and the server keeps a place for it since the login.
+                if resume.is_none() {
+                    log_out(&mut control, Deadline::start().sooner(LOGOUT_TIMEOUT_MS));
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Asks for the slabs, and connects the I/O connections. May sleep.
+    fn connect_io(
+        &self,
+        attempt: &Attempt,
+        control: &mut ControlConnection,
+        login: &LoginReply,
+        hw_queues: u16,
+        deadline: Deadline,
+    ) -> Result<(Connections, DiskLimits), Failure> {
+        let (options, epoch) = (&self.params.options, attempt.epoch);
+        let expected = options.expect_instance.filter(|_| attempt.resume.is_none());
         // If the map was up before, `session::map` compares the instance with the one that it
         // knows.
-        let expected = options.expect_instance.filter(|_| resume.is_none());
         if let Some(expected) = expected.filter(|id| *id != login.instance) {
             return Err(fail!(
                 ESTALE,
@@ -383,7 +414,7 @@ impl Connector {
                 (DataPath::Commands(terms, credit), depth, deadline)
             }
             (_, Some(geometry), _) => {
-                let slabs = Slabs::collect(&mut control, geometry, || self.check_wanted(attempt))?;
+                let slabs = Slabs::collect(control, geometry, || self.check_wanted(attempt))?;
                 let slabs = Arc::new(slabs, GFP_KERNEL)?;
                 (DataPath::OneSided(slabs), options.depth, Deadline::start())
             }
@@ -398,7 +429,7 @@ impl Connector {
             epoch,
             depth,
             data_path,
-            events,
+            events: PathEvents::new(&self.events, self.id, epoch),
             owner: &self.multipath,
             deadline,
         };
@@ -412,7 +443,7 @@ impl Connector {
         }
         let device = control.channel().pd().device();
         let limits = DiskLimits {
-            login,
+            login: *login,
             queues: login.queues,
             poll_queues: login.queues - interrupted,
             depth,
@@ -422,13 +453,7 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         };
-        Ok(ConnectedPath {
-            connections: Arc::new(connections, GFP_KERNEL)?,
-            control,
-            epoch,
-            limits,
-            first_answer_ms,
-        })
+        Ok((connections, limits))
     }
 }
 
@@ -515,12 +540,7 @@ impl ConnectedPath {
     /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so
     /// does not keep the map's place. May sleep.
     fn logout(&mut self) -> bool {
-        let reply = self.control.call(
-            Deadline::start(),
-            |sequence, buf| Logout.encode(sequence, buf),
-            LogoutReply::parse,
-        );
-        reply.is_ok()
+        log_out(&mut self.control, Deadline::start())
     }
 
     /// Ends all requests with an error. If the result is clean, nothing touches their memory any
@@ -534,4 +554,14 @@ impl ConnectedPath {
             Err(_) => Drained::Unclean,
         }
     }
+}
+
+/// Tells the server that the map leaves. Returns true if the server has confirmed it. May sleep.
+fn log_out(control: &mut ControlConnection, deadline: Deadline) -> bool {
+    let reply = control.call(
+        deadline,
+        |sequence, buf| Logout.encode(sequence, buf),
+        LogoutReply::parse,
+    );
+    reply.is_ok()
 }

@@ -11,6 +11,7 @@ use kernel::prelude::*;
 use kernel::{
     sync::Arc,
     time::{
+        BootTime,
         Instant,
         Monotonic, //
     },
@@ -52,6 +53,10 @@ use crate::proto::{
     Text, //
 };
 use crate::session::{
+    clock::{
+        Delay,
+        Timer, //
+    },
     map::{
         Action,
         Event,
@@ -110,8 +115,15 @@ pub(super) struct Path {
     /// The status. [`PathStatus::state`] and [`PathStatus::next_try_ms`] are filled in when it is
     /// read.
     pub(super) status: PathStatus,
-    /// When the last ping was sent, if the server has not answered it.
-    ping_sent: Option<Instant<Monotonic>>,
+    /// When the last attempt to connect began.
+    began: Option<Instant<BootTime>>,
+    /// When the attempt began that the path came of, or the last ping was sent that the server has
+    /// answered: the server was there later than that.
+    alive: Option<Instant<BootTime>>,
+    /// When a ping was sent, and the number of answers until the one to it.
+    ping_sent: Option<(Instant<BootTime>, u32)>,
+    /// The number of pings that the server has not answered.
+    pings: u32,
     /// The path was up before.
     was_up: bool,
     /// The server has sent an event since the last call of [`Self::has_heard`].
@@ -126,7 +138,10 @@ impl Path {
         connector: None,
         connected: None,
         status: PathStatus::NONE,
+        began: None,
+        alive: None,
         ping_sent: None,
+        pings: 0,
         was_up: false,
         heard: false,
         completions: 0,
@@ -145,7 +160,8 @@ impl Path {
     }
 
     /// Begins an attempt to connect. May sleep, but does not wait for the outcome.
-    pub(super) fn connect(&self, attempt: Attempt) {
+    pub(super) fn connect(&mut self, attempt: Attempt) {
+        self.began = Some(Instant::now());
         if let Some(connector) = &self.connector {
             connector.connect(attempt);
         }
@@ -173,7 +189,9 @@ impl Path {
         self.status.reconnects += u64::from(self.was_up);
         self.status.failure = None;
         self.was_up = true;
+        self.alive = self.began;
         self.ping_sent = None;
+        self.pings = 0;
         self.heard = true;
     }
 
@@ -213,20 +231,29 @@ impl Path {
 
     /// Sends a ping. May sleep, but does not wait for the answer.
     pub(super) fn ping(&mut self) {
+        let now = Instant::now();
         // If there is no buffer for it, earlier pings are still being sent, and they will do.
         if self
             .connected
             .as_mut()
             .is_some_and(|path| path.ping().is_ok())
         {
-            self.ping_sent.get_or_insert_with(Instant::now);
+            self.pings = self.pings.saturating_add(1);
+            self.ping_sent.get_or_insert((now, self.pings));
         }
     }
 
-    /// Notes that the server has answered a ping.
+    /// Notes that the server has answered a ping. It answers them in their order.
     pub(super) fn pong(&mut self) {
-        if let Some(sent) = self.ping_sent.take() {
-            self.status.rtt_ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(0);
+        self.pings = self.pings.saturating_sub(1);
+        match self.ping_sent {
+            Some((sent, 0 | 1)) => {
+                self.status.rtt_ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(0);
+                self.alive = Some(sent);
+                self.ping_sent = None;
+            }
+            Some((sent, answers)) => self.ping_sent = Some((sent, answers - 1)),
+            None => {}
         }
     }
 
@@ -314,6 +341,13 @@ impl Resources {
     pub(super) fn perform(&mut self, action: Action) {
         match action {
             Action::Arm(timer, delay) => self.timers.arm(timer, delay),
+            Action::ArmLease(ms) => {
+                let alive = self.paths.iter().filter_map(|path| path.alive);
+                let past_ms = alive.map(|alive| alive.elapsed().as_millis()).min();
+                let past_ms = past_ms.unwrap_or(0);
+                let left_ms = ms.saturating_sub(u32::try_from(past_ms).unwrap_or(u32::MAX));
+                self.timers.arm(Timer::Lease, Delay::exactly(left_ms));
+            }
             Action::Disarm(timer) => self.timers.disarm(timer),
             Action::Connect {
                 path,

@@ -224,6 +224,14 @@ impl MapRuntime {
             self.execute(command);
         }
         self.more_server_events = false;
+        // A server that lets the map in after its lease has to remember it.
+        if let Some(lease) = self.resources.timers.take_lease() {
+            self.step(Event::Elapsed(lease));
+        }
+        // What was answered on a path that was lost since proves nothing about the next one.
+        if self.machine.mode() != Mode::Replay && self.multipath().take_replay_answered() {
+            self.step(Event::ReplayEnded { answered: true });
+        }
         for id in ids() {
             while let Some(outcome) = self.resources.path(id).and_then(|path| path.take_outcome()) {
                 self.handle_outcome(id, outcome);
@@ -256,7 +264,9 @@ impl MapRuntime {
             Mode::Fail if self.multipath().has_requeued() => self.step(Event::Requeued),
             Mode::Fail | Mode::Flow | Mode::Hold => {}
         }
-        while let Some(timer) = self.resources.timers.take_elapsed() {
+        // Those that are armed meanwhile wait for the next time, however short they are.
+        let now = self.resources.timers.now();
+        while let Some(timer) = self.resources.timers.take_elapsed(now) {
             let event = match timer {
                 Timer::Heartbeat(id) => {
                     let path = self.resources.path(id);

@@ -146,6 +146,12 @@ impl Block {
         Ok(Arc::new(block, GFP_KERNEL)?)
     }
 
+    /// Notes that clients may write from now on: unless [`Block::close`] is called, acknowledged
+    /// writes may be lost. May sleep.
+    pub(super) fn begin(&self) {
+        self.last_close.record.lock().begin();
+    }
+
     /// Returns the identity of the device. Sleeps.
     pub(super) fn id(&self) -> DeviceId {
         self.bdev.id()

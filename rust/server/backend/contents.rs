@@ -80,6 +80,15 @@ impl Backend {
         }
     }
 
+    /// Notes that clients may log in from now on, until [`Backend::close`]. An export that could not
+    /// be enabled has lost nothing. May sleep.
+    pub(crate) fn begin(&self) {
+        match self {
+            Self::Ram(_) => {}
+            Self::Block(block) => block.begin(),
+        }
+    }
+
     /// Makes what clients wrote durable. Called before the drop, after the last I/O of all clients
     /// has ended. May sleep, as long as the backing device takes.
     pub(crate) fn close(&self) {

@@ -35,6 +35,9 @@ pub enum Fault {
 pub enum Action {
     /// A timer is to run; if it runs already, the earlier of both ends counts.
     Arm(Timer, Delay),
+    /// [`Timer::Lease`] is to run, for so many ms. They count from when the client sent the last login or
+    /// ping that the server has answered.
+    ArmLease(u32),
     /// A timer is not to run any more.
     Disarm(Timer),
     /// Connect a path; ends with [`Event::Connected`] or [`Event::Refused`].

@@ -9,7 +9,7 @@ use super::{
     machine::{Lease, Machine},
     path::{Path, Phase},
 };
-use crate::session::clock::{lease_left_ms, Delay, Timer};
+use crate::session::clock::{Delay, Timer};
 
 impl Machine {
     /// A timer has elapsed. One that was stopped meanwhile means nothing.
@@ -63,8 +63,12 @@ impl Machine {
         match (self.lease, self.known) {
             (Lease::Kept, Some(known)) if live && !up => {
                 self.lease = Lease::Running;
-                let ms = lease_left_ms(known.lease_ms, self.config.heartbeat_ms);
-                act(Action::Arm(Timer::Lease, Delay::exactly(ms)));
+                // The server's lease begins when it notices the loss. It was there when the client sent
+                // the last message that it answered. Who sends none without a reason cannot go by that.
+                act(match self.config.heartbeat_ms {
+                    0 => Action::Arm(Timer::Lease, Delay::exactly(known.lease_ms)),
+                    _ => Action::ArmLease(known.lease_ms),
+                });
             }
             (Lease::Running, _) if up || !live => {
                 self.lease = Lease::Kept;

@@ -4,8 +4,9 @@
 
 #![forbid(unsafe_code)]
 
-/// Heartbeats of a client after which it gives up a path on which nothing comes.
-const MISSED_HEARTBEATS: u64 = 3;
+/// Heartbeats from the last ping of a client that is answered until the client gives up the path, on
+/// which nothing comes, and a little more: some of the lease is left then.
+const MISSED_HEARTBEATS: u64 = 5;
 /// The time that a client's attempt to connect may take, in ms.
 const ATTEMPT_MS: u64 = 5000;
 

@@ -33,6 +33,17 @@ pub(super) struct Path {
     pub(super) up: Option<Up>,
 }
 
+/// Whether a map ends with its last path, and keeps no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Leaving {
+    No,
+    /// Its client has logged out on a path.
+    LoggedOut,
+    /// The server has looked since: if another path of the map says something after that, the map has
+    /// only given up one of its paths.
+    Looked,
+}
+
 /// What one map has at an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Registration<H> {
@@ -45,8 +56,7 @@ pub struct Registration<H> {
     pub(super) lease_ms: u32,
     /// The lease is over.
     pub(super) lapsed: bool,
-    /// Its client has logged out: it ends with its last path.
-    pub(super) leaving: bool,
+    pub(super) leaving: Leaving,
     /// The administrator took it away: it ends with its last path.
     pub(super) evicted: bool,
     /// The server knew of no reservation when the map was registered, without a key to resume.
@@ -65,7 +75,7 @@ impl<H: Copy + PartialEq> Registration<H> {
             key,
             lease_ms: 0,
             lapsed: false,
-            leaving: false,
+            leaving: Leaving::No,
             evicted: false,
             unknown: false,
             paths: [Path { floor: 0, up: None }; PATHS_MAX],

@@ -68,7 +68,7 @@ fn after(map: &mut Machine, event: Event) -> Vec<Action> {
     actions.retain(|action| {
         !matches!(
             action,
-            Action::Arm(..) | Action::Disarm(_) | Action::Ping(_)
+            Action::Arm(..) | Action::ArmLease(_) | Action::Disarm(_) | Action::Ping(_)
         )
     });
     actions

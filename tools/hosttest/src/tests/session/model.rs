@@ -49,6 +49,9 @@ pub struct Rules {
     pub expiries: u8,
     /// Maps that may have the export at a time.
     pub max_clients: u16,
+    /// After a restart the administrator admits no host that shows no key until the leases are over that there
+    /// were before.
+    pub grace: bool,
     /// Whether the administrator may say that the first host may only read.
     pub demotion: bool,
     /// The last path leads to another server, which has an export of the same UUID.
@@ -117,6 +120,8 @@ pub enum Flaw {
     LaterLogins,
     /// A server that began anew says that it remembers what is resumed.
     Remembers,
+    /// It says so if the map has logged in since.
+    RemembersSecond,
     /// The server keeps the instance of an export although its device was not flushed when it was closed.
     NoFlushAtClose,
     /// Only the first flush fails after a loss.

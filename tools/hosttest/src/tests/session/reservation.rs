@@ -84,6 +84,13 @@ impl Server {
             .left(session, leaving, &mut |action| actions.push(action));
     }
 
+    /// Looks, when each session has had so many messages.
+    fn look(&mut self, heard: u64) {
+        let actions = &mut self.actions;
+        self.machine
+            .look(|_| heard, &mut |action| actions.push(action));
+    }
+
     fn enforce(&mut self, rule: impl Fn(&&'static str) -> Admission) -> Option<u64> {
         let actions = &mut self.actions;
         let mut act = |action| actions.push(action);
@@ -160,6 +167,44 @@ fn a_map_that_leaves_keeps_no_place() {
     server.left(1, true);
     assert!(server.machine.registrations().is_empty());
     server.granted(&login("b", 2));
+}
+
+/// It is the same message if a path was to come up and could not, as if the map leaves.
+#[test]
+fn a_map_that_goes_on_after_its_logout_keeps_its_place() {
+    let second = Login {
+        path: 1,
+        ..login("a", 2)
+    };
+    let begin = || {
+        let mut server = Server::new(1);
+        server.granted(&login("a", 1));
+        server.granted(&second);
+        server.left(2, true);
+        server
+    };
+    let keeps = |mut server: Server| {
+        server.left(1, false);
+        server.machine.count_away() == 1
+    };
+    assert!(!keeps(begin()));
+    // What came before the look may have come before the logout.
+    let mut server = begin();
+    server.look(1);
+    server.look(1);
+    assert!(!keeps(server));
+    let mut server = begin();
+    server.look(1);
+    server.look(2);
+    assert!(keeps(server));
+    let mut server = begin();
+    server.granted(&Login {
+        session: 3,
+        epoch: 3,
+        ..second
+    });
+    server.left(3, false);
+    assert!(keeps(server));
 }
 
 #[test]
@@ -266,10 +311,29 @@ fn what_the_server_remembers() {
     // It began anew: it takes the map's word, and says so.
     let granted = server.granted(&resumed("a", 1, 7));
     assert_eq!((granted.key, granted.remembered), (7, false));
-    assert_eq!(server.machine.holder(), Some(7));
+    assert_eq!(server.machine.holder(), None);
+    // The map may not have heard that, or mind it: only that it goes on proves that it had the export.
+    let second = Login {
+        path: 1,
+        ..resumed("a", 2, 7)
+    };
+    assert!(!server.granted(&second).remembered);
+    server.left(2, false);
     server.left(1, false);
-    assert!(server.granted(&resumed("a", 2, 7)).remembered);
-    server.left(2, true);
+    assert!(!server.granted(&resumed("a", 3, 7)).remembered);
+    assert_eq!(server.machine.holder(), None);
+    server.left(3, true);
+    // So another one may prove that it had it.
+    assert!(!server.granted(&resumed("b", 4, 9)).remembered);
+    server.machine.confirm(4);
+    assert_eq!(server.login(&resumed("a", 5, 7)), EVICTED);
+    server.left(4, true);
+    assert!(server.granted(&resumed("b", 6, 9)).remembered);
+    server.left(6, true);
+    assert_eq!(server.login(&resumed("a", 7, 7)), EVICTED);
+    server.machine.restore(Some(7));
+    assert!(server.granted(&resumed("a", 8, 7)).remembered);
+    server.left(8, true);
     assert_eq!(server.login(&resumed("a", 3, 8)), EVICTED);
     // It is told.
     server.machine.restore(Some(8));

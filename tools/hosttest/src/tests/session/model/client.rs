@@ -51,6 +51,8 @@ pub(super) struct Client {
     pub(super) timers: Vec<Timer>,
     /// A path that is connected, and not open yet.
     incoming: Option<(PathId, Epoch, Number)>,
+    /// The connection of a path that is connected to a server which does not remember the map, until it is pinged.
+    forgotten: Option<Number>,
     /// The server's names for the connections that are up.
     pub(super) up: Vec<(PathId, Epoch, Number)>,
     /// Paths that are up and not proven, as far as the world knows; none if I/O does not expire.
@@ -64,6 +66,10 @@ pub(super) struct Client {
     pub(super) overtaken: bool,
     /// The client's lease has run out since a path was up.
     pub(super) lease_over: bool,
+    /// The server has taken the client's place since the last login was sent by which a path is or was up; and bit
+    /// by bit, since the last login of each path was sent.
+    pub(super) outdated: bool,
+    pub(super) outdated_logins: u8,
     /// The extent that the disk has, by its true number, and the instance that it is of.
     pub(super) extent: (u8, u128),
     /// Extents that came in.
@@ -76,7 +82,7 @@ impl Client {
             life,
             map: Shared::new(Machine::new(Config {
                 no_path_timeout_ms: (rules.expiries > 0).then_some(1000),
-                heartbeat_ms: 0,
+                heartbeat_ms: 1000,
                 reconnect_max_ms: 10_000,
             })),
             ops: Vec::new(),
@@ -85,6 +91,7 @@ impl Client {
             unclean: Vec::new(),
             timers: Vec::new(),
             incoming: None,
+            forgotten: None,
             up: Vec::new(),
             unproven: Vec::new(),
             dirty: false,
@@ -92,6 +99,8 @@ impl Client {
             users: rules.users,
             overtaken: false,
             lease_over: false,
+            outdated: false,
+            outdated_logins: 0,
             extent: (0, 0),
             heard: 0,
         }
@@ -182,9 +191,21 @@ impl World {
         };
         let client: &mut Client = &mut self.clients[index];
         match action {
+            // Connections break whenever they like, not only when a heartbeat misses something.
+            Action::Arm(Timer::Heartbeat(_), _) => {}
+            // Whether a lease is over makes a difference only if somebody else may come.
+            Action::ArmLease(_) if rules.clients == 1 => {}
+            // The lease of the server was over, so this one is.
+            Action::ArmLease(_) if client.outdated => {
+                client.lease_over = true;
+                self.tell(rules, index, Event::Elapsed(Timer::Lease));
+            }
+            Action::ArmLease(_) => {
+                client.timers.push(Timer::Lease);
+                client.timers.sort_unstable();
+            }
             Action::Arm(timer, _) => {
-                // Whether a lease is over makes a difference only if somebody else may come.
-                if !client.timers.contains(&timer) && (rules.clients > 1 || timer != Timer::Lease) {
+                if !client.timers.contains(&timer) {
                     client.timers.push(timer);
                     client.timers.sort_unstable();
                 }
@@ -195,7 +216,10 @@ impl World {
                 epoch,
                 resume,
                 ..
-            } => self.post(Message::Login(end(path, epoch), resume)),
+            } => {
+                client.outdated_logins &= !(1 << path);
+                self.post(Message::Login(end(path, epoch), resume));
+            }
             Action::Open(path) => {
                 let incoming = client.incoming.take().expect("it has connected");
                 assert_eq!(incoming.0, path);
@@ -206,6 +230,7 @@ impl World {
                     client.unproven.sort_unstable();
                 }
                 client.lease_over = false;
+                client.outdated &= client.outdated_logins & (1 << path) != 0;
                 let known = client.map.known().expect("it is known");
                 if client.extent.1 != known.instance {
                     // It may look the same as that of the instance before.
@@ -213,7 +238,13 @@ impl World {
                 }
             }
             // A pong takes a step of its own where it matters.
-            Action::Ping(_) | Action::Blame(..) => {}
+            Action::Ping(path) => {
+                if let (Some((at, _)), Some(on)) = (client.number_of(path), client.forgotten.take())
+                {
+                    self.post(Message::Ping(end(path, at), on));
+                }
+            }
+            Action::Blame(..) => {}
             Action::Close { path, epoch, leave } => {
                 client.up.retain(|up| up.0 != path);
                 client.unproven.retain(|other| *other != path);
@@ -357,6 +388,7 @@ impl World {
                     return;
                 }
                 client.incoming = Some((end.path, end.epoch, entry.number));
+                client.forgotten = (!entry.remembered).then_some(entry.number);
                 let admission = Admission {
                     server: match rules.flaw {
                         Some(Flaw::NoServerId) => 0,
@@ -376,6 +408,7 @@ impl World {
                 };
                 self.tell(rules, at, Event::Connected(end.path, end.epoch, admission));
                 self.clients[at].incoming = None;
+                self.clients[at].forgotten = None;
             }
             Message::Refused(end, for_good) => {
                 let failure = match for_good {
@@ -413,7 +446,7 @@ impl World {
                 }
                 self.replayed(rules, at);
             }
-            Message::Login(..) | Message::Fence(..) | Message::Command(..) => {}
+            Message::Login(..) | Message::Ping(..) | Message::Fence(..) | Message::Command(..) => {}
         }
     }
 

@@ -25,6 +25,9 @@ pub(super) struct End {
 pub(super) enum Message {
     Login(End, Option<ReservationKey>),
     Welcome(End, Entry),
+    /// The first one on the connection of the server's, if the client was told that it is not remembered:
+    /// others make no difference.
+    Ping(End, Number),
     Refused(End, bool),
     /// On the connection of the server's, for a path up to an epoch.
     Fence(End, Number, PathId, Epoch),
@@ -41,7 +44,7 @@ impl Message {
         match self {
             Self::Welcome(end, _) | Self::Refused(end, _) => Some(end),
             Self::Fenced(end, ..) | Self::Extent(end, _) | Self::Response(end, ..) => Some(end),
-            Self::Login(..) | Self::Fence(..) | Self::Command(..) => None,
+            Self::Login(..) | Self::Ping(..) | Self::Fence(..) | Self::Command(..) => None,
         }
     }
 }
@@ -67,7 +70,9 @@ impl World {
         let alive = |number| connections.iter().any(|c| c.number == number && !c.killed);
         let matters = |message: &Message| match *message {
             Message::Login(..) => true,
-            Message::Fence(_, number, ..) | Message::Command(_, number, _) => alive(number),
+            Message::Fence(_, number, ..)
+            | Message::Command(_, number, _)
+            | Message::Ping(_, number) => alive(number),
             Message::Welcome(end, _)
             | Message::Refused(end, _)
             | Message::Fenced(end, ..)

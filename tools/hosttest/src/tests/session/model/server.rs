@@ -2,7 +2,7 @@
 
 //! The server: what the code around its machine does, its administrator, and its disk.
 
-use super::client::Op;
+use super::client::{Client, Op};
 use super::network::{End, Entry, Message, Number};
 use super::shared::Shared;
 use super::{Elsewhere, Flaw, Job, Kind, Rules, World};
@@ -168,6 +168,7 @@ impl World {
                 self.login(rules, end, resume, since);
             }
             Message::Fence(end, number, path, epoch) => self.fence(rules, end, number, path, epoch),
+            Message::Ping(_, number) => self.server.machine.confirm(number.into()),
             Message::Command(_, number, op) => {
                 let alive = |c: &Connection| c.number == number && !c.killed;
                 if self.server.connections.iter().any(alive) {
@@ -232,6 +233,9 @@ impl World {
             None => {}
         }
         let host = Self::host(rules, end.client);
+        if rules.grace && resume.is_none() && self.lease_of_another(end.client) {
+            return self.post(Message::Refused(end, false));
+        }
         // A map that may only read does not come in with what it has to write.
         if self.server.demoted & (1 << end.client) != 0 {
             return self.post(Message::Refused(end, false));
@@ -264,6 +268,13 @@ impl World {
             heartbeat_ms: 0,
             heard: 0,
         };
+        let own = |one: &Registration<u8>| (*one.host(), one.incarnation()) == (host, life);
+        let again = self.server.machine.registrations().iter().any(own);
+        let pretends = match rules.flaw {
+            Some(Flaw::Remembers) => true,
+            Some(Flaw::RemembersSecond) => again,
+            _ => false,
+        };
         let order = (self.server.opening, since);
         let fresh = ReservationKey::from(self.server.keys + 1);
         let decision = self.decide(Some(end.client), |machine, mut act| {
@@ -293,7 +304,7 @@ impl World {
                     extent: self.server.extent,
                     instance: self.server.instance,
                     reservation_key: key,
-                    remembered: remembered || rules.flaw == Some(Flaw::Remembers),
+                    remembered: remembered || pretends,
                 };
                 self.server.keys += u16::from(key == fresh);
                 self.server.add(Connection {
@@ -307,6 +318,25 @@ impl World {
                 self.post(Message::Welcome(end, entry));
             }
         }
+    }
+
+    /// Whether the server knows of no map, and another client may have had the export from one of the servers
+    /// before, and have its lease yet.
+    fn lease_of_another(&self, client: u8) -> bool {
+        // It was let in, and has not heard of it.
+        let is_in = |at: usize| {
+            let to = |message: &Message| match message {
+                Message::Welcome(end, _) => usize::from(end.client) == at,
+                _ => false,
+            };
+            self.network.iter().any(to)
+        };
+        let had = |(at, one): (usize, &Shared<Client>)| {
+            let has = one.map.known().is_some() && one.map.end().is_none() && !one.lease_over;
+            at != usize::from(client) && (has || is_in(at))
+        };
+        let knows = self.server.machine.holder().is_some();
+        self.server.instance > 0 && !knows && self.clients.iter().enumerate().any(had)
     }
 
     fn fence(&mut self, rules: &Rules, end: End, number: Number, path: PathId, epoch: Epoch) {
@@ -333,13 +363,16 @@ impl World {
     /// Nothing of a connection is there any more; what waited for something may go on.
     pub(super) fn gone(&mut self, rules: &Rules, at: usize) {
         let Connection {
-            number, elsewhere, ..
+            number,
+            elsewhere,
+            leaves,
+            ..
         } = self.server.connections.remove(at);
         if elsewhere {
             return;
         }
         self.decide(None, |machine, mut act| {
-            machine.left(number.into(), false, &mut act)
+            machine.left(number.into(), leaves, &mut act)
         });
         for pending in std::mem::take(&mut self.server.pending) {
             match pending {
@@ -383,8 +416,8 @@ impl World {
     }
 
     /// Whether the lease of a registration may be over. A server's lease begins when it notices that the
-    /// map has no path any more, and the client's, which is as long, when it had the last sign of life: that
-    /// is earlier. Of the time only this is taken for granted.
+    /// map has no path any more, and the client's, which is as long, when it sent the last message that was
+    /// answered: that is earlier. Of the time only this is taken for granted.
     pub(super) fn may_lapse(&self, number: u64) -> bool {
         let mut all = self.server.machine.registrations().iter();
         let Some(one) = all.find(|one| one.number() == number) else {
@@ -397,6 +430,14 @@ impl World {
     pub(super) fn lapse(&mut self, number: u64) {
         self.server.leases.retain(|other| *other != number);
         self.server.machine.lapse(number);
+        let mut all = self.server.machine.registrations().iter();
+        let one = all.find(|one| one.number() == number).expect("it is away");
+        let at = usize::from(*one.host());
+        if one.incarnation() == u64::from(self.clients[at].life) + 1 {
+            // So much time has gone by since each of its logins.
+            self.clients[at].outdated = true;
+            self.clients[at].outdated_logins = u8::MAX;
+        }
     }
 
     pub(super) fn execute(&mut self, at: usize, rules: &Rules) {
@@ -541,6 +582,7 @@ impl World {
         server.last_close.close((), server.instance, recorded);
         let fresh = server.instances + 1;
         server.instance = server.last_close.open(|()| true, fresh);
+        server.last_close.begin();
         server.instances = server.instances.max(server.instance);
         server.disabled = false;
         let terms = Server::terms(rules);

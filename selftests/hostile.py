@@ -386,7 +386,7 @@ class Session:
         self.slab = 1 << reply[162]
         self.queues, self.depth, self.inline, self.block = struct.unpack_from("<HHII", reply, 164)
         self.max_io, self.max_discard, _, self.max_zeroes, self.credit = struct.unpack_from("<IIIIH", reply, 188)
-        self.flags, self.tenure, self.server, self.lease_ms = struct.unpack_from("<HQ16sI", reply, 206)
+        self.flags, self.key, self.server, self.lease_ms = struct.unpack_from("<HQ16sI", reply, 206)
 
     def ask(self, asked):
         return ask(self.control, asked)

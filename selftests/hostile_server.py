@@ -183,7 +183,7 @@ LOGIN_FORMAT = "<16s64s16sQ64sBBHH2xIIQQQI4x"
 REPLY_FORMAT = (("session", "Q"), ("export_uuid", "16s"), ("instance", "16s"), ("size", "Q"), ("access", "B"), ("kind", "B"), ("slab_shift", "B"),
                 ("features", "B"), ("queues", "H"), ("depth", "H"), ("inline", "I"), ("logical", "I"), ("physical", "I"), ("io_min", "I"),
                 ("io_opt", "I"), ("max_io", "I"), ("max_discard", "I"), ("discard_granularity", "I"), ("max_zeroes", "I"), ("credit", "H"),
-                ("flags", "H"), ("tenure", "Q"), ("server_id", "16s"), ("lease_ms", "I"), ("extent_number", "I"))
+                ("flags", "H"), ("key", "Q"), ("server_id", "16s"), ("lease_ms", "I"), ("extent_number", "I"))
 
 
 def head(kind, length, sequence):
@@ -354,7 +354,7 @@ class Server:
                   "kind": self.kind, "slab_shift": SLAB_SHIFT if ram else 0, "features": 0, "queues": asked["queues"], "depth": 0 if ram else depth,
                   "inline": 0 if ram else min(asked["inline"], PAGE), "logical": BLOCK, "physical": BLOCK, "io_min": BLOCK, "io_opt": 0,
                   "max_io": 1 << 20, "max_discard": 0, "discard_granularity": 0, "max_zeroes": 0, "credit": 0 if ram else depth,
-                  "flags": 1 if asked["resume"] else 0, "tenure": 7, "server_id": self.server_id,
+                  "flags": 1 if asked["resume"] else 0, "key": 7, "server_id": self.server_id,
                   "lease_ms": 60000, "extent_number": self.extents, **self.fields, **changed}
         fields = {name: value(asked) if callable(value) else value for name, value in fields.items()}
         body = b"".join(struct.pack("<" + form, fields[name]) for name, form in REPLY_FORMAT)
@@ -736,7 +736,7 @@ MALFORMED = "EPROTO malformed reply: "
        ("session 0", {"session": 0}, MALFORMED),
        ("a nil UUID", {"export_uuid": bytes(16)}, MALFORMED),
        ("a nil instance", {"instance": bytes(16)}, MALFORMED),
-       ("tenure 0", {"tenure": 0}, MALFORMED),
+       ("reservation key 0", {"key": 0}, MALFORMED),
        ("a nil server id", {"server_id": bytes(16)}, MALFORMED),
        ("a lease of no time", {"lease_ms": 0}, MALFORMED),
        ("flags of the future", {"flags": 0x8000}, MALFORMED),
@@ -1484,7 +1484,7 @@ def comes_back(m, server, **fields):
        ("with other hints", KIND_BLOCK, {"io_opt": 16 << 20, "io_min": 1 << 20}, "works"),
        ("with less inline data", KIND_BLOCK, {"inline": 0}, "works"),
        ("with less credit", KIND_BLOCK, {"credit": 1}, "works"),
-       ("with another session and another tenure", KIND_BLOCK, {"session": 2**64 - 1, "tenure": 2**64 - 1}, "works|evicted|E[A-Z]+ "),
+       ("with another session and another reservation key", KIND_BLOCK, {"session": 2**64 - 1, "key": 2**64 - 1}, "works|evicted|E[A-Z]+ "),
        ("with larger slabs", KIND_RAM, {"slab_shift": 22}, "works"))
 def returns(begin, kind, fields, pattern):
     server = begin.server(kind)
@@ -1664,8 +1664,8 @@ def alternating(*values):
        ("more credit, and less", "works", {"credit": alternating(1, 16)}),
        ("more inline data, and none", "works", {"inline": alternating(4096, 0)}),
        ("a smaller and a larger best I/O", "works", {"io_opt": alternating(512, 16 << 20), "io_min": alternating(512, 1 << 20)}),
-       ("tenures that alternate", "evicted", {"tenure": alternating(7, 8)}),
-       ("the last tenure there could be", "works", {"tenure": 2**64 - 1}),
+       ("reservation keys that alternate", "evicted", {"key": alternating(7, 8)}),
+       ("the last reservation key there could be", "works", {"key": 2**64 - 1}),
        ("a lease that becomes none", "malformed", {"lease_ms": alternating(60000, 0)}),
        ("a server id that becomes nil", "malformed", {"server_id": alternating(b"s" * 16, bytes(16))}))
 def numbers(begin, wanted, fields):
@@ -1718,8 +1718,8 @@ def numbers_server(begin):
        ("to another server", {"server_id": b"s" * 16}, "server"),
        ("to another server, with another export", {"server_id": b"s" * 16, "export_uuid": b"e" * 16}, "server"),
        ("to another export", {"export_uuid": b"e" * 16}, "E[A-Z]+ "),
-       ("of another tenure", {"tenure": 8}, "E[A-Z]+ "),
-       ("of a tenure at the limit", {"tenure": 2**64 - 1}, "E[A-Z]+ "),
+       ("of another reservation key", {"key": 8}, "E[A-Z]+ "),
+       ("of a reservation key at the limit", {"key": 2**64 - 1}, "E[A-Z]+ "),
        ("with other blocks", {"logical": 4096, "physical": 4096, "io_min": 4096}, "block size"),
        ("with smaller requests", {"max_io": 64 << 10}, "requests are smaller"),
        ("of no depth", {"depth": 0, "credit": 0}, "malformed"),

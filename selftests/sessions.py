@@ -150,14 +150,14 @@ def epochs():
     second = m.path(epoch=6)
     gone(first, io)
     works(second.io())
-    expect("the tenure", second.tenure, first.tenure)
+    expect("the reservation key", second.key, first.key)
     clients("one", 1)
     # As well when nothing of it is left.
     vanish(second)
     soon(lambda: show(CONFIG + "one/clients") == "0", "it is still there")
     m.refusal(SUPERSEDED, epoch=6)
-    third = m.path(epoch=7, resume=first.tenure)
-    expect("the tenure", third.tenure, first.tenure)
+    third = m.path(epoch=7, resume=first.key)
+    expect("the reservation key", third.key, first.key)
 
 
 @case("epochs", "a newer epoch is let in when the I/O of the one before has ended")
@@ -276,7 +276,7 @@ def fence_ram():
 # --- who has an export -------------------------------------------------------------------------------------------------
 
 
-@case("custody", "a map that was enabled anew takes the place of what it was")
+@case("reservation", "a map that was enabled anew takes the place of what it was")
 def incarnations():
     m = Map(b"one")
     past = [m.path(path) for path in range(2)]
@@ -285,14 +285,14 @@ def incarnations():
     present = m.path(incarnation=8)
     gone(past[0], io)
     gone(past[1])
-    expect("that the tenure is another", present.tenure != past[0].tenure, True)
+    expect("that the reservation key is another", present.key != past[0].key, True)
     # What it was comes late.
-    m.refusal(EVICTED, epoch=2, resume=past[0].tenure)
+    m.refusal(EVICTED, epoch=2, resume=past[0].key)
     alive(present)
     clients("one", 1)
 
 
-@cases("custody",
+@cases("reservation",
        ("a kernel that began anew takes the place of all its maps", b"many"),
        ("and of another one of its maps", b"one"))
 def boots(export):
@@ -308,7 +308,7 @@ def boots(export):
     alive(stranger)
 
 
-@case("custody", "a map that is away keeps its place, and then no longer")
+@case("reservation", "a map that is away keeps its place, and then no longer")
 def takeover():
     before = counter("takeovers")
     one, other = Map(b"one", timeout_ms=1000), Map(b"one")
@@ -320,9 +320,9 @@ def takeover():
     clients("one", 0)
     away("one", 1)
     # It is back.
-    back = one.path(epoch=2, resume=session.tenure)
+    back = one.path(epoch=2, resume=session.key)
     away("one", 0)
-    expect("the tenure", back.tenure, session.tenure)
+    expect("the reservation key", back.key, session.key)
     other.refusal(BUSY)
     start = time.monotonic()
     vanish(back)
@@ -339,16 +339,16 @@ def takeover():
         raise Failed("it loses its place before 6 s")
     expect("the takeovers that are counted", counter("takeovers") - before, 1)
     away("one", 0)
-    one.refusal(EVICTED, epoch=3, resume=back.tenure)
+    one.refusal(EVICTED, epoch=3, resume=back.key)
     one.refusal(BUSY, epoch=3)
     # For good.
     expect("the status of the logout", taken.ask(message(LOGOUT))[0], OK)
-    one.refusal(EVICTED, epoch=4, resume=back.tenure)
+    one.refusal(EVICTED, epoch=4, resume=back.key)
     anew = one.path(epoch=1, incarnation=8)
-    expect("that the tenure is another", anew.tenure in (back.tenure, taken.tenure), False)
+    expect("that the reservation key is another", anew.key in (back.key, taken.key), False)
 
 
-@case("custody", "a map that holds its I/O for ever keeps its place, until the export is disabled")
+@case("reservation", "a map that holds its I/O for ever keeps its place, until the export is disabled")
 def for_ever():
     one, other = Map(b"one", timeout_ms=FOR_EVER), Map(b"one")
     session = one.path()
@@ -359,10 +359,10 @@ def for_ever():
     other.refusal(EXPORT_DISABLED)
     store(CONFIG + "one/enable", "1")
     other.path()
-    one.refusal(EVICTED, epoch=2, resume=session.tenure)
+    one.refusal(EVICTED, epoch=2, resume=session.key)
 
 
-@case("custody", "a map that says that it leaves does not keep its place")
+@case("reservation", "a map that says that it leaves does not keep its place")
 def leaves():
     one = Map(b"one", timeout_ms=FOR_EVER)
     first, second = one.path(0), one.path(1)
@@ -374,7 +374,7 @@ def leaves():
 
 
 # That another device ends it is for refusals.sh to see.
-@case("custody", "what a map has outlives the export's being disabled, and another name of its device")
+@case("reservation", "what a map has outlives the export's being disabled, and another name of its device")
 def disabled():
     m = Map(b"one")
     session = m.path()
@@ -382,40 +382,43 @@ def disabled():
     store(enable, "0")
     gone(session)
     store(enable, "1")
-    back = m.path(epoch=2, resume=session.tenure)
-    expect("the tenure", back.tenure, session.tenure)
+    back = m.path(epoch=2, resume=session.key)
+    expect("the reservation key", back.key, session.key)
     store(enable, "0")
     path = show(CONFIG + "one/device_path")
     store(CONFIG + "one/device_path", "/dev/../" + path[1:])
     store(enable, "1")
-    renamed = m.path(epoch=3, resume=session.tenure)
-    expect("the tenure", renamed.tenure, session.tenure)
+    renamed = m.path(epoch=3, resume=session.key)
+    expect("the reservation key", renamed.key, session.key)
     store(enable, "0")
     store(CONFIG + "one/device_path", path)
     store(enable, "1")
 
 
-@case("custody", "a map of a server that began anew goes on, be its tenure known or not")
-def unknown_tenure():
+@case("reservation", "a map of a server that began anew goes on, be its reservation key known or not")
+def unknown_key():
     session = Map(b"fresh").path(resume=0x1234)
-    expect("the tenure", session.tenure, 0x1234)
+    expect("the reservation key", session.key, 0x1234)
+    # As long as it has not gone on, nobody knows which of the two the server had.
+    Map(b"fresh").refusal(BUSY, resume=0x1235)
+    alive(session)
     Map(b"fresh").refusal(EVICTED, resume=0x1235)
 
 
-@case("custody", "an export of many maps evicts none")
+@case("reservation", "an export of many maps evicts none")
 def shared():
     one, other = Map(b"many"), Map(b"many")
     sessions = [one.path(resume=0x1234), other.path()]
-    expect("the tenure", sessions[0].tenure, 0x1234)
+    expect("the reservation key", sessions[0].key, 0x1234)
     third = Map(b"many").path()
-    expect("the tenure", third.tenure, sessions[1].tenure)
+    expect("the reservation key", third.key, sessions[1].key)
     vanish(sessions[1])
-    back = other.path(epoch=2, resume=sessions[1].tenure)
-    expect("the tenure", back.tenure, sessions[1].tenure)
+    back = other.path(epoch=2, resume=sessions[1].key)
+    expect("the reservation key", back.key, sessions[1].key)
     clients("many", 3)
 
 
-@case("custody", "a host that is removed loses what its maps had")
+@case("reservation", "a host that is removed loses what its maps had")
 def evicted():
     before = counter("evictions")
     m = Map(b"host", timeout_ms=FOR_EVER)
@@ -425,7 +428,7 @@ def evicted():
     gone(session)
     expect("the evictions that are counted", counter("evictions") - before, 1)
     os.mkdir(CONFIG + "host/hosts/hostile")
-    m.refusal(EVICTED, epoch=2, access=0, resume=session.tenure)
+    m.refusal(EVICTED, epoch=2, access=0, resume=session.key)
     m.path(epoch=2, access=0)
 
 
@@ -469,13 +472,13 @@ def demoted_ram(name, value):
     expect("what is there", contents(b"rules", host=b"reader"), b"before..")
     gone(session)
     if name == "access":
-        m.refusal(NO_WRITES, epoch=2, resume=session.tenure)
-        expect("the words", m.text(epoch=2, resume=session.tenure), "rules is read-only for hostile")
-        m.path(epoch=2, resume=session.tenure, access=0)
+        m.refusal(NO_WRITES, epoch=2, resume=session.key)
+        expect("the words", m.text(epoch=2, resume=session.key), "rules is read-only for hostile")
+        m.path(epoch=2, resume=session.key, access=0)
         store(RULES + "hostile/access", "rw")
-        m.path(epoch=3, resume=session.tenure)
+        m.path(epoch=3, resume=session.key)
     else:
-        m.refusal(NOT_ADMITTED, epoch=2, resume=session.tenure)
+        m.refusal(NOT_ADMITTED, epoch=2, resume=session.key)
         store(RULES + "hostile/host_id", "")
 
 
@@ -490,8 +493,8 @@ def demoted_block():
     store(access, "ro")
     gone(session)
     m.refusal(NO_WRITES, map_id=os.urandom(16))
-    back = m.path(epoch=2, resume=session.tenure)
-    expect("the tenure", back.tenure, session.tenure)
+    back = m.path(epoch=2, resume=session.key)
+    expect("the reservation key", back.key, session.key)
     size, writable = struct.unpack_from("<QB", event(back, EXTENT))
     expect("the size and the access", (size, writable), (back.size, 0))
     io = back.io()
@@ -500,7 +503,7 @@ def demoted_block():
     expect("the length of a read", len(io.receive()[0]), 512)
     store(access, "rw")
     gone(back)
-    works(m.path(epoch=3, resume=session.tenure).io())
+    works(m.path(epoch=3, resume=session.key).io())
 
 
 @case("hosts", "who may only read, and keeps to it, does not notice")
@@ -542,8 +545,8 @@ def reader_evicts():
     alive(session)
     vanish(session)
     soon(lambda: show(CONFIG + "rules/clients") == "0", "it is still there")
-    back = writer.path(epoch=2, resume=session.tenure)
-    expect("the tenure", back.tenure, session.tenure)
+    back = writer.path(epoch=2, resume=session.key)
+    expect("the reservation key", back.key, session.key)
     vanish(back)
     store(CONFIG + "rules/enable", "0")
     store(CONFIG + "rules/max_clients", "16")
@@ -578,7 +581,7 @@ def lease_is_capped():
         time.sleep(0.2)
     if time.monotonic() - start < 10:
         raise Failed("it loses its place before 10 s")
-    one.refusal(EVICTED, epoch=2, resume=session.tenure)
+    one.refusal(EVICTED, epoch=2, resume=session.key)
 
 
 @case("leases", "the administrator evicts a host by its name, be it there or away")
@@ -594,9 +597,9 @@ def evict_by_name():
             gone(session)
         clients("one", 0)
         away("one", 0)
-        one.refusal(EVICTED, epoch=2, resume=session.tenure)
+        one.refusal(EVICTED, epoch=2, resume=session.key)
         other = Map(b"one").path()
-        one.refusal(EVICTED, epoch=3, resume=session.tenure)
+        one.refusal(EVICTED, epoch=3, resume=session.key)
         alive(other)
         store(CONFIG + "one/evict", "hostile")
         gone(other)
@@ -620,13 +623,13 @@ def evict_from_many():
     clients("many", 0)
     away("many", 0)
     for m, session in (one, sessions[0]), (other, sessions[1]):
-        m.refusal(EVICTED, epoch=2, resume=session.tenure)
+        m.refusal(EVICTED, epoch=2, resume=session.key)
     # They may be enabled anew, and are others then.
     for m in one, other:
         m.fields["incarnation"] += 1
         session = m.path()
         vanish(session)
-        m.path(epoch=2, resume=session.tenure)
+        m.path(epoch=2, resume=session.key)
     clients("many", 2)
 
 
@@ -637,37 +640,37 @@ def remembered():
     session = m.path()
     # The map was let in, which needs no memory.
     expect("what it remembers", session.flags & 1, 1)
-    expect("the registration", show(registration), str(session.tenure))
+    expect("the registration", show(registration), str(session.key))
     try:
         store(registration, "1")
     except OSError as failure:
         expect("the error", failure.errno, 16)
     else:
         raise Failed("it is changed while the export is enabled")
-    again = m.path(epoch=2, resume=session.tenure)
+    again = m.path(epoch=2, resume=session.key)
     expect("what it remembers", again.flags & 1, 1)
     # As a server that was loaded anew.
     store(enable, "0")
     store(registration, "")
     store(enable, "1")
-    back = m.path(epoch=3, resume=session.tenure)
-    expect("the tenure", back.tenure, session.tenure)
+    back = m.path(epoch=3, resume=session.key)
+    expect("the reservation key", back.key, session.key)
     expect("what it remembers", back.flags & 1, 0)
-    more = m.path(1, resume=session.tenure)
+    more = m.path(1, resume=session.key)
     expect("what it remembers", more.flags & 1, 0)
     expect("the registration", show(registration), "")
     # The map goes on.
     alive(more)
-    expect("the registration", show(registration), str(session.tenure))
-    more = m.path(2, resume=session.tenure)
+    expect("the registration", show(registration), str(session.key))
+    more = m.path(2, resume=session.key)
     expect("what it remembers", more.flags & 1, 1)
     # As one that was told.
     store(enable, "0")
     store(registration, "")
-    store(registration, str(session.tenure))
+    store(registration, str(session.key))
     store(enable, "1")
-    other.refusal(EVICTED, resume=session.tenure + 2)
-    back = m.path(epoch=4, resume=session.tenure)
+    other.refusal(EVICTED, resume=session.key + 2)
+    back = m.path(epoch=4, resume=session.key)
     expect("what it remembers", back.flags & 1, 1)
 
 

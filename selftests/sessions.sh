@@ -44,7 +44,7 @@ nobody() { awk '{n += $1} END {exit n != 0}' "$C"/exports/*/clients && [ ! -s "$
 
 epochs() { sessions epochs; }
 fences() { sessions fences; }
-custody() { sessions custody; }
+reservation() { sessions reservation; }
 hosts() { sessions hosts; }
 leases() { sessions leases; }
 silence() { sessions silence; }
@@ -80,7 +80,7 @@ state_is() { [ "$(show "$C/ports/p/state")" = "$1" ]; }
 
 scenario epochs "paths and their epochs"
 scenario fences "fences"
-scenario custody "whose an export is"
+scenario reservation "whose an export is"
 scenario hosts "hosts, and what they may do"
 scenario leases "leases, and what the server remembers"
 scenario silence "clients of which nothing is heard"

@@ -90,6 +90,8 @@ struct Farblk {
 
 impl kernel::Module for Farblk {
     fn init(_module: &'static ThisModule) -> Result<Self> {
+        // Also if what follows fails: locals drop in the reverse order.
+        let code = base::users::CodeUsers;
         let release = ReleaseQueue::new(c"farblk_release")?;
         let devices = KBox::pin_init(Registration::new(Devices), GFP_KERNEL)?;
         let server_stats = server::stats::Server::new()?;
@@ -104,7 +106,7 @@ impl kernel::Module for Farblk {
             _stats: files.server.file(c"counters", server_stats),
             _devices: devices,
             _release: release,
-            _code: base::users::CodeUsers,
+            _code: code,
         })
     }
 }

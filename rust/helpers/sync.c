@@ -165,7 +165,10 @@ __rust_helper void rust_helper_memalloc_noreclaim_restore(unsigned int flags)
 	memalloc_noreclaim_restore(flags);
 }
 
-/* Without CONFIG_TASKS_RCU no task is preempted in the kernel, and it is synchronize_rcu(). */
+/*
+ * Without CONFIG_TASKS_RCU it is synchronize_rcu(). That is enough where no task is preempted in the
+ * kernel. A preemptible kernel has CONFIG_TASKS_RCU if it has kprobes, BPF programs or ftrace.
+ */
 __rust_helper void rust_helper_farblk_synchronize_rcu_tasks(void)
 {
 	synchronize_rcu_tasks();

@@ -152,6 +152,8 @@ impl<H: QpHandler> Qp<H> {
             // A queue pair that is created while this one goes may have its address.
             srq.retire(self);
         }
+        // What the peer has sent before is still handled, but answers nothing: the C object is gone.
+        self.note_error();
         self.destroy(stage);
         self.send_cq.cq().flush();
         match &self.receives {

@@ -207,7 +207,7 @@ impl WorkItem for PartitionScan {
 const CHANGE_INTERVAL_MS: u64 = 250;
 
 /// What a disk is to show of its map.
-struct Wanted {
+struct Pending {
     extent_and_state: Option<(Extent, State)>,
     /// When that changed last.
     at: Option<Instant<Monotonic>>,
@@ -228,7 +228,7 @@ pub(in crate::client) struct DiskChanges {
     host: Arc<Host>,
     /// Held for moments only, and never while a uevent is sent.
     #[pin]
-    wanted: Mutex<Wanted>,
+    pending: Mutex<Pending>,
     /// The state that user space was told last. Held while it is told of changes.
     #[pin]
     told: Mutex<Option<State>>,
@@ -243,7 +243,7 @@ impl_has_work! {
 impl DiskChanges {
     /// Makes one for a disk that shows nothing yet. May sleep.
     pub(in crate::client) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
-        let wanted = Wanted {
+        let pending = Pending {
             extent_and_state: None,
             at: None,
             disk: None,
@@ -252,7 +252,7 @@ impl DiskChanges {
         Arc::pin_init(
             pin_init!(Self {
                 host,
-                wanted <- new_mutex!(wanted, "DiskChanges::wanted"),
+                pending <- new_mutex!(pending, "DiskChanges::pending"),
                 told <- new_mutex!(None, "DiskChanges::told"),
                 work <- new_work!("DiskChanges::work"),
             }),
@@ -270,18 +270,18 @@ impl DiskChanges {
         state: State,
     ) -> Option<u64> {
         {
-            let mut wanted = self.wanted.lock();
-            if wanted.ended || wanted.extent_and_state == Some((extent, state)) {
+            let mut pending = self.pending.lock();
+            if pending.ended || pending.extent_and_state == Some((extent, state)) {
                 return None;
             }
-            let elapsed = wanted.at.map(|at| at.elapsed().as_millis());
+            let elapsed = pending.at.map(|at| at.elapsed().as_millis());
             let elapsed = elapsed.map_or(CHANGE_INTERVAL_MS, |ms| u64::try_from(ms).unwrap_or(0));
             if elapsed < CHANGE_INTERVAL_MS {
                 return Some(CHANGE_INTERVAL_MS - elapsed);
             }
-            wanted.extent_and_state = Some((extent, state));
-            wanted.at = Some(Instant::now());
-            wanted.disk = Some(disk.clone());
+            pending.extent_and_state = Some((extent, state));
+            pending.at = Some(Instant::now());
+            pending.disk = Some(disk.clone());
         }
         let _ = self.host.disk_work.enqueue(self.clone());
         None
@@ -291,9 +291,9 @@ impl DiskChanges {
     /// when this returns. Sleeps, for as long as it takes to tell user space of a change.
     pub(in crate::client) fn end(&self) {
         let disk = {
-            let mut wanted = self.wanted.lock();
-            wanted.ended = true;
-            wanted.disk.take()
+            let mut pending = self.pending.lock();
+            pending.ended = true;
+            pending.disk.take()
         };
         drop(disk);
         drop(self.told.lock());
@@ -307,8 +307,8 @@ impl WorkItem for DiskChanges {
         let mut told = this.told.lock();
         // The disk is dropped before the lock is released.
         let (disk, extent, state) = {
-            let mut wanted = this.wanted.lock();
-            match (wanted.disk.take(), wanted.extent_and_state) {
+            let mut pending = this.pending.lock();
+            match (pending.disk.take(), pending.extent_and_state) {
                 (Some(disk), Some((extent, state))) => (disk, extent, state),
                 _ => return,
             }

@@ -85,22 +85,36 @@ unsafe impl Send for Pages {}
 // the memory.
 unsafe impl Sync for Pages {}
 
+/// Which memory pages may be.
+#[derive(Clone, Copy)]
+enum Alloc {
+    /// Any, also what others have to free first.
+    MaySleep,
+    /// What is free, without the reserves of the system.
+    Free,
+}
+
 impl Pages {
     /// Allocates pages for `len` bytes, at most `max`, on NUMA node `node`, or anywhere when it is
-    /// -1, and maps them.
+    /// -1, by `alloc`, and maps them.
     fn alloc(
         device: &Arc<Device>,
         len: usize,
         max: usize,
         node: i32,
         direction: Direction,
+        alloc: Alloc,
     ) -> Result<Arc<Self>> {
         if len == 0 || len > max {
             return Err(EINVAL);
         }
         let order = len.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros();
-        // SAFETY: The function has no requirements beyond the context.
-        let page = unsafe { bindings::farblk_alloc_pages(node, order) };
+        // SAFETY: The functions have no requirements beyond the context.
+        let page = match alloc {
+            Alloc::MaySleep => unsafe { bindings::farblk_alloc_pages(node, order) },
+            // SAFETY: As above.
+            Alloc::Free => unsafe { bindings::farblk_alloc_free_pages(node, order) },
+        };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
         // SAFETY: The page was just allocated, and not in high memory.
         let virt = unsafe { bindings::farblk_page_address(page.as_ptr()) }.cast::<u8>();

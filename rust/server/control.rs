@@ -381,12 +381,15 @@ impl SessionWork for Control {
         if let Some(pending) = session.take_control() {
             self.open_channel(session, &pending)?;
         }
-        // A client may ask for connections as fast as they are refused.
-        while !session.is_lost() {
-            let Some((queue, pending)) = session.take_io() else {
-                break;
-            };
-            self.open_io(session, queue, &pending);
+        // No more can have been waiting. Those that come in meanwhile schedule this work again: a
+        // client may ask for connections as fast as they are refused.
+        for _ in 0..QUEUES_MAX {
+            match session.take_io() {
+                Some((queue, pending)) if !session.is_lost() => {
+                    self.open_io(session, queue, &pending);
+                }
+                _ => break,
+            }
         }
         let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;
         // No more messages than these can have been received. Those that come in meanwhile schedule

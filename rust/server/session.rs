@@ -268,7 +268,6 @@ impl Session {
 
     /// Takes the request for an I/O connection. Runs in the connection manager's handler.
     pub(super) fn add_io(self: &Arc<Self>, request: ConnectRequest<'_>, version: u16, queue: u16) {
-        self.asked.fetch_add(1, Relaxed);
         let mut pending = self.pending.lock();
         if !pending.open {
             return reject(request, Refusal::BadSession.into());
@@ -280,6 +279,7 @@ impl Session {
         if let Ok(connection) = self.pending_connection(request, version) {
             // Cannot fail: the capacity was reserved above.
             let _ = pending.io.push_within_capacity((queue, connection));
+            self.asked.fetch_add(1, Relaxed);
         }
         drop(pending);
         Self::notify(self);

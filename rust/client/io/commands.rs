@@ -315,9 +315,13 @@ impl Commands {
 
     /// Makes receives of those that are missing, at most [`RECEIVES_BATCH`]; none if none is
     /// missing. The caller posts them. May sleep.
+    ///
+    /// I/O goes on with those that there are. So those that come later (`more`) take no memory that
+    /// others may need more.
     pub(in crate::client) fn make_receives(
         &self,
         device: &Arc<Device>,
+        more: bool,
     ) -> Result<KVec<KBox<DmaBuffer>>> {
         let mut receives = KVec::new();
         // CAST: A small number.
@@ -328,7 +332,11 @@ impl Commands {
         // A receive holds a response, or the data of a read.
         // CAST: A u32 fits a usize on every platform with RDMA.
         let size = response::SIZE.max(self.inline_read as usize);
-        let memory = DmaBuffer::alloc(device, count * size, Direction::FromDevice)?;
+        let alloc = match more {
+            true => DmaBuffer::alloc_free,
+            false => DmaBuffer::alloc,
+        };
+        let memory = alloc(device, count * size, Direction::FromDevice)?;
         for receive in memory.split(size) {
             receives.push(KBox::new(receive, GFP_KERNEL)?, GFP_KERNEL)?;
         }

@@ -383,7 +383,7 @@ impl<T: RequestOwner> Connection<T> {
             },
             progress: [Atomic::new(0), Atomic::new(u64::MAX)],
         };
-        connection.post_receives()?;
+        connection.post_receives(false)?;
         let request = proto::Connection::Io {
             session: config.session,
             queue: hw_queue,
@@ -539,22 +539,22 @@ impl<T: RequestOwner> Connection<T> {
     }
 
     /// Makes and posts receives for as many commands as the server allows in flight. Gives up if
-    /// there is no memory for more; the next answer is another occasion. May sleep. The caller must
-    /// not let allocations wait for memory: I/O that waits for it may have to end before.
+    /// there is no free memory for more; the next answer is another occasion. May sleep. The caller
+    /// must not let allocations wait for memory: I/O that waits for it may have to end before.
     pub(in crate::client) fn grow(&self) {
-        let _ = self.post_receives();
+        let _ = self.post_receives(true);
         if let Some(commands) = &self.qp.handler().commands {
             commands.grown();
         }
     }
 
     /// Makes and posts the receives that are missing. May sleep.
-    fn post_receives(&self) -> Result {
+    fn post_receives(&self, more: bool) -> Result {
         let Some(commands) = &self.qp.handler().commands else {
             return Ok(());
         };
         loop {
-            let receives = commands.make_receives(self.cq.device())?;
+            let receives = commands.make_receives(self.cq.device(), more)?;
             if receives.is_empty() {
                 return Ok(());
             }

@@ -9,6 +9,7 @@ use crate::bindings;
 use crate::rdma::{
     device::Device,
     dma::{
+        Alloc,
         Direction,
         Pages, //
     }, //
@@ -42,10 +43,28 @@ impl DmaBuffer {
     ///
     /// May sleep. Dropping it does not sleep.
     pub(crate) fn alloc(device: &Arc<Device>, len: usize, direction: Direction) -> Result<Self> {
+        Self::of(device, len, direction, Alloc::MaySleep)
+    }
+
+    /// Allocates a buffer like [`Self::alloc`], if there is free memory for it. Leaves the reserves
+    /// of the system alone, also within [`with_reserves`](crate::base::sync::with_reserves).
+    ///
+    /// # Context
+    ///
+    /// Tasks only. Does not wait for memory.
+    pub(crate) fn alloc_free(
+        device: &Arc<Device>,
+        len: usize,
+        direction: Direction,
+    ) -> Result<Self> {
+        Self::of(device, len, direction, Alloc::Free)
+    }
+
+    fn of(device: &Arc<Device>, len: usize, direction: Direction, alloc: Alloc) -> Result<Self> {
         let node = device.numa_node();
         // INVARIANT: The pages suffice for `len` bytes, and nobody else knows them.
         Ok(Self {
-            pages: Pages::alloc(device, len, MAX_BUFFER, node, direction)?,
+            pages: Pages::alloc(device, len, MAX_BUFFER, node, direction, alloc)?,
             offset: 0,
             len,
         })

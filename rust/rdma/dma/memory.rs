@@ -11,6 +11,7 @@ use crate::base::scatterlist::{
 use crate::rdma::{
     device::Device,
     dma::{
+        Alloc,
         Direction,
         Pages, //
     }, //
@@ -52,7 +53,14 @@ impl DmaMemory {
     pub(crate) fn alloc(device: &Arc<Device>, len: usize, node: i32) -> Result<Self> {
         // INVARIANT: Nobody else knows the pages.
         Ok(Self {
-            pages: Pages::alloc(device, len, Self::MAX, node, Direction::Bidirectional)?,
+            pages: Pages::alloc(
+                device,
+                len,
+                Self::MAX,
+                node,
+                Direction::Bidirectional,
+                Alloc::MaySleep,
+            )?,
         })
     }
 

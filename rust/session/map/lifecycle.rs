@@ -39,15 +39,16 @@ impl Machine {
         }
     }
 
-    /// A path is connected: lets I/O take it, unless the server says what does not fit to the map.
+    /// A path is connected: lets I/O take it, unless the server says what does not fit to the map, as
+    /// [`Self::check`] found.
     pub(super) fn connected(
         &mut self,
         id: PathId,
         epoch: Epoch,
         admission: &Admission,
+        checked: Result<(), Rejection>,
         act: &mut impl FnMut(Action),
     ) {
-        let checked = self.check(id, admission);
         let Some(path) = self.newest(id, epoch) else {
             return;
         };

@@ -325,7 +325,12 @@ impl Connector {
         attempt: &Attempt,
         first_answer_ms: u32,
     ) -> Result<ConnectedPath, Failure> {
-        let Params { host, options, .. } = &*self.params;
+        let Params {
+            host,
+            identity,
+            options,
+            ..
+        } = &*self.params;
         let &Attempt { epoch, resume, .. } = attempt;
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
@@ -346,7 +351,6 @@ impl Connector {
             (None, count) => count,
         }
         .max(1);
-        let identity = host.identity();
         let login = Login {
             host_id: identity.id,
             host_name: identity.name,

@@ -392,7 +392,8 @@ impl Connector {
             }),
             Err(failure) => {
                 // The map may never come back, and the server keeps a place for it since the login.
-                if resume.is_none() || self.left.load(Relaxed) >= epoch {
+                // A map that is live on another path, or was, needs the place.
+                if !self.multipath.was_up() || self.left.load(Relaxed) >= epoch {
                     log_out(&mut control, Deadline::start().sooner(LOGOUT_TIMEOUT_MS));
                 }
                 Err(failure)

@@ -477,3 +477,36 @@ fn a_map_that_leaves_tells_the_server() {
     after(&mut map, Event::Disable);
     assert_eq!(map.farewell(), Farewell::Told);
 }
+
+/// A map does not tell its server by an attempt that comes late, and leads to another one.
+#[test]
+fn another_server_is_not_told_for_it() {
+    for (server, farewell) in [(7, Farewell::Told), (8, Farewell::Untold)] {
+        let mut map = up(1);
+        lose(&mut map, false);
+        retry(&mut map);
+        after(&mut map, Event::Disable);
+        let admission = Admission {
+            server,
+            ..ADMISSION
+        };
+        let actions = after(&mut map, connected(0, 2, admission));
+        let leave = Action::Close {
+            path: 0,
+            epoch: 2,
+            leave: true,
+        };
+        assert_eq!(actions, [leave]);
+        for told in [false, true] {
+            after(&mut map, drained(0, 2, false));
+            let closed = Event::Closed {
+                path: 0,
+                told,
+                requeued: false,
+            };
+            after(&mut map, closed);
+        }
+        assert!(map.is_gone(0));
+        assert_eq!(map.farewell(), farewell);
+    }
+}

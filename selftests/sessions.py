@@ -429,7 +429,9 @@ def evicted():
     expect("the evictions that are counted", counter("evictions") - before, 1)
     os.mkdir(CONFIG + "host/hosts/hostile")
     m.refusal(EVICTED, epoch=2, access=0, resume=session.key)
-    m.path(epoch=2, access=0)
+    # Nor without its key, by a path that did not hear of it.
+    m.refusal(EVICTED, epoch=2, access=0, path=1)
+    m.path(epoch=2, access=0, incarnation=8)
 
 
 # --- hosts, and what they may do ---------------------------------------------------------------------------------------
@@ -587,7 +589,9 @@ def lease_is_capped():
 @case("leases", "the administrator evicts a host by its name, be it there or away")
 def evict_by_name():
     for there in True, False:
-        one = Map(b"one", timeout_ms=FOR_EVER)
+        # Larger than what was evicted.
+        incarnation = 7 if there else 9
+        one = Map(b"one", timeout_ms=FOR_EVER, incarnation=incarnation)
         session = one.path()
         if not there:
             vanish(session)
@@ -598,7 +602,8 @@ def evict_by_name():
         clients("one", 0)
         away("one", 0)
         one.refusal(EVICTED, epoch=2, resume=session.key)
-        other = Map(b"one").path()
+        Map(b"one", incarnation=incarnation).refusal(EVICTED)
+        other = Map(b"one", incarnation=incarnation + 1).path()
         one.refusal(EVICTED, epoch=3, resume=session.key)
         alive(other)
         store(CONFIG + "one/evict", "hostile")

@@ -6,7 +6,10 @@
 
 use kernel::sync::Arc;
 
-use crate::client::host::Host;
+use crate::client::host::{
+    Host,
+    Identity, //
+};
 use crate::proto::{
     Access,
     Name,
@@ -43,6 +46,9 @@ impl Policy {
 pub(crate) struct Params {
     /// This host.
     pub(crate) host: Arc<Host>,
+    /// The identity of this host when the map was enabled. Servers find the map by it, also when
+    /// one of its paths is connected again.
+    pub(crate) identity: Identity,
     /// The map's identity at the server.
     pub(crate) uuid: Uuid,
     /// The incarnation of the map: larger each time that a map of this host is enabled; never 0.

@@ -411,6 +411,7 @@ impl MapDir {
             let pinned = group.pin()?;
             let map = Map::new(Params {
                 host: group.host.clone(),
+                identity: group.host.identity(),
                 uuid: group.uuid,
                 incarnation: group.host.next_incarnation(),
                 options: settings.options,

@@ -61,7 +61,7 @@ pub struct Reservation<L: Registrations> {
     /// The key of all maps while several may be registered; `None` as long as the contents stay the same
     /// since the server began: then every key is taken.
     shared_key: Option<ReservationKey>,
-    /// Whose maps may not resume although their key fits.
+    /// Whose maps are not let in although their key fits, or they show none.
     barred: Barred<L::Host>,
     /// How many registrations there were so far.
     admitted: u64,
@@ -186,10 +186,13 @@ impl<L: Registrations> Reservation<L> {
                 None => self.replace(at, since, act)?,
             }
         }
+        // Also if it resumes nothing: so may the first attempt of a path of a map that was evicted.
+        if self.barred.has(login) {
+            return Err(Decision::Refuse(Reason::Evicted));
+        }
         let shared = terms.max_clients > 1;
         let known = match login.resume {
             Some(key) if !shared => self.holder().map(|holder| holder == key),
-            Some(_) if self.barred.has(login) => Some(false),
             Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
             None => Some(true),
         };

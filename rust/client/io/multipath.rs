@@ -91,6 +91,8 @@ pub(in crate::client) struct Multipath {
     policy: Policy,
     /// Bit mask of the paths that take I/O. Only the map's work item changes it.
     up: Atomic<u32>,
+    /// Not 0 once a path was up.
+    was_up: Atomic<u32>,
     paths: [RcuSlot<Connections>; PATHS_MAX],
     /// The path at which round-robin begins to search.
     next: Atomic<u32>,
@@ -221,6 +223,7 @@ impl Multipath {
                 mode: Atomic::new(Mode::Hold as u32),
                 policy,
                 up: Atomic::new(0),
+                was_up: Atomic::new(0),
                 paths: [const { RcuSlot::empty() }; PATHS_MAX],
                 next: Atomic::new(0),
                 requeued <- new_irqsave_spinlock!(KVVec::new(), "Multipath::requeued"),
@@ -274,8 +277,14 @@ impl Multipath {
     pub(in crate::client) fn add_path(&self, path: PathId, connections: Arc<Connections>) {
         if let Some(slot) = self.paths.get(usize::from(path)) {
             slot.replace(Some(connections));
+            self.was_up.store(1, Relaxed);
             self.up.store(self.up.load(Relaxed) | bit(path), Relaxed);
         }
+    }
+
+    /// Returns true if a path was up ever. Any context.
+    pub(in crate::client) fn was_up(&self) -> bool {
+        self.was_up.load(Relaxed) != 0
     }
 
     /// Lets requests take a path no more. No request is being sent on it when this returns. Only

@@ -15,8 +15,10 @@ use kernel::{
     page::PAGE_SIZE,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         Mutex, //
@@ -163,6 +165,8 @@ pub(in crate::client) struct Connector {
     failed: Atomic<u32>,
     /// The last epoch that was closed.
     closed: Atomic<u64>,
+    /// The last epoch that was closed and told to leave; set before `closed`.
+    left: Atomic<u64>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -199,6 +203,7 @@ impl Connector {
                 first_answer_ms: Atomic::new(FIRST_ANSWER_MAX_MS),
                 failed: Atomic::new(0),
                 closed: Atomic::new(0),
+                left: Atomic::new(0),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -223,7 +228,10 @@ impl Connector {
         path: Option<ConnectedPath>,
         leave: bool,
     ) {
-        self.closed.store(epoch, Relaxed);
+        if leave {
+            self.left.store(epoch, Relaxed);
+        }
+        self.closed.store(epoch, Release);
         self.begin(Job::Close { epoch, path, leave });
     }
 
@@ -301,7 +309,7 @@ impl Connector {
 
     /// Fails if the epoch was closed meanwhile.
     fn check_wanted(&self, attempt: &Attempt) -> Result<(), Failure> {
-        match self.closed.load(Relaxed) >= attempt.epoch {
+        match self.closed.load(Acquire) >= attempt.epoch {
             true => Err(fail!(ENOTCONN, "the path is not wanted any more")),
             false => Ok(()),
         }
@@ -325,7 +333,12 @@ impl Connector {
         attempt: &Attempt,
         first_answer_ms: u32,
     ) -> Result<ConnectedPath, Failure> {
-        let Params { host, options, .. } = &*self.params;
+        let Params {
+            host,
+            identity,
+            options,
+            ..
+        } = &*self.params;
         let &Attempt { epoch, resume, .. } = attempt;
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
@@ -346,7 +359,6 @@ impl Connector {
             (None, count) => count,
         }
         .max(1);
-        let identity = host.identity();
         let login = Login {
             host_id: identity.id,
             host_name: identity.name,
@@ -380,7 +392,8 @@ impl Connector {
             }),
             Err(failure) => {
                 // The map may never come back, and the server keeps a place for it since the login.
-                if resume.is_none() {
+                // A map that is live on another path, or was, needs the place.
+                if !self.multipath.was_up() || self.left.load(Relaxed) >= epoch {
                     log_out(&mut control, Deadline::start().sooner(LOGOUT_TIMEOUT_MS));
                 }
                 Err(failure)

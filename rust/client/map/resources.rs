@@ -337,15 +337,20 @@ impl Resources {
         let _ = self.reports.push_within_capacity(event);
     }
 
+    /// Returns the time in ms since the last login or ping was sent that the server has answered;
+    /// 0 if there was none.
+    pub(super) fn silent_ms(&self) -> u32 {
+        let alive = self.paths.iter().filter_map(|path| path.alive);
+        let past_ms = alive.map(|alive| alive.elapsed().as_millis()).min();
+        u32::try_from(past_ms.unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
     /// Performs an action. May sleep, but waits neither for a server nor for I/O.
     pub(super) fn perform(&mut self, action: Action) {
         match action {
             Action::Arm(timer, delay) => self.timers.arm(timer, delay),
             Action::ArmLease(ms) => {
-                let alive = self.paths.iter().filter_map(|path| path.alive);
-                let past_ms = alive.map(|alive| alive.elapsed().as_millis()).min();
-                let past_ms = past_ms.unwrap_or(0);
-                let left_ms = ms.saturating_sub(u32::try_from(past_ms).unwrap_or(u32::MAX));
+                let left_ms = ms.saturating_sub(self.silent_ms());
                 self.timers.arm(Timer::Lease, Delay::exactly(left_ms));
             }
             Action::Disarm(timer) => self.timers.disarm(timer),

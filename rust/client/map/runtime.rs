@@ -295,10 +295,16 @@ impl MapRuntime {
         match outcome {
             Outcome::Connected(epoch, connected) => {
                 let admission = connected.admission();
+                let overdue = self.is_overdue();
                 if let Some(path) = self.resources.path(id) {
                     path.connected = Some(connected);
                 }
-                self.step(Event::Connected(id, epoch, admission));
+                self.step(Event::Connected {
+                    path: id,
+                    epoch,
+                    admission,
+                    overdue,
+                });
             }
             Outcome::Failed(epoch, failure) => {
                 let kind = match failure.error == EACCES {
@@ -326,6 +332,14 @@ impl MapRuntime {
                 });
             }
         }
+    }
+
+    /// Returns true if the server was not heard of for the whole lease. Without heartbeats that
+    /// says nothing.
+    fn is_overdue(&self) -> bool {
+        let known = self.machine.known();
+        let known = known.filter(|_| self.resources.params.options.heartbeat_ms != 0);
+        known.is_some_and(|known| self.resources.silent_ms() >= known.lease_ms)
     }
 
     /// Returns true if there are requeued requests. The machine has heard of the loss of each of

@@ -42,7 +42,17 @@ pub enum Event {
     /// time.
     Heartbeat(PathId, bool),
     /// A path is connected, and carried no I/O yet.
-    Connected(PathId, Epoch, Admission),
+    Connected {
+        /// The path.
+        path: PathId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// What the server says on it.
+        admission: Admission,
+        /// The client sent the last login or ping that the server has answered so long ago that the
+        /// lease is over, whether or not a path still counts as up. Never if it sends no heartbeats.
+        overdue: bool,
+    },
     /// A path could not be connected; nothing of the attempt is left.
     Refused(PathId, Epoch, Failure),
     /// A path broke, or does not answer, or does not keep to the protocol.

@@ -39,31 +39,33 @@ impl Machine {
         }
     }
 
-    /// A path is connected: lets I/O take it, unless the server says what does not fit to the map.
+    /// A path is connected: lets I/O take it, unless the server says what does not fit to the map, as
+    /// [`Self::check`] found.
     pub(super) fn connected(
         &mut self,
         id: PathId,
         epoch: Epoch,
         admission: &Admission,
+        checked: Result<(), Rejection>,
         act: &mut impl FnMut(Action),
     ) {
-        let checked = self.check(id, admission);
         let Some(path) = self.newest(id, epoch) else {
             return;
         };
         path.tried = true;
-        match path.phase {
-            Phase::Connecting => {}
+        if !matches!(path.phase, Phase::Connecting | Phase::Closing) {
+            return;
+        }
+        path.foreign = checked == Err(Rejection::Path(Fault::OtherServer));
+        if path.phase == Phase::Closing {
             // What came of an attempt that is not wanted any more.
-            Phase::Closing => return self.close(id, act),
-            Phase::Off | Phase::Due | Phase::Waiting | Phase::Up => return,
+            return self.close(id, act);
         }
         if path.broken {
             act(Action::Blame(id, Fault::Broken));
             return self.close(id, act);
         }
         if let Err(Rejection::Path(fault)) = checked {
-            path.foreign = fault == Fault::OtherServer;
             act(Action::Blame(id, fault));
             return self.close(id, act);
         }

@@ -172,7 +172,15 @@ impl Machine {
             Event::Appeared => self.appeared = true,
             Event::Elapsed(timer) => self.elapsed(timer, act),
             Event::Heartbeat(id, heard) => self.heartbeat(id, heard, act),
-            Event::Connected(id, epoch, admission) => self.connected(id, epoch, &admission, act),
+            Event::Connected {
+                path,
+                epoch,
+                admission,
+                overdue,
+            } => {
+                let checked = self.check(path, &admission, overdue);
+                self.connected(path, epoch, &admission, checked, act);
+            }
             Event::Refused(id, epoch, failure) => self.refused(id, epoch, failure, act),
             Event::Lost(id, epoch) => self.lost(id, epoch, act),
             // While requests wait to be replayed only their answers prove anything: the control

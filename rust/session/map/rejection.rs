@@ -23,7 +23,15 @@ pub(super) enum Rejection {
 impl Machine {
     /// Compares what the server says on a path with what it said before. Fails if I/O may not take the
     /// path.
-    pub(super) fn check(&self, id: PathId, admission: &Admission) -> Result<(), Rejection> {
+    ///
+    /// `overdue` says that the server was not heard of for the whole lease. The timer of the lease does
+    /// not tell that while a path counts as up that is dead, as after the host was suspended.
+    pub(super) fn check(
+        &self,
+        id: PathId,
+        admission: &Admission,
+        overdue: bool,
+    ) -> Result<(), Rejection> {
         let Some(known) = self.known.as_ref() else {
             return Ok(());
         };
@@ -43,7 +51,7 @@ impl Machine {
             // The same server says that the contents are gone: no other path can lead to them.
             return Err(Rejection::Map(End::Stale));
         } else if known.reservation_key != admission.reservation_key
-            || self.lease == Lease::Over && !admission.remembered
+            || (self.lease == Lease::Over || overdue) && !admission.remembered
         {
             (Fault::OtherReservation, End::Evicted)
         } else {

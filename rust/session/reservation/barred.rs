@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose maps were evicted by the administrator, and may not resume what they had.
+//! Whose maps were evicted by the administrator, and are not let in until they are enabled anew.
 
 #![forbid(unsafe_code)]
 

@@ -104,6 +104,15 @@ fn drained(path: PathId, epoch: u64, requeued: bool) -> Event {
     }
 }
 
+fn connected(path: PathId, epoch: u64, admission: Admission) -> Event {
+    Event::Connected {
+        path,
+        epoch,
+        admission,
+        overdue: false,
+    }
+}
+
 fn closed(path: PathId) -> Event {
     Event::Closed {
         path,
@@ -126,7 +135,7 @@ fn up_with(config: Config, paths: u8) -> Machine {
         );
     }
     for path in 0..paths {
-        let actions = after(&mut map, Event::Connected(path, 1, ADMISSION));
+        let actions = after(&mut map, connected(path, 1, ADMISSION));
         let expected: &[_] = match path {
             0 => &[
                 Action::Resize(ADMISSION.extent),
@@ -175,7 +184,7 @@ fn the_only_path_is_lost_and_comes_back() {
     assert_eq!(after(&mut map, refused), []);
     assert_eq!(retry(&mut map), [connect(0, 3, Some(3), true)]);
     assert_eq!(
-        after(&mut map, Event::Connected(0, 3, ADMISSION)),
+        after(&mut map, connected(0, 3, ADMISSION)),
         [
             Action::Open(0),
             Action::SetMode(Mode::Replay),
@@ -230,7 +239,7 @@ fn another_path_takes_over_after_the_fence() {
     );
     assert_eq!(retry(&mut map), [connect(0, 2, Some(3), false)]);
     assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ADMISSION)),
+        after(&mut map, connected(0, 2, ADMISSION)),
         [Action::Open(0)]
     );
 }
@@ -265,7 +274,7 @@ fn old_news_means_nothing() {
     for event in [
         Event::Lost(0, 1),
         drained(0, 1, false),
-        Event::Connected(0, 1, ADMISSION),
+        connected(0, 1, ADMISSION),
         Event::Refused(0, 1, Failure::Denied),
         drained(0, 2, false),
         Event::Elapsed(Timer::Retry(1)),
@@ -320,10 +329,7 @@ fn an_attempt_that_is_given_up_is_closed_twice() {
     let mut map = up(1);
     after(&mut map, Event::Add(1));
     assert_eq!(after(&mut map, Event::Remove(1)), [close(1, 1)]);
-    assert_eq!(
-        after(&mut map, Event::Connected(1, 1, ADMISSION)),
-        [close(1, 1)]
-    );
+    assert_eq!(after(&mut map, connected(1, 1, ADMISSION)), [close(1, 1)]);
     for _ in 0..2 {
         assert!(!map.is_gone(1));
         assert_eq!(after(&mut map, drained(1, 1, false)), []);
@@ -339,7 +345,7 @@ fn a_connection_that_broke_at_once_is_not_used() {
     retry(&mut map);
     assert_eq!(after(&mut map, Event::Lost(0, 2)), []);
     assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ADMISSION)),
+        after(&mut map, connected(0, 2, ADMISSION)),
         [Action::Blame(0, Fault::Broken), close(0, 2)]
     );
 }
@@ -395,10 +401,7 @@ fn an_older_extent_is_not_taken() {
         extent: extent(6, 2 << 20),
         ..ADMISSION
     };
-    assert_eq!(
-        after(&mut map, Event::Connected(0, 2, old)),
-        [Action::Open(0)]
-    );
+    assert_eq!(after(&mut map, connected(0, 2, old)), [Action::Open(0)]);
     // Another instance begins to count anew.
     lose(&mut map, false);
     after(&mut map, Event::Lost(1, 1));
@@ -408,7 +411,7 @@ fn an_older_extent_is_not_taken() {
         extent: extent(1, 1 << 20),
         ..ANEW
     };
-    let actions = after(&mut map, Event::Connected(0, 3, anew));
+    let actions = after(&mut map, connected(0, 3, anew));
     assert_eq!(actions[0], Action::Resize(anew.extent));
 }
 
@@ -473,4 +476,37 @@ fn a_map_that_leaves_tells_the_server() {
     after(&mut map, Event::Add(0));
     after(&mut map, Event::Disable);
     assert_eq!(map.farewell(), Farewell::Told);
+}
+
+/// A map does not tell its server by an attempt that comes late, and leads to another one.
+#[test]
+fn another_server_is_not_told_for_it() {
+    for (server, farewell) in [(7, Farewell::Told), (8, Farewell::Untold)] {
+        let mut map = up(1);
+        lose(&mut map, false);
+        retry(&mut map);
+        after(&mut map, Event::Disable);
+        let admission = Admission {
+            server,
+            ..ADMISSION
+        };
+        let actions = after(&mut map, connected(0, 2, admission));
+        let leave = Action::Close {
+            path: 0,
+            epoch: 2,
+            leave: true,
+        };
+        assert_eq!(actions, [leave]);
+        for told in [false, true] {
+            after(&mut map, drained(0, 2, false));
+            let closed = Event::Closed {
+                path: 0,
+                told,
+                requeued: false,
+            };
+            after(&mut map, closed);
+        }
+        assert!(map.is_gone(0));
+        assert_eq!(map.farewell(), farewell);
+    }
 }

@@ -218,7 +218,11 @@ fn who_is_evicted_does_not_come_back() {
     server.left(1, false);
     assert_eq!(server.enforce(evict), None);
     assert_eq!(server.login(&resumed("a", 3, key)), EVICTED);
-    server.granted(&login("a", 4));
+    assert_eq!(server.login(&login("a", 4)), EVICTED);
+    server.granted(&Login {
+        incarnation: 2,
+        ..login("a", 5)
+    });
     let evictions = |action: &&Action| **action == Action::CountEviction;
     assert_eq!(server.actions.iter().filter(evictions).count(), 1);
 }
@@ -237,6 +241,12 @@ fn who_is_evicted_from_a_shared_export_does_not_come_back() {
     server.left(1, false);
     assert_eq!(server.enforce(evict_a), None);
     assert_eq!(server.login(&resumed("a", 3, key)), EVICTED);
+    // Nor by the first attempt of its second path.
+    let second = Login {
+        path: 1,
+        ..login("a", 3)
+    };
+    assert_eq!(server.login(&second), EVICTED);
     // Nor when the export is enabled anew, with the same contents.
     server.left(2, false);
     server.machine.close();

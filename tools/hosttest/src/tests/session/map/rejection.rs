@@ -36,7 +36,7 @@ fn other_contents_end_it() {
         let mut map = up(1);
         lose(&mut map, true);
         retry(&mut map);
-        let actions = after(&mut map, Event::Connected(0, 2, admission));
+        let actions = after(&mut map, connected(0, 2, admission));
         let (first, rest) = actions.split_at(usize::from(blame.is_some()));
         assert_eq!(first.first(), blame.as_ref());
         assert_eq!(
@@ -108,7 +108,7 @@ fn a_wrong_path_is_let_go_of() {
             leave,
         };
         assert_eq!(
-            after(&mut map, Event::Connected(1, 1, admission)),
+            after(&mut map, connected(1, 1, admission)),
             [Action::Blame(1, fault), wrong]
         );
         assert_eq!(map.mode(), Mode::Flow);
@@ -142,7 +142,7 @@ fn another_server_proves_nothing() {
         instance: 9,
         ..ADMISSION
     };
-    let actions = after(&mut map, Event::Connected(0, 2, other));
+    let actions = after(&mut map, connected(0, 2, other));
     assert_eq!(actions[0], Action::Blame(0, Fault::OtherServer));
     assert_eq!((map.mode(), map.end()), (Mode::Hold, None));
 }
@@ -206,7 +206,7 @@ fn an_instance_that_changed_is_told_of() {
     lose(&mut map, true);
     retry(&mut map);
     assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ANEW)),
+        after(&mut map, connected(0, 2, ANEW)),
         [
             Action::Open(0),
             Action::InstanceChanged,
@@ -224,7 +224,7 @@ fn no_path_to_a_server_that_is_gone_is_kept() {
     after(&mut map, fenced(1, 0, 1));
     retry(&mut map);
     assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ANEW)),
+        after(&mut map, connected(0, 2, ANEW)),
         [
             Action::SetMode(Mode::Hold),
             close(1, 1),

@@ -13,7 +13,7 @@ fn who_waits_for_too_long_fails_until_all_is_fenced() {
     retry(&mut map);
     // Nothing is left to be replayed.
     assert_eq!(
-        after(&mut map, Event::Connected(0, 2, ADMISSION)),
+        after(&mut map, connected(0, 2, ADMISSION)),
         [Action::Open(0), Action::SetMode(Mode::Flow)]
     );
     assert_eq!(after(&mut map, Event::Elapsed(Timer::Expiry)), []);
@@ -41,7 +41,7 @@ fn a_path_on_which_nothing_was_answered_stops_no_clock() {
         last = retry;
         actions.extend(all(&mut map, closed(0)));
         actions.extend(all(&mut map, Event::Elapsed(Timer::Retry(0))));
-        actions.extend(all(&mut map, Event::Connected(0, epoch + 1, ADMISSION)));
+        actions.extend(all(&mut map, connected(0, epoch + 1, ADMISSION)));
         // The control connection alone proves nothing while requests wait.
         actions.extend(all(&mut map, Event::Pong(0, epoch + 1)));
         actions.extend(all(&mut map, Event::Lost(0, epoch + 1)));
@@ -53,13 +53,13 @@ fn a_path_on_which_nothing_was_answered_stops_no_clock() {
     // From now on it fails at once.
     after(&mut map, drained(0, 10, false));
     after(&mut map, Event::Elapsed(Timer::Retry(0)));
-    after(&mut map, Event::Connected(0, 11, ADMISSION));
+    after(&mut map, connected(0, 11, ADMISSION));
     let fail = after(&mut map, Event::Lost(0, 11));
     assert_eq!(fail[0], Action::SetMode(Mode::Fail));
     // Until something was answered.
     after(&mut map, drained(0, 11, false));
     after(&mut map, Event::Elapsed(Timer::Retry(0)));
-    after(&mut map, Event::Connected(0, 12, ADMISSION));
+    after(&mut map, connected(0, 12, ADMISSION));
     after(&mut map, Event::Pong(0, 12));
     let hold = after(&mut map, Event::Lost(0, 12));
     assert_eq!(hold[0], Action::SetMode(Mode::Hold));
@@ -81,7 +81,7 @@ fn without_patience_io_fails_if_no_path_is_up_and_only_then() {
     assert_eq!(map.mode(), Mode::Fail);
     after(&mut map, drained(1, 1, true));
     retry(&mut map);
-    after(&mut map, Event::Connected(0, 2, ADMISSION));
+    after(&mut map, connected(0, 2, ADMISSION));
     assert_eq!(
         after(&mut map, fenced(0, 1, 1)),
         [Action::SetMode(Mode::Flow)]
@@ -104,14 +104,14 @@ fn a_lease_that_is_over_is_no_ones_unless_the_server_remembers() {
         ..ANEW
     };
     let in_time = &mut map.clone();
-    let actions = all(in_time, Event::Connected(0, 2, forgot));
+    let actions = all(in_time, connected(0, 2, forgot));
     assert!(actions.contains(&Action::Disarm(Timer::Lease)));
     assert_eq!(in_time.end(), None);
     after(&mut map, Event::Elapsed(Timer::Lease));
     let remembered = &mut map.clone();
-    after(remembered, Event::Connected(0, 2, ANEW));
+    after(remembered, connected(0, 2, ANEW));
     assert_eq!(remembered.end(), None);
-    after(&mut map, Event::Connected(0, 2, forgot));
+    after(&mut map, connected(0, 2, forgot));
     assert_eq!(map.end(), Some(End::Evicted));
 }
 
@@ -136,4 +136,45 @@ fn a_silent_server_is_given_up() {
             close(0, 1)
         ]
     );
+}
+
+/// The host was suspended: the path that is dead counts as up until a heartbeat misses the server, and
+/// another one gets through before.
+#[test]
+fn a_dead_path_does_not_hold_up_the_lease() {
+    let config = Config {
+        heartbeat_ms: 1000,
+        ..CONFIG
+    };
+    let forgets = Admission {
+        remembered: false,
+        ..ANEW
+    };
+    let overdue = |path, epoch, admission| Event::Connected {
+        path,
+        epoch,
+        admission,
+        overdue: true,
+    };
+    let mut map = up_with(config, 2);
+    lose(&mut map, false);
+    retry(&mut map);
+    // A server that remembers the map, or within the lease, may let it in.
+    for event in [overdue(0, 2, ANEW), connected(0, 2, forgets)] {
+        let mut map = map.clone();
+        assert!(after(&mut map, event).contains(&Action::Open(0)));
+    }
+    assert_eq!(
+        after(&mut map, overdue(0, 2, forgets)),
+        [Action::Blame(0, Fault::OtherReservation), close(0, 2)]
+    );
+    assert_eq!(map.end(), None);
+    after(&mut map, drained(0, 2, false));
+    // Then the other path is found dead.
+    let lost = all(&mut map, Event::Lost(1, 1));
+    assert!(lost.contains(&Action::ArmLease(ADMISSION.lease_ms)));
+    all(&mut map, Event::Elapsed(Timer::Lease));
+    retry(&mut map);
+    after(&mut map, overdue(0, 3, forgets));
+    assert_eq!(map.end(), Some(End::Evicted));
 }

@@ -406,7 +406,16 @@ impl World {
                     extent: self.extent(rules, at, entry.extent),
                     limits: LIMITS,
                 };
-                self.tell(rules, at, Event::Connected(end.path, end.epoch, admission));
+                let client: &mut Client = &mut self.clients[at];
+                let overdue = client.outdated && rules.flaw != Some(Flaw::NoLease);
+                client.lease_over |= overdue;
+                let connected = Event::Connected {
+                    path: end.path,
+                    epoch: end.epoch,
+                    admission,
+                    overdue,
+                };
+                self.tell(rules, at, connected);
                 self.clients[at].incoming = None;
                 self.clients[at].forgotten = None;
             }

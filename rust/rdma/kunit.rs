@@ -109,6 +109,10 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
     workqueue::{
         Work,
         WorkItem, //

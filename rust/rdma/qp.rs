@@ -87,6 +87,10 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
 };
 
 /// Receives the completions and the failure of a queue pair.
@@ -150,8 +154,8 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
 /// - `raw` is null, or the queue pair of `id`, whose claim is ours. It is set once, before a
 ///   reference is given to the user. `destroy()` and nothing else destroys it and makes it null
 ///   again: with `stage` locked, after `close()`, so that nobody posts to it any more.
-/// - `stage` is `Live` until `close()` was called and every completion of the slots has been
-///   handled, and no other can come; it is `Destroyed` if and only if `raw` was destroyed.
+/// - `stage` is `Live` or `Failed` until `close()` was called and every completion of the slots has
+///   been handled, and no other can come; it is `Destroyed` if and only if `raw` was destroyed.
 /// - Each slot's `qp` is the address of `self`. As long as a completion of a slot may come, `self`
 ///   and what its fields own stay in place.
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once it
@@ -243,10 +247,12 @@ enum Receives<H: QpHandler> {
 }
 
 /// The progress of the teardown of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Stage {
     /// It may be in use.
     Live,
+    /// It is closed, and went to its error state at this time. Completions may come.
+    Failed(Instant<Monotonic>),
     /// It is closed and in its error state, and every completion has been handled.
     Drained,
     /// The same, and the C object is destroyed.
@@ -259,7 +265,7 @@ enum Stage {
 ///
 /// # Invariants
 ///
-/// The stage of the queue pair is not [`Stage::Live`].
+/// The stage of the queue pair is [`Stage::Drained`] or [`Stage::Destroyed`].
 struct Drained<'a, H: QpHandler>(&'a Qp<H>);
 
 /// Some requests could not be given back: their memory regions could not be deregistered, so the
@@ -274,8 +280,13 @@ pub(crate) struct Undrained {
     pub(crate) parked: u32,
 }
 
-/// How long the device may take to drain a queue. After that the queue pair is destroyed instead.
+/// How long the device may take to drain a queue pair, from when that goes to its error state. After
+/// that the queue pair is destroyed instead. So queue pairs that fail together, and are then drained
+/// one after the other, have this time together.
 const DRAIN_MS: u32 = 5_000;
+/// How long a step of draining a queue pair may take at least, however long ago that has failed:
+/// what is waited for may only just have been posted.
+const DRAIN_STEP_MS: u32 = 50;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.

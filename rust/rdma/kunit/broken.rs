@@ -96,6 +96,18 @@ unsafe extern "C" fn modify_fails(
 
 /// # Safety
 ///
+/// None: it touches nothing.
+unsafe extern "C" fn modify_does_nothing(
+    _: *mut bindings::ib_qp,
+    _: *mut bindings::ib_qp_attr,
+    _: c_int,
+    _: *mut bindings::ib_udata,
+) -> c_int {
+    0
+}
+
+/// # Safety
+///
 /// Called by the core, with a place for the work request that was not posted.
 pub(super) unsafe extern "C" fn post_fails(
     _: *mut bindings::ib_qp,
@@ -170,6 +182,39 @@ mod device {
                 check!(posted(result) == Err(ESHUTDOWN));
                 check!(posted(pair.near.qp.recv(pair.landing(9, 64)?)) == Err(ESHUTDOWN));
                 check!(events.sends.len() == 0 && events.recvs.len() == 0);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Queue pairs that fail together have one time to drain.
+    #[test]
+    fn that_does_not_flush_delays_two_queue_pairs_no_longer_than_one() -> Result {
+        for direct in [None, Some((true, true))] {
+            with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+                // Neither side has a receive, so that both send for ever.
+                posted(pair.near.qp.send(0, pair.message(0, 64, 1)?, true))?;
+                posted(pair.far.qp.send(0, pair.message(1, 64, 1)?, true))?;
+                let broken = Replaced::new(
+                    pair.pd.device(),
+                    // SAFETY: It is a table of operations.
+                    |ops| unsafe { &raw mut (*ops).modify_qp },
+                    Some(modify_does_nothing as _),
+                );
+                let start = Instant::<Monotonic>::now();
+                pair.near.qp.fail();
+                pair.far.qp.fail();
+                let near = (pair.near.qp.drain(), start.elapsed().as_millis());
+                let far = (pair.far.qp.drain(), start.elapsed().as_millis());
+                drop(broken);
+                check!(near.0 == Ok(()) && far.0 == Ok(()));
+                // The first has all the time that there is, and the second what is left.
+                check!(near.1 >= 4_000 && far.1 < near.1 + 1_000);
+                for side in [&pair.near, &pair.far] {
+                    check!(side.raw_qp().is_null() && side.events.sends.take()?.1.is_err());
+                }
+                check!(pair.alive.load(Relaxed) == 0);
                 Ok(())
             })?;
         }

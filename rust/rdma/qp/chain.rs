@@ -198,13 +198,16 @@ impl<H: QpHandler> Qp<H> {
         // SAFETY: There was a chain, so that `close()` was not called, and by the type invariants
         // the queue pair is valid as long as the lock is held. By those of `SendQueue` the chain is
         // one of work requests whose slots are taken, so that what they refer to is valid until
-        // they complete. The device copies the work requests themselves.
+        // they complete. The device copies the work requests themselves. It may complete one before
+        // it has read that one's link to the next; but a slot is freed only when the function that
+        // posts it has stored `send_posted`, or has released the lock: see `send_completed()`.
         let ret = unsafe { bindings::ib_post_send(self.as_raw(), first, &mut bad) };
         self.doorbells
             .store(self.doorbells.load(Relaxed).wrapping_add(1), Relaxed);
         let posted = self.send_posted.load(Relaxed);
+        // Pairs with the load in `is_being_posted()`.
         self.send_posted
-            .store(posted.wrapping_add(pending.into()), Relaxed);
+            .store(posted.wrapping_add(pending.into()), Release);
         match to_result(ret) {
             Ok(()) => None,
             Err(error) => {
@@ -429,14 +432,35 @@ impl<H: QpHandler> Qp<H> {
         }
         // All of the slot's work requests have completed, as they do so in order. One completion is
         // handled at a time, so no read-modify-write is needed. Pairs with the load in `chain()`.
-        let done = self.done.load(Relaxed);
-        self.done.store(done.wrapping_add(body.nr_wr), Release);
+        let done = self.done.load(Relaxed).wrapping_add(body.nr_wr);
+        self.done.store(done, Release);
+        if self.is_being_posted(done) {
+            drop(self.sq.lock());
+        }
         if body.request {
             // SAFETY: As above.
             return unsafe { self.request_sent(slot, result) };
         }
         // SAFETY: As above.
         unsafe { self.finish(slot, result) };
+    }
+
+    /// Returns true if the function that posts the last of the `done` work requests, which have
+    /// completed, is still doing so: the device may still read that work request. A software device
+    /// completes what it was given while it takes the rest of the chain. Then the slot must not be
+    /// freed before the lock was released. May also return true for no reason.
+    #[inline]
+    fn is_being_posted(&self, done: u32) -> bool {
+        // The work requests of slots complete in the order in which they were posted, and
+        // `send_posted` counts a chain when all of it was posted. So it counts fewer than `done`
+        // before that, and no other chain is counted meanwhile, as the lock is held.
+        //
+        // Acquire: if it counts the chain, the device has read that. What it counts of
+        // `LOCAL_INV`s, `invalidations` has counted before.
+        // CAST: All modulo 2^32, and the difference is small.
+        let posted = self.send_posted.load(Acquire) as u32;
+        let invalidations = self.invalidations.load(Relaxed) as u32;
+        (posted.wrapping_sub(invalidations).wrapping_sub(done) as i32) < 0
     }
 
     /// Handles the completion of another work request of `slot`, which must be an error: it has not

@@ -20,7 +20,8 @@ use crate::rdma::{
         Receives,
         Stage,
         Undrained,
-        DRAIN_MS, //
+        DRAIN_MS,
+        DRAIN_STEP_MS, //
     },
     wc::WcError, //
 };
@@ -28,7 +29,11 @@ use core::mem::ManuallyDrop;
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::atomic::Relaxed, //
+    sync::atomic::Relaxed,
+    time::{
+        Instant,
+        Monotonic, //
+    },
 };
 
 impl<H: QpHandler> Qp<H> {
@@ -36,16 +41,19 @@ impl<H: QpHandler> Qp<H> {
     /// error, and nothing can be posted any more. Requests may come back only when the queue pair
     /// is drained or dropped; see [`Self::request`].
     ///
+    /// The time that the device may take to drain the queue pair begins here. Who drains several
+    /// queue pairs calls this for all of them first, so that they have that time together.
+    ///
     /// # Context
     ///
     /// May sleep. Not in a method of the handler.
     pub(crate) fn fail(&self) {
         might_sleep();
         self.close();
-        let stage = self.stage.lock();
-        if *stage == Stage::Live && !self.as_raw().is_null() {
-            // SAFETY: `stage` is locked, and not `Destroyed`.
-            if let Err(error) = unsafe { self.modify_to_error() } {
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Live) && !self.as_raw().is_null() {
+            // SAFETY: `stage` is locked and `Live`.
+            if let Err(error) = unsafe { self.enter_error_state(&mut stage) } {
                 pr_warn!(
                     "cannot move a queue pair to its error state: {}\n",
                     error.to_errno()
@@ -68,8 +76,9 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// # Context
     ///
-    /// Sleeps, for some seconds if the device does not drain. Neither in a method of the handler
-    /// nor in a completion of another queue pair on the same completion queues.
+    /// Sleeps. If the device does not drain, until some seconds have passed since the queue pair
+    /// has failed, by [`Self::fail`] or here. Neither in a method of the handler nor in a completion
+    /// of another queue pair on the same completion queues.
     pub(crate) fn drain(&self) -> Result<(), Undrained> {
         might_sleep();
         self.close();
@@ -87,8 +96,8 @@ impl<H: QpHandler> Qp<H> {
     /// else by destroying it.
     fn stop(&self, stage: &mut Stage) -> Drained<'_, H> {
         self.close();
-        if *stage == Stage::Live {
-            match self.quiesce() {
+        if matches!(*stage, Stage::Live | Stage::Failed(_)) {
+            match self.quiesce(stage) {
                 // INVARIANT: It was closed, and all completions were handled.
                 Ok(()) => *stage = Stage::Drained,
                 Err(error) => {
@@ -105,35 +114,35 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Waits until all that was posted has completed and was handled. The queue pair must be
-    /// closed, and `stage` be locked and `Live`.
-    fn quiesce(&self) -> Result {
+    /// closed, and `stage` be `Live` or `Failed`.
+    fn quiesce(&self, stage: &mut Stage) -> Result {
         if self.as_raw().is_null() {
             return Ok(());
         }
         // Also if it was not connected: in its error state it cannot be any more, and a driver may
         // keep what was posted before.
-        // SAFETY: `stage` is locked, and not `Destroyed`.
-        unsafe { self.modify_to_error() }?;
+        // SAFETY: `stage` is locked, and `Live` or `Failed`.
+        let failed = unsafe { self.enter_error_state(stage) }?;
         match &self.receives {
             Receives::Own(cq) => {
                 // A queue that was never used has nothing to drain; and rxe, if it had no memory to
                 // connect the queue pair, never drains its receive queue.
                 if self.send_posted.load(Relaxed) != 0 {
-                    self.drain_sends()?;
+                    self.drain_sends(failed)?;
                 }
                 if self.recv_posted.load(Relaxed) != 0 {
-                    self.drain_receives(cq.cq())?;
+                    self.drain_receives(cq.cq(), failed)?;
                 }
             }
             Receives::Shared(srq) => {
                 // A queue pair that was never connected cannot have received anything.
                 let connected = self.id.was_connected();
                 if connected {
-                    self.last_wqe.wait_timeout(DRAIN_MS)?;
+                    self.last_wqe.wait_timeout(left_ms(failed))?;
                 }
                 // The receives may complete in the same queue.
                 if connected || self.send_posted.load(Relaxed) != 0 {
-                    self.drain_sends()?;
+                    self.drain_sends(failed)?;
                 }
                 if connected && srq.cq().is_direct() {
                     srq.cq().flush();
@@ -186,18 +195,19 @@ impl<H: QpHandler> Qp<H> {
         might_sleep();
         let mut stage = self.stage.lock();
         let drained = self.stop(&mut stage);
-        if *stage != Stage::Destroyed {
+        if !matches!(*stage, Stage::Destroyed) {
             self.destroy(&mut stage);
         }
         drained.give_back();
     }
 
-    /// Moves the queue pair to its error state.
+    /// Moves the queue pair to its error state, and returns when it went there first. It must be
+    /// closed.
     ///
     /// # Safety
     ///
-    /// `stage` must be locked and `Live`, and there be a C object.
-    unsafe fn modify_to_error(&self) -> Result {
+    /// `stage` must be that of `self`, locked, and `Live` or `Failed`, and there be a C object.
+    unsafe fn enter_error_state(&self, stage: &mut Stage) -> Result<Instant<Monotonic>> {
         let mut attr = bindings::ib_qp_attr {
             qp_state: bindings::ib_qp_state_IB_QPS_ERR,
             ..pin_init::zeroed()
@@ -209,15 +219,22 @@ impl<H: QpHandler> Qp<H> {
                 &mut attr,
                 bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
             )
-        })
+        })?;
+        let failed = match *stage {
+            Stage::Failed(failed) => failed,
+            _ => Instant::now(),
+        };
+        *stage = Stage::Failed(failed);
+        Ok(failed)
     }
 
     /// Waits until all that was posted to the send queue has completed, and all that has completed
     /// before in the same completion queue was handled. The queue pair must be closed, in its error
-    /// state, and `stage` be locked.
-    fn drain_sends(&self) -> Result {
+    /// state since `failed`, and `stage` be locked.
+    fn drain_sends(&self, failed: Instant<Monotonic>) -> Result {
         // Not `ib_drain_sq()`: that does not tell whether it has drained anything.
-        self.send_cq.cq().drain(&self.send_marker, DRAIN_MS, |cqe| {
+        let left = left_ms(failed);
+        self.send_cq.cq().drain(&self.send_marker, left, |cqe| {
             let wr = bindings::ib_rdma_wr {
                 wr: bindings::ib_send_wr {
                     __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 { wr_cqe: cqe },
@@ -237,8 +254,8 @@ impl<H: QpHandler> Qp<H> {
 
     /// Waits until all that was posted to the queue pair's own receive queue has completed. As for
     /// [`Self::drain_sends`].
-    fn drain_receives(&self, cq: &Cq) -> Result {
-        cq.drain(&self.recv_marker, DRAIN_MS, |cqe| {
+    fn drain_receives(&self, cq: &Cq, failed: Instant<Monotonic>) -> Result {
+        cq.drain(&self.recv_marker, left_ms(failed), |cqe| {
             let wr = bindings::ib_recv_wr {
                 __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },
                 ..pin_init::zeroed()
@@ -248,6 +265,13 @@ impl<H: QpHandler> Qp<H> {
             to_result(unsafe { bindings::ib_post_recv(self.as_raw(), &wr, &mut bad) })
         })
     }
+}
+
+/// Returns how long the next step of draining a queue pair may take that has gone to its error state
+/// at `failed`, in ms.
+fn left_ms(failed: Instant<Monotonic>) -> u32 {
+    let spent = u32::try_from(failed.elapsed().as_millis()).unwrap_or(u32::MAX);
+    DRAIN_MS.saturating_sub(spent).max(DRAIN_STEP_MS)
 }
 
 /// The requests of a queue pair that could not be given back.

@@ -275,9 +275,14 @@ impl Connections {
 
 impl Drop for Connections {
     fn drop(&mut self) {
-        // All are cut before the first is waited for.
+        // All are cut before the first is waited for, so that the HCA has one time to drain all of
+        // them; and none has to wait for the backing device meanwhile.
         for connection in self.queues.iter().flatten() {
             connection.cut();
+        }
+        for connection in self.queues.iter().flatten() {
+            // As in `close()`, which finds it drained.
+            let _ = connection.qp.drain();
         }
         for connection in self.queues.iter().flatten() {
             connection.close();

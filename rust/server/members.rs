@@ -337,7 +337,10 @@ impl Members {
 
     /// Notes what [`Reservation::confirm`] does. May sleep.
     pub(super) fn confirm(&self, session: &Session) {
-        self.inner.lock().machine.confirm(session.id());
+        let mut inner = self.inner.lock();
+        inner.perform(&self.stats, |machine, _, mut act| {
+            machine.confirm(session.id(), &mut act)
+        });
     }
 
     /// Fences a path like [`Reservation::fence`]. May sleep.

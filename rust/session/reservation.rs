@@ -239,6 +239,7 @@ impl<L: Registrations> Reservation<L> {
         writes: bool,
         act: &mut impl FnMut(Action),
     ) -> Decision {
+        let (holder, unconfirmed) = (self.holder, self.unconfirmed);
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return Decision::Refuse(Reason::Closed);
         };
@@ -251,8 +252,13 @@ impl<L: Registrations> Reservation<L> {
             terms.lease_max_ms,
         );
         one.leaving = Leaving::No;
-        one.lapsed = false;
-        act(Action::Disarm(one.number));
+        // A map that has lost the export long ago, and logs in again and again, but never goes on, must
+        // not keep out the one that has it.
+        if !(unconfirmed && holder == Some(one.key)) {
+            one.lease_runs = false;
+            one.lapsed = false;
+            act(Action::Disarm(one.number));
+        }
         Decision::Grant(Granted {
             key: one.key,
             remembered: !self.unconfirmed,
@@ -298,6 +304,7 @@ impl<L: Registrations> Reservation<L> {
         let Some(at) = self.position(of) else {
             return;
         };
+        let (holder, unconfirmed) = (self.holder, self.unconfirmed);
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return;
         };
@@ -312,24 +319,32 @@ impl<L: Registrations> Reservation<L> {
             one.sessions().for_each(|other| act(Action::Retry(other)));
         } else if one.leaving != Leaving::No || one.evicted {
             self.list.remove(at);
-        } else {
+        } else if !(one.lease_runs && unconfirmed && holder == Some(one.key)) {
+            one.lease_runs = true;
+            one.lapsed = false;
             act(Action::Arm(one.number, one.lease_ms));
         }
     }
 
     /// Notes that the client of a session goes on, which was told that it is not remembered: it was away
     /// for less than its lease. From now on the server remembers it.
-    pub fn confirm(&mut self, session: SessionId) {
-        let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
-        let at = self.position(of);
-        let key = at.and_then(|at| Some(self.list.all().get(at)?.key));
-        self.unconfirmed &= key != self.holder;
+    pub fn confirm(&mut self, session: SessionId, act: &mut impl FnMut(Action)) {
+        let of = |one: &&mut Registration<L::Host>| one.path_of(session).is_some();
+        let Some(one) = self.list.all_mut().iter_mut().find(of) else {
+            return;
+        };
+        if self.unconfirmed && self.holder == Some(one.key) {
+            self.unconfirmed = false;
+            one.lease_runs = false;
+            one.lapsed = false;
+            act(Action::Disarm(one.number));
+        }
     }
 
     /// Notes that the lease of a registration is over: another map may have its place.
     pub fn lapse(&mut self, number: u64) {
         for one in self.list.all_mut() {
-            one.lapsed |= one.number == number && one.is_away();
+            one.lapsed |= one.number == number && one.lease_runs;
         }
     }
 
@@ -401,7 +416,9 @@ impl<L: Registrations> Reservation<L> {
                     // Nobody can tell any more who else was evicted: only maps that have a place go on.
                     self.shared_key = Some(fresh);
                 }
-                self.holder = Some(fresh);
+                // A map that was not confirmed may not be the one that had the export: that may come yet.
+                let confirmed = !(self.unconfirmed && self.holder == Some(one.key));
+                self.holder = confirmed.then_some(fresh);
                 self.unconfirmed = false;
                 self.holder_life = None;
                 act(Action::CountEviction);

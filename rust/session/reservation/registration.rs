@@ -54,6 +54,9 @@ pub struct Registration<H> {
     pub(super) incarnation: u64,
     pub(super) key: ReservationKey,
     pub(super) lease_ms: u32,
+    /// The lease runs: it begins when the last path is lost, and ends when one is back, but for that of
+    /// a map that is not confirmed.
+    pub(super) lease_runs: bool,
     /// The lease is over.
     pub(super) lapsed: bool,
     pub(super) leaving: Leaving,
@@ -74,6 +77,7 @@ impl<H: Copy + PartialEq> Registration<H> {
             incarnation: login.incarnation,
             key,
             lease_ms: 0,
+            lease_runs: false,
             lapsed: false,
             leaving: Leaving::No,
             evicted: false,

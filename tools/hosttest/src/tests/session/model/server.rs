@@ -168,7 +168,9 @@ impl World {
                 self.login(rules, end, resume, since);
             }
             Message::Fence(end, number, path, epoch) => self.fence(rules, end, number, path, epoch),
-            Message::Ping(_, number) => self.server.machine.confirm(number.into()),
+            Message::Ping(_, number) => self.decide(None, |machine, mut act| {
+                machine.confirm(number.into(), &mut act)
+            }),
             Message::Command(_, number, op) => {
                 let alive = |c: &Connection| c.number == number && !c.killed;
                 if self.server.connections.iter().any(alive) {
@@ -210,6 +212,7 @@ impl World {
                     }
                 }
                 Action::Arm(number, _) => {
+                    self.server.leases.retain(|other| *other != number);
                     self.server.leases.push(number);
                     self.server.leases.sort_unstable();
                 }

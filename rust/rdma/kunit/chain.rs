@@ -47,12 +47,13 @@ struct SlowPost {
 /// The only one, for as long as the operation is replaced.
 static SLOW: Atomic<*mut SlowPost> = Atomic::new(core::ptr::null_mut());
 
-/// Posts the first work request of a chain, waits for its completion for a while, and only then reads
-/// its link and posts the rest. Other queue pairs are left alone.
+/// Posts the first work request of a chain, waits for its completion for a while, and only then
+/// reads its link and posts the rest. Other queue pairs are left alone.
 ///
 /// # Safety
 ///
-/// As for the operation of the device, and [`SLOW`] must be set. The chain must be one of plain sends.
+/// As for the operation of the device, and [`SLOW`] must be set. The chain must be one of plain
+/// sends.
 unsafe extern "C" fn post_slowly(
     qp: *mut bindings::ib_qp,
     wr: *const bindings::ib_send_wr,
@@ -93,8 +94,8 @@ unsafe extern "C" fn post_slowly(
 mod tests {
     use super::*;
 
-    /// `rdma_rxe` may complete a send before it reads its link: another CPU may handle the completion
-    /// meanwhile. On one CPU none does, and this cannot fail.
+    /// `rdma_rxe` may complete a send before it reads its link: another CPU may handle the
+    /// completion meanwhile. On one CPU none does, and this cannot fail.
     #[test]
     fn send_that_completes_before_its_link_was_read_keeps_its_slot() -> Result {
         with_pair(CAPS, |pair| {

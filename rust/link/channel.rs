@@ -344,6 +344,12 @@ impl<O: Linked> Channel<O> {
         Ok(len)
     }
 
+    /// Lets the connection fail. The drop waits for the device, as it does for other queue pairs
+    /// that fail now: so its owner calls this before it waits for those. May sleep.
+    pub(crate) fn fail(&self) {
+        self.qp.fail();
+    }
+
     /// Registers `mapping` for access by the peer. May sleep.
     pub(crate) fn register(&mut self, mapping: &Arc<SgMapping>, access: Access) -> Result<Mr> {
         let mr = Mr::alloc(&self.pd, mapping, access)?;

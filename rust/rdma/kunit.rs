@@ -4,6 +4,7 @@
 //! connected to each other over the device's own address.
 
 mod broken;
+mod chain;
 mod cm;
 mod cq;
 mod credits;

@@ -280,9 +280,9 @@ pub(crate) struct Undrained {
     pub(crate) parked: u32,
 }
 
-/// How long the device may take to drain a queue pair, from when that goes to its error state. After
-/// that the queue pair is destroyed instead. So queue pairs that fail together, and are then drained
-/// one after the other, have this time together.
+/// How long the device may take to drain a queue pair, from when that goes to its error state.
+/// After that the queue pair is destroyed instead. So queue pairs that fail together, and are then
+/// drained one after the other, have this time together.
 const DRAIN_MS: u32 = 5_000;
 /// How long a step of draining a queue pair may take at least, however long ago that has failed:
 /// what is waited for may only just have been posted.

@@ -559,8 +559,9 @@ impl ConnectedPath {
     /// Ends all requests with an error. If the result is clean, nothing touches their memory any
     /// more; otherwise the other requests come back when the path is dropped. May sleep.
     fn drain(&self) -> Drained {
-        // All connections fail before the first is waited for, so that the HCA has one time to drain
-        // all of them.
+        // All connections fail before the first is waited for, so that the HCA has one time to
+        // drain all of them. Nothing is said by the control connection any more.
+        self.control.channel().fail();
         self.connections.iter().for_each(Connection::fail);
         let drained = self.connections.iter().map(Connection::drain);
         match drained.fold(Ok(()), Result::and) {

@@ -308,6 +308,38 @@ denied() {
 	here unmap e
 }
 
+# Of an export with an entry for each host: when deny is done, no session of the host is left, and no map of it.
+denied_entry() {
+	local host
+	host=$(show "$C/host_name")
+	must serve e 8M allow_any_host=0
+	there export allow e "$host"
+	here map "$FARBLK_SERVER/e"
+	exec 5<"/dev/$(show "$C/maps/e/device")"
+	there export deny e "$host"
+	is "what evict finds after deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
+	is "deny of a host without an entry or a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 3
+	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
+	exec 5<&-
+	here unmap e
+	# As if a call was killed after it had removed the entry.
+	there export allow e "$host"
+	here map "$FARBLK_SERVER/e"
+	must remote "rmdir $C/exports/e/hosts/$host"
+	remote "$FARBLK export deny e $host >/dev/null 2>&1"
+	is "what evict finds after another deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
+	here unmap e
+	# With a map, and without one.
+	there export allow e "$host"
+	here map "$FARBLK_SERVER/e"
+	must remote "$FARBLK --dry-run export deny e $host | bash -e"
+	is "what evict finds after the shell that denies" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
+	here unmap e
+	there export allow e "$host"
+	must remote "$FARBLK --dry-run export deny e $host | bash -e 2>/dev/null"
+	[ -z "$(remote "ls $C/exports/e/hosts")" ] || bad "the host has an entry still"
+}
+
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -333,5 +365,6 @@ scenario no_path "no path is up: list and map say so, and the map comes back"
 scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"
 scenario denied "export deny gives an export for any host to others"
+scenario denied_entry "export deny waits until nothing of the host is left"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

@@ -297,6 +297,28 @@ impl Configfs {
             })
     }
 
+    /// Stores `value` in an attribute of `object`; does nothing if the kernel finds nothing that the
+    /// value names.
+    pub fn set_if_found(
+        &self,
+        object: &Path,
+        name: &str,
+        value: &str,
+        job: &Job,
+    ) -> Result<(), Error> {
+        let last_error = object.join("last_error");
+        if self.record(|| {
+            let echo = echo(value, &object.join(name));
+            format!("{echo} || grep -q ^ENOENT {}", quote_path(&last_error))
+        }) {
+            return Ok(());
+        }
+        match self.set(object, name, value, job) {
+            Err(error) if error.code == Code::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
     /// Stores several attributes.
     pub fn set_all(
         &self,

@@ -577,8 +577,9 @@ fn allow(
     report(context, name, changed)
 }
 
-/// Runs `farblk export deny`: removes the host's entry, and ends the sessions and registrations of
-/// its maps.
+/// Runs `farblk export deny`: removes the host's entry, ends the sessions and registrations of its
+/// maps, and waits until nothing of them can reach the export any more. A call that was killed
+/// meanwhile can be repeated.
 fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot deny {host} the use of {name}"));
@@ -589,18 +590,18 @@ fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     }
     let listed = configfs.exists(&entry);
     let any = configfs.flag(&object, "allow_any_host");
-    if !listed && !any {
-        return Err(job
-            .error(Code::NotFound, "the export has no entry for this host")
-            .hint(format!("farblk export show {name}")));
-    }
     if listed {
+        // The kernel only begins to end the sessions.
         configfs.rmdir(&entry, &job)?;
-    }
-    if any {
-        // Removing the entry does not end what any host may have.
+        configfs.set_if_found(&object, "evict", host, &job)?;
+    } else {
         match configfs.set(&object, "evict", host, &job) {
-            Err(error) if listed && error.code == Code::NotFound => {}
+            Err(error) if !any && error.code == Code::NotFound => {
+                let why = "the export has no entry for this host, and no map of it";
+                return Err(job
+                    .error(Code::NotFound, why)
+                    .hint(format!("farblk export show {name}")));
+            }
             result => result?,
         }
     }

@@ -341,24 +341,66 @@ fn export_allow_and_deny() {
         host.ok("export allow x b")
             .ends_with("allowed: b   VOLATILE: lost when this host stops")
     );
-    assert!(host.ok("export deny x b").contains("allowed: nobody"));
-    assert_eq!(host.fails("export deny x b").1, 3);
-    assert_eq!(host.fails("export allow y b").1, 3);
+    // The removal of the entry only begins to end the sessions.
+    host.kernel.take_log();
+    let denied = host.ok("export deny x b");
+    assert!(denied.contains("allowed: nobody"));
+    let both = |name: &str| {
+        [
+            format!("rmdir exports/{name}/hosts/b"),
+            format!("exports/{name}/evict = b"),
+        ]
+    };
+    assert_eq!(host.kernel.take_log(), both("x"));
+    // As after a call that was killed while it waited.
+    host.ok("export deny x b");
+    assert_eq!(host.kernel.take_log(), ["exports/x/evict = b"]);
+    let gone = "ENOENT evict: there is no map of host b";
+    host.kernel.refuse("x/evict", "b", 2, gone, 1);
+    let (_, code, error) = host.fails("export deny x b");
+    assert!(error.contains("no entry for this host"), "{error}");
+    assert_eq!(code, 3);
+    assert_eq!(host.fails("export deny y b").1, 3);
+    // There need not be a map of a host that has an entry.
+    host.ok("export allow x b");
+    host.kernel.refuse("x/evict", "b", 2, gone, 1);
+    host.ok("export deny x b");
+    host.ok("export allow x b");
+    let busy = "EINTR killed while the device is busy";
+    host.kernel.refuse("x/evict", "b", 4, busy, 1);
+    host.fails("export deny x b");
     // Of an export for any host there need not be an entry.
-    host.ok("export create any --ram 1M --allow-any-host --allow c");
+    host.ok("export create any --ram 1M --allow-any-host --allow b");
     host.kernel.take_log();
     host.err.take();
-    host.ok("export deny any b");
-    assert_eq!(host.kernel.take_log(), ["exports/any/evict = b"]);
-    assert!(host.err.take().contains("b may log in again"));
-    let gone = "ENOENT evict: there is no map of host c";
-    host.kernel.refuse("any/evict", "c", 2, gone, 2);
     host.ok("export deny any c");
-    assert_eq!(
-        host.kernel.take_log(),
-        ["rmdir exports/any/hosts/c", "exports/any/evict = c"]
+    assert_eq!(host.kernel.take_log(), ["exports/any/evict = c"]);
+    assert!(host.err.take().contains("c may log in again"));
+    host.kernel.refuse("any/evict", "b", 2, gone, 2);
+    host.ok("export deny any b");
+    assert_eq!(host.kernel.take_log(), both("any"));
+    assert_eq!(host.fails("export deny any b").1, 3);
+}
+
+#[test]
+fn export_deny_as_shell() {
+    let host = Host::new("denysh");
+    host.ok("export create x --ram 1M --allow b");
+    let script = host.ok("--dry-run export deny x b");
+    let lines: Vec<_> = script.lines().collect();
+    let [rmdir, evict] = lines[..] else {
+        panic!("{script}");
+    };
+    assert!(
+        rmdir.starts_with("rmdir ") && rmdir.ends_with("/hosts/b"),
+        "{rmdir}"
     );
-    assert_eq!(host.fails("export deny any c").1, 3);
+    assert!(
+        evict.starts_with("echo b > ") && evict.contains("/evict || grep -q ^ENOENT "),
+        "{evict}"
+    );
+    let again = host.ok("--dry-run export deny x c");
+    assert!(again.trim_end().ends_with("/exports/x/evict"), "{again}");
 }
 
 #[test]

@@ -367,9 +367,10 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     let object = configfs.path(&["maps", &name]);
     let disk = configfs.attr(&object, "device");
     if arguments.force {
+        // `enable` is still 0 while another task enables the map.
         if configfs
-            .attr(&object, "enable")
-            .is_some_and(|text| text != "0")
+            .attr(&object, "state")
+            .is_some_and(|state| state != "disabled")
         {
             configfs.set(&object, "enable", "force", &job)?;
         }

@@ -894,6 +894,14 @@ fn unmap_spares_a_disk_in_use() {
             .take_log()
             .contains(&"maps/scratch/enable = force".into())
     );
+    // Also while another process enables it.
+    host.ok("map 10.9.0.1/scratch");
+    host.kernel.put("maps/scratch", "enable", "0");
+    host.kernel.put("maps/scratch", "state", "connecting");
+    host.kernel.take_log();
+    host.ok("unmap scratch --force");
+    let log = host.kernel.take_log();
+    assert_eq!(log[0], "maps/scratch/enable = force");
 }
 
 #[test]

@@ -159,10 +159,22 @@ impl Adapter {
         }
     }
 
+    /// Shows what the connections did. May sleep, but does not wait for a disk.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pollers = self.pollers.lock();
-        pollers.iter().try_for_each(|poller| poller.show(f))
+        let pollers = copy(&self.pollers.lock(), Arc::clone)?;
+        let mut all = pollers.iter();
+        all.try_for_each(|poller| poller.show(&self.export, f))
     }
+}
+
+/// Returns references to what is in `list`, which outlive its lock. May sleep.
+fn copy<T, R>(list: &KVec<T>, reference: impl Fn(&T) -> R) -> Result<KVec<R>, fmt::Error> {
+    let mut copies = KVec::with_capacity(list.len(), GFP_KERNEL).map_err(|_| fmt::Error)?;
+    for one in list {
+        // Cannot fail: the capacity was reserved above.
+        let _ = copies.push_within_capacity(reference(one));
+    }
+    Ok(copies)
 }
 
 /// An adapter and the number of sessions that use it.
@@ -234,8 +246,8 @@ fn budget_of_device() -> Result<Arc<Budget>> {
 impl Show for Adapters {
     /// Shows what the connections did. May sleep.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = self.list.lock();
-        list.iter().try_for_each(|entry| entry.adapter.show(f))
+        let adapters = copy(&self.list.lock(), |entry| entry.adapter.clone())?;
+        adapters.iter().try_for_each(|adapter| adapter.show(f))
     }
 }
 

@@ -20,6 +20,10 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -34,6 +38,7 @@ use crate::base::{
     workqueue::OwnedQueue, //
 };
 use crate::block::bio::plugged;
+use crate::proto::Name;
 use crate::rdma::{
     cq::{
         Cq,
@@ -81,6 +86,8 @@ const RECVS: u32 = 255;
 /// Receives beyond those that clients rely on: `rdma_rxe` may lose one with a queue pair that
 /// fails, and makes do with these until the connection's own are not relied on any more.
 pub(super) const SPARE: u32 = 16;
+/// How often a task that shows a poller looks whether its worker is busy, once in a millisecond.
+const BUSY_LOOKS: u32 = 50;
 /// Completions that are handled before the chained answers are posted.
 const BATCH: u32 = 32;
 /// Small pieces of memory that a poller keeps for itself.
@@ -468,9 +475,20 @@ impl<C: Polled> Poller<C> {
         shared.chained.push_within_capacity(qp.clone()).is_err()
     }
 
-    /// Shows what the connections did. May sleep.
-    pub(in crate::server) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hca = self.hca.lock();
+    /// Shows what the connections to `export` did, or that the worker was busy for [`BUSY_LOOKS`]
+    /// ms: it may sleep in a disk that hangs. May sleep.
+    pub(in crate::server) fn show(&self, export: &Name, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut looks = BUSY_LOOKS;
+        let hca = loop {
+            if let Some(hca) = self.hca.try_lock() {
+                break hca;
+            }
+            if looks == 0 {
+                return writeln!(f, "export {export} vector {} busy", self.vector);
+            }
+            looks -= 1;
+            fsleep(Delta::from_millis(1));
+        };
         let hca: &Option<Hca<C>> = &hca;
         let mut entries = hca.iter().flat_map(|hca| &hca.connections);
         entries.try_for_each(|entry| entry.connection.show(&entry.qp, f))

@@ -231,8 +231,11 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         // Its last reference must be dropped before another task sees the new phase.
         let seen = core::mem::replace(&mut self.inner.lock().1, Phase::Stopping(None));
         drop(seen);
-        self.inner.lock().1 = phase;
+        let mut inner = self.inner.lock();
+        inner.1 = phase;
+        // With the lock held: the next task to begin makes it not done again.
         self.settled.complete_all();
+        drop(inner);
         outcome
     }
 }

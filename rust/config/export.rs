@@ -141,7 +141,7 @@ impl GroupOperations for ExportDirs {
     }
 }
 
-/// How long disabling an export waits for the last task that looks at it, in ms.
+/// How long disabling an export waits for the last reference to its device or memory, in ms.
 const RELEASE_MS: u32 = 10_000;
 
 /// An enabled export, with a reference that keeps its directory.
@@ -477,20 +477,24 @@ impl ExportDir {
             return group.switch.turn_off(|running| {
                 group.exports.offer(&group.name, None);
                 if let Err(failure) = running.export.close() {
-                    return Err((running, failure));
+                    return Err((Some(running), failure));
                 }
                 let Running {
                     _monitor: monitor,
                     export,
                     _pinned: pinned,
                 } = running;
-                let released = export.released();
+                let released = export.backend.released();
                 drop((monitor, export));
-                // A session that has just ended, or a task that looks at the export, may be the
+                // A connection that has just ended, or a task that looks at the export, may be the
                 // last one that lets go of the device.
-                let _ = released.wait_timeout(RELEASE_MS);
+                let outcome = released.wait_timeout(RELEASE_MS);
                 drop(pinned);
-                Ok(())
+                outcome.map_err(|_| {
+                    let failure =
+                        fail!(EBUSY, "disabled, but its device or memory is still in use");
+                    (None, failure)
+                })
             });
         }
         let closing = |running: &Running| running.export.is_closing();

@@ -139,7 +139,7 @@ impl PathDir {
                 group
                     .map
                     .remove_path(&group.name)
-                    .map_err(|failure| (pinned, failure))
+                    .map_err(|failure| (Some(pinned), failure))
             });
         }
         group.switch.turn_on(

@@ -126,7 +126,7 @@ impl PortDir {
         if !group.switch.wanted(value)? {
             return group.switch.turn_off(|running| {
                 let closed = running.port.close();
-                closed.map_err(|failure| (running, failure))
+                closed.map_err(|failure| (Some(running), failure))
             });
         }
         let closing = |running: &Running| running.port.is_closing();

@@ -168,10 +168,13 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         }
     }
 
-    /// Turns it off with `stop`, which may take long and gives the thing back if it cannot be
-    /// stopped. Does nothing if it is off; refuses with `EBUSY` while another task turns it on or off. May
-    /// sleep.
-    pub(crate) fn turn_off(&self, stop: impl FnOnce(T) -> Result<(), (T, Failure)>) -> Result {
+    /// Turns it off with `stop`, which may take long. If `stop` fails, it gives the thing back, which
+    /// then still runs, or nothing if it is off nevertheless. Does nothing if it is off; refuses with
+    /// `EBUSY` while another task turns it on or off. May sleep.
+    pub(crate) fn turn_off(
+        &self,
+        stop: impl FnOnce(T) -> Result<(), (Option<T>, Failure)>,
+    ) -> Result {
         let thing = match self.begin_stop(|_| None) {
             Ok(None) => return Ok(()),
             Ok(Some(thing)) => thing,
@@ -179,7 +182,8 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         };
         match stop(thing) {
             Ok(()) => self.settle(Phase::Off, Ok(())),
-            Err((thing, failure)) => self.settle(Phase::On(thing), Err(failure)),
+            Err((Some(thing), failure)) => self.settle(Phase::On(thing), Err(failure)),
+            Err((None, failure)) => self.settle(Phase::Off, Err(failure)),
         }
     }
 

@@ -175,17 +175,6 @@ pub(crate) struct Export {
     closed: Arc<Completion>,
     #[pin]
     work: Work<Export>,
-    // Last: the backing device is closed when it is dropped.
-    released: Released,
-}
-
-/// Signals its completion when it is dropped.
-struct Released(Arc<Completion>);
-
-impl Drop for Released {
-    fn drop(&mut self) {
-        self.0.complete_all();
-    }
 }
 
 impl_has_work! {
@@ -210,7 +199,6 @@ impl Export {
         };
         let opening = members.open(backend.contents(), terms);
         let closed = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
-        let released = Released(Arc::pin_init(Completion::new(), GFP_KERNEL)?);
         Ok(Arc::pin_init(
             pin_init!(Self {
                 spec,
@@ -224,7 +212,6 @@ impl Export {
                 closing: Atomic::new(0),
                 closed,
                 work <- new_work!("Export::work"),
-                released,
             }),
             GFP_KERNEL,
         )?)
@@ -353,12 +340,6 @@ impl Export {
             }
         }
         Ok(())
-    }
-
-    /// Returns what is done when the last reference to the export has been dropped: then its memory
-    /// is free, or its device is closed. Any context.
-    pub(crate) fn released(&self) -> Arc<Completion> {
-        self.released.0.clone()
     }
 
     /// Returns true if [`Export::close`] was called. Any context.

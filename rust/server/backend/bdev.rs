@@ -39,6 +39,7 @@ use crate::proto::{
 };
 use crate::server::backend::source::{
     random_uuid,
+    Released,
     Source, //
 };
 use crate::session::flush;
@@ -77,6 +78,8 @@ pub(crate) struct Block {
     read_only: Atomic<u32>,
     /// The number of the extent, that is, of the size and access.
     number: Atomic<u32>,
+    // Last: the device is closed when it is dropped.
+    pub(super) released: Released,
 }
 
 /// The number of the last extent of any block export. It only grows: an export that is disabled and
@@ -139,6 +142,7 @@ impl Block {
             number: Atomic::new(next_number()),
             bdev,
             dead,
+            released: Released::new()?,
         };
         if block.extent().size == 0 {
             return Err(fail!(ENODEV, "{name} has no room"));

@@ -10,6 +10,7 @@ use kernel::sync::{
     Arc, //
 };
 
+use crate::base::sync::Completion;
 use crate::block::bdev::DeviceId;
 use crate::link::failure::{
     fail,
@@ -95,6 +96,15 @@ impl Backend {
         match self {
             Self::Ram(_) => {}
             Self::Block(block) => block.close(),
+        }
+    }
+
+    /// Returns what is done when the last reference to the contents has been dropped: then the
+    /// memory is released, or the device is closed. Any context.
+    pub(crate) fn released(&self) -> Arc<Completion> {
+        match self {
+            Self::Ram(ram) => ram.released.completion(),
+            Self::Block(block) => block.released.completion(),
         }
     }
 

@@ -38,6 +38,7 @@ use crate::proto::{
 };
 use crate::server::backend::source::{
     random_uuid,
+    Released,
     Source, //
 };
 
@@ -63,6 +64,8 @@ pub(crate) struct Ram {
     /// Random for each allocation.
     pub(crate) instance: Uuid,
     block_size: BlockSize,
+    // Last: the memory is released when it is dropped.
+    pub(super) released: Released,
 }
 
 impl Ram {
@@ -97,6 +100,7 @@ impl Ram {
             memory,
             instance: random_uuid(),
             block_size,
+            released: Released::new()?,
         })
     }
 

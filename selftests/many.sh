@@ -49,6 +49,28 @@ small_pool() {
 	must remote "clean; remove_module && load_module"
 }
 
+# The first receives of ten connections and more take all that receives may have of 2 MiB: each export gets its clients nevertheless,
+# and all of them data memory.
+small_pool_many() {
+	local e jobs=()
+	needs_module null_blk
+	not_local
+	must remote "remove_module && load_module pool_size=$((2 << 20))"
+	for e in {0..9}; do
+		must remote "null_disk fbn$e 32 blocksize=512 >/dev/null"
+		must serve_block "e$e" "/dev/fbn$e"
+		must map "m$e" "e$e" queues=2 depth=128
+		jobs+=("--name=m$e" "--filename=$DEV")
+	done
+	must fio --direct=1 --ioengine=libaio --rw=randwrite --bsrange=512-256k --iodepth=8 --size=4m --io_size=512k --output=/run/fio.out "${jobs[@]}"
+	for e in {0..9}; do
+		is "state of m$e" "$(show "$C/maps/m$e/state")" live
+		must unmap "m$e"
+	done
+	must remote "clean; remove_module && load_module"
+}
+
 scenario eight_and_three "8 maps of an export, and one of each of 3 others, all busy at once"
 scenario small_pool "a server that has less memory than the requests want: they wait, none is lost"
+scenario small_pool_many "ten exports on a server with memory for the receives of four"
 run_scenarios

@@ -115,7 +115,7 @@ impl<C: Polled> Poller<C> {
         };
         match self.has_srq {
             true => {
-                self.promise(credit)?;
+                self.promise(credit, true)?;
                 reserved.promised = credit;
             }
             false => {
@@ -136,17 +136,18 @@ impl<C: Polled> Poller<C> {
     ) -> Result {
         match self.has_srq {
             true => Ok(()),
-            false => self.make_recvs(&mut credit.into(), |recv| qp.recv(recv)),
+            false => self.make_recvs(&mut credit.into(), true, |recv| qp.recv(recv)),
         }
     }
 
-    /// Makes sure that the shared receive queue has receives for `count` more commands. Once this
-    /// returns, a client may rely on them. Fails with `ENOSPC` if the queue has too few entries.
-    /// May sleep.
-    fn promise(&self, count: u16) -> Result {
+    /// Makes sure that the shared receive queue has receives for `count` more commands, `first` if
+    /// they are those of a new connection. Once this returns, a client may rely on them. Fails with
+    /// `ENOSPC` if the queue has too few entries. May sleep.
+    fn promise(&self, count: u16, first: bool) -> Result {
         let missing = self.shared.lock().receives.promise(count.into());
         let mut missing = missing.ok_or(ENOSPC)?;
-        let made = self.make_recvs(&mut missing, |recv| self.shared.lock().post_recv(recv));
+        let post = |recv| self.shared.lock().post_recv(recv);
+        let made = self.make_recvs(&mut missing, first, post);
         if made.is_err() {
             let mut shared = self.shared.lock();
             shared.receives.lose(missing);
@@ -155,17 +156,19 @@ impl<C: Polled> Poller<C> {
         made
     }
 
-    /// Makes `missing` receives, posts each with `post`, and counts `missing` down. May sleep.
+    /// Makes `missing` receives, posts each with `post`, and counts `missing` down. `first` if a new
+    /// connection needs them. May sleep.
     fn make_recvs(
         &self,
         missing: &mut u32,
+        first: bool,
         mut post: impl FnMut(KBox<Recv>) -> Result<(), (Error, KBox<Recv>)>,
     ) -> Result {
         let size = usize::try_from(self.inline_size)?;
         while *missing > 0 {
             let count = RECVS_AT_ONCE.min(usize::try_from(*missing)?);
             let headers = DmaBuffer::alloc(&self.device, count * HEADER, Direction::FromDevice)?;
-            let memory = Arc::new(self.pool.get_lasting(count * size)?, GFP_KERNEL)?;
+            let memory = Arc::new(self.pool.get_lasting(count * size, first)?, GFP_KERNEL)?;
             for (index, mut header) in headers.split(HEADER).take(count).enumerate() {
                 // The bytes that follow the command go to the inline data.
                 header.truncate(command::SIZE)?;
@@ -212,8 +215,8 @@ impl<C: Polled> Poller<C> {
         }
         let made = connection.make_commands(connection.credit() + more);
         let made = made.and_then(|()| match self.has_srq {
-            true => self.promise(more),
-            false => self.make_recvs(&mut more.into(), |recv| qp.recv(recv)),
+            true => self.promise(more, false),
+            false => self.make_recvs(&mut more.into(), false, |recv| qp.recv(recv)),
         });
         // The owner of the connection may wait for this reference to go.
         drop(qp);

@@ -86,8 +86,7 @@ impl Budget {
 
     /// Returns the number of chunks that there may be beside the memory of receives.
     fn chunks_max(&self) -> usize {
-        let lasting = self.lasting.load(Relaxed);
-        self.size.saturating_sub(lasting) / buddy::CHUNK
+        share::chunks_max(self.size, self.lasting.load(Relaxed))
     }
 
     /// Returns true if a pool that has `count` chunks may add one. Any context.
@@ -187,8 +186,6 @@ pub(in crate::server) struct Pool {
     share: Share,
     #[pin]
     state: IrqSaveSpinLock<State>,
-    /// The bytes that receives have.
-    lasting: Atomic<usize>,
     /// The length of the line. While it is not 0, pollers give back memory that they can do
     /// without.
     waiting: Atomic<usize>,
@@ -241,7 +238,6 @@ impl Pool {
                 device: device.clone(),
                 share: Share::new(budget),
                 state <- new_irqsave_spinlock!(state, "Pool::state"),
-                lasting: Atomic::new(0),
                 waiting: Atomic::new(0),
                 grower: grower.clone(),
                 work <- new_work!("Pool::work"),
@@ -373,11 +369,14 @@ impl Pool {
         }
     }
 
-    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`]. The receives of all
-    /// pools may have half of the budget, and those of each pool its part of that in any case. The
-    /// memory is not cut from chunks, as it would keep them from being freed. Fails with `ENOMEM`.
-    /// May sleep.
-    pub(in crate::server) fn get_lasting(self: &Arc<Self>, len: usize) -> Result<Lasting> {
+    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`], if the budget allows it
+    /// as [`share::may_last`] says; `first` if a connection has no receives yet. The memory is not
+    /// cut from chunks, as it would keep them from being freed. Fails with `ENOMEM`. May sleep.
+    pub(in crate::server) fn get_lasting(
+        self: &Arc<Self>,
+        len: usize,
+        first: bool,
+    ) -> Result<Lasting> {
         let memory = DmaMemory::alloc(&self.device, len, self.device.numa_node())?;
         let bytes = memory.len();
         let lasting = Lasting {
@@ -385,10 +384,8 @@ impl Pool {
             pool: self.clone(),
         };
         let budget = &self.share.0;
-        let own = self.lasting.fetch_add(bytes, Relaxed) + bytes;
         let all = budget.lasting.fetch_add(bytes, Relaxed) + bytes;
-        let max = budget.size / 2;
-        match all <= max || own <= max / budget.pools.load(Relaxed).max(1) {
+        match share::may_last(budget.size, all, first) {
             true => Ok(lasting),
             false => Err(ENOMEM),
         }
@@ -461,7 +458,6 @@ impl Lasting {
 impl Drop for Lasting {
     fn drop(&mut self) {
         let bytes = self.memory.len();
-        self.pool.lasting.fetch_sub(bytes, Relaxed);
         self.pool.share.0.lasting.fetch_sub(bytes, Relaxed);
     }
 }

@@ -28,13 +28,13 @@ use crate::rdma::{
 };
 use crate::server::{
     block::poller::{
+        spare,
         Entry,
         Hca,
         Polled,
         Poller,
         Recv,
-        CONNECTIONS_MAX,
-        SPARE, //
+        CONNECTIONS_MAX, //
     },
     memory::buddy::CHUNK,
 };
@@ -86,7 +86,7 @@ impl<C: Polled> Poller<C> {
     pub(in crate::server) fn credit_max(device: &Device) -> u16 {
         let limits = device.limits();
         let receives = match device.has_srq() {
-            true => limits.max_srq_wr.saturating_sub(SPARE),
+            true => limits.max_srq_wr.saturating_sub(spare(device)),
             // Draining takes one.
             false => limits.max_qp_wr.saturating_sub(1),
         };

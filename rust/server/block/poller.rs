@@ -83,9 +83,9 @@ pub(super) const CONNECTIONS_MAX: usize = 64;
 /// is busy and 6 that are idle. A device's queues have a power of two of entries, and `rdma_rxe`
 /// leaves one empty: there they take 32 KiB for receives and 16 KiB for completions.
 const RECVS: u32 = 255;
-/// Receives beyond those that clients rely on: `rdma_rxe` may lose one with a queue pair that
-/// fails, and makes do with these until the connection's own are not relied on any more.
-pub(super) const SPARE: u32 = 16;
+/// Receives beyond those that clients rely on, on a device that may lose one with a queue pair that
+/// fails: it makes do with these until the connection's own are not relied on any more.
+const SPARE: u32 = 16;
 /// How often a task that shows a poller looks whether its worker is busy, once in a millisecond.
 const BUSY_LOOKS: u32 = 50;
 /// Completions that are handled before the chained answers are posted.
@@ -94,6 +94,14 @@ const BATCH: u32 = 32;
 const STASH: usize = 32;
 /// Bytes of a small piece.
 const SMALL: u32 = PIECE_MIN as u32;
+
+/// Returns the number of receives of a shared receive queue that no client may rely on.
+pub(super) fn spare(device: &Device) -> u32 {
+    match device.quirks().loses_receives() {
+        true => SPARE,
+        false => 0,
+    }
+}
 
 /// The buffers that a command is received into.
 pub(in crate::server) struct Recv {
@@ -264,9 +272,10 @@ impl<C: Polled> Poller<C> {
     ) -> Result<Arc<Self>> {
         let device = pd.device();
         let has_srq = device.has_srq();
-        let wanted = (u32::from(credit) + SPARE + 1).next_power_of_two() - 1;
+        let spare = spare(device);
+        let wanted = (u32::from(credit) + spare + 1).next_power_of_two() - 1;
         let (max, spare, ends) = match has_srq {
-            true => (device.limits().max_srq_wr, SPARE, 0),
+            true => (device.limits().max_srq_wr, spare, 0),
             false => (u32::MAX, 0, CONNECTIONS_MAX as u32),
         };
         let receives = max.min(RECVS.max(wanted));

@@ -109,8 +109,8 @@ impl Pages {
             return Err(EINVAL);
         }
         let order = len.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros();
-        // SAFETY: The functions have no requirements beyond the context.
         let page = match alloc {
+            // SAFETY: The function has no requirements beyond the context.
             Alloc::MaySleep => unsafe { bindings::farblk_alloc_pages(node, order) },
             // SAFETY: As above.
             Alloc::Free => unsafe { bindings::farblk_alloc_free_pages(node, order) },

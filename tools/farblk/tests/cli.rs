@@ -656,6 +656,7 @@ rmdir ./sys/kernel/config/farblk/exports/scratch
         .success()
         .stdout_eq(str![[r#"
 rmdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-c
+echo node-c > ./sys/kernel/config/farblk/exports/scratch/evict || grep -q ^ENOENT ./sys/kernel/config/farblk/exports/scratch/last_error
 
 "#]]);
 }

@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What an operator's command does while something hangs: enable, disable and force of a map end in bounded time, and force
-# always wins.
+# What an operator's command does while something hangs: enable, disable and force of a map end in
+# bounded time, and force always wins.
 . "$(dirname "$0")/lib.sh"
 # Seconds that a command may take, and that enable may take: 5, and some for a slow machine.
 BOUND=10
 ENABLE_BOUND=8
 M=$C/maps/m
 
-# hanging_disk: the server exports a device of its own, which answers until hang, and again after resume.
+# hanging_disk: the server exports a device of its own, which answers until hang, and again after
+# resume.
 hanging_disk() {
 	needs_module dm-mod
 	needs_module null_blk
@@ -19,7 +20,8 @@ hanging_disk() {
 hang() { must remote "dmsetup suspend --noflush --nolockfs farblk-hang"; }
 resume() { remote "dmsetup resume farblk-hang 2>/dev/null"; }
 
-# order NAME FILE VALUE: writes in the background. outcome_is NAME ERRNO [SECONDS]: it has ended by then, and so.
+# order NAME FILE VALUE: writes in the background. outcome_is NAME ERRNO [SECONDS]: it has ended by
+# then, and so.
 order() {
 	rm -f "/run/command-$1"
 	(
@@ -126,7 +128,8 @@ late_partitions() {
 	must unmap m
 }
 
-# A scan for partitions that somebody asked for holds the lock that opening and closing takes, while I/O waits for a path.
+# A scan for partitions that somebody asked for holds the lock that opening and closing takes, while
+# I/O waits for a path.
 scan_waits() {
 	local pid
 	hanging_disk
@@ -191,8 +194,8 @@ untold() {
 	must map_rm m
 }
 
-# The server's own commands wait for its disk. A task that is killed meanwhile ends; nothing begins any more, and another
-# command waits on.
+# The server's own commands wait for its disk. A task that is killed meanwhile ends; nothing begins
+# any more, and another command waits on.
 killed_disable() {
 	local pid
 	hanging_disk
@@ -227,7 +230,8 @@ read_hanging() {
 	pid=$!
 	sleep 1
 }
-# A disk that hangs holds up its own export alone, however much it was asked for, and however little memory the server has.
+# A disk that hangs holds up its own export alone, however much it was asked for, and however little
+# memory the server has.
 hanging_neighbour() {
 	local before fio pid
 	must remote "remove_module && load_module pool_size=$((2 << 20))"
@@ -258,15 +262,17 @@ hanging_neighbour() {
 }
 waits() { remote "counter $D/server/connections waits"; }
 commands_wait() { [ "$(waits)" -gt $((before + 4)) ]; }
-# kill_disable DIR: a task of the server that writes 0 to enable there is killed after two seconds, and ends.
+# kill_disable DIR: a task of the server that writes 0 to enable there is killed after two seconds,
+# and ends.
 kill_disable() { kill_store "$1/enable" 0; }
-# kill_store FILE VALUE: the same for a task that writes there.
-kill_store() { ends_on_server "timeout -s KILL 2 bash -c 'echo $2 >$C/$1'"; }
+# kill_store FILE VALUE: the same for a task that writes there. In the foreground, timeout does not
+# kill itself but waits for it.
+kill_store() { ends_on_server "timeout --foreground -s KILL 2 bash -c 'echo $2 >$C/$1'"; }
 # ends_on_server COMMAND: what it says, it ends.
 ends_on_server() { must remote "rm -f /run/ended; ($1; touch /run/ended) >/dev/null 2>&1 3>&- 4>&- & wait_for $BOUND [ -e /run/ended ]"; }
 
-# What changes who may have an export waits for its disk. A task that is killed meanwhile ends, and the removal of a host does not
-# keep others from configfs.
+# What changes who may have an export waits for its disk. A task that is killed meanwhile ends, and
+# the removal of a host does not keep others from configfs.
 killed_access() {
 	local host pid
 	host=$(show "$C/host_name")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver needs of the kernel beside RDMA and the block layer: locks, work, timers, configfs, debugfs.
+//! What the driver needs of the kernel beside RDMA and the block layer: locks, work, timers,
+//! configfs, debugfs.
 //!
 //! Nothing here knows farblk, RDMA or block devices.
 

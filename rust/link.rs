@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What client and server share of a connection: the control channel, failures in words, status codes.
+//! What client and server share of a connection: the control channel, failures in words, status
+//! codes.
 
 #![forbid(unsafe_code)]
 

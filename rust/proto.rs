@@ -2,16 +2,17 @@
 
 //! The farblk wire protocol, as pure functions from bytes to validated types and back.
 //!
-//! Nothing here allocates, sleeps, locks or panics, and nothing names a kernel type: the same source
-//! is compiled into the module and into the host tests.
+//! Nothing here allocates, sleeps, locks or panics, and nothing names a kernel type: the same
+//! source is compiled into the module and into the host tests.
 //!
-//! Every message has one parser, which takes the bytes that were received (the caller cuts the slice
-//! to the received length) and returns a validated type or says what is wrong, and one encoder, which
-//! writes every byte of the message into the caller's buffer and returns its length. [`wire`] holds
-//! the raw layout; only the parsers and encoders beside it read or write those structs.
+//! Every message has one parser, which takes the bytes that were received (the caller cuts the
+//! slice to the received length) and returns a validated type or says what is wrong, and one
+//! encoder, which writes every byte of the message into the caller's buffer and returns its length.
+//! [`wire`] holds the raw layout; only the parsers and encoders beside it read or write those
+//! structs.
 //!
-//! The layout and the exchange are described in `Documentation/protocol.rst`; the C view of the same
-//! is `include/uapi/linux/farblk.h`.
+//! The layout and the exchange are described in `Documentation/protocol.rst`; the C view of the
+//! same is `include/uapi/linux/farblk.h`.
 
 #![forbid(unsafe_code)]
 

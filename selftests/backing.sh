@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-# Block devices for a server to export. Each function prints the path of what it made; clean removes them all. Sourced by lib.sh.
+# Block devices for a server to export. Each function prints the path of what it made; clean removes
+# them all. Sourced by lib.sh.
 # shellcheck shell=bash
 # libdevmapper makes the nodes itself: in a guest nobody else does.
 export DM_DISABLE_UDEV=1
@@ -18,7 +19,8 @@ loop_disk() { modprobe loop; losetup --find --show "${@:2}" "$1"; }
 # brd_disk MIB: a RAM disk; one that is built in has its own size.
 brd_disk() { modprobe brd rd_nr=1 rd_size=$(($1 << 10)); echo /dev/ram0; }
 
-# scsi_disk MIB [PARAMETER=VALUE]...: a scsi_debug. Without a delay it completes in the context of the submitter.
+# scsi_disk MIB [PARAMETER=VALUE]...: a scsi_debug. Without a delay it completes in the context of
+# the submitter.
 scsi_disk() {
 	modprobe sd_mod; modprobe scsi_debug dev_size_mb="$1" delay=0 "${@:2}" && wait_for 10 scsi_name >/dev/null && scsi_name
 }
@@ -29,7 +31,8 @@ dm_disk() { modprobe dm-mod; dmsetup create "farblk-$1" --table "$2" && echo "/d
 # sectors DEVICE
 sectors() { blockdev --getsz "$1"; }
 
-# dm_clean: removes those, and what lies on them. disks_clean: and all others. Both fork only where there is something.
+# dm_clean: removes those, and what lies on them. disks_clean: and all others. Both fork only where
+# there is something.
 dm_clean() {
 	local d name left=3
 	while [ $((left--)) -gt 0 ]; do

@@ -1,8 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves that the net has no holes: a module that is broken on purpose must fail a test, with the right report in its output.
-# FARBLK_BROKEN is the module with all patches of the folder broken; its parameter tells which is in effect. "Expect:" of a patch is
-# the report as an extended regular expression. One host, on a kernel with KASAN and lockdep. It reports what others take for a failure.
+# Proves that the net has no holes: a module that is broken on purpose must fail a test, with the
+# right report in its output. FARBLK_BROKEN is the module with all patches of the folder broken; its
+# parameter tells which is in effect. "Expect:" of a patch is the report as an extended regular
+# expression. One host, on a kernel with KASAN and lockdep. It reports what others take for a
+# failure.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE
 
@@ -40,7 +42,8 @@ caught() {
 	return 1
 }
 
-# By "Order:", as some reports are the last that lockdep or anybody makes. Those without are for the test that they name.
+# By "Order:", as some reports are the last that lockdep or anybody makes. Those without are for the
+# test that they name.
 names=$(for f in "$HERE"/broken/*.patch; do n=$(basename "$f" .patch) && echo "$(header "$n" Order | cut -c 1) $n"; done | sort | sed -n 's/^[0-9] //p')
 ktap_print_header
 ktap_set_plan $(($(wc -w <<<"$names") + 1))

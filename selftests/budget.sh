@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What a request costs: work requests (receives, too), doorbells, completions, interrupts and invalidations, counted after FARBLK_BUDGET_IOS
-# requests (10000) of a kind, one at a time. One host: then 60,000 requests take a minute.
+# What a request costs: work requests (receives, too), doorbells, completions, interrupts and
+# invalidations, counted after FARBLK_BUDGET_IOS requests (10000) of a kind, one at a time. One
+# host: then 60,000 requests take a minute.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE FARBLK_SERVER
 IOS=10000
@@ -62,9 +63,10 @@ counts() {
 # of SIDE COUNTER COUNTS: one of the counts.
 of() { awk -v s="$1" -v n="$2" '$1 == s && $2 == n {print $4}' <<<"$3"; }
 
-# overtaken BEFORE AFTER: how often the client invalidated a region itself, because the answer was there before its request had
-# completed. rdma_rxe acknowledges a message as late as that, now and then; it costs the client a work request, a doorbell and
-# a completion. When it is more than one request in ten, the reason is another one.
+# overtaken BEFORE AFTER: how often the client invalidated a region itself, because the answer was
+# there before its request had completed. rdma_rxe acknowledges a message as late as that, now and
+# then; it costs the client a work request, a doorbell and a completion. When it is more than one
+# request in ten, the reason is another one.
 overtaken() {
 	local count=$(($(of client invalidations "$2") - $(of client invalidations "$1")))
 	[ $((count * 10)) -le "$IOS" ] || count=0

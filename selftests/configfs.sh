@@ -243,7 +243,8 @@ too_large() {
 available() { awk '/^MemAvailable:/ {printf "%d\n", $2 * 1024}' /proc/meminfo; }
 most() { echo $(($(available) * $1 / 100 >> 20 << 20)); }
 
-# ram_reserve stays available: an export that would take of it is refused, at once, and says what there is.
+# ram_reserve stays available: an export that would take of it is refused, at once, and says what
+# there is.
 reserve() {
 	local e=$C/exports/e
 	must mkdir "$e"
@@ -394,7 +395,8 @@ maps() {
 	must map_rm m
 }
 
-# Up to eight paths, which come and go whether the map is enabled or not; only the last one of a map that is enabled stays.
+# Up to eight paths, which come and go whether the map is enabled or not; only the last one of a map
+# that is enabled stays.
 paths() {
 	local m=maps/m n
 	must port_add p "$FARBLK_SERVER"
@@ -430,7 +432,8 @@ paths() {
 	is state "$(<"$C/$m/state")" live
 	leaves $m/paths/p1/enable EBUSY 0
 	is "path state" "$(<"$C/$m/paths/p1/state")" live
-	# It may have another address meanwhile. Where nobody listens it does not come up, and says why.
+	# It may have another address meanwhile. Where nobody listens it does not come up, and says
+	# why.
 	must settings "$C/$m/paths/a" "addr=$FARBLK_SERVER:9" enable=1
 	wait_for 10 path_is a waiting || bad "the path to nobody is $(<"$C/$m/paths/a/state")"
 	[[ $(<"$C/$m/paths/a/last_error") == "ECONNREFUSED "?* ]] || bad "last_error is '$(<"$C/$m/paths/a/last_error")'"
@@ -501,7 +504,8 @@ races() {
 	is "what is left" "$(ls "$C/ports" "$C/exports" "$C/maps" | grep -v : | tr -d '\n')" ""
 }
 
-# A path comes and goes while its map does: nobody waits for ever, and none is left enabled or taken.
+# A path comes and goes while its map does: nobody waits for ever, and none is left enabled or
+# taken.
 path_races() {
 	local n pid p=$C/maps/m/paths/b
 	must port_add p "$FARBLK_SERVER"

@@ -48,7 +48,8 @@ zeroes() {
 	mib=$(($(blockdev --getsize64 "$DEV") >> 20))
 	[ "$mib" = $MIB ] || MIB=$mib
 	filled
-	# First the hole: a device that finds it cannot do one kind of zeroes offers none after that.
+	# First the hole: a device that finds it cannot do one kind of zeroes offers none after
+	# that.
 	if [ -n "${2:-}" ]; then
 		must fallocate --punch-hole -o 2M -l 64K "$DEV"
 		zero 512 16

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The other side goes away. Whose I/O does not wait for a path (no_path_timeout_ms=0) has errors in bounded time, is told why in words, and works
-# again when the other side is back. What waits, goes on; reconnect.sh looks closer at that.
+# The other side goes away. Whose I/O does not wait for a path (no_path_timeout_ms=0) has errors in
+# bounded time, is told why in words, and works again when the other side is back. What waits, goes
+# on; reconnect.sh looks closer at that.
 . "$(dirname "$0")/lib.sh"
 # Seconds within which I/O must have ended when the peer is silent, and when it said goodbye.
 SILENT=${FARBLK_SILENT_SECONDS:-20}
@@ -35,7 +36,8 @@ fio_ended() { ! kill -0 "$FIO" 2>/dev/null; }
 state_is() { [ "$(show "$C/maps/m/state")" = "$1" ]; }
 path_error() { show "$C/maps/m/paths/a/last_error"; }
 
-# fails_within SECONDS [STATE]: fio stops with an I/O error; the map says why; a new request fails at once.
+# fails_within SECONDS [STATE]: fio stops with an I/O error; the map says why; a new request fails
+# at once.
 fails_within() {
 	local start=$SECONDS
 	if wait_for "$1" fio_ended; then
@@ -76,7 +78,8 @@ goes() {
 	wait_for 5 no_clients || bad "the server still has $(remote "show $C/exports/e/clients") client(s)"
 }
 no_clients() { [ "$(remote "show $C/exports/e/clients")" = 0 ]; }
-# is_other: what was in a disabled export of RAM is gone; the disk says so until somebody maps the new contents.
+# is_other: what was in a disabled export of RAM is gone; the disk says so until somebody maps the
+# new contents.
 is_other() {
 	wait_for 15 state_is stale || die "the map is $(show "$C/maps/m/state"): $(show "$C/maps/m/last_error")"
 	[[ $(show "$C/maps/m/last_error") == "ESTALE "?* ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
@@ -147,8 +150,8 @@ server_in_use() {
 	must store "$C/maps/m/enable" 0
 }
 
-# link_can_go: the guests' network stands it. The driver of User Mode Linux completes packets of before, on the other host, too: BUG at
-# lib/dynamic_queue_limits.c, now and then.
+# link_can_go: the guests' network stands it. The driver of User Mode Linux completes packets of
+# before, on the other host, too: BUG at lib/dynamic_queue_limits.c, now and then.
 link_can_go() {
 	two_hosts || skip "needs two hosts"
 	! grep -q "User Mode Linux" /proc/cpuinfo || skip "User Mode Linux's network does not stand it"
@@ -207,7 +210,8 @@ server_device_removed() {
 	is "the server's port" "$(remote "show $C/ports/p/state")" listening
 }
 
-# A mapped, idle disk whose server went away is unmapped as any other, whether I/O would wait or not.
+# A mapped, idle disk whose server went away is unmapped as any other, whether I/O would wait or
+# not.
 idle() {
 	local timeout
 	serve_kind 8

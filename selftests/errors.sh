@@ -1,10 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Errors of the server's device come back as they are, for the sectors that they concern, and harm nothing else.
+# Errors of the server's device come back as they are, for the sectors that they concern, and harm
+# nothing else.
 . "$(dirname "$0")/lib.sh"
 FIRST=96 SECTORS=16
 
-# outcomes read|write DEVICE: of each sector of a range by itself: "SECTOR ERRNO" where it is not OK.
+# outcomes read|write DEVICE: of each sector of a range by itself: "SECTOR ERRNO" where it is not
+# OK.
 outcomes() {
 	local n
 	for ((n = FIRST; n < FIRST + SECTORS; n++)); do
@@ -17,7 +19,8 @@ outcomes() {
 	done
 }
 
-# like_local read|write WANTED: the disk fails as the server's device does on the server, and that is as WANTED.
+# like_local read|write WANTED: the disk fails as the server's device does on the server, and that
+# is as WANTED.
 like_local() {
 	local theirs ours
 	theirs=$(remote "FIRST=$FIRST SECTORS=$SECTORS; $(declare -f outcomes); outcomes $1 $BACK")
@@ -131,7 +134,8 @@ medium() {
 	must unmap m
 }
 
-# Buffered: the page with the bad sector is not read, the one that could not be written is told of at fsync.
+# Buffered: the page with the bad sector is not read, the one that could not be written is told of
+# at fsync.
 buffered() {
 	needs_module dm_mod
 	disk_of "d=\$(null_disk fbn 4); dm_disk error \"0 2048 linear \$d 0
@@ -143,7 +147,8 @@ buffered() {
 	must unmap m
 }
 
-# Another table takes away what the device promised when it was exported: that it can say that it would have to wait.
+# Another table takes away what the device promised when it was exported: that it can say that it
+# would have to wait.
 loses_nowait() {
 	needs_module dm_flakey
 	disk_of "dm_disk nowait \"0 8192 linear \$(null_disk fbn 4) 0\""

@@ -6,7 +6,8 @@
 # tree: the checksums of the files there.
 tree() { (cd /run/mnt && find . -type f -exec sha256sum {} +) | sort; }
 
-# lives_on TYPE CHECK...: a file system, a tree of files, and the same after the disk was unmapped and mapped again. The export e is there.
+# lives_on TYPE CHECK...: a file system, a tree of files, and the same after the disk was unmapped
+# and mapped again. The export e is there.
 lives_on() {
 	local type=$1 before
 	shift

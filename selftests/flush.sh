@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What was flushed, or written with FUA, survives the loss of the server's power; and nobody flushes who was not told to.
+# What was flushed, or written with FUA, survives the loss of the server's power; and nobody flushes
+# who was not told to.
 . "$(dirname "$0")/lib.sh"
 
 # block N CHAR: 4 KiB of that character at block N of the disk; a third word is a flag for dd.
@@ -50,8 +51,8 @@ first() { dd if="$DEV" iflag=direct bs=4096 skip="$1" count=1 status=none | tr '
 tells_nothing() { [ -z "$(show "$C/maps/m/last_error")" ]; }
 is_live() { [ "$(show "$C/maps/m/state")" = live ]; }
 
-# cached_disk: DEV is the disk of a device that stays the same one when its cache is lost: the device mapper's, on a null_blk. Block 1
-# is flushed, block 3 is not.
+# cached_disk: DEV is the disk of a device that stays the same one when its cache is lost: the
+# device mapper's, on a null_blk. Block 1 is flushed, block 3 is not.
 cached_disk() {
 	not_local
 	needs_module null_blk dm_mod dm_flakey
@@ -126,7 +127,8 @@ flushed_by() {
 	[ "$(flushes)" -gt "$before" ] || bad "no flush by: $*"
 }
 
-# The device had no cache when it was exported, so the client does not flush it, and now it has one: what is acknowledged lasts.
+# The device had no cache when it was exported, so the client does not flush it, and now it has one:
+# what is acknowledged lasts.
 turns_write_back() {
 	not_local
 	needs_module loop
@@ -169,14 +171,14 @@ flags() {
 	mark end
 	log_ends
 	note "${LOG//$'\n'/; }"
-	# Blocks are 8 sectors. A write is there when it is flushed: the last one comes behind the mark. Linux flushes after a write with
-	# O_DSYNC although that was FUA.
+	# Blocks are 8 sectors. A write is there when it is flushed: the last one comes behind the
+	# mark. Linux flushes after a write with O_DSYNC although that was FUA.
 	is "what the server's device was told" "$(awk '/ begin$/ {on = 1; next} / end$/ {on = 0} on {printf "%s:%s+%s ", $2, $3, $4}' <<<"$LOG")" \
 		"U:16+8 -:8+8 F:0+0 F:0+0 "
 }
 
-# What a power cut leaves at a flush or a mark mounts, and has all files that were synced before it. On the server.
-# after_cut TYPE FIRST LAST FILES: does these entries, too, and looks.
+# What a power cut leaves at a flush or a mark mounts, and has all files that were synced before it.
+# On the server. after_cut TYPE FIRST LAST FILES: does these entries, too, and looks.
 after_cut() {
 	local rc=0
 	python3 "$HERE/replay.py" /run/loop/log /run/loop/base "$2" "$3" && cp --sparse=always /run/loop/base /run/loop/cut || return 2

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Writes are on their way on path a, and the network keeps them; I/O goes on over b, and the same blocks are written again;
-# then the packets of a arrive. What is on the disk must stay what was written last. FARBLK_GHOSTS is how many such writes there must have been.
+# Writes are on their way on path a, and the network keeps them; I/O goes on over b, and the same
+# blocks are written again; then the packets of a arrive. What is on the disk must stay what was
+# written last. FARBLK_GHOSTS is how many such writes there must have been.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1
@@ -9,7 +10,8 @@ GHOSTS=${FARBLK_GHOSTS:-20}
 # Blocks that are written at a time, each by one request.
 AT_ONCE=16
 
-# write_all: each of the blocks once more. A write that took that long had to wait for the other path.
+# write_all: each of the blocks once more. A write that took that long had to wait for the other
+# path.
 write_all() { stamp "$DEV" --blocks $AT_ONCE --io 4 --jobs $AT_ONCE --state /run/stamp.state --fill-only --stall 700 >/run/stamp.out 2>&1; }
 
 ghosts() {

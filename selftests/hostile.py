@@ -19,13 +19,15 @@ import time
 from ctypes import POINTER, Structure, byref, c_char, c_int, c_size_t, c_ubyte, c_uint, c_uint16, c_uint32, c_uint64, c_void_p
 
 PATIENCE = float(os.environ.get("FARBLK_PATIENCE", 1))
-# Within so many seconds the server has answered, or a connection has ended: that of a client that does not receive after 6 more tries.
+# Within so many seconds the server has answered, or a connection has ended: that of a client that
+# does not receive after 6 more tries.
 SOON = 10 * PATIENCE
-# Within so many seconds the server gives up a connection on which nothing is acknowledged: it sends 6 more times, every 2.1 s.
+# Within so many seconds the server gives up a connection on which nothing is acknowledged: it sends
+# 6 more times, every 2.1 s.
 UNACKNOWLEDGED = 30 * PATIENCE
 PORT = 7420
 
-# --- librdmacm and libibverbs ------------------------------------------------------------------------------------------
+# --- librdmacm and libibverbs ---------------------------------------------------------------------
 
 PS_TCP, QPT_RC = 0x106, 2
 ADDR_RESOLVED, ROUTE_RESOLVED, REJECTED, ESTABLISHED, DISCONNECTED = 0, 2, 8, 9, 10
@@ -125,7 +127,7 @@ except OSError as error:
     print(error)
     sys.exit(4)
 
-# --- connections -------------------------------------------------------------------------------------------------------
+# --- connections ----------------------------------------------------------------------------------
 
 
 class Failed(Exception):
@@ -316,7 +318,7 @@ class Connection:
         return {"addr": self.base + self.data, "rkey": self.mr.contents.rkey, **changed}
 
 
-# --- the protocol ------------------------------------------------------------------------------------------------------
+# --- the protocol ---------------------------------------------------------------------------------
 
 MAGIC, VERSION = b"FARB", 4
 CONTROL, IO = 0, 1
@@ -438,7 +440,7 @@ def works(io, tag=1):
         raise Failed("what is read is not what was written")
 
 
-# --- cases -------------------------------------------------------------------------------------------------------------
+# --- cases ----------------------------------------------------------------------------------------
 
 # (group, words, by how much the server's counter goes up, function, arguments)
 CASES = []
@@ -785,8 +787,9 @@ def silent():
             io.send(make(io, tag))
     for number, (session, io) in enumerate(zip(sessions, ios)):
         try:
-            # Memory of user space cannot be invalidated by its peer: at the answer to the first read the client's device gives up its
-            # queue pair, and the specification wants no message about that. So the server only misses acknowledgements.
+            # Memory of user space cannot be invalidated by its peer: at the answer to the first
+            # read the client's device gives up its queue pair, and the specification wants no
+            # message about that. So the server only misses acknowledgements.
             io.must_end(repost=False, seconds=UNACKNOWLEDGED)
         except Failed as error:
             raise Failed(f"{error}: number {number}, of credit {session.credit}, after {len(io.inbox)} answers") from None
@@ -858,7 +861,8 @@ def slow_memory():
     session, ios = in_flight()
     mr, ios[0].mr = ios[0].mr, None
     verbs.ibv_dereg_mr(mr)
-    # The client's device gives up its queue pair without a message if the answer that finds no memory is one to a read.
+    # The client's device gives up its queue pair without a message if the answer that finds no
+    # memory is one to a read.
     ios[0].must_end(repost=False, seconds=UNACKNOWLEDGED)
 
 

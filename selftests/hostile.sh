@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# A hostile peer can hurt only its own I/O: hostile.py breaks the protocol in all its parts, while a map of the same export, and of the same
-# server, does verified I/O.
+# A hostile peer can hurt only its own I/O: hostile.py breaks the protocol in all its parts, while a
+# map of the same export, and of the same server, does verified I/O.
 . "$(dirname "$0")/lib.sh"
 
 violations() { remote "cat $COUNTERS" | awk '$1 == "violations" {print $2; found = 1} END {exit !found}'; }
@@ -40,7 +40,8 @@ hostile() {
 	is "violations of the protocol" "violations $((after - before))" "$(tail -n 1 /run/hostile.out)"
 }
 
-# unharmed: the other one has gone on all the time, and the server has nothing of the hostile one any more.
+# unharmed: the other one has gone on all the time, and the server has nothing of the hostile one
+# any more.
 unharmed() {
 	local writes
 	writes=$(io "$DEV" writes)
@@ -79,7 +80,8 @@ slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
 ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; unharmed; }
 
-# Who takes all memory of the server, and does not let go of it, makes the others wait until the server gives up on him, and no longer.
+# Who takes all memory of the server, and does not let go of it, makes the others wait until the
+# server gives up on him, and no longer.
 silent() {
 	not_local
 	must remote "remove_module && load_module pool_size=$((4 << 20))"

@@ -83,7 +83,8 @@ write_zeroes() {
 	must unmap m
 }
 
-# The bytes stay with the export, from map to map, and are those of the first map's writes; a new export is all zero.
+# The bytes stay with the export, from map to map, and are those of the first map's writes; a new
+# export is all zero.
 content_stays() {
 	must serve e 32M
 	must map m e

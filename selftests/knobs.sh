@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What an administrator turns while there is I/O, and I/O from odd places: nothing is lost, nothing is misread. One host.
+# What an administrator turns while there is I/O, and I/O from odd places: nothing is lost, nothing
+# is misread. One host.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE FARBLK_SERVER
 ROUNDS=12
@@ -100,7 +101,8 @@ on_and_off() {
 	done
 }
 
-# Vectors of pieces that begin and end anywhere that the disk says it takes; what it does not take is refused, not misread.
+# Vectors of pieces that begin and end anywhere that the disk says it takes; what it does not take
+# is refused, not misread.
 vectors() {
 	needs python3
 	disk

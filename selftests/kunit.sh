@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The KUnit suites of the module, each case a test: they run when the module is loaded. Wants a kernel with CONFIG_KUNIT,
-# and in FARBLK_KUNIT_KO a module that was built for it with CONFIG_FARBLK_KUNIT_TEST=y.
+# The KUnit suites of the module, each case a test: they run when the module is loaded. Wants a
+# kernel with CONFIG_KUNIT, and in FARBLK_KUNIT_KO a module that was built for it with
+# CONFIG_FARBLK_KUNIT_TEST=y.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE
 K=/sys/kernel/debug/kunit
@@ -29,8 +30,8 @@ load_again() {
 	is "results" "$(results)" "$all"
 }
 
-# Looking up a result takes nothing and makes no kernel complain: checking that so many times would take minutes. And there is
-# nothing to clean: the suites have configfs directories of their own.
+# Looking up a result takes nothing and makes no kernel complain: checking that so many times would
+# take minutes. And there is nothing to clean: the suites have configfs directories of their own.
 clean_all() { :; }
 same_baseline() { [ "$name" = kunit_case ] || [ "$(baseline)" = "$1" ]; }
 quiet_since() {

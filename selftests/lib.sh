@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 # What the tests share. They use the configfs files themselves, not the tool.
 #
-# A test is written from the client's side. What the server does is a line of shell for remote: in the guests of
-# tools/vm (FARBLK_AGENT is their library) it goes over the control stream; FARBLK_REMOTE="ssh root@HOST" reaches a real machine that has this folder
-# in the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address (default: the
-# first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
+# A test is written from the client's side. What the server does is a line of shell for remote: in
+# the guests of tools/vm (FARBLK_AGENT is their library) it goes over the control stream;
+# FARBLK_REMOTE="ssh root@HOST" reaches a real machine that has this folder in the same place; with
+# neither, this host is its own server. FARBLK_SERVER is the server's address (default: the first
+# one of a local RDMA device; a host without any gets rxe0 over a dummy device).
 #
-# FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives is the exported device itself. What
-# passes so and fails on farblk is farblk's fault.
+# FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives
+# is the exported device itself. What passes so and fails on farblk is farblk's fault.
 # shellcheck shell=bash disable=SC2034
 export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -23,7 +24,7 @@ is_local() { [ -n "${FARBLK_LOCAL:-}" ]; }
 # shellcheck source=tools/vm/guest/lib.sh
 [ -z "${FARBLK_AGENT:-}" ] || . "$FARBLK_AGENT"
 
-# --- results -------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 # note WORDS: for the log. bad WORDS: notes a failure, the test goes on. die WORDS: ends the test.
 note() { printf '# %s\n' "${*//$'\n'/$'\n# '}"; }
@@ -35,13 +36,15 @@ must() { "$@" || die "exit code $? of: $*"; }
 is() { [ "$2" = "$3" ] || bad "$1 is '$2', not '$3'"; }
 # skip WHY: ends the test, neither passed nor failed.
 skip() { note "skipped: $*"; exit 4; }
-# agent_only: ends a test that turns machines off, or breaks their network: the harness of the guests does that.
+# agent_only: ends a test that turns machines off, or breaks their network: the harness of the
+# guests does that.
 agent_only() { [ -n "${FARBLK_AGENT:-}" ] || skip "only in the guests of tools/vm"; }
-# not_local: ends a test that is about farblk alone. needs TOOL...: ends it where this host has no such program.
+# not_local: ends a test that is about farblk alone. needs TOOL...: ends it where this host has no
+# such program.
 not_local() { ! is_local || skip "a local disk has no such thing"; }
 needs() { local t; for t; do command -v "$t" >/dev/null || skip "there is no $t"; done; }
-# needs_module NAME...: ends the test where the server's kernel has not got it; who makes a device loads it, with its parameters.
-# needs_own_module: the same of this host's kernel, and loads it.
+# needs_module NAME...: ends the test where the server's kernel has not got it; who makes a device
+# loads it, with its parameters. needs_own_module: the same of this host's kernel, and loads it.
 needs_module() { local m; for m; do remote "has_module $m" || skip "the server's kernel has no $m"; done; }
 needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
 has_module() { modprobe --dry-run --quiet "$1"; }
@@ -57,8 +60,8 @@ both() {
 	done
 }
 
-# run_scenarios: runs each in a subshell from a clean state, and wants that state back after it and no complaint of a
-# kernel. The last one unloads the module.
+# run_scenarios: runs each in a subshell from a clean state, and wants that state back after it and
+# no complaint of a kernel. The last one unloads the module.
 run_scenarios() {
 	local item name words rc before start marks=0 mark
 	# shellcheck source=/dev/null
@@ -101,7 +104,7 @@ run_scenarios() {
 	ktap_finished
 }
 
-# --- the two hosts -------------------------------------------------------------------------------------------------
+# --- the two hosts --------------------------------------------------------------------------------
 
 # have_rdma: finds or makes an RDMA device, and sets FARBLK_SERVER if nobody did.
 have_rdma() {
@@ -115,13 +118,14 @@ have_rdma() {
 	[ -n "$FARBLK_SERVER" ]
 }
 
-# rxe_netdev [DEVICE]: what rxe0 or another one lies on. rxe_add NETDEV [DEVICE]: makes it, ready for use.
+# rxe_netdev [DEVICE]: what rxe0 or another one lies on. rxe_add NETDEV [DEVICE]: makes it, ready
+# for use.
 rxe_netdev() { rdma link show "${1:-rxe0}/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'; }
 rxe_add() { rdma link add "${2:-rxe0}" type rxe netdev "$1" && wait_for 5 rxe_has_ipv4 "${2:-rxe0}"; }
 rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' "/sys/class/infiniband/$1/ports/1/gids/"*; }
 
-# rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link was down, and then nobody can
-# connect over it.
+# rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link
+# was down, and then nobody can connect over it.
 rxe_heal() {
 	local rxe dev p
 	for rxe in $(rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR.*|\1|p'); do
@@ -138,8 +142,8 @@ two_hosts() { [ -n "${FARBLK_AGENT:-}${FARBLK_REMOTE:-}" ]; }
 # has_server: there is another host, and it was not turned off.
 has_server() { two_hosts && [ ! -e /run/server-is-off ]; }
 
-# remote LINE: runs a line of shell, with this library, on the server; its output and exit code are LINE's. SERVER=second
-# is the second server, in guests that have one.
+# remote LINE: runs a line of shell, with this library, on the server; its output and exit code are
+# LINE's. SERVER=second is the second server, in guests that have one.
 SERVER=${SERVER:-server}
 remote() {
 	local answer
@@ -157,7 +161,8 @@ remote() {
 	fi
 }
 
-# server_off: the server dies at once. server_on: it boots, with the module but with nothing exported.
+# server_off: the server dies at once. server_on: it boots, with the module but with nothing
+# exported.
 server_off() { power "$SERVER" off && { [ "$SERVER" != server ] || touch /run/server-is-off; }; }
 server_on() {
 	ask "put $SERVER-first $(($(cat "/run/agent-$SERVER") + 1))" >/dev/null && power "$SERVER" on || return
@@ -165,7 +170,8 @@ server_on() {
 	remote "[ -z '${TOLERATE:-}' ] || tolerant on; load_module"
 }
 
-# server_link up|down [DEVICE]: of the server. What is sent to it gets lost: in the harness it would hold up who sends.
+# server_link up|down [DEVICE]: of the server. What is sent to it gets lost: in the harness it would
+# hold up who sends.
 server_link() {
 	local rxe=${2:-rxe0}
 	[ "$1" = up ] || [ -z "${FARBLK_AGENT:-}" ] || net cut "${rxe#rxe}" "$ROLE" "$SERVER"
@@ -173,14 +179,14 @@ server_link() {
 	[ "$1" = down ] || [ -z "${FARBLK_AGENT:-}" ] || net pass "${rxe#rxe}" "$ROLE" "$SERVER"
 }
 
-# --- the module ----------------------------------------------------------------------------------------------------
+# --- the module -----------------------------------------------------------------------------------
 
 loaded() { [ -d /sys/module/farblk ]; }
 
 mounted() { [[ $(</proc/mounts) == *" $1 "* ]]; }
 
-# load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, also with FARBLK_PARAMETERS, else the installed one. NO_HOST_ID=1 leaves
-# the random host_id.
+# load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, also with FARBLK_PARAMETERS, else the
+# installed one. NO_HOST_ID=1 leaves the random host_id.
 load_module() {
 	mounted /sys/kernel/config || mount -t configfs none /sys/kernel/config
 	mounted /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
@@ -199,16 +205,19 @@ broken() { echo "broken=$(header "$1" Number)"; }
 # lasting_id: this host's, whenever it boots.
 lasting_id() { uname -n | md5sum | sed -E 's/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/\1-\2-4\3-8\4-\5/'; }
 
-# --- configfs ------------------------------------------------------------------------------------------------------
+# --- configfs -------------------------------------------------------------------------------------
 
-# A debug kernel takes a tenth of a second for a fork: what runs hundreds of times is bash alone ("$(<FILE)" does not fork).
+# A debug kernel takes a tenth of a second for a fork: what runs hundreds of times is bash alone
+# ("$(<FILE)" does not fork).
 show() { local text; text=$(<"$1") && printf '%s\n' "$text"; }
 store() { printf '%s\n' "$2" >"$1"; }
-# store_bytes FILE FORMAT: what printf makes of FORMAT, as it is, in one write (of bash's own printf a line, 4096 bytes at most).
+# store_bytes FILE FORMAT: what printf makes of FORMAT, as it is, in one write (of bash's own printf
+# a line, 4096 bytes at most).
 # shellcheck disable=SC2059
 store_bytes() { if [[ $2 == *'\n'?* ]]; then printf "$2" | dd of="$1" bs=8192 iflag=fullblock status=none; else printf "$2" >"$1"; fi; }
 
-# outcome COMMAND...: GOT is then OK, or the name of the error that COMMAND's last line ends with. errno_of COMMAND...: prints it.
+# outcome COMMAND...: GOT is then OK, or the name of the error that COMMAND's last line ends with.
+# errno_of COMMAND...: prints it.
 declare -A ERRNO_NAMES
 outcome() {
 	GOT=OK
@@ -266,8 +275,8 @@ errno_name() {
 	esac
 }
 
-# refused "E1|E2" FILE VALUE [REGEX]: the write ends with that error, and the object's last_error names the same one and
-# says why (matching REGEX).
+# refused "E1|E2" FILE VALUE [REGEX]: the write ends with that error, and the object's last_error
+# names the same one and says why (matching REGEX).
 refused() {
 	local text object=${2%/*}
 	outcome store "$2" "$3"
@@ -308,7 +317,8 @@ map_make() {
 	local m=$C/maps/$1
 	mkdir "$m" && settings "$m" "export=$2" "${@:3}" && path_add "$1" a "$FARBLK_SERVER"
 }
-# path_add MAP PATH ADDRESS [ATTRIBUTE=VALUE]...: gives a map one more path. path_rm MAP PATH: takes it away.
+# path_add MAP PATH ADDRESS [ATTRIBUTE=VALUE]...: gives a map one more path. path_rm MAP PATH: takes
+# it away.
 path_add() { mkdir "$C/maps/$1/paths/$2" && settings "$C/maps/$1/paths/$2" "addr=$3" "${@:4}" enable=1; }
 path_rm() { store "$C/maps/$1/paths/$2/enable" 0 && rmdir "$C/maps/$1/paths/$2"; }
 
@@ -333,12 +343,14 @@ path() {
 	store "$p/enable" 0 && settings "$p" "${@:2}" && store "$p/enable" 1
 }
 
-# serve NAME SIZE [ATTRIBUTE=VALUE]...: the server listens and exports; in the other words of the tests, "a server".
+# serve NAME SIZE [ATTRIBUTE=VALUE]...: the server listens and exports; in the other words of the
+# tests, "a server".
 serve() { remote "port_add p $FARBLK_SERVER && export_ram $*"; }
 # serve_block NAME DEVICE [ATTRIBUTE=VALUE]...: the same of a block device.
 serve_block() { remote "is_local || [ -d $C/ports/p ] || port_add p $FARBLK_SERVER; export_block $*" || { note "export $1: $(remote "show $C/exports/$1/last_error")"; return 1; }; }
 
-# back LINE: BACK is the device whose path LINE prints on the server. disk_of LINE: and DEV the disk of map m of its export e.
+# back LINE: BACK is the device whose path LINE prints on the server. disk_of LINE: and DEV the disk
+# of map m of its export e.
 back() { BACK=$(remote "$1") && [ -n "$BACK" ] || die "$1: ${BACK:-nothing}"; }
 disk_of() { back "$1"; must serve_block e "$BACK"; must map m e "${@:2}"; }
 
@@ -357,7 +369,7 @@ clean() {
 } 2>/dev/null
 clean_all() { clean; [ -e /run/server-is-off ] || remote clean; }
 
-# --- what may not be left behind -----------------------------------------------------------------------------------
+# --- what may not be left behind ------------------------------------------------------------------
 
 # resources: the RDMA objects of this host, of all devices.
 resources() {
@@ -368,18 +380,19 @@ resources() {
 }
 server_is_on() { [ -n "${FARBLK_AGENT:-}" ] && [ ! -e /run/server-is-off ]; }
 baseline() { echo "here: $(resources)"; ! server_is_on || echo "server: $(remote resources)"; }
-# same_baseline BEFORE: nothing more, nothing less; of a server that was turned off there is nothing to say.
+# same_baseline BEFORE: nothing more, nothing less; of a server that was turned off there is nothing
+# to say.
 same_baseline() { if server_is_on; then [ "$(baseline)" = "$1" ]; else [ "$(baseline)" = "$(head -n 1 <<<"$1")" ]; fi; }
 
-# memory: KiB that are available without caches. Pages on the lists of the CPUs are free, too, but MemAvailable does not
-# count them, and there may be 50 MiB of them; with them it moves by some 100 KiB.
-# slab: KiB of the objects in slabs (their pages may be half empty).
+# memory: KiB that are available without caches. Pages on the lists of the CPUs are free, too, but
+# MemAvailable does not count them, and there may be 50 MiB of them; with them it moves by some 100
+# KiB. slab: KiB of the objects in slabs (their pages may be half empty).
 memory() { sync; echo 3 >/proc/sys/vm/drop_caches; shrink_slabs; awk '/^MemAvailable:/ {sum += $2} $1 == "count:" {sum += 4 * $2} END {print sum}' /proc/meminfo /proc/zoneinfo; }
 slab() { shrink_slabs; awk 'NR > 2 {sum += $2 * $4} END {print int(sum / 1024)}' /proc/slabinfo; }
 # shrink_slabs: frees empty slabs, and what KASAN keeps of freed objects to find uses of them.
 shrink_slabs() { local f; for f in /sys/kernel/slab/*/shrink; do echo 1 >"$f"; done; } 2>/dev/null
 
-# --- what the kernel says -----------------------------------------------------------------------------------------
+# --- what the kernel says -------------------------------------------------------------------------
 
 # set_mark WORD: a line in the kernel logs of both hosts.
 set_mark() {
@@ -387,7 +400,8 @@ set_mark() {
 	! has_server || remote "echo 'farblk-selftest $1:' >/dev/kmsg"
 }
 
-# reports WORD: this host's first complaint since that mark, and what followed it. The file of the same name says what counts.
+# reports WORD: this host's first complaint since that mark, and what followed it. The file of the
+# same name says what counts.
 reports() {
 	dmesg | awk -v mark="farblk-selftest $1:" '{line[n++] = $0} index($0, mark) {n = 0} END {for (i = 0; i < n; i++) print line[i]}' |
 		if [ -n "${TOLERATE:-}" ]; then grep -v -E -f <(grep -v '^#' "$HERE/tolerated"); else cat; fi |
@@ -402,7 +416,8 @@ quiet_since() {
 	return $rc
 }
 
-# tolerate on|off: in a test with TOLERATE=1 what "tolerated" lists is no complaint. tolerant on|off: and stops not this kernel.
+# tolerate on|off: in a test with TOLERATE=1 what "tolerated" lists is no complaint. tolerant
+# on|off: and stops not this kernel.
 tolerate() {
 	[ -n "${TOLERATE:-}" ] && [ -n "${FARBLK_AGENT:-}" ] || return 0
 	ask "tolerate $1" >/dev/null
@@ -415,8 +430,9 @@ tolerant() {
 	echo $fatal >/proc/sys/kernel/panic_on_warn
 }
 
-# unload: the module goes on both hosts. Where the kernel has kmemleak, it knows of nothing that was left behind; where it
-# has lockdep, that is still on: it turns itself off when it has something to say.
+# unload: the module goes on both hosts. Where the kernel has kmemleak, it knows of nothing that was
+# left behind; where it has lockdep, that is still on: it turns itself off when it has something to
+# say.
 unload() {
 	local text
 	must remove_module
@@ -431,7 +447,8 @@ unload() {
 	! has_server || remote lockdep_is_on || bad "the server's lockdep is off"
 }
 
-# remove_module: rmmod sleeps for ever if something of the module is still in use. It must not hold up who reads our output.
+# remove_module: rmmod sleeps for ever if something of the module is still in use. It must not hold
+# up who reads our output.
 remove_module() {
 	rmmod farblk >/run/rmmod.out 2>&1 3>&- 4>&- &
 	wait_for 30 not_loaded || { note "rmmod: $(cat /run/rmmod.out)"; return 1; }
@@ -440,7 +457,8 @@ not_loaded() { ! loaded; }
 
 KMEMLEAK=/sys/kernel/debug/kmemleak
 kmemleak_is_on() { [ -e $KMEMLEAK ] && echo scan=off >$KMEMLEAK; } 2>/dev/null
-# leaks: what nothing refers to any more; each is told once. An object that has changed waits for the second scan.
+# leaks: what nothing refers to any more; each is told once. An object that has changed waits for
+# the second scan.
 leaks() {
 	kmemleak_is_on && echo scan >$KMEMLEAK && echo scan >$KMEMLEAK || return
 	head -n 60 $KMEMLEAK | grep . && echo clear >$KMEMLEAK
@@ -449,9 +467,10 @@ leaks() {
 debug_kernel() { [ -e $KMEMLEAK ]; }
 lockdep_is_on() { [ ! -e /proc/lockdep_stats ] || grep -q 'debug_locks: *1$' /proc/lockdep_stats; }
 
-# --- counters -----------------------------------------------------------------------------------------------------
+# --- counters -------------------------------------------------------------------------------------
 
-# counter FILE NAME [QUEUE]: that counter, by its name in lines of "... queue N ... NAME COUNT ...": of that queue, or the sum of all.
+# counter FILE NAME [QUEUE]: that counter, by its name in lines of "... queue N ... NAME COUNT ...":
+# of that queue, or the sum of all.
 counter() {
 	awk -v name="$2" -v queue="${3:-}" '
 		{this = ""; count = ""}
@@ -467,9 +486,10 @@ io() {
 	awk "{print \$${field[$2]}}" "/sys/class/block/${1##*/}/stat"
 }
 
-# --- time and data -------------------------------------------------------------------------------------------------
+# --- time and data --------------------------------------------------------------------------------
 
-# wait_for SECONDS COMMAND...: until COMMAND succeeds. On a slow machine everything takes FARBLK_PATIENCE times as long.
+# wait_for SECONDS COMMAND...: until COMMAND succeeds. On a slow machine everything takes
+# FARBLK_PATIENCE times as long.
 wait_for() {
 	local end=$((SECONDS + $1 * ${FARBLK_PATIENCE:-1}))
 	shift
@@ -494,9 +514,10 @@ random() { head -c "$2M" /dev/urandom >"$1"; }
 direct_read() { dd if="$1" of="$2" iflag=direct bs=1M status=none "${@:3}"; }
 direct_write() { dd if="$1" of="$2" oflag=direct bs=1M conv=notrunc status=none "${@:3}"; }
 
-# --- stamp: see tools/stamp ----------------------------------------------------------------------------------------
+# --- stamp: see tools/stamp -----------------------------------------------------------------------
 
-# stamp_on [OPTION]...: stamp works on the disk, which it has filled. stamp_off SECONDS: it ends, and has nothing to complain of.
+# stamp_on [OPTION]...: stamp works on the disk, which it has filled. stamp_off SECONDS: it ends,
+# and has nothing to complain of.
 stamp_on() {
 	needs stamp jq
 	rm -f /run/stamp.stop

@@ -78,8 +78,9 @@ disabled_under_a_session() {
 	must load_module
 }
 
-# An exported device is removed while pages that others wrote to it are still dirty. Its remover writes them, from code of the
-# module: the export cannot be disabled, nor the module removed, before the remover has left that code.
+# An exported device is removed while pages that others wrote to it are still dirty. Its remover
+# writes them, from code of the module: the export cannot be disabled, nor the module removed,
+# before the remover has left that code.
 device_removed() {
 	local remover
 	needs_own_module null_blk
@@ -93,7 +94,8 @@ device_removed() {
 	remover=$!
 	wait_for 5 grep -q error "$C/exports/e/state" || bad "the export's state is $(<"$C/exports/e/state")"
 	must store "$C/exports/e/enable" 0
-	# A compiler may make a jump of the last call: then its caller's code is not returned to, but nothing promises that.
+	# A compiler may make a jump of the last call: then its caller's code is not returned to,
+	# but nothing promises that.
 	[[ $(cat /proc/$remover/stack 2>/dev/null) != *filemap*wait* ]] || bad "the remover still writes pages after enable=0"
 	must rmdir "$C/exports/e"
 	must rmmod farblk

@@ -5,7 +5,8 @@
 BYTES=4m
 ! debug_kernel || BYTES=512k
 
-# More connections to an export than one poller of the server has room for, and other exports beside it.
+# More connections to an export than one poller of the server has room for, and other exports beside
+# it.
 eight_and_three() {
 	local i e devices=() jobs=()
 	needs_module null_blk
@@ -49,8 +50,8 @@ small_pool() {
 	must remote "clean; remove_module && load_module"
 }
 
-# The first receives of ten connections and more take all that receives may have of 2 MiB: each export gets its clients nevertheless,
-# and all of them data memory.
+# The first receives of ten connections and more take all that receives may have of 2 MiB: each
+# export gets its clients nevertheless, and all of them data memory.
 small_pool_many() {
 	local e jobs=()
 	needs_module null_blk

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Two paths over two networks: I/O takes both, and goes on when one of them breaks. FARBLK_KINDS=KIND: exports of that kind only.
+# Two paths over two networks: I/O takes both, and goes on when one of them breaks.
+# FARBLK_KINDS=KIND: exports of that kind only.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1
@@ -24,7 +25,8 @@ spread() {
 round_robin() { spread round-robin; }
 min_inflight() { spread min-inflight; }
 
-# goes_on FAULT UNDO [LOST]: with both paths, I/O goes on while one is broken, and that one comes back; LOST is how many are lost.
+# goes_on FAULT UNDO [LOST]: with both paths, I/O goes on while one is broken, and that one comes
+# back; LOST is how many are lost.
 goes_on() {
 	local before
 	start 0 1
@@ -104,11 +106,11 @@ late() {
 	finish
 }
 
-# --- a path that leads to another server -----------------------------------------------------------------------------
+# --- a path that leads to another server ----------------------------------------------------------
 
-# It has an export of that name, too: here the other server is the client itself. A path there may be refused, or find another export, or
-# even one with the same UUID; whatever it is, the map goes on.
-# elsewhere EXPORT-LINE [REGEX]: path b leads there, says what is wrong, and goes; I/O goes on.
+# It has an export of that name, too: here the other server is the client itself. A path there may
+# be refused, or find another export, or even one with the same UUID; whatever it is, the map goes
+# on. elsewhere EXPORT-LINE [REGEX]: path b leads there, says what is wrong, and goes; I/O goes on.
 elsewhere() {
 	local own
 	start 0

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# An RDMA device that lacks something, or refuses it. The module that pretends so is a patched build: tools/build broken, for the
-# debug kernels.
+# An RDMA device that lacks something, or refuses it. The module that pretends so is a patched
+# build: tools/build broken, for the debug kernels.
 . "$(dirname "$0")/lib.sh"
 
 # patched NAME: that patch is in effect in the server's module, until the scenario ends.
@@ -26,7 +26,8 @@ verified() {
 		--rw=randrw --verify=crc32c --verify_fatal=1 --do_verify=1 --group_reporting --output=/run/fio.out "$@"
 }
 
-# Some devices have no shared receive queues (irdma with an E810): each connection has receives of its own.
+# Some devices have no shared receive queues (irdma with an E810): each connection has receives of
+# its own.
 no_srq() {
 	patched no-srq
 	disk_of "null_disk fbi 32"
@@ -53,8 +54,9 @@ refused_reads() {
 	must direct_write /dev/zero "$DEV" bs=4k count=1
 	must unmap m
 }
-# A device may fail to deregister the region of a request whose path is lost. The request must not end before nothing can reach its
-# memory; then it is sent again. The second loss is one in the replay: the disk is slow.
+# A device may fail to deregister the region of a request whose path is lost. The request must not
+# end before nothing can reach its memory; then it is sent again. The second loss is one in the
+# replay: the disk is slow.
 stuck_regions() {
 	local fio i count
 	needs_module null_blk

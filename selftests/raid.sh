@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# An md RAID1 of two maps from two servers: one of them dies, I/O goes on; it comes back, and the mirror is made whole.
+# An md RAID1 of two maps from two servers: one of them dies, I/O goes on; it comes back, and the
+# mirror is made whole.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 MD=md9

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# One path, and it breaks: I/O waits, is done when the path is back, and loses nothing. FARBLK_KINDS=KIND: exports of that kind only.
+# One path, and it breaks: I/O waits, is done when the path is back, and loses nothing.
+# FARBLK_KINDS=KIND: exports of that kind only.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1
 
-# --- the contents stay ---------------------------------------------------------------------------------------------
+# --- the contents stay ----------------------------------------------------------------------------
 
 network_cut() { start 0; WHILE=5; survives "must net cut 0" "must net pass 0"; }
 one_way_cut() { start 0; WHILE=5; survives "must net cut 0 server client" "must net pass 0"; }
@@ -77,13 +78,14 @@ storm_of_cuts() {
 	finish
 }
 
-# --- the server forgets all ----------------------------------------------------------------------------------------
+# --- the server forgets all -----------------------------------------------------------------------
 
 server_dies() { WHILE=1; forgets 0 "must server_off" "must server_on; offer_again"; }
 server_reloads() { WHILE=1; forgets 0 "must remote 'clean; remove_module'" "must remote load_module; offer_again"; }
 export_disabled() { forgets 0 "within 10 must remote 'store $C/exports/e/enable 0'" "must remote 'store $C/exports/e/enable 1'"; }
 
-# What a server with a cache has answered and not flushed may be gone: every flush says so until nobody has the disk open any more.
+# What a server with a cache has answered and not flushed may be gone: every flush says so until
+# nobody has the disk open any more.
 cached_map() {
 	agent_only
 	needs_module null_blk
@@ -166,9 +168,10 @@ reloaded() {
 	all_live_in "$AGAIN"
 }
 
-# --- the time for which I/O waits ------------------------------------------------------------------------------------
+# --- the time for which I/O waits -----------------------------------------------------------------
 
-# I/O fails after that time, not before; the path comes back by itself, and what was complete is there.
+# I/O fails after that time, not before; the path comes back by itself, and what was complete is
+# there.
 no_path_timeout() {
 	local begin ms
 	start 0 -- no_path_timeout_ms=4000
@@ -218,9 +221,10 @@ removed_meanwhile() {
 	must map_rm m
 }
 
-# --- the export becomes somebody else's ------------------------------------------------------------------------------
+# --- the export becomes somebody else's -----------------------------------------------------------
 
-# The other one is the server itself. It has to wait for its turn, and what was on its way before does not land on what it writes.
+# The other one is the server itself. It has to wait for its turn, and what was on its way before
+# does not land on what it writes.
 evicted() {
 	local other
 	start 0 -- no_path_timeout_ms=1000 heartbeat_ms=500
@@ -244,7 +248,8 @@ evicted() {
 	must unmap m force
 }
 
-# The same, and then the server begins anew and knows nothing of it. The map that lost its place comes first, and does not get in.
+# The same, and then the server begins anew and knows nothing of it. The map that lost its place
+# comes first, and does not get in.
 forgotten() {
 	start 0 -- no_path_timeout_ms=1000 heartbeat_ms=500
 	must net cut 0
@@ -265,7 +270,8 @@ forgotten() {
 	must unmap m force
 }
 
-# A restart that is planned: the registration is taken along, and nobody is evicted, however long it takes.
+# A restart that is planned: the registration is taken along, and nobody is evicted, however long it
+# takes.
 planned() {
 	local key
 	start 0 -- no_path_timeout_ms=1000 heartbeat_ms=500

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0
-# What the tests share in which connections break and come back; after lib.sh. The server offers export e, of KIND, on each
-# network; the client has map m of it, with path a over network 0 and b over network 1.
+# What the tests share in which connections break and come back; after lib.sh. The server offers
+# export e, of KIND, on each network; the client has map m of it, with path a over network 0 and b
+# over network 1.
 # shellcheck shell=bash
 KIND=${KIND:-block}
 # MiB of the export, and those that stamp uses.
 SIZE=16
 USED=4
-# FARBLK_PAUSE_MS is for how long each of stamp's jobs rests after an I/O.
-# Default of no_path_timeout_ms, and how long after a fault I/O may take to begin again. Slow machines take FARBLK_PATIENCE times as long.
+# FARBLK_PAUSE_MS is for how long each of stamp's jobs rests after an I/O. Default of
+# no_path_timeout_ms, and how long after a fault I/O may take to begin again. Slow machines take
+# FARBLK_PATIENCE times as long.
 NO_PATH=60
 AGAIN=${FARBLK_AGAIN_SECONDS:-20}
 # Of the export: it outlives the server.
 declare -A UUID=([server]=5f6c1a52-7a0b-4d5b-9a55-0d3c6f1e2a01 [second]=5f6c1a52-7a0b-4d5b-9a55-0d3c6f1e2a02)
 
-# offer NETWORK...: the server listens there and exports e. offer_again: the same after it has forgotten all of it.
+# offer NETWORK...: the server listens there and exports e. offer_again: the same after it has
+# forgotten all of it.
 offer() {
 	local n
 	OFFER=:
@@ -27,7 +30,8 @@ offer() {
 }
 offer_again() { must remote "$OFFER"; }
 
-# start NETWORK... [-- ATTRIBUTE=VALUE...]: offers, maps with a path for each network, and lets stamp work.
+# start NETWORK... [-- ATTRIBUTE=VALUE...]: offers, maps with a path for each network, and lets
+# stamp work.
 start() {
 	local networks=() n
 	agent_only
@@ -87,7 +91,8 @@ finish() {
 # reconnects: of all paths.
 reconnects() { cat "$C"/maps/m/paths/*/reconnects | awk '{sum += $1} END {print sum}'; }
 
-# survives FAULT UNDO: lines of shell, with a while between them; the second makes I/O possible again.
+# survives FAULT UNDO: lines of shell, with a while between them; the second makes I/O possible
+# again.
 survives() {
 	local before
 	before=$(reconnects)

@@ -58,7 +58,8 @@ no_such_export() {
 	not_mapped m "ENOENT|EACCES|ENXIO|EPROTO" e
 }
 
-# While it is enabled, the export or the port goes away: that is told as what it is, and the next attempt may succeed.
+# While it is enabled, the export or the port goes away: that is told as what it is, and the next
+# attempt may succeed.
 going_away() {
 	local what n got=""
 	must serve e 8M
@@ -113,8 +114,9 @@ read_only() {
 	then_mapped m
 }
 
-# demoted KIND: a host that is mapped may only read from now on, and then write again. One that does its I/O by commands goes on and
-# is told that its disk is read-only; one that writes by itself is let in no more, and says why.
+# demoted KIND: a host that is mapped may only read from now on, and then write again. One that does
+# its I/O by commands goes on and is told that its disk is read-only; one that writes by itself is
+# let in no more, and says why.
 demoted() {
 	local m=$C/maps/m h
 	h=$C/exports/e/hosts/$(show "$C/host_name")
@@ -183,8 +185,8 @@ other_instance() {
 	then_mapped m
 }
 
-# The name of the exported device leads to another one by now: a map that used the first one does not go on with it. It says so,
-# and what it finds when it is enabled anew is what there is.
+# The name of the exported device leads to another one by now: a map that used the first one does
+# not go on with it. It says so, and what it finds when it is enabled anew is what there is.
 other_device() {
 	needs_module null_blk
 	must remote "null_disk fbn 8; null_disk fbo 8; ln -sfn /dev/fbn /run/disk"
@@ -222,7 +224,8 @@ same_device() {
 	must remote "store $C/exports/e/enable 0 && store $C/exports/e/device_path /run/disk && store $C/exports/e/enable 1"
 	goes_on
 }
-# A device that tells who it is (NAA, EUI-64) is the same when it comes back, as another disk for the kernel.
+# A device that tells who it is (NAA, EUI-64) is the same when it comes back, as another disk for
+# the kernel.
 same_identifier() {
 	needs_module scsi_debug
 	back "scsi_disk 8"

@@ -135,7 +135,7 @@ def case(group, words):
     return cases(group, (words,))
 
 
-# --- epochs and fences -------------------------------------------------------------------------------------------------
+# --- epochs and fences ----------------------------------------------------------------------------
 
 
 @case("epochs", "an epoch that is over is refused, a newer one ends the one before")
@@ -273,7 +273,7 @@ def fence_ram():
     expect("a read on the other path", other.io().rdma(WR_RDMA_READ, addr, rkey), 0)
 
 
-# --- who has an export -------------------------------------------------------------------------------------------------
+# --- who has an export ----------------------------------------------------------------------------
 
 
 @case("reservation", "a map that was enabled anew takes the place of what it was")
@@ -434,7 +434,7 @@ def evicted():
     m.path(epoch=2, access=0, incarnation=8)
 
 
-# --- hosts, and what they may do ---------------------------------------------------------------------------------------
+# --- hosts, and what they may do ------------------------------------------------------------------
 
 RULES = CONFIG + "rules/hosts/"
 
@@ -555,7 +555,7 @@ def reader_evicts():
     store(CONFIG + "rules/enable", "1")
 
 
-# --- leases, and what the server remembers -----------------------------------------------------------------------------
+# --- leases, and what the server remembers --------------------------------------------------------
 
 
 @case("leases", "nobody keeps a place for longer than the server wants")
@@ -679,7 +679,7 @@ def remembered():
     expect("what it remembers", back.flags & 1, 1)
 
 
-# --- signs of life -----------------------------------------------------------------------------------------------------
+# --- signs of life --------------------------------------------------------------------------------
 
 
 @case("silence", "a client that promised signs of life and gives none is gone; others are not")
@@ -702,7 +702,7 @@ def silence():
     expect("the silences that are counted", counter("heartbeats_missed") - before, 1)
 
 
-# --- commands ----------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 @case("commands", "an export that is disabled answers what has begun, and begins nothing more")

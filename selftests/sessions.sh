@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What the server does with clients that lose paths, come back, or do not: sessions.py is the client. One host.
+# What the server does with clients that lose paths, come back, or do not: sessions.py is the
+# client. One host.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE FARBLK_SERVER
 # Of the slow device: long enough for a slow machine to do something meanwhile.
@@ -24,7 +25,8 @@ start() {
 	must mkdir "$C"/exports/rules/hosts/{hostile,reader}
 }
 
-# export_of NAME [ATTRIBUTE=VALUE]...: one of a device of 32 MiB. slow_export NAME: of one that takes its time.
+# export_of NAME [ATTRIBUTE=VALUE]...: one of a device of 32 MiB. slow_export NAME: of one that
+# takes its time.
 export_of() { back "null_disk fb$1 32 blocksize=512"; must serve_block "$1" "$BACK" "${@:2}"; }
 slow_export() {
 	back "null_disk fb$1 32 blocksize=512 irqmode=2 completion_nsec=$((SLOW_MS * 1000000))"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# One I/O takes long on the server's device: it is waited for, the session stays, and other I/O does not feel it.
-# FARBLK_SLOW_SECONDS is how long; a request is asked after when io_timeout_ms is over.
+# One I/O takes long on the server's device: it is waited for, the session stays, and other I/O does
+# not feel it. FARBLK_SLOW_SECONDS is how long; a request is asked after when io_timeout_ms is over.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 SECONDS_SLOW=${FARBLK_SLOW_SECONDS:-60}
@@ -15,7 +15,8 @@ slow_disk() {
 		dm_disk slow "0 $end linear $name 0"$'\n'"$end 8 delay $name $end $(($1 * 1000))"
 }
 
-# slow_io COMMAND...: the last block's I/O takes as long as it takes, and stamp does not stand still meanwhile.
+# slow_io COMMAND...: the last block's I/O takes as long as it takes, and stamp does not stand still
+# meanwhile.
 slow_io() {
 	local begin ms pid reconnects
 	agent_only

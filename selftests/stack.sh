@@ -10,7 +10,8 @@ start() {
 	disk_of "loop_disk \$(loop_file f $1)"
 	mkdir -p /run/mnt
 }
-# file_system DEVICE: an ext4 with a few files; same_files DEVICE: they are still there, and fsck finds nothing.
+# file_system DEVICE: an ext4 with a few files; same_files DEVICE: they are still there, and fsck
+# finds nothing.
 file_system() {
 	must mkfs.ext4 -q "$1"
 	must mount "$1" /run/mnt

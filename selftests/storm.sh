@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Faults of all kinds, one after the other, at random: FARBLK_FAULTS of them, drawn by FARBLK_SEED; with memory a quarter of that. No
-# write that was complete gets lost, nothing old comes back, no I/O fails or hangs. FARBLK_KINDS=KIND: exports of that kind only.
+# Faults of all kinds, one after the other, at random: FARBLK_FAULTS of them, drawn by FARBLK_SEED;
+# with memory a quarter of that. No write that was complete gets lost, nothing old comes back, no
+# I/O fails or hangs. FARBLK_KINDS=KIND: exports of that kind only.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1

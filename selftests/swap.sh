@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Swap on an export, more in use than there is memory, and one of two paths that is lost: to go on with the other one takes no
-# memory. (With none left, the kernel's MAD layer may wait for memory, and that for I/O.) FARBLK_SWAP_FAULTS is how many times.
+# Swap on an export, more in use than there is memory, and one of two paths that is lost: to go on
+# with the other one takes no memory. (With none left, the kernel's MAD layer may wait for memory,
+# and that for I/O.) FARBLK_SWAP_FAULTS is how many times.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1
@@ -14,8 +15,8 @@ LEFT=128
 hog() { echo $((($(awk '/^MemAvailable:/ {print $2}' /proc/meminfo) / 1024 - LEFT) / 2)) >/proc/sys/vm/nr_hugepages; }
 swapped() { awk '/^Swap(Total|Free):/ {kib = $2 - kib} END {print -kib / 1024}' /proc/meminfo; }
 
-# uevents on: all the time somebody sends uevents, and somebody else listens: who sends one waits for memory, with the lock held
-# that every uevent takes. uevents off: ends that.
+# uevents on: all the time somebody sends uevents, and somebody else listens: who sends one waits
+# for memory, with the lock held that every uevent takes. uevents off: ends that.
 uevents() {
 	if [ "$1" = off ]; then
 		[ -z "${NOISE:-}" ] || kill $NOISE

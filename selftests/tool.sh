@@ -133,7 +133,8 @@ forget_file() {
 	remote "losetup --noheadings --output NAME --associated $BACKING_FILE | xargs -r losetup --detach; rm -f $BACKING_FILE"
 } >/dev/null 2>&1
 has_size() { [ "$(blockdev --getsize64 "$1")" = "$2" ]; }
-# A file of the server is a disk here; when the export goes, the file stays and its loop device goes.
+# A file of the server is a disk here; when the export goes, the file stays and its loop device
+# goes.
 file_export() {
 	local dev file=$BACKING_FILE mib=$((1 << 20))
 	remote "grep -qw block $C/features" || skip "the module has no block exports"
@@ -308,7 +309,8 @@ denied() {
 	here unmap e
 }
 
-# Of an export with an entry for each host: when deny is done, no session of the host is left, and no map of it.
+# Of an export with an entry for each host: when deny is done, no session of the host is left, and
+# no map of it.
 denied_entry() {
 	local host
 	host=$(show "$C/host_name")

@@ -18,8 +18,8 @@ use crate::bindings;
 
 /// What a [`PeriodicWork`] does.
 pub(crate) trait PeriodicHandler: Send + Sync + 'static {
-    /// Called again and again, never twice at a time, by a worker of `system_freezable_wq`. May sleep,
-    /// but must not drop the [`PeriodicWork`].
+    /// Called again and again, never twice at a time, by a worker of `system_freezable_wq`. May
+    /// sleep, but must not drop the [`PeriodicWork`].
     fn run(&self);
 }
 
@@ -42,8 +42,8 @@ struct Inner<T> {
 ///
 /// # Invariants
 ///
-/// `work` is initialised with [`run`] and is the first field of an [`Inner`], which stays in place. It is
-/// disabled by `drop()` and by nothing else.
+/// `work` is initialised with [`run`] and is the first field of an [`Inner`], which stays in place.
+/// It is disabled by `drop()` and by nothing else.
 pub(crate) struct PeriodicWork<T: PeriodicHandler>(Pin<KBox<Inner<T>>>);
 
 // SAFETY: A delayed work belongs to no thread, and `T` is `Send`.
@@ -52,7 +52,8 @@ unsafe impl<T: PeriodicHandler> Send for PeriodicWork<T> {}
 unsafe impl<T: PeriodicHandler> Sync for PeriodicWork<T> {}
 
 impl<T: PeriodicHandler> PeriodicWork<T> {
-    /// Starts to call `value`'s [`PeriodicHandler::run`], for the first time after `interval`. May sleep.
+    /// Starts to call `value`'s [`PeriodicHandler::run`], for the first time after `interval`. May
+    /// sleep.
     pub(crate) fn new(value: T, interval: Msecs) -> Result<Self> {
         // SAFETY: The function has no requirements.
         let interval = unsafe { bindings::__msecs_to_jiffies(interval) };
@@ -79,8 +80,8 @@ impl<T: PeriodicHandler> PeriodicWork<T> {
 ///
 /// Called by a worker only, for the work of a [`PeriodicWork<T>`].
 unsafe extern "C" fn run<T: PeriodicHandler>(work: *mut bindings::work_struct) {
-    // SAFETY: By the invariants of `PeriodicWork` the work is the first field of a `delayed_work`, and that of
-    // an `Inner`, which `drop()` keeps until no worker runs this.
+    // SAFETY: By the invariants of `PeriodicWork` the work is the first field of a `delayed_work`,
+    // and that of an `Inner`, which `drop()` keeps until no worker runs this.
     let inner = unsafe { &*work.cast::<Inner<T>>() };
     inner.value.run();
     // SAFETY: As above. It does nothing once the work is disabled.
@@ -89,8 +90,8 @@ unsafe extern "C" fn run<T: PeriodicHandler>(work: *mut bindings::work_struct) {
 
 impl<T: PeriodicHandler> Drop for PeriodicWork<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants it is initialised. No worker runs it afterwards, nor can it be
-        // queued again.
+        // SAFETY: By the type invariants it is initialised. No worker runs it afterwards, nor can
+        // it be queued again.
         unsafe { bindings::disable_delayed_work_sync(self.0.work.get()) };
     }
 }

@@ -258,9 +258,9 @@ pub(crate) fn fatal_signal_pending() -> bool {
     unsafe { bindings::farblk_fatal_signal_pending() }
 }
 
-/// Makes `number` the value of `atomic`, unless that is a newer one. Of two numbers the one is newer
-/// that is less than 2^31 ahead: after 2^32 - 1 comes 0. Who reads the new value sees what the
-/// caller wrote before. Any context.
+/// Makes `number` the value of `atomic`, unless that is a newer one. Of two numbers the one is
+/// newer that is less than 2^31 ahead: after 2^32 - 1 comes 0. Who reads the new value sees what
+/// the caller wrote before. Any context.
 pub(crate) fn advance(atomic: &Atomic<u32>, number: u32) {
     let is_newer_than = |old| (1..1 << 31).contains(&number.wrapping_sub(old));
     let mut old = atomic.load(Relaxed);

@@ -23,8 +23,8 @@ use crate::bindings;
 
 /// What a [`Timer`] does.
 pub(crate) trait TimerHandler: Send + Sync + 'static {
-    /// Called when the time that was set has come, never twice at a time, in softirq. Must not drop the
-    /// timer, but may set it again.
+    /// Called when the time that was set has come, never twice at a time, in softirq. Must not drop
+    /// the timer, but may set it again.
     fn expired(&self);
 }
 
@@ -41,13 +41,13 @@ struct Inner<T> {
 ///
 /// # Context
 ///
-/// Dropping it waits for a call that is under way, and may sleep. No lock that `expired` takes may be held
-/// then.
+/// Dropping it waits for a call that is under way, and may sleep. No lock that `expired` takes may
+/// be held then.
 ///
 /// # Invariants
 ///
-/// `timer` is initialised with [`run`] and is the first field of an [`Inner`], which stays in place. It is
-/// shut down by `drop()` and by nothing else.
+/// `timer` is initialised with [`run`] and is the first field of an [`Inner`], which stays in
+/// place. It is shut down by `drop()` and by nothing else.
 pub(crate) struct Timer<T: TimerHandler>(Pin<KBox<Inner<T>>>);
 
 // SAFETY: A timer belongs to no thread, and `T` is `Send`.
@@ -72,9 +72,9 @@ impl<T: TimerHandler> Timer<T> {
         Ok(Self(inner))
     }
 
-    /// Sets the timer to expire in `ms` milliseconds, give or take a jiffy, and not when it was set to
-    /// before. With 0 that is as soon as possible, but not before this returns if interrupts or softirqs are
-    /// disabled. Any context.
+    /// Sets the timer to expire in `ms` milliseconds, give or take a jiffy, and not when it was set
+    /// to before. With 0 that is as soon as possible, but not before this returns if interrupts or
+    /// softirqs are disabled. Any context.
     pub(crate) fn set(&self, ms: Msecs) {
         // SAFETY: By the type invariants the timer is initialised.
         unsafe { bindings::farblk_mod_timer(self.0.timer.get(), msecs_to_jiffies(ms)) };
@@ -91,16 +91,16 @@ impl<T: TimerHandler> Timer<T> {
 ///
 /// Called by the kernel only, for the timer of a [`Timer<T>`].
 unsafe extern "C" fn run<T: TimerHandler>(timer: *mut bindings::timer_list) {
-    // SAFETY: By the invariants of `Timer` the timer is the first field of an `Inner`, which `drop()` keeps
-    // until this does not run any more.
+    // SAFETY: By the invariants of `Timer` the timer is the first field of an `Inner`, which
+    // `drop()` keeps until this does not run any more.
     let inner = unsafe { &*timer.cast::<Inner<T>>() };
     inner.value.expired();
 }
 
 impl<T: TimerHandler> Drop for Timer<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants it is initialised. Its handler does not run afterwards, nor can it
-        // be set again.
+        // SAFETY: By the type invariants it is initialised. Its handler does not run afterwards,
+        // nor can it be set again.
         unsafe { bindings::timer_shutdown_sync(self.0.timer.get()) };
     }
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What bindgen reads. kernel::bindings supplies every type that rdma/ headers do not define themselves. */
+/*
+ * What bindgen reads. kernel::bindings supplies every type that rdma/ headers do not define
+ * themselves.
+ */
 #include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>

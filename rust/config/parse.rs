@@ -104,12 +104,12 @@ const UNITS: [(char, u32); 6] = [
     ('P', 50),
     ('E', 60),
 ];
-/// Digits that the fraction of a size can have, trailing zeroes aside: each halving adds one, and the
-/// largest unit has so many.
+/// Digits that the fraction of a size can have, trailing zeroes aside: each halving adds one, and
+/// the largest unit has so many.
 const FRACTION_DIGITS_MAX: usize = 60;
 
-/// A size in bytes: a decimal number, which may have a fraction, with `K`, `M`, `G`, `T`, `P` or `E`
-/// (`k`, `KiB` and so on) behind it for the powers of 1024.
+/// A size in bytes: a decimal number, which may have a fraction, with `K`, `M`, `G`, `T`, `P` or
+/// `E` (`k`, `KiB` and so on) behind it for the powers of 1024.
 ///
 /// The result is exact: `1.5G` is a size, `0.3K` is none.
 pub fn size(text: &str) -> Result<u64, ParseError> {
@@ -133,7 +133,8 @@ pub fn size(text: &str) -> Result<u64, ParseError> {
     whole.checked_add(fraction).ok_or(ParseError::TooLarge)
 }
 
-/// `0.text * 2^shift`, if that is a whole number. `text` has digits only, and `shift` is at most 60.
+/// `0.text * 2^shift`, if that is a whole number. `text` has digits only, and `shift` is at most
+/// 60.
 fn scale(text: &str, shift: u32) -> Option<u64> {
     let mut digits = [0; FRACTION_DIGITS_MAX];
     if text.len() > digits.len() {
@@ -155,8 +156,8 @@ fn scale(text: &str, shift: u32) -> Option<u64> {
     digits.iter().all(|digit| *digit == 0).then_some(whole)
 }
 
-/// An IP address with or without a port: `IP`, `IP:PORT`, `[v6]:PORT` or a bare `v6`, which then has
-/// `default_port`. A port of 0 and an IPv6 scope are refused.
+/// An IP address with or without a port: `IP`, `IP:PORT`, `[v6]:PORT` or a bare `v6`, which then
+/// has `default_port`. A port of 0 and an IPv6 scope are refused.
 pub fn socket_addr(text: &str, default_port: u16) -> Result<SocketAddr, ParseError> {
     let bracketed = text
         .strip_prefix('[')

@@ -91,8 +91,8 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         }
     }
 
-    /// Changes what may be changed while it is on, and looks at what runs then; refuses with `EBUSY`
-    /// while it is being turned on or off. May sleep.
+    /// Changes what may be changed while it is on, and looks at what runs then; refuses with
+    /// `EBUSY` while it is being turned on or off. May sleep.
     pub(crate) fn adjust<R>(
         &self,
         change: impl FnOnce(&mut S, Option<&T>) -> Result<R, Failure>,
@@ -149,9 +149,9 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         matches!(self.inner.lock().1, Phase::Stopping(_))
     }
 
-    /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does nothing
-    /// if it is on; refuses with `EBUSY` while another task turns it on or off, or if a task that
-    /// turned it off was killed and `closing` says that it still ends. May sleep.
+    /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does
+    /// nothing if it is on; refuses with `EBUSY` while another task turns it on or off, or if a
+    /// task that turned it off was killed and `closing` says that it still ends. May sleep.
     pub(crate) fn turn_on(
         &self,
         closing: impl FnOnce(&T) -> bool,
@@ -168,9 +168,9 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         }
     }
 
-    /// Turns it off with `stop`, which may take long. If `stop` fails, it gives the thing back, which
-    /// then still runs, or nothing if it is off nevertheless. Does nothing if it is off; refuses with
-    /// `EBUSY` while another task turns it on or off. May sleep.
+    /// Turns it off with `stop`, which may take long. If `stop` fails, it gives the thing back,
+    /// which then still runs, or nothing if it is off nevertheless. Does nothing if it is off;
+    /// refuses with `EBUSY` while another task turns it on or off. May sleep.
     pub(crate) fn turn_off(
         &self,
         stop: impl FnOnce(T) -> Result<(), (Option<T>, Failure)>,
@@ -246,8 +246,9 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
 
 /// Of things that one task may abort while another one turns them on or off.
 impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
-    /// As [`Switch::turn_on`], in two steps: what `make` returns can be aborted by [`Switch::force_off`]
-    /// while `start` brings it up. `make` must not wait for I/O or for a server. May sleep.
+    /// As [`Switch::turn_on`], in two steps: what `make` returns can be aborted by
+    /// [`Switch::force_off`] while `start` brings it up. `make` must not wait for I/O or for a
+    /// server. May sleep.
     pub(crate) fn make_and_start(
         &self,
         make: impl FnOnce(&S) -> Result<T, Failure>,
@@ -269,8 +270,8 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         }
     }
 
-    /// As [`Switch::turn_off`]; what is being turned off can be aborted by [`Switch::force_off`]. `stop` may
-    /// succeed and still return a failure for `last_error`. May sleep.
+    /// As [`Switch::turn_off`]; what is being turned off can be aborted by [`Switch::force_off`].
+    /// `stop` may succeed and still return a failure for `last_error`. May sleep.
     pub(crate) fn stop(&self, stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>) -> Result {
         match self.begin_stop(|thing| Some(thing.clone())) {
             Ok(None) => Ok(()),
@@ -279,9 +280,9 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         }
     }
 
-    /// As [`Switch::stop`], also while another task turns it on or off: calls `abort`, which must make the
-    /// other task end soon, and waits for that task. `abort` may be called more than once, and must not
-    /// sleep. `EBUSY` if the other task does not end within 10 s. May sleep.
+    /// As [`Switch::stop`], also while another task turns it on or off: calls `abort`, which must
+    /// make the other task end soon, and waits for that task. `abort` may be called more than once,
+    /// and must not sleep. `EBUSY` if the other task does not end within 10 s. May sleep.
     pub(crate) fn force_off(
         &self,
         abort: impl Fn(&T),

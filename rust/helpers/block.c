@@ -3,7 +3,7 @@
 #include <linux/blkdev.h>
 #include <linux/idr.h>
 
-/* bindgen cannot read macros with a __force cast: these are the values that rust/block/ spells out. */
+/* bindgen cannot read macros with a __force cast: rust/block/ spells out these values. */
 #define FARBLK_ASSERT(c, value) static_assert((__force unsigned int)(c) == (value))
 FARBLK_ASSERT(BLK_STS_NOTSUPP, 1);
 FARBLK_ASSERT(BLK_STS_TIMEOUT, 2);

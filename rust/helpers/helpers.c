@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* One rust_helper_*() per C inline function or macro that Rust code needs and kernel::bindings lacks. */
+/*
+ * One rust_helper_*() per C inline function or macro that Rust code needs and kernel::bindings
+ * lacks.
+ */
 #define __rust_helper
 
 #include "rdma.c"

@@ -16,7 +16,8 @@
 #include <rdma/rdma_cm.h>
 
 /*
- * A DMA direction is an int here: bindgen makes the enum an integer for one kernel release and a newtype for another.
+ * A DMA direction is an int here: bindgen makes the enum an integer for one kernel release and a
+ * newtype for another.
  */
 
 int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr, const struct ib_send_wr **bad_wr)
@@ -41,8 +42,8 @@ int rust_helper_farblk_req_notify_cq(struct ib_cq *cq)
 }
 
 /*
- * Handles at most budget completions, while nobody else does so. Not for IB_POLL_DIRECT. Interrupts that come meanwhile have
- * no effect: the caller has the queue looked at once more.
+ * Handles at most budget completions, while nobody else does so. Not for IB_POLL_DIRECT. Interrupts
+ * that come meanwhile have no effect: the caller has the queue looked at once more.
  */
 void rust_helper_farblk_flush_cq(struct ib_cq *cq, int budget)
 {
@@ -147,16 +148,19 @@ static struct page *farblk_pages(int node, unsigned int order, gfp_t flags)
 }
 
 /*
- * Zeroed; compound, so that a network stack that takes a reference to a tail page is counted. May sleep. NULL also for a
- * node that does not exist or is off line.
+ * Zeroed; compound, so that a network stack that takes a reference to a tail page is counted. May
+ * sleep. NULL also for a node that does not exist or is off line.
  */
 struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order)
 {
-	/* The caller has a plan B for large orders, and nobody is to be killed for the small ones. */
+	/* The caller can do without large orders, and nobody is to be killed for small ones. */
 	return farblk_pages(node, order, GFP_KERNEL | __GFP_RETRY_MAYFAIL);
 }
 
-/* The same, of memory that is free. Does not sleep, and leaves the reserves alone, also in a task that may use them. */
+/*
+ * The same, of memory that is free. Does not sleep, and leaves the reserves alone, also in a task
+ * that may use them.
+ */
 struct page *rust_helper_farblk_alloc_free_pages(int node, unsigned int order)
 {
 	return farblk_pages(node, order, GFP_NOWAIT | __GFP_NOMEMALLOC);
@@ -168,8 +172,9 @@ void rust_helper_farblk_init_irq_work(struct irq_work *work, void (*func)(struct
 }
 
 /*
- * A softirq that is raised in a task wakes ksoftirqd, and waits for it; one that is raised in an interrupt runs at the end
- * of that. So a task has an interrupt of its own. False if there is no need for that, or no such interrupt.
+ * A softirq that is raised in a task wakes ksoftirqd, and waits for it; one that is raised in an
+ * interrupt runs at the end of that. So a task has an interrupt of its own. False if there is no
+ * need for that, or no such interrupt.
  */
 bool rust_helper_farblk_irq_work_queue(struct irq_work *work)
 {

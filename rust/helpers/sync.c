@@ -14,8 +14,8 @@
 #include <linux/workqueue.h>
 
 /*
- * How many spinlocks of rust/base/sync.rs this CPU holds, and whether interrupts were enabled before the first one. Both are
- * used with interrupts disabled only.
+ * How many spinlocks of rust/base/sync.rs this CPU holds, and whether interrupts were enabled
+ * before the first one. Both are used with interrupts disabled only.
  */
 struct farblk_irqs {
 	unsigned int held;
@@ -166,8 +166,8 @@ __rust_helper void rust_helper_memalloc_noreclaim_restore(unsigned int flags)
 }
 
 /*
- * Without CONFIG_TASKS_RCU it is synchronize_rcu(). That is enough where no task is preempted in the
- * kernel. A preemptible kernel has CONFIG_TASKS_RCU if it has kprobes, BPF programs or ftrace.
+ * Without CONFIG_TASKS_RCU it is synchronize_rcu(). That is enough where no task is preempted in
+ * the kernel. A preemptible kernel has CONFIG_TASKS_RCU if it has kprobes, BPF programs or ftrace.
  */
 __rust_helper void rust_helper_farblk_synchronize_rcu_tasks(void)
 {

@@ -12,8 +12,8 @@ use super::refusal::Malformed;
 use super::wire;
 use core::mem::size_of;
 
-/// What the server says of itself, or in answer to what needs no reply. It may come between a request and
-/// its reply, and is not answered.
+/// What the server says of itself, or in answer to what needs no reply. It may come between a
+/// request and its reply, and is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The extent of the export changed to this: it was resized, or is read-only now, or no longer.
@@ -26,7 +26,8 @@ pub enum Event {
     },
     /// The answer to a [`Ping`](super::Ping).
     Pong,
-    /// The answer to a [`Fence`]: nothing of the path, up to the epoch, will reach the export any more.
+    /// The answer to a [`Fence`]: nothing of the path, up to the epoch, will reach the export any
+    /// more.
     Fenced {
         /// As asked.
         path: u8,

@@ -55,8 +55,8 @@ pub struct Place {
 ///
 /// # Invariants
 ///
-/// `size` is not zero, and there are at most [`SLABS_MAX`] slabs. So `size` is at most 2^51 and fits into
-/// a signed file offset.
+/// `size` is not zero, and there are at most [`SLABS_MAX`] slabs. So `size` is at most 2^51 and
+/// fits into a signed file offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     size: u64,

@@ -8,8 +8,8 @@ use super::export::BlockSize;
 use super::refusal::Malformed;
 use super::wire::{self, IO_HINT_MAX, IO_SIZE_MAX, IO_SIZE_MIN, PHYSICAL_BLOCK_SIZE_MAX};
 
-/// The limits of an export as a block device; the names are those of the kernel's `queue_limits`, the
-/// unit is always the byte.
+/// The limits of an export as a block device; the names are those of the kernel's `queue_limits`,
+/// the unit is always the byte.
 ///
 /// Those of a [`LoginReply`](super::LoginReply) that was read keep to what is said of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,8 @@ pub struct BlockLimits {
     /// Smallest I/O that costs no more than a larger one: a positive multiple of the physical block
     /// size, at most [`IO_HINT_MAX`].
     pub io_min: u32,
-    /// I/O size liked best: a multiple of the physical block size, at most [`IO_HINT_MAX`]; 0 for none.
+    /// I/O size liked best: a multiple of the physical block size, at most [`IO_HINT_MAX`]; 0 for
+    /// none.
     pub io_opt: u32,
     /// Most in one read or write: a multiple of the logical block size, from [`IO_SIZE_MIN`] to
     /// [`IO_SIZE_MAX`].

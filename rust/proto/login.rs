@@ -41,8 +41,8 @@ pub struct Login {
     pub queues: u16,
     /// Commands in flight per I/O queue asked for; never 0. Means nothing to a `ram` export.
     pub depth: u16,
-    /// Data in the message of a command asked for, in bytes, at most [`INLINE_MAX`]; 0 for none. Means
-    /// nothing to a `ram` export.
+    /// Data in the message of a command asked for, in bytes, at most [`INLINE_MAX`]; 0 for none.
+    /// Means nothing to a `ram` export.
     pub inline_size: u32,
     /// Between two signs of life of the client, in milliseconds; 0 if it promises none.
     pub heartbeat_ms: u32,
@@ -110,8 +110,8 @@ pub enum Backing {
     Block {
         /// Commands in flight per I/O queue; never 0. Their tags are below it.
         depth: u16,
-        /// Commands in flight per I/O queue until a [`Response`](super::Response) says otherwise; never
-        /// 0, and no more than the depth.
+        /// Commands in flight per I/O queue until a [`Response`](super::Response) says otherwise;
+        /// never 0, and no more than the depth.
         credit: u16,
         /// Data in the message of a command, in bytes, at most [`INLINE_MAX`]; 0 for none.
         inline_size: u32,
@@ -127,8 +127,8 @@ pub struct LoginReply {
     pub session: u64,
     /// The export; never nil.
     pub export_uuid: Uuid,
-    /// Identity of the contents of `ram`, new whenever they are lost, or of the life of a `block` export's
-    /// server; never nil.
+    /// Identity of the contents of `ram`, new whenever they are lost, or of the life of a `block`
+    /// export's server; never nil.
     pub instance: Uuid,
     /// Size of the export, never 0, and the access granted, which is the one asked for.
     pub extent: Extent,
@@ -140,13 +140,14 @@ pub struct LoginReply {
     pub queues: u16,
     /// The reservation key of the map, which later logins resume; never 0.
     pub reservation_key: u64,
-    /// Whether the server knew the reservation key that the login resumes: it did not begin anew since,
-    /// or was told by its administrator.
+    /// Whether the server knew the reservation key that the login resumes: it did not begin anew
+    /// since, or was told by its administrator.
     pub remembered: bool,
-    /// The server host; never nil. Another instance of the same host proves that the one before is gone.
+    /// The server host; never nil. Another instance of the same host proves that the one before is
+    /// gone.
     pub server_id: Uuid,
-    /// How long the map keeps its place without a path, in milliseconds, counted from when the server
-    /// notices that the last one is lost; never 0.
+    /// How long the map keeps its place without a path, in milliseconds, counted from when the
+    /// server notices that the last one is lost; never 0.
     pub lease_ms: u32,
     /// Of the extent, as in [`Event::Extent`](super::Event::Extent).
     pub extent_number: u32,

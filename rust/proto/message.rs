@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Control messages: the client asks, the server answers, one at a time. In between the client may send
-//! what is answered by an event, and the server events that nobody asked for.
+//! Control messages: the client asks, the server answers, one at a time. In between the client may
+//! send what is answered by an event, and the server events that nobody asked for.
 
 #![forbid(unsafe_code)]
 

@@ -2,10 +2,10 @@
 
 //! The raw layout of everything that crosses the wire.
 //!
-//! All integers are little endian and all structs are free of padding and of alignment needs. Fields
-//! named `reserved` are written as zero; the reader ignores them, but for those of [`Response`], which
-//! have to be zero. The fields carry no promise: a value is only to be trusted once a parser beside
-//! this module has turned it into a validated type.
+//! All integers are little endian and all structs are free of padding and of alignment needs.
+//! Fields named `reserved` are written as zero; the reader ignores them, but for those of
+//! [`Response`], which have to be zero. The fields carry no promise: a value is only to be trusted
+//! once a parser beside this module has turned it into a validated type.
 
 #![forbid(unsafe_code)]
 
@@ -55,8 +55,8 @@ pub const IO_SIZE_MIN: u32 = 64 << 10;
 pub const IO_SIZE_MAX: u32 = 1 << 20;
 /// Largest physical block, in bytes.
 pub const PHYSICAL_BLOCK_SIZE_MAX: u32 = 1 << 20;
-/// Most that [`LoginReply::io_min`] and [`LoginReply::io_opt`] may be, in bytes. The kernel reads ahead
-/// up to twice the latter.
+/// Most that [`LoginReply::io_min`] and [`LoginReply::io_opt`] may be, in bytes. The kernel reads
+/// ahead up to twice the latter.
 pub const IO_HINT_MAX: u32 = 16 << 20;
 
 /// [`ConnectRequest::kind`]: a control connection.
@@ -111,8 +111,8 @@ pub const OP_WRITE_ZEROES: u8 = 5;
 
 /// [`Command::flags`] of a write: it is to last when it is answered.
 pub const FLAG_FUA: u8 = 1 << 0;
-/// [`Command::flags`]: the data of a write follow the command in its message; those of a read may be the
-/// answer.
+/// [`Command::flags`]: the data of a write follow the command in its message; those of a read may
+/// be the answer.
 pub const FLAG_INLINE: u8 = 1 << 1;
 /// [`Command::flags`] of a write of zeroes: keep the blocks allocated.
 pub const FLAG_NO_UNMAP: u8 = 1 << 2;
@@ -425,7 +425,8 @@ pub struct Fence {
     pub reserved: [u8; 7],
 }
 
-/// Client wants I/O of a `block` export; on an I/O connection. With [`FLAG_INLINE`] the data follow.
+/// Client wants I/O of a `block` export; on an I/O connection. With [`FLAG_INLINE`] the data
+/// follow.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Command {

@@ -49,8 +49,8 @@ pub(crate) enum WcError {
 /// A message that was received. The peer can also use up a receive by an RDMA WRITE with immediate
 /// data: that is no `Received`, but [`WcError::Unexpected`].
 ///
-/// It can be used only while the handler of its completion runs. It is also the proof that a key was
-/// invalidated, and good for one answer: a key comes again after 256 registrations of a region.
+/// It can be used only while the handler of its completion runs. It is also the proof that a key
+/// was invalidated, and good for one answer: a key comes again after 256 registrations of a region.
 pub(crate) struct Received<'a> {
     len: u32,
     immediate: Option<u32>,

@@ -2,8 +2,9 @@
 
 //! The timers of sessions: when to try again, and when the peer is taken for gone.
 //!
-//! Nothing here reads a clock. The client's machine asks for timers and is told that they elapsed, so
-//! that the model checker can let them elapse at any moment. The server counts its periodic looks.
+//! Nothing here reads a clock. The client's machine asks for timers and is told that they elapsed,
+//! so that the model checker can let them elapse at any moment. The server counts its periodic
+//! looks.
 
 #![forbid(unsafe_code)]
 
@@ -46,7 +47,8 @@ impl Delay {
 const FIRST_MS: u32 = 100;
 /// The longest delay between attempts while I/O waits, in ms.
 const URGENT_MS: u32 = 500;
-/// Attempts after which the delay is as long as it gets: 100 ms doubled so often is more than a day.
+/// Attempts after which the delay is as long as it gets: 100 ms doubled so often is more than a
+/// day.
 const ATTEMPTS_MAX: u32 = 20;
 
 /// The exponential backoff of a path: the delay doubles with each attempt that fails. Half of it is
@@ -56,8 +58,8 @@ pub struct Backoff {
     attempts: u32,
 }
 
-/// Nothing but the length of a delay depends on it: the model checker, which lets timers elapse at any
-/// moment, takes states that differ by it alone for the same.
+/// Nothing but the length of a delay depends on it: the model checker, which lets timers elapse at
+/// any moment, takes states that differ by it alone for the same.
 impl Hash for Backoff {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
@@ -68,8 +70,8 @@ impl Backoff {
         Self { attempts: 0 }
     }
 
-    /// The delay before the next attempt: at most `max_ms`, and at most half a second if I/O waits for
-    /// it, which is what `urgent` says.
+    /// The delay before the next attempt: at most `max_ms`, and at most half a second if I/O waits
+    /// for it, which is what `urgent` says.
     pub fn next(&mut self, max_ms: u32, urgent: bool) -> Delay {
         let max_ms = match urgent {
             true => max_ms.min(URGENT_MS),
@@ -129,7 +131,8 @@ impl Heartbeat {
         (heartbeat_ms != 0).then(|| (heartbeat_ms / u32::from(PERIODS)).max(1))
     }
 
-    /// A period is over. `heard` says whether anything came in it, `alone` whether no other path is up.
+    /// A period is over. `heard` says whether anything came in it, `alone` whether no other path is
+    /// up.
     ///
     /// The server wants to hear of this host, too: there is a ping in each heartbeat in any case.
     pub fn elapsed(&mut self, heard: bool, alone: bool) -> KeepAlive {
@@ -153,7 +156,8 @@ impl Heartbeat {
     }
 }
 
-/// The progress of a connection whose work requests complete in order, when one of them was found late.
+/// The progress of a connection whose work requests complete in order, when one of them was found
+/// late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// When that was, in ms.
@@ -163,8 +167,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A request is found late at `now_ms`, after so many completions. Returns true if there was none for
-    /// `timeout_ms`. Which request it is does not matter: none overtakes another.
+    /// A request is found late at `now_ms`, after so many completions. Returns true if there was
+    /// none for `timeout_ms`. Which request it is does not matter: none overtakes another.
     pub fn is_missing(&mut self, now_ms: u64, completions: u64, timeout_ms: u64) -> bool {
         if completions != self.completions {
             *self = Self {
@@ -176,8 +180,8 @@ impl Progress {
     }
 }
 
-/// Heartbeats in which a server hears nothing before the client is taken for gone, and the least time, in
-/// ms: other clients wait for nothing but its place.
+/// Heartbeats in which a server hears nothing before the client is taken for gone, and the least
+/// time, in ms: other clients wait for nothing but its place.
 const MISSING: u64 = 5;
 const KEEP_ALIVE_MIN_MS: u64 = 5000;
 
@@ -194,8 +198,8 @@ pub struct KeepAliveTimeout {
 }
 
 impl KeepAliveTimeout {
-    /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never if
-    /// that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
+    /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never
+    /// if that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
     pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {
         let timeout_ms = (u64::from(heartbeat_ms) * MISSING).max(KEEP_ALIVE_MIN_MS);
         Self {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Writes that the server has acknowledged and may still hold in a volatile cache: what the client knows
-//! of them, and how the server tells that it may have lost them.
+//! Writes that the server has acknowledged and may still hold in a volatile cache: what the client
+//! knows of them, and how the server tells that it may have lost them.
 //!
-//! The server shows an *instance* of an export of a block device. Another instance means that writes which
-//! were acknowledged and not flushed may be gone, as the write verifier of NFS does. [`LastClose`] chooses
-//! the instance, [`Flushes`] draws the client's conclusions.
+//! The server shows an *instance* of an export of a block device. Another instance means that
+//! writes which were acknowledged and not flushed may be gone, as the write verifier of NFS does.
+//! [`LastClose`] chooses the instance, [`Flushes`] draws the client's conclusions.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,8 @@ pub struct Flushes {
     needed: u64,
     /// The last flush that is complete.
     complete: u64,
-    /// Writes that were complete and not flushed are lost, and there may be users who have to hear of it.
+    /// Writes that were complete and not flushed are lost, and there may be users who have to hear
+    /// of it.
     lost: bool,
     /// A flush has failed because of that.
     reported: bool,
@@ -35,8 +36,8 @@ impl Flushes {
         }
     }
 
-    /// Notes that the server has another instance: its cache may be gone. No request that the old instance
-    /// may still answer is left. `dirty` as for [`Flushes::begin`].
+    /// Notes that the server has another instance: its cache may be gone. No request that the old
+    /// instance may still answer is left. `dirty` as for [`Flushes::begin`].
     pub fn restarted(&mut self, dirty: bool) {
         if dirty || self.are_needed() {
             self.lost = true;
@@ -45,10 +46,11 @@ impl Flushes {
         self.needed = 0;
     }
 
-    /// Returns true if a flush must fail instead of being sent, be it a new one or one that is replayed.
+    /// Returns true if a flush must fail instead of being sent, be it a new one or one that is
+    /// replayed.
     ///
-    /// Everybody who has the disk open may have written what is lost, and has to hear of it, so all flushes
-    /// fail until [`Flushes::closed`].
+    /// Everybody who has the disk open may have written what is lost, and has to hear of it, so all
+    /// flushes fail until [`Flushes::closed`].
     pub fn must_fail(&mut self) -> bool {
         self.reported |= self.lost;
         self.lost
@@ -59,15 +61,15 @@ impl Flushes {
         self.lost
     }
 
-    /// Notes that nobody has the disk open any more. If nobody has heard of a loss until now, those who
-    /// open the disk next will, as of an error in the page cache.
+    /// Notes that nobody has the disk open any more. If nobody has heard of a loss until now, those
+    /// who open the disk next will, as of an error in the page cache.
     pub fn closed(&mut self) {
         self.lost &= !self.reported;
         self.reported = false;
     }
 
-    /// Notes that a flush begins, and returns its number. `dirty` tells whether a write was complete since
-    /// the flush before it began.
+    /// Notes that a flush begins, and returns its number. `dirty` tells whether a write was
+    /// complete since the flush before it began.
     pub fn begin(&mut self, dirty: bool) -> u64 {
         self.begun = self.begun.saturating_add(1);
         if dirty {
@@ -87,8 +89,8 @@ impl Flushes {
     }
 }
 
-/// How the device `D` of an export was closed last, and under which instance `I`. The server keeps it while
-/// the export is disabled.
+/// How the device `D` of an export was closed last, and under which instance `I`. The server keeps
+/// it while the export is disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LastClose<D, I> {
     /// Nothing was lost with this device since it was exported as this instance.
@@ -101,8 +103,8 @@ impl<D, I: Copy> LastClose<D, I> {
         Self { flushed: None }
     }
 
-    /// Chooses the instance for a device that was opened: the last one if `is_same` says that this is the
-    /// device, and it was flushed when it was closed, else `fresh`.
+    /// Chooses the instance for a device that was opened: the last one if `is_same` says that this
+    /// is the device, and it was flushed when it was closed, else `fresh`.
     pub fn open(&self, is_same: impl FnOnce(&D) -> bool, fresh: I) -> I {
         match &self.flushed {
             Some((device, instance)) if is_same(device) => *instance,
@@ -110,14 +112,14 @@ impl<D, I: Copy> LastClose<D, I> {
         }
     }
 
-    /// Notes that clients may write to the device that was opened. The record is empty afterwards: a device
-    /// that is not closed in an orderly way has lost its cache.
+    /// Notes that clients may write to the device that was opened. The record is empty afterwards:
+    /// a device that is not closed in an orderly way has lost its cache.
     pub fn begin(&mut self) {
         self.flushed = None;
     }
 
-    /// Notes that a device is closed. `flushed` tells whether a flush has succeeded that began after the
-    /// last write had ended.
+    /// Notes that a device is closed. `flushed` tells whether a flush has succeeded that began
+    /// after the last write had ended.
     pub fn close(&mut self, device: D, instance: I, flushed: bool) {
         self.flushed = flushed.then_some((device, instance));
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server's side of sessions: which maps are registered with an export, which of them it is reserved
-//! for, and which epochs of their paths are over.
+//! The server's side of sessions: which maps are registered with an export, which of them it is
+//! reserved for, and which epochs of their paths are over.
 //!
-//! A *registration* is what one map has at an export: its paths, and a place among `max_clients`. Its
-//! *key* is what later logins of the map show to resume it. A map that has lost its last path is *away*;
-//! its *lease* says for how long it keeps its place then. An export that one map at a time may have is
-//! *reserved* for the key that was registered last. As with SCSI persistent reservations, another key
-//! that comes back afterwards was preempted: its map is evicted.
+//! A *registration* is what one map has at an export: its paths, and a place among `max_clients`.
+//! Its *key* is what later logins of the map show to resume it. A map that has lost its last path
+//! is *away*; its *lease* says for how long it keeps its place then. An export that one map at a
+//! time may have is *reserved* for the key that was registered last. As with SCSI persistent
+//! reservations, another key that comes back afterwards was preempted: its map is evicted.
 //!
 //! [`Reservation`] decides; it knows sessions by their number only. The code around it reports what
 //! happened, performs each [`Action`], and asks again when a session that was in the way is over.
@@ -36,15 +36,16 @@ const SHARED: ReservationKey = 1;
 /// What an export is enabled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// Maps that may be registered at a time. If that is one, the export is reserved for it. Else the
-    /// export is shared: a login never evicts another map, and every map may resume its session.
+    /// Maps that may be registered at a time. If that is one, the export is reserved for it. Else
+    /// the export is shared: a login never evicts another map, and every map may resume its
+    /// session.
     pub max_clients: u16,
     /// The longest lease to grant, in ms.
     pub lease_max_ms: u32,
 }
 
-/// The registrations of an export, and the key that it is reserved for, which survives disabling the
-/// export.
+/// The registrations of an export, and the key that it is reserved for, which survives disabling
+/// the export.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reservation<L: Registrations> {
     /// `None` while the export is not enabled.
@@ -53,13 +54,13 @@ pub struct Reservation<L: Registrations> {
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<ReservationKey>,
-    /// The server took a map's word for that key, and has not heard yet that the map goes on with it.
-    /// Until then the key counts for nothing.
+    /// The server took a map's word for that key, and has not heard yet that the map goes on with
+    /// it. Until then the key counts for nothing.
     unconfirmed: bool,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
     holder_life: Option<Life<L::Host>>,
-    /// The key of all maps while several may be registered; `None` as long as the contents stay the same
-    /// since the server began: then every key is taken.
+    /// The key of all maps while several may be registered; `None` as long as the contents stay the
+    /// same since the server began: then every key is taken.
     shared_key: Option<ReservationKey>,
     /// Whose maps are not let in although their key fits, or they show none.
     barred: Barred<L::Host>,
@@ -69,8 +70,8 @@ pub struct Reservation<L: Registrations> {
 }
 
 impl<L: Registrations> Reservation<L> {
-    /// Returns the reservation of an export that is not enabled, and that no map had as far as this server
-    /// knows. The list has to be empty.
+    /// Returns the reservation of an export that is not enabled, and that no map had as far as this
+    /// server knows. The list has to be empty.
     pub const fn new(list: L) -> Self {
         Self {
             terms: None,
@@ -90,25 +91,27 @@ impl<L: Registrations> Reservation<L> {
         &mut self.list
     }
 
-    /// Returns how many registrations there were so far. A login that waits for others to end gives this number
-    /// as it was when it came: a map that was registered later does not give way to it.
+    /// Returns how many registrations there were so far. A login that waits for others to end gives
+    /// this number as it was when it came: a map that was registered later does not give way to it.
     pub fn admitted(&self) -> u64 {
         self.admitted
     }
 
-    /// Returns the key that the export is reserved for, if the server knows of any and only one map may have it.
+    /// Returns the key that the export is reserved for, if the server knows of any and only one map
+    /// may have it.
     pub fn holder(&self) -> Option<ReservationKey> {
         self.holder.filter(|_| !self.unconfirmed)
     }
 
-    /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew knows
-    /// what it was before.
+    /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew
+    /// knows what it was before.
     pub fn restore(&mut self, holder: Option<ReservationKey>) {
         self.hold(holder, None);
     }
 
-    /// Notes that the export is enabled, and returns a number that its logins have to show. No map may
-    /// resume what it had of other contents (`same` is false), or from before several maps could write.
+    /// Notes that the export is enabled, and returns a number that its logins have to show. No map
+    /// may resume what it had of other contents (`same` is false), or from before several maps
+    /// could write.
     pub fn open(&mut self, terms: Terms, same: bool, fresh: ReservationKey) -> u64 {
         if !same {
             self.shared_key = Some(fresh);
@@ -121,9 +124,9 @@ impl<L: Registrations> Reservation<L> {
         self.openings
     }
 
-    /// Decides on a login of a host that is admitted; it was given `opening` by [`Reservation::open`], and
-    /// `since` is what [`Reservation::admitted`] was when it came. `writes` is what it may do, `fresh` a
-    /// key that was never used.
+    /// Decides on a login of a host that is admitted; it was given `opening` by
+    /// [`Reservation::open`], and `since` is what [`Reservation::admitted`] was when it came.
+    /// `writes` is what it may do, `fresh` a key that was never used.
     pub fn login(
         &mut self,
         login: &Login<L::Host>,
@@ -166,9 +169,9 @@ impl<L: Registrations> Reservation<L> {
             };
             let own = one.incarnation == login.incarnation && !one.evicted;
             match login.resume {
-                // The map had the export from a server that is gone, and a path of it that did not know
-                // that yet was the first to come back. As nobody else was known to have the export since,
-                // the map judges by its lease, as if this path had been the first.
+                // The map had the export from a server that is gone, and a path of it that did not
+                // know that yet was the first to come back. As nobody else was known to have the
+                // export since, the map judges by its lease, as if this path had been the first.
                 Some(key) if own && one.unknown && one.key != key => {
                     one.key = key;
                     one.unknown = false;
@@ -252,8 +255,8 @@ impl<L: Registrations> Reservation<L> {
             terms.lease_max_ms,
         );
         one.leaving = Leaving::No;
-        // A map that has lost the export long ago, and logs in again and again, but never goes on, must
-        // not keep out the one that has it.
+        // A map that has lost the export long ago, and logs in again and again, but never goes on,
+        // must not keep out the one that has it.
         if !(unconfirmed && holder == Some(one.key)) {
             one.lease_runs = false;
             one.lapsed = false;
@@ -277,8 +280,8 @@ impl<L: Registrations> Reservation<L> {
         self.list.all().iter().position(which)
     }
 
-    /// Removes a registration in whose place another life of its map or host comes. If it has paths,
-    /// these are told to end first.
+    /// Removes a registration in whose place another life of its map or host comes. If it has
+    /// paths, these are told to end first.
     fn replace(
         &mut self,
         at: usize,
@@ -297,8 +300,8 @@ impl<L: Registrations> Reservation<L> {
         Ok(())
     }
 
-    /// Notes that a session is over: nothing of it reaches the export any more. `leaving` tells whether its
-    /// client has logged out.
+    /// Notes that a session is over: nothing of it reaches the export any more. `leaving` tells
+    /// whether its client has logged out.
     pub fn left(&mut self, session: SessionId, leaving: bool, act: &mut impl FnMut(Action)) {
         let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
         let Some(at) = self.position(of) else {
@@ -326,8 +329,8 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// Notes that the client of a session goes on, which was told that it is not remembered: it was away
-    /// for less than its lease. From now on the server remembers it.
+    /// Notes that the client of a session goes on, which was told that it is not remembered: it was
+    /// away for less than its lease. From now on the server remembers it.
     pub fn confirm(&mut self, session: SessionId, act: &mut impl FnMut(Action)) {
         let of = |one: &&mut Registration<L::Host>| one.path_of(session).is_some();
         let Some(one) = self.list.all_mut().iter_mut().find(of) else {
@@ -348,9 +351,9 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// A session asks that a path of its map be fenced up to an epoch. Returns whether nothing of the path
-    /// reaches the export any more. If not, what is in the way was told to end, and [`Action::Retry`]
-    /// follows.
+    /// A session asks that a path of its map be fenced up to an epoch. Returns whether nothing of
+    /// the path reaches the export any more. If not, what is in the way was told to end, and
+    /// [`Action::Retry`] follows.
     pub fn fence(
         &mut self,
         session: SessionId,
@@ -395,10 +398,10 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// Ends what does not fit to what the administrator says now: registrations of hosts that are not
-    /// admitted, which cannot be resumed, and sessions that may do more or less than they are to. Returns
-    /// one of these sessions; nothing of the kind is left when none is returned. `fresh` is a key that was
-    /// never used.
+    /// Ends what does not fit to what the administrator says now: registrations of hosts that are
+    /// not admitted, which cannot be resumed, and sessions that may do more or less than they are
+    /// to. Returns one of these sessions; nothing of the kind is left when none is returned.
+    /// `fresh` is a key that was never used.
     pub fn enforce(
         &mut self,
         rule: impl Fn(&L::Host) -> Admission,
@@ -413,10 +416,12 @@ impl<L: Registrations> Reservation<L> {
             if evicted && !one.evicted {
                 one.evicted = true;
                 if self.barred.add(one) {
-                    // Nobody can tell any more who else was evicted: only maps that have a place go on.
+                    // Nobody can tell any more who else was evicted: only maps that have a place go
+                    // on.
                     self.shared_key = Some(fresh);
                 }
-                // A map that was not confirmed may not be the one that had the export: that may come yet.
+                // A map that was not confirmed may not be the one that had the export: that may
+                // come yet.
                 let confirmed = !(self.unconfirmed && self.holder == Some(one.key));
                 self.holder = confirmed.then_some(fresh);
                 self.unconfirmed = false;
@@ -439,7 +444,8 @@ impl<L: Registrations> Reservation<L> {
         past
     }
 
-    /// Notes that the export is being disabled: no login is granted any more. The caller ends the sessions.
+    /// Notes that the export is being disabled: no login is granted any more. The caller ends the
+    /// sessions.
     pub fn close(&mut self) {
         self.terms = None;
     }

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Runs in the guest: brings up all peers beside each other, then asks them in turn, so that a drift of the machine hits all.
-# BENCH_MODE (of the file jobs), BENCH_PEERS, BENCH_REPEATS, BENCH_MIB (size of the disks), BENCH_POLL (poll queues of each).
-# Results: out/PEER.JOB.REPEAT.json, and out/PEER.error if it did not come up: the others are measured all the same.
+# Runs in the guest: brings up all peers beside each other, then asks them in turn, so that a drift
+# of the machine hits all. BENCH_MODE (of the file jobs), BENCH_PEERS, BENCH_REPEATS, BENCH_MIB
+# (size of the disks), BENCH_POLL (poll queues of each). Results: out/PEER.JOB.REPEAT.json, and
+# out/PEER.error if it did not come up: the others are measured all the same.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit
@@ -10,8 +11,8 @@ cd /farblk || exit
 # polls DEVICE
 polls() { [ "$(cat "/sys/block/${1#/dev/}/queue/io_poll" 2>/dev/null)" = 1 ]; }
 
-# give_up_cpu1 irq|poll: who polls has CPU 1 for himself. A thread of rxe's or of the server that wakes up there would wait
-# for the next tick, as the poller does not sleep.
+# give_up_cpu1 irq|poll: who polls has CPU 1 for himself. A thread of rxe's or of the server that
+# wakes up there would wait for the next tick, as the poller does not sleep.
 give_up_cpu1() {
 	local cpus=/sys/devices/virtual/workqueue/cpumask
 	if [ "$1" = poll ]; then echo 1 >$cpus; else echo "$all_cpus" >$cpus; fi
@@ -31,8 +32,8 @@ for peer in $BENCH_PEERS; do
 		(. ./peer.sh "$peer" && peer_down) >/dev/null 2>&1
 	fi
 done
-# A disk with one queue, which is what one CPU makes, gets mq-deadline by default, others none: that alone is worth 70 % of
-# nvme's time per I/O at depth 32.
+# A disk with one queue, which is what one CPU makes, gets mq-deadline by default, others none: that
+# alone is worth 70 % of nvme's time per I/O at depth 32.
 for scheduler in /sys/block/*/queue/scheduler; do echo none >"$scheduler"; done
 
 for ((repeat = 1; repeat <= BENCH_REPEATS; repeat++)); do

@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Runs in two guests, server and client: what an idle connection costs each of them. BENCH_PEERS, BENCH_REPEATS, BENCH_MIB.
-# Results: out/PEER.REPEAT.json, the memory in KiB at each step; repeat 0 loads modules and does not count. out/PEER.error if
-# it did not come up.
+# Runs in two guests, server and client: what an idle connection costs each of them. BENCH_PEERS,
+# BENCH_REPEATS, BENCH_MIB. Results: out/PEER.REPEAT.json, the memory in KiB at each step; repeat 0
+# loads modules and does not count. out/PEER.error if it did not come up.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit
 BENCH_POLL=""
 
-# memory: what the kernel holds, without the page cache and the memory of processes, in all and by kind; pages that a CPU
-# keeps to hand out next are free. What was freed but is still kept goes first, and the least of three counts.
+# memory: what the kernel holds, without the page cache and the memory of processes, in all and by
+# kind; pages that a CPU keeps to hand out next are free. What was freed but is still kept goes
+# first, and the least of three counts.
 memory() {
 	local n cache
 	for ((n = 0; n < 3; n++)); do

@@ -41,15 +41,17 @@ def expression(name):
         return re.compile("|".join(line for line in lines.read().splitlines() if not line.startswith("#")))
 
 
-# Any of the first on a console fails the run, whatever the scripts say; the second only if nobody asked to tolerate it.
+# Any of the first on a console fails the run, whatever the scripts say; the second only if nobody
+# asked to tolerate it.
 SPLATS, TOLERATED = expression("reports"), expression("tolerated")
 
-# Bits of /proc/sys/kernel/tainted that our module sets by being unsigned (8192) and out of tree (4096), and a debug kernel
-# by its own KUnit tests (262144); and a warning's.
+# Bits of /proc/sys/kernel/tainted that our module sets by being unsigned (8192) and out of tree
+# (4096), and a debug kernel by its own KUnit tests (262144); and a warning's.
 TAINT_EXPECTED = 4096 | 8192 | 262144
 TAINT_WARNING = 512
 
-# A stock kernel stops at its first complaint. A debug kernel goes on, so that the test can say what caused it.
+# A stock kernel stops at its first complaint. A debug kernel goes on, so that the test can say what
+# caused it.
 CMDLINE = {
     "stock": "panic_on_warn=1 oops=panic hung_task_panic=1 kfence.sample_interval=100 sysctl.kernel.hung_task_timeout_secs=60 "
              "rcupdate.rcu_cpu_stall_timeout=60",
@@ -213,7 +215,8 @@ class Uml(Guest):
         cmd = [
             f"{a.guest}/linux", f"mem={a.mem}M", f"initrd={a.guest}/initramfs", f"uml_dir={a.out}/", f"umid={self.role}",
             f"ubd0={a.out}/{self.role}.cow,{a.guest}/root.ext4", f"ubd1r={a.out}/files.tar", f"hostfs={a.out}",
-            # Of its two ways to run user space the first is the faster, the second knows more than one CPU.
+            # Of its two ways to run user space the first is the faster, the second knows more than
+            # one CPU.
             "seccomp=off" if a.smp == 1 else "seccomp=on", f"ncpus={a.smp}",
             f"con0=null,fd:{fds['console']}", "con=null", f"ssl0=fd:{fds['out']}", f"ssl1=fd:{fds['ctl']}",
             *" ".join(words).split(),

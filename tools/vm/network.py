@@ -15,7 +15,8 @@ import signal
 import socket
 import time
 
-# Packets for a guest that may wait here; whoever sends more has to wait, as for a socket that is full.
+# Packets for a guest that may wait here; whoever sends more has to wait, as for a socket that is
+# full.
 BACKLOG = 64
 
 # What may be wrong with a direction, each with the arguments that it takes:
@@ -24,8 +25,9 @@ BACKLOG = 64
 #   hold       they are kept, even when something else is wrong later
 #   release    what was kept goes on, in order, and so does what comes
 #   loss=P, duplicate=P    P percent of them are lost, arrive twice
-#   corrupt=P              P percent of the IP packets arrive with one bit behind the Ethernet header turned over
-#   delay=MS               they arrive after MS milliseconds or up to a fifth more, which changes their order
+#   corrupt=P              P percent of the IP packets arrive with a bit turned over, none of the
+#                          Ethernet header
+#   delay=MS               they arrive after MS milliseconds or up to a fifth more, in another order
 PLAIN = ("pass", "cut", "hold", "release")
 WITH_VALUE = ("loss", "duplicate", "corrupt", "delay")
 
@@ -238,7 +240,8 @@ class Network:
         with self.frozen():
             waiting = {port: drain(port.end) for port in self.ports.values()}
             if not on:
-                # Nothing else waits: what a guest has sent and we did not take fits into its socket again.
+                # Nothing else waits: what a guest has sent and we did not take fits into its socket
+                # again.
                 waiting = {port: drain(self.other(port).ours) for port in self.ports.values()}
             self.relayed = on
             self.plug()

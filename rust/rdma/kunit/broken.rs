@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suites of devices and peers that do not do what they should: what was posted comes back, and what
-//! a peer may still reach does not.
+//! KUnit suites of devices and peers that do not do what they should: what was posted comes back,
+//! and what a peer may still reach does not.
 //!
-//! An operation of the device is replaced for as long as it is to fail. Nobody but the test uses the
-//! device meanwhile.
+//! An operation of the device is replaced for as long as it is to fail. Nobody but the test uses
+//! the device meanwhile.
 
 use crate::base::errno::{
     EOPNOTSUPP,
@@ -408,8 +408,8 @@ mod device {
         })
     }
 
-    /// What `rdma_rxe` does when it sends a message again, after the peer has invalidated the region: the
-    /// region is valid all the same.
+    /// What `rdma_rxe` does when it sends a message again, after the peer has invalidated the
+    /// region: the region is valid all the same.
     #[test]
     fn that_registers_again_is_told_to_invalidate() -> Result {
         let direct = Some((true, false));

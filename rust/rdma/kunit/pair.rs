@@ -148,7 +148,8 @@ pub(super) struct Kind {
 }
 
 impl Side {
-    /// Creates a queue pair, with completion queues of its own that are just large enough, or on `srq`.
+    /// Creates a queue pair, with completion queues of its own that are just large enough, or on
+    /// `srq`.
     pub(super) fn new(
         id: Arc<CmId>,
         connection: Arc<Connection>,
@@ -460,7 +461,8 @@ impl Pair {
         owner.mr.take().ok_or(EIO)
     }
 
-    /// A region of the far side over `block` that the near side may read and write, and where it is.
+    /// A region of the far side over `block` that the near side may read and write, and where it
+    /// is.
     pub(super) fn target(&self, block: &Block) -> Result<(Mr, RemoteRange)> {
         let mr = self.register(self.region(block, Access::RemoteReadWrite)?)?;
         let remote = mr.remote().ok_or(EIO)?;

@@ -282,7 +282,8 @@ mod tests {
                 before = range.rkey;
                 pair.requested()?;
 
-                // Nobody else has it until the peer has no access any more, but there are the small ones.
+                // Nobody else has it until the peer has no access any more, but there are the small
+                // ones.
                 let carry = Carry::Access(RdmaOp::Read);
                 check!(pair.request(other.into(), carry, block, true) == Err(EAGAIN));
                 pair.request(other.into(), carry, &small, true)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of what two tasks do at the same time: one drains a queue pair, or flushes a completion
-//! queue, while the other one is in the middle of something.
+//! KUnit suite of what two tasks do at the same time: one drains a queue pair, or flushes a
+//! completion queue, while the other one is in the middle of something.
 
 use crate::base::errno::ESHUTDOWN;
 use crate::rdma::kunit::{

@@ -77,8 +77,8 @@ impl<H: QpHandler> Qp<H> {
     /// # Context
     ///
     /// Sleeps. If the device does not drain, until some seconds have passed since the queue pair
-    /// has failed, by [`Self::fail`] or here. Neither in a method of the handler nor in a completion
-    /// of another queue pair on the same completion queues.
+    /// has failed, by [`Self::fail`] or here. Neither in a method of the handler nor in a
+    /// completion of another queue pair on the same completion queues.
     pub(crate) fn drain(&self) -> Result<(), Undrained> {
         might_sleep();
         self.close();
@@ -161,7 +161,8 @@ impl<H: QpHandler> Qp<H> {
             // A queue pair that is created while this one goes may have its address.
             srq.retire(self);
         }
-        // What the peer has sent before is still handled, but answers nothing: the C object is gone.
+        // What the peer has sent before is still handled, but answers nothing: the C object is
+        // gone.
         self.note_error();
         self.destroy(stage);
         self.send_cq.cq().flush();
@@ -267,8 +268,8 @@ impl<H: QpHandler> Qp<H> {
     }
 }
 
-/// Returns how long the next step of draining a queue pair may take that has gone to its error state
-/// at `failed`, in ms.
+/// Returns how long the next step of draining a queue pair may take that has gone to its error
+/// state at `failed`, in ms.
 fn left_ms(failed: Instant<Monotonic>) -> u32 {
     let spent = u32::try_from(failed.elapsed().as_millis()).unwrap_or(u32::MAX);
     DRAIN_MS.saturating_sub(spent).max(DRAIN_STEP_MS)

@@ -213,8 +213,8 @@ impl<H: QpHandler> Qp<H> {
     /// Notes that the peer has answered the request in `slot` by the message `answer`.
     ///
     /// If that has invalidated another key than the request's, the peer violates the protocol: the
-    /// queue pair is closed, and this fails with `EPROTO`. If the message has invalidated no key, or
-    /// the registration may run again (see
+    /// queue pair is closed, and this fails with `EPROTO`. If the message has invalidated no key,
+    /// or the registration may run again (see
     /// [`Quirks::registers_again`](crate::rdma::quirks::Quirks::registers_again)), the key is
     /// invalidated here. Fails with `EINVAL` if the message is another queue pair's, if there is no
     /// such request, if it was answered already, or if it has failed and is being given back.
@@ -238,8 +238,8 @@ impl<H: QpHandler> Qp<H> {
             }
             let mut new = old | ANSWERED;
             // The message is one that came after the request with this key, and not after an older
-            // one: only one message of the queue pair is handled at a time, each ends one request at
-            // most, and there are 256 keys.
+            // one: only one message of the queue pair is handled at a time, each ends one request
+            // at most, and there are 256 keys.
             if let Some(rkey) = answer.invalidated() {
                 if u64::from(rkey) != old >> RKEY_SHIFT {
                     self.close();

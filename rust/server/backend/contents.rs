@@ -81,8 +81,8 @@ impl Backend {
         }
     }
 
-    /// Notes that clients may log in from now on, until [`Backend::close`]. An export that could not
-    /// be enabled has lost nothing. May sleep.
+    /// Notes that clients may log in from now on, until [`Backend::close`]. An export that could
+    /// not be enabled has lost nothing. May sleep.
     pub(crate) fn begin(&self) {
         match self {
             Self::Ram(_) => {}

@@ -128,8 +128,8 @@ impl OpenConnection {
     }
 
     /// Lets no more commands begin: those that come in, and those that wait for memory or for a
-    /// slot, are left unanswered. Returns true if the client has the answers to all that have begun.
-    /// May sleep.
+    /// slot, are left unanswered. Returns true if the client has the answers to all that have
+    /// begun. May sleep.
     fn drain(&self) -> bool {
         let connection = &self.connection;
         connection.draining.store(1, Relaxed);

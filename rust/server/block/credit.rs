@@ -156,8 +156,8 @@ impl<C: Polled> Poller<C> {
         made
     }
 
-    /// Makes `missing` receives, posts each with `post`, and counts `missing` down. `first` if a new
-    /// connection needs them. May sleep.
+    /// Makes `missing` receives, posts each with `post`, and counts `missing` down. `first` if a
+    /// new connection needs them. May sleep.
     fn make_recvs(
         &self,
         missing: &mut u32,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory for the data of commands: a pool for each export in use on an HCA, and the budget that
-//! the pools of an HCA share.
+//! The memory for the data of commands: a pool for each export in use on an HCA, and the budget
+//! that the pools of an HCA share.
 
 #![forbid(unsafe_code)]
 
@@ -369,9 +369,9 @@ impl Pool {
         }
     }
 
-    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`], if the budget allows it
-    /// as [`share::may_last`] says; `first` if a connection has no receives yet. The memory is not
-    /// cut from chunks, as it would keep them from being freed. Fails with `ENOMEM`. May sleep.
+    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`], if the budget allows
+    /// it as [`share::may_last`] says; `first` if a connection has no receives yet. The memory is
+    /// not cut from chunks, as it would keep them from being freed. Fails with `ENOMEM`. May sleep.
     pub(in crate::server) fn get_lasting(
         self: &Arc<Self>,
         len: usize,

@@ -29,14 +29,14 @@ pub enum Fault {
     Silent,
 }
 
-/// What the code around the machine is to do. A path is meant with its current epoch, unless the action
-/// names another one.
+/// What the code around the machine is to do. A path is meant with its current epoch, unless the
+/// action names another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A timer is to run; if it runs already, the earlier of both ends counts.
     Arm(Timer, Delay),
-    /// [`Timer::Lease`] is to run, for so many ms. They count from when the client sent the last login or
-    /// ping that the server has answered.
+    /// [`Timer::Lease`] is to run, for so many ms. They count from when the client sent the last
+    /// login or ping that the server has answered.
     ArmLease(u32),
     /// A timer is not to run any more.
     Disarm(Timer),
@@ -78,7 +78,8 @@ pub enum Action {
     },
     /// Treat I/O in this way from now on.
     SetMode(Mode),
-    /// Send the requeued requests again, as many as there is room for; ends with [`Event::Replayed`].
+    /// Send the requeued requests again, as many as there is room for; ends with
+    /// [`Event::Replayed`].
     Replay,
     /// End the requeued requests with an error.
     FailRequeued,

@@ -35,7 +35,8 @@ pub struct Admission {
     pub server: u128,
     /// UUID of the export.
     pub export: u128,
-    /// Identity of the export's contents (ram), or of what a volatile cache may hold of them (block).
+    /// Identity of the export's contents (ram), or of what a volatile cache may hold of them
+    /// (block).
     pub instance: u128,
     /// Whether the contents are gone with the instance.
     pub volatile: bool,
@@ -43,8 +44,8 @@ pub struct Admission {
     pub reservation_key: ReservationKey,
     /// How long the map keeps its place without a path, in ms, from when the server notices that.
     pub lease_ms: u32,
-    /// Whether the server remembered the key: it did not begin anew since, or its administrator restored
-    /// the key.
+    /// Whether the server remembered the key: it did not begin anew since, or its administrator
+    /// restored the key.
     pub remembered: bool,
     /// The extent of the export.
     pub extent: Extent,

@@ -38,8 +38,8 @@ pub enum Event {
     Appeared,
     /// A timer other than [`Timer::Heartbeat`] has elapsed.
     Elapsed(Timer),
-    /// [`Timer::Heartbeat`] of a path has elapsed; whether anything was heard on the path since the last
-    /// time.
+    /// [`Timer::Heartbeat`] of a path has elapsed; whether anything was heard on the path since the
+    /// last time.
     Heartbeat(PathId, bool),
     /// A path is connected, and carried no I/O yet.
     Connected {
@@ -50,7 +50,8 @@ pub enum Event {
         /// What the server says on it.
         admission: Admission,
         /// The client sent the last login or ping that the server has answered so long ago that the
-        /// lease is over, whether or not a path still counts as up. Never if it sends no heartbeats.
+        /// lease is over, whether or not a path still counts as up. Never if it sends no
+        /// heartbeats.
         overdue: bool,
     },
     /// A path could not be connected; nothing of the attempt is left.
@@ -98,7 +99,8 @@ pub enum Event {
         /// Every requeued request was sent and is complete.
         done: bool,
     },
-    /// A request that was replayed has ended; `answered` if the server answered it, else it was requeued.
+    /// A request that was replayed has ended; `answered` if the server answered it, else it was
+    /// requeued.
     ReplayEnded {
         /// The server answered it.
         answered: bool,

@@ -18,7 +18,8 @@ use crate::session::{
 };
 
 impl Machine {
-    /// A period of a path's heartbeat is over. `heard` says whether anything came on the path in it.
+    /// A period of a path's heartbeat is over. `heard` says whether anything came on the path in
+    /// it.
     pub(super) fn heartbeat(&mut self, id: PathId, heard: bool, act: &mut impl FnMut(Action)) {
         let alone = !self.another_is_up(id);
         let heartbeat_ms = self.config.heartbeat_ms;
@@ -39,8 +40,8 @@ impl Machine {
         }
     }
 
-    /// A path is connected: lets I/O take it, unless the server says what does not fit to the map, as
-    /// [`Self::check`] found.
+    /// A path is connected: lets I/O take it, unless the server says what does not fit to the map,
+    /// as [`Self::check`] found.
     pub(super) fn connected(
         &mut self,
         id: PathId,
@@ -135,7 +136,8 @@ impl Machine {
         path.phase = Phase::Waiting;
         path.broken = false;
         let delay = path.backoff.next(max_ms, urgent);
-        // A server that let the map in on this path before, and does not any more, will not do so again.
+        // A server that let the map in on this path before, and does not any more, will not do so
+        // again.
         let evicted = failure == Failure::Denied && path.was_up && alone;
         act(Action::Arm(Timer::Retry(id), delay));
         if evicted {
@@ -207,7 +209,8 @@ impl Machine {
         act(Action::Arm(Timer::Retry(id), delay));
     }
 
-    /// Lets go of a path that is up or about to be, or of what came of an attempt that was given up.
+    /// Lets go of a path that is up or about to be, or of what came of an attempt that was given
+    /// up.
     pub(super) fn close(&mut self, id: PathId, act: &mut impl FnMut(Action)) {
         let over = self.end.is_some();
         let Some(path) = self.path_mut(id) else {

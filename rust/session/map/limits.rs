@@ -34,8 +34,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether a disk that was made for `disk` can do its I/O over a path with these limits; if not, what
-    /// is in the way. Only what the disk cannot do without is compared: `io_opt` and the like are hints.
+    /// Whether a disk that was made for `disk` can do its I/O over a path with these limits; if
+    /// not, what is in the way. Only what the disk cannot do without is compared: `io_opt` and the
+    /// like are hints.
     pub fn fit(&self, disk: &Self) -> Result<(), &'static str> {
         let all = [
             (self.block_size == disk.block_size, "the block size differs"),

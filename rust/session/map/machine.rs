@@ -218,7 +218,8 @@ impl Machine {
                 false => self.arm_send_retry(act),
             },
             Event::ReplayEnded { answered } => {
-                // Also while I/O is held, as another path is not fenced yet, or fails: this path works.
+                // Also while I/O is held, as another path is not fenced yet, or fails: this path
+                // works.
                 if answered {
                     self.prove(|_, _| true);
                 }

@@ -22,7 +22,8 @@ impl Machine {
         }
     }
 
-    /// Returns true if I/O does not wait for a path, nor for a device that does not give requests back.
+    /// Returns true if I/O does not wait for a path, nor for a device that does not give requests
+    /// back.
     pub(super) fn gets_through(&self) -> bool {
         let proven = self.paths.iter().any(|path| path.is_up() && path.proven);
         proven && !self.paths.iter().any(|path| path.unclean)

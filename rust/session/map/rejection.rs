@@ -21,11 +21,11 @@ pub(super) enum Rejection {
 }
 
 impl Machine {
-    /// Compares what the server says on a path with what it said before. Fails if I/O may not take the
-    /// path.
+    /// Compares what the server says on a path with what it said before. Fails if I/O may not take
+    /// the path.
     ///
-    /// `overdue` says that the server was not heard of for the whole lease. The timer of the lease does
-    /// not tell that while a path counts as up that is dead, as after the host was suspended.
+    /// `overdue` says that the server was not heard of for the whole lease. The timer of the lease
+    /// does not tell that while a path counts as up that is dead, as after the host was suspended.
     pub(super) fn check(
         &self,
         id: PathId,

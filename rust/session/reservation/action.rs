@@ -14,7 +14,8 @@ pub enum Action {
     End(SessionId),
     /// Have a session ask again for the fences that it waits for.
     Retry(SessionId),
-    /// Start the lease of a registration, in ms; [`Reservation::lapse`](super::Reservation::lapse) when it is over.
+    /// Start the lease of a registration, in ms; [`Reservation::lapse`](super::Reservation::lapse)
+    /// when it is over.
     Arm(u64, u32),
     /// Stop it.
     Disarm(u64),

@@ -39,8 +39,8 @@ pub(super) enum Leaving {
     No,
     /// Its client has logged out on a path.
     LoggedOut,
-    /// The server has looked since: if another path of the map says something after that, the map has
-    /// only given up one of its paths.
+    /// The server has looked since: if another path of the map says something after that, the map
+    /// has only given up one of its paths.
     Looked,
 }
 
@@ -54,8 +54,8 @@ pub struct Registration<H> {
     pub(super) incarnation: u64,
     pub(super) key: ReservationKey,
     pub(super) lease_ms: u32,
-    /// The lease runs: it begins when the last path is lost, and ends when one is back, but for that of
-    /// a map that is not confirmed.
+    /// The lease runs: it begins when the last path is lost, and ends when one is back, but for
+    /// that of a map that is not confirmed.
     pub(super) lease_runs: bool,
     /// The lease is over.
     pub(super) lapsed: bool,
@@ -165,7 +165,8 @@ pub trait Registrations {
     fn all(&self) -> &[Registration<Self::Host>];
     /// All of them.
     fn all_mut(&mut self) -> &mut [Registration<Self::Host>];
-    /// Adds one behind the others. There is room: it was made before [`Reservation::login`](super::Reservation::login) was asked.
+    /// Adds one behind the others. There is room: it was made before
+    /// [`Reservation::login`](super::Reservation::login) was asked.
     fn push(&mut self, registration: Registration<Self::Host>);
     /// Removes one; those behind it move up.
     fn remove(&mut self, at: usize);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-# RDMA READ and WRITE posted in the kernel (tools/bench/rawverbs): not a block device, so fio is not asked.
+# RDMA READ and WRITE posted in the kernel (tools/bench/rawverbs): not a block device, so fio is not
+# asked.
 # shellcheck shell=bash
 
 peer_files() {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-# rnbd over rtrs. Debian does not build them, so they are built from its source of the kernel, untouched. Its poll queues
-# carry no I/O (rtrs_permit_to_clt_con() knows only the others), so it gets none.
+# rnbd over rtrs. Debian does not build them, so they are built from its source of the kernel,
+# untouched. Its poll queues carry no I/O (rtrs_permit_to_clt_con() knows only the others), so it
+# gets none.
 # shellcheck shell=bash
 
 # rnbd_build FOLDER
@@ -27,7 +28,8 @@ insert() { [ -d "/sys/module/${1//-/_}" ] || insmod "$1.ko" "${@:2}"; }
 
 server_up() {
 	modprobe rdma_cm && insert rtrs-core || return
-	# As many requests as the others have on all their queues together: what it has by itself does not grow with those.
+	# As many requests as the others have on all their queues together: what it has by itself
+	# does not grow with those.
 	insert rtrs-server sess_queue_depth=$((128 * $(nproc))) && insert rnbd-server
 }
 

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Raw kernel verbs, the floor under every remote block device: one RC QP connected to this machine's own address, RDMA READ
- * and WRITE to a region registered by FRWR, an interrupt (softirq) completion, and a thread that is woken for it.
+ * Raw kernel verbs, the floor under every remote block device: one RC QP connected to this
+ * machine's own address, RDMA READ and WRITE to a region registered by FRWR, an interrupt (softirq)
+ * completion, and a thread that is woken for it.
  *
- *   echo "read 4096 1 500" >/sys/kernel/debug/rawverbs/run    (read|write, bytes, queue depth, milliseconds; returns when done)
- *   cat /sys/kernel/debug/rawverbs/run                        (the last run's results, as JSON)
+ *   echo "read 4096 1 500" >/sys/kernel/debug/rawverbs/run
+ *   cat /sys/kernel/debug/rawverbs/run
  *
- * A latency is from just before ib_post_send() until the posting thread runs again (p50_ns), or until the completion handler
- * runs (handler_p50_ns). Only for measuring: the RDMA device must not be removed while this module is loaded.
+ * The first is: read or write, bytes, queue depth, milliseconds. It returns when that is done; the
+ * second shows the results of the last run, as JSON.
+ *
+ * A latency is from just before ib_post_send() until the posting thread runs again (p50_ns), or
+ * until the completion handler runs (handler_p50_ns). Only for measuring: the RDMA device must not
+ * be removed while this module is loaded.
  */
 #include <linux/bitmap.h>
 #include <linux/debugfs.h>
@@ -142,7 +147,7 @@ static int accept(struct rdma_cm_id *id)
 	ret = end_create(&passive);
 	if (!ret)
 		ret = rdma_accept(id, &param);
-	/* Once in @passive the id is ours to destroy, at the end of module_init: not refused here. */
+	/* Once in @passive, module_init() destroys the id at its end: it is not refused here. */
 	if (ret)
 		pr_err("rawverbs: accept: %d\n", ret);
 	return 0;

@@ -297,8 +297,8 @@ impl Configfs {
             })
     }
 
-    /// Stores `value` in an attribute of `object`; does nothing if the kernel finds nothing that the
-    /// value names.
+    /// Stores `value` in an attribute of `object`; does nothing if the kernel finds nothing that
+    /// the value names.
     pub fn set_if_found(
         &self,
         object: &Path,

@@ -172,8 +172,8 @@ impl Tree {
         tree
     }
 
-    /// A server with an export of a disk, one of a file, and a losetup(8) that tells of that file's loop
-    /// device and writes down what else it is asked for.
+    /// A server with an export of a disk, one of a file, and a losetup(8) that tells of that file's
+    /// loop device and writes down what else it is asked for.
     fn storage() -> Self {
         let tree = Self::server();
         for (name, path) in [

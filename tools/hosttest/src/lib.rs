@@ -4,7 +4,8 @@
 
 #![warn(missing_docs)]
 
-// The path of an inline module is a directory; files are then found below it as in the module's crate.
+// The path of an inline module is a directory; files are then found below it as in the module's
+// crate.
 #[path = "../../../rust"]
 #[allow(missing_docs)]
 mod module {

@@ -21,8 +21,8 @@ mod values;
 use crate::proto::wire::MESSAGE_MAX;
 use crate::proto::*;
 
-/// The bytes that `encode` writes, checked to be independent of what was in the buffer before and to
-/// end where it says.
+/// The bytes that `encode` writes, checked to be independent of what was in the buffer before and
+/// to end where it says.
 fn encoded(encode: impl Fn(&mut [u8]) -> Result<usize, NoRoom>) -> Vec<u8> {
     let (mut a, mut b) = ([0xaa; MESSAGE_MAX + 1], [0x55; MESSAGE_MAX + 1]);
     let len = encode(&mut a).unwrap();

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The role's script of tools/vm/kselftest: the server does what the client's tests ask of it (remote in selftests/lib.sh),
-# the others run $TESTS with the kernel's own runner.
+# The role's script of tools/vm/kselftest: the server does what the client's tests ask of it (remote
+# in selftests/lib.sh), the others run $TESTS with the kernel's own runner.
 export PATH=/farblk:$PATH
 export FARBLK_AGENT=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farblk/farblk.ko
 # A debug kernel has two more kinds of the module.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-# What a role's script may use in a guest: . /farblk/vm/guest/lib.sh
-# Its environment: ROLE, ROLES (all, with commas), NUMBER (1, 2, ...), NETWORKS (how many), DISK (that of --disk); results go to
+# What a role's script may use in a guest: . /farblk/vm/guest/lib.sh Its environment: ROLE, ROLES
+# (all, with commas), NUMBER (1, 2, ...), NETWORKS (how many), DISK (that of --disk); results go to
 # /farblk/out.
 # shellcheck shell=bash
 
@@ -31,14 +31,16 @@ barrier() { ask "barrier $1" >/dev/null || exit 1; }
 # put KEY VALUE, get KEY: one word for the others; get waits for it.
 put() { ask "put $1 $2" >/dev/null; }
 get() { ask "get $1"; }
-# power ROLE off|on|stop|cont: what happens to machines. net FAULT[=VALUE] [NETWORK [FROM TO]]: and to packets.
+# power ROLE off|on|stop|cont: what happens to machines. net FAULT[=VALUE] [NETWORK [FROM TO]]: and
+# to packets.
 power() { ask "power $1 $2" >/dev/null; }
 net() { local answer; answer=$(ask "net $*") && { [ -z "$answer" ] || echo "$answer"; }; }
 
 # load FILE.ko [PARAMETER=VALUE]...: inserts a module after those it depends on.
 load() { modprobe -a $(modinfo -F depends "$1" | tr , ' ') && insmod "$@"; }
 
-# rxe_up: soft-RoCE on this guest's network devices (dummies when it is alone), with its addresses usable.
+# rxe_up: soft-RoCE on this guest's network devices (dummies when it is alone), with its addresses
+# usable.
 rxe_up() {
 	local n
 	modprobe rdma_rxe || return

@@ -55,7 +55,8 @@ fn empty() {
     assert_eq!((pool.count(), pool.whole()), (0, 0));
 }
 
-/// Only chunks that are all free can be had back, and what they were does not matter to the next ones.
+/// Only chunks that are all free can be had back, and what they were does not matter to the next
+/// ones.
 #[test]
 fn chunks_come_and_go() {
     let mut pool = pool(2);
@@ -149,8 +150,8 @@ impl AsMut<Chunk> for Numbered {
 }
 
 proptest! {
-    /// Pieces never overlap, a piece is to be had if and only if a free one is large enough, and what
-    /// comes back is whole again, while chunks come and go.
+    /// Pieces never overlap, a piece is to be had if and only if a free one is large enough, and
+    /// what comes back is whole again, while chunks come and go.
     #[test]
     fn as_a_model(
         chunks in 1usize..4,

@@ -54,8 +54,8 @@ fn what_may_be_missing_is_not_counted_on() {
 }
 
 proptest! {
-    /// Whatever happens in whatever order, there are as many receives as are promised, and no more than
-    /// the queue takes.
+    /// Whatever happens in whatever order, there are as many receives as are promised, and no more
+    /// than the queue takes.
     #[test]
     fn never_dry_and_never_over_full(
         spare in 0u32..20,
@@ -63,7 +63,8 @@ proptest! {
     ) {
         const MOST: u32 = 100;
         let mut receives = Receives::new(MOST, spare);
-        // Receives in the queue or at work, and those that callers are about to make, each for its promise.
+        // Receives in the queue or at work, and those that callers are about to make, each for its
+        // promise.
         let (mut there, mut making, mut promises) = (0, Vec::new(), Vec::new());
         // Those that are lost and take room, and how often that was possible.
         let (mut lost, mut missed) = (0, 0);

@@ -350,7 +350,8 @@ fn a_connection_that_broke_at_once_is_not_used() {
     );
 }
 
-/// Requests that a device did not give back are waited for until the path is closed, and then replayed.
+/// Requests that a device did not give back are waited for until the path is closed, and then
+/// replayed.
 #[test]
 fn a_path_that_was_not_drained_holds_io_until_it_is_closed() {
     let mut map = up(2);

@@ -2,14 +2,14 @@
 
 //! A world for the model checker: clients, a server, its disk, and a network that may do anything.
 //!
-//! The decisions are those of the module: `session::map` and `session::reservation`. What is modelled here
-//! is what the shells around them do, and what cannot be helped: messages are late without bound,
-//! come in any order and twice; connections break on either side, whenever they like and unnoticed by the
-//! other; both sides crash and come back. One block of the disk is enough: it holds the number of the
-//! last write, and later writes have larger numbers.
+//! The decisions are those of the module: `session::map` and `session::reservation`. What is
+//! modelled here is what the shells around them do, and what cannot be helped: messages are late
+//! without bound, come in any order and twice; connections break on either side, whenever they like
+//! and unnoticed by the other; both sides crash and come back. One block of the disk is enough: it
+//! holds the number of the last write, and later writes have larger numbers.
 //!
-//! What is taken for granted of the transport: a command reaches the connection on which it was sent,
-//! once, or never.
+//! What is taken for granted of the transport: a command reaches the connection on which it was
+//! sent, once, or never.
 
 mod client;
 mod network;
@@ -42,15 +42,15 @@ pub struct Rules {
     pub duplicates: u8,
     pub client_crashes: u8,
     pub server_crashes: u8,
-    /// Times that the export is disabled, with or without a flush of its device, and enabled again. The
-    /// device loses its cache in between.
+    /// Times that the export is disabled, with or without a flush of its device, and enabled again.
+    /// The device loses its cache in between.
     pub closes: u8,
     /// Times that a client waits for longer than its user wants.
     pub expiries: u8,
     /// Maps that may have the export at a time.
     pub max_clients: u16,
-    /// After a restart the administrator admits no host that shows no key until the leases are over that there
-    /// were before.
+    /// After a restart the administrator admits no host that shows no key until the leases are over
+    /// that there were before.
     pub grace: bool,
     /// Whether the administrator may say that the first host may only read.
     pub demotion: bool,
@@ -122,7 +122,8 @@ pub enum Flaw {
     Remembers,
     /// It says so if the map has logged in since.
     RemembersSecond,
-    /// The server keeps the instance of an export although its device was not flushed when it was closed.
+    /// The server keeps the instance of an export although its device was not flushed when it was
+    /// closed.
     NoFlushAtClose,
     /// Only the first flush fails after a loss.
     OneFlushFails,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the model of the worlds does not go through: the administrator, and exports of several maps.
+//! What the model of the worlds does not go through: the administrator, and exports of several
+//! maps.
 
 use crate::session::reservation::{
     Action, Admission, Decision, Granted, Login, Reason, Registration, Registrations, Reservation,
@@ -328,7 +329,8 @@ fn what_the_server_remembers() {
     let granted = server.granted(&resumed("a", 1, 7));
     assert_eq!((granted.key, granted.remembered), (7, false));
     assert_eq!(server.machine.holder(), None);
-    // The map may not have heard that, or mind it: only that it goes on proves that it had the export.
+    // The map may not have heard that, or mind it: only that it goes on proves that it had the
+    // export.
     let second = Login {
         path: 1,
         ..resumed("a", 2, 7)
@@ -391,8 +393,8 @@ fn several_maps_evict_nobody() {
     );
 }
 
-/// After a restart of the server a map comes first that lost the export before, and none of its attempts
-/// gets beyond the login.
+/// After a restart of the server a map comes first that lost the export before, and none of its
+/// attempts gets beyond the login.
 #[test]
 fn a_map_that_is_never_confirmed_does_not_keep_out_the_owner() {
     let mut server = Server::new(1);

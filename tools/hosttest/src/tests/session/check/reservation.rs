@@ -126,8 +126,8 @@ fn a_server_that_pretends_to_remember_is_found() {
     is_found(Flaw::Remembers, forgetful());
 }
 
-/// A map may log in again before it hears that it was let in. So it may on a second path, but that makes ten
-/// times as many worlds.
+/// A map may log in again before it hears that it was let in. So it may on a second path, but that
+/// makes ten times as many worlds.
 fn again() -> Rules {
     Rules {
         losses: 2,

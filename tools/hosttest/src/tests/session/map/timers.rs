@@ -138,8 +138,8 @@ fn a_silent_server_is_given_up() {
     );
 }
 
-/// The host was suspended: the path that is dead counts as up until a heartbeat misses the server, and
-/// another one gets through before.
+/// The host was suspended: the path that is dead counts as up until a heartbeat misses the server,
+/// and another one gets through before.
 #[test]
 fn a_dead_path_does_not_hold_up_the_lease() {
     let config = Config {

@@ -44,14 +44,16 @@ pub(super) struct Client {
     pub(super) ops: Vec<Op>,
     /// Jobs that were begun.
     pub(super) begun: u8,
-    /// Paths whose queue pairs are being drained, and whether the server is told that the map leaves.
+    /// Paths whose queue pairs are being drained, and whether the server is told that the map
+    /// leaves.
     pub(super) closing: Vec<(PathId, Epoch, bool)>,
     /// Paths that were not drained, and are not closed.
     pub(super) unclean: Vec<(PathId, Epoch)>,
     pub(super) timers: Vec<Timer>,
     /// A path that is connected, and not open yet.
     incoming: Option<(PathId, Epoch, Number)>,
-    /// The connection of a path that is connected to a server which does not remember the map, until it is pinged.
+    /// The connection of a path that is connected to a server which does not remember the map,
+    /// until it is pinged.
     forgotten: Option<Number>,
     /// The server's names for the connections that are up.
     pub(super) up: Vec<(PathId, Epoch, Number)>,
@@ -66,8 +68,8 @@ pub(super) struct Client {
     pub(super) overtaken: bool,
     /// The client's lease has run out since a path was up.
     pub(super) lease_over: bool,
-    /// The server has taken the client's place since the last login was sent by which a path is or was up; and bit
-    /// by bit, since the last login of each path was sent.
+    /// The server has taken the client's place since the last login was sent by which a path is or
+    /// was up; and bit by bit, since the last login of each path was sent.
     pub(super) outdated: bool,
     pub(super) outdated_logins: u8,
     /// The extent that the disk has, by its true number, and the instance that it is of.
@@ -169,8 +171,8 @@ impl World {
             }
         }
         let client = &self.clients[index];
-        // One whose lease was over cannot know whether another map had the export meanwhile, unless the
-        // server remembers.
+        // One whose lease was over cannot know whether another map had the export meanwhile, unless
+        // the server remembers.
         let evicted = before.is_none() && client.map.end() == Some(map::End::Evicted);
         if evicted && !client.lease_over && self.holds(index) {
             self.wrong = Some("a map was evicted that has the export");

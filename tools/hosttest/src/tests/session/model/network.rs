@@ -7,8 +7,8 @@ use super::server::Connection;
 use super::{index, World};
 use crate::session::{Epoch, PathId, ReservationKey};
 
-/// The server's name for a connection. It is made of the [`End`] and the life of the server, so that
-/// worlds are the same in which the same connections came up in another order.
+/// The server's name for a connection. It is made of the [`End`] and the life of the server, so
+/// that worlds are the same in which the same connections came up in another order.
 pub(super) type Number = u32;
 
 /// The client's end of a connection.
@@ -25,8 +25,8 @@ pub(super) struct End {
 pub(super) enum Message {
     Login(End, Option<ReservationKey>),
     Welcome(End, Entry),
-    /// The first one on the connection of the server's, if the client was told that it is not remembered:
-    /// others make no difference.
+    /// The first one on the connection of the server's, if the client was told that it is not
+    /// remembered: others make no difference.
     Ping(End, Number),
     Refused(End, bool),
     /// On the connection of the server's, for a path up to an epoch.

@@ -120,9 +120,9 @@ impl Server {
         }
     }
 
-    /// The name of the connection at whose other end is `end`. There is one at most while the server lives
-    /// and the export is enabled: an epoch of a path is let in once.
-    /// (A login that comes twice would be let in again after its registration is gone. The worlds in which
+    /// The name of the connection at whose other end is `end`. There is one at most while the
+    /// server lives and the export is enabled: an epoch of a path is let in once. (A login that
+    /// comes twice would be let in again after its registration is gone. The worlds in which
     /// messages come twice have nothing that removes a registration.)
     fn number(&self, end: &End) -> Number {
         let epoch = u8::try_from(end.epoch).unwrap();
@@ -254,7 +254,8 @@ impl World {
             session: number.into(),
             host,
             map: end.client.into(),
-            // With one path it is the host that crashes, with more it is the map that is enabled anew.
+            // With one path it is the host that crashes, with more it is the map that is enabled
+            // anew.
             boot: match rules.paths {
                 1 => 16 * u64::from(end.client) + life,
                 _ => u64::from(end.client),
@@ -323,8 +324,8 @@ impl World {
         }
     }
 
-    /// Whether the server knows of no map, and another client may have had the export from one of the servers
-    /// before, and have its lease yet.
+    /// Whether the server knows of no map, and another client may have had the export from one of
+    /// the servers before, and have its lease yet.
     fn lease_of_another(&self, client: u8) -> bool {
         // It was let in, and has not heard of it.
         let is_in = |at: usize| {
@@ -394,8 +395,8 @@ impl World {
         self.enforce(rules);
     }
 
-    /// Ends what does not fit to what the administrator said. When nothing of that is left, the write of
-    /// the administrator returns.
+    /// Ends what does not fit to what the administrator said. When nothing of that is left, the
+    /// write of the administrator returns.
     fn enforce(&mut self, rules: &Rules) {
         let demoted = self.server.demoted;
         if demoted == self.server.settled {
@@ -418,9 +419,9 @@ impl World {
         }
     }
 
-    /// Whether the lease of a registration may be over. A server's lease begins when it notices that the
-    /// map has no path any more, and the client's, which is as long, when it sent the last message that was
-    /// answered: that is earlier. Of the time only this is taken for granted.
+    /// Whether the lease of a registration may be over. A server's lease begins when it notices
+    /// that the map has no path any more, and the client's, which is as long, when it sent the last
+    /// message that was answered: that is earlier. Of the time only this is taken for granted.
     pub(super) fn may_lapse(&self, number: u64) -> bool {
         let mut all = self.server.machine.registrations().iter();
         let Some(one) = all.find(|one| one.number() == number) else {
@@ -490,7 +491,8 @@ impl World {
         }
     }
 
-    /// Another server lets a client in. It knows of no reservation key, and believes what is resumed.
+    /// Another server lets a client in. It knows of no reservation key, and believes what is
+    /// resumed.
     fn admit_elsewhere(&mut self, end: End, resume: Option<ReservationKey>) {
         let entry = Entry {
             number: self.server.number(&end),
@@ -572,8 +574,8 @@ impl World {
         }
     }
 
-    /// The device of an export that is disabled is closed, and loses its cache; then it is opened again.
-    /// Nobody keeps a place, but whose the export was last is remembered.
+    /// The device of an export that is disabled is closed, and loses its cache; then it is opened
+    /// again. Nobody keeps a place, but whose the export was last is remembered.
     pub(super) fn enable_export(&mut self, rules: &Rules, flushed: bool) {
         if flushed {
             self.stable = self.disk;

@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A part of a world. Worlds share it until one of them changes it, and its hash is computed once for
-/// each change: most steps leave most parts as they are, and the machines are large.
+/// A part of a world. Worlds share it until one of them changes it, and its hash is computed once
+/// for each change: most steps leave most parts as they are, and the machines are large.
 #[derive(Clone, Debug)]
 pub(super) struct Shared<T> {
     part: Arc<T>,

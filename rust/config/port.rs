@@ -135,15 +135,10 @@ impl PortDir {
                 .addr
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
             let pinned = group.pin()?;
-            let port = Port::listen(group.name, Net::current(), addr, group.exports.clone())?;
-            let monitor = match port.monitor() {
-                Ok(monitor) => monitor,
-                Err(error) => {
-                    // No session may stay behind, also if the task is killed.
-                    while port.close().is_err() {}
-                    return Err(error.into());
-                }
-            };
+            let port = Port::new(group.name, Net::current(), addr, group.exports.clone())?;
+            let monitor = port.monitor()?;
+            // This comes last: once it has succeeded, sessions come in.
+            port.listen()?;
             Ok(Running {
                 _monitor: monitor,
                 port,

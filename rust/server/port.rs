@@ -119,15 +119,15 @@ impl PeriodicHandler for PortMonitor {
 }
 
 impl Port {
-    /// Starts to listen in `net`. May sleep.
-    pub(crate) fn listen(
+    /// Makes a port of `net` that does not listen yet. May sleep.
+    pub(crate) fn new(
         name: Name,
         net: Net,
         addr: SocketAddr,
         exports: Arc<Exports>,
-    ) -> Result<Arc<Self>, Failure> {
+    ) -> Result<Arc<Self>> {
         let queue = OwnedQueue::ordered(c"farblk_port")?;
-        let port = Arc::pin_init(
+        Arc::pin_init(
             try_pin_init!(Self {
                 name,
                 exports,
@@ -144,16 +144,18 @@ impl Port {
                 work <- new_work!("Port::work"),
             }),
             GFP_KERNEL,
-        )?;
-        {
-            // A removal of the device that comes meanwhile waits for the listener.
-            let mut listening = port.listening.lock();
-            let listener = port
-                .listener()
-                .map_err(|error| fail!(error, "cannot listen on {addr}"))?;
-            listening.listener = Some(listener);
-        }
-        Ok(port)
+        )
+    }
+
+    /// Starts to listen. Must be called once. May sleep.
+    pub(crate) fn listen(self: &Arc<Self>) -> Result<(), Failure> {
+        // A removal of the device that comes meanwhile waits for the listener.
+        let mut listening = self.listening.lock();
+        let listener = self
+            .listener()
+            .map_err(|error| fail!(error, "cannot listen on {}", self.addr))?;
+        listening.listener = Some(listener);
+        Ok(())
     }
 
     fn listener(self: &Arc<Self>) -> Result<Listener> {

@@ -11,6 +11,7 @@
 use core::marker::PhantomData;
 
 use kernel::{
+    error::to_result,
     ffi::c_char,
     prelude::*,
     sync::{
@@ -147,6 +148,15 @@ impl Completion {
     pub(crate) fn wait(&self) {
         // SAFETY: The completion is initialised and in place while `self` is borrowed.
         unsafe { bindings::wait_for_completion(self.inner.get()) }
+    }
+
+    /// Waits until it is done. Sleeps. Fails with `EINTR` if the task is killed before. A task that
+    /// waits here for minutes is not reported as hung, as it can be ended.
+    pub(crate) fn wait_killable(&self) -> Result {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        let outcome = unsafe { bindings::wait_for_completion_killable(self.inner.get()) };
+        // The kernel's `ERESTARTSYS` is not for user space.
+        to_result(outcome).map_err(|_| EINTR)
     }
 
     /// Waits until I/O is done, which takes as long as a device does. Sleeps; no signal ends it. A
@@ -442,6 +452,7 @@ mod tests {
         for _ in 0..3 {
             shared.go.wait();
             check!(shared.go.wait_timeout(0) == Ok(()));
+            check!(shared.go.wait_killable() == Ok(()));
         }
         shared.go.reinit();
         check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
@@ -458,6 +469,10 @@ mod tests {
         shared.go.complete();
         check!(shared.done.wait_timeout(10_000) == Ok(()));
         check!(*shared.value.lock() == 1);
+        check!(queue.enqueue(shared.clone()).is_ok());
+        shared.go.complete();
+        check!(shared.done.wait_killable() == Ok(()));
+        check!(*shared.value.lock() == 2);
         Ok(())
     }
 

@@ -14,8 +14,7 @@ use kernel::{
     },
     time::{
         Instant,
-        Monotonic,
-        Msecs, //
+        Monotonic, //
     },
 };
 
@@ -55,9 +54,6 @@ use crate::session::{
     },
     ReservationKey, //
 };
-
-/// How often a task that waits for the end of sessions checks whether it was killed, in ms.
-const KILLED_MS: Msecs = 100;
 
 /// A host, as the administrator of an export tells hosts apart: an entry below `hosts/` is for a
 /// name, and may be for one id alone. The same id under another name is another host.
@@ -391,14 +387,12 @@ impl Members {
     /// and another call waits for them.
     pub(crate) fn enforce(&self, rule: impl Fn(&HostKey) -> Admission) -> Result<(), Failure> {
         while let Some(session) = self.end_sessions(&rule) {
-            while !session.is_over(KILLED_MS) {
-                if sync::fatal_signal_pending() {
-                    return Err(fail!(
-                        EINTR,
-                        "killed while the device is busy; its I/O may still land; write again to wait"
-                    ));
-                }
-            }
+            session.wait_over().map_err(|killed| {
+                fail!(
+                    killed,
+                    "killed while the device is busy; its I/O may still land; write again to wait"
+                )
+            })?;
         }
         Ok(())
     }

@@ -18,7 +18,6 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -31,7 +30,6 @@ use crate::base::{
         PeriodicHandler,
         PeriodicWork, //
     },
-    sync::fatal_signal_pending,
     workqueue::OwnedQueue, //
 };
 use crate::link::failure::{
@@ -69,8 +67,6 @@ const BACKLOG: u32 = 128;
 /// Sessions that a port carries. Further requests are refused before anything is allocated for
 /// them. Requests that come in on several devices at once may exceed it by one each.
 const SESSIONS_MAX: usize = 1024;
-/// How often a task that closes a port checks whether it was killed, in ms.
-const KILLED_MS: Msecs = 100;
 
 /// A port.
 #[pin_data]
@@ -202,9 +198,9 @@ impl Port {
         self.sessions.for_each(Session::lose);
         while let Some(session) = self.sessions.first() {
             session.lose();
-            if !session.is_over(KILLED_MS) && fatal_signal_pending() {
+            if let Err(killed) = session.wait_over() {
                 let failure = fail!(
-                    EINTR,
+                    killed,
                     "killed while {} session(s) wait for their backing device; write 0 to wait",
                     self.sessions.len()
                 );

@@ -202,6 +202,12 @@ impl Session {
         self.over.wait_timeout(timeout).is_ok()
     }
 
+    /// Waits until the session holds nothing any more. Fails with `EINTR` if the task is killed
+    /// before. Must not be called from the session's own workqueue. Sleeps.
+    pub(super) fn wait_over(&self) -> Result {
+        self.over.wait_killable()
+    }
+
     /// Returns true if the session is about to end: its client is gone, or the server ends it. Any
     /// context.
     pub(super) fn is_lost(&self) -> bool {

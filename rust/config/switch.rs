@@ -182,8 +182,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         };
         match stop(thing) {
             Ok(()) => self.settle(Phase::Off, Ok(())),
-            Err((Some(thing), failure)) => self.settle(Phase::On(thing), Err(failure)),
-            Err((None, failure)) => self.settle(Phase::Off, Err(failure)),
+            Err((thing, failure)) => self.settle(thing.map_or(Phase::Off, Phase::On), Err(failure)),
         }
     }
 
@@ -254,20 +253,13 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         make: impl FnOnce(&S) -> Result<T, Failure>,
         start: impl FnOnce(&T, &S) -> Result<(), Failure>,
     ) -> Result {
-        let settings = match self.begin_start(|_| false) {
-            Ok(None) => return Ok(()),
-            Ok(Some(settings)) => settings,
-            Err(busy) => return self.last_error.record(Err(busy)),
-        };
-        let outcome = make(&settings).and_then(|thing| {
+        let never_closing = |_: &T| false;
+        self.turn_on(never_closing, |settings| {
+            let thing = make(&settings)?;
             self.inner.lock().1 = Phase::Starting(Some(thing.clone()));
             start(&thing, &settings)?;
             Ok(thing)
-        });
-        match outcome {
-            Ok(thing) => self.settle(Phase::On(thing), Ok(())),
-            Err(failure) => self.settle(Phase::Off, Err(failure)),
-        }
+        })
     }
 
     /// As [`Switch::turn_off`]; what is being turned off can be aborted by [`Switch::force_off`].

@@ -38,12 +38,11 @@ use crate::base::{
 use crate::client::host::Host as ThisHost;
 use crate::config::{
     host::HostDirs,
-    invalid,
-    new_name,
-    parse,
-    show,
-    show_option,
-    switch::Switch, //
+    invalid, new_name, parse, show, show_option,
+    switch::{
+        Phase,
+        Switch, //
+    },
 };
 use crate::link::failure::{
     fail,
@@ -516,27 +515,23 @@ impl ExportDir {
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        let state = if self.switch.starting() {
-            "allocating"
-        } else {
-            match self.export() {
-                Some(export) if export.is_closing() => "closing",
-                Some(export) if export.is_dead() => "error",
-                Some(_) => "online",
-                None if self.switch.stopping() => "closing",
-                None => "disabled",
-            }
-        };
+        let state = self.switch.look(|phase| match phase {
+            Phase::Off => "disabled",
+            Phase::Starting(_) => "allocating",
+            Phase::Stopping(_) => "closing",
+            Phase::On(running) if running.export.is_closing() => "closing",
+            Phase::On(running) if running.export.is_dead() => "error",
+            Phase::On(_) => "online",
+        });
         show(page, state)
     }
 
     fn show_allocated(&self, page: &mut PageWriter<'_>) -> Result {
-        // In this order: an export that has just started is found running then.
-        let bytes = if self.switch.starting() {
-            self.allocated.load(Relaxed)
-        } else {
-            self.export().map_or(0, |export| export.backend.allocated())
-        };
+        let bytes = self.switch.look(|phase| match phase {
+            Phase::Starting(_) => self.allocated.load(Relaxed),
+            Phase::On(running) => running.export.backend.allocated(),
+            Phase::Off | Phase::Stopping(_) => 0,
+        });
         show(page, bytes)
     }
 

@@ -23,12 +23,11 @@ use crate::base::{
     periodic::PeriodicWork, //
 };
 use crate::config::{
-    invalid,
-    new_name,
-    parse,
-    show,
-    show_option,
-    switch::Switch, //
+    invalid, new_name, parse, show, show_option,
+    switch::{
+        Phase,
+        Switch, //
+    },
 };
 use crate::link::failure::fail;
 use crate::proto::{
@@ -148,16 +147,13 @@ impl PortDir {
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        let state = self.switch.running(|running| match running {
-            None => None,
-            Some(running) if running.port.failure().is_some() => Some("error"),
-            Some(_) => Some("listening"),
+        let state = self.switch.look(|phase| match phase {
+            Phase::Off | Phase::Starting(_) => "disabled",
+            Phase::Stopping(_) => "closing",
+            Phase::On(running) if running.port.failure().is_some() => "error",
+            Phase::On(_) => "listening",
         });
-        let otherwise = match self.switch.stopping() {
-            true => "closing",
-            false => "disabled",
-        };
-        show(page, state.unwrap_or(otherwise))
+        show(page, state)
     }
 
     fn show_device(&self, page: &mut PageWriter<'_>) -> Result {

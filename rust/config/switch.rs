@@ -32,7 +32,7 @@ const FORCE_MS: u32 = 10_000;
 const FORCE_LOOK_MS: u32 = 100;
 
 /// What `enable` of an object has started.
-enum Phase<T> {
+pub(crate) enum Phase<T> {
     /// Nothing: settings may change.
     Off,
     /// A task is turning it on, without the lock held; what it works on, if others may see that.
@@ -114,17 +114,22 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         change(&mut self.inner.lock().0);
     }
 
+    /// Looks at the phase, which does not change meanwhile. May sleep.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Phase<T>) -> R) -> R {
+        look(&self.inner.lock().1)
+    }
+
     /// Looks at the running thing. May sleep.
     pub(crate) fn running<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
-        match &self.inner.lock().1 {
+        self.look(|phase| match phase {
             Phase::On(thing) => look(Some(thing)),
             Phase::Off | Phase::Starting(_) | Phase::Stopping(_) => look(None),
-        }
+        })
     }
 
     /// Shows `enable`: 1 until nothing is left of what runs. May sleep.
     pub(crate) fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
-        let enabled = matches!(self.inner.lock().1, Phase::On(_) | Phase::Stopping(_));
+        let enabled = self.look(|phase| matches!(phase, Phase::On(_) | Phase::Stopping(_)));
         show(page, u8::from(enabled))
     }
 
@@ -137,16 +142,6 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     /// Shows `last_error`. May sleep.
     pub(crate) fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
         show_option(page, self.last_error.get())
-    }
-
-    /// Returns true while a task is turning it on. May sleep.
-    pub(crate) fn starting(&self) -> bool {
-        matches!(self.inner.lock().1, Phase::Starting(_))
-    }
-
-    /// Returns true while a task is turning it off. May sleep.
-    pub(crate) fn stopping(&self) -> bool {
-        matches!(self.inner.lock().1, Phase::Stopping(_))
     }
 
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does

@@ -275,25 +275,20 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         abort: impl Fn(&T),
         stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>,
     ) -> Result {
+        let abort_and_show = |thing: &T| {
+            // Other tasks may wait for it, as one that removes a path does.
+            abort(thing);
+            Some(thing.clone())
+        };
         for _ in 0..FORCE_MS / FORCE_LOOK_MS {
-            {
-                let mut inner = self.inner.lock();
-                match &inner.1 {
-                    // The task that has turned it off has left its reason.
-                    Phase::Off => return Ok(()),
-                    // No other task may come in between.
-                    Phase::On(thing) => {
-                        let thing = thing.clone();
-                        // Other tasks may wait for it, as one that removes a path does.
-                        abort(&thing);
-                        inner.1 = Phase::Stopping(Some(thing.clone()));
-                        self.settled.reinit();
-                        drop(inner);
-                        return self.end_stop(thing, stop);
-                    }
+            match self.begin_stop(abort_and_show) {
+                // The task that has turned it off has left its reason.
+                Ok(None) => return Ok(()),
+                Ok(Some(thing)) => return self.end_stop(thing, stop),
+                Err(_) => self.look(|phase| match phase {
                     Phase::Starting(Some(thing)) | Phase::Stopping(Some(thing)) => abort(thing),
-                    Phase::Starting(None) | Phase::Stopping(None) => {}
-                }
+                    _ => {}
+                }),
             }
             let _ = self.settled.wait_timeout(FORCE_LOOK_MS);
         }

@@ -150,6 +150,7 @@ impl PortDir {
         let state = self.switch.look(|phase| match phase {
             Phase::Off | Phase::Starting(_) => "disabled",
             Phase::Stopping(_) => "closing",
+            Phase::On(running) if running.port.is_closing() => "closing",
             Phase::On(running) if running.port.failure().is_some() => "error",
             Phase::On(_) => "listening",
         });

@@ -193,20 +193,20 @@ impl Port {
     pub(crate) fn close(&self) -> Result<(), Failure> {
         self.listening.lock().closed = true;
         self.stop_listening();
-        // A removal may have been noticed before.
+        // A removal may have been noticed before. From here on it does not listen because it is
+        // being closed.
         self.queue.flush();
+        *self.failure.lock() = None;
         self.sessions.for_each(Session::lose);
         while let Some(session) = self.sessions.first() {
             session.lose();
-            if let Err(killed) = session.wait_over() {
-                let failure = fail!(
+            session.wait_over().map_err(|killed| {
+                fail!(
                     killed,
                     "killed while {} session(s) wait for their backing device; write 0 to wait",
                     self.sessions.len()
-                );
-                *self.failure.lock() = Some(failure);
-                return Err(failure);
-            }
+                )
+            })?;
         }
         Ok(())
     }

@@ -227,11 +227,10 @@ impl ExportDir {
     /// Begins to end the sessions that the settings do not allow any more, and evicts the maps of
     /// all hosts for which `stays` is false. Waits for nothing; may sleep.
     pub(super) fn evict(&self, stays: impl Fn(&HostKey) -> bool) {
-        if let Some(export) = self.export() {
-            export.backend.renumber();
-        }
+        self.renumber();
         let spec = self.switch.settings();
-        self.members.evict(|host| match stays(host) {
+        // The sessions end by themselves.
+        let _ = self.members.end_sessions(|host| match stays(host) {
             true => spec.admission(&self.hosts, host),
             false => Admission::None,
         });
@@ -243,10 +242,17 @@ impl ExportDir {
     /// May sleep, as long as the backing device takes, unless the task is killed: then this fails
     /// with `EINTR`, and the sessions go on ending.
     pub(super) fn enforce(&self) -> Result<(), Failure> {
-        self.evict(|_| true);
+        self.renumber();
         let spec = self.switch.settings();
         self.members
             .enforce(|host| spec.admission(&self.hosts, host))
+    }
+
+    /// Gives the extent a new number: what clients may do with it has changed. May sleep.
+    fn renumber(&self) {
+        if let Some(export) = self.export() {
+            export.backend.renumber();
+        }
     }
 
     fn show_kind(&self, page: &mut PageWriter<'_>) -> Result {

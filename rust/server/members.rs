@@ -364,18 +364,15 @@ impl Members {
     /// Ends the sessions that `rule` does not allow, and evicts the maps of hosts that it does not
     /// admit. Returns one of the sessions that are still to end, among them those of maps that were
     /// evicted before. Does not wait for their end; may sleep.
-    fn end_sessions(&self, rule: &impl Fn(&HostKey) -> Admission) -> Option<Arc<Session>> {
+    pub(crate) fn end_sessions(
+        &self,
+        rule: impl Fn(&HostKey) -> Admission,
+    ) -> Option<Arc<Session>> {
         let mut inner = self.inner.lock();
         let past = inner.perform(&self.stats, |machine, _, mut act| {
             machine.enforce(rule, fresh(), &mut act)
         });
         past.and_then(|past| inner.session(past))
-    }
-
-    /// Begins to end the sessions that `rule` does not allow, and evicts the maps of hosts that it
-    /// does not admit. Waits for nothing; may sleep.
-    pub(crate) fn evict(&self, rule: impl Fn(&HostKey) -> Admission) {
-        let _ = self.end_sessions(&rule);
     }
 
     /// Ends the sessions that `rule` does not allow, and waits until nothing of them, nor of the

@@ -310,21 +310,15 @@ impl Connection {
     /// Lets no command begin any more, and ends those that wait. Once [`Connection::idle`]
     /// completes, all slots are free. Returns the reference that they were made with. May sleep.
     pub(super) fn end_waiting(&self) -> Option<Arc<ConnectionRef>> {
-        let (owner, waiting, later) = {
+        let (owner, later) = {
             let mut slots = self.slots.lock();
             slots.closed = true;
             if slots.in_flight == 0 {
                 self.idle.complete_all();
             }
-            (
-                slots.owner.take(),
-                core::mem::take(&mut slots.waiting),
-                core::mem::take(&mut slots.later),
-            )
+            (slots.owner.take(), core::mem::take(&mut slots.later))
         };
-        for waiting in waiting {
-            self.drop_waiting(waiting);
-        }
+        self.drop_all_waiting();
         later.into_iter().for_each(Command::end);
         // If the poller was the first in line for memory because of these, it is so no longer.
         self.poller.attend();

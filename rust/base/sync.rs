@@ -23,7 +23,8 @@ use kernel::{
         lock::{
             Backend,
             Lock, //
-        }, //
+        },
+        Arc, //
     },
     time::{
         msecs_to_jiffies,
@@ -180,6 +181,28 @@ impl Completion {
     }
 }
 
+/// Completes a [`Completion`] when it is dropped. The last field of a struct, it tells that all the
+/// other fields are dropped.
+pub(crate) struct Released(Arc<Completion>);
+
+impl Released {
+    /// Makes the completion. May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(Arc::pin_init(Completion::new(), GFP_KERNEL)?))
+    }
+
+    /// Returns the completion. Any context.
+    pub(crate) fn completion(&self) -> Arc<Completion> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        self.0.complete_all();
+    }
+}
+
 /// Calls `f`. While it runs, allocations of this task do not wait for I/O, which might wait for
 /// this task (`GFP_NOIO`).
 ///
@@ -304,7 +327,6 @@ mod tests {
     };
     use kernel::{
         impl_has_work, new_work,
-        sync::Arc,
         workqueue::{
             Work,
             WorkItem, //
@@ -473,6 +495,37 @@ mod tests {
         shared.go.complete();
         check!(shared.done.wait_killable() == Ok(()));
         check!(*shared.value.lock() == 2);
+        Ok(())
+    }
+
+    /// Notes at its drop whether the completion is not done yet.
+    struct Early(Arc<Completion>, Arc<Atomic<u32>>);
+
+    impl Drop for Early {
+        fn drop(&mut self) {
+            let early = self.0.wait_timeout(0).is_err();
+            self.1.store(early.into(), Relaxed);
+        }
+    }
+
+    struct Owner {
+        _field: Early,
+        _released: Released,
+    }
+
+    #[test]
+    fn released_completes_after_the_other_fields() -> Result {
+        let early = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let released = Released::new()?;
+        let completion = released.completion();
+        let owner = Owner {
+            _field: Early(completion.clone(), early.clone()),
+            _released: released,
+        };
+        check!(completion.wait_timeout(0) == Err(ETIMEDOUT));
+        drop(owner);
+        check!(completion.wait_timeout(0) == Ok(()));
+        check!(early.load(Relaxed) == 1);
         Ok(())
     }
 

@@ -19,7 +19,10 @@ use kernel::{
     },
 };
 
-use crate::base::sync;
+use crate::base::sync::{
+    self,
+    Released, //
+};
 use crate::block::bdev::{
     Bdev,
     BdevEvents,
@@ -39,7 +42,6 @@ use crate::proto::{
 };
 use crate::server::backend::source::{
     random_uuid,
-    Released,
     Source, //
 };
 use crate::session::flush;

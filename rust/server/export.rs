@@ -279,16 +279,11 @@ impl Export {
                 Outcome::Granted(granted) => return Ok(granted),
                 Outcome::RetryAfter(past) => past,
             };
-            loop {
-                let over = past.is_over(SUPERSEDE_MS);
-                // The client has given up, or the server ends the session. A login that is judged
-                // again must not register a map that has left meanwhile.
-                if session.is_lost() {
-                    return Err(Refusal::Superseded.into());
-                }
-                if over {
-                    break;
-                }
+            while !past.is_over(SUPERSEDE_MS) && !session.is_lost() {}
+            // The client has given up, or the server ends the session. A login that is judged again
+            // must not register a map that has left meanwhile.
+            if session.is_lost() {
+                return Err(Refusal::Superseded.into());
             }
         }
     }

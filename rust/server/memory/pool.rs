@@ -62,7 +62,8 @@ pub(in crate::server) trait PoolEvents: Send + Sync + 'static {
 ///
 /// Each pool has one chunk in any case, and gets further ones as [`share::may_grow`] says.
 pub(in crate::server) struct Budget {
-    /// The most bytes that the pools may have beside the first chunk of each.
+    /// The bytes that the pools may have. The first chunk of each, and the first receives of each
+    /// connection, count, but are made in any case.
     size: usize,
     /// The bytes that the receives of all pools have.
     lasting: Atomic<usize>,

@@ -431,7 +431,8 @@ mod device {
             check!(pair.near.events.sends.take()?.1.is_ok());
             let (_, done) = pair.far_rdma(RdmaOp::Write, range, pair.reply(0, PAGE_SIZE, 9)?)?;
             check!(!done && is_full_of(&block.memory, PAGE_SIZE, 1));
-            check!(pair.near.qp.invalidations() == 1);
+            let qp = &pair.near.qp;
+            check!(qp.invalidations() == 1 && qp.posted() == 3 && qp.in_flight() == 0);
             Ok(())
         })
     }

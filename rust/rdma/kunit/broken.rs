@@ -71,6 +71,19 @@ impl<T: Copy> Drop for Replaced<T> {
     }
 }
 
+/// Replaces an operation of a device by a function, until what this returns is dropped.
+macro_rules! replaced {
+    ($device:expr, $operation:ident, $function:expr) => {
+        $crate::rdma::kunit::broken::Replaced::new(
+            $device,
+            // SAFETY: It is a table of operations.
+            |ops| unsafe { &raw mut (*ops).$operation },
+            Some($function as _),
+        )
+    };
+}
+pub(super) use replaced;
+
 /// The memory region that [`dereg_fails`] has left.
 static STUCK: Atomic<*mut bindings::ib_mr> = Atomic::new(core::ptr::null_mut());
 
@@ -160,12 +173,7 @@ mod device {
                     let message = pair.message(number, 64, 1)?;
                     posted(pair.near.qp.send(number as u16, message, true))?;
                 }
-                let broken = Replaced::new(
-                    pair.pd.device(),
-                    // SAFETY: It is a table of operations.
-                    |ops| unsafe { &raw mut (*ops).modify_qp },
-                    Some(modify_fails as _),
-                );
+                let broken = replaced!(pair.pd.device(), modify_qp, modify_fails);
                 let drained = pair.near.qp.drain();
                 drop(broken);
                 check!(drained == Ok(()));
@@ -196,12 +204,7 @@ mod device {
                 // Nobody sends, so that only a flush would give them back.
                 posted(pair.near.qp.recv(pair.landing(0, 64)?))?;
                 posted(pair.far.qp.recv(pair.landing(1, 64)?))?;
-                let broken = Replaced::new(
-                    pair.pd.device(),
-                    // SAFETY: It is a table of operations.
-                    |ops| unsafe { &raw mut (*ops).modify_qp },
-                    Some(modify_does_nothing as _),
-                );
+                let broken = replaced!(pair.pd.device(), modify_qp, modify_does_nothing);
                 let start = Instant::<Monotonic>::now();
                 pair.near.qp.fail();
                 pair.far.qp.fail();
@@ -235,12 +238,7 @@ mod device {
             let pair = srq::pair(addr, &srq)?;
             // The near side has no receive.
             posted(pair.far.qp.send(0, pair.message(1, 64, 1)?, true))?;
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).modify_qp },
-                Some(modify_fails as _),
-            );
+            let broken = replaced!(device, modify_qp, modify_fails);
             let drained = pair.far.qp.drain();
             drop(broken);
             check!(drained == Ok(()));
@@ -266,12 +264,7 @@ mod device {
             // SAFETY: The id is valid by its invariants.
             let exists = || unsafe { !(*id.as_raw()).qp.is_null() };
             check!(exists());
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).modify_qp },
-                Some(modify_fails as _),
-            );
+            let broken = replaced!(device, modify_qp, modify_fails);
             let drained = qp.drain();
             drop(broken);
             check!(drained == Ok(()) && !exists());
@@ -299,20 +292,8 @@ mod device {
             posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
             pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
             pair.requested()?;
-            let broken = Replaced::new(
-                pair.pd.device(),
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).dereg_mr },
-                Some(dereg_fails as _),
-            );
-            let undrained = destroyed.then(|| {
-                Replaced::new(
-                    pair.pd.device(),
-                    // SAFETY: As above.
-                    |ops| unsafe { &raw mut (*ops).modify_qp },
-                    Some(modify_fails as _),
-                )
-            });
+            let broken = replaced!(pair.pd.device(), dereg_mr, dereg_fails);
+            let undrained = destroyed.then(|| replaced!(pair.pd.device(), modify_qp, modify_fails));
             let drained = pair.near.qp.drain();
             drop((broken, undrained));
             check!(pair.near.raw_qp().is_null() == destroyed);
@@ -349,12 +330,7 @@ mod device {
             let mapping = SgMapping::map(device, &memory, 0, PAGE_SIZE, direction)?;
             let mr = Mr::alloc(&pd, &mapping, Access::RemoteRead)?;
             drop((block, mapping));
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).dereg_mr },
-                Some(dereg_fails as _),
-            );
+            let broken = replaced!(device, dereg_mr, dereg_fails);
             drop(mr);
             drop(broken);
             check!(last(pd));
@@ -366,12 +342,7 @@ mod device {
     #[test]
     fn that_does_not_post_tells_so_once() -> Result {
         with_pair(CAPS, |pair| {
-            let broken = Replaced::new(
-                pair.pd.device(),
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).post_send },
-                Some(post_fails as _),
-            );
+            let broken = replaced!(pair.pd.device(), post_send, post_fails);
             for slot in 0..2 {
                 let message = pair.message(slot.into(), 64, 1)?;
                 posted(pair.near.qp.send(slot, message, slot == 1))?;

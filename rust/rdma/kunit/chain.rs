@@ -3,7 +3,7 @@
 //! KUnit suite of the chain of work requests, on a device that completes a part of it early.
 
 use crate::rdma::kunit::{
-    broken::Replaced,
+    broken::replaced,
     *, //
 };
 use kernel::{
@@ -112,12 +112,7 @@ mod tests {
             };
             SLOW.store(&mut slow, Relaxed);
             let messages = [pair.message(0, 64, 1)?, pair.message(1, 64, 1)?];
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).post_send },
-                Some(post_slowly as _),
-            );
+            let broken = replaced!(device, post_send, post_slowly);
             let mut results = [Ok(()); 2];
             for (slot, message) in messages.into_iter().enumerate() {
                 // CAST: A small number.

@@ -18,15 +18,10 @@ use crate::rdma::{
 use kernel::ffi::c_int;
 
 const CAPS: QpCaps = QpCaps {
-    slots: 4,
-    send_wr: 8,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
     large: 1,
     keys: 4,
     key_pages: 4,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
 
 /// An operation of a device that was replaced until this drops.

@@ -14,18 +14,6 @@ use kernel::{
     }, //
 };
 
-const CAPS: QpCaps = QpCaps {
-    slots: 4,
-    send_wr: 8,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
-};
-
 /// An operation that posts to the send queue of a queue pair.
 type PostSend = Option<
     unsafe extern "C" fn(

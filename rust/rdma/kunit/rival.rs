@@ -96,18 +96,6 @@ impl Rival {
     }
 }
 
-const CAPS: QpCaps = QpCaps {
-    slots: 4,
-    send_wr: 8,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
-};
-
 /// The address of the queue that is flushed. The core polls queues of its own on the device.
 static FLUSHED: Atomic<usize> = Atomic::new(0);
 /// Tasks that are in [`slow_poll`].

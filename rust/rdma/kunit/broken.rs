@@ -24,6 +24,9 @@ const CAPS: QpCaps = QpCaps {
     ..super::CAPS
 };
 
+// CAST: A small number.
+const MINUS_EIO: c_int = -(bindings::EIO as c_int);
+
 /// An operation of a device that was replaced until this drops.
 ///
 /// # Invariants
@@ -90,28 +93,18 @@ unsafe extern "C" fn dereg_fails(mr: *mut bindings::ib_mr, _: *mut bindings::ib_
     EIO.to_errno()
 }
 
+/// Moves no queue pair to another state, and returns `RET`.
+///
 /// # Safety
 ///
 /// None: it touches nothing.
-unsafe extern "C" fn modify_fails(
+unsafe extern "C" fn modify<const RET: c_int>(
     _: *mut bindings::ib_qp,
     _: *mut bindings::ib_qp_attr,
     _: c_int,
     _: *mut bindings::ib_udata,
 ) -> c_int {
-    EIO.to_errno()
-}
-
-/// # Safety
-///
-/// None: it touches nothing.
-unsafe extern "C" fn modify_does_nothing(
-    _: *mut bindings::ib_qp,
-    _: *mut bindings::ib_qp_attr,
-    _: c_int,
-    _: *mut bindings::ib_udata,
-) -> c_int {
-    0
+    RET
 }
 
 /// # Safety
@@ -168,7 +161,7 @@ mod device {
                     let message = pair.message(number, 64, 1)?;
                     posted(pair.near.qp.send(number as u16, message, true))?;
                 }
-                let broken = replaced!(pair.pd.device(), modify_qp, modify_fails);
+                let broken = replaced!(pair.pd.device(), modify_qp, modify::<MINUS_EIO>);
                 let drained = pair.near.qp.drain();
                 drop(broken);
                 check!(drained == Ok(()));
@@ -199,7 +192,7 @@ mod device {
                 // Nobody sends, so that only a flush would give them back.
                 posted(pair.near.qp.recv(pair.landing(0, 64)?))?;
                 posted(pair.far.qp.recv(pair.landing(1, 64)?))?;
-                let broken = replaced!(pair.pd.device(), modify_qp, modify_does_nothing);
+                let broken = replaced!(pair.pd.device(), modify_qp, modify::<0>);
                 let start = Instant::<Monotonic>::now();
                 pair.near.qp.fail();
                 pair.far.qp.fail();
@@ -233,7 +226,7 @@ mod device {
             let pair = srq::pair(addr, &srq)?;
             // The near side has no receive.
             posted(pair.far.qp.send(0, pair.message(1, 64, 1)?, true))?;
-            let broken = replaced!(device, modify_qp, modify_fails);
+            let broken = replaced!(device, modify_qp, modify::<MINUS_EIO>);
             let drained = pair.far.qp.drain();
             drop(broken);
             check!(drained == Ok(()));
@@ -259,7 +252,7 @@ mod device {
             // SAFETY: The id is valid by its invariants.
             let exists = || unsafe { !(*id.as_raw()).qp.is_null() };
             check!(exists());
-            let broken = replaced!(device, modify_qp, modify_fails);
+            let broken = replaced!(device, modify_qp, modify::<MINUS_EIO>);
             let drained = qp.drain();
             drop(broken);
             check!(drained == Ok(()) && !exists());
@@ -288,7 +281,8 @@ mod device {
             pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
             pair.requested()?;
             let broken = replaced!(pair.pd.device(), dereg_mr, dereg_fails);
-            let undrained = destroyed.then(|| replaced!(pair.pd.device(), modify_qp, modify_fails));
+            let undrained =
+                destroyed.then(|| replaced!(pair.pd.device(), modify_qp, modify::<MINUS_EIO>));
             let drained = pair.near.qp.drain();
             drop((broken, undrained));
             check!(pair.near.raw_qp().is_null() == destroyed);

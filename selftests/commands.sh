@@ -47,7 +47,6 @@ is_gone() {
 	resume
 	wait_for $BOUND no_clients || bad "the server still has $(remote "show $C/exports/e/clients") client(s)"
 }
-ended() { ! kill -0 "$1" 2>/dev/null; }
 
 # The first read is never answered: the disk is there nevertheless, and goes as it came.
 enable_hanging() {

@@ -499,6 +499,9 @@ wait_for() {
 	done
 }
 
+# ended PID: there is no such process any more.
+ended() { ! kill -0 "$1" 2>/dev/null; }
+
 # within SECONDS COMMAND...: COMMAND's exit code, and a failure if it took longer.
 within() {
 	local start=${EPOCHREALTIME/./} rc=0 ms
@@ -533,7 +536,7 @@ stamp_off() {
 	note "$(tail -n 1 /run/stamp.out)"
 	[ $rc = 0 ] || bad "stamp ends with $rc:"$'\n'"$(cat /run/stamp.out)"
 }
-stamp_ended() { ! kill -0 "$STAMP"; }
+stamp_ended() { ended "$STAMP"; }
 # unharmed: all that stamp read was right, and no I/O hung. Some may have failed.
 unharmed() {
 	local fault

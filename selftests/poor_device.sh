@@ -91,7 +91,6 @@ late_disk() {
 	modprobe dm-delay
 	name=$(null_disk late 16) && dm_disk late "0 $(sectors "$name") delay $name 0 $1"
 }
-ended() { ! kill -0 "$1" 2>/dev/null; }
 
 scenario no_srq "a server whose device has no shared receive queues"
 scenario refused_reads "a server whose device does not fetch the data of a write"

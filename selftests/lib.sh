@@ -200,8 +200,10 @@ load_module() {
 }
 # header NAME WORD: what broken/NAME.patch says after "WORD: ".
 header() { sed -n "s/^$2: //p" "$HERE/broken/$1.patch"; }
-# broken NAME: the parameter that puts that patch in effect in the module of FARBLK_BROKEN.
-broken() { echo "broken=$(header "$1" Number)"; }
+# needs_broken: ends the test without the module of FARBLK_BROKEN. broken NAME: the parameter that
+# puts that patch in effect in it.
+needs_broken() { [ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"; }
+broken() { sed -n '/^+.*crate::broken(\([0-9]*\)).*/ {s//broken=\1/p; q}' "$HERE/broken/$1.patch"; }
 # lasting_id: this host's, whenever it boots.
 lasting_id() { uname -n | md5sum | sed -E 's/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/\1-\2-4\3-8\4-\5/'; }
 

@@ -6,7 +6,7 @@
 
 # patched NAME: that patch is in effect in the server's module, until the scenario ends.
 patched() {
-	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
+	needs_broken
 	needs_module null_blk
 	trap 'clean_all; remote "! loaded || remove_module; load_module"' EXIT
 	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
@@ -14,7 +14,7 @@ patched() {
 
 # patched_here NAME: the same of this host's module.
 patched_here() {
-	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
+	needs_broken
 	two_hosts || skip "the server's module would be patched, too"
 	trap 'clean_all; ! loaded || remove_module; load_module' EXIT
 	must remove_module

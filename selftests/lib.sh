@@ -49,6 +49,10 @@ needs_module() { local m; for m; do remote "has_module $m" || skip "the server's
 needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
 has_module() { modprobe --dry-run --quiet "$1"; }
 
+# at_exit LINE: runs a line of shell when the scenario ends, however it does. What was given last
+# runs first.
+at_exit() { AT_EXIT="$1; ${AT_EXIT:-}"; trap 'eval "$AT_EXIT"' EXIT; }
+
 # scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY=FUNCTION,... picks some.
 scenario() { [[ ,${FARBLK_ONLY:-$1}, != *",$1,"* ]] || CASES+=("$*"); }
 # both FUNCTION WORDS: the same with KIND=ram and KIND=block, or those of FARBLK_KINDS.
@@ -197,6 +201,11 @@ load_module() {
 	else
 		modprobe farblk "$@"
 	fi && { [ -n "${NO_HOST_ID:-}" ] || store "$C/host_id" "$(lasting_id)"; }
+}
+# reload_server LINE: the server has the module as LINE loads it, until the scenario ends.
+reload_server() {
+	at_exit "clean_all; must remote '! loaded || remove_module; load_module'"
+	must remote "remove_module && $1"
 }
 # header NAME WORD: what broken/NAME.patch says after "WORD: ".
 header() { sed -n "s/^$2: //p" "$HERE/broken/$1.patch"; }

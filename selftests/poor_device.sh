@@ -8,15 +8,14 @@
 patched() {
 	needs_broken
 	needs_module null_blk
-	trap 'clean_all; remote "! loaded || remove_module; load_module"' EXIT
-	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
+	reload_server "FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
 }
 
 # patched_here NAME: the same of this host's module.
 patched_here() {
 	needs_broken
 	two_hosts || skip "the server's module would be patched, too"
-	trap 'clean_all; ! loaded || remove_module; load_module' EXIT
+	at_exit 'clean_all; ! loaded || remove_module; must load_module'
 	must remove_module
 	FARBLK_KO=$FARBLK_BROKEN must load_module "$(broken "$1")"
 }

@@ -23,7 +23,7 @@ if [ -n "${FARBLK_INNER:-}" ]; then
 	exit
 fi
 
-[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
+needs_broken
 [ -e /proc/lockdep_stats ] && grep -q ' kasan_report$' /proc/kallsyms || skip "this kernel has no KASAN or no lockdep"
 
 # shellcheck source=/dev/null

@@ -15,7 +15,7 @@ hanging_disk() {
 	needs_module null_blk
 	back "dm_disk hang \"0 32768 linear \$(null_disk fbh 16) 0\""
 	must serve_block e "$BACK"
-	trap resume EXIT
+	at_exit resume
 }
 hang() { must remote "dmsetup suspend --noflush --nolockfs farblk-hang"; }
 resume() { remote "dmsetup resume farblk-hang 2>/dev/null"; }
@@ -47,7 +47,6 @@ is_gone() {
 	resume
 	wait_for $BOUND no_clients || bad "the server still has $(remote "show $C/exports/e/clients") client(s)"
 }
-ended() { ! kill -0 "$1" 2>/dev/null; }
 
 # The first read is never answered: the disk is there nevertheless, and goes as it came.
 enable_hanging() {
@@ -234,7 +233,7 @@ read_hanging() {
 # memory the server has.
 hanging_neighbour() {
 	local before fio pid
-	must remote "remove_module && load_module pool_size=$((2 << 20))"
+	reload_server "load_module pool_size=$((2 << 20))"
 	hanging_disk
 	must map m e
 	before=$(waits) || die "no waits in $(remote "cat $D/server/connections")"
@@ -258,7 +257,6 @@ hanging_neighbour() {
 	wait_for 30 ended "$fio" || bad "fio hangs"
 	wait "$fio" || bad "fio: $(tail -n 3 /run/fio.out)"
 	must unmap m
-	must remote "clean; remove_module && load_module"
 }
 waits() { remote "counter $D/server/connections waits"; }
 commands_wait() { [ "$(waits)" -gt $((before + 4)) ]; }

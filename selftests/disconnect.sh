@@ -31,7 +31,6 @@ start() {
 	sleep 1
 	kill -0 $FIO 2>/dev/null || die "fio ended before anything happened: $(tail -n 3 /run/fio.out)"
 }
-fio_ended() { ! kill -0 "$FIO" 2>/dev/null; }
 
 state_is() { [ "$(show "$C/maps/m/state")" = "$1" ]; }
 path_error() { show "$C/maps/m/paths/a/last_error"; }
@@ -40,7 +39,7 @@ path_error() { show "$C/maps/m/paths/a/last_error"; }
 # at once.
 fails_within() {
 	local start=$SECONDS
-	if wait_for "$1" fio_ended; then
+	if wait_for "$1" ended "$FIO"; then
 		wait "$FIO" && bad "fio saw no error"
 		grep -q "Input/output error\|error=\|err=" /run/fio.out || bad "fio: $(tail -n 3 /run/fio.out)"
 	else
@@ -131,12 +130,12 @@ waits() {
 	within 10 must remote "store $C/ports/p/enable 0"
 	wait_for $GOODBYE state_is reconnecting || bad "state is '$(show "$C/maps/m/state")'"
 	sleep 3
-	! fio_ended || bad "I/O did not wait: $(tail -n 3 /run/fio.out)"
+	! ended "$FIO" || bad "I/O did not wait: $(tail -n 3 /run/fio.out)"
 	must remote "store $C/ports/p/enable 1"
 	wait_for 15 state_is live || bad "the map is $(show "$C/maps/m/state"): $(show "$C/maps/m/last_error")"
 	sleep 1
 	kill -INT $FIO
-	wait_for $GOODBYE fio_ended || bad "I/O hangs"
+	wait_for $GOODBYE ended "$FIO" || bad "I/O hangs"
 	wait $FIO
 	! grep -q "error=\|err=[^ ]*[1-9]" /run/fio.out || bad "fio: $(tail -n 3 /run/fio.out)"
 	comes_back
@@ -241,7 +240,7 @@ force() {
 	exec 5<>"$DEV"
 	refused EBUSY "$C/maps/m/enable" 0
 	within 10 must store "$C/maps/m/enable" force
-	wait_for $GOODBYE fio_ended || bad "I/O hangs after force"
+	wait_for $GOODBYE ended "$FIO" || bad "I/O hangs after force"
 	is "bytes read from the removed disk" "$(dd bs=4096 count=1 status=none <&5 2>/dev/null | wc -c)" 0
 	exec 5<&-
 	is state "$(show "$C/maps/m/state")" disabled

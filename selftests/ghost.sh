@@ -59,14 +59,13 @@ in_memory() { KIND=ram ghosts; }
 OLD='"\(lost\|reverted\|ghost\)":[1-9][0-9]*'
 # A server that answers fences at once lets some of them land, or this proves nothing.
 fenceless() {
-	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
-	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN load_module $(broken no-fence)"
+	needs_broken
+	reload_server "FARBLK_KO=$FARBLK_BROKEN load_module $(broken no-fence)"
 	for KIND in block ram; do
 		! (GHOSTS=200 ghosts) >/run/ghosts.out 2>&1 && grep -q "$OLD" /run/ghosts.out || bad "$KIND: not noticed: $(tail -n 5 /run/ghosts.out)"
 		note "$KIND: noticed: $(grep -m 1 -o "$OLD" /run/ghosts.out)"
 		clean_all
 	done
-	must remote 'remove_module && load_module'
 }
 
 scenario small "writes with their data in the command"

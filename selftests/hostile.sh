@@ -11,7 +11,7 @@ load() {
 	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-64k --size=16m --iodepth=4 --rate_iops=100 --time_based \
 		--runtime=3600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 --max_latency=$((${1:-10} * ${FARBLK_PATIENCE:-1}))s >/run/fio.out 2>&1 &
 	FIO=$!
-	trap 'kill $FIO 2>/dev/null' EXIT
+	at_exit "kill $FIO 2>/dev/null"
 	wait_for 30 busy || die "fio does nothing: $(tail -n 3 /run/fio.out)"
 }
 busy() { [ "$(io "$DEV" writes)" -gt 0 ]; }
@@ -84,11 +84,10 @@ ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; un
 # server gives up on him, and no longer.
 silent() {
 	not_local
-	must remote "remove_module && load_module pool_size=$((4 << 20))"
+	reload_server "load_module pool_size=$((4 << 20))"
 	start 30
 	hostile silent
 	unharmed
-	must remote "clean; remove_module && load_module"
 }
 
 scenario connect "connections that nobody asked for"

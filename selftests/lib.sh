@@ -49,6 +49,10 @@ needs_module() { local m; for m; do remote "has_module $m" || skip "the server's
 needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
 has_module() { modprobe --dry-run --quiet "$1"; }
 
+# at_exit LINE: runs a line of shell when the scenario ends, however it does. What was given last
+# runs first.
+at_exit() { AT_EXIT="$1; ${AT_EXIT:-}"; trap 'eval "$AT_EXIT"' EXIT; }
+
 # scenario FUNCTION WORDS: a test of this file; FARBLK_ONLY=FUNCTION,... picks some.
 scenario() { [[ ,${FARBLK_ONLY:-$1}, != *",$1,"* ]] || CASES+=("$*"); }
 # both FUNCTION WORDS: the same with KIND=ram and KIND=block, or those of FARBLK_KINDS.
@@ -198,10 +202,17 @@ load_module() {
 		modprobe farblk "$@"
 	fi && { [ -n "${NO_HOST_ID:-}" ] || store "$C/host_id" "$(lasting_id)"; }
 }
+# reload_server LINE: the server has the module as LINE loads it, until the scenario ends.
+reload_server() {
+	at_exit "clean_all; must remote '! loaded || remove_module; load_module'"
+	must remote "remove_module && $1"
+}
 # header NAME WORD: what broken/NAME.patch says after "WORD: ".
 header() { sed -n "s/^$2: //p" "$HERE/broken/$1.patch"; }
-# broken NAME: the parameter that puts that patch in effect in the module of FARBLK_BROKEN.
-broken() { echo "broken=$(header "$1" Number)"; }
+# needs_broken: ends the test without the module of FARBLK_BROKEN. broken NAME: the parameter that
+# puts that patch in effect in it.
+needs_broken() { [ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"; }
+broken() { sed -n '/^+.*crate::broken(\([0-9]*\)).*/ {s//broken=\1/p; q}' "$HERE/broken/$1.patch"; }
 # lasting_id: this host's, whenever it boots.
 lasting_id() { uname -n | md5sum | sed -E 's/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/\1-\2-4\3-8\4-\5/'; }
 
@@ -499,6 +510,9 @@ wait_for() {
 	done
 }
 
+# ended PID: there is no such process any more.
+ended() { ! kill -0 "$1" 2>/dev/null; }
+
 # within SECONDS COMMAND...: COMMAND's exit code, and a failure if it took longer.
 within() {
 	local start=${EPOCHREALTIME/./} rc=0 ms
@@ -533,7 +547,7 @@ stamp_off() {
 	note "$(tail -n 1 /run/stamp.out)"
 	[ $rc = 0 ] || bad "stamp ends with $rc:"$'\n'"$(cat /run/stamp.out)"
 }
-stamp_ended() { ! kill -0 "$STAMP"; }
+stamp_ended() { ended "$STAMP"; }
 # unharmed: all that stamp read was right, and no I/O hung. Some may have failed.
 unharmed() {
 	local fault

@@ -34,7 +34,7 @@ eight_and_three() {
 small_pool() {
 	local waits
 	not_local
-	must remote "remove_module && load_module pool_size=$((2 << 20))"
+	reload_server "load_module pool_size=$((2 << 20))"
 	back "null_disk fbn 64"
 	must serve_block e "$BACK"
 	must map m e depth=128
@@ -47,7 +47,6 @@ small_pool() {
 	note "$waits requests waited"
 	[ "$waits" -gt 0 ] || bad "no request waited: the memory was not short"
 	must unmap m
-	must remote "clean; remove_module && load_module"
 }
 
 # The first receives of ten connections and more take all that receives may have of 2 MiB: each
@@ -56,7 +55,7 @@ small_pool_many() {
 	local e jobs=()
 	needs_module null_blk
 	not_local
-	must remote "remove_module && load_module pool_size=$((2 << 20))"
+	reload_server "load_module pool_size=$((2 << 20))"
 	for e in {0..9}; do
 		must remote "null_disk fbn$e 32 blocksize=512 >/dev/null"
 		must serve_block "e$e" "/dev/fbn$e"
@@ -68,7 +67,6 @@ small_pool_many() {
 		is "state of m$e" "$(show "$C/maps/m$e/state")" live
 		must unmap "m$e"
 	done
-	must remote "clean; remove_module && load_module"
 }
 
 scenario eight_and_three "8 maps of an export, and one of each of 3 others, all busy at once"

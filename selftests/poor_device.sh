@@ -6,17 +6,16 @@
 
 # patched NAME: that patch is in effect in the server's module, until the scenario ends.
 patched() {
-	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
+	needs_broken
 	needs_module null_blk
-	trap 'clean_all; remote "! loaded || remove_module; load_module"' EXIT
-	must remote "remove_module && FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
+	reload_server "FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
 }
 
 # patched_here NAME: the same of this host's module.
 patched_here() {
-	[ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"
+	needs_broken
 	two_hosts || skip "the server's module would be patched, too"
-	trap 'clean_all; ! loaded || remove_module; load_module' EXIT
+	at_exit 'clean_all; ! loaded || remove_module; must load_module'
 	must remove_module
 	FARBLK_KO=$FARBLK_BROKEN must load_module "$(broken "$1")"
 }
@@ -91,7 +90,6 @@ late_disk() {
 	modprobe dm-delay
 	name=$(null_disk late 16) && dm_disk late "0 $(sectors "$name") delay $name 0 $1"
 }
-ended() { ! kill -0 "$1" 2>/dev/null; }
 
 scenario no_srq "a server whose device has no shared receive queues"
 scenario refused_reads "a server whose device does not fetch the data of a write"

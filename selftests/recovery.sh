@@ -78,7 +78,6 @@ resumes() {
 	wait $pid || bad "the read failed: $(states)"
 	note "I/O after $(($(now_ms) - begin)) ms"
 }
-ended() { ! kill -0 "$1"; }
 
 # finish: stamp saw no error and nothing that must not be; all is live; the map goes.
 finish() {

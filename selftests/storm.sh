@@ -141,7 +141,7 @@ storm() {
 		resumes $((NO_PATH + 5))
 		# A path that stays lost would spare those after it half of their work.
 		((i % 10)) || all_live_in $((AGAIN * 3))
-		! stamp_ended 2>/dev/null || die "stamp has ended: $(cat /run/stamp.out)"
+		! stamp_ended || die "stamp has ended: $(cat /run/stamp.out)"
 	done
 	finish
 }

@@ -326,7 +326,7 @@ impl PageChunksBuilder {
             }
             self.memory.chunks.reserve(1, GFP_KERNEL)?;
             // SAFETY: The function has no requirements beyond the context.
-            let page = unsafe { bindings::farblk_alloc_pages(self.node, self.order as u32) };
+            let page = unsafe { bindings::farblk_alloc_pages(self.node, self.order as u32, true) };
             match NonNull::new(page) {
                 Some(page) => {
                     // INVARIANT: `order` only goes down, so the chunk's place is the end. `reserve`

@@ -166,7 +166,7 @@ impl Map {
     /// Makes a map that is not started. May sleep.
     pub(crate) fn new(params: Params) -> Result<Arc<Self>, Failure> {
         let queue = OwnedQueue::ordered(c"farblk_map")?;
-        let changes = DiskChanges::new(params.host.clone())?;
+        let changes = DiskChanges::new()?;
         let running = Running {
             runtime: None,
             timer: None,
@@ -433,7 +433,8 @@ impl Map {
                 status.since = Instant::now();
             }
         }
-        self.changes.show(runtime.disk()?, login?.extent, state)
+        let (host, extent) = (&self.params.host, login?.extent);
+        self.changes.show(host, runtime.disk()?, extent, state)
     }
 }
 

@@ -140,30 +140,19 @@ unsigned long rust_helper_farblk_totalram_pages(void)
 	return totalram_pages();
 }
 
-static struct page *farblk_pages(int node, unsigned int order, gfp_t flags)
+/*
+ * Zeroed; compound, so that a network stack that takes a reference to a tail page is counted. If
+ * this may not sleep, it takes only memory that is free, and leaves the reserves alone, also in a
+ * task that may use them. NULL also for a node that does not exist or is off line.
+ */
+struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool may_sleep)
 {
+	/* The caller can do without large orders, and nobody is to be killed for small ones. */
+	gfp_t flags = may_sleep ? GFP_KERNEL | __GFP_RETRY_MAYFAIL : GFP_NOWAIT | __GFP_NOMEMALLOC;
+
 	if (!rust_helper_farblk_node_online(node))
 		return NULL;
 	return alloc_pages_node(node, flags | __GFP_ZERO | __GFP_COMP | __GFP_NOWARN, order);
-}
-
-/*
- * Zeroed; compound, so that a network stack that takes a reference to a tail page is counted. May
- * sleep. NULL also for a node that does not exist or is off line.
- */
-struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order)
-{
-	/* The caller can do without large orders, and nobody is to be killed for small ones. */
-	return farblk_pages(node, order, GFP_KERNEL | __GFP_RETRY_MAYFAIL);
-}
-
-/*
- * The same, of memory that is free. Does not sleep, and leaves the reserves alone, also in a task
- * that may use them.
- */
-struct page *rust_helper_farblk_alloc_free_pages(int node, unsigned int order)
-{
-	return farblk_pages(node, order, GFP_NOWAIT | __GFP_NOMEMALLOC);
 }
 
 void rust_helper_farblk_init_irq_work(struct irq_work *work, void (*func)(struct irq_work *work))

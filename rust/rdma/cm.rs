@@ -85,15 +85,12 @@ const PRIVATE_DATA_MAX: usize = u8::MAX as usize;
 
 /// A copy of the private data of a peer.
 ///
-/// InfiniBand and RoCE pad it with zeroes to the most that a message carries.
+/// InfiniBand and RoCE pad it with zeroes to the most that a message carries. The default is no
+/// data, and no room for any.
+#[derive(Default)]
 pub(crate) struct PrivateData(KVec<u8>);
 
 impl PrivateData {
-    /// No data, and no room for any.
-    fn empty() -> Self {
-        Self(KVec::new())
-    }
-
     /// No data yet, but room for those of any peer. May sleep.
     fn with_room() -> Result<Self> {
         Ok(Self(KVec::with_capacity(PRIVATE_DATA_MAX, GFP_KERNEL)?))

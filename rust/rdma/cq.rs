@@ -262,7 +262,8 @@ impl Cq {
         self.process(self.entries)
     }
 
-    /// Handles at most `budget` completions, of which there are not more than entries.
+    /// Handles at most `budget` completions, if the queue is one to poll. `budget` must be at most
+    /// `entries`.
     fn process(&self, budget: u32) -> u32 {
         if !self.direct {
             return 0;
@@ -286,14 +287,15 @@ impl Cq {
         handled
     }
 
-    /// Handles at most `budget` completions after [`Self::enter`] has returned true.
+    /// Handles at most `budget` completions after [`Self::enter`] has returned true. `budget` must
+    /// be at most `entries`.
     #[inline]
     fn process_entered(&self, budget: u32) -> u32 {
         let mut handled: u32 = 0;
         // Once more for the callers that found this one busy. They may come without end, and so may
         // completions of other queue pairs, but this caller has something else to do.
         for _ in 0..2 {
-            // CAST: The entries of a queue are a C int.
+            // CAST: `budget` is at most `entries`, so it fits a C int.
             let left = budget.saturating_sub(handled) as i32;
             // SAFETY: By the type invariants the queue is valid, and by those of `state` only
             // this caller uses it now.
@@ -357,7 +359,7 @@ impl Cq {
             // SAFETY: By the type invariants the queue is valid, and was allocated with this
             // context. Two tasks must not do this at the same time: only one can have changed
             // `state`.
-            // CAST: As above.
+            // CAST: The entries of a queue are a C int.
             unsafe { bindings::farblk_flush_cq(self.as_raw(), self.entries as i32) };
             self.state.xchg(IDLE, Full);
         }

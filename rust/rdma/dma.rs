@@ -109,12 +109,9 @@ impl Pages {
             return Err(EINVAL);
         }
         let order = len.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros();
-        let page = match alloc {
-            // SAFETY: The function has no requirements beyond the context.
-            Alloc::MaySleep => unsafe { bindings::farblk_alloc_pages(node, order) },
-            // SAFETY: As above.
-            Alloc::Free => unsafe { bindings::farblk_alloc_free_pages(node, order) },
-        };
+        let may_sleep = matches!(alloc, Alloc::MaySleep);
+        // SAFETY: The function has no requirements beyond the context.
+        let page = unsafe { bindings::farblk_alloc_pages(node, order, may_sleep) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
         // SAFETY: The page was just allocated, and not in high memory.
         let virt = unsafe { bindings::farblk_page_address(page.as_ptr()) }.cast::<u8>();

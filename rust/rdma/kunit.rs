@@ -134,6 +134,19 @@ const PARAM: ConnParam<'_> = ConnParam {
     initiator_depth: 4,
 };
 
+/// The sizes of the queue pairs of most tests.
+const CAPS: QpCaps = QpCaps {
+    slots: 4,
+    send_wr: 8,
+    recv_wr: 4,
+    sges: QpCaps::MAX_SGES,
+    large: 0,
+    keys: 0,
+    key_pages: 0,
+    large_keys: 0,
+    large_key_pages: 0,
+};
+
 /// The IPv4 address of a device, if it has one.
 fn address(device: &Device) -> Option<SocketAddr> {
     (0..16).find_map(|index| {

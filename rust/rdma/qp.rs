@@ -173,8 +173,7 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
 ///   queue has it handle a receive.
 /// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
 ///   that of the receive queue writes `recv_completions`. `send_posted`, `doorbells` and
-///   `invalidations` are written
-///   with `sq` held, `recv_posted` with `rq`.
+///   `invalidations` are written with `sq` held, `recv_posted` with `rq`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler> {
     raw: Atomic<*mut bindings::ib_qp>,
@@ -193,8 +192,10 @@ pub(crate) struct Qp<H: QpHandler> {
 
     #[pin]
     sq: IrqSaveSpinLock<SendQueue>,
+    /// All work requests of slots that were ever posted.
     send_posted: Atomic<u64>,
     doorbells: Atomic<u64>,
+    /// The `LOCAL_INV`s that were ever posted; [`Self::send_posted`] does not count them.
     invalidations: Atomic<u64>,
 
     /// All work requests of slots that ever completed, modulo 2^32.
@@ -520,18 +521,17 @@ impl<H: QpHandler> Qp<H> {
 
     /// Returns how many work requests were posted, receives included. Any context.
     pub(crate) fn posted(&self) -> u64 {
-        self.send_posted.load(Relaxed) + self.recv_posted.load(Relaxed)
+        let sends = self.send_posted.load(Relaxed) + self.invalidations.load(Relaxed);
+        sends + self.recv_posted.load(Relaxed)
     }
 
     /// Returns how many work requests of slots were posted and have not completed. The number is
     /// not exact while others post, or completions are handled. Any context.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        // CAST: All modulo 2^32.
+        // CAST: Both modulo 2^32.
         let posted = self.send_posted.load(Relaxed) as u32;
-        posted
-            .wrapping_sub(self.invalidations.load(Relaxed) as u32)
-            .wrapping_sub(self.done.load(Relaxed))
+        posted.wrapping_sub(self.done.load(Relaxed))
     }
 
     /// Returns how many chains of work requests were posted. Any context.

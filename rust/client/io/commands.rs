@@ -69,6 +69,9 @@ const _: () = assert!(command::SIZE <= STRIDE);
 /// allocation of 256 KiB.
 const RECEIVES_BATCH: u32 = 16;
 
+/// Allocates the memory of receives: [`DmaBuffer::alloc`] or [`DmaBuffer::alloc_free`].
+pub(in crate::client) type AllocReceives = fn(&Arc<Device>, usize, Direction) -> Result<DmaBuffer>;
+
 /// The command of one tag.
 struct Slot {
     /// A [`Tag`] as a word.
@@ -315,13 +318,10 @@ impl Commands {
 
     /// Makes receives of those that are missing, at most [`RECEIVES_BATCH`]; none if none is
     /// missing. The caller posts them. May sleep.
-    ///
-    /// I/O goes on with those that there are. So those that come later (`more`) take no memory that
-    /// others may need more.
     pub(in crate::client) fn make_receives(
         &self,
         device: &Arc<Device>,
-        more: bool,
+        alloc: AllocReceives,
     ) -> Result<KVec<KBox<DmaBuffer>>> {
         let mut receives = KVec::new();
         // CAST: A small number.
@@ -332,10 +332,6 @@ impl Commands {
         // A receive holds a response, or the data of a read.
         // CAST: A u32 fits a usize on every platform with RDMA.
         let size = response::SIZE.max(self.inline_read as usize);
-        let alloc = match more {
-            true => DmaBuffer::alloc_free,
-            false => DmaBuffer::alloc,
-        };
         let memory = alloc(device, count * size, Direction::FromDevice)?;
         for receive in memory.split(size) {
             receives.push(KBox::new(receive, GFP_KERNEL)?, GFP_KERNEL)?;

@@ -43,7 +43,10 @@ use crate::client::{
     },
     events::PathEvents,
     io::{
-        commands::Commands,
+        commands::{
+            AllocReceives,
+            Commands, //
+        },
         slabs::Slabs, //
     },
 };
@@ -383,7 +386,7 @@ impl<T: RequestOwner> Connection<T> {
             },
             progress: [Atomic::new(0), Atomic::new(u64::MAX)],
         };
-        connection.post_receives(false)?;
+        connection.post_receives(DmaBuffer::alloc)?;
         let request = proto::Connection::Io {
             session: config.session,
             queue: hw_queue,
@@ -538,23 +541,23 @@ impl<T: RequestOwner> Connection<T> {
         stuck
     }
 
-    /// Makes and posts receives for as many commands as the server allows in flight. Gives up if
-    /// there is no free memory for more; the next answer is another occasion. May sleep. The caller
+    /// Makes and posts receives for as many commands as the server allows in flight, if memory is
+    /// free: I/O goes on with fewer, and the next answer is another occasion. May sleep. The caller
     /// must not let allocations wait for memory: I/O that waits for it may have to end before.
     pub(in crate::client) fn grow(&self) {
-        let _ = self.post_receives(true);
+        let _ = self.post_receives(DmaBuffer::alloc_free);
         if let Some(commands) = &self.qp.handler().commands {
             commands.grown();
         }
     }
 
     /// Makes and posts the receives that are missing. May sleep.
-    fn post_receives(&self, more: bool) -> Result {
+    fn post_receives(&self, alloc: AllocReceives) -> Result {
         let Some(commands) = &self.qp.handler().commands else {
             return Ok(());
         };
         loop {
-            let receives = commands.make_receives(self.cq.device(), more)?;
+            let receives = commands.make_receives(self.cq.device(), alloc)?;
             if receives.is_empty() {
                 return Ok(());
             }

@@ -225,7 +225,6 @@ struct Pending {
 /// no I/O waits for: the work item of the map only leaves there what the disk is to show.
 #[pin_data]
 pub(in crate::client) struct DiskChanges {
-    host: Arc<Host>,
     /// Held for moments only, and never while a uevent is sent.
     #[pin]
     pending: Mutex<Pending>,
@@ -242,7 +241,7 @@ impl_has_work! {
 
 impl DiskChanges {
     /// Makes one for a disk that shows nothing yet. May sleep.
-    pub(in crate::client) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
+    pub(in crate::client) fn new() -> Result<Arc<Self>> {
         let pending = Pending {
             extent_and_state: None,
             at: None,
@@ -251,7 +250,6 @@ impl DiskChanges {
         };
         Arc::pin_init(
             pin_init!(Self {
-                host,
                 pending <- new_mutex!(pending, "DiskChanges::pending"),
                 told <- new_mutex!(None, "DiskChanges::told"),
                 work <- new_work!("DiskChanges::work"),
@@ -265,6 +263,7 @@ impl DiskChanges {
     /// user space.
     pub(in crate::client) fn show(
         self: &Arc<Self>,
+        host: &Host,
         disk: &Arc<Disk>,
         extent: Extent,
         state: State,
@@ -283,7 +282,7 @@ impl DiskChanges {
             pending.at = Some(Instant::now());
             pending.disk = Some(disk.clone());
         }
-        let _ = self.host.disk_work.enqueue(self.clone());
+        let _ = host.disk_work.enqueue(self.clone());
         None
     }
 

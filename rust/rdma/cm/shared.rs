@@ -69,12 +69,6 @@ struct Progress {
     lost: bool,
 }
 
-impl Progress {
-    fn take_room(&mut self) -> PrivateData {
-        core::mem::replace(&mut self.room, PrivateData::empty())
-    }
-}
-
 /// The data of an id's handler; C's `context`.
 #[pin_data]
 pub(super) struct Shared {
@@ -99,7 +93,7 @@ impl Shared {
     ) -> Result<Arc<Self>> {
         let room = match phase {
             Phase::Idle => PrivateData::with_room()?,
-            _ => PrivateData::empty(),
+            _ => PrivateData::default(),
         };
         Arc::pin_init(
             try_pin_init!(Self {
@@ -224,14 +218,14 @@ impl Shared {
             let phase = progress.phase;
             let outcome = match (kind, phase) {
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED, Phase::Addr) => {
-                    let resolved = bound.map(|()| PrivateData::empty());
+                    let resolved = bound.map(|()| PrivateData::default());
                     Some(resolved.map_err(CmError::Errno))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR, Phase::Addr) => {
                     Some(Err(CmError::AddrError(status)))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Route) => {
-                    Some(Ok(PrivateData::empty()))
+                    Some(Ok(PrivateData::default()))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR, Phase::Route) => {
                     Some(Err(CmError::RouteError(status)))
@@ -240,7 +234,7 @@ impl Shared {
                     progress.phase = Phase::Connected;
                     // SAFETY: The event carries connection parameters.
                     let data = unsafe { private_data(event) };
-                    Some(Ok(progress.take_room().fill(data)))
+                    Some(Ok(core::mem::take(&mut progress.room).fill(data)))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Passive) => {
                     progress.phase = Phase::Connected;
@@ -250,7 +244,7 @@ impl Shared {
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED, Phase::Connect) => {
                     // SAFETY: `id` and `event` are what the core gave.
                     Some(Err(unsafe {
-                        CmError::rejected(id, event, progress.take_room())
+                        CmError::rejected(id, event, core::mem::take(&mut progress.room))
                     }))
                 }
                 (

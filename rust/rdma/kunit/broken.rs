@@ -18,16 +18,14 @@ use crate::rdma::{
 use kernel::ffi::c_int;
 
 const CAPS: QpCaps = QpCaps {
-    slots: 4,
-    send_wr: 8,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
     large: 1,
     keys: 4,
     key_pages: 4,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
+
+// CAST: A small number.
+const MINUS_EIO: c_int = -(bindings::EIO as c_int);
 
 /// An operation of a device that was replaced until this drops.
 ///
@@ -71,6 +69,19 @@ impl<T: Copy> Drop for Replaced<T> {
     }
 }
 
+/// Replaces an operation of a device by a function, until what this returns is dropped.
+macro_rules! replaced {
+    ($device:expr, $operation:ident, $function:expr) => {
+        $crate::rdma::kunit::broken::Replaced::new(
+            $device,
+            // SAFETY: It is a table of operations.
+            |ops| unsafe { &raw mut (*ops).$operation },
+            Some($function as _),
+        )
+    };
+}
+pub(super) use replaced;
+
 /// The memory region that [`dereg_fails`] has left.
 static STUCK: Atomic<*mut bindings::ib_mr> = Atomic::new(core::ptr::null_mut());
 
@@ -82,28 +93,18 @@ unsafe extern "C" fn dereg_fails(mr: *mut bindings::ib_mr, _: *mut bindings::ib_
     EIO.to_errno()
 }
 
+/// Moves no queue pair to another state, and returns `RET`.
+///
 /// # Safety
 ///
 /// None: it touches nothing.
-unsafe extern "C" fn modify_fails(
+unsafe extern "C" fn modify<const RET: c_int>(
     _: *mut bindings::ib_qp,
     _: *mut bindings::ib_qp_attr,
     _: c_int,
     _: *mut bindings::ib_udata,
 ) -> c_int {
-    EIO.to_errno()
-}
-
-/// # Safety
-///
-/// None: it touches nothing.
-unsafe extern "C" fn modify_does_nothing(
-    _: *mut bindings::ib_qp,
-    _: *mut bindings::ib_qp_attr,
-    _: c_int,
-    _: *mut bindings::ib_udata,
-) -> c_int {
-    0
+    RET
 }
 
 /// # Safety
@@ -160,12 +161,7 @@ mod device {
                     let message = pair.message(number, 64, 1)?;
                     posted(pair.near.qp.send(number as u16, message, true))?;
                 }
-                let broken = Replaced::new(
-                    pair.pd.device(),
-                    // SAFETY: It is a table of operations.
-                    |ops| unsafe { &raw mut (*ops).modify_qp },
-                    Some(modify_fails as _),
-                );
+                let broken = replaced!(pair.pd.device(), modify_qp, modify::<MINUS_EIO>);
                 let drained = pair.near.qp.drain();
                 drop(broken);
                 check!(drained == Ok(()));
@@ -196,12 +192,7 @@ mod device {
                 // Nobody sends, so that only a flush would give them back.
                 posted(pair.near.qp.recv(pair.landing(0, 64)?))?;
                 posted(pair.far.qp.recv(pair.landing(1, 64)?))?;
-                let broken = Replaced::new(
-                    pair.pd.device(),
-                    // SAFETY: It is a table of operations.
-                    |ops| unsafe { &raw mut (*ops).modify_qp },
-                    Some(modify_does_nothing as _),
-                );
+                let broken = replaced!(pair.pd.device(), modify_qp, modify::<0>);
                 let start = Instant::<Monotonic>::now();
                 pair.near.qp.fail();
                 pair.far.qp.fail();
@@ -235,12 +226,7 @@ mod device {
             let pair = srq::pair(addr, &srq)?;
             // The near side has no receive.
             posted(pair.far.qp.send(0, pair.message(1, 64, 1)?, true))?;
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).modify_qp },
-                Some(modify_fails as _),
-            );
+            let broken = replaced!(device, modify_qp, modify::<MINUS_EIO>);
             let drained = pair.far.qp.drain();
             drop(broken);
             check!(drained == Ok(()));
@@ -266,12 +252,7 @@ mod device {
             // SAFETY: The id is valid by its invariants.
             let exists = || unsafe { !(*id.as_raw()).qp.is_null() };
             check!(exists());
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).modify_qp },
-                Some(modify_fails as _),
-            );
+            let broken = replaced!(device, modify_qp, modify::<MINUS_EIO>);
             let drained = qp.drain();
             drop(broken);
             check!(drained == Ok(()) && !exists());
@@ -299,20 +280,9 @@ mod device {
             posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
             pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
             pair.requested()?;
-            let broken = Replaced::new(
-                pair.pd.device(),
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).dereg_mr },
-                Some(dereg_fails as _),
-            );
-            let undrained = destroyed.then(|| {
-                Replaced::new(
-                    pair.pd.device(),
-                    // SAFETY: As above.
-                    |ops| unsafe { &raw mut (*ops).modify_qp },
-                    Some(modify_fails as _),
-                )
-            });
+            let broken = replaced!(pair.pd.device(), dereg_mr, dereg_fails);
+            let undrained =
+                destroyed.then(|| replaced!(pair.pd.device(), modify_qp, modify::<MINUS_EIO>));
             let drained = pair.near.qp.drain();
             drop((broken, undrained));
             check!(pair.near.raw_qp().is_null() == destroyed);
@@ -349,12 +319,7 @@ mod device {
             let mapping = SgMapping::map(device, &memory, 0, PAGE_SIZE, direction)?;
             let mr = Mr::alloc(&pd, &mapping, Access::RemoteRead)?;
             drop((block, mapping));
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).dereg_mr },
-                Some(dereg_fails as _),
-            );
+            let broken = replaced!(device, dereg_mr, dereg_fails);
             drop(mr);
             drop(broken);
             check!(last(pd));
@@ -366,12 +331,7 @@ mod device {
     #[test]
     fn that_does_not_post_tells_so_once() -> Result {
         with_pair(CAPS, |pair| {
-            let broken = Replaced::new(
-                pair.pd.device(),
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).post_send },
-                Some(post_fails as _),
-            );
+            let broken = replaced!(pair.pd.device(), post_send, post_fails);
             for slot in 0..2 {
                 let message = pair.message(slot.into(), 64, 1)?;
                 posted(pair.near.qp.send(slot, message, slot == 1))?;
@@ -431,7 +391,8 @@ mod device {
             check!(pair.near.events.sends.take()?.1.is_ok());
             let (_, done) = pair.far_rdma(RdmaOp::Write, range, pair.reply(0, PAGE_SIZE, 9)?)?;
             check!(!done && is_full_of(&block.memory, PAGE_SIZE, 1));
-            check!(pair.near.qp.invalidations() == 1);
+            let qp = &pair.near.qp;
+            check!(qp.invalidations() == 1 && qp.posted() == 3 && qp.in_flight() == 0);
             Ok(())
         })
     }

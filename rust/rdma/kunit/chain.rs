@@ -3,7 +3,7 @@
 //! KUnit suite of the chain of work requests, on a device that completes a part of it early.
 
 use crate::rdma::kunit::{
-    broken::Replaced,
+    broken::replaced,
     *, //
 };
 use kernel::{
@@ -12,18 +12,6 @@ use kernel::{
         delay::udelay,
         Delta, //
     }, //
-};
-
-const CAPS: QpCaps = QpCaps {
-    slots: 4,
-    send_wr: 8,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
 };
 
 /// An operation that posts to the send queue of a queue pair.
@@ -112,12 +100,7 @@ mod tests {
             };
             SLOW.store(&mut slow, Relaxed);
             let messages = [pair.message(0, 64, 1)?, pair.message(1, 64, 1)?];
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).post_send },
-                Some(post_slowly as _),
-            );
+            let broken = replaced!(device, post_send, post_slowly);
             let mut results = [Ok(()); 2];
             for (slot, message) in messages.into_iter().enumerate() {
                 // CAST: A small number.

@@ -10,11 +10,7 @@ const CAPS: QpCaps = QpCaps {
     send_wr: 1,
     recv_wr: 1,
     sges: 1,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
 
 /// Refuses everybody: with these words, or without any.

@@ -8,12 +8,7 @@ const CAPS: QpCaps = QpCaps {
     slots: 1,
     send_wr: 4,
     recv_wr: 1,
-    sges: QpCaps::MAX_SGES,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_mr)]

@@ -8,13 +8,8 @@ use super::*;
 pub(super) const CAPS: QpCaps = QpCaps {
     slots: 8,
     send_wr: 4,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
     large: 1,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
 /// The bytes per segment of a memory with many.
 pub(super) const PIECE: usize = 512;

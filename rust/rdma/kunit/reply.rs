@@ -5,15 +5,10 @@
 use super::*;
 
 const CAPS: QpCaps = QpCaps {
-    slots: 4,
-    send_wr: 8,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
     large: 1,
     keys: 1,
     key_pages: 64,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_reply)]

@@ -16,8 +16,7 @@ pub(super) const CAPS: QpCaps = QpCaps {
     large: 1,
     keys: 4,
     key_pages: 4,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
 
 /// With regions so small that a request of a few pages takes the large one.

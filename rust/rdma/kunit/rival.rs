@@ -7,7 +7,7 @@ use crate::base::errno::ESHUTDOWN;
 use crate::rdma::kunit::{
     broken::{
         post_fails,
-        Replaced,
+        replaced,
         IGNORED, //
     },
     *, //
@@ -96,18 +96,6 @@ impl Rival {
     }
 }
 
-const CAPS: QpCaps = QpCaps {
-    slots: 4,
-    send_wr: 8,
-    recv_wr: 4,
-    sges: QpCaps::MAX_SGES,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
-};
-
 /// The address of the queue that is flushed. The core polls queues of its own on the device.
 static FLUSHED: Atomic<usize> = Atomic::new(0);
 /// Tasks that are in [`slow_poll`].
@@ -186,12 +174,7 @@ mod tests {
             let (qp, events) = (&pair.near.qp, &pair.near.events);
             let rival = Rival::new(Job::Drain(qp.clone()), events)?;
             *events.rival.lock() = Some(rival.clone());
-            let broken = Replaced::new(
-                pair.pd.device(),
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).post_send },
-                Some(post_fails as _),
-            );
+            let broken = replaced!(pair.pd.device(), post_send, post_fails);
             for slot in 0..3 {
                 let message = pair.message(slot.into(), 64, 1)?;
                 posted(qp.send(slot, message, slot == 2))?;
@@ -236,12 +219,7 @@ mod tests {
                 FLUSHED.store(cq.as_raw().addr(), Relaxed);
                 SEEN.store(0, Relaxed);
                 LEFT.store(10_000, Relaxed);
-                let broken = Replaced::new(
-                    device,
-                    // SAFETY: It is a table of operations.
-                    |ops| unsafe { &raw mut (*ops).poll_cq },
-                    Some(endless_poll as _),
-                );
+                let broken = replaced!(device, poll_cq, endless_poll);
                 cq.flush();
                 let flushed = SEEN.xchg(0, Relaxed);
                 let reaped = cq.reap();
@@ -261,12 +239,7 @@ mod tests {
         with_device(|device, _| {
             let cq = Cq::alloc(device, 8, 0, PollContext::Workqueue)?;
             let rival = Rival::new(Job::Flush(cq.clone()), &Events::new()?)?;
-            let broken = Replaced::new(
-                device,
-                // SAFETY: It is a table of operations.
-                |ops| unsafe { &raw mut (*ops).poll_cq },
-                Some(slow_poll as _),
-            );
+            let broken = replaced!(device, poll_cq, slow_poll);
             FLUSHED.store(cq.as_raw().addr(), Relaxed);
             check!(rival.queue.enqueue(rival.clone()).is_ok());
             cq.flush();

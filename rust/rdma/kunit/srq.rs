@@ -6,14 +6,8 @@ use super::*;
 
 pub(super) const CAPS: QpCaps = QpCaps {
     slots: 8,
-    send_wr: 8,
     recv_wr: 1,
-    sges: QpCaps::MAX_SGES,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
+    ..super::CAPS
 };
 /// Receives of a queue.
 const RECEIVES: u32 = 16;

@@ -455,12 +455,10 @@ impl<H: QpHandler> Qp<H> {
         // `send_posted` counts a chain when all of it was posted. So it counts fewer than `done`
         // before that, and no other chain is counted meanwhile, as the lock is held.
         //
-        // Acquire: if it counts the chain, the device has read that. What it counts of
-        // `LOCAL_INV`s, `invalidations` has counted before.
-        // CAST: All modulo 2^32, and the difference is small.
+        // Acquire: if it counts the chain, the device has read that.
+        // CAST: Both modulo 2^32, and the difference is small.
         let posted = self.send_posted.load(Acquire) as u32;
-        let invalidations = self.invalidations.load(Relaxed) as u32;
-        (posted.wrapping_sub(invalidations).wrapping_sub(done) as i32) < 0
+        (posted.wrapping_sub(done) as i32) < 0
     }
 
     /// Handles the completion of another work request of `slot`, which must be an error: it has not

@@ -41,8 +41,8 @@ impl<H: QpHandler> Qp<H> {
     /// error, and nothing can be posted any more. Requests may come back only when the queue pair
     /// is drained or dropped; see [`Self::request`].
     ///
-    /// The time that the device may take to drain the queue pair begins here. Who drains several
-    /// queue pairs calls this for all of them first, so that they have that time together.
+    /// The time that the device may take to drain the queue pair begins here. A task that drains
+    /// several queue pairs calls this for all of them first, so that they have that time together.
     ///
     /// # Context
     ///
@@ -162,7 +162,8 @@ impl<H: QpHandler> Qp<H> {
             srq.retire(self);
         }
         // What the peer has sent before is still handled, but answers nothing: the C object is
-        // gone.
+        // gone. The handler must find by `has_failed()` that such an answer is late, and no fault
+        // of the peer.
         self.note_error();
         self.destroy(stage);
         self.send_cq.cq().flush();

@@ -332,9 +332,6 @@ impl<H: QpHandler> Qp<H> {
         let invalidations = self.invalidations.load(Relaxed);
         self.invalidations
             .store(invalidations.wrapping_add(1), Relaxed);
-        // After the other count; pairs with the loads in `is_being_posted()`.
-        let posted = self.send_posted.load(Relaxed);
-        self.send_posted.store(posted.wrapping_add(1), Release);
         if to_result(ret).is_err() {
             sq.closed = true;
             drop(sq);

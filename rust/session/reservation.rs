@@ -208,10 +208,7 @@ impl<L: Registrations> Reservation<L> {
                 let first = self.list.all().first().map_or(0, Registration::number);
                 return Err(Decision::Refuse(Reason::Busy(first)));
             };
-            if let Some(number) = self.list.all().get(lapsed).map(Registration::number) {
-                act(Action::Disarm(number));
-            }
-            self.list.remove(lapsed);
+            self.remove(lapsed, act);
             act(Action::CountTakeover);
         }
         // The map has the export, but this path of it does not know the key yet.
@@ -292,12 +289,20 @@ impl<L: Registrations> Reservation<L> {
             Some(one) if one.number > since => return Err(Decision::Refuse(Reason::Superseded)),
             Some(one) => match one.end_all(act) {
                 Some(session) => return Err(Decision::After(session)),
-                None => act(Action::Disarm(one.number)),
+                None => self.remove(at, act),
             },
-            None => return Ok(()),
+            None => {}
         }
-        self.list.remove(at);
         Ok(())
+    }
+
+    /// Removes a registration, and ends its lease: that of a map that is not confirmed may run
+    /// although a path is up.
+    fn remove(&mut self, at: usize, act: &mut impl FnMut(Action)) {
+        if let Some(one) = self.list.all().get(at) {
+            act(Action::Disarm(one.number));
+            self.list.remove(at);
+        }
     }
 
     /// Notes that a session is over: nothing of it reaches the export any more. `leaving` tells
@@ -321,7 +326,7 @@ impl<L: Registrations> Reservation<L> {
             // The other sessions of the map may wait for this one to answer a fence.
             one.sessions().for_each(|other| act(Action::Retry(other)));
         } else if one.leaving != Leaving::No || one.evicted {
-            self.list.remove(at);
+            self.remove(at, act);
         } else if !(one.lease_runs && unconfirmed && holder == Some(one.key)) {
             one.lease_runs = true;
             one.lapsed = false;
@@ -434,10 +439,7 @@ impl<L: Registrations> Reservation<L> {
                 act(Action::End(up.session));
             }
             match one.evicted && one.is_away() {
-                true => {
-                    act(Action::Disarm(one.number));
-                    self.list.remove(at);
-                }
+                true => self.remove(at, act),
                 false => at = at.saturating_add(1),
             }
         }
@@ -452,9 +454,8 @@ impl<L: Registrations> Reservation<L> {
 
     /// Notes that the export is disabled and no session is left: no map has a place any more.
     pub fn closed(&mut self, act: &mut impl FnMut(Action)) {
-        while let Some(one) = self.list.all().first() {
-            act(Action::Disarm(one.number));
-            self.list.remove(0);
+        while !self.list.all().is_empty() {
+            self.remove(0, act);
         }
     }
 

@@ -167,6 +167,23 @@ fn the_lease_ends_with_the_registration() {
     assert!(server.actions.contains(&Action::Disarm(1)));
 }
 
+/// The lease of a map that is not confirmed runs on while a path is up.
+#[test]
+fn the_lease_of_an_unconfirmed_map_ends_with_the_registration() {
+    for (leaving, admission) in [(true, Admission::Write), (false, Admission::None)] {
+        let mut server = Server::new(1);
+        assert!(!server.granted(&resumed("b", 1, 7)).remembered);
+        server.left(1, false);
+        server.granted(&resumed("b", 2, 7));
+        server.enforce(|_| admission);
+        assert_eq!(server.actions.first(), Some(&Action::Arm(1, 20_000)));
+        assert!(!server.actions.contains(&Action::Disarm(1)));
+        server.left(2, leaving);
+        assert!(server.machine.registrations().is_empty());
+        assert_eq!(server.actions.last(), Some(&Action::Disarm(1)));
+    }
+}
+
 #[test]
 fn a_map_that_leaves_keeps_no_place() {
     let mut server = Server::new(1);

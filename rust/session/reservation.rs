@@ -25,7 +25,7 @@ pub use lease::{lease_ms, LEASE_MAX_MS, LEASE_MIN_MS};
 pub use login::{Decision, Granted, Login, Reason, SessionId};
 pub use registration::{Registration, Registrations, LOOK_MS};
 
-use super::{Epoch, PathId, ReservationKey};
+use super::{clock::Lease, Epoch, PathId, ReservationKey};
 use barred::Barred;
 use login::Life;
 use registration::{Leaving, Up};
@@ -203,7 +203,7 @@ impl<L: Registrations> Reservation<L> {
             return Err(Decision::Refuse(Reason::Evicted));
         }
         if self.list.all().len() >= usize::from(terms.max_clients) {
-            let lapsed = self.position(|one| one.lapsed && one.is_away());
+            let lapsed = self.position(|one| one.lease == Lease::Over && one.is_away());
             let Some(lapsed) = lapsed else {
                 let first = self.list.all().first().map_or(0, Registration::number);
                 return Err(Decision::Refuse(Reason::Busy(first)));
@@ -255,9 +255,7 @@ impl<L: Registrations> Reservation<L> {
         // A map that has lost the export long ago, and logs in again and again, but never goes on,
         // must not keep out the one that has it.
         if !(unconfirmed && holder == Some(one.key)) {
-            one.lease_runs = false;
-            one.lapsed = false;
-            act(Action::Disarm(one.number));
+            one.keep(act);
         }
         Decision::Grant(Granted {
             key: one.key,
@@ -312,7 +310,6 @@ impl<L: Registrations> Reservation<L> {
         let Some(at) = self.position(of) else {
             return;
         };
-        let (holder, unconfirmed) = (self.holder, self.unconfirmed);
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return;
         };
@@ -327,9 +324,8 @@ impl<L: Registrations> Reservation<L> {
             one.sessions().for_each(|other| act(Action::Retry(other)));
         } else if one.leaving != Leaving::No || one.evicted {
             self.remove(at, act);
-        } else if !(one.lease_runs && unconfirmed && holder == Some(one.key)) {
-            one.lease_runs = true;
-            one.lapsed = false;
+        } else if one.lease == Lease::Kept {
+            one.lease = Lease::Running;
             act(Action::Arm(one.number, one.lease_ms));
         }
     }
@@ -343,16 +339,16 @@ impl<L: Registrations> Reservation<L> {
         };
         if self.unconfirmed && self.holder == Some(one.key) {
             self.unconfirmed = false;
-            one.lease_runs = false;
-            one.lapsed = false;
-            act(Action::Disarm(one.number));
+            one.keep(act);
         }
     }
 
     /// Notes that the lease of a registration is over: another map may have its place.
     pub fn lapse(&mut self, number: u64) {
         for one in self.list.all_mut() {
-            one.lapsed |= one.number == number && one.lease_runs;
+            if one.number == number && one.lease == Lease::Running {
+                one.lease = Lease::Over;
+            }
         }
     }
 
@@ -472,7 +468,7 @@ impl<L: Registrations> Reservation<L> {
 
     /// Returns how many maps have no path, and a place that no other map may take yet.
     pub fn count_away(&self) -> usize {
-        let away = |one: &&Registration<L::Host>| one.is_away() && !one.lapsed;
+        let away = |one: &&Registration<L::Host>| one.is_away() && one.lease != Lease::Over;
         self.list.all().iter().filter(away).count()
     }
 }

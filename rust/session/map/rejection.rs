@@ -7,9 +7,9 @@
 use super::{
     action::{End, Fault},
     admission::Admission,
-    machine::{Lease, Machine},
+    machine::Machine,
 };
-use crate::session::PathId;
+use crate::session::{clock::Lease, PathId};
 
 /// Why I/O may not take a path that is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@
 
 use super::{
     action::{Action, Mode},
-    machine::{Lease, Machine},
+    machine::Machine,
     path::{Path, Phase},
 };
-use crate::session::clock::{Delay, Timer};
+use crate::session::clock::{Delay, Lease, Timer};
 
 impl Machine {
     /// A timer has elapsed. One that was stopped meanwhile means nothing.

@@ -54,9 +54,9 @@ pub struct Reservation<L: Registrations> {
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<ReservationKey>,
-    /// The server took a map's word for that key, and has not heard yet that the map goes on with
-    /// it. Until then the key counts for nothing.
-    unconfirmed: bool,
+    /// The key for which the server took a map's word, and has not heard yet that the map goes on
+    /// with it. Until then `holder` is `None`.
+    unconfirmed: Option<ReservationKey>,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
     holder_life: Option<Life<L::Host>>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the
@@ -77,7 +77,7 @@ impl<L: Registrations> Reservation<L> {
             terms: None,
             openings: 0,
             holder: None,
-            unconfirmed: false,
+            unconfirmed: None,
             holder_life: None,
             shared_key: None,
             barred: Barred::new(),
@@ -100,7 +100,7 @@ impl<L: Registrations> Reservation<L> {
     /// Returns the key that the export is reserved for, if the server knows of any and only one map
     /// may have it.
     pub fn holder(&self) -> Option<ReservationKey> {
-        self.holder.filter(|_| !self.unconfirmed)
+        self.holder
     }
 
     /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew
@@ -175,8 +175,8 @@ impl<L: Registrations> Reservation<L> {
                 Some(key) if own && one.unknown && one.key != key => {
                     one.key = key;
                     one.unknown = false;
-                    self.hold(Some(key), Some(login));
-                    self.unconfirmed = true;
+                    self.hold(None, Some(login));
+                    self.unconfirmed = Some(key);
                     return Ok(at);
                 }
                 _ if own => return Ok(at),
@@ -195,7 +195,7 @@ impl<L: Registrations> Reservation<L> {
         }
         let shared = terms.max_clients > 1;
         let known = match login.resume {
-            Some(key) if !shared => self.holder().map(|holder| holder == key),
+            Some(key) if !shared => self.holder.map(|holder| holder == key),
             Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
             None => Some(true),
         };
@@ -215,16 +215,18 @@ impl<L: Registrations> Reservation<L> {
         let late = login.resume.is_none() && self.holder_life == Some(login.life());
         let key = match shared {
             true => login.resume.or(self.shared_key).unwrap_or(SHARED),
-            false if late => self.holder.unwrap_or(fresh),
+            false if late => self.holder.or(self.unconfirmed).unwrap_or(fresh),
             false => login.resume.unwrap_or(fresh),
         };
         self.admitted = self.admitted.saturating_add(1);
         let mut new = Registration::new(self.admitted, key, login);
         if !shared {
-            new.unknown = login.resume.is_none() && self.holder().is_none();
-            let unconfirmed = known.is_none() || late && self.unconfirmed;
+            new.unknown = login.resume.is_none() && self.holder.is_none();
+            let unconfirmed = known.is_none() || late && self.unconfirmed.is_some();
             self.hold(Some(key), Some(login));
-            self.unconfirmed = unconfirmed;
+            if unconfirmed {
+                self.unconfirmed = self.holder.take();
+            }
         }
         self.list.push(new);
         Ok(self.list.all().len().saturating_sub(1))
@@ -239,7 +241,7 @@ impl<L: Registrations> Reservation<L> {
         writes: bool,
         act: &mut impl FnMut(Action),
     ) -> Decision {
-        let (holder, unconfirmed) = (self.holder, self.unconfirmed);
+        let unconfirmed = self.unconfirmed;
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return Decision::Refuse(Reason::Closed);
         };
@@ -254,12 +256,12 @@ impl<L: Registrations> Reservation<L> {
         one.leaving = Leaving::No;
         // A map that has lost the export long ago, and logs in again and again, but never goes on,
         // must not keep out the one that has it.
-        if !(unconfirmed && holder == Some(one.key)) {
+        if unconfirmed != Some(one.key) {
             one.keep(act);
         }
         Decision::Grant(Granted {
             key: one.key,
-            remembered: !self.unconfirmed,
+            remembered: unconfirmed.is_none(),
             lease_ms: one.lease_ms,
         })
     }
@@ -267,7 +269,7 @@ impl<L: Registrations> Reservation<L> {
     /// Reserves the export for a key, and for the life of the map that logs in with it.
     fn hold(&mut self, key: Option<ReservationKey>, login: Option<&Login<L::Host>>) {
         self.holder = key;
-        self.unconfirmed = false;
+        self.unconfirmed = None;
         self.holder_life = login.map(Login::life);
     }
 
@@ -337,9 +339,9 @@ impl<L: Registrations> Reservation<L> {
         let Some(one) = self.list.all_mut().iter_mut().find(of) else {
             return;
         };
-        if self.unconfirmed && self.holder == Some(one.key) {
-            self.unconfirmed = false;
+        if self.unconfirmed == Some(one.key) {
             one.keep(act);
+            self.holder = self.unconfirmed.take();
         }
     }
 
@@ -423,9 +425,9 @@ impl<L: Registrations> Reservation<L> {
                 }
                 // A map that was not confirmed may not be the one that had the export: that may
                 // come yet.
-                let confirmed = !(self.unconfirmed && self.holder == Some(one.key));
-                self.holder = confirmed.then_some(fresh);
-                self.unconfirmed = false;
+                if self.unconfirmed.take() != Some(one.key) {
+                    self.holder = Some(fresh);
+                }
                 self.holder_life = None;
                 act(Action::CountEviction);
             }

@@ -25,6 +25,8 @@ pub use lease::{lease_ms, LEASE_MAX_MS, LEASE_MIN_MS};
 pub use login::{Decision, Granted, Login, Reason, SessionId};
 pub use registration::{Registration, Registrations, LOOK_MS};
 
+use core::mem;
+
 use super::{clock::Lease, Epoch, PathId, ReservationKey};
 use barred::Barred;
 use login::Life;
@@ -245,7 +247,7 @@ impl<L: Registrations> Reservation<L> {
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return Decision::Refuse(Reason::Closed);
         };
-        if let Err(decision) = one.open_path(login, writes, act) {
+        if let Err(decision) = one.open_path(login, writes, unconfirmed.is_some(), act) {
             return decision;
         }
         one.lease_ms = lease_ms(
@@ -332,15 +334,19 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
-    /// Notes that the client of a session goes on, which was told that it is not remembered: it was
-    /// away for less than its lease. From now on the server remembers it.
+    /// Notes that the client of a session goes on. If it was told on this session that it is not
+    /// remembered, it was away for less than its lease, and the server remembers it from now on.
     pub fn confirm(&mut self, session: SessionId, act: &mut impl FnMut(Action)) {
         let of = |one: &&mut Registration<L::Host>| one.path_of(session).is_some();
         let Some(one) = self.list.all_mut().iter_mut().find(of) else {
             return;
         };
+        let up = one.up_mut().find(|up| up.session == session);
+        if up.is_none_or(|up| !mem::take(&mut up.unconfirmed)) {
+            return;
+        }
+        one.keep(act);
         if self.unconfirmed == Some(one.key) {
-            one.keep(act);
             self.holder = self.unconfirmed.take();
         }
     }
@@ -386,7 +392,7 @@ impl<L: Registrations> Reservation<L> {
     pub fn look(&mut self, heard: impl Fn(SessionId) -> u64, act: &mut impl FnMut(Action)) {
         for one in self.list.all_mut() {
             let mut news = false;
-            for up in one.paths.iter_mut().filter_map(|path| path.up.as_mut()) {
+            for up in one.up_mut() {
                 if up.keep_alive.look(heard(up.session)) {
                     act(Action::CountKeepAliveTimeout);
                     act(Action::End(up.session));

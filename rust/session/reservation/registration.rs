@@ -25,6 +25,8 @@ pub(super) struct Up {
     pub(super) wanted: bool,
     pub(super) writes: bool,
     pub(super) keep_alive: KeepAliveTimeout,
+    /// The client was told that it is not remembered, and has not said since that it goes on.
+    pub(super) unconfirmed: bool,
 }
 
 /// What is known of one path of a map.
@@ -110,6 +112,10 @@ impl<H: Copy + PartialEq> Registration<H> {
         self.paths.iter().filter_map(|path| path.up.as_ref())
     }
 
+    pub(super) fn up_mut(&mut self) -> impl Iterator<Item = &mut Up> {
+        self.paths.iter_mut().filter_map(|path| path.up.as_mut())
+    }
+
     pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.up().map(|up| up.session)
     }
@@ -137,6 +143,7 @@ impl<H: Copy + PartialEq> Registration<H> {
         &mut self,
         login: &Login<H>,
         writes: bool,
+        unconfirmed: bool,
         act: &mut impl FnMut(Action),
     ) -> Result<(), Decision> {
         let path = self.paths.get_mut(usize::from(login.path));
@@ -156,6 +163,7 @@ impl<H: Copy + PartialEq> Registration<H> {
                 wanted: login.writes,
                 writes,
                 keep_alive: KeepAliveTimeout::new(login.heartbeat_ms, LOOK_MS, login.heard),
+                unconfirmed,
             }),
         };
         Ok(())

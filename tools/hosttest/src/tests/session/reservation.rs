@@ -384,6 +384,34 @@ fn what_the_server_remembers() {
     }
 }
 
+/// It says nothing on the path that came up without a key: the map has not been told there.
+#[test]
+fn only_the_session_that_was_told_confirms() {
+    let mut server = Server::new(1);
+    assert!(server.granted(&login("a", 1)).remembered);
+    let second = Login {
+        path: 1,
+        ..resumed("a", 2, 7)
+    };
+    assert!(!server.granted(&second).remembered);
+    server.confirm(1);
+    assert_eq!(server.machine.holder(), None);
+    server.confirm(2);
+    assert_eq!(server.machine.holder(), Some(7));
+    // The administrator's word comes between.
+    let mut server = Server::new(1);
+    server.granted(&resumed("b", 1, 7));
+    server.left(1, false);
+    assert!(!server.granted(&resumed("b", 2, 7)).remembered);
+    server.machine.restore(Some(7));
+    server.actions.clear();
+    server.confirm(2);
+    assert_eq!(server.actions, [Action::Disarm(1)]);
+    server.confirm(2);
+    assert_eq!(server.actions.len(), 1);
+    assert_eq!(server.machine.holder(), Some(7));
+}
+
 #[test]
 fn who_found_the_export_before_it_was_enabled_anew_is_late() {
     let mut server = Server::new(1);

@@ -155,41 +155,8 @@ impl<L: Registrations> Reservation<L> {
         fresh: ReservationKey,
         act: &mut impl FnMut(Action),
     ) -> Result<usize, Decision> {
-        // The kernel of an earlier boot of the host is gone, and its maps with it.
-        let past = |one: &Registration<L::Host>| one.host == login.host && one.boot != login.boot;
-        while let Some(at) = self.position(past) {
-            let older = |one: &&Registration<L::Host>| past(one) && one.number <= since;
-            for one in self.list.all().iter().filter(older) {
-                one.end_all(act);
-            }
-            self.replace(at, since, act)?;
-        }
-        let own = |one: &Registration<L::Host>| one.host == login.host && one.map == login.map;
-        if let Some(at) = self.position(own) {
-            let Some(one) = self.list.all_mut().get_mut(at) else {
-                return Err(Decision::Refuse(Reason::Closed));
-            };
-            let own = one.incarnation == login.incarnation && !one.evicted;
-            match login.resume {
-                // The map had the export from a server that is gone, and a path of it that did not
-                // know that yet was the first to come back. As nobody else was known to have the
-                // export since, the map judges by its lease, as if this path had been the first.
-                Some(key) if own && one.unknown && one.key != key => {
-                    one.key = key;
-                    one.unknown = false;
-                    self.hold(None, Some(login));
-                    self.unconfirmed = Some(key);
-                    return Ok(at);
-                }
-                _ if own => return Ok(at),
-                Some(_) => return Err(Decision::Refuse(Reason::Evicted)),
-                // The login is late: the map was disabled and enabled since it was sent.
-                None if login.incarnation < one.incarnation => {
-                    return Err(Decision::Refuse(Reason::Superseded));
-                }
-                // The map was enabled anew.
-                None => self.replace(at, since, act)?,
-            }
+        if let Some(at) = self.find_own(login, since, act)? {
+            return Ok(at);
         }
         // Also if it resumes nothing: so may the first attempt of a path of a map that was evicted.
         if self.barred.has(login) {
@@ -232,6 +199,53 @@ impl<L: Registrations> Reservation<L> {
         }
         self.list.push(new);
         Ok(self.list.all().len().saturating_sub(1))
+    }
+
+    /// Returns the place of the map that logs in, if it is registered. Removes earlier lives of it
+    /// and of its host.
+    fn find_own(
+        &mut self,
+        login: &Login<L::Host>,
+        since: u64,
+        act: &mut impl FnMut(Action),
+    ) -> Result<Option<usize>, Decision> {
+        // The kernel of an earlier boot of the host is gone, and its maps with it.
+        let past = |one: &Registration<L::Host>| one.host == login.host && one.boot != login.boot;
+        while let Some(at) = self.position(past) {
+            let older = |one: &&Registration<L::Host>| past(one) && one.number <= since;
+            for one in self.list.all().iter().filter(older) {
+                one.end_all(act);
+            }
+            self.replace(at, since, act)?;
+        }
+        let own = |one: &Registration<L::Host>| one.host == login.host && one.map == login.map;
+        let Some(at) = self.position(own) else {
+            return Ok(None);
+        };
+        let Some(one) = self.list.all_mut().get_mut(at) else {
+            return Ok(None);
+        };
+        let own = one.incarnation == login.incarnation && !one.evicted;
+        match login.resume {
+            // The map had the export from a server that is gone, and a path of it that did not
+            // know that yet was the first to come back. As nobody else was known to have the
+            // export since, the map judges by its lease, as if this path had been the first.
+            Some(key) if own && one.unknown && one.key != key => {
+                one.key = key;
+                one.unknown = false;
+                self.hold(None, Some(login));
+                self.unconfirmed = Some(key);
+                Ok(Some(at))
+            }
+            _ if own => Ok(Some(at)),
+            Some(_) => Err(Decision::Refuse(Reason::Evicted)),
+            // The login is late: the map was disabled and enabled since it was sent.
+            None if login.incarnation < one.incarnation => {
+                Err(Decision::Refuse(Reason::Superseded))
+            }
+            // The map was enabled anew.
+            None => self.replace(at, since, act).map(|()| None),
+        }
     }
 
     /// Lets a path of a registration come up.

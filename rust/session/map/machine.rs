@@ -169,9 +169,9 @@ impl Machine {
                 path,
                 epoch,
                 admission,
-                overdue,
+                silent_ms,
             } => {
-                let checked = self.check(path, &admission, overdue);
+                let checked = self.check(path, &admission, silent_ms);
                 self.connected(path, epoch, &admission, checked, act);
             }
             Event::Refused(id, epoch, failure) => self.refused(id, epoch, failure, act),

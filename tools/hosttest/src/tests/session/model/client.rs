@@ -415,7 +415,10 @@ impl World {
                     path: end.path,
                     epoch: end.epoch,
                     admission,
-                    overdue,
+                    silent_ms: match overdue {
+                        true => u32::MAX,
+                        false => 0,
+                    },
                 };
                 self.tell(rules, at, connected);
                 self.clients[at].incoming = None;

@@ -239,7 +239,8 @@ impl World {
                     client.extent = (u8::try_from(known.extent.size).unwrap(), known.instance);
                 }
             }
-            // A pong takes a step of its own where it matters.
+            // A pong takes a step of its own where it matters. To pings on other connections the
+            // machine of the server does nothing.
             Action::Ping(path) => {
                 if let (Some((at, _)), Some(on)) = (client.number_of(path), client.forgotten.take())
                 {

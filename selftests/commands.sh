@@ -213,7 +213,7 @@ killed_disable() {
 	wait_for 30 ended "$pid" || bad "the reader hangs"
 	read_hanging 200
 	kill_disable ports/p
-	is state "$(remote "show $C/ports/p/state")" error
+	is state "$(remote "show $C/ports/p/state")" closing
 	[[ $(remote "show $C/ports/p/last_error") == "EINTR killed while"* ]] || bad "last_error is '$(remote "show $C/ports/p/last_error")'"
 	remote "store $C/ports/p/enable 1" 2>/dev/null && bad "enable 1 succeeds while the port is being disabled"
 	must resume

@@ -11,6 +11,7 @@
 use core::marker::PhantomData;
 
 use kernel::{
+    error::to_result,
     ffi::c_char,
     prelude::*,
     sync::{
@@ -21,7 +22,8 @@ use kernel::{
         lock::{
             Backend,
             Lock, //
-        }, //
+        },
+        Arc, //
     },
     time::{
         msecs_to_jiffies,
@@ -148,6 +150,15 @@ impl Completion {
         unsafe { bindings::wait_for_completion(self.inner.get()) }
     }
 
+    /// Waits until it is done. Sleeps. Fails with `EINTR` if the task is killed before. A task that
+    /// waits here for minutes is not reported as hung, as it can be ended.
+    pub(crate) fn wait_killable(&self) -> Result {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        let outcome = unsafe { bindings::wait_for_completion_killable(self.inner.get()) };
+        // The kernel's `ERESTARTSYS` is not for user space.
+        to_result(outcome).map_err(|_| EINTR)
+    }
+
     /// Waits until I/O is done, which takes as long as a device does. Sleeps; no signal ends it. A
     /// task that waits here for minutes is not reported as hung, as one in the kernel's
     /// `blk_wait_io()` is not: the device hangs, not the task.
@@ -166,6 +177,28 @@ impl Completion {
             return Err(ETIMEDOUT);
         }
         Ok(())
+    }
+}
+
+/// Completes a [`Completion`] when it is dropped. The last field of a struct, it tells that all the
+/// other fields are dropped.
+pub(crate) struct Released(Arc<Completion>);
+
+impl Released {
+    /// Makes the completion. May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(Arc::pin_init(Completion::new(), GFP_KERNEL)?))
+    }
+
+    /// Returns the completion. Any context.
+    pub(crate) fn completion(&self) -> Arc<Completion> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        self.0.complete_all();
     }
 }
 
@@ -279,7 +312,6 @@ mod tests {
     };
     use kernel::{
         impl_has_work, new_work,
-        sync::Arc,
         workqueue::{
             Work,
             WorkItem, //
@@ -406,6 +438,7 @@ mod tests {
         for _ in 0..3 {
             shared.go.wait();
             check!(shared.go.wait_timeout(0) == Ok(()));
+            check!(shared.go.wait_killable() == Ok(()));
         }
         shared.go.reinit();
         check!(shared.go.wait_timeout(0) == Err(ETIMEDOUT));
@@ -422,6 +455,41 @@ mod tests {
         shared.go.complete();
         check!(shared.done.wait_timeout(10_000) == Ok(()));
         check!(*shared.value.lock() == 1);
+        check!(queue.enqueue(shared.clone()).is_ok());
+        shared.go.complete();
+        check!(shared.done.wait_killable() == Ok(()));
+        check!(*shared.value.lock() == 2);
+        Ok(())
+    }
+
+    /// Notes at its drop whether the completion is not done yet.
+    struct Early(Arc<Completion>, Arc<Atomic<u32>>);
+
+    impl Drop for Early {
+        fn drop(&mut self) {
+            let early = self.0.wait_timeout(0).is_err();
+            self.1.store(early.into(), Relaxed);
+        }
+    }
+
+    struct Owner {
+        _field: Early,
+        _released: Released,
+    }
+
+    #[test]
+    fn released_completes_after_the_other_fields() -> Result {
+        let early = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let released = Released::new()?;
+        let completion = released.completion();
+        let owner = Owner {
+            _field: Early(completion.clone(), early.clone()),
+            _released: released,
+        };
+        check!(completion.wait_timeout(0) == Err(ETIMEDOUT));
+        drop(owner);
+        check!(completion.wait_timeout(0) == Ok(()));
+        check!(early.load(Relaxed) == 1);
         Ok(())
     }
 

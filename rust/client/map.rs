@@ -99,8 +99,6 @@ pub(crate) use resources::PathStatus;
 const START_MS: u64 = 5000;
 /// Time that the scan for partitions has in any case, in ms.
 const SCAN_MIN_MS: u64 = 500;
-/// How long a task waits at a time before it looks whether it was killed, in ms.
-const WAIT_MS: u32 = 250;
 /// Interval at which [`Map::stop`] warns that it still waits for the scan, in ms.
 const SCAN_WARN_MS: u32 = 10_000;
 
@@ -344,12 +342,11 @@ impl Map {
             running.wait_for = Some(wait_for);
         }
         self.schedule();
-        while self.done.wait_timeout(WAIT_MS).is_err() {
-            // What else is waited for ends soon by itself, and nothing may stay behind.
-            if wait_for == WaitFor::PathUp && fatal_signal_pending() {
-                self.abort();
-            }
+        // What else is waited for ends soon by itself, and nothing may stay behind.
+        if wait_for == WaitFor::PathUp && self.done.wait_killable().is_err() {
+            self.abort();
         }
+        self.done.wait();
         *self.result.lock()
     }
 

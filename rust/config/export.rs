@@ -38,12 +38,11 @@ use crate::base::{
 use crate::client::host::Host as ThisHost;
 use crate::config::{
     host::HostDirs,
-    invalid,
-    new_name,
-    parse,
-    show,
-    show_option,
-    switch::Switch, //
+    invalid, new_name, parse, show, show_option,
+    switch::{
+        Phase,
+        Switch, //
+    },
 };
 use crate::link::failure::{
     fail,
@@ -228,11 +227,10 @@ impl ExportDir {
     /// Begins to end the sessions that the settings do not allow any more, and evicts the maps of
     /// all hosts for which `stays` is false. Waits for nothing; may sleep.
     pub(super) fn evict(&self, stays: impl Fn(&HostKey) -> bool) {
-        if let Some(export) = self.export() {
-            export.backend.renumber();
-        }
+        self.renumber();
         let spec = self.switch.settings();
-        self.members.evict(|host| match stays(host) {
+        // The sessions end by themselves.
+        let _ = self.members.end_sessions(|host| match stays(host) {
             true => spec.admission(&self.hosts, host),
             false => Admission::None,
         });
@@ -244,10 +242,17 @@ impl ExportDir {
     /// May sleep, as long as the backing device takes, unless the task is killed: then this fails
     /// with `EINTR`, and the sessions go on ending.
     pub(super) fn enforce(&self) -> Result<(), Failure> {
-        self.evict(|_| true);
+        self.renumber();
         let spec = self.switch.settings();
         self.members
             .enforce(|host| spec.admission(&self.hosts, host))
+    }
+
+    /// Gives the extent a new number: what clients may do with it has changed. May sleep.
+    fn renumber(&self) {
+        if let Some(export) = self.export() {
+            export.backend.renumber();
+        }
     }
 
     fn show_kind(&self, page: &mut PageWriter<'_>) -> Result {
@@ -516,27 +521,23 @@ impl ExportDir {
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        let state = if self.switch.starting() {
-            "allocating"
-        } else {
-            match self.export() {
-                Some(export) if export.is_closing() => "closing",
-                Some(export) if export.is_dead() => "error",
-                Some(_) => "online",
-                None if self.switch.stopping() => "closing",
-                None => "disabled",
-            }
-        };
+        let state = self.switch.look(|phase| match phase {
+            Phase::Off => "disabled",
+            Phase::Starting(_) => "allocating",
+            Phase::Stopping(_) => "closing",
+            Phase::On(running) if running.export.is_closing() => "closing",
+            Phase::On(running) if running.export.is_dead() => "error",
+            Phase::On(_) => "online",
+        });
         show(page, state)
     }
 
     fn show_allocated(&self, page: &mut PageWriter<'_>) -> Result {
-        // In this order: an export that has just started is found running then.
-        let bytes = if self.switch.starting() {
-            self.allocated.load(Relaxed)
-        } else {
-            self.export().map_or(0, |export| export.backend.allocated())
-        };
+        let bytes = self.switch.look(|phase| match phase {
+            Phase::Starting(_) => self.allocated.load(Relaxed),
+            Phase::On(running) => running.export.backend.allocated(),
+            Phase::Off | Phase::Stopping(_) => 0,
+        });
         show(page, bytes)
     }
 

@@ -44,12 +44,13 @@ use crate::config::{
         Path,
         Settings, //
     },
-    new_name,
-    parse,
+    new_name, parse,
     path::PathDirs,
-    show,
-    show_option,
-    switch::Switch, //
+    show, show_option,
+    switch::{
+        Phase,
+        Switch, //
+    },
 };
 use crate::link::failure::{
     fail,
@@ -431,18 +432,15 @@ impl MapDir {
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        let stale = |failure: &Failure| failure.error == ESTALE;
-        let state = if let Some(status) = self.status() {
-            status.state.as_str()
-        } else if self.switch.starting() {
-            State::Connecting.as_str()
-        } else if self.switch.stopping() {
-            "closing"
-        } else if self.switch.last_error.get().as_ref().is_some_and(stale) {
-            State::Stale.as_str()
-        } else {
-            State::Disabled.as_str()
-        };
+        let state = self.switch.look(|phase| match phase {
+            Phase::On(running) => running.map.status().state.as_str(),
+            Phase::Starting(_) => State::Connecting.as_str(),
+            Phase::Stopping(_) => "closing",
+            Phase::Off => match self.switch.last_error.get() {
+                Some(failure) if failure.error == ESTALE => State::Stale.as_str(),
+                _ => State::Disabled.as_str(),
+            },
+        });
         show(page, state)
     }
 

@@ -23,12 +23,11 @@ use crate::base::{
     periodic::PeriodicWork, //
 };
 use crate::config::{
-    invalid,
-    new_name,
-    parse,
-    show,
-    show_option,
-    switch::Switch, //
+    invalid, new_name, parse, show, show_option,
+    switch::{
+        Phase,
+        Switch, //
+    },
 };
 use crate::link::failure::fail;
 use crate::proto::{
@@ -135,15 +134,10 @@ impl PortDir {
                 .addr
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
             let pinned = group.pin()?;
-            let port = Port::listen(group.name, Net::current(), addr, group.exports.clone())?;
-            let monitor = match port.monitor() {
-                Ok(monitor) => monitor,
-                Err(error) => {
-                    // No session may stay behind, also if the task is killed.
-                    while port.close().is_err() {}
-                    return Err(error.into());
-                }
-            };
+            let port = Port::new(group.name, Net::current(), addr, group.exports.clone())?;
+            let monitor = port.monitor()?;
+            // This comes last: once it has succeeded, sessions come in.
+            port.listen()?;
             Ok(Running {
                 _monitor: monitor,
                 port,
@@ -153,16 +147,14 @@ impl PortDir {
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {
-        let state = self.switch.running(|running| match running {
-            None => None,
-            Some(running) if running.port.failure().is_some() => Some("error"),
-            Some(_) => Some("listening"),
+        let state = self.switch.look(|phase| match phase {
+            Phase::Off | Phase::Starting(_) => "disabled",
+            Phase::Stopping(_) => "closing",
+            Phase::On(running) if running.port.is_closing() => "closing",
+            Phase::On(running) if running.port.failure().is_some() => "error",
+            Phase::On(_) => "listening",
         });
-        let otherwise = match self.switch.stopping() {
-            true => "closing",
-            false => "disabled",
-        };
-        show(page, state.unwrap_or(otherwise))
+        show(page, state)
     }
 
     fn show_device(&self, page: &mut PageWriter<'_>) -> Result {

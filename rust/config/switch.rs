@@ -32,7 +32,7 @@ const FORCE_MS: u32 = 10_000;
 const FORCE_LOOK_MS: u32 = 100;
 
 /// What `enable` of an object has started.
-enum Phase<T> {
+pub(crate) enum Phase<T> {
     /// Nothing: settings may change.
     Off,
     /// A task is turning it on, without the lock held; what it works on, if others may see that.
@@ -114,17 +114,22 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         change(&mut self.inner.lock().0);
     }
 
+    /// Looks at the phase, which does not change meanwhile. May sleep.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Phase<T>) -> R) -> R {
+        look(&self.inner.lock().1)
+    }
+
     /// Looks at the running thing. May sleep.
     pub(crate) fn running<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
-        match &self.inner.lock().1 {
+        self.look(|phase| match phase {
             Phase::On(thing) => look(Some(thing)),
             Phase::Off | Phase::Starting(_) | Phase::Stopping(_) => look(None),
-        }
+        })
     }
 
     /// Shows `enable`: 1 until nothing is left of what runs. May sleep.
     pub(crate) fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
-        let enabled = matches!(self.inner.lock().1, Phase::On(_) | Phase::Stopping(_));
+        let enabled = self.look(|phase| matches!(phase, Phase::On(_) | Phase::Stopping(_)));
         show(page, u8::from(enabled))
     }
 
@@ -137,16 +142,6 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     /// Shows `last_error`. May sleep.
     pub(crate) fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
         show_option(page, self.last_error.get())
-    }
-
-    /// Returns true while a task is turning it on. May sleep.
-    pub(crate) fn starting(&self) -> bool {
-        matches!(self.inner.lock().1, Phase::Starting(_))
-    }
-
-    /// Returns true while a task is turning it off. May sleep.
-    pub(crate) fn stopping(&self) -> bool {
-        matches!(self.inner.lock().1, Phase::Stopping(_))
     }
 
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does
@@ -182,8 +177,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         };
         match stop(thing) {
             Ok(()) => self.settle(Phase::Off, Ok(())),
-            Err((Some(thing), failure)) => self.settle(Phase::On(thing), Err(failure)),
-            Err((None, failure)) => self.settle(Phase::Off, Err(failure)),
+            Err((thing, failure)) => self.settle(thing.map_or(Phase::Off, Phase::On), Err(failure)),
         }
     }
 
@@ -254,20 +248,13 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         make: impl FnOnce(&S) -> Result<T, Failure>,
         start: impl FnOnce(&T, &S) -> Result<(), Failure>,
     ) -> Result {
-        let settings = match self.begin_start(|_| false) {
-            Ok(None) => return Ok(()),
-            Ok(Some(settings)) => settings,
-            Err(busy) => return self.last_error.record(Err(busy)),
-        };
-        let outcome = make(&settings).and_then(|thing| {
+        let never_closing = |_: &T| false;
+        self.turn_on(never_closing, |settings| {
+            let thing = make(&settings)?;
             self.inner.lock().1 = Phase::Starting(Some(thing.clone()));
             start(&thing, &settings)?;
             Ok(thing)
-        });
-        match outcome {
-            Ok(thing) => self.settle(Phase::On(thing), Ok(())),
-            Err(failure) => self.settle(Phase::Off, Err(failure)),
-        }
+        })
     }
 
     /// As [`Switch::turn_off`]; what is being turned off can be aborted by [`Switch::force_off`].
@@ -288,25 +275,20 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         abort: impl Fn(&T),
         stop: impl FnOnce(&T) -> Result<Option<Failure>, Failure>,
     ) -> Result {
+        let abort_and_show = |thing: &T| {
+            // Other tasks may wait for it, as one that removes a path does.
+            abort(thing);
+            Some(thing.clone())
+        };
         for _ in 0..FORCE_MS / FORCE_LOOK_MS {
-            {
-                let mut inner = self.inner.lock();
-                match &inner.1 {
-                    // The task that has turned it off has left its reason.
-                    Phase::Off => return Ok(()),
-                    // No other task may come in between.
-                    Phase::On(thing) => {
-                        let thing = thing.clone();
-                        // Other tasks may wait for it, as one that removes a path does.
-                        abort(&thing);
-                        inner.1 = Phase::Stopping(Some(thing.clone()));
-                        self.settled.reinit();
-                        drop(inner);
-                        return self.end_stop(thing, stop);
-                    }
+            match self.begin_stop(abort_and_show) {
+                // The task that has turned it off has left its reason.
+                Ok(None) => return Ok(()),
+                Ok(Some(thing)) => return self.end_stop(thing, stop),
+                Err(_) => self.look(|phase| match phase {
                     Phase::Starting(Some(thing)) | Phase::Stopping(Some(thing)) => abort(thing),
-                    Phase::Starting(None) | Phase::Stopping(None) => {}
-                }
+                    _ => {}
+                }),
             }
             let _ = self.settled.wait_timeout(FORCE_LOOK_MS);
         }

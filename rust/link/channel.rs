@@ -106,7 +106,7 @@ struct Inbox {
     /// Free buffers for sending. The index is the send slot.
     free: [Option<KBox<DmaBuffer>>; MESSAGES],
     registered: Option<(Mr, Result<(), WcError>)>,
-    /// Number of messages received so far.
+    /// Number of signs of life of the peer so far: messages, and what [`Link::note_heard`] counts.
     heard: u64,
     /// True if the connection is broken. No message is received any more.
     lost: bool,
@@ -165,9 +165,15 @@ impl Link {
         self.completed.complete_all();
     }
 
-    /// Returns the number of messages received so far, read or not. Any context.
+    /// Returns the number of signs of life of the peer so far, with messages that were not read
+    /// yet. Any context.
     pub(crate) fn heard(&self) -> u64 {
         self.inbox.lock().heard
+    }
+
+    /// Counts a sign of life that is no message of this connection. Any context.
+    pub(crate) fn note_heard(&self) {
+        self.inbox.lock().heard += 1;
     }
 
     /// Returns true if the connection is broken. Any context.

@@ -28,10 +28,7 @@ use crate::base::{
         PeriodicHandler,
         PeriodicWork, //
     },
-    sync::{
-        fatal_signal_pending,
-        Completion, //
-    },
+    sync::Completion,
     workqueue::OwnedQueue, //
 };
 use crate::link::{
@@ -78,8 +75,6 @@ use crate::session::reservation::{
 /// How long a login waits for the end of an older session before it checks that its own client
 /// still waits, in ms.
 const SUPERSEDE_MS: Msecs = 100;
-/// How often a task that closes an export checks whether it was killed, in ms.
-const KILLED_MS: Msecs = 100;
 
 /// The names of the ports through which an export is offered. Without a name, that is every port.
 #[derive(Clone, Copy)]
@@ -284,16 +279,11 @@ impl Export {
                 Outcome::Granted(granted) => return Ok(granted),
                 Outcome::RetryAfter(past) => past,
             };
-            loop {
-                let over = past.is_over(SUPERSEDE_MS);
-                // The client has given up, or the server ends the session. A login that is judged
-                // again must not register a map that has left meanwhile.
-                if session.is_lost() {
-                    return Err(Refusal::Superseded.into());
-                }
-                if over {
-                    break;
-                }
+            while !past.is_over(SUPERSEDE_MS) && !session.is_lost() {}
+            // The client has given up, or the server ends the session. A login that is judged again
+            // must not register a map that has left meanwhile.
+            if session.is_lost() {
+                return Err(Refusal::Superseded.into());
             }
         }
     }
@@ -336,15 +326,12 @@ impl Export {
         if self.closing.xchg(1, Full) == 0 {
             let _ = self.closer.enqueue(self.clone());
         }
-        while self.closed.wait_timeout(KILLED_MS).is_err() {
-            if fatal_signal_pending() {
-                return Err(fail!(
-                    EINTR,
-                    "killed while the device is busy; no I/O begins any more; write 0 to wait"
-                ));
-            }
-        }
-        Ok(())
+        self.closed.wait_killable().map_err(|killed| {
+            fail!(
+                killed,
+                "killed while the device is busy; no I/O begins any more; write 0 to wait"
+            )
+        })
     }
 
     /// Returns true if [`Export::close`] was called. Any context.

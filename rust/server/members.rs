@@ -14,8 +14,7 @@ use kernel::{
     },
     time::{
         Instant,
-        Monotonic,
-        Msecs, //
+        Monotonic, //
     },
 };
 
@@ -55,9 +54,6 @@ use crate::session::{
     },
     ReservationKey, //
 };
-
-/// How often a task that waits for the end of sessions checks whether it was killed, in ms.
-const KILLED_MS: Msecs = 100;
 
 /// A host, as the administrator of an export tells hosts apart: an entry below `hosts/` is for a
 /// name, and may be for one id alone. The same id under another name is another host.
@@ -368,18 +364,15 @@ impl Members {
     /// Ends the sessions that `rule` does not allow, and evicts the maps of hosts that it does not
     /// admit. Returns one of the sessions that are still to end, among them those of maps that were
     /// evicted before. Does not wait for their end; may sleep.
-    fn end_sessions(&self, rule: &impl Fn(&HostKey) -> Admission) -> Option<Arc<Session>> {
+    pub(crate) fn end_sessions(
+        &self,
+        rule: impl Fn(&HostKey) -> Admission,
+    ) -> Option<Arc<Session>> {
         let mut inner = self.inner.lock();
         let past = inner.perform(&self.stats, |machine, _, mut act| {
             machine.enforce(rule, fresh(), &mut act)
         });
         past.and_then(|past| inner.session(past))
-    }
-
-    /// Begins to end the sessions that `rule` does not allow, and evicts the maps of hosts that it
-    /// does not admit. Waits for nothing; may sleep.
-    pub(crate) fn evict(&self, rule: impl Fn(&HostKey) -> Admission) {
-        let _ = self.end_sessions(&rule);
     }
 
     /// Ends the sessions that `rule` does not allow, and waits until nothing of them, nor of the
@@ -391,14 +384,12 @@ impl Members {
     /// and another call waits for them.
     pub(crate) fn enforce(&self, rule: impl Fn(&HostKey) -> Admission) -> Result<(), Failure> {
         while let Some(session) = self.end_sessions(&rule) {
-            while !session.is_over(KILLED_MS) {
-                if sync::fatal_signal_pending() {
-                    return Err(fail!(
-                        EINTR,
-                        "killed while the device is busy; its I/O may still land; write again to wait"
-                    ));
-                }
-            }
+            session.wait_over().map_err(|killed| {
+                fail!(
+                    killed,
+                    "killed while the device is busy; its I/O may still land; write again to wait"
+                )
+            })?;
         }
         Ok(())
     }

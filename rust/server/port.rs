@@ -18,7 +18,6 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::Msecs,
     workqueue::{
         Work,
         WorkItem, //
@@ -31,7 +30,6 @@ use crate::base::{
         PeriodicHandler,
         PeriodicWork, //
     },
-    sync::fatal_signal_pending,
     workqueue::OwnedQueue, //
 };
 use crate::link::failure::{
@@ -69,8 +67,6 @@ const BACKLOG: u32 = 128;
 /// Sessions that a port carries. Further requests are refused before anything is allocated for
 /// them. Requests that come in on several devices at once may exceed it by one each.
 const SESSIONS_MAX: usize = 1024;
-/// How often a task that closes a port checks whether it was killed, in ms.
-const KILLED_MS: Msecs = 100;
 
 /// A port.
 #[pin_data]
@@ -119,15 +115,15 @@ impl PeriodicHandler for PortMonitor {
 }
 
 impl Port {
-    /// Starts to listen in `net`. May sleep.
-    pub(crate) fn listen(
+    /// Makes a port of `net` that does not listen yet. May sleep.
+    pub(crate) fn new(
         name: Name,
         net: Net,
         addr: SocketAddr,
         exports: Arc<Exports>,
-    ) -> Result<Arc<Self>, Failure> {
+    ) -> Result<Arc<Self>> {
         let queue = OwnedQueue::ordered(c"farblk_port")?;
-        let port = Arc::pin_init(
+        Arc::pin_init(
             try_pin_init!(Self {
                 name,
                 exports,
@@ -144,16 +140,18 @@ impl Port {
                 work <- new_work!("Port::work"),
             }),
             GFP_KERNEL,
-        )?;
-        {
-            // A removal of the device that comes meanwhile waits for the listener.
-            let mut listening = port.listening.lock();
-            let listener = port
-                .listener()
-                .map_err(|error| fail!(error, "cannot listen on {addr}"))?;
-            listening.listener = Some(listener);
-        }
-        Ok(port)
+        )
+    }
+
+    /// Starts to listen. Must be called once. May sleep.
+    pub(crate) fn listen(self: &Arc<Self>) -> Result<(), Failure> {
+        // A removal of the device that comes meanwhile waits for the listener.
+        let mut listening = self.listening.lock();
+        let listener = self
+            .listener()
+            .map_err(|error| fail!(error, "cannot listen on {}", self.addr))?;
+        listening.listener = Some(listener);
+        Ok(())
     }
 
     fn listener(self: &Arc<Self>) -> Result<Listener> {
@@ -195,20 +193,20 @@ impl Port {
     pub(crate) fn close(&self) -> Result<(), Failure> {
         self.listening.lock().closed = true;
         self.stop_listening();
-        // A removal may have been noticed before.
+        // A removal may have been noticed before. From here on it does not listen because it is
+        // being closed.
         self.queue.flush();
+        *self.failure.lock() = None;
         self.sessions.for_each(Session::lose);
         while let Some(session) = self.sessions.first() {
             session.lose();
-            if !session.is_over(KILLED_MS) && fatal_signal_pending() {
-                let failure = fail!(
-                    EINTR,
+            session.wait_over().map_err(|killed| {
+                fail!(
+                    killed,
                     "killed while {} session(s) wait for their backing device; write 0 to wait",
                     self.sessions.len()
-                );
-                *self.failure.lock() = Some(failure);
-                return Err(failure);
-            }
+                )
+            })?;
         }
         Ok(())
     }

@@ -107,8 +107,6 @@ pub(crate) struct Session {
     pending: Mutex<Pending>,
     #[pin]
     state: Mutex<State>,
-    /// The number of I/O connections that the client asked for so far.
-    asked: Atomic<u64>,
     /// No command may begin any more; the session ends when all that have begun are answered.
     draining: Atomic<u32>,
     /// The session holds nothing any more.
@@ -150,7 +148,6 @@ impl Session {
                 link <- Link::new(),
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
-                asked: Atomic::new(0),
                 draining: Atomic::new(0),
                 over <- Completion::new(),
                 work <- new_work!("Session::work"),
@@ -202,6 +199,12 @@ impl Session {
         self.over.wait_timeout(timeout).is_ok()
     }
 
+    /// Waits until the session holds nothing any more. Fails with `EINTR` if the task is killed
+    /// before. Must not be called from the session's own workqueue. Sleeps.
+    pub(super) fn wait_over(&self) -> Result {
+        self.over.wait_killable()
+    }
+
     /// Returns true if the session is about to end: its client is gone, or the server ends it. Any
     /// context.
     pub(super) fn is_lost(&self) -> bool {
@@ -211,7 +214,7 @@ impl Session {
     /// Returns the number of signs of life of the client so far: messages, and requests for I/O
     /// connections, as it may take long to connect many of them. Any context.
     pub(super) fn heard(&self) -> u64 {
-        self.link.heard().wrapping_add(self.asked.load(Relaxed))
+        self.link.heard()
     }
 
     /// Ends the session if its client neither logs in nor says anything: a port carries only so
@@ -279,7 +282,7 @@ impl Session {
         if let Ok(connection) = self.pending_connection(request, version) {
             // Cannot fail: the capacity was reserved above.
             let _ = pending.io.push_within_capacity((queue, connection));
-            self.asked.fetch_add(1, Relaxed);
+            self.link.note_heard();
         }
         drop(pending);
         Self::notify(self);

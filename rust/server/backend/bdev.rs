@@ -20,6 +20,7 @@ use kernel::{
     },
 };
 
+use crate::base::sync::Released;
 use crate::block::bdev::{
     Bdev,
     BdevEvents,
@@ -39,7 +40,6 @@ use crate::proto::{
 };
 use crate::server::backend::source::{
     random_uuid,
-    Released,
     Source, //
 };
 use crate::session::flush;

@@ -22,7 +22,10 @@ use crate::base::{
         PageChunks,
         PageChunksBuilder, //
     },
-    sync::fatal_signal_pending, //
+    sync::{
+        fatal_signal_pending,
+        Released, //
+    },
 };
 use crate::link::failure::{
     fail,
@@ -38,7 +41,6 @@ use crate::proto::{
 };
 use crate::server::backend::source::{
     random_uuid,
-    Released,
     Source, //
 };
 
@@ -64,7 +66,8 @@ pub(crate) struct Ram {
     /// Random for each allocation.
     pub(crate) instance: Uuid,
     block_size: BlockSize,
-    // Last: the memory is released when it is dropped.
+    // Last: the memory is released when it is dropped. Sessions share it (`server::ram::Slabs`),
+    // and are over before the export lets go of it.
     pub(super) released: Released,
 }
 

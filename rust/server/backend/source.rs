@@ -4,16 +4,12 @@
 
 #![forbid(unsafe_code)]
 
-use kernel::prelude::*;
 use kernel::{
     str::CString,
     sync::Arc, //
 };
 
-use crate::base::sync::{
-    self,
-    Completion, //
-};
+use crate::base::sync;
 use crate::proto::{
     BlockSize,
     Kind,
@@ -35,28 +31,6 @@ pub(crate) struct Source {
     pub(crate) numa_node: i32,
     /// Bytes of memory that have to remain available on this host; of `ram` only.
     pub(crate) ram_reserve: u64,
-}
-
-/// Signals its completion when it is dropped: the last field of the contents, so that they are gone
-/// by then.
-pub(super) struct Released(Arc<Completion>);
-
-impl Released {
-    /// Makes the completion. May sleep.
-    pub(super) fn new() -> Result<Self> {
-        Ok(Self(Arc::pin_init(Completion::new(), GFP_KERNEL)?))
-    }
-
-    /// Returns the completion. Any context.
-    pub(super) fn completion(&self) -> Arc<Completion> {
-        self.0.clone()
-    }
-}
-
-impl Drop for Released {
-    fn drop(&mut self) {
-        self.0.complete_all();
-    }
 }
 
 /// Returns an identity that no other contents have.

@@ -61,8 +61,6 @@ pub(in crate::server) struct Adapter {
     pub(in crate::server) pd: Arc<Pd>,
     /// The export whose commands it serves.
     export: Name,
-    /// What its pool shares with those of other exports on the device.
-    budget: Arc<Budget>,
     pool: Arc<Pool>,
     _trimmer: PeriodicWork<Trim>,
     /// The most bytes of inline data.
@@ -75,15 +73,14 @@ pub(in crate::server) struct Adapter {
 }
 
 impl Adapter {
-    fn new(device: &Arc<Device>, export: Name, budget: Arc<Budget>) -> Result<Arc<Self>> {
+    fn new(device: &Arc<Device>, export: Name, budget: &Arc<Budget>) -> Result<Arc<Self>> {
         let inline_size = compat::param(&crate::module_parameters::inline_size);
         let maker = Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?;
-        let pool = Pool::new(device, &budget, &maker)?;
+        let pool = Pool::new(device, budget, &maker)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 pd: Pd::alloc(device)?,
                 export,
-                budget,
                 _trimmer: pool.trimmer()?,
                 pool,
                 inline_size: inline_size
@@ -208,8 +205,6 @@ impl Adapters {
     ) -> Result<User> {
         let mut list = self.list.lock();
         let here = |adapter: &Adapter| Arc::ptr_eq(adapter.pd.device(), device);
-        let neighbour = list.iter().find(|entry| here(&entry.adapter));
-        let budget = neighbour.map(|entry| entry.adapter.budget.clone());
         let found = list
             .iter_mut()
             .find(|entry| here(&entry.adapter) && entry.adapter.export == *export);
@@ -219,8 +214,12 @@ impl Adapters {
                 entry.adapter.clone()
             }
             None => {
-                let budget = budget.map_or_else(budget_of_device, Ok)?;
-                let adapter = Adapter::new(device, *export, budget)?;
+                let neighbour = list.iter().find(|entry| here(&entry.adapter));
+                let budget = match neighbour {
+                    Some(entry) => entry.adapter.pool.budget().clone(),
+                    None => budget_of_device()?,
+                };
+                let adapter = Adapter::new(device, *export, &budget)?;
                 let entry = Entry {
                     adapter: adapter.clone(),
                     users: 1,

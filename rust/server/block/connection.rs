@@ -26,7 +26,8 @@ use crate::base::{
     sync::{
         new_irqsave_spinlock,
         Completion,
-        IrqSaveSpinLock, //
+        IrqSaveSpinLock,
+        Released, //
     },
     workqueue::OwnedQueue, //
 };
@@ -171,8 +172,6 @@ pub(in crate::server) struct Connection {
     /// No command is in flight, nor will be.
     #[pin]
     pub(super) idle: Completion,
-    /// The last [`ConnectionRef`] was dropped.
-    pub(super) released: Arc<Completion>,
     /// The workqueue of commands for which the backing device has to wait.
     pub(super) later: Arc<OwnedQueue>,
     #[pin]
@@ -219,7 +218,7 @@ pub(super) struct ConnectionRef {
     // Fields drop in this order.
     pub(super) connection: Arc<Connection>,
     pub(super) qp: Arc<Qp<Handler>>,
-    _released: Released,
+    pub(super) released: Released,
 }
 
 impl ConnectionRef {
@@ -228,18 +227,9 @@ impl ConnectionRef {
         let this = Self {
             connection: connection.clone(),
             qp: qp.clone(),
-            _released: Released(connection.released.clone()),
+            released: Released::new()?,
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
-    }
-}
-
-/// Completes [`Connection::released`] when it drops.
-struct Released(Arc<Completion>);
-
-impl Drop for Released {
-    fn drop(&mut self) {
-        self.0.complete_all();
     }
 }
 
@@ -257,7 +247,6 @@ impl Connection {
         for _ in 0..depth {
             tags.push(Atomic::new(0), GFP_KERNEL)?;
         }
-        let released = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 session: config.session.clone(),
@@ -278,7 +267,6 @@ impl Connection {
                 fetches: Atomic::new(0),
                 draining: Atomic::new(0),
                 idle <- Completion::new(),
-                released,
                 later: config.later.clone(),
                 work <- new_work!("Connection::work"),
             }),
@@ -310,21 +298,15 @@ impl Connection {
     /// Lets no command begin any more, and ends those that wait. Once [`Connection::idle`]
     /// completes, all slots are free. Returns the reference that they were made with. May sleep.
     pub(super) fn end_waiting(&self) -> Option<Arc<ConnectionRef>> {
-        let (owner, waiting, later) = {
+        let (owner, later) = {
             let mut slots = self.slots.lock();
             slots.closed = true;
             if slots.in_flight == 0 {
                 self.idle.complete_all();
             }
-            (
-                slots.owner.take(),
-                core::mem::take(&mut slots.waiting),
-                core::mem::take(&mut slots.later),
-            )
+            (slots.owner.take(), core::mem::take(&mut slots.later))
         };
-        for waiting in waiting {
-            self.drop_waiting(waiting);
-        }
+        self.drop_all_waiting();
         later.into_iter().for_each(Command::end);
         // If the poller was the first in line for memory because of these, it is so no longer.
         self.poller.attend();

@@ -163,10 +163,13 @@ impl OpenConnection {
         let _ = self.qp.drain();
         // This waits for the commands that the backing device has.
         connection.idle.wait_io();
+        let released = owner.as_ref().map(|owner| owner.released.completion());
         drop(owner);
         connection.free_slots();
         // A task that has just given back the last slot may not have dropped its reference yet.
-        connection.released.wait();
+        if let Some(released) = released {
+            released.wait();
+        }
         connection.poller.remove(connection);
     }
 }

@@ -62,7 +62,7 @@ impl Connection {
     }
 
     /// Ends a command that waits. It is not answered.
-    pub(super) fn drop_waiting(&self, waiting: Waiting) {
+    fn drop_waiting(&self, waiting: Waiting) {
         match waiting {
             Waiting::Slot(_, recv) => self.put_recv(recv),
             Waiting::Refusal(_) => {}

@@ -62,7 +62,8 @@ pub(in crate::server) trait PoolEvents: Send + Sync + 'static {
 ///
 /// Each pool has one chunk in any case, and gets further ones as [`share::may_grow`] says.
 pub(in crate::server) struct Budget {
-    /// The most bytes that the pools may have beside the first chunk of each.
+    /// The bytes that the pools may have. The first chunk of each, and the first receives of each
+    /// connection, count, but are made in any case.
     size: usize,
     /// The bytes that the receives of all pools have.
     lasting: Atomic<usize>,
@@ -101,35 +102,33 @@ impl Budget {
     }
 }
 
-/// A pool's place in its budget.
-struct Share(Arc<Budget>);
+/// A part of one of the sums of a budget, which the drop takes away again.
+struct Counted {
+    budget: Arc<Budget>,
+    sum: fn(&Budget) -> &Atomic<usize>,
+    count: usize,
+}
 
-impl Share {
-    fn new(budget: &Arc<Budget>) -> Self {
-        budget.pools.fetch_add(1, Relaxed);
-        Self(budget.clone())
+impl Counted {
+    /// Adds `count` to a sum. Also returns the sum.
+    fn new(
+        budget: &Arc<Budget>,
+        sum: fn(&Budget) -> &Atomic<usize>,
+        count: usize,
+    ) -> (Self, usize) {
+        let before = sum(budget).fetch_add(count, Relaxed);
+        let counted = Self {
+            budget: budget.clone(),
+            sum,
+            count,
+        };
+        (counted, before + count)
     }
 }
 
-impl Drop for Share {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.pools.fetch_sub(1, Relaxed);
-    }
-}
-
-/// A chunk's place in the budget of its pool.
-struct ChunkShare(Arc<Budget>);
-
-impl ChunkShare {
-    fn new(budget: &Arc<Budget>) -> Self {
-        budget.chunks.fetch_add(1, Relaxed);
-        Self(budget.clone())
-    }
-}
-
-impl Drop for ChunkShare {
-    fn drop(&mut self) {
-        self.0.chunks.fetch_sub(1, Relaxed);
+        (self.sum)(&self.budget).fetch_sub(self.count, Relaxed);
     }
 }
 
@@ -137,7 +136,7 @@ impl Drop for ChunkShare {
 struct Chunk {
     memory: DmaMemory,
     map: buddy::Chunk,
-    _share: ChunkShare,
+    _counted: Counted,
 }
 
 /// A [`Chunk`] in an allocation of its own.
@@ -183,7 +182,8 @@ impl State {
 #[pin_data]
 pub(in crate::server) struct Pool {
     device: Arc<Device>,
-    share: Share,
+    /// Among the pools of its budget.
+    counted: Counted,
     #[pin]
     state: IrqSaveSpinLock<State>,
     /// The length of the line. While it is not 0, pollers give back memory that they can do
@@ -236,7 +236,7 @@ impl Pool {
         let this = Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
-                share: Share::new(budget),
+                counted: Counted::new(budget, |budget| &budget.pools, 1).0,
                 state <- new_irqsave_spinlock!(state, "Pool::state"),
                 waiting: Atomic::new(0),
                 grower: grower.clone(),
@@ -246,6 +246,11 @@ impl Pool {
         )?;
         this.add()?;
         Ok(this)
+    }
+
+    /// Returns the budget that it shares with the other pools of the HCA.
+    pub(in crate::server) fn budget(&self) -> &Arc<Budget> {
+        &self.counted.budget
     }
 
     /// Starts the periodic work that lets the pool shrink. It stops when the result is dropped. May
@@ -260,7 +265,7 @@ impl Pool {
         let chunk = Chunk {
             memory,
             map: buddy::Chunk::new(),
-            _share: ChunkShare::new(&self.share.0),
+            _counted: Counted::new(self.budget(), |budget| &budget.chunks, 1).0,
         };
         let chunk = Held(KBox::new(chunk, GFP_KERNEL)?);
         let mut state = self.state.lock();
@@ -283,7 +288,7 @@ impl Pool {
                 let mut state = self.state.lock();
                 state.refused = false;
                 let count = state.free.count();
-                if count > 1 && (state.spare > 0 || self.share.0.is_exceeded()) {
+                if count > 1 && (state.spare > 0 || self.budget().is_exceeded()) {
                     state.spare = state.spare.saturating_sub(1);
                     state.free.remove()
                 } else {
@@ -372,21 +377,16 @@ impl Pool {
     /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`], if the budget allows
     /// it as [`share::may_last`] says; `first` if a connection has no receives yet. The memory is
     /// not cut from chunks, as it would keep them from being freed. Fails with `ENOMEM`. May sleep.
-    pub(in crate::server) fn get_lasting(
-        self: &Arc<Self>,
-        len: usize,
-        first: bool,
-    ) -> Result<Lasting> {
+    pub(in crate::server) fn get_lasting(&self, len: usize, first: bool) -> Result<Lasting> {
         let memory = DmaMemory::alloc(&self.device, len, self.device.numa_node())?;
         let bytes = memory.len();
-        let lasting = Lasting {
-            memory,
-            pool: self.clone(),
-        };
-        let budget = &self.share.0;
-        let all = budget.lasting.fetch_add(bytes, Relaxed) + bytes;
+        let budget = self.budget();
+        let (counted, all) = Counted::new(budget, |budget| &budget.lasting, bytes);
         match share::may_last(budget.size, all, first) {
-            true => Ok(lasting),
+            true => Ok(Lasting {
+                memory,
+                _counted: counted,
+            }),
             false => Err(ENOMEM),
         }
     }
@@ -408,7 +408,7 @@ impl Pool {
     /// it may. Any context.
     pub(in crate::server) fn wait(self: &Arc<Self>, number: usize) {
         let mut state = self.state.lock();
-        if !state.refused && self.share.0.may_grow(state.free.count()) {
+        if !state.refused && self.budget().may_grow(state.free.count()) {
             self.grow();
         }
         if !state.line.contains(&number) && state.line.push_within_capacity(number).is_ok() {
@@ -433,7 +433,7 @@ impl WorkItem for Pool {
 
     /// Adds chunks as long as pollers wait for memory.
     fn run(this: Arc<Self>) {
-        while this.is_short() && this.share.0.may_grow(this.state.lock().free.count()) {
+        while this.is_short() && this.budget().may_grow(this.state.lock().free.count()) {
             if this.add().is_err() {
                 this.state.lock().refused = true;
                 return;
@@ -445,20 +445,13 @@ impl WorkItem for Pool {
 /// Memory for receives. It counts against the budget of the pool.
 pub(in crate::server) struct Lasting {
     memory: DmaMemory,
-    pool: Arc<Pool>,
+    _counted: Counted,
 }
 
 impl Lasting {
     /// Returns the `len` bytes at `offset`.
     pub(in crate::server) fn piece(&self, offset: usize, len: usize) -> Result<DmaPiece> {
         self.memory.piece(offset, len)
-    }
-}
-
-impl Drop for Lasting {
-    fn drop(&mut self) {
-        let bytes = self.memory.len();
-        self.pool.share.0.lasting.fetch_sub(bytes, Relaxed);
     }
 }
 

@@ -17,8 +17,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
-            Full,
-            Relaxed, //
+            Full, //
         },
         lock::{
             Backend,
@@ -291,20 +290,6 @@ pub(crate) fn fatal_signal_pending() -> bool {
     unsafe { bindings::farblk_fatal_signal_pending() }
 }
 
-/// Makes `number` the value of `atomic`, unless that is a newer one. Of two numbers the one is
-/// newer that is less than 2^31 ahead: after 2^32 - 1 comes 0. Who reads the new value sees what
-/// the caller wrote before. Any context.
-pub(crate) fn advance(atomic: &Atomic<u32>, number: u32) {
-    let is_newer_than = |old| (1..1 << 31).contains(&number.wrapping_sub(old));
-    let mut old = atomic.load(Relaxed);
-    while is_newer_than(old) {
-        match atomic.cmpxchg(old, number, Full) {
-            Ok(_) => return,
-            Err(other) => old = other,
-        }
-    }
-}
-
 /// A random number fit for secrets. Any context.
 pub(crate) fn random_u64() -> u64 {
     // SAFETY: No requirements.
@@ -358,27 +343,6 @@ mod tests {
             *this.value.lock() += 1;
             this.done.complete();
         }
-    }
-
-    #[test]
-    fn advance_never_goes_back() -> Result {
-        let atomic = Atomic::new(1);
-        for (number, wanted) in [
-            (3, 3),
-            (2, 3),
-            (3, 3),
-            (4, 4),
-            (1 << 31, 1 << 31),
-            (3, 1 << 31),
-        ] {
-            advance(&atomic, number);
-            check!(atomic.load(Relaxed) == wanted);
-        }
-        for (number, wanted) in [(u32::MAX, u32::MAX), (1, 1), (0, 1), (u32::MAX, 1)] {
-            advance(&atomic, number);
-            check!(atomic.load(Relaxed) == wanted);
-        }
-        Ok(())
     }
 
     impl Shared {

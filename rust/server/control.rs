@@ -74,9 +74,6 @@ struct Attachment {
     access: Access,
     /// The extent that the client was told last, and its number.
     told: (u32, Extent),
-    /// The client was told that it is not remembered, and has not sent a ping since, by which it
-    /// says that it goes on.
-    unconfirmed: bool,
     /// The newest epoch to fence of each path, until the fence is answered.
     fences: [Option<Epoch>; PATHS_MAX],
 }
@@ -249,7 +246,6 @@ impl Control {
             export,
             access,
             told: (number, extent),
-            unconfirmed: !granted.remembered,
             fences: [None; PATHS_MAX],
         });
         Ok(self.send(|buf| answer.encode(sequence, buf)))
@@ -257,8 +253,7 @@ impl Control {
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
     fn ping(&mut self, session: &Session) -> Result {
-        if let Some(attachment) = self.attachment.as_mut().filter(|one| one.unconfirmed) {
-            attachment.unconfirmed = false;
+        if let Some(attachment) = &self.attachment {
             attachment.export.confirm(session);
         }
         self.send(|buf| Event::Pong.encode(buf))

@@ -294,8 +294,8 @@ impl Export {
         self.members.left(session, leaving);
     }
 
-    /// Notes that the client of `session`, which was told that it is not remembered, goes on. May
-    /// sleep.
+    /// Notes that the client of `session` goes on: it may have been told that it is not remembered.
+    /// May sleep.
     pub(crate) fn confirm(&self, session: &Session) {
         self.members.confirm(session);
     }

@@ -91,6 +91,17 @@ impl Backoff {
     }
 }
 
+/// The lease of a map's place at the server, while no path is up. Client and server each count one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lease {
+    /// It does not run: a path is up, or none was.
+    Kept,
+    /// It runs.
+    Running,
+    /// The server may give the place to another map.
+    Over,
+}
+
 /// Periods of the heartbeat timer in one heartbeat.
 pub const PERIODS: u8 = 4;
 /// Silent periods after which a path is given up if another one is up.

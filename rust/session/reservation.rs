@@ -25,7 +25,9 @@ pub use lease::{lease_ms, LEASE_MAX_MS, LEASE_MIN_MS};
 pub use login::{Decision, Granted, Login, Reason, SessionId};
 pub use registration::{Registration, Registrations, LOOK_MS};
 
-use super::{Epoch, PathId, ReservationKey};
+use core::mem;
+
+use super::{clock::Lease, Epoch, PathId, ReservationKey};
 use barred::Barred;
 use login::Life;
 use registration::{Leaving, Up};
@@ -54,9 +56,9 @@ pub struct Reservation<L: Registrations> {
     openings: u64,
     /// The key that was registered last; `None` if the server knows of none since it began.
     holder: Option<ReservationKey>,
-    /// The server took a map's word for that key, and has not heard yet that the map goes on with
-    /// it. Until then the key counts for nothing.
-    unconfirmed: bool,
+    /// The key for which the server took a map's word, and has not heard yet that the map goes on
+    /// with it. Until then `holder` is `None`.
+    unconfirmed: Option<ReservationKey>,
     /// The life of the map that was registered with it: host, map, boot and incarnation.
     holder_life: Option<Life<L::Host>>,
     /// The key of all maps while several may be registered; `None` as long as the contents stay the
@@ -77,7 +79,7 @@ impl<L: Registrations> Reservation<L> {
             terms: None,
             openings: 0,
             holder: None,
-            unconfirmed: false,
+            unconfirmed: None,
             holder_life: None,
             shared_key: None,
             barred: Barred::new(),
@@ -100,7 +102,7 @@ impl<L: Registrations> Reservation<L> {
     /// Returns the key that the export is reserved for, if the server knows of any and only one map
     /// may have it.
     pub fn holder(&self) -> Option<ReservationKey> {
-        self.holder.filter(|_| !self.unconfirmed)
+        self.holder
     }
 
     /// Sets what [`Reservation::holder`] returns: the administrator of a server that began anew
@@ -153,6 +155,60 @@ impl<L: Registrations> Reservation<L> {
         fresh: ReservationKey,
         act: &mut impl FnMut(Action),
     ) -> Result<usize, Decision> {
+        if let Some(at) = self.find_own(login, since, act)? {
+            return Ok(at);
+        }
+        // Also if it resumes nothing: so may the first attempt of a path of a map that was evicted.
+        if self.barred.has(login) {
+            return Err(Decision::Refuse(Reason::Evicted));
+        }
+        let shared = terms.max_clients > 1;
+        let known = match login.resume {
+            Some(key) if !shared => self.holder.map(|holder| holder == key),
+            Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
+            None => Some(true),
+        };
+        if known == Some(false) {
+            return Err(Decision::Refuse(Reason::Evicted));
+        }
+        if self.list.all().len() >= usize::from(terms.max_clients) {
+            let lapsed = self.position(|one| one.lease == Lease::Over && one.is_away());
+            let Some(lapsed) = lapsed else {
+                let first = self.list.all().first().map_or(0, Registration::number);
+                return Err(Decision::Refuse(Reason::Busy(first)));
+            };
+            self.remove(lapsed, act);
+            act(Action::CountTakeover);
+        }
+        // The map has the export, but this path of it does not know the key yet.
+        let late = login.resume.is_none() && self.holder_life == Some(login.life());
+        let key = match shared {
+            true => login.resume.or(self.shared_key).unwrap_or(SHARED),
+            false if late => self.holder.or(self.unconfirmed).unwrap_or(fresh),
+            false => login.resume.unwrap_or(fresh),
+        };
+        self.admitted = self.admitted.saturating_add(1);
+        let mut new = Registration::new(self.admitted, key, login);
+        if !shared {
+            new.unknown = login.resume.is_none() && self.holder.is_none();
+            let unconfirmed = known.is_none() || late && self.unconfirmed.is_some();
+            self.hold(Some(key), Some(login));
+            if unconfirmed {
+                self.unconfirmed = self.holder.take();
+            }
+        }
+        self.list.push(new);
+        Ok(self.list.all().len().saturating_sub(1))
+    }
+
+    /// Returns the place of the map that logs in, if it is registered. Removes earlier lives of it
+    /// and of its host.
+    fn find_own(
+        &mut self,
+        login: &Login<L::Host>,
+        since: u64,
+        act: &mut impl FnMut(Action),
+    ) -> Result<Option<usize>, Decision> {
         // The kernel of an earlier boot of the host is gone, and its maps with it.
         let past = |one: &Registration<L::Host>| one.host == login.host && one.boot != login.boot;
         while let Some(at) = self.position(past) {
@@ -163,74 +219,33 @@ impl<L: Registrations> Reservation<L> {
             self.replace(at, since, act)?;
         }
         let own = |one: &Registration<L::Host>| one.host == login.host && one.map == login.map;
-        if let Some(at) = self.position(own) {
-            let Some(one) = self.list.all_mut().get_mut(at) else {
-                return Err(Decision::Refuse(Reason::Closed));
-            };
-            let own = one.incarnation == login.incarnation && !one.evicted;
-            match login.resume {
-                // The map had the export from a server that is gone, and a path of it that did not
-                // know that yet was the first to come back. As nobody else was known to have the
-                // export since, the map judges by its lease, as if this path had been the first.
-                Some(key) if own && one.unknown && one.key != key => {
-                    one.key = key;
-                    one.unknown = false;
-                    self.hold(Some(key), Some(login));
-                    self.unconfirmed = true;
-                    return Ok(at);
-                }
-                _ if own => return Ok(at),
-                Some(_) => return Err(Decision::Refuse(Reason::Evicted)),
-                // The login is late: the map was disabled and enabled since it was sent.
-                None if login.incarnation < one.incarnation => {
-                    return Err(Decision::Refuse(Reason::Superseded));
-                }
-                // The map was enabled anew.
-                None => self.replace(at, since, act)?,
-            }
-        }
-        // Also if it resumes nothing: so may the first attempt of a path of a map that was evicted.
-        if self.barred.has(login) {
-            return Err(Decision::Refuse(Reason::Evicted));
-        }
-        let shared = terms.max_clients > 1;
-        let known = match login.resume {
-            Some(key) if !shared => self.holder().map(|holder| holder == key),
-            Some(key) => Some(self.shared_key.is_none_or(|shared| shared == key)),
-            None => Some(true),
+        let Some(at) = self.position(own) else {
+            return Ok(None);
         };
-        if known == Some(false) {
-            return Err(Decision::Refuse(Reason::Evicted));
-        }
-        if self.list.all().len() >= usize::from(terms.max_clients) {
-            let lapsed = self.position(|one| one.lapsed && one.is_away());
-            let Some(lapsed) = lapsed else {
-                let first = self.list.all().first().map_or(0, Registration::number);
-                return Err(Decision::Refuse(Reason::Busy(first)));
-            };
-            if let Some(number) = self.list.all().get(lapsed).map(Registration::number) {
-                act(Action::Disarm(number));
-            }
-            self.list.remove(lapsed);
-            act(Action::CountTakeover);
-        }
-        // The map has the export, but this path of it does not know the key yet.
-        let late = login.resume.is_none() && self.holder_life == Some(login.life());
-        let key = match shared {
-            true => login.resume.or(self.shared_key).unwrap_or(SHARED),
-            false if late => self.holder.unwrap_or(fresh),
-            false => login.resume.unwrap_or(fresh),
+        let Some(one) = self.list.all_mut().get_mut(at) else {
+            return Ok(None);
         };
-        self.admitted = self.admitted.saturating_add(1);
-        let mut new = Registration::new(self.admitted, key, login);
-        if !shared {
-            new.unknown = login.resume.is_none() && self.holder().is_none();
-            let unconfirmed = known.is_none() || late && self.unconfirmed;
-            self.hold(Some(key), Some(login));
-            self.unconfirmed = unconfirmed;
+        let own = one.incarnation == login.incarnation && !one.evicted;
+        match login.resume {
+            // The map had the export from a server that is gone, and a path of it that did not
+            // know that yet was the first to come back. As nobody else was known to have the
+            // export since, the map judges by its lease, as if this path had been the first.
+            Some(key) if own && one.unknown && one.key != key => {
+                one.key = key;
+                one.unknown = false;
+                self.hold(None, Some(login));
+                self.unconfirmed = Some(key);
+                Ok(Some(at))
+            }
+            _ if own => Ok(Some(at)),
+            Some(_) => Err(Decision::Refuse(Reason::Evicted)),
+            // The login is late: the map was disabled and enabled since it was sent.
+            None if login.incarnation < one.incarnation => {
+                Err(Decision::Refuse(Reason::Superseded))
+            }
+            // The map was enabled anew.
+            None => self.replace(at, since, act).map(|()| None),
         }
-        self.list.push(new);
-        Ok(self.list.all().len().saturating_sub(1))
     }
 
     /// Lets a path of a registration come up.
@@ -242,11 +257,11 @@ impl<L: Registrations> Reservation<L> {
         writes: bool,
         act: &mut impl FnMut(Action),
     ) -> Decision {
-        let (holder, unconfirmed) = (self.holder, self.unconfirmed);
+        let unconfirmed = self.unconfirmed;
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return Decision::Refuse(Reason::Closed);
         };
-        if let Err(decision) = one.open_path(login, writes, act) {
+        if let Err(decision) = one.open_path(login, writes, unconfirmed.is_some(), act) {
             return decision;
         }
         one.lease_ms = lease_ms(
@@ -257,14 +272,12 @@ impl<L: Registrations> Reservation<L> {
         one.leaving = Leaving::No;
         // A map that has lost the export long ago, and logs in again and again, but never goes on,
         // must not keep out the one that has it.
-        if !(unconfirmed && holder == Some(one.key)) {
-            one.lease_runs = false;
-            one.lapsed = false;
-            act(Action::Disarm(one.number));
+        if unconfirmed != Some(one.key) {
+            one.keep(act);
         }
         Decision::Grant(Granted {
             key: one.key,
-            remembered: !self.unconfirmed,
+            remembered: unconfirmed.is_none(),
             lease_ms: one.lease_ms,
         })
     }
@@ -272,7 +285,7 @@ impl<L: Registrations> Reservation<L> {
     /// Reserves the export for a key, and for the life of the map that logs in with it.
     fn hold(&mut self, key: Option<ReservationKey>, login: Option<&Login<L::Host>>) {
         self.holder = key;
-        self.unconfirmed = false;
+        self.unconfirmed = None;
         self.holder_life = login.map(Login::life);
     }
 
@@ -292,12 +305,20 @@ impl<L: Registrations> Reservation<L> {
             Some(one) if one.number > since => return Err(Decision::Refuse(Reason::Superseded)),
             Some(one) => match one.end_all(act) {
                 Some(session) => return Err(Decision::After(session)),
-                None => act(Action::Disarm(one.number)),
+                None => self.remove(at, act),
             },
-            None => return Ok(()),
+            None => {}
         }
-        self.list.remove(at);
         Ok(())
+    }
+
+    /// Removes a registration, and ends its lease: that of a map that is not confirmed may run
+    /// although a path is up.
+    fn remove(&mut self, at: usize, act: &mut impl FnMut(Action)) {
+        if let Some(one) = self.list.all().get(at) {
+            act(Action::Disarm(one.number));
+            self.list.remove(at);
+        }
     }
 
     /// Notes that a session is over: nothing of it reaches the export any more. `leaving` tells
@@ -307,7 +328,6 @@ impl<L: Registrations> Reservation<L> {
         let Some(at) = self.position(of) else {
             return;
         };
-        let (holder, unconfirmed) = (self.holder, self.unconfirmed);
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return;
         };
@@ -321,33 +341,36 @@ impl<L: Registrations> Reservation<L> {
             // The other sessions of the map may wait for this one to answer a fence.
             one.sessions().for_each(|other| act(Action::Retry(other)));
         } else if one.leaving != Leaving::No || one.evicted {
-            self.list.remove(at);
-        } else if !(one.lease_runs && unconfirmed && holder == Some(one.key)) {
-            one.lease_runs = true;
-            one.lapsed = false;
+            self.remove(at, act);
+        } else if one.lease == Lease::Kept {
+            one.lease = Lease::Running;
             act(Action::Arm(one.number, one.lease_ms));
         }
     }
 
-    /// Notes that the client of a session goes on, which was told that it is not remembered: it was
-    /// away for less than its lease. From now on the server remembers it.
+    /// Notes that the client of a session goes on. If it was told on this session that it is not
+    /// remembered, it was away for less than its lease, and the server remembers it from now on.
     pub fn confirm(&mut self, session: SessionId, act: &mut impl FnMut(Action)) {
         let of = |one: &&mut Registration<L::Host>| one.path_of(session).is_some();
         let Some(one) = self.list.all_mut().iter_mut().find(of) else {
             return;
         };
-        if self.unconfirmed && self.holder == Some(one.key) {
-            self.unconfirmed = false;
-            one.lease_runs = false;
-            one.lapsed = false;
-            act(Action::Disarm(one.number));
+        let up = one.up_mut().find(|up| up.session == session);
+        if up.is_none_or(|up| !mem::take(&mut up.unconfirmed)) {
+            return;
+        }
+        one.keep(act);
+        if self.unconfirmed == Some(one.key) {
+            self.holder = self.unconfirmed.take();
         }
     }
 
     /// Notes that the lease of a registration is over: another map may have its place.
     pub fn lapse(&mut self, number: u64) {
         for one in self.list.all_mut() {
-            one.lapsed |= one.number == number && one.lease_runs;
+            if one.number == number && one.lease == Lease::Running {
+                one.lease = Lease::Over;
+            }
         }
     }
 
@@ -383,7 +406,7 @@ impl<L: Registrations> Reservation<L> {
     pub fn look(&mut self, heard: impl Fn(SessionId) -> u64, act: &mut impl FnMut(Action)) {
         for one in self.list.all_mut() {
             let mut news = false;
-            for up in one.paths.iter_mut().filter_map(|path| path.up.as_mut()) {
+            for up in one.up_mut() {
                 if up.keep_alive.look(heard(up.session)) {
                     act(Action::CountKeepAliveTimeout);
                     act(Action::End(up.session));
@@ -422,9 +445,9 @@ impl<L: Registrations> Reservation<L> {
                 }
                 // A map that was not confirmed may not be the one that had the export: that may
                 // come yet.
-                let confirmed = !(self.unconfirmed && self.holder == Some(one.key));
-                self.holder = confirmed.then_some(fresh);
-                self.unconfirmed = false;
+                if self.unconfirmed.take() != Some(one.key) {
+                    self.holder = Some(fresh);
+                }
                 self.holder_life = None;
                 act(Action::CountEviction);
             }
@@ -434,10 +457,7 @@ impl<L: Registrations> Reservation<L> {
                 act(Action::End(up.session));
             }
             match one.evicted && one.is_away() {
-                true => {
-                    act(Action::Disarm(one.number));
-                    self.list.remove(at);
-                }
+                true => self.remove(at, act),
                 false => at = at.saturating_add(1),
             }
         }
@@ -452,9 +472,8 @@ impl<L: Registrations> Reservation<L> {
 
     /// Notes that the export is disabled and no session is left: no map has a place any more.
     pub fn closed(&mut self, act: &mut impl FnMut(Action)) {
-        while let Some(one) = self.list.all().first() {
-            act(Action::Disarm(one.number));
-            self.list.remove(0);
+        while !self.list.all().is_empty() {
+            self.remove(0, act);
         }
     }
 
@@ -471,7 +490,7 @@ impl<L: Registrations> Reservation<L> {
 
     /// Returns how many maps have no path, and a place that no other map may take yet.
     pub fn count_away(&self) -> usize {
-        let away = |one: &&Registration<L::Host>| one.is_away() && !one.lapsed;
+        let away = |one: &&Registration<L::Host>| one.is_away() && one.lease != Lease::Over;
         self.list.all().iter().filter(away).count()
     }
 }

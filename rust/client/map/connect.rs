@@ -81,7 +81,10 @@ use crate::proto::{
     LogoutReply,
     Ping, //
 };
-use crate::rdma::device::Name as DeviceName;
+use crate::rdma::device::{
+    Limits as DeviceLimits,
+    Name as DeviceName, //
+};
 use crate::session::{
     map::{
         Admission,
@@ -333,13 +336,7 @@ impl Connector {
         attempt: &Attempt,
         first_answer_ms: u32,
     ) -> Result<ConnectedPath, Failure> {
-        let Params {
-            host,
-            identity,
-            options,
-            ..
-        } = &*self.params;
-        let &Attempt { epoch, resume, .. } = attempt;
+        let (options, epoch) = (&self.params.options, attempt.epoch);
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
         let mut control = ControlConnection::connect(
@@ -351,31 +348,13 @@ impl Connector {
         let first_answer_ms = deadline.spent();
         let limits = control.channel().pd().device().limits();
         let vectors = limits.num_comp_vectors;
-        // A command and its data, which may begin anywhere in a page, are one work request.
-        let inline_max = limits.max_send_sge.saturating_sub(2) * PAGE_SIZE as u32;
         let hw_queues = match (attempt.hw_queues, options.queues) {
             (Some(count), _) => count,
             (None, 0) => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
             (None, count) => count,
         }
         .max(1);
-        let login = Login {
-            host_id: identity.id,
-            host_name: identity.name,
-            boot: host.boot,
-            map_uuid: self.params.uuid,
-            incarnation: self.params.incarnation,
-            path: self.id,
-            epoch,
-            resume,
-            export: options.export,
-            access: options.access,
-            queues: hw_queues.saturating_add(options.poll_queues),
-            depth: options.depth,
-            inline_size: options.inline_size.min(inline_max),
-            no_path_timeout_ms: options.no_path_timeout_ms,
-            heartbeat_ms: options.heartbeat_ms,
-        };
+        let login = self.login(attempt, hw_queues, limits);
         let login = control.call(
             self.next_deadline(attempt, deadline)?,
             |sequence, buf| login.encode(sequence, buf),
@@ -384,7 +363,7 @@ impl Connector {
         control.set_granted(login.limits.logical_block_size, login.extent.access);
         match self.connect_io(attempt, &mut control, &login, hw_queues, deadline) {
             Ok((connections, limits)) => Ok(ConnectedPath {
-                connections: Arc::new(connections, GFP_KERNEL)?,
+                connections,
                 control,
                 epoch,
                 limits,
@@ -401,6 +380,31 @@ impl Connector {
         }
     }
 
+    /// Returns the login that asks for `hw_queues` queues with interrupts, over a device with these
+    /// limits.
+    fn login(&self, attempt: &Attempt, hw_queues: u16, limits: &DeviceLimits) -> Login {
+        let (identity, options) = (&self.params.identity, &self.params.options);
+        // A command and its data, which may begin anywhere in a page, are one work request.
+        let inline_max = limits.max_send_sge.saturating_sub(2) * PAGE_SIZE as u32;
+        Login {
+            host_id: identity.id,
+            host_name: identity.name,
+            boot: self.params.host.boot,
+            map_uuid: self.params.uuid,
+            incarnation: self.params.incarnation,
+            path: self.id,
+            epoch: attempt.epoch,
+            resume: attempt.resume,
+            export: options.export,
+            access: options.access,
+            queues: hw_queues.saturating_add(options.poll_queues),
+            depth: options.depth,
+            inline_size: options.inline_size.min(inline_max),
+            no_path_timeout_ms: options.no_path_timeout_ms,
+            heartbeat_ms: options.heartbeat_ms,
+        }
+    }
+
     /// Asks for the slabs, and connects the I/O connections. May sleep.
     fn connect_io(
         &self,
@@ -409,11 +413,11 @@ impl Connector {
         login: &LoginReply,
         hw_queues: u16,
         deadline: Deadline,
-    ) -> Result<(Connections, DiskLimits), Failure> {
+    ) -> Result<(Arc<Connections>, DiskLimits), Failure> {
         let (options, epoch) = (&self.params.options, attempt.epoch);
-        let expected = options.expect_instance.filter(|_| attempt.resume.is_none());
         // If the map was up before, `session::map` compares the instance with the one that it
         // knows.
+        let expected = options.expect_instance.filter(|_| attempt.resume.is_none());
         if let Some(expected) = expected.filter(|id| *id != login.instance) {
             return Err(fail!(
                 ESTALE,
@@ -421,18 +425,7 @@ impl Connector {
                 login.instance
             ));
         }
-        // The slabs have deadlines of their own.
-        let (data_path, depth, deadline) = match (login.backing, login.geometry(), login.terms()) {
-            (Backing::Block { depth, credit, .. }, None, Some(terms)) => {
-                (DataPath::Commands(terms, credit), depth, deadline)
-            }
-            (_, Some(geometry), _) => {
-                let slabs = Slabs::collect(control, geometry, || self.check_wanted(attempt))?;
-                let slabs = Arc::new(slabs, GFP_KERNEL)?;
-                (DataPath::OneSided(slabs), options.depth, Deadline::start())
-            }
-            _ => return Err(fail!(EPROTO, "the slabs do not fit the size")),
-        };
+        let (data_path, depth, deadline) = self.data_path(attempt, control, login, deadline)?;
         self.multipath
             .reserve(usize::from(login.queues) * usize::from(depth))?;
         let mut config = ConnectionConfig {
@@ -466,7 +459,31 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         };
-        Ok((connections, limits))
+        Ok((Arc::new(connections, GFP_KERNEL)?, limits))
+    }
+
+    /// Returns how the path moves data, for which it asks for the slabs, with the depth of its
+    /// queues and the deadline of the next step. May sleep.
+    fn data_path(
+        &self,
+        attempt: &Attempt,
+        control: &mut ControlConnection,
+        login: &LoginReply,
+        deadline: Deadline,
+    ) -> Result<(DataPath, u16, Deadline), Failure> {
+        match (login.backing, login.geometry(), login.terms()) {
+            (Backing::Block { depth, credit, .. }, None, Some(terms)) => {
+                Ok((DataPath::Commands(terms, credit), depth, deadline))
+            }
+            (_, Some(geometry), _) => {
+                // The slabs have deadlines of their own.
+                let slabs = Slabs::collect(control, geometry, || self.check_wanted(attempt))?;
+                let slabs = Arc::new(slabs, GFP_KERNEL)?;
+                let depth = self.params.options.depth;
+                Ok((DataPath::OneSided(slabs), depth, Deadline::start()))
+            }
+            _ => Err(fail!(EPROTO, "the slabs do not fit the size")),
+        }
     }
 }
 

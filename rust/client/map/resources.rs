@@ -388,27 +388,8 @@ impl Resources {
                     path.ping();
                 }
             }
-            Action::Fence { via, path, epoch } => {
-                let sent = match self.path(via).and_then(|path| path.connected.as_mut()) {
-                    Some(on) => on.fence(path, epoch).map_err(|error| (error, on.epoch)),
-                    None => Ok(()),
-                };
-                match sent {
-                    Ok(()) => {}
-                    Err((EAGAIN, _)) => self.report(Event::FenceNotSent(path)),
-                    // The path that was to carry the message is broken, too.
-                    Err((_, epoch)) => self.report(Event::Lost(via, epoch)),
-                }
-            }
-            Action::SetMode(mode) => {
-                self.multipath.set_mode(mode);
-                if let Some(disk) = &self.disk {
-                    match mode {
-                        Mode::Hold | Mode::Replay => disk.quiesce(),
-                        Mode::Flow | Mode::Fail => disk.unquiesce(),
-                    }
-                }
-            }
+            Action::Fence { via, path, epoch } => self.fence(via, path, epoch),
+            Action::SetMode(mode) => self.set_mode(mode),
             Action::Replay => {
                 let done = self.multipath.replay();
                 self.report(Event::Replayed { done });
@@ -416,6 +397,31 @@ impl Resources {
             Action::FailRequeued => self.multipath.fail_requeued(),
             Action::InstanceChanged => self.multipath.instance_changed(),
             Action::Resize(extent) => self.resize(&extent),
+        }
+    }
+
+    /// Asks on the path `via` that another one be fenced up to an epoch.
+    fn fence(&mut self, via: PathId, path: PathId, epoch: Epoch) {
+        let Some(on) = self.path(via).and_then(|path| path.connected.as_mut()) else {
+            return;
+        };
+        let (sent, on_epoch) = (on.fence(path, epoch), on.epoch);
+        match sent {
+            Ok(()) => {}
+            Err(EAGAIN) => self.report(Event::FenceNotSent(path)),
+            // The path that was to carry the message is broken, too.
+            Err(_) => self.report(Event::Lost(via, on_epoch)),
+        }
+    }
+
+    /// Sets how I/O is treated.
+    fn set_mode(&mut self, mode: Mode) {
+        self.multipath.set_mode(mode);
+        if let Some(disk) = &self.disk {
+            match mode {
+                Mode::Hold | Mode::Replay => disk.quiesce(),
+                Mode::Flow | Mode::Fail => disk.unquiesce(),
+            }
         }
     }
 

@@ -295,7 +295,7 @@ impl MapRuntime {
         match outcome {
             Outcome::Connected(epoch, connected) => {
                 let admission = connected.admission();
-                let overdue = self.is_overdue();
+                let silent_ms = self.resources.silent_ms();
                 if let Some(path) = self.resources.path(id) {
                     path.connected = Some(connected);
                 }
@@ -303,7 +303,7 @@ impl MapRuntime {
                     path: id,
                     epoch,
                     admission,
-                    overdue,
+                    silent_ms,
                 });
             }
             Outcome::Failed(epoch, failure) => {
@@ -332,14 +332,6 @@ impl MapRuntime {
                 });
             }
         }
-    }
-
-    /// Returns true if the server was not heard of for the whole lease. Without heartbeats that
-    /// says nothing.
-    fn is_overdue(&self) -> bool {
-        let known = self.machine.known();
-        let known = known.filter(|_| self.resources.params.options.heartbeat_ms != 0);
-        known.is_some_and(|known| self.resources.silent_ms() >= known.lease_ms)
     }
 
     /// Returns true if there are requeued requests. The machine has heard of the loss of each of

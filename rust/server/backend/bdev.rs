@@ -12,6 +12,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc,
@@ -19,10 +20,7 @@ use kernel::{
     },
 };
 
-use crate::base::sync::{
-    self,
-    Released, //
-};
+use crate::base::sync::Released;
 use crate::block::bdev::{
     Bdev,
     BdevEvents,
@@ -46,11 +44,15 @@ use crate::server::backend::source::{
 };
 use crate::session::flush;
 
-/// Remembers how the device of an export was closed last. Lives as long as the export's directory.
+/// Remembers how the device of an export was closed last. Lives as long as the export's directory:
+/// no instance outlives it.
 #[pin_data]
 pub(crate) struct LastClose {
     #[pin]
     record: Mutex<flush::LastClose<DeviceId, Uuid>>,
+    /// The number of the extent, that is, of the size and access. After 2^32-1 comes 0. It goes on
+    /// when the export is disabled and enabled, which may keep its instance.
+    number: Atomic<u32>,
 }
 
 impl LastClose {
@@ -59,6 +61,7 @@ impl LastClose {
         Arc::pin_init(
             pin_init!(Self {
                 record <- new_mutex!(flush::LastClose::new(), "LastClose::record"),
+                number: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
@@ -78,18 +81,8 @@ pub(crate) struct Block {
     access: Access,
     sectors: Atomic<u64>,
     read_only: Atomic<u32>,
-    /// The number of the extent, that is, of the size and access.
-    number: Atomic<u32>,
     // Last: the device is closed when it is dropped.
     pub(super) released: Released,
-}
-
-/// The number of the last extent of any block export. It only grows: an export that is disabled and
-/// enabled again, and keeps its instance, goes on with larger numbers.
-static NUMBER: Atomic<u32> = Atomic::new(0);
-
-fn next_number() -> u32 {
-    NUMBER.fetch_add(1, Relaxed).wrapping_add(1)
 }
 
 impl Block {
@@ -141,7 +134,6 @@ impl Block {
             access,
             sectors: Atomic::new(bdev.sectors()),
             read_only: Atomic::new(bdev.read_only().into()),
-            number: Atomic::new(next_number()),
             bdev,
             dead,
             released: Released::new()?,
@@ -149,6 +141,8 @@ impl Block {
         if block.extent().size == 0 {
             return Err(fail!(ENODEV, "{name} has no room"));
         }
+        // The size may have changed while the export was disabled.
+        block.renumber();
         Ok(Arc::new(block, GFP_KERNEL)?)
     }
 
@@ -200,13 +194,12 @@ impl Block {
 
     /// Returns the number of the extent. Must be read before the extent. Any context.
     pub(crate) fn extent_number(&self) -> u32 {
-        self.number.load(Acquire)
+        self.last_close.number.load(Acquire)
     }
 
     /// Gives the extent a new number. Any context.
     pub(crate) fn renumber(&self) {
-        // A task that got its number earlier may come later.
-        sync::advance(&self.number, next_number());
+        let _ = self.last_close.number.fetch_add(1, Full);
     }
 
     /// Reads the size and access of the device anew. Returns true if one has changed. Any context.

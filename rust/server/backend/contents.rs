@@ -151,9 +151,9 @@ impl Backend {
         }
     }
 
-    /// Returns the number of the present extent: larger than that of any earlier extent of the same
-    /// instance. If it is read before the extent, the extent is no older than the number. Any
-    /// context.
+    /// Returns the number of the present extent. Each change of the extent raises it, and so does
+    /// enabling the export of a device; after 2^32-1 comes 0. If it is read before the extent, the
+    /// extent is no older than the number. Any context.
     pub(crate) fn extent_number(&self) -> u32 {
         match self {
             // It never changes.

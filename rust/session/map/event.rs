@@ -49,10 +49,9 @@ pub enum Event {
         epoch: Epoch,
         /// What the server says on it.
         admission: Admission,
-        /// The client sent the last login or ping that the server has answered so long ago that the
-        /// lease is over, whether or not a path still counts as up. Never if it sends no
-        /// heartbeats.
-        overdue: bool,
+        /// How long ago the client sent the last login or ping that the server has answered on a
+        /// path that was let in, in ms; 0 if there was none.
+        silent_ms: u32,
     },
     /// A path could not be connected; nothing of the attempt is left.
     Refused(PathId, Epoch, Failure),

@@ -11,7 +11,10 @@ use super::{
     limits::Limits,
     path::{Path, Phase},
 };
-use crate::session::{clock::Timer, Epoch, PathId, PathState, State, PATHS_MAX};
+use crate::session::{
+    clock::{Lease, Timer},
+    Epoch, PathId, PathState, State, PATHS_MAX,
+};
 
 /// What the user wants of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,17 +25,6 @@ pub struct Config {
     pub heartbeat_ms: u32,
     /// The longest delay between two attempts to connect, in ms.
     pub reconnect_max_ms: u32,
-}
-
-/// The client's lease of its place at the server, while no path is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Lease {
-    /// A path is up, or none was.
-    Kept,
-    /// The timer [`Timer::Lease`] runs.
-    Running,
-    /// The server may have given the place to another map.
-    Over,
 }
 
 /// The session of a map.
@@ -54,6 +46,7 @@ pub struct Machine {
     pub(super) expiry: bool,
     /// It has elapsed, and nothing has proven since that I/O gets through.
     pub(super) expired: bool,
+    /// While it runs, the timer [`Timer::Lease`] does.
     pub(super) lease: Lease,
     /// The timer [`Timer::SendRetry`] runs.
     pub(super) send_retry: bool,
@@ -176,9 +169,9 @@ impl Machine {
                 path,
                 epoch,
                 admission,
-                overdue,
+                silent_ms,
             } => {
-                let checked = self.check(path, &admission, overdue);
+                let checked = self.check(path, &admission, silent_ms);
                 self.connected(path, epoch, &admission, checked, act);
             }
             Event::Refused(id, epoch, failure) => self.refused(id, epoch, failure, act),

@@ -7,9 +7,9 @@
 use super::{
     action::{End, Fault},
     admission::Admission,
-    machine::{Lease, Machine},
+    machine::Machine,
 };
-use crate::session::PathId;
+use crate::session::{clock::Lease, PathId};
 
 /// Why I/O may not take a path that is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +24,19 @@ impl Machine {
     /// Compares what the server says on a path with what it said before. Fails if I/O may not take
     /// the path.
     ///
-    /// `overdue` says that the server was not heard of for the whole lease. The timer of the lease
-    /// does not tell that while a path counts as up that is dead, as after the host was suspended.
+    /// The server was not heard of for `silent_ms`. If that is the whole lease, the lease is over
+    /// even if its timer does not run, as a path counts as up that is dead: so it is after the host
+    /// was suspended. For a map without heartbeats the time says nothing.
     pub(super) fn check(
         &self,
         id: PathId,
         admission: &Admission,
-        overdue: bool,
+        silent_ms: u32,
     ) -> Result<(), Rejection> {
         let Some(known) = self.known.as_ref() else {
             return Ok(());
         };
+        let overdue = self.config.heartbeat_ms != 0 && silent_ms >= known.lease_ms;
         // Another server proves nothing about the one that the map is at.
         if known.server != admission.server {
             return Err(Rejection::Path(Fault::OtherServer));

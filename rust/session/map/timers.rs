@@ -6,10 +6,10 @@
 
 use super::{
     action::{Action, Mode},
-    machine::{Lease, Machine},
+    machine::Machine,
     path::{Path, Phase},
 };
-use crate::session::clock::{Delay, Timer};
+use crate::session::clock::{Delay, Lease, Timer};
 
 impl Machine {
     /// A timer has elapsed. One that was stopped meanwhile means nothing.
@@ -64,8 +64,8 @@ impl Machine {
             (Lease::Kept, Some(known)) if live && !up => {
                 self.lease = Lease::Running;
                 // The server's lease begins when it notices the loss. It was there when the client
-                // sent the last message that it answered. Who sends none without a reason cannot go
-                // by that.
+                // sent the last message that it answered. A map without heartbeats may have sent
+                // none for a long time, and cannot go by that.
                 act(match self.config.heartbeat_ms {
                     0 => Action::Arm(Timer::Lease, Delay::exactly(known.lease_ms)),
                     _ => Action::ArmLease(known.lease_ms),

@@ -4,8 +4,10 @@
 
 #![forbid(unsafe_code)]
 
-/// Heartbeats from the last ping of a client that is answered until the client gives up the path,
-/// on which nothing comes, and a little more: some of the lease is left then.
+/// Heartbeats in which a client notices that its only path is lost. The client counts the lease
+/// from the last ping that the server has answered. It sends one in each heartbeat, and gives up a
+/// path on which nothing came for three. So some of the lease is left when it begins to look for
+/// the server.
 const MISSED_HEARTBEATS: u64 = 5;
 /// The time that a client's attempt to connect may take, in ms.
 const ATTEMPT_MS: u64 = 5000;

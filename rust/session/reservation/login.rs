@@ -22,7 +22,7 @@ pub struct Login<H> {
     pub map: u128,
     /// Random for each life of the host's kernel.
     pub boot: u64,
-    /// Random for each time that the map is enabled.
+    /// Larger each time that a map of the host is enabled, as long as `boot` is the same.
     pub incarnation: u64,
     /// The key to resume; `None` if the map was never let in since it was enabled.
     pub resume: Option<ReservationKey>,

@@ -8,7 +8,10 @@ use super::{
     action::Action,
     login::{Decision, Login, Reason, SessionId},
 };
-use crate::session::{clock::KeepAliveTimeout, Epoch, PathId, ReservationKey, PATHS_MAX};
+use crate::session::{
+    clock::{KeepAliveTimeout, Lease},
+    Epoch, PathId, ReservationKey, PATHS_MAX,
+};
 
 /// The period of [`Reservation::look`](super::Reservation::look), in ms.
 pub const LOOK_MS: u32 = 1000;
@@ -22,6 +25,8 @@ pub(super) struct Up {
     pub(super) wanted: bool,
     pub(super) writes: bool,
     pub(super) keep_alive: KeepAliveTimeout,
+    /// The client was told that it is not remembered, and has not said since that it goes on.
+    pub(super) unconfirmed: bool,
 }
 
 /// What is known of one path of a map.
@@ -54,11 +59,9 @@ pub struct Registration<H> {
     pub(super) incarnation: u64,
     pub(super) key: ReservationKey,
     pub(super) lease_ms: u32,
-    /// The lease runs: it begins when the last path is lost, and ends when one is back, but for
-    /// that of a map that is not confirmed.
-    pub(super) lease_runs: bool,
-    /// The lease is over.
-    pub(super) lapsed: bool,
+    /// It begins when the last path is lost, and ends when one is back, but for that of a map that
+    /// is not confirmed.
+    pub(super) lease: Lease,
     pub(super) leaving: Leaving,
     /// The administrator took it away: it ends with its last path.
     pub(super) evicted: bool,
@@ -77,8 +80,7 @@ impl<H: Copy + PartialEq> Registration<H> {
             incarnation: login.incarnation,
             key,
             lease_ms: 0,
-            lease_runs: false,
-            lapsed: false,
+            lease: Lease::Kept,
             leaving: Leaving::No,
             evicted: false,
             unknown: false,
@@ -110,6 +112,10 @@ impl<H: Copy + PartialEq> Registration<H> {
         self.paths.iter().filter_map(|path| path.up.as_ref())
     }
 
+    pub(super) fn up_mut(&mut self) -> impl Iterator<Item = &mut Up> {
+        self.paths.iter_mut().filter_map(|path| path.up.as_mut())
+    }
+
     pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.up().map(|up| up.session)
     }
@@ -117,6 +123,12 @@ impl<H: Copy + PartialEq> Registration<H> {
     pub(super) fn path_of(&self, session: SessionId) -> Option<PathId> {
         let mut paths = (0..).zip(&self.paths);
         paths.find_map(|(id, path)| (path.up?.session == session).then_some(id))
+    }
+
+    /// Ends the lease: the map is there.
+    pub(super) fn keep(&mut self, act: &mut impl FnMut(Action)) {
+        self.lease = Lease::Kept;
+        act(Action::Disarm(self.number));
     }
 
     /// Tells all sessions to end. Returns one of them, unless there is none left.
@@ -131,6 +143,7 @@ impl<H: Copy + PartialEq> Registration<H> {
         &mut self,
         login: &Login<H>,
         writes: bool,
+        unconfirmed: bool,
         act: &mut impl FnMut(Action),
     ) -> Result<(), Decision> {
         let path = self.paths.get_mut(usize::from(login.path));
@@ -150,6 +163,7 @@ impl<H: Copy + PartialEq> Registration<H> {
                 wanted: login.writes,
                 writes,
                 keep_alive: KeepAliveTimeout::new(login.heartbeat_ms, LOOK_MS, login.heard),
+                unconfirmed,
             }),
         };
         Ok(())

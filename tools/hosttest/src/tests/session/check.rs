@@ -436,20 +436,6 @@ fn a_drain_that_is_taken_for_clean_is_found() {
 }
 
 #[test]
-fn a_missing_lease_is_found() {
-    is_found(
-        Flaw::NoLease,
-        Rules {
-            clients: 2,
-            losses: 1,
-            server_crashes: 1,
-            attempts: 2,
-            ..rules(Kind::Block, 1, &[Write])
-        },
-    );
-}
-
-#[test]
 fn a_missing_flush_at_close_is_found() {
     let rules = rules(Kind::CachedBlock, 1, &[Write, Flush]);
     is_found(Flaw::NoFlushAtClose, Rules { closes: 1, ..rules });

@@ -109,7 +109,7 @@ fn connected(path: PathId, epoch: u64, admission: Admission) -> Event {
         path,
         epoch,
         admission,
-        overdue: false,
+        silent_ms: 0,
     }
 }
 

@@ -167,6 +167,23 @@ fn the_lease_ends_with_the_registration() {
     assert!(server.actions.contains(&Action::Disarm(1)));
 }
 
+/// The lease of a map that is not confirmed runs on while a path is up.
+#[test]
+fn the_lease_of_an_unconfirmed_map_ends_with_the_registration() {
+    for (leaving, admission) in [(true, Admission::Write), (false, Admission::None)] {
+        let mut server = Server::new(1);
+        assert!(!server.granted(&resumed("b", 1, 7)).remembered);
+        server.left(1, false);
+        server.granted(&resumed("b", 2, 7));
+        server.enforce(|_| admission);
+        assert_eq!(server.actions.first(), Some(&Action::Arm(1, 20_000)));
+        assert!(!server.actions.contains(&Action::Disarm(1)));
+        server.left(2, leaving);
+        assert!(server.machine.registrations().is_empty());
+        assert_eq!(server.actions.last(), Some(&Action::Disarm(1)));
+    }
+}
+
 #[test]
 fn a_map_that_leaves_keeps_no_place() {
     let mut server = Server::new(1);
@@ -365,6 +382,34 @@ fn what_the_server_remembers() {
         server.open(1, true);
         assert_eq!(server.login(&resumed("a", 6, 8)), EVICTED);
     }
+}
+
+/// It says nothing on the path that came up without a key: the map has not been told there.
+#[test]
+fn only_the_session_that_was_told_confirms() {
+    let mut server = Server::new(1);
+    assert!(server.granted(&login("a", 1)).remembered);
+    let second = Login {
+        path: 1,
+        ..resumed("a", 2, 7)
+    };
+    assert!(!server.granted(&second).remembered);
+    server.confirm(1);
+    assert_eq!(server.machine.holder(), None);
+    server.confirm(2);
+    assert_eq!(server.machine.holder(), Some(7));
+    // The administrator's word comes between.
+    let mut server = Server::new(1);
+    server.granted(&resumed("b", 1, 7));
+    server.left(1, false);
+    assert!(!server.granted(&resumed("b", 2, 7)).remembered);
+    server.machine.restore(Some(7));
+    server.actions.clear();
+    server.confirm(2);
+    assert_eq!(server.actions, [Action::Disarm(1)]);
+    server.confirm(2);
+    assert_eq!(server.actions.len(), 1);
+    assert_eq!(server.machine.holder(), Some(7));
 }
 
 #[test]

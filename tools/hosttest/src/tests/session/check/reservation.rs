@@ -122,6 +122,11 @@ fn forgetful() -> Rules {
 }
 
 #[test]
+fn a_missing_lease_is_found() {
+    is_found(Flaw::NoLease, forgetful());
+}
+
+#[test]
 fn a_server_that_pretends_to_remember_is_found() {
     is_found(Flaw::Remembers, forgetful());
 }

@@ -154,13 +154,19 @@ fn a_dead_path_does_not_hold_up_the_lease() {
         path,
         epoch,
         admission,
-        overdue: true,
+        silent_ms: u32::MAX,
     };
     let mut map = up_with(config, 2);
     lose(&mut map, false);
     retry(&mut map);
+    let within = Event::Connected {
+        path: 0,
+        epoch: 2,
+        admission: forgets,
+        silent_ms: ADMISSION.lease_ms - 1,
+    };
     // A server that remembers the map, or within the lease, may let it in.
-    for event in [overdue(0, 2, ANEW), connected(0, 2, forgets)] {
+    for event in [overdue(0, 2, ANEW), within] {
         let mut map = map.clone();
         assert!(after(&mut map, event).contains(&Action::Open(0)));
     }
@@ -177,4 +183,9 @@ fn a_dead_path_does_not_hold_up_the_lease() {
     retry(&mut map);
     after(&mut map, overdue(0, 3, forgets));
     assert_eq!(map.end(), Some(End::Evicted));
+    // Without heartbeats, that nothing came says nothing.
+    let mut map = up_with(CONFIG, 2);
+    lose(&mut map, false);
+    retry(&mut map);
+    assert!(after(&mut map, overdue(0, 2, forgets)).contains(&Action::Open(0)));
 }

@@ -239,7 +239,8 @@ impl World {
                     client.extent = (u8::try_from(known.extent.size).unwrap(), known.instance);
                 }
             }
-            // A pong takes a step of its own where it matters.
+            // A pong takes a step of its own where it matters. To pings on other connections the
+            // machine of the server does nothing.
             Action::Ping(path) => {
                 if let (Some((at, _)), Some(on)) = (client.number_of(path), client.forgotten.take())
                 {
@@ -415,7 +416,10 @@ impl World {
                     path: end.path,
                     epoch: end.epoch,
                     admission,
-                    overdue,
+                    silent_ms: match overdue {
+                        true => u32::MAX,
+                        false => 0,
+                    },
                 };
                 self.tell(rules, at, connected);
                 self.clients[at].incoming = None;

@@ -222,6 +222,12 @@ impl World {
                 Action::CountTakeover | Action::CountEviction | Action::CountKeepAliveTimeout => {}
             }
         }
+        let mut all = self.server.machine.registrations().iter();
+        let is_registered = |number: &u64| all.any(|one| one.number() == *number);
+        // Both are in order.
+        if !self.server.leases.iter().all(is_registered) {
+            self.wrong = Some("a lease outlived its registration");
+        }
         decision
     }
 

@@ -287,7 +287,7 @@ pub(crate) struct Undrained {
 const DRAIN_MS: u32 = 5_000;
 /// How long a step of draining a queue pair may take at least, however long ago that has failed:
 /// what is waited for may only just have been posted.
-const DRAIN_STEP_MS: u32 = 50;
+const DRAIN_STEP_MS: u32 = 10;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.

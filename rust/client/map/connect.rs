@@ -106,6 +106,9 @@ const FIRST_ANSWER_FACTOR: u32 = 4;
 /// Number of failed attempts after which that time is doubled: the server may have become slower.
 const FIRST_ANSWER_ATTEMPTS: u32 = 16;
 
+/// How long a map that leaves waits for the answer to its logout, in ms. The device may need some
+/// seconds more to drain the path, and a task that forces the end waits for both.
+const FAREWELL_TIMEOUT_MS: u32 = 3_000;
 /// How long an attempt that has failed waits for the answer to its logout, in ms.
 const LOGOUT_TIMEOUT_MS: u32 = 500;
 
@@ -170,6 +173,8 @@ pub(in crate::client) struct Connector {
     closed: Atomic<u64>,
     /// The last epoch that was closed and told to leave; set before `closed`.
     left: Atomic<u64>,
+    /// 1 if the last attempt has failed, and the server has confirmed that the map leaves.
+    told: Atomic<u32>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -207,6 +212,7 @@ impl Connector {
                 failed: Atomic::new(0),
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
+                told: Atomic::new(0),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -269,8 +275,10 @@ impl Connector {
             } => {
                 // The logout comes first: a server that loses a connection before it keeps the
                 // map's place.
-                let leaving = path.as_mut().filter(|_| leave);
-                let told = leaving.is_some_and(ConnectedPath::logout);
+                let told = match &mut path {
+                    Some(path) => leave && path.logout(),
+                    None => leave && self.told.load(Relaxed) != 0,
+                };
                 let how = path.as_ref().map_or(Drained::Clean, ConnectedPath::drain);
                 // I/O need not wait until the HCA has destroyed the queue pairs.
                 self.end(Outcome::Drained(epoch, how));
@@ -337,6 +345,7 @@ impl Connector {
         first_answer_ms: u32,
     ) -> Result<ConnectedPath, Failure> {
         let (options, epoch) = (&self.params.options, attempt.epoch);
+        self.told.store(0, Relaxed);
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
         let mut control = ControlConnection::connect(
@@ -373,7 +382,9 @@ impl Connector {
                 // The map may never come back, and the server keeps a place for it since the login.
                 // A map that is live on another path, or was, needs the place.
                 if !self.multipath.was_up() || self.left.load(Relaxed) >= epoch {
-                    log_out(&mut control, Deadline::start().sooner(LOGOUT_TIMEOUT_MS));
+                    let deadline = Deadline::start().sooner(LOGOUT_TIMEOUT_MS);
+                    let told = log_out(&mut control, deadline);
+                    self.told.store(told.into(), Relaxed);
                 }
                 Err(failure)
             }
@@ -442,10 +453,15 @@ impl Connector {
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
         let mut connections = Connections::new();
-        for hw_queue in 0..login.queues {
+        let mut connect = |hw_queue| -> Result<(), Failure> {
             config.deadline = self.next_deadline(attempt, config.deadline)?;
             let connection = Connection::connect(&config, hw_queue, hw_queue >= interrupted)?;
-            connections.push(connection, GFP_KERNEL)?;
+            Ok(connections.push(connection, GFP_KERNEL)?)
+        };
+        if let Err(failure) = (0..login.queues).try_for_each(&mut connect) {
+            // All fail before the first is dropped: see [`ConnectedPath::drain`].
+            connections.iter().for_each(Connection::fail);
+            return Err(failure);
         }
         let device = control.channel().pd().device();
         let limits = DiskLimits {
@@ -570,7 +586,7 @@ impl ConnectedPath {
     /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so
     /// does not keep the map's place. May sleep.
     fn logout(&mut self) -> bool {
-        log_out(&mut self.control, Deadline::start())
+        log_out(&mut self.control, Deadline::start().sooner(FAREWELL_TIMEOUT_MS))
     }
 
     /// Ends all requests with an error. If the result is clean, nothing touches their memory any

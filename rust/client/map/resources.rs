@@ -117,9 +117,6 @@ pub(super) struct Path {
     pub(super) status: PathStatus,
     /// When the last attempt to connect began.
     began: Option<Instant<BootTime>>,
-    /// When the attempt began that the path came of, or the last ping was sent that the server has
-    /// answered: the server was there later than that.
-    alive: Option<Instant<BootTime>>,
     /// When a ping was sent, and the number of answers until the one to it.
     ping_sent: Option<(Instant<BootTime>, u32)>,
     /// The number of pings that the server has not answered.
@@ -139,7 +136,6 @@ impl Path {
         connected: None,
         status: PathStatus::NONE,
         began: None,
-        alive: None,
         ping_sent: None,
         pings: 0,
         was_up: false,
@@ -189,7 +185,6 @@ impl Path {
         self.status.reconnects += u64::from(self.was_up);
         self.status.failure = None;
         self.was_up = true;
-        self.alive = self.began;
         self.ping_sent = None;
         self.pings = 0;
         self.heard = true;
@@ -243,18 +238,18 @@ impl Path {
         }
     }
 
-    /// Notes that the server has answered a ping. It answers them in their order.
-    pub(super) fn pong(&mut self) {
+    /// Notes that the server has answered a ping. It answers them in their order. Returns when that
+    /// ping was sent, unless it was not noted.
+    fn pong(&mut self) -> Option<Instant<BootTime>> {
         self.pings = self.pings.saturating_sub(1);
-        match self.ping_sent {
-            Some((sent, 0 | 1)) => {
-                self.status.rtt_ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(0);
-                self.alive = Some(sent);
-                self.ping_sent = None;
-            }
-            Some((sent, answers)) => self.ping_sent = Some((sent, answers - 1)),
-            None => {}
+        let (sent, answers) = self.ping_sent?;
+        if answers > 1 {
+            self.ping_sent = Some((sent, answers - 1));
+            return None;
         }
+        self.status.rtt_ns = u64::try_from(sent.elapsed().as_nanos()).unwrap_or(0);
+        self.ping_sent = None;
+        Some(sent)
     }
 
     /// Returns true if a hardware queue has a late request, and its connection makes no progress.
@@ -280,6 +275,9 @@ pub(super) struct Resources {
     /// One entry for each possible path. They are too large for a stack.
     pub(super) paths: KVec<Path>,
     pub(super) multipath: Arc<Multipath>,
+    /// When the latest message was sent that the server has answered, a login or a ping, on any
+    /// path, also one that was removed since: the server was there later than that.
+    alive: Option<Instant<BootTime>>,
     /// The disk, which may have requests as long as it is here.
     pub(super) disk: Option<Arc<Disk>>,
     pub(super) timers: Timers,
@@ -302,6 +300,7 @@ impl Resources {
             params: params.clone(),
             paths,
             multipath: Multipath::new(params.options.policy, events.clone())?,
+            alive: None,
             disk: None,
             timers: Timers::new()?,
             reports: KVec::with_capacity(REPORTS_MAX, GFP_KERNEL)?,
@@ -340,9 +339,20 @@ impl Resources {
     /// Returns the time in ms since the last login or ping was sent that the server has answered;
     /// 0 if there was none.
     pub(super) fn silent_ms(&self) -> u32 {
-        let alive = self.paths.iter().filter_map(|path| path.alive);
-        let past_ms = alive.map(|alive| alive.elapsed().as_millis()).min();
-        u32::try_from(past_ms.unwrap_or(0)).unwrap_or(u32::MAX)
+        let past_ms = self.alive.map_or(0, |alive| alive.elapsed().as_millis());
+        u32::try_from(past_ms).unwrap_or(u32::MAX)
+    }
+
+    /// Notes that the server has answered a ping on a path.
+    pub(super) fn pong(&mut self, id: PathId) {
+        let sent = self.path(id).and_then(Path::pong);
+        self.note_alive(sent);
+    }
+
+    /// Notes that the server has answered a message that was sent at this time.
+    fn note_alive(&mut self, sent: Option<Instant<BootTime>>) {
+        let times = [self.alive, sent].into_iter().flatten();
+        self.alive = times.min_by_key(|time| time.elapsed());
     }
 
     /// Performs an action. May sleep, but waits neither for a server nor for I/O.
@@ -436,6 +446,8 @@ impl Resources {
         let connections = connected.connections.clone();
         let limits = connected.limits;
         path.set_up();
+        let began = path.began;
+        self.note_alive(began);
         let extent = self.login.map(|login| login.extent);
         self.login = Some(LoginReply {
             // The machine chooses the extent: see `Self::resize`.

@@ -369,7 +369,7 @@ impl MapRuntime {
                     self.step(Event::Extent(id, epoch, extent));
                 }
                 ServerEvent::Pong => {
-                    path.pong();
+                    self.resources.pong(id);
                     self.step(Event::Pong(id, epoch));
                 }
                 ServerEvent::Fenced { path, epoch } => self.step(Event::Fenced {

@@ -58,6 +58,8 @@ use crate::proto::{
     Connection,
     Event,
     Extent,
+    Logout,
+    LogoutReply,
     Malformed,
     Message,
     NoRoom,
@@ -367,6 +369,13 @@ impl ControlConnection {
     /// Returns the channel, whose protection domain the I/O connections share.
     pub(super) fn channel(&self) -> &Channel<ControlLink> {
         &self.channel
+    }
+
+    /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so does
+    /// not keep the map's place. May sleep.
+    pub(super) fn log_out(&mut self, deadline: Deadline) -> bool {
+        let encode = |sequence, buf: &mut [u8]| Logout.encode(sequence, buf);
+        self.call(deadline, encode, LogoutReply::parse).is_ok()
     }
 
     /// Sends the request that `encode` writes, and returns what `parse` reads in its reply. May

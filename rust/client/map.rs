@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+mod connected_path;
 mod resources;
 mod runtime;
 mod timers;

@@ -325,14 +325,20 @@ impl Commands {
     ) -> Result<KVec<KBox<DmaBuffer>>> {
         let mut receives = KVec::new();
         // CAST: A small number.
-        let count = self.missing().min(RECEIVES_BATCH) as usize;
+        let mut count = self.missing().min(RECEIVES_BATCH) as usize;
         if count == 0 {
             return Ok(receives);
         }
         // A receive holds a response, or the data of a read.
         // CAST: A u32 fits a usize on every platform with RDMA.
         let size = response::SIZE.max(self.inline_read as usize);
-        let memory = alloc(device, count * size, Direction::FromDevice)?;
+        // If memory is fragmented, smaller pieces do.
+        let memory = loop {
+            match alloc(device, count * size, Direction::FromDevice) {
+                Err(_) if count > 1 => count /= 2,
+                memory => break memory?,
+            }
+        };
         for receive in memory.split(size) {
             receives.push(KBox::new(receive, GFP_KERNEL)?, GFP_KERNEL)?;
         }

@@ -65,6 +65,7 @@ use crate::client::{
         },
         slabs::Slabs, //
     },
+    map::connected_path::ConnectedPath,
     params::Params,
 };
 use crate::link::failure::{
@@ -73,24 +74,12 @@ use crate::link::failure::{
 };
 use crate::proto::{
     Backing,
-    Event,
-    Fence,
     Login,
-    LoginReply,
-    Logout,
-    LogoutReply,
-    Ping, //
+    LoginReply, //
 };
-use crate::rdma::device::{
-    Limits as DeviceLimits,
-    Name as DeviceName, //
-};
+use crate::rdma::device::Limits as DeviceLimits;
 use crate::session::{
-    map::{
-        Admission,
-        Drained,
-        Extent, //
-    },
+    map::Drained,
     Epoch,
     PathId,
     ReservationKey, //
@@ -106,9 +95,6 @@ const FIRST_ANSWER_FACTOR: u32 = 4;
 /// Number of failed attempts after which that time is doubled: the server may have become slower.
 const FIRST_ANSWER_ATTEMPTS: u32 = 16;
 
-/// How long a map that leaves waits for the answer to its logout, in ms. The device may need some
-/// seconds more to drain the path, and a task that forces the end waits for both.
-const FAREWELL_TIMEOUT_MS: u32 = 3_000;
 /// How long an attempt that has failed waits for the answer to its logout, in ms.
 const LOGOUT_TIMEOUT_MS: u32 = 500;
 
@@ -276,7 +262,7 @@ impl Connector {
                 // The logout comes first: a server that loses a connection before it keeps the
                 // map's place.
                 let told = match &mut path {
-                    Some(path) => leave && path.logout(),
+                    Some(path) => leave && path.log_out(),
                     None => leave && self.told.load(Relaxed) != 0,
                 };
                 let how = path.as_ref().map_or(Drained::Clean, ConnectedPath::drain);
@@ -383,7 +369,7 @@ impl Connector {
                 // A map that is live on another path, or was, needs the place.
                 if !self.multipath.was_up() || self.left.load(Relaxed) >= epoch {
                     let deadline = Deadline::start().sooner(LOGOUT_TIMEOUT_MS);
-                    let told = log_out(&mut control, deadline);
+                    let told = control.log_out(deadline);
                     self.told.store(told.into(), Relaxed);
                 }
                 Err(failure)
@@ -519,97 +505,4 @@ impl WorkItem for Connector {
             }
         }
     }
-}
-
-/// A path that is connected.
-pub(in crate::client) struct ConnectedPath {
-    // The I/O connections are dropped before the control connection, which ends the session on the
-    // server.
-    /// The I/O connections.
-    pub(in crate::client) connections: Arc<Connections>,
-    control: ControlConnection,
-    /// The epoch of the path.
-    pub(in crate::client) epoch: Epoch,
-    /// What the path can do for a disk.
-    pub(in crate::client) limits: DiskLimits,
-    /// The time that the server took for its first answer, in ms.
-    first_answer_ms: u32,
-}
-
-impl ConnectedPath {
-    /// Returns what `session::map` has to know of the server, the export and the path.
-    pub(in crate::client) fn admission(&self) -> Admission {
-        let login = &self.limits.login;
-        Admission {
-            server: u128::from_be_bytes(*login.server_id.as_bytes()),
-            export: u128::from_be_bytes(*login.export_uuid.as_bytes()),
-            instance: u128::from_be_bytes(*login.instance.as_bytes()),
-            volatile: login.geometry().is_some(),
-            reservation_key: login.reservation_key,
-            lease_ms: login.lease_ms,
-            remembered: login.remembered,
-            extent: Extent {
-                number: login.extent_number,
-                size: login.extent.size,
-                writable: login.extent.access.writes(),
-            },
-            limits: self.limits.to_compare(),
-        }
-    }
-
-    /// Returns the next event that the server has sent, if there is one. May sleep, but does not
-    /// wait for the server.
-    pub(in crate::client) fn event(&mut self) -> Result<Option<Event>, Failure> {
-        self.control.event()
-    }
-
-    /// Asks the server for a fence of another path. Gives `EAGAIN` if there is no buffer for the
-    /// message. May sleep, but does not wait for the answer.
-    pub(in crate::client) fn fence(&mut self, path: PathId, epoch: Epoch) -> Result {
-        let fence = Fence { path, epoch };
-        self.control
-            .post(|sequence, buf| fence.encode(sequence, buf))
-    }
-
-    /// Sends a ping, which the server has to answer. Gives `EAGAIN` if there is no buffer for the
-    /// message. May sleep, but does not wait for the answer.
-    pub(in crate::client) fn ping(&mut self) -> Result {
-        self.control
-            .post(|sequence, buf| Ping.encode(sequence, buf))
-    }
-
-    /// Returns the name of the RDMA device.
-    pub(in crate::client) fn device(&self) -> DeviceName {
-        self.control.channel().pd().device().name()
-    }
-
-    /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so
-    /// does not keep the map's place. May sleep.
-    fn logout(&mut self) -> bool {
-        log_out(&mut self.control, Deadline::start().sooner(FAREWELL_TIMEOUT_MS))
-    }
-
-    /// Ends all requests with an error. If the result is clean, nothing touches their memory any
-    /// more; otherwise the other requests come back when the path is dropped. May sleep.
-    fn drain(&self) -> Drained {
-        // All connections fail before the first is waited for, so that the HCA has one time to
-        // drain all of them. Nothing is said by the control connection any more.
-        self.control.channel().fail();
-        self.connections.iter().for_each(Connection::fail);
-        let drained = self.connections.iter().map(Connection::drain);
-        match drained.fold(Ok(()), Result::and) {
-            Ok(()) => Drained::Clean,
-            Err(_) => Drained::Unclean,
-        }
-    }
-}
-
-/// Tells the server that the map leaves. Returns true if the server has confirmed it. May sleep.
-fn log_out(control: &mut ControlConnection, deadline: Deadline) -> bool {
-    let reply = control.call(
-        deadline,
-        |sequence, buf| Logout.encode(sequence, buf),
-        LogoutReply::parse,
-    );
-    reply.is_ok()
 }

@@ -34,10 +34,10 @@ use crate::client::{
     map::{
         connect::{
             Attempt,
-            ConnectedPath,
             Connector,
             Outcome, //
         },
+        connected_path::ConnectedPath,
         timers::Timers, //
     },
     params::Params,
@@ -226,6 +226,8 @@ impl Path {
 
     /// Sends a ping. May sleep, but does not wait for the answer.
     pub(super) fn ping(&mut self) {
+        // There may be memory by now that was not there when an answer gave credit.
+        self.grow();
         let now = Instant::now();
         // If there is no buffer for it, earlier pings are still being sent, and they will do.
         if self

@@ -371,8 +371,8 @@ impl ControlConnection {
         &self.channel
     }
 
-    /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so does
-    /// not keep the map's place. May sleep.
+    /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so
+    /// does not keep the map's place. May sleep.
     pub(super) fn log_out(&mut self, deadline: Deadline) -> bool {
         let encode = |sequence, buf: &mut [u8]| Logout.encode(sequence, buf);
         self.call(deadline, encode, LogoutReply::parse).is_ok()

@@ -43,6 +43,19 @@ impl Delay {
     }
 }
 
+/// Time in ms that a server may lose with what it sends in many replies, whatever their number.
+const REPLIES_GRACE_MS: u64 = 10_000;
+
+/// Returns true if a server is too slow that has sent `count` items in `spent_ms`, when a reply has
+/// up to `batch` of them, and may take `reply_ms`.
+///
+/// One that fills each reply may use up the whole time of each of them, so that the largest list
+/// has the time that it takes. One that sends an item now and then is given up on.
+pub fn is_too_slow(count: u32, batch: u32, reply_ms: u32, spent_ms: u32) -> bool {
+    let earned_ms = u64::from(count) * u64::from(reply_ms) / u64::from(batch.max(1));
+    u64::from(spent_ms) > REPLIES_GRACE_MS + earned_ms
+}
+
 /// The delay before the second attempt to connect, in ms.
 const FIRST_MS: u32 = 100;
 /// The longest delay between attempts while I/O waits, in ms.

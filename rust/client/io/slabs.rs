@@ -33,24 +33,15 @@ use crate::rdma::{
     },
     wr::RemoteRange, //
 };
+use crate::session::clock::is_too_slow;
 
 /// Size of the buffer of zeroes, in bytes. A work request repeats it: 32 SGEs cover a request of 1
 /// MiB or more.
 const ZEROES: usize = 16 * PAGE_SIZE;
 
-/// Time in ms that a server may lose with the grants of an export, whatever their number. See
-/// [`is_too_slow`].
-const GRACE_MS: u64 = 10_000;
-
-/// Returns true if a server that has granted `granted` slabs in `spent_ms` is too slow.
-///
-/// One that fills each reply may use up the whole deadline of each of them, so that the largest
-/// export has the time that it takes. One that grants a slab now and then is given up on.
-fn is_too_slow(granted: u32, spent_ms: u32) -> bool {
-    // CAST: `GRANTS_MAX` is a few hundred.
-    let earned_ms = u64::from(granted) * u64::from(CONNECT_TIMEOUT_MS) / GRANTS_MAX as u64;
-    u64::from(spent_ms) > GRACE_MS + earned_ms
-}
+/// The most slabs that are asked for at a time.
+// CAST: It is a few hundred.
+const BATCH: u32 = GRANTS_MAX as u32;
 
 /// The addresses of the slabs of an export.
 pub(in crate::client) struct Slabs {
@@ -80,10 +71,10 @@ impl Slabs {
             .ok()
             .and_then(|first| count.checked_sub(first))
         {
-            let batch = left.min(u32::try_from(GRANTS_MAX).unwrap_or(1));
+            let batch = left.min(BATCH);
             let request = GrantRequest::new(count - left, batch).map_err(malformed)?;
             go_on()?;
-            if is_too_slow(count - left, began.spent()) {
+            if is_too_slow(count - left, BATCH, CONNECT_TIMEOUT_MS, began.spent()) {
                 return Err(fail!(
                     ETIMEDOUT,
                     "the server grants slabs too slowly: {} of {count} in {} s",

@@ -3,7 +3,7 @@
 //! When to try again, and when the other side is gone.
 
 use crate::session::{
-    clock::{Backoff, Heartbeat, KeepAlive, KeepAliveTimeout, Progress},
+    clock::{is_too_slow, Backoff, Heartbeat, KeepAlive, KeepAliveTimeout, Progress},
     flush::{Flushes, LastClose},
     reservation::lease_ms,
 };
@@ -23,6 +23,20 @@ proptest! {
         let first = backoff.next(most, false);
         prop_assert!(first.ms + first.jitter_ms <= 100);
     }
+}
+
+#[test]
+fn a_server_has_as_long_as_full_replies_take_and_no_longer() {
+    // 16,384 slabs in replies of 100, 4 s each.
+    for count in (0..=16_384).step_by(100) {
+        assert!(!is_too_slow(count, 100, 4000, count / 100 * 4000));
+    }
+    // One slab in each reply, 4 s each.
+    assert!(!is_too_slow(2, 100, 4000, 2 * 4000));
+    assert!(is_too_slow(3, 100, 4000, 3 * 4000));
+    assert!(!is_too_slow(0, 100, 4000, 10_000));
+    assert!(is_too_slow(0, 100, 4000, 10_001));
+    assert!(!is_too_slow(u32::MAX, 1, u32::MAX, u32::MAX));
 }
 
 #[test]

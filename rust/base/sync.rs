@@ -312,6 +312,7 @@ mod tests {
     };
     use kernel::{
         impl_has_work, new_work,
+        sync::atomic::Relaxed,
         workqueue::{
             Work,
             WorkItem, //

@@ -164,9 +164,9 @@ pub enum Export {
         #[arg(value_parser = name::parse)]
         name: String,
         /// Name of the host (host_name in its /sys/kernel/config/farblk)
-        #[arg(value_parser = name::parse)]
-        host: String,
-        /// Admit the host for reading only
+        #[arg(value_name = "HOST[:ro|rw]", value_parser = Allowed::parse)]
+        host: Allowed,
+        /// Admit the host for reading only; another spelling of HOST:ro
         #[arg(long)]
         ro: bool,
         /// Admit the host only under this identity (host_id in its /sys/kernel/config/farblk, after
@@ -254,16 +254,41 @@ pub struct Create {
 pub struct Allowed {
     /// The host's name.
     pub host: String,
-    /// True if the host may only read.
-    pub read_only: bool,
+    /// True if the host may only read; `None` if the text does not say so.
+    pub read_only: Option<bool>,
 }
+
+/// Words that somebody may write for an access, without the characters between their parts. A
+/// host whose name ends in one of them would be admitted by mistake.
+const ACCESS_WORDS: [&str; 11] = [
+    "r",
+    "w",
+    "wr",
+    "read",
+    "write",
+    "readonly",
+    "readwrite",
+    "rdonly",
+    "rdwr",
+    "writeonly",
+    "none",
+];
 
 impl Allowed {
     fn parse(text: &str) -> Result<Self, String> {
-        let (host, read_only) = match text.rsplit_once(':') {
-            Some((host, "ro")) => (host, true),
-            Some((host, "rw")) => (host, false),
-            _ => (text, false),
+        let (host, word) = text.rsplit_once(':').unwrap_or((text, ""));
+        let mut access = word.to_ascii_lowercase();
+        access.retain(|c| !"._-".contains(c));
+        let (host, read_only) = match access.as_str() {
+            "ro" => (host, Some(true)),
+            "rw" => (host, Some(false)),
+            access if ACCESS_WORDS.contains(&access) => {
+                return Err(format!(
+                    "{word:?} is not an access: write {host}:ro or --ro for reading only, {host} for \
+                     reading and writing"
+                ));
+            }
+            _ => (text, None),
         };
         Ok(Self {
             host: name::parse(host)?,
@@ -427,10 +452,17 @@ mod tests {
     #[test]
     fn allowed_hosts() {
         let allowed = |text| Allowed::parse(text).map(|a| (a.host, a.read_only));
-        assert_eq!(allowed("b"), Ok(("b".into(), false)));
-        assert_eq!(allowed("b:ro"), Ok(("b".into(), true)));
-        assert_eq!(allowed("b:rw"), Ok(("b".into(), false)));
-        assert_eq!(allowed("b:1"), Ok(("b:1".into(), false)));
-        assert!(allowed(":ro").is_err());
+        assert_eq!(allowed("b"), Ok(("b".into(), None)));
+        for read_only in ["b:ro", "b:RO", "b:r-o"] {
+            assert_eq!(allowed(read_only), Ok(("b".into(), Some(true))));
+        }
+        assert_eq!(allowed("b:rw"), Ok(("b".into(), Some(false))));
+        for name in ["b:1", "b:7:rack", "ro"] {
+            assert_eq!(allowed(name), Ok((name.into(), None)));
+        }
+        for bad in [":ro", "b:r", "b:Read", "b:read-only", "b:READ_WRITE"] {
+            assert!(allowed(bad).is_err(), "{bad}");
+        }
+        assert!(allowed("b:read").unwrap_err().contains("--ro "));
     }
 }

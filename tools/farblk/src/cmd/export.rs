@@ -260,6 +260,12 @@ fn access_of(read_only: bool) -> &'static str {
     if read_only { "ro" } else { "rw" }
 }
 
+impl Allowed {
+    fn access(&self) -> &'static str {
+        access_of(self.read_only == Some(true))
+    }
+}
+
 fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
     let configfs = &context.configfs;
     let name = &arguments.name;
@@ -297,10 +303,10 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
             _ => configfs.set(&object, attribute, &value, &job)?,
         }
     }
-    for Allowed { host, read_only } in &arguments.allow {
-        let host = object.join("hosts").join(host);
+    for allowed in &arguments.allow {
+        let host = object.join("hosts").join(&allowed.host);
         made.mkdir(&host, &job)?;
-        configfs.set(&host, "access", access_of(*read_only), &job)?;
+        configfs.set(&host, "access", allowed.access(), &job)?;
     }
     enable(context, arguments, &object, &job)?;
     made.keep();
@@ -320,10 +326,11 @@ fn create_existing(
     let have = configfs.attr(object, "device_path");
     let wanted = settings(context, arguments, backing, have.as_deref());
     let mut differences = configfs.differences(object, &wanted);
-    for Allowed { host, read_only } in &arguments.allow {
+    for allowed in &arguments.allow {
+        let host = &allowed.host;
         let entry = object.join("hosts").join(host);
         if configfs.exists(&entry) {
-            let wanted = [("access", access_of(*read_only).to_owned())];
+            let wanted = [("access", allowed.access().to_owned())];
             let differing = configfs.differences(&entry, &wanted);
             differences.extend(differing.iter().map(|text| format!("host {host}: {text}")));
         } else {
@@ -541,12 +548,17 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
 fn allow(
     context: &Context,
     name: &str,
-    host: &str,
+    allowed: &Allowed,
     ro: bool,
     host_id: Option<&str>,
 ) -> Result<(), Error> {
     let configfs = &context.configfs;
+    let host = &allowed.host;
     let job = Job::new(format!("cannot allow {host} to use {name}"));
+    if ro && allowed.read_only == Some(false) {
+        return Err(job.error(Code::Usage, format!("--ro contradicts {host}:rw")));
+    }
+    let ro = ro || allowed.read_only == Some(true);
     let object = configfs.path(&["exports", name]);
     if !configfs.is_dry_run() && !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));

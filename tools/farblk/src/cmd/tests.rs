@@ -336,7 +336,16 @@ fn export_allow_and_deny() {
         host.kernel.get("exports/x/hosts/b", "host_id").as_deref(),
         Some("6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10")
     );
-    assert!(host.ok("export allow x b --ro").contains("exists already"));
+    for again in ["b --ro", "b:ro", "b:RO"] {
+        let text = host.ok(&format!("export allow x {again}"));
+        assert!(text.contains("exists already"), "{again}: {text}");
+    }
+    for bad in ["b:rw --ro", "b:readonly"] {
+        let (code, exit, text) = host.fails(&format!("export allow x {bad}"));
+        assert_eq!((code, exit), ("F0101", 2), "{bad}");
+        assert!(text.contains("--ro"), "{text}");
+    }
+    assert_eq!(host.kernel.objects(), ["exports/x", "exports/x/hosts/b"]);
     assert!(
         host.ok("export allow x b")
             .ends_with("allowed: b   VOLATILE: lost when this host stops")

@@ -281,7 +281,7 @@ away() {
 	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
 	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
 	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
-	grep -q "farblk export deny e $(show "$C/host_name")" /run/stderr || bad "away: $(cat /run/stderr)"
+	grep -q "farblk export deny e $(show "$C/host_name") --force" /run/stderr || bad "away: $(cat /run/stderr)"
 	here map "$FARBLK_SERVER/e" --name other --wait 60s
 	there port add --addr "$FARBLK_SERVER:7421" second
 	wait_for 10 list_has '.state == "evicted" and .last_error.code == "F0302"' || bad "after another one had it: $("$FARBLK" -j list)"
@@ -300,7 +300,8 @@ denied() {
 	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
 	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
 	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
-	there export deny e "$(show "$C/host_name")"
+	is "deny of a host that is away" "$(remote "$FARBLK export deny e $(show "$C/host_name") 2>/dev/null; echo \$?")" 4
+	there export deny e "$(show "$C/host_name")" --force
 	here map "$FARBLK_SERVER/e" --name other
 	must direct_read "$(cat /run/stdout)" /dev/null count=1
 	there port add --addr "$FARBLK_SERVER:7421" second
@@ -318,7 +319,9 @@ denied_entry() {
 	there export allow e "$host"
 	here map "$FARBLK_SERVER/e"
 	exec 5<"/dev/$(show "$C/maps/e/device")"
-	there export deny e "$host"
+	is "deny of a host with a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 4
+	[ -n "$(remote "ls $C/exports/e/hosts")" ] || bad "deny without --force removed the entry"
+	there export deny e "$host" --force
 	is "what evict finds after deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
 	is "deny of a host without an entry or a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 3
 	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
@@ -328,13 +331,13 @@ denied_entry() {
 	there export allow e "$host"
 	here map "$FARBLK_SERVER/e"
 	must remote "rmdir $C/exports/e/hosts/$host"
-	remote "$FARBLK export deny e $host >/dev/null 2>&1"
+	remote "$FARBLK export deny e $host --force >/dev/null 2>&1"
 	is "what evict finds after another deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
 	here unmap e
 	# With a map, and without one.
 	there export allow e "$host"
 	here map "$FARBLK_SERVER/e"
-	must remote "$FARBLK --dry-run export deny e $host | bash -e"
+	must remote "$FARBLK --dry-run export deny e $host --force | bash -e"
 	is "what evict finds after the shell that denies" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
 	here unmap e
 	there export allow e "$host"

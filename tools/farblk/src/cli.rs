@@ -182,6 +182,10 @@ pub enum Export {
         /// Name of the host
         #[arg(value_parser = name::parse)]
         host: String,
+        /// Deny it even if a map of the host is connected or expected to return; what the host has
+        /// not written yet is lost
+        #[arg(long)]
+        force: bool,
     },
     /// Take over the new size of a block device or file, or make a file larger
     Resize {

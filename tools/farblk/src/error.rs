@@ -94,7 +94,7 @@ table! {
     NotLocal       "F0214" OTHER       "the address is not an address of this host" "ip address";
     AddressTaken   "F0215" BUSY        "another program or port listens on the address" "farblk port list";
     NoPath         "F0216" UNREACHABLE "no path to the server is up" "the map reconnects by itself; the reasons:  farblk list";
-    Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "that host may return until its lease runs out: try again with --wait; or on the server:  farblk export deny {export} {holder}  (data that {holder} has not written yet is lost)";
+    Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "that host may return until its lease runs out: try again with --wait; or on the server:  farblk export deny {export} {holder} --force  (data that {holder} has not written yet is lost)";
     Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "the kernel tries again; if this repeats, two hosts may have one host_id: cat /sys/kernel/config/farblk/host_id";
     Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "umount, farblk remap {map}, and follow its advice";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "that host may have written to it: umount, farblk remap {map}, fsck";

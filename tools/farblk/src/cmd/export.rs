@@ -84,7 +84,7 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
             ro,
             host_id,
         } => allow(context, name, host, *ro, host_id.as_deref()),
-        cli::Export::Deny { name, host } => deny(context, name, host),
+        cli::Export::Deny { name, host, force } => deny(context, name, host, *force),
         cli::Export::Resize { name, size } => resize(context, name, *size),
         cli::Export::Rm { name, force } => remove(context, name, *force),
     }
@@ -592,7 +592,7 @@ fn allow(
 /// Runs `farblk export deny`: removes the host's entry, ends the sessions and registrations of its
 /// maps, and waits until nothing of them can reach the export any more. A call that was killed
 /// meanwhile can be repeated.
-fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
+fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot deny {host} the use of {name}"));
     let object = configfs.path(&["exports", name]);
@@ -602,6 +602,12 @@ fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     }
     let listed = configfs.exists(&entry);
     let any = configfs.flag(&object, "allow_any_host");
+    if let Some(why) = clients_of(&read(context, name), host).filter(|_| !force) {
+        return Err(job.error(Code::Busy, why).hint(format!(
+            "farblk export deny {name} {host} --force  (I/O of its maps fails; data that {host} has not \
+             written yet is lost)"
+        )));
+    }
     if listed {
         // The kernel only begins to end the sessions.
         configfs.rmdir(&entry, &job)?;
@@ -627,6 +633,38 @@ fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns which maps of `host` the export has, in words; `None` if there can be none.
+///
+/// The module counts the connected maps of each host with an entry; those that are away it counts
+/// together.
+fn clients_of(export: &Export, host: &str) -> Option<String> {
+    let count = |host: &Host| host.connected.unwrap_or(0);
+    let own = export.hosts.iter().find(|entry| entry.name == host);
+    let all: u32 = export.hosts.iter().map(count).sum();
+    let others = export.clients.unwrap_or(0).saturating_sub(all);
+    match (own.map(count), export.clients_away.unwrap_or(0)) {
+        (Some(1), _) => Some("1 map of this host is connected".into()),
+        (Some(maps @ 2..), _) => Some(format!("{maps} maps of this host are connected")),
+        (None, _) if others > 0 => Some(format!(
+            "{} connected from a host without an entry, perhaps this one",
+            clients_are(others)
+        )),
+        (_, 0) => None,
+        (_, away) => Some(format!(
+            "{} away and expected to return, perhaps of this host",
+            clients_are(away)
+        )),
+    }
+}
+
+/// "1 client is"
+fn clients_are(count: u32) -> String {
+    match count {
+        1 => "1 client is".to_owned(),
+        _ => format!("{count} clients are"),
+    }
+}
+
 fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot remove export {name}"));
@@ -635,14 +673,13 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
         return Err(context.not_found(&job.what, "export", name));
     }
     let count = |attribute| configfs.number::<u32>(&object, attribute).unwrap_or(0);
-    let are = |count| match count {
-        1 => "1 client is".to_owned(),
-        _ => format!("{count} clients are"),
-    };
     let why = match (count("clients"), count("clients_away")) {
         (0, 0) => None,
-        (0, away) => Some(format!("{} away and expected to return", are(away))),
-        (here, _) => Some(format!("{} connected", are(here))),
+        (0, away) => Some(format!(
+            "{} away and expected to return",
+            clients_are(away)
+        )),
+        (here, _) => Some(format!("{} connected", clients_are(here))),
     };
     if let Some(why) = why.filter(|_| !force) {
         let lost = match configfs.attr(&object, "kind").as_deref() {

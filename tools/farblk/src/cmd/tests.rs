@@ -392,6 +392,50 @@ fn export_allow_and_deny() {
 }
 
 #[test]
+fn export_deny_spares_clients() {
+    let host = Host::new("deny-busy");
+    host.ok("export create x --ram 1M --allow b --allow c");
+    host.kernel.put("exports/x", "clients", "2");
+    host.kernel.put("exports/x/hosts/b", "connected", "2");
+    host.kernel.take_log();
+    for (denied, why) in [
+        ("b", Some("2 maps of this host are connected")),
+        ("c", None),
+    ] {
+        for line in ["", "--dry-run "] {
+            let result = host.run(&format!("{line}export deny x {denied}"));
+            match why {
+                None => result.expect("to deny a host without maps"),
+                Some(why) => {
+                    let error = result.expect_err("a map is connected");
+                    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+                    assert_eq!(error.why, why);
+                    let hint = error.rendered_hint();
+                    assert!(hint.contains("export deny x b --force") && hint.contains("lost"));
+                    assert!(host.kernel.take_log().is_empty());
+                }
+            }
+        }
+    }
+    // Of a host without an entry the module does not count the maps.
+    host.out.take();
+    host.kernel.put("exports/x", "clients", "3");
+    assert_eq!(host.fails("export deny x c").0, "F0104");
+    host.kernel.put("exports/x", "clients", "2");
+    host.kernel.put("exports/x/hosts/b", "connected", "0");
+    host.kernel.put("exports/x", "clients", "0");
+    host.kernel.put("exports/x", "clients_away", "1");
+    assert_eq!(
+        host.fails("export deny x b").2,
+        "cannot deny b the use of x: 1 client is away and expected to return, perhaps of this host"
+    );
+    host.kernel.take_log();
+    host.ok("export deny x b --force");
+    let log = ["rmdir exports/x/hosts/b", "exports/x/evict = b"];
+    assert_eq!(host.kernel.take_log(), log);
+}
+
+#[test]
 fn export_deny_as_shell() {
     let host = Host::new("denysh");
     host.ok("export create x --ram 1M --allow b");
@@ -799,7 +843,7 @@ fn the_states_of_a_map_have_hints() {
         (
             "reconnecting",
             "EBUSY in use by node-c, away for 33 s",
-            ["lease runs out", "farblk export deny s node-c"],
+            ["lease runs out", "farblk export deny s node-c --force"],
         ),
         (
             "reconnecting",
@@ -870,7 +914,7 @@ fn map_waits_for_the_server_only_while_unreachable() {
     let error = host.run("map 10.9.0.1/s").expect_err("away");
     assert_eq!((error.code.entry().name, error.exit()), ("F0217", 4));
     let hint = error.rendered_hint();
-    assert!(hint.contains("deny s node-c  (data that node-c has not written yet is lost)"));
+    assert!(hint.contains("deny s node-c --force  (data that node-c has not written yet is lost)"));
     host.ok("map 10.9.0.1/s --wait 30s");
     host.ok("unmap s");
     // Another process enables the same map.

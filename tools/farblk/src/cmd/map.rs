@@ -164,7 +164,7 @@ fn map_existing(
     let have = path::read_all(context, object);
     let entries: Vec<_> = paths
         .iter()
-        .map(|want| have.iter().find(|have| have.is(want)))
+        .map(|want| have.iter().find(|have| have.fits(want)))
         .collect();
     for (want, entry) in paths.iter().zip(&entries) {
         if entry.is_none() {

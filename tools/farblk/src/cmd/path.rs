@@ -69,11 +69,19 @@ impl Path {
     }
 
     /// Returns true if the path has the wanted addresses.
-    pub fn is(&self, wanted: &NewPath) -> bool {
-        let addr = self.addr.as_deref().map(Endpoint::parse);
-        let addr = addr.and_then(|addr| addr.ok()?.numeric());
+    fn is(&self, wanted: &NewPath) -> bool {
         let source = self.source.as_ref().map(|source| source.parse().ok());
-        addr == Some(wanted.addr) && source == wanted.source.map(Some)
+        self.leads_to(wanted.addr) && source == wanted.source.map(Some)
+    }
+
+    /// Returns true if the path has the wanted address, and the wanted source if there is one.
+    pub fn fits(&self, wanted: &NewPath) -> bool {
+        self.leads_to(wanted.addr) && (wanted.source.is_none() || self.is(wanted))
+    }
+
+    fn leads_to(&self, wanted: SocketAddr) -> bool {
+        let addr = self.addr.as_deref().map(Endpoint::parse);
+        addr.and_then(|addr| addr.ok()?.numeric()) == Some(wanted)
     }
 
     /// "10.0.0.2 (rxe0) -> 10.0.0.1:7420"

@@ -572,6 +572,30 @@ fn map_again_with_paths_added() {
 }
 
 #[test]
+fn map_again_without_a_source() {
+    let host = Host::new("again-source");
+    host.ok("map 10.9.0.1/s --source 10.9.0.2");
+    host.ok("path add s 10.9.1.2@10.9.1.1");
+    host.kernel.take_log();
+    for same in [
+        "10.9.0.1/s",
+        "10.9.0.1/s --source 10.9.0.2",
+        "10.9.1.1/s",
+        "10.9.0.1/s --path 10.9.1.1",
+    ] {
+        assert_eq!(host.ok(&format!("map {same}")), "/dev/farblk0", "{same}");
+    }
+    for other in [
+        "10.9.0.1/s --source 10.9.0.3",
+        "10.9.0.1/s --path 10.9.1.3@10.9.1.1",
+        "10.9.0.1:1/s",
+    ] {
+        assert_eq!(host.fails(&format!("map {other}")).0, "F0103", "{other}");
+    }
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[test]
 fn remap_accepts_new_contents() {
     let host = Host::new("remap");
     host.ok("map 10.9.0.1/s --expect-instance b71c0000-0000-4000-8000-000000000000");

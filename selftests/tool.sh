@@ -206,7 +206,7 @@ paths() {
 	here list
 	grep -q "^e .* live  *1/2 " /run/stdout || bad "list: $(cat /run/stdout)"
 	grep -q "path 1 .*last error: nobody listens on $FARBLK_SERVER:7421" /run/stdout || bad "list: $(cat /run/stdout)"
-	grep -q "hint: on the server:  farblk port list" /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: farblk port list  # on the server" /run/stdout || bad "list: $(cat /run/stdout)"
 	here path add e "$FARBLK_SERVER:7421"
 	grep -q "warning: path 1 is not up, and the kernel tries again: " /run/stderr || bad "path add: $(cat /run/stderr)"
 	there port add --addr "$FARBLK_SERVER:7421" second
@@ -235,7 +235,7 @@ no_path() {
 	wait_for 20 list_has '.state == "failed"' || bad "after 8 s: $("$FARBLK" -j list)"
 	within 3 here list
 	grep -q "^e .* failed  *0/2 " /run/stdout || bad "list: $(cat /run/stdout)"
-	grep -q "hint: no path for 8 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: # no path for 8 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
 	exits 5 "$FARBLK" remap e --yes
 	there port add --addr "$FARBLK_SERVER" first
 	within 20 here map "$FARBLK_SERVER/e" --wait 15s

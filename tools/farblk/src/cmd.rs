@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::Command;
 use crate::configfs::{Configfs, Job, LastError};
 use crate::device::Devices;
-use crate::error::{Code, Error, Peer};
+use crate::error::{Code, Error, Hints, Peer};
 use crate::output::Output;
 
 mod backing;
@@ -91,8 +91,9 @@ pub struct Trouble {
     /// The kernel's words.
     pub text: String,
     code: &'static str,
-    /// A remedy; empty if there is none.
-    pub hint: String,
+    /// The remedies.
+    #[serde(flatten)]
+    pub hints: Hints,
 }
 
 impl Trouble {
@@ -105,7 +106,7 @@ impl Trouble {
     /// The same of which the cause is known.
     fn with_code(last: LastError, code: Code, job: &Job) -> Self {
         Self {
-            hint: job.error(code, &last.text).rendered_hint(),
+            hints: job.error(code, &last.text).hints(),
             errno: last.errno,
             text: last.text,
             code: code.entry().name,
@@ -114,10 +115,9 @@ impl Trouble {
 
     /// The lines for people.
     fn lines(&self) -> Vec<String> {
+        let hints = self.hints.lines().iter();
         let mut lines = vec![format!("last error: {}", self.text)];
-        if !self.hint.is_empty() {
-            lines.push(format!("hint: {}", self.hint));
-        }
+        lines.extend(hints.map(|hint| format!("hint: {hint}")));
         lines
     }
 }

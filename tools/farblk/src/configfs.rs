@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::error::{Code, Error, Peer, errno_name, holder};
 use crate::output::Output;
+use crate::quote;
 
 #[cfg(test)]
 pub mod fake;
@@ -257,7 +258,7 @@ impl Configfs {
 
     /// Makes an object.
     pub fn mkdir(&self, object: &Path, job: &Job) -> Result<(), Error> {
-        if self.record(|| format!("mkdir {}", quote_path(object))) {
+        if self.record(|| format!("mkdir {}", quote::path(object))) {
             return Ok(());
         }
         self.files.mkdir(object).map_err(|e| match e.kind() {
@@ -268,7 +269,7 @@ impl Configfs {
 
     /// Removes an object.
     pub fn rmdir(&self, object: &Path, job: &Job) -> Result<(), Error> {
-        if self.record(|| format!("rmdir {}", quote_path(object))) {
+        if self.record(|| format!("rmdir {}", quote::path(object))) {
             return Ok(());
         }
         self.files.rmdir(object).map_err(|e| match e.kind() {
@@ -309,7 +310,7 @@ impl Configfs {
         let last_error = object.join("last_error");
         if self.record(|| {
             let echo = echo(value, &object.join(name));
-            format!("{echo} || grep -q ^ENOENT {}", quote_path(&last_error))
+            format!("{echo} || grep -q ^ENOENT {}", quote::path(&last_error))
         }) {
             return Ok(());
         }
@@ -334,7 +335,7 @@ impl Configfs {
     /// Reads an attribute that must be there; a dry run writes down the reading and gives `None`.
     pub fn read(&self, object: &Path, name: &str, job: &Job) -> Result<Option<String>, Error> {
         let attribute = object.join(name);
-        if self.record(|| format!("cat {}", quote_path(&attribute))) {
+        if self.record(|| format!("cat {}", quote::path(&attribute))) {
             return Ok(None);
         }
         match self.files.read(&attribute) {
@@ -485,25 +486,11 @@ pub fn words(e: &io::Error) -> String {
 
 /// The command that stores `value`. `echo` would take "-n" for an option, but not "-1".
 fn echo(value: &str, attribute: &Path) -> String {
-    let attribute = quote_path(attribute);
+    let attribute = quote::path(attribute);
     let option = value.starts_with('-') && value.parse::<i64>().is_err();
     match option {
-        true => format!("printf '%s\\n' {} > {attribute}", quote(value)),
-        false => format!("echo {} > {attribute}", quote(value)),
-    }
-}
-
-/// A path as a word for the shell.
-pub fn quote_path(path: &Path) -> String {
-    quote(&path.to_string_lossy())
-}
-
-/// Quotes a word for the shell, if it needs it.
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._:/@%+,-".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
+        true => format!("printf '%s\\n' {} > {attribute}", quote::word(value)),
+        false => format!("echo {} > {attribute}", quote::word(value)),
     }
 }
 
@@ -513,10 +500,6 @@ mod tests {
 
     #[test]
     fn shell_words() {
-        assert_eq!(quote("10.0.0.1:7420"), "10.0.0.1:7420");
-        assert_eq!(quote(""), "''");
-        assert_eq!(quote("[fd00::1]:1"), "'[fd00::1]:1'");
-        assert_eq!(quote("it's"), "'it'\\''s'");
         assert_eq!(echo("-1", Path::new("c")), "echo -1 > c");
         assert_eq!(
             echo("-n", Path::new("/a b/c")),

@@ -11,6 +11,7 @@ mod holders;
 mod identity;
 mod name;
 mod output;
+mod quote;
 mod size;
 
 use std::process::ExitCode;

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Hints};
 
 const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default();
@@ -18,6 +18,8 @@ const CYAN: Style = AnsiColor::Cyan.on_default();
 struct Warning<'a> {
     schema: &'static str,
     text: &'a str,
+    #[serde(flatten)]
+    hints: &'a Hints,
 }
 
 /// The streams of the output, and the amount of it.
@@ -134,19 +136,35 @@ impl Output {
         self.write_err(&format!("{text}\n"));
     }
 
+    /// A hint for people on stderr, without an error.
+    pub fn hint(&self, hint: impl Into<String>) {
+        if self.json || self.quiet {
+            return;
+        }
+        self.end_line();
+        self.write_err(&hint_lines(&Hints::new(hint.into())));
+    }
+
     /// A warning: on stderr, also when quiet.
     pub fn warn(&self, text: &str) {
+        self.warn_with(text, &Hints::default());
+    }
+
+    /// A warning with its remedies.
+    pub fn warn_with(&self, text: &str, hints: &Hints) {
         self.end_line();
         if self.json {
             let document = Warning {
                 schema: "farblk.warning/1",
                 text,
+                hints,
             };
             let text = serde_json::to_string(&document).unwrap_or_default();
             self.write_err(&format!("{text}\n"));
             return;
         }
-        self.write_err(&format!("{YELLOW}warning{YELLOW:#}: {text}\n"));
+        let text = format!("{YELLOW}warning{YELLOW:#}: {text}\n");
+        self.write_err(&(text + &hint_lines(hints)));
     }
 
     /// Asks whether to go on; `None` if there is nobody to ask. Who wants JSON is a program.
@@ -181,11 +199,7 @@ impl Output {
         for line in &error.details {
             text += &format!("  {line}\n");
         }
-        let hint = error.rendered_hint();
-        if !hint.is_empty() {
-            text += &format!("  {CYAN}hint:{CYAN:#} {hint}\n");
-        }
-        self.write_err(&text);
+        self.write_err(&(text + &hint_lines(&error.hints())));
     }
 
     /// Nothing can be done about a stderr that does not take the text.
@@ -193,6 +207,11 @@ impl Output {
         let mut err = self.err.borrow_mut();
         let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
     }
+}
+
+fn hint_lines(hints: &Hints) -> String {
+    let line = |hint: &String| format!("  {CYAN}hint:{CYAN:#} {hint}\n");
+    hints.lines().iter().map(line).collect()
 }
 
 /// Marks a word that must not be overlooked.

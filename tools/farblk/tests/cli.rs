@@ -254,16 +254,17 @@ scratch  farblk0  10.0.0.1/scratch   4.0 GiB  one-sided  live    1/1    /scratch
  └─ path 0  10.0.0.2 (mlx5_0) -> 10.0.0.1:7420  live  rtt 3.1 us  reconnects 0
 vol1     -        [fd00::1]:99/vol1  -        -          failed  0/1    -
  ├─ path 0  [fd00::1]:99  waiting  next try in 9.1 s  reconnects 2  last error: nobody listens on [fd00::1]:99
- └─ hint: no path for 60 s (no_path_timeout): I/O fails until one is back; on the server:  farblk port list    | is the farblk module loaded there? is the port right?
+ ├─ hint: # no path for 60 s (no_path_timeout): I/O fails until one is back
+ └─ hint: farblk port list  # on the server: is the farblk module loaded there? is the port right?
 
 "#]]);
     tree.run("-j list")
         .success()
         .stderr_eq("")
-        .stdout_eq(str![[r#"
-{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"no_path_timeout_ms":-1,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"no path for 60 s (no_path_timeout): I/O fails until one is back; on the server:  farblk port list    | is the farblk module loaded there? is the port right?"},"no_path_timeout_ms":60000,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"on the server:  farblk port list    | is the farblk module loaded there? is the port right?"}}]}]}
+        .stdout_eq(str![[r##"
+{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"no_path_timeout_ms":-1,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"# no path for 60 s (no_path_timeout): I/O fails until one is back\nfarblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["# no path for 60 s (no_path_timeout): I/O fails until one is back","farblk port list  # on the server: is the farblk module loaded there? is the port right?"]},"no_path_timeout_ms":60000,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"farblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["farblk port list  # on the server: is the farblk module loaded there? is the port right?"]}}]}]}
 
-"#]]);
+"##]].raw());
     Tree::loaded().run("list").success().stdout_eq(str![[r#"
 MAP  DEVICE  EXPORT  SIZE  MODE  STATE  PATHS  HOLDERS
 
@@ -279,14 +280,29 @@ fn unmap_names_the_users() {
         .stderr_eq(str![[r#"
 error[F0107]: scratch is in use and was not unmapped
   mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)
-  hint: umount /scratch   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)
+  hint: umount /scratch
+  hint: farblk unmap scratch --force  # or: all I/O fails; data in flight is lost
 
 "#]]);
     tree.run("-j unmap /dev/farblk0")
         .code(4)
         .stdout_eq("")
+        .stderr_eq(str![[r##"
+{"schema":"farblk.error/1","code":"F0107","exit":4,"what":"scratch is in use and was not unmapped","why":"","details":["mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)"],"hint":"umount /scratch\nfarblk unmap scratch --force  # or: all I/O fails; data in flight is lost","hints":["umount /scratch","farblk unmap scratch --force  # or: all I/O fails; data in flight is lost"]}
+
+"##]].raw());
+    tree.file(
+        "proc/self/mountinfo",
+        "36 22 259:0 / /my\\040data;reboot rw - xfs /dev/farblk0 rw\n",
+    );
+    tree.run("unmap scratch")
+        .code(4)
+        .stdout_eq("")
         .stderr_eq(str![[r#"
-{"schema":"farblk.error/1","code":"F0107","exit":4,"what":"scratch is in use and was not unmapped","why":"","details":["mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)"],"hint":"umount /scratch   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)"}
+error[F0107]: scratch is in use and was not unmapped
+  mounted: /my data;reboot (xfs)
+  hint: umount '/my data;reboot'
+  hint: farblk unmap scratch --force  # or: all I/O fails; data in flight is lost
 
 "#]]);
     tree.file(
@@ -302,7 +318,9 @@ error[F0107]: scratch is in use and was not unmapped
 error[F0107]: scratch is in use and was not unmapped
   swap: /dev/farblk0p1
   used by: dm-0
-  hint: swapoff /dev/farblk0p1; remove dm-0   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)
+  hint: swapoff /dev/farblk0p1
+  hint: lsblk /dev/dm-0  # remove this device
+  hint: farblk unmap scratch --force  # or: all I/O fails; data in flight is lost
 
 "#]]);
     tree.run("unmap none")
@@ -496,7 +514,7 @@ error[F0109]: cannot resize export vol2: losetup: /dev/loop0: no
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0404]: cannot create export vol3: losetup: unrecognized option '--loop-ref'
-  hint: install it: package util-linux, on Debian mount
+  hint: # install it: package util-linux, on Debian mount
 
 "#]]);
     let log = fs::read_to_string(tree.0.join("log")).expect("the log");
@@ -706,7 +724,8 @@ fn no_module() {
     ] {
         tree.run(line).code(7).stdout_eq("").stderr_eq(str![[r#"
 error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist
-  hint: modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config
+  hint: modprobe farblk
+  hint: mount -t configfs none /sys/kernel/config  # if configfs is not mounted
 
 "#]]);
     }
@@ -728,7 +747,7 @@ For more information, try '--help'.
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\" is not a size such as 4096, 512M or 1.5G","why":"","details":[],"hint":"farblk --help"}
+{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\" is not a size such as 4096, 512M or 1.5G","why":"","details":[],"hint":"farblk --help","hints":["farblk --help"]}
 
 "#]].raw());
     for form in ["-qj", "-o json", "--output json"] {
@@ -759,14 +778,14 @@ fn the_kernels_words_are_shown() {
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0108]: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
-  hint: use a smaller size, or free memory: the pages of a RAM export are never swapped
+  hint: # use a smaller size, or free memory: the pages of a RAM export are never swapped
 
 "#]]);
     tree.run("--color always port add --addr 10.0.1.1")
         .code(1)
         .stderr_eq(str![[r#"
 [1m[31merror[F0108][0m: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
-  [36mhint:[0m use a smaller size, or free memory: the pages of a RAM export are never swapped
+  [36mhint:[0m # use a smaller size, or free memory: the pages of a RAM export are never swapped
 
 "#]]);
 }
@@ -780,7 +799,7 @@ fn nothing_half_made_is_left() {
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0402]: cannot listen on 10.0.1.1:7420: ./sys/kernel/config/farblk/ports/1/addr does not exist
-  hint: do the tool and the module come from the same release?
+  hint: # do the tool and the module come from the same release?
 
 "#]]);
     let ports = tree.0.join("sys/kernel/config/farblk/ports");

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use super::Context;
 use crate::cli::Create;
-use crate::configfs::{Job, quote_path, words};
+use crate::configfs::{Job, words};
 use crate::device::{Loop, attach_line};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Hints};
 use crate::holders::{self, Holder};
+use crate::quote;
 use crate::size;
 
 /// A file has to end where a block ends, and this is the largest block.
@@ -91,7 +92,7 @@ impl Backing {
         let fault = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => job
                 .error(Code::NotFound, format!("{shown} does not exist"))
-                .hint("--size SIZE  makes the file, in a folder that exists"),
+                .hint("# --size SIZE makes the file, in a folder that exists"),
             _ => job.error(Code::Io, format!("{shown}: {}", words(&e))),
         };
         if let Some(size) = size {
@@ -117,7 +118,7 @@ impl Backing {
         if !metadata.is_file() {
             let error = job.error(Code::Usage, format!("{shown} is not a file"));
             return Err(match metadata.file_type().is_block_device() {
-                true => error.hint(format!("--device {shown}")),
+                true => error.hint(format!("# --device {shown}")),
                 false => error,
             });
         }
@@ -125,13 +126,13 @@ impl Backing {
         if size.is_some_and(|size| size != have) {
             let why = format!("{shown} exists already, with {}", size::human(have));
             return Err(job.error(Code::Differs, why).hint(
-                "omit --size to export the file as it is;  farblk export resize  makes it larger",
+                "# omit --size to export the file as it is; farblk export resize makes it larger then",
             ));
         }
         if have == 0 {
             return Err(job
                 .error(Code::BadValue, format!("{shown} is empty"))
-                .hint(format!("truncate --size SIZE {shown}")));
+                .hint(format!("truncate --size SIZE {}", quote::path(path))));
         }
         let path = fs::canonicalize(path).map_err(fault)?;
         text_of(&path, job)?;
@@ -179,7 +180,7 @@ impl Backing {
             (None, Some(Loop { device, .. })) => {
                 let why = format!("the file backs {device} already, which is read-only");
                 Err(job.error(Code::WriteProtected, why).hint(format!(
-                    "export it with --read-only, or  losetup --detach {device}"
+                    "# export it with --read-only\nlosetup --detach {device}  # or let the tool make another one"
                 )))
             }
             (found, _) => Ok(found),
@@ -207,7 +208,7 @@ impl Backing {
         let steps: Vec<_> = holders.iter().map(Holder::remedy).collect();
         let mut error = job
             .error(Code::InUse, format!("/dev/{name} is in use"))
-            .hint(steps.join("; "));
+            .hint(steps.join("\n"));
         error.details = holders.iter().map(Holder::describe).collect();
         Err(error)
     }
@@ -228,9 +229,9 @@ impl Backing {
         };
         if let Some(Loop { device, direct, .. }) = self.again(read_only, job)? {
             if !direct {
-                context.output.warn(&format!(
-                    "{device} is used without direct I/O, as it was set up; to change this: losetup --direct-io=on {device}"
-                ));
+                let text = format!("{device} is used without direct I/O, as it was set up");
+                let hint = Hints::new(format!("losetup --direct-io=on {device}"));
+                context.output.warn_with(&text, &hint);
             }
             return Ok(Some(device.clone()));
         }
@@ -295,7 +296,7 @@ pub fn make_larger(
     new: bool,
     job: &Job,
 ) -> Result<(), Error> {
-    let line = || format!("truncate --size {size} {}", quote_path(path));
+    let line = || format!("truncate --size {size} {}", quote::path(path));
     if context.configfs.record(line) {
         return Ok(());
     }

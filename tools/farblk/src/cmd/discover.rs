@@ -164,7 +164,10 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     if rows.is_empty() {
         let client = context.host_name().unwrap_or("HOST".into());
         context.output.note(&format!(
-            "{server} has no export that this host may use\n  hint: on the server:  farblk export allow EXPORT {client}"
+            "{server} has no export that this host may use"
+        ));
+        context.output.hint(format!(
+            "farblk export allow EXPORT {client}  # on the server"
         ));
     }
     table(

@@ -11,10 +11,11 @@ use serde::Serialize;
 use super::backing::{Backing, Undo, check_size, make_larger};
 use super::{Context, Removed};
 use crate::cli::{self, Allowed, Create};
-use crate::configfs::{Job, LastError, Made, quote_path, words};
+use crate::configfs::{Job, LastError, Made, words};
 use crate::error::{Code, Error};
 use crate::identity;
 use crate::output::{alert, table};
+use crate::quote;
 use crate::size;
 
 /// Timeout for the module to notice the new size of a device.
@@ -298,7 +299,7 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
             ("device_path", Some(device)) => configfs.set(&object, attribute, device, &job)?,
             ("device_path", None) => {
                 let path = object.join(attribute);
-                configfs.record(|| format!("echo \"$loop\" > {}", quote_path(&path)));
+                configfs.record(|| format!("echo \"$loop\" > {}", quote::path(&path)));
             }
             _ => configfs.set(&object, attribute, &value, &job)?,
         }
@@ -340,7 +341,7 @@ fn create_existing(
     if !differences.is_empty() {
         let name = &arguments.name;
         let lost = match configfs.attr(object, "kind").as_deref() {
-            Some("ram") => "  (its contents are lost)",
+            Some("ram") => ": its contents are lost",
             _ => "",
         };
         let mut error = job
@@ -349,8 +350,8 @@ fn create_existing(
                 "the export exists already, with other settings",
             )
             .hint(format!(
-                "farblk export allow {name} HOST  admits a host; else choose another name, or  \
-                farblk export rm {name}{lost}"
+                "farblk export allow {name} HOST  # admits a host\n# or choose another name\n\
+                 farblk export rm {name}  # or remove that export{lost}"
             ));
         error.details = differences;
         return Err(error);
@@ -414,8 +415,8 @@ fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
     };
     context.output.result(&text, &document)?;
     if !export.allow_any_host && export.hosts.is_empty() {
-        context.output.note(&format!(
-            "  hint: no host may use it yet:  farblk export allow {name} HOST"
+        context.output.hint(format!(
+            "farblk export allow {name} HOST  # no host may use it yet"
         ));
     }
     Ok(())
@@ -604,8 +605,8 @@ fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Er
     let any = configfs.flag(&object, "allow_any_host");
     if let Some(why) = clients_of(&read(context, name), host).filter(|_| !force) {
         return Err(job.error(Code::Busy, why).hint(format!(
-            "farblk export deny {name} {host} --force  (I/O of its maps fails; data that {host} has not \
-             written yet is lost)"
+            "farblk unmap MAP  # on {host}\nfarblk export deny {name} {host} --force  # or: I/O of its \
+             maps fails; data that {host} has not written yet is lost"
         )));
     }
     if listed {
@@ -625,8 +626,8 @@ fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Er
     }
     report(context, name, true)?;
     if any && !configfs.is_dry_run() {
-        context.output.note(&format!(
-            "  hint: the export admits any host, so {host} may log in again; to prevent this, make the \
+        context.output.hint(format!(
+            "# the export admits any host, so {host} may log in again; to prevent this, make the \
              export anew without --allow-any-host"
         ));
     }
@@ -687,7 +688,7 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
             _ => "",
         };
         return Err(job.error(Code::Busy, why).hint(format!(
-            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (their I/O waits for the export, and then fails{lost})"
+            "farblk unmap MAP  # on the clients\nfarblk export rm {name} --force  # or: their I/O waits for the export, and then fails{lost}"
         )));
     }
     let device = loop_to_detach(context, name, &job);
@@ -760,7 +761,7 @@ fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error>
             let why = format!("the export has the size of {device}");
             return Err(job
                 .error(Code::Usage, why)
-                .hint(format!("resize {device}; the export follows")));
+                .hint(format!("# resize {device}: the export follows")));
         }
         (Some(file), size) => {
             let path = Path::new(file);

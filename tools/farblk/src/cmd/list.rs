@@ -9,7 +9,7 @@ use super::path::{self, Path};
 use super::{Context, Trouble};
 use crate::addr::Endpoint;
 use crate::configfs::{Job, LastError};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Hints};
 use crate::holders::{self, Holder};
 use crate::output::table;
 use crate::size;
@@ -104,21 +104,18 @@ impl Map {
             Some("evicted") => {
                 let mut trouble = Trouble::new(last, &job);
                 if trouble.code != Code::Evicted.entry().name {
-                    trouble.hint += &format!("    | then here:  farblk remap {name}");
+                    trouble.hints = trouble.hints.clone().and(&[format!("farblk remap {name}  # then, on this host")]);
                 }
                 trouble
             }
             Some("failed") => {
                 let mut trouble = Trouble::new(last, &job);
                 let waited = self.no_path_timeout_ms.map(size::human_patience);
-                let mut hint = format!(
-                    "no path for {} (no_path_timeout): I/O fails until one is back",
+                let first = format!(
+                    "# no path for {} (no_path_timeout): I/O fails until one is back",
                     waited.as_deref().unwrap_or("too long")
                 );
-                if !trouble.hint.is_empty() {
-                    hint += &format!("; {}", trouble.hint);
-                }
-                trouble.hint = hint;
+                trouble.hints = Hints::new(first).and(trouble.hints.lines());
                 trouble
             }
             _ => Trouble::new(last, &job),
@@ -161,13 +158,13 @@ impl Map {
             }
         }
         let mut hints: Vec<&str> = Vec::new();
-        for trouble in self.last_error.iter().chain(of_paths) {
-            if !hints.iter().any(|hint| hint.contains(&trouble.hint)) {
-                hints.push(&trouble.hint);
+        let troubles = self.last_error.iter().chain(of_paths);
+        for hint in troubles.flat_map(|trouble| trouble.hints.lines()) {
+            if !hints.contains(&hint.as_str()) {
+                hints.push(hint);
             }
         }
-        let hints = hints.iter().filter(|hint| !hint.is_empty());
-        branches.extend(hints.map(|hint| format!("hint: {hint}")));
+        branches.extend(hints.iter().map(|hint| format!("hint: {hint}")));
         branches
     }
 

@@ -285,7 +285,7 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
             let name = &path.name;
             let why = format!("path {name} exists already: {}", path.ends());
             return Err(job.error(Code::Differs, why).hint(format!(
-                "choose another --name, or  farblk path rm {map} {name}"
+                "# choose another --name\nfarblk path rm {map} {name}  # or remove that path"
             )));
         }
         let changed = enable(context, &object, path, &job)?;
@@ -338,15 +338,11 @@ fn report(
         },
     )?;
     if let Some(last) = &path.last_error {
-        let hint = match last.hint.is_empty() {
-            true => String::new(),
-            false => format!("\n  hint: {}", last.hint),
-        };
         let text = format!(
-            "path {name} is not up, and the kernel tries again: {}{hint}",
+            "path {name} is not up, and the kernel tries again: {}",
             last.text
         );
-        context.output.warn(&text);
+        context.output.warn_with(&text, &last.hints);
     }
     Ok(())
 }
@@ -407,14 +403,14 @@ fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
         return Err(job
             .error(Code::Busy, "no other path of the map is live")
             .hint(format!(
-                "farblk path list {map}  shows the reasons: repair a path, or add one; or  farblk unmap {map}"
+                "farblk path list {map}  # shows the reasons: repair a path\nfarblk path add {map} HOST  # or add one\nfarblk unmap {map}  # or remove the map"
             )));
     }
     configfs
         .disable(&object, &job)
         .map_err(|error| match error.code {
             Code::Busy => error.hint(format!(
-                "a map that is enabled needs a path: add another one first, or  farblk unmap {map}"
+                "farblk path add {map} HOST  # a map that is enabled needs a path: add another one first\nfarblk unmap {map}  # or remove the map"
             )),
             _ => error,
         })?;

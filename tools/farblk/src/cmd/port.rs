@@ -12,6 +12,7 @@ use crate::configfs::{Job, LastError, Made};
 use crate::error::{Code, Error, Peer};
 use crate::identity;
 use crate::output::table;
+use crate::quote;
 
 /// A port.
 #[derive(Serialize)]
@@ -83,7 +84,9 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
                     Code::Differs,
                     format!("port {name} exists already, on {have}"),
                 )
-                .hint(format!("choose another name, or  farblk port rm {name}")));
+                .hint(format!(
+                    "# choose another name\nfarblk port rm {name}  # or remove that port"
+                )));
         }
         let changed = !configfs.flag(&object, "enable");
         if changed {
@@ -133,7 +136,8 @@ fn require_listening(
     Err(job
         .error(code, format!("port {name} is {state}{words}"))
         .hint(format!(
-            "the port listens again by itself once its device and address are back; to start over:  farblk port rm {name}; farblk port add {name} --addr {addr}"
+            "# the port listens again by itself once its device and address are back; to start over:\nfarblk port rm {name}; farblk port add {name} --addr {}",
+            quote::word(&addr.to_string())
         )))
 }
 

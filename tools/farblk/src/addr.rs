@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use crate::error::{Code, Error};
-use crate::name;
+use crate::usage::Invalid;
+use crate::{name, quote};
 
 /// The port a server listens on when none is given.
 pub const DEFAULT_PORT: u16 = 7420;
@@ -21,7 +22,18 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// Parses `HOST`, `HOST:PORT`, `[IPV6]`, `[IPV6]:PORT` or a bare IPv6 address.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        require_no_url(text)?;
+        let split = text.rsplit_once(':').filter(|(host, port)| {
+            host.parse::<Ipv6Addr>().is_ok() && port.parse().is_ok_and(|port: u16| port >= 1000)
+        });
+        if let Some((host, port)) = split {
+            return Err(format!(
+                "{text:?} may be an IPv6 address, or one with a port: write [{host}]:{port}, or \
+                 [{text}] for the address"
+            )
+            .into());
+        }
         if text.parse::<Ipv6Addr>().is_ok() {
             return Ok(Self {
                 host: text.to_owned(),
@@ -33,17 +45,17 @@ impl Endpoint {
                 .split_once(']')
                 .ok_or_else(|| format!("{text:?}: the ] is missing"))?;
             if host.parse::<Ipv6Addr>().is_err() {
-                return Err(format!("{host:?} is not an IPv6 address"));
+                return Err(format!("{host:?} is not an IPv6 address").into());
             }
             match port.strip_prefix(':') {
                 Some(port) => (host, Some(port)),
                 None if port.is_empty() => (host, None),
-                None => return Err(format!("{text:?}: expected :PORT after the ]")),
+                None => return Err(format!("{text:?}: expected :PORT after the ]").into()),
             }
         } else {
             match text.split_once(':') {
                 Some((_, port)) if port.contains(':') => {
-                    return Err(format!("{text:?}: write an IPv6 address in brackets"));
+                    return Err(format!("{text:?}: write an IPv6 address in brackets").into());
                 }
                 Some((host, port)) => (host, Some(port)),
                 None => (text, None),
@@ -51,12 +63,12 @@ impl Endpoint {
         };
         let hostname = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if host.is_empty() || !text.starts_with('[') && !host.chars().all(hostname) {
-            return Err(format!("{text:?} is not HOST[:PORT]"));
+            return Err(format!("{text:?} is not HOST[:PORT]").into());
         }
         let port = match port {
             None => DEFAULT_PORT,
             Some(port) => match port.parse() {
-                Ok(0) | Err(_) => return Err(format!("{port:?} is not a port number")),
+                Ok(0) | Err(_) => return Err(format!("{port:?} is not a port number").into()),
                 Ok(port) => port,
             },
         };
@@ -101,11 +113,24 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// Fails if the text is a URL, which cannot name the source address of a path.
+fn require_no_url(text: &str) -> Result<(), Invalid> {
+    let Some((_, rest)) = text.split_once("://") else {
+        return Ok(());
+    };
+    let hint = match rest {
+        "" => String::new(),
+        rest => format!("# write {rest}"),
+    };
+    let why = format!("{text:?} is a URL, and farblk uses none: write HOST[:PORT]");
+    Err(Invalid::new(why, hint))
+}
+
 /// Parses an address of this host to listen on: `IP[:PORT]`, no name.
-pub fn parse_local(text: &str) -> Result<SocketAddr, String> {
+pub fn parse_local(text: &str) -> Result<SocketAddr, Invalid> {
     Endpoint::parse(text)?
         .numeric()
-        .ok_or_else(|| format!("{text:?}: an IP address is needed here, not a name"))
+        .ok_or_else(|| format!("{text:?}: an IP address is needed here, not a name").into())
 }
 
 /// An export to map: `HOST[:PORT]/EXPORT`.
@@ -119,10 +144,20 @@ pub struct Target {
 
 impl Target {
     /// Parses `HOST[:PORT]/EXPORT`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let (server, export) = text
-            .rsplit_once('/')
-            .ok_or_else(|| format!("{text:?} is not HOST[:PORT]/EXPORT"))?;
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        require_no_url(text)?;
+        let Some((server, export)) = text.rsplit_once('/') else {
+            let server = Endpoint::parse(text)?;
+            let shown = quote::word(&server.to_string());
+            return Err(Invalid::new(
+                format!("{text:?} names no export"),
+                format!(
+                    "farblk discover {shown}  # shows the exports of this server\n\
+                     farblk map {}",
+                    quote::word(&format!("{server}/EXPORT"))
+                ),
+            ));
+        };
         Ok(Self {
             server: Endpoint::parse(server)?,
             export: name::parse(export)?,
@@ -147,7 +182,7 @@ pub struct PathSpec {
 
 impl PathSpec {
     /// Parses `[SRC@]DST[:PORT]`.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         let (source, destination) = match text.split_once('@') {
             Some((source, destination)) => (Some(parse_ip(source)?), destination),
             None => (None, text),
@@ -182,6 +217,9 @@ mod tests {
             ("[fd00::1]", "fd00::1", 7420),
             ("[fd00::1]:99", "fd00::1", 99),
             ("fd00::1", "fd00::1", 7420),
+            ("fd00::2:1", "fd00::2:1", 7420),
+            ("[fd00::1:7420]", "fd00::1:7420", 7420),
+            ("fd00:1:2:3:4:5:6:7420", "fd00:1:2:3:4:5:6:7420", 7420),
         ] {
             let want = Endpoint {
                 host: host.into(),
@@ -203,6 +241,9 @@ mod tests {
             "[]",
             "a/b",
             "a@b",
+            "fd00::1:7420",
+            "fd00::1:17420",
+            "x://a",
         ] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
         }

@@ -9,6 +9,7 @@ use crate::cli::Command;
 use crate::configfs::{Configfs, Job, LastError};
 use crate::device::Devices;
 use crate::error::{Code, Error, Hints, Peer};
+use crate::name;
 use crate::output::Output;
 
 mod backing;
@@ -43,19 +44,19 @@ impl Context {
 
     /// An error for an object that must exist.
     pub fn not_found(&self, what: &str, kind: &str, name: &str) -> Error {
-        Error::new(
-            Code::NotFound,
-            what,
-            format!("there is no {kind} {name:?} on this host"),
-        )
-        .hint(format!(
-            "farblk {}",
-            if kind == "map" {
-                "list".into()
-            } else {
-                format!("{kind} list")
-            }
-        ))
+        let names = self
+            .configfs
+            .names(&self.configfs.path(&[&format!("{kind}s")]));
+        let meant = match name::nearest(name, &names) {
+            Some(meant) => format!("  # did you mean {meant}?"),
+            None => String::new(),
+        };
+        let list = match kind {
+            "map" => "list".into(),
+            kind => format!("{kind} list"),
+        };
+        let why = format!("there is no {kind} {name:?} on this host");
+        Error::new(Code::NotFound, what, why).hint(format!("farblk {list}{meant}"))
     }
 }
 

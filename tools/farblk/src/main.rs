@@ -13,6 +13,7 @@ mod name;
 mod output;
 mod quote;
 mod size;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -23,7 +24,6 @@ use cli::{Cli, Color, Form};
 use cmd::Context;
 use configfs::Configfs;
 use device::Devices;
-use error::Error;
 use output::Output;
 
 fn main() -> ExitCode {
@@ -62,14 +62,13 @@ fn refuse(error: &clap::Error) -> ExitCode {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    if wants_json(words) && !informs {
-        let text = error.to_string();
-        let what = text.split("\n\n").next().unwrap_or_default();
-        let what = what.strip_prefix("error: ").unwrap_or(what);
-        Output::new(true, true).error(&Error::usage(what));
-    } else {
+    if informs {
         let _ = error.print();
+    } else {
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let words: Vec<_> = words.collect();
+        let json = wants_json(words.iter().cloned());
+        Output::new(json, true).error(&usage::refused(error, &words));
     }
     ExitCode::from(error.exit_code() as u8)
 }

@@ -738,16 +738,32 @@ fn usage_errors() {
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-error: invalid value '10.0.0.1' for '<HOST[:PORT]/EXPORT>': "10.0.0.1" is not HOST[:PORT]/EXPORT
+error[F0101]: invalid value '10.0.0.1' for '<HOST[:PORT]/EXPORT>': "10.0.0.1" names no export
+  hint: farblk discover 10.0.0.1  # shows the exports of this server
+  hint: farblk map 10.0.0.1/EXPORT
 
-For more information, try '--help'.
+"#]]);
+    tree.run("metrics")
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0101]: unrecognized subcommand 'metrics'
+  hint: farblk --help
+
+"#]]);
+    tree.run("port add 10.0.0.1")
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0101]: the following required arguments were not provided: --addr <IP[:PORT]>
+  hint: farblk port add --addr 10.0.0.1
 
 "#]]);
     tree.run("-j export create x --ram 4GB")
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\" is not a size such as 4096, 512M or 1.5G","why":"","details":[],"hint":"farblk --help","hints":["farblk --help"]}
+{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\" is not a size such as 4096, 512M or 1.5G","why":"","details":[],"hint":"farblk export create --help","hints":["farblk export create --help"]}
 
 "#]].raw());
     for form in ["-qj", "-o json", "--output json"] {

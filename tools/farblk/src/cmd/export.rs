@@ -676,10 +676,7 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     let count = |attribute| configfs.number::<u32>(&object, attribute).unwrap_or(0);
     let why = match (count("clients"), count("clients_away")) {
         (0, 0) => None,
-        (0, away) => Some(format!(
-            "{} away and expected to return",
-            clients_are(away)
-        )),
+        (0, away) => Some(format!("{} away and expected to return", clients_are(away))),
         (here, _) => Some(format!("{} connected", clients_are(here))),
     };
     if let Some(why) = why.filter(|_| !force) {

@@ -104,7 +104,10 @@ impl Map {
             Some("evicted") => {
                 let mut trouble = Trouble::new(last, &job);
                 if trouble.code != Code::Evicted.entry().name {
-                    trouble.hints = trouble.hints.clone().and(&[format!("farblk remap {name}  # then, on this host")]);
+                    trouble.hints = trouble
+                        .hints
+                        .clone()
+                        .and(&[format!("farblk remap {name}  # then, on this host")]);
                 }
                 trouble
             }

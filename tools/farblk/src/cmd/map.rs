@@ -442,9 +442,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
             let why = format!("it is {state}: there are no new contents to accept");
             return Err(job
                 .error(Code::Usage, why)
-                .hint(format!(
-                    "farblk path add {name} HOST\nfarblk remap {name}"
-                )));
+                .hint(format!("farblk path add {name} HOST\nfarblk remap {name}")));
         }
     };
     if let Some((code, loss)) = contents {

@@ -16,6 +16,7 @@ use crate::configfs::{Configfs, Job};
 use crate::device::{self, Devices};
 use crate::error::{Code, Error, is_shell};
 use crate::output::Output;
+use crate::usage;
 
 /// A stream that can be read later.
 #[derive(Clone, Default)]
@@ -74,7 +75,8 @@ impl Host {
     /// Runs a command at a terminal, where `answer` is typed.
     fn answer(&self, line: &str, answer: Option<&'static str>) -> Result<(), Error> {
         let words = ["farblk"].into_iter().chain(line.split_whitespace());
-        let cli = Cli::try_parse_from(words).map_err(|e| Error::usage(e.to_string()))?;
+        let words: Vec<_> = words.map(str::to_owned).collect();
+        let cli = Cli::try_parse_from(&words).map_err(|e| usage::refused(&e, &words))?;
         let context = Context {
             root: self.root.clone(),
             configfs: Configfs::with(
@@ -379,6 +381,11 @@ fn export_allow_and_deny() {
     assert!(error.contains("no entry for this host"), "{error}");
     assert_eq!(code, 3);
     assert_eq!(host.fails("export deny y b").1, 3);
+    host.ok("export create scratch --ram 1M --allow b");
+    let error = host.run("export rm scrathc").expect_err("a near miss");
+    assert_eq!(hint(&error), "farblk export list  # did you mean scratch?");
+    host.ok("export rm scratch");
+    host.kernel.take_log();
     // There need not be a map of a host that has an entry.
     host.ok("export allow x b");
     host.kernel.refuse("x/evict", "b", 2, gone, 1);
@@ -887,7 +894,9 @@ fn the_states_of_a_map_have_hints() {
         host.kernel.put("maps/s", "state", state);
         host.kernel.put("maps/s", "last_error", last_error);
         let text = host.ok("list");
-        let (_, hint) = text.split_once("─ hint: ").unwrap_or_else(|| panic!("{text}"));
+        let (_, hint) = text
+            .split_once("─ hint: ")
+            .unwrap_or_else(|| panic!("{text}"));
         assert!(hints.iter().all(|part| hint.contains(part)), "{text}");
         let words = last_error.split_once(' ').expect("words").1;
         assert!(text.contains(&format!("last error: {words}")), "{text}");
@@ -923,6 +932,9 @@ fn show_has_it_all() {
             .starts_with(r#"{"schema":"farblk.map/1","changed":false,"map":{"name":"s","#)
     );
     assert_eq!(host.fails("show none").1, 3);
+    host.ok("map 10.9.0.1/scratch");
+    let error = host.run("unmap scrach").expect_err("a near miss");
+    assert_eq!(hint(&error), "farblk list  # did you mean scratch?");
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub struct Global {
     /// Print the shell commands, and change nothing
     #[arg(long, global = true)]
     pub dry_run: bool,
-    /// Use /sys, /dev, /proc and /etc below DIR
+    /// Use /sys, /dev, /proc, /lib and /etc below DIR
     #[arg(long, global = true, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     pub root: PathBuf,
     /// When to use colours; NO_COLOR is obeyed

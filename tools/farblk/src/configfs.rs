@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::error::{Code, Error, Peer, errno_name, holder};
 use crate::output::Output;
-use crate::quote;
+use crate::{module, quote};
 
 #[cfg(test)]
 pub mod fake;
@@ -159,6 +159,7 @@ impl LastError {
 
 /// The tree below `/sys/kernel/config/farblk`.
 pub struct Configfs {
+    root: PathBuf,
     base: PathBuf,
     files: Box<dyn Files>,
     /// The commands of a dry run.
@@ -174,6 +175,7 @@ impl Configfs {
     /// The tree below `root`, behind `files`.
     pub fn with(root: &Path, dry_run: bool, files: Box<dyn Files>) -> Self {
         Self {
+            root: root.to_owned(),
             base: root.join("sys/kernel/config/farblk"),
             files,
             script: dry_run.then(RefCell::default),
@@ -190,17 +192,12 @@ impl Configfs {
         self.script.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
-    /// Fails when the module is not loaded. A dry run needs no module.
+    /// Fails when the module's tree is not there, and says why. A dry run needs no module.
     pub fn require(&self) -> Result<(), Error> {
         if self.is_dry_run() || self.files.is_dir(&self.base) {
             return Ok(());
         }
-        let why = format!("{} does not exist", self.base.display());
-        Err(Error::new(
-            Code::NoModule,
-            Code::NoModule.entry().meaning,
-            why,
-        ))
+        Err(module::missing(&self.root))
     }
 
     /// The path of an object, for example of `["ports", "1"]`.

@@ -100,10 +100,13 @@ table! {
     Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "# the kernel tries again; if this repeats, two hosts may have one host_id:\ncat /sys/kernel/config/farblk/host_id";
     Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "farblk remap {map}  # after umount; follow its advice";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "farblk remap {map}  # after umount; then fsck: that host may have written to the disk";
-    NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk\nmount -t configfs none /sys/kernel/config  # if configfs is not mounted";
+    NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk";
     NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "# do the tool and the module come from the same release?";
     Unparsable     "F0403" MISSING     "the tool does not understand the answer of the kernel" "# do the tool and the module come from the same release?";
     NoLosetup      "F0404" MISSING     "losetup of util-linux 2.40 or newer is needed for a file" "# install it: package util-linux, on Debian mount";
+    NotInstalled   "F0405" MISSING     "the farblk kernel module is not installed for this kernel" "make install KERNEL={release}  # in the sources of farblk";
+    NoConfigfs     "F0406" MISSING     "configfs is not mounted" "mount -t configfs none /sys/kernel/config";
+    Unsigned       "F0407" MISSING     "this kernel loads signed modules only, as Secure Boot demands" "# sign the module with a key that this host knows, or make your key known:\nmokutil --import KEY.der";
 }
 
 impl Code {

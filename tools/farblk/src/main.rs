@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod holders;
 mod identity;
+mod module;
 mod name;
 mod output;
 mod quote;

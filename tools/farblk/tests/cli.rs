@@ -725,10 +725,64 @@ fn no_module() {
         tree.run(line).code(7).stdout_eq("").stderr_eq(str![[r#"
 error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist
   hint: modprobe farblk
-  hint: mount -t configfs none /sys/kernel/config  # if configfs is not mounted
 
 "#]]);
     }
+}
+
+#[test]
+fn why_there_is_no_module() {
+    let tree = Tree::new();
+    tree.file("proc/sys/kernel/osrelease", "6.18.1-x\n");
+    for dependencies in [None, Some("kernel/x/farblk_other.ko:\n")] {
+        if let Some(text) = dependencies {
+            tree.file("lib/modules/6.18.1-x/modules.dep", text);
+        }
+        tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0405]: the farblk kernel module is not installed for this kernel: the modules of kernel 6.18.1-x have no farblk
+  hint: make install KERNEL=6.18.1-x  # in the sources of farblk
+
+"#]]);
+    }
+    let module = "lib/modules/6.18.1-x/updates/farblk.ko";
+    tree.file(
+        "lib/modules/6.18.1-x/modules.dep",
+        "kernel/x/ib_core.ko:\nupdates/farblk.ko: kernel/x/ib_core.ko\n",
+    );
+    tree.file(module, "ELF");
+    let unloaded = || {
+        let output = tree.run("list").code(7);
+        let text = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+        assert!(text.starts_with("error[F0401]: "), "{text}");
+        assert!(text.contains("\n  hint: modprobe farblk\n"), "{text}");
+        text
+    };
+    unloaded();
+    for (file, text) in [
+        ("sys/module/module/parameters/sig_enforce", "Y\n"),
+        (
+            "sys/kernel/security/lockdown",
+            "none [integrity] confidentiality\n",
+        ),
+    ] {
+        tree.file(file, text);
+        tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./lib/modules/6.18.1-x/updates/farblk.ko is not signed
+  hint: # sign the module with a key that this host knows, or make your key known:
+  hint: mokutil --import KEY.der
+
+"#]]);
+        tree.file(module, "ELF~Module signature appended~\n");
+        assert!(unloaded().contains("mokutil"));
+        tree.file(module, "ELF");
+        fs::remove_file(tree.0.join(file)).expect("a file");
+    }
+    fs::create_dir_all(tree.0.join("sys/module/farblk")).expect("a directory");
+    tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0406]: configfs is not mounted: farblk is loaded, but ./sys/kernel/config/farblk does not exist
+  hint: mount -t configfs none /sys/kernel/config
+
+"#]]);
 }
 
 #[test]

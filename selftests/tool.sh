@@ -164,6 +164,29 @@ file_export() {
 	is "the file's size" "$(remote "stat -c %s $file")" $((128 * mib))
 }
 
+# An export create or rm that was killed can be run again, wherever it was: each beginning of what
+# the dry run prints stands for one.
+killed_export() {
+	local file=$BACKING_FILE create n lines
+	remote "grep -qw block $C/features" || skip "the module has no block exports"
+	trap forget_file EXIT
+	for create in "export create vol --ram 8M --allow node-z" "export create vol --file $file --size 64M --allow node-z --max-clients 2"; do
+		lines=$(remote "$FARBLK --dry-run $create | wc -l")
+		for ((n = 1; n <= lines; n++)); do
+			must remote "$FARBLK --dry-run $create | head -n $n | bash -e"
+			there "$create"
+			is "the state after $n of $lines steps" "$(remote "cat $C/exports/vol/state")" online
+			must remote "$FARBLK --dry-run export rm vol | head -n 2 | bash -e"
+			there export rm vol
+			is "what is left of the export" "$(remote "ls $C/exports; losetup --associated $file 2>/dev/null")" ""
+			must remote "rm -f $file; $FARBLK --dry-run $create | head -n $n | bash -e"
+			there export rm vol
+			is "what is left after $n of $lines steps" "$(remote "ls $C/exports; losetup --associated $file 2>/dev/null")" ""
+			must remote "rm -f $file"
+		done
+	done
+}
+
 # What cannot be exported is refused with its reason, and nothing is made.
 bad_devices() {
 	local item code
@@ -364,6 +387,7 @@ scenario valid_json "-j gives JSON with the documented members"
 scenario exit_codes "exit codes and error codes tell causes apart"
 scenario lasting_identity "the first object gives a host an identity that lasts"
 scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
+scenario killed_export "an export create or rm that was killed can be run again"
 scenario bad_devices "what cannot be exported is refused with its reason"
 scenario paths "paths come and go, and list tells of one that is down"
 scenario no_path "no path is up: list and map say so, and the map comes back"

@@ -490,8 +490,8 @@ losetup --set-capacity /dev/loop0
         .success()
         .stdout_eq(str![[r#"
 echo 0 > ./sys/kernel/config/farblk/exports/vol2/enable
-rmdir ./sys/kernel/config/farblk/exports/vol2
 losetup --detach /dev/loop0
+rmdir ./sys/kernel/config/farblk/exports/vol2
 
 "#]]);
     assert!(!tree.0.join("log").exists());
@@ -534,11 +534,12 @@ fn dry_run_of_a_file_is_valid_shell() {
         .stderr_eq("")
         .stdout_eq(str![[r#"
 mkdir ./sys/kernel/config/farblk/exports/x
-truncate --size 1048576 '[..]/a disk'
-loop=$(losetup --find --show --loop-ref farblk --direct-io=on --read-only '[..]/a disk')
 echo block > ./sys/kernel/config/farblk/exports/x/kind
-echo "$loop" > ./sys/kernel/config/farblk/exports/x/device_path
 echo 1 > ./sys/kernel/config/farblk/exports/x/read_only
+truncate --size 1048576 '[..]/a disk'
+echo '[..]/a disk' > ./sys/kernel/config/farblk/exports/x/device_path
+loop=$(losetup --find --show --loop-ref farblk --direct-io=on --read-only '[..]/a disk')
+echo "$loop" > ./sys/kernel/config/farblk/exports/x/device_path
 echo 1 > ./sys/kernel/config/farblk/exports/x/enable
 
 "#]]);
@@ -587,13 +588,13 @@ echo 1 > ./sys/kernel/config/farblk/ports/lab/enable
         .stdout_eq(str![[r#"
 mkdir ./sys/kernel/config/farblk/exports/scratch
 echo ram > ./sys/kernel/config/farblk/exports/scratch/kind
-echo 4294967296 > ./sys/kernel/config/farblk/exports/scratch/size
 echo -1 > ./sys/kernel/config/farblk/exports/scratch/numa_node
 echo '1 2' > ./sys/kernel/config/farblk/exports/scratch/ports
 mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-b
 echo rw > ./sys/kernel/config/farblk/exports/scratch/hosts/node-b/access
 mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-c
 echo ro > ./sys/kernel/config/farblk/exports/scratch/hosts/node-c/access
+echo 4294967296 > ./sys/kernel/config/farblk/exports/scratch/size
 echo 1 > ./sys/kernel/config/farblk/exports/scratch/enable
 
 "#]]);

@@ -33,7 +33,7 @@ pub enum Backing {
     File {
         /// Its path, without links.
         path: PathBuf,
-        /// It has to be made, with this size.
+        /// It has to be made, or is empty and has to get this size.
         create: Option<u64>,
         /// The loop devices that back it already.
         loops: Vec<Loop>,
@@ -100,6 +100,8 @@ impl Backing {
         }
         let metadata = match (fs::metadata(path), size) {
             (Err(e), Some(_)) if e.kind() == io::ErrorKind::NotFound => None,
+            // As after a command that was killed when it had made the file.
+            (Ok(found), Some(_)) if found.is_file() && found.len() == 0 => None,
             (result, _) => Some(result.map_err(fault)?),
         };
         let Some(metadata) = metadata else {
@@ -148,16 +150,22 @@ impl Backing {
         })
     }
 
-    /// The attributes it asks for. `have` is the `device_path` of the export, if there is one:
-    /// another name of the same device is as good.
-    pub fn settings(&self, context: &Context, have: Option<&str>) -> Vec<(&'static str, String)> {
+    /// The kind of the export.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Ram(_) => "ram",
+            _ => "block",
+        }
+    }
+
+    /// The attribute that names the backing. `have` is the `device_path` of the export, if there is
+    /// one: another name of the same device is as good.
+    pub fn source(&self, context: &Context, have: Option<&str>) -> (&'static str, String) {
         let number = |path: &str| context.devices.number(Path::new(path)).ok().flatten();
         let have_number = have.and_then(number);
         let same = |other: Option<String>| other.is_some() && other == have_number;
         let (path, same) = match self {
-            Self::Ram(bytes) => {
-                return vec![("kind", "ram".into()), ("size", bytes.to_string())];
-            }
+            Self::Ram(bytes) => return ("size", bytes.to_string()),
             Self::Device { path, number } => (path.clone(), same(Some(number.clone()))),
             Self::File { path, loops, .. } => (
                 path.display().to_string(),
@@ -167,7 +175,7 @@ impl Backing {
             ),
         };
         let path = have.filter(|_| same).map_or(path, str::to_owned);
-        vec![("kind", "block".into()), ("device_path", path)]
+        ("device_path", path)
     }
 
     /// The loop device to use again, if there is one.
@@ -213,12 +221,16 @@ impl Backing {
         Err(error)
     }
 
-    /// Makes the file and the loop device if need be, and gives the path of the block device. A dry
-    /// run gives `None` when only the shell will know it, as `$loop`.
+    /// Makes the file and the loop device of the export `object` if need be, and gives the path of
+    /// the block device. A dry run gives `None` when only the shell will know it, as `$loop`.
+    ///
+    /// Before there is a loop device, the export has the path of the file as its `device_path`. So
+    /// a command that finds the export after this one was killed finds the loop device, too.
     pub fn provide(
         &self,
         context: &Context,
         read_only: bool,
+        object: &Path,
         undo: &mut Undo<'_>,
         job: &Job,
     ) -> Result<Option<String>, Error> {
@@ -236,9 +248,12 @@ impl Backing {
             return Ok(Some(device.clone()));
         }
         if let Some(size) = create {
-            make_larger(context, path, size, true, job)?;
-            undo.file = Some(path.clone());
+            let new = !path.exists();
+            make_larger(context, path, size, new, job)?;
+            undo.file = new.then(|| path.clone());
         }
+        let shown = text_of(path, job)?;
+        context.configfs.set(object, "device_path", &shown, job)?;
         let line = || format!("loop=$({})", attach_line(path, read_only));
         if context.configfs.record(line) {
             return Ok(None);

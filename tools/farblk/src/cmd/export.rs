@@ -220,7 +220,7 @@ impl Export {
 }
 
 /// The attributes a command line asks for: those it names, and the defaults that decide who may do
-/// what. `have` is the device of the export that exists.
+/// what. The backing comes last. `have` is the device of the export that exists.
 fn settings(
     context: &Context,
     arguments: &Create,
@@ -228,11 +228,11 @@ fn settings(
     have: Option<&str>,
 ) -> Vec<(&'static str, String)> {
     let flag = |value: bool| u8::from(value).to_string();
-    let mut settings = backing.settings(context, have);
-    settings.extend([
+    let mut settings = vec![
+        ("kind", backing.kind().to_owned()),
         ("read_only", flag(arguments.read_only)),
         ("allow_any_host", flag(arguments.allow_any_host)),
-    ]);
+    ];
     let optional = [
         (
             "block_size",
@@ -254,7 +254,23 @@ fn settings(
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?))),
     );
+    settings.push(backing.source(context, have));
     settings
+}
+
+/// Returns true if a command that was to create the export was killed before it had named the
+/// backing, which it does last: the export could not be enabled as it is.
+fn is_half_made(context: &Context, object: &Path) -> bool {
+    let configfs = &context.configfs;
+    let is =
+        |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
+    let device = configfs.attr(object, "device_path");
+    let is_file = |path: String| matches!(context.devices.number(Path::new(&path)), Ok(None));
+    let has_source = match is("kind", "ram") {
+        true => !is("size", "0"),
+        false => device.is_some_and(|path| !is_file(path)),
+    };
+    is("state", "disabled") && is("enable", "0") && !has_source
 }
 
 fn access_of(read_only: bool) -> &'static str {
@@ -277,7 +293,8 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
         job = job.variable("device", path);
     }
     let object = configfs.path(&["exports", name]);
-    if configfs.exists(&object) {
+    let exists = configfs.exists(&object);
+    if exists && !is_half_made(context, &object) {
         return create_existing(context, arguments, &backing, &object, &job);
     }
     backing.require_free(context, read_only, &job)?;
@@ -286,28 +303,38 @@ fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
     let mut undo = Undo::new(context);
     identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
-    made.mkdir(&object, &job)?;
+    if !exists {
+        made.mkdir(&object, &job)?;
+    }
     if !matches!(backing, Backing::Ram(_)) {
         configfs.require_attr(&object, "device_path", &job)?;
     }
-    let device = backing.provide(context, read_only, &mut undo, &job)?;
-    for (attribute, value) in settings(context, arguments, &backing, device.as_deref()) {
+    let mut settings = settings(context, arguments, &backing, None);
+    let source = settings.pop();
+    for (attribute, value) in settings {
         let is_flag = matches!(attribute, "read_only" | "allow_any_host");
-        match (attribute, &device) {
-            // 0 is the default of both flags.
-            _ if is_flag && value == "0" => {}
-            ("device_path", Some(device)) => configfs.set(&object, attribute, device, &job)?,
-            ("device_path", None) => {
-                let path = object.join(attribute);
-                configfs.record(|| format!("echo \"$loop\" > {}", quote::path(&path)));
-            }
-            _ => configfs.set(&object, attribute, &value, &job)?,
+        // 0 is the default of both flags.
+        if !is_flag || value != "0" || configfs.flag(&object, attribute) {
+            configfs.set(&object, attribute, &value, &job)?;
         }
     }
     for allowed in &arguments.allow {
         let host = object.join("hosts").join(&allowed.host);
-        made.mkdir(&host, &job)?;
+        if !configfs.exists(&host) {
+            made.mkdir(&host, &job)?;
+        }
         configfs.set(&host, "access", allowed.access(), &job)?;
+    }
+    let device = backing.provide(context, read_only, &object, &mut undo, &job)?;
+    match (source, device) {
+        (Some(("device_path", _)), Some(device)) => {
+            configfs.set(&object, "device_path", &device, &job)?;
+        }
+        (Some(("device_path", _)), None) => {
+            let path = object.join("device_path");
+            configfs.record(|| format!("echo \"$loop\" > {}", quote::path(&path)));
+        }
+        (source, _) => configfs.set_all(&object, source.as_slice(), &job)?,
     }
     enable(context, arguments, &object, &job)?;
     made.keep();
@@ -341,7 +368,7 @@ fn create_existing(
     if !differences.is_empty() {
         let name = &arguments.name;
         let lost = match configfs.attr(object, "kind").as_deref() {
-            Some("ram") => ": its contents are lost",
+            Some("ram") if configfs.flag(object, "enable") => ": its contents are lost",
             _ => "",
         };
         let mut error = job
@@ -690,19 +717,19 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     }
     let device = loop_to_detach(context, name, &job);
     configfs.disable(&object, &job)?;
-    let hosts = object.join("hosts");
-    for host in configfs.names(&hosts) {
-        configfs.rmdir(&hosts.join(host), &job)?;
-    }
-    configfs.rmdir(&object, &job)?;
+    // Before the export goes: if this command is killed, another one still finds the device.
     let mut detached = String::new();
     if let Some(device) = device {
-        let job = Job::new(format!("removed export {name}, but not {device}"));
         if !configfs.record(|| format!("losetup --detach {device}")) {
             context.devices.detach(&device, &job)?;
         }
         detached = format!(" ({device} detached)");
     }
+    let hosts = object.join("hosts");
+    for host in configfs.names(&hosts) {
+        configfs.rmdir(&hosts.join(host), &job)?;
+    }
+    configfs.rmdir(&object, &job)?;
     if configfs.is_dry_run() {
         return Ok(());
     }
@@ -712,23 +739,34 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     )
 }
 
-/// The loop device of the export, if this tool has set it up and no other export has it.
+/// The loop device of the export, if this tool has set it up and no other export has it. Of an
+/// export that was not completed, `device_path` may be the file.
 fn loop_to_detach(context: &Context, name: &str, job: &Job) -> Option<String> {
     let configfs = &context.configfs;
     let device_of = |name: &str| {
         let object = configfs.path(&["exports", name]);
         configfs.attr(&object, "device_path")
     };
-    // The tool itself writes no other name.
-    let device = device_of(name).filter(|device| device.starts_with("/dev/loop"))?;
+    let device = device_of(name)?;
+    let path = Path::new(&device);
+    // The tool itself writes no other name of a loop device.
+    let found = match device.starts_with("/dev/loop") {
+        true => context.devices.loop_at(&device, job),
+        false if path.is_file() => context
+            .devices
+            .loops(path, job)
+            .map(|found| found.into_iter().next()),
+        false => return None,
+    };
     let others = configfs.names(&configfs.path(&["exports"]));
-    let shared = others
-        .iter()
-        .any(|other| other != name && device_of(other).as_ref() == Some(&device));
-    match context.devices.loop_at(&device, job) {
+    let is_shared = |device: &String| {
+        let mut others = others.iter().filter(|other| *other != name);
+        others.any(|other| device_of(other).as_ref() == Some(device))
+    };
+    match found {
         Ok(found) => found
-            .filter(|found| found.is_ours() && !shared)
-            .map(|_| device),
+            .filter(|found| found.is_ours() && !is_shared(&found.device))
+            .map(|found| found.device),
         Err(error) => {
             let text = format!("{device} stays attached: {}", error.why);
             context.output.warn(&text);

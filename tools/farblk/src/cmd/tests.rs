@@ -12,7 +12,7 @@ use clap::Parser;
 use super::{Context, run};
 use crate::cli::Cli;
 use crate::configfs::fake::Fake;
-use crate::configfs::{Configfs, Job};
+use crate::configfs::{Configfs, Files, Job};
 use crate::device::{self, Devices};
 use crate::error::{Code, Error, is_shell};
 use crate::output::Output;
@@ -1058,7 +1058,7 @@ fn discover_asks_page_by_page_and_cleans_up() {
             .root
             .join("sys/kernel/config/farblk/discover")
             .join(name);
-        crate::configfs::Files::mkdir(&host.kernel, &path).expect("an object");
+        Files::mkdir(&host.kernel, &path).expect("an object");
     }
     host.kernel.put("discover/tool-7", "enable", "1");
     host.ok("discover 10.9.0.1");
@@ -1149,9 +1149,9 @@ fn a_block_device_is_exported() {
         [
             "mkdir exports/vol1",
             "exports/vol1/kind = block",
-            "exports/vol1/device_path = /dev/sdb",
             "mkdir exports/vol1/hosts/node-b",
             "exports/vol1/hosts/node-b/access = rw",
+            "exports/vol1/device_path = /dev/sdb",
             "exports/vol1/enable = 1",
         ]
     );
@@ -1423,6 +1423,113 @@ fn what_was_made_of_a_file_goes_when_enabling_fails() {
     assert_eq!(host.fails(&create).0, "F0108");
     assert!(host.system.loops().is_empty() && file.exists());
     assert!(!host.err.take().contains("warning"));
+}
+
+/// Does what the first lines of a dry run say, as if the command was killed then.
+fn begin(host: &Host, script: &str, lines: usize) {
+    let files: &dyn Files = &host.kernel;
+    let mut device = String::new();
+    for line in script.lines().take(lines) {
+        if let Some(path) = line.strip_prefix("mkdir ") {
+            files.mkdir(path.as_ref()).expect(line);
+        } else if let Some(path) = line.strip_prefix("rmdir ") {
+            files.rmdir(path.as_ref()).expect(line);
+        } else if let Some((value, path)) = line
+            .strip_prefix("echo ")
+            .and_then(|rest| rest.split_once(" > "))
+        {
+            let value = value.trim_matches('\'').replace("\"$loop\"", &device);
+            files.write(path.as_ref(), &value).expect(line);
+        } else if let Some(rest) = line.strip_prefix("truncate --size ") {
+            let (size, path) = rest.split_once(' ').expect(line);
+            let file = fs::File::create(path).expect(line);
+            file.set_len(size.parse().expect(line)).expect(line);
+        } else {
+            let (_, command) = line.split_once("losetup ").expect(line);
+            let words = command.trim_end_matches(')').split(' ');
+            let words: Vec<_> = words.map(std::ffi::OsStr::new).collect();
+            let output = device::System::losetup(&host.system, &words).expect(line);
+            device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        }
+    }
+}
+
+#[test]
+fn a_command_for_exports_that_was_killed_can_be_run_again() {
+    let host = Host::new("killed");
+    host.system.disk("sdb");
+    let file = host.root.join("disk");
+    let backings = [
+        "--ram 1M --block-size 512".to_owned(),
+        "--device /dev/sdb --read-only".to_owned(),
+        format!("--file {} --size 1M --allow-any-host", file.display()),
+    ];
+    for backing in &backings {
+        let create = format!("export create x {backing} --allow b:ro --allow c --max-clients 2");
+        let again = |lines: usize| {
+            begin(&host, &host.ok(&format!("--dry-run {create}")), lines);
+            host.kernel.take_log();
+        };
+        let lines = host.ok(&format!("--dry-run {create}")).lines().count();
+        for killed in 1..=lines {
+            again(killed);
+            let text = host.ok(&create);
+            assert!(
+                text.contains("b (ro), c") || text.contains("any host") || text.contains("b, c")
+            );
+            assert_eq!(
+                host.system.loops().len(),
+                usize::from(file.exists()),
+                "{text}"
+            );
+            assert_eq!(host.kernel.get("exports/x", "enable").as_deref(), Some("1"));
+            assert_eq!(
+                host.kernel.get("exports/x", "max_clients").as_deref(),
+                Some("2")
+            );
+            let access = host.kernel.get("exports/x/hosts/b", "access");
+            assert_eq!(access.as_deref(), Some("ro"));
+            // A removal that was killed.
+            let remove = host.ok("--dry-run export rm x");
+            for killed in 0..remove.lines().count() {
+                begin(&host, &remove, killed);
+                host.ok("export rm x");
+                assert!(host.system.loops().is_empty() && host.kernel.objects().is_empty());
+                host.ok(&create);
+            }
+            host.ok("export rm x");
+            let _ = fs::remove_file(&file);
+            again(killed);
+            host.ok("export rm x");
+            assert!(host.system.loops().is_empty(), "{killed} of {create}");
+            assert!(host.kernel.objects().is_empty());
+            let _ = fs::remove_file(&file);
+        }
+    }
+    // A file that was made has no size yet.
+    fs::write(&file, "").expect("a file");
+    host.ok(&format!("export create x {}", backings[2]));
+    assert_eq!(fs::metadata(&file).expect("the file").len(), 1 << 20);
+}
+
+#[test]
+fn a_half_made_export_is_not_given_to_anybody_else() {
+    let host = Host::new("half-made");
+    let script = host.ok("--dry-run export create x --ram 1M --allow-any-host --read-only");
+    begin(&host, &script, 4);
+    host.ok("export create x --ram 1M");
+    for flag in ["allow_any_host", "read_only"] {
+        let have = host.kernel.get("exports/x", flag);
+        assert_eq!(have.as_deref(), Some("0"), "{flag}");
+    }
+    // One that is complete is not changed, also if it is disabled: nothing would be lost.
+    host.kernel.put("exports/x", "enable", "0");
+    host.kernel.put("exports/x", "state", "disabled");
+    let error = host
+        .run("export create x --ram 2M")
+        .expect_err("another size");
+    assert_eq!(error.code.entry().name, "F0103");
+    assert!(!hint(&error).contains("lost"), "{}", hint(&error));
 }
 
 #[test]

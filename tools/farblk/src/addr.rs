@@ -65,11 +65,16 @@ impl Endpoint {
         if host.is_empty() || !text.starts_with('[') && !host.chars().all(hostname) {
             return Err(format!("{text:?} is not HOST[:PORT]").into());
         }
+        // No name ends in a number, but the name service takes "10.9.0" for 10.9.0.0.
+        let last = host.rsplit('.').next().unwrap_or_default();
+        if last.bytes().all(|c| c.is_ascii_digit()) && host.parse::<IpAddr>().is_err() {
+            return Err(format!("{host:?} is not an IP address").into());
+        }
         let port = match port {
             None => DEFAULT_PORT,
             Some(port) => match port.parse() {
-                Ok(0) | Err(_) => return Err(format!("{port:?} is not a port number").into()),
-                Ok(port) => port,
+                Ok(number @ 1..) if !port.starts_with('+') => number,
+                _ => return Err(format!("{port:?} is not a port number").into()),
             },
         };
         Ok(Self {
@@ -233,6 +238,10 @@ mod tests {
             "a:",
             "a:0",
             "a:65536",
+            "a:+1",
+            "10.9.0",
+            "10.9.0.256",
+            "7",
             "a:b:c",
             "[fd00::1",
             "[fd00::1]x",

@@ -237,14 +237,15 @@ pub struct Create {
     #[arg(long)]
     pub read_only: bool,
     /// Logical block size of a RAM export: 512, 1024, 2048 or 4096 bytes
-    #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with_all = ["device", "file"])]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse_block, conflicts_with_all = ["device", "file"])]
     pub block_size: Option<u64>,
     /// NUMA node of the RAM; -1 for any
-    #[arg(long, value_name = "NODE", allow_negative_numbers = true, conflicts_with_all = ["device", "file"])]
+    #[arg(long, value_name = "NODE", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..),
+        conflicts_with_all = ["device", "file"])]
     pub numa: Option<i32>,
     /// Number of maps that may use the export at a time
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_clients: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<1, 65535>)]
+    pub max_clients: Option<u64>,
     /// Lasting identity of the export [default: random]
     #[arg(long, value_parser = name::parse_uuid)]
     pub uuid: Option<String>,
@@ -325,35 +326,35 @@ pub struct Map {
     #[arg(long)]
     pub ro: bool,
     /// Number of hardware queues; 0 for one per CPU, up to the limit of the RDMA device
-    #[arg(long, value_name = "N")]
-    pub queues: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<0, 64>)]
+    pub queues: Option<u64>,
     /// Number of additional hardware queues for polled I/O
-    #[arg(long, value_name = "N")]
-    pub poll_queues: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<0, 64>)]
+    pub poll_queues: Option<u64>,
     /// Number of requests in flight per hardware queue
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub depth: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<1, 1024>)]
+    pub depth: Option<u64>,
     /// Up to this size, data of a block export is sent with the command or its response; 0 for none
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_inline)]
     pub inline_size: Option<u64>,
     /// Ask the server about a request that takes longer than this: 500ms, 30s, 2m
-    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = size::duration::<100, 3_600_000>)]
     pub io_timeout: Option<Duration>,
     /// How long I/O waits while no path is up, before it fails: 0, 30s, 2m, 1h or forever
     #[arg(long, value_name = "DURATION", value_parser = size::parse_patience)]
     pub no_path_timeout: Option<i64>,
     /// Longest time between two checks of a path; 0 turns the checks off
-    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = size::duration::<0, 60_000>)]
     pub heartbeat: Option<Duration>,
     /// Longest time between two attempts to connect
-    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = size::duration::<100, 3_600_000>)]
     pub reconnect_max: Option<Duration>,
     /// How to select the path of a request
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Type of service of the packets, for congestion control
-    #[arg(long, value_name = "N")]
-    pub tos: Option<u8>,
+    #[arg(long, value_name = "N", value_parser = size::number::<0, 255>)]
+    pub tos: Option<u64>,
     /// IP address of this host to use
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip, conflicts_with = "path")]
     pub source: Option<IpAddr>,

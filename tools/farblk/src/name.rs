@@ -23,7 +23,8 @@ pub fn parse(text: &str) -> Result<String, String> {
 pub fn parse_uuid(text: &str) -> Result<String, String> {
     let groups: Vec<&str> = text.split('-').collect();
     let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-    if lengths == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit()) {
+    let digits = text.chars().all(|c| c == '-' || c.is_ascii_hexdigit());
+    if lengths == [8, 4, 4, 4, 12] && digits && text.contains(|c| !"0-".contains(c)) {
         Ok(text.to_ascii_lowercase())
     } else {
         Err(format!(
@@ -110,6 +111,7 @@ mod tests {
             "6f0e8d52",
             "6f0e8d520c7d-4a3b-9b0e-2f6f-5d1c7a10",
             "gf0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
+            "00000000-0000-0000-0000-000000000000",
         ] {
             assert!(parse_uuid(bad).is_err(), "{bad}");
         }

@@ -648,6 +648,116 @@ rmdir ./sys/kernel/config/farblk/discover/tool
     assert_eq!(fs::read_dir(&tree.0).expect("the tree").count(), 0);
 }
 
+/// What configfs refuses is refused before anything is printed.
+#[test]
+fn dry_run_refuses_bad_values() {
+    let tree = Tree::new();
+    tree.file("sys/devices/system/node/node0/cpumap", "1\n");
+    let numbers = [
+        "-1",
+        "-",
+        "x",
+        "1x",
+        "0x10",
+        "1.5",
+        "1e3",
+        "+1",
+        "٣",
+        "99999999999999999999999",
+    ];
+    let mut lines = Vec::new();
+    for (option, bad) in [
+        ("queues", &["65536", "65", "1000"][..]),
+        ("poll-queues", &["65536", "65"]),
+        ("depth", &["0", "1025", "4294967424"]),
+        ("inline-size", &["16385", "4294971392"]),
+        ("tos", &["256"]),
+        (
+            "io-timeout",
+            &["0", "99ms", "3600001ms", "18446744073709551615ms"],
+        ),
+        (
+            "no-path-timeout",
+            &["-2", "-01", "86400001ms", "4295027296ms"],
+        ),
+        ("heartbeat", &["60001ms", "5m"]),
+        ("reconnect-max", &["0", "99ms", "2h"]),
+        ("policy", &["0", "min", "MIN-INFLIGHT", "min_inflight"]),
+        (
+            "expect-instance",
+            &["x", "12345678-9abc-4def-8123-456789abcdef0"],
+        ),
+        ("source", &["x", "10.9.0.1:7420", "10.9.0"]),
+        ("name", &[".e", "a/b", "é"]),
+    ] {
+        let of_numbers = match option {
+            "inline-size" => &["-1", "x", "1x", "0x10", "+1", "1.5"][..],
+            "policy" | "expect-instance" | "source" | "name" => &[],
+            _ => &numbers,
+        };
+        for value in bad.iter().chain(of_numbers) {
+            lines.push(format!("map 10.9.0.1/e --{option} {value}"));
+        }
+    }
+    for (option, bad) in [
+        (
+            "ram 1M --block-size",
+            &["0", "256", "513", "8192", "65536", "-512", "4294967808"][..],
+        ),
+        (
+            "ram 1M --numa",
+            &["-2", "63", "1024", "4294967295", "9999999999"],
+        ),
+        ("ram 1M --max-clients", &["0", "65536", "4294967297"]),
+        (
+            "ram",
+            &[
+                "0", "1000", "4097", "-1", "M", "8X", "1.5.5G", ".5G", "16E", "0.3K", "4GB",
+            ],
+        ),
+        ("ram 512 --block-size", &["1024"]),
+        (
+            "ram 1M --uuid",
+            &["x", "00000000-0000-0000-0000-000000000000"],
+        ),
+        ("ram 1M --ports", &[".p", "p/q", "1,2,3,4,5,6,7,8,9"]),
+        ("ram 1M --allow", &[".p", "p/q", "b:r", "b:readonly"]),
+    ] {
+        lines.extend(
+            bad.iter()
+                .map(|value| format!("export create e --{option} {value}")),
+        );
+    }
+    for bad in [
+        "10.9.0",
+        "10.9.0.256",
+        "10.9.0.1:",
+        "10.9.0.1:0",
+        "10.9.0.1:65536",
+        "10.9.0.1:-1",
+        "[::1",
+        "::1]:7420",
+        "[fe80::1%eth0]:7420",
+        "*",
+        ":7420",
+        "10.9.0.1:+1",
+        "fd00::1:7420",
+    ] {
+        lines.push(format!("port add --addr {bad}"));
+        lines.push(format!("map {bad}/e"));
+        lines.push(format!("path add m {bad}"));
+    }
+    lines.push("port add --addr host.example".into());
+    lines.push(format!("map 10.9.0.1/e{}", " --path 10.9.1.1".repeat(8)));
+    for line in lines {
+        let output = tree.run(&format!("--dry-run {line}"));
+        let status = output.get_output().status.code();
+        assert_eq!(status, Some(2), "{line}");
+        output.stdout_eq("");
+    }
+    assert!(!tree.0.join("sys/kernel").exists());
+}
+
 #[test]
 fn dry_run_sees_what_exists() {
     let tree = Tree::server();

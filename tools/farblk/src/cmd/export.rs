@@ -21,6 +21,11 @@ use crate::size;
 /// Timeout for the module to notice the new size of a device.
 const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The block size of a RAM export that is not given one, in bytes.
+const BLOCK_SIZE: u64 = 4096;
+/// The largest number of ports that an export may name.
+const PORTS_MAX: usize = 8;
+
 /// An export.
 #[derive(Serialize)]
 struct Export {
@@ -283,11 +288,42 @@ impl Allowed {
     }
 }
 
+/// Fails if the kernel would not accept a value, as far as one needs other values or the host to
+/// tell.
+fn require_valid(context: &Context, arguments: &Create, job: &Job) -> Result<(), Error> {
+    let block = arguments.block_size.unwrap_or(BLOCK_SIZE);
+    let ports = arguments.ports.len();
+    let why = match (arguments.ram, arguments.numa) {
+        (Some(0), _) => "a disk cannot have 0 bytes".to_owned(),
+        (Some(bytes), _) if bytes % block != 0 => {
+            format!("{bytes} is not a multiple of the block size {block}")
+        }
+        (_, Some(node)) if !has_node(context, node) => {
+            format!("this host has no NUMA node {node}")
+        }
+        _ if ports > PORTS_MAX => format!("{ports} ports are more than {PORTS_MAX}"),
+        _ => return Ok(()),
+    };
+    Err(job.error(Code::Usage, why))
+}
+
+/// Returns true if this host has the NUMA node, or does not tell; -1 is any.
+fn has_node(context: &Context, node: i32) -> bool {
+    let system = context.root.join("sys/devices/system");
+    let nodes = system.join("node");
+    match nodes.is_dir() {
+        _ if node == -1 => true,
+        true => nodes.join(format!("node{node}")).is_dir(),
+        false => node == 0 || !system.is_dir(),
+    }
+}
+
 fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
     let configfs = &context.configfs;
     let name = &arguments.name;
     let read_only = arguments.read_only;
     let mut job = Job::new(format!("cannot create export {name}"));
+    require_valid(context, arguments, &job)?;
     let backing = Backing::find(context, arguments, &job)?;
     if let Backing::Device { path, .. } = &backing {
         job = job.variable("device", path);

@@ -23,6 +23,8 @@ use crate::size;
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a disk that is open without a visible user: udev opens a new disk to probe it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The largest number of paths of a map.
+const PATHS_MAX: usize = 8;
 /// The pause between two tries to connect.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks at a map that connects by itself.
@@ -102,6 +104,10 @@ fn paths(context: &Context, arguments: &cli::Map, job: &Job) -> Result<Vec<NewPa
     }
     if !paths.iter().any(|path| path.addr == server) {
         paths.insert(0, NewPath::new(server, arguments.source, job)?);
+    }
+    if paths.len() > PATHS_MAX {
+        let why = format!("{} paths are more than {PATHS_MAX}", paths.len());
+        return Err(job.error(Code::Usage, why));
     }
     Ok(paths)
 }

@@ -388,7 +388,8 @@ PORT  ADDRESS         STATE      DEVICE
 1     10.0.0.1:7420   listening  mlx5_0
 2     [fd00::1]:7420  listening  -
 10    10.0.1.1:7420   error      -
- └─ last error: 10.0.1.1 is not an address of this host
+ ├─ last error: 10.0.1.1 is not an address of this host
+ └─ hint: # the port listens again by itself once its device and address are back
 
 "#]]);
     tree.run("port list -j").success().stdout_eq(str![[r#"

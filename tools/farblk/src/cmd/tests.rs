@@ -226,7 +226,17 @@ fn a_port_that_lost_its_device_is_told_of() {
     let error = host.run("port add --addr 10.9.0.1").expect_err("error");
     assert_eq!((error.code.entry().name, error.exit()), ("F0213", 7));
     assert_eq!(error.why, "port 1 is error: the RDMA device was removed");
-    assert!(hint(&error).contains("farblk port rm 1;"));
+    let returns = "# the port listens again by itself once its device and address are back";
+    assert_eq!(hint(&error), returns);
+    let list = host.ok("port list");
+    let branches = format!("\n ├─ last error: the RDMA device was removed\n └─ hint: {returns}");
+    assert!(list.ends_with(&branches), "{list}");
+    // Of one whose removal was killed that is not so.
+    let killed = "EINTR killed while 1 session(s) wait";
+    host.kernel.put("ports/1", "last_error", killed);
+    let error = host.run("port add --addr 10.9.0.1").expect_err("closing");
+    assert!(hint(&error).starts_with("farblk port rm 1  # waits"));
+    assert!(!host.ok("port list").contains("hint"));
     assert!(host.kernel.take_log().is_empty());
 }
 

@@ -2,7 +2,8 @@
 //! Addresses: `HOST[:PORT]` with IPv6 in brackets, `HOST[:PORT]/EXPORT`, `[SRC@]DST`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::process;
 
 use crate::error::{Code, Error};
 use crate::usage::Invalid;
@@ -97,10 +98,16 @@ impl Endpoint {
         let failed = |why: String| {
             Error::new(Code::Resolve, what, why).variables(&[("host", self.host.clone())])
         };
-        (self.host.as_str(), self.port)
-            .to_socket_addrs()
-            .map_err(|e| failed(format!("{} cannot be resolved: {e}", self.host)))?
-            .next()
+        // getaddrinfo(3) of a static program needs the name services of the C library that it was
+        // built with; getent(1) uses those of this host.
+        let output = process::Command::new("getent")
+            .args(["ahosts", &self.host])
+            .output()
+            .map_err(|e| failed(format!("getent: {e}")))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut words = text.lines().flat_map(|line| line.split_whitespace().next());
+        let ip = words.find_map(|word| word.parse::<IpAddr>().ok());
+        ip.map(|ip| SocketAddr::new(ip, self.port))
             .ok_or_else(|| failed(format!("{} has no address", self.host)))
     }
 }

@@ -215,10 +215,15 @@ esac"#,
     }
 
     /// Puts a program of that name before the real one.
-    fn losetup(&self, script: &str) {
-        self.file("bin/losetup", &format!("#!/bin/sh\n{script}\n"));
+    fn program(&self, name: &str, script: &str) {
+        let path = format!("bin/{name}");
+        self.file(&path, &format!("#!/bin/sh\n{script}\n"));
         let mode = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(self.0.join("bin/losetup"), mode).expect("a program");
+        fs::set_permissions(self.0.join(path), mode).expect("a program");
+    }
+
+    fn losetup(&self, script: &str) {
+        self.program("losetup", script);
     }
 
     /// `PATH`, with the programs of the tree first.
@@ -757,6 +762,29 @@ fn dry_run_refuses_bad_values() {
         output.stdout_eq("");
     }
     assert!(!tree.0.join("sys/kernel").exists());
+}
+
+#[test]
+fn names_are_resolved_by_the_services_of_the_host() {
+    let tree = Tree::new();
+    tree.program(
+        "getent",
+        r#"[ "$*" = "ahosts node-a" ] || exit 2
+echo "10.0.0.7        STREAM node-a"
+echo "10.0.0.7        DGRAM"
+echo "fd00::7         STREAM""#,
+    );
+    let output = tree.run("--dry-run map node-a:99/e").success();
+    let script = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    assert!(script.contains("\necho 10.0.0.7:99 > "), "{script}");
+    tree.run("-q --dry-run map node-b/e")
+        .code(5)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0201]: cannot map node-b/e: node-b has no address
+  hint: getent hosts node-b  # or give an IP address
+
+"#]]);
 }
 
 #[test]

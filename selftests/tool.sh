@@ -59,6 +59,8 @@ valid_json() {
 	is "export list -j" "$(json '.exports[0].name, .exports[0].clients, .exports[0].state' | tr '\n' ' ')" "scratch 1 online "
 	remote "$FARBLK -j port list" >/run/stdout
 	is "port list -j" "$(json '.ports[0].name, .ports[0].state' | tr '\n' ' ')" "main listening "
+	here -j version
+	is "version -j" "$(json '.schema, .module.version' | tr '\n' ' ')" "farblk.version/1 $(show "$C/version") "
 	here -j unmap m
 	is "unmap -j" "$(json '.schema, .kind, .name' | tr '\n' ' ')" "farblk.removed/1 map m "
 	exits 3 "$FARBLK" -j unmap m

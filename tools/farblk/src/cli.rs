@@ -108,6 +108,8 @@ pub enum Command {
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
         map: String,
     },
+    /// Show the versions of the tool and of the module that is loaded
+    Version,
     /// Print a completion script
     Completions {
         /// The shell

@@ -20,6 +20,7 @@ pub mod map;
 pub mod path;
 pub mod port;
 mod shell;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -142,6 +143,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Path(command) => path::run(context, command),
         Command::List => list::run(context),
         Command::Show { map } => list::show(context, map),
+        Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Man { dir } => shell::man(dir),
     }?;

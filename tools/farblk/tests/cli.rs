@@ -926,6 +926,39 @@ error[F0406]: configfs is not mounted: farblk is loaded, but ./sys/kernel/config
 }
 
 #[test]
+fn versions() {
+    let tree = Tree::new();
+    tree.run("version")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+tool    [..]
+module  - (the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist)
+
+"#]]);
+    tree.run("-j version").success().stdout_eq(str![[r#"
+{"schema":"farblk.version/1","tool":"[..]","module":null}
+
+"#]]);
+    let tree = Tree::loaded();
+    tree.config("version", "0.1.0");
+    tree.config("protocol", "3");
+    tree.config("features", "ram block");
+    tree.run("version")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+tool    [..]
+module  0.1.0, protocol 3, features: ram block
+
+"#]]);
+    tree.run("-j version").success().stdout_eq(str![[r#"
+{"schema":"farblk.version/1","tool":"[..]","module":{"version":"0.1.0","protocol":3,"features":["ram","block"]}}
+
+"#]]);
+}
+
+#[test]
 fn usage_errors() {
     let tree = Tree::new();
     tree.run("map 10.0.0.1")

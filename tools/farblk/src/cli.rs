@@ -45,6 +45,9 @@ pub struct Global {
     /// Short for -o json; errors are then JSON on stderr
     #[arg(short = 'j', long, global = true)]
     pub json: bool,
+    /// As -j, with results on several indented lines
+    #[arg(short = 'p', long, global = true)]
+    pub pretty: bool,
     /// Omit progress and confirmations
     #[arg(short = 'q', long, global = true)]
     pub quiet: bool,

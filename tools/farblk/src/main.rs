@@ -38,12 +38,12 @@ fn main() -> ExitCode {
         Color::Never => anstream::ColorChoice::Never,
     }
     .write_global();
-    let json = cli.global.json || cli.global.output == Form::Json;
+    let json = cli.global.json || cli.global.pretty || cli.global.output == Form::Json;
     let context = Context {
         configfs: Configfs::new(&cli.global.root, cli.global.dry_run),
         devices: Devices::new(&cli.global.root),
         root: cli.global.root,
-        output: Output::new(json, cli.global.quiet),
+        output: Output::new(json, cli.global.quiet).pretty(cli.global.pretty),
     };
     match cmd::run(&context, &cli.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,7 +85,7 @@ fn wants_json(words: impl Iterator<Item = String>) -> bool {
             }
         } else if let Some(long) = word.strip_prefix("--") {
             is_form = long == "output";
-            if long == "json" || long == "output=json" {
+            if ["json", "pretty", "output=json"].contains(&long) {
                 return true;
             }
         } else if let Some(short) = word.strip_prefix('-') {
@@ -95,7 +95,7 @@ fn wants_json(words: impl Iterator<Item = String>) -> bool {
             };
             let value = &short[at + option.len_utf8()..];
             is_form = option == 'o' && value.is_empty();
-            if option == 'j' || option == 'o' && value.trim_start_matches('=') == "json" {
+            if "jp".contains(option) || option == 'o' && value.trim_start_matches('=') == "json" {
                 return true;
             }
         }
@@ -115,6 +115,8 @@ mod tests {
             "farblk -qj list x",
             "farblk -jq list x",
             "farblk --json list x",
+            "farblk -qp list x",
+            "farblk --pretty list x",
             "farblk -o json list x",
             "farblk -ojson list x",
             "farblk -o=json list x",

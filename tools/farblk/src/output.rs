@@ -25,6 +25,8 @@ struct Warning<'a> {
 /// The streams of the output, and the amount of it.
 pub struct Output {
     json: bool,
+    /// True if JSON documents on stdout have several lines.
+    pretty: bool,
     quiet: bool,
     out: RefCell<Box<dyn Write>>,
     err: RefCell<Box<dyn Write>>,
@@ -58,12 +60,18 @@ impl Output {
     ) -> Self {
         Self {
             json,
+            pretty: false,
             quiet,
             out: RefCell::new(out),
             err: RefCell::new(err),
             answers: answers.map(RefCell::new),
             line_open: Cell::new(false),
         }
+    }
+
+    /// Says whether results are indented.
+    pub fn pretty(self, pretty: bool) -> Self {
+        Self { pretty, ..self }
     }
 
     /// Returns true if results are JSON documents.
@@ -107,10 +115,14 @@ impl Output {
         }
     }
 
-    /// Prints a JSON document on one line.
+    /// Prints a JSON document, on one line unless it shall be pretty.
     pub fn document(&self, document: &impl Serialize) -> Result<(), Error> {
-        let text = serde_json::to_string(document)
-            .map_err(|e| Error::new(Code::Io, "cannot write the result", e.to_string()))?;
+        let text = match self.pretty {
+            true => serde_json::to_string_pretty(document),
+            false => serde_json::to_string(document),
+        };
+        let text =
+            text.map_err(|e| Error::new(Code::Io, "cannot write the result", e.to_string()))?;
         self.line(&text)
     }
 

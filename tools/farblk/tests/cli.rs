@@ -940,6 +940,19 @@ module  - (the farblk kernel module is not loaded: ./sys/kernel/config/farblk do
 {"schema":"farblk.version/1","tool":"[..]","module":null}
 
 "#]]);
+    for pretty in ["-p", "-j --pretty"] {
+        tree.run(&format!("{pretty} version"))
+            .success()
+            .stderr_eq("")
+            .stdout_eq(str![[r#"
+{
+  "schema": "farblk.version/1",
+  "tool": "[..]",
+  "module": null
+}
+
+"#]]);
+    }
     let tree = Tree::loaded();
     tree.config("version", "0.1.0");
     tree.config("protocol", "3");

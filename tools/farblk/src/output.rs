@@ -11,6 +11,7 @@ use crate::error::{Code, Error, Hints};
 
 const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default();
+const GREEN: Style = AnsiColor::Green.on_default();
 const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// A warning on stderr when the output is JSON.
@@ -231,7 +232,19 @@ pub fn alert(text: &str) -> String {
     format!("{YELLOW}{text}{YELLOW:#}")
 }
 
+/// Colours the state of an object: what works, what may work again by itself, and what does not.
+pub fn state(text: &str) -> String {
+    let style = match text {
+        "live" | "listening" | "online" => GREEN,
+        "connecting" | "reconnecting" | "waiting" | "allocating" | "closing" => YELLOW,
+        "failed" | "stale" | "evicted" | "error" => RED,
+        _ => return text.to_owned(),
+    };
+    format!("{style}{text}{style:#}")
+}
+
 /// A table without lines: two spaces between the columns, the heading first. One string per row.
+/// What is below "STATE" has the colour of the state.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     // A mount point may have a newline in its name.
     let cell = |text: &String| match text.is_empty() {
@@ -249,10 +262,19 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> Vec<String> {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let pad = |(cell, &width): (&String, &usize)| format!("{cell:width$}  ");
+    let pad = |((cell, &width), heading): ((&String, &usize), &&str)| {
+        let blanks = " ".repeat(width - cell.chars().count() + 2);
+        match *heading {
+            "STATE" => state(cell) + &blanks,
+            _ => cell.clone() + &blanks,
+        }
+    };
     lines
         .iter()
-        .map(|line| line.iter().zip(&widths).map(pad).collect::<String>())
+        .map(|line| {
+            let cells = line.iter().zip(&widths).zip(heading);
+            cells.map(pad).collect::<String>()
+        })
         .map(|line| line.trim_end().to_owned())
         .collect()
 }

@@ -277,6 +277,26 @@ MAP  DEVICE  EXPORT  SIZE  MODE  STATE  PATHS  HOLDERS
 }
 
 #[test]
+fn states_have_colours() {
+    let tree = Tree::client();
+    let text = |line: &str| {
+        let output = tree.run(line).success();
+        String::from_utf8_lossy(&output.get_output().stdout).into_owned()
+    };
+    let list = text("--color always list");
+    for state in [
+        "  \x1b[32mlive\x1b[0m    1/1 ",
+        "  \x1b[1m\x1b[31mfailed\x1b[0m  0/1 ",
+        ":7420  \x1b[32mlive\x1b[0m  rtt",
+        "  \x1b[33mwaiting\x1b[0m  next",
+    ] {
+        assert!(list.contains(state), "{state:?} in {list}");
+    }
+    assert!(text("--color always show scratch").contains("\x1b[32mlive"));
+    assert!(!text("list").contains('\x1b'));
+}
+
+#[test]
 fn unmap_names_the_users() {
     let tree = Tree::client();
     tree.run("unmap scratch")

@@ -14,7 +14,7 @@ use crate::cli::{self, Allowed, Create};
 use crate::configfs::{Job, LastError, Made, words};
 use crate::error::{Code, Error};
 use crate::identity;
-use crate::output::{alert, table};
+use crate::output::{self, alert, table};
 use crate::quote;
 use crate::size;
 
@@ -559,7 +559,7 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
         .output
         .line(&format!("export {name}{}", export.volatile()))?;
     for (label, value) in [
-        ("state", text(&export.state)),
+        ("state", output::state(&text(&export.state))),
         ("type", [text(&export.kind), export.mode()].join(", ")),
         ("device", text(&export.device)),
         ("file", text(&export.file)),

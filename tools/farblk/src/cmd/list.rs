@@ -11,7 +11,7 @@ use crate::addr::Endpoint;
 use crate::configfs::{Job, LastError};
 use crate::error::{Code, Error, Hints};
 use crate::holders::{self, Holder};
-use crate::output::table;
+use crate::output::{self, table};
 use crate::size;
 
 /// A map.
@@ -240,7 +240,7 @@ pub fn show(context: &Context, map: &str) -> Result<(), Error> {
     let time = |ms: Option<u64>| ms.map(size::human_setting).unwrap_or_default();
     context.output.line(&format!("map {name}"))?;
     for (label, value) in [
-        ("state", text(&map.state)),
+        ("state", output::state(&text(&map.state))),
         ("device", text(&map.device)),
         ("export", map.remote()),
         (

@@ -15,7 +15,7 @@ use crate::addr::Endpoint;
 use crate::cli;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
-use crate::output::table;
+use crate::output::{self, table};
 use crate::size;
 
 /// Timeout of `path add` for the first attempt to connect. The kernel ends the attempt after 5 s.
@@ -106,7 +106,7 @@ impl Path {
 
     /// "path 0  10.0.0.2 (rxe0) -> 10.0.0.1:7420  live  rtt 3.1 us  reconnects 0"
     pub fn line(&self) -> String {
-        let state = self.state.as_deref().unwrap_or("-");
+        let state = output::state(self.state.as_deref().unwrap_or("-"));
         let mut line = format!("path {}  {}  {state}", self.name, self.ends());
         if let Some(rtt) = self.rtt() {
             line += &format!("  rtt {rtt}");

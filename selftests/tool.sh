@@ -236,8 +236,11 @@ paths() {
 	grep -q "warning: path 1 is not up, and the kernel tries again: " /run/stderr || bad "path add: $(cat /run/stderr)"
 	there port add --addr "$FARBLK_SERVER:7421" second
 	wait_for 10 list_has '.paths_live == 2 and .paths[1].reconnects == 1 and .reconnects == 1' || bad "with its second port again: $("$FARBLK" -j list)"
+	here path reconnect e 1
+	grep -q "^map e: path 1 reconnected: .*, live" /run/stdout || bad "path reconnect: $(cat /run/stdout /run/stderr)"
 	here path rm e 0
 	is "paths that are left" "$(ls "$C/maps/e/paths")" 1
+	exits 4 "$FARBLK" path reconnect e 1
 	must direct_read "$DEV" /run/back count=4
 	must cmp /run/data /run/back
 	exits 3 "$FARBLK" path rm e 0

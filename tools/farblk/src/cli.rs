@@ -397,6 +397,15 @@ pub enum Path {
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
         map: String,
     },
+    /// Connect a path anew, now; I/O continues on the others
+    Reconnect {
+        /// The map's name, its device or its UUID
+        #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+        map: String,
+        /// Name of the path
+        #[arg(value_parser = name::parse)]
+        name: String,
+    },
     /// Remove a path; I/O continues on the others
     Rm {
         /// The map's name, its device or its UUID

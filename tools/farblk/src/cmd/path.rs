@@ -23,6 +23,11 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(6);
 /// The pause between two looks at a path.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
+/// What a command has done to a path.
+const ADDED: &str = "added";
+/// That a command has done nothing to a path.
+const EXISTS: &str = "exists already";
+
 /// A path of a map.
 #[derive(Serialize)]
 pub struct Path {
@@ -251,6 +256,7 @@ pub fn run(context: &Context, command: &cli::Path) -> Result<(), Error> {
     context.configfs.require()?;
     match command {
         cli::Path::Add(arguments) => add(context, arguments),
+        cli::Path::Reconnect { map, name } => reconnect(context, map, name),
         cli::Path::List { map } => list(context, map),
         cli::Path::Rm { map, name } => remove(context, map, name),
     }
@@ -289,7 +295,8 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
             )));
         }
         let changed = enable(context, &object, path, &job)?;
-        return report(context, &map, &object, &path.name, changed);
+        let verb = if changed { ADDED } else { EXISTS };
+        return report(context, &map, &object, &path.name, verb);
     }
     let free = |number: &String| have.iter().all(|path| path.name != *number);
     let name = match &arguments.name {
@@ -302,7 +309,7 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
     let mut made = Made::new(configfs, &context.output);
     wanted.make(context, &object.join("paths").join(&name), &mut made, &job)?;
     made.keep();
-    report(context, &map, &object, &name, true)
+    report(context, &map, &object, &name, ADDED)
 }
 
 /// Waits for the first attempt to connect, and tells how it went. One that failed is no error: the
@@ -312,7 +319,7 @@ fn report(
     map: &str,
     object: &path::Path,
     name: &str,
-    changed: bool,
+    verb: &str,
 ) -> Result<(), Error> {
     if context.configfs.is_dry_run() {
         return Ok(());
@@ -325,14 +332,13 @@ fn report(
         }
         thread::sleep(POLL_PAUSE);
     };
-    let verb = if changed { "added" } else { "exists already" };
     let state = path.state.as_deref().unwrap_or("-");
     let text = format!("map {map}: path {name} {verb}: {}, {state}", path.ends());
     context.output.result(
         &text,
         &Document {
             schema: "farblk.path/1",
-            changed,
+            changed: verb != EXISTS,
             map,
             path: &path,
         },
@@ -384,22 +390,22 @@ fn list(context: &Context, map: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
+/// Disables a path of a map; `object` is the map. Fails if I/O would have no other path.
+fn disable(context: &Context, object: &path::Path, name: &str, job: &Job) -> Result<(), Error> {
     let configfs = &context.configfs;
-    let job = Job::new(format!("cannot remove path {name} of {map}"));
-    let (map, object) = map_of(context, map, &job)?;
-    let (whole, object) = (object.clone(), object.join("paths").join(name));
-    if !configfs.exists(&object) {
+    let map = object.file_name().unwrap_or_default().to_string_lossy();
+    let path = object.join("paths").join(name);
+    if !configfs.exists(&path) {
         return Err(job
             .error(Code::NotFound, format!("map {map} has no path {name:?}"))
             .hint(format!("farblk path list {map}")));
     }
     // Without any other path the kernel refuses.
-    let (own, others): (Vec<_>, Vec<_>) = read_all(context, &whole)
+    let (own, others): (Vec<_>, Vec<_>) = read_all(context, object)
         .into_iter()
         .partition(|path| path.name == name);
     let only = own.iter().any(Path::is_live) && !others.iter().any(Path::is_live);
-    if only && !others.is_empty() && configfs.flag(&whole, "enable") {
+    if only && !others.is_empty() && configfs.flag(object, "enable") {
         return Err(job
             .error(Code::Busy, "no other path of the map is live")
             .hint(format!(
@@ -407,13 +413,33 @@ fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
             )));
     }
     configfs
-        .disable(&object, &job)
+        .disable(&path, job)
         .map_err(|error| match error.code {
             Code::Busy => error.hint(format!(
                 "farblk path add {map} HOST  # a map that is enabled needs a path: add another one first\nfarblk unmap {map}  # or remove the map"
             )),
             _ => error,
-        })?;
+        })
+}
+
+/// Runs `farblk path reconnect`. The kernel tries a path that is enabled at once.
+fn reconnect(context: &Context, map: &str, name: &str) -> Result<(), Error> {
+    let what = format!("cannot reconnect path {name} of {map}");
+    let (map, object) = map_of(context, map, &Job::new(&what))?;
+    let mut job = job_of(context, &object, None);
+    job.what = what;
+    disable(context, &object, name, &job)?;
+    let path = object.join("paths").join(name);
+    context.configfs.set(&path, "enable", "1", &job)?;
+    report(context, &map, &object, name, "reconnected")
+}
+
+fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot remove path {name} of {map}"));
+    let (map, object) = map_of(context, map, &job)?;
+    disable(context, &object, name, &job)?;
+    let object = object.join("paths").join(name);
     configfs.rmdir(&object, &job)?;
     if configfs.is_dry_run() {
         return Ok(());

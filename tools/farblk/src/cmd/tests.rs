@@ -808,6 +808,34 @@ fn paths_come_and_go() {
 }
 
 #[test]
+fn a_path_is_connected_anew() {
+    let host = Host::new("reconnect");
+    host.ok("map 10.9.0.1/s");
+    host.ok("path add s 10.9.1.1");
+    host.kernel.put("maps/s/paths/1", "state", "waiting");
+    host.kernel.take_log();
+    assert_eq!(
+        host.ok("path reconnect s 1"),
+        "map s: path 1 reconnected: rxe0 -> 10.9.1.1:7420, live"
+    );
+    let log = ["maps/s/paths/1/enable = 0", "maps/s/paths/1/enable = 1"];
+    assert_eq!(host.kernel.take_log(), log);
+    // Of a map with one path, or with one that is live, I/O would have none.
+    host.kernel.put("maps/s/paths/1", "state", "waiting");
+    let error = host
+        .run("path reconnect s 0")
+        .expect_err("the only live one");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert!(host.kernel.take_log().is_empty());
+    host.ok("path rm s 1");
+    assert_eq!(host.fails("path reconnect s 0").1, 4);
+    assert_eq!(host.fails("path reconnect s 1").1, 3);
+    let json = r#"{"schema":"farblk.path/1","changed":true,"map":"s","path":{"name":"1","#;
+    host.ok("path add s 10.9.1.1");
+    assert!(host.ok("-j path reconnect s 1").starts_with(json));
+}
+
+#[test]
 fn a_path_that_is_down_is_told_of() {
     let host = Host::new("path-down");
     host.ok("map 10.9.0.1/s");

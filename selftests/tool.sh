@@ -373,6 +373,28 @@ denied_entry() {
 	[ -z "$(remote "ls $C/exports/e/hosts")" ] || bad "the host has an entry still"
 }
 
+# An export is disabled and enabled; a host is evicted, and may come back.
+export_switch() {
+	local host
+	host=$(show "$C/host_name")
+	must serve e 8M
+	here map "$FARBLK_SERVER/e"
+	is "disable of an export in use" "$(remote "$FARBLK export disable e 2>/dev/null; echo \$?")" 4
+	is "evict of a host with a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 4
+	there export evict e "$host" --force
+	wait_for 10 list_has '.state == "evicted"' || bad "after it was evicted: $("$FARBLK" -j list)"
+	here remap e --yes
+	here unmap e
+	is "evict of a host without a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 3
+	there export disable e
+	is "the state" "$(remote "cat $C/exports/e/state")" disabled
+	exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
+	grep -q F0210 /run/stderr || bad "map of a disabled export: $(cat /run/stderr)"
+	there export enable e
+	here map "$FARBLK_SERVER/e"
+	here unmap e
+}
+
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -400,5 +422,6 @@ scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"
 scenario denied "export deny gives an export for any host to others"
 scenario denied_entry "export deny waits until nothing of the host is left"
+scenario export_switch "an export is disabled and enabled, and a host is evicted"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

@@ -192,6 +192,35 @@ pub enum Export {
         #[arg(long)]
         force: bool,
     },
+    /// End the sessions of a host's maps, and give their places to others; the host's entry stays
+    Evict {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// Name of the host
+        #[arg(value_parser = name::parse)]
+        host: String,
+        /// Evict it even if a map of the host is connected or expected to return; what the host has
+        /// not written yet is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Stop offering an export and keep its settings; the contents of a RAM export are lost
+    Disable {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// Disable it even if clients are connected or expected to return; their I/O waits for the
+        /// export, and then fails
+        #[arg(long)]
+        force: bool,
+    },
+    /// Offer an export that was disabled
+    Enable {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+    },
     /// Take over the new size of a block device or file, or make a file larger
     Resize {
         /// Name of the export

@@ -91,6 +91,9 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
             host_id,
         } => allow(context, name, host, *ro, host_id.as_deref()),
         cli::Export::Deny { name, host, force } => deny(context, name, host, *force),
+        cli::Export::Evict { name, host, force } => evict(context, name, host, *force),
+        cli::Export::Disable { name, force } => disable(context, name, *force),
+        cli::Export::Enable { name } => enable_again(context, name),
         cli::Export::Resize { name, size } => resize(context, name, *size),
         cli::Export::Rm { name, force } => remove(context, name, *force),
     }
@@ -666,12 +669,7 @@ fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Er
     }
     let listed = configfs.exists(&entry);
     let any = configfs.flag(&object, "allow_any_host");
-    if let Some(why) = clients_of(&read(context, name), host).filter(|_| !force) {
-        return Err(job.error(Code::Busy, why).hint(format!(
-            "farblk unmap MAP  # on {host}\nfarblk export deny {name} {host} --force  # or: I/O of its \
-             maps fails; data that {host} has not written yet is lost"
-        )));
-    }
+    require_no_map_of(&read(context, name), host, "deny", force, &job)?;
     if listed {
         // The kernel only begins to end the sessions.
         configfs.rmdir(&entry, &job)?;
@@ -695,6 +693,37 @@ fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Er
         ));
     }
     Ok(())
+}
+
+/// Runs `farblk export evict`: as [`deny`], but the host may log in again.
+fn evict(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot evict {host} from {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    require_no_map_of(&read(context, name), host, "evict", force, &job)?;
+    configfs.set(&object, "evict", host, &job)?;
+    report(context, name, true)
+}
+
+/// Fails if the export may have maps of `host`, unless `command` is forced.
+fn require_no_map_of(
+    export: &Export,
+    host: &str,
+    command: &str,
+    force: bool,
+    job: &Job,
+) -> Result<(), Error> {
+    let name = &export.name;
+    match clients_of(export, host).filter(|_| !force) {
+        None => Ok(()),
+        Some(why) => Err(job.error(Code::Busy, why).hint(format!(
+            "farblk unmap MAP  # on {host}\nfarblk export {command} {name} {host} --force  # or: I/O \
+             of its maps fails; data that {host} has not written yet is lost"
+        ))),
+    }
 }
 
 /// Returns which maps of `host` the export has, in words; `None` if there can be none.
@@ -729,6 +758,76 @@ fn clients_are(count: u32) -> String {
     }
 }
 
+/// Fails if the export has clients, unless `command` is forced.
+fn require_no_client(export: &Export, command: &str, force: bool, job: &Job) -> Result<(), Error> {
+    let count = |number: Option<u32>| number.unwrap_or(0);
+    let why = match (count(export.clients), count(export.clients_away)) {
+        _ if force => return Ok(()),
+        (0, 0) => return Ok(()),
+        (0, away) => format!("{} away and expected to return", clients_are(away)),
+        (here, _) => format!("{} connected", clients_are(here)),
+    };
+    let lost = match export.is_block() {
+        true => "",
+        false => "; the contents are lost",
+    };
+    let name = &export.name;
+    Err(job.error(Code::Busy, why).hint(format!(
+        "farblk unmap MAP  # on the clients\nfarblk export {command} {name} --force  # or: their I/O \
+         waits for the export, and then fails{lost}"
+    )))
+}
+
+/// Runs `farblk export disable`.
+fn disable(context: &Context, name: &str, force: bool) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot disable export {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    require_no_client(&read(context, name), "disable", force, &job)?;
+    let changed = configfs.attr(&object, "state").as_deref() != Some("disabled");
+    if changed {
+        configfs.disable(&object, &job)?;
+    }
+    report_state(context, name, changed)
+}
+
+/// Runs `farblk export enable`, with the settings that the export has.
+fn enable_again(context: &Context, name: &str) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let mut job = Job::new(format!("cannot enable export {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    if let Some(device) = configfs.attr(&object, "device_path") {
+        job = job.open().variable("device", device);
+    }
+    let changed = !configfs.flag(&object, "enable");
+    if changed {
+        configfs.set(&object, "enable", "1", &job)?;
+    }
+    report_state(context, name, changed)
+}
+
+/// Prints the state of an export that was enabled or disabled.
+fn report_state(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
+    if context.configfs.is_dry_run() {
+        return Ok(());
+    }
+    let export = read(context, name);
+    let state = export.state.as_deref().unwrap_or("-");
+    let document = ExportDocument {
+        schema: "farblk.export/1",
+        changed,
+        export: &export,
+    };
+    let text = format!("export {name} is {}", output::state(state));
+    context.output.result(&text, &document)
+}
+
 fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot remove export {name}"));
@@ -736,21 +835,7 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     if !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
     }
-    let count = |attribute| configfs.number::<u32>(&object, attribute).unwrap_or(0);
-    let why = match (count("clients"), count("clients_away")) {
-        (0, 0) => None,
-        (0, away) => Some(format!("{} away and expected to return", clients_are(away))),
-        (here, _) => Some(format!("{} connected", clients_are(here))),
-    };
-    if let Some(why) = why.filter(|_| !force) {
-        let lost = match configfs.attr(&object, "kind").as_deref() {
-            Some("ram") => "; the contents are lost",
-            _ => "",
-        };
-        return Err(job.error(Code::Busy, why).hint(format!(
-            "farblk unmap MAP  # on the clients\nfarblk export rm {name} --force  # or: their I/O waits for the export, and then fails{lost}"
-        )));
-    }
+    require_no_client(&read(context, name), "rm", force, &job)?;
     let device = loop_to_detach(context, name, &job);
     configfs.disable(&object, &job)?;
     // Before the export goes: if this command is killed, another one still finds the device.

@@ -462,6 +462,59 @@ fn export_deny_spares_clients() {
 }
 
 #[test]
+fn exports_are_disabled_and_enabled() {
+    let host = Host::new("export-switch");
+    host.ok("export create x --ram 1M --allow b");
+    host.kernel.take_log();
+    host.kernel.put("exports/x", "clients", "1");
+    let error = host.run("export disable x").expect_err("a client");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert!(hint(&error).contains("export disable x --force  # or: "));
+    assert!(hint(&error).contains("contents are lost"));
+    assert!(host.kernel.take_log().is_empty());
+    host.kernel.put("exports/x", "clients", "0");
+    for log in [&["exports/x/enable = 0"][..], &[]] {
+        assert_eq!(host.ok("export disable x"), "export x is disabled");
+        assert_eq!(host.kernel.take_log(), log);
+    }
+    for log in [&["exports/x/enable = 1"][..], &[]] {
+        assert_eq!(host.ok("export enable x"), "export x is online");
+        assert_eq!(host.kernel.take_log(), log);
+    }
+    let json = host.ok("-j export disable x --force");
+    assert!(json.starts_with(r#"{"schema":"farblk.export/1","changed":true,"#));
+    host.kernel.refuse("exports/x/enable", "1", 12, "", 1);
+    assert_eq!(host.fails("export enable x").0, "F0108");
+    for line in ["disable y", "enable y", "evict y b"] {
+        assert_eq!(host.fails(&format!("export {line}")).1, 3, "{line}");
+    }
+    host.system.disk("sdb");
+    host.ok("export create d --device /dev/sdb");
+    host.ok("export disable d");
+    host.kernel.refuse("exports/d/enable", "1", 16, "", 1);
+    assert_eq!(host.fails("export enable d").0, "F0107");
+}
+
+#[test]
+fn export_evict() {
+    let host = Host::new("evict");
+    host.ok("export create x --ram 1M --allow b");
+    host.kernel.put("exports/x/hosts/b", "connected", "1");
+    host.kernel.put("exports/x", "clients", "1");
+    host.kernel.take_log();
+    let error = host.run("export evict x b").expect_err("a client");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert!(hint(&error).contains("export evict x b --force  # or: "));
+    assert!(host.kernel.take_log().is_empty());
+    host.ok("export evict x b --force");
+    assert_eq!(host.kernel.take_log(), ["exports/x/evict = b"]);
+    assert_eq!(host.kernel.objects(), ["exports/x", "exports/x/hosts/b"]);
+    let gone = "ENOENT evict: there is no map of host c";
+    host.kernel.refuse("x/evict", "c", 2, gone, 1);
+    assert_eq!(host.fails("export evict x c").1, 3);
+}
+
+#[test]
 fn export_deny_as_shell() {
     let host = Host::new("denysh");
     host.ok("export create x --ram 1M --allow b");

@@ -314,6 +314,14 @@ const ACCESS_WORDS: [&str; 11] = [
 ];
 
 impl Allowed {
+    /// The access as configfs has it.
+    pub fn access(&self) -> &'static str {
+        match self.read_only {
+            Some(true) => "ro",
+            _ => "rw",
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let (host, word) = text.rsplit_once(':').unwrap_or((text, ""));
         let mut access = word.to_ascii_lowercase();

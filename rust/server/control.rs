@@ -21,6 +21,7 @@ use crate::base::errno::{
 };
 use crate::link::channel::{
     Channel,
+    COMPLETION_TIMEOUT_MS,
     MESSAGES, //
 };
 use crate::proto::{
@@ -173,7 +174,8 @@ impl Control {
 
     /// Sends a message on the control connection.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
-        self.channel.as_mut().ok_or(ENOTCONN)?.send(encode)
+        let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
+        channel.send(COMPLETION_TIMEOUT_MS, encode)
     }
 
     fn login(
@@ -321,7 +323,9 @@ impl Control {
             }
         }
         let slabs = &*slabs;
-        Ok(channel.send(|buf| slabs.write_grants(wanted, sequence, buf)))
+        Ok(channel.send(COMPLETION_TIMEOUT_MS, |buf| {
+            slabs.write_grants(wanted, sequence, buf)
+        }))
     }
 
     /// Lists the exports that the client may use.

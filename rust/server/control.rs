@@ -73,6 +73,8 @@ struct Attachment {
     export: Arc<Export>,
     /// The access that the client asked for and may have.
     access: Access,
+    /// The server knew the reservation key that the client resumed, as the login reply said.
+    remembered: bool,
     /// The extent that the client was told last, and its number.
     told: (u32, Extent),
     /// The newest epoch to fence of each path, until the fence is answered.
@@ -247,6 +249,7 @@ impl Control {
             data_path,
             export,
             access,
+            remembered: granted.remembered,
             told: (number, extent),
             fences: [None; PATHS_MAX],
         });
@@ -255,8 +258,10 @@ impl Control {
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
     fn ping(&mut self, session: &Session) -> Result {
-        if let Some(attachment) = &self.attachment {
-            attachment.export.confirm(session);
+        // Pings of others do not wait for a login that waits for memory.
+        match &self.attachment {
+            Some(attachment) if !attachment.remembered => attachment.export.confirm(session),
+            _ => {}
         }
         self.send(|buf| Event::Pong.encode(buf))
     }

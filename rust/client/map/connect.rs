@@ -73,6 +73,7 @@ use crate::link::failure::{
     Failure, //
 };
 use crate::proto::{
+    self,
     Backing,
     Login,
     LoginReply, //
@@ -356,9 +357,10 @@ impl Connector {
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
         control.set_granted(login.limits.logical_block_size, login.extent.access);
-        match self.connect_io(attempt, &mut control, &login, hw_queues, deadline) {
-            Ok((connections, limits)) => Ok(ConnectedPath {
-                connections,
+        let mut io = Connections::new();
+        match self.connect_io(attempt, &mut control, &mut io, &login, hw_queues, deadline) {
+            Ok(limits) => Ok(ConnectedPath {
+                connections: Arc::new(io, GFP_KERNEL)?,
                 control,
                 epoch,
                 limits,
@@ -372,6 +374,9 @@ impl Connector {
                     let told = control.log_out(deadline);
                     self.told.store(told.into(), Relaxed);
                 }
+                // All fail before the first is dropped: see [`ConnectedPath::drain`].
+                control.channel().fail();
+                io.iter().for_each(Connection::fail);
                 Err(failure)
             }
         }
@@ -402,15 +407,17 @@ impl Connector {
         }
     }
 
-    /// Asks for the slabs, and connects the I/O connections. May sleep.
+    /// Asks for the slabs, and connects the I/O connections; `connections` has also those that
+    /// failed. May sleep.
     fn connect_io(
         &self,
         attempt: &Attempt,
         control: &mut ControlConnection,
+        connections: &mut Connections,
         login: &LoginReply,
         hw_queues: u16,
         deadline: Deadline,
-    ) -> Result<(Arc<Connections>, DiskLimits), Failure> {
+    ) -> Result<DiskLimits, Failure> {
         let (options, epoch) = (&self.params.options, attempt.epoch);
         // If the map was up before, `session::map` compares the instance with the one that it
         // knows.
@@ -428,8 +435,6 @@ impl Connector {
         let mut config = ConnectionConfig {
             target: &self.target,
             pd: control.channel().pd(),
-            session: login.session,
-            epoch,
             depth,
             data_path,
             events: PathEvents::new(&self.events, self.id, epoch),
@@ -438,19 +443,18 @@ impl Connector {
         };
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
-        let mut connections = Connections::new();
-        let mut connect = |hw_queue| -> Result<(), Failure> {
+        for hw_queue in 0..login.queues {
             config.deadline = self.next_deadline(attempt, config.deadline)?;
-            let connection = Connection::connect(&config, hw_queue, hw_queue >= interrupted)?;
-            Ok(connections.push(connection, GFP_KERNEL)?)
-        };
-        if let Err(failure) = (0..login.queues).try_for_each(&mut connect) {
-            // All fail before the first is dropped: see [`ConnectedPath::drain`].
-            connections.iter().for_each(Connection::fail);
-            return Err(failure);
+            let (connection, id) = Connection::new(&config, hw_queue, hw_queue >= interrupted)?;
+            connections.push(connection, GFP_KERNEL)?;
+            let request = proto::Connection::Io {
+                session: login.session,
+                queue: hw_queue,
+            };
+            self.target.connect(&id, request, epoch, config.deadline)?;
         }
         let device = control.channel().pd().device();
-        let limits = DiskLimits {
+        Ok(DiskLimits {
             login: *login,
             queues: login.queues,
             poll_queues: login.queues - interrupted,
@@ -460,8 +464,7 @@ impl Connector {
             io: connections
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
-        };
-        Ok((Arc::new(connections, GFP_KERNEL)?, limits))
+        })
     }
 
     /// Returns how the path moves data, for which it asks for the slabs, with the depth of its

@@ -531,12 +531,15 @@ impl<T: RequestOwner> Connection<T> {
     }
 
     /// Makes and posts receives for as many commands as the server allows in flight, if memory is
-    /// free: I/O goes on with fewer. If it is not, answers do not ask for it again. May sleep. The
-    /// caller must not let allocations wait for memory: I/O that waits may have to end before.
-    pub(in crate::client) fn grow(&self) {
+    /// free: I/O goes on with fewer. If it is not, answers ask for it again only with `ask_again`.
+    /// May sleep. The caller must not let allocations wait for memory: I/O that waits may have to
+    /// end before.
+    pub(in crate::client) fn grow(&self, ask_again: bool) {
         let posted = self.post_receives(DmaBuffer::alloc_free);
-        if let (Ok(()), Some(commands)) = (posted, &self.qp.handler().commands) {
-            commands.grown();
+        if let Some(commands) = &self.qp.handler().commands {
+            if posted.is_ok() || ask_again {
+                commands.grown();
+            }
         }
     }
 

@@ -137,8 +137,8 @@ pub(in crate::client) enum Outcome {
     Drained(Epoch, Drained),
     /// Nothing is left of the path.
     Closed {
-        /// The server has confirmed that the map leaves.
-        told: bool,
+        /// The server that has confirmed that the map leaves.
+        told: Option<u128>,
     },
 }
 
@@ -160,8 +160,9 @@ pub(in crate::client) struct Connector {
     closed: Atomic<u64>,
     /// The last epoch that was closed and told to leave; set before `closed`.
     left: Atomic<u64>,
-    /// 1 if the last attempt has failed, and the server has confirmed that the map leaves.
-    told: Atomic<u32>,
+    /// The server that has confirmed that the map leaves, after the last attempt had failed.
+    #[pin]
+    told: Mutex<Option<u128>>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -199,7 +200,7 @@ impl Connector {
                 failed: Atomic::new(0),
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
-                told: Atomic::new(0),
+                told <- new_mutex!(None, "Connector::told"),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -263,8 +264,9 @@ impl Connector {
                 // The logout comes first: a server that loses a connection before it keeps the
                 // map's place.
                 let told = match &mut path {
-                    Some(path) => leave && path.log_out(),
-                    None => leave && self.told.load(Relaxed) != 0,
+                    Some(path) if leave => path.log_out(),
+                    None if leave => *self.told.lock(),
+                    _ => None,
                 };
                 let how = path.as_ref().map_or(Drained::Clean, ConnectedPath::drain);
                 // I/O need not wait until the HCA has destroyed the queue pairs.
@@ -332,7 +334,7 @@ impl Connector {
         first_answer_ms: u32,
     ) -> Result<ConnectedPath, Failure> {
         let (options, epoch) = (&self.params.options, attempt.epoch);
-        self.told.store(0, Relaxed);
+        *self.told.lock() = None;
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
         let mut control = ControlConnection::connect(
@@ -372,7 +374,7 @@ impl Connector {
                 if !self.multipath.was_up() || self.left.load(Relaxed) >= epoch {
                     let deadline = Deadline::start().sooner(LOGOUT_TIMEOUT_MS);
                     let told = control.log_out(deadline);
-                    self.told.store(told.into(), Relaxed);
+                    *self.told.lock() = told.then_some(login.server());
                 }
                 // All fail before the first is dropped: see [`ConnectedPath::drain`].
                 control.channel().fail();

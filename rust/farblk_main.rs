@@ -67,7 +67,7 @@ module! {
         },
         pool_size: u64 {
             default: 33_554_432,
-            description: "Memory of the server for the data of block exports, per RDMA device, in bytes; each export has 1 MiB, and each connection its first receives, in any case",
+            description: "Server memory for data of block exports, in bytes per RDMA device",
         },
         inline_size: u32 {
             default: 4096,

@@ -20,13 +20,14 @@ faults_off() { faults probability=0; }
 # faults_in module|kernel: which allocations may fail: those with the module's text on the stack, or
 # all of the kernel's threads and of the task that asks.
 faults_in() {
-	local p
+	local p leave_out=__alloc_object
+	[ "$1" = module ] || leave_out=cma_ib_req_handler
 	# What kmemleak needs for itself is nobody's matter; it has a reserve. In the kernel's
 	# threads the reserve does, for one function can be left out, and there it is rdma_cm's:
 	# when memory fails in cma_ib_new_conn_id(), which is inlined, it destroys the new id under
 	# the lock of the one that listens, a class of lock within itself, and lockdep reports that.
 	# shellcheck disable=SC2046
-	set -- "$1" $(sort /proc/kallsyms | grep -A 1 " $([ "$1" = module ] && echo __alloc_object || echo cma_ib_req_handler)\$" | cut -d ' ' -f 1)
+	set -- "$1" $(sort /proc/kallsyms | grep -A 1 -E " $leave_out([[:space:]]|\$)" | cut -d ' ' -f 1)
 	must faults probability=0 verbose=0 task-filter=N ignore-gfp-wait=N stacktrace-depth=32 require-start=0 \
 		require-end=0xffffffffffffffff "reject-start=0x${2:-0}" "reject-end=0x${3:-0}"
 	must store $FAULTS/fail_page_alloc/min-order 0
@@ -199,7 +200,12 @@ each_allocation_ram() { each_allocation ram; }
 each_allocation_block() { each_allocation block; }
 rising_in_module_ram() { rising module ram; }
 rising_in_module_block() { rising module block; }
-rising_in_kernel_ram() { rising kernel ram; }
+rising_in_kernel_ram() {
+	local leaks=""
+	kmemleak_is_on && leaks=1
+	rising kernel ram
+	[ -z "$leaks" ] || kmemleak_is_on || bad "kmemleak gave up, as its reserve was too small"
+}
 
 trap faults_off EXIT
 for kind in ram block; do

@@ -211,7 +211,7 @@ reload_server() {
 header() { sed -n "s/^$2: //p" "$HERE/broken/$1.patch"; }
 # needs_broken: ends the test without the module of FARBLK_BROKEN. broken NAME: the parameter that
 # puts that patch in effect in it.
-needs_broken() { [ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no module that is broken on purpose"; }
+needs_broken() { [ -e "${FARBLK_BROKEN:-}" ] || skip "FARBLK_BROKEN is no broken module"; }
 broken() { sed -n '/^+.*crate::broken(\([0-9]*\)).*/ {s//broken=\1/p; q}' "$HERE/broken/$1.patch"; }
 # lasting_id: this host's, whenever it boots.
 lasting_id() { uname -n | md5sum | sed -E 's/^(.{8})(.{4}).(.{3}).(.{3})(.{12}).*/\1-\2-4\3-8\4-\5/'; }

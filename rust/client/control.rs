@@ -388,7 +388,8 @@ impl ControlConnection {
     ) -> Result<R, Failure> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
-        self.channel.send(|buf| encode(sequence, buf))?;
+        self.channel
+            .send(deadline.left(), |buf| encode(sequence, buf))?;
         let reply = loop {
             // Other messages do not extend the deadline.
             if deadline.is_over() {

@@ -347,7 +347,8 @@ impl Map {
         if wait_for == WaitFor::PathUp && self.done.wait_killable().is_err() {
             self.abort();
         }
-        self.done.wait();
+        // It may take as long as the device needs for the end of many queue pairs.
+        self.done.wait_io();
         *self.result.lock()
     }
 

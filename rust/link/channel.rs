@@ -71,7 +71,7 @@ const CAPS: QpCaps = QpCaps {
     large_key_pages: 0,
 };
 /// Timeout for a local operation of the HCA, and for the acknowledgement of a message by the peer.
-const COMPLETION_TIMEOUT_MS: Msecs = 5000;
+pub(crate) const COMPLETION_TIMEOUT_MS: Msecs = 5000;
 
 /// The owner of a posted send on a control connection.
 pub(crate) enum Posted {
@@ -296,13 +296,15 @@ impl<O: Linked> Channel<O> {
         &self.id
     }
 
-    /// Sends the message that `encode` writes. Waits for a free buffer. May sleep.
+    /// Sends the message that `encode` writes. Waits up to `timeout` ms for a free buffer. May
+    /// sleep.
     pub(crate) fn send(
         &mut self,
+        timeout: Msecs,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
         let link = self.owner.link();
-        let free = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, Inbox::free)?;
+        let free = wait(link, &link.completed, timeout, Inbox::free)?;
         self.send_in(free, encode)
     }
 

@@ -154,6 +154,11 @@ pub struct LoginReply {
 }
 
 impl LoginReply {
+    /// Returns [`Self::server_id`] as `session` compares it.
+    pub fn server(&self) -> u128 {
+        u128::from_be_bytes(*self.server_id.as_bytes())
+    }
+
     /// Kind of the export.
     pub fn kind(&self) -> Kind {
         match self.backing {

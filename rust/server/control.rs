@@ -21,6 +21,7 @@ use crate::base::errno::{
 };
 use crate::link::channel::{
     Channel,
+    COMPLETION_TIMEOUT_MS,
     MESSAGES, //
 };
 use crate::proto::{
@@ -72,6 +73,8 @@ struct Attachment {
     export: Arc<Export>,
     /// The access that the client asked for and may have.
     access: Access,
+    /// The server knew the reservation key that the client resumed, as the login reply said.
+    remembered: bool,
     /// The extent that the client was told last, and its number.
     told: (u32, Extent),
     /// The newest epoch to fence of each path, until the fence is answered.
@@ -173,7 +176,8 @@ impl Control {
 
     /// Sends a message on the control connection.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
-        self.channel.as_mut().ok_or(ENOTCONN)?.send(encode)
+        let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
+        channel.send(COMPLETION_TIMEOUT_MS, encode)
     }
 
     fn login(
@@ -245,6 +249,7 @@ impl Control {
             data_path,
             export,
             access,
+            remembered: granted.remembered,
             told: (number, extent),
             fences: [None; PATHS_MAX],
         });
@@ -253,8 +258,10 @@ impl Control {
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
     fn ping(&mut self, session: &Session) -> Result {
-        if let Some(attachment) = &self.attachment {
-            attachment.export.confirm(session);
+        // Pings of others do not wait for a login that waits for memory.
+        match &self.attachment {
+            Some(attachment) if !attachment.remembered => attachment.export.confirm(session),
+            _ => {}
         }
         self.send(|buf| Event::Pong.encode(buf))
     }
@@ -321,7 +328,9 @@ impl Control {
             }
         }
         let slabs = &*slabs;
-        Ok(channel.send(|buf| slabs.write_grants(wanted, sequence, buf)))
+        Ok(channel.send(COMPLETION_TIMEOUT_MS, |buf| {
+            slabs.write_grants(wanted, sequence, buf)
+        }))
     }
 
     /// Lists the exports that the client may use.

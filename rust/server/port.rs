@@ -236,7 +236,11 @@ impl WorkItem for Port {
                 "the device or the address {} was removed",
                 this.addr
             );
-            *this.failure.lock() = Some(failure);
+            // Once the port is closed, the end of its work item is no failure.
+            let listening = this.listening.lock();
+            if !listening.closed {
+                *this.failure.lock() = Some(failure);
+            }
             return;
         }
         let mut listening = this.listening.lock();

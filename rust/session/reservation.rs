@@ -243,8 +243,13 @@ impl<L: Registrations> Reservation<L> {
             None if login.incarnation < one.incarnation => {
                 Err(Decision::Refuse(Reason::Superseded))
             }
-            // The map was enabled anew.
-            None => self.replace(at, since, act).map(|()| None),
+            // The map was enabled anew. Which life of it is the newer one its incarnation tells, in
+            // whatever order their logins waited for an earlier one.
+            None => {
+                let newer = login.incarnation > one.incarnation;
+                let since = if newer { u64::MAX } else { since };
+                self.replace(at, since, act).map(|()| None)
+            }
         }
     }
 

@@ -55,12 +55,12 @@ use crate::link::failure::{
     Failure, //
 };
 use crate::proto::{
-    self,
     command,
     Malformed,
     Terms, //
 };
 use crate::rdma::{
+    cm::CmId,
     cq::{
         Cq,
         PollContext, //
@@ -227,10 +227,6 @@ pub(in crate::client) struct ConnectionConfig<'a, T> {
     pub(in crate::client) target: &'a Target,
     /// The protection domain of the session.
     pub(in crate::client) pd: &'a Arc<Pd>,
-    /// The server's number of the session.
-    pub(in crate::client) session: u64,
-    /// The epoch of the path.
-    pub(in crate::client) epoch: u64,
     /// Requests in flight per connection.
     pub(in crate::client) depth: u16,
     /// How the connections move data.
@@ -265,7 +261,7 @@ type Unsent<T> = (BlkError, Owned<Request<T>>);
 /// The result of posting the work request of a request.
 type PostResult<T> = Result<(), (Error, Posted<T>)>;
 
-/// A connected I/O connection.
+/// An I/O connection.
 pub(in crate::client) struct Connection<T: RequestOwner> {
     qp: Arc<Qp<Handler<T>>>,
     /// The completion queue of the receives, and without commands of the sends.
@@ -281,12 +277,12 @@ pub(in crate::client) struct Connection<T: RequestOwner> {
 }
 
 impl<T: RequestOwner> Connection<T> {
-    /// Connects hardware queue `hw_queue`. May sleep.
-    pub(in crate::client) fn connect(
+    /// Makes a connection for hardware queue `hw_queue`. The caller connects the id. May sleep.
+    pub(in crate::client) fn new(
         config: &ConnectionConfig<'_, T>,
         hw_queue: u16,
         polled: bool,
-    ) -> Result<Self, Failure> {
+    ) -> Result<(Self, Arc<CmId>), Failure> {
         let cm_events = Arc::new(config.events.clone(), GFP_KERNEL)?;
         let id = config.target.resolve(cm_events, config.deadline)?;
         let device = config.pd.device();
@@ -387,14 +383,7 @@ impl<T: RequestOwner> Connection<T> {
             progress: [Atomic::new(0), Atomic::new(u64::MAX)],
         };
         connection.post_receives(DmaBuffer::alloc)?;
-        let request = proto::Connection::Io {
-            session: config.session,
-            queue: hw_queue,
-        };
-        config
-            .target
-            .connect(&id, request, config.epoch, config.deadline)?;
-        Ok(connection)
+        Ok((connection, id))
     }
 
     /// Returns the limits of a read or write on this connection.
@@ -542,12 +531,15 @@ impl<T: RequestOwner> Connection<T> {
     }
 
     /// Makes and posts receives for as many commands as the server allows in flight, if memory is
-    /// free: I/O goes on with fewer. If it is not, answers do not ask for it again. May sleep. The
-    /// caller must not let allocations wait for memory: I/O that waits may have to end before.
-    pub(in crate::client) fn grow(&self) {
+    /// free: I/O goes on with fewer. If it is not, answers ask for it again only with `ask_again`.
+    /// May sleep. The caller must not let allocations wait for memory: I/O that waits may have to
+    /// end before.
+    pub(in crate::client) fn grow(&self, ask_again: bool) {
         let posted = self.post_receives(DmaBuffer::alloc_free);
-        if let (Ok(()), Some(commands)) = (posted, &self.qp.handler().commands) {
-            commands.grown();
+        if let Some(commands) = &self.qp.handler().commands {
+            if posted.is_ok() || ask_again {
+                commands.grown();
+            }
         }
     }
 

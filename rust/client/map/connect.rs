@@ -73,6 +73,7 @@ use crate::link::failure::{
     Failure, //
 };
 use crate::proto::{
+    self,
     Backing,
     Login,
     LoginReply, //
@@ -136,8 +137,8 @@ pub(in crate::client) enum Outcome {
     Drained(Epoch, Drained),
     /// Nothing is left of the path.
     Closed {
-        /// The server has confirmed that the map leaves.
-        told: bool,
+        /// The server that has confirmed that the map leaves.
+        told: Option<u128>,
     },
 }
 
@@ -159,8 +160,9 @@ pub(in crate::client) struct Connector {
     closed: Atomic<u64>,
     /// The last epoch that was closed and told to leave; set before `closed`.
     left: Atomic<u64>,
-    /// 1 if the last attempt has failed, and the server has confirmed that the map leaves.
-    told: Atomic<u32>,
+    /// The server that has confirmed that the map leaves, after the last attempt had failed.
+    #[pin]
+    told: Mutex<Option<u128>>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -198,7 +200,7 @@ impl Connector {
                 failed: Atomic::new(0),
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
-                told: Atomic::new(0),
+                told <- new_mutex!(None, "Connector::told"),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -262,8 +264,9 @@ impl Connector {
                 // The logout comes first: a server that loses a connection before it keeps the
                 // map's place.
                 let told = match &mut path {
-                    Some(path) => leave && path.log_out(),
-                    None => leave && self.told.load(Relaxed) != 0,
+                    Some(path) if leave => path.log_out(),
+                    None if leave => *self.told.lock(),
+                    _ => None,
                 };
                 let how = path.as_ref().map_or(Drained::Clean, ConnectedPath::drain);
                 // I/O need not wait until the HCA has destroyed the queue pairs.
@@ -331,7 +334,7 @@ impl Connector {
         first_answer_ms: u32,
     ) -> Result<ConnectedPath, Failure> {
         let (options, epoch) = (&self.params.options, attempt.epoch);
-        self.told.store(0, Relaxed);
+        *self.told.lock() = None;
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
         let mut control = ControlConnection::connect(
@@ -356,9 +359,10 @@ impl Connector {
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
         control.set_granted(login.limits.logical_block_size, login.extent.access);
-        match self.connect_io(attempt, &mut control, &login, hw_queues, deadline) {
-            Ok((connections, limits)) => Ok(ConnectedPath {
-                connections,
+        let mut io = Connections::new();
+        match self.connect_io(attempt, &mut control, &mut io, &login, hw_queues, deadline) {
+            Ok(limits) => Ok(ConnectedPath {
+                connections: Arc::new(io, GFP_KERNEL)?,
                 control,
                 epoch,
                 limits,
@@ -370,8 +374,11 @@ impl Connector {
                 if !self.multipath.was_up() || self.left.load(Relaxed) >= epoch {
                     let deadline = Deadline::start().sooner(LOGOUT_TIMEOUT_MS);
                     let told = control.log_out(deadline);
-                    self.told.store(told.into(), Relaxed);
+                    *self.told.lock() = told.then_some(login.server());
                 }
+                // All fail before the first is dropped: see [`ConnectedPath::drain`].
+                control.channel().fail();
+                io.iter().for_each(Connection::fail);
                 Err(failure)
             }
         }
@@ -402,15 +409,17 @@ impl Connector {
         }
     }
 
-    /// Asks for the slabs, and connects the I/O connections. May sleep.
+    /// Asks for the slabs, and connects the I/O connections; `connections` has also those that
+    /// failed. May sleep.
     fn connect_io(
         &self,
         attempt: &Attempt,
         control: &mut ControlConnection,
+        connections: &mut Connections,
         login: &LoginReply,
         hw_queues: u16,
         deadline: Deadline,
-    ) -> Result<(Arc<Connections>, DiskLimits), Failure> {
+    ) -> Result<DiskLimits, Failure> {
         let (options, epoch) = (&self.params.options, attempt.epoch);
         // If the map was up before, `session::map` compares the instance with the one that it
         // knows.
@@ -428,8 +437,6 @@ impl Connector {
         let mut config = ConnectionConfig {
             target: &self.target,
             pd: control.channel().pd(),
-            session: login.session,
-            epoch,
             depth,
             data_path,
             events: PathEvents::new(&self.events, self.id, epoch),
@@ -438,19 +445,18 @@ impl Connector {
         };
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
-        let mut connections = Connections::new();
-        let mut connect = |hw_queue| -> Result<(), Failure> {
+        for hw_queue in 0..login.queues {
             config.deadline = self.next_deadline(attempt, config.deadline)?;
-            let connection = Connection::connect(&config, hw_queue, hw_queue >= interrupted)?;
-            Ok(connections.push(connection, GFP_KERNEL)?)
-        };
-        if let Err(failure) = (0..login.queues).try_for_each(&mut connect) {
-            // All fail before the first is dropped: see [`ConnectedPath::drain`].
-            connections.iter().for_each(Connection::fail);
-            return Err(failure);
+            let (connection, id) = Connection::new(&config, hw_queue, hw_queue >= interrupted)?;
+            connections.push(connection, GFP_KERNEL)?;
+            let request = proto::Connection::Io {
+                session: login.session,
+                queue: hw_queue,
+            };
+            self.target.connect(&id, request, epoch, config.deadline)?;
         }
         let device = control.channel().pd().device();
-        let limits = DiskLimits {
+        Ok(DiskLimits {
             login: *login,
             queues: login.queues,
             poll_queues: login.queues - interrupted,
@@ -460,8 +466,7 @@ impl Connector {
             io: connections
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
-        };
-        Ok((Arc::new(connections, GFP_KERNEL)?, limits))
+        })
     }
 
     /// Returns how the path moves data, for which it asks for the slabs, with the depth of its

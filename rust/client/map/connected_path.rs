@@ -61,7 +61,7 @@ impl ConnectedPath {
     pub(in crate::client) fn admission(&self) -> Admission {
         let login = &self.limits.login;
         Admission {
-            server: u128::from_be_bytes(*login.server_id.as_bytes()),
+            server: login.server(),
             export: u128::from_be_bytes(*login.export_uuid.as_bytes()),
             instance: u128::from_be_bytes(*login.instance.as_bytes()),
             volatile: login.geometry().is_some(),
@@ -103,11 +103,12 @@ impl ConnectedPath {
         self.control.channel().pd().device().name()
     }
 
-    /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so
-    /// does not keep the map's place. May sleep.
-    pub(super) fn log_out(&mut self) -> bool {
+    /// Tells the server that the map leaves. Returns the server if it has confirmed it, and so does
+    /// not keep the map's place. May sleep.
+    pub(super) fn log_out(&mut self) -> Option<u128> {
         let deadline = Deadline::start().sooner(FAREWELL_TIMEOUT_MS);
-        self.control.log_out(deadline)
+        let told = self.control.log_out(deadline);
+        told.then_some(self.limits.login.server())
     }
 
     /// Ends all requests with an error. If the result is clean, nothing touches their memory any

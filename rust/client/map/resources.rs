@@ -227,7 +227,7 @@ impl Path {
     /// Sends a ping. May sleep, but does not wait for the answer.
     pub(super) fn ping(&mut self) {
         // There may be memory by now that was not there when an answer gave credit.
-        self.grow();
+        self.grow(false);
         let now = Instant::now();
         // If there is no buffer for it, earlier pings are still being sent, and they will do.
         if self
@@ -263,10 +263,12 @@ impl Path {
             .is_some_and(|connection| connection.is_stuck(now, timeout_ms))
     }
 
-    /// Makes receives for the commands that the server allows in flight. May sleep.
-    pub(super) fn grow(&self) {
+    /// Makes receives for the commands that the server allows in flight. See [`Connection::grow`].
+    /// May sleep.
+    pub(super) fn grow(&self, ask_again: bool) {
         if let Some(connected) = &self.connected {
-            connected.connections.iter().for_each(Connection::grow);
+            let connections = connected.connections.iter();
+            connections.for_each(|connection| connection.grow(ask_again));
         }
     }
 }

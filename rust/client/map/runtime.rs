@@ -250,10 +250,13 @@ impl MapRuntime {
         for hw_queue in self.events.take_late().into_iter().flatten() {
             self.handle_late(hw_queue);
         }
+        // If memory is missing, the next ping is the next occasion. Without pings it is the next
+        // answer.
+        let ask_again = self.resources.params.options.heartbeat_ms == 0;
         let credited = self.events.take_credited();
         for id in ids().filter(|id| credited & (1 << id) != 0) {
             if let Some(path) = self.resources.path(id) {
-                path.grow();
+                path.grow(ask_again);
             }
         }
         match self.machine.mode() {

@@ -77,8 +77,8 @@ pub enum Event {
     Closed {
         /// The path.
         path: PathId,
-        /// The server has heard that the map leaves.
-        told: bool,
+        /// The server that has heard on it that the map leaves.
+        told: Option<u128>,
         /// There are requeued requests.
         requeued: bool,
     },

@@ -178,8 +178,8 @@ impl Machine {
         self.released(id, act);
     }
 
-    /// Nothing is left of a path; `told` if the server has heard on it that the map leaves.
-    pub(super) fn closed(&mut self, id: PathId, told: bool) {
+    /// Nothing is left of a path; `told` is the server that has heard on it that the map leaves.
+    pub(super) fn closed(&mut self, id: PathId, told: Option<u128>) {
         let over = self.end.is_some();
         let Some(path) = self.path_mut(id) else {
             return;
@@ -188,8 +188,9 @@ impl Machine {
         if path.closing == 0 {
             path.unclean = false;
         }
-        let counts = told && over && !path.foreign;
-        self.told |= counts;
+        // The path may lead to another server than that of the map.
+        let known = self.known.as_ref().map(|known| known.server);
+        self.told |= over && told.is_some() && told == known;
     }
 
     /// Nothing of a path's newest epoch is in the way of the next one.

@@ -116,7 +116,7 @@ fn connected(path: PathId, epoch: u64, admission: Admission) -> Event {
 fn closed(path: PathId) -> Event {
     Event::Closed {
         path,
-        told: false,
+        told: None,
         requeued: false,
     }
 }
@@ -366,7 +366,7 @@ fn a_path_that_was_not_drained_holds_io_until_it_is_closed() {
     assert_eq!(after(&mut map, fenced(1, 0, 1)), []);
     let back = Event::Closed {
         path: 0,
-        told: false,
+        told: None,
         requeued: true,
     };
     assert_eq!(
@@ -460,7 +460,7 @@ fn a_map_that_leaves_tells_the_server() {
         after(&mut map, drained(path, 1, false));
         let told = Event::Closed {
             path,
-            told: path == 1,
+            told: (path == 1).then_some(ADMISSION.server),
             requeued: false,
         };
         after(&mut map, told);
@@ -477,6 +477,27 @@ fn a_map_that_leaves_tells_the_server() {
     after(&mut map, Event::Add(0));
     after(&mut map, Event::Disable);
     assert_eq!(map.farewell(), Farewell::Told);
+}
+
+/// A map does not tell its server by an attempt that fails, and leads to another one.
+#[test]
+fn another_server_is_not_told_by_a_failed_attempt() {
+    for (server, farewell) in [(7, Farewell::Told), (8, Farewell::Untold)] {
+        let mut map = up(1);
+        lose(&mut map, false);
+        retry(&mut map);
+        after(&mut map, Event::Disable);
+        after(&mut map, Event::Refused(0, 2, Failure::Transient));
+        after(&mut map, drained(0, 2, false));
+        let closed = Event::Closed {
+            path: 0,
+            told: Some(server),
+            requeued: false,
+        };
+        after(&mut map, closed);
+        assert!(map.is_gone(0));
+        assert_eq!(map.farewell(), farewell);
+    }
 }
 
 /// A map does not tell its server by an attempt that comes late, and leads to another one.
@@ -498,7 +519,7 @@ fn another_server_is_not_told_for_it() {
             leave: true,
         };
         assert_eq!(actions, [leave]);
-        for told in [false, true] {
+        for told in [None, Some(server)] {
             after(&mut map, drained(0, 2, false));
             let closed = Event::Closed {
                 path: 0,

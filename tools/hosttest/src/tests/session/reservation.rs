@@ -424,6 +424,35 @@ fn who_found_the_export_before_it_was_enabled_anew_is_late() {
     assert_eq!(decision, Decision::Refuse(Reason::Closed));
 }
 
+/// Two lives of a map wait for a session of an earlier one, and the older one is woken first.
+#[test]
+fn the_newer_life_wins_whoever_waited_longer() {
+    let mut server = Server::new(1);
+    let life = |incarnation, session| Login {
+        incarnation,
+        ..login("a", session)
+    };
+    server.granted(&life(1, 1));
+    let early = (server.opening, server.machine.admitted());
+    assert_eq!(server.login(&life(2, 2)), Decision::After(1));
+    assert_eq!(server.login(&life(3, 3)), Decision::After(1));
+    server.left(1, false);
+    server.granted(&life(2, 2));
+    let mut act = |_| {};
+    let newer = life(3, 3);
+    let mut again = |server: &mut Server| {
+        let machine = &mut server.machine;
+        machine.login(&newer, early, true, 10 * FRESH + 3, &mut act)
+    };
+    assert_eq!(again(&mut server), Decision::After(2));
+    server.left(2, false);
+    assert!(matches!(again(&mut server), Decision::Grant(_)));
+    // The older one is late, however often it asks.
+    let machine = &mut server.machine;
+    let older = machine.login(&life(2, 4), early, true, 10 * FRESH + 4, &mut |_| {});
+    assert_eq!(older, Decision::Refuse(Reason::Superseded));
+}
+
 #[test]
 fn several_maps_evict_nobody() {
     let mut server = Server::new(2);

@@ -322,7 +322,10 @@ impl World {
     pub(super) fn drained(&mut self, rules: &Rules, index: usize, at: usize, how: Drained) {
         let client: &mut Client = &mut self.clients[index];
         let (path, epoch, leave) = client.closing.remove(at);
-        let told = leave && self.log_out(index, path, epoch);
+        let told = match leave {
+            true => self.log_out(index, path, epoch),
+            false => None,
+        };
         match how {
             Drained::Clean => self.strand(index, path, epoch),
             Drained::Unclean => self.clients[index].unclean.push((path, epoch)),
@@ -355,7 +358,7 @@ impl World {
         self.strand(index, path, epoch);
         let event = Event::Closed {
             path,
-            told: false,
+            told: None,
             requeued: self.clients[index].has_stranded(),
         };
         self.tell(rules, index, event);

@@ -520,24 +520,22 @@ impl World {
     }
 
     /// A client says on a path that it leaves. Returns true if the server has heard that.
-    pub(super) fn log_out(&mut self, client: usize, path: PathId, epoch: Epoch) -> bool {
+    pub(super) fn log_out(&mut self, client: usize, path: PathId, epoch: Epoch) -> Option<u128> {
         let life = self.clients[client].life;
         let of = |c: &&Connection| {
             usize::from(c.end.client) == client
                 && (c.end.life, c.end.path, c.end.epoch) == (life, path, epoch)
                 && !c.killed
         };
-        let Some(connection) = self.server.connections.iter().find(of) else {
-            return false;
-        };
-        let number = connection.number;
+        let connection = self.server.connections.iter().find(of)?;
+        let (number, server) = (connection.number, connection.elsewhere);
         for connection in &mut self.server.connections {
             if connection.number == number {
                 connection.killed = true;
                 connection.leaves = true;
             }
         }
-        true
+        Some(server.into())
     }
 
     /// Whether a client has the export, as far as the server goes.

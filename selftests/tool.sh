@@ -59,6 +59,8 @@ valid_json() {
 	is "export list -j" "$(json '.exports[0].name, .exports[0].clients, .exports[0].state' | tr '\n' ' ')" "scratch 1 online "
 	remote "$FARBLK -j port list" >/run/stdout
 	is "port list -j" "$(json '.ports[0].name, .ports[0].state' | tr '\n' ' ')" "main listening "
+	here -j version
+	is "version -j" "$(json '.schema, .module.version' | tr '\n' ' ')" "farblk.version/1 $(show "$C/version") "
 	here -j unmap m
 	is "unmap -j" "$(json '.schema, .kind, .name' | tr '\n' ' ')" "farblk.removed/1 map m "
 	exits 3 "$FARBLK" -j unmap m
@@ -164,6 +166,29 @@ file_export() {
 	is "the file's size" "$(remote "stat -c %s $file")" $((128 * mib))
 }
 
+# An export create or rm that was killed can be run again, wherever it was: each beginning of what
+# the dry run prints stands for one.
+killed_export() {
+	local file=$BACKING_FILE create n lines
+	remote "grep -qw block $C/features" || skip "the module has no block exports"
+	trap forget_file EXIT
+	for create in "export create vol --ram 8M --allow node-z" "export create vol --file $file --size 64M --allow node-z --max-clients 2"; do
+		lines=$(remote "$FARBLK --dry-run $create | wc -l")
+		for ((n = 1; n <= lines; n++)); do
+			must remote "$FARBLK --dry-run $create | head -n $n | bash -e"
+			there "$create"
+			is "the state after $n of $lines steps" "$(remote "cat $C/exports/vol/state")" online
+			must remote "$FARBLK --dry-run export rm vol | head -n 2 | bash -e"
+			there export rm vol
+			is "what is left of the export" "$(remote "ls $C/exports; losetup --associated $file 2>/dev/null")" ""
+			must remote "rm -f $file; $FARBLK --dry-run $create | head -n $n | bash -e"
+			there export rm vol
+			is "what is left after $n of $lines steps" "$(remote "ls $C/exports; losetup --associated $file 2>/dev/null")" ""
+			must remote "rm -f $file"
+		done
+	done
+}
+
 # What cannot be exported is refused with its reason, and nothing is made.
 bad_devices() {
 	local item code
@@ -206,13 +231,16 @@ paths() {
 	here list
 	grep -q "^e .* live  *1/2 " /run/stdout || bad "list: $(cat /run/stdout)"
 	grep -q "path 1 .*last error: nobody listens on $FARBLK_SERVER:7421" /run/stdout || bad "list: $(cat /run/stdout)"
-	grep -q "hint: on the server:  farblk port list" /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: farblk port list  # on the server" /run/stdout || bad "list: $(cat /run/stdout)"
 	here path add e "$FARBLK_SERVER:7421"
 	grep -q "warning: path 1 is not up, and the kernel tries again: " /run/stderr || bad "path add: $(cat /run/stderr)"
 	there port add --addr "$FARBLK_SERVER:7421" second
 	wait_for 10 list_has '.paths_live == 2 and .paths[1].reconnects == 1 and .reconnects == 1' || bad "with its second port again: $("$FARBLK" -j list)"
+	here path reconnect e 1
+	grep -q "^map e: path 1 reconnected: .*, live" /run/stdout || bad "path reconnect: $(cat /run/stdout /run/stderr)"
 	here path rm e 0
 	is "paths that are left" "$(ls "$C/maps/e/paths")" 1
+	exits 4 "$FARBLK" path reconnect e 1
 	must direct_read "$DEV" /run/back count=4
 	must cmp /run/data /run/back
 	exits 3 "$FARBLK" path rm e 0
@@ -235,7 +263,7 @@ no_path() {
 	wait_for 20 list_has '.state == "failed"' || bad "after 8 s: $("$FARBLK" -j list)"
 	within 3 here list
 	grep -q "^e .* failed  *0/2 " /run/stdout || bad "list: $(cat /run/stdout)"
-	grep -q "hint: no path for 8 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: # no path for 8 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
 	exits 5 "$FARBLK" remap e --yes
 	there port add --addr "$FARBLK_SERVER" first
 	within 20 here map "$FARBLK_SERVER/e" --wait 15s
@@ -281,7 +309,7 @@ away() {
 	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
 	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
 	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
-	grep -q "farblk export deny e $(show "$C/host_name")" /run/stderr || bad "away: $(cat /run/stderr)"
+	grep -q "farblk export deny e $(show "$C/host_name") --force" /run/stderr || bad "away: $(cat /run/stderr)"
 	here map "$FARBLK_SERVER/e" --name other --wait 60s
 	there port add --addr "$FARBLK_SERVER:7421" second
 	wait_for 10 list_has '.state == "evicted" and .last_error.code == "F0302"' || bad "after another one had it: $("$FARBLK" -j list)"
@@ -300,7 +328,8 @@ denied() {
 	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
 	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
 	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
-	there export deny e "$(show "$C/host_name")"
+	is "deny of a host that is away" "$(remote "$FARBLK export deny e $(show "$C/host_name") 2>/dev/null; echo \$?")" 4
+	there export deny e "$(show "$C/host_name")" --force
 	here map "$FARBLK_SERVER/e" --name other
 	must direct_read "$(cat /run/stdout)" /dev/null count=1
 	there port add --addr "$FARBLK_SERVER:7421" second
@@ -318,7 +347,9 @@ denied_entry() {
 	there export allow e "$host"
 	here map "$FARBLK_SERVER/e"
 	exec 5<"/dev/$(show "$C/maps/e/device")"
-	there export deny e "$host"
+	is "deny of a host with a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 4
+	[ -n "$(remote "ls $C/exports/e/hosts")" ] || bad "deny without --force removed the entry"
+	there export deny e "$host" --force
 	is "what evict finds after deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
 	is "deny of a host without an entry or a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 3
 	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
@@ -328,18 +359,40 @@ denied_entry() {
 	there export allow e "$host"
 	here map "$FARBLK_SERVER/e"
 	must remote "rmdir $C/exports/e/hosts/$host"
-	remote "$FARBLK export deny e $host >/dev/null 2>&1"
+	remote "$FARBLK export deny e $host --force >/dev/null 2>&1"
 	is "what evict finds after another deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
 	here unmap e
 	# With a map, and without one.
 	there export allow e "$host"
 	here map "$FARBLK_SERVER/e"
-	must remote "$FARBLK --dry-run export deny e $host | bash -e"
+	must remote "$FARBLK --dry-run export deny e $host --force | bash -e"
 	is "what evict finds after the shell that denies" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
 	here unmap e
 	there export allow e "$host"
 	must remote "$FARBLK --dry-run export deny e $host | bash -e 2>/dev/null"
 	[ -z "$(remote "ls $C/exports/e/hosts")" ] || bad "the host has an entry still"
+}
+
+# An export is disabled and enabled; a host is evicted, and may come back.
+export_switch() {
+	local host
+	host=$(show "$C/host_name")
+	must serve e 8M
+	here map "$FARBLK_SERVER/e"
+	is "disable of an export in use" "$(remote "$FARBLK export disable e 2>/dev/null; echo \$?")" 4
+	is "evict of a host with a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 4
+	there export evict e "$host" --force
+	wait_for 10 list_has '.state == "evicted"' || bad "after it was evicted: $("$FARBLK" -j list)"
+	here remap e --yes
+	here unmap e
+	is "evict of a host without a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 3
+	there export disable e
+	is "the state" "$(remote "cat $C/exports/e/state")" disabled
+	exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
+	grep -q F0210 /run/stderr || bad "map of a disabled export: $(cat /run/stderr)"
+	there export enable e
+	here map "$FARBLK_SERVER/e"
+	here unmap e
 }
 
 # What --dry-run prints is shell that does the same.
@@ -361,6 +414,7 @@ scenario valid_json "-j gives JSON with the documented members"
 scenario exit_codes "exit codes and error codes tell causes apart"
 scenario lasting_identity "the first object gives a host an identity that lasts"
 scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
+scenario killed_export "an export create or rm that was killed can be run again"
 scenario bad_devices "what cannot be exported is refused with its reason"
 scenario paths "paths come and go, and list tells of one that is down"
 scenario no_path "no path is up: list and map say so, and the map comes back"
@@ -368,5 +422,6 @@ scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"
 scenario denied "export deny gives an export for any host to others"
 scenario denied_entry "export deny waits until nothing of the host is left"
+scenario export_switch "an export is disabled and enabled, and a host is evicted"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

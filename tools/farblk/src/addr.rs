@@ -2,10 +2,12 @@
 //! Addresses: `HOST[:PORT]` with IPv6 in brackets, `HOST[:PORT]/EXPORT`, `[SRC@]DST`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::process;
 
 use crate::error::{Code, Error};
-use crate::name;
+use crate::usage::Invalid;
+use crate::{name, quote};
 
 /// The port a server listens on when none is given.
 pub const DEFAULT_PORT: u16 = 7420;
@@ -21,7 +23,18 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// Parses `HOST`, `HOST:PORT`, `[IPV6]`, `[IPV6]:PORT` or a bare IPv6 address.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        require_no_url(text)?;
+        let split = text.rsplit_once(':').filter(|(host, port)| {
+            host.parse::<Ipv6Addr>().is_ok() && port.parse().is_ok_and(|port: u16| port >= 1000)
+        });
+        if let Some((host, port)) = split {
+            return Err(format!(
+                "{text:?} may be an IPv6 address, or one with a port: write [{host}]:{port}, or \
+                 [{text}] for the address"
+            )
+            .into());
+        }
         if text.parse::<Ipv6Addr>().is_ok() {
             return Ok(Self {
                 host: text.to_owned(),
@@ -33,17 +46,17 @@ impl Endpoint {
                 .split_once(']')
                 .ok_or_else(|| format!("{text:?}: the ] is missing"))?;
             if host.parse::<Ipv6Addr>().is_err() {
-                return Err(format!("{host:?} is not an IPv6 address"));
+                return Err(format!("{host:?} is not an IPv6 address").into());
             }
             match port.strip_prefix(':') {
                 Some(port) => (host, Some(port)),
                 None if port.is_empty() => (host, None),
-                None => return Err(format!("{text:?}: expected :PORT after the ]")),
+                None => return Err(format!("{text:?}: expected :PORT after the ]").into()),
             }
         } else {
             match text.split_once(':') {
                 Some((_, port)) if port.contains(':') => {
-                    return Err(format!("{text:?}: write an IPv6 address in brackets"));
+                    return Err(format!("{text:?}: write an IPv6 address in brackets").into());
                 }
                 Some((host, port)) => (host, Some(port)),
                 None => (text, None),
@@ -51,13 +64,18 @@ impl Endpoint {
         };
         let hostname = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if host.is_empty() || !text.starts_with('[') && !host.chars().all(hostname) {
-            return Err(format!("{text:?} is not HOST[:PORT]"));
+            return Err(format!("{text:?} is not HOST[:PORT]").into());
+        }
+        // No name ends in a number, but the name service takes "10.9.0" for 10.9.0.0.
+        let last = host.rsplit('.').next().unwrap_or_default();
+        if last.bytes().all(|c| c.is_ascii_digit()) && host.parse::<IpAddr>().is_err() {
+            return Err(format!("{host:?} is not an IP address").into());
         }
         let port = match port {
             None => DEFAULT_PORT,
             Some(port) => match port.parse() {
-                Ok(0) | Err(_) => return Err(format!("{port:?} is not a port number")),
-                Ok(port) => port,
+                Ok(number @ 1..) if !port.starts_with('+') => number,
+                _ => return Err(format!("{port:?} is not a port number").into()),
             },
         };
         Ok(Self {
@@ -80,10 +98,16 @@ impl Endpoint {
         let failed = |why: String| {
             Error::new(Code::Resolve, what, why).variables(&[("host", self.host.clone())])
         };
-        (self.host.as_str(), self.port)
-            .to_socket_addrs()
-            .map_err(|e| failed(format!("{} cannot be resolved: {e}", self.host)))?
-            .next()
+        // getaddrinfo(3) of a static program needs the name services of the C library that it was
+        // built with; getent(1) uses those of this host.
+        let output = process::Command::new("getent")
+            .args(["ahosts", &self.host])
+            .output()
+            .map_err(|e| failed(format!("getent: {e}")))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut words = text.lines().flat_map(|line| line.split_whitespace().next());
+        let ip = words.find_map(|word| word.parse::<IpAddr>().ok());
+        ip.map(|ip| SocketAddr::new(ip, self.port))
             .ok_or_else(|| failed(format!("{} has no address", self.host)))
     }
 }
@@ -101,11 +125,24 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// Fails if the text is a URL, which cannot name the source address of a path.
+fn require_no_url(text: &str) -> Result<(), Invalid> {
+    let Some((_, rest)) = text.split_once("://") else {
+        return Ok(());
+    };
+    let hint = match rest {
+        "" => String::new(),
+        rest => format!("# write {rest}"),
+    };
+    let why = format!("{text:?} is a URL, and farblk uses none: write HOST[:PORT]");
+    Err(Invalid::new(why, hint))
+}
+
 /// Parses an address of this host to listen on: `IP[:PORT]`, no name.
-pub fn parse_local(text: &str) -> Result<SocketAddr, String> {
+pub fn parse_local(text: &str) -> Result<SocketAddr, Invalid> {
     Endpoint::parse(text)?
         .numeric()
-        .ok_or_else(|| format!("{text:?}: an IP address is needed here, not a name"))
+        .ok_or_else(|| format!("{text:?}: an IP address is needed here, not a name").into())
 }
 
 /// An export to map: `HOST[:PORT]/EXPORT`.
@@ -119,10 +156,20 @@ pub struct Target {
 
 impl Target {
     /// Parses `HOST[:PORT]/EXPORT`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let (server, export) = text
-            .rsplit_once('/')
-            .ok_or_else(|| format!("{text:?} is not HOST[:PORT]/EXPORT"))?;
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        require_no_url(text)?;
+        let Some((server, export)) = text.rsplit_once('/') else {
+            let server = Endpoint::parse(text)?;
+            let shown = quote::word(&server.to_string());
+            return Err(Invalid::new(
+                format!("{text:?} names no export"),
+                format!(
+                    "farblk discover {shown}  # shows the exports of this server\n\
+                     farblk map {}",
+                    quote::word(&format!("{server}/EXPORT"))
+                ),
+            ));
+        };
         Ok(Self {
             server: Endpoint::parse(server)?,
             export: name::parse(export)?,
@@ -147,7 +194,7 @@ pub struct PathSpec {
 
 impl PathSpec {
     /// Parses `[SRC@]DST[:PORT]`.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         let (source, destination) = match text.split_once('@') {
             Some((source, destination)) => (Some(parse_ip(source)?), destination),
             None => (None, text),
@@ -182,6 +229,9 @@ mod tests {
             ("[fd00::1]", "fd00::1", 7420),
             ("[fd00::1]:99", "fd00::1", 99),
             ("fd00::1", "fd00::1", 7420),
+            ("fd00::2:1", "fd00::2:1", 7420),
+            ("[fd00::1:7420]", "fd00::1:7420", 7420),
+            ("fd00:1:2:3:4:5:6:7420", "fd00:1:2:3:4:5:6:7420", 7420),
         ] {
             let want = Endpoint {
                 host: host.into(),
@@ -195,6 +245,10 @@ mod tests {
             "a:",
             "a:0",
             "a:65536",
+            "a:+1",
+            "10.9.0",
+            "10.9.0.256",
+            "7",
             "a:b:c",
             "[fd00::1",
             "[fd00::1]x",
@@ -203,6 +257,9 @@ mod tests {
             "[]",
             "a/b",
             "a@b",
+            "fd00::1:7420",
+            "fd00::1:17420",
+            "x://a",
         ] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
         }

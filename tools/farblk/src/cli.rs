@@ -45,13 +45,16 @@ pub struct Global {
     /// Short for -o json; errors are then JSON on stderr
     #[arg(short = 'j', long, global = true)]
     pub json: bool,
+    /// As -j, with results on several indented lines
+    #[arg(short = 'p', long, global = true)]
+    pub pretty: bool,
     /// Omit progress and confirmations
     #[arg(short = 'q', long, global = true)]
     pub quiet: bool,
     /// Print the shell commands, and change nothing
     #[arg(long, global = true)]
     pub dry_run: bool,
-    /// Use /sys, /dev, /proc and /etc below DIR
+    /// Use /sys, /dev, /proc, /lib and /etc below DIR
     #[arg(long, global = true, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     pub root: PathBuf,
     /// When to use colours; NO_COLOR is obeyed
@@ -108,6 +111,8 @@ pub enum Command {
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
         map: String,
     },
+    /// Show the versions of the tool and of the module that is loaded
+    Version,
     /// Print a completion script
     Completions {
         /// The shell
@@ -164,9 +169,9 @@ pub enum Export {
         #[arg(value_parser = name::parse)]
         name: String,
         /// Name of the host (host_name in its /sys/kernel/config/farblk)
-        #[arg(value_parser = name::parse)]
-        host: String,
-        /// Admit the host for reading only
+        #[arg(value_name = "HOST[:ro|rw]", value_parser = Allowed::parse)]
+        host: Allowed,
+        /// Admit the host for reading only; another spelling of HOST:ro
         #[arg(long)]
         ro: bool,
         /// Admit the host only under this identity (host_id in its /sys/kernel/config/farblk, after
@@ -182,6 +187,39 @@ pub enum Export {
         /// Name of the host
         #[arg(value_parser = name::parse)]
         host: String,
+        /// Deny it even if a map of the host is connected or expected to return; what the host has
+        /// not written yet is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// End the sessions of a host's maps, and give their places to others; the host's entry stays
+    Evict {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// Name of the host
+        #[arg(value_parser = name::parse)]
+        host: String,
+        /// Evict it even if a map of the host is connected or expected to return; what the host has
+        /// not written yet is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Stop offering an export and keep its settings; the contents of a RAM export are lost
+    Disable {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// Disable it even if clients are connected or expected to return; their I/O waits for the
+        /// export, and then fails
+        #[arg(long)]
+        force: bool,
+    },
+    /// Offer an export that was disabled
+    Enable {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
     },
     /// Take over the new size of a block device or file, or make a file larger
     Resize {
@@ -233,14 +271,15 @@ pub struct Create {
     #[arg(long)]
     pub read_only: bool,
     /// Logical block size of a RAM export: 512, 1024, 2048 or 4096 bytes
-    #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with_all = ["device", "file"])]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse_block, conflicts_with_all = ["device", "file"])]
     pub block_size: Option<u64>,
     /// NUMA node of the RAM; -1 for any
-    #[arg(long, value_name = "NODE", allow_negative_numbers = true, conflicts_with_all = ["device", "file"])]
+    #[arg(long, value_name = "NODE", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..),
+        conflicts_with_all = ["device", "file"])]
     pub numa: Option<i32>,
     /// Number of maps that may use the export at a time
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_clients: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<1, 65535>)]
+    pub max_clients: Option<u64>,
     /// Lasting identity of the export [default: random]
     #[arg(long, value_parser = name::parse_uuid)]
     pub uuid: Option<String>,
@@ -254,16 +293,49 @@ pub struct Create {
 pub struct Allowed {
     /// The host's name.
     pub host: String,
-    /// True if the host may only read.
-    pub read_only: bool,
+    /// True if the host may only read; `None` if the text does not say so.
+    pub read_only: Option<bool>,
 }
 
+/// Words that somebody may write for an access, without the characters between their parts. A
+/// host whose name ends in one of them would be admitted by mistake.
+const ACCESS_WORDS: [&str; 11] = [
+    "r",
+    "w",
+    "wr",
+    "read",
+    "write",
+    "readonly",
+    "readwrite",
+    "rdonly",
+    "rdwr",
+    "writeonly",
+    "none",
+];
+
 impl Allowed {
+    /// The access as configfs has it.
+    pub fn access(&self) -> &'static str {
+        match self.read_only {
+            Some(true) => "ro",
+            _ => "rw",
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
-        let (host, read_only) = match text.rsplit_once(':') {
-            Some((host, "ro")) => (host, true),
-            Some((host, "rw")) => (host, false),
-            _ => (text, false),
+        let (host, word) = text.rsplit_once(':').unwrap_or((text, ""));
+        let mut access = word.to_ascii_lowercase();
+        access.retain(|c| !"._-".contains(c));
+        let (host, read_only) = match access.as_str() {
+            "ro" => (host, Some(true)),
+            "rw" => (host, Some(false)),
+            access if ACCESS_WORDS.contains(&access) => {
+                return Err(format!(
+                    "{word:?} is not an access: write {host}:ro or --ro for reading only, {host} for \
+                     reading and writing"
+                ));
+            }
+            _ => (text, None),
         };
         Ok(Self {
             host: name::parse(host)?,
@@ -296,35 +368,35 @@ pub struct Map {
     #[arg(long)]
     pub ro: bool,
     /// Number of hardware queues; 0 for one per CPU, up to the limit of the RDMA device
-    #[arg(long, value_name = "N")]
-    pub queues: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<0, 64>)]
+    pub queues: Option<u64>,
     /// Number of additional hardware queues for polled I/O
-    #[arg(long, value_name = "N")]
-    pub poll_queues: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<0, 64>)]
+    pub poll_queues: Option<u64>,
     /// Number of requests in flight per hardware queue
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub depth: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = size::number::<1, 1024>)]
+    pub depth: Option<u64>,
     /// Up to this size, data of a block export is sent with the command or its response; 0 for none
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_inline)]
     pub inline_size: Option<u64>,
     /// Ask the server about a request that takes longer than this: 500ms, 30s, 2m
-    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = size::duration::<100, 3_600_000>)]
     pub io_timeout: Option<Duration>,
     /// How long I/O waits while no path is up, before it fails: 0, 30s, 2m, 1h or forever
     #[arg(long, value_name = "DURATION", value_parser = size::parse_patience)]
     pub no_path_timeout: Option<i64>,
     /// Longest time between two checks of a path; 0 turns the checks off
-    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = size::duration::<0, 60_000>)]
     pub heartbeat: Option<Duration>,
     /// Longest time between two attempts to connect
-    #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = size::duration::<100, 3_600_000>)]
     pub reconnect_max: Option<Duration>,
     /// How to select the path of a request
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Type of service of the packets, for congestion control
-    #[arg(long, value_name = "N")]
-    pub tos: Option<u8>,
+    #[arg(long, value_name = "N", value_parser = size::number::<0, 255>)]
+    pub tos: Option<u64>,
     /// IP address of this host to use
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip, conflicts_with = "path")]
     pub source: Option<IpAddr>,
@@ -361,6 +433,15 @@ pub enum Path {
         /// The map's name, its device or its UUID
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
         map: String,
+    },
+    /// Connect a path anew, now; I/O continues on the others
+    Reconnect {
+        /// The map's name, its device or its UUID
+        #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+        map: String,
+        /// Name of the path
+        #[arg(value_parser = name::parse)]
+        name: String,
     },
     /// Remove a path; I/O continues on the others
     Rm {
@@ -427,10 +508,17 @@ mod tests {
     #[test]
     fn allowed_hosts() {
         let allowed = |text| Allowed::parse(text).map(|a| (a.host, a.read_only));
-        assert_eq!(allowed("b"), Ok(("b".into(), false)));
-        assert_eq!(allowed("b:ro"), Ok(("b".into(), true)));
-        assert_eq!(allowed("b:rw"), Ok(("b".into(), false)));
-        assert_eq!(allowed("b:1"), Ok(("b:1".into(), false)));
-        assert!(allowed(":ro").is_err());
+        assert_eq!(allowed("b"), Ok(("b".into(), None)));
+        for read_only in ["b:ro", "b:RO", "b:r-o"] {
+            assert_eq!(allowed(read_only), Ok(("b".into(), Some(true))));
+        }
+        assert_eq!(allowed("b:rw"), Ok(("b".into(), Some(false))));
+        for name in ["b:1", "b:7:rack", "ro"] {
+            assert_eq!(allowed(name), Ok((name.into(), None)));
+        }
+        for bad in [":ro", "b:r", "b:Read", "b:read-only", "b:READ_WRITE"] {
+            assert!(allowed(bad).is_err(), "{bad}");
+        }
+        assert!(allowed("b:read").unwrap_err().contains("--ro "));
     }
 }

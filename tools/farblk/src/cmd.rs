@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::cli::Command;
 use crate::configfs::{Configfs, Job, LastError};
 use crate::device::Devices;
-use crate::error::{Code, Error, Peer};
+use crate::error::{Code, Error, Hints, Peer};
+use crate::name;
 use crate::output::Output;
 
 mod backing;
@@ -19,6 +20,7 @@ pub mod map;
 pub mod path;
 pub mod port;
 mod shell;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -43,19 +45,19 @@ impl Context {
 
     /// An error for an object that must exist.
     pub fn not_found(&self, what: &str, kind: &str, name: &str) -> Error {
-        Error::new(
-            Code::NotFound,
-            what,
-            format!("there is no {kind} {name:?} on this host"),
-        )
-        .hint(format!(
-            "farblk {}",
-            if kind == "map" {
-                "list".into()
-            } else {
-                format!("{kind} list")
-            }
-        ))
+        let names = self
+            .configfs
+            .names(&self.configfs.path(&[&format!("{kind}s")]));
+        let meant = match name::nearest(name, &names) {
+            Some(meant) => format!("  # did you mean {meant}?"),
+            None => String::new(),
+        };
+        let list = match kind {
+            "map" => "list".into(),
+            kind => format!("{kind} list"),
+        };
+        let why = format!("there is no {kind} {name:?} on this host");
+        Error::new(Code::NotFound, what, why).hint(format!("farblk {list}{meant}"))
     }
 }
 
@@ -91,8 +93,9 @@ pub struct Trouble {
     /// The kernel's words.
     pub text: String,
     code: &'static str,
-    /// A remedy; empty if there is none.
-    pub hint: String,
+    /// The remedies.
+    #[serde(flatten)]
+    pub hints: Hints,
 }
 
 impl Trouble {
@@ -105,7 +108,7 @@ impl Trouble {
     /// The same of which the cause is known.
     fn with_code(last: LastError, code: Code, job: &Job) -> Self {
         Self {
-            hint: job.error(code, &last.text).rendered_hint(),
+            hints: job.error(code, &last.text).hints(),
             errno: last.errno,
             text: last.text,
             code: code.entry().name,
@@ -114,10 +117,9 @@ impl Trouble {
 
     /// The lines for people.
     fn lines(&self) -> Vec<String> {
+        let hints = self.hints.lines().iter();
         let mut lines = vec![format!("last error: {}", self.text)];
-        if !self.hint.is_empty() {
-            lines.push(format!("hint: {}", self.hint));
-        }
+        lines.extend(hints.map(|hint| format!("hint: {hint}")));
         lines
     }
 }
@@ -141,6 +143,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Path(command) => path::run(context, command),
         Command::List => list::run(context),
         Command::Show { map } => list::show(context, map),
+        Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Man { dir } => shell::man(dir),
     }?;

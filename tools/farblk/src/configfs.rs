@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::error::{Code, Error, Peer, errno_name, holder};
 use crate::output::Output;
+use crate::{module, quote};
 
 #[cfg(test)]
 pub mod fake;
@@ -158,6 +159,7 @@ impl LastError {
 
 /// The tree below `/sys/kernel/config/farblk`.
 pub struct Configfs {
+    root: PathBuf,
     base: PathBuf,
     files: Box<dyn Files>,
     /// The commands of a dry run.
@@ -173,6 +175,7 @@ impl Configfs {
     /// The tree below `root`, behind `files`.
     pub fn with(root: &Path, dry_run: bool, files: Box<dyn Files>) -> Self {
         Self {
+            root: root.to_owned(),
             base: root.join("sys/kernel/config/farblk"),
             files,
             script: dry_run.then(RefCell::default),
@@ -189,17 +192,12 @@ impl Configfs {
         self.script.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
-    /// Fails when the module is not loaded. A dry run needs no module.
+    /// Fails when the module's tree is not there, and says why. A dry run needs no module.
     pub fn require(&self) -> Result<(), Error> {
         if self.is_dry_run() || self.files.is_dir(&self.base) {
             return Ok(());
         }
-        let why = format!("{} does not exist", self.base.display());
-        Err(Error::new(
-            Code::NoModule,
-            Code::NoModule.entry().meaning,
-            why,
-        ))
+        Err(module::missing(&self.root))
     }
 
     /// The path of an object, for example of `["ports", "1"]`.
@@ -257,7 +255,7 @@ impl Configfs {
 
     /// Makes an object.
     pub fn mkdir(&self, object: &Path, job: &Job) -> Result<(), Error> {
-        if self.record(|| format!("mkdir {}", quote_path(object))) {
+        if self.record(|| format!("mkdir {}", quote::path(object))) {
             return Ok(());
         }
         self.files.mkdir(object).map_err(|e| match e.kind() {
@@ -268,7 +266,7 @@ impl Configfs {
 
     /// Removes an object.
     pub fn rmdir(&self, object: &Path, job: &Job) -> Result<(), Error> {
-        if self.record(|| format!("rmdir {}", quote_path(object))) {
+        if self.record(|| format!("rmdir {}", quote::path(object))) {
             return Ok(());
         }
         self.files.rmdir(object).map_err(|e| match e.kind() {
@@ -309,7 +307,7 @@ impl Configfs {
         let last_error = object.join("last_error");
         if self.record(|| {
             let echo = echo(value, &object.join(name));
-            format!("{echo} || grep -q ^ENOENT {}", quote_path(&last_error))
+            format!("{echo} || grep -q ^ENOENT {}", quote::path(&last_error))
         }) {
             return Ok(());
         }
@@ -334,7 +332,7 @@ impl Configfs {
     /// Reads an attribute that must be there; a dry run writes down the reading and gives `None`.
     pub fn read(&self, object: &Path, name: &str, job: &Job) -> Result<Option<String>, Error> {
         let attribute = object.join(name);
-        if self.record(|| format!("cat {}", quote_path(&attribute))) {
+        if self.record(|| format!("cat {}", quote::path(&attribute))) {
             return Ok(None);
         }
         match self.files.read(&attribute) {
@@ -485,25 +483,11 @@ pub fn words(e: &io::Error) -> String {
 
 /// The command that stores `value`. `echo` would take "-n" for an option, but not "-1".
 fn echo(value: &str, attribute: &Path) -> String {
-    let attribute = quote_path(attribute);
+    let attribute = quote::path(attribute);
     let option = value.starts_with('-') && value.parse::<i64>().is_err();
     match option {
-        true => format!("printf '%s\\n' {} > {attribute}", quote(value)),
-        false => format!("echo {} > {attribute}", quote(value)),
-    }
-}
-
-/// A path as a word for the shell.
-pub fn quote_path(path: &Path) -> String {
-    quote(&path.to_string_lossy())
-}
-
-/// Quotes a word for the shell, if it needs it.
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._:/@%+,-".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
+        true => format!("printf '%s\\n' {} > {attribute}", quote::word(value)),
+        false => format!("echo {} > {attribute}", quote::word(value)),
     }
 }
 
@@ -513,10 +497,6 @@ mod tests {
 
     #[test]
     fn shell_words() {
-        assert_eq!(quote("10.0.0.1:7420"), "10.0.0.1:7420");
-        assert_eq!(quote(""), "''");
-        assert_eq!(quote("[fd00::1]:1"), "'[fd00::1]:1'");
-        assert_eq!(quote("it's"), "'it'\\''s'");
         assert_eq!(echo("-1", Path::new("c")), "echo -1 > c");
         assert_eq!(
             echo("-n", Path::new("/a b/c")),

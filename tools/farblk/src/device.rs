@@ -10,8 +10,9 @@ use std::process::{Command, Output};
 
 use serde::Deserialize;
 
-use crate::configfs::{Job, quote_path};
+use crate::configfs::Job;
 use crate::error::{Code, Error};
+use crate::quote;
 
 #[cfg(test)]
 pub mod fake;
@@ -233,7 +234,7 @@ fn attach_options(read_only: bool, direct: bool) -> impl Iterator<Item = &'stati
 /// The command of [`Devices::attach`] with direct I/O, as a line of shell.
 pub fn attach_line(file: &Path, read_only: bool) -> String {
     let options: Vec<_> = attach_options(read_only, true).collect();
-    format!("losetup {} {}", options.join(" "), quote_path(file))
+    format!("losetup {} {}", options.join(" "), quote::path(file))
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::quote;
+
 /// The exit codes of the tool, as in the manual page.
 pub mod exit {
     /// Something else went wrong, or an object exists with other settings.
@@ -44,8 +46,8 @@ pub struct Entry {
     pub exit: u8,
     /// The meaning in words, for a failure without a text of the kernel.
     pub meaning: &'static str,
-    /// A remedy, or "". `{key}` is replaced by the variable of that name, or by `KEY` if it is
-    /// unknown.
+    /// The remedies, one on each line, see [`Hints`]. `{key}` is replaced by the variable of that
+    /// name, or by `KEY` if it is unknown.
     pub hint: &'static str,
 }
 
@@ -69,39 +71,42 @@ table! {
     NotFound       "F0102" NOT_FOUND   "no such object" "";
     Differs        "F0103" OTHER       "the object exists already, with other settings" "";
     Busy           "F0104" BUSY        "the object is in use" "";
-    Permission     "F0105" DENIED      "not permitted" "run it as root";
+    Permission     "F0105" DENIED      "not permitted" "# run it as root";
     BadValue       "F0106" USAGE       "the kernel does not accept this value" "";
-    InUse          "F0107" BUSY        "the device is in use" "{device} is mounted, part of another device, or exported already: lsblk; farblk export list";
-    NoMemory       "F0108" OTHER       "out of memory" "use a smaller size, or free memory: the pages of a RAM export are never swapped";
+    InUse          "F0107" BUSY        "the device is in use" "lsblk {device}  # is it mounted, or part of another device?\nfarblk export list  # is it exported already?";
+    NoMemory       "F0108" OTHER       "out of memory" "# use a smaller size, or free memory: the pages of a RAM export are never swapped";
     Io             "F0109" OTHER       "reading or writing failed" "";
-    NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "is devtmpfs mounted on /dev? is udevd running? The map stays; to remove it:  farblk unmap {map}";
+    NoDeviceNode   "F0110" UNREACHABLE "the device node did not appear" "# is devtmpfs mounted on /dev? is udevd running?\nfarblk unmap {map}  # removes the map, which stays otherwise";
     NoBlockDevice  "F0111" NOT_FOUND   "there is no such device" "lsblk";
-    NotBlockDevice "F0112" USAGE       "the path is not a block device" "lsblk    | for a file: --file";
-    WriteProtected "F0113" DENIED      "the device is write-protected" "export it with --read-only";
-    Resolve        "F0201" UNREACHABLE "the host name cannot be resolved" "give an IP address, or see: getent hosts {host}";
-    Unreachable    "F0202" UNREACHABLE "no route, or the host is unreachable over RDMA" "ip route get {host}; does the interface of that route have an RDMA device? rdma link";
-    Refused        "F0203" UNREACHABLE "nobody listens there" "on the server:  farblk port list    | is the farblk module loaded there? is the port right?";
-    Denied         "F0204" DENIED      "the server does not admit this host" "on the server:  farblk export allow {export} {client}";
-    TimedOut       "F0205" UNREACHABLE "no answer in time" "is the server up? does a firewall drop RoCE (UDP port 4791)?";
+    NotBlockDevice "F0112" USAGE       "the path is not a block device" "lsblk\n# a file is exported with --file";
+    WriteProtected "F0113" DENIED      "the device is write-protected" "# export it with --read-only";
+    Resolve        "F0201" UNREACHABLE "the host name cannot be resolved" "getent hosts {host}  # or give an IP address";
+    Unreachable    "F0202" UNREACHABLE "no route, or the host is unreachable over RDMA" "ip route get {host}\nrdma link  # does the interface of that route have an RDMA device?";
+    Refused        "F0203" UNREACHABLE "nobody listens there" "farblk port list  # on the server: is the farblk module loaded there? is the port right?";
+    Denied         "F0204" DENIED      "the server does not admit this host" "farblk export allow {export} {client}  # on the server";
+    TimedOut       "F0205" UNREACHABLE "no answer in time" "# is the server up? does a firewall drop RoCE (UDP port 4791)?";
     NoExport       "F0206" NOT_FOUND   "the server has no such export" "farblk discover {server}";
-    ReadOnly       "F0207" DENIED      "the server gives read access only" "map it with --ro, or on the server:  farblk export allow {export} {client}";
-    Version        "F0208" MISSING     "the two hosts speak no common protocol version" "load the same farblk release on both hosts";
-    Taken          "F0209" BUSY        "the export is in use by another host" "on the server:  farblk export show {export}    | then unmap it on that host";
-    ExportDown     "F0210" UNREACHABLE "the export is disabled on the server" "on the server:  farblk export list";
-    Protocol       "F0211" OTHER       "the other host broke the protocol" "is that host a farblk server of the same release? see the kernel log of both hosts";
-    Lost           "F0212" UNREACHABLE "the connection was lost" "try again; on the server:  farblk export list; farblk port list";
-    NoDevice       "F0213" MISSING     "no RDMA device serves this address" "rdma link; for tests without hardware:  rdma link add rxe0 type rxe netdev NETDEV";
+    ReadOnly       "F0207" DENIED      "the server gives read access only" "# map it with --ro\nfarblk export allow {export} {client}  # or, on the server: let this host write";
+    Version        "F0208" MISSING     "the two hosts speak no common protocol version" "# load the same farblk release on both hosts";
+    Taken          "F0209" BUSY        "the export is in use by another host" "farblk export show {export}  # on the server: which host has it? then unmap it on that host";
+    ExportDown     "F0210" UNREACHABLE "the export is disabled on the server" "farblk export list  # on the server";
+    Protocol       "F0211" OTHER       "the other host broke the protocol" "dmesg  # of both hosts; is the other one a farblk server of the same release?";
+    Lost           "F0212" UNREACHABLE "the connection was lost" "# try again\nfarblk export list  # on the server\nfarblk port list  # on the server";
+    NoDevice       "F0213" MISSING     "no RDMA device serves this address" "rdma link\nrdma link add rxe0 type rxe netdev NETDEV  # for tests without hardware";
     NotLocal       "F0214" OTHER       "the address is not an address of this host" "ip address";
     AddressTaken   "F0215" BUSY        "another program or port listens on the address" "farblk port list";
-    NoPath         "F0216" UNREACHABLE "no path to the server is up" "the map reconnects by itself; the reasons:  farblk list";
-    Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "that host may return until its lease runs out: try again with --wait; or on the server:  farblk export deny {export} {holder}  (data that {holder} has not written yet is lost)";
-    Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "the kernel tries again; if this repeats, two hosts may have one host_id: cat /sys/kernel/config/farblk/host_id";
-    Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "umount, farblk remap {map}, and follow its advice";
-    Evicted        "F0302" STALE       "another host had the export meanwhile" "that host may have written to it: umount, farblk remap {map}, fsck";
-    NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config";
-    NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "do the tool and the module come from the same release?";
-    Unparsable     "F0403" MISSING     "the tool does not understand the answer of the kernel" "do the tool and the module come from the same release?";
-    NoLosetup      "F0404" MISSING     "losetup of util-linux 2.40 or newer is needed for a file" "install it: package util-linux, on Debian mount";
+    NoPath         "F0216" UNREACHABLE "no path to the server is up" "farblk list  # shows the reasons; the map reconnects by itself";
+    Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "# that host may return until its lease runs out: try again with --wait\nfarblk export deny {export} {holder} --force  # or, on the server: data that {holder} has not written yet is lost";
+    Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "# the kernel tries again; if this repeats, two hosts may have one host_id:\ncat /sys/kernel/config/farblk/host_id";
+    Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "farblk remap {map}  # after umount; follow its advice";
+    Evicted        "F0302" STALE       "another host had the export meanwhile" "farblk remap {map}  # after umount; then fsck: that host may have written to the disk";
+    NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk";
+    NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "# do the tool and the module come from the same release?";
+    Unparsable     "F0403" MISSING     "the tool does not understand the answer of the kernel" "# do the tool and the module come from the same release?";
+    NoLosetup      "F0404" MISSING     "losetup of util-linux 2.40 or newer is needed for a file" "# install it: package util-linux, on Debian mount";
+    NotInstalled   "F0405" MISSING     "the farblk kernel module is not installed for this kernel" "make install KERNEL={release}  # in the sources of farblk";
+    NoConfigfs     "F0406" MISSING     "configfs is not mounted" "mount -t configfs none /sys/kernel/config";
+    Unsigned       "F0407" MISSING     "this kernel loads signed modules only, as Secure Boot demands" "# sign the module with a key that this host knows, or make your key known:\nmokutil --import KEY.der";
 }
 
 impl Code {
@@ -246,8 +251,46 @@ pub struct Error {
     pub why: String,
     /// Further lines, for example who holds a device.
     pub details: Vec<String>,
-    /// The remedy, which may contain `{key}`s.
+    remedies: Remedies,
+}
+
+/// The source of the remedies of an error.
+#[derive(Debug)]
+enum Remedies {
+    /// The table; with the values of its `{key}`s.
+    Table(Vec<(&'static str, String)>),
+    /// The place of the error.
+    Own(String),
+}
+
+/// Remedies. Each is a line of shell that can be run as it is, but for words in capitals; what
+/// people should know is a comment in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Hints {
+    /// All of them, one on each line.
     hint: String,
+    hints: Vec<String>,
+}
+
+impl Hints {
+    /// Those of a text with one on each line.
+    pub fn new(hint: String) -> Self {
+        Self {
+            hints: hint.lines().map(str::to_owned).collect(),
+            hint,
+        }
+    }
+
+    /// One a line.
+    pub fn lines(&self) -> &[String] {
+        &self.hints
+    }
+
+    /// These, and then others.
+    pub fn and(mut self, others: &[String]) -> Self {
+        self.hints.extend_from_slice(others);
+        Self::new(self.hints.join("\n"))
+    }
 }
 
 impl Error {
@@ -258,7 +301,7 @@ impl Error {
             what: what.into(),
             why: why.into(),
             details: Vec::new(),
-            hint: code.entry().hint.to_owned(),
+            remedies: Remedies::Table(Vec::new()),
         }
     }
 
@@ -267,9 +310,9 @@ impl Error {
         Self::new(Code::Usage, what, "")
     }
 
-    /// Says what to do instead of what the table says.
+    /// Says what to do instead of what the table says, one remedy on each line.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
+        self.remedies = Remedies::Own(hint.into());
         self
     }
 
@@ -281,22 +324,18 @@ impl Error {
 
     /// Gives the values of the hint's `{key}`s.
     pub fn variables(mut self, variables: &[(&'static str, String)]) -> Self {
-        for (key, value) in variables {
-            self.hint = self.hint.replace(&format!("{{{key}}}"), value);
+        if let Remedies::Table(values) = &mut self.remedies {
+            values.extend_from_slice(variables);
         }
         self
     }
 
-    /// The hint, "" when there is none. A `{key}` without a value shows as `KEY`.
-    pub fn rendered_hint(&self) -> String {
-        let mut hint = self.hint.clone();
-        while let Some((before, rest)) = hint.split_once('{') {
-            let Some((key, after)) = rest.split_once('}') else {
-                break;
-            };
-            hint = format!("{before}{}{after}", key.to_ascii_uppercase());
-        }
-        hint
+    /// The remedies.
+    pub fn hints(&self) -> Hints {
+        Hints::new(match &self.remedies {
+            Remedies::Table(values) => fill_in(self.code.entry().hint, values),
+            Remedies::Own(hint) => hint.clone(),
+        })
     }
 
     /// The exit code.
@@ -313,7 +352,7 @@ impl Error {
             what: self.what.clone(),
             why: self.why.clone(),
             details: self.details.clone(),
-            hint: self.rendered_hint(),
+            hints: self.hints(),
         }
     }
 }
@@ -328,6 +367,19 @@ impl fmt::Display for Error {
     }
 }
 
+/// Puts the values of its `{key}`s into a hint of the table, as words of the shell.
+fn fill_in(mut hint: &str, values: &[(&'static str, String)]) -> String {
+    let mut text = String::new();
+    while let Some((before, rest)) = hint.split_once('{') {
+        let (key, after) = rest.split_once('}').unwrap_or((rest, ""));
+        let found = values.iter().find(|(have, _)| *have == key);
+        let value = found.map_or(key.to_ascii_uppercase(), |(_, value)| quote::word(value));
+        text = text + before + &value;
+        hint = after;
+    }
+    text + hint
+}
+
 /// An error on stderr when the output is JSON.
 #[derive(Serialize)]
 pub struct Document {
@@ -337,7 +389,18 @@ pub struct Document {
     what: String,
     why: String,
     details: Vec<String>,
-    hint: String,
+    #[serde(flatten)]
+    hints: Hints,
+}
+
+/// Returns true if the shell can read the text.
+#[cfg(test)]
+pub fn is_shell(text: &str) -> bool {
+    let shell = std::process::Command::new("bash")
+        .args(["-n", "-c", text])
+        .stderr(std::process::Stdio::null())
+        .status();
+    shell.expect("bash").success()
 }
 
 #[cfg(test)]
@@ -430,11 +493,22 @@ mod tests {
 
     #[test]
     fn hints_are_filled_in() {
-        let error = Error::new(Code::Denied, "cannot map", "no")
-            .variables(&[("export", "vol1".into()), ("host", "x".into())]);
-        assert_eq!(
-            error.rendered_hint(),
-            "on the server:  farblk export allow vol1 CLIENT"
-        );
+        let variables = [("export", "vol1".into()), ("host", "x".into())];
+        let error = Error::new(Code::Denied, "cannot map", "no").variables(&variables);
+        let hint = "farblk export allow vol1 CLIENT  # on the server";
+        assert_eq!(error.hints().lines(), [hint]);
+        let map = [("map", "a {map};b".into())];
+        let error = Error::new(Code::NoDeviceNode, "cannot map", "no").variables(&map);
+        assert!(error.hints().lines()[1].starts_with("farblk unmap 'a {map};b'  #"));
+    }
+
+    #[test]
+    fn hints_are_shell() {
+        for entry in TABLE {
+            for line in entry.hint.lines() {
+                assert!(is_shell(&line.replace(['{', '}'], "")), "{line}");
+            }
+        }
+        assert!(!is_shell("umount /data   or   (stop)"));
     }
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::quote;
+
 /// A user of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -53,9 +55,12 @@ impl Holder {
     /// Returns the command that ends this use of the disk.
     pub fn remedy(&self) -> String {
         match self {
-            Holder::Mount { path, .. } => format!("umount {path}"),
-            Holder::Swap { path } => format!("swapoff {path}"),
-            Holder::Device { name } => format!("remove {name}"),
+            Holder::Mount { path, .. } => format!("umount {}", quote::word(path)),
+            Holder::Swap { path } => format!("swapoff {}", quote::word(path)),
+            Holder::Device { name } => format!(
+                "lsblk {}  # remove this device",
+                quote::word(&format!("/dev/{name}"))
+            ),
         }
     }
 }

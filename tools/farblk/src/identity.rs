@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 
 use crate::cmd::Context;
 use crate::configfs::Job;
-use crate::error::Error;
+use crate::error::{Error, Hints};
+use crate::quote;
 
 /// The application ID of farblk. `systemd-id128 machine-id --app-specific` with this ID prints the
 /// same `host_id`.
@@ -44,12 +45,15 @@ pub fn settle(context: &Context, job: &Job) -> Result<(), Error> {
         Some(machine) => configfs.set(&root, "host_id", &uuid(&derive(machine)), job),
         None => {
             if !configfs.is_dry_run() {
-                context.output.warn(&format!(
+                let text = format!(
                     "/{MACHINE_ID} has no machine ID, so the host_id of this host is random and \
-                     changes when the farblk module is loaded again\n  hint: \
-                     systemd-machine-id-setup, or write a UUID of your own to {}",
-                    root.join("host_id").display()
-                ));
+                     changes when the farblk module is loaded again"
+                );
+                let hint = format!(
+                    "systemd-machine-id-setup\necho UUID > {}  # or an identity of your own",
+                    quote::path(&root.join("host_id"))
+                );
+                context.output.warn_with(&text, &Hints::new(hint));
             }
             Ok(())
         }

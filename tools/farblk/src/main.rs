@@ -9,9 +9,12 @@ mod device;
 mod error;
 mod holders;
 mod identity;
+mod module;
 mod name;
 mod output;
+mod quote;
 mod size;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -22,7 +25,6 @@ use cli::{Cli, Color, Form};
 use cmd::Context;
 use configfs::Configfs;
 use device::Devices;
-use error::Error;
 use output::Output;
 
 fn main() -> ExitCode {
@@ -36,12 +38,12 @@ fn main() -> ExitCode {
         Color::Never => anstream::ColorChoice::Never,
     }
     .write_global();
-    let json = cli.global.json || cli.global.output == Form::Json;
+    let json = cli.global.json || cli.global.pretty || cli.global.output == Form::Json;
     let context = Context {
         configfs: Configfs::new(&cli.global.root, cli.global.dry_run),
         devices: Devices::new(&cli.global.root),
         root: cli.global.root,
-        output: Output::new(json, cli.global.quiet),
+        output: Output::new(json, cli.global.quiet).pretty(cli.global.pretty),
     };
     match cmd::run(&context, &cli.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -61,14 +63,13 @@ fn refuse(error: &clap::Error) -> ExitCode {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     );
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    if wants_json(words) && !informs {
-        let text = error.to_string();
-        let what = text.split("\n\n").next().unwrap_or_default();
-        let what = what.strip_prefix("error: ").unwrap_or(what);
-        Output::new(true, true).error(&Error::usage(what));
-    } else {
+    if informs {
         let _ = error.print();
+    } else {
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let words: Vec<_> = words.collect();
+        let json = wants_json(words.iter().cloned());
+        Output::new(json, true).error(&usage::refused(error, &words));
     }
     ExitCode::from(error.exit_code() as u8)
 }
@@ -84,7 +85,7 @@ fn wants_json(words: impl Iterator<Item = String>) -> bool {
             }
         } else if let Some(long) = word.strip_prefix("--") {
             is_form = long == "output";
-            if long == "json" || long == "output=json" {
+            if ["json", "pretty", "output=json"].contains(&long) {
                 return true;
             }
         } else if let Some(short) = word.strip_prefix('-') {
@@ -94,7 +95,7 @@ fn wants_json(words: impl Iterator<Item = String>) -> bool {
             };
             let value = &short[at + option.len_utf8()..];
             is_form = option == 'o' && value.is_empty();
-            if option == 'j' || option == 'o' && value.trim_start_matches('=') == "json" {
+            if "jp".contains(option) || option == 'o' && value.trim_start_matches('=') == "json" {
                 return true;
             }
         }
@@ -114,6 +115,8 @@ mod tests {
             "farblk -qj list x",
             "farblk -jq list x",
             "farblk --json list x",
+            "farblk -qp list x",
+            "farblk --pretty list x",
             "farblk -o json list x",
             "farblk -ojson list x",
             "farblk -o=json list x",

@@ -23,13 +23,44 @@ pub fn parse(text: &str) -> Result<String, String> {
 pub fn parse_uuid(text: &str) -> Result<String, String> {
     let groups: Vec<&str> = text.split('-').collect();
     let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-    if lengths == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit()) {
+    let digits = text.chars().all(|c| c == '-' || c.is_ascii_hexdigit());
+    if lengths == [8, 4, 4, 4, 12] && digits && text.contains(|c| !"0-".contains(c)) {
         Ok(text.to_ascii_lowercase())
     } else {
         Err(format!(
             "{text:?} is not a UUID such as 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10"
         ))
     }
+}
+
+/// Returns the name that somebody may have meant who wrote `wrong`: few letters differ.
+pub fn nearest<'a>(wrong: &str, names: &'a [String]) -> Option<&'a str> {
+    let most = (wrong.chars().count() / 3).max(1);
+    let near = |name: &&String| distance(&wrong.to_lowercase(), &name.to_lowercase()) <= most;
+    let names = names.iter().filter(near);
+    let name = names.min_by_key(|name| distance(wrong, name))?;
+    Some(name)
+}
+
+/// Counts the letters to add, remove, replace, or swap with their neighbour that make `a` of `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<_>, Vec<_>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let differs = usize::from(a[i - 1] != b[j - 1]);
+            let mut least = (rows[i - 1][j - 1] + differs)
+                .min(rows[i - 1][j] + 1)
+                .min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -57,6 +88,21 @@ mod tests {
     }
 
     #[test]
+    fn near_misses() {
+        let names = ["scratch", "vol1", "vol2", "completions"].map(str::to_owned);
+        let meant = |wrong| nearest(wrong, &names);
+        assert_eq!(meant("scrach"), Some("scratch"));
+        assert_eq!(meant("SCRATCH"), Some("scratch"));
+        assert_eq!(meant("scartch"), Some("scratch"));
+        assert_eq!(meant("vol3"), Some("vol1"));
+        for far in ["metrics", "v", "", "volume"] {
+            assert_eq!(meant(far), None, "{far}");
+        }
+        assert_eq!(distance("exprot", "export"), 1);
+        assert_eq!(distance("", "abc"), 3);
+    }
+
+    #[test]
     fn uuids() {
         let uuid = "6F0E8D52-0c7d-4a3b-9b0e-2f6f5d1c7a10";
         assert_eq!(parse_uuid(uuid), Ok(uuid.to_ascii_lowercase()));
@@ -65,6 +111,7 @@ mod tests {
             "6f0e8d52",
             "6f0e8d520c7d-4a3b-9b0e-2f6f-5d1c7a10",
             "gf0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
+            "00000000-0000-0000-0000-000000000000",
         ] {
             assert!(parse_uuid(bad).is_err(), "{bad}");
         }

@@ -7,10 +7,11 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Hints};
 
 const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default();
+const GREEN: Style = AnsiColor::Green.on_default();
 const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// A warning on stderr when the output is JSON.
@@ -18,11 +19,15 @@ const CYAN: Style = AnsiColor::Cyan.on_default();
 struct Warning<'a> {
     schema: &'static str,
     text: &'a str,
+    #[serde(flatten)]
+    hints: &'a Hints,
 }
 
 /// The streams of the output, and the amount of it.
 pub struct Output {
     json: bool,
+    /// True if JSON documents on stdout have several lines.
+    pretty: bool,
     quiet: bool,
     out: RefCell<Box<dyn Write>>,
     err: RefCell<Box<dyn Write>>,
@@ -56,12 +61,18 @@ impl Output {
     ) -> Self {
         Self {
             json,
+            pretty: false,
             quiet,
             out: RefCell::new(out),
             err: RefCell::new(err),
             answers: answers.map(RefCell::new),
             line_open: Cell::new(false),
         }
+    }
+
+    /// Says whether results are indented.
+    pub fn pretty(self, pretty: bool) -> Self {
+        Self { pretty, ..self }
     }
 
     /// Returns true if results are JSON documents.
@@ -105,10 +116,14 @@ impl Output {
         }
     }
 
-    /// Prints a JSON document on one line.
+    /// Prints a JSON document, on one line unless it shall be pretty.
     pub fn document(&self, document: &impl Serialize) -> Result<(), Error> {
-        let text = serde_json::to_string(document)
-            .map_err(|e| Error::new(Code::Io, "cannot write the result", e.to_string()))?;
+        let text = match self.pretty {
+            true => serde_json::to_string_pretty(document),
+            false => serde_json::to_string(document),
+        };
+        let text =
+            text.map_err(|e| Error::new(Code::Io, "cannot write the result", e.to_string()))?;
         self.line(&text)
     }
 
@@ -134,19 +149,35 @@ impl Output {
         self.write_err(&format!("{text}\n"));
     }
 
+    /// A hint for people on stderr, without an error.
+    pub fn hint(&self, hint: impl Into<String>) {
+        if self.json || self.quiet {
+            return;
+        }
+        self.end_line();
+        self.write_err(&hint_lines(&Hints::new(hint.into())));
+    }
+
     /// A warning: on stderr, also when quiet.
     pub fn warn(&self, text: &str) {
+        self.warn_with(text, &Hints::default());
+    }
+
+    /// A warning with its remedies.
+    pub fn warn_with(&self, text: &str, hints: &Hints) {
         self.end_line();
         if self.json {
             let document = Warning {
                 schema: "farblk.warning/1",
                 text,
+                hints,
             };
             let text = serde_json::to_string(&document).unwrap_or_default();
             self.write_err(&format!("{text}\n"));
             return;
         }
-        self.write_err(&format!("{YELLOW}warning{YELLOW:#}: {text}\n"));
+        let text = format!("{YELLOW}warning{YELLOW:#}: {text}\n");
+        self.write_err(&(text + &hint_lines(hints)));
     }
 
     /// Asks whether to go on; `None` if there is nobody to ask. Who wants JSON is a program.
@@ -181,11 +212,7 @@ impl Output {
         for line in &error.details {
             text += &format!("  {line}\n");
         }
-        let hint = error.rendered_hint();
-        if !hint.is_empty() {
-            text += &format!("  {CYAN}hint:{CYAN:#} {hint}\n");
-        }
-        self.write_err(&text);
+        self.write_err(&(text + &hint_lines(&error.hints())));
     }
 
     /// Nothing can be done about a stderr that does not take the text.
@@ -195,12 +222,29 @@ impl Output {
     }
 }
 
+fn hint_lines(hints: &Hints) -> String {
+    let line = |hint: &String| format!("  {CYAN}hint:{CYAN:#} {hint}\n");
+    hints.lines().iter().map(line).collect()
+}
+
 /// Marks a word that must not be overlooked.
 pub fn alert(text: &str) -> String {
     format!("{YELLOW}{text}{YELLOW:#}")
 }
 
+/// Colours the state of an object: what works, what may work again by itself, and what does not.
+pub fn state(text: &str) -> String {
+    let style = match text {
+        "live" | "listening" | "online" => GREEN,
+        "connecting" | "reconnecting" | "waiting" | "allocating" | "closing" => YELLOW,
+        "failed" | "stale" | "evicted" | "error" => RED,
+        _ => return text.to_owned(),
+    };
+    format!("{style}{text}{style:#}")
+}
+
 /// A table without lines: two spaces between the columns, the heading first. One string per row.
+/// What is below "STATE" has the colour of the state.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     // A mount point may have a newline in its name.
     let cell = |text: &String| match text.is_empty() {
@@ -218,10 +262,19 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> Vec<String> {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let pad = |(cell, &width): (&String, &usize)| format!("{cell:width$}  ");
+    let pad = |((cell, &width), heading): ((&String, &usize), &&str)| {
+        let blanks = " ".repeat(width - cell.chars().count() + 2);
+        match *heading {
+            "STATE" => state(cell) + &blanks,
+            _ => cell.clone() + &blanks,
+        }
+    };
     lines
         .iter()
-        .map(|line| line.iter().zip(&widths).map(pad).collect::<String>())
+        .map(|line| {
+            let cells = line.iter().zip(&widths).zip(heading);
+            cells.map(pad).collect::<String>()
+        })
         .map(|line| line.trim_end().to_owned())
         .collect()
 }

@@ -5,10 +5,37 @@ use std::time::Duration;
 
 const UNITS: &str = "KMGTPE";
 
+/// The largest `inline_size`, in bytes.
+const INLINE_MAX: u64 = 16 << 10;
+/// The longest time that I/O waits for a path, in ms.
+const NO_PATH_MAX_MS: u64 = 86_400_000;
+
 /// The parser of the kernel module: what one takes the other takes, too.
 #[path = "../../../rust/config/parse.rs"]
 #[expect(dead_code, reason = "the tool reads other values by itself")]
 mod parse;
+
+/// Parses a number within the limits that the module has for it.
+pub fn number<const MIN: u64, const MAX: u64>(text: &str) -> Result<u64, String> {
+    parse::unsigned(text, MIN, MAX)
+        .map_err(|why| format!("{text:?} is {why}: {MIN} to {MAX} are accepted"))
+}
+
+/// Parses a logical block size.
+pub fn parse_block(text: &str) -> Result<u64, String> {
+    match parse(text)? {
+        size @ (512 | 1024 | 2048 | 4096) => Ok(size),
+        size => Err(format!("{size} is not 512, 1024, 2048 or 4096")),
+    }
+}
+
+/// Parses the size up to which data travels with a command.
+pub fn parse_inline(text: &str) -> Result<u64, String> {
+    match parse(text)? {
+        size @ ..=INLINE_MAX => Ok(size),
+        _ => Err(format!("{text:?} is more than {}", human(INLINE_MAX))),
+    }
+}
 
 /// Parses "4096", "512M", "1.5G" or "4GiB" (powers of 1024) into bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -34,7 +61,7 @@ pub fn human(bytes: u64) -> String {
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration such as 500ms, 30s, 2m or 1h");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let number: u64 = digits.parse().map_err(|_| bad())?;
+    let number = parse::unsigned(digits, 0, u64::MAX).map_err(|_| bad())?;
     let millis = match &text[digits.len()..] {
         "ms" => 1,
         "" | "s" => 1000,
@@ -49,12 +76,25 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(bad)
 }
 
-/// Parses a duration or "forever" into milliseconds, -1 for ever.
+/// Parses a duration within the limits that the module has for it, in ms.
+pub fn duration<const MIN: u64, const MAX: u64>(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text)?;
+    match u64::try_from(time.as_millis()) {
+        Ok(ms) if (MIN..=MAX).contains(&ms) => Ok(time),
+        _ => Err(format!(
+            "{text:?} is out of range: {} to {} are accepted",
+            human_setting(MIN),
+            human_setting(MAX)
+        )),
+    }
+}
+
+/// Parses how long I/O waits for a path: a duration or "forever", in milliseconds, -1 for ever.
 pub fn parse_patience(text: &str) -> Result<i64, String> {
     if text == "forever" {
         return Ok(-1);
     }
-    let time = parse_duration(text).map_err(|why| why + ", or forever")?;
+    let time = duration::<0, NO_PATH_MAX_MS>(text).map_err(|why| why + ", or forever")?;
     i64::try_from(time.as_millis()).map_err(|why| why.to_string())
 }
 
@@ -120,6 +160,46 @@ mod tests {
     }
 
     #[test]
+    fn numbers() {
+        assert_eq!(number::<1, 1024>("1024"), Ok(1024));
+        for bad in ["", " ", "0", "1025", "+1", "-1", "1.5", "0x10", "1 2", "٣"] {
+            assert!(number::<1, 1024>(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            [parse_block("4K"), parse_inline("16K")],
+            [Ok(4096), Ok(16384)]
+        );
+        for bad in ["0", "256", "513", "8192"] {
+            assert!(parse_block(bad).is_err(), "{bad}");
+        }
+        assert!(parse_inline("16385").is_err());
+    }
+
+    /// Those that the command line names are there in the same words.
+    #[test]
+    fn the_limits_are_those_of_the_module() {
+        let maps = include_str!("../../../rust/config/map.rs");
+        for limits in [
+            "QUEUES: (u64, u64) = (0, 64);",
+            "DEPTH: (u64, u64) = (1, DEPTH_MAX as u64);",
+            "TOS: (u64, u64) = (0, u8::MAX as u64);",
+            "IO_TIMEOUT_MS: (u64, u64) = (100, 3_600_000);",
+            "HEARTBEAT_MS: (u64, u64) = (0, 60_000);",
+            "RECONNECT_MAX_MS: (u64, u64) = (100, 3_600_000);",
+            "NO_PATH_TIMEOUT_MS: (u64, u64) = (0, 86_400_000);",
+        ] {
+            assert!(maps.contains(&format!("const {limits}")), "{limits}");
+        }
+        let wire = include_str!("../../../rust/proto/wire.rs");
+        assert!(wire.contains("pub const DEPTH_MAX: u16 = 1024;"));
+        assert!(wire.contains("pub const INLINE_MAX: u32 = 16 << 10;"));
+        let exports = include_str!("../../../rust/server/export.rs");
+        assert!(exports.contains("pub(crate) const MAX: usize = 8;"));
+        let session = include_str!("../../../rust/session.rs");
+        assert!(session.contains("pub const PATHS_MAX: usize = 8;"));
+    }
+
+    #[test]
     fn human_sizes() {
         assert_eq!(human(0), "0 B");
         assert_eq!(human(1023), "1023 B");
@@ -142,6 +222,7 @@ mod tests {
             "-1s",
             "1d",
             "999999999999h",
+            "+1",
             "99999999999999999999",
         ] {
             assert!(parse_duration(bad).is_err(), "{bad}");
@@ -152,7 +233,15 @@ mod tests {
         assert_eq!(parse_patience("forever"), Ok(-1));
         assert_eq!(parse_patience("0"), Ok(0));
         assert_eq!(parse_patience("2m"), Ok(120_000));
-        assert!(parse_patience("ever").is_err());
+        assert_eq!(parse_patience("24h"), Ok(86_400_000));
+        for bad in ["ever", "86400001ms", "25h"] {
+            assert!(parse_patience(bad).is_err(), "{bad}");
+        }
+        let ms = |text| duration::<100, 3_600_000>(text).map(|time| time.as_millis());
+        assert_eq!([ms("100ms"), ms("1h")], [Ok(100), Ok(3_600_000)]);
+        for bad in ["99ms", "0", "3601s"] {
+            assert!(ms(bad).is_err(), "{bad}");
+        }
         assert_eq!(human_patience(-1), "forever");
         assert_eq!(human_patience(60_000), "60 s");
         assert_eq!(human_patience(0), "0 s");

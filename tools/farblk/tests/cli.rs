@@ -215,10 +215,15 @@ esac"#,
     }
 
     /// Puts a program of that name before the real one.
-    fn losetup(&self, script: &str) {
-        self.file("bin/losetup", &format!("#!/bin/sh\n{script}\n"));
+    fn program(&self, name: &str, script: &str) {
+        let path = format!("bin/{name}");
+        self.file(&path, &format!("#!/bin/sh\n{script}\n"));
         let mode = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(self.0.join("bin/losetup"), mode).expect("a program");
+        fs::set_permissions(self.0.join(path), mode).expect("a program");
+    }
+
+    fn losetup(&self, script: &str) {
+        self.program("losetup", script);
     }
 
     /// `PATH`, with the programs of the tree first.
@@ -254,20 +259,41 @@ scratch  farblk0  10.0.0.1/scratch   4.0 GiB  one-sided  live    1/1    /scratch
  └─ path 0  10.0.0.2 (mlx5_0) -> 10.0.0.1:7420  live  rtt 3.1 us  reconnects 0
 vol1     -        [fd00::1]:99/vol1  -        -          failed  0/1    -
  ├─ path 0  [fd00::1]:99  waiting  next try in 9.1 s  reconnects 2  last error: nobody listens on [fd00::1]:99
- └─ hint: no path for 60 s (no_path_timeout): I/O fails until one is back; on the server:  farblk port list    | is the farblk module loaded there? is the port right?
+ ├─ hint: # no path for 60 s (no_path_timeout): I/O fails until one is back
+ └─ hint: farblk port list  # on the server: is the farblk module loaded there? is the port right?
 
 "#]]);
     tree.run("-j list")
         .success()
         .stderr_eq("")
-        .stdout_eq(str![[r#"
-{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"no_path_timeout_ms":-1,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"no path for 60 s (no_path_timeout): I/O fails until one is back; on the server:  farblk port list    | is the farblk module loaded there? is the port right?"},"no_path_timeout_ms":60000,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"on the server:  farblk port list    | is the farblk module loaded there? is the port right?"}}]}]}
+        .stdout_eq(str![[r##"
+{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"no_path_timeout_ms":-1,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"# no path for 60 s (no_path_timeout): I/O fails until one is back\nfarblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["# no path for 60 s (no_path_timeout): I/O fails until one is back","farblk port list  # on the server: is the farblk module loaded there? is the port right?"]},"no_path_timeout_ms":60000,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"farblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["farblk port list  # on the server: is the farblk module loaded there? is the port right?"]}}]}]}
 
-"#]]);
+"##]].raw());
     Tree::loaded().run("list").success().stdout_eq(str![[r#"
 MAP  DEVICE  EXPORT  SIZE  MODE  STATE  PATHS  HOLDERS
 
 "#]]);
+}
+
+#[test]
+fn states_have_colours() {
+    let tree = Tree::client();
+    let text = |line: &str| {
+        let output = tree.run(line).success();
+        String::from_utf8_lossy(&output.get_output().stdout).into_owned()
+    };
+    let list = text("--color always list");
+    for state in [
+        "  \x1b[32mlive\x1b[0m    1/1 ",
+        "  \x1b[1m\x1b[31mfailed\x1b[0m  0/1 ",
+        ":7420  \x1b[32mlive\x1b[0m  rtt",
+        "  \x1b[33mwaiting\x1b[0m  next",
+    ] {
+        assert!(list.contains(state), "{state:?} in {list}");
+    }
+    assert!(text("--color always show scratch").contains("\x1b[32mlive"));
+    assert!(!text("list").contains('\x1b'));
 }
 
 #[test]
@@ -279,14 +305,29 @@ fn unmap_names_the_users() {
         .stderr_eq(str![[r#"
 error[F0107]: scratch is in use and was not unmapped
   mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)
-  hint: umount /scratch   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)
+  hint: umount /scratch
+  hint: farblk unmap scratch --force  # or: all I/O fails; data in flight is lost
 
 "#]]);
     tree.run("-j unmap /dev/farblk0")
         .code(4)
         .stdout_eq("")
+        .stderr_eq(str![[r##"
+{"schema":"farblk.error/1","code":"F0107","exit":4,"what":"scratch is in use and was not unmapped","why":"","details":["mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)"],"hint":"umount /scratch\nfarblk unmap scratch --force  # or: all I/O fails; data in flight is lost","hints":["umount /scratch","farblk unmap scratch --force  # or: all I/O fails; data in flight is lost"]}
+
+"##]].raw());
+    tree.file(
+        "proc/self/mountinfo",
+        "36 22 259:0 / /my\\040data;reboot rw - xfs /dev/farblk0 rw\n",
+    );
+    tree.run("unmap scratch")
+        .code(4)
+        .stdout_eq("")
         .stderr_eq(str![[r#"
-{"schema":"farblk.error/1","code":"F0107","exit":4,"what":"scratch is in use and was not unmapped","why":"","details":["mounted: /scratch (xfs), 2 processes: bash(3990) fio(4121)"],"hint":"umount /scratch   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)"}
+error[F0107]: scratch is in use and was not unmapped
+  mounted: /my data;reboot (xfs)
+  hint: umount '/my data;reboot'
+  hint: farblk unmap scratch --force  # or: all I/O fails; data in flight is lost
 
 "#]]);
     tree.file(
@@ -302,7 +343,9 @@ error[F0107]: scratch is in use and was not unmapped
 error[F0107]: scratch is in use and was not unmapped
   swap: /dev/farblk0p1
   used by: dm-0
-  hint: swapoff /dev/farblk0p1; remove dm-0   or   farblk unmap scratch --force  (all I/O fails; data in flight is lost)
+  hint: swapoff /dev/farblk0p1
+  hint: lsblk /dev/dm-0  # remove this device
+  hint: farblk unmap scratch --force  # or: all I/O fails; data in flight is lost
 
 "#]]);
     tree.run("unmap none")
@@ -370,7 +413,8 @@ PORT  ADDRESS         STATE      DEVICE
 1     10.0.0.1:7420   listening  mlx5_0
 2     [fd00::1]:7420  listening  -
 10    10.0.1.1:7420   error      -
- └─ last error: 10.0.1.1 is not an address of this host
+ ├─ last error: 10.0.1.1 is not an address of this host
+ └─ hint: # the port listens again by itself once its device and address are back
 
 "#]]);
     tree.run("port list -j").success().stdout_eq(str![[r#"
@@ -472,8 +516,8 @@ losetup --set-capacity /dev/loop0
         .success()
         .stdout_eq(str![[r#"
 echo 0 > ./sys/kernel/config/farblk/exports/vol2/enable
-rmdir ./sys/kernel/config/farblk/exports/vol2
 losetup --detach /dev/loop0
+rmdir ./sys/kernel/config/farblk/exports/vol2
 
 "#]]);
     assert!(!tree.0.join("log").exists());
@@ -496,7 +540,7 @@ error[F0109]: cannot resize export vol2: losetup: /dev/loop0: no
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0404]: cannot create export vol3: losetup: unrecognized option '--loop-ref'
-  hint: install it: package util-linux, on Debian mount
+  hint: # install it: package util-linux, on Debian mount
 
 "#]]);
     let log = fs::read_to_string(tree.0.join("log")).expect("the log");
@@ -516,11 +560,12 @@ fn dry_run_of_a_file_is_valid_shell() {
         .stderr_eq("")
         .stdout_eq(str![[r#"
 mkdir ./sys/kernel/config/farblk/exports/x
-truncate --size 1048576 '[..]/a disk'
-loop=$(losetup --find --show --loop-ref farblk --direct-io=on --read-only '[..]/a disk')
 echo block > ./sys/kernel/config/farblk/exports/x/kind
-echo "$loop" > ./sys/kernel/config/farblk/exports/x/device_path
 echo 1 > ./sys/kernel/config/farblk/exports/x/read_only
+truncate --size 1048576 '[..]/a disk'
+echo '[..]/a disk' > ./sys/kernel/config/farblk/exports/x/device_path
+loop=$(losetup --find --show --loop-ref farblk --direct-io=on --read-only '[..]/a disk')
+echo "$loop" > ./sys/kernel/config/farblk/exports/x/device_path
 echo 1 > ./sys/kernel/config/farblk/exports/x/enable
 
 "#]]);
@@ -569,13 +614,13 @@ echo 1 > ./sys/kernel/config/farblk/ports/lab/enable
         .stdout_eq(str![[r#"
 mkdir ./sys/kernel/config/farblk/exports/scratch
 echo ram > ./sys/kernel/config/farblk/exports/scratch/kind
-echo 4294967296 > ./sys/kernel/config/farblk/exports/scratch/size
 echo -1 > ./sys/kernel/config/farblk/exports/scratch/numa_node
 echo '1 2' > ./sys/kernel/config/farblk/exports/scratch/ports
 mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-b
 echo rw > ./sys/kernel/config/farblk/exports/scratch/hosts/node-b/access
 mkdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-c
 echo ro > ./sys/kernel/config/farblk/exports/scratch/hosts/node-c/access
+echo 4294967296 > ./sys/kernel/config/farblk/exports/scratch/size
 echo 1 > ./sys/kernel/config/farblk/exports/scratch/enable
 
 "#]]);
@@ -627,6 +672,139 @@ rmdir ./sys/kernel/config/farblk/discover/tool
 
 "#]]);
     assert_eq!(fs::read_dir(&tree.0).expect("the tree").count(), 0);
+}
+
+/// What configfs refuses is refused before anything is printed.
+#[test]
+fn dry_run_refuses_bad_values() {
+    let tree = Tree::new();
+    tree.file("sys/devices/system/node/node0/cpumap", "1\n");
+    let numbers = [
+        "-1",
+        "-",
+        "x",
+        "1x",
+        "0x10",
+        "1.5",
+        "1e3",
+        "+1",
+        "٣",
+        "99999999999999999999999",
+    ];
+    let mut lines = Vec::new();
+    for (option, bad) in [
+        ("queues", &["65536", "65", "1000"][..]),
+        ("poll-queues", &["65536", "65"]),
+        ("depth", &["0", "1025", "4294967424"]),
+        ("inline-size", &["16385", "4294971392"]),
+        ("tos", &["256"]),
+        (
+            "io-timeout",
+            &["0", "99ms", "3600001ms", "18446744073709551615ms"],
+        ),
+        (
+            "no-path-timeout",
+            &["-2", "-01", "86400001ms", "4295027296ms"],
+        ),
+        ("heartbeat", &["60001ms", "5m"]),
+        ("reconnect-max", &["0", "99ms", "2h"]),
+        ("policy", &["0", "min", "MIN-INFLIGHT", "min_inflight"]),
+        (
+            "expect-instance",
+            &["x", "12345678-9abc-4def-8123-456789abcdef0"],
+        ),
+        ("source", &["x", "10.9.0.1:7420", "10.9.0"]),
+        ("name", &[".e", "a/b", "é"]),
+    ] {
+        let of_numbers = match option {
+            "inline-size" => &["-1", "x", "1x", "0x10", "+1", "1.5"][..],
+            "policy" | "expect-instance" | "source" | "name" => &[],
+            _ => &numbers,
+        };
+        for value in bad.iter().chain(of_numbers) {
+            lines.push(format!("map 10.9.0.1/e --{option} {value}"));
+        }
+    }
+    for (option, bad) in [
+        (
+            "ram 1M --block-size",
+            &["0", "256", "513", "8192", "65536", "-512", "4294967808"][..],
+        ),
+        (
+            "ram 1M --numa",
+            &["-2", "63", "1024", "4294967295", "9999999999"],
+        ),
+        ("ram 1M --max-clients", &["0", "65536", "4294967297"]),
+        (
+            "ram",
+            &[
+                "0", "1000", "4097", "-1", "M", "8X", "1.5.5G", ".5G", "16E", "0.3K", "4GB",
+            ],
+        ),
+        ("ram 512 --block-size", &["1024"]),
+        (
+            "ram 1M --uuid",
+            &["x", "00000000-0000-0000-0000-000000000000"],
+        ),
+        ("ram 1M --ports", &[".p", "p/q", "1,2,3,4,5,6,7,8,9"]),
+        ("ram 1M --allow", &[".p", "p/q", "b:r", "b:readonly"]),
+    ] {
+        lines.extend(
+            bad.iter()
+                .map(|value| format!("export create e --{option} {value}")),
+        );
+    }
+    for bad in [
+        "10.9.0",
+        "10.9.0.256",
+        "10.9.0.1:",
+        "10.9.0.1:0",
+        "10.9.0.1:65536",
+        "10.9.0.1:-1",
+        "[::1",
+        "::1]:7420",
+        "[fe80::1%eth0]:7420",
+        "*",
+        ":7420",
+        "10.9.0.1:+1",
+        "fd00::1:7420",
+    ] {
+        lines.push(format!("port add --addr {bad}"));
+        lines.push(format!("map {bad}/e"));
+        lines.push(format!("path add m {bad}"));
+    }
+    lines.push("port add --addr host.example".into());
+    lines.push(format!("map 10.9.0.1/e{}", " --path 10.9.1.1".repeat(8)));
+    for line in lines {
+        let output = tree.run(&format!("--dry-run {line}"));
+        let status = output.get_output().status.code();
+        assert_eq!(status, Some(2), "{line}");
+        output.stdout_eq("");
+    }
+    assert!(!tree.0.join("sys/kernel").exists());
+}
+
+#[test]
+fn names_are_resolved_by_the_services_of_the_host() {
+    let tree = Tree::new();
+    tree.program(
+        "getent",
+        r#"[ "$*" = "ahosts node-a" ] || exit 2
+echo "10.0.0.7        STREAM node-a"
+echo "10.0.0.7        DGRAM"
+echo "fd00::7         STREAM""#,
+    );
+    let output = tree.run("--dry-run map node-a:99/e").success();
+    let script = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    assert!(script.contains("\necho 10.0.0.7:99 > "), "{script}");
+    tree.run("-q --dry-run map node-b/e")
+        .code(5)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0201]: cannot map node-b/e: node-b has no address
+  hint: getent hosts node-b  # or give an IP address
+
+"#]]);
 }
 
 #[test]
@@ -706,10 +884,111 @@ fn no_module() {
     ] {
         tree.run(line).code(7).stdout_eq("").stderr_eq(str![[r#"
 error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist
-  hint: modprobe farblk    | is configfs mounted? mount -t configfs none /sys/kernel/config
+  hint: modprobe farblk
 
 "#]]);
     }
+}
+
+#[test]
+fn why_there_is_no_module() {
+    let tree = Tree::new();
+    tree.file("proc/sys/kernel/osrelease", "6.18.1-x\n");
+    for dependencies in [None, Some("kernel/x/farblk_other.ko:\n")] {
+        if let Some(text) = dependencies {
+            tree.file("lib/modules/6.18.1-x/modules.dep", text);
+        }
+        tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0405]: the farblk kernel module is not installed for this kernel: the modules of kernel 6.18.1-x have no farblk
+  hint: make install KERNEL=6.18.1-x  # in the sources of farblk
+
+"#]]);
+    }
+    let module = "lib/modules/6.18.1-x/updates/farblk.ko";
+    tree.file(
+        "lib/modules/6.18.1-x/modules.dep",
+        "kernel/x/ib_core.ko:\nupdates/farblk.ko: kernel/x/ib_core.ko\n",
+    );
+    tree.file(module, "ELF");
+    let unloaded = || {
+        let output = tree.run("list").code(7);
+        let text = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+        assert!(text.starts_with("error[F0401]: "), "{text}");
+        assert!(text.contains("\n  hint: modprobe farblk\n"), "{text}");
+        text
+    };
+    unloaded();
+    for (file, text) in [
+        ("sys/module/module/parameters/sig_enforce", "Y\n"),
+        (
+            "sys/kernel/security/lockdown",
+            "none [integrity] confidentiality\n",
+        ),
+    ] {
+        tree.file(file, text);
+        tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./lib/modules/6.18.1-x/updates/farblk.ko is not signed
+  hint: # sign the module with a key that this host knows, or make your key known:
+  hint: mokutil --import KEY.der
+
+"#]]);
+        tree.file(module, "ELF~Module signature appended~\n");
+        assert!(unloaded().contains("mokutil"));
+        tree.file(module, "ELF");
+        fs::remove_file(tree.0.join(file)).expect("a file");
+    }
+    fs::create_dir_all(tree.0.join("sys/module/farblk")).expect("a directory");
+    tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0406]: configfs is not mounted: farblk is loaded, but ./sys/kernel/config/farblk does not exist
+  hint: mount -t configfs none /sys/kernel/config
+
+"#]]);
+}
+
+#[test]
+fn versions() {
+    let tree = Tree::new();
+    tree.run("version")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+tool    [..]
+module  - (the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist)
+
+"#]]);
+    tree.run("-j version").success().stdout_eq(str![[r#"
+{"schema":"farblk.version/1","tool":"[..]","module":null}
+
+"#]]);
+    for pretty in ["-p", "-j --pretty"] {
+        tree.run(&format!("{pretty} version"))
+            .success()
+            .stderr_eq("")
+            .stdout_eq(str![[r#"
+{
+  "schema": "farblk.version/1",
+  "tool": "[..]",
+  "module": null
+}
+
+"#]]);
+    }
+    let tree = Tree::loaded();
+    tree.config("version", "0.1.0");
+    tree.config("protocol", "3");
+    tree.config("features", "ram block");
+    tree.run("version")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+tool    [..]
+module  0.1.0, protocol 3, features: ram block
+
+"#]]);
+    tree.run("-j version").success().stdout_eq(str![[r#"
+{"schema":"farblk.version/1","tool":"[..]","module":{"version":"0.1.0","protocol":3,"features":["ram","block"]}}
+
+"#]]);
 }
 
 #[test]
@@ -719,16 +998,32 @@ fn usage_errors() {
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-error: invalid value '10.0.0.1' for '<HOST[:PORT]/EXPORT>': "10.0.0.1" is not HOST[:PORT]/EXPORT
+error[F0101]: invalid value '10.0.0.1' for '<HOST[:PORT]/EXPORT>': "10.0.0.1" names no export
+  hint: farblk discover 10.0.0.1  # shows the exports of this server
+  hint: farblk map 10.0.0.1/EXPORT
 
-For more information, try '--help'.
+"#]]);
+    tree.run("metrics")
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0101]: unrecognized subcommand 'metrics'
+  hint: farblk --help
+
+"#]]);
+    tree.run("port add 10.0.0.1")
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0101]: the following required arguments were not provided: --addr <IP[:PORT]>
+  hint: farblk port add --addr 10.0.0.1
 
 "#]]);
     tree.run("-j export create x --ram 4GB")
         .code(2)
         .stdout_eq("")
         .stderr_eq(str![[r#"
-{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\" is not a size such as 4096, 512M or 1.5G","why":"","details":[],"hint":"farblk --help"}
+{"schema":"farblk.error/1","code":"F0101","exit":2,"what":"invalid value '4GB' for '--ram <SIZE>': \"4GB\" is not a size such as 4096, 512M or 1.5G","why":"","details":[],"hint":"farblk export create --help","hints":["farblk export create --help"]}
 
 "#]].raw());
     for form in ["-qj", "-o json", "--output json"] {
@@ -759,14 +1054,14 @@ fn the_kernels_words_are_shown() {
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0108]: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
-  hint: use a smaller size, or free memory: the pages of a RAM export are never swapped
+  hint: # use a smaller size, or free memory: the pages of a RAM export are never swapped
 
 "#]]);
     tree.run("--color always port add --addr 10.0.1.1")
         .code(1)
         .stderr_eq(str![[r#"
 [1m[31merror[F0108][0m: cannot listen on 10.0.1.1:7420: no room on 10.0.1.1
-  [36mhint:[0m use a smaller size, or free memory: the pages of a RAM export are never swapped
+  [36mhint:[0m # use a smaller size, or free memory: the pages of a RAM export are never swapped
 
 "#]]);
 }
@@ -780,7 +1075,7 @@ fn nothing_half_made_is_left() {
         .stdout_eq("")
         .stderr_eq(str![[r#"
 error[F0402]: cannot listen on 10.0.1.1:7420: ./sys/kernel/config/farblk/ports/1/addr does not exist
-  hint: do the tool and the module come from the same release?
+  hint: # do the tool and the module come from the same release?
 
 "#]]);
     let ports = tree.0.join("sys/kernel/config/farblk/ports");

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use super::Context;
 use crate::cli::Create;
-use crate::configfs::{Job, quote_path, words};
+use crate::configfs::{Job, words};
 use crate::device::{Loop, attach_line};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Hints};
 use crate::holders::{self, Holder};
+use crate::quote;
 use crate::size;
 
 /// A file has to end where a block ends, and this is the largest block.
@@ -32,7 +33,7 @@ pub enum Backing {
     File {
         /// Its path, without links.
         path: PathBuf,
-        /// It has to be made, with this size.
+        /// It has to be made, or is empty and has to get this size.
         create: Option<u64>,
         /// The loop devices that back it already.
         loops: Vec<Loop>,
@@ -91,7 +92,7 @@ impl Backing {
         let fault = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => job
                 .error(Code::NotFound, format!("{shown} does not exist"))
-                .hint("--size SIZE  makes the file, in a folder that exists"),
+                .hint("# --size SIZE makes the file, in a folder that exists"),
             _ => job.error(Code::Io, format!("{shown}: {}", words(&e))),
         };
         if let Some(size) = size {
@@ -99,6 +100,8 @@ impl Backing {
         }
         let metadata = match (fs::metadata(path), size) {
             (Err(e), Some(_)) if e.kind() == io::ErrorKind::NotFound => None,
+            // As after a command that was killed when it had made the file.
+            (Ok(found), Some(_)) if found.is_file() && found.len() == 0 => None,
             (result, _) => Some(result.map_err(fault)?),
         };
         let Some(metadata) = metadata else {
@@ -117,7 +120,7 @@ impl Backing {
         if !metadata.is_file() {
             let error = job.error(Code::Usage, format!("{shown} is not a file"));
             return Err(match metadata.file_type().is_block_device() {
-                true => error.hint(format!("--device {shown}")),
+                true => error.hint(format!("# --device {shown}")),
                 false => error,
             });
         }
@@ -125,13 +128,13 @@ impl Backing {
         if size.is_some_and(|size| size != have) {
             let why = format!("{shown} exists already, with {}", size::human(have));
             return Err(job.error(Code::Differs, why).hint(
-                "omit --size to export the file as it is;  farblk export resize  makes it larger",
+                "# omit --size to export the file as it is; farblk export resize makes it larger then",
             ));
         }
         if have == 0 {
             return Err(job
                 .error(Code::BadValue, format!("{shown} is empty"))
-                .hint(format!("truncate --size SIZE {shown}")));
+                .hint(format!("truncate --size SIZE {}", quote::path(path))));
         }
         let path = fs::canonicalize(path).map_err(fault)?;
         text_of(&path, job)?;
@@ -147,16 +150,22 @@ impl Backing {
         })
     }
 
-    /// The attributes it asks for. `have` is the `device_path` of the export, if there is one:
-    /// another name of the same device is as good.
-    pub fn settings(&self, context: &Context, have: Option<&str>) -> Vec<(&'static str, String)> {
+    /// The kind of the export.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Ram(_) => "ram",
+            _ => "block",
+        }
+    }
+
+    /// The attribute that names the backing. `have` is the `device_path` of the export, if there is
+    /// one: another name of the same device is as good.
+    pub fn source(&self, context: &Context, have: Option<&str>) -> (&'static str, String) {
         let number = |path: &str| context.devices.number(Path::new(path)).ok().flatten();
         let have_number = have.and_then(number);
         let same = |other: Option<String>| other.is_some() && other == have_number;
         let (path, same) = match self {
-            Self::Ram(bytes) => {
-                return vec![("kind", "ram".into()), ("size", bytes.to_string())];
-            }
+            Self::Ram(bytes) => return ("size", bytes.to_string()),
             Self::Device { path, number } => (path.clone(), same(Some(number.clone()))),
             Self::File { path, loops, .. } => (
                 path.display().to_string(),
@@ -166,7 +175,7 @@ impl Backing {
             ),
         };
         let path = have.filter(|_| same).map_or(path, str::to_owned);
-        vec![("kind", "block".into()), ("device_path", path)]
+        ("device_path", path)
     }
 
     /// The loop device to use again, if there is one.
@@ -179,7 +188,7 @@ impl Backing {
             (None, Some(Loop { device, .. })) => {
                 let why = format!("the file backs {device} already, which is read-only");
                 Err(job.error(Code::WriteProtected, why).hint(format!(
-                    "export it with --read-only, or  losetup --detach {device}"
+                    "# export it with --read-only\nlosetup --detach {device}  # or let the tool make another one"
                 )))
             }
             (found, _) => Ok(found),
@@ -207,17 +216,21 @@ impl Backing {
         let steps: Vec<_> = holders.iter().map(Holder::remedy).collect();
         let mut error = job
             .error(Code::InUse, format!("/dev/{name} is in use"))
-            .hint(steps.join("; "));
+            .hint(steps.join("\n"));
         error.details = holders.iter().map(Holder::describe).collect();
         Err(error)
     }
 
-    /// Makes the file and the loop device if need be, and gives the path of the block device. A dry
-    /// run gives `None` when only the shell will know it, as `$loop`.
+    /// Makes the file and the loop device of the export `object` if need be, and gives the path of
+    /// the block device. A dry run gives `None` when only the shell will know it, as `$loop`.
+    ///
+    /// Before there is a loop device, the export has the path of the file as its `device_path`. So
+    /// a command that finds the export after this one was killed finds the loop device, too.
     pub fn provide(
         &self,
         context: &Context,
         read_only: bool,
+        object: &Path,
         undo: &mut Undo<'_>,
         job: &Job,
     ) -> Result<Option<String>, Error> {
@@ -228,16 +241,19 @@ impl Backing {
         };
         if let Some(Loop { device, direct, .. }) = self.again(read_only, job)? {
             if !direct {
-                context.output.warn(&format!(
-                    "{device} is used without direct I/O, as it was set up; to change this: losetup --direct-io=on {device}"
-                ));
+                let text = format!("{device} is used without direct I/O, as it was set up");
+                let hint = Hints::new(format!("losetup --direct-io=on {device}"));
+                context.output.warn_with(&text, &hint);
             }
             return Ok(Some(device.clone()));
         }
         if let Some(size) = create {
-            make_larger(context, path, size, true, job)?;
-            undo.file = Some(path.clone());
+            let new = !path.exists();
+            make_larger(context, path, size, new, job)?;
+            undo.file = new.then(|| path.clone());
         }
+        let shown = text_of(path, job)?;
+        context.configfs.set(object, "device_path", &shown, job)?;
         let line = || format!("loop=$({})", attach_line(path, read_only));
         if context.configfs.record(line) {
             return Ok(None);
@@ -295,7 +311,7 @@ pub fn make_larger(
     new: bool,
     job: &Job,
 ) -> Result<(), Error> {
-    let line = || format!("truncate --size {size} {}", quote_path(path));
+    let line = || format!("truncate --size {size} {}", quote::path(path));
     if context.configfs.record(line) {
         return Ok(());
     }

@@ -163,8 +163,11 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     let rows: Vec<_> = exports.iter().map(row).collect();
     if rows.is_empty() {
         let client = context.host_name().unwrap_or("HOST".into());
-        context.output.note(&format!(
-            "{server} has no export that this host may use\n  hint: on the server:  farblk export allow EXPORT {client}"
+        context
+            .output
+            .note(&format!("{server} has no export that this host may use"));
+        context.output.hint(format!(
+            "farblk export allow EXPORT {client}  # on the server"
         ));
     }
     table(

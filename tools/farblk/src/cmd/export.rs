@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::backing::{Backing, Undo, check_size, make_larger};
+use super::backing::{check_size, make_larger};
 use super::{Context, Removed};
-use crate::cli::{self, Allowed, Create};
-use crate::configfs::{Job, LastError, Made, quote_path, words};
+use crate::cli::{self, Allowed};
+use crate::configfs::{Job, LastError, Made, words};
 use crate::error::{Code, Error};
-use crate::identity;
-use crate::output::{alert, table};
+use crate::output::{self, alert, table};
 use crate::size;
+
+mod create;
 
 /// Timeout for the module to notice the new size of a device.
 const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -75,7 +76,7 @@ struct ListDocument {
 pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
     context.configfs.require()?;
     match command {
-        cli::Export::Create(arguments) => create(context, arguments),
+        cli::Export::Create(arguments) => create::run(context, arguments),
         cli::Export::List => list(context),
         cli::Export::Show { name } => show(context, name),
         cli::Export::Allow {
@@ -84,7 +85,10 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
             ro,
             host_id,
         } => allow(context, name, host, *ro, host_id.as_deref()),
-        cli::Export::Deny { name, host } => deny(context, name, host),
+        cli::Export::Deny { name, host, force } => deny(context, name, host, *force),
+        cli::Export::Evict { name, host, force } => evict(context, name, host, *force),
+        cli::Export::Disable { name, force } => disable(context, name, *force),
+        cli::Export::Enable { name } => enable_again(context, name),
         cli::Export::Resize { name, size } => resize(context, name, *size),
         cli::Export::Rm { name, force } => remove(context, name, *force),
     }
@@ -218,177 +222,6 @@ impl Export {
     }
 }
 
-/// The attributes a command line asks for: those it names, and the defaults that decide who may do
-/// what. `have` is the device of the export that exists.
-fn settings(
-    context: &Context,
-    arguments: &Create,
-    backing: &Backing,
-    have: Option<&str>,
-) -> Vec<(&'static str, String)> {
-    let flag = |value: bool| u8::from(value).to_string();
-    let mut settings = backing.settings(context, have);
-    settings.extend([
-        ("read_only", flag(arguments.read_only)),
-        ("allow_any_host", flag(arguments.allow_any_host)),
-    ]);
-    let optional = [
-        (
-            "block_size",
-            arguments.block_size.map(|value| value.to_string()),
-        ),
-        ("numa_node", arguments.numa.map(|value| value.to_string())),
-        (
-            "max_clients",
-            arguments.max_clients.map(|value| value.to_string()),
-        ),
-        ("uuid", arguments.uuid.clone()),
-        (
-            "ports",
-            (!arguments.ports.is_empty()).then(|| arguments.ports.join(" ")),
-        ),
-    ];
-    settings.extend(
-        optional
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    settings
-}
-
-fn access_of(read_only: bool) -> &'static str {
-    if read_only { "ro" } else { "rw" }
-}
-
-fn create(context: &Context, arguments: &Create) -> Result<(), Error> {
-    let configfs = &context.configfs;
-    let name = &arguments.name;
-    let read_only = arguments.read_only;
-    let mut job = Job::new(format!("cannot create export {name}"));
-    let backing = Backing::find(context, arguments, &job)?;
-    if let Backing::Device { path, .. } = &backing {
-        job = job.variable("device", path);
-    }
-    let object = configfs.path(&["exports", name]);
-    if configfs.exists(&object) {
-        return create_existing(context, arguments, &backing, &object, &job);
-    }
-    backing.require_free(context, read_only, &job)?;
-    // What was made last goes first when this fails: the export, then the loop device, then the
-    // file.
-    let mut undo = Undo::new(context);
-    identity::settle(context, &job)?;
-    let mut made = Made::new(configfs, &context.output);
-    made.mkdir(&object, &job)?;
-    if !matches!(backing, Backing::Ram(_)) {
-        configfs.require_attr(&object, "device_path", &job)?;
-    }
-    let device = backing.provide(context, read_only, &mut undo, &job)?;
-    for (attribute, value) in settings(context, arguments, &backing, device.as_deref()) {
-        let is_flag = matches!(attribute, "read_only" | "allow_any_host");
-        match (attribute, &device) {
-            // 0 is the default of both flags.
-            _ if is_flag && value == "0" => {}
-            ("device_path", Some(device)) => configfs.set(&object, attribute, device, &job)?,
-            ("device_path", None) => {
-                let path = object.join(attribute);
-                configfs.record(|| format!("echo \"$loop\" > {}", quote_path(&path)));
-            }
-            _ => configfs.set(&object, attribute, &value, &job)?,
-        }
-    }
-    for Allowed { host, read_only } in &arguments.allow {
-        let host = object.join("hosts").join(host);
-        made.mkdir(&host, &job)?;
-        configfs.set(&host, "access", access_of(*read_only), &job)?;
-    }
-    enable(context, arguments, &object, &job)?;
-    made.keep();
-    undo.keep();
-    report(context, name, true)
-}
-
-/// The export exists: that is fine when it is as asked for; it may be allowed to more hosts.
-fn create_existing(
-    context: &Context,
-    arguments: &Create,
-    backing: &Backing,
-    object: &Path,
-    job: &Job,
-) -> Result<(), Error> {
-    let configfs = &context.configfs;
-    let have = configfs.attr(object, "device_path");
-    let wanted = settings(context, arguments, backing, have.as_deref());
-    let mut differences = configfs.differences(object, &wanted);
-    for Allowed { host, read_only } in &arguments.allow {
-        let entry = object.join("hosts").join(host);
-        if configfs.exists(&entry) {
-            let wanted = [("access", access_of(*read_only).to_owned())];
-            let differing = configfs.differences(&entry, &wanted);
-            differences.extend(differing.iter().map(|text| format!("host {host}: {text}")));
-        } else {
-            differences.push(format!("host {host} is not allowed"));
-        }
-    }
-    if !differences.is_empty() {
-        let name = &arguments.name;
-        let lost = match configfs.attr(object, "kind").as_deref() {
-            Some("ram") => "  (its contents are lost)",
-            _ => "",
-        };
-        let mut error = job
-            .error(
-                Code::Differs,
-                "the export exists already, with other settings",
-            )
-            .hint(format!(
-                "farblk export allow {name} HOST  admits a host; else choose another name, or  \
-                farblk export rm {name}{lost}"
-            ));
-        error.details = differences;
-        return Err(error);
-    }
-    let is =
-        |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
-    // Its device may be back, or a task that disabled it was killed.
-    let dead = is("kind", "block") && is("state", "error") || is("state", "closing");
-    if dead {
-        configfs.disable(object, job)?;
-    }
-    let changed = dead || !configfs.flag(object, "enable");
-    if changed {
-        backing.require_free(context, arguments.read_only, job)?;
-        enable(context, arguments, object, job)?;
-    }
-    report(context, &arguments.name, changed)
-}
-
-/// Enables the export. Memory is taken then: some seconds for many gigabytes.
-fn enable(context: &Context, arguments: &Create, object: &Path, job: &Job) -> Result<(), Error> {
-    let bytes = match arguments.ram {
-        Some(bytes) if !context.configfs.is_dry_run() => bytes,
-        Some(_) => return context.configfs.set(object, "enable", "1", job),
-        None => {
-            let job = job.clone().open();
-            return context.configfs.set(object, "enable", "1", &job);
-        }
-    };
-    let node = match arguments.numa {
-        Some(node) if node >= 0 => format!(" on NUMA node {node}"),
-        _ => String::new(),
-    };
-    context
-        .output
-        .stage(&format!("allocating {}{node}", size::human(bytes)));
-    let start = Instant::now();
-    context.configfs.set(object, "enable", "1", job)?;
-    context
-        .output
-        .stage(&format!("done ({})", size::human_duration(start.elapsed())));
-    context.output.end_line();
-    Ok(())
-}
-
 fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
     if context.configfs.is_dry_run() {
         return Ok(());
@@ -407,8 +240,8 @@ fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
     };
     context.output.result(&text, &document)?;
     if !export.allow_any_host && export.hosts.is_empty() {
-        context.output.note(&format!(
-            "  hint: no host may use it yet:  farblk export allow {name} HOST"
+        context.output.hint(format!(
+            "farblk export allow {name} HOST  # no host may use it yet"
         ));
     }
     Ok(())
@@ -488,7 +321,7 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
         .output
         .line(&format!("export {name}{}", export.volatile()))?;
     for (label, value) in [
-        ("state", text(&export.state)),
+        ("state", output::state(&text(&export.state))),
         ("type", [text(&export.kind), export.mode()].join(", ")),
         ("device", text(&export.device)),
         ("file", text(&export.file)),
@@ -541,12 +374,17 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
 fn allow(
     context: &Context,
     name: &str,
-    host: &str,
+    allowed: &Allowed,
     ro: bool,
     host_id: Option<&str>,
 ) -> Result<(), Error> {
     let configfs = &context.configfs;
+    let host = &allowed.host;
     let job = Job::new(format!("cannot allow {host} to use {name}"));
+    if ro && allowed.read_only == Some(false) {
+        return Err(job.error(Code::Usage, format!("--ro contradicts {host}:rw")));
+    }
+    let ro = ro || allowed.read_only == Some(true);
     let object = configfs.path(&["exports", name]);
     if !configfs.is_dry_run() && !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
@@ -556,7 +394,8 @@ fn allow(
     if let Some(id) = host_id {
         settings.push(("host_id", id.to_owned()));
     }
-    settings.push(("access", access_of(ro).to_owned()));
+    let access = if ro { "ro" } else { "rw" };
+    settings.push(("access", access.to_owned()));
     let made = if configfs.exists(&entry) {
         settings.retain(|setting| {
             !configfs
@@ -580,7 +419,7 @@ fn allow(
 /// Runs `farblk export deny`: removes the host's entry, ends the sessions and registrations of its
 /// maps, and waits until nothing of them can reach the export any more. A call that was killed
 /// meanwhile can be repeated.
-fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
+fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot deny {host} the use of {name}"));
     let object = configfs.path(&["exports", name]);
@@ -590,6 +429,7 @@ fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     }
     let listed = configfs.exists(&entry);
     let any = configfs.flag(&object, "allow_any_host");
+    require_no_map_of(&read(context, name), host, "deny", force, &job)?;
     if listed {
         // The kernel only begins to end the sessions.
         configfs.rmdir(&entry, &job)?;
@@ -607,12 +447,145 @@ fn deny(context: &Context, name: &str, host: &str) -> Result<(), Error> {
     }
     report(context, name, true)?;
     if any && !configfs.is_dry_run() {
-        context.output.note(&format!(
-            "  hint: the export admits any host, so {host} may log in again; to prevent this, make the \
+        context.output.hint(format!(
+            "# the export admits any host, so {host} may log in again; to prevent this, make the \
              export anew without --allow-any-host"
         ));
     }
     Ok(())
+}
+
+/// Runs `farblk export evict`: as [`deny`], but the host may log in again.
+fn evict(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot evict {host} from {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    require_no_map_of(&read(context, name), host, "evict", force, &job)?;
+    configfs.set(&object, "evict", host, &job)?;
+    report(context, name, true)
+}
+
+/// Fails if the export may have maps of `host`, unless `command` is forced.
+fn require_no_map_of(
+    export: &Export,
+    host: &str,
+    command: &str,
+    force: bool,
+    job: &Job,
+) -> Result<(), Error> {
+    let name = &export.name;
+    match clients_of(export, host).filter(|_| !force) {
+        None => Ok(()),
+        Some(why) => Err(job.error(Code::Busy, why).hint(format!(
+            "farblk unmap MAP  # on {host}\nfarblk export {command} {name} {host} --force  # or: I/O \
+             of its maps fails; data that {host} has not written yet is lost"
+        ))),
+    }
+}
+
+/// Returns which maps of `host` the export has, in words; `None` if there can be none.
+///
+/// The module counts the connected maps of each host with an entry; those that are away it counts
+/// together.
+fn clients_of(export: &Export, host: &str) -> Option<String> {
+    let count = |host: &Host| host.connected.unwrap_or(0);
+    let own = export.hosts.iter().find(|entry| entry.name == host);
+    let all: u32 = export.hosts.iter().map(count).sum();
+    let others = export.clients.unwrap_or(0).saturating_sub(all);
+    match (own.map(count), export.clients_away.unwrap_or(0)) {
+        (Some(1), _) => Some("1 map of this host is connected".into()),
+        (Some(maps @ 2..), _) => Some(format!("{maps} maps of this host are connected")),
+        (None, _) if others > 0 => Some(format!(
+            "{} connected from a host without an entry, perhaps this one",
+            clients_are(others)
+        )),
+        (_, 0) => None,
+        (_, away) => Some(format!(
+            "{} away and expected to return, perhaps of this host",
+            clients_are(away)
+        )),
+    }
+}
+
+/// "1 client is"
+fn clients_are(count: u32) -> String {
+    match count {
+        1 => "1 client is".to_owned(),
+        _ => format!("{count} clients are"),
+    }
+}
+
+/// Fails if the export has clients, unless `command` is forced.
+fn require_no_client(export: &Export, command: &str, force: bool, job: &Job) -> Result<(), Error> {
+    let count = |number: Option<u32>| number.unwrap_or(0);
+    let why = match (count(export.clients), count(export.clients_away)) {
+        _ if force => return Ok(()),
+        (0, 0) => return Ok(()),
+        (0, away) => format!("{} away and expected to return", clients_are(away)),
+        (here, _) => format!("{} connected", clients_are(here)),
+    };
+    let lost = match export.is_block() {
+        true => "",
+        false => "; the contents are lost",
+    };
+    let name = &export.name;
+    Err(job.error(Code::Busy, why).hint(format!(
+        "farblk unmap MAP  # on the clients\nfarblk export {command} {name} --force  # or: their I/O \
+         waits for the export, and then fails{lost}"
+    )))
+}
+
+/// Runs `farblk export disable`.
+fn disable(context: &Context, name: &str, force: bool) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot disable export {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    require_no_client(&read(context, name), "disable", force, &job)?;
+    let changed = configfs.attr(&object, "state").as_deref() != Some("disabled");
+    if changed {
+        configfs.disable(&object, &job)?;
+    }
+    report_state(context, name, changed)
+}
+
+/// Runs `farblk export enable`, with the settings that the export has.
+fn enable_again(context: &Context, name: &str) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let mut job = Job::new(format!("cannot enable export {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    if let Some(device) = configfs.attr(&object, "device_path") {
+        job = job.open().variable("device", device);
+    }
+    let changed = !configfs.flag(&object, "enable");
+    if changed {
+        configfs.set(&object, "enable", "1", &job)?;
+    }
+    report_state(context, name, changed)
+}
+
+/// Prints the state of an export that was enabled or disabled.
+fn report_state(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
+    if context.configfs.is_dry_run() {
+        return Ok(());
+    }
+    let export = read(context, name);
+    let state = export.state.as_deref().unwrap_or("-");
+    let document = ExportDocument {
+        schema: "farblk.export/1",
+        changed,
+        export: &export,
+    };
+    let text = format!("export {name} is {}", output::state(state));
+    context.output.result(&text, &document)
 }
 
 fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
@@ -622,40 +595,22 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     if !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
     }
-    let count = |attribute| configfs.number::<u32>(&object, attribute).unwrap_or(0);
-    let are = |count| match count {
-        1 => "1 client is".to_owned(),
-        _ => format!("{count} clients are"),
-    };
-    let why = match (count("clients"), count("clients_away")) {
-        (0, 0) => None,
-        (0, away) => Some(format!("{} away and expected to return", are(away))),
-        (here, _) => Some(format!("{} connected", are(here))),
-    };
-    if let Some(why) = why.filter(|_| !force) {
-        let lost = match configfs.attr(&object, "kind").as_deref() {
-            Some("ram") => "; the contents are lost",
-            _ => "",
-        };
-        return Err(job.error(Code::Busy, why).hint(format!(
-            "on the clients:  farblk unmap MAP    | or  farblk export rm {name} --force  (their I/O waits for the export, and then fails{lost})"
-        )));
-    }
+    require_no_client(&read(context, name), "rm", force, &job)?;
     let device = loop_to_detach(context, name, &job);
     configfs.disable(&object, &job)?;
-    let hosts = object.join("hosts");
-    for host in configfs.names(&hosts) {
-        configfs.rmdir(&hosts.join(host), &job)?;
-    }
-    configfs.rmdir(&object, &job)?;
+    // Before the export goes: if this command is killed, another one still finds the device.
     let mut detached = String::new();
     if let Some(device) = device {
-        let job = Job::new(format!("removed export {name}, but not {device}"));
         if !configfs.record(|| format!("losetup --detach {device}")) {
             context.devices.detach(&device, &job)?;
         }
         detached = format!(" ({device} detached)");
     }
+    let hosts = object.join("hosts");
+    for host in configfs.names(&hosts) {
+        configfs.rmdir(&hosts.join(host), &job)?;
+    }
+    configfs.rmdir(&object, &job)?;
     if configfs.is_dry_run() {
         return Ok(());
     }
@@ -665,23 +620,34 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     )
 }
 
-/// The loop device of the export, if this tool has set it up and no other export has it.
+/// The loop device of the export, if this tool has set it up and no other export has it. Of an
+/// export that was not completed, `device_path` may be the file.
 fn loop_to_detach(context: &Context, name: &str, job: &Job) -> Option<String> {
     let configfs = &context.configfs;
     let device_of = |name: &str| {
         let object = configfs.path(&["exports", name]);
         configfs.attr(&object, "device_path")
     };
-    // The tool itself writes no other name.
-    let device = device_of(name).filter(|device| device.starts_with("/dev/loop"))?;
+    let device = device_of(name)?;
+    let path = Path::new(&device);
+    // The tool itself writes no other name of a loop device.
+    let found = match device.starts_with("/dev/loop") {
+        true => context.devices.loop_at(&device, job),
+        false if path.is_file() => context
+            .devices
+            .loops(path, job)
+            .map(|found| found.into_iter().next()),
+        false => return None,
+    };
     let others = configfs.names(&configfs.path(&["exports"]));
-    let shared = others
-        .iter()
-        .any(|other| other != name && device_of(other).as_ref() == Some(&device));
-    match context.devices.loop_at(&device, job) {
+    let is_shared = |device: &String| {
+        let mut others = others.iter().filter(|other| *other != name);
+        others.any(|other| device_of(other).as_ref() == Some(device))
+    };
+    match found {
         Ok(found) => found
-            .filter(|found| found.is_ours() && !shared)
-            .map(|_| device),
+            .filter(|found| found.is_ours() && !is_shared(&found.device))
+            .map(|found| found.device),
         Err(error) => {
             let text = format!("{device} stays attached: {}", error.why);
             context.output.warn(&text);
@@ -711,7 +677,7 @@ fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error>
             let why = format!("the export has the size of {device}");
             return Err(job
                 .error(Code::Usage, why)
-                .hint(format!("resize {device}; the export follows")));
+                .hint(format!("# resize {device}: the export follows")));
         }
         (Some(file), size) => {
             let path = Path::new(file);

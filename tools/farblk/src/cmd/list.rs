@@ -9,9 +9,9 @@ use super::path::{self, Path};
 use super::{Context, Trouble};
 use crate::addr::Endpoint;
 use crate::configfs::{Job, LastError};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Hints};
 use crate::holders::{self, Holder};
-use crate::output::table;
+use crate::output::{self, table};
 use crate::size;
 
 /// A map.
@@ -104,21 +104,21 @@ impl Map {
             Some("evicted") => {
                 let mut trouble = Trouble::new(last, &job);
                 if trouble.code != Code::Evicted.entry().name {
-                    trouble.hint += &format!("    | then here:  farblk remap {name}");
+                    trouble.hints = trouble
+                        .hints
+                        .clone()
+                        .and(&[format!("farblk remap {name}  # then, on this host")]);
                 }
                 trouble
             }
             Some("failed") => {
                 let mut trouble = Trouble::new(last, &job);
                 let waited = self.no_path_timeout_ms.map(size::human_patience);
-                let mut hint = format!(
-                    "no path for {} (no_path_timeout): I/O fails until one is back",
+                let first = format!(
+                    "# no path for {} (no_path_timeout): I/O fails until one is back",
                     waited.as_deref().unwrap_or("too long")
                 );
-                if !trouble.hint.is_empty() {
-                    hint += &format!("; {}", trouble.hint);
-                }
-                trouble.hint = hint;
+                trouble.hints = Hints::new(first).and(trouble.hints.lines());
                 trouble
             }
             _ => Trouble::new(last, &job),
@@ -161,13 +161,13 @@ impl Map {
             }
         }
         let mut hints: Vec<&str> = Vec::new();
-        for trouble in self.last_error.iter().chain(of_paths) {
-            if !hints.iter().any(|hint| hint.contains(&trouble.hint)) {
-                hints.push(&trouble.hint);
+        let troubles = self.last_error.iter().chain(of_paths);
+        for hint in troubles.flat_map(|trouble| trouble.hints.lines()) {
+            if !hints.contains(&hint.as_str()) {
+                hints.push(hint);
             }
         }
-        let hints = hints.iter().filter(|hint| !hint.is_empty());
-        branches.extend(hints.map(|hint| format!("hint: {hint}")));
+        branches.extend(hints.iter().map(|hint| format!("hint: {hint}")));
         branches
     }
 
@@ -240,7 +240,7 @@ pub fn show(context: &Context, map: &str) -> Result<(), Error> {
     let time = |ms: Option<u64>| ms.map(size::human_setting).unwrap_or_default();
     context.output.line(&format!("map {name}"))?;
     for (label, value) in [
-        ("state", text(&map.state)),
+        ("state", output::state(&text(&map.state))),
         ("device", text(&map.device)),
         ("export", map.remote()),
         (

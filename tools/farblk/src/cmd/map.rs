@@ -23,6 +23,8 @@ use crate::size;
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a disk that is open without a visible user: udev opens a new disk to probe it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The largest number of paths of a map.
+const PATHS_MAX: usize = 8;
 /// The pause between two tries to connect.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks at a map that connects by itself.
@@ -80,7 +82,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
             path.make(context, &entry, &mut made, &job)?;
         }
         connect(context, arguments, &object, &job).map_err(|error| match error.code {
-            Code::Stale => error.hint("omit --expect-instance to accept the new contents"),
+            Code::Stale => error.hint("# omit --expect-instance to accept the new contents"),
             _ => error,
         })?;
         made.keep();
@@ -102,6 +104,10 @@ fn paths(context: &Context, arguments: &cli::Map, job: &Job) -> Result<Vec<NewPa
     }
     if !paths.iter().any(|path| path.addr == server) {
         paths.insert(0, NewPath::new(server, arguments.source, job)?);
+    }
+    if paths.len() > PATHS_MAX {
+        let why = format!("{} paths are more than {PATHS_MAX}", paths.len());
+        return Err(job.error(Code::Usage, why));
     }
     Ok(paths)
 }
@@ -164,7 +170,7 @@ fn map_existing(
     let have = path::read_all(context, object);
     let entries: Vec<_> = paths
         .iter()
-        .map(|want| have.iter().find(|have| have.is(want)))
+        .map(|want| have.iter().find(|have| have.fits(want)))
         .collect();
     for (want, entry) in paths.iter().zip(&entries) {
         if entry.is_none() {
@@ -178,7 +184,7 @@ fn map_existing(
                 format!("map {name} exists already, with other settings"),
             )
             .hint(format!(
-                "farblk path add {name} ADDR  adds a path; else choose another --name, or  farblk unmap {name}"
+                "farblk path add {name} ADDR  # adds a path\n# or choose another --name\nfarblk unmap {name}  # or remove that map"
             ));
         error.details = differences;
         return Err(error);
@@ -343,7 +349,7 @@ pub fn find(context: &Context, wanted: &str, job: &Job) -> Result<Option<String>
         [name] => Ok(Some((*name).clone())),
         _ => Err(job
             .error(Code::Usage, "several maps have this UUID")
-            .hint("name the map:  farblk list")),
+            .hint("farblk list  # shows the names: name the map")),
     }
 }
 
@@ -375,13 +381,13 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
             configfs.set(&object, "enable", "force", &job)?;
         }
     } else {
-        let force = format!("farblk unmap {name} --force  (all I/O fails; data in flight is lost)");
         let busy = |disk: &str, holders: &[Holder]| {
-            let (error, steps) = in_use(context, &name, "unmapped", disk, holders);
-            error.hint(match steps.is_empty() {
-                true => force.clone(),
-                false => format!("{steps}   or   {force}"),
-            })
+            let (error, mut steps) = in_use(context, &name, "unmapped", disk, holders);
+            let or = if steps.is_empty() { "" } else { "or: " };
+            steps.push(format!(
+                "farblk unmap {name} --force  # {or}all I/O fails; data in flight is lost"
+            ));
+            error.hint(steps.join("\n"))
         };
         disable(context, &object, disk.as_deref(), &job, &busy)?;
     }
@@ -442,17 +448,19 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
             let why = format!("it is {state}: there are no new contents to accept");
             return Err(job
                 .error(Code::Usage, why)
-                .hint(format!("farblk path add {name} HOST; farblk remap {name}")));
+                .hint(format!("farblk path add {name} HOST\nfarblk remap {name}")));
         }
     };
     if let Some((code, loss)) = contents {
         let disk = map.disk();
         let busy = |disk: &str, holders: &[Holder]| {
-            let (error, steps) = in_use(context, &name, "remapped", disk, holders);
-            error.hint(match steps.is_empty() {
-                true => format!("farblk remap {name}  once no process has it open"),
-                false => format!("{steps}; farblk remap {name}"),
-            })
+            let (error, mut steps) = in_use(context, &name, "remapped", disk, holders);
+            let once = match steps.is_empty() {
+                true => "  # once no process has it open",
+                false => "",
+            };
+            steps.push(format!("farblk remap {name}{once}"));
+            error.hint(steps.join("\n"))
         };
         if let Some(disk) = disk {
             let holders = holders::find(&context.root, disk);
@@ -531,7 +539,7 @@ fn in_use(
     done: &str,
     disk: &str,
     holders: &[Holder],
-) -> (Error, String) {
+) -> (Error, Vec<String>) {
     let processes = holders::processes(&context.root, disk, holders);
     let count = match processes.len() {
         1 => "1 process".to_owned(),
@@ -562,12 +570,12 @@ fn in_use(
     if let Some(users) = users {
         error = error.detail(format!("open: {users}"));
         if holders.is_empty() {
-            steps.push("stop these processes".into());
+            steps.push("# stop these processes".into());
         }
     } else if holders.is_empty() {
         error = error.detail(
             "open: by a user that this process cannot see, perhaps in another mount namespace",
         );
     }
-    (error, steps.join("; "))
+    (error, steps)
 }

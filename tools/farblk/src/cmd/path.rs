@@ -15,13 +15,18 @@ use crate::addr::Endpoint;
 use crate::cli;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
-use crate::output::table;
+use crate::output::{self, table};
 use crate::size;
 
 /// Timeout of `path add` for the first attempt to connect. The kernel ends the attempt after 5 s.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(6);
 /// The pause between two looks at a path.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a command has done to a path.
+const ADDED: &str = "added";
+/// That a command has done nothing to a path.
+const EXISTS: &str = "exists already";
 
 /// A path of a map.
 #[derive(Serialize)]
@@ -69,11 +74,19 @@ impl Path {
     }
 
     /// Returns true if the path has the wanted addresses.
-    pub fn is(&self, wanted: &NewPath) -> bool {
-        let addr = self.addr.as_deref().map(Endpoint::parse);
-        let addr = addr.and_then(|addr| addr.ok()?.numeric());
+    fn is(&self, wanted: &NewPath) -> bool {
         let source = self.source.as_ref().map(|source| source.parse().ok());
-        addr == Some(wanted.addr) && source == wanted.source.map(Some)
+        self.leads_to(wanted.addr) && source == wanted.source.map(Some)
+    }
+
+    /// Returns true if the path has the wanted address, and the wanted source if there is one.
+    pub fn fits(&self, wanted: &NewPath) -> bool {
+        self.leads_to(wanted.addr) && (wanted.source.is_none() || self.is(wanted))
+    }
+
+    fn leads_to(&self, wanted: SocketAddr) -> bool {
+        let addr = self.addr.as_deref().map(Endpoint::parse);
+        addr.and_then(|addr| addr.ok()?.numeric()) == Some(wanted)
     }
 
     /// "10.0.0.2 (rxe0) -> 10.0.0.1:7420"
@@ -98,7 +111,7 @@ impl Path {
 
     /// "path 0  10.0.0.2 (rxe0) -> 10.0.0.1:7420  live  rtt 3.1 us  reconnects 0"
     pub fn line(&self) -> String {
-        let state = self.state.as_deref().unwrap_or("-");
+        let state = output::state(self.state.as_deref().unwrap_or("-"));
         let mut line = format!("path {}  {}  {state}", self.name, self.ends());
         if let Some(rtt) = self.rtt() {
             line += &format!("  rtt {rtt}");
@@ -243,6 +256,7 @@ pub fn run(context: &Context, command: &cli::Path) -> Result<(), Error> {
     context.configfs.require()?;
     match command {
         cli::Path::Add(arguments) => add(context, arguments),
+        cli::Path::Reconnect { map, name } => reconnect(context, map, name),
         cli::Path::List { map } => list(context, map),
         cli::Path::Rm { map, name } => remove(context, map, name),
     }
@@ -277,11 +291,12 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
             let name = &path.name;
             let why = format!("path {name} exists already: {}", path.ends());
             return Err(job.error(Code::Differs, why).hint(format!(
-                "choose another --name, or  farblk path rm {map} {name}"
+                "# choose another --name\nfarblk path rm {map} {name}  # or remove that path"
             )));
         }
         let changed = enable(context, &object, path, &job)?;
-        return report(context, &map, &object, &path.name, changed);
+        let verb = if changed { ADDED } else { EXISTS };
+        return report(context, &map, &object, &path.name, verb);
     }
     let free = |number: &String| have.iter().all(|path| path.name != *number);
     let name = match &arguments.name {
@@ -294,7 +309,7 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
     let mut made = Made::new(configfs, &context.output);
     wanted.make(context, &object.join("paths").join(&name), &mut made, &job)?;
     made.keep();
-    report(context, &map, &object, &name, true)
+    report(context, &map, &object, &name, ADDED)
 }
 
 /// Waits for the first attempt to connect, and tells how it went. One that failed is no error: the
@@ -304,7 +319,7 @@ fn report(
     map: &str,
     object: &path::Path,
     name: &str,
-    changed: bool,
+    verb: &str,
 ) -> Result<(), Error> {
     if context.configfs.is_dry_run() {
         return Ok(());
@@ -317,28 +332,23 @@ fn report(
         }
         thread::sleep(POLL_PAUSE);
     };
-    let verb = if changed { "added" } else { "exists already" };
     let state = path.state.as_deref().unwrap_or("-");
     let text = format!("map {map}: path {name} {verb}: {}, {state}", path.ends());
     context.output.result(
         &text,
         &Document {
             schema: "farblk.path/1",
-            changed,
+            changed: verb != EXISTS,
             map,
             path: &path,
         },
     )?;
     if let Some(last) = &path.last_error {
-        let hint = match last.hint.is_empty() {
-            true => String::new(),
-            false => format!("\n  hint: {}", last.hint),
-        };
         let text = format!(
-            "path {name} is not up, and the kernel tries again: {}{hint}",
+            "path {name} is not up, and the kernel tries again: {}",
             last.text
         );
-        context.output.warn(&text);
+        context.output.warn_with(&text, &last.hints);
     }
     Ok(())
 }
@@ -380,36 +390,56 @@ fn list(context: &Context, map: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
+/// Disables a path of a map; `object` is the map. Fails if I/O would have no other path.
+fn disable(context: &Context, object: &path::Path, name: &str, job: &Job) -> Result<(), Error> {
     let configfs = &context.configfs;
-    let job = Job::new(format!("cannot remove path {name} of {map}"));
-    let (map, object) = map_of(context, map, &job)?;
-    let (whole, object) = (object.clone(), object.join("paths").join(name));
-    if !configfs.exists(&object) {
+    let map = object.file_name().unwrap_or_default().to_string_lossy();
+    let path = object.join("paths").join(name);
+    if !configfs.exists(&path) {
         return Err(job
             .error(Code::NotFound, format!("map {map} has no path {name:?}"))
             .hint(format!("farblk path list {map}")));
     }
     // Without any other path the kernel refuses.
-    let (own, others): (Vec<_>, Vec<_>) = read_all(context, &whole)
+    let (own, others): (Vec<_>, Vec<_>) = read_all(context, object)
         .into_iter()
         .partition(|path| path.name == name);
     let only = own.iter().any(Path::is_live) && !others.iter().any(Path::is_live);
-    if only && !others.is_empty() && configfs.flag(&whole, "enable") {
+    if only && !others.is_empty() && configfs.flag(object, "enable") {
         return Err(job
             .error(Code::Busy, "no other path of the map is live")
             .hint(format!(
-                "farblk path list {map}  shows the reasons: repair a path, or add one; or  farblk unmap {map}"
+                "farblk path list {map}  # shows the reasons: repair a path\nfarblk path add {map} HOST  # or add one\nfarblk unmap {map}  # or remove the map"
             )));
     }
     configfs
-        .disable(&object, &job)
+        .disable(&path, job)
         .map_err(|error| match error.code {
             Code::Busy => error.hint(format!(
-                "a map that is enabled needs a path: add another one first, or  farblk unmap {map}"
+                "farblk path add {map} HOST  # a map that is enabled needs a path: add another one first\nfarblk unmap {map}  # or remove the map"
             )),
             _ => error,
-        })?;
+        })
+}
+
+/// Runs `farblk path reconnect`. The kernel tries a path that is enabled at once.
+fn reconnect(context: &Context, map: &str, name: &str) -> Result<(), Error> {
+    let what = format!("cannot reconnect path {name} of {map}");
+    let (map, object) = map_of(context, map, &Job::new(&what))?;
+    let mut job = job_of(context, &object, None);
+    job.what = what;
+    disable(context, &object, name, &job)?;
+    let path = object.join("paths").join(name);
+    context.configfs.set(&path, "enable", "1", &job)?;
+    report(context, &map, &object, name, "reconnected")
+}
+
+fn remove(context: &Context, map: &str, name: &str) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot remove path {name} of {map}"));
+    let (map, object) = map_of(context, map, &job)?;
+    disable(context, &object, name, &job)?;
+    let object = object.join("paths").join(name);
     configfs.rmdir(&object, &job)?;
     if configfs.is_dry_run() {
         return Ok(());

@@ -13,6 +13,9 @@ use crate::error::{Code, Error, Peer};
 use crate::identity;
 use crate::output::table;
 
+/// The hint for a port that was listening and lost its device or address.
+const RETURNS: &str = "# the port listens again by itself once its device and address are back";
+
 /// A port.
 #[derive(Serialize)]
 struct Port {
@@ -21,6 +24,15 @@ struct Port {
     state: Option<String>,
     device: Option<String>,
     last_error: Option<LastError>,
+}
+
+impl Port {
+    /// Returns true if the module makes the port listen again by itself. It does not if a task that
+    /// disabled the port was killed.
+    fn returns(&self) -> bool {
+        let is_killed = |last: &LastError| last.errno == "EINTR";
+        self.state.as_deref() == Some("error") && !self.last_error.as_ref().is_some_and(is_killed)
+    }
 }
 
 #[derive(Serialize)]
@@ -83,14 +95,16 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
                     Code::Differs,
                     format!("port {name} exists already, on {have}"),
                 )
-                .hint(format!("choose another name, or  farblk port rm {name}")));
+                .hint(format!(
+                    "# choose another name\nfarblk port rm {name}  # or remove that port"
+                )));
         }
         let changed = !configfs.flag(&object, "enable");
         if changed {
             configfs.set(&object, "enable", "1", &job)?;
         }
         if !configfs.is_dry_run() {
-            require_listening(context, name, addr, &job)?;
+            require_listening(context, name, &job)?;
         }
         return report(context, name, changed);
     }
@@ -112,12 +126,7 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
 }
 
 /// Fails if the port does not listen, with its reason.
-fn require_listening(
-    context: &Context,
-    name: &str,
-    addr: SocketAddr,
-    job: &Job,
-) -> Result<(), Error> {
+fn require_listening(context: &Context, name: &str, job: &Job) -> Result<(), Error> {
     let port = read(context, name);
     let state = port.state.as_deref().unwrap_or("unknown");
     if state == "listening" {
@@ -130,11 +139,14 @@ fn require_listening(
         ),
         None => (Code::NoDevice, String::new()),
     };
-    Err(job
-        .error(code, format!("port {name} is {state}{words}"))
-        .hint(format!(
-            "the port listens again by itself once its device and address are back; to start over:  farblk port rm {name}; farblk port add {name} --addr {addr}"
-        )))
+    let error = job.error(code, format!("port {name} is {state}{words}"));
+    Err(match state {
+        "error" if port.returns() => error.hint(RETURNS),
+        "error" => error.hint(format!(
+            "farblk port rm {name}  # waits for what still uses the port; then add it again"
+        )),
+        _ => error,
+    })
 }
 
 fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
@@ -193,11 +205,14 @@ fn list(context: &Context) -> Result<(), Error> {
         .map_or(Ok(()), |heading| context.output.line(&heading))?;
     for (line, port) in lines.zip(&ports) {
         context.output.line(&line)?;
-        if let Some(last) = &port.last_error {
-            context
-                .output
-                .line(&format!(" └─ last error: {}", last.text))?;
+        let last = port.last_error.iter();
+        let mut branches: Vec<_> = last
+            .map(|last| format!("last error: {}", last.text))
+            .collect();
+        if port.returns() {
+            branches.push(format!("hint: {RETURNS}"));
         }
+        context.output.branches(&branches)?;
     }
     Ok(())
 }

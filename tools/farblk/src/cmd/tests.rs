@@ -12,10 +12,11 @@ use clap::Parser;
 use super::{Context, run};
 use crate::cli::Cli;
 use crate::configfs::fake::Fake;
-use crate::configfs::{Configfs, Job};
+use crate::configfs::{Configfs, Files, Job};
 use crate::device::{self, Devices};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, is_shell};
 use crate::output::Output;
+use crate::usage;
 
 /// A stream that can be read later.
 #[derive(Clone, Default)]
@@ -35,6 +36,11 @@ impl Capture {
     fn take(&self) -> String {
         String::from_utf8(self.0.take()).expect("utf-8")
     }
+}
+
+/// The hints of an error, one on each line.
+fn hint(error: &Error) -> String {
+    error.hints().lines().join("\n")
 }
 
 /// A host with the model of the kernel; its /dev has farblk0.
@@ -69,7 +75,8 @@ impl Host {
     /// Runs a command at a terminal, where `answer` is typed.
     fn answer(&self, line: &str, answer: Option<&'static str>) -> Result<(), Error> {
         let words = ["farblk"].into_iter().chain(line.split_whitespace());
-        let cli = Cli::try_parse_from(words).map_err(|e| Error::usage(e.to_string()))?;
+        let words: Vec<_> = words.map(str::to_owned).collect();
+        let cli = Cli::try_parse_from(&words).map_err(|e| usage::refused(&e, &words))?;
         let context = Context {
             root: self.root.clone(),
             configfs: Configfs::with(
@@ -86,7 +93,11 @@ impl Host {
                 answer.map(|answer| Box::new(Cursor::new(answer)) as Box<dyn BufRead>),
             ),
         };
-        run(&context, &cli.command)
+        let result = run(&context, &cli.command);
+        if let Err(error) = &result {
+            assert!(is_shell(&hint(error)), "{line}: {}", hint(error));
+        }
+        result
     }
 
     /// Gives the host a machine ID.
@@ -215,7 +226,17 @@ fn a_port_that_lost_its_device_is_told_of() {
     let error = host.run("port add --addr 10.9.0.1").expect_err("error");
     assert_eq!((error.code.entry().name, error.exit()), ("F0213", 7));
     assert_eq!(error.why, "port 1 is error: the RDMA device was removed");
-    assert!(error.rendered_hint().contains("farblk port rm 1;"));
+    let returns = "# the port listens again by itself once its device and address are back";
+    assert_eq!(hint(&error), returns);
+    let list = host.ok("port list");
+    let branches = format!("\n ├─ last error: the RDMA device was removed\n └─ hint: {returns}");
+    assert!(list.ends_with(&branches), "{list}");
+    // Of one whose removal was killed that is not so.
+    let killed = "EINTR killed while 1 session(s) wait";
+    host.kernel.put("ports/1", "last_error", killed);
+    let error = host.run("port add --addr 10.9.0.1").expect_err("closing");
+    assert!(hint(&error).starts_with("farblk port rm 1  # waits"));
+    assert!(!host.ok("port list").contains("hint"));
     assert!(host.kernel.take_log().is_empty());
 }
 
@@ -336,7 +357,16 @@ fn export_allow_and_deny() {
         host.kernel.get("exports/x/hosts/b", "host_id").as_deref(),
         Some("6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10")
     );
-    assert!(host.ok("export allow x b --ro").contains("exists already"));
+    for again in ["b --ro", "b:ro", "b:RO"] {
+        let text = host.ok(&format!("export allow x {again}"));
+        assert!(text.contains("exists already"), "{again}: {text}");
+    }
+    for bad in ["b:rw --ro", "b:readonly"] {
+        let (code, exit, text) = host.fails(&format!("export allow x {bad}"));
+        assert_eq!((code, exit), ("F0101", 2), "{bad}");
+        assert!(text.contains("--ro"), "{text}");
+    }
+    assert_eq!(host.kernel.objects(), ["exports/x", "exports/x/hosts/b"]);
     assert!(
         host.ok("export allow x b")
             .ends_with("allowed: b   VOLATILE: lost when this host stops")
@@ -361,6 +391,11 @@ fn export_allow_and_deny() {
     assert!(error.contains("no entry for this host"), "{error}");
     assert_eq!(code, 3);
     assert_eq!(host.fails("export deny y b").1, 3);
+    host.ok("export create scratch --ram 1M --allow b");
+    let error = host.run("export rm scrathc").expect_err("a near miss");
+    assert_eq!(hint(&error), "farblk export list  # did you mean scratch?");
+    host.ok("export rm scratch");
+    host.kernel.take_log();
     // There need not be a map of a host that has an entry.
     host.ok("export allow x b");
     host.kernel.refuse("x/evict", "b", 2, gone, 1);
@@ -380,6 +415,103 @@ fn export_allow_and_deny() {
     host.ok("export deny any b");
     assert_eq!(host.kernel.take_log(), both("any"));
     assert_eq!(host.fails("export deny any b").1, 3);
+}
+
+#[test]
+fn export_deny_spares_clients() {
+    let host = Host::new("deny-busy");
+    host.ok("export create x --ram 1M --allow b --allow c");
+    host.kernel.put("exports/x", "clients", "2");
+    host.kernel.put("exports/x/hosts/b", "connected", "2");
+    host.kernel.take_log();
+    for (denied, why) in [
+        ("b", Some("2 maps of this host are connected")),
+        ("c", None),
+    ] {
+        for line in ["", "--dry-run "] {
+            let result = host.run(&format!("{line}export deny x {denied}"));
+            match why {
+                None => result.expect("to deny a host without maps"),
+                Some(why) => {
+                    let error = result.expect_err("a map is connected");
+                    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+                    assert_eq!(error.why, why);
+                    assert!(hint(&error).contains("export deny x b --force  # or: "));
+                    assert!(hint(&error).contains(" lost"));
+                    assert!(host.kernel.take_log().is_empty());
+                }
+            }
+        }
+    }
+    // Of a host without an entry the module does not count the maps.
+    host.out.take();
+    host.kernel.put("exports/x", "clients", "3");
+    assert_eq!(host.fails("export deny x c").0, "F0104");
+    host.kernel.put("exports/x", "clients", "2");
+    host.kernel.put("exports/x/hosts/b", "connected", "0");
+    host.kernel.put("exports/x", "clients", "0");
+    host.kernel.put("exports/x", "clients_away", "1");
+    assert_eq!(
+        host.fails("export deny x b").2,
+        "cannot deny b the use of x: 1 client is away and expected to return, perhaps of this host"
+    );
+    host.kernel.take_log();
+    host.ok("export deny x b --force");
+    let log = ["rmdir exports/x/hosts/b", "exports/x/evict = b"];
+    assert_eq!(host.kernel.take_log(), log);
+}
+
+#[test]
+fn exports_are_disabled_and_enabled() {
+    let host = Host::new("export-switch");
+    host.ok("export create x --ram 1M --allow b");
+    host.kernel.take_log();
+    host.kernel.put("exports/x", "clients", "1");
+    let error = host.run("export disable x").expect_err("a client");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert!(hint(&error).contains("export disable x --force  # or: "));
+    assert!(hint(&error).contains("contents are lost"));
+    assert!(host.kernel.take_log().is_empty());
+    host.kernel.put("exports/x", "clients", "0");
+    for log in [&["exports/x/enable = 0"][..], &[]] {
+        assert_eq!(host.ok("export disable x"), "export x is disabled");
+        assert_eq!(host.kernel.take_log(), log);
+    }
+    for log in [&["exports/x/enable = 1"][..], &[]] {
+        assert_eq!(host.ok("export enable x"), "export x is online");
+        assert_eq!(host.kernel.take_log(), log);
+    }
+    let json = host.ok("-j export disable x --force");
+    assert!(json.starts_with(r#"{"schema":"farblk.export/1","changed":true,"#));
+    host.kernel.refuse("exports/x/enable", "1", 12, "", 1);
+    assert_eq!(host.fails("export enable x").0, "F0108");
+    for line in ["disable y", "enable y", "evict y b"] {
+        assert_eq!(host.fails(&format!("export {line}")).1, 3, "{line}");
+    }
+    host.system.disk("sdb");
+    host.ok("export create d --device /dev/sdb");
+    host.ok("export disable d");
+    host.kernel.refuse("exports/d/enable", "1", 16, "", 1);
+    assert_eq!(host.fails("export enable d").0, "F0107");
+}
+
+#[test]
+fn export_evict() {
+    let host = Host::new("evict");
+    host.ok("export create x --ram 1M --allow b");
+    host.kernel.put("exports/x/hosts/b", "connected", "1");
+    host.kernel.put("exports/x", "clients", "1");
+    host.kernel.take_log();
+    let error = host.run("export evict x b").expect_err("a client");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert!(hint(&error).contains("export evict x b --force  # or: "));
+    assert!(host.kernel.take_log().is_empty());
+    host.ok("export evict x b --force");
+    assert_eq!(host.kernel.take_log(), ["exports/x/evict = b"]);
+    assert_eq!(host.kernel.objects(), ["exports/x", "exports/x/hosts/b"]);
+    let gone = "ENOENT evict: there is no map of host c";
+    host.kernel.refuse("x/evict", "c", 2, gone, 1);
+    assert_eq!(host.fails("export evict x c").1, 3);
 }
 
 #[test]
@@ -461,7 +593,7 @@ fn a_node_that_is_not_the_device_is_refused() {
         error.why.ends_with("dev/farblk0 is not its device node"),
         "{error}"
     );
-    assert!(error.rendered_hint().ends_with("farblk unmap s"));
+    assert!(hint(&error).contains("\nfarblk unmap s  #"));
     assert_eq!(host.kernel.objects(), ["maps/s", "maps/s/paths/0"]);
 }
 
@@ -491,7 +623,7 @@ fn map_again_while_it_reconnects() {
         let error = host.run("map 10.9.0.1/s").expect_err(state);
         assert_eq!((error.code.entry().name, error.exit()), (code, 9));
         assert!(
-            error.rendered_hint().contains("farblk remap s, "),
+            hint(&error).contains("farblk remap s  # after umount; "),
             "{state}"
         );
     }
@@ -519,6 +651,30 @@ fn map_again_with_paths_added() {
 }
 
 #[test]
+fn map_again_without_a_source() {
+    let host = Host::new("again-source");
+    host.ok("map 10.9.0.1/s --source 10.9.0.2");
+    host.ok("path add s 10.9.1.2@10.9.1.1");
+    host.kernel.take_log();
+    for same in [
+        "10.9.0.1/s",
+        "10.9.0.1/s --source 10.9.0.2",
+        "10.9.1.1/s",
+        "10.9.0.1/s --path 10.9.1.1",
+    ] {
+        assert_eq!(host.ok(&format!("map {same}")), "/dev/farblk0", "{same}");
+    }
+    for other in [
+        "10.9.0.1/s --source 10.9.0.3",
+        "10.9.0.1/s --path 10.9.1.3@10.9.1.1",
+        "10.9.0.1:1/s",
+    ] {
+        assert_eq!(host.fails(&format!("map {other}")).0, "F0103", "{other}");
+    }
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[test]
 fn remap_accepts_new_contents() {
     let host = Host::new("remap");
     host.ok("map 10.9.0.1/s --expect-instance b71c0000-0000-4000-8000-000000000000");
@@ -543,7 +699,7 @@ fn remap_accepts_new_contents() {
     host.err.take();
     let error = host.run("remap s").expect_err("nobody to ask");
     assert_eq!((error.code.entry().name, error.exit()), ("F0101", 2));
-    assert_eq!(error.rendered_hint(), "farblk remap s --yes");
+    assert_eq!(hint(&error), "farblk remap s --yes");
     let error = host.answer("remap s", Some("\n")).expect_err("no");
     assert_eq!((error.code.entry().name, error.exit()), ("F0301", 9));
     let err = host.err.take();
@@ -599,7 +755,7 @@ fn remap_accepts_new_contents() {
     }
     let error = host.run("remap s").expect_err("no paths");
     assert_eq!(error.exit(), 2);
-    assert!(error.rendered_hint().starts_with("farblk path add s HOST"));
+    assert!(hint(&error).starts_with("farblk path add s HOST"));
 }
 
 #[test]
@@ -612,7 +768,7 @@ fn remap_spares_a_disk_in_use() {
         ("sys/class/block/farblk0/dev", "259:0\n"),
         (
             "proc/self/mountinfo",
-            "36 22 259:0 / /data rw - xfs /dev/farblk0 rw\n",
+            "36 22 259:0 / /a\\040b;c rw - xfs /dev/farblk0 rw\n",
         ),
     ] {
         let path = host.root.join(path);
@@ -622,7 +778,7 @@ fn remap_spares_a_disk_in_use() {
     let error = host.run("remap s --yes").expect_err("in use");
     assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
     assert_eq!(error.to_string(), "s is in use and was not remapped");
-    assert_eq!(error.rendered_hint(), "umount /data; farblk remap s");
+    assert_eq!(hint(&error), "umount '/a b;c'\nfarblk remap s");
     assert!(host.kernel.take_log().is_empty());
 }
 
@@ -700,8 +856,36 @@ fn paths_come_and_go() {
     let error = host.run("path rm s b").expect_err("the last one");
     assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
     assert_eq!(error.why, "the last path of a map that is enabled");
-    assert!(error.rendered_hint().contains("farblk unmap s"));
+    assert!(hint(&error).contains("farblk unmap s"));
     assert_eq!(host.kernel.objects(), ["maps/s", "maps/s/paths/b"]);
+}
+
+#[test]
+fn a_path_is_connected_anew() {
+    let host = Host::new("reconnect");
+    host.ok("map 10.9.0.1/s");
+    host.ok("path add s 10.9.1.1");
+    host.kernel.put("maps/s/paths/1", "state", "waiting");
+    host.kernel.take_log();
+    assert_eq!(
+        host.ok("path reconnect s 1"),
+        "map s: path 1 reconnected: rxe0 -> 10.9.1.1:7420, live"
+    );
+    let log = ["maps/s/paths/1/enable = 0", "maps/s/paths/1/enable = 1"];
+    assert_eq!(host.kernel.take_log(), log);
+    // Of a map with one path, or with one that is live, I/O would have none.
+    host.kernel.put("maps/s/paths/1", "state", "waiting");
+    let error = host
+        .run("path reconnect s 0")
+        .expect_err("the only live one");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert!(host.kernel.take_log().is_empty());
+    host.ok("path rm s 1");
+    assert_eq!(host.fails("path reconnect s 0").1, 4);
+    assert_eq!(host.fails("path reconnect s 1").1, 3);
+    let json = r#"{"schema":"farblk.path/1","changed":true,"map":"s","path":{"name":"1","#;
+    host.ok("path add s 10.9.1.1");
+    assert!(host.ok("-j path reconnect s 1").starts_with(json));
 }
 
 #[test]
@@ -720,9 +904,9 @@ fn a_path_that_is_down_is_told_of() {
         host.ok("path add s 10.9.1.1"),
         "map s: path 1 exists already: 10.9.1.1:7420, waiting"
     );
-    let err = host.err.take();
+    let err = anstream::adapter::strip_str(&host.err.take()).to_string();
     assert!(
-        err.contains("path 1 is not up, and the kernel tries again: nobody listens on 10.9.1.1:7420\n  hint: on the server:"),
+        err.contains("path 1 is not up, and the kernel tries again: nobody listens on 10.9.1.1:7420\n  hint: farblk port list  # on the server:"),
         "{err}"
     );
     assert_eq!(
@@ -731,16 +915,16 @@ fn a_path_that_is_down_is_told_of() {
 0     10.9.0.1:7420  -       rxe0    live     3.1 us  0           -
 1     10.9.1.1:7420  -       -       waiting  -       0           4.0 s
  ├─ last error: nobody listens on 10.9.1.1:7420
- └─ hint: on the server:  farblk port list    | is the farblk module loaded there? is the port right?"
+ └─ hint: farblk port list  # on the server: is the farblk module loaded there? is the port right?"
     );
     assert_eq!(
         host.ok("-j path list s"),
-        r#"{"schema":"farblk.path-list/1","host":"node-b","map":"s","paths":[{"name":"0","addr":"10.9.0.1:7420","source":null,"device":"rxe0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null},{"name":"1","addr":"10.9.1.1:7420","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":0,"next_try_ms":4000,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on 10.9.1.1:7420","code":"F0203","hint":"on the server:  farblk port list    | is the farblk module loaded there? is the port right?"}}]}"#
+        r#"{"schema":"farblk.path-list/1","host":"node-b","map":"s","paths":[{"name":"0","addr":"10.9.0.1:7420","source":null,"device":"rxe0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null},{"name":"1","addr":"10.9.1.1:7420","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":0,"next_try_ms":4000,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on 10.9.1.1:7420","code":"F0203","hint":"farblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["farblk port list  # on the server: is the farblk module loaded there? is the port right?"]}}]}"#
     );
     host.kernel.take_log();
     let error = host.run("path rm s 0").expect_err("the only live one");
     assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
-    assert!(error.rendered_hint().contains("farblk path list s"));
+    assert!(hint(&error).contains("farblk path list s"));
     assert!(host.kernel.take_log().is_empty());
     let text = host.ok("list");
     assert!(text.contains("  live   1/2  "), "{text}");
@@ -748,7 +932,7 @@ fn a_path_that_is_down_is_told_of() {
         text.contains(
             "\n ├─ path 0  rxe0 -> 10.9.0.1:7420  live  rtt 3.1 us  reconnects 0
  ├─ path 1  10.9.1.1:7420  waiting  next try in 4.0 s  reconnects 0  last error: nobody listens on 10.9.1.1:7420
- └─ hint: on the server:  farblk port list "
+ └─ hint: farblk port list  # on the server:"
         ),
         "{text}"
     );
@@ -762,35 +946,35 @@ fn the_states_of_a_map_have_hints() {
         (
             "reconnecting",
             "ECONNREFUSED nobody listens on 10.9.0.1:7420",
-            ["on the server:  farblk port list", ""],
+            ["farblk port list  # on the server", ""],
         ),
         (
             "failed",
             "EHOSTUNREACH no host answers at 10.9.0.1",
             [
-                "no path for 60 s (no_path_timeout): I/O fails until one is back; ip route get 10.9.0.1",
-                "",
+                "# no path for 60 s (no_path_timeout): I/O fails until one is back\n",
+                "hint: ip route get 10.9.0.1\n",
             ],
         ),
         (
             "stale",
             "ESTALE the contents are gone",
-            ["umount, farblk remap s, ", ""],
+            ["farblk remap s  # after umount", ""],
         ),
         (
             "evicted",
             "EACCES the export was another's since",
-            ["umount, farblk remap s, fsck", ""],
+            ["farblk remap s  # after umount", "fsck"],
         ),
         (
             "evicted",
             "EACCES the export does not admit this host",
-            ["farblk export allow s node-b", "then here:  farblk remap s"],
+            ["farblk export allow s node-b", "farblk remap s  # then"],
         ),
         (
             "reconnecting",
             "EBUSY in use by node-c, away for 33 s",
-            ["lease runs out", "farblk export deny s node-c"],
+            ["lease runs out", "farblk export deny s node-c --force"],
         ),
         (
             "reconnecting",
@@ -801,8 +985,9 @@ fn the_states_of_a_map_have_hints() {
         host.kernel.put("maps/s", "state", state);
         host.kernel.put("maps/s", "last_error", last_error);
         let text = host.ok("list");
-        let hint = text.lines().find(|line| line.contains("─ hint: "));
-        let hint = hint.unwrap_or_else(|| panic!("{text}"));
+        let (_, hint) = text
+            .split_once("─ hint: ")
+            .unwrap_or_else(|| panic!("{text}"));
         assert!(hints.iter().all(|part| hint.contains(part)), "{text}");
         let words = last_error.split_once(' ').expect("words").1;
         assert!(text.contains(&format!("last error: {words}")), "{text}");
@@ -838,6 +1023,9 @@ fn show_has_it_all() {
             .starts_with(r#"{"schema":"farblk.map/1","changed":false,"map":{"name":"s","#)
     );
     assert_eq!(host.fails("show none").1, 3);
+    host.ok("map 10.9.0.1/scratch");
+    let error = host.run("unmap scrach").expect_err("a near miss");
+    assert_eq!(hint(&error), "farblk list  # did you mean scratch?");
 }
 
 #[test]
@@ -860,8 +1048,7 @@ fn map_waits_for_the_server_only_while_unreachable() {
     host.kernel.refuse("maps/s/enable", "1", 16, away, 2);
     let error = host.run("map 10.9.0.1/s").expect_err("away");
     assert_eq!((error.code.entry().name, error.exit()), ("F0217", 4));
-    let hint = error.rendered_hint();
-    assert!(hint.contains("deny s node-c  (data that node-c has not written yet is lost)"));
+    assert!(hint(&error).contains("deny s node-c --force  # or, on the server: data that node-c "));
     host.ok("map 10.9.0.1/s --wait 30s");
     host.ok("unmap s");
     // Another process enables the same map.
@@ -962,7 +1149,7 @@ fn discover_asks_page_by_page_and_cleans_up() {
             .root
             .join("sys/kernel/config/farblk/discover")
             .join(name);
-        crate::configfs::Files::mkdir(&host.kernel, &path).expect("an object");
+        Files::mkdir(&host.kernel, &path).expect("an object");
     }
     host.kernel.put("discover/tool-7", "enable", "1");
     host.ok("discover 10.9.0.1");
@@ -1053,9 +1240,9 @@ fn a_block_device_is_exported() {
         [
             "mkdir exports/vol1",
             "exports/vol1/kind = block",
-            "exports/vol1/device_path = /dev/sdb",
             "mkdir exports/vol1/hosts/node-b",
             "exports/vol1/hosts/node-b/access = rw",
+            "exports/vol1/device_path = /dev/sdb",
             "exports/vol1/enable = 1",
         ]
     );
@@ -1079,7 +1266,7 @@ fn a_block_device_is_exported() {
             ("F0103", 1),
             "{other}"
         );
-        assert!(!error.rendered_hint().contains("lost"), "{other}");
+        assert!(!hint(&error).contains("lost"), "{other}");
     }
     assert!(host.kernel.take_log().is_empty());
     assert_eq!(host.ok("export rm vol1"), "removed export vol1");
@@ -1140,7 +1327,7 @@ fn a_device_that_cannot_be_exported_is_left_alone() {
             .expect_err(device);
         assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
         assert_eq!(error.details, ["mounted: /data (ext4)"]);
-        assert_eq!(error.rendered_hint(), "umount /data");
+        assert_eq!(hint(&error), "umount /data");
     }
     fs::write(&mounts, "").expect("a file");
     host.system.attr("sdb1", "holders/dm-0/x", "");
@@ -1167,7 +1354,7 @@ fn what_the_kernel_says_of_a_device() {
             .expect_err("refused");
         let found = (error.code.entry().name, error.exit());
         assert_eq!(found, (code, exit), "errno {errno}");
-        assert!(!error.rendered_hint().is_empty(), "errno {errno}");
+        assert!(!hint(&error).is_empty(), "errno {errno}");
         assert!(host.kernel.objects().is_empty(), "errno {errno}");
     }
     host.kernel
@@ -1327,6 +1514,113 @@ fn what_was_made_of_a_file_goes_when_enabling_fails() {
     assert_eq!(host.fails(&create).0, "F0108");
     assert!(host.system.loops().is_empty() && file.exists());
     assert!(!host.err.take().contains("warning"));
+}
+
+/// Does what the first lines of a dry run say, as if the command was killed then.
+fn begin(host: &Host, script: &str, lines: usize) {
+    let files: &dyn Files = &host.kernel;
+    let mut device = String::new();
+    for line in script.lines().take(lines) {
+        if let Some(path) = line.strip_prefix("mkdir ") {
+            files.mkdir(path.as_ref()).expect(line);
+        } else if let Some(path) = line.strip_prefix("rmdir ") {
+            files.rmdir(path.as_ref()).expect(line);
+        } else if let Some((value, path)) = line
+            .strip_prefix("echo ")
+            .and_then(|rest| rest.split_once(" > "))
+        {
+            let value = value.trim_matches('\'').replace("\"$loop\"", &device);
+            files.write(path.as_ref(), &value).expect(line);
+        } else if let Some(rest) = line.strip_prefix("truncate --size ") {
+            let (size, path) = rest.split_once(' ').expect(line);
+            let file = fs::File::create(path).expect(line);
+            file.set_len(size.parse().expect(line)).expect(line);
+        } else {
+            let (_, command) = line.split_once("losetup ").expect(line);
+            let words = command.trim_end_matches(')').split(' ');
+            let words: Vec<_> = words.map(std::ffi::OsStr::new).collect();
+            let output = device::System::losetup(&host.system, &words).expect(line);
+            device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        }
+    }
+}
+
+#[test]
+fn a_command_for_exports_that_was_killed_can_be_run_again() {
+    let host = Host::new("killed");
+    host.system.disk("sdb");
+    let file = host.root.join("disk");
+    let backings = [
+        "--ram 1M --block-size 512".to_owned(),
+        "--device /dev/sdb --read-only".to_owned(),
+        format!("--file {} --size 1M --allow-any-host", file.display()),
+    ];
+    for backing in &backings {
+        let create = format!("export create x {backing} --allow b:ro --allow c --max-clients 2");
+        let again = |lines: usize| {
+            begin(&host, &host.ok(&format!("--dry-run {create}")), lines);
+            host.kernel.take_log();
+        };
+        let lines = host.ok(&format!("--dry-run {create}")).lines().count();
+        for killed in 1..=lines {
+            again(killed);
+            let text = host.ok(&create);
+            assert!(
+                text.contains("b (ro), c") || text.contains("any host") || text.contains("b, c")
+            );
+            assert_eq!(
+                host.system.loops().len(),
+                usize::from(file.exists()),
+                "{text}"
+            );
+            assert_eq!(host.kernel.get("exports/x", "enable").as_deref(), Some("1"));
+            assert_eq!(
+                host.kernel.get("exports/x", "max_clients").as_deref(),
+                Some("2")
+            );
+            let access = host.kernel.get("exports/x/hosts/b", "access");
+            assert_eq!(access.as_deref(), Some("ro"));
+            // A removal that was killed.
+            let remove = host.ok("--dry-run export rm x");
+            for killed in 0..remove.lines().count() {
+                begin(&host, &remove, killed);
+                host.ok("export rm x");
+                assert!(host.system.loops().is_empty() && host.kernel.objects().is_empty());
+                host.ok(&create);
+            }
+            host.ok("export rm x");
+            let _ = fs::remove_file(&file);
+            again(killed);
+            host.ok("export rm x");
+            assert!(host.system.loops().is_empty(), "{killed} of {create}");
+            assert!(host.kernel.objects().is_empty());
+            let _ = fs::remove_file(&file);
+        }
+    }
+    // A file that was made has no size yet.
+    fs::write(&file, "").expect("a file");
+    host.ok(&format!("export create x {}", backings[2]));
+    assert_eq!(fs::metadata(&file).expect("the file").len(), 1 << 20);
+}
+
+#[test]
+fn a_half_made_export_is_not_given_to_anybody_else() {
+    let host = Host::new("half-made");
+    let script = host.ok("--dry-run export create x --ram 1M --allow-any-host --read-only");
+    begin(&host, &script, 4);
+    host.ok("export create x --ram 1M");
+    for flag in ["allow_any_host", "read_only"] {
+        let have = host.kernel.get("exports/x", flag);
+        assert_eq!(have.as_deref(), Some("0"), "{flag}");
+    }
+    // One that is complete is not changed, also if it is disabled: nothing would be lost.
+    host.kernel.put("exports/x", "enable", "0");
+    host.kernel.put("exports/x", "state", "disabled");
+    let error = host
+        .run("export create x --ram 2M")
+        .expect_err("another size");
+    assert_eq!(error.code.entry().name, "F0103");
+    assert!(!hint(&error).contains("lost"), "{}", hint(&error));
 }
 
 #[test]

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk export create`.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::report;
+use crate::cli::Create;
+use crate::cmd::Context;
+use crate::cmd::backing::{Backing, Undo};
+use crate::configfs::{Job, Made};
+use crate::error::{Code, Error};
+use crate::{identity, quote, size};
+
+/// The block size of a RAM export that is not given one, in bytes.
+const BLOCK_SIZE: u64 = 4096;
+/// The largest number of ports that an export may name.
+const PORTS_MAX: usize = 8;
+
+/// The attributes a command line asks for: those it names, and the defaults that decide who may do
+/// what. The backing comes last. `have` is the device of the export that exists.
+fn settings(
+    context: &Context,
+    arguments: &Create,
+    backing: &Backing,
+    have: Option<&str>,
+) -> Vec<(&'static str, String)> {
+    let flag = |value: bool| u8::from(value).to_string();
+    let mut settings = vec![
+        ("kind", backing.kind().to_owned()),
+        ("read_only", flag(arguments.read_only)),
+        ("allow_any_host", flag(arguments.allow_any_host)),
+    ];
+    let optional = [
+        (
+            "block_size",
+            arguments.block_size.map(|value| value.to_string()),
+        ),
+        ("numa_node", arguments.numa.map(|value| value.to_string())),
+        (
+            "max_clients",
+            arguments.max_clients.map(|value| value.to_string()),
+        ),
+        ("uuid", arguments.uuid.clone()),
+        (
+            "ports",
+            (!arguments.ports.is_empty()).then(|| arguments.ports.join(" ")),
+        ),
+    ];
+    settings.extend(
+        optional
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    settings.push(backing.source(context, have));
+    settings
+}
+
+/// Returns true if a command that was to create the export was killed before it had named the
+/// backing, which it does last: the export could not be enabled as it is.
+fn is_half_made(context: &Context, object: &Path) -> bool {
+    let configfs = &context.configfs;
+    let is =
+        |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
+    let device = configfs.attr(object, "device_path");
+    let is_file = |path: String| matches!(context.devices.number(Path::new(&path)), Ok(None));
+    let has_source = match is("kind", "ram") {
+        true => !is("size", "0"),
+        false => device.is_some_and(|path| !is_file(path)),
+    };
+    is("state", "disabled") && is("enable", "0") && !has_source
+}
+
+/// Fails if the kernel would not accept a value, as far as one needs other values or the host to
+/// tell.
+fn require_valid(context: &Context, arguments: &Create, job: &Job) -> Result<(), Error> {
+    let block = arguments.block_size.unwrap_or(BLOCK_SIZE);
+    let ports = arguments.ports.len();
+    let why = match (arguments.ram, arguments.numa) {
+        (Some(0), _) => "a disk cannot have 0 bytes".to_owned(),
+        (Some(bytes), _) if bytes % block != 0 => {
+            format!("{bytes} is not a multiple of the block size {block}")
+        }
+        (_, Some(node)) if !has_node(context, node) => {
+            format!("this host has no NUMA node {node}")
+        }
+        _ if ports > PORTS_MAX => format!("{ports} ports are more than {PORTS_MAX}"),
+        _ => return Ok(()),
+    };
+    Err(job.error(Code::Usage, why))
+}
+
+/// Returns true if this host has the NUMA node, or does not tell; -1 is any.
+fn has_node(context: &Context, node: i32) -> bool {
+    let system = context.root.join("sys/devices/system");
+    let nodes = system.join("node");
+    match nodes.is_dir() {
+        _ if node == -1 => true,
+        true => nodes.join(format!("node{node}")).is_dir(),
+        false => node == 0 || !system.is_dir(),
+    }
+}
+
+/// Runs `farblk export create`.
+pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let name = &arguments.name;
+    let read_only = arguments.read_only;
+    let mut job = Job::new(format!("cannot create export {name}"));
+    require_valid(context, arguments, &job)?;
+    let backing = Backing::find(context, arguments, &job)?;
+    if let Backing::Device { path, .. } = &backing {
+        job = job.variable("device", path);
+    }
+    let object = configfs.path(&["exports", name]);
+    let exists = configfs.exists(&object);
+    if exists && !is_half_made(context, &object) {
+        return create_existing(context, arguments, &backing, &object, &job);
+    }
+    backing.require_free(context, read_only, &job)?;
+    // What was made last goes first when this fails: the export, then the loop device, then the
+    // file.
+    let mut undo = Undo::new(context);
+    identity::settle(context, &job)?;
+    let mut made = Made::new(configfs, &context.output);
+    if !exists {
+        made.mkdir(&object, &job)?;
+    }
+    if !matches!(backing, Backing::Ram(_)) {
+        configfs.require_attr(&object, "device_path", &job)?;
+    }
+    let mut settings = settings(context, arguments, &backing, None);
+    let source = settings.pop();
+    for (attribute, value) in settings {
+        let is_flag = matches!(attribute, "read_only" | "allow_any_host");
+        // 0 is the default of both flags.
+        if !is_flag || value != "0" || configfs.flag(&object, attribute) {
+            configfs.set(&object, attribute, &value, &job)?;
+        }
+    }
+    for allowed in &arguments.allow {
+        let host = object.join("hosts").join(&allowed.host);
+        if !configfs.exists(&host) {
+            made.mkdir(&host, &job)?;
+        }
+        configfs.set(&host, "access", allowed.access(), &job)?;
+    }
+    let device = backing.provide(context, read_only, &object, &mut undo, &job)?;
+    match (source, device) {
+        (Some(("device_path", _)), Some(device)) => {
+            configfs.set(&object, "device_path", &device, &job)?;
+        }
+        (Some(("device_path", _)), None) => {
+            let path = object.join("device_path");
+            configfs.record(|| format!("echo \"$loop\" > {}", quote::path(&path)));
+        }
+        (source, _) => configfs.set_all(&object, source.as_slice(), &job)?,
+    }
+    enable(context, arguments, &object, &job)?;
+    made.keep();
+    undo.keep();
+    report(context, name, true)
+}
+
+/// The export exists: that is fine when it is as asked for; it may be allowed to more hosts.
+fn create_existing(
+    context: &Context,
+    arguments: &Create,
+    backing: &Backing,
+    object: &Path,
+    job: &Job,
+) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let have = configfs.attr(object, "device_path");
+    let wanted = settings(context, arguments, backing, have.as_deref());
+    let mut differences = configfs.differences(object, &wanted);
+    for allowed in &arguments.allow {
+        let host = &allowed.host;
+        let entry = object.join("hosts").join(host);
+        if configfs.exists(&entry) {
+            let wanted = [("access", allowed.access().to_owned())];
+            let differing = configfs.differences(&entry, &wanted);
+            differences.extend(differing.iter().map(|text| format!("host {host}: {text}")));
+        } else {
+            differences.push(format!("host {host} is not allowed"));
+        }
+    }
+    if !differences.is_empty() {
+        let name = &arguments.name;
+        let lost = match configfs.attr(object, "kind").as_deref() {
+            Some("ram") if configfs.flag(object, "enable") => ": its contents are lost",
+            _ => "",
+        };
+        let mut error = job
+            .error(
+                Code::Differs,
+                "the export exists already, with other settings",
+            )
+            .hint(format!(
+                "farblk export allow {name} HOST  # admits a host\n# or choose another name\n\
+                 farblk export rm {name}  # or remove that export{lost}"
+            ));
+        error.details = differences;
+        return Err(error);
+    }
+    let is =
+        |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
+    // Its device may be back, or a task that disabled it was killed.
+    let dead = is("kind", "block") && is("state", "error") || is("state", "closing");
+    if dead {
+        configfs.disable(object, job)?;
+    }
+    let changed = dead || !configfs.flag(object, "enable");
+    if changed {
+        backing.require_free(context, arguments.read_only, job)?;
+        enable(context, arguments, object, job)?;
+    }
+    report(context, &arguments.name, changed)
+}
+
+/// Enables the export. Memory is taken then: some seconds for many gigabytes.
+fn enable(context: &Context, arguments: &Create, object: &Path, job: &Job) -> Result<(), Error> {
+    let bytes = match arguments.ram {
+        Some(bytes) if !context.configfs.is_dry_run() => bytes,
+        Some(_) => return context.configfs.set(object, "enable", "1", job),
+        None => {
+            let job = job.clone().open();
+            return context.configfs.set(object, "enable", "1", &job);
+        }
+    };
+    let node = match arguments.numa {
+        Some(node) if node >= 0 => format!(" on NUMA node {node}"),
+        _ => String::new(),
+    };
+    context
+        .output
+        .stage(&format!("allocating {}{node}", size::human(bytes)));
+    let start = Instant::now();
+    context.configfs.set(object, "enable", "1", job)?;
+    context
+        .output
+        .stage(&format!("done ({})", size::human_duration(start.elapsed())));
+    context.output.end_line();
+    Ok(())
+}

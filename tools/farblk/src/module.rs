@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The kernel module: why its tree in configfs is missing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Code, Error};
+
+/// The end of a module file that is signed.
+const SIGNATURE: &[u8] = b"~Module signature appended~\n";
+
+/// Makes the error for a host below `root` on which `/sys/kernel/config/farblk` does not exist.
+pub fn missing(root: &Path) -> Error {
+    let error = |code: Code, why: String| Error::new(code, code.entry().meaning, why);
+    if root.join("sys/module/farblk").is_dir() {
+        let why = format!(
+            "farblk is loaded, but {} does not exist",
+            tree(root).display()
+        );
+        return error(Code::NoConfigfs, why);
+    }
+    let unloaded = || {
+        let why = format!("{} does not exist", tree(root).display());
+        error(Code::NoModule, why)
+    };
+    let release = text(root, "proc/sys/kernel/osrelease");
+    if release.is_empty() {
+        return unloaded();
+    }
+    let Some(file) = find(root, &release) else {
+        let why = format!("the modules of kernel {release} have no farblk");
+        return error(Code::NotInstalled, why).variables(&[("release", release)]);
+    };
+    if !requires_signature(root) {
+        return unloaded();
+    }
+    match is_signed(&file) {
+        Some(false) => error(
+            Code::Unsigned,
+            format!("{} is not signed", file.display()),
+        ),
+        _ => unloaded().hint(
+            "modprobe farblk\n\
+             mokutil --list-enrolled  # if modprobe rejects the key of the module: which keys there are",
+        ),
+    }
+}
+
+fn tree(root: &Path) -> PathBuf {
+    root.join("sys/kernel/config/farblk")
+}
+
+fn text(root: &Path, path: &str) -> String {
+    let text = fs::read_to_string(root.join(path)).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Returns the file of the module for the kernel `release`, if depmod(8) knows it.
+fn find(root: &Path, release: &str) -> Option<PathBuf> {
+    let modules = root.join("lib/modules").join(release);
+    let known = fs::read_to_string(modules.join("modules.dep")).unwrap_or_default();
+    let mut files = known.lines().filter_map(|line| line.split_once(':'));
+    let is_farblk = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        name == "farblk.ko" || name.starts_with("farblk.ko.")
+    };
+    let (file, _) = files.find(|(path, _)| is_farblk(path))?;
+    Some(modules.join(file))
+}
+
+/// Returns true if the kernel loads signed modules only, as it does with Secure Boot.
+fn requires_signature(root: &Path) -> bool {
+    let lockdown = text(root, "sys/kernel/security/lockdown");
+    text(root, "sys/module/module/parameters/sig_enforce") == "Y"
+        || ["[integrity]", "[confidentiality]"]
+            .iter()
+            .any(|mode| lockdown.contains(mode))
+}
+
+/// Returns true if the module file is signed; `None` if that cannot be seen, as in a compressed
+/// one.
+fn is_signed(file: &Path) -> Option<bool> {
+    if file.extension()? != "ko" {
+        return None;
+    }
+    Some(fs::read(file).ok()?.ends_with(SIGNATURE))
+}

@@ -476,7 +476,8 @@ leaks() {
 }
 # debug_kernel: it checks so much that a test moves a few MiB at the most.
 debug_kernel() { [ -e $KMEMLEAK ]; }
-# is_short: "make check" wants the short form of a test: less of each, and nothing left out.
+# is_short: a test that repeats the same thing may do it less often. "make check" wants that;
+# "make check-all" does not.
 is_short() { [ -n "${FARBLK_SHORT:-}" ]; }
 lockdep_is_on() { [ ! -e /proc/lockdep_stats ] || grep -q 'debug_locks: *1$' /proc/lockdep_stats; }
 

@@ -166,18 +166,19 @@ file_export() {
 	is "the file's size" "$(remote "stat -c %s $file")" $((128 * mib))
 }
 
-# An export create or rm that was killed can be run again, wherever it was: each beginning of what
-# the dry run prints stands for one. A short test takes every third of them, from a random one on.
+# An export create that was killed can be run again, or removed, wherever it was: each beginning of
+# what the dry run prints stands for one. A short test takes every third of them, from a random one
+# on. An export rm is killed after two steps.
 killed_export() {
 	local file=$BACKING_FILE create n lines step=1
 	! is_short || step=3
 	remote "grep -qw block $C/features" || skip "the module has no block exports"
 	trap forget_file EXIT
 	for create in "export create vol --ram 8M --allow node-z" "export create vol --file $file --size 64M --allow node-z --max-clients 2"; do
-		lines=$(remote "$FARBLK --dry-run $create | wc -l")
-		((lines >= step)) || die "the dry run prints ${lines:-no} lines"
+		lines=$(remote "set -o pipefail; $FARBLK --dry-run $create | wc -l") && ((lines >= step)) || die "the dry run fails, or prints too little: $lines"
 		for ((n = 1 + SRANDOM % step; n <= lines; n += step)); do
-			must remote "$FARBLK --dry-run $create | head -n $n | bash -e"
+			note "killed after $n of $lines steps: $create"
+			must remote "$FARBLK --dry-run $create | head -n $n | bash -e && [ -d $C/exports/vol ]"
 			there "$create"
 			is "the state after $n of $lines steps" "$(remote "cat $C/exports/vol/state")" online
 			must remote "$FARBLK --dry-run export rm vol | head -n 2 | bash -e"

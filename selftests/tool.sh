@@ -2,20 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The farblk tool, from the first port to the last unmap.
 . "$(dirname "$0")/lib.sh"
-FARBLK=${FARBLK_TOOL:-farblk}
-export NO_COLOR=1
-
-# exits CODE COMMAND...: its exit code; what it printed is in /run/stdout and /run/stderr.
-exits() {
-	local rc=0
-	"${@:2}" >/run/stdout 2>/run/stderr || rc=$?
-	[ $rc = "$1" ] || bad "exit code $rc, not $1, of: ${*:2}: $(tail -n 3 /run/stderr)"
-}
-# here ARGUMENT..., there ARGUMENT...: the tool on the client, on the server; they must work.
-here() { exits 0 "$FARBLK" "$@"; }
-there() { must remote "$FARBLK $* >/dev/null"; }
-# json FILTER: what /run/stdout says, if it is one JSON document with a schema.
-json() { jq -er "select(.schema) | $1" </run/stdout || bad "no '$1' in $(cat /run/stdout)"; }
+. "$(dirname "$0")/cli.sh"
 
 whole_way() {
 	local dev host
@@ -129,80 +116,6 @@ lasting_identity() {
 	is "the id that was written" "$(show "$C/host_id")" 12345678-9abc-4def-8123-456789abcdef
 }
 
-BACKING_FILE=/var/tmp/farblk-tool.img
-forget_file() {
-	clean_all
-	remote "losetup --noheadings --output NAME --associated $BACKING_FILE | xargs -r losetup --detach; rm -f $BACKING_FILE"
-} >/dev/null 2>&1
-has_size() { [ "$(blockdev --getsize64 "$1")" = "$2" ]; }
-# A file of the server is a disk here; when the export goes, the file stays and its loop device
-# goes.
-file_export() {
-	local dev file=$BACKING_FILE mib=$((1 << 20))
-	remote "grep -qw block $C/features" || skip "the module has no block exports"
-	trap forget_file EXIT
-	there port add --addr "$FARBLK_SERVER"
-	there export create vol --file "$file" --size 64M --allow-any-host
-	is "direct I/O" "$(remote "losetup --noheadings --output DIO,REF --associated $file" | xargs)" "1 farblk"
-	there export create vol --file "$file" --size 64M --allow-any-host
-	is "loop devices of the file" "$(remote "losetup --noheadings --output NAME --associated $file | wc -l")" 1
-	here discover "$FARBLK_SERVER"
-	grep -q '^vol  *block  *64.0 MiB  *two-sided ' /run/stdout || bad "discover: $(cat /run/stdout)"
-	here map "$FARBLK_SERVER/vol" --queues 1 --depth 16 --inline-size 4K --io-timeout 10s
-	dev=$(cat /run/stdout)
-	is "the disk's size" "$(blockdev --getsize64 "$dev")" $((64 * mib))
-	here -j list
-	is "the map's mode" "$(json '.maps[0].mode')" two_sided
-	random /run/data 1
-	must direct_write /run/data "$dev"
-	must blockdev --flushbufs "$dev"
-	is "what the file has" "$(remote "head -c 1M $file | sha256sum")" "$(sha256sum </run/data)"
-	there export resize vol --size 128M
-	wait_for 10 has_size "$dev" $((128 * mib)) || bad "after resize the disk has $(blockdev --getsize64 "$dev") bytes"
-	is "exit code of making it smaller" "$(remote "$FARBLK export resize vol --size 1M 2>/dev/null; echo \$?")" 2
-	here unmap vol
-	there export rm vol
-	is "loop devices that stay" "$(remote "losetup --associated $file")" ""
-	is "the file's size" "$(remote "stat -c %s $file")" $((128 * mib))
-}
-
-# An export create that was killed can be run again, or removed, wherever it was: each beginning of
-# what the dry run prints stands for one. A short test takes every third of them, from a random one
-# on. An export rm is killed after two steps.
-killed_export() {
-	local file=$BACKING_FILE create n lines step=1
-	! is_short || step=3
-	remote "grep -qw block $C/features" || skip "the module has no block exports"
-	trap forget_file EXIT
-	for create in "export create vol --ram 8M --allow node-z" "export create vol --file $file --size 64M --allow node-z --max-clients 2"; do
-		lines=$(remote "set -o pipefail; $FARBLK --dry-run $create | wc -l") && ((lines >= step)) || die "the dry run fails, or prints too little: $lines"
-		for ((n = 1 + SRANDOM % step; n <= lines; n += step)); do
-			note "killed after $n of $lines steps: $create"
-			must remote "$FARBLK --dry-run $create | head -n $n | bash -e && [ -d $C/exports/vol ]"
-			there "$create"
-			is "the state after $n of $lines steps" "$(remote "cat $C/exports/vol/state")" online
-			must remote "$FARBLK --dry-run export rm vol | head -n 2 | bash -e"
-			there export rm vol
-			is "what is left of the export" "$(remote "ls $C/exports; losetup --associated $file 2>/dev/null")" ""
-			must remote "rm -f $file; $FARBLK --dry-run $create | head -n $n | bash -e"
-			there export rm vol
-			is "what is left after $n of $lines steps" "$(remote "ls $C/exports; losetup --associated $file 2>/dev/null")" ""
-			must remote "rm -f $file"
-		done
-	done
-}
-
-# What cannot be exported is refused with its reason, and nothing is made.
-bad_devices() {
-	local item code
-	remote "grep -qw block $C/features" || skip "the module has no block exports"
-	for item in "3 --device /dev/none" "2 --device /dev/null" "3 --file /var/tmp/none" "2 --file /dev/null" "2 --file /var/tmp/x --size 1000"; do
-		code=$(remote "$FARBLK export create x ${item#* } 2>/dev/null; echo \$?")
-		is "exit code of ${item#* }" "$code" "${item%% *}"
-	done
-	is "exports that were left" "$(remote "ls $C/exports")" ""
-}
-
 # Two ports of the server are two paths. two_paths [OPTION...]: export and map e have both.
 two_paths() {
 	there port add --addr "$FARBLK_SERVER" first
@@ -213,8 +126,6 @@ two_paths() {
 	here path add e "$FARBLK_SERVER:7421"
 	grep -q "^map e: path 1 added: .*$FARBLK_SERVER:7421, live" /run/stdout || bad "path add: $(cat /run/stdout /run/stderr)"
 }
-# list_has FILTER: list -j says so of the first map.
-list_has() { "$FARBLK" -j list | jq -e ".maps[0] | $1" >/dev/null; }
 
 paths() {
 	two_paths --no-path-timeout forever --heartbeat 500ms --policy round-robin
@@ -323,81 +234,6 @@ away() {
 	here unmap e
 }
 
-# The hint of F0217 also works for an export that admits any host, which has no entry to remove.
-denied() {
-	two_paths --no-path-timeout forever --heartbeat 500ms
-	here path rm e 0
-	there port rm second
-	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
-	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
-	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
-	is "deny of a host that is away" "$(remote "$FARBLK export deny e $(show "$C/host_name") 2>/dev/null; echo \$?")" 4
-	there export deny e "$(show "$C/host_name")" --force
-	here map "$FARBLK_SERVER/e" --name other
-	must direct_read "$(cat /run/stdout)" /dev/null count=1
-	there port add --addr "$FARBLK_SERVER:7421" second
-	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
-	here unmap other
-	here unmap e
-}
-
-# Of an export with an entry for each host: when deny is done, no session of the host is left, and
-# no map of it.
-denied_entry() {
-	local host
-	host=$(show "$C/host_name")
-	must serve e 8M allow_any_host=0
-	there export allow e "$host"
-	here map "$FARBLK_SERVER/e"
-	exec 5<"/dev/$(show "$C/maps/e/device")"
-	is "deny of a host with a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 4
-	[ -n "$(remote "ls $C/exports/e/hosts")" ] || bad "deny without --force removed the entry"
-	there export deny e "$host" --force
-	is "what evict finds after deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
-	is "deny of a host without an entry or a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 3
-	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
-	exec 5<&-
-	here unmap e
-	# As if a call was killed after it had removed the entry.
-	there export allow e "$host"
-	here map "$FARBLK_SERVER/e"
-	must remote "rmdir $C/exports/e/hosts/$host"
-	remote "$FARBLK export deny e $host --force >/dev/null 2>&1"
-	is "what evict finds after another deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
-	here unmap e
-	# With a map, and without one.
-	there export allow e "$host"
-	here map "$FARBLK_SERVER/e"
-	must remote "$FARBLK --dry-run export deny e $host --force | bash -e"
-	is "what evict finds after the shell that denies" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
-	here unmap e
-	there export allow e "$host"
-	must remote "$FARBLK --dry-run export deny e $host | bash -e 2>/dev/null"
-	[ -z "$(remote "ls $C/exports/e/hosts")" ] || bad "the host has an entry still"
-}
-
-# An export is disabled and enabled; a host is evicted, and may come back.
-export_switch() {
-	local host
-	host=$(show "$C/host_name")
-	must serve e 8M
-	here map "$FARBLK_SERVER/e"
-	is "disable of an export in use" "$(remote "$FARBLK export disable e 2>/dev/null; echo \$?")" 4
-	is "evict of a host with a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 4
-	there export evict e "$host" --force
-	wait_for 10 list_has '.state == "evicted"' || bad "after it was evicted: $("$FARBLK" -j list)"
-	here remap e --yes
-	here unmap e
-	is "evict of a host without a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 3
-	there export disable e
-	is "the state" "$(remote "cat $C/exports/e/state")" disabled
-	exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
-	grep -q F0210 /run/stderr || bad "map of a disabled export: $(cat /run/stderr)"
-	there export enable e
-	here map "$FARBLK_SERVER/e"
-	here unmap e
-}
-
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -411,20 +247,13 @@ dry_run() {
 	is "maps after running what it printed" "$(ls "$C/maps")" ""
 }
 
-command -v "$FARBLK" >/dev/null || { echo "TAP version 13"; echo "1..0 # SKIP there is no $FARBLK: make tool"; exit 4; }
 scenario whole_way "port, export, discover, map, list, unmap, rm"
 scenario valid_json "-j gives JSON with the documented members"
 scenario exit_codes "exit codes and error codes tell causes apart"
 scenario lasting_identity "the first object gives a host an identity that lasts"
-scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
-scenario killed_export "an export create or rm that was killed can be run again"
-scenario bad_devices "what cannot be exported is refused with its reason"
 scenario paths "paths come and go, and list tells of one that is down"
 scenario no_path "no path is up: list and map say so, and the map comes back"
 scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"
-scenario denied "export deny gives an export for any host to others"
-scenario denied_entry "export deny waits until nothing of the host is left"
-scenario export_switch "an export is disabled and enabled, and a host is evicted"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# What the tests of the farblk tool share; included after lib.sh.
+FARBLK=${FARBLK_TOOL:-farblk}
+export NO_COLOR=1
+command -v "$FARBLK" >/dev/null || { echo "TAP version 13"; echo "1..0 # SKIP there is no $FARBLK: make tool"; exit 4; }
+
+# exits CODE COMMAND...: its exit code; what it printed is in /run/stdout and /run/stderr.
+exits() {
+	local rc=0
+	"${@:2}" >/run/stdout 2>/run/stderr || rc=$?
+	[ $rc = "$1" ] || bad "exit code $rc, not $1, of: ${*:2}: $(tail -n 3 /run/stderr)"
+}
+# here ARGUMENT..., there ARGUMENT...: the tool on the client, on the server; they must work.
+here() { exits 0 "$FARBLK" "$@"; }
+there() { must remote "$FARBLK $* >/dev/null"; }
+# json FILTER: what /run/stdout says, if it is one JSON document with a schema.
+json() { jq -er "select(.schema) | $1" </run/stdout || bad "no '$1' in $(cat /run/stdout)"; }
+# list_has FILTER: list -j says so of the first map.
+list_has() { "$FARBLK" -j list | jq -e ".maps[0] | $1" >/dev/null; }

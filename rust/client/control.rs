@@ -74,6 +74,7 @@ use crate::rdma::cm::{
     CmId,
     ConnParam, //
 };
+use crate::session::map::Told;
 
 /// Timeout of one step of an attempt to connect, in ms; of the whole attempt while a user waits for
 /// it.
@@ -371,11 +372,14 @@ impl ControlConnection {
         &self.channel
     }
 
-    /// Tells the server that the map leaves. Returns true if the server has confirmed it, and so
-    /// does not keep the map's place. May sleep.
-    pub(super) fn log_out(&mut self, deadline: Deadline) -> bool {
+    /// Tells `server`, which has let the map in, that the map leaves. If it confirms that, it does
+    /// not keep the map's place. May sleep.
+    pub(super) fn log_out(&mut self, server: u128, deadline: Deadline) -> Told {
         let encode = |sequence, buf: &mut [u8]| Logout.encode(sequence, buf);
-        self.call(deadline, encode, LogoutReply::parse).is_ok()
+        match self.call(deadline, encode, LogoutReply::parse) {
+            Ok(_) => Told::Server(server),
+            Err(_) => Told::NoAnswer,
+        }
     }
 
     /// Sends the request that `encode` writes, and returns what `parse` reads in its reply. May

@@ -32,6 +32,6 @@ mod timers;
 
 pub use action::{Action, End, Farewell, Fault, Mode};
 pub use admission::{Admission, Extent};
-pub use event::{Drained, Event, Failure};
+pub use event::{Drained, Event, Failure, Told};
 pub use limits::Limits;
 pub use machine::{Config, Machine};

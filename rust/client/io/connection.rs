@@ -277,7 +277,8 @@ pub(in crate::client) struct Connection<T: RequestOwner> {
 }
 
 impl<T: RequestOwner> Connection<T> {
-    /// Makes a connection for hardware queue `hw_queue`. The caller connects the id. May sleep.
+    /// Makes a connection for hardware queue `hw_queue`. The caller calls [`Self::prepare`], and
+    /// connects the id. May sleep.
     pub(in crate::client) fn new(
         config: &ConnectionConfig<'_, T>,
         hw_queue: u16,
@@ -371,19 +372,25 @@ impl<T: RequestOwner> Connection<T> {
                     .saturating_mul(PAGE_SIZE as u32),
             ),
         };
-        let connection = Self {
-            qp,
-            cq,
-            polled,
-            slabs,
-            limits: IoLimits {
-                segments: u16::try_from(segments).unwrap_or(u16::MAX),
-                bytes,
+        Ok((
+            Self {
+                qp,
+                cq,
+                polled,
+                slabs,
+                limits: IoLimits {
+                    segments: u16::try_from(segments).unwrap_or(u16::MAX),
+                    bytes,
+                },
+                progress: [Atomic::new(0), Atomic::new(u64::MAX)],
             },
-            progress: [Atomic::new(0), Atomic::new(u64::MAX)],
-        };
-        connection.post_receives(DmaBuffer::alloc)?;
-        Ok((connection, id))
+            id,
+        ))
+    }
+
+    /// Makes and posts the receives of a new connection. May sleep.
+    pub(in crate::client) fn prepare(&self) -> Result {
+        self.post_receives(DmaBuffer::alloc)
     }
 
     /// Returns the limits of a read or write on this connection.

@@ -21,7 +21,8 @@ use kernel::{
             Release, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        UniqueArc, //
     },
     workqueue::{
         Work,
@@ -80,7 +81,10 @@ use crate::proto::{
 };
 use crate::rdma::device::Limits as DeviceLimits;
 use crate::session::{
-    map::Drained,
+    map::{
+        Drained,
+        Told, //
+    },
     Epoch,
     PathId,
     ReservationKey, //
@@ -137,8 +141,8 @@ pub(in crate::client) enum Outcome {
     Drained(Epoch, Drained),
     /// Nothing is left of the path.
     Closed {
-        /// The server that has confirmed that the map leaves.
-        told: Option<u128>,
+        /// Whether the server has confirmed that the map leaves.
+        told: Told,
     },
 }
 
@@ -160,9 +164,9 @@ pub(in crate::client) struct Connector {
     closed: Atomic<u64>,
     /// The last epoch that was closed and told to leave; set before `closed`.
     left: Atomic<u64>,
-    /// The server that has confirmed that the map leaves, after the last attempt had failed.
+    /// Whether the server has confirmed that the map leaves, after the last attempt had failed.
     #[pin]
-    told: Mutex<Option<u128>>,
+    told: Mutex<Told>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -200,7 +204,7 @@ impl Connector {
                 failed: Atomic::new(0),
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
-                told <- new_mutex!(None, "Connector::told"),
+                told <- new_mutex!(Told::NotNeeded, "Connector::told"),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -266,7 +270,7 @@ impl Connector {
                 let told = match &mut path {
                     Some(path) if leave => path.log_out(),
                     None if leave => *self.told.lock(),
-                    _ => None,
+                    _ => Told::NotNeeded,
                 };
                 let how = path.as_ref().map_or(Drained::Clean, ConnectedPath::drain);
                 // I/O need not wait until the HCA has destroyed the queue pairs.
@@ -334,7 +338,7 @@ impl Connector {
         first_answer_ms: u32,
     ) -> Result<ConnectedPath, Failure> {
         let (options, epoch) = (&self.params.options, attempt.epoch);
-        *self.told.lock() = None;
+        *self.told.lock() = Told::NotNeeded;
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
         let mut control = ControlConnection::connect(
@@ -352,6 +356,8 @@ impl Connector {
             (None, count) => count,
         }
         .max(1);
+        // After the login nothing may fail without a logout.
+        let connections = UniqueArc::<Connections>::new_uninit(GFP_KERNEL)?;
         let login = self.login(attempt, hw_queues, limits);
         let login = control.call(
             self.next_deadline(attempt, deadline)?,
@@ -362,7 +368,7 @@ impl Connector {
         let mut io = Connections::new();
         match self.connect_io(attempt, &mut control, &mut io, &login, hw_queues, deadline) {
             Ok(limits) => Ok(ConnectedPath {
-                connections: Arc::new(io, GFP_KERNEL)?,
+                connections: connections.write(io).into(),
                 control,
                 epoch,
                 limits,
@@ -373,8 +379,7 @@ impl Connector {
                 // A map that is live on another path, or was, needs the place.
                 if !self.multipath.was_up() || self.left.load(Relaxed) >= epoch {
                     let deadline = Deadline::start().sooner(LOGOUT_TIMEOUT_MS);
-                    let told = control.log_out(deadline);
-                    *self.told.lock() = told.then_some(login.server());
+                    *self.told.lock() = control.log_out(login.server(), deadline);
                 }
                 // All fail before the first is dropped: see [`ConnectedPath::drain`].
                 control.channel().fail();
@@ -449,6 +454,11 @@ impl Connector {
             config.deadline = self.next_deadline(attempt, config.deadline)?;
             let (connection, id) = Connection::new(&config, hw_queue, hw_queue >= interrupted)?;
             connections.push(connection, GFP_KERNEL)?;
+            // Only here: if it fails, the connection fails with the others, so that all of them
+            // are drained in the same time.
+            if let Some(connection) = connections.last() {
+                connection.prepare()?;
+            }
             let request = proto::Connection::Io {
                 session: login.session,
                 queue: hw_queue,

@@ -31,15 +31,17 @@ use crate::session::{
     map::{
         Admission,
         Drained,
-        Extent, //
+        Extent,
+        Told, //
     },
     Epoch,
     PathId, //
 };
 
-/// How long a map that leaves waits for the answer to its logout, in ms. The device may need some
-/// seconds more to drain the path, and a task that forces the end waits for both.
-const FAREWELL_TIMEOUT_MS: u32 = 3_000;
+/// How long a map that leaves waits for the answer to its logout, in ms. A task that forces the end
+/// waits for it, then up to 5 s for the device to drain the path, and some 20 ms for each of 64
+/// queue pairs that do not drain: all that takes less than 10 s.
+const FAREWELL_TIMEOUT_MS: u32 = 2_000;
 
 /// A path that is connected.
 pub(in crate::client) struct ConnectedPath {
@@ -103,12 +105,11 @@ impl ConnectedPath {
         self.control.channel().pd().device().name()
     }
 
-    /// Tells the server that the map leaves. Returns the server if it has confirmed it, and so does
-    /// not keep the map's place. May sleep.
-    pub(super) fn log_out(&mut self) -> Option<u128> {
+    /// Tells the server that the map leaves. May sleep.
+    pub(super) fn log_out(&mut self) -> Told {
         let deadline = Deadline::start().sooner(FAREWELL_TIMEOUT_MS);
-        let told = self.control.log_out(deadline);
-        told.then_some(self.limits.login.server())
+        let server = self.limits.login.server();
+        self.control.log_out(server, deadline)
     }
 
     /// Ends all requests with an error. If the result is clean, nothing touches their memory any

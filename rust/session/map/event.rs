@@ -25,6 +25,17 @@ pub enum Drained {
     Unclean,
 }
 
+/// Whether a server has heard on a path that the map leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Told {
+    /// There was no server to tell: none had let the map in, or the map goes on.
+    NotNeeded,
+    /// A server had let the map in, and did not confirm that the map leaves.
+    NoAnswer,
+    /// This server has confirmed it.
+    Server(u128),
+}
+
 /// What happened. What is about an epoch of a path means nothing once that epoch is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -77,8 +88,8 @@ pub enum Event {
     Closed {
         /// The path.
         path: PathId,
-        /// The server that has heard on it that the map leaves.
-        told: Option<u128>,
+        /// Whether a server has heard on it that the map leaves.
+        told: Told,
         /// There are requeued requests.
         requeued: bool,
     },

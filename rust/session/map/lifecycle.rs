@@ -7,7 +7,7 @@
 use super::{
     action::{Action, End, Fault, Mode},
     admission::Admission,
-    event::{Drained, Failure},
+    event::{Drained, Failure, Told},
     machine::{ids, Machine},
     path::{FenceRequest, Phase},
     rejection::Rejection,
@@ -178,8 +178,8 @@ impl Machine {
         self.released(id, act);
     }
 
-    /// Nothing is left of a path; `told` is the server that has heard on it that the map leaves.
-    pub(super) fn closed(&mut self, id: PathId, told: Option<u128>) {
+    /// Nothing is left of a path; `told` says whether a server has heard on it that the map leaves.
+    pub(super) fn closed(&mut self, id: PathId, told: Told) {
         let over = self.end.is_some();
         let Some(path) = self.path_mut(id) else {
             return;
@@ -188,9 +188,17 @@ impl Machine {
         if path.closing == 0 {
             path.unclean = false;
         }
-        // The path may lead to another server than that of the map.
-        let known = self.known.as_ref().map(|known| known.server);
-        self.told |= over && told.is_some() && told == known;
+        if !over {
+            return;
+        }
+        match told {
+            Told::NotNeeded => {}
+            Told::NoAnswer => self.unanswered = true,
+            // The path may lead to another server than that of the map.
+            Told::Server(server) => {
+                self.told |= self.known.is_none_or(|known| known.server == server);
+            }
+        }
     }
 
     /// Nothing of a path's newest epoch is in the way of the next one.

@@ -54,6 +54,8 @@ pub struct Machine {
     pub(super) restarted: bool,
     /// The server has heard that the map leaves.
     pub(super) told: bool,
+    /// A server that has let the map in did not confirm that the map leaves.
+    pub(super) unanswered: bool,
 }
 
 impl Machine {
@@ -74,6 +76,7 @@ impl Machine {
             send_retry: false,
             restarted: false,
             told: false,
+            unanswered: false,
         }
     }
 
@@ -150,9 +153,10 @@ impl Machine {
 
     /// Whether the server knows that the map has left, once nothing is left of it.
     pub fn farewell(&self) -> Farewell {
-        match self.known.is_none() || self.told {
-            true => Farewell::Told,
-            false => Farewell::Untold,
+        // A server may have let the map in although no path of it ever was up.
+        match !self.told && (self.known.is_some() || self.unanswered) {
+            true => Farewell::Untold,
+            false => Farewell::Told,
         }
     }
 

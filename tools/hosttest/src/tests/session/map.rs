@@ -8,7 +8,7 @@ mod timers;
 use crate::session::clock::{Delay, Timer};
 use crate::session::map::{
     Action, Admission, Config, Drained, End, Event, Extent, Failure, Farewell, Fault, Limits,
-    Machine, Mode,
+    Machine, Mode, Told,
 };
 use crate::session::{PathId, State};
 
@@ -116,7 +116,7 @@ fn connected(path: PathId, epoch: u64, admission: Admission) -> Event {
 fn closed(path: PathId) -> Event {
     Event::Closed {
         path,
-        told: None,
+        told: Told::NotNeeded,
         requeued: false,
     }
 }
@@ -366,7 +366,7 @@ fn a_path_that_was_not_drained_holds_io_until_it_is_closed() {
     assert_eq!(after(&mut map, fenced(1, 0, 1)), []);
     let back = Event::Closed {
         path: 0,
-        told: None,
+        told: Told::NotNeeded,
         requeued: true,
     };
     assert_eq!(
@@ -460,7 +460,10 @@ fn a_map_that_leaves_tells_the_server() {
         after(&mut map, drained(path, 1, false));
         let told = Event::Closed {
             path,
-            told: (path == 1).then_some(ADMISSION.server),
+            told: match path {
+                0 => Told::NoAnswer,
+                _ => Told::Server(ADMISSION.server),
+            },
             requeued: false,
         };
         after(&mut map, told);
@@ -479,6 +482,31 @@ fn a_map_that_leaves_tells_the_server() {
     assert_eq!(map.farewell(), Farewell::Told);
 }
 
+/// An attempt that comes late may have a place at the server although no path ever was up.
+#[test]
+fn a_late_attempt_that_could_not_log_out_is_noted() {
+    for (told, farewell) in [
+        (Told::Server(ADMISSION.server), Farewell::Told),
+        (Told::NoAnswer, Farewell::Untold),
+    ] {
+        let mut map = Machine::new(CONFIG);
+        after(&mut map, Event::Add(0));
+        after(&mut map, Event::Disable);
+        after(&mut map, connected(0, 1, ADMISSION));
+        for told in [Told::NotNeeded, told] {
+            after(&mut map, drained(0, 1, false));
+            let closed = Event::Closed {
+                path: 0,
+                told,
+                requeued: false,
+            };
+            after(&mut map, closed);
+        }
+        assert!(map.is_gone(0));
+        assert_eq!(map.farewell(), farewell);
+    }
+}
+
 /// A map does not tell its server by an attempt that fails, and leads to another one.
 #[test]
 fn another_server_is_not_told_by_a_failed_attempt() {
@@ -491,7 +519,7 @@ fn another_server_is_not_told_by_a_failed_attempt() {
         after(&mut map, drained(0, 2, false));
         let closed = Event::Closed {
             path: 0,
-            told: Some(server),
+            told: Told::Server(server),
             requeued: false,
         };
         after(&mut map, closed);
@@ -519,7 +547,7 @@ fn another_server_is_not_told_for_it() {
             leave: true,
         };
         assert_eq!(actions, [leave]);
-        for told in [None, Some(server)] {
+        for told in [Told::NotNeeded, Told::Server(server)] {
             after(&mut map, drained(0, 2, false));
             let closed = Event::Closed {
                 path: 0,

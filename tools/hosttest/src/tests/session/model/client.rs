@@ -8,7 +8,7 @@ use super::{index, Elsewhere, Flaw, Job, Kind, Rules, World};
 use crate::session::clock::Timer;
 use crate::session::flush::Flushes;
 use crate::session::map::{
-    self, Action, Admission, Config, Drained, Event, Extent, Failure, Limits, Machine, Mode,
+    self, Action, Admission, Config, Drained, Event, Extent, Failure, Limits, Machine, Mode, Told,
 };
 use crate::session::{Epoch, PathId};
 
@@ -323,8 +323,10 @@ impl World {
         let client: &mut Client = &mut self.clients[index];
         let (path, epoch, leave) = client.closing.remove(at);
         let told = match leave {
-            true => self.log_out(index, path, epoch),
-            false => None,
+            true => self
+                .log_out(index, path, epoch)
+                .map_or(Told::NoAnswer, Told::Server),
+            false => Told::NotNeeded,
         };
         match how {
             Drained::Clean => self.strand(index, path, epoch),
@@ -358,7 +360,7 @@ impl World {
         self.strand(index, path, epoch);
         let event = Event::Closed {
             path,
-            told: None,
+            told: Told::NotNeeded,
             requeued: self.clients[index].has_stranded(),
         };
         self.tell(rules, index, event);

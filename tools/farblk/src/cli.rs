@@ -111,6 +111,9 @@ pub enum Command {
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
         map: String,
     },
+    /// Show the JSON Schemas of the documents that -j prints
+    #[command(subcommand)]
+    Schema(Schema),
     /// Show the versions of the tool and of the module that is loaded
     Version,
     /// Print a completion script
@@ -125,6 +128,18 @@ pub enum Command {
         /// Folder to write to
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
+    },
+}
+
+/// Shows the JSON Schemas of the documents that -j prints.
+#[derive(Debug, Subcommand)]
+pub enum Schema {
+    /// Show the names of the schemas
+    List,
+    /// Print one schema
+    Show {
+        /// Name of the schema, with or without "farblk." and the version
+        name: String,
     },
 }
 

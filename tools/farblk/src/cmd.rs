@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cli::Command;
@@ -19,6 +20,7 @@ pub mod list;
 pub mod map;
 pub mod path;
 pub mod port;
+pub mod schema;
 mod shell;
 mod version;
 
@@ -62,7 +64,7 @@ impl Context {
 }
 
 /// The result of a command that removed something, schema `farblk.removed/1`.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Removed<'a> {
     schema: &'static str,
     kind: &'static str,
@@ -87,7 +89,7 @@ impl<'a> Removed<'a> {
 }
 
 /// The last error of a map or path, and what to do about it.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct Trouble {
     errno: String,
     /// The kernel's words.
@@ -125,7 +127,7 @@ impl Trouble {
 }
 
 /// The commands of a dry run as JSON, schema `farblk.dry-run/1`.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Script {
     schema: &'static str,
     commands: Vec<String>,
@@ -143,6 +145,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Path(command) => path::run(context, command),
         Command::List => list::run(context),
         Command::Show { map } => list::show(context, map),
+        Command::Schema(command) => schema::run(context, command),
         Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Man { dir } => shell::man(dir),

@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Code, Error, Peer, errno_name, holder};
@@ -138,7 +139,7 @@ impl Job {
 }
 
 /// The kernel's `last_error`: the errno's name, then words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LastError {
     /// For example "ECONNREFUSED".
     pub errno: String,

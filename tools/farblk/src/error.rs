@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::quote;
@@ -265,7 +266,7 @@ enum Remedies {
 
 /// Remedies. Each is a line of shell that can be run as it is, but for words in capitals; what
 /// people should know is a comment in it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Hints {
     /// All of them, one on each line.
     hint: String,
@@ -380,8 +381,8 @@ fn fill_in(mut hint: &str, values: &[(&'static str, String)]) -> String {
     text + hint
 }
 
-/// An error on stderr when the output is JSON.
-#[derive(Serialize)]
+/// An error on stderr when the output is JSON, schema `farblk.error/1`.
+#[derive(JsonSchema, Serialize)]
 pub struct Document {
     schema: &'static str,
     code: &'static str,

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Code, Error, Hints};
@@ -14,9 +15,9 @@ const YELLOW: Style = AnsiColor::Yellow.on_default();
 const GREEN: Style = AnsiColor::Green.on_default();
 const CYAN: Style = AnsiColor::Cyan.on_default();
 
-/// A warning on stderr when the output is JSON.
-#[derive(Serialize)]
-struct Warning<'a> {
+/// A warning on stderr when the output is JSON, schema `farblk.warning/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct Warning<'a> {
     schema: &'static str,
     text: &'a str,
     #[serde(flatten)]
@@ -118,13 +119,7 @@ impl Output {
 
     /// Prints a JSON document, on one line unless it shall be pretty.
     pub fn document(&self, document: &impl Serialize) -> Result<(), Error> {
-        let text = match self.pretty {
-            true => serde_json::to_string_pretty(document),
-            false => serde_json::to_string(document),
-        };
-        let text =
-            text.map_err(|e| Error::new(Code::Io, "cannot write the result", e.to_string()))?;
-        self.line(&text)
+        self.line(&json(document, self.pretty)?)
     }
 
     /// Starts a stage of a longer command: "resolving a .. connecting" on stderr.
@@ -172,7 +167,7 @@ impl Output {
                 text,
                 hints,
             };
-            let text = serde_json::to_string(&document).unwrap_or_default();
+            let text = json(&document, false).unwrap_or_default();
             self.write_err(&format!("{text}\n"));
             return;
         }
@@ -204,7 +199,7 @@ impl Output {
     pub fn error(&self, error: &Error) {
         self.end_line();
         if self.json {
-            let text = serde_json::to_string(&error.document()).unwrap_or_default();
+            let text = json(&error.document(), false).unwrap_or_default();
             self.write_err(&format!("{text}\n"));
             return;
         }
@@ -220,6 +215,17 @@ impl Output {
         let mut err = self.err.borrow_mut();
         let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
     }
+}
+
+/// Makes the text of a JSON document. In unit tests it must obey its schema.
+fn json(document: &impl Serialize, pretty: bool) -> Result<String, Error> {
+    let text = match pretty {
+        true => serde_json::to_string_pretty(document),
+        false => serde_json::to_string(document),
+    };
+    #[cfg(test)]
+    text.iter().for_each(|text| crate::cmd::schema::check(text));
+    text.map_err(|e| Error::new(Code::Io, "cannot write the result", e.to_string()))
 }
 
 fn hint_lines(hints: &Hints) -> String {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The tool as a user runs it, on a fabricated /sys, /dev and /proc.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use jsonschema::Validator;
+use serde_json::Value;
 use snapbox::IntoData;
 use snapbox::cmd::{Command, OutputAssert};
 use snapbox::str;
@@ -234,14 +238,57 @@ esac"#,
 
     /// Runs the tool in the tree with `--root .`, so that no output depends on where the tree is.
     fn run(&self, line: &str) -> OutputAssert {
-        Command::new(snapbox::cmd::cargo_bin!("farblk"))
+        let output = Command::new(snapbox::cmd::cargo_bin!("farblk"))
             .current_dir(&self.0)
             .env_remove("CLICOLOR_FORCE")
             .env("PATH", self.programs())
             .args(["--root", "."])
             .args(line.split_whitespace())
-            .assert()
+            .assert();
+        validate(&output.get_output().stdout);
+        validate(&output.get_output().stderr);
+        output
     }
+}
+
+/// Fails if a stream has a JSON document that does not obey the schema that the tool shows for it.
+fn validate(stream: &[u8]) {
+    let text = String::from_utf8_lossy(stream);
+    let documents: Vec<Value> = match serde_json::from_str(&text) {
+        Ok(whole) => vec![whole],
+        Err(_) => text
+            .lines()
+            .filter(|line| line.starts_with(r#"{"schema""#))
+            .map(|line| serde_json::from_str(line).expect(line))
+            .collect(),
+    };
+    // A schema itself has no such member.
+    for document in documents {
+        let Some(name) = document["schema"].as_str() else {
+            assert!(document["$schema"].is_string(), "{document}");
+            continue;
+        };
+        let errors = match schema_of(name).validate(&document) {
+            Ok(()) => continue,
+            Err(error) => error.to_string(),
+        };
+        panic!("{document} does not obey {name}: {errors}");
+    }
+}
+
+/// Returns what validates by the schema that `farblk schema show` prints.
+fn schema_of(name: &str) -> Arc<Validator> {
+    static KNOWN: Mutex<BTreeMap<String, Arc<Validator>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let make = || {
+        let output = Command::new(snapbox::cmd::cargo_bin!("farblk"))
+            .args(["schema", "show", name])
+            .assert()
+            .success();
+        let schema = serde_json::from_slice(&output.get_output().stdout).expect("a schema");
+        Arc::new(jsonschema::draft202012::new(&schema).expect("a valid schema"))
+    };
+    known.entry(name.to_owned()).or_insert_with(make).clone()
 }
 
 impl Drop for Tree {
@@ -941,6 +988,45 @@ error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./l
     tree.run("list").code(7).stderr_eq(str![[r#"
 error[F0406]: configfs is not mounted: farblk is loaded, but ./sys/kernel/config/farblk does not exist
   hint: mount -t configfs none /sys/kernel/config
+
+"#]]);
+}
+
+#[test]
+fn schemas() {
+    let tree = Tree::new();
+    let output = tree.run("schema list").success().stderr_eq("");
+    let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    assert!(text.starts_with("SCHEMA  "), "{text}");
+    let names: Vec<_> = text
+        .lines()
+        .skip(1)
+        .flat_map(|line| line.split(' ').next())
+        .collect();
+    assert!(names.contains(&"farblk.list/1"), "{text}");
+    let output = tree.run("-j schema list").success();
+    let list: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+    assert_eq!(list["schemas"].as_array().map(Vec::len), Some(names.len()));
+    for name in names {
+        let show = |line: &str| {
+            let output = tree.run(&format!("{line} {name}")).success().stderr_eq("");
+            String::from_utf8_lossy(&output.get_output().stdout).into_owned()
+        };
+        let (long, short) = (show("schema show"), show("-j schema show"));
+        assert_eq!(
+            (short.lines().count(), long.lines().count() > 10),
+            (1, true)
+        );
+        let [long, short] = [long, short].map(|text| serde_json::from_str::<Value>(&text));
+        let (long, short) = (long.expect("JSON"), short.expect("JSON"));
+        assert_eq!((&long, long["title"].as_str()), (&short, Some(name)));
+    }
+    tree.run("schema show lst")
+        .code(3)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0102]: cannot show the schema: there is no schema "lst"
+  hint: farblk schema list
 
 "#]]);
 }

@@ -3,6 +3,7 @@
 
 use std::process;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Context;
@@ -15,7 +16,7 @@ use crate::output::table;
 use crate::size;
 
 /// An export of a server, as it tells this host.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, JsonSchema, Serialize)]
 struct Entry {
     name: String,
     kind: String,
@@ -27,8 +28,9 @@ struct Entry {
     uuid: String,
 }
 
-#[derive(Serialize)]
-struct Document {
+/// The exports of a server, schema `farblk.discover/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct Document {
     schema: &'static str,
     addr: String,
     exports: Vec<Entry>,

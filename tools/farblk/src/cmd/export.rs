@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::backing::{check_size, make_larger};
@@ -22,7 +23,7 @@ mod create;
 const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An export.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Export {
     name: String,
     kind: Option<String>,
@@ -49,7 +50,7 @@ struct Export {
 }
 
 /// A host that may use an export.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Host {
     name: String,
     host_id: Option<String>,
@@ -57,16 +58,18 @@ struct Host {
     connected: Option<u32>,
 }
 
-#[derive(Serialize)]
-struct ExportDocument<'a> {
+/// An export, schema `farblk.export/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct ExportDocument<'a> {
     schema: &'static str,
     /// True if the command changed anything.
     changed: bool,
     export: &'a Export,
 }
 
-#[derive(Serialize)]
-struct ListDocument {
+/// The exports of this host, schema `farblk.export-list/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct ListDocument {
     schema: &'static str,
     host: Option<String>,
     exports: Vec<Export>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk list` and `farblk show`: the mapped disks.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::export::mode_text;
@@ -15,7 +16,7 @@ use crate::output::{self, table};
 use crate::size;
 
 /// A map.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct Map {
     /// Its name.
     pub name: String,
@@ -47,8 +48,9 @@ pub struct Map {
     pub paths: Vec<Path>,
 }
 
-#[derive(Serialize)]
-struct Document {
+/// The maps of this host, schema `farblk.list/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct Document {
     schema: &'static str,
     host: Option<String>,
     maps: Vec<Map>,

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::export::mode_text;
@@ -41,7 +42,7 @@ const CHANGED: &str = "another host had the export meanwhile: the disk will hold
     export, including the data of that host. Check the file system (fsck) before you mount it";
 
 /// A map, schema `farblk.map/1`.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct Document {
     /// The schema.
     pub schema: &'static str,

@@ -7,6 +7,7 @@ use std::path::{self, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::map::find;
@@ -29,7 +30,7 @@ const ADDED: &str = "added";
 const EXISTS: &str = "exists already";
 
 /// A path of a map.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct Path {
     /// Its name.
     pub name: String,
@@ -235,16 +236,18 @@ pub fn job_of(context: &Context, map: &path::Path, addr: Option<&str>) -> Job {
     }
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// A path, schema `farblk.path/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct Document<'a> {
     schema: &'static str,
     changed: bool,
     map: &'a str,
     path: &'a Path,
 }
 
-#[derive(Serialize)]
-struct ListDocument<'a> {
+/// The paths of a map, schema `farblk.path-list/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct ListDocument<'a> {
     schema: &'static str,
     host: Option<String>,
     map: &'a str,

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Context, Removed};
@@ -17,7 +18,7 @@ use crate::output::table;
 const RETURNS: &str = "# the port listens again by itself once its device and address are back";
 
 /// A port.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Port {
     name: String,
     addr: Option<String>,
@@ -35,15 +36,17 @@ impl Port {
     }
 }
 
-#[derive(Serialize)]
-struct PortDocument<'a> {
+/// A port, schema `farblk.port/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct PortDocument<'a> {
     schema: &'static str,
     changed: bool,
     port: &'a Port,
 }
 
-#[derive(Serialize)]
-struct ListDocument {
+/// The ports of this host, schema `farblk.port-list/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct ListDocument {
     schema: &'static str,
     host: Option<String>,
     ports: Vec<Port>,

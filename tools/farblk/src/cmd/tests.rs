@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use clap::Parser;
 
-use super::{Context, run};
+use super::{Context, run, schema};
 use crate::cli::Cli;
 use crate::configfs::fake::Fake;
 use crate::configfs::{Configfs, Files, Job};
@@ -96,6 +96,7 @@ impl Host {
         let result = run(&context, &cli.command);
         if let Err(error) = &result {
             assert!(is_shell(&hint(error)), "{line}: {}", hint(error));
+            schema::check(&serde_json::to_string(&error.document()).expect("JSON"));
         }
         result
     }

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk version`: the versions of the tool and of the module that is loaded.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Context;
 use crate::error::Error;
 
-#[derive(Serialize)]
-struct Document {
+/// The versions, schema `farblk.version/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct Document {
     schema: &'static str,
     tool: &'static str,
     /// `None` if there is no module.
     module: Option<Module>,
 }
 
-#[derive(Serialize)]
+/// The module that is loaded.
+#[derive(JsonSchema, Serialize)]
 struct Module {
     version: String,
     /// The newest version of the wire protocol that it speaks.

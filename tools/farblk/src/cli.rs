@@ -54,7 +54,7 @@ pub struct Global {
     /// Print the shell commands, and change nothing
     #[arg(long, global = true)]
     pub dry_run: bool,
-    /// Use /sys, /dev, /proc, /lib and /etc below DIR
+    /// Use /sys, /dev, /proc, /lib, /etc and /run below DIR
     #[arg(long, global = true, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     pub root: PathBuf,
     /// When to use colours; NO_COLOR is obeyed
@@ -122,6 +122,16 @@ pub enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// Print what the udev rules have to know of a disk
+    #[command(hide = true)]
+    Udev {
+        /// The disk or partition: farblk0, /dev/farblk0p1
+        #[arg(value_name = "DEVICE")]
+        device: String,
+    },
+    /// Do a part of the work of a unit of systemd
+    #[command(hide = true, subcommand)]
+    Unit(Unit),
     /// Write the manual pages
     #[command(hide = true)]
     Man {
@@ -484,6 +494,49 @@ pub struct PathAdd {
     /// Name of the path [default: the next free number]
     #[arg(long, value_parser = name::parse)]
     pub name: Option<String>,
+}
+
+/// Does a part of the work of a unit of systemd.
+#[derive(Debug, Subcommand)]
+pub enum Unit {
+    /// Note whether a map exists, before the unit restores it
+    BeforeMap {
+        /// Name of the map
+        #[arg(value_parser = name::parse)]
+        name: String,
+    },
+    /// Note whether the unit has made the map
+    MadeMap {
+        /// Name of the map
+        #[arg(value_parser = name::parse)]
+        name: String,
+    },
+    /// Unmap a map that the unit has made
+    StopMap {
+        /// Name of the map
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// How long to wait while the disk is in use
+        #[arg(long, value_name = "DURATION", value_parser = size::parse_duration, default_value = "60s")]
+        wait: Duration,
+    },
+    /// Fail the I/O of maps that units have made and whose server is away, at shutdown
+    GiveUp {
+        /// How long a server has to be away
+        #[arg(long, value_name = "DURATION", value_parser = size::parse_duration, default_value = "40s")]
+        after: Duration,
+        /// How long to look for such maps
+        #[arg(long, value_name = "DURATION", value_parser = size::parse_duration, default_value = "75s")]
+        within: Duration,
+    },
+    /// Restore ports and exports until all are there; tell systemd after the first attempt
+    StartServer,
+    /// Disable all exports
+    StopServer {
+        /// How long to wait for their devices
+        #[arg(long, value_name = "DURATION", value_parser = size::parse_duration, default_value = "60s")]
+        within: Duration,
+    },
 }
 
 /// How to select the path of a request.

@@ -22,6 +22,8 @@ pub mod path;
 pub mod port;
 pub mod schema;
 mod shell;
+mod udev;
+mod unit;
 mod version;
 
 #[cfg(test)]
@@ -148,6 +150,8 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Schema(command) => schema::run(context, command),
         Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
+        Command::Udev { device } => udev::run(context, device),
+        Command::Unit(unit) => unit::run(context, unit),
         Command::Man { dir } => shell::man(dir),
     }?;
     if !context.configfs.is_dry_run() {

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -42,6 +43,8 @@ pub trait Files {
     fn mkdir(&self, path: &Path) -> io::Result<()>;
     /// Removes an object.
     fn rmdir(&self, path: &Path) -> io::Result<()>;
+    /// The number of an object's directory: one that was removed and made again has another one.
+    fn inode(&self, path: &Path) -> Option<u64>;
 }
 
 struct Kernel;
@@ -87,6 +90,10 @@ impl Files for Kernel {
 
     fn rmdir(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir(path)
+    }
+
+    fn inode(&self, path: &Path) -> Option<u64> {
+        fs::metadata(path).map(|metadata| metadata.ino()).ok()
     }
 }
 
@@ -209,6 +216,12 @@ impl Configfs {
     /// Returns true if the object exists.
     pub fn exists(&self, object: &Path) -> bool {
         self.files.is_dir(object)
+    }
+
+    /// The number of the object's directory, if it exists. An object that was removed and made again
+    /// has another one.
+    pub fn inode(&self, object: &Path) -> Option<u64> {
+        self.files.inode(object)
     }
 
     /// The names of the objects in a directory, numbers first and in their order.

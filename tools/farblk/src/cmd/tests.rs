@@ -18,6 +18,8 @@ use crate::error::{Code, Error, is_shell};
 use crate::output::Output;
 use crate::usage;
 
+mod units;
+
 /// A stream that can be read later.
 #[derive(Clone, Default)]
 struct Capture(Rc<RefCell<Vec<u8>>>);

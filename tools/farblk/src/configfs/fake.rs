@@ -33,6 +33,8 @@ struct State {
     /// Attributes that new objects do not have.
     unknown: Vec<String>,
     log: Vec<String>,
+    /// The number of directories made so far, and that of the last one.
+    inodes: u64,
 }
 
 /// The model; clones are the same model.
@@ -377,7 +379,8 @@ impl Files for Fake {
             .map(|(name, value)| ((*name).into(), (*value).into()))
             .collect();
         attributes.retain(|name: &String, _| !state.unknown.contains(name));
-        attributes.insert("made".into(), String::new());
+        state.inodes += 1;
+        attributes.insert("made".into(), state.inodes.to_string());
         let group = match path.iter().next().and_then(|part| part.to_str()) {
             Some("exports") => Some("hosts"),
             Some("maps") => Some("paths"),
@@ -410,5 +413,12 @@ impl Files for Fake {
         }
         state.objects.retain(|key, _| !key.starts_with(&path));
         Ok(())
+    }
+
+    fn inode(&self, path: &Path) -> Option<u64> {
+        let path = self.relative(path)?;
+        let state = self.state.borrow();
+        let made = state.objects.get(&path)?.get("made")?;
+        made.parse().ok()
     }
 }

@@ -218,8 +218,8 @@ impl Configfs {
         self.files.is_dir(object)
     }
 
-    /// The number of the object's directory, if it exists. An object that was removed and made again
-    /// has another one.
+    /// The number of the object's directory, if it exists. An object that was removed and made
+    /// again has another one.
     pub fn inode(&self, object: &Path) -> Option<u64> {
         self.files.inode(object)
     }

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Context, discover, export, list, map, path, port, version};
+use super::{Context, discover, export, list, map, path, port, udev, unit, version};
 use crate::cli;
 use crate::error::{self, Code, Error};
 use crate::name;
@@ -34,6 +34,8 @@ const SCHEMAS: &[Row] = &[
     ("farblk.port/1", make::<port::PortDocument<'static>>),
     ("farblk.removed/1", make::<super::Removed<'static>>),
     ("farblk.schema-list/1", make::<Document>),
+    ("farblk.udev/1", make::<udev::Document>),
+    ("farblk.unit/1", make::<unit::Document<'static>>),
     ("farblk.version/1", make::<version::Document>),
     ("farblk.warning/1", make::<output::Warning<'static>>),
 ];

@@ -2,6 +2,7 @@
 //! `farblk udev`: the helper of the udev rules. It tells of which map a disk is, also when the
 //! kernel did not say so in its uevent.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Context;
@@ -9,8 +10,8 @@ use crate::configfs::Job;
 use crate::error::{Code, Error};
 
 /// What udev has to know of a disk or partition, schema `farblk.udev/1`.
-#[derive(Serialize)]
-struct Document {
+#[derive(JsonSchema, Serialize)]
+pub struct Document {
     schema: &'static str,
     /// The disk, "farblk0".
     disk: String,

@@ -18,6 +18,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Context, map};
@@ -36,9 +37,9 @@ const UNMAP_PAUSE: Duration = Duration::from_millis(500);
 /// The pause between two looks at maps, or at processes.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
-/// The result, schema `farblk.unit/1`.
-#[derive(Serialize)]
-struct Document<'a> {
+/// What a unit has done, schema `farblk.unit/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct Document<'a> {
     schema: &'static str,
     /// What the unit was told to do, "stop-map".
     task: &'static str,

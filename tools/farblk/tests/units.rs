@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The units of systemd, as far as they run further processes of the tool; and their files.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A directory with a tree like that of a host, with the module loaded.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(test: &str) -> Self {
+        let tree = Self(std::env::temp_dir().join(format!("farblk-{}-{test}", std::process::id())));
+        for directory in ["ports", "exports", "maps"] {
+            fs::create_dir_all(tree.config(directory)).expect("a directory");
+        }
+        tree
+    }
+
+    fn config(&self, path: &str) -> PathBuf {
+        self.0.join("sys/kernel/config/farblk").join(path)
+    }
+
+    fn export(&self, name: &str, state: &str) {
+        let object = self.config("exports").join(name);
+        fs::create_dir_all(object.join("hosts")).expect("a directory");
+        let enable = if state == "disabled" { "0\n" } else { "1\n" };
+        for (name, text) in [("state", state), ("enable", enable), ("clients", "1\n")] {
+            fs::write(object.join(name), text).expect("a file");
+        }
+    }
+
+    fn enabled(&self, name: &str) -> String {
+        let file = self.config("exports").join(name).join("enable");
+        fs::read_to_string(file).expect("a file").trim().to_owned()
+    }
+
+    fn run(&self, line: &str, environment: &[(&str, &str)]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_farblk"))
+            .arg("--root")
+            .arg(&self.0)
+            .args(line.split_whitespace())
+            .env_remove("SERVICE_RESULT")
+            .envs(environment.iter().copied())
+            .output()
+            .expect("to run")
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn stopping_the_server_disables_every_export() {
+    let tree = Tree::new("stop-server");
+    tree.export("a", "online");
+    tree.export("-b", "online");
+    tree.export("c", "disabled");
+    let output = tree.run("-j unit stop-server", &[("SERVICE_RESULT", "success")]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        r#"{"schema":"farblk.unit/1","task":"stop-server","changed":["-b","a"]}"#
+    );
+    assert_eq!(
+        (tree.enabled("a"), tree.enabled("-b")),
+        ("0".into(), "0".into())
+    );
+}
+
+#[test]
+fn one_export_that_fails_does_not_keep_the_others() {
+    let tree = Tree::new("stop-failing");
+    for name in ["a", "b", "c"] {
+        tree.export(name, "online");
+    }
+    // It can be read, and nobody can write it.
+    let enable = tree.config("exports/b/enable");
+    fs::remove_file(&enable).expect("to remove it");
+    symlink("/proc/sys/kernel/ostype", &enable).expect("a link");
+    let output = tree.run("unit stop-server", &[]);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(err.contains("1 of 3 are left"), "{err}");
+    assert!(err.contains("  b: exit status: "), "{err}");
+    assert_eq!(
+        (tree.enabled("a"), tree.enabled("c")),
+        ("0".into(), "0".into())
+    );
+}
+
+#[test]
+fn a_unit_that_failed_does_not_stop_the_server() {
+    let tree = Tree::new("stop-failed");
+    tree.export("a", "online");
+    let output = tree.run("unit stop-server", &[("SERVICE_RESULT", "exit-code")]);
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("the exports stay"), "{text}");
+    assert_eq!(tree.enabled("a"), "1");
+}
+
+/// The commands in the units and rules are commands of the tool.
+#[test]
+fn the_files_name_commands_that_exist() {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut commands = Vec::new();
+    for file in [
+        "units/farblk-server.service",
+        "units/farblk-map@.service",
+        "units/farblk-shutdown.service",
+        "udev/60-farblk.rules",
+    ] {
+        let text = fs::read_to_string(tools.join(file)).expect(file);
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let mut words: Vec<String> = Vec::new();
+        for line in lines {
+            words.extend(line.split(['=', ' ', '"', '\'']).map(str::to_owned));
+        }
+        for window in words.windows(3) {
+            if window[0].ends_with("farblk") && ["udev", "unit", "config"].contains(&&*window[1]) {
+                commands.push(window[1..].to_vec());
+            }
+        }
+    }
+    // Six of the units of server and map, one at shutdown, and two of the rules.
+    assert!(commands.len() >= 9, "{commands:?}");
+    let tree = Tree::new("names");
+    for command in &commands {
+        let line = match &*command[0] {
+            "udev" => "udev --help".to_owned(),
+            // Of another part of the tool.
+            "config" => continue,
+            noun => format!("{noun} {} --help", command[1]),
+        };
+        assert!(tree.run(&line, &[]).status.success(), "{line}");
+    }
+}

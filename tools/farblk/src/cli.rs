@@ -114,6 +114,9 @@ pub enum Command {
     /// Show the JSON Schemas of the documents that -j prints
     #[command(subcommand)]
     Schema(Schema),
+    /// Manage the files in /etc/farblk, which keep ports, exports and maps over a reboot
+    #[command(subcommand)]
+    Config(crate::cmd::config::Command),
     /// Show the versions of the tool and of the module that is loaded
     Version,
     /// Print a completion script

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The commands, one noun per file.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -9,17 +10,20 @@ use serde::Serialize;
 use crate::cli::Command;
 use crate::configfs::{Configfs, Job, LastError};
 use crate::device::Devices;
+use crate::durable::Lock;
 use crate::error::{Code, Error, Hints, Peer};
 use crate::name;
 use crate::output::Output;
 
 mod backing;
+pub mod config;
 pub mod discover;
 pub mod export;
 pub mod list;
 pub mod map;
 pub mod path;
 pub mod port;
+mod registration;
 pub mod schema;
 mod shell;
 mod udev;
@@ -39,12 +43,21 @@ pub struct Context {
     pub devices: Devices,
     /// The user.
     pub output: Output,
+    /// The exit code of a command that has printed its result.
+    pub exit: Cell<u8>,
 }
 
 impl Context {
     /// Returns the name of this host, as servers see it.
     pub fn host_name(&self) -> Option<String> {
         self.configfs.attr(&self.configfs.path(&[]), "host_name")
+    }
+
+    /// Takes the lock of the commands that make or remove exports, or write the files in
+    /// /etc/farblk. A dry run needs none.
+    pub fn lock(&self, job: &Job) -> Result<Option<Lock>, Error> {
+        let lock = || Lock::take(&self.root, job);
+        (!self.configfs.is_dry_run()).then(lock).transpose()
     }
 
     /// An error for an object that must exist.
@@ -148,6 +161,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::List => list::run(context),
         Command::Show { map } => list::show(context, map),
         Command::Schema(command) => schema::run(context, command),
+        Command::Config(command) => config::run(context, command),
         Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Udev { device } => udev::run(context, device),

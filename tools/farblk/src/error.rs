@@ -24,6 +24,8 @@ pub mod exit {
     pub const DENIED: u8 = 6;
     /// The kernel module, or a feature of it, is missing.
     pub const MISSING: u8 = 7;
+    /// A part of the command was done.
+    pub const PARTIAL: u8 = 8;
     /// The contents of the export are no longer those that were mapped.
     pub const STALE: u8 = 9;
 }
@@ -108,6 +110,7 @@ table! {
     NotInstalled   "F0405" MISSING     "the farblk kernel module is not installed for this kernel" "make install KERNEL={release}  # in the sources of farblk";
     NoConfigfs     "F0406" MISSING     "configfs is not mounted" "mount -t configfs none /sys/kernel/config";
     Unsigned       "F0407" MISSING     "this kernel loads signed modules only, as Secure Boot demands" "# sign the module with a key that this host knows, or make your key known:\nmokutil --import KEY.der";
+    BadFile        "F0501" USAGE       "a file in /etc/farblk is not valid" "farblk config check";
 }
 
 impl Code {

@@ -3,17 +3,22 @@
 //!
 //! The module makes a random `host_id` each time it is loaded. Servers tell it to their clients,
 //! and a map goes on after a reboot of its server only if the server has the same `host_id` as
-//! before. So the tool writes one that lasts, before it makes the first object.
+//! before. A client that has rebooted gets its exports back at once only with the same `host_id`.
+//! So the tool keeps one in a file, and writes it to the module before it makes the first object.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use crate::cmd::Context;
-use crate::configfs::Job;
+use crate::configfs::{Job, words};
+use crate::durable;
 use crate::error::{Error, Hints};
+use crate::name;
 use crate::quote;
+use crate::saved::{FOLDER, Place, Problem};
 
 /// The application ID of farblk. `systemd-id128 machine-id --app-specific` with this ID prints the
 /// same `host_id`.
@@ -22,41 +27,178 @@ const APP_ID: u128 = 0x94760d73_a328_42a9_9379_57eec23b2229;
 /// The file with the machine ID, below the root directory.
 const MACHINE_ID: &str = "etc/machine-id";
 
-/// Writes a lasting `host_id` that is derived from the machine ID.
-///
-/// Does nothing if somebody has written a `host_id` already, or if this host has a port, an export
-/// or a map: another identity would then make it a stranger to its peers. Warns if there is no
-/// machine ID.
-pub fn settle(context: &Context, job: &Job) -> Result<(), Error> {
+/// The second line of a file whose identity is derived from the machine ID.
+const DERIVED: &str = "# derived from /etc/machine-id; another machine ID makes another identity";
+
+/// The file with the identity of the host below `root`.
+pub fn file(root: &Path) -> PathBuf {
+    root.join(FOLDER).join("host_id")
+}
+
+/// What the file says.
+enum Stored {
+    /// There is no file.
+    None,
+    /// The file has this identity.
+    Is(String),
+    /// The identity is derived from another machine ID than this host has: this host is a copy of
+    /// another one, which may still use it.
+    Copied,
+}
+
+fn stored(root: &Path) -> Result<Stored, String> {
+    let text = match fs::read_to_string(file(root)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Stored::None),
+        result => result.map_err(|e| words(&e))?,
+    };
+    let mut lines = text.lines();
+    let id = name::parse_uuid(lines.next().unwrap_or_default().trim())?;
+    let is_derived = lines.next() == Some(DERIVED);
+    let own = machine_id(root).map(|machine| uuid(&derive(machine)));
+    match is_derived && own.is_some_and(|own| own != id) {
+        true => Ok(Stored::Copied),
+        false => Ok(Stored::Is(id)),
+    }
+}
+
+/// The text of the file for an identity.
+fn text_for(root: &Path, id: &str) -> String {
+    let own = machine_id(root).map(|machine| uuid(&derive(machine)));
+    match own.as_deref() == Some(id) {
+        true => format!("{id}\n{DERIVED}\n"),
+        false => format!("{id}\n"),
+    }
+}
+
+/// Finds what is wrong with the file, without the module.
+pub fn problem(root: &Path) -> Option<Problem> {
+    let file = file(root);
+    let hint = format!("rm {}  # the tool makes another one", quote::path(&file));
+    let text = match stored(root) {
+        Ok(Stored::Copied) => {
+            "is derived from the machine ID of another host: the next command makes another one"
+        }
+        Ok(_) => return None,
+        Err(why) => return Some(Problem::new(Some(Place { file, line: 1 }), why).hint(hint)),
+    };
+    Some(Problem::new(Some(Place { file, line: 1 }), text).warning())
+}
+
+/// Returns true if the module has made its `host_id` itself.
+fn is_random(context: &Context) -> bool {
     let configfs = &context.configfs;
     let root = configfs.path(&[]);
-    let is_random = match configfs.attr(&root, "host_id_source").as_deref() {
+    match configfs.attr(&root, "host_id_source").as_deref() {
         Some(source) => source == "random",
         // A dry run for a module that is not loaded yet.
         None => !configfs.exists(&root),
-    };
+    }
+}
+
+/// Gives this host its lasting `host_id`, which is that of the file.
+///
+/// If there is no file, one is made: with the `host_id` that somebody has written, else with one
+/// that is derived from the machine ID, else with the random one of the module. Does not change the
+/// `host_id` if somebody has written it, or if this host has a port, an export or a map: another
+/// identity would then make it a stranger to its peers.
+pub fn settle(context: &Context, job: &Job) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    if !is_random(context) {
+        return match configfs.is_dry_run() {
+            true => Ok(()),
+            false => keep(context, job),
+        };
+    }
     let has_objects = ["ports", "exports", "maps"]
         .iter()
         .any(|kind| !configfs.names(&configfs.path(&[kind])).is_empty());
-    if !is_random || has_objects {
+    if has_objects {
         return Ok(());
     }
-    match machine_id(&context.root) {
-        Some(machine) => configfs.set(&root, "host_id", &uuid(&derive(machine)), job),
-        None => {
-            if !configfs.is_dry_run() {
+    let root = &context.root;
+    let id = match stored(root) {
+        Ok(Stored::Is(id)) => id,
+        Err(why) => return Err(unusable(context, job, &why)),
+        Ok(found) => {
+            let machine = machine_id(root);
+            let has = || configfs.attr(&configfs.path(&[]), "host_id");
+            let Some(id) = machine.map(|id| uuid(&derive(id))).or_else(has) else {
+                return Ok(());
+            };
+            if matches!(found, Stored::Copied) {
+                let file = file(root);
                 let text = format!(
-                    "/{MACHINE_ID} has no machine ID, so the host_id of this host is random and \
-                     changes when the farblk module is loaded again"
+                    "{} was copied from another host: this host gets another identity",
+                    file.display()
                 );
-                let hint = format!(
-                    "systemd-machine-id-setup\necho UUID > {}  # or an identity of your own",
-                    quote::path(&root.join("host_id"))
-                );
-                context.output.warn_with(&text, &Hints::new(hint));
+                context.output.warn(&text);
+                if !configfs.record(|| format!("rm {}", quote::path(&file))) {
+                    durable::remove(&file, job)?;
+                }
             }
-            Ok(())
+            store(context, &id, machine.is_some());
+            // Another command may have made the file meanwhile.
+            match stored(root) {
+                Ok(Stored::Is(first)) => first,
+                _ => id,
+            }
         }
+    };
+    configfs.set(&configfs.path(&[]), "host_id", &id, job)
+}
+
+/// Makes the file with the `host_id` that the module has, if there is no file.
+pub fn keep(context: &Context, job: &Job) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let Some(id) = configfs.attr(&configfs.path(&[]), "host_id") else {
+        return Ok(());
+    };
+    match stored(&context.root) {
+        Ok(Stored::None) => store(context, &id, true),
+        Ok(_) => {}
+        Err(why) => return Err(unusable(context, job, &why)),
+    }
+    Ok(())
+}
+
+fn unusable(context: &Context, job: &Job, why: &str) -> Error {
+    let file = file(&context.root);
+    let text = format!("{}: {why}", file.display());
+    let hint = format!(
+        "rm {}  # makes this host another one for its peers",
+        quote::path(&file)
+    );
+    job.error(crate::error::Code::BadFile, text).hint(hint)
+}
+
+/// Makes the file. Warns if that fails, unless the identity lasts without it.
+fn store(context: &Context, id: &str, lasts: bool) {
+    let file = file(&context.root);
+    let text = text_for(&context.root, id);
+    if context.configfs.record(|| {
+        let folder = file.parent().unwrap_or(&file);
+        let (folder, file) = (quote::path(folder), quote::path(&file));
+        let lines: Vec<_> = text.lines().map(quote::word).collect();
+        let lines = lines.join(" ");
+        format!("mkdir -p {folder} && (set -C && printf '%s\\n' {lines} > {file})")
+    }) {
+        return;
+    }
+    let Err(e) = durable::make_once(&file, &text) else {
+        return;
+    };
+    if !lasts {
+        let text = format!(
+            "{}: {}, and /{MACHINE_ID} has no machine ID: the host_id of this host is random and \
+             changes when the farblk module is loaded again",
+            file.display(),
+            words(&e)
+        );
+        let hint = format!(
+            "systemd-machine-id-setup\necho UUID > {}",
+            quote::path(&file)
+        );
+        context.output.warn_with(&text, &Hints::new(hint));
     }
 }
 

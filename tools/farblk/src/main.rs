@@ -6,6 +6,7 @@ mod cli;
 mod cmd;
 mod configfs;
 mod device;
+mod durable;
 mod error;
 mod holders;
 mod identity;
@@ -13,9 +14,11 @@ mod module;
 mod name;
 mod output;
 mod quote;
+mod saved;
 mod size;
 mod usage;
 
+use std::cell::Cell;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -44,9 +47,10 @@ fn main() -> ExitCode {
         devices: Devices::new(&cli.global.root),
         root: cli.global.root,
         output: Output::new(json, cli.global.quiet).pretty(cli.global.pretty),
+        exit: Cell::new(0),
     };
     match cmd::run(&context, &cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(context.exit.get()),
         Err(error) => {
             context.output.error(&error);
             ExitCode::from(error.exit())

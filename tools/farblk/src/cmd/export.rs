@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::backing::{check_size, make_larger};
-use super::{Context, Removed};
+use super::{Context, Removed, registration};
 use crate::cli::{self, Allowed};
 use crate::configfs::{Job, LastError, Made, words};
 use crate::error::{Code, Error};
@@ -433,6 +433,7 @@ fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Er
     let listed = configfs.exists(&entry);
     let any = configfs.flag(&object, "allow_any_host");
     require_no_map_of(&read(context, name), host, "deny", force, &job)?;
+    forget_registration(context, &object, &job)?;
     if listed {
         // The kernel only begins to end the sessions.
         configfs.rmdir(&entry, &job)?;
@@ -467,8 +468,15 @@ fn evict(context: &Context, name: &str, host: &str, force: bool) -> Result<(), E
         return Err(context.not_found(&job.what, "export", name));
     }
     require_no_map_of(&read(context, name), host, "evict", force, &job)?;
+    forget_registration(context, &object, &job)?;
     configfs.set(&object, "evict", host, &job)?;
     report(context, name, true)
+}
+
+/// Forgets what was written down of the maps of an export that loses one of them.
+fn forget_registration(context: &Context, object: &Path, job: &Job) -> Result<(), Error> {
+    let _lock = context.lock(job)?;
+    registration::forget(context, object, job)
 }
 
 /// Fails if the export may have maps of `host`, unless `command` is forced.
@@ -553,6 +561,8 @@ fn disable(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     let changed = configfs.attr(&object, "state").as_deref() != Some("disabled");
     if changed {
         configfs.disable(&object, &job)?;
+        let _lock = context.lock(&job)?;
+        registration::keep(context, &object, &job)?;
     }
     report_state(context, name, changed)
 }
@@ -570,6 +580,8 @@ fn enable_again(context: &Context, name: &str) -> Result<(), Error> {
     }
     let changed = !configfs.flag(&object, "enable");
     if changed {
+        let _lock = context.lock(&job)?;
+        registration::write_back(context, &object, &job)?;
         configfs.set(&object, "enable", "1", &job)?;
     }
     report_state(context, name, changed)
@@ -594,6 +606,7 @@ fn report_state(context: &Context, name: &str, changed: bool) -> Result<(), Erro
 fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot remove export {name}"));
+    let _lock = context.lock(&job)?;
     let object = configfs.path(&["exports", name]);
     if !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
@@ -601,6 +614,7 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     require_no_client(&read(context, name), "rm", force, &job)?;
     let device = loop_to_detach(context, name, &job);
     configfs.disable(&object, &job)?;
+    registration::keep(context, &object, &job)?;
     // Before the export goes: if this command is killed, another one still finds the device.
     let mut detached = String::new();
     if let Some(device) = device {

@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::config::{self, check, restore, save};
 use super::{Context, discover, export, list, map, path, port, udev, unit, version};
 use crate::cli;
 use crate::error::{self, Code, Error};
@@ -21,6 +22,11 @@ type Row = (&'static str, fn() -> Schema);
 
 /// All schemas. Each document has the name of its schema in the member `schema`.
 const SCHEMAS: &[Row] = &[
+    ("farblk.config-check/1", make::<check::Document>),
+    ("farblk.config-diff/1", make::<config::DiffDocument>),
+    ("farblk.config-restore/1", make::<restore::Document>),
+    ("farblk.config-save/1", make::<save::Document>),
+    ("farblk.config/1", make::<config::ShowDocument>),
     ("farblk.discover/1", make::<discover::Document>),
     ("farblk.dry-run/1", make::<super::Script>),
     ("farblk.error/1", make::<error::Document>),

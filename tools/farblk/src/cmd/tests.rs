@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The commands against the model of the kernel.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::{self, BufRead, Cursor, Write};
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use crate::error::{Code, Error, is_shell};
 use crate::output::Output;
 use crate::usage;
 
+mod config;
 mod units;
 
 /// A stream that can be read later.
@@ -52,6 +53,8 @@ struct Host {
     system: device::fake::Fake,
     out: Capture,
     err: Capture,
+    /// The exit code of the last command that printed its result.
+    exit: Cell<u8>,
 }
 
 impl Host {
@@ -67,6 +70,7 @@ impl Host {
             root,
             out: Capture::default(),
             err: Capture::default(),
+            exit: Cell::new(0),
         }
     }
 
@@ -94,8 +98,10 @@ impl Host {
                 Box::new(self.err.clone()),
                 answer.map(|answer| Box::new(Cursor::new(answer)) as Box<dyn BufRead>),
             ),
+            exit: Cell::new(0),
         };
         let result = run(&context, &cli.command);
+        self.exit.set(context.exit.get());
         if let Err(error) = &result {
             assert!(is_shell(&hint(error)), "{line}: {}", hint(error));
             schema::check(&serde_json::to_string(&error.document()).expect("JSON"));
@@ -169,14 +175,21 @@ fn the_first_object_gives_the_host_a_lasting_id() {
         host.machine_id("0123456789abcdef0123456789abcdef");
         let script = host.ok(&format!("--dry-run {line}"));
         let id = "4f2950c6-d248-4765-99a1-e02573ae740d";
+        let mut lines = script.lines();
+        let file = host.root.join("etc/farblk/host_id");
         assert!(
-            script
-                .lines()
-                .next()
-                .is_some_and(|first| first.starts_with(&format!("echo {id} > "))
-                    && first.ends_with("/farblk/host_id")),
+            lines.next().is_some_and(|first| first.contains("(set -C ")
+                && first.ends_with(&format!("> {})", file.display()))),
             "{script}"
         );
+        assert!(
+            lines
+                .next()
+                .is_some_and(|second| second.starts_with(&format!("echo {id} > "))
+                    && second.ends_with("/farblk/host_id")),
+            "{script}"
+        );
+        assert!(!file.exists());
         assert!(host.kernel.take_log().is_empty());
         host.ok(line);
         let log = host.kernel.take_log();
@@ -202,20 +215,64 @@ fn an_id_that_somebody_wrote_stays() {
 }
 
 #[test]
-fn a_host_without_a_machine_id_is_warned_of() {
+fn a_host_without_a_machine_id_keeps_its_first_id() {
     let host = Host::new("identity-none");
     host.kernel.put("", "host_id_source", "random");
-    for id in [None, Some("uninitialized")] {
-        id.inspect(|id| host.machine_id(id));
-        assert!(!host.ok("--dry-run map 10.9.0.1/m").contains("host_id"));
-        assert_eq!(host.err.take(), "");
-        host.ok("map 10.9.0.1/m");
-        let err = host.err.take();
-        assert!(err.contains("/etc/machine-id has no machine ID"), "{err}");
-        assert_eq!(host.kernel.take_log()[0], "mkdir maps/m");
-        host.ok("unmap m");
-        host.kernel.take_log();
-    }
+    let first = host.kernel.get("", "host_id").expect("an id");
+    host.ok("map 10.9.0.1/m");
+    assert_eq!(host.kernel.take_log()[0], format!("host_id = {first}"));
+    assert!(!host.err.take().contains("warning"));
+    let file = fs::read_to_string(host.root.join("etc/farblk/host_id"));
+    assert_eq!(file.expect("a file"), format!("{first}\n"));
+}
+
+#[test]
+fn the_file_has_the_lasting_id() {
+    let host = Host::new("identity-file");
+    let file = host.root.join("etc/farblk/host_id");
+    // Somebody has written one: it lasts, too.
+    host.ok("port add --addr 10.9.0.1");
+    let have = host.kernel.get("", "host_id").expect("an id");
+    assert_eq!(
+        fs::read_to_string(&file).expect("a file"),
+        format!("{have}\n")
+    );
+    host.ok("port rm 1");
+    // The module is loaded anew.
+    let other = "44444444-4444-4444-8444-444444444444";
+    host.kernel.put("", "host_id", other);
+    host.kernel.put("", "host_id_source", "random");
+    host.ok("port add --addr 10.9.0.1");
+    assert_eq!(host.kernel.get("", "host_id"), Some(have));
+    host.ok("port rm 1");
+    host.kernel.put("", "host_id_source", "random");
+    fs::write(&file, "nonsense\n").expect("a file");
+    let (code, exit, text) = host.fails("port add --addr 10.9.0.1");
+    assert_eq!((code, exit), ("F0501", 2));
+    assert!(
+        text.contains("host_id: \"nonsense\" is not a UUID"),
+        "{text}"
+    );
+    assert!(host.kernel.objects().is_empty());
+}
+
+#[test]
+fn a_copy_of_a_host_gets_another_id() {
+    let host = Host::new("identity-copy");
+    host.kernel.put("", "host_id_source", "random");
+    host.machine_id("0123456789abcdef0123456789abcdef");
+    host.ok("port add --addr 10.9.0.1");
+    let first = host.kernel.get("", "host_id");
+    host.ok("port rm 1");
+    host.kernel.put("", "host_id_source", "random");
+    host.machine_id("fedcba9876543210fedcba9876543210");
+    host.err.take();
+    host.ok("port add --addr 10.9.0.1");
+    assert!(host.err.take().contains("was copied from another host"));
+    let second = host.kernel.get("", "host_id").expect("an id");
+    assert_ne!(Some(&second), first.as_ref());
+    let file = fs::read_to_string(host.root.join("etc/farblk/host_id")).expect("a file");
+    assert_eq!(file.lines().next(), Some(second.as_str()));
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("size", "0"),
             ("uuid", "11111111-1111-1111-1111-111111111111"),
             ("read_only", "0"),
-            ("block_size", "512"),
+            ("block_size", "4096"),
             ("numa_node", "-1"),
             ("ports", "all"),
             ("allow_any_host", "0"),

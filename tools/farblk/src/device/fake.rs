@@ -16,6 +16,8 @@ use super::System;
 
 struct Loop {
     file: PathBuf,
+    /// The inode of the file: another file may have its name later.
+    inode: Option<(u64, u64)>,
     read_only: bool,
     direct: bool,
     reference: String,
@@ -118,6 +120,7 @@ impl Fake {
         let reference = options.iter().skip_while(|option| **option != "--loop-ref");
         let made = Loop {
             file: file.into(),
+            inode: inode(Path::new(file)),
             read_only: has("--read-only"),
             direct: has("--direct-io=on"),
             reference: (*reference.clone().nth(1).unwrap_or(&file)).to_owned(),
@@ -161,10 +164,9 @@ impl Fake {
     }
 
     fn list(&self, last: &str, by_file: bool) -> String {
-        let inode = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
         let state = self.state.borrow();
         let wanted = state.loops.iter().filter(|(index, found)| match by_file {
-            true => inode(&found.file) == inode(Path::new(last)),
+            true => found.inode == inode(Path::new(last)),
             false => last == format!("/dev/loop{index}"),
         });
         let one = |(index, found): (&u32, &Loop)| {
@@ -176,6 +178,11 @@ impl Fake {
         let found: Vec<_> = wanted.map(one).collect();
         format!(r#"{{"loopdevices":[{}]}}"#, found.join(","))
     }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 impl System for Fake {

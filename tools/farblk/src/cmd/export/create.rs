@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use super::report;
 use crate::cli::Create;
-use crate::cmd::Context;
 use crate::cmd::backing::{Backing, Undo};
+use crate::cmd::{Context, registration};
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
 use crate::{identity, quote, size};
@@ -108,6 +108,9 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     let read_only = arguments.read_only;
     let mut job = Job::new(format!("cannot create export {name}"));
     require_valid(context, arguments, &job)?;
+    // Two commands that made one export, or a loop device of one file, would undo each other's
+    // work.
+    let _lock = context.lock(&job)?;
     let backing = Backing::find(context, arguments, &job)?;
     if let Backing::Device { path, .. } = &backing {
         job = job.variable("device", path);
@@ -220,6 +223,7 @@ fn create_existing(
 
 /// Enables the export. Memory is taken then: some seconds for many gigabytes.
 fn enable(context: &Context, arguments: &Create, object: &Path, job: &Job) -> Result<(), Error> {
+    registration::write_back(context, object, job)?;
     let bytes = match arguments.ram {
         Some(bytes) if !context.configfs.is_dry_run() => bytes,
         Some(_) => return context.configfs.set(object, "enable", "1", job),

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk config check`.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Fault, is_valid, load_all, print};
+use crate::cmd::Context;
+use crate::error::{Error, exit};
+use crate::identity;
+use crate::saved::running::is_kernel_name;
+use crate::saved::{Kind, Object, Problem, Saved};
+
+/// The problems of the files in /etc/farblk, schema `farblk.config-check/1`.
+#[derive(JsonSchema, Serialize)]
+pub struct Document {
+    schema: &'static str,
+    /// True if there is no error; there may be warnings.
+    valid: bool,
+    objects: usize,
+    problems: Vec<Fault>,
+}
+
+/// Runs `farblk config check`. It needs no module.
+pub fn run(context: &Context) -> Result<(), Error> {
+    let mut saved = load_all(context);
+    let mut more: Vec<Problem> = identity::problem(&context.root).into_iter().collect();
+    for object in saved.objects.iter().filter(|object| is_valid(object)) {
+        more.extend(look(context, object, &saved));
+    }
+    saved.problems.append(&mut more);
+    let problems = saved.all_problems();
+    let valid = !problems.iter().any(|problem| problem.is_error);
+    if !valid {
+        context.exit.set(exit::OTHER);
+    }
+    let objects = saved.objects.len();
+    if context.output.is_json() {
+        return context.output.document(&Document {
+            schema: "farblk.config-check/1",
+            valid,
+            objects,
+            problems: problems.into_iter().map(Fault::from).collect(),
+        });
+    }
+    print(context, &problems)?;
+    if problems.is_empty() {
+        context
+            .output
+            .note(&format!("{objects} objects, no problem"));
+    }
+    Ok(())
+}
+
+/// Finds what may be wrong with an object on this host, or with others beside it.
+fn look(context: &Context, object: &Object, saved: &Saved) -> Vec<Problem> {
+    let title = object.title();
+    let problem =
+        |text: String| Problem::new(object.place.clone(), format!("{title}: {text}")).warning();
+    let mut problems = Vec::new();
+    if object.kind == Kind::Export {
+        if !object.values.contains_key("uuid") {
+            let text = "has no uuid, so its maps are stale after each restart of this server";
+            problems.push(problem(text.into()).hint("farblk config save  # once the export runs"));
+        }
+        for port in object.value("ports").split_whitespace() {
+            if port != "all" && saved.find(Kind::Port, port).is_none() {
+                problems.push(problem(format!("no file has port {port}")));
+            }
+        }
+        if object.members.is_empty() && object.value("allow_any_host") != "1" {
+            let text = "admits no host: write hosts = { NAME = \"rw\" }";
+            problems.push(problem(text.into()));
+        }
+        problems.extend(look_at_backing(context, object).map(problem));
+    }
+    if object.kind == Kind::Port {
+        let addr = object.value("addr");
+        let is_twin = |other: &&Object| {
+            let is_port = other.kind == Kind::Port && other.name != object.name;
+            is_port && other.value("addr") == addr && other.name < object.name
+        };
+        if let Some(twin) = saved.objects.iter().find(is_twin) {
+            problems.push(problem(format!("{} has this address, too", twin.title())));
+        }
+    }
+    problems
+}
+
+fn look_at_backing(context: &Context, object: &Object) -> Option<String> {
+    let (device, file) = (object.value("device"), object.value("file"));
+    if !file.is_empty() {
+        let missing = !Path::new(file).is_file();
+        return missing.then(|| format!("{file} does not exist now, or is no file"));
+    }
+    if device.is_empty() {
+        return None;
+    }
+    match context.devices.number(Path::new(device)) {
+        Err(_) => Some(format!("{device} does not exist now")),
+        Ok(None) => Some(format!("{device} is not a block device")),
+        Ok(Some(_)) => is_kernel_name(device).then(|| {
+            format!("{device} may be another disk after a reboot: use a link in /dev/disk/by-id")
+        }),
+    }
+}

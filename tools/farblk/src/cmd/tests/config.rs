@@ -1,0 +1,682 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk config` against the model of the kernel.
+
+use std::path::Path;
+
+use super::*;
+use crate::saved::{self, Kind, Saved, Side};
+
+impl Host {
+    fn etc(&self, name: &str) -> PathBuf {
+        self.root.join("etc/farblk").join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.etc(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.etc(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// Runs a command that prints a result and ends with this exit code.
+    fn ends(&self, line: &str, exit: u8) -> String {
+        let text = self.ok(line);
+        assert_eq!(self.exit.get(), exit, "{line}: {text}");
+        text
+    }
+
+    /// The module is loaded anew: all objects are gone.
+    fn reload(&mut self) {
+        self.kernel = Fake::new(&self.root);
+    }
+
+    /// A server with a port and two exports, and a map on the same host.
+    fn busy(&self) {
+        self.system.disk("sdb");
+        for line in [
+            "port add main --addr 10.9.0.1",
+            "export create e --ram 4G --block-size 512 --allow b --allow node-c:ro --max-clients 2 \
+             --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
+            "export create disk --device /dev/sdb --allow-any-host --ports main",
+            "export allow disk x.y --host-id 2b1f0f4c-9a55-4d3a-8f0e-6f9d52f1c003",
+            "map 10.9.0.2/vol --name m --no-path-timeout forever --io-timeout 90s --ro \
+             --inline-size 0 --path [fd00::2]@[fd00::1]:99",
+        ] {
+            self.ok(line);
+        }
+        self.kernel.put(
+            "exports/disk",
+            "uuid",
+            "8e3c1a04-5b52-4d0e-a7c7-0d9a4f1be222",
+        );
+        self.err.take();
+        self.kernel.take_log();
+    }
+}
+
+fn parsed(side: Side, text: &str) -> Saved {
+    let mut saved = Saved::default();
+    saved::parse(side, Path::new("/f.toml"), text, &mut saved);
+    saved
+}
+
+fn problems(saved: &Saved) -> Vec<String> {
+    saved
+        .all_problems()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+const SERVER: &str = r#"
+[port.main]
+addr = "10.9.0.1"
+
+[export.disk]
+device = "/dev/sdb"
+uuid = "8e3c1a04-5b52-4d0e-a7c7-0d9a4f1be222"
+ports = ["main"]
+allow_any_host = true
+[export.disk.hosts]
+"x.y" = { access = "rw", host_id = "2b1f0f4c-9a55-4d3a-8f0e-6f9d52f1c003" }
+
+[export.e]
+ram = "4G"
+uuid = "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10"
+block_size = 512
+max_clients = 2
+[export.e.hosts]
+b = "rw"
+node-c = "ro"
+"#;
+
+const CLIENT: &str = r#"
+[map.m]
+export = "vol"
+read_only = true
+inline_size = 0
+io_timeout = "90s"
+no_path_timeout = "forever"
+[map.m.paths]
+0 = "10.9.0.2"
+1 = "fd00::2@[fd00::1]:99"
+"#;
+
+#[test]
+fn a_dry_run_of_save_prints_the_files() {
+    let host = Host::new("config-save");
+    host.busy();
+    let server = host.etc("server.toml");
+    let script = host.ok("--dry-run config save");
+    assert!(script.contains(&format!("cat > {} <<'END OF FARBLK'", server.display())));
+    assert!(
+        script.contains(SERVER) && script.contains(CLIENT),
+        "{script}"
+    );
+    assert!(is_shell(&script), "{script}");
+    assert!(!server.exists());
+}
+
+#[test]
+fn what_is_saved_is_restored() {
+    let mut host = Host::new("config-round");
+    host.busy();
+    let (server, client) = (host.etc("server.toml"), host.etc("client.toml"));
+    assert_eq!(
+        host.ends("config save", 0),
+        format!(
+            "wrote {} (2 exports, 1 port)\nwrote {} (1 map)",
+            server.display(),
+            client.display()
+        )
+    );
+    let warning = host.err.take();
+    assert!(
+        warning.contains("no link in /dev/disk/by-id leads to /dev/sdb"),
+        "{warning}"
+    );
+    for (file, text) in [("server.toml", SERVER), ("client.toml", CLIENT)] {
+        let body = host.file(file);
+        let (_, body) = body.split_once(".1.\n").expect("a heading");
+        assert_eq!(body, text, "{file}");
+    }
+    assert!(host.kernel.take_log().is_empty());
+    assert_eq!(host.ends("config diff", 0), "");
+    let text = host.ends("config save", 0);
+    assert_eq!(text.matches("says so already").count(), 2, "{text}");
+    assert_eq!(
+        host.ends("config restore", 0)
+            .matches("  unchanged")
+            .count(),
+        4
+    );
+    assert!(host.kernel.take_log().is_empty());
+
+    host.reload();
+    let id = host.kernel.get("", "host_id").expect("an id");
+    host.kernel.put("", "host_id_source", "random");
+    host.kernel
+        .put("", "host_id", "44444444-4444-4444-8444-444444444444");
+    let diff = host.ends("config diff", 1);
+    assert_eq!(diff.lines().count(), 4, "{diff}");
+    assert!(diff.contains(&format!(
+        "- map m: in {}:4, but does not run",
+        client.display()
+    )));
+    let script = host.ok("--dry-run config restore");
+    assert!(script.contains("mkdir ") && is_shell(&script), "{script}");
+    assert!(host.kernel.objects().is_empty());
+    assert_eq!(
+        host.ends("config restore", 0),
+        "export disk  restored\nexport e  restored\nport main  restored\nmap m  restored"
+    );
+    let log = host.kernel.take_log();
+    assert_eq!(log[0], format!("host_id = {id}"));
+    assert_eq!(host.ends("config diff", 0), "");
+    assert_eq!(
+        host.ends("config restore", 0)
+            .matches("  unchanged")
+            .count(),
+        4
+    );
+    assert!(host.kernel.take_log().is_empty());
+    for (object, attr, value) in [
+        (
+            "exports/disk",
+            "uuid",
+            "8e3c1a04-5b52-4d0e-a7c7-0d9a4f1be222",
+        ),
+        ("exports/disk", "state", "online"),
+        ("exports/disk/hosts/x.y", "access", "rw"),
+        ("exports/e", "block_size", "512"),
+        ("exports/e", "state", "online"),
+        ("ports/main", "state", "listening"),
+        ("maps/m", "no_path_timeout_ms", "-1"),
+        ("maps/m", "access", "ro"),
+        ("maps/m", "state", "live"),
+        ("maps/m/paths/1", "addr", "[fd00::1]:99"),
+        ("maps/m/paths/1", "source", "fd00::2"),
+    ] {
+        assert_eq!(
+            host.kernel.get(object, attr).as_deref(),
+            Some(value),
+            "{object} {attr}"
+        );
+    }
+    for (file, text) in [("server.toml", SERVER), ("client.toml", CLIENT)] {
+        assert!(host.file(file).ends_with(text), "{file}");
+    }
+}
+
+#[test]
+fn a_restore_goes_on_after_an_error() {
+    let host = Host::new("config-partial");
+    host.write(
+        "server.toml",
+        "[port.1]\naddr = \"10.9.0.1\"\n[export.a]\ndevice = \"/dev/none\"\n[export.b]\nram = \"1M\"\n\
+         [export.c]\nram = \"1M\"\ncolour = 1\n",
+    );
+    host.write("server.d/broken.toml", "[export.x\n");
+    host.write("server.d/.hidden.toml", "nonsense");
+    host.write(
+        "client.toml",
+        "[map.m]\npaths = { 0 = \"10.9.0.9\" }\n[map.n]\npaths = { 0 = \"10.9.0.1\" }\n",
+    );
+    host.kernel.refuse(
+        "maps/m/enable",
+        "1",
+        111,
+        "ECONNREFUSED nobody listens on 10.9.0.9:7420",
+        1,
+    );
+    let text = host.ends("config restore", 8);
+    let results: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with("  "))
+        .collect();
+    assert_eq!(results.len(), 7, "{text}");
+    for (line, start) in results.iter().zip([
+        "file /", // broken.toml
+        "export a  FAILED F0111: /dev/none: ",
+        "export b  restored",
+        "export c  FAILED F0501: ",
+        "port 1  restored",
+        "map m  FAILED F0203: nobody listens on 10.9.0.9:7420",
+        "map n  restored",
+    ]) {
+        assert!(line.starts_with(start), "{line}");
+    }
+    assert!(
+        text.contains("server.toml:9: colour is not known"),
+        "{text}"
+    );
+    let want = ["exports/b", "maps/n", "maps/n/paths/0", "ports/1"];
+    assert_eq!(host.kernel.objects(), want);
+    // The rest must not be lost by saving now.
+    let error = host.run("config save").expect_err("lost");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+    assert!(
+        error
+            .details
+            .iter()
+            .any(|line| line.starts_with("map m in ")),
+        "{error:?}"
+    );
+    assert!(host.file("client.toml").contains("[map.m]"));
+    // With JSON it is one document.
+    let document = host.ends("-j config restore", 8);
+    let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+    assert_eq!(document["schema"], "farblk.config-restore/1");
+    assert_eq!(document["items"][1]["code"], "F0111");
+    // That call has restored the map.
+    let text = host.ends("config restore --client", 0);
+    assert_eq!(text, "map m  unchanged\nmap n  unchanged");
+    assert_eq!(host.ends("config save --prune", 0).lines().count(), 2);
+    assert_eq!(host.file("client.toml.1").lines().count(), 4);
+}
+
+#[test]
+fn one_map_says_whether_to_retry() {
+    let host = Host::new("config-map");
+    host.write("client.d/m.toml", "[map.m]\npaths = { a = \"10.9.0.9\" }\n");
+    for (errno, words, exit) in [
+        (111, "ECONNREFUSED nobody listens on 10.9.0.9:7420", 5),
+        (2, "ENOENT there is no such export", 5),
+        (16, "EBUSY in use by c, away for 33 s", 5),
+        (19, "ENODEV no RDMA device", 5),
+        (99, "EADDRNOTAVAIL not here", 5),
+        (13, "EACCES not admitted", 6),
+        (93, "EPROTONOSUPPORT other version", 7),
+    ] {
+        host.kernel.refuse("maps/m/enable", "1", errno, words, 1);
+        let text = host.ends("config restore --map m", exit);
+        assert!(text.starts_with("map m  FAILED F0"), "{text}");
+        assert!(host.kernel.objects().is_empty());
+    }
+    assert_eq!(host.ends("config restore --map m", 0), "map m  restored");
+    assert_eq!(host.ends("config restore --map m", 0), "map m  unchanged");
+    host.kernel.put("maps/m", "state", "reconnecting");
+    assert_eq!(host.ends("config restore --map m", 0), "map m  unchanged");
+    host.kernel.put("maps/m", "state", "stale");
+    host.ends("config restore --map m", 9);
+    host.kernel.put("maps/m", "state", "closing");
+    host.ends("config restore --map m", 5);
+    assert_eq!(host.fails("config restore --map n").1, 3);
+    assert!(host.run("config restore --map m --server").is_err());
+}
+
+#[test]
+fn what_runs_is_left_alone() {
+    let host = Host::new("config-harmless");
+    host.ok("export create e --ram 1M --allow b --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10");
+    host.ok("map 10.9.0.1/m");
+    let file = "[export.e]\nram = \"1M\"\nuuid = \"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10\"\nhosts = { b = \"rw\" }\n";
+    host.kernel.take_log();
+    host.write("server.toml", &file.replace("1M", "2M"));
+    let text = host.ends("config restore --server", 8);
+    assert!(
+        text.contains("F0103: it runs with other settings")
+            && text.contains("ram is \"1M\", in the file \"2M\""),
+        "{text}"
+    );
+    assert_eq!(
+        host.ends("config diff", 1).lines().next(),
+        Some("~ export e: ram is \"1M\", in the file \"2M\"")
+    );
+    assert!(host.kernel.take_log().is_empty());
+    // What is added harms nobody.
+    host.write("server.toml", &file.replace("\" }", "\", c = \"ro\" }"));
+    assert_eq!(
+        host.ends("config restore --server", 0),
+        "export e  changed: host c added"
+    );
+    assert_eq!(
+        host.kernel.get("exports/e/hosts/c", "access").as_deref(),
+        Some("ro")
+    );
+    host.write(
+        "client.toml",
+        "[map.m]\npaths = { 0 = \"10.9.0.1\", 1 = \"10.9.0.2\" }\n",
+    );
+    assert_eq!(
+        host.ends("config restore --client", 0),
+        "map m  changed: path 1 added"
+    );
+    // Two exports with one identity would be one disk for their clients.
+    host.write("server.toml", &file.replace("export.e", "export.f"));
+    let text = host.ends("config restore --server", 8);
+    assert!(
+        text.contains("export e, which runs, has the same uuid"),
+        "{text}"
+    );
+    assert!(host.kernel.get("exports/f", "kind").is_none());
+    // One that is disabled gets all settings of the file.
+    host.write("server.toml", file);
+    host.ok("export disable e --force");
+    host.kernel.put("exports/e", "max_clients", "7");
+    host.kernel.put("exports/e/hosts/b", "access", "ro");
+    assert_eq!(
+        host.ends("config restore --server", 0),
+        "export e  restored"
+    );
+    assert_eq!(
+        host.kernel.get("exports/e", "max_clients").as_deref(),
+        Some("1")
+    );
+    assert_eq!(
+        host.kernel.get("exports/e/hosts/b", "access").as_deref(),
+        Some("rw")
+    );
+    assert_eq!(
+        host.kernel.get("exports/e", "state").as_deref(),
+        Some("online")
+    );
+}
+
+#[test]
+fn a_file_is_restored_with_its_own_loop_device() {
+    let mut host = Host::new("config-file");
+    let file = host.root.join("disk.img");
+    let create = format!(
+        "export create e --file {} --size 1M --allow b",
+        file.display()
+    );
+    host.ok(&create);
+    let uuid = "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10";
+    host.kernel.put("exports/e", "uuid", uuid);
+    host.ends("config save", 0);
+    assert!(
+        host.file("server.toml")
+            .contains(&format!("\nfile = \"{}\"\n", file.display()))
+    );
+    // After a reboot there is no loop device; one of another file has its number.
+    host.reload();
+    host.system = device::fake::Fake::new(&host.root);
+    let other = host.root.join("other.img");
+    fs::write(&other, [0; 4096]).expect("a file");
+    host.ok(&format!("export create other --file {}", other.display()));
+    assert_eq!(
+        host.kernel.get("exports/other", "device_path").as_deref(),
+        Some("/dev/loop0")
+    );
+    assert_eq!(host.ends("config restore", 0), "export e  restored");
+    assert_eq!(
+        host.kernel.get("exports/e", "device_path").as_deref(),
+        Some("/dev/loop1")
+    );
+    assert_eq!(host.ends("config diff", 1).lines().count(), 1);
+    // A file that was replaced is another disk: it is not what the loop device has.
+    fs::rename(&file, host.root.join("moved.img")).expect("to move it");
+    fs::write(&file, [0; 4096]).expect("a file");
+    let text = host.ends("config save", 8);
+    assert!(text.contains("(1 export)"), "{text}");
+    assert!(host.err.take().contains("cannot be saved: /dev/loop1"));
+    let text = host.ends("config diff", 1);
+    assert!(text.contains("export e"), "{text}");
+}
+
+#[test]
+fn a_registration_outlives_a_planned_restart() {
+    let mut host = Host::new("config-registration");
+    let uuid = "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10";
+    host.ok(&format!("export create e --ram 1M --allow b --uuid {uuid}"));
+    host.ends("config save", 0);
+    host.kernel.put("exports/e", "registration", "4711");
+    host.ok("export disable e --force");
+    assert_eq!(host.file("registrations"), format!("{uuid} 4711\n"));
+    host.reload();
+    // An attempt that fails does not use it up.
+    host.kernel
+        .refuse("exports/e/enable", "1", 12, "ENOMEM no memory", 1);
+    host.ends("config restore", 8);
+    assert_eq!(host.file("registrations"), format!("{uuid} 4711\n"));
+    host.kernel.take_log();
+    host.ends("config restore", 0);
+    let log = host.kernel.take_log();
+    let at = |line: &str| log.iter().position(|have| have == line);
+    assert!(
+        at("exports/e/registration = 4711")
+            .is_some_and(|set| Some(set) < at("exports/e/enable = 1"))
+    );
+    assert_eq!(host.file("registrations"), "");
+    // After a crash it is not written again.
+    host.reload();
+    host.ends("config restore", 0);
+    assert_eq!(
+        host.kernel.get("exports/e", "registration").as_deref(),
+        Some("")
+    );
+    // One that was enabled again, or evicted, is forgotten.
+    for line in ["export enable e", "export evict e b --force"] {
+        host.kernel.put("exports/e", "registration", "7");
+        host.ok("export disable e --force");
+        assert_eq!(host.file("registrations"), format!("{uuid} 7\n"));
+        host.ok(line);
+        assert_eq!(host.file("registrations"), "", "{line}");
+    }
+}
+
+#[test]
+fn check_names_file_and_line() {
+    let host = Host::new("config-check");
+    assert_eq!(host.ends("config check", 0), "");
+    host.write(
+        "server.toml",
+        "[export.e]\nram = \"4G\"\nmax_client = 2\nmax_clients = 0\n[exprot.x]\n[map.m]\n",
+    );
+    host.write(
+        "client.toml",
+        "[map.m]\npaths = { 0 = \"10.9.0.1\", 1 = 7 }\nheartbeat = \"5m\"\n[map.n]\n",
+    );
+    host.write(
+        "client.d/x.toml",
+        "\n\n[map.n]\npaths = { 0 = \"a b\" }\n= 3\n",
+    );
+    let text = host.ends("config check", 1);
+    let root = host.etc("");
+    let text = text.replace(&root.display().to_string(), "");
+    for line in [
+        "client.d/x.toml:5: error: ",
+        "client.toml:2: error: path 1: expected a string or a table",
+        "client.toml:3: error: heartbeat: \"5m\" is out of range: 0 s to 60 s are accepted",
+        "client.toml:4: error: map n: has no path",
+        "server.toml:3: error: max_client is not known; did you mean max_clients?",
+        "server.toml:4: error: max_clients: 0 is out of range: 1 to 65535 are accepted",
+        "server.toml:5: error: exprot is not known; did you mean export?",
+        "server.toml:6: error: map belongs in client.toml",
+    ] {
+        assert!(
+            text.lines().any(|have| have.starts_with(line)),
+            "{line}\n{text}"
+        );
+    }
+    assert_eq!(text.lines().count(), 8, "{text}");
+    let document = host.ends("-j config check", 1);
+    let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+    assert_eq!(document["schema"], "farblk.config-check/1");
+    assert_eq!(document["problems"].as_array().map(Vec::len), Some(8));
+    assert_eq!(document["problems"][1]["line"], 2);
+    // Warnings are no errors.
+    fs::remove_file(host.etc("client.d/x.toml")).expect("a file");
+    fs::remove_file(host.etc("client.toml")).expect("a file");
+    host.write("server.toml", "[export.e]\nfile = \"/none\"\n");
+    let text = host.ends("config check", 0);
+    assert!(text.contains("warning: export e: has no uuid"), "{text}");
+    assert!(text.contains("/none does not exist now"), "{text}");
+}
+
+#[test]
+fn bad_files_are_refused() {
+    for (text, why) in [
+        ("[export.e]\n", "one of ram, device and file is missing"),
+        (
+            "[export.e]\nram = 1\n",
+            "1 is not a multiple of the block size 4096",
+        ),
+        ("[export.e]\nram = 0\n", "a disk cannot have 0 bytes"),
+        (
+            "[export.e]\nram = \"1M\"\nfile = \"/x\"\n",
+            "has ram and file, but can have one",
+        ),
+        (
+            "[export.e]\nfile = \"/x\"\nnuma_node = 0\n",
+            "numa_node is for ram, not for file",
+        ),
+        ("[export.e]\nfile = \"x\"\n", "does not start with /"),
+        ("[export.e]\nfile = \"/x\\ny\"\n", "is not one line"),
+        (
+            "[export.e]\ndevice = \"/dev/loop3\"\n",
+            "may be another file after a reboot",
+        ),
+        (
+            "[export.e]\nram = \"1M\"\nread_only = 1\n",
+            "expected true or false, not integer",
+        ),
+        (
+            "[export.e]\nram = true\n",
+            "expected a size such as \"4G\", not boolean",
+        ),
+        (
+            "[export.e]\nram = \"1M\"\nports = []\n",
+            "1 to 8 ports, not 0",
+        ),
+        (
+            "[export.e]\nram = \"1M\"\nhosts = [\"b\"]\n",
+            "write hosts = { NAME = \"rw\" }",
+        ),
+        (
+            "[export.e]\nram = \"1M\"\nhosts = { b = \"read\" }\n",
+            "is none of rw, ro",
+        ),
+        (
+            "[export.e]\nram = \"1M\"\nhosts = { b = {} }\n",
+            "host b: access is missing",
+        ),
+        ("[export.e]\nram = \"1M\"\nuuid = \"1\"\n", "is not a UUID"),
+        ("[export.\"a/b\"]\nram = \"1M\"\n", "cannot be in a name"),
+        ("[port.1]\n", "addr is missing"),
+        (
+            "[port.1]\naddr = \"node-a\"\n",
+            "an IP address is needed here",
+        ),
+        ("port = 1\n", "write [port.NAME]"),
+        ("[port]\n1 = 1\n", "write [port.1]"),
+        ("[port.1]\naddr = \"10.0.0.1\"\n[port.1]\n", "duplicate key"),
+        (
+            "[export.e]\nram = \"1M\"\nuuid = \"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10\"\n[export.f]\nram = \"1M\"\nuuid = \"6F0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10\"\n",
+            "has this uuid, too",
+        ),
+        ("a\u{0}b", ""),
+    ] {
+        let problems = problems(&parsed(Side::Server, text));
+        assert!(
+            problems.iter().any(|have| have.contains(why)),
+            "{text}: {problems:?}"
+        );
+        assert!(problems[0].starts_with("/f.toml:"), "{problems:?}");
+    }
+    // An object in two files is neither of both.
+    let mut saved = parsed(Side::Client, CLIENT);
+    saved::parse(Side::Client, Path::new("/g.toml"), CLIENT, &mut saved);
+    assert_eq!(
+        problems(&saved),
+        [
+            "/f.toml:2: map m is in /g.toml:2, too",
+            "/g.toml:2: map m is in /f.toml:2, too"
+        ]
+    );
+}
+
+#[test]
+fn files_beside_the_saved_one_stay() {
+    let host = Host::new("config-beside");
+    host.ok("map 10.9.0.1/m");
+    host.ok("map 10.9.0.1/n");
+    host.write(
+        "client.d/m.toml",
+        "# mine\n[map.m]\npaths = { 0 = \"10.9.0.1\" }\n",
+    );
+    host.ends("config save", 0);
+    assert!(!host.err.take().contains("warning"));
+    assert!(!host.file("client.toml").contains("[map.m]"));
+    assert!(host.file("client.toml").contains("[map.n]"));
+    assert_eq!(host.ends("config diff", 0), "");
+    host.write("client.d/m.toml", "[map.m]\npaths = { 0 = \"10.9.0.7\" }\n");
+    host.ends("config save", 0);
+    assert!(host.err.take().contains(": map m is not saved: it is in "));
+    assert!(host.file("client.d/m.toml").contains("10.9.0.7"));
+    // A command that was killed left this; nobody reads it.
+    host.write(".client.toml.new", "[map.half");
+    host.ends("config check", 0);
+    host.ok("unmap n");
+    host.ends("config save --prune", 0);
+    assert!(host.file("client.toml.1").contains("[map.n]"));
+    assert!(!host.etc(".client.toml.new").exists());
+}
+
+#[test]
+fn show_is_what_save_writes() {
+    let host = Host::new("config-show");
+    host.busy();
+    let text = host.ok("config show --running");
+    let (ports_and_exports, maps) = text.split_once("[map.").expect("maps");
+    let saved = parsed(Side::Server, ports_and_exports);
+    assert_eq!((saved.objects.len(), problems(&saved)), (3, Vec::new()));
+    let saved = parsed(Side::Client, &format!("[map.{maps}"));
+    assert_eq!((saved.objects.len(), problems(&saved)), (1, Vec::new()));
+    assert_eq!(host.ok("config show"), "");
+    host.ends("config save", 0);
+    let text = host.ok("config show");
+    assert!(
+        text.starts_with(&format!("# {}:", host.etc("server.toml").display())),
+        "{text}"
+    );
+    let document = host.ok("-j config show");
+    let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+    assert_eq!(document["schema"], "farblk.config/1");
+    assert_eq!(document["objects"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn the_examples_of_the_manual_are_valid() {
+    let manual = include_str!("../../../../../Documentation/farblk-toml.rst");
+    let mut blocks = Vec::new();
+    let mut lines = manual.lines().peekable();
+    while let Some(line) = lines.next() {
+        if !line.ends_with(".toml``::") {
+            continue;
+        }
+        let mut block = String::new();
+        while let Some(line) = lines.next_if(|line| line.is_empty() || line.starts_with("  ")) {
+            block += &format!("{}\n", line.trim_start());
+        }
+        blocks.push((line.contains("server"), block));
+    }
+    assert_eq!(blocks.len(), 2);
+    for (server, block) in blocks {
+        let side = if server { Side::Server } else { Side::Client };
+        let saved = parsed(side, &block);
+        assert_eq!(problems(&saved), Vec::<String>::new());
+        assert_eq!(saved.objects.len(), if server { 4 } else { 2 });
+        // It reads back as it is written.
+        let objects: Vec<_> = saved.objects.iter().collect();
+        let again = parsed(side, &saved::render("", None, &objects));
+        assert_eq!(problems(&again), Vec::<String>::new());
+        for (one, other) in saved.objects.iter().zip(&again.objects) {
+            assert!(one.says_as(other), "{one:?} {other:?}");
+        }
+    }
+    for kind in [Kind::Port, Kind::Export, Kind::Map] {
+        let members = kind.group().map_or(&[][..], saved::Group::keys);
+        for key in kind.keys().iter().chain(members) {
+            assert!(
+                manual.contains(&format!("\n``{}``", key.name)),
+                "{}",
+                key.name
+            );
+        }
+    }
+}

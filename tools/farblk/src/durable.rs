@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Files that a crash leaves whole, and the lock of the commands that must not run side by side.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::configfs::{Job, words};
+use crate::error::{Code, Error};
+
+/// The file that is locked, below the root directory.
+const LOCK: &str = "run/farblk/lock";
+/// How long a command waits for the lock. Allocating the memory of an export takes some seconds.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause between two tries to take the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// The permissions of a new file: it may tell identities of hosts.
+const MODE: u32 = 0o600;
+
+/// The lock that a command holds while it looks what is there and changes it. The kernel releases
+/// the lock when the command ends, however that happens.
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of the host below `root`; waits up to 30 s for another command.
+    pub fn take(root: &Path, job: &Job) -> Result<Self, Error> {
+        Self::take_within(root, LOCK_TIMEOUT, job)
+    }
+
+    fn take_within(root: &Path, timeout: Duration, job: &Job) -> Result<Self, Error> {
+        let path = root.join(LOCK);
+        let fault = |e: &io::Error| failed(e, &path, job);
+        make_folder(&path).map_err(|e| fault(&e))?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.mode(MODE).open(&path).map_err(|e| fault(&e))?;
+        let deadline = Instant::now() + timeout;
+        while let Err(e) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if e != rustix::io::Errno::WOULDBLOCK && e != rustix::io::Errno::INTR {
+                return Err(fault(&e.into()));
+            }
+            if Instant::now() >= deadline {
+                let mut holder = String::new();
+                let _ = (&file).take(32).read_to_string(&mut holder);
+                let why = format!("another farblk command is at work: process {holder}");
+                return Err(job.error(Code::Busy, why.trim_end()).hint("# try again"));
+            }
+            thread::sleep(LOCK_PAUSE);
+        }
+        // For the message above alone.
+        let _ = file.set_len(0);
+        let _ = writeln!(file, "{}", process::id());
+        Ok(Self { _file: file })
+    }
+}
+
+/// The effect of [`replace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The file has this text already.
+    Unchanged,
+    /// There was no file.
+    Made,
+    /// The previous file has the suffix `.1` now.
+    Replaced,
+}
+
+/// Gives a file another text. After a crash it has either the old text or the new one.
+///
+/// `verify` judges the new text as it was read back, before the old file is replaced. The caller
+/// holds the [`Lock`].
+pub fn replace(
+    path: &Path,
+    text: &str,
+    job: &Job,
+    verify: impl FnOnce(&str) -> Result<(), Error>,
+) -> Result<Written, Error> {
+    // A link stays a link.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let fault = |e: io::Error| failed(&e, path, job);
+    let old = match fs::metadata(path) {
+        Ok(metadata) => Some(metadata),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(fault(e)),
+    };
+    if old.is_some() && fs::read(path).map_err(fault)? == text.as_bytes() {
+        return Ok(Written::Unchanged);
+    }
+    make_folder(path).map_err(fault)?;
+    let new = hidden(path, "new");
+    let mode = old.as_ref().map_or(MODE, |old| old.permissions().mode());
+    write_through(&new, text, mode & 0o777).map_err(fault)?;
+    let back = fs::read_to_string(&new).map_err(fault)?;
+    verify(&back).inspect_err(|_| drop(fs::remove_file(&new)))?;
+    if old.is_some() {
+        keep_previous(path).map_err(fault)?;
+    }
+    fs::rename(&new, path).map_err(fault)?;
+    sync_folder(path).map_err(fault)?;
+    Ok(match old {
+        Some(_) => Written::Replaced,
+        None => Written::Made,
+    })
+}
+
+/// Gives a file another text, without keeping the previous one. The caller holds the [`Lock`].
+pub fn put(path: &Path, text: &str, job: &Job) -> Result<(), Error> {
+    let new = hidden(path, "new");
+    make_folder(path)
+        .and_then(|()| write_through(&new, text, MODE))
+        .and_then(|()| fs::rename(&new, path))
+        .and_then(|()| sync_folder(path))
+        .map_err(|e| failed(&e, path, job))
+}
+
+/// Makes a file with this text unless there is a file already. Returns true if it made the file.
+/// The file never exists without its whole text.
+pub fn make_once(path: &Path, text: &str) -> io::Result<bool> {
+    if path.exists() {
+        return Ok(false);
+    }
+    make_folder(path)?;
+    let new = hidden(path, &process::id().to_string());
+    let made = write_through(&new, text, 0o644).and_then(|()| match fs::hard_link(&new, path) {
+        Ok(()) => sync_folder(path).map(|()| true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(e),
+    });
+    let _ = fs::remove_file(&new);
+    made
+}
+
+/// Removes a file; the previous text has the suffix `.1` then. Returns false if there was no file.
+pub fn remove(path: &Path, job: &Job) -> Result<bool, Error> {
+    let fault = |e: io::Error| failed(&e, path, job);
+    match fs::rename(path, suffixed(path)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        result => result.map_err(fault)?,
+    }
+    sync_folder(path).map_err(fault)?;
+    Ok(true)
+}
+
+/// Keeps the file under its name with `.1`, without a moment at which there is no file.
+fn keep_previous(path: &Path) -> io::Result<()> {
+    let link = hidden(path, "old");
+    let _ = fs::remove_file(&link);
+    // Some file systems have no hard links.
+    if fs::hard_link(path, &link).is_err() {
+        fs::copy(path, &link)?;
+        File::open(&link)?.sync_all()?;
+    }
+    fs::rename(&link, suffixed(path))
+}
+
+fn suffixed(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".1");
+    name.into()
+}
+
+/// A name in the same folder that nobody takes for a file of the configuration.
+fn hidden(path: &Path, suffix: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{suffix}"))
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+fn write_through(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    // A command that was killed may have left one.
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut options = File::options();
+    let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|parent| *parent != Path::new(""));
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn failed(e: &io::Error, path: &Path, job: &Job) -> Error {
+    let code = match e.kind() {
+        io::ErrorKind::PermissionDenied => Code::Permission,
+        _ => Code::Io,
+    };
+    job.error(code, format!("{}: {}", path.display(), words(e)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(test: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("farblk-durable-{}-{test}", process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    #[test]
+    fn the_previous_file_is_kept() {
+        let root = folder("replace");
+        let job = Job::new("test");
+        let path = root.join("etc/farblk/server.toml");
+        let write = |text: &str| replace(&path, text, &job, |_| Ok(())).expect("to write");
+        let read = |name: &str| fs::read_to_string(root.join("etc/farblk").join(name));
+        assert_eq!(write("a = 1\n"), Written::Made);
+        let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
+        assert_eq!(mode(&path), MODE);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("to change it");
+        assert_eq!(write("a = 1\n"), Written::Unchanged);
+        assert!(read("server.toml.1").is_err());
+        // As a command that was killed leaves them.
+        fs::write(root.join("etc/farblk/.server.toml.new"), "half").expect("a file");
+        fs::write(root.join("etc/farblk/.server.toml.old"), "half").expect("a file");
+        assert_eq!(write("a = 2\n"), Written::Replaced);
+        assert_eq!(mode(&path), 0o644);
+        assert_eq!(read("server.toml").expect("a file"), "a = 2\n");
+        assert_eq!(read("server.toml.1").expect("a file"), "a = 1\n");
+        // What cannot be read back replaces nothing.
+        let refuse = |back: &str| Err(job.error(Code::Io, back));
+        let error = replace(&path, "a = 3\n", &job, refuse).expect_err("refused");
+        assert_eq!(error.why, "a = 3\n");
+        assert_eq!(read("server.toml").expect("a file"), "a = 2\n");
+        let names = fs::read_dir(root.join("etc/farblk")).expect("a folder");
+        assert_eq!(names.count(), 2);
+        assert!(remove(&path, &job).expect("to remove"));
+        assert_eq!(read("server.toml.1").expect("a file"), "a = 2\n");
+        assert!(!remove(&path, &job).expect("nothing to remove"));
+        fs::remove_dir_all(&root).expect("to clean up");
+    }
+
+    #[test]
+    fn a_file_is_made_once() {
+        let root = folder("once");
+        let path = root.join("etc/farblk/host_id");
+        assert!(make_once(&path, "a\n").expect("to make"));
+        assert!(!make_once(&path, "b\n").expect("to keep"));
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "a\n");
+        assert_eq!(
+            fs::read_dir(root.join("etc/farblk")).expect("it").count(),
+            1
+        );
+        fs::remove_dir_all(&root).expect("to clean up");
+    }
+
+    #[test]
+    fn one_holds_the_lock() {
+        let root = folder("lock");
+        let job = Job::new("cannot save");
+        let held = Lock::take(&root, &job).expect("the lock");
+        let error = Lock::take_within(&root, Duration::from_millis(50), &job).err();
+        let text = error.expect("busy").to_string();
+        let id = process::id();
+        assert_eq!(
+            text,
+            format!("cannot save: another farblk command is at work: process {id}")
+        );
+        drop(held);
+        Lock::take_within(&root, Duration::ZERO, &job).expect("the lock again");
+        fs::remove_dir_all(&root).expect("to clean up");
+    }
+}

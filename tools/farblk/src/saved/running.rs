@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Reading what runs, in the form that the files have.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::keys::{BACKINGS, Key, RAM_ONLY};
+use super::{Group, Kind, Member, Object, Problem, Saved, Values};
+use crate::addr::Endpoint;
+use crate::cmd::Context;
+use crate::configfs::Job;
+
+/// The default of `ram_reserve` is the memory of the host divided by this, [`RESERVE_MAX`] at most.
+const RESERVED_PART: u64 = 16;
+/// The largest default of `ram_reserve`, in bytes.
+const RESERVE_MAX: u64 = 4 << 30;
+
+/// Reads all objects of a kind.
+pub fn read_all(context: &Context, kind: Kind) -> Vec<Object> {
+    let directory = context.configfs.path(&[kind.directory()]);
+    let names = context.configfs.names(&directory);
+    names.iter().map(|name| read(context, kind, name)).collect()
+}
+
+/// Reads one object. Its problems say what cannot be saved, and why.
+pub fn read(context: &Context, kind: Kind, name: &str) -> Object {
+    let configfs = &context.configfs;
+    let path = configfs.path(&[kind.directory(), name]);
+    let mut object = Object {
+        kind,
+        name: name.to_owned(),
+        values: values(context, &path, kind.keys()),
+        members: Vec::new(),
+        place: None,
+        problems: Vec::new(),
+    };
+    match kind {
+        Kind::Export => backing(context, &path, &mut object),
+        Kind::Map if object.values.get("export") == Some(&object.name) => {
+            object.values.remove("export");
+        }
+        _ => {}
+    }
+    if let Some(group) = kind.group() {
+        let members = path.join(group.word());
+        for name in configfs.names(&members) {
+            let values = values(context, &members.join(&name), group.keys());
+            object.members.push(Member { name, values });
+        }
+        object.members.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    object
+}
+
+/// The values that differ from their defaults.
+fn values(context: &Context, object: &Path, keys: &'static [Key]) -> Values {
+    let keys = keys.iter().filter(|key| !key.attr.is_empty());
+    let value = |key: &'static Key| {
+        let text = context.configfs.attr(object, key.attr)?;
+        let value = key.form.of_configfs(&text);
+        (key.default.is_empty() || value != key.default).then_some((key.name, value))
+    };
+    keys.filter_map(value).collect()
+}
+
+/// Leaves the values that are meant for this kind of backing; finds what lasts over a reboot.
+fn backing(context: &Context, path: &Path, object: &mut Object) {
+    let device = object.values.remove("device");
+    if context.configfs.attr(path, "kind").as_deref() == Some("ram") {
+        let reserve = default_reserve(context).map(|bytes| bytes.to_string());
+        if object.values.get("ram_reserve") == reserve.as_ref() {
+            object.values.remove("ram_reserve");
+        }
+        if object.value("ram") == "0" {
+            object.values.remove("ram");
+            let text = format!("{} was never completed: it has no size", object.title());
+            object.problems.push(Problem::new(None, text));
+        }
+        return;
+    }
+    for key in RAM_ONLY.into_iter().chain(["ram"]) {
+        object.values.remove(key);
+    }
+    let title = object.title();
+    let Some(device) = device else {
+        let text = format!("{title} was never completed: it has no device");
+        return object.problems.push(Problem::new(None, text));
+    };
+    match lasting(context, &device) {
+        Ok((key, value)) => {
+            if key == "device" && is_kernel_name(&value) {
+                let text = format!(
+                    "{title}: no link in /dev/disk/by-id leads to {value}, which may be another \
+                     disk after a reboot"
+                );
+                object.problems.push(Problem::new(None, text).warning());
+            }
+            object.values.insert(key, value);
+        }
+        Err(why) => {
+            let text = format!("{title} cannot be saved: {why}");
+            object.problems.push(Problem::new(None, text));
+            object.values.insert("device", device);
+        }
+    }
+}
+
+/// What to write for a device that runs: the file behind a loop device, else the name that leads
+/// to this device after a reboot, too.
+fn lasting(context: &Context, device: &str) -> Result<(&'static str, String), String> {
+    if !device.starts_with("/dev/loop") {
+        return Ok(("device", lasting_name(context, device)));
+    }
+    let file = context.devices.file(device);
+    let Some(file) = file else {
+        return Err(format!("{device} has no file"));
+    };
+    let job = Job::new("");
+    let loops = context.devices.loops(Path::new(&file), &job);
+    let loops = loops.map_err(|error| error.why)?;
+    match loops.iter().any(|found| found.device == device) {
+        true => Ok(("file", file)),
+        false => Err(format!(
+            "{device} has only a part of {file}, or that is another file by now"
+        )),
+    }
+}
+
+/// Returns true for a name such as /dev/sda, which the kernel gives in the order of discovery.
+pub fn is_kernel_name(path: &str) -> bool {
+    let name = path.strip_prefix("/dev/");
+    name.is_some_and(|name| !name.contains('/'))
+}
+
+/// The link to the device in /dev/disk/by-id, if `path` itself does not last.
+fn lasting_name(context: &Context, path: &str) -> String {
+    if !is_kernel_name(path) {
+        return path.to_owned();
+    }
+    let number = |path: &str| context.devices.number(Path::new(path)).ok().flatten();
+    let folder = context.root.join("dev/disk/by-id");
+    let links = fs::read_dir(folder).into_iter().flatten().flatten();
+    let links = links.filter_map(|link| link.file_name().into_string().ok());
+    let wanted = number(path);
+    let mut links: Vec<_> = links
+        .map(|name| format!("/dev/disk/by-id/{name}"))
+        .filter(|link| wanted.is_some() && number(link) == wanted)
+        .collect();
+    // Identifiers of the disk itself come first.
+    let rank = |link: &String| {
+        let name = link.rsplit('/').next().unwrap_or_default();
+        let prefixes = ["wwn-", "nvme-eui.", "nvme-uuid.", "dm-uuid-"];
+        let first = prefixes.iter().position(|prefix| name.starts_with(prefix));
+        first.unwrap_or(prefixes.len())
+    };
+    links.sort_by_key(|link| (rank(link), link.clone()));
+    links.into_iter().next().unwrap_or_else(|| path.to_owned())
+}
+
+fn default_reserve(context: &Context) -> Option<u64> {
+    let text = fs::read_to_string(context.root.join("proc/meminfo")).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some((kib * 1024 / RESERVED_PART).min(RESERVE_MAX))
+}
+
+/// Gives `running` the spelling of `saved` where both mean the same: names of one device or file,
+/// and a name of a server that resolves to the address.
+pub fn align(context: &Context, running: &mut Object, saved: &Object) {
+    let number = |path: &String| context.devices.number(Path::new(path)).ok().flatten();
+    let inode = |path: &String| {
+        let file = fs::metadata(path).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    for key in BACKINGS {
+        let (Some(have), Some(want)) = (running.values.get(key), saved.values.get(key)) else {
+            continue;
+        };
+        let same = match key {
+            "device" => number(have).is_some() && number(have) == number(want),
+            "file" => inode(have).is_some() && inode(have) == inode(want),
+            _ => false,
+        };
+        if same {
+            running.values.insert(key, want.clone());
+        }
+    }
+    // The kernel chooses these two where a file does not say them.
+    for key in ["uuid", "ram_reserve"] {
+        if !saved.values.contains_key(key) {
+            running.values.remove(key);
+        }
+    }
+    if running.kind.group() != Some(Group::Paths) {
+        return;
+    }
+    for member in &mut running.members {
+        let want = saved.members.iter().find(|want| want.name == member.name);
+        let Some(want) = want.and_then(|want| want.values.get("addr")) else {
+            continue;
+        };
+        let numeric = |text: &String| Endpoint::parse(text).ok()?.numeric();
+        let resolved = || Endpoint::parse(want).ok()?.resolve("").ok();
+        let have = member.values.get("addr").and_then(numeric);
+        if have.is_some() && numeric(want).or_else(resolved) == have {
+            member.values.insert("addr", want.clone());
+        }
+    }
+}
+
+/// The differences between what runs and what a file says, in words. `running` was aligned.
+pub fn differences(running: &Object, saved: &Object) -> Vec<String> {
+    let mut texts = Vec::new();
+    compare(
+        saved.kind.keys(),
+        "",
+        &running.values,
+        &saved.values,
+        &mut texts,
+    );
+    let Some(group) = saved.kind.group() else {
+        return texts;
+    };
+    for want in &saved.members {
+        let have = running.members.iter().find(|have| have.name == want.name);
+        let title = format!("{} {}", group.one(), want.name);
+        match have {
+            None => texts.push(format!("{title} is missing")),
+            Some(have) => {
+                let prefix = format!("{title}: ");
+                compare(
+                    group.keys(),
+                    &prefix,
+                    &have.values,
+                    &want.values,
+                    &mut texts,
+                );
+            }
+        }
+    }
+    for have in &running.members {
+        if !saved.members.iter().any(|want| want.name == have.name) {
+            texts.push(format!("{} {} is not in the file", group.one(), have.name));
+        }
+    }
+    texts
+}
+
+fn compare(
+    keys: &'static [Key],
+    prefix: &str,
+    have: &Values,
+    want: &Values,
+    texts: &mut Vec<String>,
+) {
+    for key in keys {
+        let shown = |values: &Values| match values.get(key.name) {
+            Some(value) => key.form.render(value),
+            None if key.default.is_empty() => "unset".into(),
+            None => key.form.render(key.default),
+        };
+        if have.get(key.name) != want.get(key.name) {
+            texts.push(format!(
+                "{prefix}{} is {}, in the file {}",
+                key.name,
+                shown(have),
+                shown(want)
+            ));
+        }
+    }
+}
+
+/// Everything that runs, as [`Saved`] of all sides.
+pub fn everything(context: &Context) -> Saved {
+    let kinds = [Kind::Port, Kind::Export, Kind::Map];
+    let objects = kinds.into_iter().flat_map(|kind| read_all(context, kind));
+    Saved {
+        objects: objects.collect(),
+        problems: Vec::new(),
+        host_name: host_name(context),
+    }
+}
+
+/// The name that this host shows to servers, if it is not that of the node.
+pub fn host_name(context: &Context) -> Option<String> {
+    let node = fs::read_to_string(context.root.join("proc/sys/kernel/hostname"));
+    let node = node.unwrap_or_default();
+    context
+        .host_name()
+        .filter(|name| !node.is_empty() && name != node.trim() && name != "localhost")
+}

@@ -4,12 +4,14 @@
 mod addr;
 mod cli;
 mod cmd;
+mod complete;
 mod configfs;
 mod device;
 mod durable;
 mod error;
 mod holders;
 mod identity;
+mod manual;
 mod module;
 mod name;
 mod output;
@@ -31,6 +33,9 @@ use device::Devices;
 use output::Output;
 
 fn main() -> ExitCode {
+    if complete::run() {
+        return ExitCode::SUCCESS;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),

@@ -1170,29 +1170,36 @@ error[F0402]: cannot listen on 10.0.1.1:7420: ./sys/kernel/config/farblk/ports/1
 
 #[test]
 fn completions_and_manual_pages() {
-    let tree = Tree::new();
+    let tree = Tree::client();
     for shell in ["bash", "zsh", "fish"] {
-        let script = tree
-            .run(&format!("completions {shell}"))
-            .success()
-            .get_output()
-            .stdout
-            .clone();
-        assert!(
-            ["discover", "resize", "inline-size", "remap", "round-robin"]
-                .iter()
-                .all(|word| String::from_utf8_lossy(&script).contains(word)),
-            "{shell}"
-        );
+        let script = tree.run(&format!("completions {shell}")).success();
+        let script = String::from_utf8_lossy(&script.get_output().stdout).into_owned();
+        assert!(script.contains("_FARBLK_COMPLETE="), "{shell}: {script}");
     }
+    // What the script of fish asks for, with the root of the words that have been typed.
+    let candidates = |line: &str| {
+        let command = Command::new(snapbox::cmd::cargo_bin!("farblk")).current_dir(&tree.0);
+        let words = line.split(' ');
+        let command = command
+            .env("_FARBLK_COMPLETE", "fish")
+            .arg("--")
+            .args(words);
+        let found = command.assert().success().stderr_eq("");
+        String::from_utf8_lossy(&found.get_output().stdout).into_owned()
+    };
+    assert_eq!(candidates("farblk --root . unmap s"), "scratch\tlive\n");
+    let found = candidates("farblk --root . path rm scratch ");
+    assert!(found.starts_with("0\n"), "{found}");
+    assert!(candidates("farblk disc").starts_with("discover\t"));
+    assert!(candidates("farblk map --policy r").starts_with("round-robin\t"));
     tree.run("man man8").success().stdout_eq("").stderr_eq("");
     for page in [
-        "farblk.1",
-        "farblk-map.1",
-        "farblk-export-create.1",
-        "farblk-export-resize.1",
-        "farblk-path-add.1",
-        "farblk-remap.1",
+        "farblk.8",
+        "farblk-map.8",
+        "farblk-export-create.8",
+        "farblk-export-resize.8",
+        "farblk-path-add.8",
+        "farblk-remap.8",
     ] {
         assert!(tree.0.join("man8").join(page).exists(), "{page}");
     }

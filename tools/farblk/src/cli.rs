@@ -438,6 +438,9 @@ pub struct Map {
     /// that has lost its connection: 500ms, 30s, 2m, 1h
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
     pub wait: Option<Duration>,
+    /// Keep the map over a reboot, in /etc/farblk/client.d
+    #[arg(long)]
+    pub persist: bool,
 }
 
 /// Accepts that the contents of a mapped disk differ from before.
@@ -563,6 +566,9 @@ pub struct Unmap {
     /// Succeed even if there is no such map
     #[arg(long)]
     pub if_mapped: bool,
+    /// Remove it from the files in /etc/farblk, too
+    #[arg(long)]
+    pub forget: bool,
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub mod export;
 pub mod list;
 pub mod map;
 pub mod path;
+mod persist;
 pub mod port;
 mod registration;
 pub mod schema;

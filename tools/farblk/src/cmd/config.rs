@@ -44,6 +44,9 @@ pub enum Command {
         /// Show what runs instead, in the form of the files
         #[arg(long)]
         running: bool,
+        /// Show one map only
+        #[arg(long, value_name = "NAME", value_parser = crate::name::parse)]
+        map: Option<String>,
     },
 }
 
@@ -54,7 +57,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Restore(arguments) => restore::run(context, arguments),
         Command::Diff => diff(context),
         Command::Check => check::run(context),
-        Command::Show { running } => show(context, *running),
+        Command::Show { running, map } => show(context, *running, map.as_deref()),
     }
 }
 
@@ -145,14 +148,23 @@ fn load_all(context: &Context) -> Saved {
     all
 }
 
-fn show(context: &Context, running: bool) -> Result<(), Error> {
-    let saved = match running {
+fn show(context: &Context, running: bool, map: Option<&str>) -> Result<(), Error> {
+    let mut saved = match running {
         true => {
             context.configfs.require()?;
             running::everything(context)
         }
         false => load_all(context),
     };
+    if let Some(name) = map {
+        saved
+            .objects
+            .retain(|object| object.kind == Kind::Map && object.name == name);
+        saved.host_name = None;
+        if saved.objects.is_empty() {
+            return Err(context.not_found("cannot show the map", "map", name));
+        }
+    }
     let problems = saved.all_problems();
     if context.output.is_json() {
         return context.output.document(&ShowDocument {

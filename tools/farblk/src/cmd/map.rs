@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::export::mode_text;
 use super::list::Map;
 use super::path::{self, NewPath};
-use super::{Context, Removed};
+use super::{Context, Removed, persist};
 use crate::cli;
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error, exit};
@@ -89,10 +89,13 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         made.keep();
         true
     };
-    if configfs.is_dry_run() {
-        return Ok(());
+    if !configfs.is_dry_run() {
+        report(context, name, changed, start, &job)?;
     }
-    report(context, name, changed, start, &job)
+    match arguments.persist {
+        true => persist::keep(context, name, &job),
+        false => Ok(()),
+    }
 }
 
 /// Returns the paths to make: those of --path, and one to HOST unless one of them leads there.
@@ -360,16 +363,27 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     configfs.require()?;
     let job = Job::new(format!("cannot unmap {}", arguments.map));
     let Some(name) = find(context, &arguments.map, &job)? else {
-        if !arguments.if_mapped {
+        let forgotten = match arguments.forget {
+            true => persist::forget(context, &arguments.map, &job)?,
+            false => None,
+        };
+        if !arguments.if_mapped && forgotten.is_none() {
             return Err(context.not_found(&job.what, "map", &arguments.map));
         }
         if configfs.is_dry_run() {
             return Ok(());
         }
-        let text = format!("{} is not mapped", arguments.map);
+        let text = match &forgotten {
+            None => format!("{} is not mapped", arguments.map),
+            Some(file) => {
+                let file = file.display();
+                format!("{} is not mapped; removed from {file}", arguments.map)
+            }
+        };
+        let changed = forgotten.is_some();
         return context
             .output
-            .result(&text, &Removed::new("map", &arguments.map, false));
+            .result(&text, &Removed::new("map", &arguments.map, changed));
     };
     let object = configfs.path(&["maps", &name]);
     let disk = configfs.attr(&object, "device");
@@ -406,12 +420,23 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
         configfs.rmdir(&paths.join(&path), &job)?;
     }
     configfs.rmdir(&object, &job)?;
+    let kept = match arguments.forget {
+        true => persist::forget(context, &name, &job)?
+            .map(|file| format!("; removed from {}", file.display())),
+        false => persist::file_of(context, &name).map(|file| {
+            format!(
+                "; still in {}: --forget removes it there, too",
+                file.display()
+            )
+        }),
+    };
     if configfs.is_dry_run() {
         return Ok(());
     }
     let was = disk.map(|disk| format!(" ({disk})")).unwrap_or_default();
+    let kept = kept.unwrap_or_default();
     context.output.result(
-        &format!("unmapped {name}{was}"),
+        &format!("unmapped {name}{was}{kept}"),
         &Removed::new("map", &name, true),
     )
 }

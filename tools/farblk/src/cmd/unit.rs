@@ -183,6 +183,7 @@ fn stop_map(context: &Context, name: &str, wait: Duration) -> Result<(), Error> 
         map: name.to_owned(),
         force: false,
         if_mapped: true,
+        forget: false,
     };
     let deadline = Instant::now() + wait;
     loop {

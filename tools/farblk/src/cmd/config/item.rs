@@ -43,7 +43,13 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
     let mut have = running::read(context, object.kind, &object.name);
     running::align(context, &mut have, object);
     match (have.is_enabled(), state.as_str()) {
-        (false, "disabled") => return make(context, object, &path, true, &job),
+        (false, "disabled") => {
+            let same = || running::differences(&have, object).is_empty();
+            return match !object.is_enabled() && same() {
+                true => Ok(Outcome::Unchanged),
+                false => make(context, object, &path, true, &job),
+            };
+        }
         (_, "closing" | "allocating" | "connecting") => {
             let why = format!("another command is at work: it is {state}");
             return Err(job.error(Code::Busy, why).hint("# try again"));

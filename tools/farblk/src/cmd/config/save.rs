@@ -120,7 +120,10 @@ fn require_nothing_lost(lost: Vec<String>, job: &Job) -> Result<(), Error> {
         return Ok(());
     }
     let mut error = job
-        .error(Code::Differs, "the files have what does not run")
+        .error(
+            Code::Differs,
+            "the files have what does not run, or cannot be saved",
+        )
         .hint("farblk config restore  # makes it run\nfarblk config save --prune  # or: drops it");
     error.details = lost;
     Err(error)
@@ -175,7 +178,7 @@ impl<'a> Plan<'a> {
             });
             match elsewhere.next() {
                 Some(other) => plan.leave(context, object, other),
-                None => plan.take(object),
+                None => plan.take(object, saved.find(object.kind, &object.name)),
             }
         }
         (!plan.objects.is_empty() || file.exists()).then_some(plan)
@@ -199,17 +202,25 @@ impl<'a> Plan<'a> {
         self.warnings.push((text, hint));
     }
 
-    fn take(&mut self, object: &'a Object) {
-        let texts = object.problems.iter();
-        for problem in texts {
+    /// Takes what runs in place of what the file has.
+    fn take(&mut self, object: &'a Object, before: Option<&Object>) {
+        for problem in &object.problems {
             match problem.is_error {
                 true => self.failed.push(problem.text.clone()),
                 false => self.warnings.push((problem.text.clone(), String::new())),
             }
         }
-        if is_valid(object) {
-            self.objects.push(object);
+        let title = object.title();
+        if !is_valid(object) {
+            let origin = before.map(|before| format!("{title} in {}", before.origin()));
+            return self.lost.extend(origin);
         }
+        if !object.is_enabled() && before.is_none_or(Object::is_enabled) {
+            let text =
+                format!("{title} is disabled, and is saved so: a restore leaves it disabled");
+            self.warnings.push((text, String::new()));
+        }
+        self.objects.push(object);
     }
 
     fn write(&self, context: &Context, job: &Job) -> Result<Option<FileResult>, Error> {

@@ -377,6 +377,34 @@ fn what_runs_is_left_alone() {
 }
 
 #[test]
+fn what_is_disabled_is_saved_so() {
+    let mut host = Host::new("config-disabled");
+    host.ok("export create e --ram 1M --allow b");
+    host.ends("config save", 0);
+    host.ok("export disable e");
+    assert!(
+        host.ends("config diff", 1)
+            .starts_with("~ export e: enabled is false")
+    );
+    host.ends("config save", 0);
+    assert!(
+        host.err
+            .take()
+            .contains("export e is disabled, and is saved so")
+    );
+    host.ends("config save", 0);
+    assert!(!host.err.take().contains("is disabled"));
+    assert_eq!(host.ends("config restore", 0), "export e  unchanged");
+    host.reload();
+    assert_eq!(host.ends("config restore", 0), "export e  restored");
+    assert_eq!(
+        host.kernel.get("exports/e", "state").as_deref(),
+        Some("disabled")
+    );
+    assert_eq!(host.ends("config diff", 0), "");
+}
+
+#[test]
 fn a_file_is_restored_with_its_own_loop_device() {
     let mut host = Host::new("config-file");
     let file = host.root.join("disk.img");
@@ -411,7 +439,11 @@ fn a_file_is_restored_with_its_own_loop_device() {
     // A file that was replaced is another disk: it is not what the loop device has.
     fs::rename(&file, host.root.join("moved.img")).expect("to move it");
     fs::write(&file, [0; 4096]).expect("a file");
-    let text = host.ends("config save", 8);
+    let (code, _, text) = host.fails("config save");
+    assert_eq!(code, "F0103", "{text}");
+    assert!(host.file("server.toml").contains("[export.e]"));
+    host.err.take();
+    let text = host.ends("config save --prune", 8);
     assert!(text.contains("(1 export)"), "{text}");
     assert!(host.err.take().contains("cannot be saved: /dev/loop1"));
     let text = host.ends("config diff", 1);
@@ -679,4 +711,95 @@ fn the_examples_of_the_manual_are_valid() {
             );
         }
     }
+}
+
+#[test]
+fn a_map_is_kept_and_forgotten() {
+    let host = Host::new("config-persist");
+    let script = host.ok("--dry-run map 10.9.0.1/m --persist");
+    assert!(
+        script
+            .lines()
+            .last()
+            .is_some_and(|line| line.ends_with("client.d/m.toml")),
+        "{script}"
+    );
+    assert!(!host.etc("client.d").exists());
+    assert_eq!(
+        host.ok("map 10.9.0.1/m --persist --no-path-timeout forever"),
+        "/dev/farblk0"
+    );
+    let text = "\n[map.m]\nno_path_timeout = \"forever\"\n[map.m.paths]\n0 = \"10.9.0.1\"\n";
+    assert!(host.file("client.d/m.toml").ends_with(text));
+    let err = host.err.take();
+    assert!(
+        err.ends_with(&format!(
+            "map m is kept in {}\n",
+            host.etc("client.d/m.toml").display()
+        )),
+        "{err}"
+    );
+    // Again: nothing changes.
+    host.ok("map 10.9.0.1/m --persist");
+    assert!(!host.etc("client.d/m.toml.1").exists());
+    // As the dry run has it.
+    let shown = host.ok("config show --running --map m");
+    assert_eq!(format!("\n{shown}\n"), text);
+    let out = host.ok("unmap m");
+    assert!(out.starts_with("unmapped m (farblk0); still in "), "{out}");
+    // With other settings, the file has these.
+    host.ok("map 10.9.0.1/m --persist --ro");
+    assert!(host.file("client.d/m.toml").contains("read_only = true"));
+    assert!(host.file("client.d/m.toml.1").ends_with(text));
+    let script = host.ok("--dry-run unmap m --forget");
+    assert!(script.contains("\nmv ") && is_shell(&script), "{script}");
+    let out = host.ok("unmap m --forget");
+    assert!(
+        out.starts_with("unmapped m (farblk0); removed from "),
+        "{out}"
+    );
+    assert!(!host.etc("client.d/m.toml").exists());
+    assert_eq!(host.fails("unmap m --forget").1, 3);
+    // One that is only in a file can be forgotten, too.
+    host.write("client.d/x.toml", "[map.m]\npaths = { 0 = \"10.9.0.1\" }\n");
+    assert!(
+        host.ok("unmap m --forget")
+            .starts_with("m is not mapped; removed from ")
+    );
+    assert_eq!(host.ends("config show", 0), "");
+}
+
+#[test]
+fn forgetting_a_map_keeps_the_rest_of_the_file() {
+    let host = Host::new("config-forget");
+    let text = "# mine\nhost_name = \"b\"\n\n[map.m]  # one\npaths.0 = \"10.9.0.1\"\n\n# two\n\
+        [map.\"m.x\"]\nexport = \"y\"\n[map.\"m.x\".paths]\n0 = \"10.9.0.1\"\n\n[map.mm]\npaths.0 = \"10.9.0.1\"\n";
+    host.write("client.toml", text);
+    host.ok("unmap m.x --forget");
+    let rest = host.file("client.toml");
+    assert_eq!(
+        rest,
+        text.split("[map.\"m.x\"]")
+            .next()
+            .expect("a part")
+            .to_owned()
+            + "[map.mm]\npaths.0 = \"10.9.0.1\"\n"
+    );
+    assert_eq!(host.file("client.toml.1"), text);
+    host.ok("unmap m --forget");
+    assert!(
+        host.file("client.toml")
+            .starts_with("# mine\nhost_name = \"b\"\n\n[map.mm]")
+    );
+    // In another form it is left to an editor.
+    let text =
+        "map = { m = { paths = { 0 = \"10.9.0.1\" } }, n = { paths = { 0 = \"10.9.0.1\" } } }\n";
+    host.write("client.toml", text);
+    assert_eq!(host.fails("unmap m --forget").0, "F0501");
+    assert_eq!(host.file("client.toml"), text);
+    // What somebody has written by hand stays.
+    host.write("client.toml", "[map.n]\npaths = { 0 = \"10.9.0.7\" }\n");
+    assert_eq!(host.ends("map 10.9.0.1/n --persist", 8), "/dev/farblk0");
+    assert!(host.err.take().contains("the map runs, but is not kept"));
+    assert!(!host.etc("client.d/n.toml").exists());
 }

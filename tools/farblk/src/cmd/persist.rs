@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk map --persist` and `farblk unmap --forget`: one map in the files of /etc/farblk.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Context;
+use crate::configfs::Job;
+use crate::durable;
+use crate::error::{Code, Error, Hints, exit};
+use crate::identity;
+use crate::quote;
+use crate::saved::{self, Kind, Object, Saved, Side, running};
+
+/// The first line of a file that the tool writes for one map.
+const HEADING: &str = "# Written by farblk map --persist. See farblk.toml(5).\n";
+
+/// The file of one map.
+fn file(context: &Context, name: &str) -> PathBuf {
+    let folder = Side::Client.folder(&context.root);
+    folder.join(format!("{name}.toml"))
+}
+
+/// Writes the map, which runs, to `client.d/NAME.toml`, unless a file has it already.
+///
+/// A file that has it with other settings is replaced if that map is all it has. Another file is
+/// left alone with a warning, and the exit code is 8: the map itself runs.
+pub fn keep(context: &Context, name: &str, job: &Job) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let path = file(context, name);
+    if configfs.is_dry_run() {
+        let folder = path.parent().unwrap_or(&path);
+        configfs.record(|| format!("mkdir -p {}", quote::path(folder)));
+        let shown = quote::path(&path);
+        let name = quote::word(name);
+        configfs.record(|| format!("farblk config show --running --map {name} > {shown}"));
+        return Ok(());
+    }
+    let _lock = context.lock(job)?;
+    identity::keep(context, job)?;
+    let map = running::read(context, Kind::Map, name);
+    let saved = saved::load(&context.root, Side::Client);
+    let there = saved.find(Kind::Map, name);
+    if there.is_some_and(|there| says_so(context, &map, there)) {
+        return tell(context, there, name);
+    }
+    let elsewhere = there.filter(|there| place_of(there) != path);
+    if elsewhere.is_some() || path.exists() && !is_alone(&saved, &path, name) {
+        let path = elsewhere.map_or(path.as_path(), place_of);
+        context.exit.set(exit::PARTIAL);
+        context.output.warn_with(
+            &format!(
+                "the map runs, but is not kept: {} has other things to say",
+                path.display()
+            ),
+            &Hints::new(format!("# edit {}\nfarblk config diff", quote::path(path))),
+        );
+        return Ok(());
+    }
+    let text = saved::render(HEADING, None, &[&map]);
+    durable::replace(&path, &text, job, |back| {
+        let mut saved = Saved::default();
+        saved::parse(Side::Client, &path, back, &mut saved);
+        let is_same = |there: &Object| there.says_as(&map) && there.problems.is_empty();
+        match saved.find(Kind::Map, name).is_some_and(is_same) {
+            true => Ok(()),
+            false => Err(job.error(Code::Unparsable, "the file does not read back")),
+        }
+    })?;
+    let saved = saved::load(&context.root, Side::Client);
+    tell(context, saved.find(Kind::Map, name), name)
+}
+
+/// Returns true if the file says what runs.
+fn says_so(context: &Context, map: &Object, there: &Object) -> bool {
+    let mut map = map.clone();
+    running::align(context, &mut map, there);
+    there.problems.is_empty() && running::differences(&map, there).is_empty()
+}
+
+fn place_of(object: &Object) -> &Path {
+    let place = object.place.as_ref();
+    place.map_or(Path::new(""), |place| &place.file)
+}
+
+/// Returns true if the file has this map and nothing else.
+fn is_alone(saved: &Saved, file: &Path, name: &str) -> bool {
+    let mut objects = saved
+        .objects
+        .iter()
+        .filter(|object| place_of(object) == file);
+    let is_here = |problem: &saved::Problem| {
+        let place = problem.place.as_ref();
+        place.is_some_and(|place| place.file == file)
+    };
+    objects.all(|object| object.name == name) && !saved.problems.iter().any(is_here)
+}
+
+fn tell(context: &Context, there: Option<&Object>, name: &str) -> Result<(), Error> {
+    let path = there.map_or(Path::new(""), place_of);
+    context
+        .output
+        .note(&format!("map {name} is kept in {}", path.display()));
+    let unit = format!("farblk-map@{name}.service");
+    let wants = context
+        .root
+        .join("etc/systemd/system/multi-user.target.wants");
+    let has_systemd = context.root.join("run/systemd/system").is_dir();
+    if has_systemd && wants.join(&unit).symlink_metadata().is_err() {
+        let hint = format!("systemctl enable {unit}  # maps it at boot");
+        context.output.hint(hint);
+    }
+    Ok(())
+}
+
+/// The file that has the map.
+pub fn file_of(context: &Context, name: &str) -> Option<PathBuf> {
+    let saved = saved::load(&context.root, Side::Client);
+    let there = saved.find(Kind::Map, name)?;
+    Some(place_of(there).to_owned())
+}
+
+/// Removes the map from the files. Returns the file that had it.
+pub fn forget(context: &Context, name: &str, job: &Job) -> Result<Option<PathBuf>, Error> {
+    let saved = saved::load(&context.root, Side::Client);
+    let Some(there) = saved.find(Kind::Map, name) else {
+        return Ok(None);
+    };
+    let path = place_of(there).to_owned();
+    let shown = quote::path(&path);
+    let configfs = &context.configfs;
+    let is_own = path.starts_with(Side::Client.folder(&context.root));
+    let goes = is_own && is_alone(&saved, &path, name);
+    if configfs.is_dry_run() {
+        configfs.record(|| match goes {
+            true => format!("mv {shown} {shown}.1"),
+            false => format!(
+                "# remove [map.{}] from {shown}",
+                saved::keys::key_text(name)
+            ),
+        });
+        return Ok(Some(path));
+    }
+    let _lock = context.lock(job)?;
+    if goes {
+        durable::remove(&path, job)?;
+        return Ok(Some(path));
+    }
+    let fault = |e: std::io::Error| {
+        let why = format!("{}: {}", path.display(), crate::configfs::words(&e));
+        job.error(Code::Io, why)
+    };
+    let text = fs::read_to_string(&path).map_err(fault)?;
+    let rest = without(&path, &text, name);
+    let Some(rest) = rest else {
+        let line = there.place.as_ref().map_or(1, |place| place.line);
+        let why = format!(
+            "{}:{line}: the map cannot be removed from this file",
+            path.display()
+        );
+        return Err(job
+            .error(Code::BadFile, why)
+            .hint(format!("# remove it with an editor: {shown}")));
+    };
+    durable::replace(&path, &rest, job, |_| Ok(()))?;
+    Ok(Some(path))
+}
+
+/// The text of a file without the tables of a map. Comments and everything else stay. `None` if
+/// that cannot be done line by line, as the file has the map in another form.
+fn without(path: &Path, text: &str, name: &str) -> Option<String> {
+    let keys = [saved::keys::key_text(name), saved::keys::quoted(name)];
+    let starts = |line: &str| {
+        let title = line.trim_start().strip_prefix("[map.");
+        title.is_some_and(|title| {
+            let mut rests = keys
+                .iter()
+                .filter_map(|key| title.strip_prefix(key.as_str()));
+            rests.any(|rest| rest.starts_with([']', '.']))
+        })
+    };
+    let mut rest = String::new();
+    let mut inside = false;
+    for line in text.split_inclusive('\n') {
+        if line.trim_start().starts_with('[') {
+            inside = starts(line);
+        }
+        if !inside {
+            rest += line;
+        }
+    }
+    // Whatever the lines look like, the rest of the objects has to stay, and the map has to go.
+    let parse = |text: &str| {
+        let mut saved = Saved::default();
+        saved::parse(Side::Client, path, text, &mut saved);
+        saved
+    };
+    let (before, after) = (parse(text), parse(&rest));
+    let mut others = before.objects.iter().filter(|object| object.name != name);
+    let same = others.clone().count() == after.objects.len()
+        && others.all(|object| {
+            let found = after.find(object.kind, &object.name);
+            found.is_some_and(|found| found.says_as(object))
+        });
+    let sound =
+        after.problems.len() <= before.problems.len() && before.host_name == after.host_name;
+    (same && sound).then_some(rest)
+}

@@ -117,6 +117,14 @@ pub enum Command {
     /// Manage the files in /etc/farblk, which keep ports, exports and maps over a reboot
     #[command(subcommand)]
     Config(crate::cmd::config::Command),
+    /// Show the I/O and the latencies of maps and exports
+    Stats(Stats),
+    /// Show the I/O and the latencies of maps and exports, again and again
+    Top(Top),
+    /// Show the changes of the states of maps, paths, exports and ports, until it is interrupted
+    Events,
+    /// Print the metrics of this host for a monitoring system (OpenMetrics)
+    Metrics(Metrics),
     /// Show the versions of the tool and of the module that is loaded
     Version,
     /// Print a completion script
@@ -569,6 +577,44 @@ pub struct Unmap {
     /// Remove it from the files in /etc/farblk, too
     #[arg(long)]
     pub forget: bool,
+}
+
+/// Shows the I/O and the latencies of maps and exports.
+#[derive(Debug, Args)]
+pub struct Stats {
+    /// The map's name, its device or its UUID, or the export's name [default: all]
+    #[arg(value_name = "MAP|EXPORT")]
+    pub name: Option<String>,
+    /// Show the I/O of each interval of this length: 500ms, 1, 30s, 2m [default: show once the I/O
+    /// since each map or export was enabled]
+    #[arg(value_name = "INTERVAL")]
+    pub interval: Option<String>,
+    /// End after so many intervals
+    #[arg(value_name = "COUNT")]
+    pub count: Option<String>,
+}
+
+/// Shows the I/O and the latencies of maps and exports, again and again.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print plain text, one table after the other; so it does without a terminal, too
+    #[arg(long, short = 'b')]
+    pub batch: bool,
+    /// End after so many tables
+    #[arg(long, short = 'n', value_name = "N", value_parser = size::number::<1, 1_000_000_000>)]
+    pub count: Option<u64>,
+    /// Time between two tables: 500ms, 1, 30s, 2m
+    #[arg(long, short = 'd', value_name = "INTERVAL", default_value = "1s", value_parser = size::duration::<100, 3_600_000>)]
+    pub interval: Duration,
+}
+
+/// Prints the metrics of this host for a monitoring system.
+#[derive(Debug, Args)]
+pub struct Metrics {
+    /// Write them to PATH instead, which never has only a part of them; for the textfile collector
+    /// of node_exporter
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
 }
 
 #[cfg(test)]

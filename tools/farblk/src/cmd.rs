@@ -18,15 +18,20 @@ use crate::output::Output;
 mod backing;
 pub mod config;
 pub mod discover;
+mod events;
 pub mod export;
 pub mod list;
 pub mod map;
+mod metrics;
 pub mod path;
 mod persist;
 pub mod port;
 mod registration;
+mod sample;
 pub mod schema;
 mod shell;
+mod stats;
+mod top;
 mod udev;
 mod unit;
 mod version;
@@ -149,6 +154,16 @@ struct Script {
     commands: Vec<String>,
 }
 
+/// Refuses a dry run of a command that changes nothing.
+fn refuse_dry_run(context: &Context, command: &str) -> Result<(), Error> {
+    if !context.configfs.is_dry_run() {
+        return Ok(());
+    }
+    let why = format!("{command} changes nothing on this host");
+    let error = Error::new(Code::Usage, "there is nothing to print for --dry-run", why);
+    Err(error.hint(format!("farblk {command}")))
+}
+
 /// Runs a command.
 pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
     match command {
@@ -163,6 +178,10 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Show { map } => list::show(context, map),
         Command::Schema(command) => schema::run(context, command),
         Command::Config(command) => config::run(context, command),
+        Command::Stats(arguments) => stats::run(context, arguments),
+        Command::Top(arguments) => top::run(context, arguments),
+        Command::Events => events::run(context),
+        Command::Metrics(arguments) => metrics::run(context, arguments),
         Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Udev { device } => udev::run(context, device),

@@ -3,9 +3,11 @@
 
 mod addr;
 mod cli;
+mod clock;
 mod cmd;
 mod complete;
 mod configfs;
+mod counters;
 mod device;
 mod durable;
 mod error;

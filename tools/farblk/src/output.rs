@@ -3,8 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -36,6 +40,10 @@ pub struct Output {
     answers: Option<RefCell<Box<dyn BufRead>>>,
     /// True if a line with progress on stderr has no newline yet.
     line_open: Cell<bool>,
+    /// True if results go to stdout, so that its reader can be watched.
+    is_stdout: bool,
+    /// True if the reader of the results went away.
+    is_over: Cell<bool>,
 }
 
 impl Output {
@@ -43,13 +51,17 @@ impl Output {
     pub fn new(json: bool, quiet: bool) -> Self {
         let asks = io::stdin().is_terminal() && io::stderr().is_terminal();
         let answers = || Box::new(io::stdin().lock()) as Box<dyn BufRead>;
-        Self::to(
+        let output = Self::to(
             json,
             quiet,
             Box::new(anstream::stdout()),
             Box::new(anstream::stderr()),
             asks.then(answers),
-        )
+        );
+        Self {
+            is_stdout: true,
+            ..output
+        }
     }
 
     /// Output to `out` and `err`; questions are answered by `answers`.
@@ -68,6 +80,8 @@ impl Output {
             err: RefCell::new(err),
             answers: answers.map(RefCell::new),
             line_open: Cell::new(false),
+            is_stdout: false,
+            is_over: Cell::new(false),
         }
     }
 
@@ -91,8 +105,42 @@ impl Output {
                 "cannot write the result",
                 e.to_string(),
             )),
-            _ => Ok(()),
+            Err(_) => {
+                self.is_over.set(true);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
         }
+    }
+
+    /// Waits for `time`, for a command that prints again and again. Returns false at once when the
+    /// reader of stdout goes away: there is nobody to print for.
+    pub fn wait(&self, time: Duration) -> bool {
+        if !self.is_stdout {
+            thread::sleep(time);
+            return !self.is_over.get();
+        }
+        let end = Instant::now() + time;
+        let stdout = io::stdout();
+        while !self.is_over.get() {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            // Without any flag it waits for errors alone, among these that a pipe has no reader.
+            let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return true,
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => {
+                    thread::sleep(left);
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// Prints lines as the branches of the line before them.

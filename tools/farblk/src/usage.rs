@@ -145,7 +145,7 @@ mod tests {
                 "write [fd00::1]:17420",
                 "farblk path add --help",
             ),
-            ("metrics", "'metrics'", "farblk --help"),
+            ("prices", "'prices'", "farblk --help"),
             (
                 "exprot list",
                 "'exprot'",

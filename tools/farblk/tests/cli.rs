@@ -1089,11 +1089,8 @@ error[F0101]: invalid value '10.0.0.1' for '<HOST[:PORT]/EXPORT>': "10.0.0.1" na
   hint: farblk map 10.0.0.1/EXPORT
 
 "#]]);
-    tree.run("metrics")
-        .code(2)
-        .stdout_eq("")
-        .stderr_eq(str![[r#"
-error[F0101]: unrecognized subcommand 'metrics'
+    tree.run("prices").code(2).stdout_eq("").stderr_eq(str![[r#"
+error[F0101]: unrecognized subcommand 'prices'
   hint: farblk --help
 
 "#]]);
@@ -1203,4 +1200,53 @@ fn completions_and_manual_pages() {
     ] {
         assert!(tree.0.join("man8").join(page).exists(), "{page}");
     }
+}
+
+/// A reader that goes away ends the command, also if there is nothing to print.
+#[test]
+fn events_end_quietly_when_their_reader_goes_away() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    let tree = Tree::client();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_farblk"))
+        .arg("--root")
+        .arg(&tree.0)
+        .args(["-j", "events"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("farblk");
+    let mut events = BufReader::new(child.stdout.take().expect("stdout")).lines();
+    let mut next = || events.next().expect("an event").expect("text");
+    let first: Vec<_> = (0..4).map(|_| next()).collect();
+    let all = first.join("\n");
+    for line in &first {
+        assert!(line.starts_with(r#"{"schema":"farblk.event/1","#), "{all}");
+    }
+    assert!(
+        all.contains(r#""name":"scratch","from":null,"to":"live""#),
+        "{all}"
+    );
+    tree.config("maps/scratch/state", "reconnecting");
+    let change = next();
+    let want = r#""name":"scratch","from":"live","to":"reconnecting""#;
+    assert!(change.contains(want), "{change}");
+    drop(events);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a status") {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().expect("the end");
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("stderr");
+    stderr.read_to_string(&mut said).expect("text");
+    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
 }

@@ -11,7 +11,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::config::{self, check, restore, save};
-use super::{Context, discover, export, list, map, path, port, udev, unit, version};
+use super::{
+    Context, discover, events, export, list, map, metrics, path, port, stats, udev, unit, version,
+};
 use crate::cli;
 use crate::error::{self, Code, Error};
 use crate::name;
@@ -30,20 +32,24 @@ const SCHEMAS: &[Row] = &[
     ("farblk.discover/1", make::<discover::Document>),
     ("farblk.dry-run/1", make::<super::Script>),
     ("farblk.error/1", make::<error::Document>),
+    ("farblk.event/1", make::<events::Event>),
     ("farblk.export-list/1", make::<export::ListDocument>),
     ("farblk.export/1", make::<export::ExportDocument<'static>>),
     ("farblk.list/1", make::<list::Document>),
     ("farblk.map/1", make::<map::Document>),
+    ("farblk.metrics/1", make::<metrics::Document>),
     ("farblk.path-list/1", make::<path::ListDocument<'static>>),
     ("farblk.path/1", make::<path::Document<'static>>),
     ("farblk.port-list/1", make::<port::ListDocument>),
     ("farblk.port/1", make::<port::PortDocument<'static>>),
     ("farblk.removed/1", make::<super::Removed<'static>>),
     ("farblk.schema-list/1", make::<Document>),
+    ("farblk.stats/1", make::<stats::Document<'static>>),
     ("farblk.udev/1", make::<udev::Document>),
     ("farblk.unit/1", make::<unit::Document<'static>>),
     ("farblk.version/1", make::<version::Document>),
     ("farblk.warning/1", make::<output::Warning<'static>>),
+    ("farblk.written/1", make::<metrics::Written<'static>>),
 ];
 
 /// The schemas, schema `farblk.schema-list/1`.

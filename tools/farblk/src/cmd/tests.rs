@@ -19,6 +19,7 @@ use crate::output::Output;
 use crate::usage;
 
 mod config;
+mod see;
 mod units;
 
 /// A stream that can be read later.
@@ -47,9 +48,9 @@ fn hint(error: &Error) -> String {
 }
 
 /// A host with the model of the kernel; its /dev has farblk0.
-struct Host {
+pub(crate) struct Host {
     root: PathBuf,
-    kernel: Fake,
+    pub(crate) kernel: Fake,
     system: device::fake::Fake,
     out: Capture,
     err: Capture,
@@ -58,7 +59,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let root = std::env::temp_dir().join(format!("farblk-test-{}-{test}", std::process::id()));
         fs::create_dir_all(root.join("dev")).expect("a directory");
         fs::write(root.join("dev/file"), "").expect("a file");
@@ -116,7 +117,7 @@ impl Host {
     }
 
     /// Runs a command that must succeed, and gives its stdout.
-    fn ok(&self, line: &str) -> String {
+    pub(crate) fn ok(&self, line: &str) -> String {
         self.run(line)
             .unwrap_or_else(|error| panic!("{line}: {error:?}"));
         let text = anstream::adapter::strip_str(&self.out.take()).to_string();

@@ -57,6 +57,31 @@ server_restored() {
 	here unmap vol
 }
 
+# The server is away for longer than the lease of a map (1 s, five heartbeats, 5 s). After an
+# orderly stop it remembers the map, which goes on. After a crash it does not, and the map is
+# evicted.
+planned_restart() {
+	local dev
+	fresh
+	remote "grep -qw block $C/features" || skip "the module has no block exports"
+	there port add --addr "$FARBLK_SERVER"
+	there export create vol --file $BACKING_FILE --size 16M --allow "$(show "$C/host_name")"
+	there config save
+	here map "$FARBLK_SERVER/vol" --no-path-timeout 1s --heartbeat 200ms --reconnect-max 500ms
+	dev=$(cat /run/stdout)
+	there export disable vol --force
+	must reload_random
+	sleep 9
+	there config restore
+	wait_for 10 live || bad "the map after an orderly stop: $("$FARBLK" -j list)"
+	must direct_read "$dev" /dev/null count=1
+	must reload_random
+	sleep 9
+	there config restore
+	wait_for 10 list_has '.state == "evicted"' || bad "the map after a crash: $("$FARBLK" -j list)"
+	here unmap vol
+}
+
 # The client forgets all: its map has the same settings, and its place with max_clients 1 at once.
 client_restored() {
 	local id before
@@ -166,6 +191,7 @@ loop_numbers() {
 }
 
 scenario server_restored "a server restores its exports, and the map of one goes on"
+scenario planned_restart "after an orderly stop a server remembers the map of an export"
 scenario client_restored "a client restores its map, with its identity; --persist and --forget"
 scenario partial "a restore goes on after an error, and harms nothing that runs"
 scenario killed_save "a save that was killed leaves a file that can be read"

@@ -301,7 +301,7 @@ fn put_member(
         configfs.disable(&path, job)?;
     }
     set_values(context, &path, group.keys(), &member.values, exists, job)?;
-    let is_enabled = member.values.get(ENABLED).is_none();
+    let is_enabled = !member.values.contains_key(ENABLED);
     if group == Group::Paths && is_enabled {
         configfs.set(&path, "enable", "1", job)?;
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-smp check-storm debug-kernel modules tool install clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-smp check-storm check-modversions debug-kernel modules tool install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
@@ -9,9 +9,11 @@ help:
 	@echo 'make check-all  the same, with every kselftest on both kernels'
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
+	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
-	@echo 'make install    both, for the kernel that was built for (DESTDIR=folder for a package)'
+	@echo 'make install    both with manual pages, completions and units (PREFIX=/usr/local, DESTDIR=folder)'
+	@echo 'make deb        Debian packages of the tool, of the module and of its source, in build/deb'
 	@echo 'make bench      latency and IOPS against nvme-rdma, in one run'
 	@echo 'make fmt, clippy, hosttest, kselftest (KERNEL=stock|uml|debug), setup, debug-kernel, clean'
 	@echo 'All of them run as root and set up what they need; see Documentation/building.rst.'
@@ -52,8 +54,14 @@ check-storm: setup modules tool
 			tools/vm/kselftest storm.sh ghost.sh || exit 1; \
 	done
 
+check-modversions: setup
+	@tools/vm/modversions
+
 install: modules tool
 	@tools/build install
+
+deb: setup tool
+	@tools/package/deb
 
 modules tool clippy fmt fmtcheck hosttest clean:
 	@tools/build $@

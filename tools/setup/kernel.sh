@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: GPL-2.0
 # Prepares what farblk.ko is built against and what the guests boot: the distribution's kernel, and its source tree with
 # the Rust metadata that Debian's headers leave out. Prints the folder: linux/ (tree), boot/vmlinuz, modules/ (lib/modules),
-# release, and make-args, the words that make needs to build a module. kernel.sh [stock|RELEASE|uml|debug]
+# release, and make-args, the words that make needs to build a module. kernel.sh [stock|oldest|RELEASE|uml|debug]; another one
+# of the same series is taken for "stock" and "oldest" if tools/setup/versions names one that is gone, but never for RELEASE.
 . "$(dirname "$0")/lib.sh"
 
+exact=
 case ${1:-stock} in
-stock) set -- ;;
+stock) wanted=$KERNEL_RELEASE ;;
+oldest) wanted=$KERNEL_OLDEST ;;
 uml | debug) exec "$(dirname "$0")/debug-kernel.sh" "$1" ;;
+*) wanted=$1 exact=1 ;;
 esac
 
 series_of() { printf '%s' "$1" | cut -d. -f1,2; }
@@ -24,6 +28,7 @@ resolve() {
 	local all series release got=
 	if usable "$1"; then printf '%s' "$1"; return; fi
 	all=$(in_root apt-cache pkgnames linux-headers- | sed -n 's/^linux-headers-\([0-9].*+deb[0-9]*-amd64\)$/\1/p' | sort -rV)
+	[ -z "$exact" ] || gone "$1" "it has: $(for release in $all; do usable "$release" && echo "$release"; done | tr '\n' ' ')"
 	for series in $(series_of "$1") $KERNEL_SERIES; do
 		for release in $(printf '%s\n' "$all" | grep -E "^${series//./\\.}\.[0-9]"); do
 			if usable "$release"; then got=$release; break 2; fi
@@ -33,6 +38,8 @@ resolve() {
 	say "note: kernel $1 has left $KERNEL_SUITE; taking $got instead (tools/setup/versions names the one to prefer)"
 	printf '%s' "$got"
 }
+
+gone() { die "$KERNEL_SUITE does not have the kernel $1 with its source" "$2"; }
 
 # fetch: unpacks the packages of $release into $new. The signed image lags behind its headers, so the unsigned one is taken.
 fetch() {
@@ -75,12 +82,11 @@ prepare() {
 }
 
 main() {
-	local release new dir
+	local release new
 	need_root
-	if [ -e "$(entry kernel "$BUILDROOT $wanted v2")/release" ]; then return; fi
+	if [ -e "$dir/release" ]; then return; fi
 	step "package lists of $KERNEL_SUITE" in_root apt-get update -q
 	release=$(resolve "$wanted")
-	dir=$(entry kernel "$BUILDROOT $wanted v2")
 	new=$dir.new
 	rm -rf "$new"
 	step "kernel $release: packages" fetch
@@ -88,7 +94,10 @@ main() {
 	mv "$new" "$dir"
 }
 
-wanted=${1:-$KERNEL_RELEASE}
 "$(dirname "$0")/buildroot.sh"
-locked kernel main
-entry kernel "$BUILDROOT $wanted v2"
+dir=$(entry kernel "$BUILDROOT $wanted v2")
+# One that is there does not wait for another one that is being prepared.
+[ -e "$dir/release" ] || locked kernel main
+# It may have been made when another one was taken for it.
+[ -z "$exact" ] || [ "$(cat "$dir/release")" = "$wanted" ] || gone "$wanted" "it had $(cat "$dir/release") instead"
+printf '%s\n' "$dir"

@@ -28,12 +28,15 @@ checkers() {
 	in_root apt-get update -q
 	# shellcheck disable=SC2086
 	in_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $CHECK_PACKAGES
-	printf '%s\n' "$CHECK_PACKAGES" >"$BUILDROOT/check-packages"
+	printf '%s\n' "$CHECK_PACKAGES" >"$checked"
 }
+
+# Each list has a mark of its own, since checkouts that differ use the same build root.
+checked=$(printf '%s/check-packages-%s' "$BUILDROOT" "$(printf '%s' "$CHECK_PACKAGES" | sha256sum | cut -c1-16)")
 
 main() {
 	need_root
 	[ -d "$BUILDROOT" ] || build
-	[ "$(cat "$BUILDROOT/check-packages" 2>/dev/null)" = "$CHECK_PACKAGES" ] || step "build root: $CHECK_PACKAGES" checkers
+	[ -e "$checked" ] || step "build root: $CHECK_PACKAGES" checkers
 }
 locked buildroot main

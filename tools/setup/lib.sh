@@ -58,7 +58,7 @@ BUILDROOT_PACKAGES="gcc make bc bison flex dwarves libelf-dev libssl-dev libc6-d
  qemu-system-x86 e2fsprogs busybox-static iproute2 mmdebstrap procps shellcheck gdb"
 # What checks need and no build: it is installed into a build root that is there already, whose name, and with it that of all
 # that was built in it, stays the same.
-CHECK_PACKAGES="python3-docutils"
+CHECK_PACKAGES="python3-docutils zsh fish man-db libdw-dev"
 BUILDROOT=$(entry buildroot "$DEBIAN_SUITE $BUILDROOT_PACKAGES v1")
 
 # mirror: the Debian mirror of this machine's own apt configuration.

@@ -7,6 +7,7 @@
 //! - `map`: a map and its work item, with `runtime`, `resources` and `connect` below it.
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
+//! - `discovery` and `ping`: what a server is asked without a login.
 //! - `control`: control connections.
 //! - `events`: the mailbox of a map, which all the files above post to.
 //! - `params` and `host`: the parameters of a map, and this host.
@@ -20,6 +21,7 @@ pub(crate) mod host;
 pub mod io;
 mod map;
 mod params;
+mod ping;
 
 pub(crate) use control::Target;
 pub(crate) use discovery::discover;
@@ -32,4 +34,9 @@ pub(crate) use params::{
     Options,
     Params,
     Policy, //
+};
+pub(crate) use ping::{
+    ping,
+    PingRequest,
+    RoundTrips, //
 };

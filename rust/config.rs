@@ -12,6 +12,7 @@ mod host;
 mod map;
 pub mod parse;
 mod path;
+mod ping;
 mod port;
 mod root;
 mod switch;

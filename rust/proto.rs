@@ -52,7 +52,7 @@ pub use login::{Backing, Login, LoginReply};
 pub use logout::{Logout, LogoutReply};
 pub use message::{Message, NoRoom, ReplyError};
 pub use name::Name;
-pub use ping::Ping;
+pub use ping::{Ping, Pong};
 pub use refusal::{Malformed, Refusal, Refused};
 pub use request::Request;
 pub use response::{Delivery, Response, Status};

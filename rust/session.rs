@@ -12,6 +12,7 @@ pub mod clock;
 pub mod flush;
 pub mod map;
 pub mod reservation;
+pub mod stranger;
 
 use core::fmt;
 

@@ -71,7 +71,7 @@ root() {
 
 names() {
 	local kind name
-	for kind in ports exports maps discover; do
+	for kind in ports exports maps discover ping; do
 		for name in .hidden "a b" "a,b" é "$(printf 'n%.0s' {1..64})" "$(printf 'n%.0s' {1..255})"; do
 			outcome mkdir "$C/$kind/$name"
 			[[ $GOT =~ ^(EINVAL|ENAMETOOLONG)$ ]] || bad "mkdir $kind/${name:0:20} was not refused"
@@ -467,12 +467,48 @@ discover() {
 	must rmdir "$d"
 }
 
+ping() {
+	local p=$C/ping/p
+	must mkdir "$p"
+	defaults ping/p addr= source= count=10 interval_us=10000 read=0 enable=0 send_ns= read_ns= last_error=
+	read_only ping/p/{send_ns,read_ns,last_error}
+	refused EINVAL "$p/enable" 1 addr
+	takes ping/p/addr "10.9.0.1=>10.9.0.1:7420"
+	leaves ping/p/addr EINVAL "${NOT_ADDRESSES[@]}"
+	leaves_garbage ping/p/addr
+	takes ping/p/source 10.9.0.1 ::1 ""
+	leaves ping/p/source EINVAL 10.9.0 10.9.0.1:1 x
+	leaves_garbage ping/p/source
+	takes ping/p/count 1 256 5
+	leaves_numbers ping/p/count 0 257 -1 4294967297
+	takes ping/p/interval_us 1000 1000000
+	leaves_numbers ping/p/interval_us 0 999 1000001 4294968296
+	takes ping/p/read 1 0
+	leaves_switch ping/p/read
+	leaves_switch ping/p/enable
+	must store "$p/addr" "$FARBLK_SERVER"
+	must store "$p/count" 11
+	refused EINVAL "$p/enable" 1 "more than 10 s"
+	must store "$p/interval_us" 1000
+	refused ECONNREFUSED "$p/enable" 1 "nobody listens"
+	must port_add p "$FARBLK_SERVER"
+	must store "$p/enable" 0
+	must store "$p/enable" 1
+	is "messages" "$(wc -l <"$p/send_ns")" 11
+	is "READs without read" "$(<"$p/read_ns")" ""
+	must store "$p/read" 1
+	must store "$p/enable" 1
+	is "READs" "$(grep -c '^[1-9][0-9]*$' "$p/read_ns")" 11
+	no_error ping/p
+	must rmdir "$p"
+}
+
 hundred_times() {
 	local i free slabs
 	for ((i = 0; i < 110; i++)); do
 		[ $i != 10 ] || { free=$(memory); slabs=$(slab); }
-		must mkdir "$C/ports/p" "$C/exports/e" "$C/exports/e/hosts/h" "$C/maps/m" "$C/maps/m/paths/a" "$C/discover/d"
-		must rmdir "$C/ports/p" "$C/exports/e/hosts/h" "$C/exports/e" "$C/maps/m/paths/a" "$C/maps/m" "$C/discover/d"
+		must mkdir "$C/ports/p" "$C/exports/e" "$C/exports/e/hosts/h" "$C/maps/m" "$C/maps/m/paths/a" "$C/discover/d" "$C/ping/p"
+		must rmdir "$C/ports/p" "$C/exports/e/hosts/h" "$C/exports/e" "$C/maps/m/paths/a" "$C/maps/m" "$C/discover/d" "$C/ping/p"
 	done
 	[ $((free - $(memory))) -lt 2048 ] || bad "available memory fell from $free to $(memory) KiB"
 	[ $(($(slab) - slabs)) -lt 512 ] || bad "slabs grew from $slabs to $(slab) KiB"
@@ -547,6 +583,7 @@ scenario killed "and ends when its task is killed"
 scenario maps "a map's and a path's attributes and life"
 scenario paths "paths come and go while their map is enabled, up to eight"
 scenario discover "discover shows what this host may use"
+scenario ping "ping measures round trips"
 scenario hundred_times "100 times mkdir and rmdir of everything"
 scenario races "two writers race over the same objects"
 scenario path_races "a path comes and goes while its map does"

@@ -645,6 +645,45 @@ def control_idle():
     works(idle.io())
 
 
+@case("stranger", "more messages than may be sent without a login", 1)
+def stranger_flood():
+    control = Connection(request())
+    start = time.monotonic()
+    try:
+        # Two at a time.
+        for sent in range(256):
+            control.send(message(PING))
+            control.send(message(PING))
+            for _ in range(2):
+                expect(f"an answer after {2 * sent} pings", struct.unpack_from("<HHI", control.receive()[0]), (PONG, 8, 0))
+    except Ended:
+        # On a slow machine it has stayed for too long before.
+        if time.monotonic() - start < 12:
+            raise
+        print("too slow for that many", flush=True)
+        return
+    control.send(message(PING))
+    control.must_end()
+
+
+@case("stranger", "pings, for longer than one may stay without a login")
+def stranger_stay():
+    session, control = Session(), Connection(request())
+    start = time.monotonic()
+    while not control.ended and time.monotonic() < start + 30 * PATIENCE:
+        control.send(message(PING))
+        session.control.send(message(PING))
+        control.until(lambda: control.ended or control.inbox, "neither an answer nor an end", seconds=2 * SOON)
+        control.inbox.clear()
+        session.control.until(lambda: session.control.inbox, "no answer to who is logged in")
+        session.control.inbox.clear()
+        time.sleep(0.5)
+    took = time.monotonic() - start
+    if not control.ended or took < 12:
+        raise Failed(f"the connection ends after {took:.1f} s: {control.ended}")
+    works(session.io())
+
+
 # Commands that end the connection. A function makes them, of the session and the connection.
 @cases("malformed", 1,
        ("no byte", lambda s, io: b""),

@@ -22,6 +22,7 @@ DIRECTORIES = {
     "map.rs": "/maps/*",
     "path.rs": "/maps/*/paths/*",
     "discovery.rs": "/discover/*",
+    "ping.rs": "/ping/*",
 }
 FIELDS = ("What", "Date", "KernelVersion", "Contact", "Description")
 errors = []

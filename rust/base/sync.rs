@@ -290,6 +290,12 @@ pub(crate) fn fatal_signal_pending() -> bool {
     unsafe { bindings::farblk_fatal_signal_pending() }
 }
 
+/// Returns true if a signal waits for the current task. Any context. For functions that may end
+/// early and return what they have.
+pub(crate) fn signal_pending() -> bool {
+    kernel::current!().signal_pending()
+}
+
 /// A random number fit for secrets. Any context.
 pub(crate) fn random_u64() -> u64 {
     // SAFETY: No requirements.

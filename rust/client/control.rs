@@ -27,6 +27,7 @@ use crate::base::{
         EHOSTUNREACH,
         ENETUNREACH,
         ENOTCONN,
+        EOPNOTSUPP,
         EPROTO,
         EPROTONOSUPPORT, //
     },
@@ -63,6 +64,8 @@ use crate::proto::{
     Malformed,
     Message,
     NoRoom,
+    Ping,
+    Pong,
     Refusal,
     Refused,
     Reject,
@@ -420,6 +423,42 @@ impl ControlConnection {
         }
     }
 
+    /// Sends a ping, and returns the nanoseconds until the answer. Only for a connection without a
+    /// login, to which the server sends nothing unasked. May sleep.
+    pub(super) fn ping(&mut self, deadline: Deadline) -> Result<u64, Failure> {
+        // What is there already would pass for the answer.
+        if self.channel.try_receive(&mut self.message)?.is_some() {
+            return Err(fail!(EPROTO, "the server answers what it was not asked"));
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        let start = Instant::<Monotonic>::now();
+        self.channel
+            .send(deadline.left(), |buf| Ping.encode(sequence, buf))?;
+        let len = self.channel.receive(&mut self.message, deadline.left())?;
+        let spent = nanos_since(start);
+        match Pong::parse(self.message.get(..len).unwrap_or(&[]), sequence) {
+            Ok(Pong) => Ok(spent),
+            Err(ReplyError::Refused(why)) => Err(refused(&why)),
+            Err(ReplyError::Malformed(malformed)) => {
+                Err(fail!(EPROTO, "malformed answer to a ping: {malformed}"))
+            }
+        }
+    }
+
+    /// Does an RDMA READ of no bytes, and returns the nanoseconds that it took. May sleep.
+    pub(super) fn read_nothing(&mut self, deadline: Deadline) -> Result<u64, Failure> {
+        let start = Instant::<Monotonic>::now();
+        match self.channel.read_nothing(deadline.left()) {
+            Ok(()) => Ok(nanos_since(start)),
+            Err(error) if error == EOPNOTSUPP => {
+                Err(fail!(error, "an iWARP device has no RDMA READ without a key"))
+            }
+            Err(error) if error == ETIMEDOUT => Err(fail!(error, "no answer to an RDMA READ")),
+            Err(error) => Err(fail!(error, "the server's device refused an RDMA READ")),
+        }
+    }
+
     /// Notes that the login was granted. From now on the server may send extent events, in blocks
     /// of `block_size` and with no more than `access`.
     pub(super) fn set_granted(&mut self, block_size: BlockSize, access: Access) {
@@ -452,6 +491,11 @@ impl ControlConnection {
             None => Err(fail!(EPROTO, "a reply without a request")),
         }
     }
+}
+
+/// Returns the nanoseconds since `start`.
+fn nanos_since(start: Instant<Monotonic>) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(0)
 }
 
 /// Parses a message if it is an event.

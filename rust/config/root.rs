@@ -24,6 +24,7 @@ use crate::config::{
     discovery::Discoveries,
     export::ExportDirs,
     map::Maps,
+    ping::Pings,
     port::Ports,
     show, //
 };
@@ -49,7 +50,8 @@ pub(crate) fn register(host: Arc<Host>, exports: Arc<Exports>) -> Result<Subsyst
             NewGroup::new(ExportDirs::new(exports, host.clone())?)?,
         )?
         .with_default(c"maps", NewGroup::new(Maps::new(host.clone())?)?)?
-        .with_default(c"discover", NewGroup::new(Discoveries::new(host)?)?)?;
+        .with_default(c"discover", NewGroup::new(Discoveries::new(host)?)?)?
+        .with_default(c"ping", NewGroup::new(Arc::new(Pings, GFP_KERNEL)?)?)?;
     Subsystem::register(c"farblk", root)
 }
 
@@ -77,7 +79,7 @@ impl Root {
     }
 
     fn show_features(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, "ram block discover")
+        show(page, "ram block discover ping")
     }
 
     fn show_host_id(&self, page: &mut PageWriter<'_>) -> Result {

@@ -57,11 +57,11 @@ use crate::rdma::{
 /// Maximum number of messages in flight in each direction: a request or its reply, a message
 /// without a reply, and as many again whose completions are late.
 pub(crate) const MESSAGES: usize = 4;
-/// Send slot of a registration. The slots below it are for messages.
-const REGISTER_SLOT: u16 = MESSAGES as u16;
+/// Send slot of a registration or a READ. The slots below it are for messages.
+const OTHER_SLOT: u16 = MESSAGES as u16;
 const CAPS: QpCaps = QpCaps {
-    slots: REGISTER_SLOT + 1,
-    send_wr: REGISTER_SLOT as u32 + 1,
+    slots: OTHER_SLOT + 1,
+    send_wr: OTHER_SLOT as u32 + 1,
     recv_wr: MESSAGES as u32,
     sges: 1,
     large: 0,
@@ -79,6 +79,8 @@ pub(crate) enum Posted {
     Message(KBox<DmaBuffer>, usize, u16),
     /// A memory region that is being registered.
     Region(Mr),
+    /// A READ of no bytes.
+    Nothing,
 }
 
 impl SendOwner for Posted {
@@ -87,13 +89,13 @@ impl SendOwner for Posted {
     fn message(&self) -> Option<(&DmaBuffer, usize)> {
         match self {
             Self::Message(buffer, len, _) => Some((buffer, *len)),
-            Self::Region(_) => None,
+            Self::Region(_) | Self::Nothing => None,
         }
     }
 
     fn mr(&self) -> Option<&Mr> {
         match self {
-            Self::Message(..) => None,
+            Self::Message(..) | Self::Nothing => None,
             Self::Region(mr) => Some(mr),
         }
     }
@@ -106,6 +108,8 @@ struct Inbox {
     /// Free buffers for sending. The index is the send slot.
     free: [Option<KBox<DmaBuffer>>; MESSAGES],
     registered: Option<(Mr, Result<(), WcError>)>,
+    /// The result of the last READ.
+    read: Option<Result<(), WcError>>,
     /// Number of signs of life of the peer so far: messages, and what [`Link::note_heard`] counts.
     heard: u64,
     /// True if the connection is broken. No message is received any more.
@@ -147,6 +151,7 @@ impl Link {
             received: [const { None }; MESSAGES],
             free: [const { None }; MESSAGES],
             registered: None,
+            read: None,
             heard: 0,
             lost: false,
         };
@@ -209,6 +214,7 @@ impl<O: Linked> QpHandler for Handler<O> {
                     }
                 }
                 Posted::Region(mr) => inbox.registered = Some((mr, result)),
+                Posted::Nothing => inbox.read = Some(result),
             }
         }
         link.completed.complete();
@@ -362,7 +368,7 @@ impl<O: Linked> Channel<O> {
     pub(crate) fn register(&mut self, mapping: &Arc<SgMapping>, access: Access) -> Result<Mr> {
         let mr = Mr::alloc(&self.pd, mapping, access)?;
         self.qp
-            .reg_mr(REGISTER_SLOT, Posted::Region(mr), true)
+            .reg_mr(OTHER_SLOT, Posted::Region(mr), true)
             .map_err(|(error, _)| error)?;
         let link = self.owner.link();
         let registered = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, |inbox| {
@@ -375,6 +381,21 @@ impl<O: Linked> Channel<O> {
         let (mr, result) = registered?;
         result.map_err(|error| error.to_error())?;
         Ok(mr)
+    }
+
+    /// Does an RDMA READ of no bytes, and waits for it up to `timeout` ms. If it fails, so does the
+    /// connection. May sleep.
+    pub(crate) fn read_nothing(&mut self, timeout: Msecs) -> Result {
+        self.qp
+            .read_nothing(OTHER_SLOT, Posted::Nothing, true)
+            .map_err(|(error, _)| error)?;
+        let link = self.owner.link();
+        let read = wait(link, &link.completed, timeout, |inbox| inbox.read.take());
+        if read.is_err() {
+            // Otherwise a late completion would be attributed to the next READ.
+            self.qp.fail();
+        }
+        read?.map_err(|error| error.to_error())
     }
 }
 

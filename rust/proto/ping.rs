@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Heartbeats.
+//! Heartbeats, and their answers.
 
 #![forbid(unsafe_code)]
 
-use super::message::{header, write, NoRoom};
+use super::message::{header, write, Message, NoRoom, ReplyError};
+use super::refusal::Malformed;
 use super::wire;
 use core::mem::size_of;
 
@@ -19,5 +20,23 @@ impl Ping {
             &header(wire::PING, sequence, size_of::<wire::Header>()),
             buf,
         )
+    }
+}
+
+/// The answer to a [`Ping`] of a client that is not logged in, to which the server sends nothing
+/// else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pong;
+
+impl Pong {
+    /// Parses the answer to a ping with this `sequence`, which a pong does not repeat.
+    pub fn parse(bytes: &[u8], sequence: u32) -> Result<Self, ReplyError> {
+        let message = Message::parse(bytes)?;
+        if message.kind() == wire::PONG {
+            message.whole::<wire::Header>()?;
+            return Ok(Self);
+        }
+        message.granted(wire::PING, sequence)?;
+        Err(Malformed("a ping has no reply but a pong").into())
     }
 }

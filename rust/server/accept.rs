@@ -61,8 +61,11 @@ impl PendingConnection {
     }
 
     /// Accepts a control connection, whose queue pair exists. May sleep.
+    ///
+    /// The client may have one RDMA READ under way. Without a key it can read no byte, but measure
+    /// how long that takes.
     pub(super) fn accept_control(&self) -> Result {
-        self.accept(0, 0)
+        self.accept(at_most(self.reads, 1), 0)
     }
 
     /// Accepts an I/O connection on which the client may have up to `max` RDMA READs under way. Its

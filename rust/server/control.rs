@@ -60,6 +60,7 @@ use crate::server::{
     },
 };
 use crate::session::{
+    stranger::Requests,
     Epoch,
     PATHS_MAX, //
 };
@@ -94,6 +95,8 @@ pub(super) struct Control {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     attachment: Option<Attachment>,
     channel: Option<Channel<Session>>,
+    /// The messages of a client that was not logged in.
+    unadmitted: Requests,
     /// The name of the port that the session came in through.
     port: Name,
     exports: Arc<Exports>,
@@ -105,6 +108,7 @@ impl Control {
         Self {
             attachment: None,
             channel: None,
+            unadmitted: Requests::default(),
             port,
             exports,
         }
@@ -158,6 +162,10 @@ impl Control {
             self.exports.stats.violations.count();
             EPROTO
         })?;
+        if self.attachment.is_none() && self.unadmitted.count() {
+            self.exports.stats.violations.count();
+            return Err(EPROTO);
+        }
         let sequence = message.sequence();
         let done = match message.request() {
             Ok(Request::Login(login)) => self.login(session, sequence, &login),

@@ -55,7 +55,8 @@ use crate::server::{
 };
 use crate::session::{
     clock::KeepAliveTimeout,
-    reservation::LOOK_MS, //
+    reservation::LOOK_MS,
+    stranger::Stay, //
 };
 
 /// I/O connections that a session may have.
@@ -89,6 +90,8 @@ struct State {
     work: KBox<dyn SessionWork>,
     /// The keep-alive timeout of a client that is not logged in.
     keep_alive: KeepAliveTimeout,
+    /// How long it has not been logged in.
+    stay: Stay,
     over: bool,
 }
 
@@ -137,6 +140,7 @@ impl Session {
         let state = State {
             work,
             keep_alive: keep_alive(0),
+            stay: Stay::default(),
             over: false,
         };
         let session = Arc::pin_init(
@@ -217,8 +221,8 @@ impl Session {
         self.link.heard()
     }
 
-    /// Ends the session if its client neither logs in nor says anything: a port carries only so
-    /// many. Called once in [`LOOK_MS`]. May sleep.
+    /// Ends the session if its client neither logs in nor says anything, or does not log in for
+    /// long: a port carries only so many. Called once in [`LOOK_MS`]. May sleep.
     pub(super) fn check(self: &Arc<Self>) {
         // If the workqueue has the lock, it handles a message of the client.
         let Some(mut state) = self.state.try_lock() else {
@@ -227,7 +231,8 @@ impl Session {
         let heard = self.heard();
         if state.work.is_logged_in() {
             state.keep_alive = keep_alive(heard);
-        } else if state.keep_alive.look(heard) {
+            state.stay = Stay::default();
+        } else if state.keep_alive.look(heard) | state.stay.look(LOOK_MS) {
             self.lose();
         }
     }

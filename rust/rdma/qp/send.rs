@@ -213,6 +213,40 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
+    /// Chains an RDMA READ of no bytes. It needs no key, and shows how long the peer's device takes
+    /// to answer. `owner` comes back with the completion; its memory is not used.
+    ///
+    /// Otherwise like [`Self::rdma`].
+    pub(crate) fn read_nothing(
+        &self,
+        slot: u16,
+        owner: H::Send,
+        last: bool,
+    ) -> Result<(), (Error, H::Send)> {
+        self.post(slot, owner, last, |slot, _owner, body| {
+            if self.iwarp {
+                return Err(EOPNOTSUPP);
+            }
+            body.nr_wr = 1;
+            body.opcode = bindings::ib_wc_opcode_IB_WC_RDMA_READ;
+            let wr = Wr {
+                rdma: bindings::ib_rdma_wr {
+                    wr: bindings::ib_send_wr {
+                        sg_list: body.sges,
+                        num_sge: 0,
+                        opcode: bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+                        ..slot.last_wr()
+                    },
+                    remote_addr: 0,
+                    rkey: 0,
+                },
+            };
+            // SAFETY: The slot was claimed, and has a work request.
+            unsafe { body.wrs.write(wr) };
+            Ok(())
+        })
+    }
+
     /// Chains the registration of the owner's memory region, which must be of this protection
     /// domain and not be registered. Otherwise like [`Self::rdma`].
     ///

@@ -66,6 +66,12 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             Ok(reply)
         );
     }
+    if Pong::parse(bytes, sequence).is_ok() {
+        prop_assert_eq!(
+            Event::parse(bytes, BlockSize::MIN, Access::ReadOnly),
+            Ok(Event::Pong)
+        );
+    }
     let asked = GrantRequest::new(0, 3).unwrap();
     if let Ok(reply) = GrantReply::parse(bytes, sequence, &asked, &three_slabs()) {
         let grants: Vec<_> = reply.iter().map(|(_, grant)| grant).collect();

@@ -136,6 +136,32 @@ fn one_way_golden() {
     assert_eq!(request(&reserved), Ok(Request::Fence(fence)));
 }
 
+/// A client that is not logged in takes a pong for the answer to its ping, and nothing else.
+#[test]
+fn pong_without_a_login() {
+    let pong = encoded(|buf| Event::Pong.encode(buf));
+    assert_eq!(pong, [9, 0, 8, 0, 0, 0, 0, 0]);
+    let parse = |bytes: &[u8]| Pong::parse(bytes, SEQUENCE);
+    assert_eq!(parse(&pong), Ok(Pong));
+    no_prefix(&pong, |bytes| parse(bytes).is_ok());
+    no_more(&pong, |bytes| parse(bytes).is_ok());
+    for event in events().filter(|event| *event != Event::Pong) {
+        assert!(parse(&encoded(|buf| event.encode(buf))).is_err());
+    }
+    let ping = encoded(|buf| Ping.encode(SEQUENCE, buf));
+    assert!(parse(&ping).is_err());
+    let busy = Refused::from(Refusal::Busy);
+    let refusal = encoded(|buf| Message::parse(&ping).unwrap().refuse(&busy, buf));
+    assert_eq!(parse(&refusal), Err(ReplyError::Refused(busy)));
+    assert!(matches!(
+        Pong::parse(&refusal, SEQUENCE + 1),
+        Err(ReplyError::Malformed(_))
+    ));
+    // A reply that grants the ping, which there is not.
+    let granted = patched(&refusal, 8, &[0; 104]);
+    assert!(matches!(parse(&granted), Err(ReplyError::Malformed(_))));
+}
+
 #[test]
 fn grant_request_golden() {
     let grant = GrantRequest::new(0x0102_0304, 0x0506_0708).unwrap();

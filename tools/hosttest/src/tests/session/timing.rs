@@ -6,6 +6,7 @@ use crate::session::{
     clock::{is_too_slow, Backoff, Heartbeat, KeepAlive, KeepAliveTimeout, Progress},
     flush::{Flushes, LastClose},
     reservation::lease_ms,
+    stranger::{Requests, Stay},
 };
 use proptest::prelude::*;
 
@@ -212,4 +213,16 @@ fn an_instance_ends_with_what_was_not_flushed() {
     assert_eq!(last.open(|device| *device == "b", 5), 5);
     last.close("b", 5, true);
     assert_eq!(last.open(|device| *device == "a", 6), 6);
+}
+
+#[test]
+fn a_stranger_may_say_so_much_and_stay_so_long() {
+    let mut requests = Requests::default();
+    assert!((0..512).all(|_| !requests.count()));
+    assert!(requests.count() && requests.count());
+    for (look_ms, looks) in [(1000, 15), (20_000, 1), (0, 15_000), (7000, 3)] {
+        let mut stay = Stay::default();
+        assert!((0..looks).all(|_| !stay.look(look_ms)), "{look_ms}");
+        assert!(stay.look(look_ms) && stay.look(look_ms), "{look_ms}");
+    }
 }

@@ -1948,6 +1948,115 @@ def again(begin, io):
     return f"{logins} logins in {took:.1f} s"
 
 
+# --- ping -----------------------------------------------------------------------------------------
+
+
+def ping(**settings):
+    """What a ping of this host says: the error, last_error, and how many round trips it counts."""
+    at = CONFIG.replace("maps", "ping") + "hostile/"
+    os.mkdir(at)
+    try:
+        for name, value in {"addr": ADDRESS, "count": 5, "interval_us": 1000, **settings}.items():
+            store(at + name, str(value))
+        start = time.monotonic()
+        error = Task(store, at + "enable", "1").end("ping", 25 * PATIENCE)
+        took = time.monotonic() - start
+        return error, show(at + "last_error"), len(show(at + "send_ns").split()), len(show(at + "read_ns").split()), took
+    finally:
+        os.rmdir(at)
+
+
+def answers_with(*said):
+    def hook(server, peer, message):
+        for one in said:
+            peer.send(one(message) if callable(one) else one)
+        return True
+
+    return hook
+
+
+@case("ping", "an honest server")
+def ping_honest(begin):
+    begin.server()
+    expect("the outcome", ping(read=1)[:4], (None, "", 5, 5))
+
+
+@cases("ping",
+       ("an answer of no byte", b"", "EPROTO"),
+       ("a pong that is too long", event(PONG, b"x"), "EPROTO"),
+       ("a pong that says it is longer", event(PONG, length=9), "EPROTO"),
+       ("a pong of 4096 bytes", event(PONG, bytes(4088)), "EPROTO"),
+       ("an extent", extent(number=1), "EPROTO"),
+       ("a fence that is done", event(FENCED, bytes(16)), "EPROTO"),
+       ("the ping itself", lambda message: message, "EPROTO"),
+       ("a reply that grants it", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0]), "EPROTO"),
+       ("a refusal of something else", lambda message: reply(PING, 0xFFFFFFFF, code=hostile.BUSY), "EPROTO"),
+       ("a refusal", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0], code=hostile.BUSY, text="no\x1b[m\n"), "EBUSY"),
+       ("random bytes", lambda message: os.urandom(64), "EPROTO"))
+def ping_garbage(begin, said, wanted):
+    begin.server(on={"ping": answers_with(said)})
+    error, words, sends, *_ = ping()
+    expect("the outcome", (error, sends), (wanted, 0))
+    if not re.fullmatch(wanted + " [ -~]+", words):
+        raise Failed(f"last_error is {words!r}")
+    return words
+
+
+@case("ping", "two pongs for each ping")
+def ping_twice(begin):
+    begin.server(on={"ping": answers_with(event(PONG), event(PONG))})
+    error, words, *_ = ping(count=256)
+    expect("the outcome", (error, words), ("EPROTO", "EPROTO the server answers what it was not asked"))
+
+
+@case("ping", "a server that is silent from the third ping on")
+def ping_silent(begin):
+    server = begin.server()
+    server.pings = 0
+
+    def hook(server, peer, message):
+        server.pings += 1
+        return server.pings > 3
+
+    server.on["ping"] = hook
+    error, words, sends, _, took = ping()
+    # The first one does not count.
+    expect("the outcome", (error, sends), ("ETIMEDOUT", 2))
+    if not 3.5 < took < 6 * PATIENCE:
+        raise Failed(f"it took {took:.1f} s")
+    return words
+
+
+@case("ping", "a server that ends the connection with a ping")
+def ping_end(begin):
+    begin.server(on={"ping": lambda server, peer, _: peer.disconnect() or True})
+    expect("the outcome", ping()[:4], ("ENOTCONN", "ENOTCONN the connection was lost", 0, 0))
+
+
+@case("ping", "a server that does not accept")
+def ping_unaccepted(begin):
+    begin.server(on={"connect": silent})
+    error, words, _, _, took = ping()
+    expect("the outcome", error, "ETIMEDOUT")
+    if took > 6 * PATIENCE:
+        raise Failed(f"it took {took:.1f} s")
+    return words
+
+
+@case("ping", "a server that is slow enough to keep a task for long")
+def ping_slow(begin):
+    def hook(server, peer, message):
+        time.sleep(3)
+        return False
+
+    begin.server(on={"ping": hook})
+    error, words, sends, _, took = ping(count=256)
+    expect("the outcome", (error, words), (None, ""))
+    if not 1 <= sends <= 6 or took > 20 * PATIENCE:
+        raise Failed(f"{sends} round trips in {took:.1f} s")
+    return f"{sends} round trips in {took:.1f} s"
+
+
 def main(address, second_address, wanted):
     global ADDRESS, SECOND
     ADDRESS, SECOND = address, second_address

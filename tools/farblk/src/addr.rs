@@ -183,6 +183,43 @@ impl fmt::Display for Target {
     }
 }
 
+/// A server, and perhaps one of its exports: `HOST[:PORT][/EXPORT]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The server.
+    pub server: Endpoint,
+    /// The name of the export.
+    pub export: Option<String>,
+}
+
+impl Place {
+    /// Parses `HOST[:PORT]` or `HOST[:PORT]/EXPORT`.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        if !text.contains('/') || text.contains("://") {
+            let server = Endpoint::parse(text)?;
+            return Ok(Self {
+                server,
+                export: None,
+            });
+        }
+        let Target { server, export } = Target::parse(text)?;
+        Ok(Self {
+            server,
+            export: Some(export),
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.server.fmt(f)?;
+        match &self.export {
+            Some(export) => write!(f, "/{export}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// A path as the user writes it: `[SRC@]DST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSpec {
@@ -290,6 +327,23 @@ mod tests {
         assert_eq!(path.destination.port, 99);
         assert_eq!(PathSpec::parse("10.0.0.1").unwrap().source, None);
         assert!(PathSpec::parse("name@10.0.0.1").is_err());
+    }
+
+    #[test]
+    fn places() {
+        for text in [
+            "node-a",
+            "[fd00::1]:99",
+            "10.9.0.1/vol1",
+            "[fd00::1]:99/vol1",
+        ] {
+            let place = Place::parse(text).unwrap();
+            assert_eq!(place.to_string(), text);
+            assert_eq!(place.export.is_some(), text.contains('/'));
+        }
+        for bad in ["", "/", "/vol1", "a/", "a/b/c", "x://a", "x://a/b", "a:0/b"] {
+            assert!(Place::parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::addr::{self, Endpoint, PathSpec, Target};
+use crate::addr::{self, Endpoint, PathSpec, Place, Target};
 use crate::{name, size};
 
 /// Controls farblk, a remote block device over RDMA.
@@ -93,6 +93,8 @@ pub enum Command {
     Export(Export),
     /// Ask a server which exports this host may use
     Discover(Discover),
+    /// Measure round trips to a server; needs no map
+    Ping(Ping),
     /// Map an export as a disk; prints only the device on stdout
     Map(Map),
     /// Remove a mapped disk
@@ -386,6 +388,27 @@ pub struct Discover {
     /// The server
     #[arg(value_name = "HOST[:PORT]", value_parser = Endpoint::parse, value_hint = ValueHint::Hostname)]
     pub server: Endpoint,
+    /// IP address of this host to use
+    #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
+    pub source: Option<IpAddr>,
+}
+
+/// Measures round trips to a server.
+///
+/// SEND is a message to the server's module and its answer. READ, which only an export of RAM has,
+/// is an RDMA READ of no bytes: the RDMA device of the server answers it without its CPUs. Nothing
+/// is read from the export, no map loses its place, and none is made.
+#[derive(Debug, Args)]
+pub struct Ping {
+    /// The server, or one of its exports; an IPv6 address with a port or export is in brackets
+    #[arg(value_name = "HOST[:PORT][/EXPORT]", value_parser = Place::parse, value_hint = ValueHint::Hostname)]
+    pub place: Place,
+    /// Number of round trips
+    #[arg(short = 'c', long, value_name = "COUNT", default_value = "100", value_parser = size::number::<1, 1_000_000>)]
+    pub count: u64,
+    /// Pause after each: 1ms, 500ms, 2s
+    #[arg(short = 'i', long, value_name = "INTERVAL", default_value = "10ms", value_parser = size::duration::<1, 3_600_000>)]
+    pub interval: Duration,
     /// IP address of this host to use
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
     pub source: Option<IpAddr>,

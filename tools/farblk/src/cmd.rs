@@ -25,6 +25,7 @@ pub mod map;
 mod metrics;
 pub mod path;
 mod persist;
+mod ping;
 pub mod port;
 mod registration;
 mod sample;
@@ -170,6 +171,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Port(command) => port::run(context, command),
         Command::Export(command) => export::run(context, command),
         Command::Discover(arguments) => discover::run(context, arguments),
+        Command::Ping(arguments) => ping::run(context, arguments),
         Command::Map(arguments) => map::map(context, arguments),
         Command::Unmap(arguments) => map::unmap(context, arguments),
         Command::Remap(arguments) => map::remap(context, arguments),

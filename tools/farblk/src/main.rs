@@ -13,6 +13,7 @@ mod durable;
 mod error;
 mod holders;
 mod identity;
+mod interrupt;
 mod manual;
 mod module;
 mod name;

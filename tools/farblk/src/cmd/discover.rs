@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk discover`: which exports of a server this host may use.
 
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process;
 
 use schemars::JsonSchema;
@@ -17,9 +19,11 @@ use crate::size;
 
 /// An export of a server, as it tells this host.
 #[derive(Debug, PartialEq, Eq, JsonSchema, Serialize)]
-struct Entry {
-    name: String,
-    kind: String,
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// What it is: "ram" or "block".
+    pub kind: String,
     mode: Option<&'static str>,
     size_bytes: u64,
     access: String,
@@ -68,21 +72,40 @@ fn parse_entry(line: &str) -> Option<Entry> {
 /// The start of the names of the objects of this tool. The process ID follows.
 const PREFIX: &str = "tool-";
 
-/// Removes the objects of processes that were killed. They would keep the module loaded.
-fn remove_leftovers(context: &Context) {
+/// Makes an object of this process in `group`, which is there for this command only. First removes
+/// those of processes that were killed, as they would keep the module loaded.
+pub fn make_own(
+    context: &Context,
+    group: &str,
+    made: &mut Made<'_>,
+    job: &Job,
+) -> Result<PathBuf, Error> {
+    let configfs = &context.configfs;
+    remove_leftovers(context, group);
+    let name = match configfs.is_dry_run() {
+        true => "tool".to_owned(),
+        false => format!("{PREFIX}{}", process::id()),
+    };
+    let object = configfs.path(&[group, &name]);
+    made.mkdir(&object, job)?;
+    Ok(object)
+}
+
+/// Removes the objects of processes that were killed.
+fn remove_leftovers(context: &Context, group: &str) {
     let configfs = &context.configfs;
     let processes = context.root.join("proc");
     if configfs.is_dry_run() || !processes.join("self").exists() {
         return;
     }
     let job = Job::new("cannot clean up");
-    for name in configfs.names(&configfs.path(&["discover"])) {
+    for name in configfs.names(&configfs.path(&[group])) {
         let number = name.strip_prefix(PREFIX).and_then(|rest| rest.parse().ok());
         // This process has made none yet.
         let is_over =
             |number: u32| number == process::id() || !processes.join(number.to_string()).exists();
         if number.is_some_and(is_over) {
-            let object = configfs.path(&["discover", &name]);
+            let object = configfs.path(&[group, &name]);
             // Another process may be about to do the same.
             let _ = configfs
                 .disable(&object, &job)
@@ -100,6 +123,42 @@ fn require_countable(total: usize, job: &Job) -> Result<(), Error> {
     Err(job.error(Code::Protocol, why))
 }
 
+/// Asks the server at `address` for its exports; a dry run gives none.
+pub fn ask(
+    context: &Context,
+    address: SocketAddr,
+    source: Option<IpAddr>,
+    job: &Job,
+) -> Result<Vec<Entry>, Error> {
+    let configfs = &context.configfs;
+    identity::settle(context, job)?;
+    let mut made = Made::new(configfs, &context.output);
+    let object = make_own(context, "discover", &mut made, job)?;
+    configfs.set(&object, "addr", &address.to_string(), job)?;
+    if let Some(source) = source {
+        configfs.set(&object, "source", &source.to_string(), job)?;
+    }
+    let mut exports: Vec<Entry> = Vec::new();
+    loop {
+        configfs.set(&object, "enable", "1", job)?;
+        let Some(text) = configfs.read(&object, "exports", job)? else {
+            break;
+        };
+        let (total, page) =
+            parse(&text).ok_or_else(|| job.error(Code::Unparsable, format!("{text:?}")))?;
+        require_countable(total, job)?;
+        let more = !page.is_empty();
+        exports.extend(page);
+        if !more || exports.len() >= total {
+            break;
+        }
+        configfs.disable(&object, job)?;
+        configfs.set(&object, "first", &exports.len().to_string(), job)?;
+    }
+    made.remove(job)?;
+    Ok(exports)
+}
+
 /// Runs `farblk discover`.
 pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
     let configfs = &context.configfs;
@@ -110,37 +169,7 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         .variable("server", &server)
         .variable("host", &arguments.server.host);
     let address = arguments.server.resolve(&job.what)?;
-    identity::settle(context, &job)?;
-    let mut made = Made::new(configfs, &context.output);
-    remove_leftovers(context);
-    let name = match configfs.is_dry_run() {
-        true => "tool".to_owned(),
-        false => format!("{PREFIX}{}", process::id()),
-    };
-    let object = configfs.path(&["discover", &name]);
-    made.mkdir(&object, &job)?;
-    configfs.set(&object, "addr", &address.to_string(), &job)?;
-    if let Some(source) = arguments.source {
-        configfs.set(&object, "source", &source.to_string(), &job)?;
-    }
-    let mut exports: Vec<Entry> = Vec::new();
-    loop {
-        configfs.set(&object, "enable", "1", &job)?;
-        let Some(text) = configfs.read(&object, "exports", &job)? else {
-            break;
-        };
-        let (total, page) =
-            parse(&text).ok_or_else(|| job.error(Code::Unparsable, format!("{text:?}")))?;
-        require_countable(total, &job)?;
-        let more = !page.is_empty();
-        exports.extend(page);
-        if !more || exports.len() >= total {
-            break;
-        }
-        configfs.disable(&object, &job)?;
-        configfs.set(&object, "first", &exports.len().to_string(), &job)?;
-    }
-    made.remove(&job)?;
+    let exports = ask(context, address, arguments.source, &job)?;
     if configfs.is_dry_run() {
         return Ok(());
     }

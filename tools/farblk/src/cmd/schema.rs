@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::config::{self, check, restore, save};
 use super::{
-    Context, discover, events, export, list, map, metrics, path, port, stats, udev, unit, version,
+    Context, discover, events, export, list, map, metrics, path, ping, port, stats, udev, unit,
+    version,
 };
 use crate::cli;
 use crate::error::{self, Code, Error};
@@ -40,6 +41,7 @@ const SCHEMAS: &[Row] = &[
     ("farblk.metrics/1", make::<metrics::Document>),
     ("farblk.path-list/1", make::<path::ListDocument<'static>>),
     ("farblk.path/1", make::<path::Document<'static>>),
+    ("farblk.ping/1", make::<ping::Document>),
     ("farblk.port-list/1", make::<port::ListDocument>),
     ("farblk.port/1", make::<port::PortDocument<'static>>),
     ("farblk.removed/1", make::<super::Removed<'static>>),

@@ -19,6 +19,7 @@ use crate::output::Output;
 use crate::usage;
 
 mod config;
+mod ping;
 mod see;
 mod units;
 

@@ -51,7 +51,7 @@ impl Fake {
             base: root.join("sys/kernel/config/farblk"),
             ..Self::default()
         };
-        for directory in ["", "ports", "exports", "maps", "discover"] {
+        for directory in ["", "ports", "exports", "maps", "discover", "ping"] {
             fake.state
                 .borrow_mut()
                 .objects
@@ -195,6 +195,17 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("exports", ""),
             ("last_error", ""),
         ],
+        ["ping", _] => &[
+            ("addr", ""),
+            ("source", ""),
+            ("count", "10"),
+            ("interval_us", "10000"),
+            ("read", "0"),
+            ("enable", "0"),
+            ("send_ns", ""),
+            ("read_ns", ""),
+            ("last_error", ""),
+        ],
         _ => return None,
     })
 }
@@ -256,6 +267,20 @@ impl State {
                 "exports".into(),
                 format!("total 3\n{}", page.collect::<String>()),
             );
+            attributes.insert("enable".into(), "0".into());
+        }
+        if let ["ping", _] = parts.as_slice() {
+            // 40 us, 41 us and so on; READs take half as long.
+            let count: u64 = attributes["count"].parse().unwrap_or(0);
+            let times = |first: u64, read: bool| match read {
+                true => (0..count)
+                    .map(|n| format!("{}\n", first + 1000 * n))
+                    .collect(),
+                false => String::new(),
+            };
+            let read = attributes["read"] == "1";
+            attributes.insert("send_ns".into(), times(40_000, true));
+            attributes.insert("read_ns".into(), times(20_000, read));
             attributes.insert("enable".into(), "0".into());
         }
     }

@@ -1,0 +1,177 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Round trips to a server: by the tool, without a login, and against servers that are away, silent
+# or hostile. Nobody's place is touched, and a stranger may ask for little.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/cli.sh"
+# The hostile server's address.
+HOSTILE=10.9.0.77
+
+nothing_left() { is "what ping left" "$(ls "$C/ping" "$C/discover" | grep -v ":$" | xargs)" ""; }
+
+# A host alone, with and without exports; an export of RAM, whose only place another map has; one of
+# a block device.
+round_trips() {
+	needs jq
+	not_local
+	must remote "port_add p $FARBLK_SERVER"
+	exits 0 "$FARBLK" ping "$FARBLK_SERVER"
+	grep -q '^SEND  100 round trips  min [0-9.]* us  p50 [0-9.]* [um]s  p99 ' /run/stdout || bad "ping: $(cat /run/stdout)"
+	[ "$(wc -l </run/stdout)" -ge 2 ] || bad "no histogram: $(cat /run/stdout)"
+	exits 3 "$FARBLK" ping "$FARBLK_SERVER/e"
+	grep -q F0206 /run/stderr || bad "no export: $(cat /run/stderr)"
+	must remote "export_ram e 8M max_clients=1"
+	must map m e
+	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 -i 1ms
+	is "round trips" "$(json '.send.count, .read.count, .complete' | xargs)" "300 300 true"
+	is "SENDs in the histogram" "$(json '[.send.histogram[].count] | add')" 300
+	note "$(json '"SEND p50 \(.send.p50_ns) p99 \(.send.p99_ns) READ p50 \(.read.p50_ns) p99 \(.read.p99_ns) ns"')"
+	json '.send.min_ns > 0 and .send.min_ns <= .send.p50_ns and .send.p50_ns <= .send.p99_ns and .send.p99_ns <= .send.max_ns and .read.min_ns > 0' >/dev/null
+	is "the state of the map that has the export" "$(show "$C/maps/m/state")" live
+	must direct_read "$DEV" /dev/null count=1
+	is "maps with a place" "$(remote "cat $C/exports/e/clients $C/exports/e/clients_away" | xargs)" "1 0"
+	is "reconnects of the map" "$(show "$C/maps/m/paths/a/reconnects")" 0
+	nothing_left
+	must unmap m
+	must remote "store $C/exports/e/enable 0 && store $C/exports/e/allow_any_host 0 && store $C/exports/e/enable 1"
+	exits 3 "$FARBLK" ping "$FARBLK_SERVER/e"
+	exits 0 "$FARBLK" ping "$FARBLK_SERVER" -c 1
+	exits 0 "$FARBLK" --dry-run ping "$FARBLK_SERVER" -c 3
+	is "round trips of what a dry run printed" "$(bash -e /run/stdout | grep -c '^[0-9]*$')" 3
+	nothing_left
+}
+
+# The map of one that lost its paths is away: ping neither takes its place nor ends its lease.
+map_that_is_away() {
+	not_local
+	needs jq
+	must serve e 8M max_clients=1
+	must map m e heartbeat_ms=500 no_path_timeout_ms=-1
+	must remote "store $C/ports/p/enable 0"
+	wait_for 10 is_reconnecting || die "the map is $(show "$C/maps/m/state")"
+	must remote "port_add q $FARBLK_SERVER:7421"
+	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER:7421/e" -c 5
+	is "round trips" "$(json '.send.count, .read.count' | xargs)" "5 5"
+	is "maps that are away" "$(remote "cat $C/exports/e/clients $C/exports/e/clients_away" | xargs)" "0 1"
+	must remote "store $C/ports/p/enable 1"
+	wait_for 20 is_live || bad "the map does not come back: $(show "$C/maps/m/last_error")"
+	must direct_read "$DEV" /dev/null count=1
+	must unmap m
+}
+is_reconnecting() { [ "$(show "$C/maps/m/state")" = reconnecting ]; }
+is_live() { [ "$(show "$C/maps/m/state")" = live ]; }
+
+# A closed port; an address that nobody has; a wrong source; a port that goes away meanwhile.
+not_there() {
+	not_local
+	needs jq
+	within 6 exits 5 "$FARBLK" ping "$FARBLK_SERVER"
+	grep -q "F0203.*nobody listens on" <(tr -d '\n' </run/stderr) || bad "a closed port: $(cat /run/stderr)"
+	within 6 exits 5 "$FARBLK" ping 203.0.113.1
+	exits 1 "$FARBLK" ping "$FARBLK_SERVER" --source 192.0.2.1
+	grep -q F0214 /run/stderr || bad "a wrong source: $(cat /run/stderr)"
+	must remote "port_add p $FARBLK_SERVER"
+	"$FARBLK" -j ping "$FARBLK_SERVER" -c 1000 -i 20ms >/run/stdout 2>/run/stderr &
+	local pid=$! rc=0
+	sleep 2
+	must remote "store $C/ports/p/enable 0"
+	wait_for 10 ended $pid || die "ping goes on without its server"
+	wait $pid || rc=$?
+	is "exit code" $rc 5
+	is "complete" "$(jq .complete </run/stdout)" false
+	json '.send.count > 10' >/dev/null
+	nothing_left
+}
+
+# interrupted SIGNAL INTERVAL: it sums up, and leaves nothing behind.
+interrupted() {
+	"$FARBLK" -j ping "$FARBLK_SERVER" -c 100000 -i "$2" >/run/stdout 2>/run/stderr &
+	local pid=$! rc=0
+	wait_for 5 made_one || die "ping does not begin: $(cat /run/stderr)"
+	sleep 2
+	kill -s "$1" $pid
+	within 3 wait_for 5 ended $pid || die "ping does not end by SIG$1"
+	wait $pid || rc=$?
+	is "exit code by SIG$1" $rc 0
+	is "complete" "$(jq .complete </run/stdout)" false
+	json '.send.count > 0 and .send.count < 100000' >/dev/null
+	nothing_left
+}
+made_one() { [ -n "$(ls "$C/ping")" ]; }
+signals() {
+	not_local
+	needs jq
+	must remote "port_add p $FARBLK_SERVER"
+	# A shell gives its background no SIGINT.
+	trap - INT
+	set -m
+	interrupted INT 10ms
+	interrupted TERM 1s
+	# What a killed one has left goes with the next.
+	"$FARBLK" ping "$FARBLK_SERVER" -c 100000 >/dev/null 2>&1 &
+	wait_for 5 made_one
+	kill -KILL $!
+	wait $! 2>/dev/null
+	exits 0 "$FARBLK" ping "$FARBLK_SERVER" -c 1
+	set +m
+	nothing_left
+}
+
+# A server that is off, and one that is cut off, end it in time.
+server_away() {
+	agent_only
+	must remote "port_add p $FARBLK_SERVER"
+	server_link down
+	within 9 exits 5 "$FARBLK" ping "$FARBLK_SERVER"
+	server_link up
+	rxe_heal
+	remote rxe_heal
+	wait_for 30 "$FARBLK" ping "$FARBLK_SERVER" -c 1 >/dev/null 2>&1 || bad "the server is not there again"
+	nothing_left
+}
+
+# Servers that answer with garbage, too much, too late or not at all.
+hostile_answers() {
+	local rc mapped
+	unset FARBLK_AGENT FARBLK_REMOTE
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	ip addr replace "$HOSTILE/24" dev "$(rxe_netdev)" || die "no address for the hostile server"
+	# shellcheck disable=SC2046
+	mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${HOSTILE//./ })
+	wait_for 5 grep -qsx "$mapped" /sys/class/infiniband/rxe0/ports/1/gids/*
+	python3 "$HERE/hostile_server.py" "$HOSTILE" "$HOSTILE" ping 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	ip addr del "$HOSTILE/24" dev "$(rxe_netdev)"
+	[ "$rc" != 4 ] || skip "user space has no RDMA"
+	[ "$rc" = 0 ] || bad "hostile_server.py ping ends with $rc"
+	nothing_left
+}
+
+# A stranger may send so many messages, and stay so long.
+strangers() {
+	local rc before after
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	needs_module null_blk
+	back "null_disk fbn 32 blocksize=512"
+	must serve_block e "$BACK" max_clients=16
+	before=$(remote "counter $COUNTERS violations")
+	python3 "$HERE/hostile.py" "$FARBLK_SERVER" stranger 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	[ "$rc" != 4 ] || skip "user space has no RDMA"
+	[ "$rc" = 0 ] || bad "hostile.py stranger ends with $rc"
+	after=$(remote "counter $COUNTERS violations")
+	grep -q '^too slow' /run/hostile.out || is "violations of the protocol" $((after - before)) 1
+}
+
+scenario round_trips "SEND without a login, READ of an export of RAM whose only place is taken"
+scenario map_that_is_away "a map that is away keeps its place, and comes back"
+scenario not_there "a closed port, no host, a wrong source, and a port that goes away"
+scenario signals "a signal ends it with what was measured, and nothing is left"
+scenario server_away "a server that is cut off is given up in time"
+scenario hostile_answers "garbage, silence and slowness end it with a reason"
+scenario strangers "a stranger may send so many messages, and stay so long"
+run_scenarios

@@ -23,6 +23,7 @@ const VARIABLE: &str = "_FARBLK_COMPLETE";
 enum Kind {
     Map,
     Export,
+    MapOrExport,
     Port,
     /// A host of the export that the command line names.
     Host,
@@ -81,6 +82,7 @@ fn kind(parent: &str, command: &str, arg: &Arg) -> Option<Kind> {
     match (parent, command, arg.get_id().as_str()) {
         _ if value.is_some_and(|value| value == "MAP") => Some(Kind::Map),
         _ if value.is_some_and(|value| value == "EXPORT") => Some(Kind::Export),
+        _ if value.is_some_and(|value| value == "MAP|EXPORT") => Some(Kind::MapOrExport),
         (_, "create" | "add", "name") => None,
         ("export", "deny" | "evict", "host") => Some(Kind::Host),
         ("export", "create", "ports") => Some(Kind::Port),
@@ -102,6 +104,9 @@ fn candidates(kind: Kind) -> Vec<CompletionCandidate> {
 
 /// The names that the host of the command line `typed` has, and what is to say of each.
 fn names(kind: Kind, typed: &[OsString]) -> Vec<(String, Option<String>)> {
+    if kind == Kind::MapOrExport {
+        return [names(Kind::Map, typed), names(Kind::Export, typed)].concat();
+    }
     let configfs = Configfs::new(&root(typed), false);
     let all = |parts: &[&str]| configfs.names(&configfs.path(parts));
     // Of the object that a word before this one names.
@@ -121,7 +126,7 @@ fn names(kind: Kind, typed: &[OsString]) -> Vec<(String, Option<String>)> {
     };
     let (names, objects, attribute) = match kind {
         Kind::Map => (all(&["maps"]), "maps", "state"),
-        Kind::Export => (all(&["exports"]), "exports", "state"),
+        Kind::Export | Kind::MapOrExport => (all(&["exports"]), "exports", "state"),
         Kind::Port => (all(&["ports"]), "ports", "addr"),
         Kind::Host => (within("exports", Some("hosts")), "", ""),
         Kind::Path => (within("maps", Some("paths")), "", ""),
@@ -189,6 +194,7 @@ mod tests {
             assert_eq!(of(&format!("export {path}")), Some(Kind::Export), "{path}");
         }
         assert_eq!(of("port rm"), Some(Kind::Port));
+        assert_eq!(of("stats"), Some(Kind::MapOrExport));
         for path in ["map", "port add", "export list", "discover"] {
             assert_eq!(of(path), None, "{path}");
         }

@@ -24,7 +24,7 @@ use crate::{name, size};
 )]
 #[command(
     after_help = "Exit codes: 0 ok, 1 other, 2 usage, 3 not found, 4 in use, 5 unreachable or timeout, \
-    6 denied, 7 kernel module or feature missing, 8 partly done, 9 stale"
+    6 denied, 7 kernel module or feature missing, 8 partly done, 9 stale, 10 doctor warns, 11 doctor fails"
 )]
 pub struct Cli {
     /// The options of every command.
@@ -113,6 +113,22 @@ pub enum Command {
         #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
         map: String,
     },
+    /// Look for what is wrong with this host, or with its way to a server, and name the cure
+    #[command(after_help = "Exit codes: 0 all is well, 10 a check warns, 11 a check fails")]
+    Doctor(Doctor),
+    /// Say what an error code, a check of doctor or a last_error means, and what to do
+    Explain {
+        /// The code, the check, or the words of a message; shows all if there are none
+        #[arg(value_name = "CODE|CHECK|WORDS")]
+        words: Vec<String>,
+    },
+    /// Write an archive for those who are asked for help; host names, addresses, UUIDs and keys are
+    /// replaced
+    Report {
+        /// File to write [default: farblk-report-TIME.tar.gz in this folder]
+        #[arg(long = "file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+    },
     /// Show the JSON Schemas of the documents that -j prints
     #[command(subcommand)]
     Schema(Schema),
@@ -152,6 +168,14 @@ pub enum Command {
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
+}
+
+/// Looks for what is wrong, and changes nothing.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The server to check the way to, and an export that this host shall be admitted to
+    #[arg(value_name = "HOST[:PORT][/EXPORT]", value_parser = Place::parse, value_hint = ValueHint::Hostname)]
+    pub server: Option<Place>,
 }
 
 /// Shows the JSON Schemas of the documents that -j prints.

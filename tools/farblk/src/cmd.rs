@@ -18,7 +18,9 @@ use crate::output::Output;
 mod backing;
 pub mod config;
 pub mod discover;
+pub mod doctor;
 mod events;
+pub mod explain;
 pub mod export;
 pub mod list;
 pub mod map;
@@ -28,6 +30,7 @@ mod persist;
 mod ping;
 pub mod port;
 mod registration;
+pub mod report;
 mod sample;
 pub mod schema;
 mod shell;
@@ -116,7 +119,8 @@ pub struct Trouble {
     errno: String,
     /// The kernel's words.
     pub text: String,
-    code: &'static str,
+    /// The code, "F0203".
+    pub code: &'static str,
     /// The remedies.
     #[serde(flatten)]
     pub hints: Hints,
@@ -178,6 +182,9 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Path(command) => path::run(context, command),
         Command::List => list::run(context),
         Command::Show { map } => list::show(context, map),
+        Command::Explain { words } => explain::run(context, words),
+        Command::Report { file } => report::run(context, file.as_deref()),
+        Command::Doctor(arguments) => doctor::run(context, arguments),
         Command::Schema(command) => schema::run(context, command),
         Command::Config(command) => config::run(context, command),
         Command::Stats(arguments) => stats::run(context, arguments),

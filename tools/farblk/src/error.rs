@@ -113,6 +113,13 @@ table! {
     BadFile        "F0501" USAGE       "a file in /etc/farblk is not valid" "farblk config check";
 }
 
+impl Entry {
+    /// The remedies, with words in capitals for what depends on the command.
+    pub fn hints(&self) -> Hints {
+        Hints::new(fill_in(self.hint, &[]))
+    }
+}
+
 impl Code {
     /// The row of the table.
     pub fn entry(self) -> &'static Entry {
@@ -234,6 +241,11 @@ pub fn errno_name(errno: i32) -> &'static str {
         .iter()
         .find(|(number, _)| *number == errno)
         .map_or("", |(_, name)| name)
+}
+
+/// Returns true if `name` is that of an errno value.
+pub fn is_errno(name: &str) -> bool {
+    errno_number(name) != 0
 }
 
 /// The errno value of that name, 0 when this tool does not know it.

@@ -18,6 +18,7 @@ mod manual;
 mod module;
 mod name;
 mod output;
+mod program;
 mod quote;
 mod saved;
 mod size;

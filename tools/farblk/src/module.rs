@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error};
+use crate::quote;
 
 /// The end of a module file that is signed.
 const SIGNATURE: &[u8] = b"~Module signature appended~\n";
@@ -35,10 +36,18 @@ pub fn missing(root: &Path) -> Error {
         return unloaded();
     }
     match is_signed(&file) {
-        Some(false) => error(
-            Code::Unsigned,
-            format!("{} is not signed", file.display()),
-        ),
+        Some(false) => {
+            let program = root.join(format!("lib/modules/{release}/build/scripts/sign-file"));
+            let (program, file_word) = (quote::path(&program), quote::path(&file));
+            error(
+                Code::Unsigned,
+                format!("{} is not signed", file.display()),
+            )
+            .hint(format!(
+                "{program} sha256 KEY.priv KEY.der {file_word}\n\
+                 mokutil --import KEY.der  # and reboot, unless this host knows the key"
+            ))
+        }
         _ => unloaded().hint(
             "modprobe farblk\n\
              mokutil --list-enrolled  # if modprobe rejects the key of the module: which keys there are",

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -975,8 +976,8 @@ error[F0405]: the farblk kernel module is not installed for this kernel: the mod
         tree.file(file, text);
         tree.run("list").code(7).stderr_eq(str![[r#"
 error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./lib/modules/6.18.1-x/updates/farblk.ko is not signed
-  hint: # sign the module with a key that this host knows, or make your key known:
-  hint: mokutil --import KEY.der
+  hint: ./lib/modules/6.18.1-x/build/scripts/sign-file sha256 KEY.priv KEY.der ./lib/modules/6.18.1-x/updates/farblk.ko
+  hint: mokutil --import KEY.der  # and reboot, unless this host knows the key
 
 "#]]);
         tree.file(module, "ELF~Module signature appended~\n");
@@ -1029,6 +1030,461 @@ error[F0102]: cannot show the schema: there is no schema "lst"
   hint: farblk schema list
 
 "#]]);
+}
+
+/// A host without the module, with one software device on eth0.
+fn host_with_rxe() -> Tree {
+    let tree = Tree::new();
+    for (path, text) in [
+        ("sys/class/infiniband/rxe0/parent", "eth0"),
+        ("sys/class/net/eth0/mtu", "1500"),
+        ("sys/class/net/eth0/flags", "0x1003"),
+        ("sys/class/net/eth0/type", "1"),
+        ("sys/class/net/eth0/operstate", "up"),
+        ("sys/class/net/lo/type", "772"),
+        ("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE"),
+        ("sys/class/infiniband/rxe0/ports/1/link_layer", "Ethernet"),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gids/0",
+            "fe80:0000:0000:0000:5054:00ff:fe12:3401",
+        ),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gids/1",
+            "0000:0000:0000:0000:0000:ffff:0a09:0001",
+        ),
+        (
+            "sys/class/infiniband/rxe0/ports/1/gid_attrs/types/1",
+            "RoCE v2",
+        ),
+        ("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw"),
+    ] {
+        tree.file(path, &format!("{text}\n"));
+    }
+    for directory in ["ports", "exports", "maps", "discover"] {
+        fs::create_dir_all(tree.0.join("sys/kernel/config/farblk").join(directory))
+            .expect("a directory");
+    }
+    tree.config("host_name", "node-b");
+    tree.config("version", env!("CARGO_PKG_VERSION"));
+    tree
+}
+
+#[test]
+fn doctor_is_content() {
+    let tree = host_with_rxe();
+    tree.run("doctor")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+      CHECK     FINDING
+ok    module    farblk [..] is loaded
+ok    version   the tool and the module are [..]
+ok    rdma      rxe0/1, software on eth0
+ok    link      rxe0/1 is ACTIVE
+ok    gid       10.9.0.1 has a RoCE v2 GID on rxe0/1
+ok    mtu       eth0 has MTU 1500: RDMA packets of 1024 bytes; 4200 on every hop gives 4096
+ok    firewall  no rule of this host drops RoCE (UDP port 4791)
+
+"#]]);
+    let output = tree.run("-j doctor").success();
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+    assert_eq!(
+        (&document["result"], &document["exit"], &document["host"]),
+        (&"ok".into(), &0.into(), &"node-b".into())
+    );
+    tree.run("--dry-run doctor").code(2).stdout_eq("");
+}
+
+/// Each fault is named with its cure; `doctor` says no more of what was cured.
+#[test]
+fn doctor_names_faults() {
+    let port = "sys/class/infiniband/rxe0/ports/1";
+    let mode = "sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_mode";
+    let fstab = "/dev/farblk/by-name/x /x ext4 noatime 0 2\n";
+    let faults: [(&str, &dyn Fn(&Tree), u8, &str, &str); 9] = [
+        (
+            "module",
+            &|tree| fs::remove_dir_all(tree.0.join("sys/kernel/config/farblk")).expect("a folder"),
+            11,
+            "FAIL  module    the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist",
+            "modprobe farblk",
+        ),
+        (
+            "version",
+            &|tree| tree.config("version", "9.9"),
+            10,
+            "the module that is loaded 9.9",
+            "modprobe -r farblk && modprobe farblk",
+        ),
+        (
+            "rdma",
+            &|tree| fs::remove_dir_all(tree.0.join("sys/class/infiniband")).expect("a folder"),
+            11,
+            "this host has no RDMA device",
+            "rdma link add rxe0 type rxe netdev eth0",
+        ),
+        (
+            "link",
+            &|tree| {
+                tree.file(&format!("{port}/state"), "1: DOWN\n");
+                tree.file("sys/class/net/eth0/flags", "0x1002\n");
+            },
+            11,
+            "rxe0/1 is DOWN: its interface eth0 is switched off",
+            "ip link set dev eth0 up",
+        ),
+        (
+            "address",
+            &|tree| tree.file(&format!("{port}/gids/1"), "\n"),
+            11,
+            "rxe0/1 has no GID of an IP address: eth0 has no address",
+            "ip address add ADDRESS/LENGTH dev eth0",
+        ),
+        (
+            "gid",
+            &|tree| tree.file(mode, "IB/RoCE v1\n"),
+            10,
+            "connections over rxe0/1 use IB/RoCE v1",
+            "echo 'RoCE v2' > ./sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_mode",
+        ),
+        (
+            "firewall",
+            &|tree| {
+                tree.file("sys/module/x_tables/refcnt", "1\n");
+                tree.program("iptables-save", "echo '*filter'; echo ':INPUT DROP [0:0]'");
+            },
+            11,
+            "the policy of chain INPUT of table filter (iptables) drops RoCE (UDP port 4791)",
+            "iptables -I INPUT -p udp --dport 4791 -j ACCEPT",
+        ),
+        (
+            "fstab",
+            &|tree| tree.file("etc/fstab", fstab),
+            11,
+            "line 1 of /etc/fstab (/x) lacks _netdev and nofail",
+            "sed -i -E '1s/",
+        ),
+        (
+            "map",
+            &|tree| {
+                for (name, value) in [
+                    ("state", "failed"),
+                    ("export", "vol1"),
+                    ("last_error", "EACCES the export does not admit this host"),
+                    ("paths/0/addr", "10.9.0.1:7420"),
+                    ("paths/0/state", "waiting"),
+                    (
+                        "paths/0/last_error",
+                        "EACCES the export does not admit this host",
+                    ),
+                ] {
+                    tree.config(&format!("maps/vol1/{name}"), value);
+                }
+            },
+            11,
+            "map vol1 is failed: the export does not admit this host",
+            "farblk export allow vol1 node-b",
+        ),
+    ];
+    for (name, fault, code, finding, fix) in faults {
+        let tree = host_with_rxe();
+        fault(&tree);
+        let output = tree.run("doctor").code(i32::from(code));
+        let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+        assert!(text.contains(finding), "{name}: {text}");
+        assert!(text.contains(fix), "{name}: {text}");
+        let output = tree.run("-j doctor").code(i32::from(code));
+        let document: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+        for check in document["checks"].as_array().expect("checks") {
+            let is_bad = check["level"] == "fail" || check["level"] == "warn";
+            let hints = check["hints"].as_array().map_or(0, Vec::len);
+            assert_eq!(is_bad, hints > 0, "{name}: {check}");
+        }
+    }
+}
+
+#[test]
+fn doctor_cures_fstab() {
+    let tree = host_with_rxe();
+    tree.file(
+        "etc/fstab",
+        "# comment\n/dev/sda1 / ext4 defaults 0 1\n  /dev/farblk/by-name/x\t/x  ext4 noatime,nofail 0 2\n\
+         /dev/farblk/by-name/y /y ext4 noauto 0 0\nUUID=12-34 /z vfat _netdev\n",
+    );
+    fs::create_dir_all(tree.0.join("dev/disk/by-uuid")).expect("a folder");
+    symlink("../../farblk3", tree.0.join("dev/disk/by-uuid/12-34")).expect("a link");
+    let output = tree.run("-j doctor").code(11);
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+    let mut levels = Vec::new();
+    for check in document["checks"].as_array().expect("checks") {
+        if check["name"] == "fstab" {
+            levels.push(check["level"].as_str().unwrap_or_default().to_owned());
+            Command::new("sh")
+                .current_dir(&tree.0)
+                .args(["-c", check["hint"].as_str().expect("a hint")])
+                .assert()
+                .success();
+        }
+    }
+    assert_eq!(levels, ["fail", "warn"]);
+    let text = fs::read_to_string(tree.0.join("etc/fstab")).expect("fstab");
+    assert!(
+        text.contains("\n  /dev/farblk/by-name/x\t/x  ext4 noatime,nofail,_netdev 0 2\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nUUID=12-34 /z vfat _netdev,nofail\n"),
+        "{text}"
+    );
+    let output = tree.run("doctor").success();
+    let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    assert!(
+        text.contains("3 file systems of farblk disks wait for the network"),
+        "{text}"
+    );
+}
+
+#[test]
+fn doctor_repeats_what_dkms_lacked() {
+    let tree = host_with_rxe();
+    fs::remove_dir_all(tree.0.join("sys/kernel/config/farblk")).expect("a folder");
+    tree.file("proc/sys/kernel/osrelease", "7.3.4-x\n");
+    tree.file(
+        "var/lib/farblk/dkms-7.3.4-x.log",
+        "ok: rustc\nmissing: bindgen\n  fix: apt install bindgen\nresult: 1 missing\n",
+    );
+    let output = tree.run("doctor").code(11);
+    let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    for want in [
+        "FAIL  module    DKMS could not build farblk for 7.3.4-x: bindgen\n",
+        "        fix: apt install bindgen\n        fix: dkms autoinstall --kernelver 7.3.4-x\n",
+    ] {
+        assert!(text.contains(want), "{want} in {text}");
+    }
+}
+
+#[test]
+fn explanations() {
+    let tree = Tree::new();
+    tree.run("explain F0203")
+        .success()
+        .stderr_eq("")
+        .stdout_eq(str![[r#"
+F0203: nobody listens there (exit code 5)
+
+  The RDMA device of the server answered that nothing listens at this address and port: the
+  module is not loaded there, no port was added, or the port has another number.
+
+  What to do:
+    farblk port list  # on the server: is the farblk module loaded there? is the port right?
+
+  Example:
+    farblk port add --addr 10.0.0.1  # on the server
+
+"#]]);
+    let name = |line: &str| {
+        let output = tree.run(&format!("-j explain {line}")).success();
+        let document: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+        let topics = document["topics"].as_array().expect("topics");
+        let names = topics
+            .iter()
+            .map(|topic| topic["name"].as_str().unwrap_or_default());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(name("f0401"), "F0401");
+    assert_eq!(name("EACCES the export does not admit this host"), "F0204");
+    assert_eq!(name("firewall"), "firewall");
+    let all = name("");
+    assert!(
+        all.starts_with("F0101 ") && all.ends_with(" admission"),
+        "{all}"
+    );
+    tree.run("explain F02O4")
+        .code(3)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0102]: cannot explain it: nothing is known of "F02O4"
+  hint: farblk explain F0204  # did you mean F0204?
+
+"#]]);
+}
+
+/// The files of an archive.
+fn unpack(path: &std::path::Path) -> BTreeMap<String, String> {
+    let file = fs::File::open(path).expect("an archive");
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let mut files = BTreeMap::new();
+    for entry in archive.entries().expect("entries") {
+        let mut entry = entry.expect("an entry");
+        let name = entry.path().expect("a path").display().to_string();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).expect("a text");
+        let name = name.strip_prefix("farblk-report/").expect("the folder");
+        files.insert(name.to_owned(), text);
+    }
+    files
+}
+
+#[test]
+fn a_report_has_no_secrets() {
+    let tree = Tree::server();
+    let id = "2b1f0f4c-9a55-4d3a-8f0e-6f9d52f1c003";
+    let machine = "0123456789abcdef0123456789abcdef";
+    tree.config("host_id", id);
+    tree.config("exports/scratch/registration", "1311768467294899695");
+    tree.config("exports/scratch/hosts/node-c/host_id", id);
+    tree.config(
+        "maps/m/last_error",
+        "EBUSY in use by storage9, away for 3 s",
+    );
+    tree.config("maps/m/paths/0/addr", "[fd00::77]:7420");
+    tree.file("proc/sys/kernel/hostname", "node-b\n");
+    tree.file(
+        "etc/hosts",
+        "127.0.0.1 localhost\n10.0.0.9 backup.example.org backup # x\n",
+    );
+    tree.file("etc/farblk/host_id", &format!("{id}\n"));
+    tree.file(
+        "etc/farblk/server.d/node-d.toml",
+        "# the password of node-x is geheim\n[export.vol1]\nram = \"1G\"\n[export.vol1.hosts]\nnode-d = \"rw\"\n",
+    );
+    tree.file(
+        "etc/farblk/client.toml",
+        "[map.data]\nexport = \"vol1\"\n[map.data.paths]\n0 = \"10.0.1.2@tango:7421\"\n",
+    );
+    tree.file("etc/farblk/client.d/bad.toml", "secret secret\n");
+    let port = "sys/class/infiniband/mlx5_0/ports/1";
+    for (file, text) in [
+        ("state", "4: ACTIVE"),
+        ("link_layer", "Ethernet"),
+        ("gids/3", "0000:0000:0000:0000:0000:ffff:0a00:0001"),
+        ("counters/port_rcv_data", "77123"),
+    ] {
+        tree.file(&format!("{port}/{file}"), &format!("{text}\n"));
+    }
+    tree.file(
+        "sys/class/infiniband/mlx5_0/node_guid",
+        "5254:00ff:fe12:3401\n",
+    );
+    tree.file(
+        "sys/kernel/debug/farblk/server/counters",
+        "logins 3\nhost node-b rkey=0x1f00ab at 0a000001\n",
+    );
+    tree.program("journalctl", "echo '-- No entries --'");
+    tree.program(
+        "dmesg",
+        &format!(
+            "echo '[1.0] usb 1-1: TANGO-USB'\necho '[2.0] farblk: 10.0.0.1 rdma://[fd00::77]:7420/x'\n\
+             echo '[3.0] rxe0: {machine} 5254:00ff:fe12:3401 52:54:00:12:34:01'"
+        ),
+    );
+    tree.program(
+        "systemctl",
+        "echo 'farblk-map@data.service loaded'; echo node-b.example.org",
+    );
+    tree.program("ip", "echo 'eth0 UP 10.0.0.1/24 fd00::77/64'");
+    tree.program("rdma", "echo 'link mlx5_0/1 state ACTIVE netdev eth0'");
+    let output = tree.run("report --file r.tar.gz").success().stderr_eq("");
+    let printed = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    let path = tree.0.join("r.tar.gz");
+    let mode = fs::metadata(&path)
+        .expect("the archive")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let files = unpack(&path);
+    let all = files
+        .iter()
+        .map(|(name, text)| format!("{name}\n{text}"))
+        .collect::<String>();
+    let lower = format!("{all}{printed}").to_lowercase();
+    for secret in [
+        id,
+        machine,
+        "2b1f0f4c9a55",
+        "1311768467294899695",
+        "10.0.0.1",
+        "10.0.1.",
+        "fd00:",
+        "0a00:0001",
+        "0a000001",
+        "node-b",
+        "node-c",
+        "node-d",
+        "storage9",
+        "backup",
+        "example.org",
+        "tango",
+        "geheim",
+        "1f00ab",
+        "5254:",
+        "52:54",
+        "6f0e8d52",
+        "b71c0000",
+        "secret secret",
+    ] {
+        assert!(!lower.contains(secret), "{secret} in {all}");
+    }
+    // What helps is there, and nothing is empty.
+    for (name, text) in [
+        ("README", "farblk report"),
+        (
+            "configfs.txt",
+            "/sys/kernel/config/farblk/exports/scratch/kind = ram",
+        ),
+        ("debugfs.txt", "logins 3"),
+        (
+            "devices.txt",
+            "mlx5_0/ports/1/counters/port_rcv_data = 77123",
+        ),
+        ("kernel.txt", "farblk: ip-"),
+        ("units.txt", "farblk-map@data.service loaded"),
+        ("network.txt", "link mlx5_0/1 state ACTIVE"),
+        ("list.json", "\"schema\":\"farblk.list/1\""),
+        ("export-list.json", "\"name\":\"scratch\""),
+        ("doctor.json", "\"schema\":\"farblk.doctor/1\""),
+        ("system.txt", "tool = "),
+        ("etc/farblk/client.toml", "export = \"vol1\""),
+        (
+            "etc/farblk/client.d/bad.toml",
+            "not available: it is no TOML",
+        ),
+        ("etc/farblk/host_id", "uuid-"),
+    ] {
+        assert!(
+            files.get(name).is_some_and(|have| have.contains(text)),
+            "{name}: {:?}",
+            files.get(name)
+        );
+        assert!(
+            printed.contains(name) || name.contains('/'),
+            "{name} in {printed}"
+        );
+    }
+    assert!(files.values().all(|text| !text.trim().is_empty()));
+    // One token for one value, in all files.
+    let token = files["etc/farblk/host_id"].trim().to_owned();
+    assert_eq!(token.len(), "uuid-01234567".len());
+    assert!(files["configfs.txt"].contains(&format!("farblk/host_id = {token}")));
+    assert!(files["configfs.txt"].contains(&format!("/host_id = {token}\n")));
+    // Another archive has other tokens, and none is written over.
+    tree.run("report --file r.tar.gz").code(1).stdout_eq("");
+    let output = tree.run("-j report --file s.tar.gz").success();
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+    assert!(
+        document["redacted"]
+            .as_u64()
+            .is_some_and(|count| count > 10),
+        "{document}"
+    );
+    let others = unpack(&tree.0.join("s.tar.gz"));
+    assert_ne!(others["etc/farblk/host_id"].trim(), token);
+    let names: Vec<_> = document["files"]
+        .as_array()
+        .expect("files")
+        .iter()
+        .collect();
+    assert_eq!(names.len(), others.len());
 }
 
 #[test]

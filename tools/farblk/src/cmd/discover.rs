@@ -130,8 +130,18 @@ pub fn ask(
     source: Option<IpAddr>,
     job: &Job,
 ) -> Result<Vec<Entry>, Error> {
-    let configfs = &context.configfs;
     identity::settle(context, job)?;
+    look(context, address, source, job)
+}
+
+/// Asks the server as [`ask`] does, under the identity that this host has now.
+pub fn look(
+    context: &Context,
+    address: SocketAddr,
+    source: Option<IpAddr>,
+    job: &Job,
+) -> Result<Vec<Entry>, Error> {
+    let configfs = &context.configfs;
     let mut made = Made::new(configfs, &context.output);
     let object = make_own(context, "discover", &mut made, job)?;
     configfs.set(&object, "addr", &address.to_string(), job)?;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::config::{self, check, restore, save};
 use super::{
-    Context, discover, events, export, list, map, metrics, path, ping, port, stats, udev, unit,
-    version,
+    Context, discover, doctor, events, explain, export, list, map, metrics, path, ping, port,
+    report, stats, udev, unit, version,
 };
 use crate::cli;
 use crate::error::{self, Code, Error};
@@ -31,9 +31,11 @@ const SCHEMAS: &[Row] = &[
     ("farblk.config-save/1", make::<save::Document>),
     ("farblk.config/1", make::<config::ShowDocument>),
     ("farblk.discover/1", make::<discover::Document>),
+    ("farblk.doctor/1", make::<doctor::Document>),
     ("farblk.dry-run/1", make::<super::Script>),
     ("farblk.error/1", make::<error::Document>),
     ("farblk.event/1", make::<events::Event>),
+    ("farblk.explain/1", make::<explain::Document>),
     ("farblk.export-list/1", make::<export::ListDocument>),
     ("farblk.export/1", make::<export::ExportDocument<'static>>),
     ("farblk.list/1", make::<list::Document>),
@@ -45,6 +47,7 @@ const SCHEMAS: &[Row] = &[
     ("farblk.port-list/1", make::<port::ListDocument>),
     ("farblk.port/1", make::<port::PortDocument<'static>>),
     ("farblk.removed/1", make::<super::Removed<'static>>),
+    ("farblk.report/1", make::<report::Document>),
     ("farblk.schema-list/1", make::<Document>),
     ("farblk.stats/1", make::<stats::Document<'static>>),
     ("farblk.udev/1", make::<udev::Document>),

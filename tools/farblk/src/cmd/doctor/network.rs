@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Checks of the RDMA devices of this host, and of the network interfaces below them.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::{Check, Files};
+use crate::error::Code;
+use crate::quote;
+
+/// What `farblk explain rdma` tells.
+pub const EXPLAIN_RDMA: &str = "\
+farblk needs an RDMA device: an adapter for InfiniBand or RoCE with its driver, or the software \
+device rxe on any Ethernet interface, which needs no special hardware and is slower. An rxe device \
+does not survive a reboot.";
+/// What `farblk explain link` tells.
+pub const EXPLAIN_LINK: &str = "\
+The port of the RDMA device must be ACTIVE. On Ethernet that needs its network interface to be up, \
+with a cable or switch at the other end. On InfiniBand a port that stays in INIT has no subnet \
+manager.";
+/// What `farblk explain gid` tells.
+pub const EXPLAIN_GID: &str = "\
+A RoCE port is addressed by GIDs, which are made from the IP addresses of its network interface. \
+There are two types: RoCE v2 is carried in UDP packets, RoCE v1 in Ethernet frames, which no router \
+forwards. Hosts use RoCE v2 unless default_roce_mode in /sys/kernel/config/rdma_cm says otherwise, \
+and both ends must use the same type.";
+/// What `farblk explain mtu` tells.
+pub const EXPLAIN_MTU: &str = "\
+The MTU of the network interface decides about the size of RDMA packets: 1500 bytes give RDMA \
+packets of 1024, 4200 bytes and more packets of 4096. Every hop on the way to the server must let \
+packets of that size pass. If a switch or the other host takes smaller ones only, connections come \
+up, but large reads and writes are lost. With a server, the check sends a packet of the full size \
+that must not be split, and waits for the answer.";
+
+/// A port of an RDMA device.
+#[derive(Debug)]
+pub struct Port {
+    /// "rxe0".
+    pub device: String,
+    /// "1".
+    pub number: String,
+    /// "ACTIVE".
+    pub state: String,
+    /// True if it is on Ethernet.
+    pub is_ethernet: bool,
+    /// True if it is software, whose packets netfilter sees.
+    pub is_software: bool,
+    /// The network interface, "" if it is not known.
+    pub netdev: String,
+    /// The addresses, each with the type of its GID, "RoCE v2".
+    pub addresses: Vec<(IpAddr, String)>,
+}
+
+impl Port {
+    fn name(&self) -> String {
+        format!("{}/{}", self.device, self.number)
+    }
+
+    /// Returns true if the port can be used.
+    pub fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+}
+
+/// Reads the ports of all RDMA devices.
+pub fn ports(files: &Files) -> Vec<Port> {
+    let mut ports = Vec::new();
+    for device in files.names("sys/class/infiniband") {
+        let base = format!("sys/class/infiniband/{device}");
+        for number in files.names(&format!("{base}/ports")) {
+            let port = format!("{base}/ports/{number}");
+            let state = files.text(&format!("{port}/state"));
+            let state = state.rsplit(": ").next().unwrap_or_default();
+            let mut netdev = files.text(&format!("{base}/parent"));
+            let is_software = !netdev.is_empty() || !files.exists(&format!("{base}/device"));
+            let mut addresses = Vec::new();
+            for gid in files.names(&format!("{port}/gids")) {
+                let Some(address) = address(&files.text(&format!("{port}/gids/{gid}"))) else {
+                    continue;
+                };
+                let kind = files.text(&format!("{port}/gid_attrs/types/{gid}"));
+                if netdev.is_empty() {
+                    netdev = files.text(&format!("{port}/gid_attrs/ndevs/{gid}"));
+                }
+                addresses.push((address, kind));
+            }
+            if netdev.is_empty() {
+                let below = files.names(&format!("{base}/device/net"));
+                netdev = below.into_iter().next().unwrap_or_default();
+            }
+            ports.push(Port {
+                device: device.clone(),
+                number: number.clone(),
+                state: state.to_owned(),
+                is_ethernet: files.text(&format!("{port}/link_layer")) == "Ethernet",
+                is_software,
+                netdev,
+                addresses,
+            });
+        }
+    }
+    ports
+}
+
+/// Returns the IP address that a GID is made from. Link-local GIDs, which each port has, and empty
+/// entries give `None`.
+fn address(gid: &str) -> Option<IpAddr> {
+    let ip: Ipv6Addr = gid.parse().ok()?;
+    if ip.is_unspecified() || (ip.segments()[0] & 0xffc0) == 0xfe80 {
+        return None;
+    }
+    Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))
+}
+
+/// Returns the network interfaces of Ethernet that can carry an rxe device: those that are up
+/// first.
+fn interfaces(files: &Files) -> Vec<String> {
+    let names = files.names("sys/class/net");
+    let has = |name: &String, file: &str, text: &str| {
+        files.text(&format!("sys/class/net/{name}/{file}")) == text
+    };
+    let mut names: Vec<_> = names
+        .into_iter()
+        .filter(|name| name != "lo" && has(name, "type", "1"))
+        .collect();
+    names.sort_by_key(|name| !has(name, "operstate", "up"));
+    names
+}
+
+/// Checks the devices, their links, their addresses and their MTU.
+pub fn check(files: &Files, ports: &[Port]) -> Vec<Check> {
+    if ports.is_empty() {
+        let interfaces = interfaces(files);
+        let netdev = interfaces.first().map_or("NETDEV", String::as_str);
+        let cure = format!(
+            "rdma link add rxe0 type rxe netdev {}  # the software device; or load the driver of the adapter",
+            quote::word(netdev)
+        );
+        let check = Check::fail("rdma", "this host has no RDMA device");
+        return vec![check.code(Code::NoDevice).cure(cure)];
+    }
+    let any_active = ports.iter().any(Port::is_active);
+    let mut checks = Vec::new();
+    for port in ports {
+        let name = port.name();
+        let kind = match (port.is_software, port.is_ethernet) {
+            (true, _) => "software",
+            (false, true) => "RoCE",
+            (false, false) => "InfiniBand",
+        };
+        let on = match port.netdev.as_str() {
+            "" => String::new(),
+            netdev => format!(" on {netdev}"),
+        };
+        checks.push(Check::ok("rdma", format!("{name}, {kind}{on}")));
+        if !port.is_active() {
+            checks.push(link(files, port, any_active));
+            continue;
+        }
+        checks.push(Check::ok("link", format!("{name} is ACTIVE")));
+        if port.is_ethernet {
+            checks.extend(gid(files, port));
+            checks.extend(mtu(files, port));
+        }
+    }
+    checks
+}
+
+/// Says why a port is not active. Another port may do.
+fn link(files: &Files, port: &Port, any_active: bool) -> Check {
+    let name = port.name();
+    let netdev = &port.netdev;
+    let flags = files.text(&format!("sys/class/net/{netdev}/flags"));
+    let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
+    let (why, cure) = if netdev.is_empty() {
+        let why = format!("{name} is {}", port.state);
+        (
+            why,
+            "ibstat  # INIT: there is no subnet manager; DOWN: is there a cable?".to_owned(),
+        )
+    } else if flags & 1 == 0 {
+        let why = format!(
+            "{name} is {}: its interface {netdev} is switched off",
+            port.state
+        );
+        (why, format!("ip link set dev {} up", quote::word(netdev)))
+    } else {
+        let why = format!(
+            "{name} is {}: its interface {netdev} has no carrier",
+            port.state
+        );
+        let cure = format!(
+            "ip -details link show dev {}  # is there a cable, and a switch at its end?",
+            quote::word(netdev)
+        );
+        (why, cure)
+    };
+    match any_active {
+        true => Check::warn("link", why).cure(cure),
+        false => Check::fail("link", why).code(Code::NoDevice).cure(cure),
+    }
+}
+
+/// Checks that the port has an address, and that rdma_cm uses RoCE v2.
+fn gid(files: &Files, port: &Port) -> Vec<Check> {
+    let name = port.name();
+    if port.addresses.is_empty() {
+        let why = format!(
+            "{name} has no GID of an IP address: {} has no address",
+            port.netdev
+        );
+        let cure = format!(
+            "ip address add ADDRESS/LENGTH dev {}",
+            quote::word(&port.netdev)
+        );
+        return vec![Check::fail("gid", why).code(Code::NoDevice).cure(cure)];
+    }
+    let mode_file = format!(
+        "sys/kernel/config/rdma_cm/{}/ports/{}/default_roce_mode",
+        port.device, port.number
+    );
+    let mode = files.text(&mode_file);
+    if !mode.is_empty() && mode != "RoCE v2" {
+        let why = format!("connections over {name} use {mode}, and other hosts RoCE v2 by default");
+        let cure = format!("echo 'RoCE v2' > {}", quote::path(&files.path(&mode_file)));
+        return vec![Check::warn("gid", why).cure(cure)];
+    }
+    let v2 = |(_, kind): &&(IpAddr, String)| kind == "RoCE v2";
+    match port.addresses.iter().find(v2) {
+        Some((address, kind)) => vec![Check::ok(
+            "gid",
+            format!("{address} has a {kind} GID on {name}"),
+        )],
+        None => {
+            let (address, kind) = &port.addresses[0];
+            let why = format!(
+                "{address} has only a {kind} GID on {name}, which no router forwards and a host with \
+                 RoCE v2 does not hear"
+            );
+            vec![Check::warn("gid", why).cure(
+                "rdma dev show  # can the adapter or its firmware do RoCE v2? if not, set the other host to v1",
+            )]
+        }
+    }
+}
+
+/// Tells the RDMA path MTU that the MTU of the interface allows. Headers take up to 80 bytes.
+fn mtu(files: &Files, port: &Port) -> Option<Check> {
+    let mtu: u32 = files
+        .text(&format!("sys/class/net/{}/mtu", port.netdev))
+        .parse()
+        .ok()?;
+    let path = [4096, 2048, 1024, 512, 256]
+        .into_iter()
+        .find(|path| path + 80 <= mtu)?;
+    let more = match path < 4096 {
+        true => "; 4200 on every hop gives 4096",
+        false => "",
+    };
+    Some(Check::ok(
+        "mtu",
+        format!(
+            "{} has MTU {mtu}: RDMA packets of {path} bytes{more}",
+            port.netdev
+        ),
+    ))
+}
+
+/// Returns the name and the MTU of the interface with this address.
+pub fn interface_of<'a>(files: &Files, ports: &'a [Port], ip: IpAddr) -> Option<(&'a str, u32)> {
+    let has = |port: &&Port| port.addresses.iter().any(|(address, _)| *address == ip);
+    let port = ports.iter().find(has)?;
+    let mtu = files.text(&format!("sys/class/net/{}/mtu", port.netdev));
+    Some((&port.netdev, mtu.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn addresses_of_gids() {
+        let mapped = "0000:0000:0000:0000:0000:ffff:0a09:0001";
+        assert_eq!(address(mapped), Some(Ipv4Addr::new(10, 9, 0, 1).into()));
+        assert_eq!(address("fe80:0000:0000:0000:5054:00ff:fe12:3401"), None);
+        assert_eq!(address("0000:0000:0000:0000:0000:0000:0000:0000"), None);
+        let global = "fd00:0000:0000:0000:0000:0000:0000:0001";
+        assert_eq!(address(global), "fd00::1".parse().ok());
+        assert_eq!(address(""), None);
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Checks of the ports, exports and maps of this host.
+
+use super::Check;
+use crate::cmd::Context;
+use crate::cmd::list::Map;
+
+/// What `farblk explain port` tells.
+pub const EXPLAIN_PORT: &str = "\
+A port of this host does not listen. One in the state error lost its RDMA device or address, and \
+listens again by itself once that is back.";
+/// What `farblk explain export` tells.
+pub const EXPLAIN_EXPORT: &str = "\
+An export of this host is not online. One in the state error lost its block device; `farblk export \
+create` with its settings offers it again when the device is back.";
+/// What `farblk explain map` tells.
+pub const EXPLAIN_MAP: &str = "\
+A mapped disk has no path to its server, or I/O on it fails. The text is the last error of the map; \
+`farblk explain` followed by its code or its words tells more.";
+
+/// Runs the checks. Objects that are disabled are so on purpose.
+pub fn check(context: &Context) -> Vec<Check> {
+    let configfs = &context.configfs;
+    let mut checks = Vec::new();
+    for (folder, kind, well) in [
+        ("ports", "port", "listening"),
+        ("exports", "export", "online"),
+    ] {
+        let names = configfs.names(&configfs.path(&[folder]));
+        let mut count = 0;
+        for name in names {
+            let object = configfs.path(&[folder, &name]);
+            let state = configfs.attr(&object, "state").unwrap_or_default();
+            if state == well {
+                count += 1;
+            } else if state != "disabled" {
+                let why = match configfs.last_error(&object) {
+                    Some(last) => format!(": {}", last.text),
+                    None => String::new(),
+                };
+                let text = format!("{kind} {name} is {state}{why}");
+                checks.push(match state.as_str() {
+                    "error" => Check::fail(kind, text).cure(match kind {
+                        "port" => "farblk doctor  # again: it listens by itself once its device and address are back".into(),
+                        _ => format!("farblk export show {name}  # is its device there? then run its `farblk export create` again"),
+                    }),
+                    _ => Check::warn(kind, text),
+                });
+            }
+        }
+        if count > 0 {
+            let text = match kind {
+                "port" => format!("{count} listening"),
+                _ => format!("{count} online"),
+            };
+            checks.push(Check::ok(kind, text));
+        }
+    }
+    checks.extend(maps(context));
+    checks
+}
+
+fn maps(context: &Context) -> Vec<Check> {
+    let configfs = &context.configfs;
+    let mut checks = Vec::new();
+    let mut live = 0;
+    for name in configfs.names(&configfs.path(&["maps"])) {
+        let map = Map::read(context, &name);
+        let state = map.state.as_deref().unwrap_or_default();
+        let down = map
+            .paths
+            .iter()
+            .filter(|path| path.state.as_deref() == Some("waiting"));
+        let trouble = down.clone().find_map(|path| path.last_error.as_ref());
+        let (text, trouble) = match state {
+            "disabled" => continue,
+            "live" if trouble.is_none() => {
+                live += 1;
+                continue;
+            }
+            "live" => (
+                format!(
+                    "map {name}: {} of {} paths are down",
+                    down.count(),
+                    map.paths.len()
+                ),
+                trouble,
+            ),
+            state => (
+                format!("map {name} is {state}"),
+                map.last_error.as_ref().or(trouble),
+            ),
+        };
+        let why = trouble.map_or(String::new(), |last| format!(": {}", last.text));
+        let check = match state {
+            "live" | "connecting" | "closing" => Check::warn("map", text + &why),
+            _ => Check::fail("map", text + &why),
+        };
+        checks.push(match trouble {
+            Some(trouble) => check.trouble(trouble),
+            None => check.cure(format!("farblk show {name}")),
+        });
+    }
+    if live > 0 {
+        checks.push(Check::ok("map", format!("{live} live")));
+    }
+    checks
+}

@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod clock;
 pub(crate) mod compat;
 pub(crate) mod configfs;
 pub(crate) mod debugfs;

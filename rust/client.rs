@@ -4,8 +4,9 @@
 //!
 //! A file imports only files below it in this list:
 //!
-//! - `map`: a map and its work item, with `runtime`, `resources` and `connect` below it.
+//! - `map`: a map and its work item, with `runtime`, `resources`, `connect` and `stats` below it.
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
+//! - `io/stats`: the counters of a map.
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
 //! - `discovery` and `ping`: what a server is asked without a login.
 //! - `control`: control connections.
@@ -26,6 +27,7 @@ mod ping;
 pub(crate) use control::Target;
 pub(crate) use discovery::discover;
 pub(crate) use map::{
+    Files as MapFiles,
     Map,
     PathStatus,
     Status, //

@@ -13,7 +13,10 @@
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-use crate::base::workqueue::ReleaseQueue;
+use crate::base::{
+    debugfs::ROOT_ONLY,
+    workqueue::ReleaseQueue, //
+};
 use crate::client::host::Host;
 use crate::rdma::{
     client::{
@@ -48,6 +51,7 @@ mod link;
 pub mod proto;
 pub mod server;
 pub mod session;
+pub mod stats;
 
 /// The version of the module.
 const VERSION: &str = "0.1.0";
@@ -96,14 +100,16 @@ impl kernel::Module for Farblk {
         let devices = KBox::pin_init(Registration::new(Devices), GFP_KERNEL)?;
         let server_stats = server::stats::Server::new()?;
         let files = server::stats::Files::new()?;
-        let exports = Exports::new(server_stats.clone())?;
-        let connections = files.server.file(c"connections", exports.adapters.clone());
-        let host = Host::new(files.client)?;
+        let exports = Exports::new(server_stats.clone(), files.exports)?;
+        let connections = files
+            .server
+            .file(c"connections", ROOT_ONLY, exports.adapters.clone());
+        let host = Host::new(files.client, files.maps)?;
         let config = config::register(host, exports)?;
         Ok(Self {
             _config: config,
             _connections: connections,
-            _stats: files.server.file(c"counters", server_stats),
+            _stats: files.server.file(c"counters", ROOT_ONLY, server_stats),
             _devices: devices,
             _release: release,
             _code: code,

@@ -33,6 +33,11 @@ pub(crate) trait Show: Send + Sync + 'static {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
+/// The permissions of a file that root can read.
+pub(crate) const ROOT_ONLY: u16 = 0o400;
+/// The permissions of a file that everybody can read who may enter debugfs.
+pub(crate) const READ_ONLY: u16 = 0o444;
+
 /// A file or directory, which exists as long as this value. In a kernel without debugfs there is
 /// none.
 ///
@@ -85,14 +90,14 @@ impl Dir {
         Self::create(name, Some(self))
     }
 
-    /// Creates a file in this directory that root can read. Sleeps.
-    pub(crate) fn file<T: Show>(&self, name: &CStr, data: Arc<T>) -> File<T> {
+    /// Creates a file in this directory with the permissions `mode`. Sleeps.
+    pub(crate) fn file<T: Show>(&self, name: &CStr, mode: u16, data: Arc<T>) -> File<T> {
         // SAFETY: `name` is a C string, which is copied; the directory is valid for debugfs by the
         // type invariants of `Entry`; `data` stays until the file is removed, see `File`.
         let raw = unsafe {
             bindings::debugfs_create_file_full(
                 name.as_char_ptr(),
-                0o400,
+                mode,
                 self.0.raw,
                 core::ptr::from_ref::<T>(&data).cast_mut().cast(),
                 null(),
@@ -184,7 +189,9 @@ mod tests {
     #[test]
     fn file_shows_its_data() -> Result {
         let data = Arc::new(Word("seventeen"), GFP_KERNEL)?;
-        let file = Dir::new(DIR)?.subdir(c"sub")?.file(c"word", data);
+        let file = Dir::new(DIR)?
+            .subdir(c"sub")?
+            .file(c"word", ROOT_ONLY, data);
         let shown = shell(c"[ $(cat /sys/kernel/debug/farblk_kunit/sub/word) = seventeen ]");
         let mode = shell(c"[ $(stat -c %a /sys/kernel/debug/farblk_kunit/sub/word) = 400 ]");
         check!(shown.is_ok() && mode.is_ok());
@@ -196,7 +203,7 @@ mod tests {
     fn entries_go_with_the_last_value() -> Result {
         let dir = Dir::new(DIR)?;
         let data = Arc::new(Word(""), GFP_KERNEL)?;
-        let file = dir.file(c"word", data.clone());
+        let file = dir.file(c"word", ROOT_ONLY, data.clone());
         drop(dir);
         // The file keeps its directory.
         check!(shell(c"[ -f /sys/kernel/debug/farblk_kunit/word ]").is_ok());
@@ -210,7 +217,7 @@ mod tests {
     #[test]
     fn open_file_holds_the_module() -> Result {
         let data = Arc::new(Word("word"), GFP_KERNEL)?;
-        let _file = Dir::new(DIR)?.file(c"word", data);
+        let _file = Dir::new(DIR)?.file(c"word", ROOT_ONLY, data);
         check!(shell(
             c"refs() { cat /sys/module/farblk/refcnt; }
             before=$(refs)

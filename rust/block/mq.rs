@@ -39,6 +39,7 @@
 //! [`BlkError::IoError`]: super::BlkError::IoError
 //! [`Owned<IdleRequest>::start`]: Owned::start
 
+mod disk_names;
 mod gen_disk;
 mod limits;
 mod operations;
@@ -46,8 +47,8 @@ mod request;
 mod tag_set;
 
 pub(crate) use self::{
+    disk_names::DiskNames,
     gen_disk::{
-        DiskNames,
         GenDisk,
         GenDiskBuilder, //
     },

@@ -70,8 +70,10 @@ pub(crate) struct Host {
     incarnations: Atomic<u64>,
     /// Numbers of the disks: farblk0, farblk1 and so on.
     pub(crate) disk_names: Arc<DiskNames>,
+    /// The debugfs directory of the counters of connections.
+    pub(in crate::client) client_dir: Dir,
     /// The debugfs directory of the counters of maps.
-    pub(crate) counters: Dir,
+    pub(in crate::client) maps_dir: Dir,
     /// Scans disks for partitions, and tells user space of changes of disks. No item waits for
     /// another, and no I/O waits for an item.
     pub(crate) disk_work: OwnedQueue,
@@ -79,7 +81,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// Makes a host with the name of the node and a random id. May sleep.
-    pub(crate) fn new(counters: Dir) -> Result<Arc<Self>> {
+    pub(crate) fn new(client_dir: Dir, maps_dir: Dir) -> Result<Arc<Self>> {
         let mut id = [0; 16];
         sync::random_bytes(&mut id);
         let identity = Identity {
@@ -98,7 +100,8 @@ impl Host {
                 boot: sync::random_u64() | 1,
                 incarnations: Atomic::new(0),
                 disk_names,
-                counters,
+                client_dir,
+                maps_dir,
                 disk_work,
             }),
             GFP_KERNEL,

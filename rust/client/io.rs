@@ -9,4 +9,5 @@ pub(in crate::client) mod connection;
 pub(in crate::client) mod disk;
 pub(in crate::client) mod multipath;
 pub(in crate::client) mod slabs;
+pub(in crate::client) mod stats;
 pub mod tag;

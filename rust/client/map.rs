@@ -18,11 +18,12 @@ mod connect;
 mod connected_path;
 mod resources;
 mod runtime;
+mod stats;
 mod timers;
 
 use kernel::prelude::*;
 use kernel::{
-    fmt, impl_has_work, new_mutex, new_work,
+    impl_has_work, new_mutex, new_work,
     sync::{
         atomic::{
             Atomic,
@@ -42,7 +43,6 @@ use kernel::{
 };
 
 use crate::base::{
-    debugfs::Show,
     errno::{
         ECANCELED,
         ENOTCONN, //
@@ -94,6 +94,7 @@ use crate::session::{
 };
 
 pub(crate) use resources::PathStatus;
+pub(crate) use stats::Files;
 
 /// Time that enabling a map takes at most, in ms. Connecting has timeouts of its own that fit in;
 /// the scan for partitions has what is left.
@@ -476,16 +477,6 @@ impl WorkItem for Map {
         drop(guard);
         if let Some(result) = result {
             this.complete(result);
-        }
-    }
-}
-
-/// Prints the counters of the connections.
-impl Show for Map {
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.running.lock().runtime {
-            Some(runtime) => runtime.multipath().show(f),
-            None => Ok(()),
         }
     }
 }

@@ -56,6 +56,7 @@ use crate::proto::{
     Uuid, //
 };
 use crate::server::{
+    stats::ExportFiles,
     Export,
     ExportMonitor,
     Exports,
@@ -145,6 +146,7 @@ const RELEASE_MS: u32 = 10_000;
 
 /// An enabled export, with a reference that keeps its directory.
 struct Running {
+    _files: Option<ExportFiles>,
     _monitor: PeriodicWork<ExportMonitor>,
     export: Arc<Export>,
     _pinned: Pinned,
@@ -485,12 +487,13 @@ impl ExportDir {
                     return Err((Some(running), failure));
                 }
                 let Running {
+                    _files: files,
                     _monitor: monitor,
                     export,
                     _pinned: pinned,
                 } = running;
                 let released = export.backend.released();
-                drop((monitor, export));
+                drop((files, monitor, export));
                 // A connection that has just ended, or a task that looks at the export, may be the
                 // last one that lets go of the device.
                 let outcome = released.wait_timeout(RELEASE_MS);
@@ -510,9 +513,11 @@ impl ExportDir {
             let allocated = &group.allocated;
             let export = Export::new(spec, hosts, members, &group.last_close, server, allocated)?;
             let monitor = export.monitor()?;
+            let files = export.files(&group.exports)?;
             export.backend.begin();
             group.exports.offer(&group.name, Some(export.clone()));
             Ok(Running {
+                _files: files,
                 _monitor: monitor,
                 export,
                 _pinned: pinned,

@@ -9,10 +9,7 @@ mod settings;
 use core::net::SocketAddr;
 
 use kernel::prelude::*;
-use kernel::{
-    str::CString,
-    sync::Arc, //
-};
+use kernel::sync::Arc;
 
 use crate::base::{
     configfs::{
@@ -24,7 +21,6 @@ use crate::base::{
         PageWriter,
         Pinned, //
     },
-    debugfs::File,
     errno::{
         ENOTCONN,
         ESTALE, //
@@ -33,6 +29,7 @@ use crate::base::{
 use crate::client::{
     host::Host,
     Map,
+    MapFiles,
     Params,
     PathStatus,
     Policy,
@@ -120,8 +117,8 @@ impl GroupOperations for Maps {
 
 /// A running map, whose directory cannot be removed.
 struct Running {
-    // The file is dropped first, because it uses the map.
-    _counters: File<Map>,
+    // The files are dropped first, because they use the map.
+    _files: MapFiles,
     map: Arc<Map>,
     _pinned: Pinned,
 }
@@ -417,10 +414,8 @@ impl MapDir {
                 incarnation: group.host.next_incarnation(),
                 options: settings.options,
             })?;
-            let name = CString::try_from_fmt(fmt!("{}", group.name.as_str()))?;
-            let dir = group.host.counters.subdir(&name)?;
             let running = Running {
-                _counters: dir.file(c"counters", map.clone()),
+                _files: MapFiles::new(&group.host, &group.name, &map)?,
                 map,
                 _pinned: pinned,
             };

@@ -24,6 +24,7 @@ use kernel::{
 };
 
 use crate::base::{
+    debugfs::Dir,
     periodic::{
         PeriodicHandler,
         PeriodicWork, //
@@ -316,6 +317,17 @@ impl Export {
         PeriodicWork::new(ExportMonitor(self.clone()), LOOK_MS)
     }
 
+    /// Shows the counters of the export in debugfs for as long as the result lives, if its contents
+    /// are a block device: I/O to memory does not pass the server. May sleep.
+    pub(crate) fn files(&self, exports: &Exports) -> Result<Option<stats::ExportFiles>> {
+        match &self.backend {
+            Backend::Ram(_) => Ok(None),
+            Backend::Block(block) => {
+                stats::ExportFiles::new(&exports.dir, &self.spec.name, &block.stats).map(Some)
+            }
+        }
+    }
+
     /// Refuses further logins, lets the commands that have begun be answered, ends all sessions,
     /// and flushes the backing device: no acknowledged write depends on its cache afterwards, or
     /// the clients will hear of it.
@@ -400,6 +412,8 @@ pub(crate) struct Exports {
     pub(crate) stats: Arc<stats::Server>,
     /// What the server has on RDMA devices.
     pub(crate) adapters: Arc<Adapters>,
+    /// The debugfs directory of the exports.
+    dir: Dir,
     /// The workqueue on which exports are closed.
     closer: Arc<OwnedQueue>,
     #[pin]
@@ -407,14 +421,15 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Makes an empty list.
-    pub(crate) fn new(stats: Arc<stats::Server>) -> Result<Arc<Self>> {
+    /// Makes an empty list. Exports show themselves in the debugfs directory `dir`.
+    pub(crate) fn new(stats: Arc<stats::Server>, dir: Dir) -> Result<Arc<Self>> {
         let adapters = Adapters::new()?;
         let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 stats,
                 adapters,
+                dir,
                 closer,
                 list <- new_mutex!(KVec::new(), "Exports::list"),
             }),

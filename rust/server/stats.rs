@@ -4,21 +4,42 @@
 
 #![forbid(unsafe_code)]
 
+use core::ops::Deref;
+
 use kernel::prelude::*;
 use kernel::{
-    fmt,
+    fmt, new_mutex,
+    str::CString,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 
-use crate::base::debugfs::{
-    Dir,
-    Show, //
+use crate::base::{
+    clock,
+    debugfs::{
+        Dir,
+        File,
+        Show,
+        READ_ONLY, //
+    },
+};
+use crate::proto::{
+    Name,
+    Operation,
+    Status, //
+};
+use crate::stats::{
+    Op,
+    QueueStats,
+    Totals, //
 };
 
 /// An event counter.
@@ -90,12 +111,158 @@ impl Show for Server {
     }
 }
 
+/// The counters of one I/O connection at a time. When that has ended, another one counts on.
+struct Slot {
+    queue: QueueStats,
+    /// 1 while a connection counts here, else 0.
+    used: Atomic<u32>,
+}
+
+/// The counters of the I/O connections of an export of a block device. They live as long as the
+/// export is enabled: what a connection has counted stays when it ends.
+#[pin_data]
+pub(in crate::server) struct ExportStats {
+    /// As many as there were connections at a time.
+    #[pin]
+    slots: Mutex<KVec<Arc<Slot>>>,
+}
+
+impl ExportStats {
+    /// Makes counters that are zero. May sleep.
+    pub(in crate::server) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self { slots <- new_mutex!(KVec::new(), "ExportStats::slots") }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the counters for a new connection. May sleep.
+    pub(in crate::server) fn connection(&self) -> Result<ConnectionStats> {
+        let mut slots = self.slots.lock();
+        let free = slots.iter().find(|slot| slot.used.load(Acquire) == 0);
+        let slot = match free {
+            Some(slot) => slot.clone(),
+            None => {
+                let slot = Slot {
+                    queue: QueueStats::new(),
+                    used: Atomic::new(0),
+                };
+                let slot = Arc::new(slot, GFP_KERNEL)?;
+                slots.push(slot.clone(), GFP_KERNEL)?;
+                slot
+            }
+        };
+        slot.used.store(1, Relaxed);
+        Ok(ConnectionStats(slot))
+    }
+
+    fn totals(&self) -> Totals {
+        let slots = self.slots.lock();
+        Totals::of(slots.iter().map(|slot| &slot.queue))
+    }
+}
+
+/// The counters of a connection. Dropped in any context.
+pub(in crate::server) struct ConnectionStats(Arc<Slot>);
+
+impl ConnectionStats {
+    /// Returns the time that [`Self::answered`] wants. Any context.
+    #[inline]
+    pub(in crate::server) fn now_ns() -> u64 {
+        clock::now_ns()
+    }
+
+    /// Counts a command that began at `began_ns` and is answered now. With 0 it did not begin, but
+    /// was refused. Any context.
+    pub(in crate::server) fn answered(&self, operation: &Operation, status: Status, began_ns: u64) {
+        let op = match operation {
+            Operation::Read { .. } => Op::Read,
+            Operation::Write { .. } => Op::Write,
+            Operation::Flush => Op::Flush,
+            Operation::Discard { .. } => Op::Discard,
+            Operation::WriteZeroes { .. } => Op::WriteZeroes,
+        };
+        if began_ns == 0 {
+            return self.failed();
+        }
+        let bytes = operation.span().map_or(0, |span| span.len);
+        let ns = clock::now_ns().saturating_sub(began_ns);
+        self.ended(op, bytes, status == Status::Ok, ns);
+    }
+}
+
+impl Deref for ConnectionStats {
+    type Target = QueueStats;
+
+    #[inline]
+    fn deref(&self) -> &QueueStats {
+        &self.0.queue
+    }
+}
+
+impl Drop for ConnectionStats {
+    fn drop(&mut self) {
+        // The client of a connection that was lost does not wait for its answers any more.
+        self.0.queue.clear_in_flight();
+        self.0.used.store(0, Release);
+    }
+}
+
+/// Prints the counters of an export.
+struct Counters(Arc<ExportStats>);
+
+impl Show for Counters {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let totals = self.0.totals();
+        totals.show(f)?;
+        writeln!(f, "in_flight {}", totals.in_flight)
+    }
+}
+
+/// Prints the histograms of an export.
+struct Latency(Arc<ExportStats>);
+
+impl Show for Latency {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.totals().show_latency(f)
+    }
+}
+
+/// The debugfs files of an export of a block device. They are there until this is dropped, which
+/// sleeps.
+pub(crate) struct ExportFiles {
+    _counters: File<Counters>,
+    _latency: File<Latency>,
+}
+
+impl ExportFiles {
+    /// Makes the files of the export `name` appear in `exports`. May sleep.
+    pub(in crate::server) fn new(
+        exports: &Dir,
+        name: &Name,
+        stats: &Arc<ExportStats>,
+    ) -> Result<Self> {
+        let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
+        let dir = exports.subdir(&name)?;
+        let counters = Arc::new(Counters(stats.clone()), GFP_KERNEL)?;
+        let latency = Arc::new(Latency(stats.clone()), GFP_KERNEL)?;
+        Ok(Self {
+            _counters: dir.file(c"stats", READ_ONLY, counters),
+            _latency: dir.file(c"latency", READ_ONLY, latency),
+        })
+    }
+}
+
 /// The directories in `farblk/`.
 pub(crate) struct Files {
     /// `client/`, which has a directory for each live map.
     pub(crate) client: Dir,
     /// `server/`.
     pub(crate) server: Dir,
+    /// `maps/`, which has a directory for each enabled map.
+    pub(crate) maps: Dir,
+    /// `exports/`, which has a directory for each enabled export of a block device.
+    pub(crate) exports: Dir,
 }
 
 impl Files {
@@ -105,6 +272,8 @@ impl Files {
         Ok(Self {
             client: dir.subdir(c"client")?,
             server: dir.subdir(c"server")?,
+            maps: dir.subdir(c"maps")?,
+            exports: dir.subdir(c"exports")?,
         })
     }
 }

@@ -4,10 +4,13 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-use crate::base::errno::ENAMETOOLONG;
 use crate::bindings;
 use crate::block::{
     mq::{
+        disk_names::{
+            DiskIndex,
+            DiskNames, //
+        },
         limits::Limits,
         operations::Operations,
         tag_set::TagSet, //
@@ -34,7 +37,6 @@ use kernel::{
     },
     prelude::*,
     static_lock_class,
-    str::CString,
     sync::{
         atomic::{
             Atomic,
@@ -43,90 +45,8 @@ use kernel::{
         },
         Arc, //
     },
-    types::{
-        ForeignOwnable,
-        Opaque, //
-    }, //
+    types::ForeignOwnable, //
 };
-
-/// The names of a driver's disks: a prefix and the lowest free number.
-///
-/// # Invariants
-///
-/// `ida` is initialised.
-#[pin_data(PinnedDrop)]
-pub(crate) struct DiskNames {
-    #[pin]
-    ida: Opaque<bindings::ida>,
-    prefix: &'static CStr,
-}
-
-// SAFETY: C's ida locks itself, and belongs to no thread.
-unsafe impl Send for DiskNames {}
-// SAFETY: As above.
-unsafe impl Sync for DiskNames {}
-
-impl DiskNames {
-    /// Creates names like `<prefix>0`.
-    pub(crate) fn new(prefix: &'static CStr) -> impl PinInit<Self> {
-        // INVARIANT: `ida_init` initialises it.
-        pin_init!(Self {
-            // SAFETY: `slot` is valid for writes, as `ffi_init` promises.
-            ida <- Opaque::ffi_init(|slot| unsafe { bindings::ida_init(slot) }),
-            prefix,
-        })
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for DiskNames {
-    fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariants; every `DiskIndex` holds a reference, so none is left.
-        unsafe { bindings::ida_destroy(self.ida.get()) };
-    }
-}
-
-/// The number of a disk; free again when dropped.
-///
-/// # Invariants
-///
-/// `index` is allocated in `names.ida`.
-struct DiskIndex {
-    names: Arc<DiskNames>,
-    index: u32,
-}
-
-impl DiskIndex {
-    fn alloc(names: Arc<DiskNames>) -> Result<Self> {
-        // SAFETY: By the type invariants of `DiskNames`.
-        let ret = unsafe {
-            bindings::ida_alloc_range(names.ida.get(), 0, c_int::MAX as u32, bindings::GFP_KERNEL)
-        };
-        to_result(ret)?;
-        // INVARIANT: It is what was just allocated.
-        Ok(Self {
-            names,
-            index: ret as u32,
-        })
-    }
-
-    /// Writes the name, with a NUL behind it.
-    fn write_name(&self, name: &mut [kernel::ffi::c_char]) -> Result {
-        let text = CString::try_from_fmt(fmt!("{}{}", self.names.prefix, self.index))?;
-        let text = text.to_bytes_with_nul();
-        name.get_mut(..text.len())
-            .ok_or(ENAMETOOLONG)?
-            .copy_from_slice(text);
-        Ok(())
-    }
-}
-
-impl Drop for DiskIndex {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariants.
-        unsafe { bindings::ida_free(self.names.ida.get(), self.index) };
-    }
-}
 
 /// A reference to this module.
 struct ModuleRef(());
@@ -350,7 +270,7 @@ impl GenDiskBuilder {
             // SAFETY: `from_err_ptr` lets no null pass that C's function could return.
             disk: unsafe { NonNull::new_unchecked(disk) },
             quiesced: Atomic::new(false),
-            _tag_set: tag_set,
+            tag_set,
         })
     }
 }
@@ -390,7 +310,7 @@ impl<T: Operations> Drop for NewDisk<T> {
 pub(crate) struct GenDisk<T: Operations> {
     disk: NonNull<bindings::gendisk>,
     quiesced: Atomic<bool>,
-    _tag_set: Arc<TagSet<T>>,
+    tag_set: Arc<TagSet<T>>,
 }
 
 // SAFETY: Its methods are C functions that may be called from any thread, and what it owns is
@@ -408,6 +328,12 @@ impl<T: Operations> GenDisk<T> {
     pub(crate) fn name(&self) -> &CStr {
         // SAFETY: By the type invariants; `build` wrote a NUL, and the name does not change.
         unsafe { CStr::from_char_ptr((*self.as_raw()).disk_name.as_ptr()) }
+    }
+
+    /// Returns the number of requests that the driver has, which may be out of date at once. May
+    /// sleep.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.tag_set.in_flight()
     }
 
     /// Makes every later open of the disk fail, so that it can be removed. Fails with `EBUSY` if it

@@ -220,6 +220,14 @@ impl<T: Operations> Request<T> {
         unsafe { (*self.rq.get()).tag as u16 }
     }
 
+    /// Returns when the block layer made the request, in ns of the monotonic clock; 0 if the queue
+    /// keeps no statistics (`iostats`). Of merged requests, this is the oldest one's.
+    #[inline]
+    pub(crate) fn start_time_ns(&self) -> u64 {
+        // SAFETY: By the type invariants.
+        unsafe { (*self.rq.get()).start_time_ns }
+    }
+
     /// Returns how often this request was given to the driver, counted from a random number on; it
     /// wraps.
     ///

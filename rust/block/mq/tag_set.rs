@@ -16,6 +16,7 @@ use crate::bindings;
 use core::marker::PhantomData;
 use kernel::{
     error::to_result,
+    ffi::c_void,
     prelude::*,
     time::msecs_to_jiffies,
     types::Opaque, //
@@ -90,6 +91,32 @@ impl<T: Operations> TagSet<T> {
             }),
             _p: PhantomData,
         }? Error)
+    }
+
+    /// Returns the number of requests that are started and have not ended, which may be out of date
+    /// at once. May sleep.
+    pub(super) fn in_flight(&self) -> usize {
+        let mut count = 0_usize;
+        // SAFETY: By the type invariants. The function is called for each started request, with
+        // `count`, which outlives this call, and by this thread alone.
+        unsafe {
+            bindings::blk_mq_tagset_busy_iter(
+                self.as_raw(),
+                Some(Self::count_callback),
+                (&raw mut count).cast(),
+            );
+        }
+        count
+    }
+
+    /// # Safety
+    ///
+    /// `count` points to a `usize` that nobody else uses during this call.
+    unsafe extern "C" fn count_callback(_rq: *mut bindings::request, count: *mut c_void) -> bool {
+        // SAFETY: By the safety requirements.
+        let count = unsafe { &mut *count.cast::<usize>() };
+        *count = count.wrapping_add(1);
+        true
     }
 
     /// Returns the C tag set.

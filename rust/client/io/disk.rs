@@ -130,6 +130,7 @@ pub(in crate::client) fn create(
     io_timeout_ms: u32,
     driver: Arc<Multipath>,
 ) -> Result<Disk> {
+    driver.stats().allocate(limits.queues)?;
     let poll_queues = u32::from(limits.poll_queues);
     let tag_set = TagSet::new(
         u32::from(limits.queues)

@@ -26,6 +26,7 @@ use kernel::{
 };
 
 use crate::base::{
+    clock,
     rcu::RcuSlot,
     sync::{
         new_irqsave_spinlock,
@@ -49,9 +50,12 @@ use crate::block::{
 };
 use crate::client::{
     events::Events,
-    io::connection::{
-        Connection,
-        RequestOwner, //
+    io::{
+        connection::{
+            Connection,
+            RequestOwner, //
+        },
+        stats::MapStats, //
     },
     params::Policy,
 };
@@ -81,6 +85,8 @@ pub(in crate::client) struct RequestData {
     replayed: Atomic<u32>,
     /// The number of a flush, as [`Flushes::begin`] returned it.
     flush: Atomic<u64>,
+    /// When the request was given to the driver, in ns, if blk-mq has not noted when it began.
+    began_ns: Atomic<u64>,
 }
 
 /// The block driver of a map.
@@ -107,6 +113,7 @@ pub(in crate::client) struct Multipath {
     dirty: Atomic<u32>,
     #[pin]
     flushes: IrqSaveSpinLock<Flushes>,
+    stats: MapStats,
     events: Arc<Events>,
 }
 
@@ -119,6 +126,7 @@ impl Operations for Multipath {
         try_pin_init!(RequestData {
             replayed: Atomic::new(0),
             flush: Atomic::new(0),
+            began_ns: Atomic::new(0),
         })
     }
 
@@ -134,16 +142,25 @@ impl Operations for Multipath {
         request: Owned<IdleRequest<Self>>,
         last: bool,
     ) -> Result<(), Refused<Self>> {
+        // The queue of the disk does without statistics (`iostats`).
+        if request.start_time_ns() == 0 {
+            request.data().began_ns.store(clock::now_ns(), Relaxed);
+        }
         if !this.is(Mode::Flow) {
-            return Err(request.refuse(match this.is(Mode::Fail) {
-                true => BlkError::Transport,
-                // The disk is about to be quiesced; until then the block layer tries again every 3
-                // ms.
-                false => BlkError::Resource,
-            }));
+            // The disk is about to be quiesced; until then the block layer tries again every 3 ms.
+            if !this.is(Mode::Fail) {
+                return Err(request.refuse(BlkError::Resource));
+            }
+            this.count(hw.0, &request, false);
+            return Err(request.refuse(BlkError::Transport));
         }
         this.send(hw.0, request.start(), last)
-            .map_err(|(error, request)| request.refuse(error))
+            .map_err(|(error, request)| {
+                if !matches!(error, BlkError::Resource) {
+                    this.count(hw.0, &request, false);
+                }
+                request.refuse(error)
+            })
     }
 
     fn commit_rqs(hw: ArcBorrow<'_, HwQueue>, this: ArcBorrow<'_, Multipath>) {
@@ -200,7 +217,7 @@ impl RequestOwner for Multipath {
         let answered = !matches!(status, Err(BlkError::Transport));
         match status {
             Err(BlkError::Transport) => self.requeue(Requeued { hw_queue, request }),
-            status => request.complete(status),
+            status => self.complete(hw_queue, request, status),
         }
         if replayed {
             if answered {
@@ -231,6 +248,7 @@ impl Multipath {
                 replay_answered: Atomic::new(0),
                 dirty: Atomic::new(0),
                 flushes <- new_irqsave_spinlock!(Flushes::new(), "Multipath::flushes"),
+                stats: MapStats::new(),
                 events,
             }),
             GFP_KERNEL,
@@ -268,6 +286,28 @@ impl Multipath {
         self.mode.load(Relaxed) == mode as u32
     }
 
+    /// Returns the counters. Any context.
+    pub(in crate::client) fn stats(&self) -> &MapStats {
+        &self.stats
+    }
+
+    /// Counts a request that ends now.
+    #[inline]
+    fn count(&self, hw_queue: u16, request: &Request<Self>, succeeded: bool) {
+        let began_ns = match request.start_time_ns() {
+            0 => request.data().began_ns.load(Relaxed),
+            ns => ns,
+        };
+        self.stats.ended(hw_queue, request, began_ns, succeeded);
+    }
+
+    /// Ends a request.
+    #[inline]
+    fn complete(&self, hw_queue: u16, request: Owned<Request<Self>>, status: BlkResult) {
+        self.count(hw_queue, &request, status.is_ok());
+        request.complete(status);
+    }
+
     /// Returns true if I/O is sent on the paths that are up. Any context.
     pub(in crate::client) fn flows(&self) -> bool {
         self.is(Mode::Flow)
@@ -280,6 +320,12 @@ impl Multipath {
             self.was_up.store(1, Relaxed);
             self.up.store(self.up.load(Relaxed) | bit(path), Relaxed);
         }
+    }
+
+    /// Returns true if the path takes I/O, and is not the only one. Any context.
+    pub(in crate::client) fn has_other_than(&self, path: PathId) -> bool {
+        let up = self.up.load(Relaxed);
+        up & bit(path) != 0 && up != bit(path)
     }
 
     /// Returns true if a path was up ever. Any context.
@@ -415,6 +461,7 @@ impl Multipath {
             request.data().replayed.store(1, Relaxed);
             self.replayed.fetch_add(1, Relaxed);
             let Err((error, request)) = self.send(hw_queue, request, true) else {
+                self.stats.retried(hw_queue);
                 continue;
             };
             request.data().replayed.store(0, Relaxed);
@@ -424,7 +471,7 @@ impl Multipath {
                     self.requeue(Requeued { hw_queue, request });
                     return false;
                 }
-                error => request.complete(Err(error)),
+                error => self.complete(hw_queue, request, Err(error)),
             }
         }
         self.replayed.load(Relaxed) == 0 && !self.has_requeued()
@@ -441,7 +488,9 @@ impl Multipath {
         loop {
             let next = self.requeued.lock().pop();
             match next {
-                Some(Requeued { request, .. }) => request.complete(Err(BlkError::Transport)),
+                Some(Requeued { hw_queue, request }) => {
+                    self.complete(hw_queue, request, Err(BlkError::Transport));
+                }
                 None => return,
             }
         }

@@ -9,6 +9,7 @@ use core::net::SocketAddr;
 
 use kernel::prelude::*;
 use kernel::{
+    fmt,
     sync::Arc,
     time::{
         BootTime,
@@ -49,6 +50,7 @@ use crate::link::failure::{
 use crate::proto::{
     self,
     Access,
+    Kind,
     LoginReply,
     Text, //
 };
@@ -123,6 +125,8 @@ pub(super) struct Path {
     pings: u32,
     /// The path was up before.
     was_up: bool,
+    /// The user removes the path.
+    removed: bool,
     /// The server has sent an event since the last call of [`Self::has_heard`].
     heard: bool,
     /// The number of completions at the last call of [`Self::has_heard`].
@@ -139,6 +143,7 @@ impl Path {
         ping_sent: None,
         pings: 0,
         was_up: false,
+        removed: false,
         heard: false,
         completions: 0,
     };
@@ -203,6 +208,11 @@ impl Path {
         if self.status.failure.is_none() {
             self.set_fault(Fault::Broken);
         }
+    }
+
+    /// Notes that the user removes the path.
+    pub(super) fn set_removed(&mut self) {
+        self.removed = true;
     }
 
     /// Notes that the server has sent an event.
@@ -291,6 +301,10 @@ pub(super) struct Resources {
     pub(super) limits: Option<DiskLimits>,
     /// The server's description of the export, once a path was up.
     pub(super) login: Option<LoginReply>,
+    /// How often a path was up again, also one that was removed since.
+    reconnects: u64,
+    /// How often a path was lost while another one was up.
+    failovers: u64,
 }
 
 impl Resources {
@@ -310,6 +324,8 @@ impl Resources {
             reports: KVec::with_capacity(REPORTS_MAX, GFP_KERNEL)?,
             limits: None,
             login: None,
+            reconnects: 0,
+            failovers: 0,
         })
     }
 
@@ -387,9 +403,12 @@ impl Resources {
             }
             Action::Open(id) => self.open_path(id),
             Action::Close { path, epoch, leave } => {
+                let shared = self.multipath.has_other_than(path);
                 self.multipath.remove_path(path);
                 if let Some(path) = self.path(path) {
                     path.close(epoch, leave);
+                    let lost = !leave && !path.removed;
+                    self.failovers += u64::from(lost && shared);
                 }
             }
             Action::Blame(id, fault) => {
@@ -449,6 +468,7 @@ impl Resources {
         };
         let connections = connected.connections.clone();
         let limits = connected.limits;
+        self.reconnects += u64::from(path.was_up);
         path.set_up();
         let began = path.began;
         self.note_alive(began);
@@ -469,6 +489,23 @@ impl Resources {
         if let Some(disk) = disk {
             disk.unquiesce();
         }
+    }
+
+    /// Prints the counters of the map. May sleep.
+    pub(super) fn show_stats(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let totals = self.multipath.stats().totals();
+        totals.show(f)?;
+        writeln!(f, "retries {}", totals.retries)?;
+        // Every read and write of an export of RAM is one-sided, and none of a block device.
+        let one_sided = match self.login.map(|login| login.kind()) {
+            Some(Kind::Ram) => totals.data_ios(),
+            Some(Kind::Block) | None => 0,
+        };
+        writeln!(f, "one_sided {one_sided}")?;
+        let in_flight = self.disk.as_ref().map_or(0, |disk| disk.in_flight());
+        writeln!(f, "in_flight {in_flight}")?;
+        writeln!(f, "reconnects {}", self.reconnects)?;
+        writeln!(f, "failovers {}", self.failovers)
     }
 
     /// Notes the extent of the export. The disk changes when the state is published.

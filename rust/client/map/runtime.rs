@@ -10,7 +10,10 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::{
+    fmt,
+    sync::Arc, //
+};
 
 use crate::base::errno::{
     ENOTCONN,
@@ -166,6 +169,11 @@ impl MapRuntime {
         }
     }
 
+    /// Prints the counters of the map. May sleep.
+    pub(super) fn show_stats(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.resources.show_stats(f)
+    }
+
     /// Returns the status of a path.
     pub(super) fn path_status(&self, id: PathId) -> PathStatus {
         let path = self.resources.paths.get(usize::from(id));
@@ -289,7 +297,12 @@ impl MapRuntime {
                 }
                 self.step(Event::Add(id));
             }
-            MapCommand::RemovePath(id) => self.step(Event::Remove(id)),
+            MapCommand::RemovePath(id) => {
+                if let Some(path) = self.resources.path(id) {
+                    path.set_removed();
+                }
+                self.step(Event::Remove(id));
+            }
             MapCommand::Disable => self.step(Event::Disable),
         }
     }

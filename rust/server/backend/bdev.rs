@@ -38,9 +38,12 @@ use crate::proto::{
     Extent,
     Uuid, //
 };
-use crate::server::backend::source::{
-    random_uuid,
-    Source, //
+use crate::server::{
+    backend::source::{
+        random_uuid,
+        Source, //
+    },
+    stats::ExportStats, //
 };
 use crate::session::flush;
 
@@ -81,6 +84,8 @@ pub(crate) struct Block {
     access: Access,
     sectors: Atomic<u64>,
     read_only: Atomic<u32>,
+    /// The counters of the connections to the export.
+    pub(in crate::server) stats: Arc<ExportStats>,
     // Last: the device is closed when it is dropped.
     pub(super) released: Released,
 }
@@ -134,6 +139,7 @@ impl Block {
             access,
             sectors: Atomic::new(bdev.sectors()),
             read_only: Atomic::new(bdev.read_only().into()),
+            stats: ExportStats::new()?,
             bdev,
             dead,
             released: Released::new()?,

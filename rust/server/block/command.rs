@@ -80,6 +80,7 @@ use crate::server::{
         },
     },
     memory::pool::Piece,
+    stats::ConnectionStats,
 };
 
 /// Set for a tag in use; the generation of its command is in the bits below.
@@ -151,8 +152,7 @@ impl Connection {
 
     /// Counts a received command. Returns false if the client may not have as many in flight.
     fn count_received(&self) -> bool {
-        let count = self.unanswered.fetch_add(1, Relaxed) + 1;
-        count <= self.credit.load(Relaxed)
+        self.stats.enter() <= self.credit.load(Relaxed)
     }
 
     /// Marks a tag as used by a command that was received. Returns false if the client may not use
@@ -171,7 +171,7 @@ impl Connection {
         if let Some(place) = self.tags.get(usize::from(tag)) {
             place.store(0, Relaxed);
         }
-        self.unanswered.fetch_sub(1, Relaxed);
+        self.stats.leave();
     }
 
     /// Returns what the client may do with the export now. Any context.
@@ -278,6 +278,8 @@ pub(in crate::server) struct Command {
     tag: u16,
     generation: u32,
     operation: Operation,
+    /// When the command began, in ns; 0 if it is refused.
+    began_ns: u64,
     data: Data,
     stage: Stage,
     /// The device has done the command, and is being flushed before the answer.
@@ -306,6 +308,7 @@ impl Command {
             tag: 0,
             generation: 0,
             operation: Operation::Flush,
+            began_ns: 0,
             data: Data::None,
             stage: Stage::Answer,
             flushing: false,
@@ -319,6 +322,7 @@ impl Command {
     fn begin(mut self: KBox<Self>, command: &proto::Command, recv: KBox<Recv>) {
         self.generation = command.generation;
         self.operation = command.operation;
+        self.began_ns = ConnectionStats::now_ns();
         self.flushing = false;
         let owner = self.owner.clone();
         if let Operation::Write {
@@ -341,6 +345,7 @@ impl Command {
         self.generation = response.generation;
         // Without an operation no key is invalidated: the client does that itself.
         self.operation = Operation::Flush;
+        self.began_ns = 0;
         self.answer(response.status);
     }
 
@@ -472,6 +477,8 @@ impl Command {
 
     /// Answers the client. Any context.
     fn answer(mut self: KBox<Self>, status: Status) {
+        let stats = &self.owner.connection.stats;
+        stats.answered(&self.operation, status, self.began_ns);
         let delivers = status == Status::Ok && self.operation.answer_len() != 0;
         let reply = match delivers {
             true => self.delivery(),

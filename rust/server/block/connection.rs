@@ -61,7 +61,8 @@ use crate::server::{
             Recv, //
         },
     },
-    session::Session, //
+    session::Session,
+    stats::ConnectionStats, //
 };
 
 /// The credit of a connection at first: commands that its client may have in flight.
@@ -153,8 +154,6 @@ pub(in crate::server) struct Connection {
     pub(super) slots: IrqSaveSpinLock<Slots>,
     /// Commands that the client may have in flight.
     pub(super) credit: Atomic<u32>,
-    /// Commands that are not answered yet.
-    pub(super) unanswered: Atomic<u32>,
     /// For each tag, the command that is not answered yet; 0 if there is none.
     pub(super) tags: KVec<Atomic<u64>>,
     /// The client has asked for more credit.
@@ -165,6 +164,8 @@ pub(in crate::server) struct Connection {
     pub(super) waits: Atomic<u64>,
     /// Receives that have completed. As many were posted for them.
     pub(super) receives: Atomic<u64>,
+    /// The counters of commands. Those that are not answered yet are in flight.
+    pub(super) stats: ConnectionStats,
     /// RDMA READs under way.
     fetches: Atomic<isize>,
     /// Commands that come in are left unanswered.
@@ -243,6 +244,7 @@ impl Connection {
     ) -> Result<Arc<Self>> {
         let depth = usize::from(config.terms.depth);
         let slots = Slots::new(depth)?;
+        let stats = config.block.stats.connection()?;
         let mut tags = KVec::with_capacity(depth, GFP_KERNEL)?;
         for _ in 0..depth {
             tags.push(Atomic::new(0), GFP_KERNEL)?;
@@ -258,12 +260,12 @@ impl Connection {
                 cq,
                 slots <- new_irqsave_spinlock!(slots, "Connection::slots"),
                 credit: Atomic::new(credit.into()),
-                unanswered: Atomic::new(0),
                 tags,
                 credit_asked: Atomic::new(0),
                 waiting: Atomic::new(0),
                 waits: Atomic::new(0),
                 receives: Atomic::new(0),
+                stats,
                 fetches: Atomic::new(0),
                 draining: Atomic::new(0),
                 idle <- Completion::new(),

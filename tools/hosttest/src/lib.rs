@@ -29,10 +29,13 @@ mod module {
         }
     }
     pub mod session;
+    pub mod stats {
+        pub mod latency;
+    }
 }
 
 mod block;
-pub use module::{client, config, link, proto, server, session};
+pub use module::{client, config, link, proto, server, session, stats};
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ mod commands;
 mod fuzz;
 mod geometry;
 mod handshake;
+mod latency;
 mod limits;
 mod messages;
 mod parse;

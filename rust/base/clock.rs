@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The clock by which the block layer notes when a request began.
+//!
+//! `Instant` of the kernel crate does not tell its nanoseconds, so that it cannot be compared with
+//! a time that C has taken.
+//!
+//! C header: [`include/linux/timekeeping.h`](srctree/include/linux/timekeeping.h)
+
+use crate::bindings;
+
+/// Returns the monotonic time in ns; C's `ktime_get_ns()`. Any context.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    // SAFETY: It has no requirements while the timekeeping is not suspended, which is when no
+    // module runs.
+    let now = unsafe { bindings::ktime_get() };
+    // CAST: It is not negative.
+    now as u64
+}

@@ -185,11 +185,47 @@ without_iostats() {
 	must unmap m
 }
 
+# --- identity -------------------------------------------------------------------------------------
+
+# listen FILE: what uevents of disks say, one on each line, until the scenario ends.
+listen() {
+	python3 -c 'import socket, sys
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15)
+s.bind((0, 1))
+out = open(sys.argv[1], "w", buffering=1)
+print("listening", file=out)
+while True:
+	print(s.recv(65536).replace(b"\0", b" ").decode(errors="replace"), file=out)' "$1" &
+	at_exit "kill $!"
+	wait_for 10 grep -q listening "$1" || die "nobody listens to uevents"
+}
+
+# The disk tells the UUID of the export, the same whenever it is mapped.
+identity() {
+	local uuid=6f3b1c52-0a0b-4d5b-9a55-0d3c6f1e2a11 events=/run/farblk-uevents wwid
+	not_local
+	needs python3
+	must serve e 16M "uuid=$uuid"
+	listen $events
+	must map m e
+	wwid=$(show "/sys/block/${DEV##*/}/wwid")
+	is wwid "$wwid" "uuid.$uuid"
+	wait_for 5 grep -q " FARBLK_STATE=live " $events || bad "no uevent says that the map is live"
+	grep " FARBLK_STATE=live " $events >/run/farblk-live
+	grep -q "^change@.* FARBLK_MAP=m " /run/farblk-live || bad "no name: $(cat /run/farblk-live)"
+	grep -q " FARBLK_UUID=$uuid " /run/farblk-live || bad "no UUID: $(cat /run/farblk-live)"
+	must unmap m
+	must map n e
+	is "wwid of another map" "$(show "/sys/block/${DEV##*/}/wwid")" "$wwid"
+	must unmap n
+}
+
 scenario block "a map of a block export counts what its export counts, and what was done"
 scenario ram "a map of RAM counts what it does by itself"
 scenario reconnect "counters survive the loss of all connections"
 scenario buckets "I/Os are in the bucket of the time that they took"
 scenario in_flight "I/Os in flight are counted"
 scenario errors "errors are counted"
+scenario identity "the disk tells the UUID of the export, in sysfs and in uevents"
 scenario without_iostats "latencies are right without iostats"
 run_scenarios

@@ -49,6 +49,7 @@ mod tag_set;
 pub(crate) use self::{
     disk_names::DiskNames,
     gen_disk::{
+        DiskIdentity,
         GenDisk,
         GenDiskBuilder, //
     },

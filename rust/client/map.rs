@@ -68,7 +68,8 @@ use crate::client::{
         self,
         Disk,
         DiskChanges,
-        PartitionScan, //
+        PartitionScan,
+        Shown, //
     },
     map::{
         connect::Connector,
@@ -168,7 +169,7 @@ impl Map {
     /// Makes a map that is not started. May sleep.
     pub(crate) fn new(params: Params) -> Result<Arc<Self>, Failure> {
         let queue = OwnedQueue::ordered(c"farblk_map")?;
-        let changes = DiskChanges::new()?;
+        let changes = DiskChanges::new(params.name)?;
         let running = Running {
             runtime: None,
             timer: None,
@@ -436,8 +437,14 @@ impl Map {
                 status.since = Instant::now();
             }
         }
-        let (host, extent) = (&self.params.host, login?.extent);
-        self.changes.show(host, runtime.disk()?, extent, state)
+        let login = login?;
+        let shown = Shown {
+            extent: login.extent,
+            state,
+            uuid: login.export_uuid,
+        };
+        let host = &self.params.host;
+        self.changes.show(host, runtime.disk()?, shown)
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Params {
     /// The identity of this host when the map was enabled. Servers find the map by it, also when
     /// one of its paths is connected again.
     pub(crate) identity: Identity,
+    /// The name of the map on this host.
+    pub(crate) name: Name,
     /// The map's identity at the server.
     pub(crate) uuid: Uuid,
     /// The incarnation of the map: larger each time that a map of this host is enabled; never 0.

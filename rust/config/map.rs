@@ -410,6 +410,7 @@ impl MapDir {
             let map = Map::new(Params {
                 host: group.host.clone(),
                 identity: group.host.identity(),
+                name: group.name,
                 uuid: group.uuid,
                 incarnation: group.host.next_incarnation(),
                 options: settings.options,

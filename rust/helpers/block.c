@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
+#include <linux/device.h>
 #include <linux/idr.h>
+#include <linux/sysfs.h>
 
 /* bindgen cannot read macros with a __force cast: rust/block/ spells out these values. */
 #define FARBLK_ASSERT(c, value) static_assert((__force unsigned int)(c) == (value))
@@ -38,7 +40,36 @@ FARBLK_ASSERT(REQ_PREFLUSH, 1u << __REQ_PREFLUSH);
 FARBLK_ASSERT(REQ_NOWAIT, 1u << __REQ_NOWAIT);
 FARBLK_ASSERT(REQ_POLLED, 1u << __REQ_POLLED);
 FARBLK_ASSERT(REQ_NOUNMAP, 1u << __REQ_NOUNMAP);
+FARBLK_ASSERT(BLK_UID_EUI64, 2);
 #undef FARBLK_ASSERT
+
+/* The type of a UUID in the standard whose types enum blk_unique_id has. */
+#define FARBLK_UID_UUID ((enum blk_unique_id)10)
+static_assert(FARBLK_UID_UUID > BLK_UID_NAA);
+
+static ssize_t wwid_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	struct gendisk *disk = dev_to_disk(dev);
+	u8 id[16];
+	int len = disk->fops->get_unique_id(disk, id, FARBLK_UID_UUID);
+
+	if (len != sizeof(id))
+		return len < 0 ? len : -EINVAL;
+	return sysfs_emit(buf, "uuid.%pUb\n", id);
+}
+static DEVICE_ATTR_RO(wwid);
+
+static struct attribute *farblk_disk_attrs[] = {
+	&dev_attr_wwid.attr,
+	NULL
+};
+ATTRIBUTE_GROUPS(farblk_disk);
+
+/* The sysfs files of a disk, for device_add_disk(). Its get_unique_id() knows FARBLK_UID_UUID. */
+__rust_helper const struct attribute_group **rust_helper_farblk_disk_groups(void)
+{
+	return farblk_disk_groups;
+}
 
 __rust_helper void rust_helper_farblk_suppress_partition_scan(struct gendisk *disk, bool suppress)
 {

@@ -332,7 +332,7 @@ mod tests {
     fn user_space_hears_what_is_announced() -> Result {
         let disk = Disk::new()?;
         shell(c"cat /sys/kernel/uevent_seqnum >/tmp/farblk-uevents")?;
-        disk.disk.announce(c"FARBLK_STATE=live");
+        disk.disk.announce(&[c"FARBLK_STATE=live"]);
         shell(c"test $(cat /sys/kernel/uevent_seqnum) -gt $(cat /tmp/farblk-uevents)")?;
         Ok(())
     }

@@ -82,6 +82,7 @@ struct DiskData<T: Operations> {
     queue_data: *mut c_void,
     /// The number of times that the disk and its partitions are open, or [`CLAIMED`].
     openers: Atomic<i32>,
+    identity: Option<DiskIdentity>,
     index: DiskIndex,
     _p: PhantomData<T::QueueData>,
 }
@@ -92,6 +93,16 @@ impl<T: Operations> Drop for DiskData<T> {
         // dropped.
         drop(unsafe { T::QueueData::from_foreign(self.queue_data) });
     }
+}
+
+/// What identifies the contents of a disk, wherever and however often it is attached.
+#[derive(Clone, Copy)]
+pub(crate) struct DiskIdentity {
+    /// The UUID, which sysfs shows as `wwid`.
+    pub(crate) uuid: [u8; 16],
+    /// True if a disk with the same UUID has the same contents, so that it may also be told to
+    /// software that compares disks by their EUI-64.
+    pub(crate) durable: bool,
 }
 
 /// C's table of the callbacks of a disk.
@@ -135,6 +146,38 @@ impl<T: Operations> DiskVTable<T> {
         }
     }
 
+    /// Tells the UUID, as designator type 10 of SCSI and, if it stands for lasting contents, as an
+    /// EUI-64.
+    ///
+    /// # Safety
+    ///
+    /// Called for a disk of `GenDiskBuilder::build` that somebody has a reference to; `id` is valid
+    /// for writes of 16 bytes.
+    unsafe extern "C" fn get_unique_id(
+        disk: *mut bindings::gendisk,
+        id: *mut u8,
+        kind: bindings::blk_unique_id,
+    ) -> c_int {
+        // SAFETY: By the safety requirements; the data lives until `free_disk`.
+        let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
+        match (data.identity, kind) {
+            (Some(DiskIdentity { uuid, .. }), UID_UUID)
+            | (
+                Some(DiskIdentity {
+                    uuid,
+                    durable: true,
+                }),
+                bindings::blk_unique_id_BLK_UID_EUI64,
+            ) => {
+                // SAFETY: By the safety requirements.
+                unsafe { id.cast::<[u8; 16]>().write(uuid) };
+                // CAST: 16.
+                uuid.len() as c_int
+            }
+            _ => EINVAL.to_errno(),
+        }
+    }
+
     /// # Safety
     ///
     /// Called by the block layer only, when the last reference to a disk goes that
@@ -152,6 +195,7 @@ impl<T: Operations> DiskVTable<T> {
         open: Some(Self::open),
         release: Some(Self::release),
         free_disk: Some(Self::free_disk),
+        get_unique_id: Some(Self::get_unique_id),
         owner: &raw mut bindings::__this_module,
         ..pin_init::zeroed()
     };
@@ -161,14 +205,22 @@ impl<T: Operations> DiskVTable<T> {
     }
 }
 
+/// The type of a UUID among the designators of SCSI, which C's `enum blk_unique_id` lacks; asserted
+/// in `rust/helpers/block.c`.
+const UID_UUID: bindings::blk_unique_id = 10;
+
 /// C's `BLK_DEV_MAX_SECTORS`, the size in bytes being an `i64`.
 const MAX_SECTORS: u64 = (i64::MAX as u64) >> SECTOR_SHIFT;
+
+/// The most variables of one uevent that [`GenDisk::announce`] sends.
+pub(crate) const ENV_MAX: usize = 4;
 
 /// Makes a [`GenDisk`].
 pub(crate) struct GenDiskBuilder {
     limits: Limits,
     capacity_sectors: u64,
     read_only: bool,
+    identity: Option<DiskIdentity>,
 }
 
 impl GenDiskBuilder {
@@ -178,6 +230,7 @@ impl GenDiskBuilder {
             limits: Limits::default(),
             capacity_sectors: 0,
             read_only: false,
+            identity: None,
         }
     }
 
@@ -196,6 +249,12 @@ impl GenDiskBuilder {
     /// Sets whether the disk can only be read.
     pub(crate) fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
+        self
+    }
+
+    /// Sets what identifies the contents.
+    pub(crate) fn identity(mut self, identity: DiskIdentity) -> Self {
+        self.identity = Some(identity);
         self
     }
 
@@ -223,6 +282,7 @@ impl GenDiskBuilder {
             DiskData::<T> {
                 queue_data: queue_data.into_foreign(),
                 openers: Atomic::new(0),
+                identity: self.identity,
                 index,
                 _p: PhantomData,
             },
@@ -258,7 +318,8 @@ impl GenDiskBuilder {
         // SAFETY: `disk` is valid and was not added before. What its callbacks read is set, and
         // lives until `free_disk`.
         to_result(unsafe {
-            bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
+            let groups = bindings::farblk_disk_groups();
+            bindings::device_add_disk(core::ptr::null_mut(), disk, groups)
         })?;
 
         // The data and the reference to the module are `free_disk`'s from now on.
@@ -475,16 +536,19 @@ impl<T: Operations> GenDisk<T> {
         }
     }
 
-    /// Sends a `change` uevent of the disk with `env`, such as `NAME=value`. If memory is short,
-    /// the uevent is lost.
+    /// Sends a `change` uevent of the disk with `env`, such as `NAME=value`, of which there are at
+    /// most [`ENV_MAX`]. If memory is short, the uevent is lost.
     ///
     /// # Context
     ///
     /// May sleep, allocates, and takes the lock of all uevents, which other tasks hold while they
     /// wait for memory. A task that I/O waits for must not call it, nor [`Self::set_capacity`] and
     /// [`Self::set_read_only`].
-    pub(crate) fn announce(&self, env: &CStr) {
-        let mut envp = [env.as_char_ptr().cast_mut(), core::ptr::null_mut()];
+    pub(crate) fn announce(&self, env: &[&CStr]) {
+        let mut envp = [core::ptr::null_mut(); ENV_MAX + 1];
+        for (place, text) in envp.iter_mut().take(ENV_MAX).zip(env) {
+            *place = text.as_char_ptr().cast_mut();
+        }
         // SAFETY: By the type invariants the disk was added, so that its device is in sysfs. The
         // strings end with null, and are only read.
         unsafe {

@@ -9,6 +9,7 @@ use kernel::{
     block::SECTOR_SHIFT,
     impl_has_work, new_mutex, new_work,
     page::PAGE_SIZE,
+    str::CString,
     sync::{
         Arc,
         Mutex, //
@@ -25,6 +26,7 @@ use kernel::{
 
 use crate::base::sync::Completion;
 use crate::block::mq::{
+    DiskIdentity,
     GenDisk,
     GenDiskBuilder,
     Limits,
@@ -39,7 +41,9 @@ use crate::client::{
 };
 use crate::proto::{
     Extent,
-    LoginReply, //
+    LoginReply,
+    Name,
+    Uuid, //
 };
 use crate::session::{
     self,
@@ -143,7 +147,13 @@ pub(in crate::client) fn create(
     );
     let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
     let extent = &limits.login.extent;
+    let identity = DiskIdentity {
+        uuid: *limits.login.export_uuid.as_bytes(),
+        // The contents of an export of RAM do not outlive its server.
+        durable: limits.login.geometry().is_none(),
+    };
     GenDiskBuilder::new()
+        .identity(identity)
         .limits(limits.to_block())
         .capacity_sectors(extent.size >> SECTOR_SHIFT)
         .read_only(!extent.access.writes())
@@ -207,9 +217,20 @@ impl WorkItem for PartitionScan {
 /// number of uevents that a server can cause.
 const CHANGE_INTERVAL_MS: u64 = 250;
 
+/// What a disk shows of its map.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::client) struct Shown {
+    /// The size, and whether the disk can be written.
+    pub(in crate::client) extent: Extent,
+    /// The state of the map.
+    pub(in crate::client) state: State,
+    /// The UUID of the export.
+    pub(in crate::client) uuid: Uuid,
+}
+
 /// What a disk is to show of its map.
 struct Pending {
-    extent_and_state: Option<(Extent, State)>,
+    shown: Option<Shown>,
     /// When that changed last.
     at: Option<Instant<Monotonic>>,
     /// The disk, if it does not show that yet.
@@ -226,6 +247,8 @@ struct Pending {
 /// no I/O waits for: the work item of the map only leaves there what the disk is to show.
 #[pin_data]
 pub(in crate::client) struct DiskChanges {
+    /// The name of the map.
+    map: Name,
     /// Held for moments only, and never while a uevent is sent.
     #[pin]
     pending: Mutex<Pending>,
@@ -241,16 +264,17 @@ impl_has_work! {
 }
 
 impl DiskChanges {
-    /// Makes one for a disk that shows nothing yet. May sleep.
-    pub(in crate::client) fn new() -> Result<Arc<Self>> {
+    /// Makes one for the disk of the map `map`, which shows nothing yet. May sleep.
+    pub(in crate::client) fn new(map: Name) -> Result<Arc<Self>> {
         let pending = Pending {
-            extent_and_state: None,
+            shown: None,
             at: None,
             disk: None,
             ended: false,
         };
         Arc::pin_init(
             pin_init!(Self {
+                map,
                 pending <- new_mutex!(pending, "DiskChanges::pending"),
                 told <- new_mutex!(None, "DiskChanges::told"),
                 work <- new_work!("DiskChanges::work"),
@@ -259,19 +283,18 @@ impl DiskChanges {
         )
     }
 
-    /// Lets the disk show the extent and the state soon. Returns the time in ms after which the
+    /// Lets the disk show this soon. Returns the time in ms after which the
     /// caller must call again, if it is too early. May sleep, but waits neither for memory nor for
     /// user space.
     pub(in crate::client) fn show(
         self: &Arc<Self>,
         host: &Host,
         disk: &Arc<Disk>,
-        extent: Extent,
-        state: State,
+        shown: Shown,
     ) -> Option<u64> {
         {
             let mut pending = self.pending.lock();
-            if pending.ended || pending.extent_and_state == Some((extent, state)) {
+            if pending.ended || pending.shown == Some(shown) {
                 return None;
             }
             let elapsed = pending.at.map(|at| at.elapsed().as_millis());
@@ -279,7 +302,7 @@ impl DiskChanges {
             if elapsed < CHANGE_INTERVAL_MS {
                 return Some(CHANGE_INTERVAL_MS - elapsed);
             }
-            pending.extent_and_state = Some((extent, state));
+            pending.shown = Some(shown);
             pending.at = Some(Instant::now());
             pending.disk = Some(disk.clone());
         }
@@ -306,26 +329,34 @@ impl WorkItem for DiskChanges {
     fn run(this: Arc<Self>) {
         let mut told = this.told.lock();
         // The disk is dropped before the lock is released.
-        let (disk, extent, state) = {
+        let (disk, shown) = {
             let mut pending = this.pending.lock();
-            match (pending.disk.take(), pending.extent_and_state) {
-                (Some(disk), Some((extent, state))) => (disk, extent, state),
+            match (pending.disk.take(), pending.shown) {
+                (Some(disk), Some(shown)) => (disk, shown),
                 _ => return,
             }
         };
+        let Shown {
+            extent,
+            state,
+            uuid,
+        } = shown;
         disk.set_read_only(!extent.access.writes());
         // Cannot fail: the parser accepts only sizes that a disk can have.
         let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
         if told.replace(state) != Some(state) {
-            disk.announce(match state {
-                State::Disabled => c"FARBLK_STATE=disabled",
-                State::Connecting => c"FARBLK_STATE=connecting",
-                State::Live => c"FARBLK_STATE=live",
-                State::Reconnecting => c"FARBLK_STATE=reconnecting",
-                State::Failed => c"FARBLK_STATE=failed",
-                State::Stale => c"FARBLK_STATE=stale",
-                State::Evicted => c"FARBLK_STATE=evicted",
-            });
+            // If memory is short, user space is not told, as with any uevent.
+            let _ = announce(&disk, &this.map, state, &uuid);
         }
     }
+}
+
+/// Tells user space the state of a map and which one it is. May sleep.
+fn announce(disk: &Disk, map: &Name, state: State, uuid: &Uuid) -> Result {
+    disk.announce(&[
+        &CString::try_from_fmt(fmt!("FARBLK_STATE={}", state.as_str()))?,
+        &CString::try_from_fmt(fmt!("FARBLK_MAP={}", map.as_str()))?,
+        &CString::try_from_fmt(format_args!("FARBLK_UUID={uuid}"))?,
+    ]);
+    Ok(())
 }

@@ -18,5 +18,6 @@ pub(crate) mod rcu;
 pub(crate) mod scatterlist;
 pub(crate) mod sync;
 pub(crate) mod timer;
+pub(crate) mod trace;
 pub(crate) mod users;
 pub(crate) mod workqueue;

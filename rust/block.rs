@@ -16,6 +16,7 @@ pub(crate) mod mq;
 mod status;
 
 pub(crate) use self::status::{
+    status_code,
     BlkError,
     BlkResult, //
 };

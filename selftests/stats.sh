@@ -20,7 +20,8 @@ take() {
 		names+=" retries one_sided in_flight reconnects failovers"
 		;;
 	export)
-		STATS=$(remote "show $EXPORT_FILES/stats") LATENCY=$(remote "show $EXPORT_FILES/latency")
+		STATS=$(remote "show $EXPORT_FILES/stats; echo; show $EXPORT_FILES/latency")
+		LATENCY=${STATS#*$'\n\n'} STATS=${STATS%%$'\n\n'*}
 		names+=" in_flight"
 		;;
 	esac
@@ -70,7 +71,8 @@ block() {
 	must reads 150 4
 	must writes 70 128
 	must syncs 5
-	for i in 1 2 3; do must blkdiscard -o $((i << 20)) -l 65536 "$DEV"; done
+	# Without -f it looks for file systems first.
+	for i in 1 2 3; do must blkdiscard -f -o $((i << 20)) -l 65536 "$DEV"; done
 	# shellcheck disable=SC2086
 	now map $done one_sided 0 retries 0 reconnects 0 failovers 0
 	# shellcheck disable=SC2086
@@ -93,7 +95,7 @@ ram() {
 	begin
 	must reads 90 4
 	must writes 40 16
-	must blkdiscard -z -l 1M "$DEV"
+	must blkdiscard -f -z -l 1M "$DEV"
 	now map reads 90 writes 40 read_bytes $((90 * 4096)) write_bytes $((40 * 16384)) errors 0 in_flight 0
 	[ "$(value write_zeroes)" -gt 0 ] || bad "write zeroes are not counted"
 	is one_sided "$(value one_sided)" $(($(value reads) + $(value writes) + $(value write_zeroes)))
@@ -144,16 +146,20 @@ in_flight() {
 	local pids=() i
 	not_local
 	needs_module null_blk
-	disk_of "null_disk fbn 64 irqmode=2 completion_nsec=3000000000 submit_queues=1"
+	needs_module dm-mod
+	disk_of 'n=$(null_disk fbn 64) && dm_disk hang "0 $(sectors "$n") linear $n 0"'
+	at_exit 'remote "dmsetup resume farblk-hang 2>/dev/null"'
+	must remote "dmsetup suspend --noflush --nolockfs farblk-hang"
 	for i in 1 2 3; do
 		reads 1 4 $((i * 100)) &
 		pids+=($!)
 	done
-	wait_for 3 have_in_flight map 3 || bad "in_flight of the map is $(value in_flight)"
-	have_in_flight export 3 || bad "in_flight of the export is $(value in_flight)"
+	wait_for 5 have_in_flight map 3 || bad "in_flight of the map is $(value in_flight)"
+	wait_for 5 have_in_flight export 3 || bad "in_flight of the export is $(value in_flight)"
+	must remote "dmsetup resume farblk-hang"
 	wait "${pids[@]}"
-	wait_for 3 have_in_flight map 0 || bad "in_flight of the map is $(value in_flight) at the end"
-	wait_for 3 have_in_flight export 0 || bad "in_flight of the export is $(value in_flight) at the end"
+	wait_for 5 have_in_flight map 0 || bad "in_flight of the map is $(value in_flight) at the end"
+	wait_for 5 have_in_flight export 0 || bad "in_flight of the export is $(value in_flight) at the end"
 	must unmap m
 }
 have_in_flight() { take "$1"; [ "$(value in_flight)" = "$2" ]; }
@@ -220,6 +226,81 @@ identity() {
 	must unmap n
 }
 
+# --- tracepoints ----------------------------------------------------------------------------------
+
+TRACING=/sys/kernel/tracing
+# trace on|off, traced PATTERN: lines that match.
+trace() {
+	case $1 in
+	on)
+		mounted $TRACING || mount -t tracefs none $TRACING 2>/dev/null
+		[ -d $TRACING/events/farblk ] || skip "the kernel has no tracepoints"
+		at_exit "trace off"
+		: >$TRACING/trace
+		store $TRACING/events/farblk/enable 1
+		;;
+	off) store $TRACING/events/farblk/enable 0 ;;
+	esac
+}
+traced() { grep -cE "$1" $TRACING/trace; }
+
+tracepoints() {
+	local dev name
+	not_local
+	needs_module null_blk
+	cached_disk
+	dev=$(show "/sys/block/${DEV##*/}/dev")
+	must trace on
+	must reads 7 4 8
+	must sync "$DEV"
+	for name in "submit: dev=${dev/:/,} queue=[0-9]* tag=[0-9]* op=read sector=[0-9]* bytes=4096" "answer: dev=${dev/:/,} .* op=read status=0"; do
+		is "events 'farblk_$name'" "$(traced "farblk_$name")" 7
+	done
+	is "flushes that were submitted" "$(traced "farblk_submit: .* op=flush ")" 1
+	[ "$(traced "farblk_post: dev=${dev/:/,} .* path=[0-7]$")" -ge 8 ] || bad "not every request was posted"
+	is "the first sector" "$(grep -m 1 -o 'sector=[0-9]*' $TRACING/trace)" sector=64
+	must remote "store $C/ports/p/enable 0"
+	wait_for 10 map_is reconnecting || bad "the map does not notice"
+	must remote "store $C/ports/p/enable 1"
+	wait_for 20 map_is live || bad "the map does not come back"
+	for name in hold flow; do
+		[ "$(traced "farblk_mode: map=m mode=$name$")" -ge 1 ] || bad "no change to $name: $(grep farblk_mode $TRACING/trace)"
+	done
+	must trace off
+	: >$TRACING/trace
+	must reads 3 4
+	is "events while tracing is off" "$(traced farblk_)" 0
+	must unmap m
+}
+
+# One of two paths goes: the map asks on the other one that the server fence it.
+fence() {
+	not_local
+	needs_module null_blk
+	back "null_disk fbn 64 cache_size=1 discard=1"
+	must serve_block e "$BACK"
+	must remote "mkdir $C/ports/q && settings $C/ports/q addr=$FARBLK_SERVER:7421 enable=1"
+	must map_make m e policy=round-robin
+	must path_add m b "$FARBLK_SERVER:7421"
+	must map_on m
+	wait_for 20 path_is b live || bad "the second path is not up"
+	must trace on
+	begin
+	must reads 10 4
+	must remote "store $C/ports/q/enable 0"
+	wait_for 10 path_lost b || bad "the second path is still up"
+	must reads 10 4
+	wait_for 10 traced 'farblk_fence: map=m via=[0-7] path=[0-7] epoch=[0-9]+ error=0$' >/dev/null ||
+		bad "no fence was asked for: $(tail -n 20 $TRACING/trace)"
+	now map reads 20 errors 0 failovers 1
+	now export reads 20
+	[ "$(traced 'farblk_post: .* path=0$')" -ge 12 ] && [ "$(traced 'farblk_post: .* path=1$')" -ge 2 ] || bad "the paths were not taken in turn"
+	must trace off
+	must unmap m
+}
+path_lost() { ! path_is "$1" live; }
+path_is() { [ "$(show "$C/maps/m/paths/$1/state")" = "$2" ]; }
+
 scenario block "a map of a block export counts what its export counts, and what was done"
 scenario ram "a map of RAM counts what it does by itself"
 scenario reconnect "counters survive the loss of all connections"
@@ -227,5 +308,7 @@ scenario buckets "I/Os are in the bucket of the time that they took"
 scenario in_flight "I/Os in flight are counted"
 scenario errors "errors are counted"
 scenario identity "the disk tells the UUID of the export, in sysfs and in uevents"
+scenario tracepoints "requests and changes of the mode are traced"
+scenario fence "a path breaks and another one takes its I/O"
 scenario without_iostats "latencies are right without iostats"
 run_scenarios

@@ -77,6 +77,11 @@ pub(super) const fn to_blk_status(result: BlkResult) -> bindings::blk_status_t {
     }
 }
 
+/// Returns the number of a status, 0 for success, as tracepoints show it.
+pub(crate) const fn status_code(result: BlkResult) -> u8 {
+    to_blk_status(result)
+}
+
 /// Converts the C status of a request or bio. A status without a name here, such as those that
 /// layers of one device pass to each other, is [`BlkError::IoError`].
 #[inline]

@@ -10,3 +10,4 @@
 #include "configfs.c"
 #include "sync.c"
 #include "net.c"
+#include "trace.c"

@@ -180,10 +180,7 @@ impl<T: Operations> Request<T> {
     /// Returns the command.
     #[inline]
     pub(crate) fn command(&self) -> Command {
-        // SAFETY: By the type invariants.
-        let flags = unsafe { (*self.rq.get()).cmd_flags };
-        // REQ_OP_MASK, which the C side asserts to be the low byte.
-        let op = (flags & 0xff) as u8;
+        let op = self.op();
         match bindings::req_op::from(op) {
             bindings::req_op_REQ_OP_READ => Command::Read,
             bindings::req_op_REQ_OP_WRITE => Command::Write,
@@ -192,6 +189,27 @@ impl<T: Operations> Request<T> {
             bindings::req_op_REQ_OP_WRITE_ZEROES => Command::WriteZeroes,
             _ => Command::Unsupported(op),
         }
+    }
+
+    /// Returns the number of the operation, C's `req_op()`.
+    #[inline]
+    pub(crate) fn op(&self) -> u8 {
+        // SAFETY: By the type invariants.
+        let flags = unsafe { (*self.rq.get()).cmd_flags };
+        // REQ_OP_MASK, which the C side asserts to be the low byte.
+        (flags & 0xff) as u8
+    }
+
+    /// Returns the device number of the disk, C's `disk_devt()`.
+    pub(crate) fn dev(&self) -> u32 {
+        // SAFETY: By the type invariants; a request is of a disk that was added, which stays until
+        // the request has ended, and whose number does not change.
+        let (major, minor) = unsafe {
+            let disk = (*(*self.rq.get()).q).disk;
+            ((*disk).major, (*disk).first_minor)
+        };
+        // CAST: Neither is negative. C's `MKDEV()`.
+        (major as u32) << bindings::MINORBITS | minor as u32
     }
 
     /// Returns where the request begins, in units of 512 bytes. For a flush, which has no place, it

@@ -33,6 +33,10 @@ use crate::base::{
         without_io,
         IrqSaveSpinLock, //
     },
+    trace::{
+        self,
+        RequestId, //
+    },
 };
 use crate::block::{
     mq::{
@@ -45,6 +49,7 @@ use crate::block::{
         Request,
         Timeout, //
     },
+    status_code,
     BlkError,
     BlkResult, //
 };
@@ -154,6 +159,10 @@ impl Operations for Multipath {
             this.count(hw.0, &request, false);
             return Err(request.refuse(BlkError::Transport));
         }
+        trace::submit(|| {
+            let id = id(hw.0, &request);
+            (id, request.op(), request.sector(), request.bytes())
+        });
         this.send(hw.0, request.start(), last)
             .map_err(|(error, request)| {
                 if !matches!(error, BlkError::Resource) {
@@ -199,6 +208,7 @@ impl Operations for Multipath {
 impl RequestOwner for Multipath {
     #[inline]
     fn end(&self, hw_queue: u16, request: Owned<Request<Self>>, status: BlkResult) {
+        trace::answer(|| (id(hw_queue, &request), request.op(), status_code(status)));
         match (request.command(), &status) {
             (Command::Write, Ok(())) if self.dirty.load(Relaxed) == 0 && !request.fua() => {
                 self.dirty.store(1, Relaxed);
@@ -366,6 +376,8 @@ impl Multipath {
             request.data().flush.store(flushes.begin(dirty), Relaxed);
         }
         let (path, alone) = self.choose(hw_queue);
+        // CAST: The index of a path.
+        trace::post(|| (id(hw_queue, &request), path as u8));
         let connections = self.paths.get(path).and_then(RcuSlot::get);
         match connections
             .as_ref()
@@ -523,6 +535,15 @@ impl Multipath {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns what tracepoints show of a request.
+fn id(hw_queue: u16, request: &Request<Multipath>) -> RequestId {
+    RequestId {
+        dev: request.dev(),
+        hw_queue,
+        tag: request.tag(),
     }
 }
 

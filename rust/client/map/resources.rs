@@ -18,9 +18,12 @@ use kernel::{
     },
 };
 
-use crate::base::errno::{
-    ENOTCONN,
-    ESTALE, //
+use crate::base::{
+    errno::{
+        ENOTCONN,
+        ESTALE, //
+    },
+    trace, //
 };
 use crate::client::{
     events::Events,
@@ -439,6 +442,10 @@ impl Resources {
             return;
         };
         let (sent, on_epoch) = (on.fence(path, epoch), on.epoch);
+        trace::fence(|| {
+            let error = sent.err().map_or(0, |error: Error| error.to_errno());
+            (self.params.name.as_str(), via, path, epoch, error)
+        });
         match sent {
             Ok(()) => {}
             Err(EAGAIN) => self.report(Event::FenceNotSent(path)),
@@ -449,6 +456,8 @@ impl Resources {
 
     /// Sets how I/O is treated.
     fn set_mode(&mut self, mode: Mode) {
+        // CAST: A small number.
+        trace::mode(|| (self.params.name.as_str(), mode as u8));
         self.multipath.set_mode(mode);
         if let Some(disk) = &self.disk {
             match mode {

@@ -227,10 +227,10 @@ impl<T: Operations> Request<T> {
         unsafe { (*self.rq.get()).__data_len }
     }
 
-    /// Returns the number of the request, below [`TagSet::queue_depth`]. No other request of the
-    /// same hardware queue has the same number until this one ends.
+    /// Returns the number of the request, below the queue depth of its [`TagSet`]. No other request
+    /// of the same hardware queue has the same number until this one ends.
     ///
-    /// [`TagSet::queue_depth`]: super::TagSet::queue_depth
+    /// [`TagSet`]: super::TagSet
     #[inline]
     pub(crate) fn tag(&self) -> u16 {
         // CAST: What the driver has got has a tag, and a tag is below `BLK_MQ_MAX_DEPTH`, 10240.

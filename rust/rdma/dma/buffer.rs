@@ -28,7 +28,7 @@ const MAX_BUFFER: usize = PAGE_SIZE << 8;
 /// # Invariants
 ///
 /// - `0 < len`, and the `len` bytes at `offset` are inside `pages`. No other buffer has any of
-///   them, and no [`DmaMemory`] has these pages.
+///   them, and no [`DmaMemory`](super::DmaMemory) has these pages.
 pub(crate) struct DmaBuffer {
     pages: Arc<Pages>,
     offset: usize,

@@ -32,7 +32,7 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - No [`DmaBuffer`] has these pages.
+/// - No [`DmaBuffer`](super::DmaBuffer) has these pages.
 pub(crate) struct DmaMemory {
     pages: Arc<Pages>,
 }

@@ -38,7 +38,7 @@ impl Connection {
         self.wait(Waiting::Memory(command));
     }
 
-    /// Lets a command wait until [`Polled::progress`] tries again.
+    /// Lets a command wait until [`Polled::progress`](super::poller::Polled::progress) tries again.
     pub(super) fn wait(&self, waiting: Waiting) {
         let refused = {
             let mut slots = self.slots.lock();

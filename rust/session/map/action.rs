@@ -40,7 +40,8 @@ pub enum Action {
     ArmLease(u32),
     /// A timer is not to run any more.
     Disarm(Timer),
-    /// Connect a path; ends with [`Event::Connected`] or [`Event::Refused`].
+    /// Connect a path; ends with [`Connected`](super::Event::Connected) or
+    /// [`Refused`](super::Event::Refused).
     Connect {
         /// The path.
         path: PathId,
@@ -54,7 +55,7 @@ pub enum Action {
     /// Let I/O take a path that was connected.
     Open(PathId),
     /// Let I/O take a path no more, and let go of the path, or of the attempt; ends with
-    /// [`Event::Drained`] and then [`Event::Closed`].
+    /// [`Drained`](super::Event::Drained) and then [`Closed`](super::Event::Closed).
     Close {
         /// The path.
         path: PathId,
@@ -79,7 +80,7 @@ pub enum Action {
     /// Treat I/O in this way from now on.
     SetMode(Mode),
     /// Send the requeued requests again, as many as there is room for; ends with
-    /// [`Event::Replayed`].
+    /// [`Replayed`](super::Event::Replayed).
     Replay,
     /// End the requeued requests with an error.
     FailRequeued,

@@ -72,7 +72,8 @@ pub enum Event {
     Pong(PathId, Epoch),
     /// The server tells of the extent on a path.
     Extent(PathId, Epoch, Extent),
-    /// What [`Action::Close`] asked for first: the path touches no memory any more, if it is clean.
+    /// The first answer to [`Close`](super::Action::Close): the path touches no memory any more, if
+    /// it is clean.
     /// `requeued` says whether any requests of lost paths have come back and were not sent again.
     Drained {
         /// The path.
@@ -84,7 +85,7 @@ pub enum Event {
         /// There are requeued requests.
         requeued: bool,
     },
-    /// What [`Action::Close`] asked for: nothing of the path is left.
+    /// The second answer to [`Close`](super::Action::Close): nothing of the path is left.
     Closed {
         /// The path.
         path: PathId,
@@ -102,9 +103,9 @@ pub enum Event {
         /// Its last epoch that is.
         epoch: Epoch,
     },
-    /// There was no room to send what [`Action::Fence`] asked for on a path.
+    /// There was no room to send what [`Fence`](super::Action::Fence) asked for on a path.
     FenceNotSent(PathId),
-    /// What [`Action::Replay`] came to.
+    /// The answer to [`Replay`](super::Action::Replay).
     Replayed {
         /// Every requeued request was sent and is complete.
         done: bool,

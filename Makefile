@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-smp check-storm check-modversions debug-kernel modules tool install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-smp check-storm check-modversions debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
@@ -14,6 +14,7 @@ help:
 	@echo 'make tool       tools/farblk/farblk, the control tool'
 	@echo 'make install    both with manual pages, completions and units (PREFIX=/usr/local, DESTDIR=folder)'
 	@echo 'make deb        Debian packages of the tool, of the module and of its source, in build/deb'
+	@echo 'make doc        build/doc: the pages of Documentation, rustdoc of the module and of the tool'
 	@echo 'make bench      latency and IOPS against nvme-rdma, in one run'
 	@echo 'make fmt, clippy, hosttest, kselftest (KERNEL=stock|uml|debug), setup, debug-kernel, clean'
 	@echo 'All of them run as root and set up what they need; see Documentation/building.rst.'
@@ -56,6 +57,9 @@ check-storm: setup modules tool
 
 check-modversions: setup
 	@tools/vm/modversions
+
+doc: setup modules
+	@tools/build doc
 
 install: modules tool
 	@tools/build install

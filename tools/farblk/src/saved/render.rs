@@ -37,7 +37,7 @@ pub fn object(object: &Object) -> String {
     text
 }
 
-/// A host as "rw" and a path as "[SRC@]DST", if that says all of it.
+/// A host as `rw` and a path as `[SRC@]DST`, if that says all of it.
 fn member(group: Group, member: &Member) -> String {
     let value = |key: &str| member.values.get(key).cloned().unwrap_or_default();
     let names: Vec<_> = member.values.keys().copied().collect();

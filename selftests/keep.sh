@@ -127,8 +127,8 @@ partial() {
 	uuid=$(remote "cat $C/exports/good/uuid")
 	remote "mkdir -p $ETC/server.d; printf '[export.bad]\ndevice = \"/dev/none\"\n' >$ETC/server.d/bad.toml; printf '[export.worse]\nram = \"8M\"\ncolour = 1\n[port\n' >$ETC/server.d/worse.toml"
 	here map "$FARBLK_SERVER/good"
-	is "restore beside a map" "$(remote "$FARBLK config restore | cut -d : -f 1; exit \${PIPESTATUS[0]}"; echo $?)" \
-		"$(printf '%s\n' "file $ETC/server.d/worse.toml  FAILED F0501" "export bad  FAILED F0111" "export good  unchanged" "port 1  unchanged" 8)"
+	is "restore beside a map" "$(remote "set -o pipefail; $FARBLK config restore | grep -v '^ ' | cut -d : -f 1"; echo $?)" \
+		"$(printf '%s\n' "file $ETC/server.d/worse.toml  FAILED F0501" "export good  unchanged" "export bad  FAILED F0111" "port 1  unchanged" 8)"
 	must live
 	here unmap good
 	must reload_random
@@ -151,10 +151,12 @@ killed_save() {
 	fresh
 	there export create e --ram 8M --allow-any-host
 	there config save
-	for n in {1..12}; do
-		remote "printf '# %s\n' $n >>$ETC/server.toml; timeout -s KILL 0.0$((n * 3 % 10))$n $FARBLK config save >/dev/null 2>&1; $FARBLK config check >/dev/null && grep -q export.e $ETC/server.toml" ||
-			bad "after a save that was killed: $(remote "ls -a $ETC; cat $ETC/server.toml")"
-	done
+	n=$(remote "for n in {1..8}; do
+		echo '# a change' >>$ETC/server.toml
+		timeout -s KILL 0.0\$n $FARBLK config save >/dev/null 2>&1
+		$FARBLK -q config check >/dev/null && grep -q export.e $ETC/server.toml && echo good
+	done | wc -l")
+	is "files that can be read after a save that was killed" "$n" 8
 	there config save
 	is "exit code of diff" "$(remote "$FARBLK config diff; echo \$?")" 0
 }

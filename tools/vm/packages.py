@@ -60,7 +60,7 @@ def packages(run):
         host.sh("dpkg --purge farblk-tools farblk-modules-$(uname -r)", 300)
         clean(host)
         # There are no other files than before, either.
-        left = host.sh(f"{FILES} -print | sort | diff /root/before - || true")
+        left = host.sh(f"{FILES} -print | sort | comm -13 /root/before -")
         if left:
             raise boot.Failed(f"{host.role}: the purge leaves:\n{left}")
 

@@ -214,7 +214,7 @@ pub fn secrets(context: &Context, redactor: &mut Redactor) {
     }
     for line in text("etc/farblk/registrations").lines() {
         line.split(|c: char| !c.is_ascii_alphanumeric())
-            .filter(|word| word.len() >= 6 && word.bytes().all(|c| c.is_ascii_hexdigit()))
+            .filter(|word| word.len() >= 4 && word.bytes().all(|c| c.is_ascii_hexdigit()))
             .for_each(|key| redactor.key(key));
     }
 }

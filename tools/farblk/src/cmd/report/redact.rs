@@ -134,7 +134,11 @@ impl Redactor {
         let mut before = None;
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
-            let found = match before.is_some_and(is_word) {
+            let done = &text[..text.len() - rest.len()];
+            // The digits of an escape are no part of the value behind it.
+            let is_code = before == Some('%') && is_hex(rest.get(..2));
+            let is_inside = is_code || before.is_some_and(is_word) && !ends_in_escape(done);
+            let found = match is_inside {
                 true => None,
                 false => self.secret_at(rest, &out),
             };
@@ -210,6 +214,17 @@ fn is_public_knowledge(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
+/// Returns true if the text ends in a character as URLs or systemd escape it, behind which a word
+/// begins.
+fn ends_in_escape(text: &str) -> bool {
+    let escape = text.len().checked_sub(3).and_then(|at| text.get(at..));
+    is_hex(escape.and_then(|escape| escape.strip_prefix('%'))) || text.ends_with("\\x2d")
+}
+
+fn is_hex(text: Option<&str>) -> bool {
+    text.is_some_and(|text| text.bytes().all(|c| c.is_ascii_hexdigit()))
+}
+
 fn is_word(c: char) -> bool {
     c.is_alphanumeric()
 }
@@ -219,26 +234,29 @@ fn ends(rest: &str, length: usize) -> bool {
     !rest[length..].chars().next().is_some_and(is_word)
 }
 
-/// Finds a UUID, with dashes or without.
+/// Finds a UUID, with dashes or without. systemd and URLs write dashes in their own way.
 fn uuid(rest: &str) -> Option<(usize, String)> {
-    let is_hex = |text: &str| text.bytes().all(|c| c.is_ascii_hexdigit());
+    const DASHES: [&str; 4] = ["-", "\\x2d", "%2d", "%2D"];
     // Of 0x..., the digits are the UUID.
-    let skip = if rest.starts_with("0x") { 2 } else { 0 };
-    for (length, dashes) in [(36, true), (32, false)] {
-        let Some(text) = rest.get(skip..skip + length) else {
-            continue;
-        };
-        let dash = |at: usize| text.as_bytes().get(at) == Some(&b'-');
-        let digits = text.replace('-', "");
-        let fits = digits.len() == 32
-            && is_hex(&digits)
-            && (!dashes || [8, 13, 18, 23].into_iter().all(dash))
-            && ends(rest, skip + length);
-        if fits {
-            return Some((skip + length, digits.to_lowercase()));
-        }
+    let start = if rest.starts_with("0x") { 2 } else { 0 };
+    let hex = |from: usize, count: usize| {
+        rest.get(from..from + count)
+            .filter(|text| is_hex(Some(text)))
+    };
+    if let Some(digits) = hex(start, 32).filter(|_| ends(rest, start + 32)) {
+        return Some((start + 32, digits.to_lowercase()));
     }
-    None
+    let mut digits = String::new();
+    let mut at = start;
+    for (index, count) in [8, 4, 4, 4, 12].into_iter().enumerate() {
+        if index > 0 {
+            let after = rest.get(at..)?;
+            at += DASHES.iter().find(|dash| after.starts_with(**dash))?.len();
+        }
+        digits += hex(at, count)?;
+        at += count;
+    }
+    ends(rest, at).then(|| (at, digits.to_lowercase()))
 }
 
 /// Finds a MAC address (six bytes) or a GUID of a device (eight), with colons or dashes.
@@ -350,6 +368,8 @@ mod tests {
                 "2B1F0F4C-9A55-4D3A-8F0E-6F9D52F1C003",
                 "2b1f0f4c9a554d3a8f0e6f9d52f1c003",
                 "0x2b1f0f4c9a554d3a8f0e6f9d52f1c003",
+                "2b1f0f4c\\x2d9a55\\x2d4d3a\\x2d8f0e\\x2d6f9d52f1c003",
+                "2b1f0f4c%2D9a55%2d4d3a%2D8f0e%2D6f9d52f1c003",
             ][..],
             &[
                 "10.9.0.1",
@@ -384,6 +404,8 @@ mod tests {
                     ("farblk-", " is there."),
                     ("a=", ","),
                     ("id_", "_x"),
+                    ("%5B", "%5D%3A7420"),
+                    ("dev-farblk\\x2d", "\\x2dx.device"),
                 ] {
                     // An IPv6 address and a port without brackets are another address.
                     if form.to_lowercase().contains("fd00") && after.starts_with(':') {

@@ -109,10 +109,7 @@ pub fn settle(context: &Context, job: &Job) -> Result<(), Error> {
             false => keep(context, job),
         };
     }
-    let has_objects = ["ports", "exports", "maps"]
-        .iter()
-        .any(|kind| !configfs.names(&configfs.path(&[kind])).is_empty());
-    if has_objects {
+    if has_objects(context) {
         return Ok(());
     }
     let root = &context.root;
@@ -148,7 +145,7 @@ pub fn settle(context: &Context, job: &Job) -> Result<(), Error> {
 }
 
 /// Makes the file with the `host_id` that the module has, if there is no file.
-pub fn keep(context: &Context, job: &Job) -> Result<(), Error> {
+fn keep(context: &Context, job: &Job) -> Result<(), Error> {
     let configfs = &context.configfs;
     let Some(id) = configfs.attr(&configfs.path(&[]), "host_id") else {
         return Ok(());
@@ -159,6 +156,48 @@ pub fn keep(context: &Context, job: &Job) -> Result<(), Error> {
         Err(why) => return Err(unusable(context, job, &why)),
     }
     Ok(())
+}
+
+/// Lets the file have the `host_id` under which this host is known to others. The caller holds the
+/// lock.
+pub fn save(context: &Context, job: &Job) -> Result<(), Error> {
+    settle(context, job)?;
+    let Some((have, want)) = difference(context) else {
+        return match context.configfs.is_dry_run() {
+            true => Ok(()),
+            false => keep(context, job),
+        };
+    };
+    let file = file(&context.root);
+    context.output.warn(&format!(
+        "{}: {have} is replaced by {want}, the host_id that this host has now",
+        file.display()
+    ));
+    let text = text_for(&context.root, &want);
+    if !context.configfs.is_dry_run() {
+        durable::replace(&file, &text, job, |_| Ok(()))?;
+    }
+    Ok(())
+}
+
+/// Returns the `host_id` of the file and that of the module, if they differ and this host is known
+/// to others by the latter: after a reboot it would be another host.
+pub fn difference(context: &Context) -> Option<(String, String)> {
+    let configfs = &context.configfs;
+    if is_random(context) && !has_objects(context) {
+        return None;
+    }
+    let id = configfs.attr(&configfs.path(&[]), "host_id")?;
+    match stored(&context.root) {
+        Ok(Stored::Is(have)) if !have.eq_ignore_ascii_case(&id) => Some((have, id)),
+        _ => None,
+    }
+}
+
+fn has_objects(context: &Context) -> bool {
+    let configfs = &context.configfs;
+    let mut kinds = ["ports", "exports", "maps"].iter();
+    kinds.any(|kind| !configfs.names(&configfs.path(&[kind])).is_empty())
 }
 
 fn unusable(context: &Context, job: &Job, why: &str) -> Error {

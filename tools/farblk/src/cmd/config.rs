@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Context;
 use crate::configfs::Job;
 use crate::error::{Error, exit};
+use crate::identity;
 use crate::output::alert;
 use crate::quote;
 use crate::saved::{self, Kind, Object, Problem, Saved, Side, running};
@@ -290,6 +291,15 @@ fn compare(context: &Context, saved: &Saved) -> Vec<Difference> {
         if saved.find(have.kind, &have.name).is_none() {
             differences.push(Difference::new("extra", have, Vec::new()));
         }
+    }
+    if let Some((file, have)) = identity::difference(context) {
+        differences.push(Difference {
+            change: "differs",
+            kind: "host",
+            name: context.host_name().unwrap_or_default(),
+            origin: Some(identity::file(&context.root).display().to_string()),
+            differences: vec![format!("host_id is {have}, in the file {file}")],
+        });
     }
     if let Some(name) = &saved.host_name {
         let have = context.host_name().unwrap_or_default();

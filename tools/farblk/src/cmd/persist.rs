@@ -37,7 +37,7 @@ pub fn keep(context: &Context, name: &str, job: &Job) -> Result<(), Error> {
         return Ok(());
     }
     let _lock = context.lock(job)?;
-    identity::keep(context, job)?;
+    identity::save(context, job)?;
     let map = running::read(context, Kind::Map, name);
     let saved = saved::load(&context.root, Side::Client);
     let there = saved.find(Kind::Map, name);

@@ -48,8 +48,7 @@ pub fn run(context: &Context, prune: bool) -> Result<(), Error> {
     context.configfs.require()?;
     let job = save_job();
     let _lock = context.lock(&job)?;
-    identity::settle(context, &job)?;
-    identity::keep(context, &job)?;
+    identity::save(context, &job)?;
     let running = running::everything(context);
     let plans: Vec<Plan> = Side::ALL
         .into_iter()

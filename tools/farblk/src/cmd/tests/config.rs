@@ -803,3 +803,32 @@ fn forgetting_a_map_keeps_the_rest_of_the_file() {
     assert!(host.err.take().contains("the map runs, but is not kept"));
     assert!(!host.etc("client.d/n.toml").exists());
 }
+
+#[test]
+fn a_host_has_one_identity() {
+    let host = Host::new("config-identity");
+    host.ok("port add --addr 10.9.0.1");
+    host.ends("config save", 0);
+    let first = host.file("host_id");
+    let other = "44444444-4444-4444-8444-444444444444";
+    host.kernel.put("", "host_id", other);
+    let diff = host.ends("config diff", 1);
+    let text = format!(
+        "~ host node-b: host_id is {other}, in the file {}",
+        first.trim_end()
+    );
+    assert_eq!(diff, text);
+    // Other commands do not touch it.
+    host.ok("map 10.9.0.2/m");
+    assert_eq!(host.file("host_id"), first);
+    host.err.take();
+    host.ends("config save", 0);
+    assert!(
+        host.err
+            .take()
+            .contains("the host_id that this host has now")
+    );
+    assert_eq!(host.file("host_id"), format!("{other}\n"));
+    assert_eq!(host.file("host_id.1"), first);
+    assert_eq!(host.ends("config diff", 0), "");
+}

@@ -313,8 +313,8 @@ maps() {
 	local m=maps/m p=maps/m/paths/a a
 	must mkdir "$C/$m"
 	defaults $m export=m access=rw queues=0 poll_queues=0 depth=128 inline_size=4096 tos=0 io_timeout_ms=30000 no_path_timeout_ms=60000 \
-		heartbeat_ms=1000 reconnect_max_ms=10000 policy=min-inflight expect_instance= enable=0 state=disabled device= uuid= instance= mode= size=0 last_error=
-	read_only $m/{state,device,uuid,instance,mode,size,last_error}
+		heartbeat_ms=1000 reconnect_max_ms=10000 policy=min-inflight expect_instance= enable=0 state=disabled device= uuid= instance= mode= size=0 gives_up_ms= last_error=
+	read_only $m/{state,device,uuid,instance,mode,size,gives_up_ms,last_error}
 	refused EINVAL "$C/$m/enable" 1 path
 	takes $m/export e "$(printf 'n%.0s' {1..63})" e
 	leaves $m/export EINVAL "" .e "a b" a/b é "$(printf 'n%.0s' {1..64})"

@@ -321,6 +321,13 @@ impl Map {
         runtime.map_or(PathStatus::NONE, |runtime| runtime.path_status(id))
     }
 
+    /// Returns the milliseconds until the I/O of a map without a path fails; `None` if it flows, has
+    /// failed already or waits for ever. May sleep.
+    pub(crate) fn gives_up_ms(&self) -> Option<u64> {
+        let running = self.running.lock();
+        running.runtime.as_ref()?.gives_up_ms()
+    }
+
     /// Schedules the work item. Any context.
     fn schedule(self: &Arc<Self>) {
         let _ = self.queue.enqueue(self.clone());

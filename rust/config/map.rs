@@ -183,6 +183,7 @@ impl GroupOperations for MapDir {
         Attribute::ro(c"instance", Self::show_instance),
         Attribute::ro(c"mode", Self::show_mode),
         Attribute::ro(c"size", Self::show_size),
+        Attribute::ro(c"gives_up_ms", Self::show_gives_up),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
 }
@@ -466,6 +467,10 @@ impl MapDir {
     fn show_size(&self, page: &mut PageWriter<'_>) -> Result {
         let login = self.status().and_then(|status| status.login);
         show(page, login.map_or(0, |login| login.extent.size))
+    }
+
+    fn show_gives_up(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.map().and_then(|map| map.gives_up_ms()))
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {

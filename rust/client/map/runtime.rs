@@ -184,6 +184,11 @@ impl MapRuntime {
         })
     }
 
+    /// Returns the milliseconds until I/O that waits for a path fails, if any may wait and will.
+    pub(super) fn gives_up_ms(&self) -> Option<u64> {
+        self.resources.timers.left_ms(Timer::Expiry)
+    }
+
     /// Returns the state of the map, why I/O does not flow, and the server's description of the
     /// export.
     pub(super) fn report(&self) -> (State, Option<Failure>, Option<LoginReply>) {

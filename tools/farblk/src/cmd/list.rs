@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk list` and `farblk show`: the mapped disks.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -37,6 +39,8 @@ pub struct Map {
     /// Why I/O does not flow.
     pub last_error: Option<Trouble>,
     no_path_timeout_ms: Option<i64>,
+    /// Time until I/O that waits for a path fails.
+    gives_up_ms: Option<u64>,
     heartbeat_ms: Option<u64>,
     reconnect_max_ms: Option<u64>,
     policy: Option<String>,
@@ -79,6 +83,7 @@ impl Map {
             read_only: configfs.attr(&object, "access").as_deref() == Some("ro"),
             last_error: None,
             no_path_timeout_ms: configfs.number(&object, "no_path_timeout_ms"),
+            gives_up_ms: configfs.number(&object, "gives_up_ms"),
             heartbeat_ms: configfs.number(&object, "heartbeat_ms"),
             reconnect_max_ms: configfs.number(&object, "reconnect_max_ms"),
             policy: configfs.attr(&object, "policy"),
@@ -149,9 +154,23 @@ impl Map {
         format!("{}/{}", self.paths_live, self.paths.len())
     }
 
+    /// "in 58.3 s" or "never": when I/O that waits for a path fails, if any has to wait.
+    fn gives_up(&self) -> Option<String> {
+        let left = match (self.gives_up_ms, self.no_path_timeout_ms) {
+            (Some(ms), _) => format!("in {}", size::human_duration(Duration::from_millis(ms))),
+            (None, Some(-1)) if self.state.as_deref() == Some("reconnecting") => "never".into(),
+            _ => return None,
+        };
+        Some(left)
+    }
+
     /// Returns the lines below that of the map: its paths, its last error, and a hint.
     fn branches(&self) -> Vec<String> {
         let mut branches: Vec<String> = self.paths.iter().map(Path::line).collect();
+        branches.extend(self.gives_up().map(|left| match left.as_str() {
+            "never" => "I/O waits for a path, for ever".into(),
+            left => format!("I/O waits for a path, and gives up {left}"),
+        }));
         let of_paths = self
             .paths
             .iter()
@@ -259,6 +278,7 @@ pub fn show(context: &Context, map: &str) -> Result<(), Error> {
                 .map(size::human_patience)
                 .unwrap_or_default(),
         ),
+        ("gives up", map.gives_up().unwrap_or_default()),
         ("heartbeat", time(map.heartbeat_ms)),
         ("reconnect max", time(map.reconnect_max_ms)),
         ("policy", text(&map.policy)),

@@ -225,10 +225,13 @@ impl Row {
         Some(counters.reads?.saturating_add(counters.writes?))
     }
 
-    /// The share of I/O without a command to the server, 0 to 1; `None` if there was no I/O.
+    /// The share of I/O without a command to the server, 0 to 1; `None` if there was no I/O. Zeroes
+    /// are also written one-sided.
     pub fn one_sided_share(&self) -> Option<f64> {
-        let all = self.ios().filter(|ios| *ios > 0)?;
-        let share = self.stats.counters.one_sided? as f64 / all as f64;
-        Some(share.min(1.0))
+        let counters = &self.stats.counters;
+        let zeroes = counters.write_zeroes.unwrap_or(0);
+        let all = self.ios()?.saturating_add(zeroes);
+        let share = counters.one_sided? as f64 / all as f64;
+        (all > 0).then(|| share.min(1.0))
     }
 }

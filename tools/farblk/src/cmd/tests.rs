@@ -1072,6 +1072,7 @@ fn show_has_it_all() {
   uuid             11111111-1111-1111-1111-111111111111
   instance         -
   no-path timeout  forever
+  gives up         -
   heartbeat        500 ms
   reconnect max    2 s
   policy           round-robin

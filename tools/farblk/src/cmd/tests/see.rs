@@ -56,7 +56,7 @@ impl Host {
         host.stats(
             "maps/scratch",
             "reads 300\nwrites 100\nflushes 4\ndiscards 0\nwrite_zeroes 1\nread_bytes 1228800\n\
-             write_bytes 409600\nerrors 0\nretries 2\none_sided 400\nin_flight 7\nreconnects 1\n\
+             write_bytes 409600\nerrors 0\nretries 2\none_sided 401\nin_flight 7\nreconnects 1\n\
              failovers 0\n",
         );
         let read = buckets(&[(2, 200), (4, 100)]);
@@ -202,6 +202,29 @@ fn stats_of_intervals() {
         serde_json::from_str(lines.lines().next().expect("a line")).expect("JSON");
     assert!(document["interval_s"].as_f64().is_some_and(|s| s > 0.09));
     assert_eq!(document["objects"][0]["reads_per_s"], 0.0);
+}
+
+#[test]
+fn list_and_show_tell_when_io_gives_up() {
+    let host = Host::with_io("gives-up");
+    assert!(!host.ok("list").contains("I/O waits"));
+    assert!(host.ok("show scratch").contains("\n  gives up         -\n"));
+    host.kernel.put("maps/scratch", "state", "reconnecting");
+    host.kernel
+        .put("maps/scratch", "no_path_timeout_ms", "60000");
+    host.kernel.put("maps/scratch", "gives_up_ms", "58300");
+    let text = host.ok("list");
+    assert!(
+        text.contains("─ I/O waits for a path, and gives up in 58.3 s"),
+        "{text}"
+    );
+    let text = host.ok("show scratch");
+    assert!(text.contains("\n  gives up         in 58.3 s\n"), "{text}");
+    assert_eq!(host.json("-j list")["maps"][0]["gives_up_ms"], 58300);
+    host.kernel.put("maps/scratch", "no_path_timeout_ms", "-1");
+    host.kernel.put("maps/scratch", "gives_up_ms", "");
+    let text = host.ok("list");
+    assert!(text.contains("─ I/O waits for a path, for ever"), "{text}");
 }
 
 #[test]

@@ -161,9 +161,7 @@ impl Histogram {
     }
 
     fn parse(words: &mut dyn Iterator<Item = &str>) -> Result<Self, String> {
-        let counts = words
-            .map(|word| number(word))
-            .collect::<Result<Vec<_>, _>>()?;
+        let counts = words.map(number).collect::<Result<Vec<_>, _>>()?;
         let have = counts.len();
         let buckets = counts.try_into();
         buckets

@@ -228,12 +228,15 @@ fn collect(context: &Context) -> Vec<Family> {
     families
 }
 
+/// The labels of an object.
+type Labels = Vec<(&'static str, String)>;
+
 /// One value for each state: 1 for the one that the object has.
 fn state_family(
     name: &str,
     help: &str,
     known: &[&str],
-    objects: &[(Vec<(&'static str, String)>, Option<String>)],
+    objects: &[(Labels, Option<String>)],
 ) -> Family {
     let mut family = Family::new(name, Type::Gauge, help);
     for (labels, state) in objects {

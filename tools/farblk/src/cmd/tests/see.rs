@@ -70,7 +70,7 @@ impl Host {
         );
         host.stats(
             "exports/vol",
-            "reads 9\nwrites 1\nread_bytes 36864\nwrite_bytes 4096\nerrors 0\n",
+            "reads 9\nwrites 1\nread_bytes 36864\nwrite_bytes 4096\nerrors 0\nin_flight 0\n",
         );
         host.latency("exports/vol", &format!("read {none}\n"));
         host.out.take();
@@ -461,6 +461,7 @@ fn names_in(text: &str) -> BTreeSet<String> {
 fn known_names() -> BTreeSet<String> {
     let host = Host::with_io("metrics-names");
     host.kernel.put("maps/scratch", "gives_up_ms", "1000");
+    host.kernel.put("maps/scratch/paths/0", "rtt_ns", "3100");
     host.counters_file(
         "sys/kernel/debug/farblk/server/counters",
         "logins 1\ntakeovers 2\nevictions 3\nviolations 4\nheartbeats_missed 0\nfences 0\n",
@@ -548,5 +549,27 @@ fn the_alert_rules_fit_to_the_metrics() {
             );
         }
         assert!(value("for:").ends_with(['s', 'm', 'h']), "{name}");
+    }
+}
+
+#[test]
+fn the_dashboard_fits_to_the_metrics() {
+    let text = monitoring("farblk-dashboard.json");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let known = known_names();
+    let panels = dashboard["panels"].as_array().expect("panels");
+    assert!(panels.len() >= 10, "{}", panels.len());
+    for panel in panels {
+        let title = panel["title"].as_str().expect("a title");
+        let targets = panel["targets"].as_array().expect("targets");
+        assert!(!targets.is_empty(), "{title}");
+        for target in targets {
+            let expr = target["expr"].as_str().expect("an expression");
+            let used = names_in(expr);
+            assert!(!used.is_empty(), "{title}: {expr}");
+            assert!(used.is_subset(&known), "{title}: {expr}");
+            let balance = |open, close| expr.matches(open).count() == expr.matches(close).count();
+            assert!(balance('(', ')') && balance('{', '}'), "{title}: {expr}");
+        }
     }
 }

@@ -321,8 +321,8 @@ impl Map {
         runtime.map_or(PathStatus::NONE, |runtime| runtime.path_status(id))
     }
 
-    /// Returns the milliseconds until the I/O of a map without a path fails; `None` if it flows, has
-    /// failed already or waits for ever. May sleep.
+    /// Returns the milliseconds until the I/O of a map without a path fails; `None` if it flows,
+    /// has failed already or waits for ever. May sleep.
     pub(crate) fn gives_up_ms(&self) -> Option<u64> {
         let running = self.running.lock();
         running.runtime.as_ref()?.gives_up_ms()

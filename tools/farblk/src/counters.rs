@@ -13,11 +13,13 @@ use serde::Serialize;
 
 use crate::error::Hints;
 
-/// The number of buckets of a histogram.
-pub const BUCKETS: usize = 32;
-/// The first bucket counts what took less than 2 to the power of this many nanoseconds; each
-/// further one reaches twice as far, and the last one has no end.
-const FIRST_SHIFT: u32 = 10;
+pub use latency::BUCKETS;
+use latency::FIRST_SHIFT;
+
+/// The buckets as the kernel module has them.
+#[path = "../../../rust/stats/latency.rs"]
+#[expect(dead_code, reason = "the tool does not count by itself")]
+mod latency;
 
 /// No file of the module is longer.
 const MAX_FILE: u64 = 64 * 1024;
@@ -68,13 +70,13 @@ counters! {
     write_bytes,
     /// I/Os that failed.
     errors,
-    /// I/Os that were sent once more.
+    /// I/Os that were sent again because their path was lost.
     retries,
     /// I/Os without a command to the server, by RDMA READ and WRITE alone.
     one_sided,
     /// How often a path was up again.
     reconnects,
-    /// How often I/O moved to another path.
+    /// How often a path was lost while another one was up.
     failovers,
 }
 
@@ -101,6 +103,7 @@ impl Histogram {
     /// The end of a bucket in nanoseconds; the last one has none.
     pub fn end_ns(bucket: usize) -> Option<u64> {
         let shift = u32::try_from(bucket).ok()?.checked_add(FIRST_SHIFT)?;
+        // Each bucket reaches twice as far as the one before.
         (bucket + 1 < BUCKETS).then(|| 1 << shift)
     }
 

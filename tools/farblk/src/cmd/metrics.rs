@@ -51,13 +51,19 @@ const COUNTERS: &[(&str, &str)] = &[
     ("read_bytes", "Bytes that were read"),
     ("write_bytes", "Bytes that were written"),
     ("errors", "I/Os that failed"),
-    ("retries", "I/Os that were sent once more"),
+    (
+        "retries",
+        "I/Os that were sent again because their path was lost",
+    ),
     (
         "one_sided",
         "I/Os without a command to the server, by RDMA READ and WRITE alone",
     ),
     ("reconnects", "How often a path was up again"),
-    ("failovers", "How often I/O moved to another path"),
+    (
+        "failovers",
+        "How often a path was lost while another one was up",
+    ),
 ];
 
 /// The counters of the server, by their names in debugfs.

@@ -3,9 +3,9 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::process;
 
 use crate::error::{Code, Error};
+use crate::program::{self, Outcome};
 use crate::usage::Invalid;
 use crate::{name, quote};
 
@@ -100,11 +100,12 @@ impl Endpoint {
         };
         // getaddrinfo(3) of a static program needs the name services of the C library that it was
         // built with; getent(1) uses those of this host.
-        let output = process::Command::new("getent")
-            .args(["ahosts", &self.host])
-            .output()
-            .map_err(|e| failed(format!("getent: {e}")))?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        let text = match program::run("getent", &["ahosts", &self.host]) {
+            Outcome::Text(text) => text,
+            Outcome::Failed(why) if why.is_empty() => String::new(),
+            Outcome::Failed(why) => return Err(failed(format!("getent: {why}"))),
+            Outcome::Missing => return Err(failed("this host has no getent".into())),
+        };
         let mut words = text.lines().flat_map(|line| line.split_whitespace().next());
         let ip = words.find_map(|word| word.parse::<IpAddr>().ok());
         ip.map(|ip| SocketAddr::new(ip, self.port))

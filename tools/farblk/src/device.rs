@@ -6,7 +6,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
@@ -20,6 +22,11 @@ pub mod fake;
 /// The reference of the loop devices that this tool has set up: the kernel keeps it with the
 /// device, `losetup --list -O +REF` shows it.
 const REFERENCE: &str = "farblk";
+
+/// Timeout for losetup(8), which may wait for a device that hangs.
+const LOSETUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause between two looks at losetup(8).
+const LOSETUP_PAUSE: Duration = Duration::from_millis(2);
 
 /// The programs of the host that the tool runs. Tests replace them by a model.
 pub trait System {
@@ -42,10 +49,24 @@ impl System for Linux {
     }
 
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output> {
-        Command::new("losetup")
+        let mut child = Command::new("losetup")
             .env("LC_ALL", "C")
             .args(arguments)
-            .output()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        // What it prints fits into a pipe.
+        let deadline = Instant::now() + LOSETUP_TIMEOUT;
+        while child.try_wait()?.is_none() {
+            if Instant::now() >= deadline {
+                // One that waits for a device does not end even then: nobody waits for it.
+                let _ = child.kill();
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(LOSETUP_PAUSE);
+        }
+        child.wait_with_output()
     }
 }
 
@@ -207,10 +228,13 @@ impl Devices {
 
     /// Runs losetup, and gives what it prints.
     fn losetup(&self, arguments: &[&OsStr], job: &Job) -> Result<String, Error> {
-        let output = self
-            .system
-            .losetup(arguments)
-            .map_err(|e| job.error(Code::NoLosetup, format!("losetup: {e}")))?;
+        let output = self.system.losetup(arguments).map_err(|e| {
+            let code = match e.kind() {
+                io::ErrorKind::TimedOut => Code::Io,
+                _ => Code::NoLosetup,
+            };
+            job.error(code, format!("losetup: {e}"))
+        })?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }

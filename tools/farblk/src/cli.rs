@@ -143,6 +143,8 @@ pub enum Command {
     Events,
     /// Print the metrics of this host for a monitoring system (OpenMetrics)
     Metrics(Metrics),
+    /// Try farblk on this host alone: an RDMA device in software, an export of RAM, and its disk
+    Demo(Demo),
     /// Show the versions of the tool and of the module that is loaded
     Version,
     /// Print a completion script
@@ -436,6 +438,22 @@ pub struct Ping {
     /// IP address of this host to use
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
     pub source: Option<IpAddr>,
+}
+
+/// Tries farblk on this host alone.
+///
+/// Makes a network device without a network, an RDMA device on it in software (rxe), a port, an
+/// export of RAM and a map of it; writes and reads the disk; and removes all of it, also after an
+/// error or Ctrl-C. It prints each command that it runs. The modules dummy and rdma_rxe stay
+/// loaded.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Size of the RAM to export: a number of bytes, or with K, M, G
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse_demo)]
+    pub ram: u64,
+    /// How long to read small blocks: 500ms, 5s
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = size::duration::<100, 3_600_000>)]
+    pub time: Duration,
 }
 
 /// Maps an export as a disk.

@@ -17,6 +17,7 @@ use crate::output::Output;
 
 mod backing;
 pub mod config;
+pub mod demo;
 pub mod discover;
 pub mod doctor;
 mod events;
@@ -191,6 +192,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Top(arguments) => top::run(context, arguments),
         Command::Events => events::run(context),
         Command::Metrics(arguments) => metrics::run(context, arguments),
+        Command::Demo(arguments) => demo::run(context, arguments),
         Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Udev { device } => udev::run(context, device),

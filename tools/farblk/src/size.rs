@@ -37,6 +37,14 @@ pub fn parse_inline(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses the size of an export to try: of whole MiB.
+pub fn parse_demo(text: &str) -> Result<u64, String> {
+    match parse(text)? {
+        size if size >= 1 << 20 && size % (1 << 20) == 0 => Ok(size),
+        _ => Err(format!("{text:?} is no whole number of MiB")),
+    }
+}
+
 /// Parses "4096", "512M", "1.5G" or "4GiB" (powers of 1024) into bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     parse::size(text).map_err(|why| format!("{text:?} is {why}"))

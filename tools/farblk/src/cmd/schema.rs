@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::config::{self, check, restore, save};
 use super::{
-    Context, discover, doctor, events, explain, export, list, map, metrics, path, ping, port,
+    Context, demo, discover, doctor, events, explain, export, list, map, metrics, path, ping, port,
     report, stats, udev, unit, version,
 };
 use crate::cli;
@@ -30,6 +30,7 @@ const SCHEMAS: &[Row] = &[
     ("farblk.config-restore/1", make::<restore::Document>),
     ("farblk.config-save/1", make::<save::Document>),
     ("farblk.config/1", make::<config::ShowDocument>),
+    ("farblk.demo/1", make::<demo::Document>),
     ("farblk.discover/1", make::<discover::Document>),
     ("farblk.doctor/1", make::<doctor::Document>),
     ("farblk.dry-run/1", make::<super::Script>),

@@ -19,6 +19,7 @@ use crate::output::Output;
 use crate::usage;
 
 mod config;
+mod demo;
 mod ping;
 mod see;
 mod units;

@@ -109,7 +109,8 @@ fn terms(list: impl Iterator<Item = (impl AsRef<str>, impl AsRef<str>)>) -> Stri
         let (term, text) = (escape(term.as_ref()), escape(text.as_ref()));
         format!(".TP\n\\fB{term}\\fR\n{text}\n")
     })
-    .collect()
+    .collect::<Vec<_>>()
+    .concat()
 }
 
 /// The parts of `text` that begin at a line without an indent: that line, and those below it.
@@ -158,7 +159,8 @@ fn examples(line: &str) -> String {
             let (what, lines) = (escape(what), lines.join("\n"));
             format!(".PP\n{what}\n.PP\n.RS 4\n.nf\n{lines}\n.fi\n.RE\n")
         })
-        .collect()
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 /// Returns true if the line of shell calls the command `line`, or a subcommand of it.

@@ -1101,7 +1101,8 @@ fn doctor_names_faults() {
     let port = "sys/class/infiniband/rxe0/ports/1";
     let mode = "sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_mode";
     let fstab = "/dev/farblk/by-name/x /x ext4 noatime 0 2\n";
-    let faults: [(&str, &dyn Fn(&Tree), u8, &str, &str); 9] = [
+    type Fault<'a> = (&'a str, &'a dyn Fn(&Tree), u8, &'a str, &'a str);
+    let faults: [Fault; 9] = [
         (
             "module",
             &|tree| fs::remove_dir_all(tree.0.join("sys/kernel/config/farblk")).expect("a folder"),
@@ -1396,7 +1397,8 @@ fn a_report_has_no_secrets() {
     let all = files
         .iter()
         .map(|(name, text)| format!("{name}\n{text}"))
-        .collect::<String>();
+        .collect::<Vec<_>>()
+        .concat();
     let lower = format!("{all}{printed}").to_lowercase();
     for secret in [
         id,

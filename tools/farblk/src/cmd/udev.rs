@@ -51,10 +51,10 @@ pub fn run(context: &Context, device: &str) -> Result<(), Error> {
         ("FARBLK_UUID", document.uuid.as_ref()),
         ("FARBLK_STATE", document.state.as_ref()),
     ];
-    let known = properties
+    let mut known = properties
         .iter()
         .filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
-    known.map(|line| context.output.line(&line)).collect()
+    known.try_for_each(|line| context.output.line(&line))
 }
 
 /// The disk of "farblk0", "/dev/farblk0" or "farblk0p1", which is "farblk0" each time.

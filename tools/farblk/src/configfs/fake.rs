@@ -275,7 +275,8 @@ impl State {
             let times = |first: u64, read: bool| match read {
                 true => (0..count)
                     .map(|n| format!("{}\n", first + 1000 * n))
-                    .collect(),
+                    .collect::<Vec<_>>()
+                    .concat(),
                 false => String::new(),
             };
             let read = attributes["read"] == "1";

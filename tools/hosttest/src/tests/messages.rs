@@ -145,7 +145,7 @@ fn pong_without_a_login() {
     assert_eq!(parse(&pong), Ok(Pong));
     no_prefix(&pong, |bytes| parse(bytes).is_ok());
     no_more(&pong, |bytes| parse(bytes).is_ok());
-    for event in events().filter(|event| *event != Event::Pong) {
+    for event in events().into_iter().filter(|event| *event != Event::Pong) {
         assert!(parse(&encoded(|buf| event.encode(buf))).is_err());
     }
     let ping = encoded(|buf| Ping.encode(SEQUENCE, buf));

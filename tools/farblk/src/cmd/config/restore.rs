@@ -66,7 +66,7 @@ struct ItemResult {
 }
 
 impl ItemResult {
-    fn new(kind: &'static str, name: &str, result: Result<item::Outcome, &Error>) -> Self {
+    fn new(kind: &'static str, name: &str, result: &Result<item::Outcome, Error>) -> Self {
         let mut new = Self {
             kind,
             name: name.to_owned(),
@@ -80,7 +80,10 @@ impl ItemResult {
         match result {
             Ok(item::Outcome::Restored) => new.result = "restored",
             Ok(item::Outcome::Unchanged) => new.result = "unchanged",
-            Ok(item::Outcome::Added(added)) => (new.result, new.added) = ("changed", added),
+            Ok(item::Outcome::Added(added)) => {
+                new.result = "changed";
+                new.added.clone_from(added);
+            }
             Err(error) => {
                 new.code = Some(error.code.entry().name);
                 new.why = Some(error.why.clone());
@@ -161,15 +164,11 @@ fn restore_side(context: &Context, saved: &Saved, side: Side, items: &mut Vec<It
         let error = error_of(problem, "cannot restore");
         let file = problem.place.as_ref().map(|place| place.file.display());
         let file = file.map(|file| file.to_string()).unwrap_or_default();
-        items.push(ItemResult::new("file", &file, Err(&error)));
+        items.push(ItemResult::new("file", &file, &Err(error)));
     }
     if let Some(result) = host_name(context, saved) {
         let name = saved.host_name.as_deref().unwrap_or_default();
-        items.push(ItemResult::new(
-            "host",
-            name,
-            result.as_ref().map(item::Outcome::clone),
-        ));
+        items.push(ItemResult::new("host", name, &result));
     }
     for kind in side.kinds() {
         for object in saved.objects.iter().filter(|object| object.kind == *kind) {
@@ -186,11 +185,7 @@ fn restore(context: &Context, object: &Object, items: &mut Vec<ItemResult>) -> R
         None => item::restore(context, object, &what),
     };
     let kind = object.kind.word();
-    items.push(ItemResult::new(
-        kind,
-        &object.name,
-        result.as_ref().map(item::Outcome::clone),
-    ));
+    items.push(ItemResult::new(kind, &object.name, &result));
     result.map(drop)
 }
 

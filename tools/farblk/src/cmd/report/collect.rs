@@ -458,11 +458,7 @@ fn kernel_log() -> Item {
                     let line = line.to_lowercase();
                     KERNEL_WORDS.iter().any(|word| line.contains(word))
                 };
-                let lines: String = text
-                    .lines()
-                    .filter(is_wanted)
-                    .map(|line| format!("{line}\n"))
-                    .collect();
+                let lines: String = text.split_inclusive('\n').filter(is_wanted).collect();
                 if !lines.is_empty() {
                     return Item::new("kernel.txt", lines);
                 }

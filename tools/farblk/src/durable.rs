@@ -26,7 +26,14 @@ const MODE: u32 = 0o600;
 /// The lock that a command holds while it looks what is there and changes it. The kernel releases
 /// the lock when the command ends, however that happens.
 pub struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A process that another thread just begins has the file, too, until it runs its program.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl Lock {
@@ -58,7 +65,7 @@ impl Lock {
         // For the message above alone.
         let _ = file.set_len(0);
         let _ = writeln!(file, "{}", process::id());
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 

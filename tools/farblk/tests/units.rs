@@ -3,8 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// A directory with a tree like that of a host, with the module loaded.
 struct Tree(PathBuf);
@@ -36,12 +38,18 @@ impl Tree {
         fs::read_to_string(file).expect("a file").trim().to_owned()
     }
 
-    fn run(&self, line: &str, environment: &[(&str, &str)]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_farblk"))
-            .arg("--root")
-            .arg(&self.0)
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farblk"));
+        command.arg("--root").arg(&self.0);
+        command
             .args(line.split_whitespace())
-            .env_remove("SERVICE_RESULT")
+            .env_remove("SERVICE_RESULT");
+        command
+    }
+
+    fn run(&self, line: &str, environment: &[(&str, &str)]) -> Output {
+        let mut command = self.command(line);
+        command
             .envs(environment.iter().copied())
             .output()
             .expect("to run")
@@ -103,6 +111,42 @@ fn a_unit_that_failed_does_not_stop_the_server() {
     assert_eq!(tree.enabled("a"), "1");
 }
 
+#[test]
+fn the_server_is_ready_after_the_first_attempt() {
+    for (test, file, want) in [
+        ("complete", "", "all ports and exports are there"),
+        ("partial", "bad = [", "some ports or exports are missing"),
+    ] {
+        let tree = Tree::new(&format!("start-{test}"));
+        for (name, text) in [("host_id_source", "written"), ("host_name", "a")] {
+            fs::write(tree.config(name), text).expect("a file");
+        }
+        let id = "33333333-3333-4333-8333-333333333333";
+        fs::write(tree.config("host_id"), id).expect("a file");
+        fs::create_dir_all(tree.0.join("etc/farblk")).expect("a directory");
+        fs::write(tree.0.join("etc/farblk/server.toml"), file).expect("a file");
+        let path = tree.0.join("notify");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        let timeout = Some(Duration::from_secs(30));
+        socket.set_read_timeout(timeout).expect("a timeout");
+        let mut unit = tree.command("unit start-server");
+        let unit = unit.env("NOTIFY_SOCKET", &path).stdout(Stdio::null());
+        let mut unit = unit.stderr(Stdio::null()).spawn().expect("to run");
+        let mut text = [0; 256];
+        let length = socket.recv(&mut text).expect("to be told");
+        let text = String::from_utf8_lossy(&text[..length]).into_owned();
+        assert!(text.starts_with("READY=1\nSTATUS="), "{text}");
+        assert!(text.contains(want), "{text}");
+        // It ends when all is there, and goes on else.
+        if file.is_empty() {
+            assert!(unit.wait().expect("an exit code").success());
+        } else {
+            assert!(unit.try_wait().expect("a state").is_none());
+            unit.kill().and_then(|()| unit.wait()).expect("to end it");
+        }
+    }
+}
+
 /// The commands in the units and rules are commands of the tool.
 #[test]
 fn the_files_name_commands_that_exist() {
@@ -132,8 +176,7 @@ fn the_files_name_commands_that_exist() {
     for command in &commands {
         let line = match &*command[0] {
             "udev" => "udev --help".to_owned(),
-            // Of another part of the tool.
-            "config" => continue,
+            "config" => "config restore --help".to_owned(),
             noun => format!("{noun} {} --help", command[1]),
         };
         assert!(tree.run(&line, &[]).status.success(), "{line}");

@@ -28,8 +28,6 @@ use crate::error::{Code, Error, exit};
 
 /// The directory of the notes, below the root directory.
 const NOTES: &str = "run/farblk/maps";
-/// The exit code of a restore of which some items failed.
-const PARTIAL: u8 = 8;
 /// The pause between two attempts to restore what is missing on a server.
 const RESTORE_PAUSE: Duration = Duration::from_secs(5);
 /// The pause between two attempts to unmap a disk that is in use.
@@ -275,7 +273,7 @@ fn start_server(context: &Context) -> Result<(), Error> {
                     &[],
                 );
             }
-            Some(exit::UNREACHABLE | PARTIAL) => true,
+            Some(exit::UNREACHABLE | exit::PARTIAL) => true,
             // Somebody may be editing the files.
             _ => told,
         };

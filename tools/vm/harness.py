@@ -228,6 +228,8 @@ class Uml(Guest):
 
 
 class Run:
+    machine = Qemu
+
     def __init__(self, args):
         self.args = args
         self.start = time.monotonic()
@@ -243,7 +245,7 @@ class Run:
             role, _, script = item.partition("=")
             if not re.fullmatch(r"[a-z][a-z0-9_]*", role) or not os.path.isfile(script):
                 raise SystemExit(f"error: --roles wants NAME=SCRIPT, and SCRIPT to be under the checkout, the cache or /tmp: {item}")
-            self.guests.append((Uml if args.uml else Qemu)(self, number, role, script))
+            self.guests.append((Uml if args.uml else self.machine)(self, number, role, script))
         for path in args.files:
             if not os.path.exists(path):
                 raise SystemExit(f"error: --files: there is no {path} (it must be under the checkout, the cache or /tmp)")
@@ -441,7 +443,8 @@ def shell_quote(word):
     return name + "='" + value.replace("'", "'\\''") + "'"
 
 
-def main():
+def arguments(words=None):
+    """The command line, and what follows from it."""
     p = argparse.ArgumentParser(prog="tools/vm/run", description="Boots one guest per role and runs a script in each, as root, with "
                                 "rxe0 over the network that joins them (10.9.0.1, .2, ...; one guest alone has it over a dummy device).")
     p.add_argument("--roles", required=True, help="NAME=SCRIPT[,NAME=SCRIPT...]")
@@ -464,11 +467,16 @@ def main():
     p.add_argument("--guest", required=True, help=argparse.SUPPRESS)
     p.add_argument("--kind", choices=CMDLINE, required=True, help=argparse.SUPPRESS)
     p.add_argument("--cache", required=True, help=argparse.SUPPRESS)
-    args = p.parse_args()
+    args = p.parse_args(words)
     args.uml = os.path.exists(f"{args.guest}/linux")
     args.temporary = args.out is None
     args.out = os.path.abspath(args.out or f"{args.cache}/vm/{time.strftime('%m%d-%H%M%S')}-{os.getpid()}")
     os.makedirs(args.out, exist_ok=True)
+    return args
+
+
+def main():
+    args = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = Run(args)
     run.pack()

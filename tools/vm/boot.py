@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Reboots a server and a client that have systemd, and looks whether everything comes back; started by tools/vm/boot.
+
+The machines are those of harness.py, with a root that they keep. In each boot an agent (guest/agent) runs the lines of shell
+that a scenario sends. A scenario is a function of Scenarios; it runs in a thread of its own, and all that concerns the
+machines is done by the harness's.
+"""
+import argparse
+import base64
+import collections
+import os
+import queue
+import shutil
+import signal
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import harness
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.abspath(f"{HERE}/../..")
+
+# I/O waits for as long as the machines of a test take to boot.
+APPEND = ["SYSTEMD=1", "panic_on_warn=0", "sysctl.kernel.hung_task_timeout_secs=900", "systemd.show_status=0"]
+# Seconds in which a machine boots, on a host that has other things to do, too.
+BOOT = 300
+# Seconds after which a power-off has to be complete, and after which a client has its export back.
+POWER_OFF, BACK = 90, 5
+# How long the server stays away in server_is_late.
+LATE = 60
+
+
+class Failed(Exception):
+    """A scenario has failed."""
+
+
+class Machine(harness.Qemu):
+    """A PC whose root keeps what is written to it, and that can reboot by itself."""
+
+    def command(self, fds, nets, words):
+        root = f"{self.run.args.out}/{self.role}.root"
+        cmd = [word for word in super().command(fds, nets, words) if word != "-no-reboot"]
+        drive = next(n for n, word in enumerate(cmd) if word.startswith("if=none,id=root,"))
+        cmd[drive] = f"if=none,id=root,format=raw,file={root},cache=unsafe"
+        return cmd
+
+
+class Run(harness.Run):
+    """The machines, and a thread with the scenarios."""
+
+    machine = Machine
+
+    def __init__(self, args, scenarios):
+        super().__init__(args)
+        self.scenarios = scenarios
+        self.ended = False
+        self.calls = queue.Queue()
+        self.changed = threading.Condition()
+        self.bell, bell = socket.socketpair()
+        bell.setblocking(False)
+        self.selector.register(bell, selectors.EVENT_READ, (self.called, bell))
+        # Losing packets is what a reboot does to rxe.
+        self.tolerates = True
+
+    def called(self, bell):
+        try:
+            bell.recv(4096)
+        except BlockingIOError:
+            pass
+        while not self.calls.empty():
+            call, done = self.calls.get()
+            try:
+                done.append(call())
+            except Exception as e:  # it belongs to the scenario
+                done.append(e)
+            with self.changed:
+                self.changed.notify_all()
+
+    def do(self, call):
+        """Lets the harness's thread call that, and gives the result; for the thread of the scenarios."""
+        done = []
+        self.calls.put((call, done))
+        self.bell.send(b"!")
+        with self.changed:
+            if not self.changed.wait_for(lambda: done or self.failure, 60) or not done:
+                raise Failed(self.failure or "the harness does not answer")
+        if isinstance(done[0], Exception):
+            raise done[0]
+        return done[0]
+
+    def request(self, guest, verb, *words):
+        super().request(guest, verb, *words)
+        with self.changed:
+            self.changed.notify_all()
+
+    def guest_gone(self, guest):
+        super().guest_gone(guest)
+        with self.changed:
+            self.changed.notify_all()
+
+    def done(self):
+        return self.failure or self.ended
+
+    def loop(self):
+        def scenarios():
+            try:
+                self.scenarios(self)
+            except Exception as e:
+                self.failure = f"the scenarios ended with {e!r}"
+            self.ended = True
+            self.bell.send(b"!")
+
+        for guest in self.guests:
+            fresh(guest)
+        threading.Thread(target=scenarios, daemon=True).start()
+        super().loop()
+
+
+def fresh(guest):
+    """Gives a machine the root of one that has never booted, and an empty disk."""
+    out = guest.run.args.out
+    shutil.copyfile(f"{guest.run.args.guest}/root.ext4", f"{out}/{guest.role}.root")
+    with open(f"{out}/{guest.role}.disk", "wb") as disk:
+        disk.truncate(guest.run.args.disk << 20)
+
+
+class Host:
+    """One of the machines, as a scenario sees it."""
+
+    def __init__(self, run, role):
+        self.run, self.role = run, role
+        self.guest = next(g for g in run.guests if g.role == role)
+        self.boot_id, self.number = None, 0
+
+    def word(self, key):
+        return self.run.words.get(key)
+
+    def wait(self, what, condition, seconds):
+        start = time.monotonic()
+        with self.run.changed:
+            while not (value := condition()):
+                left = start + seconds - time.monotonic()
+                if self.run.failure or left <= 0:
+                    raise Failed(self.run.failure or f"{self.role}: {what}: not within {seconds} s")
+                self.run.changed.wait(min(left, 1))
+        return value
+
+    def booted(self, seconds=BOOT):
+        """Waits until the agent of another boot than the last one is there."""
+        boot = self.wait("to boot", lambda: (b := self.word(f"{self.role}-boot")) != self.boot_id and b, seconds)
+        self.boot_id, self.number = boot, 0
+
+    def try_(self, line, seconds=120):
+        """Runs a line of shell; its exit code and its output."""
+        self.number += 1
+        key = f"{self.role}-{self.boot_id}-%s-{self.number}"
+
+        def send():
+            self.run.words[key % "line"] = base64.b64encode(line.encode()).decode()
+            self.run.settle()
+
+        self.run.do(send)
+        answer = self.wait(line, lambda: self.word(key % "answer"), seconds)
+        code, _, text = answer.partition(" ")
+        return int(code), base64.b64decode(text).decode(errors="replace")
+
+    def sh(self, line, seconds=120):
+        """Runs a line of shell that must succeed; its output."""
+        code, text = self.try_(line, seconds)
+        if code:
+            raise Failed(f"{self.role}: exit code {code} of: {line}\n{text}")
+        return text.strip()
+
+    def is_(self, line, want):
+        have = self.sh(line)
+        if have != want:
+            raise Failed(f"{self.role}: {line}: {have!r}, not {want!r}")
+
+    def until(self, line, seconds=60):
+        """Runs a line of shell until it succeeds. The guest repeats it: each program takes it a good part of a second."""
+        code, text = self.try_(f"end=$((SECONDS + {seconds})); until {{ {line}; }}; do [ $SECONDS -lt $end ] || exit 99; sleep 0.5; done",
+                               seconds + 60)
+        if code:
+            raise Failed(f"{self.role}: not within {seconds} s: {line}\n{text[-2000:]}")
+
+    def reboot(self):
+        self.sh("systemctl reboot --no-block")
+
+    def power_off(self, seconds=POWER_OFF):
+        """Shuts down in an orderly way; the seconds until the machine is off."""
+        self.run.do(lambda: setattr(self.guest, "expect_off", True))
+        start = time.monotonic()
+        self.sh("systemctl poweroff --no-block")
+        while self.guest.alive():
+            if time.monotonic() - start > seconds + 60:
+                raise Failed(f"{self.role}: not off after {seconds + 60} s")
+            time.sleep(0.1)
+        took = time.monotonic() - start
+        self.run.do(self.guest.close)
+        if took > seconds:
+            raise Failed(f"{self.role}: off after {took:.0f} s, not within {seconds} s")
+        return took
+
+    def power_on(self):
+        self.run.do(self.guest.boot)
+
+    def ready(self, seconds=BOOT):
+        """Waits until a boot that has begun is complete."""
+        self.booted(seconds)
+        self.until("[ -e /run/guest-ready ]", seconds)
+
+
+class Scenarios:
+    """What is tried. Each begins with both machines up, the maps live and the file systems mounted, and ends so."""
+
+    NAMES = ["client_reboots", "server_reboots", "both_reboot", "server_is_late", "power_off_alone"]
+
+    def __init__(self, run):
+        self.run = run
+        self.server, self.client = (Host(run, role) for role in ("server", "client"))
+
+    # --- preparation ---
+
+    def prepare(self):
+        """What an administrator does, once."""
+        server, client = self.server, self.client
+        for host in server, client:
+            host.ready()
+            host.sh("systemctl enable --now farblk-rxe@eth0 && rdma link show | grep -q rxe_eth0/1")
+            host.sh("modprobe farblk")
+        client.sh("udevadm verify --resolve-names=never --no-style /usr/lib/udev/rules.d/60-farblk.rules && cd /usr/lib/systemd/system && "
+                  "systemd-analyze verify --man=no farblk-server.service farblk-map@x.service farblk-rxe@eth0.service farblk-shutdown.service")
+        server.sh("farblk port add --addr 10.9.0.1")
+        server.sh("farblk export create vol1 --device /dev/vdc --allow client --max-clients 1")
+        server.sh("farblk export create vol2 --file /srv/vol2 --size 48M --allow client")
+        server.sh("farblk export create scratch --ram 16M --allow client")
+        server.sh("farblk config save && systemctl enable --now farblk-server")
+        for name in "vol1", "vol2", "scratch":
+            client.sh(f"farblk map server/{name} --no-path-timeout forever --wait 30s")
+        # Units unmap only what they have made.
+        client.sh("farblk config save && for name in vol1 vol2 scratch; do farblk unmap $name || exit; done")
+        client.sh("systemctl enable --now farblk-map@vol1 farblk-map@vol2 farblk-map@scratch")
+        client.sh("udevadm settle && mkfs.ext4 -q -L vol1 /dev/farblk/by-name/vol1 && mkfs.ext4 -q /dev/farblk/by-name/vol2")
+        uuid = client.sh("udevadm settle && blkid -s UUID -o value /dev/farblk/by-name/vol2")
+        options = "_netdev,nofail,x-systemd.device-timeout=infinity"
+        client.sh(f"mkdir /data1 /data2 && printf '%s\\n' '/dev/farblk/by-name/vol1 /data1 ext4 {options} 0 2' "
+                  f"'UUID={uuid} /data2 ext4 {options} 0 2' >/etc/fstab && systemctl daemon-reload")
+        client.sh("systemctl start remote-fs.target && mountpoint /data1 && mountpoint /data2", BOOT)
+        client.sh("for d in /data1 /data2; do cd $d && head -c 4M /dev/urandom >a && cp /usr/bin/bash b && sha256sum a b >sums && sync; done")
+        client.sh("cp /usr/bin/bash /tmp/ram && dd if=/tmp/ram of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
+        self.state = self.describe()
+        lines = self.state.splitlines()
+        links = [line for line in lines if "/" in line and line.count("/") < 3 and not line.startswith(("[", "/"))]
+        if len(links) != 9 or lines.count("vol1") != 1 or sum("[none]" in line for line in lines) != 3 or \
+                sum('"live"' in line for line in lines) != 3 or sum(" ext4" in line for line in lines) != 2:
+            raise Failed(f"the client is not as it should be:\n{self.state}")
+        self.server_id = server.sh("cat /sys/kernel/config/farblk/host_id")
+
+    def describe(self):
+        """What must be the same after a reboot: maps, links and mounts."""
+        return self.client.sh(
+            "udevadm settle; farblk -j list | jq -c '.maps[] | [.name, .export, .uuid, .state, .size_bytes, .read_only, "
+            ".no_path_timeout_ms, (.paths | map(.addr))]' | sort; "
+            "for n in vol1 vol2 scratch; do u=$(farblk -j show $n | jq -r .map.uuid); d=$(farblk -j show $n | jq -r .map.device); "
+            "for l in farblk/by-name/$n farblk/by-id/$u disk/by-id/farblk-$u; do "
+            "[ $(readlink -f /dev/$l) = $d ] && echo $l; done; cat /sys/block/${d#/dev/}/queue/scheduler; done; "
+            "ls -l /dev/disk/by-label | sed -n 's/.* \\(vol1\\) -> .*/\\1/p'; "
+            "findmnt -rno TARGET,FSTYPE /data1; findmnt -rno TARGET,FSTYPE /data2")
+
+    # --- what must be so ---
+
+    def same(self, ram=True):
+        """The maps, the mounts and the data are those from before. A RAM export keeps its data if its server did not
+        reboot."""
+        client = self.client
+        client.until("mountpoint -q /data1 && mountpoint -q /data2", BOOT)
+        client.sh("for d in /data1 /data2; do cd $d && sha256sum --quiet -c sums && touch x && rm x || exit; done")
+        if ram:
+            client.until("[ \"$(</sys/kernel/config/farblk/maps/scratch/state)\" = live ]")
+            client.sh("cmp -n 1000000 /tmp/ram /dev/farblk/by-name/scratch" if not self.tmp_is_gone() else
+                      "cmp -n 1000000 /usr/bin/bash /dev/farblk/by-name/scratch")
+            state = self.describe()
+            if state != self.state:
+                raise Failed(f"the client is not as before:\n{state}\n-- before --\n{self.state}")
+        self.server.is_("cat /sys/kernel/config/farblk/host_id", self.server_id)
+        # RAM that is gone gives errors, as it should.
+        return client.sh("d=$(basename $(readlink -f /dev/farblk/by-name/scratch)); "
+                         "dmesg | grep -E 'I/O error|EXT4-fs error' | grep -v \" $d[, ]\" || true")
+
+    def tmp_is_gone(self):
+        return self.client.try_("test -e /tmp/ram")[0] != 0
+
+    def stale(self):
+        """The server has forgotten its RAM: the client is told so, and no read succeeds."""
+        client = self.client
+        client.until("[ \"$(</sys/kernel/config/farblk/maps/scratch/state)\" = stale ]")
+        client.sh("! dd if=/dev/farblk/by-name/scratch of=/tmp/read bs=4k count=1 iflag=direct 2>/dev/null && [ ! -s /tmp/read ]")
+
+    def renew(self):
+        """Accepts the new RAM, and fills it."""
+        client = self.client
+        client.sh("farblk remap scratch --yes && udevadm settle")
+        client.sh("dd if=/usr/bin/bash of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
+
+    def maps_are_live(self, seconds=BOOT):
+        for name in "vol1", "vol2":
+            self.client.until(f"[ \"$(</sys/kernel/config/farblk/maps/{name}/state)\" = live ]", seconds)
+
+    # --- the scenarios ---
+
+    def client_reboots(self):
+        """A client reboots: it has its exports back at once, although each admits one map only."""
+        client = self.client
+        client.sh("echo unsynced >/data1/late")
+        client.reboot()
+        client.ready()
+        self.maps_are_live()
+        client.is_("cat /data1/late", "unsynced")
+        longest = 0
+        for name in "vol1", "vol2", "scratch":
+            names = "NRestarts", "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic"
+            show = client.sh(f"systemctl show -p {','.join(names)} farblk-map@{name}")
+            values = dict(line.split("=") for line in show.splitlines())
+            restarts, began, live = (int(values[name]) for name in names)
+            longest = max(longest, (live - began) / 1e6)
+            if restarts or longest > BACK:
+                raise Failed(f"{name} is back after {restarts} restarts of its unit and {longest:.1f} s, not within {BACK} s")
+        self.same()
+        return f"maps back within {longest:.1f} s of the start of their units"
+
+    def server_reboots(self):
+        """A server reboots while a client writes: the I/O waits, and goes on."""
+        client, server = self.client, self.server
+        client.sh("cat >/tmp/writer <<'END'\nrm -f /tmp/stop /tmp/wrong /tmp/count; n=0\n"
+                  "while [ ! -e /tmp/stop ]; do n=$((n + 1)); for d in /data1 /data2; do\n"
+                  "head -c 100000 /dev/urandom >/tmp/w; dd if=/tmp/w of=$d/w$((n % 20)) bs=10k conv=fsync 2>/dev/null &&\n"
+                  "(cd /tmp && sha256sum w | sed \"s|w\\$|$d/w$((n % 20))|\" >$d/w$((n % 20)).sum) || echo $n >/tmp/wrong; done; echo $n >/tmp/count; done\nEND\n"
+                  "systemd-run --unit=writer --collect bash /tmp/writer")
+        client.until("[ $(</tmp/count) -ge 5 ]")
+        server.reboot()
+        began = time.monotonic()
+        client.until("[ \"$(</sys/kernel/config/farblk/maps/vol1/state)\" = reconnecting ]")
+        before = int(client.sh("cat /tmp/count"))
+        server.ready()
+        self.maps_are_live()
+        client.until(f"[ $(</tmp/count) -ge {before + 5} ]", BOOT)
+        took = time.monotonic() - began
+        client.sh("touch /tmp/stop")
+        client.until("! systemctl is-active --quiet writer")
+        client.sh("[ ! -e /tmp/wrong ] && for d in /data1 /data2; do sha256sum --quiet -c $d/*.sum || exit; done && rm /data?/w*")
+        self.stale()
+        errors = self.same(ram=False)
+        if errors:
+            raise Failed(f"I/O of the block exports has failed:\n{errors}")
+        self.renew()
+        self.same()
+        return f"I/O went on after {took:.0f} s"
+
+    def both_reboot(self):
+        """Both reboot at the same time."""
+        self.client.sh("sync")
+        self.server.reboot()
+        self.client.reboot()
+        self.server.ready(BOOT * 2)
+        self.client.ready(BOOT * 2)
+        self.maps_are_live()
+        self.same(ram=False)
+        self.new_ram()
+
+    def new_ram(self):
+        """The client knows nothing of the contents that it had: they may be new, or refused; they are not the old ones."""
+        self.client.until("[ \"$(</sys/kernel/config/farblk/maps/scratch/state)\" = live ]")
+        self.client.sh("dd if=/usr/bin/bash of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
+        self.same()
+
+    def server_is_late(self):
+        """The client boots while the server is off, and does not wait for it; the server comes a minute later."""
+        client, server = self.client, self.server
+        client.power_off()
+        server.power_off()
+        client.power_on()
+        began = time.monotonic()
+        client.ready()
+        booted = time.monotonic() - began
+        client.sh("systemctl is-active --quiet systemd-user-sessions")
+        time.sleep(LATE)
+        client.is_("mountpoint -q /data1 || echo not mounted", "not mounted")
+        server.power_on()
+        server.ready()
+        self.maps_are_live()
+        self.same(ram=False)
+        self.new_ram()
+        return f"the client had booted after {booted:.0f} s without its server"
+
+    def power_off_alone(self):
+        """The client is turned off while its server is, with data that was not written: that does not hang."""
+        client, server = self.client, self.server
+        client.sh("sync")
+        server.power_off()
+        client.until("[ \"$(</sys/kernel/config/farblk/maps/vol1/state)\" = reconnecting ]")
+        client.sh("echo lost >/data1/lost; systemd-run --unit=reader --collect "
+                  "-p RequiresMountsFor=/data2 sh -c 'exec dd if=/data2/a of=/dev/null iflag=direct'")
+        took = client.power_off()
+        server.power_on()
+        client.power_on()
+        server.ready(BOOT * 2)
+        client.ready(BOOT * 2)
+        self.maps_are_live()
+        self.same(ram=False)
+        self.new_ram()
+        return f"off after {took:.0f} s"
+
+    # --- all of them ---
+
+    def again(self):
+        """Both machines anew, after a failure."""
+        self.prepared = False
+        for host in self.server, self.client:
+            def anew(guest=host.guest):
+                if guest.alive():
+                    guest.expect_off = True
+                    guest.kill()
+                    guest.proc.wait()
+                    guest.close()
+                fresh(guest)
+                guest.boot()
+            self.run.do(anew)
+        self.prepare()
+        self.prepared = True
+
+    def tell(self, name):
+        """Leaves what both machines say about a failure, as far as they answer."""
+        for host in self.server, self.client:
+            if not host.guest.alive():
+                continue
+            try:
+                _, text = host.try_("journalctl -b --no-pager -o short-monotonic | tail -n 300; farblk list; farblk export list; "
+                                    "systemctl list-jobs; systemctl --failed", 20)
+            except Failed:
+                continue
+            with open(f"{self.run.args.out}/{name}.{host.role}.journal", "w", encoding="utf-8") as file:
+                file.write(text)
+
+
+def play(names, rounds, results):
+    """The function of the thread of the scenarios."""
+    def thread(run):
+        scenarios = Scenarios(run)
+        start = time.monotonic()
+        try:
+            scenarios.prepare()
+        except Failed as failure:
+            scenarios.tell("prepare")
+            print(f"FAIL prepare: {failure}", flush=True)
+            for name in names:
+                results[name][1] += 1
+            return
+        print(f"prepared in {time.monotonic() - start:.0f} s", flush=True)
+        fine = True
+        for number in range(1, rounds + 1):
+            for name in names:
+                start = time.monotonic()
+                try:
+                    if not fine:
+                        scenarios.again()
+                    said = getattr(scenarios, name)()
+                    fine = True
+                except Failed as failure:
+                    fine = False
+                    results[name][1] += 1
+                    print(f"round {number}: {name}: FAIL ({time.monotonic() - start:.0f} s): {failure}", flush=True)
+                    scenarios.tell(f"{name}-{number}")
+                    if run.failure:
+                        return
+                    continue
+                results[name][0] += 1
+                print(f"round {number}: {name}: ok ({time.monotonic() - start:.0f} s){': ' if said else ''}{said or ''}", flush=True)
+    return thread
+
+
+def main():
+    p = argparse.ArgumentParser(prog="tools/vm/boot", description=__doc__.splitlines()[0])
+    p.add_argument("--rounds", type=int, default=1, help="how often each scenario is run")
+    p.add_argument("--only", help="SCENARIO,...: " + ", ".join(Scenarios.NAMES))
+    p.add_argument("--out", help="folder for consoles and journals (kept)")
+    p.add_argument("--verbose", action="store_true", help="show the consoles")
+    p.add_argument("--guest", required=True, help=argparse.SUPPRESS)
+    p.add_argument("--cache", required=True, help=argparse.SUPPRESS)
+    own = p.parse_args()
+    names = own.only.split(",") if own.only else Scenarios.NAMES
+    if not set(names) <= set(Scenarios.NAMES):
+        p.error(f"there is no such scenario; there are {', '.join(Scenarios.NAMES)}")
+    agent = f"{HERE}/guest/agent"
+    words = ["--roles", f"server={agent},client={agent}", "--guest", own.guest, "--kind", "stock", "--cache", own.cache,
+             "--mem", "512", "--disk", "64", "--timeout", str(600 + own.rounds * len(names) * 600), "--append", *APPEND]
+    words += ["--out", own.out] if own.out else []
+    words += ["--verbose"] if own.verbose else []
+    args = harness.arguments(words)
+    # The guests unpack it in each boot; 23 of its 24 MB are for debuggers.
+    module = f"{args.out}/farblk.ko"
+    subprocess.run(["strip", "--strip-debug", "-o", module, f"{TOP}/rust/farblk.ko"], check=True)
+    args.files = [module, *(f"{TOP}/tools/{file}" for file in ("farblk/farblk", "stamp/stamp", "units", "udev"))]
+    results = collections.OrderedDict((name, [0, 0]) for name in names)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run = Run(args, play(names, own.rounds, results))
+    run.pack()
+    try:
+        run.loop()
+    except KeyboardInterrupt:
+        run.failure = "interrupted"
+    finally:
+        run.stop()
+        for guest in run.guests:
+            for name in f"{guest.role}.root", f"{guest.role}.disk":
+                if os.path.exists(f"{args.out}/{name}"):
+                    os.unlink(f"{args.out}/{name}")
+    fine = run.failure is None
+    if run.failure:
+        print(f"FAIL {run.failure}")
+    for guest in run.guests:
+        if guest.splats:
+            fine = False
+            print(f"FAIL {guest.role}: the kernel complained:", *guest.splats[:60], sep="\n  ")
+    fine = fine and all(passed and not failed for passed, failed in results.values())
+    for name, (passed, failed) in results.items():
+        print(f"{name}: {passed} passed, {failed} failed")
+    if fine and args.temporary:
+        shutil.rmtree(args.out)
+    elif not fine:
+        print(f"consoles and journals: {args.out}")
+    sys.exit(0 if fine else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -76,6 +76,7 @@ control() { start; block_exports; hostile control; unharmed; }
 malformed() { start; hostile malformed; unharmed; }
 refused_commands() { start; block_exports; hostile refused; unharmed; }
 memory() { start; hostile memory; unharmed; }
+stranger() { start; hostile stranger; unharmed; }
 slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
 ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; unharmed; }
@@ -95,6 +96,7 @@ scenario control "control messages that are malformed, late, or too many"
 scenario malformed "commands that are malformed: the connection ends"
 scenario refused_commands "commands that are refused, and nothing is done"
 scenario memory "memory that the server cannot reach"
+scenario stranger "more messages, and for longer, than without a login"
 scenario slow "too many commands, tags twice, and ends, with commands in flight"
 scenario death "a client that dies with commands in flight"
 scenario ram "memory of a RAM export that was not granted"

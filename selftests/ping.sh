@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # Round trips to a server: by the tool, without a login, and against servers that are away, silent
-# or hostile. Nobody's place is touched, and a stranger may ask for little.
+# or hostile. Nobody's place is touched. What a stranger may ask of a server is in hostile.sh.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/cli.sh"
 # The hostile server's address.
@@ -149,29 +149,10 @@ hostile_answers() {
 	nothing_left
 }
 
-# A stranger may send so many messages, and stay so long.
-strangers() {
-	local rc before after
-	not_local
-	needs python3
-	needs_own_module ib_uverbs rdma_ucm
-	needs_module null_blk
-	back "null_disk fbn 32 blocksize=512"
-	must serve_block e "$BACK" max_clients=16
-	before=$(remote "counter $COUNTERS violations")
-	python3 "$HERE/hostile.py" "$FARBLK_SERVER" stranger 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
-	rc=${PIPESTATUS[0]}
-	[ "$rc" != 4 ] || skip "user space has no RDMA"
-	[ "$rc" = 0 ] || bad "hostile.py stranger ends with $rc"
-	after=$(remote "counter $COUNTERS violations")
-	grep -q '^too slow' /run/hostile.out || is "violations of the protocol" $((after - before)) 1
-}
-
 scenario round_trips "SEND without a login, READ of an export of RAM whose only place is taken"
 scenario map_that_is_away "a map that is away keeps its place, and comes back"
 scenario not_there "a closed port, no host, a wrong source, and a port that goes away"
 scenario signals "a signal ends it with what was measured, and nothing is left"
 scenario server_away "a server that is cut off is given up in time"
 scenario hostile_answers "garbage, silence and slowness end it with a reason"
-scenario strangers "a stranger may send so many messages, and stay so long"
 run_scenarios

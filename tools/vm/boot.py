@@ -27,7 +27,7 @@ TOP = os.path.abspath(f"{HERE}/../..")
 # I/O waits for as long as the machines of a test take to boot.
 APPEND = ["SYSTEMD=1", "panic_on_warn=0", "sysctl.kernel.hung_task_timeout_secs=900", "systemd.show_status=0"]
 # Seconds in which a machine boots, on a host that has other things to do, too.
-BOOT = 300
+BOOT = 900
 # Seconds after which a power-off has to be complete, and after which a client has its export back.
 POWER_OFF, BACK = 90, 5
 # How long the server stays away in server_is_late.
@@ -154,7 +154,7 @@ class Host:
         boot = self.wait("to boot", lambda: (b := self.word(f"{self.role}-boot")) != self.boot_id and b, seconds)
         self.boot_id, self.number = boot, 0
 
-    def try_(self, line, seconds=120):
+    def try_(self, line, seconds=300):
         """Runs a line of shell; its exit code and its output."""
         self.number += 1
         key = f"{self.role}-{self.boot_id}-%s-{self.number}"
@@ -168,7 +168,7 @@ class Host:
         code, _, text = answer.partition(" ")
         return int(code), base64.b64decode(text).decode(errors="replace")
 
-    def sh(self, line, seconds=120):
+    def sh(self, line, seconds=300):
         """Runs a line of shell that must succeed; its output."""
         code, text = self.try_(line, seconds)
         if code:
@@ -180,7 +180,7 @@ class Host:
         if have != want:
             raise Failed(f"{self.role}: {line}: {have!r}, not {want!r}")
 
-    def until(self, line, seconds=60):
+    def until(self, line, seconds=300):
         """Runs a line of shell until it succeeds. The guest repeats it: each program takes it a good part of a second."""
         code, text = self.try_(f"end=$((SECONDS + {seconds})); until {{ {line}; }}; do [ $SECONDS -lt $end ] || exit 99; sleep 0.5; done",
                                seconds + 60)
@@ -242,7 +242,7 @@ class Scenarios:
         for name in "vol1", "vol2", "scratch":
             client.sh(f"farblk map server/{name} --no-path-timeout forever --wait 30s")
         # Units unmap only what they have made.
-        client.sh("farblk config save && for name in vol1 vol2 scratch; do farblk unmap $name || exit; done")
+        client.sh("farblk config save && udevadm settle && for name in vol1 vol2 scratch; do farblk unmap $name || exit; done")
         client.sh("systemctl enable --now farblk-map@vol1 farblk-map@vol2 farblk-map@scratch")
         client.sh("udevadm settle && mkfs.ext4 -q -L vol1 /dev/farblk/by-name/vol1 && mkfs.ext4 -q /dev/farblk/by-name/vol2")
         uuid = client.sh("udevadm settle && blkid -s UUID -o value /dev/farblk/by-name/vol2")
@@ -418,7 +418,6 @@ class Scenarios:
 
     def again(self):
         """Both machines anew, after a failure."""
-        self.prepared = False
         for host in self.server, self.client:
             def anew(guest=host.guest):
                 if guest.alive():
@@ -430,7 +429,6 @@ class Scenarios:
                 guest.boot()
             self.run.do(anew)
         self.prepare()
-        self.prepared = True
 
     def tell(self, name):
         """Leaves what both machines say about a failure, as far as they answer."""

@@ -115,7 +115,7 @@ fn open_by_path(path: CString) -> Result<Bdev> {
         GFP_KERNEL,
     )?;
     let dir = Dir::new(c"farblk_kunit")?;
-    let _file = dir.file(c"open", opener.clone());
+    let _file = dir.file(c"open", 0o400, opener.clone());
     shell(c"[ -z \"$(cat /sys/kernel/debug/farblk_kunit/open)\" ]")?;
     let opened = opener.opened.lock().take();
     opened.ok_or(ENOENT)?

@@ -7,7 +7,7 @@
 
 PACKAGES="bash coreutils util-linux mount kmod iproute2 procps findutils diffutils gawk grep sed tar jq fio e2fsprogs xfsprogs
  dmsetup nvme-cli rdmacm-utils perftest ibverbs-providers stress-ng
- nftables fdisk btrfs-progs lvm2 cryptsetup-bin dbench sqlite3 postgresql-17"
+ nftables fdisk btrfs-progs lvm2 mdadm cryptsetup-bin dbench sqlite3 postgresql-17"
 # What is in them and nobody uses here: half of the image.
 EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/* /usr/lib/*/libLLVM* /usr/lib/*/libz3*
  /usr/lib/postgresql/*/lib/bitcode/* /usr/lib/postgresql/*/lib/llvmjit*"
@@ -16,7 +16,8 @@ EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/*
 BOOT_MODULES="virtio_blk virtio_net ext4"
 MODULES="$BOOT_MODULES configfs ib_core ib_uverbs rdma_cm rdma_ucm rdma_rxe nvme-rdma nvmet nvmet-rdma brd loop null_blk nbd
  xfs btrfs overlay dummy veth tun ifb sch_netem sch_ingress act_gact act_mirred cls_flower cls_matchall
- dm-mod dm-flakey dm-delay dm-log-writes dm-integrity dm-crypt dm-thin-pool raid1 zram scsi_debug sd_mod
+ dm-mod dm-flakey dm-delay dm-log-writes dm-integrity dm-crypt dm-thin-pool dm-multipath dm-round-robin
+ raid1 raid10 zram scsi_debug sd_mod
  xts aesni-intel algif_skcipher nf_tables"
 
 # modules: the closure of $MODULES, decompressed, in $new/modules.

@@ -217,7 +217,7 @@ class Host:
 class Scenarios:
     """What is tried. Each begins with both machines up, the maps live and the file systems mounted, and ends so."""
 
-    NAMES = ["client_reboots", "server_reboots", "both_reboot", "server_is_late", "power_off_alone"]
+    NAMES = ["client_reboots", "server_reboots", "both_reboot", "server_is_late", "power_off_alone", "mirror"]
 
     def __init__(self, run):
         self.run = run
@@ -413,6 +413,46 @@ class Scenarios:
         self.same(ram=False)
         self.new_ram()
         return f"off after {took:.0f} s"
+
+    def mirror(self):
+        """The unit of scale-out.rst for an array over two maps: it is stopped before its disks, and is there after a
+        reboot, although udev does not assemble it."""
+        client, server = self.client, self.server
+        with open(f"{TOP}/Documentation/scale-out.rst", encoding="utf-8") as page:
+            text = page.read()
+        unit = text[text.index("  [Unit]\n"):text.index("  WantedBy=")] + "  WantedBy=multi-user.target\n"
+        fstab = next(line for line in text.splitlines() if line.startswith("  /dev/md/mirror  /data "))
+        for name in "one", "two":
+            server.sh(f"farblk export create {name} --file /srv/{name} --size 16M --allow client")
+            client.sh(f"farblk map server/{name} --no-path-timeout 5s --persist && farblk unmap {name}")
+        server.sh("farblk config save")
+        client.sh("modprobe raid1; systemctl enable --now farblk-map@one farblk-map@two && udevadm settle")
+        client.sh("mdadm --create /dev/md/mirror --metadata=1.2 --level=1 --raid-devices=2 --bitmap=internal "
+                  "/dev/farblk/by-name/one /dev/farblk/by-name/two </dev/null && mdadm --wait /dev/md/mirror; "
+                  "mkfs.ext4 -q /dev/md/mirror && mdadm --detail --brief /dev/md/mirror | "
+                  "sed 's/^ARRAY .*\\(UUID=[^ ]*\\).*/ARRAY <ignore> \\1/' >>/etc/mdadm/mdadm.conf && mdadm --stop /dev/md/mirror")
+        code = base64.b64encode("".join(line[2:] + "\n" for line in unit.splitlines()).encode()).decode()
+        client.sh(f"cp /etc/fstab /root/fstab; mkdir /data && echo '{fstab}' >>/etc/fstab && base64 -d <<<{code} >/etc/systemd/system/mirror.service && "
+                  "systemctl daemon-reload && systemctl enable --now mirror && systemctl start data.mount", BOOT)
+        client.sh("mountpoint /data && head -c 2M /dev/urandom >/data/a && cd /data && sha256sum a >sums && sync")
+        # As at a shutdown: all at once, and systemd knows the order.
+        client.sh("systemctl stop farblk-map@one farblk-map@two mirror data.mount && ! farblk list | grep -E '^(one|two) '", BOOT)
+        client.sh("systemctl start farblk-map@one farblk-map@two mirror data.mount && cd /data && sha256sum --quiet -c sums", BOOT)
+        client.reboot()
+        client.ready()
+        client.until("mountpoint -q /data", BOOT)
+        client.sh("cd /data && sha256sum --quiet -c sums")
+        client.sh("mdadm --detail /dev/md/mirror | grep -q 'State : clean *$' && ! dmesg | grep 'not clean'")
+        restarts = client.sh("systemctl show -p NRestarts --value mirror")
+        client.sh("systemctl disable --now mirror data.mount; systemctl disable --now farblk-map@one farblk-map@two && "
+                  "rm /etc/systemd/system/mirror.service && mv /root/fstab /etc/fstab && systemctl daemon-reload && rmdir /data && "
+                  "rm /etc/farblk/client.d/one.toml /etc/farblk/client.d/two.toml", BOOT)
+        for name in "one", "two":
+            server.sh(f"farblk export rm {name}; rm /srv/{name}")
+        server.sh("farblk config save")
+        self.maps_are_live()
+        self.same(ram=False)
+        return f"assembled after {restarts} restarts of its unit"
 
     # --- all of them ---
 

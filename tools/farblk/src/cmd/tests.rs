@@ -1668,23 +1668,121 @@ fn a_command_for_exports_that_was_killed_can_be_run_again() {
 }
 
 #[test]
-fn a_half_made_export_is_not_given_to_anybody_else() {
+fn an_export_that_another_command_began_is_left_alone() {
     let host = Host::new("half-made");
-    let script = host.ok("--dry-run export create x --ram 1M --allow-any-host --read-only");
-    begin(&host, &script, 4);
-    host.ok("export create x --ram 1M");
-    for flag in ["allow_any_host", "read_only"] {
-        let have = host.kernel.get("exports/x", flag);
-        assert_eq!(have.as_deref(), Some("0"), "{flag}");
+    host.system.disk("sdb");
+    let file = host.root.join("disk");
+    let other = host.root.join("other");
+    fs::write(&other, [0; 4096]).expect("a file");
+    let create = format!(
+        "export create x --file {} --size 1M --allow b:ro --max-clients 2 \
+         --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
+        file.display()
+    );
+    let script = host.ok(&format!("--dry-run {create}"));
+    // As far as the path of the file, and no further: there is no loop device.
+    let lines = script.lines().count() - 3;
+    begin(&host, &script, lines);
+    host.kernel.take_log();
+    for (arguments, difference) in [
+        ("--ram 1M", "kind is \"block\", not \"ram\""),
+        ("--device /dev/sdb", "device_path is "),
+        (&format!("--file {}", other.display()), "device_path is "),
+        ("--file FILE", "which is no block device"),
+        ("--file FILE --read-only", "read_only is \"0\", not \"1\""),
+        (
+            "--file FILE --max-clients 3",
+            "max_clients is \"2\", not \"3\"",
+        ),
+        (
+            "--file FILE --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a11",
+            "uuid is ",
+        ),
+        (
+            "--file FILE --allow b",
+            "host b: access is \"ro\", not \"rw\"",
+        ),
+    ] {
+        let arguments = arguments.replace("FILE", &file.display().to_string());
+        let error = host
+            .run(&format!("export create x {arguments}"))
+            .expect_err(&arguments);
+        assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+        let details = error.details.join("\n");
+        assert!(details.contains(difference), "{arguments}: {details}");
+        let removes = "farblk export rm x  # or remove that export: its maps become stale";
+        assert!(hint(&error).contains(removes), "{}", hint(&error));
     }
-    // One that is complete is not changed, also if it is disabled: nothing would be lost.
-    host.kernel.put("exports/x", "enable", "0");
-    host.kernel.put("exports/x", "state", "disabled");
-    let error = host
-        .run("export create x --ram 2M")
-        .expect_err("another size");
-    assert_eq!(error.code.entry().name, "F0103");
-    assert!(!hint(&error).contains("lost"), "{}", hint(&error));
+    assert!(host.kernel.take_log().is_empty() && host.system.take_log().is_empty());
+    host.ok(&create);
+    let uuid = host.kernel.get("exports/x", "uuid");
+    assert_eq!(
+        uuid.as_deref(),
+        Some("6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10")
+    );
+    // The same before there is a backing at all: nobody is admitted who was not asked for.
+    for began in [
+        "--ram 1M --allow-any-host",
+        "--ram 1M --read-only",
+        "--ram 1M --allow c",
+        "--ram 1M --max-clients 2",
+    ] {
+        let script = host.ok(&format!("--dry-run export create y {began}"));
+        begin(&host, &script, script.lines().count() - 2);
+        host.kernel.take_log();
+        let error = host.fails("export create y --ram 1M --max-clients 1");
+        assert_eq!((error.0, error.1), ("F0103", 1), "{began}");
+        assert!(host.kernel.take_log().is_empty());
+        host.ok("export rm y");
+    }
+}
+
+#[test]
+fn a_disabled_export_keeps_its_backing_and_its_uuid() {
+    let host = Host::new("disabled");
+    host.system.disk("sdb");
+    host.system.disk("sdc");
+    let file = |name: &str| {
+        let path = host.root.join(name);
+        fs::write(&path, [0; 4096]).expect("a file");
+        path.display().to_string()
+    };
+    let (file, other) = (file("disk"), file("other"));
+    for (backing, others) in [
+        ("--ram 1M".to_owned(), vec!["--ram 2M", "--device /dev/sdb"]),
+        (
+            "--device /dev/sdb".to_owned(),
+            vec!["--device /dev/sdc", "--ram 1M"],
+        ),
+        (
+            format!("--file {file}"),
+            vec!["--device /dev/sdb", "--file OTHER"],
+        ),
+    ] {
+        host.ok(&format!("export create x {backing}"));
+        host.kernel
+            .put("exports/x", "uuid", "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10");
+        host.ok("export disable x");
+        host.kernel.take_log();
+        host.system.take_log();
+        for arguments in others {
+            let arguments = arguments.replace("OTHER", &other);
+            let error = host
+                .run(&format!("export create x {arguments}"))
+                .expect_err(&arguments);
+            assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+            assert!(!error.details.is_empty(), "{arguments}");
+            assert!(!hint(&error).contains("lost"), "{}", hint(&error));
+        }
+        assert!(host.kernel.take_log().is_empty() && host.system.take_log().is_empty());
+        host.ok(&format!("export create x {backing}"));
+        let uuid = host.kernel.get("exports/x", "uuid");
+        assert_eq!(
+            uuid.as_deref(),
+            Some("6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10")
+        );
+        host.ok("export rm x");
+    }
 }
 
 #[test]

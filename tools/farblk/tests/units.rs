@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A directory with a tree like that of a host, with the module loaded.
 struct Tree(PathBuf);
@@ -96,6 +96,33 @@ fn one_export_that_fails_does_not_keep_the_others() {
     assert!(err.contains("  b: exit status: "), "{err}");
     assert_eq!(
         (tree.enabled("a"), tree.enabled("c")),
+        ("0".into(), "0".into())
+    );
+}
+
+#[test]
+fn one_export_that_hangs_does_not_keep_the_others() {
+    let tree = Tree::new("stop-hanging");
+    for name in ["a", "b", "c"] {
+        tree.export(name, "online");
+    }
+    // Opening it takes for ever, as flushing a disk that does not answer.
+    let enable = tree.config("exports/a/enable");
+    fs::remove_file(&enable).expect("to remove it");
+    let made = Command::new("mkfifo").arg(&enable).status();
+    assert!(made.expect("mkfifo").success());
+    let start = Instant::now();
+    let output = tree.run("unit stop-server --within 10s", &[]);
+    assert!(start.elapsed() < Duration::from_secs(45));
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(err.contains("1 of 3 are left"), "{err}");
+    assert!(
+        err.contains("  a: its device has not answered for 10s"),
+        "{err}"
+    );
+    assert_eq!(
+        (tree.enabled("b"), tree.enabled("c")),
         ("0".into(), "0".into())
     );
 }

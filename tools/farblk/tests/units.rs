@@ -209,3 +209,17 @@ fn the_files_name_commands_that_exist() {
         assert!(tree.run(&line, &[]).status.success(), "{line}");
     }
 }
+
+/// What is on the disk of a map is stopped before its unit: systemd stops in the reverse order.
+#[test]
+fn what_uses_a_map_stops_before_it() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../units/farblk-map@.service");
+    let text = fs::read_to_string(file).expect("the unit");
+    let before: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("Before="))
+        .flat_map(str::split_whitespace)
+        .collect();
+    // The first unmounts file systems with _netdev, the second stops LVM and md.
+    assert_eq!(before, ["remote-fs-pre.target", "blk-availability.service"]);
+}

@@ -13,7 +13,7 @@ use super::backing::{check_size, make_larger};
 use super::{Context, Removed, registration};
 use crate::cli::{self, Allowed};
 use crate::configfs::{Job, LastError, Made, words};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, fill_in};
 use crate::output::{self, alert, table};
 use crate::size;
 
@@ -243,8 +243,9 @@ fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
     };
     context.output.result(&text, &document)?;
     if !export.allow_any_host && export.hosts.is_empty() {
-        context.output.hint(format!(
-            "farblk export allow {name} HOST  # no host may use it yet"
+        context.output.hint(fill_in(
+            "farblk export allow {name} HOST  # no host may use it yet",
+            &[("name", name)],
         ));
     }
     Ok(())
@@ -444,7 +445,7 @@ fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Er
                 let why = "the export has no entry for this host, and no map of it";
                 return Err(job
                     .error(Code::NotFound, why)
-                    .hint(format!("farblk export show {name}")));
+                    .hint(fill_in("farblk export show {name}", &[("name", name)])));
             }
             result => result?,
         }
@@ -490,9 +491,10 @@ fn require_no_map_of(
     let name = &export.name;
     match clients_of(export, host).filter(|_| !force) {
         None => Ok(()),
-        Some(why) => Err(job.error(Code::Busy, why).hint(format!(
+        Some(why) => Err(job.error(Code::Busy, why).hint(fill_in(
             "farblk unmap MAP  # on {host}\nfarblk export {command} {name} {host} --force  # or: I/O \
-             of its maps fails; data that {host} has not written yet is lost"
+             of its maps fails; data that {host} has not written yet is lost",
+            &[("command", command), ("name", name), ("host", host)],
         ))),
     }
 }
@@ -542,11 +544,12 @@ fn require_no_client(export: &Export, command: &str, force: bool, job: &Job) -> 
         true => "",
         false => "; the contents are lost",
     };
-    let name = &export.name;
-    Err(job.error(Code::Busy, why).hint(format!(
+    let hint = fill_in(
         "farblk unmap MAP  # on the clients\nfarblk export {command} {name} --force  # or: their I/O \
-         waits for the export, and then fails{lost}"
-    )))
+         waits for the export, and then fails",
+        &[("command", command), ("name", export.name.as_str())],
+    );
+    Err(job.error(Code::Busy, why).hint(hint + lost))
 }
 
 /// Runs `farblk export disable`.

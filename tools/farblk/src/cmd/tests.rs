@@ -1786,6 +1786,57 @@ fn a_disabled_export_keeps_its_backing_and_its_uuid() {
 }
 
 #[test]
+fn a_name_that_looks_like_an_option_can_be_removed_and_not_be_given() {
+    let host = Host::new("dash");
+    for line in [
+        "port add --addr 10.9.0.1 -- -p1",
+        "export create --ram 1M -- -e",
+        "export create e --ram 1M --allow=-h",
+        "map 10.9.0.1/e --name=-m",
+        "map 10.9.0.1/-e",
+    ] {
+        let (code, exit, text) = host.fails(line);
+        assert_eq!((code, exit), ("F0101", 2), "{line}");
+        assert!(text.contains("does not begin with \"-\""), "{text}");
+    }
+    let error = host.run("map 10.9.0.1/-e").expect_err("no name");
+    assert_eq!(hint(&error), "farblk map 10.9.0.1/-e --name NAME");
+    assert!(host.kernel.take_log().is_empty());
+    // A shell has made these.
+    let base = host.root.join("sys/kernel/config/farblk");
+    let files: &dyn Files = &host.kernel;
+    for object in ["ports/-p", "exports/-e", "exports/-e/hosts/-h", "maps/-m"] {
+        files.mkdir(&base.join(object)).expect(object);
+    }
+    host.kernel.put("exports/-e/hosts/-h", "connected", "1");
+    host.kernel.put("exports/-e", "clients", "1");
+    host.kernel.put("ports/-p", "addr", "10.9.0.1:7420");
+    for (line, option) in [
+        (
+            "export deny -- -e -h",
+            "farblk export deny --force -- -e -h",
+        ),
+        ("export rm -- -e", "farblk export rm --force -- -e"),
+        ("remap -- -m", "farblk path add -- -m HOST"),
+        ("path rm -- -m 1", "farblk path list -- -m"),
+    ] {
+        let error = host.run(line).expect_err(line);
+        let hints = hint(&error);
+        let found = hints
+            .lines()
+            .any(|line| line.split("  #").next() == Some(option));
+        assert!(found, "{line}: {hints}");
+        host.ok(option
+            .trim_start_matches("farblk ")
+            .replace("HOST", "10.9.0.1")
+            .as_str());
+    }
+    host.ok("port rm -- -p");
+    host.ok("unmap -- -m");
+    assert!(host.kernel.objects().is_empty());
+}
+
+#[test]
 fn files_that_cannot_be_exported() {
     let host = Host::new("bad-file");
     fs::write(host.root.join("empty"), "").expect("a file");

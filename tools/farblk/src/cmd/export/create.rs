@@ -9,7 +9,7 @@ use crate::cli::Create;
 use crate::cmd::backing::{Backing, Undo};
 use crate::cmd::{Context, registration};
 use crate::configfs::{Job, Made};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, fill_in};
 use crate::saved::Kind;
 use crate::{identity, quote, size};
 
@@ -224,7 +224,6 @@ fn create_existing(
         differences.push(format!("device_path is {path:?}, which is no block device"));
     }
     if !differences.is_empty() {
-        let name = &arguments.name;
         let lost = match configfs.attr(object, "kind").as_deref() {
             Some("ram") if configfs.flag(object, "enable") => "its contents are lost",
             _ => "its maps become stale",
@@ -234,10 +233,13 @@ fn create_existing(
                 Code::Differs,
                 "the export exists already, with other settings",
             )
-            .hint(format!(
-                "farblk export allow {name} HOST  # admits a host\n# or choose another name\n\
-                 farblk export rm {name}  # or remove that export: {lost}"
-            ));
+            .hint(
+                fill_in(
+                    "farblk export allow {name} HOST  # admits a host\n# or choose another name\n\
+                     farblk export rm {name}  # or remove that export: ",
+                    &[("name", &arguments.name)],
+                ) + lost,
+            );
         error.details = differences;
         return Err(error);
     }

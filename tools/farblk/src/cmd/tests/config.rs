@@ -534,9 +534,16 @@ fn check_names_file_and_line() {
     // Warnings are no errors.
     fs::remove_file(host.etc("client.d/x.toml")).expect("a file");
     fs::remove_file(host.etc("client.toml")).expect("a file");
-    host.write("server.toml", "[export.e]\nfile = \"/none\"\n");
+    host.write(
+        "server.toml",
+        "[export.e]\nfile = \"/none\"\n[port.-p]\naddr = \"10.9.0.1\"\n",
+    );
     let text = host.ends("config check", 0);
     assert!(text.contains("warning: export e: has no uuid"), "{text}");
+    assert!(
+        text.contains("warning: port -p: \"-p\": a new name"),
+        "{text}"
+    );
     assert!(text.contains("/none does not exist now"), "{text}");
 }
 

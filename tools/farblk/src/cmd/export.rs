@@ -552,6 +552,24 @@ fn require_no_client(export: &Export, command: &str, force: bool, job: &Job) -> 
     Err(job.error(Code::Busy, why).hint(hint + lost))
 }
 
+/// Fails if another export has this UUID, enabled or not: to a map both would be the same disk.
+pub fn require_own_uuid(context: &Context, name: &str, uuid: &str, job: &Job) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let exports = configfs.path(&["exports"]);
+    let is_twin = |other: &String| {
+        other != name && configfs.attr(&exports.join(other), "uuid").as_deref() == Some(uuid)
+    };
+    match configfs.names(&exports).into_iter().find(is_twin) {
+        None => Ok(()),
+        Some(twin) => Err(job
+            .error(Code::Differs, format!("export {twin} has the same uuid"))
+            .hint(fill_in(
+                "# give one of them another uuid\nfarblk export rm {twin}  # or remove that one",
+                &[("twin", twin)],
+            ))),
+    }
+}
+
 /// Runs `farblk export disable`.
 fn disable(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
@@ -584,6 +602,9 @@ fn enable_again(context: &Context, name: &str) -> Result<(), Error> {
     let changed = !configfs.flag(&object, "enable");
     if changed {
         let _lock = context.lock(&job)?;
+        if let Some(uuid) = configfs.attr(&object, "uuid") {
+            require_own_uuid(context, name, &uuid, &job)?;
+        }
         registration::write_back(context, &object, &job)?;
         configfs.set(&object, "enable", "1", &job)?;
     }

@@ -1786,6 +1786,37 @@ fn a_disabled_export_keeps_its_backing_and_its_uuid() {
 }
 
 #[test]
+fn two_exports_with_one_uuid_are_refused() {
+    let host = Host::new("twins");
+    let uuid = "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10";
+    let create = format!("export create a --ram 1M --uuid {uuid}");
+    host.ok(&create);
+    // It is the same export.
+    host.ok(&create);
+    let twin = create.replace(" a ", " b ");
+    let refused = |line: &str| {
+        host.kernel.take_log();
+        let error = host.run(line).expect_err(line);
+        assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+        assert_eq!(error.why, "export a has the same uuid", "{line}");
+        assert!(hint(&error).contains("farblk export rm a  #"), "{line}");
+        assert!(host.kernel.take_log().is_empty(), "{line}");
+    };
+    refused(&twin);
+    refused(&twin.replace(uuid, &uuid.to_uppercase()));
+    host.ok("export disable a");
+    refused(&twin);
+    // A shell has given it the UUID.
+    host.ok("export create b --ram 1M");
+    host.ok("export disable b");
+    host.kernel.put("exports/b", "uuid", uuid);
+    refused("export enable b");
+    refused("export create b --ram 1M");
+    host.ok("export rm a");
+    host.ok("export enable b");
+}
+
+#[test]
 fn a_name_that_looks_like_an_option_can_be_removed_and_not_be_given() {
     let host = Host::new("dash");
     for line in [

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::report;
+use super::{report, require_own_uuid};
 use crate::cli::Create;
 use crate::cmd::backing::{Backing, Undo};
 use crate::cmd::{Context, registration};
@@ -150,6 +150,10 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     if exists && !is_half_made(context, arguments, &backing, &object) {
         return create_existing(context, arguments, &backing, &object, &job);
     }
+    let uuid = arguments.uuid.clone();
+    if let Some(uuid) = uuid.or_else(|| configfs.attr(&object, "uuid")) {
+        require_own_uuid(context, name, &uuid, &job)?;
+    }
     backing.require_free(context, read_only, &job)?;
     // What was made last goes first when this fails: the export, then the loop device, then the
     // file.
@@ -247,10 +251,13 @@ fn create_existing(
         |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
     // Its device may be back, or a task that disabled it was killed.
     let dead = is("kind", "block") && is("state", "error") || is("state", "closing");
+    let changed = dead || !configfs.flag(object, "enable");
+    if let Some(uuid) = configfs.attr(object, "uuid").filter(|_| changed) {
+        require_own_uuid(context, &arguments.name, &uuid, job)?;
+    }
     if dead {
         configfs.disable(object, job)?;
     }
-    let changed = dead || !configfs.flag(object, "enable");
     if changed {
         backing.require_free(context, arguments.read_only, job)?;
         enable(context, arguments, object, job)?;

@@ -18,3 +18,14 @@ there() { must remote "$FARBLK $* >/dev/null"; }
 json() { jq -er "select(.schema) | $1" </run/stdout || bad "no '$1' in $(cat /run/stdout)"; }
 # list_has FILTER: list -j says so of the first map.
 list_has() { "$FARBLK" -j list | jq -e ".maps[0] | $1" >/dev/null; }
+
+# Two ports of the server are two paths. two_paths [OPTION...]: export and map e have both.
+two_paths() {
+	there port add --addr "$FARBLK_SERVER" first
+	there port add --addr "$FARBLK_SERVER:7421" second
+	there export create e --ram 16M --allow-any-host
+	here map "$FARBLK_SERVER/e" --reconnect-max 1s "$@"
+	DEV=$(cat /run/stdout)
+	here path add e "$FARBLK_SERVER:7421"
+	grep -q "^map e: path 1 added: .*$FARBLK_SERVER:7421, live" /run/stdout || bad "path add: $(cat /run/stdout /run/stderr)"
+}

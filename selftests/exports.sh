@@ -147,6 +147,9 @@ export_switch() {
 	is "evict of a host without a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 3
 	there export disable e
 	is "the state" "$(remote "cat $C/exports/e/state")" disabled
+	is "exit code of another export of that name" "$(remote "$FARBLK export create e --ram 4M 2>/dev/null; echo \$?")" 1
+	is "exit code of another export with its UUID" "$(remote "$FARBLK export create f --ram 4M --uuid \$(cat $C/exports/e/uuid) 2>/dev/null; echo \$?")" 1
+	is "exports" "$(remote "ls $C/exports")" e
 	exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
 	grep -q F0210 /run/stderr || bad "map of a disabled export: $(cat /run/stderr)"
 	there export enable e

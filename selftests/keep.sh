@@ -155,7 +155,7 @@ killed_save() {
 		echo '# a change' >>$ETC/server.toml
 		timeout -s KILL 0.0\$n $FARBLK config save >/dev/null 2>&1
 		$FARBLK -q config check >/dev/null && grep -q export.e $ETC/server.toml && echo good
-	done | wc -l")
+	done 2>/dev/null | wc -l")
 	is "files that can be read after a save that was killed" "$n" 8
 	there config save
 	is "exit code of diff" "$(remote "$FARBLK config diff; echo \$?")" 0

@@ -155,7 +155,7 @@ remote() {
 		local n
 		n=$(($(cat "/run/agent-$SERVER") + 1))
 		echo "$n" >"/run/agent-$SERVER"
-		ask "put $SERVER-line-$n $(printf '%s' "$1" | base64 -w 0)" >/dev/null && answer=$(ask "get $SERVER-answer-$n") || return 125
+		ask "put $SERVER-line-$n $(printf '%s' "$1" | base64 -w 0)" >/dev/null && answer=$(get "$SERVER-answer-$n") || return 125
 		printf '%s' "${answer#* }" | base64 -d
 		return "${answer%% *}"
 	elif [ -n "${FARBLK_REMOTE:-}" ]; then

@@ -116,17 +116,6 @@ lasting_identity() {
 	is "the id that was written" "$(show "$C/host_id")" 12345678-9abc-4def-8123-456789abcdef
 }
 
-# Two ports of the server are two paths. two_paths [OPTION...]: export and map e have both.
-two_paths() {
-	there port add --addr "$FARBLK_SERVER" first
-	there port add --addr "$FARBLK_SERVER:7421" second
-	there export create e --ram 16M --allow-any-host
-	here map "$FARBLK_SERVER/e" --reconnect-max 1s "$@"
-	DEV=$(cat /run/stdout)
-	here path add e "$FARBLK_SERVER:7421"
-	grep -q "^map e: path 1 added: .*$FARBLK_SERVER:7421, live" /run/stdout || bad "path add: $(cat /run/stdout /run/stderr)"
-}
-
 paths() {
 	two_paths --no-path-timeout forever --heartbeat 500ms --policy round-robin
 	is "the settings" "$(cat "$C"/maps/e/{no_path_timeout_ms,heartbeat_ms,reconnect_max_ms,policy} | xargs)" "-1 500 1000 round-robin"

@@ -63,7 +63,8 @@ impl Endpoint {
             }
         };
         let hostname = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if host.is_empty() || !text.starts_with('[') && !host.chars().all(hostname) {
+        let is_name = !host.starts_with('-') && host.chars().all(hostname);
+        if host.is_empty() || !text.starts_with('[') && !is_name {
             return Err(format!("{text:?} is not HOST[:PORT]").into());
         }
         // No name ends in a number, but the name service takes "10.9.0" for 10.9.0.0.

@@ -198,7 +198,7 @@ pub enum Port {
     /// Listen on an address
     Add {
         /// Name of the port [default: the next free number]
-        #[arg(value_parser = name::parse)]
+        #[arg(value_parser = name::parse_new)]
         name: Option<String>,
         /// IP address of an RDMA device of this host; an IPv6 address with a port is in brackets
         #[arg(long, value_name = "IP[:PORT]", value_parser = addr::parse_local)]
@@ -311,7 +311,7 @@ pub enum Export {
 #[command(group = ArgGroup::new("backing").required(true).args(["device", "file", "ram"]))]
 pub struct Create {
     /// Name of the export
-    #[arg(value_parser = name::parse)]
+    #[arg(value_parser = name::parse_new)]
     pub name: String,
     /// Block device to export
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
@@ -402,7 +402,7 @@ impl Allowed {
             _ => (text, None),
         };
         Ok(Self {
-            host: name::parse(host)?,
+            host: name::parse_new(host)?,
             read_only,
         })
     }
@@ -463,7 +463,7 @@ pub struct Map {
     #[arg(value_name = "HOST[:PORT]/EXPORT", value_parser = Target::parse)]
     pub target: Target,
     /// Name of the map [default: the export's name]
-    #[arg(long, value_parser = name::parse)]
+    #[arg(long, value_parser = name::parse_new)]
     pub name: Option<String>,
     /// Map the export for reading only
     #[arg(long)]
@@ -571,7 +571,7 @@ pub struct PathAdd {
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
     pub source: Option<IpAddr>,
     /// Name of the path [default: the next free number]
-    #[arg(long, value_parser = name::parse)]
+    #[arg(long, value_parser = name::parse_new)]
     pub name: Option<String>,
 }
 

@@ -116,7 +116,7 @@ table! {
 impl Entry {
     /// The remedies, with words in capitals for what depends on the command.
     pub fn hints(&self) -> Hints {
-        Hints::new(fill_in(self.hint, &[]))
+        Hints::new(fill_in::<&str>(self.hint, &[]))
     }
 }
 
@@ -383,17 +383,45 @@ impl fmt::Display for Error {
     }
 }
 
-/// Puts the values of its `{key}`s into a hint of the table, as words of the shell.
-fn fill_in(mut hint: &str, values: &[(&'static str, String)]) -> String {
-    let mut text = String::new();
-    while let Some((before, rest)) = hint.split_once('{') {
+/// Puts the values of its `{key}`s into a hint, as words of the shell.
+///
+/// The tool would take a value that begins with "-" for an option. Such a value gets a "--" before
+/// it, and the options of the command get before that.
+pub fn fill_in<V: AsRef<str>>(hint: &str, values: &[(&str, V)]) -> String {
+    let lines = hint.lines().map(|line| {
+        let (command, comment) = line.split_at(line.find("  #").unwrap_or(line.len()));
+        let mut words: Vec<&str> = command.split(' ').collect();
+        let is_dashed =
+            |word: &&str| word.starts_with('{') && expand(word, values).starts_with('-');
+        if let Some(first) = words.iter().position(|word| is_dashed(word)) {
+            if words[0] == "farblk" {
+                let operands = words.split_off(first);
+                let (options, operands): (Vec<_>, Vec<_>) = operands
+                    .into_iter()
+                    .partition(|word| word.starts_with("--"));
+                words.extend(options);
+                words.push("--");
+                words.extend(operands);
+            }
+        }
+        expand(&(words.join(" ") + comment), values)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Replaces the `{key}`s.
+fn expand<V: AsRef<str>>(mut text: &str, values: &[(&str, V)]) -> String {
+    let mut expanded = String::new();
+    while let Some((before, rest)) = text.split_once('{') {
         let (key, after) = rest.split_once('}').unwrap_or((rest, ""));
-        let found = values.iter().find(|(have, _)| *have == key);
-        let value = found.map_or(key.to_ascii_uppercase(), |(_, value)| quote::word(value));
-        text = text + before + &value;
-        hint = after;
+        let value = match values.iter().find(|(have, _)| *have == key) {
+            Some((_, value)) => quote::word(value.as_ref()),
+            None => key.to_ascii_uppercase(),
+        };
+        expanded = expanded + before + &value;
+        text = after;
     }
-    text + hint
+    expanded + text
 }
 
 /// An error on stderr when the output is JSON, schema `farblk.error/1`.
@@ -516,6 +544,31 @@ mod tests {
         let map = [("map", "a {map};b".into())];
         let error = Error::new(Code::NoDeviceNode, "cannot map", "no").variables(&map);
         assert!(error.hints().lines()[1].starts_with("farblk unmap 'a {map};b'  #"));
+    }
+
+    #[test]
+    fn a_value_that_looks_like_an_option() {
+        for (export, holder, line) in [
+            ("e", "h", "farblk export deny e h --force  # data of h"),
+            (
+                "e",
+                "-h",
+                "farblk export deny e --force -- -h  # data of -h",
+            ),
+            ("-e", "h", "farblk export deny --force -- -e h  # data of h"),
+        ] {
+            let values = [("export", export), ("holder", holder)];
+            let hint = "farblk export deny {export} {holder} --force  # data of {holder}";
+            assert_eq!(fill_in(hint, &values), line);
+        }
+        let values = [("host", "-h"), ("map", "-m")];
+        for (hint, line) in [
+            ("# is {host} up?\nfarblk list", "# is -h up?\nfarblk list"),
+            ("farblk list  # {host}", "farblk list  # -h"),
+            ("farblk path add {map} HOST", "farblk path add -- -m HOST"),
+        ] {
+            assert_eq!(fill_in(hint, &values), line);
+        }
     }
 
     #[test]

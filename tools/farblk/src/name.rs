@@ -19,6 +19,15 @@ pub fn parse(text: &str) -> Result<String, String> {
     }
 }
 
+/// Takes a name for a new object. The kernel accepts one that begins with "-", but each command takes
+/// that for an option.
+pub fn parse_new(text: &str) -> Result<String, String> {
+    match text.starts_with('-') {
+        true => Err(format!("{text:?}: a new name does not begin with \"-\"")),
+        false => parse(text),
+    }
+}
+
 /// Takes a UUID and gives it in lower case.
 pub fn parse_uuid(text: &str) -> Result<String, String> {
     let groups: Vec<&str> = text.split('-').collect();
@@ -71,6 +80,7 @@ mod tests {
     fn names() {
         for good in ["a", "vol1", "node-b.example:7", "_x", &"a".repeat(63)] {
             assert_eq!(parse(good).as_deref(), Ok(good));
+            assert_eq!(parse_new(good).as_deref(), Ok(good));
         }
         for bad in [
             "",
@@ -83,8 +93,11 @@ mod tests {
             "a\n",
             &"a".repeat(64),
         ] {
-            assert!(parse(bad).is_err(), "{bad:?}");
+            assert!(parse(bad).is_err() && parse_new(bad).is_err(), "{bad:?}");
         }
+        // A shell may have made it.
+        assert_eq!(parse("-a").as_deref(), Ok("-a"));
+        assert!(parse_new("-a").is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A directory with a tree like that of a host, with the module loaded.
 struct Tree(PathBuf);
@@ -101,6 +101,33 @@ fn one_export_that_fails_does_not_keep_the_others() {
 }
 
 #[test]
+fn one_export_that_hangs_does_not_keep_the_others() {
+    let tree = Tree::new("stop-hanging");
+    for name in ["a", "b", "c"] {
+        tree.export(name, "online");
+    }
+    // Opening it takes for ever, as flushing a disk that does not answer.
+    let enable = tree.config("exports/a/enable");
+    fs::remove_file(&enable).expect("to remove it");
+    let made = Command::new("mkfifo").arg(&enable).status();
+    assert!(made.expect("mkfifo").success());
+    let start = Instant::now();
+    let output = tree.run("unit stop-server --within 10s", &[]);
+    assert!(start.elapsed() < Duration::from_secs(45));
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(err.contains("1 of 3 are left"), "{err}");
+    assert!(
+        err.contains("  a: its device has not answered for 10s"),
+        "{err}"
+    );
+    assert_eq!(
+        (tree.enabled("b"), tree.enabled("c")),
+        ("0".into(), "0".into())
+    );
+}
+
+#[test]
 fn a_unit_that_failed_does_not_stop_the_server() {
     let tree = Tree::new("stop-failed");
     tree.export("a", "online");
@@ -181,4 +208,18 @@ fn the_files_name_commands_that_exist() {
         };
         assert!(tree.run(&line, &[]).status.success(), "{line}");
     }
+}
+
+/// What is on the disk of a map is stopped before its unit: systemd stops in the reverse order.
+#[test]
+fn what_uses_a_map_stops_before_it() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../units/farblk-map@.service");
+    let text = fs::read_to_string(file).expect("the unit");
+    let before: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("Before="))
+        .flat_map(str::split_whitespace)
+        .collect();
+    // The first unmounts file systems with _netdev, the second stops LVM and md.
+    assert_eq!(before, ["remote-fs-pre.target", "blk-availability.service"]);
 }

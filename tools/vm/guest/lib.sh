@@ -30,7 +30,15 @@ ask() {
 barrier() { ask "barrier $1" >/dev/null || exit 1; }
 # put KEY VALUE, get KEY: one word for the others; get waits for it.
 put() { ask "put $1 $2" >/dev/null; }
-get() { ask "get $1"; }
+get() {
+	local part whole=
+	part=$(ask "get $1") || return
+	while [ ${#part} = 2048 ]; do
+		whole+=$part
+		part=$(ask "get $1 ${#whole}") || return
+	done
+	printf '%s\n' "$whole$part"
+}
 # power ROLE off|on|stop|cont: what happens to machines. net FAULT[=VALUE] [NETWORK [FROM TO]]: and
 # to packets.
 power() { ask "power $1 $2" >/dev/null; }

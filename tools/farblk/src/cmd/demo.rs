@@ -565,7 +565,7 @@ mod tests {
             assert!(object.at.ends_with(DEVICE) || object.at.ends_with(NAME));
             for command in object.make.iter().chain([&object.remove]) {
                 if command[0] == "farblk" {
-                    Cli::try_parse_from(command).expect(&shown(command));
+                    assert!(Cli::try_parse_from(command).is_ok(), "{}", shown(command));
                 }
             }
         }

@@ -12,7 +12,7 @@ use super::Context;
 use super::export::{mode_of, mode_text};
 use crate::cli::Discover;
 use crate::configfs::{Job, Made};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, fill_in};
 use crate::identity;
 use crate::output::table;
 use crate::size;
@@ -207,8 +207,9 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         context
             .output
             .note(&format!("{server} has no export that this host may use"));
-        context.output.hint(format!(
-            "farblk export allow EXPORT {client}  # on the server"
+        context.output.hint(fill_in(
+            "farblk export allow EXPORT {client}  # on the server",
+            &[("client", client)],
         ));
     }
     table(

@@ -13,7 +13,7 @@ use super::backing::{check_size, make_larger};
 use super::{Context, Removed, registration};
 use crate::cli::{self, Allowed};
 use crate::configfs::{Job, LastError, Made, words};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, fill_in};
 use crate::output::{self, alert, table};
 use crate::size;
 
@@ -243,8 +243,9 @@ fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
     };
     context.output.result(&text, &document)?;
     if !export.allow_any_host && export.hosts.is_empty() {
-        context.output.hint(format!(
-            "farblk export allow {name} HOST  # no host may use it yet"
+        context.output.hint(fill_in(
+            "farblk export allow {name} HOST  # no host may use it yet",
+            &[("name", name)],
         ));
     }
     Ok(())
@@ -444,7 +445,7 @@ fn deny(context: &Context, name: &str, host: &str, force: bool) -> Result<(), Er
                 let why = "the export has no entry for this host, and no map of it";
                 return Err(job
                     .error(Code::NotFound, why)
-                    .hint(format!("farblk export show {name}")));
+                    .hint(fill_in("farblk export show {name}", &[("name", name)])));
             }
             result => result?,
         }
@@ -490,9 +491,10 @@ fn require_no_map_of(
     let name = &export.name;
     match clients_of(export, host).filter(|_| !force) {
         None => Ok(()),
-        Some(why) => Err(job.error(Code::Busy, why).hint(format!(
+        Some(why) => Err(job.error(Code::Busy, why).hint(fill_in(
             "farblk unmap MAP  # on {host}\nfarblk export {command} {name} {host} --force  # or: I/O \
-             of its maps fails; data that {host} has not written yet is lost"
+             of its maps fails; data that {host} has not written yet is lost",
+            &[("command", command), ("name", name), ("host", host)],
         ))),
     }
 }
@@ -542,11 +544,30 @@ fn require_no_client(export: &Export, command: &str, force: bool, job: &Job) -> 
         true => "",
         false => "; the contents are lost",
     };
-    let name = &export.name;
-    Err(job.error(Code::Busy, why).hint(format!(
+    let hint = fill_in(
         "farblk unmap MAP  # on the clients\nfarblk export {command} {name} --force  # or: their I/O \
-         waits for the export, and then fails{lost}"
-    )))
+         waits for the export, and then fails",
+        &[("command", command), ("name", export.name.as_str())],
+    );
+    Err(job.error(Code::Busy, why).hint(hint + lost))
+}
+
+/// Fails if another export has this UUID, enabled or not: to a map both would be the same disk.
+pub fn require_own_uuid(context: &Context, name: &str, uuid: &str, job: &Job) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let exports = configfs.path(&["exports"]);
+    let is_twin = |other: &String| {
+        other != name && configfs.attr(&exports.join(other), "uuid").as_deref() == Some(uuid)
+    };
+    match configfs.names(&exports).into_iter().find(is_twin) {
+        None => Ok(()),
+        Some(twin) => Err(job
+            .error(Code::Differs, format!("export {twin} has the same uuid"))
+            .hint(fill_in(
+                "# give one of them another uuid\nfarblk export rm {twin}  # or remove that one",
+                &[("twin", twin)],
+            ))),
+    }
 }
 
 /// Runs `farblk export disable`.
@@ -581,6 +602,9 @@ fn enable_again(context: &Context, name: &str) -> Result<(), Error> {
     let changed = !configfs.flag(&object, "enable");
     if changed {
         let _lock = context.lock(&job)?;
+        if let Some(uuid) = configfs.attr(&object, "uuid") {
+            require_own_uuid(context, name, &uuid, &job)?;
+        }
         registration::write_back(context, &object, &job)?;
         configfs.set(&object, "enable", "1", &job)?;
     }

@@ -12,7 +12,7 @@ use super::path::{self, Path};
 use super::{Context, Trouble};
 use crate::addr::Endpoint;
 use crate::configfs::{Job, LastError};
-use crate::error::{Code, Error, Hints};
+use crate::error::{Code, Error, Hints, fill_in};
 use crate::holders::{self, Holder};
 use crate::output::{self, table};
 use crate::size;
@@ -105,16 +105,15 @@ impl Map {
         let addr = blamed.or(self.paths.first());
         let addr = addr.and_then(|path| path.addr.as_deref());
         let job = path::job_of(context, object, addr);
-        let name = &self.name;
         match self.state.as_deref() {
             Some("stale") => Trouble::with_code(last, Code::Stale, &job),
             Some("evicted") => {
                 let mut trouble = Trouble::new(last, &job);
                 if trouble.code != Code::Evicted.entry().name {
-                    trouble.hints = trouble
-                        .hints
-                        .clone()
-                        .and(&[format!("farblk remap {name}  # then, on this host")]);
+                    trouble.hints = trouble.hints.clone().and(&[fill_in(
+                        "farblk remap {name}  # then, on this host",
+                        &[("name", &self.name)],
+                    )]);
                 }
                 trouble
             }

@@ -15,9 +15,10 @@ use super::path::{self, NewPath};
 use super::{Context, Removed, persist};
 use crate::cli;
 use crate::configfs::{Job, Made};
-use crate::error::{Code, Error, exit};
+use crate::error::{Code, Error, exit, fill_in};
 use crate::holders::{self, Holder};
 use crate::identity;
+use crate::name;
 use crate::size;
 
 /// Timeout for the device node to appear after the kernel has made the disk.
@@ -74,6 +75,13 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let changed = if configfs.exists(&object) {
         map_existing(context, arguments, &object, &settings, &paths, &job)?
     } else {
+        name::parse_new(name).map_err(|why| {
+            let target = target.to_string();
+            job.error(Code::Usage, why).hint(fill_in(
+                "farblk map {target} --name NAME",
+                &[("target", target)],
+            ))
+        })?;
         identity::settle(context, &job)?;
         let mut made = Made::new(configfs, &context.output);
         made.mkdir(&object, &job)?;
@@ -187,8 +195,9 @@ fn map_existing(
                 Code::Differs,
                 format!("map {name} exists already, with other settings"),
             )
-            .hint(format!(
-                "farblk path add {name} ADDR  # adds a path\n# or choose another --name\nfarblk unmap {name}  # or remove that map"
+            .hint(fill_in(
+                "farblk path add {name} ADDR  # adds a path\n# or choose another --name\nfarblk unmap {name}  # or remove that map",
+                &[("name", &name)],
             ));
         error.details = differences;
         return Err(error);
@@ -399,8 +408,9 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
         let busy = |disk: &str, holders: &[Holder]| {
             let (error, mut steps) = in_use(context, &name, "unmapped", disk, holders);
             let or = if steps.is_empty() { "" } else { "or: " };
+            let unmap = fill_in("farblk unmap {name} --force", &[("name", &name)]);
             steps.push(format!(
-                "farblk unmap {name} --force  # {or}all I/O fails; data in flight is lost"
+                "{unmap}  # {or}all I/O fails; data in flight is lost"
             ));
             error.hint(steps.join("\n"))
         };
@@ -472,9 +482,10 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
         }
         _ => {
             let why = format!("it is {state}: there are no new contents to accept");
-            return Err(job
-                .error(Code::Usage, why)
-                .hint(format!("farblk path add {name} HOST\nfarblk remap {name}")));
+            return Err(job.error(Code::Usage, why).hint(fill_in(
+                "farblk path add {name} HOST\nfarblk remap {name}",
+                &[("name", &name)],
+            )));
         }
     };
     if let Some((code, loss)) = contents {
@@ -485,7 +496,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
                 true => "  # once no process has it open",
                 false => "",
             };
-            steps.push(format!("farblk remap {name}{once}"));
+            steps.push(fill_in("farblk remap {name}", &[("name", &name)]) + once);
             error.hint(steps.join("\n"))
         };
         if let Some(disk) = disk {
@@ -524,7 +535,7 @@ fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Er
             .hint("")),
         None => Err(job
             .error(Code::Usage, "without a terminal, remap cannot ask")
-            .hint(format!("farblk remap {name} --yes"))),
+            .hint(fill_in("farblk remap {name} --yes", &[("name", name)]))),
     }
 }
 

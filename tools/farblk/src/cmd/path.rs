@@ -15,7 +15,7 @@ use super::{Context, Removed, Trouble};
 use crate::addr::Endpoint;
 use crate::cli;
 use crate::configfs::{Job, Made};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, fill_in};
 use crate::output::{self, table};
 use crate::size;
 
@@ -293,8 +293,9 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
         if !path.is(&wanted) {
             let name = &path.name;
             let why = format!("path {name} exists already: {}", path.ends());
-            return Err(job.error(Code::Differs, why).hint(format!(
-                "# choose another --name\nfarblk path rm {map} {name}  # or remove that path"
+            return Err(job.error(Code::Differs, why).hint(fill_in(
+                "# choose another --name\nfarblk path rm {map} {name}  # or remove that path",
+                &[("map", &map), ("name", name)],
             )));
         }
         let changed = enable(context, &object, path, &job)?;
@@ -401,7 +402,7 @@ fn disable(context: &Context, object: &path::Path, name: &str, job: &Job) -> Res
     if !configfs.exists(&path) {
         return Err(job
             .error(Code::NotFound, format!("map {map} has no path {name:?}"))
-            .hint(format!("farblk path list {map}")));
+            .hint(fill_in("farblk path list {map}", &[("map", &map)])));
     }
     // Without any other path the kernel refuses.
     let (own, others): (Vec<_>, Vec<_>) = read_all(context, object)
@@ -411,15 +412,17 @@ fn disable(context: &Context, object: &path::Path, name: &str, job: &Job) -> Res
     if only && !others.is_empty() && configfs.flag(object, "enable") {
         return Err(job
             .error(Code::Busy, "no other path of the map is live")
-            .hint(format!(
-                "farblk path list {map}  # shows the reasons: repair a path\nfarblk path add {map} HOST  # or add one\nfarblk unmap {map}  # or remove the map"
+            .hint(fill_in(
+                "farblk path list {map}  # shows the reasons: repair a path\nfarblk path add {map} HOST  # or add one\nfarblk unmap {map}  # or remove the map",
+                &[("map", &map)],
             )));
     }
     configfs
         .disable(&path, job)
         .map_err(|error| match error.code {
-            Code::Busy => error.hint(format!(
-                "farblk path add {map} HOST  # a map that is enabled needs a path: add another one first\nfarblk unmap {map}  # or remove the map"
+            Code::Busy => error.hint(fill_in(
+                "farblk path add {map} HOST  # a map that is enabled needs a path: add another one first\nfarblk unmap {map}  # or remove the map",
+                &[("map", &map)],
             )),
             _ => error,
         })

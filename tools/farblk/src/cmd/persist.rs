@@ -33,7 +33,7 @@ pub fn keep(context: &Context, name: &str, job: &Job) -> Result<(), Error> {
         configfs.record(|| format!("mkdir -p {}", quote::path(folder)));
         let shown = quote::path(&path);
         let name = quote::word(name);
-        configfs.record(|| format!("farblk config show --running --map {name} > {shown}"));
+        configfs.record(|| format!("farblk config show --running --map={name} > {shown}"));
         return Ok(());
     }
     let _lock = context.lock(job)?;

@@ -10,7 +10,7 @@ use super::{Context, Removed};
 use crate::addr;
 use crate::cli;
 use crate::configfs::{Job, LastError, Made};
-use crate::error::{Code, Error, Peer};
+use crate::error::{Code, Error, Peer, fill_in};
 use crate::identity;
 use crate::output::table;
 
@@ -98,8 +98,9 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
                     Code::Differs,
                     format!("port {name} exists already, on {have}"),
                 )
-                .hint(format!(
-                    "# choose another name\nfarblk port rm {name}  # or remove that port"
+                .hint(fill_in(
+                    "# choose another name\nfarblk port rm {name}  # or remove that port",
+                    &[("name", name)],
                 )));
         }
         let changed = !configfs.flag(&object, "enable");
@@ -145,8 +146,9 @@ fn require_listening(context: &Context, name: &str, job: &Job) -> Result<(), Err
     let error = job.error(code, format!("port {name} is {state}{words}"));
     Err(match state {
         "error" if port.returns() => error.hint(RETURNS),
-        "error" => error.hint(format!(
-            "farblk port rm {name}  # waits for what still uses the port; then add it again"
+        "error" => error.hint(fill_in(
+            "farblk port rm {name}  # waits for what still uses the port; then add it again",
+            &[("name", name)],
         )),
         _ => error,
     })

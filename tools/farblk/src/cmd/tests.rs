@@ -1668,23 +1668,203 @@ fn a_command_for_exports_that_was_killed_can_be_run_again() {
 }
 
 #[test]
-fn a_half_made_export_is_not_given_to_anybody_else() {
+fn an_export_that_another_command_began_is_left_alone() {
     let host = Host::new("half-made");
-    let script = host.ok("--dry-run export create x --ram 1M --allow-any-host --read-only");
-    begin(&host, &script, 4);
-    host.ok("export create x --ram 1M");
-    for flag in ["allow_any_host", "read_only"] {
-        let have = host.kernel.get("exports/x", flag);
-        assert_eq!(have.as_deref(), Some("0"), "{flag}");
+    host.system.disk("sdb");
+    let file = host.root.join("disk");
+    let other = host.root.join("other");
+    fs::write(&other, [0; 4096]).expect("a file");
+    let create = format!(
+        "export create x --file {} --size 1M --allow b:ro --max-clients 2 \
+         --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
+        file.display()
+    );
+    let script = host.ok(&format!("--dry-run {create}"));
+    // As far as the path of the file, and no further: there is no loop device.
+    let lines = script.lines().count() - 3;
+    begin(&host, &script, lines);
+    host.kernel.take_log();
+    for (arguments, difference) in [
+        ("--ram 1M", "kind is \"block\", not \"ram\""),
+        ("--device /dev/sdb", "device_path is "),
+        (&format!("--file {}", other.display()), "device_path is "),
+        ("--file FILE", "which is no block device"),
+        ("--file FILE --read-only", "read_only is \"0\", not \"1\""),
+        (
+            "--file FILE --max-clients 3",
+            "max_clients is \"2\", not \"3\"",
+        ),
+        (
+            "--file FILE --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a11",
+            "uuid is ",
+        ),
+        (
+            "--file FILE --allow b",
+            "host b: access is \"ro\", not \"rw\"",
+        ),
+    ] {
+        let arguments = arguments.replace("FILE", &file.display().to_string());
+        let error = host
+            .run(&format!("export create x {arguments}"))
+            .expect_err(&arguments);
+        assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+        let details = error.details.join("\n");
+        assert!(details.contains(difference), "{arguments}: {details}");
+        let removes = "farblk export rm x  # or remove that export: its maps become stale";
+        assert!(hint(&error).contains(removes), "{}", hint(&error));
     }
-    // One that is complete is not changed, also if it is disabled: nothing would be lost.
-    host.kernel.put("exports/x", "enable", "0");
-    host.kernel.put("exports/x", "state", "disabled");
-    let error = host
-        .run("export create x --ram 2M")
-        .expect_err("another size");
-    assert_eq!(error.code.entry().name, "F0103");
-    assert!(!hint(&error).contains("lost"), "{}", hint(&error));
+    assert!(host.kernel.take_log().is_empty() && host.system.take_log().is_empty());
+    host.ok(&create);
+    let uuid = host.kernel.get("exports/x", "uuid");
+    assert_eq!(
+        uuid.as_deref(),
+        Some("6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10")
+    );
+    // The same before there is a backing at all: nobody is admitted who was not asked for.
+    for began in [
+        "--ram 1M --allow-any-host",
+        "--ram 1M --read-only",
+        "--ram 1M --allow c",
+        "--ram 1M --max-clients 2",
+    ] {
+        let script = host.ok(&format!("--dry-run export create y {began}"));
+        begin(&host, &script, script.lines().count() - 2);
+        host.kernel.take_log();
+        let error = host.fails("export create y --ram 1M --max-clients 1");
+        assert_eq!((error.0, error.1), ("F0103", 1), "{began}");
+        assert!(host.kernel.take_log().is_empty());
+        host.ok("export rm y");
+    }
+}
+
+#[test]
+fn a_disabled_export_keeps_its_backing_and_its_uuid() {
+    let host = Host::new("disabled");
+    host.system.disk("sdb");
+    host.system.disk("sdc");
+    let file = |name: &str| {
+        let path = host.root.join(name);
+        fs::write(&path, [0; 4096]).expect("a file");
+        path.display().to_string()
+    };
+    let (file, other) = (file("disk"), file("other"));
+    for (backing, others) in [
+        ("--ram 1M".to_owned(), vec!["--ram 2M", "--device /dev/sdb"]),
+        (
+            "--device /dev/sdb".to_owned(),
+            vec!["--device /dev/sdc", "--ram 1M"],
+        ),
+        (
+            format!("--file {file}"),
+            vec!["--device /dev/sdb", "--file OTHER"],
+        ),
+    ] {
+        host.ok(&format!("export create x {backing}"));
+        host.kernel
+            .put("exports/x", "uuid", "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10");
+        host.ok("export disable x");
+        host.kernel.take_log();
+        host.system.take_log();
+        for arguments in others {
+            let arguments = arguments.replace("OTHER", &other);
+            let error = host
+                .run(&format!("export create x {arguments}"))
+                .expect_err(&arguments);
+            assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+            assert!(!error.details.is_empty(), "{arguments}");
+            assert!(!hint(&error).contains("lost"), "{}", hint(&error));
+        }
+        assert!(host.kernel.take_log().is_empty() && host.system.take_log().is_empty());
+        host.ok(&format!("export create x {backing}"));
+        let uuid = host.kernel.get("exports/x", "uuid");
+        assert_eq!(
+            uuid.as_deref(),
+            Some("6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10")
+        );
+        host.ok("export rm x");
+    }
+}
+
+#[test]
+fn two_exports_with_one_uuid_are_refused() {
+    let host = Host::new("twins");
+    let uuid = "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10";
+    let create = format!("export create a --ram 1M --uuid {uuid}");
+    host.ok(&create);
+    // It is the same export.
+    host.ok(&create);
+    let twin = create.replace(" a ", " b ");
+    let refused = |line: &str| {
+        host.kernel.take_log();
+        let error = host.run(line).expect_err(line);
+        assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+        assert_eq!(error.why, "export a has the same uuid", "{line}");
+        assert!(hint(&error).contains("farblk export rm a  #"), "{line}");
+        assert!(host.kernel.take_log().is_empty(), "{line}");
+    };
+    refused(&twin);
+    refused(&twin.replace(uuid, &uuid.to_uppercase()));
+    host.ok("export disable a");
+    refused(&twin);
+    // A shell has given it the UUID.
+    host.ok("export create b --ram 1M");
+    host.ok("export disable b");
+    host.kernel.put("exports/b", "uuid", uuid);
+    refused("export enable b");
+    refused("export create b --ram 1M");
+    host.ok("export rm a");
+    host.ok("export enable b");
+}
+
+#[test]
+fn a_name_that_looks_like_an_option_can_be_removed_and_not_be_given() {
+    let host = Host::new("dash");
+    for line in [
+        "port add --addr 10.9.0.1 -- -p1",
+        "export create --ram 1M -- -e",
+        "export create e --ram 1M --allow=-h",
+        "map 10.9.0.1/e --name=-m",
+        "map 10.9.0.1/-e",
+    ] {
+        let (code, exit, text) = host.fails(line);
+        assert_eq!((code, exit), ("F0101", 2), "{line}");
+        assert!(text.contains("does not begin with \"-\""), "{text}");
+    }
+    let error = host.run("map 10.9.0.1/-e").expect_err("no name");
+    assert_eq!(hint(&error), "farblk map 10.9.0.1/-e --name NAME");
+    assert!(host.kernel.take_log().is_empty());
+    // A shell has made these.
+    let base = host.root.join("sys/kernel/config/farblk");
+    let files: &dyn Files = &host.kernel;
+    for object in ["ports/-p", "exports/-e", "exports/-e/hosts/-h", "maps/-m"] {
+        files.mkdir(&base.join(object)).expect(object);
+    }
+    host.kernel.put("exports/-e/hosts/-h", "connected", "1");
+    host.kernel.put("exports/-e", "clients", "1");
+    host.kernel.put("ports/-p", "addr", "10.9.0.1:7420");
+    for (line, option) in [
+        (
+            "export deny -- -e -h",
+            "farblk export deny --force -- -e -h",
+        ),
+        ("export rm -- -e", "farblk export rm --force -- -e"),
+        ("remap -- -m", "farblk path add -- -m HOST"),
+        ("path rm -- -m 1", "farblk path list -- -m"),
+    ] {
+        let error = host.run(line).expect_err(line);
+        let hints = hint(&error);
+        let found = hints
+            .lines()
+            .any(|line| line.split("  #").next() == Some(option));
+        assert!(found, "{line}: {hints}");
+        host.ok(option
+            .trim_start_matches("farblk ")
+            .replace("HOST", "10.9.0.1")
+            .as_str());
+    }
+    host.ok("port rm -- -p");
+    host.ok("unmap -- -m");
+    assert!(host.kernel.objects().is_empty());
 }
 
 #[test]

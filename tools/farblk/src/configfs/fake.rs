@@ -135,7 +135,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("kind", "ram"),
             ("device_path", ""),
             ("size", "0"),
-            ("uuid", "11111111-1111-1111-1111-111111111111"),
+            ("uuid", ""),
             ("read_only", "0"),
             ("block_size", "4096"),
             ("numa_node", "-1"),
@@ -407,6 +407,10 @@ impl Files for Fake {
         attributes.retain(|name: &String, _| !state.unknown.contains(name));
         state.inodes += 1;
         attributes.insert("made".into(), state.inodes.to_string());
+        if path.starts_with("exports") && attributes.contains_key("uuid") {
+            let uuid = format!("11111111-1111-4111-8111-{:012}", state.inodes);
+            attributes.insert("uuid".into(), uuid);
+        }
         let group = match path.iter().next().and_then(|part| part.to_str()) {
             Some("exports") => Some("hosts"),
             Some("maps") => Some("paths"),

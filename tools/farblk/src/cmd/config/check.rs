@@ -10,6 +10,7 @@ use super::{Fault, is_valid, load_all, print};
 use crate::cmd::Context;
 use crate::error::{Error, exit};
 use crate::identity;
+use crate::name;
 use crate::saved::running::is_kernel_name;
 use crate::saved::{Kind, Object, Problem, Saved};
 
@@ -59,7 +60,11 @@ fn look(context: &Context, object: &Object, saved: &Saved) -> Vec<Problem> {
     let title = object.title();
     let problem =
         |text: String| Problem::new(object.place.clone(), format!("{title}: {text}")).warning();
-    let mut problems = Vec::new();
+    let mut problems: Vec<_> = name::parse_new(&object.name)
+        .err()
+        .into_iter()
+        .map(&problem)
+        .collect();
     if object.kind == Kind::Export {
         if !object.values.contains_key("uuid") {
             let text = "has no uuid, so its maps are stale after each restart of this server";

@@ -7,7 +7,7 @@ use crate::addr::Endpoint;
 use crate::cli;
 use crate::cmd::Context;
 use crate::cmd::backing::{Backing, Undo};
-use crate::cmd::{path, registration};
+use crate::cmd::{export, path, registration};
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
 use crate::saved::keys::{ENABLED, Key, RAM_ONLY};
@@ -211,16 +211,8 @@ fn resolve(context: &Context, object: &Object, job: &Job) -> Result<Object, Erro
 /// Looks for the device or file of an export. Fails if somebody uses it, or another export has the
 /// same UUID.
 fn find_backing(context: &Context, object: &Object, job: &Job) -> Result<Backing, Error> {
-    let configfs = &context.configfs;
-    let uuid = object.values.get("uuid");
-    for other in configfs.names(&configfs.path(&["exports"])) {
-        let have = configfs.attr(&configfs.path(&["exports", &other]), "uuid");
-        if other != object.name && uuid.is_some() && have.as_ref() == uuid {
-            let why = format!("export {other}, which runs, has the same uuid");
-            return Err(job.error(Code::Differs, why).hint(format!(
-                "# give one of them another uuid\nfarblk export rm -- {other}  # or remove that one"
-            )));
-        }
+    if let Some(uuid) = object.values.get("uuid") {
+        export::require_own_uuid(context, &object.name, uuid, job)?;
     }
     let text = |key: &str| object.values.get(key).cloned();
     let read_only = object.value("read_only") == "1";

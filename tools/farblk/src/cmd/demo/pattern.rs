@@ -36,7 +36,7 @@ pub fn is_stamped(data: &[u8], chunk: u64) -> bool {
 }
 
 fn stamp_of(chunk: u64, index: u64) -> u64 {
-    (chunk << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6661_7262_6c6b
+    ((chunk << 32) | index).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6661_7262_6c6b
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use super::Check;
 use crate::cmd::Context;
 use crate::cmd::list::Map;
+use crate::error::fill_in;
 
 /// What `farblk explain port` tells.
 pub const EXPLAIN_PORT: &str = "\
@@ -42,7 +43,10 @@ pub fn check(context: &Context) -> Vec<Check> {
                 checks.push(match state.as_str() {
                     "error" => Check::fail(kind, text).cure(match kind {
                         "port" => "farblk doctor  # again: it listens by itself once its device and address are back".into(),
-                        _ => format!("farblk export show {name}  # is its device there? then run its `farblk export create` again"),
+                        _ => fill_in(
+                            "farblk export show {name}  # is its device there? then run its `farblk export create` again",
+                            &[("name", &name)],
+                        ),
                     }),
                     _ => Check::warn(kind, text),
                 });
@@ -98,7 +102,7 @@ fn maps(context: &Context) -> Vec<Check> {
         };
         checks.push(match trouble {
             Some(trouble) => check.trouble(trouble),
-            None => check.cure(format!("farblk show {name}")),
+            None => check.cure(fill_in("farblk show {name}", &[("name", name)])),
         });
     }
     if live > 0 {

@@ -11,7 +11,7 @@ use super::{Check, Files};
 use crate::addr::Place;
 use crate::cmd::{Context, discover};
 use crate::configfs::Job;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, fill_in};
 use crate::quote;
 
 /// What `farblk explain server` tells.
@@ -57,7 +57,10 @@ pub fn check(context: &Context, files: &Files, ports: &[Port], wanted: &Place) -
 fn admission(context: &Context, wanted: &Place, names: &[&str]) -> Check {
     let server = &wanted.server;
     let host = context.host_name().unwrap_or_else(|| "HOST".into());
-    let allow = |export: &str| format!("farblk export allow {export} {}", quote::word(&host));
+    let allow = |export: &str| {
+        let values = [("export", export), ("host", host.as_str())];
+        fill_in("farblk export allow {export} {host}", &values)
+    };
     match &wanted.export {
         Some(export) if names.contains(&export.as_str()) => {
             Check::ok("admission", format!("{server} admits {host} to {export}"))

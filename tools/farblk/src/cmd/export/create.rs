@@ -4,12 +4,13 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::report;
+use super::{report, require_own_uuid};
 use crate::cli::Create;
 use crate::cmd::backing::{Backing, Undo};
 use crate::cmd::{Context, registration};
 use crate::configfs::{Job, Made};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, fill_in};
+use crate::saved::Kind;
 use crate::{identity, quote, size};
 
 /// The block size of a RAM export that is not given one, in bytes.
@@ -56,19 +57,48 @@ fn settings(
     settings
 }
 
-/// Returns true if a command that was to create the export was killed before it had named the
-/// backing, which it does last: the export could not be enabled as it is.
-fn is_half_made(context: &Context, object: &Path) -> bool {
+/// Returns true if a command with the same arguments was killed while it made the export.
+///
+/// Such an export has no backing yet, or the file that is about to get a loop device. Each of its
+/// settings is the one that is asked for, or still that of a new export; a new export has a random
+/// UUID.
+fn is_half_made(context: &Context, arguments: &Create, backing: &Backing, object: &Path) -> bool {
     let configfs = &context.configfs;
     let is =
         |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
     let device = configfs.attr(object, "device_path");
-    let is_file = |path: String| matches!(context.devices.number(Path::new(&path)), Ok(None));
-    let has_source = match is("kind", "ram") {
-        true => !is("size", "0"),
-        false => device.is_some_and(|path| !is_file(path)),
+    let backing_fits = match &device {
+        None => is("size", "0"),
+        Some(device) => {
+            matches!(backing, Backing::File { path, .. } if path.as_os_str() == device.as_str())
+        }
     };
-    is("state", "disabled") && is("enable", "0") && !has_source
+    let is_new = |attribute: &str| match attribute {
+        "kind" => is("kind", "ram"),
+        "uuid" => device.is_none(),
+        _ => Kind::Export
+            .keys()
+            .iter()
+            .any(|key| key.attr == attribute && is(attribute, key.default)),
+    };
+    let mut wanted = settings(context, arguments, backing, None);
+    wanted.pop();
+    let hosts = object.join("hosts");
+    let is_asked_for = |host: &String| {
+        let access = configfs.attr(&hosts.join(host), "access");
+        arguments.allow.iter().any(|allowed| {
+            // A new entry has the access "rw".
+            allowed.host == *host
+                && [Some("rw"), Some(allowed.access())].contains(&access.as_deref())
+        })
+    };
+    is("state", "disabled")
+        && is("enable", "0")
+        && backing_fits
+        && wanted
+            .iter()
+            .all(|(attribute, value)| is(attribute, value) || is_new(attribute))
+        && configfs.names(&hosts).iter().all(is_asked_for)
 }
 
 /// Fails if the kernel would not accept a value, as far as one needs other values or the host to
@@ -117,8 +147,12 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     }
     let object = configfs.path(&["exports", name]);
     let exists = configfs.exists(&object);
-    if exists && !is_half_made(context, &object) {
+    if exists && !is_half_made(context, arguments, &backing, &object) {
         return create_existing(context, arguments, &backing, &object, &job);
+    }
+    let uuid = arguments.uuid.clone();
+    if let Some(uuid) = uuid.or_else(|| configfs.attr(&object, "uuid")) {
+        require_own_uuid(context, name, &uuid, &job)?;
     }
     backing.require_free(context, read_only, &job)?;
     // What was made last goes first when this fails: the export, then the loop device, then the
@@ -188,21 +222,28 @@ fn create_existing(
             differences.push(format!("host {host} is not allowed"));
         }
     }
+    // A command with other arguments was killed before it had made the loop device.
+    let is_file = |path: &&str| matches!(context.devices.number(Path::new(path)), Ok(None));
+    if let Some(path) = have.as_deref().filter(is_file) {
+        differences.push(format!("device_path is {path:?}, which is no block device"));
+    }
     if !differences.is_empty() {
-        let name = &arguments.name;
         let lost = match configfs.attr(object, "kind").as_deref() {
-            Some("ram") if configfs.flag(object, "enable") => ": its contents are lost",
-            _ => "",
+            Some("ram") if configfs.flag(object, "enable") => "its contents are lost",
+            _ => "its maps become stale",
         };
         let mut error = job
             .error(
                 Code::Differs,
                 "the export exists already, with other settings",
             )
-            .hint(format!(
-                "farblk export allow {name} HOST  # admits a host\n# or choose another name\n\
-                 farblk export rm {name}  # or remove that export{lost}"
-            ));
+            .hint(
+                fill_in(
+                    "farblk export allow {name} HOST  # admits a host\n# or choose another name\n\
+                     farblk export rm {name}  # or remove that export: ",
+                    &[("name", &arguments.name)],
+                ) + lost,
+            );
         error.details = differences;
         return Err(error);
     }
@@ -210,10 +251,13 @@ fn create_existing(
         |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
     // Its device may be back, or a task that disabled it was killed.
     let dead = is("kind", "block") && is("state", "error") || is("state", "closing");
+    let changed = dead || !configfs.flag(object, "enable");
+    if let Some(uuid) = configfs.attr(object, "uuid").filter(|_| changed) {
+        require_own_uuid(context, &arguments.name, &uuid, job)?;
+    }
     if dead {
         configfs.disable(object, job)?;
     }
-    let changed = dead || !configfs.flag(object, "enable");
     if changed {
         backing.require_free(context, arguments.read_only, job)?;
         enable(context, arguments, object, job)?;

@@ -348,10 +348,7 @@ fn what_runs_is_left_alone() {
     // Two exports with one identity would be one disk for their clients.
     host.write("server.toml", &file.replace("export.e", "export.f"));
     let text = host.ends("config restore --server", 8);
-    assert!(
-        text.contains("export e, which runs, has the same uuid"),
-        "{text}"
-    );
+    assert!(text.contains("export e has the same uuid"), "{text}");
     assert!(host.kernel.get("exports/f", "kind").is_none());
     // One that is disabled gets all settings of the file.
     host.write("server.toml", file);
@@ -534,9 +531,16 @@ fn check_names_file_and_line() {
     // Warnings are no errors.
     fs::remove_file(host.etc("client.d/x.toml")).expect("a file");
     fs::remove_file(host.etc("client.toml")).expect("a file");
-    host.write("server.toml", "[export.e]\nfile = \"/none\"\n");
+    host.write(
+        "server.toml",
+        "[export.e]\nfile = \"/none\"\n[port.-p]\naddr = \"10.9.0.1\"\n",
+    );
     let text = host.ends("config check", 0);
     assert!(text.contains("warning: export e: has no uuid"), "{text}");
+    assert!(
+        text.contains("warning: port -p: \"-p\": a new name"),
+        "{text}"
+    );
     assert!(text.contains("/none does not exist now"), "{text}");
 }
 

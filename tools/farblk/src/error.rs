@@ -393,7 +393,7 @@ pub fn fill_in<V: AsRef<str>>(hint: &str, values: &[(&str, V)]) -> String {
         let mut words: Vec<&str> = command.split(' ').collect();
         let is_dashed =
             |word: &&str| word.starts_with('{') && expand(word, values).starts_with('-');
-        if let Some(first) = words.iter().position(|word| is_dashed(word)) {
+        if let Some(first) = words.iter().position(is_dashed) {
             if words[0] == "farblk" {
                 let operands = words.split_off(first);
                 let (options, operands): (Vec<_>, Vec<_>) = operands

@@ -19,8 +19,8 @@ pub fn parse(text: &str) -> Result<String, String> {
     }
 }
 
-/// Takes a name for a new object. The kernel accepts one that begins with "-", but each command takes
-/// that for an option.
+/// Takes a name for a new object. The kernel accepts one that begins with "-", but each command
+/// takes that for an option.
 pub fn parse_new(text: &str) -> Result<String, String> {
     match text.starts_with('-') {
         true => Err(format!("{text:?}: a new name does not begin with \"-\"")),

@@ -144,7 +144,8 @@ each_allocation() {
 	walk export_ "$C/exports/e/last_error"
 	surely export_
 	must map_make m e
-	# The block layer does not look whether the name of a disk could be allocated, and then misses it.
+	# The block layer does not look whether the name of a disk could be allocated, and then
+	# misses it.
 	ERRORS="$ERRORS|EINVAL" walk map_ "$C/maps/m/last_error"
 	surely map_
 	walk unmap_ "$C/maps/m/last_error"

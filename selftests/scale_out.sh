@@ -254,7 +254,8 @@ cut_off() {
 		device=$(device_of $leg)
 		[ -e "$MD/dev-${device#/dev/}" ] || b "mdadm /dev/md/mirror --re-add /dev/farblk/by-name/$leg"
 	done
-	# An array that was just assembled is read-only, and is not made whole, until the first write.
+	# An array that was just assembled is read-only until the first write, and is not made
+	# whole.
 	must direct_write /dev/zero "$DEV" bs=4k count=1 seek=3000
 	is_whole
 	must direct_read "$DEV" /dev/null

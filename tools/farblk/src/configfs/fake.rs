@@ -152,7 +152,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("clients_away", "0"),
             ("last_error", ""),
         ],
-        ["exports", _, "hosts", _] => &[("host_id", ""), ("access", "rw"), ("connected", "0")],
+        ["exports", _, "hosts", _] => &[("host_id", ""), ("access", "ro"), ("connected", "0")],
         ["maps", _] => &[
             ("export", ""),
             ("access", "rw"),

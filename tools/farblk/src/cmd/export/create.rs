@@ -87,9 +87,9 @@ fn is_half_made(context: &Context, arguments: &Create, backing: &Backing, object
     let is_asked_for = |host: &String| {
         let access = configfs.attr(&hosts.join(host), "access");
         arguments.allow.iter().any(|allowed| {
-            // A new entry has the access "rw".
+            // A new entry has the access "ro".
             allowed.host == *host
-                && [Some("rw"), Some(allowed.access())].contains(&access.as_deref())
+                && [Some("ro"), Some(allowed.access())].contains(&access.as_deref())
         })
     };
     is("state", "disabled")

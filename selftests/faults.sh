@@ -105,7 +105,8 @@ walk() {
 	done
 }
 
-# catch_up: brings the kernel's count of slab allocations to the one after ours. It is ours now.
+# catch_up: the end of walk. Brings the kernel's count of slab allocations to the one after count,
+# which becomes the same.
 catch_up() {
 	local i
 	# With an interval of 1 the kernel does not count.

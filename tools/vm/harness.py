@@ -5,7 +5,7 @@ The guest's side is tools/vm/guest. Each guest has three streams: its console, t
 a control stream of one-line requests, each answered by one line ("ok [VALUE]" or "fail TEXT"):
   barrier NAME        answered when every role has reached NAME
   put KEY VALUE       leaves a word for the others
-  get KEY [OFFSET]    answered when KEY has been put, with no more than PART characters of it
+  get KEY [OFFSET LENGTH]   answered when KEY has been put, with all of it or so much
   power ROLE off|on   kills that guest at once, as a crashed machine; boots it again
   power ROLE stop|cont   freezes it, lets it go on
   net FAULT[=VALUE] [NETWORK [FROM TO]]   what is wrong from now on with packets (tools/vm/network.py lists it) from a role to
@@ -57,8 +57,6 @@ CMDLINE = {
              "rcupdate.rcu_cpu_stall_timeout=60",
     "debug": "kasan_multi_shot log_buf_len=1M dummy.numdummies=0 sysctl.kernel.hung_task_timeout_secs=120 rcupdate.rcu_cpu_stall_timeout=120",
 }
-# A serial line of User Mode Linux that was too fast for its reader once stays silent.
-PART = 2048
 X86 = "console=ttyS0 mitigations=off nokaslr tsc=reliable watchdog_thresh=30"
 COMMON = "loglevel=5 net.ifnames=0 panic=-1 random.trust_cpu=on"
 
@@ -80,7 +78,7 @@ class Guest:
         self.tail = {name: b"" for name in self.files}
         self.code = None  # of the script
         self.waits_for = None  # ("barrier"|"get"|"exit", name)
-        self.part = 0  # where what is got begins
+        self.part = slice(None)  # of what it gets
         self.expect_off = self.frozen = False
 
     def boot(self):
@@ -280,9 +278,10 @@ class Run:
             guest.answer("ok")
         elif verb == "barrier" and len(words) == 1:
             guest.waits_for = (verb, words[0])
-        elif verb == "get" and len(words) in (1, 2):
+        elif verb == "get" and len(words) in (1, 3):
             guest.waits_for = (verb, words[0])
-            guest.part = int(words[1]) if words[1:] else 0
+            offset, length = map(int, words[1:] or (0, 1 << 30))
+            guest.part = slice(offset, offset + length)
         elif verb == "exit" and len(words) == 2:
             guest.code = int(words[0])
             guest.waits_for = ("exit", "")
@@ -350,7 +349,7 @@ class Run:
                 continue
             kind, name = guest.waits_for
             if kind == "get" and name in self.words:
-                guest.answer("ok " + self.words[name][guest.part:][:PART])
+                guest.answer("ok " + self.words[name][guest.part])
             elif kind == "barrier" and ended:
                 guest.answer(f"fail {ended[0].role} has ended")
         left = [g for g in present if g.code is None]

@@ -28,16 +28,16 @@ ask() {
 
 # barrier NAME: waits until every role is here.
 barrier() { ask "barrier $1" >/dev/null || exit 1; }
-# put KEY VALUE, get KEY: one word for the others; get waits for it.
+# put KEY VALUE, get KEY: one word for the others; get waits for it. A serial line of User Mode
+# Linux that was too fast for its reader once stays silent, so a long word comes in parts.
 put() { ask "put $1 $2" >/dev/null; }
 get() {
-	local part whole=
-	part=$(ask "get $1") || return
-	while [ ${#part} = 2048 ]; do
+	local part whole= length=2048
+	while part=$(ask "get $1 ${#whole} $length") || return; do
 		whole+=$part
-		part=$(ask "get $1 ${#whole}") || return
+		[ ${#part} = $length ] || break
 	done
-	printf '%s\n' "$whole$part"
+	printf '%s\n' "$whole"
 }
 # power ROLE off|on|stop|cont: what happens to machines. net FAULT[=VALUE] [NETWORK [FROM TO]]: and
 # to packets.

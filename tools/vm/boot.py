@@ -249,7 +249,9 @@ class Scenarios:
         options = "_netdev,nofail,x-systemd.device-timeout=infinity"
         client.sh(f"mkdir /data1 /data2 && printf '%s\\n' '/dev/farblk/by-name/vol1 /data1 ext4 {options} 0 2' "
                   f"'UUID={uuid} /data2 ext4 {options} 0 2' >/etc/fstab && systemctl daemon-reload")
-        client.sh("systemctl start remote-fs.target && mountpoint /data1 && mountpoint /data2", BOOT)
+        client.sh("systemctl start remote-fs.target")
+        # With nofail the target does not wait for them.
+        client.until("mountpoint -q /data1 && mountpoint -q /data2", BOOT)
         client.sh("for d in /data1 /data2; do cd $d && head -c 4M /dev/urandom >a && cp /usr/bin/bash b && sha256sum a b >sums && sync; done")
         client.sh("cp /usr/bin/bash /tmp/ram && dd if=/tmp/ram of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
         self.state = self.describe()
@@ -435,8 +437,8 @@ class Scenarios:
         client.sh(f"cp /etc/fstab /root/fstab; mkdir /data && echo '{fstab}' >>/etc/fstab && base64 -d <<<{code} >/etc/systemd/system/mirror.service && "
                   "systemctl daemon-reload && systemctl enable --now mirror && systemctl start data.mount", BOOT)
         client.sh("mountpoint /data && head -c 2M /dev/urandom >/data/a && cd /data && sha256sum a >sums && sync")
-        # As at a shutdown: all at once, and systemd knows the order.
-        client.sh("systemctl stop farblk-map@one farblk-map@two mirror data.mount && ! farblk list | grep -E '^(one|two) '", BOOT)
+        # systemctl queues one after the other: the first does not wait for what comes later.
+        client.sh("systemctl stop data.mount mirror farblk-map@one farblk-map@two && ! farblk list | grep -E '^(one|two) '", BOOT)
         client.sh("systemctl start farblk-map@one farblk-map@two mirror data.mount && cd /data && sha256sum --quiet -c sums", BOOT)
         client.reboot()
         client.ready()

@@ -1723,16 +1723,28 @@ fn an_export_that_another_command_began_is_left_alone() {
         "--ram 1M --read-only",
         "--ram 1M --allow b",
         "--ram 1M --allow c",
-        "--ram 1M --max-clients 2",
+        "--ram 1M --allow b:ro --max-clients 2",
+        "--ram 1M --allow b:ro --block-size 512",
+        "--ram 1M --allow b:ro --ports first",
     ] {
         let script = host.ok(&format!("--dry-run export create y {began}"));
         begin(&host, &script, script.lines().count() - 2);
         host.kernel.take_log();
-        let error = host.fails("export create y --ram 1M --max-clients 1 --allow b:ro");
+        let error = host.fails("export create y --ram 1M --allow b:ro");
         assert_eq!((error.0, error.1), ("F0103", 1), "{began}");
         assert!(host.kernel.take_log().is_empty());
         host.ok("export rm y");
     }
+    // A shell has said which machine the host has to be.
+    let create = "export create y --ram 1M --allow b:ro";
+    let script = host.ok(&format!("--dry-run {create}"));
+    begin(&host, &script, script.lines().count() - 2);
+    host.kernel.put(
+        "exports/y/hosts/b",
+        "host_id",
+        "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
+    );
+    assert_eq!(host.fails(create).0, "F0103");
 }
 
 #[test]

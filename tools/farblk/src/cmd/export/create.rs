@@ -11,6 +11,7 @@ use crate::cmd::{Context, registration};
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error, fill_in};
 use crate::saved::Kind;
+use crate::saved::keys::Key;
 use crate::{identity, quote, size};
 
 /// The block size of a RAM export that is not given one, in bytes.
@@ -60,8 +61,8 @@ fn settings(
 /// Returns true if a command with the same arguments was killed while it made the export.
 ///
 /// Such an export has no backing yet, or the file that is about to get a loop device. Each of its
-/// settings is the one that is asked for, or still that of a new export; a new export has a random
-/// UUID.
+/// settings is the one that is asked for, or still that of a new export. A new export has a random
+/// UUID, so one that another command has chosen is not noticed.
 fn is_half_made(context: &Context, arguments: &Create, backing: &Backing, object: &Path) -> bool {
     let configfs = &context.configfs;
     let is =
@@ -73,31 +74,38 @@ fn is_half_made(context: &Context, arguments: &Create, backing: &Backing, object
             matches!(backing, Backing::File { path, .. } if path.as_os_str() == device.as_str())
         }
     };
-    let is_new = |attribute: &str| match attribute {
-        "kind" => is("kind", "ram"),
-        "uuid" => device.is_none(),
-        _ => Kind::Export
-            .keys()
-            .iter()
-            .any(|key| key.attr == attribute && is(attribute, key.default)),
-    };
     let mut wanted = settings(context, arguments, backing, None);
     wanted.pop();
+    let is_wanted = |attribute: &str| {
+        let wanted = wanted.iter().find(|(name, _)| *name == attribute);
+        wanted.map(|(_, value)| is(attribute, value))
+    };
+    let has_kind = is("kind", "ram") || is_wanted("kind") == Some(true);
+    let has_uuid = device.is_none() || is_wanted("uuid") != Some(false);
+    // The backing and the UUID have no default.
+    let fits = |key: &Key| {
+        key.default.is_empty()
+            || key.attr == "enable"
+            || is(key.attr, key.default)
+            || is_wanted(key.attr) == Some(true)
+    };
     let hosts = object.join("hosts");
     let is_asked_for = |host: &String| {
-        let access = configfs.attr(&hosts.join(host), "access");
+        let entry = hosts.join(host);
+        let access = configfs.attr(&entry, "access");
         arguments.allow.iter().any(|allowed| {
             // A new entry has the access "ro".
             allowed.host == *host
                 && [Some("ro"), Some(allowed.access())].contains(&access.as_deref())
+                && configfs.attr(&entry, "host_id").is_none()
         })
     };
     is("state", "disabled")
         && is("enable", "0")
         && backing_fits
-        && wanted
-            .iter()
-            .all(|(attribute, value)| is(attribute, value) || is_new(attribute))
+        && has_kind
+        && has_uuid
+        && Kind::Export.keys().iter().all(fits)
         && configfs.names(&hosts).iter().all(is_asked_for)
 }
 

@@ -682,6 +682,23 @@ def remembered():
 # --- signs of life --------------------------------------------------------------------------------
 
 
+@case("silence", "a client that promises none is gone after the longest lease of the export")
+def silence_is_capped():
+    longest = show(CONFIG + "many/lease_max_ms")
+    store(CONFIG + "many/enable", "0")
+    store(CONFIG + "many/lease_max_ms", "10000")
+    store(CONFIG + "many/enable", "1")
+    sessions = [Map(b"many", heartbeat_ms=ms).path() for ms in (0, FOR_EVER)]
+    start = time.monotonic()
+    for session in sessions:
+        session.control.must_end(seconds=14 + SOON)
+        if time.monotonic() - start < 10:
+            raise Failed("it is given up too early")
+    store(CONFIG + "many/enable", "0")
+    store(CONFIG + "many/lease_max_ms", longest)
+    store(CONFIG + "many/enable", "1")
+
+
 @case("silence", "a client that promised signs of life and gives none is gone; others are not")
 def silence():
     before = counter("heartbeats_missed")

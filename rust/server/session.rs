@@ -410,5 +410,5 @@ impl Sessions {
 /// Returns the keep-alive timeout of a client that has sent `heard` messages and has to send
 /// another one soon. It is the shortest that any client has.
 fn keep_alive(heard: u64) -> KeepAliveTimeout {
-    KeepAliveTimeout::new(1, LOOK_MS, heard)
+    KeepAliveTimeout::new(1, u32::MAX, LOOK_MS, heard)
 }

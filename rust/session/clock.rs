@@ -213,7 +213,7 @@ const KEEP_ALIVE_MIN_MS: u64 = 5000;
 /// counted, not the time: a server that was stopped itself has heard nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeepAliveTimeout {
-    /// Looks without news after which the client is gone; `None` if it is not waited for.
+    /// Looks without news after which the client is gone; `None` if that was told.
     looks_max: Option<u64>,
     /// What there was at the last look.
     heard: u64,
@@ -223,11 +223,19 @@ pub struct KeepAliveTimeout {
 
 impl KeepAliveTimeout {
     /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never
-    /// if that is 0; `heard` is how much it has said so far, and a look comes every `look_ms`.
-    pub fn new(heartbeat_ms: u32, look_ms: u32, heard: u64) -> Self {
-        let timeout_ms = (u64::from(heartbeat_ms) * MISSING).max(KEEP_ALIVE_MIN_MS);
+    /// if that is 0, but is not waited for longer than `most_ms`: of one that is silent nobody
+    /// knows whether it still exists. `heard` is how much it has said so far, and a look comes
+    /// every `look_ms`.
+    pub fn new(heartbeat_ms: u32, most_ms: u32, look_ms: u32, heard: u64) -> Self {
+        let timeout_ms = match heartbeat_ms {
+            0 => u64::from(most_ms),
+            ms => (u64::from(ms) * MISSING).min(most_ms.into()),
+        };
+        let looks = timeout_ms
+            .max(KEEP_ALIVE_MIN_MS)
+            .div_ceil(look_ms.max(1).into());
         Self {
-            looks_max: (heartbeat_ms != 0).then(|| timeout_ms.div_ceil(look_ms.max(1).into())),
+            looks_max: Some(looks),
             heard,
             looks: 0,
         }

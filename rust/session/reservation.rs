@@ -266,7 +266,9 @@ impl<L: Registrations> Reservation<L> {
         let Some(one) = self.list.all_mut().get_mut(at) else {
             return Decision::Refuse(Reason::Closed);
         };
-        if let Err(decision) = one.open_path(login, writes, unconfirmed.is_some(), act) {
+        let silent_max_ms = terms.lease_max_ms;
+        let opened = one.open_path(login, silent_max_ms, writes, unconfirmed.is_some(), act);
+        if let Err(decision) = opened {
             return decision;
         }
         one.lease_ms = lease_ms(

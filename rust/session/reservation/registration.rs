@@ -138,10 +138,12 @@ impl<H: Copy + PartialEq> Registration<H> {
         self.sessions().next()
     }
 
-    /// Lets a path come up, if nothing is in its way.
+    /// Lets a path come up, if nothing is in its way. Silence of the client is a loss after
+    /// `silent_max_ms` at most.
     pub(super) fn open_path(
         &mut self,
         login: &Login<H>,
+        silent_max_ms: u32,
         writes: bool,
         unconfirmed: bool,
         act: &mut impl FnMut(Action),
@@ -162,7 +164,12 @@ impl<H: Copy + PartialEq> Registration<H> {
                 epoch: login.epoch,
                 wanted: login.writes,
                 writes,
-                keep_alive: KeepAliveTimeout::new(login.heartbeat_ms, LOOK_MS, login.heard),
+                keep_alive: KeepAliveTimeout::new(
+                    login.heartbeat_ms,
+                    silent_max_ms,
+                    LOOK_MS,
+                    login.heard,
+                ),
                 unconfirmed,
             }),
         };

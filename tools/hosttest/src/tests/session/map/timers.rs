@@ -65,6 +65,19 @@ fn a_path_on_which_nothing_was_answered_stops_no_clock() {
     assert_eq!(hold[0], Action::SetMode(Mode::Hold));
 }
 
+/// A replayed request waits for the server's disk, as any other does that was sent.
+#[test]
+fn no_replay_expires_before_its_path_is_lost() {
+    let mut map = up(1);
+    lose(&mut map, true);
+    retry(&mut map);
+    after(&mut map, connected(0, 2, ADMISSION));
+    assert_eq!(after(&mut map, Event::Elapsed(Timer::Expiry)), []);
+    assert_eq!(map.mode(), Mode::Replay);
+    let fail = after(&mut map, Event::Lost(0, 2));
+    assert_eq!(fail[0], Action::SetMode(Mode::Fail));
+}
+
 #[test]
 fn without_patience_io_fails_if_no_path_is_up_and_only_then() {
     let config = Config {

@@ -504,8 +504,9 @@ ping() {
 }
 
 hundred_times() {
-	local i free slabs
-	for ((i = 0; i < 110; i++)); do
+	local i free slabs times=100
+	! is_short || times=30
+	for ((i = 0; i < times + 10; i++)); do
 		[ $i != 10 ] || { free=$(memory); slabs=$(slab); }
 		must mkdir "$C/ports/p" "$C/exports/e" "$C/exports/e/hosts/h" "$C/maps/m" "$C/maps/m/paths/a" "$C/discover/d" "$C/ping/p"
 		must rmdir "$C/ports/p" "$C/exports/e/hosts/h" "$C/exports/e" "$C/maps/m/paths/a" "$C/maps/m" "$C/discover/d" "$C/ping/p"
@@ -516,10 +517,11 @@ hundred_times() {
 
 # Two writers and a remover: whatever wins, nothing breaks and the end is clean.
 races() {
-	local i pids=()
+	local i pids=() rounds=40
+	! is_short || rounds=16
 	must port_add p "$FARBLK_SERVER"
 	for i in 1 2; do
-		(for n in {1..40}; do
+		(for ((n = 1; n <= rounds; n++)); do
 			mkdir "$C/exports/e"
 			settings "$C/exports/e" size=8M allow_any_host=1
 			store "$C/exports/e/enable" 1

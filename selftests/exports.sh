@@ -43,11 +43,11 @@ file_export() {
 }
 
 # An export create that was killed can be run again, or removed, wherever it was: each beginning of
-# what the dry run prints stands for one. A short test takes every third of them, from a random one
+# what the dry run prints stands for one. A short test takes every fifth of them, from a random one
 # on. An export rm is killed after two steps.
 killed_export() {
 	local file=$BACKING_FILE create n lines step=1
-	! is_short || step=3
+	! is_short || step=5
 	remote "grep -qw block $C/features" || skip "the module has no block exports"
 	trap forget_file EXIT
 	for create in "export create vol --ram 8M --allow node-z" "export create vol --file $file --size 64M --allow node-z --max-clients 2"; do

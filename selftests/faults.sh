@@ -181,14 +181,15 @@ doomed_dd() {
 holds() { cmp -n $(($1 * 16384)) /run/data /run/back || bad "acknowledged data is not there"; }
 
 rising() {
-	local rate written
+	local rate written rates="1 5 25"
+	! is_short || rates="5 25"
 	backing "$2"
 	faults_in "$1"
 	surely port
 	surely export_
 	# With faults for ever a path that was lost hardly comes up again.
 	must map_make m e no_path_timeout_ms=5000
-	for rate in 1 5 25; do
+	for rate in $rates; do
 		random /run/data 1
 		must faults interval=1 times=-1 probability=$rate
 		try "$C/maps/m/last_error" map_

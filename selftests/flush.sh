@@ -266,6 +266,6 @@ scenario removed "no flush succeeds if the device went with its cache"
 scenario turns_write_back "a device gets a cache while it is exported: what is acknowledged lasts"
 scenario flags "FLUSH and FUA reach the device, in their order"
 scenario ext4_power_cut "ext4: whatever was synced is there after a power cut"
-scenario xfs_power_cut "xfs: whatever was synced is there after a power cut"
+is_short || scenario xfs_power_cut "xfs: whatever was synced is there after a power cut"
 scenario no_barrier "a file system that does not flush loses files, so this is noticed"
 run_scenarios

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # What is read is what was written.
 . "$(dirname "$0")/lib.sh"
+MIB=32 SMALL=3m LARGE=8m
+! is_short || MIB=8 SMALL=1m LARGE=2m
 
 # verified OPTION...: two jobs write and read back, each in its half.
 verified() {
@@ -13,15 +15,15 @@ verified() {
 # sizes_and_depths BLOCK_SIZE: all depths, and block sizes from one block to the largest request.
 sizes_and_depths() {
 	local depth
-	must serve e 32M "block_size=$1"
+	must serve e ${MIB}M "block_size=$1"
 	must map m e
 	is logical_block_size "$(cat "/sys/block/${DEV#/dev/}/queue/logical_block_size")" "$1"
-	is "the disk's size" "$(blockdev --getsize64 "$DEV")" $((32 << 20))
-	is "the map's size" "$(show "$C/maps/m/size")" $((32 << 20))
+	is "the disk's size" "$(blockdev --getsize64 "$DEV")" $((MIB << 20))
+	is "the map's size" "$(show "$C/maps/m/size")" $((MIB << 20))
 	for depth in 1 8 64; do
 		verified --bsrange="$1-1m" --iodepth=$depth
 	done
-	verified --bs="$1" --iodepth=32 --io_size=2m
+	verified --bs="$1" --iodepth=32 --io_size=$SMALL
 	verified --bsrange=4k-64k --iodepth=16 --direct=0
 	must unmap m
 }
@@ -30,11 +32,11 @@ blocks_of_4096() { sizes_and_depths 4096; }
 
 # Odd sizes make fio's buffers begin anywhere in a page and cross its end.
 odd_offsets() {
-	must serve e 32M block_size=512
+	must serve e ${MIB}M block_size=512
 	must map m e
-	verified --bs=1536 --iodepth=16 --io_size=3m
-	verified --bs=66048 --iodepth=4 --io_size=8m
-	verified --bsrange=512-128k --bs_unaligned=0 --iodepth=8 --io_size=8m --offset=512
+	verified --bs=1536 --iodepth=16 --io_size=$SMALL
+	verified --bs=66048 --iodepth=4 --io_size=$LARGE
+	verified --bsrange=512-128k --bs_unaligned=0 --iodepth=8 --io_size=$LARGE --offset=512
 	is "a direct read of 1000 bytes" "$(errno_of dd if="$DEV" of=/dev/null iflag=direct bs=1000 count=1 status=none)" EINVAL
 	must unmap m
 }
@@ -56,10 +58,10 @@ little_more_than_a_slab() {
 }
 
 ends_at_its_end() {
-	local mib=8 blocks
-	must serve e ${mib}M block_size=4096
+	local blocks
+	must serve e 8M block_size=4096
 	must map m e
-	blocks=$((mib << 8))
+	blocks=$((8 << 8))
 	must direct_read "$DEV" /run/last bs=4k skip=$((blocks - 1)) count=2
 	is "what two blocks at the last one give" "$(stat -c %s /run/last)" 4096
 	must direct_read "$DEV" /run/past bs=4k skip=$blocks count=1
@@ -69,15 +71,15 @@ ends_at_its_end() {
 }
 
 write_zeroes() {
-	must serve e 32M
+	must serve e ${MIB}M
 	must map m e
 	[ "$(cat "/sys/block/${DEV#/dev/}/queue/write_zeroes_max_bytes")" -gt 0 ] || bad "write zeroes is not offered"
-	must random /run/data 32
+	must random /run/data $MIB
 	must direct_write /run/data "$DEV"
 	must blkdiscard -z -o 4096 -l 8192 "$DEV"
-	must blkdiscard -z -o 9M -l 17M "$DEV"
+	must blkdiscard -z -o $((MIB / 4 + 1))M -l $((MIB / 2 + 1))M "$DEV"
 	must dd if=/dev/zero of=/run/data bs=4096 seek=1 count=2 conv=notrunc status=none
-	must dd if=/dev/zero of=/run/data bs=1M seek=9 count=17 conv=notrunc status=none
+	must dd if=/dev/zero of=/run/data bs=1M seek=$((MIB / 4 + 1)) count=$((MIB / 2 + 1)) conv=notrunc status=none
 	must direct_read "$DEV" /run/back
 	cmp /run/data /run/back || bad "not exactly these bytes became zero"
 	must unmap m
@@ -86,10 +88,10 @@ write_zeroes() {
 # The bytes stay with the export, from map to map, and are those of the first map's writes; a new
 # export is all zero.
 content_stays() {
-	must serve e 32M
+	must serve e ${MIB}M
 	must map m e
-	must cmp -n $((32 << 20)) "$DEV" /dev/zero
-	must random /run/data 32
+	must cmp -n $((MIB << 20)) "$DEV" /dev/zero
+	must random /run/data $MIB
 	must dd if=/run/data of="$DEV" bs=1M conv=fsync status=none
 	must unmap m
 	must map m e

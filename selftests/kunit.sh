@@ -55,5 +55,5 @@ while read -r line; do
 	RESULT[${BASH_REMATCH[2]}]=$line
 	scenario kunit_case "${BASH_REMATCH[2]}"
 done <<<"$all"
-scenario load_again "all of that again at the next load, and nothing is left"
+is_short || scenario load_again "all of that again at the next load, and nothing is left"
 run_scenarios

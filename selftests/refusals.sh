@@ -61,12 +61,13 @@ no_such_export() {
 # While it is enabled, the export or the port goes away: that is told as what it is, and the next
 # attempt may succeed.
 going_away() {
-	local what n got=""
+	local what n got="" tries=100
+	! is_short || tries=50
 	must serve e 8M
 	must map_make m e queues=8
 	for what in exports/e ports/p; do
 		must remote "touch /run/flapping; (exec 9>&-; while [ -e /run/flapping ]; do store $C/$what/enable 0; store $C/$what/enable 1; sleep 0.0\$((RANDOM % 10)); done; touch /run/flapped) </dev/null >/dev/null 2>&1 &"
-		for ((n = 0; n < ${FARBLK_TRIES:-100}; n++)); do
+		for ((n = 0; n < ${FARBLK_TRIES:-$tries}; n++)); do
 			outcome store "$C/maps/m/enable" 1
 			got+="$GOT "
 			[ "$GOT" != EPROTO ] || bad "last_error is '$(show "$C/maps/m/last_error")'"

@@ -3,7 +3,7 @@
 # What is read from a block export is what was written, at all sizes, depths and settings.
 . "$(dirname "$0")/lib.sh"
 MIB=64 BYTES=2m
-! debug_kernel || MIB=16 BYTES=256k
+! debug_kernel && ! is_short || MIB=16 BYTES=256k
 
 # disk [ATTRIBUTE=VALUE]...: a map with these settings.
 disk() {

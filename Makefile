@@ -40,11 +40,12 @@ check-all: setup
 	@tools/check all
 
 # Those in which more than one CPU matters; all take half a day. The server is dead after disconnect.sh.
-SMP_TESTS ?= load.sh configfs.sh kunit.sh broken.sh faults.sh tool.sh integrity.sh onesided.sh verify.sh resize.sh many.sh disconnect.sh
+SMP_TESTS ?= load.sh configfs.sh kunit.sh broken.sh faults.sh integrity.sh onesided.sh verify.sh resize.sh many.sh disconnect.sh
 check-smp: setup tool
 	@tools/setup/guest.sh debug >/dev/null
 	@KERNEL=debug tools/build modules kunit broken
-	@KERNEL=debug tools/vm/kselftest $(SMP_TESTS)
+	@KERNEL=debug KSELFTEST_ENV="FARBLK_SHORT=1 FARBLK_FAULTS_SECONDS=30 FARBLK_KINDS=block" \
+		tools/vm/kselftest $(SMP_TESTS)
 
 # FARBLK_SEED=N draws the faults of another run again.
 check-storm: setup modules tool

@@ -150,14 +150,15 @@ has_server() { two_hosts && [ ! -e /run/server-is-off ]; }
 # LINE's. SERVER=second is the second server, in guests that have one.
 SERVER=${SERVER:-server}
 remote() {
-	local answer
 	if [ -n "${FARBLK_AGENT:-}" ]; then
-		local n
-		n=$(($(cat "/run/agent-$SERVER") + 1))
-		echo "$n" >"/run/agent-$SERVER"
-		ask "put $SERVER-line-$n $(printf '%s' "$1" | base64 -w 0)" >/dev/null && answer=$(get "$SERVER-answer-$n") || return 125
-		printf '%s' "${answer#* }" | base64 -d
-		return "${answer%% *}"
+		local n LINE TEXT
+		read -r n <"/run/agent-$SERVER"
+		echo $((n += 1)) >"/run/agent-$SERVER"
+		to_line "$1"
+		put "$SERVER-line-$n" "$LINE" && got "$SERVER-answer-$n" || return 125
+		from_line "${LINE#* }"
+		printf '%s' "$TEXT"
+		return "${LINE%% *}"
 	elif [ -n "${FARBLK_REMOTE:-}" ]; then
 		printf '%s\n' ". '$HERE/lib.sh'" "export FARBLK_SERVER='$FARBLK_SERVER'" "$1" | $FARBLK_REMOTE bash
 	else
@@ -413,9 +414,14 @@ set_mark() {
 
 # reports WORD: this host's first complaint since that mark, and what followed it. The file of the
 # same name says what counts.
+REPORTS=""
+while IFS= read -r LINE; do [[ $LINE == \#* ]] || REPORTS+=${REPORTS:+|}$LINE; done <"$HERE/reports"
 reports() {
-	dmesg | awk -v mark="farblk-selftest $1:" '{line[n++] = $0} index($0, mark) {n = 0} END {for (i = 0; i < n; i++) print line[i]}' |
-		if [ -n "${TOLERATE:-}" ]; then grep -v -E -f <(grep -v '^#' "$HERE/tolerated"); else cat; fi |
+	local text
+	text=$(dmesg | awk -v mark="farblk-selftest $1:" '{line[n++] = $0} index($0, mark) {n = 0} END {for (i = 0; i < n; i++) print line[i]}')
+	# As a rule there is none, and that is known without further programs.
+	[[ $text =~ $REPORTS ]] || return
+	if [ -n "${TOLERATE:-}" ]; then grep -v -E -f <(grep -v '^#' "$HERE/tolerated"); else cat; fi <<<"$text" |
 		grep -m 1 -A 59 -E -f <(grep -v '^#' "$HERE/reports")
 }
 

@@ -12,10 +12,12 @@ server | second)
 	. selftests/lib.sh
 	# A server that was off does not begin with the first line.
 	for ((n = $(get "$ROLE-first"); ; n++)); do
-		line=$(get "$ROLE-line-$n" 2>/dev/null) || exit 0
-		out=$(eval "$(base64 -d <<<"$line")" 2>&1)
+		got "$ROLE-line-$n" 2>/dev/null || exit 0
+		from_line "$LINE"
+		out=$(eval "$TEXT" 2>&1)
 		rc=$?
-		put "$ROLE-answer-$n" "$rc $(printf '%s' "$out${out:+$'\n'}" | base64 -w 0)"
+		to_line "$out${out:+$'\n'}"
+		put "$ROLE-answer-$n" "$rc $LINE"
 	done
 	;;
 client)

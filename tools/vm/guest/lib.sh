@@ -15,29 +15,53 @@ address() {
 	done
 }
 
-# ask REQUEST: puts a request to the host (tools/vm/harness.py lists them), prints its answer.
-ask() {
-	local answer
+# request LINE: puts a request to the host (tools/vm/harness.py lists them), ANSWER is its answer. A
+# fork is what takes long in a guest: what a test asks for hundreds of times needs none.
+request() {
 	printf '%s\n' "$1" >&9
-	IFS= read -r answer <&9 || return 1
-	case $answer in
-	ok*) printf '%s\n' "${answer#ok}" | sed 's/^ //' ;;
-	*) echo "$1: ${answer#fail }" >&2; return 1 ;;
+	IFS= read -r ANSWER <&9 || return 1
+	case $ANSWER in
+	ok*) ANSWER=${ANSWER#ok} ANSWER=${ANSWER# } ;;
+	*) echo "$1: ${ANSWER#fail }" >&2; return 1 ;;
 	esac
 }
+# ask LINE: the same, and prints the answer.
+ask() { local ANSWER; request "$1" && printf '%s\n' "$ANSWER"; }
 
 # barrier NAME: waits until every role is here.
 barrier() { ask "barrier $1" >/dev/null || exit 1; }
-# put KEY VALUE, get KEY: one word for the others; get waits for it. A serial line of User Mode
-# Linux that was too fast for its reader once stays silent, so a long word comes in parts.
-put() { ask "put $1 $2" >/dev/null; }
-get() {
-	local part whole= length=2048
-	while part=$(ask "get $1 ${#whole} $length") || return; do
-		whole+=$part
-		[ ${#part} = $length ] || break
+# put KEY VALUE, get KEY: a line for the others; get waits for it, and got KEY leaves it in LINE. A
+# serial line of User Mode Linux that was too fast for its reader once stays silent, so a long one
+# comes in parts.
+put() { local ANSWER; request "put $1 $2"; }
+get() { local LINE; got "$1" && printf '%s\n' "$LINE"; }
+got() {
+	local ANSWER length=2048
+	LINE=
+	while request "get $1 ${#LINE} $length" || return; do
+		LINE+=$ANSWER
+		[ ${#ANSWER} = $length ] || break
 	done
-	printf '%s\n' "$whole"
+}
+# to_line TEXT: LINE is TEXT as one line of ASCII. from_line LINE: TEXT is what that was made of.
+to_line() {
+	local LC_ALL=C
+	if [[ $1 == *[!\ -~$'\n\r\t']* ]]; then
+		LINE="=$(printf '%s' "$1" | base64 -w 0)"
+	else
+		LINE=+${1//\%/%25}
+		LINE=${LINE//$'\n'/%0A} LINE=${LINE//$'\r'/%0D} LINE=${LINE//$'\t'/%09}
+	fi
+}
+from_line() {
+	case $1 in
+	=*) TEXT=$(base64 -d <<<"${1#=}"; echo .) TEXT=${TEXT%.} ;;
+	*)
+		TEXT=${1#+}
+		TEXT=${TEXT//\\/\\\\}
+		printf -v TEXT %b "${TEXT//\%/\\x}"
+		;;
+	esac
 }
 # power ROLE off|on|stop|cont: what happens to machines. net FAULT[=VALUE] [NETWORK [FROM TO]]: and
 # to packets.

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-smp check-storm check-modversions debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
 	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
-	@echo 'make check-all  the same, with every kselftest on both kernels'
+	@echo 'make check-all  the same, with every kselftest on both kernels, packages, and one round of reboots'
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
+	@echo 'make check-boot   ten rounds of reboots of two guests with systemd (hours)'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
 	@echo 'make install    both with manual pages, completions and units (PREFIX=/usr/local, DESTDIR=folder)'
@@ -58,6 +59,9 @@ check-storm: setup modules tool
 
 check-modversions: setup
 	@tools/vm/modversions
+
+check-boot: setup modules tool
+	@tools/vm/boot --rounds 10
 
 doc: setup modules
 	@tools/build doc

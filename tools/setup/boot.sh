@@ -4,7 +4,7 @@
 # what takes time to boot; kernel, initramfs and modules are those of the other guests. Prints the folder.
 . "$(dirname "$0")/lib.sh"
 
-PACKAGES="systemd systemd-sysv udev kmod iproute2 procps util-linux mount bash coreutils grep sed gawk findutils diffutils tar
+PACKAGES="apt systemd systemd-sysv udev kmod iproute2 procps util-linux mount bash coreutils grep sed gawk findutils diffutils tar
  gzip e2fsprogs mdadm jq"
 EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/* /usr/share/zoneinfo/* /usr/lib/udev/hwdb.d/*"
 # What is started at boot, of the units, generators and rules of the packages: each of the others costs some tenths of a

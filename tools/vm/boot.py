@@ -7,7 +7,6 @@ machines is done by the harness's.
 """
 import argparse
 import base64
-import collections
 import os
 import queue
 import shutil
@@ -28,7 +27,7 @@ TOP = os.path.abspath(f"{HERE}/../..")
 APPEND = ["SYSTEMD=1", "panic_on_warn=0", "sysctl.kernel.hung_task_timeout_secs=900", "systemd.show_status=0"]
 # Seconds in which a machine boots, on a host that has other things to do, too.
 BOOT = 900
-# Seconds after which a power-off has to be complete, and after which a client has its export back.
+# Seconds after which a shutdown has to be complete, and after which a client has its export back.
 POWER_OFF, BACK = 90, 5
 # How long the server stays away in server_is_late.
 LATE = 60
@@ -40,6 +39,14 @@ class Failed(Exception):
 
 class Machine(harness.Qemu):
     """A PC whose root keeps what is written to it, and that can reboot by itself."""
+
+    # When the kernel ended its last boot, which is its last line on the console.
+    restarted = None
+
+    def on_console(self, line):
+        if "reboot: Restarting system" in line:
+            self.restarted = time.monotonic()
+        super().on_console(line)
 
     def command(self, fds, nets, words):
         root = f"{self.run.args.out}/{self.role}.root"
@@ -188,7 +195,16 @@ class Host:
             raise Failed(f"{self.role}: not within {seconds} s: {line}\n{text[-2000:]}")
 
     def reboot(self):
+        self.guest.restarted, self.began = None, time.monotonic()
         self.sh("systemctl reboot --no-block")
+
+    def down(self, seconds=POWER_OFF):
+        """Waits until the boot that reboot() ends is over; the seconds that this took. A hang would pass as a slow boot."""
+        left = self.began + seconds - time.monotonic()
+        took = self.wait("to end its boot", lambda: self.guest.restarted, max(left, 0)) - self.began
+        if took > seconds:
+            raise Failed(f"{self.role}: the boot has ended after {took:.0f} s, not within {seconds} s")
+        return took
 
     def power_off(self, seconds=POWER_OFF):
         """Shuts down in an orderly way; the seconds until the machine is off."""
@@ -217,7 +233,8 @@ class Host:
 class Scenarios:
     """What is tried. Each begins with both machines up, the maps live and the file systems mounted, and ends so."""
 
-    NAMES = ["client_reboots", "server_reboots", "both_reboot", "server_is_late", "power_off_alone", "mirror"]
+    NAMES = ["coldplug", "by_hand", "client_reboots", "server_reboots", "both_reboot", "server_is_late", "power_off_alone",
+             "mirror"]
 
     def __init__(self, run):
         self.run = run
@@ -258,26 +275,27 @@ class Scenarios:
         lines = self.state.splitlines()
         links = [line for line in lines if "/" in line and line.count("/") < 3 and not line.startswith(("[", "/"))]
         if len(links) != 9 or lines.count("vol1") != 1 or sum("[none]" in line for line in lines) != 3 or \
-                sum('"live"' in line for line in lines) != 3 or sum(" ext4" in line for line in lines) != 2:
+                sum('"live"' in line for line in lines) != 3 or sum(" ext4" in line for line in lines) != 2 or \
+                sum(line.startswith("uuid.") for line in lines) != 3:
             raise Failed(f"the client is not as it should be:\n{self.state}")
         self.server_id = server.sh("cat /sys/kernel/config/farblk/host_id")
 
     def describe(self):
-        """What must be the same after a reboot: maps, links and mounts."""
+        """What must be the same after a reboot: maps, links, WWNs and mounts."""
         return self.client.sh(
             "udevadm settle; farblk -j list | jq -c '.maps[] | [.name, .export, .uuid, .state, .size_bytes, .read_only, "
             ".no_path_timeout_ms, (.paths | map(.addr))]' | sort; "
             "for n in vol1 vol2 scratch; do u=$(farblk -j show $n | jq -r .map.uuid); d=$(farblk -j show $n | jq -r .map.device); "
             "for l in farblk/by-name/$n farblk/by-id/$u disk/by-id/farblk-$u; do "
-            "[ $(readlink -f /dev/$l) = $d ] && echo $l; done; cat /sys/block/${d#/dev/}/queue/scheduler; done; "
+            "[ $(readlink -f /dev/$l) = $d ] && echo $l; done; cat /sys/block/${d#/dev/}/queue/scheduler; lsblk -dno WWN $d; done; "
             "ls -l /dev/disk/by-label | sed -n 's/.* \\(vol1\\) -> .*/\\1/p'; "
             "findmnt -rno TARGET,FSTYPE /data1; findmnt -rno TARGET,FSTYPE /data2")
 
     # --- what must be so ---
 
     def same(self, ram=True):
-        """The maps, the mounts and the data are those from before. A RAM export keeps its data if its server did not
-        reboot."""
+        """The maps, the mounts and the data are those from before, and no I/O of the block exports has failed. A RAM
+        export keeps its data if its server did not reboot."""
         client = self.client
         client.until("mountpoint -q /data1 && mountpoint -q /data2", BOOT)
         client.sh("for d in /data1 /data2; do cd $d && sha256sum --quiet -c sums && touch x && rm x || exit; done")
@@ -289,9 +307,10 @@ class Scenarios:
             if state != self.state:
                 raise Failed(f"the client is not as before:\n{state}\n-- before --\n{self.state}")
         self.server.is_("cat /sys/kernel/config/farblk/host_id", self.server_id)
-        # RAM that is gone gives errors, as it should.
-        return client.sh("d=$(basename $(readlink -f /dev/farblk/by-name/scratch)); "
-                         "dmesg | grep -E 'I/O error|EXT4-fs error' | grep -v \" $d[, ]\" || true")
+        errors = client.sh("for n in vol1 vol2; do d=$(basename $(readlink -f /dev/farblk/by-name/$n)); "
+                           "dmesg | grep -E \"(I/O error|EXT4-fs error).* $d[,):]\"; done; true")
+        if errors:
+            raise Failed(f"I/O of the block exports has failed:\n{errors}")
 
     def tmp_is_gone(self):
         return self.client.try_("test -e /tmp/ram")[0] != 0
@@ -314,11 +333,46 @@ class Scenarios:
 
     # --- the scenarios ---
 
+    def coldplug(self):
+        """udev looks at all disks again, as it does at boot: links and WWNs stay, and a partition has its own."""
+        client = self.client
+        client.sh("udevadm trigger -s block && udevadm settle")
+        self.same()
+        client.sh("udevadm trigger -s block --action=add && udevadm settle")
+        self.same()
+        # A partition table of DOS with one partition.
+        client.sh(r"{ head -c 446 /dev/zero; printf '\0\0\0\0\203\0\0\0\0\1\0\0\0\4\0\0'; head -c 48 /dev/zero; printf '\125\252'; } | "
+                  "dd of=/dev/farblk/by-name/scratch bs=4k iflag=fullblock conv=sync,notrunc,fsync oflag=direct")
+        look = ("udevadm settle; u=$(farblk -j show scratch | jq -r .map.uuid); d=$(farblk -j show scratch | jq -r .map.device); "
+                "for l in farblk/by-name/scratch farblk/by-id/$u disk/by-id/farblk-$u; do "
+                "[ \"$(readlink -f /dev/$l-part1)\" = ${d}p1 ] && [ \"$(readlink -f /dev/$l)\" = $d ] || { ls -l /dev/farblk/*; exit 1; }; done")
+        client.until("blockdev --rereadpt /dev/farblk/by-name/scratch 2>/dev/null; udevadm settle; [ -b /dev/farblk/by-name/scratch-part1 ]", 120)
+        client.sh(look)
+        client.sh("udevadm trigger -s block && " + look)
+        client.sh("dd if=/usr/bin/bash of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
+        client.until("blockdev --rereadpt /dev/farblk/by-name/scratch 2>/dev/null; udevadm settle; [ ! -e /dev/farblk/by-name/scratch-part1 ]", 120)
+        self.same()
+
+    def by_hand(self):
+        """A unit does not unmap a map that it has not made, also when it had made one of that name before."""
+        client = self.client
+        by_hand = "farblk map server/scratch --no-path-timeout forever --wait 30s"
+        live = "udevadm settle && [ \"$(</sys/kernel/config/farblk/maps/scratch/state)\" = live ]"
+        client.sh("systemctl stop farblk-map@scratch && [ ! -e /sys/kernel/config/farblk/maps/scratch ]")
+        client.sh(by_hand)
+        client.sh(f"systemctl start farblk-map@scratch && systemctl stop farblk-map@scratch && {live}")
+        client.sh("farblk unmap scratch && systemctl start farblk-map@scratch && udevadm settle && farblk unmap scratch")
+        client.sh(by_hand)
+        client.sh(f"systemctl is-active farblk-map@scratch && systemctl stop farblk-map@scratch && {live}")
+        client.sh("farblk unmap scratch && systemctl start farblk-map@scratch")
+        self.same()
+
     def client_reboots(self):
         """A client reboots: it has its exports back at once, although each admits one map only."""
         client = self.client
         client.sh("echo unsynced >/data1/late")
         client.reboot()
+        down = client.down()
         client.ready()
         self.maps_are_live()
         client.is_("cat /data1/late", "unsynced")
@@ -332,7 +386,7 @@ class Scenarios:
             if restarts or longest > BACK:
                 raise Failed(f"{name} is back after {restarts} restarts of its unit and {longest:.1f} s, not within {BACK} s")
         self.same()
-        return f"maps back within {longest:.1f} s of the start of their units"
+        return f"down after {down:.0f} s, maps back within {longest:.1f} s of the start of their units"
 
     def server_reboots(self):
         """A server reboots while a client writes: the I/O waits, and goes on."""
@@ -344,34 +398,34 @@ class Scenarios:
                   "systemd-run --unit=writer --collect bash /tmp/writer")
         client.until("[ $(</tmp/count) -ge 5 ]")
         server.reboot()
-        began = time.monotonic()
+        down = server.down()
         client.until("[ \"$(</sys/kernel/config/farblk/maps/vol1/state)\" = reconnecting ]")
         before = int(client.sh("cat /tmp/count"))
         server.ready()
         self.maps_are_live()
         client.until(f"[ $(</tmp/count) -ge {before + 5} ]", BOOT)
-        took = time.monotonic() - began
+        took = time.monotonic() - server.began
         client.sh("touch /tmp/stop")
         client.until("! systemctl is-active --quiet writer")
         client.sh("[ ! -e /tmp/wrong ] && for d in /data1 /data2; do sha256sum --quiet -c $d/*.sum || exit; done && rm /data?/w*")
         self.stale()
-        errors = self.same(ram=False)
-        if errors:
-            raise Failed(f"I/O of the block exports has failed:\n{errors}")
+        self.same(ram=False)
         self.renew()
         self.same()
-        return f"I/O went on after {took:.0f} s"
+        return f"down after {down:.0f} s, I/O went on after {took:.0f} s"
 
     def both_reboot(self):
         """Both reboot at the same time."""
         self.client.sh("sync")
         self.server.reboot()
         self.client.reboot()
+        down = [host.down() for host in (self.server, self.client)]
         self.server.ready(BOOT * 2)
         self.client.ready(BOOT * 2)
         self.maps_are_live()
         self.same(ram=False)
         self.new_ram()
+        return f"the server was down after {down[0]:.0f} s, the client after {down[1]:.0f} s"
 
     def new_ram(self):
         """The client knows nothing of the contents that it had: they may be new, or refused; they are not the old ones."""
@@ -486,8 +540,19 @@ class Scenarios:
                 file.write(text)
 
 
+class Results:
+    """How often each scenario passed and failed, and the rounds in which all have passed."""
+
+    def __init__(self, names):
+        self.scenarios = {name: [0, 0] for name in names}
+        self.rounds = 0
+
+
 def play(names, rounds, results):
     """The function of the thread of the scenarios."""
+    def complaints(run):
+        return [line for guest in run.guests for line in guest.splats]
+
     def thread(run):
         scenarios = Scenarios(run)
         start = time.monotonic()
@@ -496,29 +561,33 @@ def play(names, rounds, results):
         except Failed as failure:
             scenarios.tell("prepare")
             print(f"FAIL prepare: {failure}", flush=True)
-            for name in names:
-                results[name][1] += 1
             return
         print(f"prepared in {time.monotonic() - start:.0f} s", flush=True)
         fine = True
         for number in range(1, rounds + 1):
+            passed = 0
             for name in names:
                 start = time.monotonic()
+                before = len(complaints(run))
                 try:
                     if not fine:
                         scenarios.again()
                     said = getattr(scenarios, name)()
+                    if new := complaints(run)[before:]:
+                        raise Failed(f"a kernel complained: {new[0]}")
                     fine = True
                 except Failed as failure:
                     fine = False
-                    results[name][1] += 1
+                    results.scenarios[name][1] += 1
                     print(f"round {number}: {name}: FAIL ({time.monotonic() - start:.0f} s): {failure}", flush=True)
                     scenarios.tell(f"{name}-{number}")
                     if run.failure:
                         return
                     continue
-                results[name][0] += 1
+                passed += 1
+                results.scenarios[name][0] += 1
                 print(f"round {number}: {name}: ok ({time.monotonic() - start:.0f} s){': ' if said else ''}{said or ''}", flush=True)
+            results.rounds += passed == len(names)
     return thread
 
 
@@ -544,7 +613,7 @@ def main():
     module = f"{args.out}/farblk.ko"
     subprocess.run(["strip", "--strip-debug", "-o", module, f"{TOP}/rust/farblk.ko"], check=True)
     args.files = [module, *(f"{TOP}/tools/{file}" for file in ("farblk/farblk", "stamp/stamp", "units", "udev"))]
-    results = collections.OrderedDict((name, [0, 0]) for name in names)
+    results = Results(names)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = Run(args, play(names, own.rounds, results))
     run.pack()
@@ -565,13 +634,14 @@ def main():
         if guest.splats:
             fine = False
             print(f"FAIL {guest.role}: the kernel complained:", *guest.splats[:60], sep="\n  ")
-    fine = fine and all(passed and not failed for passed, failed in results.values())
-    for name, (passed, failed) in results.items():
+    fine = fine and results.rounds == own.rounds
+    for name, (passed, failed) in results.scenarios.items():
         print(f"{name}: {passed} passed, {failed} failed")
     if fine and args.temporary:
         shutil.rmtree(args.out)
     elif not fine:
         print(f"consoles and journals: {args.out}")
+    print(f"{results.rounds} of {own.rounds} rounds passed")
     sys.exit(0 if fine else 1)
 
 

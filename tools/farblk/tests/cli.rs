@@ -1250,17 +1250,23 @@ fn doctor_repeats_what_dkms_lacked() {
     let tree = host_with_rxe();
     fs::remove_dir_all(tree.0.join("sys/kernel/config/farblk")).expect("a folder");
     tree.file("proc/sys/kernel/osrelease", "7.3.4-x\n");
-    tree.file(
-        "var/lib/farblk/dkms-7.3.4-x.log",
-        "ok: rustc\nmissing: bindgen\n  fix: apt install bindgen\nresult: 1 missing\n",
-    );
-    let output = tree.run("doctor").code(11);
-    let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
-    for want in [
-        "FAIL  module    DKMS could not build farblk for 7.3.4-x: bindgen\n",
-        "        fix: apt install bindgen\n        fix: dkms autoinstall --kernelver 7.3.4-x\n",
+    for (log, wanted) in [
+        (
+            "ok: rustc\nmissing: bindgen\n  fix: apt install bindgen\nresult: 1 missing\n",
+            "FAIL  module    DKMS could not build farblk for 7.3.4-x: bindgen\n\
+             \x20       fix: apt install bindgen\n        fix: dkms autoinstall --kernelver 7.3.4-x\n",
+        ),
+        (
+            "ok: rustc\nresult: ready\nfailed: /var/lib/dkms/farblk/1/build/make.log says why\n",
+            "FAIL  module    DKMS could not build farblk for 7.3.4-x: \
+             /var/lib/dkms/farblk/1/build/make.log says why\n\
+             \x20       fix: dkms autoinstall --kernelver 7.3.4-x\n",
+        ),
     ] {
-        assert!(text.contains(want), "{want} in {text}");
+        tree.file("var/lib/farblk/dkms-7.3.4-x.log", log);
+        let output = tree.run("doctor").code(11);
+        let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+        assert!(text.contains(wanted), "{wanted} in {text}");
     }
 }
 

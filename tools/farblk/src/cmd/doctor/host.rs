@@ -11,7 +11,7 @@ pub const EXPLAIN_MODULE: &str = "\
 The kernel module farblk must be installed for the running kernel, loaded, and its tree must be in \
 /sys/kernel/config. A kernel that loads signed modules only, as with Secure Boot, also needs a \
 signature by a key that it knows. If DKMS could not build the module, the check repeats what was \
-missing (/var/lib/farblk/dkms-RELEASE.log).";
+missing, or which log says why (/var/lib/farblk/dkms-RELEASE.log).";
 /// What `farblk explain version` tells.
 pub const EXPLAIN_VERSION: &str = "\
 The tool and the loaded module should come from one release, and the two hosts must speak a common \
@@ -41,13 +41,14 @@ pub fn module(context: &Context) -> Check {
         log.lines()
             .filter_map(move |line| line.strip_prefix(prefix))
     };
-    let missing: Vec<_> = lines("missing: ").collect();
-    if error.code != Code::NotInstalled || missing.is_empty() {
+    // The build is tried, and may fail, only if nothing is missing.
+    let reasons: Vec<_> = lines("missing: ").chain(lines("failed: ")).collect();
+    if error.code != Code::NotInstalled || reasons.is_empty() {
         return check;
     }
     let why = format!(
         "DKMS could not build farblk for {release}: {}",
-        missing.join("; ")
+        reasons.join("; ")
     );
     let mut fixes: Vec<_> = lines("  fix: ").map(str::to_owned).collect();
     fixes.push(format!(

@@ -181,11 +181,7 @@ fn make(
         }
     }
     if object.is_enabled() && object.kind == Kind::Export {
-        registration::write_back(context, path, job)?;
-        if let Err(error) = configfs.set(path, "enable", "1", job) {
-            registration::keep(context, path, job)?;
-            return Err(error);
-        }
+        registration::enable(context, path, job)?;
     } else if object.is_enabled() {
         configfs.set(path, "enable", "1", job)?;
     }

@@ -478,6 +478,25 @@ fn a_registration_outlives_a_planned_restart() {
         host.kernel.get("exports/e", "registration").as_deref(),
         Some("")
     );
+    // Other commands that fail do not use it up either.
+    for line in [
+        format!("export create e --ram 1M --allow b --uuid {uuid}"),
+        "export enable e".into(),
+    ] {
+        host.kernel.put("exports/e", "registration", "7");
+        host.ok("export disable e --force");
+        if line.contains("create") {
+            host.ok("export rm e");
+        }
+        let written = format!("{uuid} 7\n");
+        host.kernel
+            .refuse("exports/e/enable", "1", 12, "ENOMEM no memory", 1);
+        assert!(host.run(&line).is_err());
+        host.out.take();
+        assert_eq!(host.file("registrations"), written, "{line}");
+        host.ok(&line);
+        assert_eq!(host.file("registrations"), "", "{line}");
+    }
     // One that was enabled again, or evicted, is forgotten.
     for line in ["export enable e", "export evict e b --force"] {
         host.kernel.put("exports/e", "registration", "7");

@@ -374,6 +374,38 @@ fn what_runs_is_left_alone() {
 }
 
 #[test]
+fn a_disabled_object_gets_what_the_file_has_and_no_more() {
+    let host = Host::new("config-members");
+    host.ok("export create e --ram 1M --allow b --allow c:ro --allow d");
+    host.ok("map 10.9.0.1/m --path 10.9.0.2");
+    host.ends("config save", 0);
+    let server = host.file("server.toml");
+    host.write("server.toml", &server.replace("d = \"rw\"\n", ""));
+    let client = host.file("client.toml");
+    host.write("client.toml", &client.replace("1 = \"10.9.0.2\"\n", ""));
+    // What runs is left alone: ending the I/O of a host is not for a restore.
+    host.ends("config restore", 8);
+    assert!(host.kernel.get("exports/e/hosts/d", "access").is_some());
+    host.ok("export disable e");
+    host.kernel.put("maps/m", "enable", "0");
+    host.kernel.put("maps/m", "state", "disabled");
+    host.kernel.take_log();
+    let script = host.ok("--dry-run config restore");
+    assert!(script.contains("\nrmdir ") && is_shell(&script), "{script}");
+    assert_eq!(
+        host.ends("config restore", 0),
+        "export e  restored\nmap m  restored"
+    );
+    let log = host.kernel.take_log();
+    let at = |line: &str| log.iter().position(|have| have == line).expect(line);
+    assert!(at("rmdir exports/e/hosts/d") < at("exports/e/enable = 1"));
+    assert!(at("maps/m/paths/1/enable = 0") < at("rmdir maps/m/paths/1"));
+    assert!(at("rmdir maps/m/paths/1") < at("maps/m/enable = 1"));
+    assert!(host.kernel.get("exports/e/hosts/c", "access").is_some());
+    assert_eq!(host.ends("config diff", 0), "");
+}
+
+#[test]
 fn what_is_disabled_is_saved_so() {
     let mut host = Host::new("config-disabled");
     host.ok("export create e --ram 1M --allow b");

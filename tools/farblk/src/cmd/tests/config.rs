@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::cmd::config::restore::Missing;
 use crate::saved::{self, Kind, Saved, Side};
 
 impl Host {
@@ -403,6 +404,102 @@ fn a_disabled_object_gets_what_the_file_has_and_no_more() {
     assert!(at("rmdir maps/m/paths/1") < at("maps/m/enable = 1"));
     assert!(host.kernel.get("exports/e/hosts/c", "access").is_some());
     assert_eq!(host.ends("config diff", 0), "");
+}
+
+#[test]
+fn the_unit_of_the_server_tries_again_only_what_failed() {
+    let host = Host::new("config-missing");
+    let context = host.context();
+    let mut missing = Missing::new();
+    let mut attempt = || {
+        let more = missing.attempt(&context).expect("an attempt");
+        let out = anstream::adapter::strip_str(&host.out.take()).to_string();
+        let lines = out.lines().filter(|line| !line.starts_with("  "));
+        let root = context.root.display().to_string();
+        let lines: Vec<_> = lines.map(|line| line.replace(&root, "")).collect();
+        (more, lines.join("|"), missing.is_complete())
+    };
+    host.write(
+        "server.toml",
+        "[port.1]\naddr = \"10.9.0.1\"\n[export.a]\ndevice = \"/dev/sdb\"\nallow_any_host = true\n\
+         [export.b]\nram = \"1M\"\nhosts = { x = \"rw\", y = \"rw\" }\n\
+         [export.c]\nram = \"1M\"\nallow_any_host = true\n",
+    );
+    host.write("server.d/d.toml", "[export.d\n");
+    let (more, text, _) = attempt();
+    assert!(more);
+    assert!(
+        text.contains("export a  FAILED F0111") && text.contains("file /etc"),
+        "{text}"
+    );
+    for one in ["export b", "export c", "port 1"] {
+        assert!(text.contains(&format!("{one}  restored")), "{text}");
+    }
+    // What an administrator does meanwhile stays.
+    host.ok("export deny b y");
+    host.ok("export disable c");
+    host.ok("port rm 1");
+    host.kernel.take_log();
+    let (more, text, _) = attempt();
+    assert!(more && text.contains("export a  FAILED"), "{text}");
+    assert!(
+        !text.contains("export b") && !text.contains("port 1"),
+        "{text}"
+    );
+    assert!(!host.kernel.objects().contains(&"ports/1".to_owned()));
+    assert!(host.kernel.get("exports/b/hosts/y", "access").is_none());
+    // A file that was read before may be edited when the device is back.
+    let server = host.file("server.toml");
+    host.write("server.toml", "[export.a\n");
+    host.system.disk("sdb");
+    assert!(attempt().0);
+    host.write("server.toml", &server);
+    // The file that was not valid has objects that were never tried.
+    host.write(
+        "server.d/d.toml",
+        "[export.d]\nram = \"1M\"\nallow_any_host = true\n",
+    );
+    let (more, text, complete) = attempt();
+    assert_eq!(text, "export a  restored|export d  restored");
+    assert!(!more && complete);
+    host.ok("export rm b");
+    host.ok("export rm d");
+    assert_eq!(attempt(), (false, String::new(), true));
+    let state = host.kernel.get("exports/c", "state");
+    assert_eq!(state.as_deref(), Some("disabled"));
+    let objects = ["exports/a", "exports/c"];
+    assert_eq!(host.kernel.objects(), objects);
+}
+
+#[test]
+fn what_runs_with_other_settings_is_not_tried_again() {
+    let host = Host::new("config-other");
+    let context = host.context();
+    host.ok("export create e --ram 1M --allow b");
+    host.write(
+        "server.toml",
+        "[export.e]\nram = \"2M\"\nhosts = { b = \"rw\" }\n",
+    );
+    let mut missing = Missing::new();
+    assert!(!missing.attempt(&context).expect("an attempt"));
+    assert!(!missing.is_complete());
+    assert!(host.out.take().contains("F0103"));
+    // Nobody enables it again.
+    host.ok("export disable e");
+    assert!(!missing.attempt(&context).expect("an attempt"));
+    assert_eq!(
+        host.kernel.get("exports/e", "state").as_deref(),
+        Some("disabled")
+    );
+    // What is taken out of the files is not waited for.
+    host.write(
+        "server.toml",
+        "[export.f]\nfile = \"/none\"\nallow_any_host = true\n",
+    );
+    let mut missing = Missing::new();
+    assert!(missing.attempt(&context).expect("an attempt"));
+    host.write("server.toml", "");
+    assert!(!missing.attempt(&context).expect("an attempt"));
 }
 
 #[test]

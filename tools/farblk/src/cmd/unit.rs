@@ -146,7 +146,11 @@ fn is_ours(context: &Context, name: &str) -> bool {
 fn before_map(context: &Context, name: &str) -> Result<(), Error> {
     if !is_ours(context, name) {
         let job = Job::new(format!("cannot note what is there of map {name}"));
-        write_note(context, name, Note::Before(directory(context, name)), &job)?;
+        // What has no disk was left by an attempt that was killed. This one makes the disk.
+        let map = context.configfs.path(&["maps", name]);
+        let state = context.configfs.attr(&map, "state");
+        let there = directory(context, name).filter(|_| state.as_deref() != Some("disabled"));
+        write_note(context, name, Note::Before(there), &job)?;
     }
     report(
         context,

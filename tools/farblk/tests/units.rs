@@ -210,11 +210,25 @@ fn the_files_name_commands_that_exist() {
     }
 }
 
+fn unit(name: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../units");
+    fs::read_to_string(file.join(name)).expect(name)
+}
+
+/// A file that is not valid may just be edited: units try again after every error.
+#[test]
+fn no_error_ends_the_attempts() {
+    for name in ["farblk-map@.service", "farblk-server.service"] {
+        let text = unit(name);
+        assert!(text.contains("\nRestart=on-failure\n"), "{name}");
+        assert!(!text.contains("RestartPreventExitStatus"), "{name}");
+    }
+}
+
 /// What is on the disk of a map is stopped before its unit: systemd stops in the reverse order.
 #[test]
 fn what_uses_a_map_stops_before_it() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../units/farblk-map@.service");
-    let text = fs::read_to_string(file).expect("the unit");
+    let text = unit("farblk-map@.service");
     let before: Vec<_> = text
         .lines()
         .filter_map(|line| line.strip_prefix("Before="))

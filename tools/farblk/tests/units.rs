@@ -225,6 +225,40 @@ fn no_error_ends_the_attempts() {
     }
 }
 
+/// A network device that does not appear holds up nothing: no target wants the unit, and so no job
+/// waits for the device.
+#[test]
+fn soft_roce_waits_for_no_device() {
+    let text = unit("farblk-rxe@.service");
+    let wants: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("WantedBy="))
+        .collect();
+    assert_eq!(wants, ["WantedBy=sys-subsystem-net-devices-%i.device"]);
+}
+
+/// Soft-RoCE on br-lan is none on br, and that on eth0x1 none on eth0.1.
+#[test]
+fn soft_roce_leaves_its_own_device_alone_only() {
+    let text = unit("farblk-rxe@.service");
+    let (_, rest) = text.split_once("ExecStart=sh -c 'if ").expect("a command");
+    let (test, _) = rest.split_once("; then").expect("a condition");
+    let test = test.replace("$$", "$");
+    for (name, found) in [
+        ("br-lan", true),
+        ("br", false),
+        ("eth0.1", false),
+        ("eth0x1", true),
+    ] {
+        let script = format!(
+            "rdma() {{ echo 'link a/1 state ACTIVE netdev br-lan '; echo 'link b/1 netdev eth0x1'; }}; {}",
+            test.replace("%I", name)
+        );
+        let status = Command::new("sh").arg("-c").arg(&script).status();
+        assert_eq!(status.expect("sh").success(), found, "{name}: {script}");
+    }
+}
+
 /// What is on the disk of a map is stopped before its unit: systemd stops in the reverse order.
 #[test]
 fn what_uses_a_map_stops_before_it() {

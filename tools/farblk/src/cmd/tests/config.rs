@@ -1032,8 +1032,16 @@ fn a_map_is_kept_and_forgotten() {
     assert_eq!(format!("\n{shown}\n"), text);
     let out = host.ok("unmap m");
     assert!(out.starts_with("unmapped m (farblk0); still in "), "{out}");
-    // With other settings, the file has these.
+    // With other settings, the file has these. Its unit has to make the map, to stop it later.
+    fs::create_dir_all(host.root.join("run/systemd/system")).expect("a folder");
+    host.err.take();
     host.ok("map 10.9.0.1/m --persist --ro");
+    let want = "hint: farblk unmap m && systemctl enable --now farblk-map@m.service";
+    let err = anstream::adapter::strip_str(&host.err.take()).to_string();
+    assert!(err.contains(want), "{err}");
+    let wants = host.root.join("etc/systemd/system/remote-fs.target.wants");
+    fs::create_dir_all(&wants).expect("a folder");
+    fs::write(wants.join("farblk-map@m.service"), "").expect("a link");
     assert!(host.file("client.d/m.toml").contains("read_only = true"));
     assert!(host.file("client.d/m.toml.1").ends_with(text));
     let script = host.ok("--dry-run unmap m --forget");
@@ -1044,6 +1052,9 @@ fn a_map_is_kept_and_forgotten() {
         "{out}"
     );
     assert!(!host.etc("client.d/m.toml").exists());
+    let want = "hint: systemctl disable --now farblk-map@m.service";
+    let err = anstream::adapter::strip_str(&host.err.take()).to_string();
+    assert!(err.contains(want), "{err}");
     assert_eq!(host.fails("unmap m --forget").1, 3);
     // One that is only in a file can be forgotten, too.
     host.write("client.d/x.toml", "[map.m]\npaths = { 0 = \"10.9.0.1\" }\n");

@@ -189,10 +189,12 @@ impl Plan {
             // A module that was loaded anew has the name of the node until a restore.
             if let (None, Some(name), false) = (&plan.host_name, &saved.host_name, prune) {
                 plan.host_name = Some(name.clone());
-                let text = format!("host_name {name} stays in the file, and is not in use");
-                let hint = "farblk config restore  # uses it\n\
-                    farblk config save --prune  # or: drops it";
-                plan.warnings.push((text, hint.into()));
+                if context.host_name().as_ref() != Some(name) {
+                    let text = format!("host_name {name} stays in the file, and is not in use");
+                    let hint = "farblk config restore  # uses it\n\
+                        farblk config save --prune  # or: drops it";
+                    plan.warnings.push((text, hint.into()));
+                }
             }
         }
         let errors = saved

@@ -543,7 +543,7 @@ fn saving_keeps_enabled_what_a_failed_start_left_disabled() {
 }
 
 #[test]
-fn a_device_without_a_lasting_name_is_not_saved_in_silence() {
+fn a_device_without_a_lasting_name_is_told_of() {
     let host = Host::new("config-lasting");
     host.system.disk("sdb");
     for name in ["block/8:0", "disk/by-diskseq/7", "disk/by-path/b"] {
@@ -659,6 +659,12 @@ fn saving_keeps_a_host_name_that_is_not_in_use_yet() {
     host.ends("config save", 0);
     assert!(host.file("client.toml").contains("host_name = \"other\""));
     assert!(host.err.take().contains("host_name other stays"));
+    // The name of the node is no other one, and may stand in the file.
+    let text = host.file("client.toml");
+    host.write("client.toml", &text.replace("other", "node-b"));
+    host.ends("config save", 0);
+    assert!(!host.err.take().contains("warning"));
+    assert!(host.file("client.toml").contains("host_name = \"node-b\""));
     host.ends("config save --prune", 0);
     assert!(!host.file("client.toml").contains("host_name"));
 }

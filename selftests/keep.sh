@@ -137,6 +137,9 @@ partial() {
 	is "what was restored" "$(remote "ls $C/exports $C/ports | grep -v : | xargs")" "good 1"
 	is "exit code of check" "$(remote "$FARBLK config check >/run/check; echo \$?; grep -c 'worse.toml:4: error' /run/check" | xargs)" "1 1"
 	is "exit code of diff" "$(remote "$FARBLK config diff >/dev/null; echo \$?")" 1
+	# Nobody knows what the broken file has: what is saved beside it may be there twice.
+	is "exit code of save beside it" "$(remote "cp $ETC/server.toml /run/before; $FARBLK config save >/dev/null 2>&1; echo \$?; cmp $ETC/server.toml /run/before" | xargs)" 8
+	must remote "rm $ETC/server.d/worse.toml"
 	# Saving what is there now would lose nothing here, but does if the file has more.
 	remote "printf '[export.more]\ndevice = \"/dev/none\"\n' >>$ETC/server.toml"
 	is "exit code of save" "$(remote "$FARBLK config save >/dev/null 2>&1; echo \$?")" 1

@@ -252,7 +252,7 @@ class Scenarios:
         client.sh("udevadm verify --resolve-names=never --no-style /usr/lib/udev/rules.d/60-farblk.rules && cd /usr/lib/systemd/system && "
                   "systemd-analyze verify --man=no farblk-server.service farblk-map@x.service farblk-rxe@eth0.service farblk-shutdown.service")
         server.sh("farblk port add --addr 10.9.0.1")
-        server.sh("farblk export create vol1 --device /dev/vdc --allow client --max-clients 1")
+        server.sh("farblk export create vol1 --device /dev/disk/by-id/virtio-farblk-disk --allow client --max-clients 1")
         server.sh("farblk export create vol2 --file /srv/vol2 --size 48M --allow client")
         server.sh("farblk export create scratch --ram 16M --allow client")
         server.sh("farblk config save && systemctl enable --now farblk-server")
@@ -505,7 +505,7 @@ class Scenarios:
                   "rm /etc/farblk/client.d/one.toml /etc/farblk/client.d/two.toml", BOOT)
         for name in "one", "two":
             server.sh(f"farblk export rm {name}; rm /srv/{name}")
-        server.sh("farblk config save")
+        server.sh("farblk config save --prune")
         self.maps_are_live()
         self.same(ram=False)
         return f"assembled after {restarts} restarts of its unit"

@@ -197,7 +197,7 @@ class Qemu(Guest):
         ]
         if a.disk:
             cmd += ["-drive", f"if=none,id=disk,format=raw,file={a.out}/{self.role}.disk,cache=unsafe",
-                    "-device", "virtio-blk-pci,drive=disk,write-cache=off"]
+                    "-device", "virtio-blk-pci,drive=disk,write-cache=off,serial=farblk-disk"]
         for n, fd in enumerate(nets):
             cmd += ["-netdev", f"dgram,id=n{n},local.type=fd,local.str={fd}",
                     "-device", f"virtio-net-pci,netdev=n{n},host_mtu=4200,mac=52:54:00:09:{n:02x}:{self.number:02x}"]

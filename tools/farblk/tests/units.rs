@@ -210,11 +210,59 @@ fn the_files_name_commands_that_exist() {
     }
 }
 
+fn unit(name: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../units");
+    fs::read_to_string(file.join(name)).expect(name)
+}
+
+/// A file that is not valid may just be edited: units try again after every error.
+#[test]
+fn no_error_ends_the_attempts() {
+    for name in ["farblk-map@.service", "farblk-server.service"] {
+        let text = unit(name);
+        assert!(text.contains("\nRestart=on-failure\n"), "{name}");
+        assert!(!text.contains("RestartPreventExitStatus"), "{name}");
+    }
+}
+
+/// A network device that does not appear holds up nothing: no target wants the unit, and so no job
+/// waits for the device.
+#[test]
+fn soft_roce_waits_for_no_device() {
+    let text = unit("farblk-rxe@.service");
+    let wants: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("WantedBy="))
+        .collect();
+    assert_eq!(wants, ["WantedBy=sys-subsystem-net-devices-%i.device"]);
+}
+
+/// Soft-RoCE on br-lan is none on br, and that on eth0x1 none on eth0.1.
+#[test]
+fn soft_roce_leaves_its_own_device_alone_only() {
+    let text = unit("farblk-rxe@.service");
+    let (_, rest) = text.split_once("ExecStart=sh -c 'if ").expect("a command");
+    let (test, _) = rest.split_once("; then").expect("a condition");
+    let test = test.replace("$$", "$");
+    for (name, found) in [
+        ("br-lan", true),
+        ("br", false),
+        ("eth0.1", false),
+        ("eth0x1", true),
+    ] {
+        let script = format!(
+            "rdma() {{ echo 'link a/1 state ACTIVE netdev br-lan '; echo 'link b/1 netdev eth0x1'; }}; {}",
+            test.replace("%I", name)
+        );
+        let status = Command::new("sh").arg("-c").arg(&script).status();
+        assert_eq!(status.expect("sh").success(), found, "{name}: {script}");
+    }
+}
+
 /// What is on the disk of a map is stopped before its unit: systemd stops in the reverse order.
 #[test]
 fn what_uses_a_map_stops_before_it() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../units/farblk-map@.service");
-    let text = fs::read_to_string(file).expect("the unit");
+    let text = unit("farblk-map@.service");
     let before: Vec<_> = text
         .lines()
         .filter_map(|line| line.strip_prefix("Before="))

@@ -28,7 +28,7 @@ pub enum Command {
     /// The previous file is kept with the suffix .1. What a file in server.d or client.d describes
     /// is left out.
     Save {
-        /// Drop what the files have and what does not run
+        /// Drop what the files have and what does not run; save as disabled what is disabled
         #[arg(long)]
         prune: bool,
     },

@@ -605,8 +605,7 @@ fn enable_again(context: &Context, name: &str) -> Result<(), Error> {
         if let Some(uuid) = configfs.attr(&object, "uuid") {
             require_own_uuid(context, name, &uuid, &job)?;
         }
-        registration::write_back(context, &object, &job)?;
-        configfs.set(&object, "enable", "1", &job)?;
+        registration::enable(context, &object, &job)?;
     }
     report_state(context, name, changed)
 }

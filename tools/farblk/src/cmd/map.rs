@@ -390,9 +390,13 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
             }
         };
         let changed = forgotten.is_some();
-        return context
+        context
             .output
-            .result(&text, &Removed::new("map", &arguments.map, changed));
+            .result(&text, &Removed::new("map", &arguments.map, changed))?;
+        if changed {
+            persist::hint_unit(context, &arguments.map);
+        }
+        return Ok(());
     };
     let object = configfs.path(&["maps", &name]);
     let disk = configfs.attr(&object, "device");
@@ -448,7 +452,11 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     context.output.result(
         &format!("unmapped {name}{was}{kept}"),
         &Removed::new("map", &name, true),
-    )
+    )?;
+    if arguments.forget {
+        persist::hint_unit(context, &name);
+    }
+    Ok(())
 }
 
 /// Runs `farblk remap`.

@@ -101,16 +101,39 @@ fn tell(context: &Context, there: Option<&Object>, name: &str) -> Result<(), Err
     context
         .output
         .note(&format!("map {name} is kept in {}", path.display()));
-    let unit = format!("farblk-map@{name}.service");
-    let wants = context
-        .root
-        .join("etc/systemd/system/multi-user.target.wants");
+    let unit = unit(name);
     let has_systemd = context.root.join("run/systemd/system").is_dir();
-    if has_systemd && wants.join(&unit).symlink_metadata().is_err() {
-        let hint = format!("systemctl enable {unit}  # maps it at boot");
+    if has_systemd && !is_unit_enabled(context, &unit) {
+        // A unit stops only a map that it has made.
+        let hint = format!(
+            "farblk unmap {} && systemctl enable --now {unit}  # maps it now and at boot",
+            quote::word(name)
+        );
         context.output.hint(hint);
     }
     Ok(())
+}
+
+fn unit(name: &str) -> String {
+    format!("farblk-map@{name}.service")
+}
+
+/// Returns true if systemd maps the map at boot.
+fn is_unit_enabled(context: &Context, unit: &str) -> bool {
+    let folder = context.root.join("etc/systemd/system");
+    let folders = fs::read_dir(folder).into_iter().flatten().flatten();
+    folders
+        .filter(|folder| folder.file_name().as_encoded_bytes().ends_with(b".wants"))
+        .any(|folder| folder.path().join(unit).symlink_metadata().is_ok())
+}
+
+/// Tells how to disable the unit of a map that was forgotten: it would fail at each boot.
+pub fn hint_unit(context: &Context, name: &str) {
+    let unit = unit(name);
+    if is_unit_enabled(context, &unit) {
+        let hint = format!("systemctl disable --now {unit}  # no file has its map any more");
+        context.output.hint(hint);
+    }
 }
 
 /// The file that has the map.

@@ -78,9 +78,19 @@ pub fn forget(context: &Context, object: &Path, job: &Job) -> Result<(), Error> 
     }
 }
 
-/// Gives the export `object` its registration back, and forgets it, before the export is enabled.
-/// The caller holds the lock.
-pub fn write_back(context: &Context, object: &Path, job: &Job) -> Result<(), Error> {
+/// Enables the export `object`, which gets its registration back before. If that fails, the
+/// registration stays written down for the next attempt. The caller holds the lock.
+pub fn enable(context: &Context, object: &Path, job: &Job) -> Result<(), Error> {
+    write_back(context, object, job)?;
+    let result = context.configfs.set(object, "enable", "1", job);
+    if result.is_err() {
+        keep(context, object, job)?;
+    }
+    result
+}
+
+/// Gives the export `object` its registration back, and forgets it.
+fn write_back(context: &Context, object: &Path, job: &Job) -> Result<(), Error> {
     let configfs = &context.configfs;
     let uuid = configfs.attr(object, "uuid");
     let lines = lines(context);

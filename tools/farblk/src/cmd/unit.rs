@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::config::restore::Missing;
 use super::{Context, map};
 use crate::cli::{self, Unit};
 use crate::configfs::{Job, words};
-use crate::error::{Code, Error, exit};
+use crate::error::{Code, Error};
 
 /// The directory of the notes, below the root directory.
 const NOTES: &str = "run/farblk/maps";
@@ -145,7 +146,11 @@ fn is_ours(context: &Context, name: &str) -> bool {
 fn before_map(context: &Context, name: &str) -> Result<(), Error> {
     if !is_ours(context, name) {
         let job = Job::new(format!("cannot note what is there of map {name}"));
-        write_note(context, name, Note::Before(directory(context, name)), &job)?;
+        // What has no disk was left by an attempt that was killed. This one makes the disk.
+        let map = context.configfs.path(&["maps", name]);
+        let state = context.configfs.attr(&map, "state");
+        let there = directory(context, name).filter(|_| state.as_deref() != Some("disabled"));
+        write_note(context, name, Note::Before(there), &job)?;
     }
     report(
         context,
@@ -257,38 +262,25 @@ fn tool(context: &Context) -> io::Result<Command> {
 /// Restores the ports and exports, and tries again what failed until all is there. Tells systemd
 /// after the first attempt, so that a device that is missing does not hold up the boot.
 fn start_server(context: &Context) -> Result<(), Error> {
-    let job = Job::new("cannot start the server");
+    let mut missing = Missing::new();
     let mut told = false;
     loop {
-        let status = tool(context)
-            .and_then(|mut tool| tool.args(["config", "restore", "--server"]).status())
-            .map_err(|e| job.error(Code::Io, words(&e)))?;
-        let again = match status.code().and_then(|code| u8::try_from(code).ok()) {
-            Some(0) => {
-                tell("READY=1\nSTATUS=all ports and exports are there");
-                return report(
-                    context,
-                    "start-server",
-                    "all ports and exports are there",
-                    &[],
-                );
-            }
-            Some(exit::UNREACHABLE | exit::PARTIAL) => true,
-            // Somebody may be editing the files.
-            _ => told,
-        };
-        if !again {
-            let why = format!("farblk config restore --server: {status}");
-            let code = match status.code() {
-                Some(2) => Code::Usage,
-                _ => Code::Io,
-            };
-            return Err(job.error(code, why).hint("farblk config check"));
+        match missing.attempt(context) {
+            Ok(false) => break,
+            Ok(true) => {}
+            Err(error) if told => context.output.error(&error),
+            Err(error) => return Err(error),
         }
         tell("READY=1\nSTATUS=some ports or exports are missing: trying again every 5 s");
         told = true;
         thread::sleep(RESTORE_PAUSE);
     }
+    let text = match missing.is_complete() {
+        true => "all ports and exports are there",
+        false => "some ports or exports run with other settings than those in the files",
+    };
+    tell(&format!("READY=1\nSTATUS={text}"));
+    report(context, "start-server", text, &[])
 }
 
 /// Tells systemd the state of the service, if it asked for that.

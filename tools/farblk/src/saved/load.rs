@@ -331,7 +331,10 @@ impl Source<'_> {
                     }
                 }
                 let device = object.value("device");
-                if device.starts_with("/dev/loop") {
+                if ["/dev/loop", "/dev/block/7:"]
+                    .iter()
+                    .any(|start| device.starts_with(start))
+                {
                     texts.push(format!(
                         "{device} may be another file after a reboot: write file = \"PATH\""
                     ));

@@ -89,13 +89,6 @@ fn backing(context: &Context, path: &Path, object: &mut Object) {
     };
     match lasting(context, &device) {
         Ok((key, value)) => {
-            if key == "device" && is_kernel_name(&value) {
-                let text = format!(
-                    "{title}: no link in /dev/disk/by-id leads to {value}, which may be another \
-                     disk after a reboot"
-                );
-                object.problems.push(Problem::new(None, text).warning());
-            }
             object.values.insert(key, value);
         }
         Err(why) => {
@@ -109,10 +102,10 @@ fn backing(context: &Context, path: &Path, object: &mut Object) {
 /// What to write for a device that runs: the file behind a loop device, else the name that leads
 /// to this device after a reboot, too.
 fn lasting(context: &Context, device: &str) -> Result<(&'static str, String), String> {
-    if !device.starts_with("/dev/loop") {
+    let Some(device) = loop_name(context, device) else {
         return Ok(("device", lasting_name(context, device)));
-    }
-    let file = context.devices.file(device);
+    };
+    let file = context.devices.file(&device);
     let Some(file) = file else {
         return Err(format!("{device} has no file"));
     };
@@ -127,10 +120,32 @@ fn lasting(context: &Context, device: &str) -> Result<(&'static str, String), St
     }
 }
 
-/// Returns true for a name such as /dev/sda, which the kernel gives in the order of discovery.
+/// The name "/dev/loop0" of a loop device or of a partition of one, whatever it is called; `None`
+/// of another device.
+pub fn loop_name(context: &Context, path: &str) -> Option<String> {
+    let number = context.devices.number(Path::new(path)).ok().flatten();
+    let name = number.and_then(|number| context.devices.name(&number));
+    let path = name.map_or_else(|| path.to_owned(), |name| format!("/dev/{name}"));
+    path.starts_with("/dev/loop").then_some(path)
+}
+
+/// Returns true for a name such as /dev/sda or /dev/block/8:0, which the kernel gives in the order
+/// of discovery.
 pub fn is_kernel_name(path: &str) -> bool {
-    let name = path.strip_prefix("/dev/");
-    name.is_some_and(|name| !name.contains('/'))
+    let Ok(name) = Path::new(path).strip_prefix("/dev") else {
+        return false;
+    };
+    name.iter().count() == 1
+        || name.starts_with("block")
+        || name.iter().any(|part| part == "by-diskseq" || part == "..")
+}
+
+/// Says what is wrong with a device that has such a name only.
+pub fn no_lasting_name(device: &str) -> String {
+    format!(
+        "{device} may be another disk after a reboot: name it by a link in /dev/disk/by-id or \
+         by-path"
+    )
 }
 
 /// The link to the device in /dev/disk/by-id, if `path` itself does not last.

@@ -11,7 +11,7 @@ use crate::cmd::Context;
 use crate::error::{Error, exit};
 use crate::identity;
 use crate::name;
-use crate::saved::running::is_kernel_name;
+use crate::saved::running::{is_kernel_name, loop_name, no_lasting_name};
 use crate::saved::{Kind, Object, Problem, Saved};
 
 /// The problems of the files in /etc/farblk, schema `farblk.config-check/1`.
@@ -106,8 +106,9 @@ fn look_at_backing(context: &Context, object: &Object) -> Option<String> {
     match context.devices.number(Path::new(device)) {
         Err(_) => Some(format!("{device} does not exist now")),
         Ok(None) => Some(format!("{device} is not a block device")),
-        Ok(Some(_)) => is_kernel_name(device).then(|| {
-            format!("{device} may be another disk after a reboot: use a link in /dev/disk/by-id")
-        }),
+        Ok(Some(_)) => match loop_name(context, device) {
+            Some(name) => Some(format!("{device} is {name}: write file = \"PATH\"")),
+            None => is_kernel_name(device).then(|| no_lasting_name(device)),
+        },
     }
 }

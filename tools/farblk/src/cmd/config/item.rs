@@ -162,6 +162,7 @@ fn make(
         set(context, path, "export", &object.name, job)?;
     }
     if let Some(group) = object.kind.group() {
+        remove_others(context, group, &object.members, path, job)?;
         for member in &object.members {
             put_member(context, group, member, path, &mut made, job)?;
         }
@@ -181,11 +182,7 @@ fn make(
         }
     }
     if object.is_enabled() && object.kind == Kind::Export {
-        registration::write_back(context, path, job)?;
-        if let Err(error) = configfs.set(path, "enable", "1", job) {
-            registration::keep(context, path, job)?;
-            return Err(error);
-        }
+        registration::enable(context, path, job)?;
     } else if object.is_enabled() {
         configfs.set(path, "enable", "1", job)?;
     }
@@ -273,6 +270,29 @@ fn set(context: &Context, path: &Path, attr: &str, value: &str, job: &Job) -> Re
         true => Ok(()),
         false => configfs.set(path, attr, value, job),
     }
+}
+
+/// Removes the hosts or paths of a disabled object that are not among `members`.
+fn remove_others(
+    context: &Context,
+    group: Group,
+    members: &[Member],
+    object: &Path,
+    job: &Job,
+) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let directory = object.join(group.word());
+    for name in configfs.names(&directory) {
+        if members.iter().any(|member| member.name == name) {
+            continue;
+        }
+        let path = directory.join(&name);
+        if group == Group::Paths {
+            configfs.disable(&path, job)?;
+        }
+        configfs.rmdir(&path, job)?;
+    }
+    Ok(())
 }
 
 /// Makes a host or a path, or gives it the values of the file.

@@ -2,6 +2,8 @@
 //! `farblk config restore`: makes run what the files say. It writes none of them, and leaves alone
 //! what runs already.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -129,7 +131,16 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
                 let error = restore_map(context, &saved, name, &mut items)?;
                 code = error.map_or(0, |error| exit_of_map(&error));
             }
-            None => restore_side(context, &saved, side, &mut items),
+            None => {
+                add_unread_files(&saved, &mut items);
+                if let Some(result) = host_name(context, &saved) {
+                    let name = saved.host_name.as_deref().unwrap_or_default();
+                    items.push(ItemResult::new("host", name, &result));
+                }
+                for object in in_order(&saved, side) {
+                    let _ = restore(context, object, &mut items);
+                }
+            }
         }
     }
     let complete = items.iter().all(|item| item.result != "failed");
@@ -146,10 +157,14 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
         }
         return Ok(());
     }
+    report(context, items)
+}
+
+fn report(context: &Context, items: Vec<ItemResult>) -> Result<(), Error> {
     if context.output.is_json() {
         return context.output.document(&Document {
             schema: "farblk.config-restore/1",
-            complete,
+            complete: items.iter().all(|item| item.result != "failed"),
             items,
         });
     }
@@ -159,21 +174,90 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
     Ok(())
 }
 
-fn restore_side(context: &Context, saved: &Saved, side: Side, items: &mut Vec<ItemResult>) {
+/// What is left to restore on a server, for its unit: everything at first, then only what failed.
+/// What was restored once is the administrator's, who may disable or remove it.
+pub struct Missing {
+    /// The objects that failed.
+    failed: BTreeSet<(Kind, String)>,
+    /// The objects that are not tried again.
+    done: BTreeSet<(Kind, String)>,
+    /// True if there may be objects that are not known yet: a file could not be read.
+    unread: bool,
+    /// True if an object runs with other settings.
+    differs: bool,
+}
+
+impl Missing {
+    /// Nothing was tried yet.
+    pub fn new() -> Self {
+        Self {
+            failed: BTreeSet::new(),
+            done: BTreeSet::new(),
+            unread: true,
+            differs: false,
+        }
+    }
+
+    /// Returns true if everything runs as the files say.
+    pub fn is_complete(&self) -> bool {
+        !self.unread && !self.differs && self.failed.is_empty()
+    }
+
+    /// Tries once what is left, and prints the results. Returns true if something failed that a
+    /// later attempt may restore.
+    pub fn attempt(&mut self, context: &Context) -> Result<bool, Error> {
+        context.configfs.require()?;
+        identity::settle(context, &Job::new("cannot restore"))?;
+        let side = Side::Server;
+        let saved = saved::load(&context.root, side);
+        let mut items = Vec::new();
+        add_unread_files(&saved, &mut items);
+        let was_unread = std::mem::replace(&mut self.unread, !items.is_empty());
+        let mut failed = match self.unread {
+            // What failed may be in the file that cannot be read now.
+            true => self.failed.clone(),
+            false => BTreeSet::new(),
+        };
+        for object in in_order(&saved, side) {
+            let key = (object.kind, object.name.clone());
+            let is_left = was_unread && !self.done.contains(&key);
+            if !is_left && !self.failed.contains(&key) {
+                continue;
+            }
+            failed.remove(&key);
+            let result = restore(context, object, &mut items);
+            // What runs with other settings does not change by itself.
+            let differs = matches!(&result, Err(error) if error.code == Code::Differs);
+            self.differs |= differs;
+            match result.is_ok() || differs {
+                true => self.done.insert(key),
+                false => failed.insert(key),
+            };
+        }
+        self.failed = failed;
+        report(context, items)?;
+        Ok(self.unread || !self.failed.is_empty())
+    }
+}
+
+/// The objects of a side in the order in which they are restored.
+fn in_order(saved: &Saved, side: Side) -> impl Iterator<Item = &Object> {
+    let of_kind = |kind| {
+        saved
+            .objects
+            .iter()
+            .filter(move |object| object.kind == kind)
+    };
+    side.kinds().iter().copied().flat_map(of_kind)
+}
+
+/// Adds the files that cannot be read.
+fn add_unread_files(saved: &Saved, items: &mut Vec<ItemResult>) {
     for problem in saved.problems.iter().filter(|problem| problem.is_error) {
         let error = error_of(problem, "cannot restore");
         let file = problem.place.as_ref().map(|place| place.file.display());
         let file = file.map(|file| file.to_string()).unwrap_or_default();
         items.push(ItemResult::new("file", &file, &Err(error)));
-    }
-    if let Some(result) = host_name(context, saved) {
-        let name = saved.host_name.as_deref().unwrap_or_default();
-        items.push(ItemResult::new("host", name, &result));
-    }
-    for kind in side.kinds() {
-        for object in saved.objects.iter().filter(|object| object.kind == *kind) {
-            let _ = restore(context, object, items);
-        }
     }
 }
 

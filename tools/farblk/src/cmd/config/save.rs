@@ -13,7 +13,8 @@ use crate::durable::{self, Written};
 use crate::error::{Code, Error, exit};
 use crate::identity;
 use crate::quote;
-use crate::saved::{self, Kind, Object, Saved, Side, running};
+use crate::saved::running::{self, is_kernel_name, no_lasting_name};
+use crate::saved::{self, Kind, Object, Place, Saved, Side};
 
 /// The first lines of a file that the tool writes.
 const HEADING: &str = "\
@@ -50,10 +51,15 @@ pub fn run(context: &Context, prune: bool) -> Result<(), Error> {
     let _lock = context.lock(&job)?;
     identity::save(context, &job)?;
     let running = running::everything(context);
-    let plans: Vec<Plan> = Side::ALL
-        .into_iter()
-        .filter_map(|side| Plan::new(context, side, &running))
-        .collect();
+    let mut plans = Vec::new();
+    let mut failed = Vec::new();
+    for side in Side::ALL {
+        let saved = saved::load(&context.root, side);
+        match unreadable(context, side, &saved) {
+            Some(text) => failed.push(text),
+            None => plans.extend(Plan::new(context, side, &saved, &running, prune)),
+        }
+    }
     if !prune {
         let lost: Vec<String> = plans.iter().flat_map(|plan| plan.lost.clone()).collect();
         require_nothing_lost(lost, &job)?;
@@ -66,7 +72,7 @@ pub fn run(context: &Context, prune: bool) -> Result<(), Error> {
         }
         files.extend(plan.write(context, &job)?);
     }
-    let failed: Vec<String> = plans.into_iter().flat_map(|plan| plan.failed).collect();
+    failed.extend(plans.into_iter().flat_map(|plan| plan.failed));
     if !failed.is_empty() {
         context.exit.set(exit::PARTIAL);
         for text in &failed {
@@ -81,9 +87,10 @@ fn report(context: &Context, files: Vec<FileResult>, failed: Vec<String>) -> Res
         return Ok(());
     }
     let text: Vec<_> = files.iter().map(FileResult::line).collect();
-    let text = match text.is_empty() {
-        true => "nothing to save: this host has no port, export or map".into(),
-        false => text.join("\n"),
+    let text = match (text.is_empty(), failed.is_empty()) {
+        (true, true) => "nothing to save: this host has no port, export or map".into(),
+        (true, false) => "nothing was written".into(),
+        (false, _) => text.join("\n"),
     };
     let has_exports = files.iter().any(|file| file.exports + file.ports > 0);
     let changed = files.iter().any(|file| file.result != "unchanged");
@@ -123,15 +130,32 @@ fn require_nothing_lost(lost: Vec<String>, job: &Job) -> Result<(), Error> {
             Code::Differs,
             "the files have what does not run, or cannot be saved",
         )
-        .hint("farblk config restore  # makes it run\nfarblk config save --prune  # or: drops it");
+        .hint(
+            "farblk config restore  # makes it run\n\
+             farblk config save --prune  # or: drops it, and keeps disabled what is disabled",
+        );
     error.details = lost;
     Err(error)
 }
 
+/// Returns true if the place is in the file that is written.
+fn is_here(file: &Path, place: Option<&Place>) -> bool {
+    place.is_some_and(|place| place.file == file)
+}
+
+/// Says why the file of a side is left as it is: another file cannot be read, and nobody knows
+/// which objects that has. Described twice, they would be none of both.
+fn unreadable(context: &Context, side: Side, saved: &Saved) -> Option<String> {
+    let file = side.file(&context.root);
+    let elsewhere = |problem: &&saved::Problem| !is_here(&file, problem.place.as_ref());
+    let problem = saved.problems.iter().find(elsewhere)?;
+    Some(format!("{} is not written: {problem}", file.display()))
+}
+
 /// What is to be done to the file of one side.
-struct Plan<'a> {
+struct Plan {
     side: Side,
-    objects: Vec<&'a Object>,
+    objects: Vec<Object>,
     host_name: Option<String>,
     /// What the file has and what would be lost.
     lost: Vec<String>,
@@ -141,13 +165,17 @@ struct Plan<'a> {
     warnings: Vec<(String, String)>,
 }
 
-impl<'a> Plan<'a> {
+impl Plan {
     /// Makes the plan; `None` if there is nothing to save, and no file.
-    fn new(context: &Context, side: Side, running: &'a Saved) -> Option<Self> {
+    fn new(
+        context: &Context,
+        side: Side,
+        saved: &Saved,
+        running: &Saved,
+        prune: bool,
+    ) -> Option<Self> {
         let file = side.file(&context.root);
-        let saved = saved::load(&context.root, side);
-        let is_here =
-            |place: &Option<saved::Place>| place.as_ref().is_some_and(|place| place.file == file);
+        let is_here = |place: &Option<Place>| is_here(&file, place.as_ref());
         let mut plan = Self {
             side,
             objects: Vec::new(),
@@ -158,6 +186,16 @@ impl<'a> Plan<'a> {
         };
         if side == Side::Client {
             plan.host_name = running.host_name.clone();
+            // A module that was loaded anew has the name of the node until a restore.
+            if let (None, Some(name), false) = (&plan.host_name, &saved.host_name, prune) {
+                plan.host_name = Some(name.clone());
+                if context.host_name().as_ref() != Some(name) {
+                    let text = format!("host_name {name} stays in the file, and is not in use");
+                    let hint = "farblk config restore  # uses it\n\
+                        farblk config save --prune  # or: drops it";
+                    plan.warnings.push((text, hint.into()));
+                }
+            }
         }
         let errors = saved
             .problems
@@ -177,7 +215,7 @@ impl<'a> Plan<'a> {
             });
             match elsewhere.next() {
                 Some(other) => plan.leave(context, object, other),
-                None => plan.take(object, saved.find(object.kind, &object.name)),
+                None => plan.take(context, object, saved.find(object.kind, &object.name)),
             }
         }
         (!plan.objects.is_empty() || file.exists()).then_some(plan)
@@ -202,29 +240,48 @@ impl<'a> Plan<'a> {
     }
 
     /// Takes what runs in place of what the file has.
-    fn take(&mut self, object: &'a Object, before: Option<&Object>) {
-        for problem in &object.problems {
-            match problem.is_error {
-                true => self.failed.push(problem.text.clone()),
-                false => self.warnings.push((problem.text.clone(), String::new())),
-            }
-        }
+    fn take(&mut self, context: &Context, object: &Object, before: Option<&Object>) {
+        let problems = object.problems.iter();
+        self.failed
+            .extend(problems.map(|problem| problem.text.clone()));
         let title = object.title();
+        let origin = before.map(Object::origin).unwrap_or_default();
         if !is_valid(object) {
-            let origin = before.map(|before| format!("{title} in {}", before.origin()));
-            return self.lost.extend(origin);
+            let lost = before.map(|_| format!("{title} in {origin}"));
+            return self.lost.extend(lost);
         }
         if !object.is_enabled() && before.is_none_or(Object::is_enabled) {
+            // Nobody can tell whether an administrator or a failed restore left it so.
+            let lost = before.map(|_| format!("{title} in {origin} is disabled now"));
+            self.lost.extend(lost);
             let text =
                 format!("{title} is disabled, and is saved so: a restore leaves it disabled");
             self.warnings.push((text, String::new()));
+        }
+        let mut object = object.clone();
+        if is_kernel_name(object.value("device")) {
+            let mut aligned = object.clone();
+            if let Some(before) = before {
+                running::align(context, &mut aligned, before);
+            }
+            match aligned.values.remove("device") {
+                Some(name) if !is_kernel_name(&name) => {
+                    object.values.insert("device", name);
+                }
+                _ => {
+                    let device = object.value("device");
+                    let text = format!("{title}: {}", no_lasting_name(device));
+                    self.failed.push(text);
+                }
+            }
         }
         self.objects.push(object);
     }
 
     fn write(&self, context: &Context, job: &Job) -> Result<Option<FileResult>, Error> {
         let path = self.side.file(&context.root);
-        let text = saved::render(HEADING, self.host_name.as_deref(), &self.objects);
+        let objects: Vec<_> = self.objects.iter().collect();
+        let text = saved::render(HEADING, self.host_name.as_deref(), &objects);
         let configfs = &context.configfs;
         if configfs.is_dry_run() {
             let folder = path.parent().unwrap_or(&path);
@@ -259,11 +316,11 @@ impl<'a> Plan<'a> {
     fn verify(&self, path: &Path, text: &str, job: &Job) -> Result<(), Error> {
         let mut back = Saved::default();
         saved::parse(self.side, path, text, &mut back);
-        let is_same = |object: &&Object| {
+        let is_same = |object: &Object| {
             let found = back.find(object.kind, &object.name);
             found.is_some_and(|found| found.says_as(object) && is_valid(found))
         };
-        let wrong = self.objects.iter().find(|object| !is_same(object));
+        let wrong = self.objects.iter().find(|&object| !is_same(object));
         let why = match (back.all_problems().first(), wrong) {
             (Some(problem), _) => problem.to_string(),
             (None, Some(object)) => format!("{} does not read back", object.title()),

@@ -275,14 +275,10 @@ fn create_existing(
 
 /// Enables the export. Memory is taken then: some seconds for many gigabytes.
 fn enable(context: &Context, arguments: &Create, object: &Path, job: &Job) -> Result<(), Error> {
-    registration::write_back(context, object, job)?;
     let bytes = match arguments.ram {
         Some(bytes) if !context.configfs.is_dry_run() => bytes,
-        Some(_) => return context.configfs.set(object, "enable", "1", job),
-        None => {
-            let job = job.clone().open();
-            return context.configfs.set(object, "enable", "1", &job);
-        }
+        Some(_) => return registration::enable(context, object, job),
+        None => return registration::enable(context, object, &job.clone().open()),
     };
     let node = match arguments.numa {
         Some(node) if node >= 0 => format!(" on NUMA node {node}"),
@@ -292,7 +288,7 @@ fn enable(context: &Context, arguments: &Create, object: &Path, job: &Job) -> Re
         .output
         .stage(&format!("allocating {}{node}", size::human(bytes)));
     let start = Instant::now();
-    context.configfs.set(object, "enable", "1", job)?;
+    registration::enable(context, object, job)?;
     context
         .output
         .stage(&format!("done ({})", size::human_duration(start.elapsed())));

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::cmd::config::restore::Missing;
 use crate::saved::{self, Kind, Saved, Side};
 
 impl Host {
@@ -11,7 +12,7 @@ impl Host {
         self.root.join("etc/farblk").join(name)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(super) fn write(&self, name: &str, text: &str) {
         let path = self.etc(name);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::write(path, text).expect("a file");
@@ -36,11 +37,12 @@ impl Host {
     /// A server with a port and two exports, and a map on the same host.
     fn busy(&self) {
         self.system.disk("sdb");
+        self.system.link("dev/disk/by-path/b", "sdb");
         for line in [
             "port add main --addr 10.9.0.1",
             "export create e --ram 4G --block-size 512 --allow b --allow node-c:ro --max-clients 2 \
              --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10",
-            "export create disk --device /dev/sdb --allow-any-host --ports main",
+            "export create disk --device /dev/disk/by-path/b --allow-any-host --ports main",
             "export allow disk x.y --host-id 2b1f0f4c-9a55-4d3a-8f0e-6f9d52f1c003",
             "map 10.9.0.2/vol --name m --no-path-timeout forever --io-timeout 90s --ro \
              --inline-size 0 --path [fd00::2]@[fd00::1]:99",
@@ -76,7 +78,7 @@ const SERVER: &str = r#"
 addr = "10.9.0.1"
 
 [export.disk]
-device = "/dev/sdb"
+device = "/dev/disk/by-path/b"
 uuid = "8e3c1a04-5b52-4d0e-a7c7-0d9a4f1be222"
 ports = ["main"]
 allow_any_host = true
@@ -133,11 +135,7 @@ fn what_is_saved_is_restored() {
             client.display()
         )
     );
-    let warning = host.err.take();
-    assert!(
-        warning.contains("no link in /dev/disk/by-id leads to /dev/sdb"),
-        "{warning}"
-    );
+    assert!(!host.err.take().contains("warning"));
     for (file, text) in [("server.toml", SERVER), ("client.toml", CLIENT)] {
         let body = host.file(file);
         let (_, body) = body.split_once(".1.\n").expect("a heading");
@@ -274,8 +272,11 @@ fn a_restore_goes_on_after_an_error() {
     // That call has restored the map.
     let text = host.ends("config restore --client", 0);
     assert_eq!(text, "map m  unchanged\nmap n  unchanged");
-    assert_eq!(host.ends("config save --prune", 0).lines().count(), 2);
+    // The other side is not written while a file of it cannot be read.
+    assert_eq!(host.ends("config save --prune", 8).lines().count(), 1);
     assert_eq!(host.file("client.toml.1").lines().count(), 4);
+    fs::remove_file(host.etc("server.d/broken.toml")).expect("a file");
+    assert_eq!(host.ends("config save --prune", 0).lines().count(), 2);
 }
 
 #[test]
@@ -374,16 +375,151 @@ fn what_runs_is_left_alone() {
 }
 
 #[test]
-fn what_is_disabled_is_saved_so() {
+fn a_disabled_object_gets_what_the_file_has_and_no_more() {
+    let host = Host::new("config-members");
+    host.ok("export create e --ram 1M --allow b --allow c:ro --allow d");
+    host.ok("map 10.9.0.1/m --path 10.9.0.2");
+    host.ends("config save", 0);
+    let server = host.file("server.toml");
+    host.write("server.toml", &server.replace("d = \"rw\"\n", ""));
+    let client = host.file("client.toml");
+    host.write("client.toml", &client.replace("1 = \"10.9.0.2\"\n", ""));
+    // What runs is left alone: ending the I/O of a host is not for a restore.
+    host.ends("config restore", 8);
+    assert!(host.kernel.get("exports/e/hosts/d", "access").is_some());
+    host.ok("export disable e");
+    host.kernel.put("maps/m", "enable", "0");
+    host.kernel.put("maps/m", "state", "disabled");
+    host.kernel.take_log();
+    let script = host.ok("--dry-run config restore");
+    assert!(script.contains("\nrmdir ") && is_shell(&script), "{script}");
+    assert_eq!(
+        host.ends("config restore", 0),
+        "export e  restored\nmap m  restored"
+    );
+    let log = host.kernel.take_log();
+    let at = |line: &str| log.iter().position(|have| have == line).expect(line);
+    assert!(at("rmdir exports/e/hosts/d") < at("exports/e/enable = 1"));
+    assert!(at("maps/m/paths/1/enable = 0") < at("rmdir maps/m/paths/1"));
+    assert!(at("rmdir maps/m/paths/1") < at("maps/m/enable = 1"));
+    assert!(host.kernel.get("exports/e/hosts/c", "access").is_some());
+    assert_eq!(host.ends("config diff", 0), "");
+}
+
+#[test]
+fn the_unit_of_the_server_tries_again_only_what_failed() {
+    let host = Host::new("config-missing");
+    let context = host.context();
+    let mut missing = Missing::new();
+    let mut attempt = || {
+        let more = missing.attempt(&context).expect("an attempt");
+        let out = anstream::adapter::strip_str(&host.out.take()).to_string();
+        let lines = out.lines().filter(|line| !line.starts_with("  "));
+        let root = context.root.display().to_string();
+        let lines: Vec<_> = lines.map(|line| line.replace(&root, "")).collect();
+        (more, lines.join("|"), missing.is_complete())
+    };
+    host.write(
+        "server.toml",
+        "[port.1]\naddr = \"10.9.0.1\"\n[export.a]\ndevice = \"/dev/sdb\"\nallow_any_host = true\n\
+         [export.b]\nram = \"1M\"\nhosts = { x = \"rw\", y = \"rw\" }\n\
+         [export.c]\nram = \"1M\"\nallow_any_host = true\n",
+    );
+    host.write("server.d/d.toml", "[export.d\n");
+    let (more, text, _) = attempt();
+    assert!(more);
+    assert!(
+        text.contains("export a  FAILED F0111") && text.contains("file /etc"),
+        "{text}"
+    );
+    for one in ["export b", "export c", "port 1"] {
+        assert!(text.contains(&format!("{one}  restored")), "{text}");
+    }
+    // What an administrator does meanwhile stays.
+    host.ok("export deny b y");
+    host.ok("export disable c");
+    host.ok("port rm 1");
+    host.kernel.take_log();
+    let (more, text, _) = attempt();
+    assert!(more && text.contains("export a  FAILED"), "{text}");
+    assert!(
+        !text.contains("export b") && !text.contains("port 1"),
+        "{text}"
+    );
+    assert!(!host.kernel.objects().contains(&"ports/1".to_owned()));
+    assert!(host.kernel.get("exports/b/hosts/y", "access").is_none());
+    // A file that was read before may be edited when the device is back.
+    let server = host.file("server.toml");
+    host.write("server.toml", "[export.a\n");
+    host.system.disk("sdb");
+    assert!(attempt().0);
+    host.write("server.toml", &server);
+    // The file that was not valid has objects that were never tried.
+    host.write(
+        "server.d/d.toml",
+        "[export.d]\nram = \"1M\"\nallow_any_host = true\n",
+    );
+    let (more, text, complete) = attempt();
+    assert_eq!(text, "export a  restored|export d  restored");
+    assert!(!more && complete);
+    host.ok("export rm b");
+    host.ok("export rm d");
+    assert_eq!(attempt(), (false, String::new(), true));
+    let state = host.kernel.get("exports/c", "state");
+    assert_eq!(state.as_deref(), Some("disabled"));
+    let objects = ["exports/a", "exports/c"];
+    assert_eq!(host.kernel.objects(), objects);
+}
+
+#[test]
+fn what_runs_with_other_settings_is_not_tried_again() {
+    let host = Host::new("config-other");
+    let context = host.context();
+    host.ok("export create e --ram 1M --allow b");
+    host.write(
+        "server.toml",
+        "[export.e]\nram = \"2M\"\nhosts = { b = \"rw\" }\n",
+    );
+    let mut missing = Missing::new();
+    assert!(!missing.attempt(&context).expect("an attempt"));
+    assert!(!missing.is_complete());
+    assert!(host.out.take().contains("F0103"));
+    // Nobody enables it again.
+    host.ok("export disable e");
+    assert!(!missing.attempt(&context).expect("an attempt"));
+    assert_eq!(
+        host.kernel.get("exports/e", "state").as_deref(),
+        Some("disabled")
+    );
+    // What is taken out of the files is not waited for.
+    host.write(
+        "server.toml",
+        "[export.f]\nfile = \"/none\"\nallow_any_host = true\n",
+    );
+    let mut missing = Missing::new();
+    assert!(missing.attempt(&context).expect("an attempt"));
+    host.write("server.toml", "");
+    assert!(!missing.attempt(&context).expect("an attempt"));
+}
+
+#[test]
+fn saving_keeps_enabled_what_a_failed_start_left_disabled() {
     let mut host = Host::new("config-disabled");
     host.ok("export create e --ram 1M --allow b");
     host.ends("config save", 0);
+    let before = host.file("server.toml");
     host.ok("export disable e");
     assert!(
         host.ends("config diff", 1)
             .starts_with("~ export e: enabled is false")
     );
-    host.ends("config save", 0);
+    let error = host.run("config save").expect_err("lost");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0103", 1));
+    assert!(error.details[0].ends_with("is disabled now"), "{error:?}");
+    assert!(hint(&error).contains("--prune"));
+    assert_eq!(host.file("server.toml"), before);
+    // An administrator who means it says so.
+    host.ends("config save --prune", 0);
     assert!(
         host.err
             .take()
@@ -399,6 +535,138 @@ fn what_is_disabled_is_saved_so() {
         Some("disabled")
     );
     assert_eq!(host.ends("config diff", 0), "");
+    // A new one is nobody's loss.
+    host.ok("export create f --ram 1M --allow b");
+    host.ok("export disable f");
+    host.ends("config save", 0);
+    assert!(host.err.take().contains("export f is disabled"));
+}
+
+#[test]
+fn a_device_without_a_lasting_name_is_told_of() {
+    let host = Host::new("config-lasting");
+    host.system.disk("sdb");
+    for name in ["block/8:0", "disk/by-diskseq/7", "disk/by-path/b"] {
+        host.system.link(&format!("dev/{name}"), "sdb");
+    }
+    for name in [
+        "sdb",
+        "block/8:0",
+        "disk/by-diskseq/7",
+        "../dev/sdb",
+        "/sdb",
+    ] {
+        let kernel = saved::running::is_kernel_name(&format!("/dev/{name}"));
+        assert!(kernel, "{name}");
+    }
+    for name in ["disk/by-path/b", "mapper/a-b", "a/b"] {
+        let kernel = saved::running::is_kernel_name(&format!("/dev/{name}"));
+        assert!(!kernel, "{name}");
+    }
+    for name in ["sdb", "block/8:0", "disk/by-diskseq/7"] {
+        host.ok(&format!("export create e --device /dev/{name} --allow b"));
+        host.err.take();
+        host.ends("config save --prune", 8);
+        let err = host.err.take();
+        let want = format!("export e: /dev/{name} may be another disk after a reboot");
+        assert!(err.contains(&want), "{err}");
+        let line = format!("device = \"/dev/{name}\"");
+        assert!(host.file("server.toml").contains(&line));
+        let check = host.ends("config check", 0);
+        assert!(check.contains("may be another disk"), "{check}");
+        // The administrator names it in the file, and another save keeps that.
+        let text = host.file("server.toml").replace(name, "disk/by-path/b");
+        host.write("server.toml", &text);
+        host.ends("config save", 0);
+        assert_eq!(host.file("server.toml"), text);
+        assert_eq!(host.ends("config check", 0), "");
+        host.ok("export rm e");
+        fs::remove_file(host.etc("server.toml")).expect("a file");
+    }
+    host.ok("export create e --device /dev/block/8:0 --allow b");
+    host.system.link("dev/disk/by-id/wwn-1", "sdb");
+    let folder = host.root.join("dev/disk/by-id");
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join("wwn-1"), "").expect("a link");
+    host.ends("config save --prune", 0);
+    assert!(host.file("server.toml").contains("by-id/wwn-1"));
+}
+
+#[test]
+fn a_loop_device_is_known_by_every_name() {
+    let host = Host::new("config-loop-names");
+    let file = host.root.join("disk.img");
+    host.ok(&format!(
+        "export create e --file {} --size 1M --allow b",
+        file.display()
+    ));
+    for name in ["block/7:0", "disk/by-diskseq/3"] {
+        host.system.link(&format!("dev/{name}"), "loop0");
+        let path = format!("/dev/{name}");
+        host.kernel.put("exports/e", "device_path", &path);
+        host.ends("config save --prune", 0);
+        let line = format!("file = \"{}\"", file.display());
+        assert!(host.file("server.toml").contains(&line));
+        let text = format!("[export.e]\ndevice = \"{path}\"\n");
+        host.write("server.d/x.toml", &text.replace(".e]", ".x]"));
+        let check = host.ends("config check", u8::from(name.starts_with("block")));
+        assert!(check.contains("write file = \"PATH\""), "{check}");
+        fs::remove_file(host.etc("server.d/x.toml")).expect("a file");
+    }
+}
+
+#[test]
+fn saving_beside_a_file_that_cannot_be_read_writes_nothing() {
+    let host = Host::new("config-unreadable");
+    host.ok("export create e --ram 1M --allow b");
+    host.ok("export create f --ram 1M --allow b");
+    host.ok("map 10.9.0.1/m");
+    let text = "[export.e]\nram = \"1M\"\nhosts = { b = \"rw\" }\n";
+    host.write("server.d/e.toml", &format!("{text}[port\n"));
+    for option in ["", " --prune"] {
+        host.err.take();
+        let out = host.ends(&format!("config save{option}"), 8);
+        assert!(out.contains("client.toml"), "{out}");
+        let err = host.err.take();
+        let want = format!("{} is not written: ", host.etc("server.toml").display());
+        assert!(err.contains(&want) && err.contains("e.toml:4: "), "{err}");
+        assert!(!host.etc("server.toml").exists());
+    }
+    host.write("server.d/e.toml", text);
+    host.ends("config save", 0);
+    assert!(host.file("server.toml").contains("[export.f]"));
+    assert!(!host.file("server.toml").contains("[export.e]"));
+    assert_eq!(host.ends("config diff", 0), "");
+    host.write("client.d/m.toml", "[map.m\n");
+    let before = host.file("client.toml");
+    host.ok("map 10.9.0.1/n");
+    host.ends("config save", 8);
+    assert_eq!(host.file("client.toml"), before);
+}
+
+#[test]
+fn saving_keeps_a_host_name_that_is_not_in_use_yet() {
+    let mut host = Host::new("config-host-name");
+    let node = host.root.join("proc/sys/kernel/hostname");
+    fs::create_dir_all(node.parent().expect("a folder")).expect("a folder");
+    fs::write(node, "node-b\n").expect("a file");
+    host.kernel.put("", "host_name", "other");
+    host.ok("map 10.9.0.1/m");
+    host.ends("config save", 0);
+    assert!(host.file("client.toml").contains("host_name = \"other\""));
+    host.reload();
+    host.ok("map 10.9.0.1/m");
+    host.ends("config save", 0);
+    assert!(host.file("client.toml").contains("host_name = \"other\""));
+    assert!(host.err.take().contains("host_name other stays"));
+    // The name of the node is no other one, and may stand in the file.
+    let text = host.file("client.toml");
+    host.write("client.toml", &text.replace("other", "node-b"));
+    host.ends("config save", 0);
+    assert!(!host.err.take().contains("warning"));
+    assert!(host.file("client.toml").contains("host_name = \"node-b\""));
+    host.ends("config save --prune", 0);
+    assert!(!host.file("client.toml").contains("host_name"));
 }
 
 #[test]
@@ -478,6 +746,25 @@ fn a_registration_outlives_a_planned_restart() {
         host.kernel.get("exports/e", "registration").as_deref(),
         Some("")
     );
+    // Other commands that fail do not use it up either.
+    for line in [
+        format!("export create e --ram 1M --allow b --uuid {uuid}"),
+        "export enable e".into(),
+    ] {
+        host.kernel.put("exports/e", "registration", "7");
+        host.ok("export disable e --force");
+        if line.contains("create") {
+            host.ok("export rm e");
+        }
+        let written = format!("{uuid} 7\n");
+        host.kernel
+            .refuse("exports/e/enable", "1", 12, "ENOMEM no memory", 1);
+        assert!(host.run(&line).is_err());
+        host.out.take();
+        assert_eq!(host.file("registrations"), written, "{line}");
+        host.ok(&line);
+        assert_eq!(host.file("registrations"), "", "{line}");
+    }
     // One that was enabled again, or evicted, is forgotten.
     for line in ["export enable e", "export evict e b --force"] {
         host.kernel.put("exports/e", "registration", "7");
@@ -751,8 +1038,16 @@ fn a_map_is_kept_and_forgotten() {
     assert_eq!(format!("\n{shown}\n"), text);
     let out = host.ok("unmap m");
     assert!(out.starts_with("unmapped m (farblk0); still in "), "{out}");
-    // With other settings, the file has these.
+    // With other settings, the file has these. Its unit has to make the map, to stop it later.
+    fs::create_dir_all(host.root.join("run/systemd/system")).expect("a folder");
+    host.err.take();
     host.ok("map 10.9.0.1/m --persist --ro");
+    let want = "hint: farblk unmap m && systemctl enable --now farblk-map@m.service";
+    let err = anstream::adapter::strip_str(&host.err.take()).to_string();
+    assert!(err.contains(want), "{err}");
+    let wants = host.root.join("etc/systemd/system/remote-fs.target.wants");
+    fs::create_dir_all(&wants).expect("a folder");
+    fs::write(wants.join("farblk-map@m.service"), "").expect("a link");
     assert!(host.file("client.d/m.toml").contains("read_only = true"));
     assert!(host.file("client.d/m.toml.1").ends_with(text));
     let script = host.ok("--dry-run unmap m --forget");
@@ -763,6 +1058,9 @@ fn a_map_is_kept_and_forgotten() {
         "{out}"
     );
     assert!(!host.etc("client.d/m.toml").exists());
+    let want = "hint: systemctl disable --now farblk-map@m.service";
+    let err = anstream::adapter::strip_str(&host.err.take()).to_string();
+    assert!(err.contains(want), "{err}");
     assert_eq!(host.fails("unmap m --forget").1, 3);
     // One that is only in a file can be forgotten, too.
     host.write("client.d/x.toml", "[map.m]\npaths = { 0 = \"10.9.0.1\" }\n");

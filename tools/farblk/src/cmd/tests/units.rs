@@ -107,6 +107,34 @@ fn a_unit_leaves_other_maps_alone() {
 }
 
 #[test]
+fn a_unit_owns_the_map_that_a_killed_attempt_has_left() {
+    let host = Host::new("unit-killed");
+    let unit = Unit(&host);
+    host.write(
+        "client.d/vol1.toml",
+        "[map.vol1]\npaths = { 0 = \"10.9.0.1\" }\n",
+    );
+    // The process was killed before the map had a disk.
+    host.ok("unit before-map vol1");
+    host.ok("map 10.9.0.1/vol1");
+    host.kernel.put("maps/vol1", "enable", "0");
+    host.kernel.put("maps/vol1", "state", "disabled");
+    host.kernel.put("maps/vol1", "device", "");
+    host.ok("unit before-map vol1");
+    assert_eq!(unit.note().as_deref(), Some("before none\n"));
+    assert_eq!(host.ok("config restore --map vol1"), "map vol1  restored");
+    assert_eq!(
+        host.ok("unit made-map vol1"),
+        "map vol1 is made by its unit"
+    );
+    // So it is given up, and stopped.
+    host.kernel.put("maps/vol1", "state", "reconnecting");
+    assert_eq!(host.ok("unit give-up --after 0"), "gave up vol1");
+    assert!(unit.stop().starts_with("unmapped vol1"));
+    assert!(!unit.is_mapped());
+}
+
+#[test]
 fn a_unit_waits_while_the_disk_is_in_use() {
     let host = Host::new("unit-busy");
     let unit = Unit(&host);

@@ -462,8 +462,8 @@ pub struct Map {
     /// Export to map; an IPv6 address is in brackets
     #[arg(value_name = "HOST[:PORT]/EXPORT", value_parser = Target::parse)]
     pub target: Target,
-    /// Name of the map [default: the export's name]
-    #[arg(long, value_parser = name::parse_new)]
+    /// Name of the map, not like that of a partition, such as a-part1 [default: the export's name]
+    #[arg(long, value_parser = name::parse_new_map)]
     pub name: Option<String>,
     /// Map the export for reading only
     #[arg(long)]

@@ -75,7 +75,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let changed = if configfs.exists(&object) {
         map_existing(context, arguments, &object, &settings, &paths, &job)?
     } else {
-        name::parse_new(name).map_err(|why| {
+        name::parse_new_map(name).map_err(|why| {
             let target = target.to_string();
             job.error(Code::Usage, why).hint(fill_in(
                 "farblk map {target} --name NAME",

@@ -1877,6 +1877,31 @@ fn a_name_that_looks_like_an_option_can_be_removed_and_not_be_given() {
     assert!(host.kernel.objects().is_empty());
 }
 
+/// The link in /dev/farblk/by-name would be that of a partition of the map vol1.
+#[test]
+fn a_map_is_not_named_like_a_partition() {
+    let host = Host::new("partition");
+    for line in [
+        "map 10.9.0.1/vol1-part1",
+        "map 10.9.0.1/e --name vol1-part12",
+    ] {
+        let (code, exit, text) = host.fails(line);
+        assert_eq!((code, exit), ("F0101", 2), "{line}");
+        assert!(text.contains("named like a partition"), "{text}");
+    }
+    let error = host.run("map 10.9.0.1/vol1-part1").expect_err("no name");
+    assert_eq!(hint(&error), "farblk map 10.9.0.1/vol1-part1 --name NAME");
+    assert!(host.kernel.take_log().is_empty());
+    host.ok("map 10.9.0.1/vol1-part1 --name vol1.part1");
+    host.ok("export create vol1-part1 --ram 1M");
+    // One that a shell has made is there, and can be used.
+    let files: &dyn Files = &host.kernel;
+    let base = host.root.join("sys/kernel/config/farblk");
+    files.mkdir(&base.join("maps/old-part1")).expect("a map");
+    host.ok("path add old-part1 10.9.0.1");
+    host.ok("unmap old-part1");
+}
+
 #[test]
 fn files_that_cannot_be_exported() {
     let host = Host::new("bad-file");

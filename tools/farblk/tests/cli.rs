@@ -1354,6 +1354,15 @@ fn a_report_has_no_secrets() {
         "[map.data]\nexport = \"vol1\"\n[map.data.paths]\n0 = \"10.0.1.2@tango:7421\"\n",
     );
     tree.file("etc/farblk/client.d/bad.toml", "secret secret\n");
+    // What is not farblk's stays where it is, and so do copies that an editor has made.
+    tree.file("etc/farblk/node-c.pem", "-----BEGIN KEY-----\nAAAA\n");
+    tree.file("etc/farblk/client.d/x.toml~", "key = \"AAAA\"\n");
+    tree.file("etc/farblk/server.toml.1", "[export.old]\nram = \"2G\"\n");
+    tree.file("etc/farblk/keys/host_id", "AAAA\n");
+    tree.file(
+        "etc/farblk/registrations",
+        &format!("{id} 1311768467294899695\n"),
+    );
     let port = "sys/class/infiniband/mlx5_0/ports/1";
     for (file, text) in [
         ("state", "4: ACTIVE"),
@@ -1418,6 +1427,7 @@ fn a_report_has_no_secrets() {
         "example.org",
         "tango",
         "geheim",
+        "aaaa",
         "1f00ab",
         "5254:",
         "52:54",
@@ -1452,6 +1462,11 @@ fn a_report_has_no_secrets() {
             "not available: it is no TOML",
         ),
         ("etc/farblk/host_id", "uuid-"),
+        ("etc/farblk/registrations", "uuid-"),
+        ("etc/farblk/server.toml.1", "ram = \"2G\""),
+        ("other-files.txt", ".pem: 25 bytes"),
+        ("other-files.txt", "/etc/farblk/client.d/x.toml~: 13 bytes"),
+        ("other-files.txt", "/etc/farblk/keys/host_id: 5 bytes"),
     ] {
         assert!(
             files.get(name).is_some_and(|have| have.contains(text)),

@@ -221,6 +221,8 @@ unsigned() {
 	echo "~Module signature appended~" >>"$INSTALLED"
 	doctor
 	[[ $(finding module .text) != *"signed modules only"* ]] || bad "a signed module is unsigned"
+	is "the first hint" "$(finding module '.hints[0]')" "modprobe farblk"
+	[[ $(finding module '.hints[1]') == "mokutil --import KEY.der  # or, "* ]] || bad "the other hint is '$(finding module '.hints[1]')'"
 }
 
 scenario all_is_well "all is well: 0"

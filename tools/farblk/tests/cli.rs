@@ -948,7 +948,8 @@ fn why_there_is_no_module() {
         }
         tree.run("list").code(7).stderr_eq(str![[r#"
 error[F0405]: the farblk kernel module is not installed for this kernel: the modules of kernel 6.18.1-x have no farblk
-  hint: make install KERNEL=6.18.1-x  # in the sources of farblk
+  hint: apt install farblk-modules-6.18.1-x  # the package
+  hint: make install KERNEL=6.18.1-x  # or, in the sources of farblk
 
 "#]]);
     }
@@ -981,10 +982,25 @@ error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./l
 
 "#]]);
         tree.file(module, "ELF~Module signature appended~\n");
-        assert!(unloaded().contains("mokutil"));
+        // A key that the kernel does not know looks like a module that nobody has loaded.
+        tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist
+  hint: modprobe farblk
+  hint: mokutil --import KEY.der  # or, if modprobe says that the key was rejected: then reboot
+
+"#]]);
         tree.file(module, "ELF");
         fs::remove_file(tree.0.join(file)).expect("a file");
     }
+    // DKMS compresses what it has signed with its own key.
+    tree.file("sys/module/module/parameters/sig_enforce", "Y\n");
+    tree.file(
+        "lib/modules/6.18.1-x/modules.dep",
+        "updates/dkms/farblk.ko.xz:\n",
+    );
+    assert!(unloaded().contains("mokutil --import KEY.der  # or, "));
+    tree.file("var/lib/dkms/mok.pub", "");
+    assert!(unloaded().contains("mokutil --import ./var/lib/dkms/mok.pub  # or, "));
     fs::create_dir_all(tree.0.join("sys/module/farblk")).expect("a directory");
     tree.run("list").code(7).stderr_eq(str![[r#"
 error[F0406]: configfs is not mounted: farblk is loaded, but ./sys/kernel/config/farblk does not exist

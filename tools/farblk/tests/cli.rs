@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The tool as a user runs it, on a fabricated /sys, /dev and /proc.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -252,9 +252,17 @@ esac"#,
     }
 }
 
-/// Fails if a stream has a JSON document that does not obey the schema that the tool shows for it.
+/// Fails if a stream has a JSON document that does not obey the schema that the tool shows for it,
+/// or a hint that is no line of shell.
 fn validate(stream: &[u8]) {
     let text = String::from_utf8_lossy(stream);
+    for line in text.lines() {
+        for start in [" hint: ", " fix: ", " fix, on the server: "] {
+            if let Some((_, hint)) = line.split_once(start) {
+                require_shell(hint);
+            }
+        }
+    }
     let documents: Vec<Value> = match serde_json::from_str(&text) {
         Ok(whole) => vec![whole],
         Err(_) => text
@@ -265,6 +273,7 @@ fn validate(stream: &[u8]) {
     };
     // A schema itself has no such member.
     for document in documents {
+        hints_of(&document).into_iter().for_each(require_shell);
         let Some(name) = document["schema"].as_str() else {
             assert!(document["$schema"].is_string(), "{document}");
             continue;
@@ -274,6 +283,33 @@ fn validate(stream: &[u8]) {
             Err(error) => error.to_string(),
         };
         panic!("{document} does not obey {name}: {errors}");
+    }
+}
+
+/// Returns the texts of each array "hints" in a document.
+fn hints_of(value: &Value) -> Vec<&str> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(hints_of).collect(),
+        Value::Object(members) => members
+            .iter()
+            .flat_map(|(name, value)| match (name.as_str(), value) {
+                ("hints", Value::Array(hints)) => hints.iter().filter_map(Value::as_str).collect(),
+                _ => hints_of(value),
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Fails if the shell cannot read the line.
+fn require_shell(line: &str) {
+    static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.insert(line.to_owned()) {
+        Command::new("bash")
+            .args(["-n", "-c", line])
+            .assert()
+            .success();
     }
 }
 
@@ -1518,6 +1554,106 @@ fn a_report_has_no_secrets() {
         .iter()
         .collect();
     assert_eq!(names.len(), others.len());
+}
+
+/// What validates the documents in the guests agrees with what does so here.
+#[test]
+fn the_guests_validate_documents() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../selftests/schema.py");
+    let tree = Tree::client();
+    let faults = |document: &Value| {
+        let name = document["schema"].as_str().expect("a schema");
+        let schema = tree.run(&format!("schema show {name}")).success();
+        tree.file(
+            "schema",
+            &String::from_utf8_lossy(&schema.get_output().stdout),
+        );
+        let output = Command::new("python3")
+            .arg(script)
+            .arg(tree.0.join("schema"))
+            .stdin(document.to_string())
+            .assert();
+        let output = output.get_output();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.success(), said.is_empty(), "{said}");
+        said
+    };
+    let document = |line: &str| -> Value {
+        let output = tree.run(line);
+        serde_json::from_slice(&output.get_output().stdout).expect(line)
+    };
+    for line in [
+        "-j list",
+        "-j doctor",
+        "-j metrics",
+        "-j stats",
+        "-j explain",
+        "-j version",
+    ] {
+        assert_eq!(faults(&document(line)), "", "{line}");
+    }
+    let list = document("-j list");
+    let number = Value::from(1);
+    for (place, value, said) in [
+        ("/maps/0/state", None, "the document.maps[0] has no state\n"),
+        (
+            "/maps/0/paths/0/rtt_ns",
+            None,
+            "maps[0].paths[0] has no rtt_ns\n",
+        ),
+        (
+            "/maps/0/name",
+            Some(&number),
+            "maps[0].name is 1, no string\n",
+        ),
+        (
+            "/maps/0/more",
+            Some(&number),
+            "maps[0].more may not be there\n",
+        ),
+        (
+            "/maps/0/size_bytes",
+            Some(&Value::from(-1)),
+            "is -1, which is out of range\n",
+        ),
+        (
+            "/maps/0/holders/0/kind",
+            Some(&Value::from("x")),
+            "holders[0] fits to 0 of 3: ",
+        ),
+        (
+            "/maps",
+            Some(&Value::Null),
+            "the document.maps is null, no array\n",
+        ),
+    ] {
+        let mut wrong = list.clone();
+        let (parent, name) = place.rsplit_once('/').expect("a place");
+        let parent = wrong.pointer_mut(parent).and_then(Value::as_object_mut);
+        let parent = parent.expect(place);
+        match value {
+            Some(value) => parent.insert(name.into(), value.clone()),
+            None => parent.remove(name),
+        };
+        let have = faults(&wrong);
+        assert!(have.contains(said), "{place}: {have}");
+    }
+}
+
+#[test]
+fn every_command_has_a_help() {
+    let tree = Tree::new();
+    for command in [
+        "config", "stats", "top", "events", "metrics", "ping", "doctor", "report", "explain",
+        "schema", "demo", "version",
+    ] {
+        let output = tree
+            .run(&format!("{command} --help"))
+            .success()
+            .stderr_eq("");
+        let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+        assert!(text.contains(&format!("Usage: farblk {command}")), "{text}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line.
+//!
+//! Long: it is what `--help` and the manual pages say, command by command in their order.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -445,8 +447,8 @@ pub struct Ping {
 /// Makes a network device without a network, an RDMA device on it in software (rxe), a port, an
 /// export of RAM and a map of it; writes and reads the disk; and removes all of it, also after an
 /// error or Ctrl-C. It prints each command that it runs. What stays is the identity of this host in
-/// /etc/farblk/host_id, which the first command on a host makes, and the modules dummy and rdma_rxe,
-/// which stay loaded.
+/// /etc/farblk/host_id, which the first command on a host makes, and the modules dummy and
+/// rdma_rxe, which stay loaded.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Size of the RAM to export: a number of bytes, or with K, M, G

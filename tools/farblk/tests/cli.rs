@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The tool as a user runs it, on a fabricated /sys, /dev and /proc.
+//!
+//! Long: most of it is what the tool prints, word for word.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk map`, `farblk unmap` and `farblk remap`.
+//!
+//! Long: the three share how a disk is found, waited for, and refused while it is in use.
 
 use std::path::Path;
 use std::thread;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The commands against the model of the kernel.
+//!
+//! Long: one test after the other, most of which need ports, exports and maps together. Files of
+//! their own have those with more than this host and its model.
 
 use std::cell::{Cell, RefCell};
 use std::fs;

@@ -47,7 +47,7 @@ pub fn missing(root: &Path) -> Error {
                  mokutil --import KEY.der  # and reboot, unless this host knows the key"
             ))
         }
-        // It is not known here whether the kernel knows the key of the signature: modprobe(8) tells.
+        // Whether the kernel knows the key of the signature shows when it is loaded.
         _ => {
             let mok = root.join(DKMS_KEY);
             let key =

@@ -108,18 +108,18 @@ fn a_connection_is_stuck_if_nothing_completes() {
 #[test]
 fn a_client_that_says_nothing_is_gone_once() {
     for (heartbeat_ms, looks) in [(1, 5), (1000, 5), (1001, 6), (60_000, 300)] {
-        let mut silence = KeepAliveTimeout::new(heartbeat_ms, 1000, 17);
+        let mut timeout = KeepAliveTimeout::new(heartbeat_ms, 1000, 17);
         for round in 0..3 {
             for look in 0..looks {
-                assert!(!silence.look(17 + round), "{heartbeat_ms} ms: {look}");
+                assert!(!timeout.look(17 + round), "{heartbeat_ms} ms: {look}");
             }
-            assert!(!silence.look(18 + round), "it said something");
+            assert!(!timeout.look(18 + round), "it said something");
         }
         for _ in 0..looks {
-            assert!(!silence.look(20));
+            assert!(!timeout.look(20));
         }
-        assert!(silence.look(20), "{heartbeat_ms} ms");
-        assert!(!silence.look(20), "it is told once");
+        assert!(timeout.look(20), "{heartbeat_ms} ms");
+        assert!(!timeout.look(20), "it is told once");
     }
     let mut patient = KeepAliveTimeout::new(u32::MAX, 1000, 0);
     let mut none = KeepAliveTimeout::new(0, 1000, 0);

@@ -459,7 +459,19 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     configfs.require()?;
     let job = Job::new(format!("cannot remap {}", arguments.map));
     let Some(name) = find(context, &arguments.map, &job)? else {
-        return Err(context.not_found(&job.what, "map", &arguments.map));
+        let error = context.not_found(&job.what, "map", &arguments.map);
+        // One that was not restored, as its contents are gone, is only there.
+        return Err(match persist::expecting(context, &arguments.map) {
+            Some(file) => error.hint(fill_in(
+                "# to accept other contents, remove expect_instance of this map from {file}\n\
+                 farblk config restore --map={name}",
+                &[
+                    ("file", &*file.display().to_string()),
+                    ("name", &arguments.map),
+                ],
+            )),
+            None => error,
+        });
     };
     let start = Instant::now();
     let object = configfs.path(&["maps", &name]);

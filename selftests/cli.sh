@@ -14,8 +14,17 @@ exits() {
 # here ARGUMENT..., there ARGUMENT...: the tool on the client, on the server; they must work.
 here() { exits 0 "$FARBLK" "$@"; }
 there() { must remote "$FARBLK $* >/dev/null"; }
-# json FILTER: what /run/stdout says, if it is one JSON document with a schema.
-json() { jq -er "select(.schema) | $1" </run/stdout || bad "no '$1' in $(cat /run/stdout)"; }
+# json FILTER: what /run/stdout says, if it is one JSON document that obeys its schema. What it
+# prints is the value of a test, so that a document that does not obey fails this.
+json() {
+	local name
+	name=$(jq -er .schema </run/stdout) && "$FARBLK" schema show "$name" >/run/schema ||
+		{ bad "no schema of $(cat /run/stdout)"; return; }
+	if command -v python3 >/dev/null; then
+		python3 "$HERE/schema.py" /run/schema </run/stdout 2>/run/faults || { bad "$name: $(cat /run/faults)"; return; }
+	fi
+	jq -er "$1" </run/stdout || bad "no '$1' in $(cat /run/stdout)"
+}
 # list_has FILTER: list -j says so of the first map.
 list_has() { "$FARBLK" -j list | jq -e ".maps[0] | $1" >/dev/null; }
 

@@ -363,7 +363,7 @@ path_meets() {
 }
 path_is() { [ "$(show "$M/paths/$1/state")" = "$2" ]; }
 
-# When an export is disabled its device is free, whoever has looked at it just now.
+# When an export is disabled its device is free, also if a process has just looked at it.
 free_at_once() {
 	back "null_disk fbf 16"
 	must serve_block e "$BACK"

@@ -223,7 +223,8 @@ idle() {
 	done
 }
 
-# force while I/O runs and the disk is open: the I/O fails, whoever has it open does no harm.
+# force while I/O runs and the disk is open: the I/O fails, and a process that
+# has it open does no harm.
 forced() {
 	start
 	force

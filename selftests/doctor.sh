@@ -22,6 +22,10 @@ doctor() {
 	"$FARBLK" -j doctor "$@" >/run/stdout 2>/run/stderr || RC=$?
 	jq -e '.schema == "farblk.doctor/1"' </run/stdout >/dev/null || die "doctor: $(cat /run/stdout /run/stderr)"
 	is "the exit code and .exit" "$RC" "$(jq .exit </run/stdout)"
+	local line
+	while IFS= read -r line; do
+		bash -n -c "$line" || bad "not a line of shell: $line"
+	done < <(jq -r '.checks[].hints[]' </run/stdout)
 }
 # finding CHECK FILTER: of the worst finding of that check.
 finding() { jq -r --arg name "$1" '[.checks[] | select(.name == $name and (.level == "fail" or .level == "warn"))] | sort_by(.level)[0] | '"$2" </run/stdout; }
@@ -39,7 +43,6 @@ cure() {
 	line=$(finding "$1" '.hints | map(select(startswith("#") | not))[0]')
 	where=$(finding "$1" .place)
 	note "cure of $1 ($where): $line"
-	bash -n -c "$line" || die "not a line of shell: $line"
 	case $where in
 	here) bash -c "$line" >/dev/null ;;
 	server) remote "$line" >/dev/null ;;
@@ -226,10 +229,11 @@ unsigned() {
 	names module fail "signed modules only"
 	sign=$(finding module '.hints[0]')
 	[[ $sign == */sign-file\ *" $INSTALLED" ]] || bad "the cure is '$sign'"
-	bash -n -c "$sign" || bad "not a line of shell: $sign"
 	echo "~Module signature appended~" >>"$INSTALLED"
 	doctor
 	[[ $(finding module .text) != *"signed modules only"* ]] || bad "a signed module is unsigned"
+	is "the first hint" "$(finding module '.hints[0]')" "modprobe farblk"
+	[[ $(finding module '.hints[1]') == "mokutil --import KEY.der  # or, "* ]] || bad "the other hint is '$(finding module '.hints[1]')'"
 }
 
 scenario all_is_well "all is well: 0"

@@ -6,6 +6,8 @@ Does the cases of a group, one after the other, on connections of its own, and p
 Documentation/protocol.rst says. The last line is "violations N": by so many the server's counter has to have gone up. Exits with 1 if the
 server did something else, with 4 where user space has no RDMA. Leaves by just dying: what is open then is the kernel's to close.
 
+Long: most of it is a list of cases, which share the peer at the top; sessions.py uses that, too.
+
 It calls librdmacm and libibverbs through ctypes. What verbs.h has as inline functions are pointers in the device's context.
 """
 import ctypes

@@ -8,6 +8,8 @@ through configfs; a second server of some cases is at SECOND. In each case of GR
 words, or goes on with the right data; and `force` ends it within 10 s. Exits with 1 if a map did
 something else, with 4 if user space has no RDMA. FARBLK_CASE=WORDS picks the cases named so.
 
+Long: most of it is a list of cases, which share one server.
+
 The server runs in a thread of its own. A case changes what the server does through hooks:
 Server.on[MESSAGE] is called with the peer and the message, and returns True if it has dealt with
 the message in its own way.

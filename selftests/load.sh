@@ -66,7 +66,8 @@ refused_while_enabled() {
 	must load_module
 }
 
-# Whoever removes the module while clients are connected first disables the port and the export.
+# To remove the module while clients are connected, an administrator first disables the port and the
+# export.
 disabled_under_a_session() {
 	must port_add p "$FARBLK_SERVER"
 	must export_ram e 8M

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # The recipes of Documentation/scale-out.rst: arrays and volumes over two servers, each of which
 # dies and comes back. Lines given to a, b and c are commands of that page, as they stand there.
+#
+# Long: it has each recipe of that page, and they share the two servers.
 . "$(dirname "$0")/lib.sh"
 . "$HERE/recovery.sh"
 TOLERATE=1

@@ -4,6 +4,8 @@
 
 Does the cases of a group as hostile.py does its own, but keeps to the protocol; what the server has to do is what Documentation/sessions.rst
 says. The server is this host: what an administrator does there, the cases do in its configfs.
+
+Long: most of it is a list of cases.
 """
 import sys
 

@@ -67,15 +67,15 @@ class Run(harness.Run):
         self.ended = False
         self.calls = queue.Queue()
         self.changed = threading.Condition()
-        self.bell, bell = socket.socketpair()
-        bell.setblocking(False)
-        self.selector.register(bell, selectors.EVENT_READ, (self.called, bell))
+        self.wakeup, wakeup = socket.socketpair()
+        wakeup.setblocking(False)
+        self.selector.register(wakeup, selectors.EVENT_READ, (self.called, wakeup))
         # Losing packets is what a reboot does to rxe.
         self.tolerates = True
 
-    def called(self, bell):
+    def called(self, wakeup):
         try:
-            bell.recv(4096)
+            wakeup.recv(4096)
         except BlockingIOError:
             pass
         while not self.calls.empty():
@@ -91,7 +91,7 @@ class Run(harness.Run):
         """Lets the harness's thread call that, and gives the result; for the thread of the scenarios."""
         done = []
         self.calls.put((call, done))
-        self.bell.send(b"!")
+        self.wakeup.send(b"!")
         with self.changed:
             if not self.changed.wait_for(lambda: done or self.failure, 60) or not done:
                 raise Failed(self.failure or "the harness does not answer")
@@ -119,7 +119,7 @@ class Run(harness.Run):
             except Exception as e:
                 self.failure = f"the scenarios ended with {e!r}"
             self.ended = True
-            self.bell.send(b"!")
+            self.wakeup.send(b"!")
 
         for guest in self.guests:
             fresh(guest)

@@ -341,7 +341,7 @@ class Run:
         return "ok"
 
     def settle(self):
-        """Answers whoever waits for something that has come true, or never will."""
+        """Answers each guest that waits for something that has come true, or never will."""
         present = [g for g in self.guests if not g.expect_off]
         ended = [g for g in present if g.code is not None]
         for guest in present:

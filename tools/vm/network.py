@@ -15,8 +15,8 @@ import signal
 import socket
 import time
 
-# Packets for a guest that may wait here; whoever sends more has to wait, as for a socket that is
-# full.
+# Packets for a guest that may wait here; a guest that sends more has to wait, as for a socket that
+# is full.
 BACKLOG = 64
 
 # What may be wrong with a direction, each with the arguments that it takes:

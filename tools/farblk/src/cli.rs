@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line.
+//!
+//! Long: it is what `--help` and the manual pages say, command by command in their order.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -444,8 +446,9 @@ pub struct Ping {
 ///
 /// Makes a network device without a network, an RDMA device on it in software (rxe), a port, an
 /// export of RAM and a map of it; writes and reads the disk; and removes all of it, also after an
-/// error or Ctrl-C. It prints each command that it runs. The modules dummy and rdma_rxe stay
-/// loaded.
+/// error or Ctrl-C. It prints each command that it runs. What stays is the identity of this host in
+/// /etc/farblk/host_id, which the first command on a host makes, and the modules dummy and
+/// rdma_rxe, which stay loaded.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Size of the RAM to export: a number of bytes, or with K, M, G
@@ -462,8 +465,8 @@ pub struct Map {
     /// Export to map; an IPv6 address is in brackets
     #[arg(value_name = "HOST[:PORT]/EXPORT", value_parser = Target::parse)]
     pub target: Target,
-    /// Name of the map [default: the export's name]
-    #[arg(long, value_parser = name::parse_new)]
+    /// Name of the map, not like that of a partition, such as a-part1 [default: the export's name]
+    #[arg(long, value_parser = name::parse_new_map)]
     pub name: Option<String>,
     /// Map the export for reading only
     #[arg(long)]

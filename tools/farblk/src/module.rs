@@ -10,6 +10,9 @@ use crate::quote;
 /// The end of a module file that is signed.
 const SIGNATURE: &[u8] = b"~Module signature appended~\n";
 
+/// The key with which DKMS signs, below the root directory.
+const DKMS_KEY: &str = "var/lib/dkms/mok.pub";
+
 /// Makes the error for a host below `root` on which `/sys/kernel/config/farblk` does not exist.
 pub fn missing(root: &Path) -> Error {
     let error = |code: Code, why: String| Error::new(code, code.entry().meaning, why);
@@ -39,19 +42,24 @@ pub fn missing(root: &Path) -> Error {
         Some(false) => {
             let program = root.join(format!("lib/modules/{release}/build/scripts/sign-file"));
             let (program, file_word) = (quote::path(&program), quote::path(&file));
-            error(
-                Code::Unsigned,
-                format!("{} is not signed", file.display()),
-            )
-            .hint(format!(
+            error(Code::Unsigned, format!("{} is not signed", file.display())).hint(format!(
                 "{program} sha256 KEY.priv KEY.der {file_word}\n\
                  mokutil --import KEY.der  # and reboot, unless this host knows the key"
             ))
         }
-        _ => unloaded().hint(
-            "modprobe farblk\n\
-             mokutil --list-enrolled  # if modprobe rejects the key of the module: which keys there are",
-        ),
+        // Whether the kernel knows the key of the signature shows when it is loaded.
+        _ => {
+            let mok = root.join(DKMS_KEY);
+            let key =
+                match file.components().any(|part| part.as_os_str() == "dkms") && mok.is_file() {
+                    true => quote::path(&mok),
+                    false => "KEY.der".into(),
+                };
+            unloaded().hint(format!(
+                "modprobe farblk\n\
+                 mokutil --import {key}  # or, if modprobe says that the key was rejected: then reboot"
+            ))
+        }
     }
 }
 

@@ -28,6 +28,23 @@ pub fn parse_new(text: &str) -> Result<String, String> {
     }
 }
 
+/// Takes a name for a new map. One that ends as that of a partition would have the link in
+/// /dev/farblk/by-name that a partition of another map has.
+pub fn parse_new_map(text: &str) -> Result<String, String> {
+    match is_like_partition(text) {
+        true => Err(format!(
+            "{text:?}: a new map is not named like a partition of another one"
+        )),
+        false => parse_new(text),
+    }
+}
+
+/// Returns true if `name` ends in "-part" and a number.
+fn is_like_partition(name: &str) -> bool {
+    let number = name.rsplit_once("-part").map_or("", |(_, number)| number);
+    !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit())
+}
+
 /// Takes a UUID and gives it in lower case.
 pub fn parse_uuid(text: &str) -> Result<String, String> {
     let groups: Vec<&str> = text.split('-').collect();
@@ -98,6 +115,18 @@ mod tests {
         // A shell may have made it.
         assert_eq!(parse("-a").as_deref(), Ok("-a"));
         assert!(parse_new("-a").is_err());
+    }
+
+    #[test]
+    fn maps_and_partitions() {
+        for bad in ["vol1-part1", "a-part1-part20", "-part0", "-a", ".a"] {
+            assert!(parse_new_map(bad).is_err(), "{bad}");
+        }
+        for good in ["vol1", "vol1-part", "vol1-part1a", "vol1part1", "a-part1-x"] {
+            assert_eq!(parse_new_map(good).as_deref(), Ok(good));
+        }
+        // Of exports and ports there are no links.
+        assert_eq!(parse_new("vol1-part1").as_deref(), Ok("vol1-part1"));
     }
 
     #[test]

@@ -95,8 +95,14 @@ impl Output {
         self.json
     }
 
-    /// Prints a line on stdout, whatever the options say. A reader that went away is no error.
+    /// Prints a line on stdout, whatever the options say. A reader that went away is no error. In
+    /// unit tests what follows "hint: " or "fix: " must be shell.
     pub fn line(&self, text: &str) -> Result<(), Error> {
+        #[cfg(test)]
+        for start in [" hint: ", " fix: ", " fix, on the server: "] {
+            let hints = text.lines().filter_map(|line| line.split_once(start));
+            hints.for_each(|(_, hint)| assert!(crate::error::is_shell(hint), "{hint}"));
+        }
         self.end_line();
         let mut out = self.out.borrow_mut();
         match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -223,7 +229,8 @@ impl Output {
         self.write_err(&(text + &hint_lines(hints)));
     }
 
-    /// Asks whether to go on; `None` if there is nobody to ask. Who wants JSON is a program.
+    /// Asks whether to go on; `None` if there is nobody to ask, as where
+    /// the output is JSON: a program reads that.
     pub fn confirm(&self, question: &str) -> Option<bool> {
         let answers = self.answers.as_ref().filter(|_| !self.json)?;
         self.end_line();

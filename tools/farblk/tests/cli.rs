@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The tool as a user runs it, on a fabricated /sys, /dev and /proc.
+//!
+//! Long: most of it is what the tool prints, word for word.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -252,9 +254,17 @@ esac"#,
     }
 }
 
-/// Fails if a stream has a JSON document that does not obey the schema that the tool shows for it.
+/// Fails if a stream has a JSON document that does not obey the schema that the tool shows for it,
+/// or a hint that is no line of shell.
 fn validate(stream: &[u8]) {
     let text = String::from_utf8_lossy(stream);
+    for line in text.lines() {
+        for start in [" hint: ", " fix: ", " fix, on the server: "] {
+            if let Some((_, hint)) = line.split_once(start) {
+                require_shell(hint);
+            }
+        }
+    }
     let documents: Vec<Value> = match serde_json::from_str(&text) {
         Ok(whole) => vec![whole],
         Err(_) => text
@@ -265,6 +275,7 @@ fn validate(stream: &[u8]) {
     };
     // A schema itself has no such member.
     for document in documents {
+        hints_of(&document).into_iter().for_each(require_shell);
         let Some(name) = document["schema"].as_str() else {
             assert!(document["$schema"].is_string(), "{document}");
             continue;
@@ -274,6 +285,33 @@ fn validate(stream: &[u8]) {
             Err(error) => error.to_string(),
         };
         panic!("{document} does not obey {name}: {errors}");
+    }
+}
+
+/// Returns the texts of each array "hints" in a document.
+fn hints_of(value: &Value) -> Vec<&str> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(hints_of).collect(),
+        Value::Object(members) => members
+            .iter()
+            .flat_map(|(name, value)| match (name.as_str(), value) {
+                ("hints", Value::Array(hints)) => hints.iter().filter_map(Value::as_str).collect(),
+                _ => hints_of(value),
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Fails if the shell cannot read the line.
+fn require_shell(line: &str) {
+    static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.insert(line.to_owned()) {
+        Command::new("bash")
+            .args(["-n", "-c", line])
+            .assert()
+            .success();
     }
 }
 
@@ -948,7 +986,8 @@ fn why_there_is_no_module() {
         }
         tree.run("list").code(7).stderr_eq(str![[r#"
 error[F0405]: the farblk kernel module is not installed for this kernel: the modules of kernel 6.18.1-x have no farblk
-  hint: make install KERNEL=6.18.1-x  # in the sources of farblk
+  hint: apt install farblk-modules-6.18.1-x  # the package
+  hint: make install KERNEL=6.18.1-x  # or, in the sources of farblk
 
 "#]]);
     }
@@ -981,10 +1020,25 @@ error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./l
 
 "#]]);
         tree.file(module, "ELF~Module signature appended~\n");
-        assert!(unloaded().contains("mokutil"));
+        // A key that the kernel does not know looks like a module that nobody has loaded.
+        tree.run("list").code(7).stderr_eq(str![[r#"
+error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk does not exist
+  hint: modprobe farblk
+  hint: mokutil --import KEY.der  # or, if modprobe says that the key was rejected: then reboot
+
+"#]]);
         tree.file(module, "ELF");
         fs::remove_file(tree.0.join(file)).expect("a file");
     }
+    // DKMS compresses what it has signed with its own key.
+    tree.file("sys/module/module/parameters/sig_enforce", "Y\n");
+    tree.file(
+        "lib/modules/6.18.1-x/modules.dep",
+        "updates/dkms/farblk.ko.xz:\n",
+    );
+    assert!(unloaded().contains("mokutil --import KEY.der  # or, "));
+    tree.file("var/lib/dkms/mok.pub", "");
+    assert!(unloaded().contains("mokutil --import ./var/lib/dkms/mok.pub  # or, "));
     fs::create_dir_all(tree.0.join("sys/module/farblk")).expect("a directory");
     tree.run("list").code(7).stderr_eq(str![[r#"
 error[F0406]: configfs is not mounted: farblk is loaded, but ./sys/kernel/config/farblk does not exist
@@ -1360,6 +1414,15 @@ fn a_report_has_no_secrets() {
         "[map.data]\nexport = \"vol1\"\n[map.data.paths]\n0 = \"10.0.1.2@tango:7421\"\n",
     );
     tree.file("etc/farblk/client.d/bad.toml", "secret secret\n");
+    // What is not farblk's stays where it is, and so do copies that an editor has made.
+    tree.file("etc/farblk/node-c.pem", "-----BEGIN KEY-----\nAAAA\n");
+    tree.file("etc/farblk/client.d/x.toml~", "key = \"AAAA\"\n");
+    tree.file("etc/farblk/server.toml.1", "[export.old]\nram = \"2G\"\n");
+    tree.file("etc/farblk/keys/host_id", "AAAA\n");
+    tree.file(
+        "etc/farblk/registrations",
+        &format!("{id} 1311768467294899695\n"),
+    );
     let port = "sys/class/infiniband/mlx5_0/ports/1";
     for (file, text) in [
         ("state", "4: ACTIVE"),
@@ -1424,6 +1487,7 @@ fn a_report_has_no_secrets() {
         "example.org",
         "tango",
         "geheim",
+        "aaaa",
         "1f00ab",
         "5254:",
         "52:54",
@@ -1458,6 +1522,11 @@ fn a_report_has_no_secrets() {
             "not available: it is no TOML",
         ),
         ("etc/farblk/host_id", "uuid-"),
+        ("etc/farblk/registrations", "uuid-"),
+        ("etc/farblk/server.toml.1", "ram = \"2G\""),
+        ("other-files.txt", ".pem: 25 bytes"),
+        ("other-files.txt", "/etc/farblk/client.d/x.toml~: 13 bytes"),
+        ("other-files.txt", "/etc/farblk/keys/host_id: 5 bytes"),
     ] {
         assert!(
             files.get(name).is_some_and(|have| have.contains(text)),
@@ -1493,6 +1562,106 @@ fn a_report_has_no_secrets() {
         .iter()
         .collect();
     assert_eq!(names.len(), others.len());
+}
+
+/// What validates the documents in the guests agrees with what does so here.
+#[test]
+fn the_guests_validate_documents() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../selftests/schema.py");
+    let tree = Tree::client();
+    let faults = |document: &Value| {
+        let name = document["schema"].as_str().expect("a schema");
+        let schema = tree.run(&format!("schema show {name}")).success();
+        tree.file(
+            "schema",
+            &String::from_utf8_lossy(&schema.get_output().stdout),
+        );
+        let output = Command::new("python3")
+            .arg(script)
+            .arg(tree.0.join("schema"))
+            .stdin(document.to_string())
+            .assert();
+        let output = output.get_output();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.success(), said.is_empty(), "{said}");
+        said
+    };
+    let document = |line: &str| -> Value {
+        let output = tree.run(line);
+        serde_json::from_slice(&output.get_output().stdout).expect(line)
+    };
+    for line in [
+        "-j list",
+        "-j doctor",
+        "-j metrics",
+        "-j stats",
+        "-j explain",
+        "-j version",
+    ] {
+        assert_eq!(faults(&document(line)), "", "{line}");
+    }
+    let list = document("-j list");
+    let number = Value::from(1);
+    for (place, value, said) in [
+        ("/maps/0/state", None, "the document.maps[0] has no state\n"),
+        (
+            "/maps/0/paths/0/rtt_ns",
+            None,
+            "maps[0].paths[0] has no rtt_ns\n",
+        ),
+        (
+            "/maps/0/name",
+            Some(&number),
+            "maps[0].name is 1, no string\n",
+        ),
+        (
+            "/maps/0/more",
+            Some(&number),
+            "maps[0].more may not be there\n",
+        ),
+        (
+            "/maps/0/size_bytes",
+            Some(&Value::from(-1)),
+            "is -1, which is out of range\n",
+        ),
+        (
+            "/maps/0/holders/0/kind",
+            Some(&Value::from("x")),
+            "holders[0] fits to 0 of 3: ",
+        ),
+        (
+            "/maps",
+            Some(&Value::Null),
+            "the document.maps is null, no array\n",
+        ),
+    ] {
+        let mut wrong = list.clone();
+        let (parent, name) = place.rsplit_once('/').expect("a place");
+        let parent = wrong.pointer_mut(parent).and_then(Value::as_object_mut);
+        let parent = parent.expect(place);
+        match value {
+            Some(value) => parent.insert(name.into(), value.clone()),
+            None => parent.remove(name),
+        };
+        let have = faults(&wrong);
+        assert!(have.contains(said), "{place}: {have}");
+    }
+}
+
+#[test]
+fn every_command_has_a_help() {
+    let tree = Tree::new();
+    for command in [
+        "config", "stats", "top", "events", "metrics", "ping", "doctor", "report", "explain",
+        "schema", "demo", "version",
+    ] {
+        let output = tree
+            .run(&format!("{command} --help"))
+            .success()
+            .stderr_eq("");
+        let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+        assert!(text.contains(&format!("Usage: farblk {command}")), "{text}");
+    }
 }
 
 #[test]

@@ -259,6 +259,26 @@ fn soft_roce_leaves_its_own_device_alone_only() {
     }
 }
 
+/// The disk of a map and a partition of another map have no link in common.
+#[test]
+fn no_map_has_the_link_of_a_partition() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../udev/60-farblk.rules");
+    let text = fs::read_to_string(file).expect("the rules");
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.contains("SYMLINK+=\"farblk/by-name/"));
+    let start = "ENV{FARBLK_MAP}!=\"";
+    let (_, rest) = line
+        .and_then(|line| line.split_once(start))
+        .expect("a condition");
+    let patterns = rest.split('"').next().unwrap_or_default();
+    // The kernel has up to 256 partitions of a disk.
+    let digit = "[0-9]";
+    let want: Vec<_> = (1..=3)
+        .map(|n| format!("*-part{}", digit.repeat(n)))
+        .collect();
+    assert_eq!(patterns.split('|').collect::<Vec<_>>(), want);
+}
+
 /// What is on the disk of a map is stopped before its unit: systemd stops in the reverse order.
 #[test]
 fn what_uses_a_map_stops_before_it() {

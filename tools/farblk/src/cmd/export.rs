@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk export`: the exports of this host.
+//!
+//! Long: ten commands for one object, which share what is read and refused: hosts, clients, loop
+//! devices.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk map`, `farblk unmap` and `farblk remap`.
+//!
+//! Long: the three share how a disk is found, waited for, and refused while it is in use.
 
 use std::path::Path;
 use std::thread;
@@ -75,7 +77,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let changed = if configfs.exists(&object) {
         map_existing(context, arguments, &object, &settings, &paths, &job)?
     } else {
-        name::parse_new(name).map_err(|why| {
+        name::parse_new_map(name).map_err(|why| {
             let target = target.to_string();
             job.error(Code::Usage, why).hint(fill_in(
                 "farblk map {target} --name NAME",
@@ -465,7 +467,19 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     configfs.require()?;
     let job = Job::new(format!("cannot remap {}", arguments.map));
     let Some(name) = find(context, &arguments.map, &job)? else {
-        return Err(context.not_found(&job.what, "map", &arguments.map));
+        let error = context.not_found(&job.what, "map", &arguments.map);
+        // One that was not restored, as its contents are gone, is only there.
+        return Err(match persist::expecting(context, &arguments.map) {
+            Some(file) => error.hint(fill_in(
+                "# to accept other contents, remove expect_instance of this map from {file}\n\
+                 farblk config restore --map={name}",
+                &[
+                    ("file", &*file.display().to_string()),
+                    ("name", &arguments.map),
+                ],
+            )),
+            None => error,
+        });
     };
     let start = Instant::now();
     let object = configfs.path(&["maps", &name]);

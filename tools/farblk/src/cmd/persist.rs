@@ -143,6 +143,14 @@ pub fn file_of(context: &Context, name: &str) -> Option<PathBuf> {
     Some(place_of(there).to_owned())
 }
 
+/// The file that has the map, if it says which contents to expect.
+pub fn expecting(context: &Context, name: &str) -> Option<PathBuf> {
+    let saved = saved::load(&context.root, Side::Client);
+    let there = saved.find(Kind::Map, name)?;
+    let expects = there.values.contains_key("expect_instance");
+    expects.then(|| place_of(there).to_owned())
+}
+
 /// Removes the map from the files. Returns the file that had it.
 pub fn forget(context: &Context, name: &str, job: &Job) -> Result<Option<PathBuf>, Error> {
     let saved = saved::load(&context.root, Side::Client);

@@ -241,7 +241,7 @@ pub fn run(context: &Context, arguments: &Ping) -> Result<(), Error> {
     );
     let removed = made.remove(&job);
     let complete = result.is_ok() && !interrupt.came();
-    // Who was told nothing yet is told what is wrong.
+    // An error alone says what is wrong, if nothing was measured before it.
     if result.is_ok() || !measured.send.is_empty() {
         report(context, arguments, addr.to_string(), measured, complete)?;
     }

@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// Who counted.
+/// The origin of the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The module.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The commands against the model of the kernel.
+//!
+//! Long: one test after the other, most of which need ports, exports and maps together. Files of
+//! their own have those with more than this host and its model.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -105,8 +108,8 @@ impl Host {
         };
         let result = run(&context, &cli.command);
         self.exit.set(context.exit.get());
+        // Each of its hints is shell: Hints::new() sees to that.
         if let Err(error) = &result {
-            assert!(is_shell(&hint(error)), "{line}: {}", hint(error));
             schema::check(&serde_json::to_string(&error.document()).expect("JSON"));
         }
         result
@@ -227,6 +230,19 @@ fn a_host_without_a_machine_id_keeps_its_first_id() {
     assert!(!host.err.take().contains("warning"));
     let file = fs::read_to_string(host.root.join("etc/farblk/host_id"));
     assert_eq!(file.expect("a file"), format!("{first}\n"));
+}
+
+#[test]
+fn an_id_that_cannot_be_kept_is_told_of() {
+    let host = Host::new("identity-lost");
+    host.kernel.put("", "host_id_source", "random");
+    fs::create_dir_all(host.root.join("etc")).expect("a directory");
+    let folder = host.root.join("etc/farblk");
+    std::os::unix::fs::symlink("/nowhere/at/all", folder).expect("a link");
+    host.ok("map 10.9.0.1/m");
+    let said = host.err.take();
+    assert!(said.contains("has no machine ID"), "{said}");
+    assert!(said.contains("systemd-machine-id-setup\n"), "{said}");
 }
 
 #[test]
@@ -1875,6 +1891,31 @@ fn a_name_that_looks_like_an_option_can_be_removed_and_not_be_given() {
     host.ok("port rm -- -p");
     host.ok("unmap -- -m");
     assert!(host.kernel.objects().is_empty());
+}
+
+/// The link in /dev/farblk/by-name would be that of a partition of the map vol1.
+#[test]
+fn a_map_is_not_named_like_a_partition() {
+    let host = Host::new("partition");
+    for line in [
+        "map 10.9.0.1/vol1-part1",
+        "map 10.9.0.1/e --name vol1-part12",
+    ] {
+        let (code, exit, text) = host.fails(line);
+        assert_eq!((code, exit), ("F0101", 2), "{line}");
+        assert!(text.contains("named like a partition"), "{text}");
+    }
+    let error = host.run("map 10.9.0.1/vol1-part1").expect_err("no name");
+    assert_eq!(hint(&error), "farblk map 10.9.0.1/vol1-part1 --name NAME");
+    assert!(host.kernel.take_log().is_empty());
+    host.ok("map 10.9.0.1/vol1-part1 --name vol1.part1");
+    host.ok("export create vol1-part1 --ram 1M");
+    // One that a shell has made is there, and can be used.
+    let files: &dyn Files = &host.kernel;
+    let base = host.root.join("sys/kernel/config/farblk");
+    files.mkdir(&base.join("maps/old-part1")).expect("a map");
+    host.ok("path add old-part1 10.9.0.1");
+    host.ok("unmap old-part1");
 }
 
 #[test]

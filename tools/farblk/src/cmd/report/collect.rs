@@ -408,17 +408,26 @@ fn system(root: &Path) -> Item {
     Item::new("system.txt", text)
 }
 
-/// The files of /etc/farblk without their comments, which may hold anything, and what DKMS left.
+/// The files of /etc/farblk that are farblk's, without their comments, which may hold anything; of
+/// others, such as keys, only their names and sizes; and what DKMS left.
 fn settings(root: &Path) -> Vec<Item> {
     let mut items = Vec::new();
-    for file in files(&root.join("etc/farblk"), DEPTH_MAX) {
+    let mut others = String::new();
+    let folder = root.join("etc/farblk");
+    for file in files(&folder, DEPTH_MAX) {
         let path = file.strip_prefix(root).unwrap_or(&file).display();
         let name = path.to_string();
+        let is_toml = [".toml", ".toml.1"].iter().any(|end| name.ends_with(end));
+        let own = ["host_id", "registrations"].map(|name| folder.join(name));
+        if !is_toml && !own.contains(&file) {
+            let size = fs::metadata(&file).map_or(0, |metadata| metadata.len());
+            others += &format!("/{name}: {size} bytes\n");
+            continue;
+        }
         items.push(match fs::read(&file) {
             Err(e) => Item::missing(name, e.to_string()),
             Ok(bytes) => {
                 let text = start_of(&bytes);
-                let is_toml = name.contains(".toml");
                 match text.parse::<toml::Table>() {
                     Ok(table) if is_toml => Item::new(name, table.to_string()),
                     Err(e) if is_toml => {
@@ -428,6 +437,9 @@ fn settings(root: &Path) -> Vec<Item> {
                 }
             }
         });
+    }
+    if !others.is_empty() {
+        items.push(Item::new("other-files.txt", others));
     }
     for file in files(&root.join("var/lib/farblk"), 1) {
         let path = file.strip_prefix(root).unwrap_or(&file).display();

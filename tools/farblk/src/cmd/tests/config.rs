@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk config` against the model of the kernel.
+//!
+//! Long: one test after the other, on the files of one server and one client, which are below.
 
 use std::path::Path;
 
@@ -1104,6 +1106,72 @@ fn forgetting_a_map_keeps_the_rest_of_the_file() {
     assert_eq!(host.ends("map 10.9.0.1/n --persist", 8), "/dev/farblk0");
     assert!(host.err.take().contains("the map runs, but is not kept"));
     assert!(!host.etc("client.d/n.toml").exists());
+}
+
+/// As boot.rst has it: RAM that is not what it was is refused, if the file says what it was.
+#[test]
+fn a_map_of_ram_is_restored_with_the_expected_contents_only() {
+    let mut host = Host::new("config-instance");
+    let instance = "b71c0000-0000-4000-8000-000000000000";
+    host.ok(&format!(
+        "map 10.9.0.1/m --persist --expect-instance {instance}"
+    ));
+    let line = format!("expect_instance = \"{instance}\"\n");
+    assert!(host.file("client.d/m.toml").contains(&line));
+    host.reload();
+    host.ends("config restore --map m", 0);
+    let have = host.kernel.get("maps/m", "expect_instance");
+    assert_eq!(have.as_deref(), Some(instance));
+    host.reload();
+    let gone = "ESTALE the instance is gone";
+    host.kernel.refuse("maps/m/enable", "1", 116, gone, 1);
+    let text = host.ends("config restore --map m", 9);
+    assert!(
+        text.starts_with("map m  FAILED F0301: the instance is gone"),
+        "{text}"
+    );
+    assert!(host.kernel.objects().is_empty());
+    // The hint of F0301 is for a map that is there; remap knows what to do about one that is not.
+    assert!(text.contains("hint: farblk remap m  #"), "{text}");
+    let error = host.run("remap m").expect_err("no map");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0102", 3));
+    let path = host.etc("client.d/m.toml");
+    let (why, command) = (hint(&error), "\nfarblk config restore --map=m");
+    let remove = format!("remove expect_instance of this map from {}", path.display());
+    assert!(why.contains(&remove) && why.ends_with(command), "{why}");
+    let file = host.file("client.d/m.toml").replace(&line, "");
+    host.write("client.d/m.toml", &file);
+    assert_eq!(host.ends("config restore --map m", 0), "map m  restored");
+}
+
+/// As admin.rst has it: a server whose module is replaced loses no map of a block export.
+#[test]
+fn the_module_of_a_server_is_replaced() {
+    let mut host = Host::new("config-upgrade");
+    host.system.disk("sdb");
+    host.ok("port add main --addr 10.9.0.1");
+    host.ok("export create e --device /dev/sdb --allow b");
+    host.ends("config save", 0);
+    host.kernel.put("exports/e", "registration", "4711");
+    let uuid = "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10";
+    host.kernel.put("exports/e", "uuid", uuid);
+    host.ends("config save", 0);
+    // The unit does so when it is stopped.
+    host.ok("export disable e --force");
+    host.kernel.put("exports/e", "clients_away", "1");
+    assert_eq!(host.fails("export rm e").0, "F0104");
+    host.ok("export rm e --force");
+    host.ok("port rm main");
+    assert!(host.kernel.objects().is_empty());
+    host.reload();
+    host.ends("config restore --server", 0);
+    assert_eq!(host.kernel.get("exports/e", "uuid").as_deref(), Some(uuid));
+    let key = host.kernel.get("exports/e", "registration");
+    assert_eq!(key.as_deref(), Some("4711"));
+    assert_eq!(
+        host.kernel.get("ports/main", "state").as_deref(),
+        Some("listening")
+    );
 }
 
 #[test]

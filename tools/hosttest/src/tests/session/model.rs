@@ -3,7 +3,7 @@
 //! A world for the model checker: clients, a server, its disk, and a network that may do anything.
 //!
 //! The decisions are those of the module: `session::map` and `session::reservation`. What is
-//! modelled here is what the shells around them do, and what cannot be helped: messages are late
+//! modelled here is what the code around them does, and what cannot be helped: messages are late
 //! without bound, come in any order and twice; connections break on either side, whenever they like
 //! and unnoticed by the other; both sides crash and come back. One block of the disk is enough: it
 //! holds the number of the last write, and later writes have larger numbers.

@@ -426,7 +426,7 @@ fn who_found_the_export_before_it_was_enabled_anew_is_late() {
 
 /// Two lives of a map wait for a session of an earlier one, and the older one is woken first.
 #[test]
-fn the_newer_life_wins_whoever_waited_longer() {
+fn the_newer_life_wins_even_if_the_other_waited_longer() {
     let mut server = Server::new(1);
     let life = |incarnation, session| Login {
         incarnation,

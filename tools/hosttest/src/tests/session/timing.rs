@@ -120,18 +120,18 @@ fn a_client_that_says_nothing_is_gone_once() {
         (60_000, 10_000, 10),
         (0, 0, 5),
     ] {
-        let mut silence = KeepAliveTimeout::new(heartbeat_ms, most_ms, 1000, 17);
+        let mut timeout = KeepAliveTimeout::new(heartbeat_ms, most_ms, 1000, 17);
         for round in 0..3 {
             for look in 0..looks {
-                assert!(!silence.look(17 + round), "{heartbeat_ms} ms: {look}");
+                assert!(!timeout.look(17 + round), "{heartbeat_ms} ms: {look}");
             }
-            assert!(!silence.look(18 + round), "it said something");
+            assert!(!timeout.look(18 + round), "it said something");
         }
         for _ in 0..looks {
-            assert!(!silence.look(20));
+            assert!(!timeout.look(20));
         }
-        assert!(silence.look(20), "{heartbeat_ms} ms");
-        assert!(!silence.look(20), "it is told once");
+        assert!(timeout.look(20), "{heartbeat_ms} ms");
+        assert!(!timeout.look(20), "it is told once");
     }
 }
 

@@ -133,7 +133,7 @@ impl Client {
         Some((up.1, up.2))
     }
 
-    fn has_stranded(&self) -> bool {
+    fn has_requeued(&self) -> bool {
         self.ops.iter().any(|op| op.place == Place::Requeued)
     }
 }
@@ -269,7 +269,7 @@ impl World {
                 self.judge_failure(index, failed);
             }
             Action::FailRequeued => {
-                let failed = client.has_stranded();
+                let failed = client.has_requeued();
                 client.ops.retain(|op| op.place != Place::Requeued);
                 self.judge_failure(index, failed);
             }
@@ -329,7 +329,7 @@ impl World {
             false => Told::NotNeeded,
         };
         match how {
-            Drained::Clean => self.strand(index, path, epoch),
+            Drained::Clean => self.requeue(index, path, epoch),
             Drained::Unclean => self.clients[index].unclean.push((path, epoch)),
         }
         let client = &self.clients[index];
@@ -340,14 +340,14 @@ impl World {
                 Some(Flaw::UncleanIsClean) => Drained::Clean,
                 _ => how,
             },
-            requeued: client.has_stranded(),
+            requeued: client.has_requeued(),
         };
         self.tell(rules, index, event);
         if how == Drained::Clean {
             let closed = Event::Closed {
                 path,
                 told,
-                requeued: self.clients[index].has_stranded(),
+                requeued: self.clients[index].has_requeued(),
             };
             self.tell(rules, index, closed);
         }
@@ -357,18 +357,18 @@ impl World {
     /// The device is done with a path that it did not drain.
     pub(super) fn closed(&mut self, rules: &Rules, index: usize, at: usize) {
         let (path, epoch) = self.clients[index].unclean.remove(at);
-        self.strand(index, path, epoch);
+        self.requeue(index, path, epoch);
         let event = Event::Closed {
             path,
             told: Told::NotNeeded,
-            requeued: self.clients[index].has_stranded(),
+            requeued: self.clients[index].has_requeued(),
         };
         self.tell(rules, index, event);
         self.replayed(rules, index);
     }
 
     /// The requests of a path come back.
-    fn strand(&mut self, index: usize, path: PathId, epoch: Epoch) {
+    fn requeue(&mut self, index: usize, path: PathId, epoch: Epoch) {
         for op in &mut self.clients[index].ops {
             if op.place == Place::Sent(path, epoch) {
                 op.place = Place::Requeued;

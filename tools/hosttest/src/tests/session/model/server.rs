@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The server: what the code around its machine does, its administrator, and its disk.
+//!
+//! Long: each step reads and changes the state of one server, which has no part of its own to give.
 
 use super::client::{Client, Op};
 use super::network::{End, Entry, Message, Number};

@@ -22,7 +22,7 @@ one_round() {
 # A kernel with kmemleak is slow, but finds what is lost once, when the module has gone: see unload.
 ROUNDS=50 IO_EACH=4
 ! kmemleak_is_on || ROUNDS=20 IO_EACH=1
-! is_short || ROUNDS=14
+! is_short || ROUNDS=14 IO_EACH=4
 
 many_times() {
 	local i free slabs free_then slabs_then

@@ -4,6 +4,8 @@
 The machines are those of harness.py, with a root that they keep. In each boot an agent (guest/agent) runs the lines of shell
 that a scenario sends. A scenario is a function of Scenarios; it runs in a thread of its own, and all that concerns the
 machines is done by the harness's.
+
+Long: half of it are the scenarios, one after the other.
 """
 import argparse
 import base64

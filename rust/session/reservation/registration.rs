@@ -138,8 +138,8 @@ impl<H: Copy + PartialEq> Registration<H> {
         self.sessions().next()
     }
 
-    /// Lets a path come up, if nothing is in its way. Silence of the client is a loss after
-    /// `silent_max_ms` at most.
+    /// Lets a path come up, if nothing is in its way. It is lost if nothing is heard of the client
+    /// for `silent_max_ms`, or for less.
     pub(super) fn open_path(
         &mut self,
         login: &Login<H>,

@@ -1149,8 +1149,9 @@ fn a_map_of_ram_is_restored_with_the_expected_contents_only() {
 fn the_module_of_a_server_is_replaced() {
     let mut host = Host::new("config-upgrade");
     host.system.disk("sdb");
+    host.system.link("dev/disk/by-path/b", "sdb");
     host.ok("port add main --addr 10.9.0.1");
-    host.ok("export create e --device /dev/sdb --allow b");
+    host.ok("export create e --device /dev/disk/by-path/b --allow b");
     host.ends("config save", 0);
     host.kernel.put("exports/e", "registration", "4711");
     let uuid = "6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10";

@@ -11,10 +11,10 @@ none_left() {
 	local f
 	for f in $DEMO; do [ ! -e "$f" ] || bad "$f was left"; done
 	is "what ping left" "$(ls "$C/ping" "$C/discover" | grep -v ":$" | xargs)" ""
-	is "the files in /etc/farblk" "$(settings)" "$SETTINGS"
+	is "the files in /etc/farblk" "$(kept_files)" "$KEPT"
 }
-# settings: the files in /etc/farblk, without the identity that the first command on a host makes.
-settings() { find /etc/farblk -type f ! -name host_id -exec cksum {} + 2>/dev/null | sort; }
+# kept_files: those in /etc/farblk, without the identity that the first command on a host makes.
+kept_files() { find /etc/farblk -type f ! -name host_id -exec cksum {} + 2>/dev/null | sort; }
 # start: not on a host that is another's client, and with an export and a map of others.
 start() {
 	not_local
@@ -23,7 +23,7 @@ start() {
 	must serve e 8M
 	must map m e
 	MINE=$DEV
-	SETTINGS=$(settings)
+	KEPT=$(kept_files)
 	random /run/data 1
 	must direct_write /run/data "$MINE"
 }

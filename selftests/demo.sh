@@ -13,8 +13,8 @@ none_left() {
 	is "what ping left" "$(ls "$C/ping" "$C/discover" | grep -v ":$" | xargs)" ""
 	is "the files in /etc/farblk" "$(kept_files)" "$KEPT"
 }
-# kept_files: those in /etc/farblk, without the identity that the first command on a host makes.
-kept_files() { find /etc/farblk -type f ! -name host_id -exec cksum {} + 2>/dev/null | sort; }
+# kept_files: those in /etc/farblk, without what the tool itself keeps: the identity, registrations.
+kept_files() { find /etc/farblk -type f ! -name host_id ! -name registrations -exec cksum {} + 2>/dev/null | sort; }
 # start: not on a host that is another's client, and with an export and a map of others.
 start() {
 	not_local

@@ -107,7 +107,9 @@ table! {
     NoFeature      "F0402" MISSING     "the loaded kernel module does not have this feature" "# do the tool and the module come from the same release?";
     Unparsable     "F0403" MISSING     "the tool does not understand the answer of the kernel" "# do the tool and the module come from the same release?";
     NoLosetup      "F0404" MISSING     "losetup of util-linux 2.40 or newer is needed for a file" "# install it: package util-linux, on Debian mount";
-    NotInstalled   "F0405" MISSING     "the farblk kernel module is not installed for this kernel" "apt install farblk-modules-{release}  # the package\nmake install KERNEL={release}  # or, in the sources of farblk";
+    NotInstalled   "F0405" MISSING     "the farblk kernel module is not installed for this kernel" "\
+        apt install farblk-modules-{release}  # the package\n\
+        make install KERNEL={release}  # or, in the sources of farblk";
     NoConfigfs     "F0406" MISSING     "configfs is not mounted" "mount -t configfs none /sys/kernel/config";
     Unsigned       "F0407" MISSING     "this kernel loads signed modules only, as Secure Boot demands" "# sign the module with a key that this host knows, or make your key known:\nmokutil --import KEY.der";
     BadFile        "F0501" USAGE       "a file in /etc/farblk is not valid" "farblk config check";

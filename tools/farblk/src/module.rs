@@ -57,7 +57,8 @@ pub fn missing(root: &Path) -> Error {
                 };
             unloaded().hint(format!(
                 "modprobe farblk\n\
-                 mokutil --import {key}  # or, if modprobe says that the key was rejected: then reboot"
+                 mokutil --import {key}  # or, if modprobe says that the key was rejected: then \
+                 reboot"
             ))
         }
     }

@@ -229,8 +229,8 @@ impl Output {
         self.write_err(&(text + &hint_lines(hints)));
     }
 
-    /// Asks whether to go on; `None` if there is nobody to ask, as where
-    /// the output is JSON: a program reads that.
+    /// Asks whether to go on; `None` if there is nobody to ask, as where the output is JSON: a
+    /// program reads that.
     pub fn confirm(&self, question: &str) -> Option<bool> {
         let answers = self.answers.as_ref().filter(|_| !self.json)?;
         self.end_line();

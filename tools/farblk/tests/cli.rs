@@ -1308,7 +1308,8 @@ fn doctor_repeats_what_dkms_lacked() {
         (
             "ok: rustc\nmissing: bindgen\n  fix: apt install bindgen\nresult: 1 missing\n",
             "FAIL  module    DKMS could not build farblk for 7.3.4-x: bindgen\n\
-             \x20       fix: apt install bindgen\n        fix: dkms autoinstall --kernelver 7.3.4-x\n",
+             \x20       fix: apt install bindgen\n\
+             \x20       fix: dkms autoinstall --kernelver 7.3.4-x\n",
         ),
         (
             "ok: rustc\nresult: ready\nfailed: /var/lib/dkms/farblk/1/build/make.log says why\n",

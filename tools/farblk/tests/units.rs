@@ -251,7 +251,8 @@ fn soft_roce_leaves_its_own_device_alone_only() {
         ("eth0x1", true),
     ] {
         let script = format!(
-            "rdma() {{ echo 'link a/1 state ACTIVE netdev br-lan '; echo 'link b/1 netdev eth0x1'; }}; {}",
+            "rdma() {{ echo 'link a/1 state ACTIVE netdev br-lan '; \
+             echo 'link b/1 netdev eth0x1'; }}; {}",
             test.replace("%I", name)
         );
         let status = Command::new("sh").arg("-c").arg(&script).status();

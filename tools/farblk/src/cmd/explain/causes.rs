@@ -172,7 +172,8 @@ const CAUSES: &[Row] = &[
     ),
     (
         "F0401",
-        "The module is installed for this kernel, but not loaded. With Secure Boot the kernel may have rejected it, if it does not know the key of the signature.",
+        "The module is installed for this kernel, but not loaded. With Secure Boot the kernel may \
+         have rejected it, if it does not know the key of the signature.",
         "modprobe farblk",
     ),
     (

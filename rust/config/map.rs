@@ -63,7 +63,7 @@ use crate::proto::{
     Name,
     Uuid, //
 };
-use crate::session::State;
+use crate::session::{clock::HEARTBEAT_MAX_MS, State};
 
 /// The accepted numbers of hardware queues.
 const QUEUES: (u64, u64) = (0, 64);
@@ -76,7 +76,7 @@ const IO_TIMEOUT_MS: (u64, u64) = (100, 3_600_000);
 /// The accepted times that I/O waits for a path, in ms: not at all to a day.
 const NO_PATH_TIMEOUT_MS: (u64, u64) = (0, 86_400_000);
 /// The accepted intervals of heartbeats, in ms: none, or up to a minute.
-const HEARTBEAT_MS: (u64, u64) = (0, 60_000);
+const HEARTBEAT_MS: (u64, u64) = (0, HEARTBEAT_MAX_MS as u64);
 /// The accepted longest delays between attempts to connect, in ms: a tenth of a second to an hour.
 const RECONNECT_MAX_MS: (u64, u64) = (100, 3_600_000);
 

@@ -204,6 +204,9 @@ impl Progress {
     }
 }
 
+/// The longest interval between heartbeats, in ms, that a map can be set to.
+pub const HEARTBEAT_MAX_MS: u32 = 60_000;
+
 /// Heartbeats in which a server hears nothing before the client is taken for gone, and the least
 /// time, in ms: other clients wait for nothing but its place.
 const MISSING: u64 = 5;
@@ -222,14 +225,14 @@ pub struct KeepAliveTimeout {
 }
 
 impl KeepAliveTimeout {
-    /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`, or never
-    /// if that is 0, but is not waited for longer than `most_ms`: of one that is silent nobody
-    /// knows whether it still exists. `heard` is how much it has said so far, and a look comes
-    /// every `look_ms`.
+    /// Nothing is missing yet. The client promised to say something every `heartbeat_ms`. If that
+    /// is 0, which promises nothing, or more than a map can be set to, it has `most_ms`: of one
+    /// that is silent nobody knows whether it still exists. `heard` is how much it has said so far,
+    /// and a look comes every `look_ms`.
     pub fn new(heartbeat_ms: u32, most_ms: u32, look_ms: u32, heard: u64) -> Self {
         let timeout_ms = match heartbeat_ms {
-            0 => u64::from(most_ms),
-            ms => (u64::from(ms) * MISSING).min(most_ms.into()),
+            ms @ 1..=HEARTBEAT_MAX_MS => u64::from(ms) * MISSING,
+            _ => most_ms.into(),
         };
         let looks = timeout_ms
             .max(KEEP_ALIVE_MIN_MS)

@@ -139,7 +139,7 @@ impl<H: Copy + PartialEq> Registration<H> {
     }
 
     /// Lets a path come up, if nothing is in its way. It is lost if nothing is heard of the client
-    /// for `silent_max_ms`, or for less.
+    /// for longer than that promised, or for `silent_max_ms` if it promised nothing.
     pub(super) fn open_path(
         &mut self,
         login: &Login<H>,

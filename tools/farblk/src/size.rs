@@ -192,12 +192,14 @@ mod tests {
             "DEPTH: (u64, u64) = (1, DEPTH_MAX as u64);",
             "TOS: (u64, u64) = (0, u8::MAX as u64);",
             "IO_TIMEOUT_MS: (u64, u64) = (100, 3_600_000);",
-            "HEARTBEAT_MS: (u64, u64) = (0, 60_000);",
+            "HEARTBEAT_MS: (u64, u64) = (0, HEARTBEAT_MAX_MS as u64);",
             "RECONNECT_MAX_MS: (u64, u64) = (100, 3_600_000);",
             "NO_PATH_TIMEOUT_MS: (u64, u64) = (0, 86_400_000);",
         ] {
             assert!(maps.contains(&format!("const {limits}")), "{limits}");
         }
+        let clock = include_str!("../../../rust/session/clock.rs");
+        assert!(clock.contains("pub const HEARTBEAT_MAX_MS: u32 = 60_000;"));
         let wire = include_str!("../../../rust/proto/wire.rs");
         assert!(wire.contains("pub const DEPTH_MAX: u16 = 1024;"));
         assert!(wire.contains("pub const INLINE_MAX: u32 = 16 << 10;"));

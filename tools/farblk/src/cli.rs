@@ -447,8 +447,8 @@ pub struct Ping {
 /// Makes a network device without a network, an RDMA device on it in software (rxe), a port, an
 /// export of RAM and a map of it; writes and reads the disk; and removes all of it, also after an
 /// error or Ctrl-C. It prints each command that it runs. What stays is the identity of this host in
-/// /etc/farblk/host_id, which the first command on a host makes, and the modules dummy and
-/// rdma_rxe, which stay loaded.
+/// /etc/farblk/host_id, which the first command on a host makes, the line of the export in
+/// /etc/farblk/registrations, and the modules dummy and rdma_rxe, which stay loaded.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Size of the RAM to export: a number of bytes, or with K, M, G
@@ -466,7 +466,7 @@ pub struct Map {
     #[arg(value_name = "HOST[:PORT]/EXPORT", value_parser = Target::parse)]
     pub target: Target,
     /// Name of the map, not like that of a partition, such as a-part1 [default: the export's name]
-    #[arg(long, value_parser = name::parse_new_map)]
+    #[arg(long, value_parser = name::parse)]
     pub name: Option<String>,
     /// Map the export for reading only
     #[arg(long)]

@@ -1420,6 +1420,8 @@ fn a_report_has_no_secrets() {
     tree.file("etc/farblk/client.d/x.toml~", "key = \"AAAA\"\n");
     tree.file("etc/farblk/server.toml.1", "[export.old]\nram = \"2G\"\n");
     tree.file("etc/farblk/keys/host_id", "AAAA\n");
+    tree.file("etc/farblk/backup.toml", "key = \"AAAA\"\n");
+    tree.file("etc/farblk/client.d/.draft.toml", "key = \"AAAA\"\n");
     tree.file(
         "etc/farblk/registrations",
         &format!("{id} 1311768467294899695\n"),

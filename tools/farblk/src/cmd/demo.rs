@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk demo`: a server and a client on this host, over an RDMA device that is made for it.
 //!
-//! Everything that it makes has a name of its own, and goes at the end, however that comes. Only
-//! the lasting identity of the host stays, which the first command on a host makes.
+//! Everything that it makes has a name of its own, and goes at the end, however that comes. What
+//! stays is what any command leaves in /etc/farblk: the identity of the host, and a registration.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};

@@ -470,14 +470,12 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
         let error = context.not_found(&job.what, "map", &arguments.map);
         // One that was not restored, as its contents are gone, is only there.
         return Err(match persist::expecting(context, &arguments.map) {
-            Some(file) => error.hint(fill_in(
-                "# to accept other contents, remove expect_instance of this map from {file}\n\
-                 farblk config restore --map={name}",
-                &[
-                    ("file", &*file.display().to_string()),
-                    ("name", &arguments.map),
-                ],
-            )),
+            Some(file) => {
+                let restore = persist::restore_command(context, &arguments.map);
+                let file = file.display();
+                let accept = "# to accept other contents, remove expect_instance of this map";
+                error.hint(format!("{accept} from {file}\n{restore}"))
+            }
             None => error,
         });
     };

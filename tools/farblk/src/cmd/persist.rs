@@ -127,6 +127,16 @@ fn is_unit_enabled(context: &Context, unit: &str) -> bool {
         .any(|folder| folder.path().join(unit).symlink_metadata().is_ok())
 }
 
+/// The command that makes a map as its file says. If it has a unit, that makes it: it unmaps no
+/// other one.
+pub fn restore_command(context: &Context, name: &str) -> String {
+    let unit = unit(name);
+    match is_unit_enabled(context, &unit) {
+        true => format!("systemctl restart {unit}"),
+        false => format!("farblk config restore --map={}", quote::word(name)),
+    }
+}
+
 /// Tells how to disable the unit of a map that was forgotten: it would fail at each boot.
 pub fn hint_unit(context: &Context, name: &str) {
     let unit = unit(name);

@@ -275,9 +275,9 @@ fn start_server(context: &Context) -> Result<(), Error> {
         told = true;
         thread::sleep(RESTORE_PAUSE);
     }
-    let text = match missing.is_complete() {
-        true => "all ports and exports are there",
-        false => "some ports or exports run with other settings than those in the files",
+    let text = match missing.differs {
+        true => "some ports or exports were found with other settings than those in the files",
+        false => "all ports and exports are there",
     };
     tell(&format!("READY=1\nSTATUS={text}"));
     report(context, "start-server", text, &[])

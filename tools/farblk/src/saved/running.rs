@@ -100,8 +100,8 @@ fn backing(context: &Context, path: &Path, object: &mut Object) {
 }
 
 /// What to write for a device that runs: the file behind a loop device, else the name that leads
-/// to this device after a reboot, too.
-fn lasting(context: &Context, device: &str) -> Result<(&'static str, String), String> {
+/// to this device after a reboot, too; an error says why there is none.
+pub fn lasting(context: &Context, device: &str) -> Result<(&'static str, String), String> {
     let Some(device) = loop_name(context, device) else {
         return Ok(("device", lasting_name(context, device)));
     };

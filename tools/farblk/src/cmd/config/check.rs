@@ -11,7 +11,7 @@ use crate::cmd::Context;
 use crate::error::{Error, exit};
 use crate::identity;
 use crate::name;
-use crate::saved::running::{is_kernel_name, loop_name, no_lasting_name};
+use crate::saved::running::{is_kernel_name, lasting, loop_name, no_lasting_name};
 use crate::saved::{Kind, Object, Problem, Saved};
 
 /// The problems of the files in /etc/farblk, schema `farblk.config-check/1`.
@@ -60,7 +60,11 @@ fn look(context: &Context, object: &Object, saved: &Saved) -> Vec<Problem> {
     let title = object.title();
     let problem =
         |text: String| Problem::new(object.place.clone(), format!("{title}: {text}")).warning();
-    let mut problems: Vec<_> = name::parse_new(&object.name)
+    let parse = match object.kind {
+        Kind::Map => name::parse_new_map,
+        _ => name::parse_new,
+    };
+    let mut problems: Vec<_> = parse(&object.name)
         .err()
         .into_iter()
         .map(&problem)
@@ -107,7 +111,10 @@ fn look_at_backing(context: &Context, object: &Object) -> Option<String> {
         Err(_) => Some(format!("{device} does not exist now")),
         Ok(None) => Some(format!("{device} is not a block device")),
         Ok(Some(_)) => match loop_name(context, device) {
-            Some(name) => Some(format!("{device} is {name}: write file = \"PATH\"")),
+            Some(name) => Some(match lasting(context, device) {
+                Ok(_) => format!("{device} is {name}: write file = \"PATH\""),
+                Err(why) => why,
+            }),
             None => is_kernel_name(device).then(|| no_lasting_name(device)),
         },
     }

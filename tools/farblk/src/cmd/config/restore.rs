@@ -183,8 +183,8 @@ pub struct Missing {
     done: BTreeSet<(Kind, String)>,
     /// True if there may be objects that are not known yet: a file could not be read.
     unread: bool,
-    /// True if an object runs with other settings.
-    differs: bool,
+    /// True if an object was found that runs with other settings.
+    pub differs: bool,
 }
 
 impl Missing {
@@ -196,11 +196,6 @@ impl Missing {
             unread: true,
             differs: false,
         }
-    }
-
-    /// Returns true if everything runs as the files say.
-    pub fn is_complete(&self) -> bool {
-        !self.unread && !self.differs && self.failed.is_empty()
     }
 
     /// Tries once what is left, and prints the results. Returns true if something failed that a

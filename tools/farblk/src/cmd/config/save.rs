@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk config save`.
 
+use std::fs;
 use std::path::Path;
 
 use schemars::JsonSchema;
@@ -187,7 +188,14 @@ impl Plan {
         if side == Side::Client {
             plan.host_name = running.host_name.clone();
             // A module that was loaded anew has the name of the node until a restore.
-            if let (None, Some(name), false) = (&plan.host_name, &saved.host_name, prune) {
+            let mut own = Saved::default();
+            saved::parse(
+                side,
+                &file,
+                &fs::read_to_string(&file).unwrap_or_default(),
+                &mut own,
+            );
+            if let (None, Some(name), false) = (&plan.host_name, &own.host_name, prune) {
                 plan.host_name = Some(name.clone());
                 if context.host_name().as_ref() != Some(name) {
                     let text = format!("host_name {name} stays in the file, and is not in use");

@@ -408,6 +408,18 @@ fn system(root: &Path) -> Item {
     Item::new("system.txt", text)
 }
 
+/// Returns true for a file, below /etc/farblk, that `config restore` reads, or the one before it.
+fn is_farblk_toml(path: &Path) -> bool {
+    let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();
+    match parts.as_deref() {
+        Some(["server.toml" | "server.toml.1" | "client.toml" | "client.toml.1"]) => true,
+        Some(["server.d" | "client.d", name]) => {
+            !name.starts_with('.') && (name.ends_with(".toml") || name.ends_with(".toml.1"))
+        }
+        _ => false,
+    }
+}
+
 /// The files of /etc/farblk that are farblk's, without their comments, which may hold anything; of
 /// others, such as keys, only their names and sizes; and what DKMS left.
 fn settings(root: &Path) -> Vec<Item> {
@@ -417,7 +429,7 @@ fn settings(root: &Path) -> Vec<Item> {
     for file in files(&folder, DEPTH_MAX) {
         let path = file.strip_prefix(root).unwrap_or(&file).display();
         let name = path.to_string();
-        let is_toml = [".toml", ".toml.1"].iter().any(|end| name.ends_with(end));
+        let is_toml = is_farblk_toml(file.strip_prefix(&folder).unwrap_or(&file));
         let own = ["host_id", "registrations"].map(|name| folder.join(name));
         if !is_toml && !own.contains(&file) {
             let size = fs::metadata(&file).map_or(0, |metadata| metadata.len());

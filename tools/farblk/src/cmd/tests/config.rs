@@ -419,7 +419,7 @@ fn the_unit_of_the_server_tries_again_only_what_failed() {
         let lines = out.lines().filter(|line| !line.starts_with("  "));
         let root = context.root.display().to_string();
         let lines: Vec<_> = lines.map(|line| line.replace(&root, "")).collect();
-        (more, lines.join("|"), missing.is_complete())
+        (more, lines.join("|"), !more && !missing.differs)
     };
     host.write(
         "server.toml",
@@ -484,7 +484,7 @@ fn what_runs_with_other_settings_is_not_tried_again() {
     );
     let mut missing = Missing::new();
     assert!(!missing.attempt(&context).expect("an attempt"));
-    assert!(!missing.is_complete());
+    assert!(missing.differs);
     assert!(host.out.take().contains("F0103"));
     // Nobody enables it again.
     host.ok("export disable e");
@@ -1139,6 +1139,15 @@ fn a_map_of_ram_is_restored_with_the_expected_contents_only() {
     let (why, command) = (hint(&error), "\nfarblk config restore --map=m");
     let remove = format!("remove expect_instance of this map from {}", path.display());
     assert!(why.contains(&remove) && why.ends_with(command), "{why}");
+    // A map that has a unit is made by that, which unmaps no other one.
+    let wants = host.root.join("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).expect("a folder");
+    fs::write(wants.join("farblk-map@m.service"), "").expect("a file");
+    let why = hint(&host.run("remap m").expect_err("no map"));
+    assert!(
+        why.ends_with("\nsystemctl restart farblk-map@m.service"),
+        "{why}"
+    );
     let file = host.file("client.d/m.toml").replace(&line, "");
     host.write("client.d/m.toml", &file);
     assert_eq!(host.ends("config restore --map m", 0), "map m  restored");
@@ -1173,6 +1182,24 @@ fn the_module_of_a_server_is_replaced() {
         host.kernel.get("ports/main", "state").as_deref(),
         Some("listening")
     );
+}
+
+/// What a file in client.d has is left there.
+#[test]
+fn the_name_of_the_host_is_kept_in_its_file() {
+    let mut host = Host::new("config-host-name");
+    host.ok("map 10.9.0.2/m");
+    host.write("client.d/name.toml", "host_name = \"x\"\n");
+    host.reload();
+    host.ok("map 10.9.0.2/m");
+    host.ends("config save", 0);
+    assert!(!host.file("client.toml").contains("host_name"));
+    host.write(
+        "client.d/a.toml",
+        "[map.m-part1]\nexport = \"e\"\npaths = { 0 = \"10.9.0.2\" }\n",
+    );
+    let check = host.ends("config check", 0);
+    assert!(check.contains("named like a partition"), "{check}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ SMP_TESTS ?= load.sh configfs.sh kunit.sh broken.sh faults.sh integrity.sh onesi
 check-smp: setup tool
 	@tools/setup/guest.sh debug >/dev/null
 	@KERNEL=debug tools/build modules kunit broken
-	@KERNEL=debug KSELFTEST_ENV="FARBLK_SHORT=1 FARBLK_FAULTS_SECONDS=30 FARBLK_KINDS=block" \
+	@KERNEL=debug KSELFTEST_ENV="FARBLK_SHORT=1 FARBLK_FAULTS_SECONDS=30 FARBLK_KINDS=block $${KSELFTEST_ENV:-}" \
 		tools/vm/kselftest $(SMP_TESTS)
 
 # FARBLK_SEED=N draws the faults of another run again.

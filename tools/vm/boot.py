@@ -310,7 +310,7 @@ class Scenarios:
                 raise Failed(f"the client is not as before:\n{state}\n-- before --\n{self.state}")
         self.server.is_("cat /sys/kernel/config/farblk/host_id", self.server_id)
         errors = client.sh("for n in vol1 vol2; do d=$(basename $(readlink -f /dev/farblk/by-name/$n)); "
-                           "dmesg | grep -E \"(I/O error|EXT4-fs error).* $d[,):]\"; done; true")
+                           "dmesg | grep -E 'I/O error|EXT4-fs error' | grep -E \"[ (]$d[-,):]\"; done; true")
         if errors:
             raise Failed(f"I/O of the block exports has failed:\n{errors}")
 

@@ -270,7 +270,7 @@ class Scenarios:
                   f"'UUID={uuid} /data2 ext4 {options} 0 2' >/etc/fstab && systemctl daemon-reload")
         client.sh("systemctl start remote-fs.target")
         # With nofail the target does not wait for them.
-        client.until("mountpoint -q /data1 && mountpoint -q /data2", BOOT)
+        self.are_mounted()
         client.sh("for d in /data1 /data2; do cd $d && head -c 4M /dev/urandom >a && cp /usr/bin/bash b && sha256sum a b >sums && sync; done")
         client.sh("cp /usr/bin/bash /tmp/ram && dd if=/tmp/ram of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
         self.state = self.describe()
@@ -299,7 +299,7 @@ class Scenarios:
         """The maps, the mounts and the data are those from before, and no I/O of the block exports has failed. A RAM
         export keeps its data if its server did not reboot."""
         client = self.client
-        client.until("mountpoint -q /data1 && mountpoint -q /data2", BOOT)
+        self.are_mounted()
         client.sh("for d in /data1 /data2; do cd $d && sha256sum --quiet -c sums && touch x && rm x || exit; done")
         if ram:
             client.until("[ \"$(</sys/kernel/config/farblk/maps/scratch/state)\" = live ]")
@@ -332,6 +332,9 @@ class Scenarios:
     def maps_are_live(self, seconds=BOOT):
         for name in "vol1", "vol2":
             self.client.until(f"[ \"$(</sys/kernel/config/farblk/maps/{name}/state)\" = live ]", seconds)
+
+    def are_mounted(self):
+        self.client.until("mountpoint -q /data1 && mountpoint -q /data2", BOOT)
 
     # --- the scenarios ---
 
@@ -377,6 +380,8 @@ class Scenarios:
         down = client.down()
         client.ready()
         self.maps_are_live()
+        # With nofail the boot does not wait for them.
+        self.are_mounted()
         client.is_("cat /data1/late", "unsynced")
         longest = 0
         for name in "vol1", "vol2", "scratch":

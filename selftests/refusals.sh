@@ -62,7 +62,7 @@ no_such_export() {
 # attempt may succeed.
 going_away() {
 	local what n got="" tries=100
-	! is_short || tries=50
+	! is_short || tries=25
 	must serve e 8M
 	must map_make m e queues=8
 	for what in exports/e ports/p; do

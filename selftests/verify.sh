@@ -36,10 +36,11 @@ all_sizes() {
 }
 
 sizes() {
-	local depth
+	local depth depths="1 8 64"
+	! is_short || depths="1 64"
 	backing
 	disk
-	for depth in 1 8 64; do all_sizes --iodepth=$depth; done
+	for depth in $depths; do all_sizes --iodepth=$depth; done
 	must unmap m
 }
 buffered() {
@@ -74,10 +75,11 @@ mixed() {
 
 # The ends of what a map can be set to.
 settings_matter() {
-	local set
+	local set sets=("depth=1" "inline_size=0" "queues=3 poll_queues=2 depth=2")
+	is_short || sets+=("depth=1024" "inline_size=16384" "queues=2")
 	not_local
 	backing
-	for set in "depth=1" "depth=1024" "inline_size=0" "inline_size=16384" "queues=2" "queues=3 poll_queues=2 depth=2"; do
+	for set in "${sets[@]}"; do
 		# shellcheck disable=SC2086
 		disk $set
 		verified --name="$set" --bsrange=512-64k --iodepth=32 --io_size=1m

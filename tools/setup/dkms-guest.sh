@@ -11,7 +11,7 @@ image() {
 	series=$(printf '%s' "$release" | cut -d. -f1,2)
 	# What boot.sh puts in.
 	in_root mmdebstrap --variant=important --mode=root --components=main --skip=check/qemu \
-		--include="systemd,systemd-sysv,udev,kmod,iproute2,procps,e2fsprogs,jq,dkms,gcc,make,rustc,rust-src,bindgen,bc,bison,flex,dwarves,libelf-dev,libssl-dev,openssl,xz-utils,linux-headers-$release,linux-source-$series" \
+		--include="systemd,systemd-sysv,udev,kmod,iproute2,procps,e2fsprogs,jq,dkms,gcc,make,rustc,rust-src,bindgen,bc,bison,flex,dwarves,libelf-dev,libssl-dev,openssl,python3,xz-utils,linux-headers-$release,linux-source-$series" \
 		--aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
 		"$DEBIAN_SUITE" "$new/root" "deb $m $DEBIAN_SUITE main" "deb $m $DEBIAN_SUITE-updates main" "deb $m $KERNEL_SUITE main"
 	mkdir -p "$new/modules"

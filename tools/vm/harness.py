@@ -344,13 +344,14 @@ class Run:
         """Answers each guest that waits for something that has come true, or never will."""
         present = [g for g in self.guests if not g.expect_off]
         ended = [g for g in present if g.code is not None]
-        for guest in present:
+        for guest in self.guests:
             if guest.waits_for is None:
                 continue
             kind, name = guest.waits_for
+            # Also one that is about to be turned off.
             if kind == "get" and name in self.words:
                 guest.answer("ok " + self.words[name][guest.part])
-            elif kind == "barrier" and ended:
+            elif kind == "barrier" and ended and guest in present:
                 guest.answer(f"fail {ended[0].role} has ended")
         left = [g for g in present if g.code is None]
         if ended and all(g.waits_for and g.waits_for[0] == "get" for g in left):

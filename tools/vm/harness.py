@@ -376,7 +376,7 @@ class Run:
             self.networks = [network.Network(n, self.guests, self.selector, rng) for n in range(self.args.networks)]
         for guest in self.guests:
             if self.args.disk:
-                # In memory: a disk of this machine may be busy for longer than the tests let I/O wait.
+                # In memory: a disk of this machine may be busy for longer than tests let I/O wait.
                 disk, link = os.memfd_create(f"{guest.role}.disk"), f"{self.args.out}/{guest.role}.disk"
                 os.truncate(disk, self.args.disk << 20)
                 if os.path.lexists(link):

@@ -581,14 +581,8 @@ pub struct PathAdd {
 /// Does a part of the work of a unit of systemd.
 #[derive(Debug, Subcommand)]
 pub enum Unit {
-    /// Note whether a map exists, before the unit restores it
-    BeforeMap {
-        /// Name of the map
-        #[arg(value_parser = name::parse)]
-        name: String,
-    },
-    /// Note whether the unit has made the map
-    MadeMap {
+    /// Restore a map, and note whether the unit has made it
+    StartMap {
         /// Name of the map
         #[arg(value_parser = name::parse)]
         name: String,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk unit`: what the units of systemd in `tools/units` run besides `farblk config restore`.
+//! `farblk unit`: what the units of systemd in `tools/units` run.
 //!
 //! A unit unmaps only a map that it has made. So it notes in `/run/farblk/maps` which directory of
 //! configfs it found before it restored a map, and which one it has made. The kernel numbers these
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::config::restore::Missing;
+use super::config::restore::{self, Missing};
 use super::{Context, map};
 use crate::cli::{self, Unit};
 use crate::configfs::{Job, words};
@@ -80,8 +80,7 @@ pub fn run(context: &Context, unit: &Unit) -> Result<(), Error> {
         return Err(Error::usage("a unit has no dry run").hint("farblk config restore --dry-run"));
     }
     match unit {
-        Unit::BeforeMap { name } => before_map(context, name),
-        Unit::MadeMap { name } => made_map(context, name),
+        Unit::StartMap { name } => start_map(context, name),
         Unit::StopMap { name, wait } => stop_map(context, name, *wait),
         Unit::GiveUp { after, within } => give_up(context, *after, *within),
         Unit::StartServer => start_server(context),
@@ -142,27 +141,20 @@ fn is_ours(context: &Context, name: &str) -> bool {
     }
 }
 
-/// Notes whether the map exists before the unit restores it.
-fn before_map(context: &Context, name: &str) -> Result<(), Error> {
+/// Restores a map, and notes whether the unit has made it.
+fn start_map(context: &Context, name: &str) -> Result<(), Error> {
+    let job = Job::new(format!("cannot note who made map {name}"));
     if !is_ours(context, name) {
-        let job = Job::new(format!("cannot note what is there of map {name}"));
         // What has no disk was left by an attempt that was killed. This one makes the disk.
         let map = context.configfs.path(&["maps", name]);
         let state = context.configfs.attr(&map, "state");
         let there = directory(context, name).filter(|_| state.as_deref() != Some("disabled"));
         write_note(context, name, Note::Before(there), &job)?;
     }
-    report(
-        context,
-        "before-map",
-        &format!("looked for map {name}"),
-        &[],
-    )
-}
-
-/// Notes whether the unit has made the map, which is there now.
-fn made_map(context: &Context, name: &str) -> Result<(), Error> {
-    let job = Job::new(format!("cannot note who made map {name}"));
+    restore::run(context, &restore::Arguments::of_map(name))?;
+    if context.exit.get() != 0 {
+        return Ok(());
+    }
     let text = match (note(context, name), directory(context, name)) {
         (Some(Note::Before(before)), Some(there)) if before != Some(there) => {
             write_note(context, name, Note::Made(there), &job)?;
@@ -171,7 +163,7 @@ fn made_map(context: &Context, name: &str) -> Result<(), Error> {
         _ if is_ours(context, name) => format!("map {name} is still there"),
         _ => format!("map {name} was there before: its unit leaves it alone"),
     };
-    report(context, "made-map", &text, &[])
+    report(context, "start-map", &text, &[])
 }
 
 /// Unmaps a map that the unit has made. Waits while the disk is in use: a file system that is

@@ -30,6 +30,15 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// To restore one map.
+    pub fn of_map(name: &str) -> Self {
+        Self {
+            server: false,
+            client: false,
+            map: Some(name.to_owned()),
+        }
+    }
+
     fn sides(&self) -> Vec<Side> {
         let mut sides = Side::ALL.to_vec();
         match (self.server, self.client || self.map.is_some()) {

@@ -197,8 +197,8 @@ fn the_files_name_commands_that_exist() {
             }
         }
     }
-    // Six of the units of server and map, one at shutdown, and two of the rules.
-    assert!(commands.len() >= 9, "{commands:?}");
+    // Five of the units of server and map, one at shutdown, and two of the rules.
+    assert!(commands.len() >= 8, "{commands:?}");
     let tree = Tree::new("names");
     for command in &commands {
         let line = match &*command[0] {

@@ -133,8 +133,7 @@ def fresh(guest):
     """Gives a machine the root of one that has never booted, and an empty disk."""
     out = guest.run.args.out
     shutil.copyfile(f"{guest.run.args.guest}/root.ext4", f"{out}/{guest.role}.root")
-    with open(f"{out}/{guest.role}.disk", "wb") as disk:
-        disk.truncate(guest.run.args.disk << 20)
+    guest.new_disk()
 
 
 class Host:
@@ -632,7 +631,7 @@ def main():
         run.stop()
         for guest in run.guests:
             for name in f"{guest.role}.root", f"{guest.role}.disk":
-                if os.path.exists(f"{args.out}/{name}"):
+                if os.path.lexists(f"{args.out}/{name}"):
                     os.unlink(f"{args.out}/{name}")
     fine = run.failure is None
     if run.failure:

@@ -81,6 +81,15 @@ class Guest:
         self.part = slice(None)  # of what it gets
         self.expect_off = self.frozen = False
 
+    def new_disk(self):
+        """Gives it an empty disk, in memory: one of the host may be busy for longer than tests let I/O wait."""
+        link = f"{self.run.args.out}/{self.role}.disk"
+        self.memory = open(os.memfd_create(f"{self.role}.disk"), "wb")
+        self.memory.truncate(self.run.args.disk << 20)
+        if os.path.lexists(link):
+            os.remove(link)
+        os.symlink(f"/proc/{os.getpid()}/fd/{self.memory.fileno()}", link)
+
     def boot(self):
         a, fds = self.run.args, {}
         self.reset()
@@ -376,12 +385,7 @@ class Run:
             self.networks = [network.Network(n, self.guests, self.selector, rng) for n in range(self.args.networks)]
         for guest in self.guests:
             if self.args.disk:
-                # In memory: a disk of this machine may be busy for longer than tests let I/O wait.
-                disk, link = os.memfd_create(f"{guest.role}.disk"), f"{self.args.out}/{guest.role}.disk"
-                os.truncate(disk, self.args.disk << 20)
-                if os.path.lexists(link):
-                    os.remove(link)
-                os.symlink(f"/proc/{os.getpid()}/fd/{disk}", link)
+                guest.new_disk()
             guest.boot()
         tick = 0
         while not self.done():

@@ -163,7 +163,11 @@ fn start_map(context: &Context, name: &str) -> Result<(), Error> {
         _ if is_ours(context, name) => format!("map {name} is still there"),
         _ => format!("map {name} was there before: its unit leaves it alone"),
     };
-    report(context, "start-map", &text, &[])
+    // The document is that of the restore.
+    match context.output.is_json() {
+        true => Ok(()),
+        false => context.output.line(&text),
+    }
 }
 
 /// Unmaps a map that the unit has made. Waits while the disk is in use: a file system that is

@@ -187,7 +187,6 @@ impl Plan {
         };
         if side == Side::Client {
             plan.host_name = running.host_name.clone();
-            // A module that was loaded anew has the name of the node until a restore.
             let mut own = Saved::default();
             saved::parse(
                 side,
@@ -195,6 +194,11 @@ impl Plan {
                 &fs::read_to_string(&file).unwrap_or_default(),
                 &mut own,
             );
+            // A name that stands in another file stays there.
+            if own.host_name.is_none() && plan.host_name == saved.host_name {
+                plan.host_name = None;
+            }
+            // A module that was loaded anew has the name of the node until a restore.
             if let (None, Some(name), false) = (&plan.host_name, &own.host_name, prune) {
                 plan.host_name = Some(name.clone());
                 if context.host_name().as_ref() != Some(name) {

@@ -1194,6 +1194,10 @@ fn the_name_of_the_host_is_kept_in_its_file() {
     host.ok("map 10.9.0.2/m");
     host.ends("config save", 0);
     assert!(!host.file("client.toml").contains("host_name"));
+    // Also while it is in use.
+    host.ends("config restore", 0);
+    host.ends("config save", 0);
+    assert!(!host.file("client.toml").contains("host_name"));
     host.write(
         "client.d/a.toml",
         "[map.m-part1]\nexport = \"e\"\npaths = { 0 = \"10.9.0.2\" }\n",

@@ -401,10 +401,14 @@ impl Bdev {
 impl Drop for Bdev {
     fn drop(&mut self) {
         self.users.wait();
+        // A kernel thread would leave it to others to close the file with `bdev_fput()`, and who
+        // was told that the device is free may find that it is not. This one is no file of a file
+        // system, and holds up no unmount.
+        //
         // SAFETY: By the type invariants the file is open and ours, and no bio uses the device any
         // more. The claim is over when this returns: no call of a holder operation begins after
         // that.
-        unsafe { bindings::bdev_fput(self.file.as_ptr()) };
+        unsafe { bindings::__fput_sync(self.file.as_ptr()) };
         // Those that have begun use the holder, and this module's code.
         self.holder.ops.wait();
     }

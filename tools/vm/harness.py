@@ -15,6 +15,7 @@ a control stream of one-line requests, each answered by one line ("ok [VALUE]" o
   exit CODE TAINT     the script has ended; answered when every role has ended
 """
 import argparse
+import glob
 import io
 import json
 import os
@@ -57,6 +58,10 @@ CMDLINE = {
              "rcupdate.rcu_cpu_stall_timeout=60",
     "debug": "kasan_multi_shot log_buf_len=1M dummy.numdummies=0 sysctl.kernel.hung_task_timeout_secs=120 rcupdate.rcu_cpu_stall_timeout=120",
 }
+# Objects that kmalloc() gives out of slabs of their own.
+SLABS = "8 16 32 64 96 128 192 256 512 1k 2k".split()
+# The kselftest runner's word that a test has ended.
+ENDED = re.compile(r"(?:not )?ok \d+ selftests: \S+: (\S+)")
 X86 = "console=ttyS0 mitigations=off nokaslr tsc=reliable watchdog_thresh=30"
 COMMON = "loglevel=5 net.ifnames=0 panic=-1 random.trust_cpu=on"
 
@@ -119,6 +124,19 @@ class Guest:
     def alive(self):
         return self.proc is not None and self.proc.poll() is None
 
+    def cpu(self):
+        """Seconds of CPU time that it took: its processes, and those of User Mode Linux that have ended."""
+        ticks = 0
+        for stat in glob.glob("/proc/[0-9]*/stat"):
+            try:
+                with open(stat, encoding="ascii", errors="replace") as f:
+                    fields = f.read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if self.proc and int(fields[3]) == self.proc.pid:
+                ticks += sum(map(int, fields[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def kill(self):
         """Takes the plug out."""
         try:
@@ -167,6 +185,8 @@ class Guest:
 
     def on_out(self, line):
         self.run.say(self, line)
+        if ended := ENDED.match(line):
+            self.run.took(ended[1])
 
     def on_ctl(self, line):
         self.run.request(self, *line.split(" "))
@@ -187,12 +207,16 @@ class Qemu(Guest):
 
     def command(self, fds, nets, words):
         a = self.run.args
-        accel = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"] if a.icount else ["-accel", "tcg,thread=multi"]
+        # QEMU emulates "rep movsb" byte by byte. A bench that counts instructions keeps it, and so
+        # its figures stay comparable.
+        accel, cpu = (["tcg,thread=single", "-icount", "shift=0,sleep=off"], "max") if a.icount else \
+            (["tcg,thread=multi"], "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc")
         if a.slab_debug:
-            words.append("slab_debug=FZP,kmalloc-*")
+            # The larger ones are packets, and would double what the network costs.
+            words.append("slab_debug=FZP," + ",".join(f"kmalloc-{size}" for size in SLABS))
         cmd = [
             "qemu-system-x86_64", "-M", "q35", "-nodefaults", "-no-user-config", "-display", "none",
-            "-no-reboot", "-cpu", "max", *accel, "-smp", str(a.smp), "-m", str(a.mem), "-name", self.role,
+            "-no-reboot", "-cpu", cpu, "-accel", *accel, "-smp", str(a.smp), "-m", str(a.mem), "-name", self.role,
             "-kernel", f"{a.guest}/vmlinux", "-initrd", f"{a.guest}/initramfs", "-append", " ".join([X86, *words]),
             "-drive", f"if=none,id=root,format=raw,file={a.guest}/root.ext4,snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=root",
@@ -251,6 +275,7 @@ class Run:
         self.tolerates = False
         self.seed = random.randrange(1 << 32) if args.seed is None else args.seed
         self.seed_said = False
+        self.before = (self.start, 0)
         for number, item in enumerate(args.roles.split(","), 1):
             role, _, script = item.partition("=")
             if not re.fullmatch(r"[a-z][a-z0-9_]*", role) or not os.path.isfile(script):
@@ -268,6 +293,14 @@ class Run:
     def say(self, guest, text):
         prefix = f"{guest.role:>8}| " if len(self.guests) > 1 else ""
         print(prefix + text, flush=True)
+
+    def took(self, test):
+        """Says how long a test took, and how much of the CPUs."""
+        now = (time.monotonic(), sum(guest.cpu() for guest in self.guests))
+        # A guest that was turned off took its CPU time with it.
+        seconds, cpu = (max(0, a - b) for a, b in zip(now, self.before))
+        self.before = now
+        print(f"# {test}: {seconds:.0f} s, {cpu:.0f} s of CPU time", flush=True)
 
     def pack(self):
         with tarfile.open(f"{self.args.out}/files.tar", "w") as tar:
@@ -467,7 +500,7 @@ def arguments(words=None):
     p.add_argument("--smp", type=int, help="CPUs of each guest (2 for one guest and for the debug kernel, else 1)")
     p.add_argument("--mem", type=int, default=1024, help="MiB of each guest")
     p.add_argument("--icount", action="store_true", help="1 ns of guest time is 1 instruction")
-    p.add_argument("--slab-debug", action="store_true", help="check what kmalloc gives for overruns and use after free (slower)")
+    p.add_argument("--slab-debug", action="store_true", help="check what kmalloc gives, up to 2 KiB, for overruns and use after free (slower)")
     p.add_argument("--networks", type=int, default=1, help="networks that join them: network 1 has rxe1 and 10.9.1.1, .2, ...")
     p.add_argument("--seed", type=int, help="of the random numbers that the faults of networks take")
     p.add_argument("--disk", type=int, default=0, help="MiB of a disk that each guest has besides, and that power cycles leave alone")

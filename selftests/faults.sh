@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Memory allocations fail, on one host, which is client and server: all that is tried works or ends
 # with a clean error, what was written is there, and once the faults are over a map works.
+# FARBLK_KINDS=KIND: exports of that kind only, but where memory fails the kernel.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE
 FAULTS=/sys/kernel/debug
@@ -230,7 +231,7 @@ rising_in_kernel_ram() {
 }
 
 trap faults_off EXIT
-for kind in ram block; do
+for kind in ${FARBLK_KINDS:-ram block}; do
 	scenario each_allocation_$kind "each allocation of the module fails once, $kind"
 	scenario rising_in_module_$kind "more and more allocations of the module fail, $kind"
 done

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # What is read is what was written.
 . "$(dirname "$0")/lib.sh"
-MIB=32 SMALL=3m LARGE=8m
-! is_short || MIB=8 SMALL=1m LARGE=2m
+MIB=32 SMALL=3m LARGE=8m DEPTHS="1 8 64"
+! is_short || MIB=8 SMALL=1m LARGE=2m DEPTHS="1 64"
 
 # verified OPTION...: two jobs write and read back, each in its half.
 verified() {
@@ -20,7 +20,7 @@ sizes_and_depths() {
 	is logical_block_size "$(cat "/sys/block/${DEV#/dev/}/queue/logical_block_size")" "$1"
 	is "the disk's size" "$(blockdev --getsize64 "$DEV")" $((MIB << 20))
 	is "the map's size" "$(show "$C/maps/m/size")" $((MIB << 20))
-	for depth in 1 8 64; do
+	for depth in $DEPTHS; do
 		verified --bsrange="$1-1m" --iodepth=$depth
 	done
 	verified --bs="$1" --iodepth=32 --io_size=$SMALL

@@ -36,6 +36,24 @@ pub trait System {
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output>;
 }
 
+/// Timeout for udev, which reads a new disk.
+const UDEV_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Waits until udev has handled the event of a new disk ("farblk0"), if there is udev: only then the
+/// disk has its other names, such as those in `/dev/farblk/by-name`, and is not held open by udev.
+pub fn wait_for_udev(root: &Path, disk: &str) {
+    let attribute = root.join("sys/class/block").join(disk).join("dev");
+    let Ok(number) = fs::read_to_string(attribute) else {
+        return;
+    };
+    // udev records what it has found out once the links are there.
+    let record = root.join(format!("run/udev/data/b{}", number.trim()));
+    let deadline = Instant::now() + UDEV_TIMEOUT;
+    while root.join("run/udev/control").exists() && !record.exists() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 struct Linux;
 
 impl System for Linux {
@@ -281,6 +299,31 @@ mod tests {
                 (false, false, true)
             ]
         );
+    }
+
+    #[test]
+    fn udev_is_waited_for() {
+        let root = std::env::temp_dir().join(format!("farblk-udev-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let path = |path: &str| root.join(path);
+        for folder in ["sys/class/block/farblk0", "run/udev/data"] {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        // There is no such disk; there is no udev.
+        wait_for_udev(&root, "farblk0");
+        fs::write(path("sys/class/block/farblk0/dev"), "259:7\n").unwrap();
+        wait_for_udev(&root, "farblk0");
+        fs::write(path("run/udev/control"), "").unwrap();
+        let record = path("run/udev/data/b259:7");
+        let made = record.clone();
+        let udev = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            fs::write(made, "").unwrap();
+        });
+        wait_for_udev(&root, "farblk0");
+        assert!(record.exists());
+        udev.join().unwrap();
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

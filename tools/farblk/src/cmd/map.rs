@@ -17,6 +17,7 @@ use super::path::{self, NewPath};
 use super::{Context, Removed, persist};
 use crate::cli;
 use crate::configfs::{Job, Made};
+use crate::device;
 use crate::error::{Code, Error, exit, fill_in};
 use crate::holders::{self, Holder};
 use crate::identity;
@@ -272,7 +273,7 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
     Ok(())
 }
 
-/// Waits for the device node and prints it.
+/// Waits for the device node and its links, and prints it.
 fn report(
     context: &Context,
     name: &str,
@@ -306,6 +307,7 @@ fn report(
         thread::sleep(Duration::from_millis(20));
     }
     if changed {
+        device::wait_for_udev(&context.root, disk);
         let mut live = map.state.clone().unwrap_or_default();
         let up = map.paths.iter().filter(|path| path.is_live());
         let mut devices: Vec<_> = up.filter_map(|path| path.device.as_deref()).collect();

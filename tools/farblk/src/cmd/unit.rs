@@ -25,6 +25,7 @@ use super::config::restore::{self, Missing};
 use super::{Context, map};
 use crate::cli::{self, Unit};
 use crate::configfs::{Job, words};
+use crate::device;
 use crate::error::{Code, Error};
 
 /// The directory of the notes, below the root directory.
@@ -154,6 +155,11 @@ fn start_map(context: &Context, name: &str) -> Result<(), Error> {
     restore::run(context, &restore::Arguments::of_map(name))?;
     if context.exit.get() != 0 {
         return Ok(());
+    }
+    // What comes after the unit may use the links of the disk.
+    let object = context.configfs.path(&["maps", name]);
+    if let Some(disk) = context.configfs.attr(&object, "device") {
+        device::wait_for_udev(&context.root, &disk);
     }
     let text = match (note(context, name), directory(context, name)) {
         (Some(Note::Before(before)), Some(there)) if before != Some(there) => {

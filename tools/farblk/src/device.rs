@@ -39,8 +39,8 @@ pub trait System {
 /// Timeout for udev, which reads a new disk.
 const UDEV_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits until udev has handled the event of a new disk ("farblk0"), if there is udev: only then the
-/// disk has its other names, such as those in `/dev/farblk/by-name`, and is not held open by udev.
+/// Waits until udev has handled the event of a new disk ("farblk0"), if there is udev: only then
+/// the disk has its other names, such as those in `/dev/farblk/by-name`, and udev has closed it.
 pub fn wait_for_udev(root: &Path, disk: &str) {
     let attribute = root.join("sys/class/block").join(disk).join("dev");
     let Ok(number) = fs::read_to_string(attribute) else {

@@ -240,21 +240,6 @@ mod tests {
     }
 
     #[test]
-    fn device_is_closed_at_once() -> Result {
-        let disk = Disk::new()?;
-        let bdev = disk.open(true)?;
-        // SAFETY: A disk that is there has a block device for its whole, whose count C may change.
-        let openers = || unsafe {
-            (&raw const (*(*disk.disk.as_raw()).part0).bd_openers.counter).read_volatile()
-        };
-        check!(openers() == 1);
-        // This is a kernel thread.
-        drop(bdev);
-        check!(openers() == 0);
-        Ok(())
-    }
-
-    #[test]
     fn device_is_closed_after_its_bios() -> Result {
         let disk = Disk::new()?;
         let bdev = disk.open(true)?;

@@ -58,7 +58,8 @@ CMDLINE = {
              "rcupdate.rcu_cpu_stall_timeout=60",
     "debug": "kasan_multi_shot log_buf_len=1M dummy.numdummies=0 sysctl.kernel.hung_task_timeout_secs=120 rcupdate.rcu_cpu_stall_timeout=120",
 }
-# Objects that kmalloc() gives out of slabs of their own.
+# The caches of kmalloc() that --slab-debug checks. Larger objects hold packets, and to check them
+# costs CPU time in each test that moves data.
 SLABS = "8 16 32 64 96 128 192 256 512 1k 2k".split()
 # The kselftest runner's word that a test has ended.
 ENDED = re.compile(r"(?:not )?ok \d+ selftests: \S+: (\S+)")
@@ -212,7 +213,6 @@ class Qemu(Guest):
         accel, cpu = (["tcg,thread=single", "-icount", "shift=0,sleep=off"], "max") if a.icount else \
             (["tcg,thread=multi"], "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc")
         if a.slab_debug:
-            # The larger ones are packets, and would double what the network costs.
             words.append("slab_debug=FZP," + ",".join(f"kmalloc-{size}" for size in SLABS))
         cmd = [
             "qemu-system-x86_64", "-M", "q35", "-nodefaults", "-no-user-config", "-display", "none",

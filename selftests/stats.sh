@@ -195,10 +195,11 @@ without_iostats() {
 
 # listen FILE: what uevents of disks say, one on each line, until the scenario ends.
 listen() {
+	: >"$1"
 	python3 -c 'import socket, sys
 s = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15)
 s.bind((0, 1))
-out = open(sys.argv[1], "w", buffering=1)
+out = open(sys.argv[1], "a", buffering=1)
 print("listening", file=out)
 while True:
 	print(s.recv(65536).replace(b"\0", b" ").decode(errors="replace"), file=out)' "$1" &
@@ -223,6 +224,15 @@ identity() {
 	must unmap m
 	must map n e
 	is "wwid of another map" "$(show "/sys/block/${DEV##*/}/wwid")" "$wwid"
+	# udev asks the disk of which map a partition is: it must have been told that before.
+	printf '\0\0\0\0\203\0\0\0\0\10\0\0\0\10\0\0' | dd of="$DEV" bs=1 seek=446 conv=notrunc status=none
+	printf '\125\252' | dd of="$DEV" bs=1 seek=510 conv=notrunc,fsync status=none
+	must unmap n
+	: >$events
+	must map n e
+	wait_for 5 grep -q "^add@.*/${DEV##*/}p1 " $events || bad "no uevent says that there is a partition"
+	is "uevents" "$(awk '/^add@.*farblk[0-9]+ / { print "disk" } / FARBLK_STATE=live / { print "live" }
+		/^add@.*farblk[0-9]+p1 / { print "partition" }' $events | xargs)" "disk live partition"
 	must unmap n
 }
 

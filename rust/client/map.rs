@@ -397,6 +397,8 @@ impl Map {
         }
         // The published state says that there is a disk when this returns.
         self.execute(None, WaitFor::Nothing)?;
+        // udev handles events in their order: it must know of the map before its partitions come.
+        self.changes.show_now();
         let scan = PartitionScan::begin(&params.host, disk)?;
         self.running.lock().scan = Some(scan.clone());
         Ok(scan)

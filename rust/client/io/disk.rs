@@ -310,6 +310,32 @@ impl DiskChanges {
         None
     }
 
+    /// Shows at once what [`Self::show`] has left, and tells user space. When this returns, nothing
+    /// of that is still to be told. Sleeps, for as long as it takes to tell user space.
+    pub(in crate::client) fn show_now(&self) {
+        let mut told = self.told.lock();
+        // The disk is dropped before the lock is released.
+        let (disk, shown) = {
+            let mut pending = self.pending.lock();
+            match (pending.disk.take(), pending.shown) {
+                (Some(disk), Some(shown)) => (disk, shown),
+                _ => return,
+            }
+        };
+        let Shown {
+            extent,
+            state,
+            uuid,
+        } = shown;
+        disk.set_read_only(!extent.access.writes());
+        // Cannot fail: the parser accepts only sizes that a disk can have.
+        let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
+        if told.replace(state) != Some(state) {
+            // If memory is short, user space is not told, as with any uevent.
+            let _ = announce(&disk, &self.map, state, &uuid);
+        }
+    }
+
     /// Ends the changes of the disk, which is about to be removed. There is no reference to it left
     /// when this returns. Sleeps, for as long as it takes to tell user space of a change.
     pub(in crate::client) fn end(&self) {
@@ -327,27 +353,7 @@ impl WorkItem for DiskChanges {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let mut told = this.told.lock();
-        // The disk is dropped before the lock is released.
-        let (disk, shown) = {
-            let mut pending = this.pending.lock();
-            match (pending.disk.take(), pending.shown) {
-                (Some(disk), Some(shown)) => (disk, shown),
-                _ => return,
-            }
-        };
-        let Shown {
-            extent,
-            state,
-            uuid,
-        } = shown;
-        disk.set_read_only(!extent.access.writes());
-        // Cannot fail: the parser accepts only sizes that a disk can have.
-        let _ = disk.set_capacity(extent.size >> SECTOR_SHIFT);
-        if told.replace(state) != Some(state) {
-            // If memory is short, user space is not told, as with any uevent.
-            let _ = announce(&disk, &this.map, state, &uuid);
-        }
+        this.show_now();
     }
 }
 

@@ -158,7 +158,7 @@ pub enum Command {
     /// Print what the udev rules have to know of a disk
     #[command(hide = true)]
     Udev {
-        /// The disk or partition: farblk0, /dev/farblk0p1
+        /// The disk: farblk0, /dev/farblk0
         #[arg(value_name = "DEVICE")]
         device: String,
     },

@@ -347,12 +347,15 @@ class Scenarios:
         # A partition table of DOS with one partition.
         client.sh(r"{ head -c 446 /dev/zero; printf '\0\0\0\0\203\0\0\0\0\1\0\0\0\4\0\0'; head -c 48 /dev/zero; printf '\125\252'; } | "
                   "dd of=/dev/farblk/by-name/scratch bs=4k iflag=fullblock conv=sync,notrunc,fsync oflag=direct")
-        look = ("udevadm settle; u=$(farblk -j show scratch | jq -r .map.uuid); d=$(farblk -j show scratch | jq -r .map.device); "
+        look = ("u=$(farblk -j show scratch | jq -r .map.uuid); d=$(farblk -j show scratch | jq -r .map.device); "
                 "for l in farblk/by-name/scratch farblk/by-id/$u disk/by-id/farblk-$u; do "
                 "[ \"$(readlink -f /dev/$l-part1)\" = ${d}p1 ] && [ \"$(readlink -f /dev/$l)\" = $d ] || { ls -l /dev/farblk/*; exit 1; }; done")
         client.until("blockdev --rereadpt /dev/farblk/by-name/scratch 2>/dev/null; udevadm settle; [ -b /dev/farblk/by-name/scratch-part1 ]", 120)
         client.sh(look)
-        client.sh("udevadm trigger -s block && " + look)
+        client.sh("udevadm trigger -s block && udevadm settle && " + look)
+        # The unit is done when all names are there, and nobody uses the disk.
+        client.sh("systemctl restart farblk-map@scratch && " + look)
+        client.sh("farblk unmap scratch && systemctl restart farblk-map@scratch && " + look)
         client.sh("dd if=/usr/bin/bash of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
         client.until("blockdev --rereadpt /dev/farblk/by-name/scratch 2>/dev/null; udevadm settle; [ ! -e /dev/farblk/by-name/scratch-part1 ]", 120)
         self.same()

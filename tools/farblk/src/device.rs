@@ -28,30 +28,18 @@ const LOSETUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between two looks at losetup(8).
 const LOSETUP_PAUSE: Duration = Duration::from_millis(2);
 
+/// Timeout for udev, in seconds: it reads each new disk, and one that hangs holds it up.
+pub const UDEV_TIMEOUT_S: u64 = 10;
+
 /// The programs of the host that the tool runs. Tests replace them by a model.
 pub trait System {
     /// The number "MAJOR:MINOR" of the block device `path`, `None` if it is something else.
     fn number(&self, path: &Path) -> io::Result<Option<String>>;
     /// Runs losetup(8).
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output>;
-}
-
-/// Timeout for udev, which reads a new disk.
-const UDEV_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Waits until udev has handled the event of a new disk ("farblk0"), if there is udev: only then
-/// the disk has its other names, such as those in `/dev/farblk/by-name`, and udev has closed it.
-pub fn wait_for_udev(root: &Path, disk: &str) {
-    let attribute = root.join("sys/class/block").join(disk).join("dev");
-    let Ok(number) = fs::read_to_string(attribute) else {
-        return;
-    };
-    // udev records what it has found out once the links are there.
-    let record = root.join(format!("run/udev/data/b{}", number.trim()));
-    let deadline = Instant::now() + UDEV_TIMEOUT;
-    while root.join("run/udev/control").exists() && !record.exists() && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(20));
-    }
+    /// Waits until udev has handled all events that there are now, if there is udev. Returns false
+    /// if that takes more than [`UDEV_TIMEOUT_S`].
+    fn settle(&self) -> bool;
 }
 
 struct Linux;
@@ -85,6 +73,19 @@ impl System for Linux {
             thread::sleep(LOSETUP_PAUSE);
         }
         child.wait_with_output()
+    }
+
+    fn settle(&self) -> bool {
+        // What cannot be asked is not waited for.
+        !Path::new("/run/udev/control").exists()
+            || Command::new("udevadm")
+                .arg("settle")
+                .arg(format!("--timeout={UDEV_TIMEOUT_S}"))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
     }
 }
 
@@ -149,6 +150,13 @@ impl Devices {
             Ok(name) => self.system.number(&self.root.join("dev").join(name)),
             Err(_) => self.system.number(path),
         }
+    }
+
+    /// Waits until udev has handled all events that there are now, such as those of a new disk:
+    /// only then the disk has its names, those in `/dev/farblk` too, and udev has closed it.
+    /// Returns false if it is not done after [`UDEV_TIMEOUT_S`].
+    pub fn settle(&self) -> bool {
+        self.system.settle()
     }
 
     /// Returns true if `path` is the node of the device `name` ("sda1"), and not a stale file.
@@ -299,31 +307,6 @@ mod tests {
                 (false, false, true)
             ]
         );
-    }
-
-    #[test]
-    fn udev_is_waited_for() {
-        let root = std::env::temp_dir().join(format!("farblk-udev-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        let path = |path: &str| root.join(path);
-        for folder in ["sys/class/block/farblk0", "run/udev/data"] {
-            fs::create_dir_all(path(folder)).unwrap();
-        }
-        // There is no such disk; there is no udev.
-        wait_for_udev(&root, "farblk0");
-        fs::write(path("sys/class/block/farblk0/dev"), "259:7\n").unwrap();
-        wait_for_udev(&root, "farblk0");
-        fs::write(path("run/udev/control"), "").unwrap();
-        let record = path("run/udev/data/b259:7");
-        let made = record.clone();
-        let udev = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(100));
-            fs::write(made, "").unwrap();
-        });
-        wait_for_udev(&root, "farblk0");
-        assert!(record.exists());
-        udev.join().unwrap();
-        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -273,7 +273,17 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
     Ok(())
 }
 
-/// Waits for the device node and its links, and prints it.
+/// Waits for udev, so that the next command finds all names of a new disk, and not udev using it.
+pub fn wait_for_udev(context: &Context) {
+    if !context.devices.settle() {
+        context.output.note(&format!(
+            "udev is still busy after {} s: names of the disk may come later",
+            device::UDEV_TIMEOUT_S
+        ));
+    }
+}
+
+/// Waits for the device node and its links, and prints the node.
 fn report(
     context: &Context,
     name: &str,
@@ -307,7 +317,6 @@ fn report(
         thread::sleep(Duration::from_millis(20));
     }
     if changed {
-        device::wait_for_udev(&context.root, disk);
         let mut live = map.state.clone().unwrap_or_default();
         let up = map.paths.iter().filter(|path| path.is_live());
         let mut devices: Vec<_> = up.filter_map(|path| path.device.as_deref()).collect();
@@ -327,6 +336,7 @@ fn report(
             .output
             .note(&format!("map {name} exists already, with these settings"));
     }
+    wait_for_udev(context);
     if context.output.is_json() {
         return context.output.document(&Document {
             schema: "farblk.map/1",

@@ -677,6 +677,22 @@ fn a_node_that_is_not_the_device_is_refused() {
 }
 
 #[test]
+fn udev_is_waited_for() {
+    let host = Host::new("udev-busy");
+    host.ok("map 10.9.0.1/s");
+    assert_eq!(host.system.take_log(), ["settle"]);
+    // Another process may have made the map a moment ago.
+    host.ok("map 10.9.0.1/s");
+    assert_eq!(host.system.take_log(), ["settle"]);
+    host.ok("map 10.9.0.1/t --dry-run");
+    assert!(host.system.take_log().is_empty());
+    host.system.with_busy_udev();
+    host.ok("map 10.9.0.1/s");
+    let said = host.err.take();
+    assert!(said.contains("udev is still busy after 10 s"), "{said}");
+}
+
+#[test]
 fn map_again_while_it_reconnects() {
     let host = Host::new("again");
     host.ok("map 10.9.0.1/s");

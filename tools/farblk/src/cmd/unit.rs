@@ -25,7 +25,6 @@ use super::config::restore::{self, Missing};
 use super::{Context, map};
 use crate::cli::{self, Unit};
 use crate::configfs::{Job, words};
-use crate::device;
 use crate::error::{Code, Error};
 
 /// The directory of the notes, below the root directory.
@@ -156,11 +155,6 @@ fn start_map(context: &Context, name: &str) -> Result<(), Error> {
     if context.exit.get() != 0 {
         return Ok(());
     }
-    // What comes after the unit may use the links of the disk.
-    let object = context.configfs.path(&["maps", name]);
-    if let Some(disk) = context.configfs.attr(&object, "device") {
-        device::wait_for_udev(&context.root, &disk);
-    }
     let text = match (note(context, name), directory(context, name)) {
         (Some(Note::Before(before)), Some(there)) if before != Some(there) => {
             write_note(context, name, Note::Made(there), &job)?;
@@ -169,6 +163,8 @@ fn start_map(context: &Context, name: &str) -> Result<(), Error> {
         _ if is_ours(context, name) => format!("map {name} is still there"),
         _ => format!("map {name} was there before: its unit leaves it alone"),
     };
+    // What comes after the unit may use the links of the disk.
+    map::wait_for_udev(context);
     // The document is that of the restore.
     match context.output.is_json() {
         true => Ok(()),

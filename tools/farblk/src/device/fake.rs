@@ -31,6 +31,7 @@ struct State {
     log: Vec<String>,
     no_direct: bool,
     missing: bool,
+    busy: bool,
 }
 
 /// The model; clones are the same model. Its /sys is below `root`.
@@ -86,7 +87,12 @@ impl Fake {
         self.state.borrow_mut().missing = true;
     }
 
-    /// The changes losetup was asked for since the last call.
+    /// udev of this host is never done.
+    pub fn with_busy_udev(&self) {
+        self.state.borrow_mut().busy = true;
+    }
+
+    /// The changes losetup was asked for, and the waits for udev, since the last call.
     pub fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.state.borrow_mut().log)
     }
@@ -214,5 +220,14 @@ impl System for Fake {
             stdout: result.clone().unwrap_or_default().into(),
             stderr: result.err().unwrap_or_default().into(),
         })
+    }
+
+    fn settle(&self) -> bool {
+        // With what a unit has noted by then.
+        let note = fs::read_to_string(self.root.join("run/farblk/maps/vol1"));
+        let line = format!("settle {}", note.unwrap_or_default());
+        let mut state = self.state.borrow_mut();
+        state.log.push(line.trim().into());
+        !state.busy
     }
 }

@@ -529,11 +529,15 @@ wait_for() {
 # ended PID: there is no such process any more.
 ended() { ! kill -0 "$1" 2>/dev/null; }
 
+# now_ms: the time, in ms.
+now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+
 # within SECONDS COMMAND...: COMMAND's exit code, and a failure if it took longer.
 within() {
-	local start=${EPOCHREALTIME/./} rc=0 ms
+	local start rc=0 ms
+	start=$(now_ms)
 	"${@:2}" || rc=$?
-	ms=$(((${EPOCHREALTIME/./} - start) / 1000))
+	ms=$(($(now_ms) - start))
 	[ $ms -le $(($1 * 1000 * ${FARBLK_PATIENCE:-1})) ] || bad "${*:2} took $ms ms, more than $1 s"
 	return $rc
 }

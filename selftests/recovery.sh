@@ -67,7 +67,6 @@ all_live() {
 }
 all_live_in() { wait_for "$1" all_live || die "not live after $1 s: $(states)"; }
 
-now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
 # resumes SECONDS: a read that begins now is done by then.
 resumes() {
 	local begin pid

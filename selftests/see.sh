@@ -26,23 +26,30 @@ intervals_show() { [ "$(jq -s '[.[].objects[0]] | "\(map(.reads) | add) \(map(.w
 
 # What stats shows is what was done: since the map was enabled, and in all intervals together.
 stats_add_up() {
-	local before after pid share
+	local before after pid share began first last
 	start "$KIND"
 	needs_counters
 	here -j stats m
 	before=$(json '.objects[0] | [.reads, .writes, .read_bytes, .write_bytes] | map(tostring) | join(" ")')
 	rm -f /run/intervals
+	began=$(now_ms)
 	"$FARBLK" -j stats m 200ms >/run/intervals 2>/run/stderr &
 	pid=$!
 	wait_for 5 test -s /run/intervals || die "stats prints nothing: $(cat /run/stderr)"
+	first=$(now_ms)
 	must reads 500
 	must writes 70
+	last=$(now_ms)
 	# An interval that begins after the I/O adds nothing any more.
 	sleep 0.5
 	wait_for 10 intervals_show "500 70" || bad "reads and writes of all intervals are not 500 and 70: $(cat /run/intervals)"
 	kill $pid
 	wait $pid
+	is "exit code of stats" $? 143
 	intervals_show "500 70" || bad "the last intervals show more I/O: $(cat /run/intervals)"
+	# The intervals cover all of the I/O, and no more time than has passed.
+	jq -es "map(.interval_s) | add * 1000 | . > $((last - first)) and . < $(($(now_ms) - began))" /run/intervals >/dev/null ||
+		bad "I/O of $((last - first)) ms in intervals: $(jq -c .interval_s /run/intervals)"
 	here -j stats m 100ms 3
 	is "intervals" "$(wc -l </run/stdout)" 3
 	here -j stats m

@@ -3,7 +3,7 @@
 # What is read is what was written.
 . "$(dirname "$0")/lib.sh"
 MIB=32 SMALL=3m LARGE=8m DEPTHS="1 8 64"
-! is_short || MIB=8 SMALL=1m LARGE=2m DEPTHS="1 64"
+! is_short || MIB=8 SMALL=256k LARGE=2m DEPTHS="1 64"
 
 # verified OPTION...: two jobs write and read back, each in its half.
 verified() {

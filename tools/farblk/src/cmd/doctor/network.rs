@@ -111,18 +111,27 @@ fn address(gid: &str) -> Option<IpAddr> {
     Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))
 }
 
-/// Returns the network interfaces of Ethernet that can carry an rxe device: those that are up
-/// first.
+/// Returns the flags of a network interface (`IFF_UP` and others), 0 if there is none.
+fn flags(files: &Files, netdev: &str) -> u32 {
+    let text = files.text(&format!("sys/class/net/{netdev}/flags"));
+    u32::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0)
+}
+
+/// Returns the network interfaces of Ethernet that can carry an rxe device: first those that are
+/// up, and of these the adapters before what the kernel makes, such as bridges.
 fn interfaces(files: &Files) -> Vec<String> {
-    let names = files.names("sys/class/net");
-    let has = |name: &String, file: &str, text: &str| {
-        files.text(&format!("sys/class/net/{name}/{file}")) == text
-    };
-    let mut names: Vec<_> = names
-        .into_iter()
-        .filter(|name| name != "lo" && has(name, "type", "1"))
-        .collect();
-    names.sort_by_key(|name| !has(name, "operstate", "up"));
+    let file = |name: &str, file: &str| files.text(&format!("sys/class/net/{name}/{file}"));
+    let mut names = files.names("sys/class/net");
+    names.retain(|name| name != "lo" && file(name, "type") == "1");
+    names.sort_by_cached_key(|name| {
+        // Some drivers do not tell the state of their link.
+        let is_up = match file(name, "operstate").as_str() {
+            "unknown" => flags(files, name) & 1 != 0,
+            state => state == "up",
+        };
+        let is_adapter = files.exists(&format!("sys/class/net/{name}/device"));
+        (!is_up, !is_adapter)
+    });
     names
 }
 
@@ -169,8 +178,7 @@ pub fn check(files: &Files, ports: &[Port]) -> Vec<Check> {
 fn link(files: &Files, port: &Port, any_active: bool) -> Check {
     let name = port.name();
     let netdev = &port.netdev;
-    let flags = files.text(&format!("sys/class/net/{netdev}/flags"));
-    let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
+    let flags = flags(files, netdev);
     let (why, cure) = if netdev.is_empty() {
         let why = format!("{name} is {}", port.state);
         (
@@ -275,9 +283,40 @@ pub fn interface_of<'a>(files: &Files, ports: &'a [Port], ip: IpAddr) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn the_best_interface_for_rxe_comes_first() {
+        let root = std::env::temp_dir().join(format!("farblk-netdevs-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        for (name, kind, state, flags, is_adapter) in [
+            ("br0", "1", "up", "0x1003", false),
+            ("eth0", "1", "down", "0x1002", true),
+            ("eth1", "1", "up", "0x1003", true),
+            ("ib0", "32", "up", "0x1003", true),
+            ("ifb0", "1", "down", "0x82", false),
+            ("lo", "772", "unknown", "0x9", false),
+            ("tap0", "1", "unknown", "0x1002", false),
+            ("vec0", "1", "unknown", "0x1003", true),
+        ] {
+            let folder = root.join("sys/class/net").join(name);
+            fs::create_dir_all(&folder).expect("a directory");
+            for (file, text) in [("type", kind), ("operstate", state), ("flags", flags)] {
+                fs::write(folder.join(file), text).expect("a file");
+            }
+            if is_adapter {
+                fs::create_dir(folder.join("device")).expect("a directory");
+            }
+        }
+        assert_eq!(
+            interfaces(&Files(&root)),
+            ["eth1", "vec0", "br0", "eth0", "ifb0", "tap0"]
+        );
+        let _ = fs::remove_dir_all(&root);
+    }
 
     #[test]
     fn addresses_of_gids() {

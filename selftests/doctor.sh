@@ -8,8 +8,8 @@ export NO_COLOR=1
 
 # lacks WHY: ends the test like skip. Guests of our own have all that a fault needs, so a test that
 # is not run there has failed. kernel_lacks WHY: so it has if it is the kernel that lacks something,
-# but for those that tools/setup builds: they check no signatures, and have no nf_tables and no large
-# MTU.
+# but for those that tools/setup builds: they check no signatures, and have no nf_tables and no
+# large MTU.
 lacks() { [ -z "${FARBLK_AGENT:-}" ] || die "not tested: $*"; skip "$@"; }
 kernel_lacks() { ! grep -q ' kasan_report$' /proc/kallsyms || skip "$@"; lacks "$@"; }
 command -v jq >/dev/null || lacks "there is no jq"

@@ -244,7 +244,9 @@ struct Pending {
 ///
 /// A uevent takes a lock under which any task of the system may allocate memory, and wait for it
 /// until I/O of this very disk has ended. So a work item of its own sends it, on a workqueue that
-/// no I/O waits for: the work item of the map only leaves there what the disk is to show.
+/// no I/O waits for: the work item of the map only leaves there what the disk is to show. The task
+/// that enables the map may send it, too: no I/O waits for that one, and it holds no lock of the
+/// map.
 #[pin_data]
 pub(in crate::client) struct DiskChanges {
     /// The name of the map.

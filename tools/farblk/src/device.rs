@@ -29,7 +29,7 @@ const LOSETUP_TIMEOUT: Duration = Duration::from_secs(30);
 const LOSETUP_PAUSE: Duration = Duration::from_millis(2);
 
 /// Timeout for udev, in seconds: it reads each new disk, and one that hangs holds it up.
-pub const UDEV_TIMEOUT_S: u64 = 10;
+const UDEV_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The programs of the host that the tool runs. Tests replace them by a model.
 pub trait System {
@@ -38,7 +38,7 @@ pub trait System {
     /// Runs losetup(8).
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output>;
     /// Waits until udev has handled all events that there are now, if there is udev. Returns false
-    /// if that takes more than [`UDEV_TIMEOUT_S`].
+    /// if that takes more than [`UDEV_TIMEOUT`].
     fn settle(&self) -> bool;
 }
 
@@ -76,17 +76,27 @@ impl System for Linux {
     }
 
     fn settle(&self) -> bool {
-        // What cannot be asked is not waited for.
-        !Path::new("/run/udev/control").exists()
-            || Command::new("udevadm")
-                .arg("settle")
-                .arg(format!("--timeout={UDEV_TIMEOUT_S}"))
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status()
-                .is_ok_and(|status| status.success())
+        settle(Path::new("/run/udev/control"), "udevadm".as_ref())
     }
+}
+
+/// Waits for udev, which listens at `control`, by means of the program `udevadm`. Returns false if
+/// there are events left after [`UDEV_TIMEOUT`]: who cannot ask udev, as in a container, does not
+/// wait for it.
+fn settle(control: &Path, udevadm: &OsStr) -> bool {
+    if !control.exists() {
+        return true;
+    }
+    let start = Instant::now();
+    let status = Command::new(udevadm)
+        .arg("settle")
+        .arg(format!("--timeout={}", UDEV_TIMEOUT.as_secs()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    // It ends with the same code if it fails at once.
+    status.is_ok_and(|status| status.success()) || start.elapsed() < UDEV_TIMEOUT
 }
 
 /// A loop device that backs a file.
@@ -154,7 +164,7 @@ impl Devices {
 
     /// Waits until udev has handled all events that there are now, such as those of a new disk:
     /// only then the disk has its names, those in `/dev/farblk` too, and udev has closed it.
-    /// Returns false if it is not done after [`UDEV_TIMEOUT_S`].
+    /// Returns false if it is not done after [`UDEV_TIMEOUT`].
     pub fn settle(&self) -> bool {
         self.system.settle()
     }
@@ -289,6 +299,8 @@ pub fn attach_line(file: &Path, read_only: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -307,6 +319,26 @@ mod tests {
                 (false, false, true)
             ]
         );
+    }
+
+    #[test]
+    fn udev_is_waited_for_where_it_can_be_asked() {
+        let root = std::env::temp_dir().join(format!("farblk-settle-{}", std::process::id()));
+        fs::create_dir_all(&root).expect("a directory");
+        let (udevadm, log) = (root.join("udevadm"), root.join("log"));
+        let script = format!("#!/bin/sh\necho \"$*\" >{}\nexit 1\n", log.display());
+        fs::write(&udevadm, script).expect("a file");
+        fs::set_permissions(&udevadm, fs::Permissions::from_mode(0o755)).expect("a program");
+        assert!(settle(&root.join("none"), udevadm.as_os_str()));
+        assert!(!log.exists());
+        assert!(settle(&root, root.join("none").as_os_str()));
+        // One that fails at once has found no event that is left.
+        assert!(settle(&root, udevadm.as_os_str()));
+        assert_eq!(
+            fs::read_to_string(&log).expect("its arguments"),
+            "settle --timeout=10\n"
+        );
+        let _ = fs::remove_dir_all(&root);
     }
 
     #[test]

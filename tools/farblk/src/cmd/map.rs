@@ -17,7 +17,6 @@ use super::path::{self, NewPath};
 use super::{Context, Removed, persist};
 use crate::cli;
 use crate::configfs::{Job, Made};
-use crate::device;
 use crate::error::{Code, Error, exit, fill_in};
 use crate::holders::{self, Holder};
 use crate::identity;
@@ -276,10 +275,8 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
 /// Waits for udev, so that the next command finds all names of a new disk, and not udev using it.
 pub fn wait_for_udev(context: &Context) {
     if !context.devices.settle() {
-        context.output.note(&format!(
-            "udev is still busy after {} s: names of the disk may come later",
-            device::UDEV_TIMEOUT_S
-        ));
+        let text = "udev is still busy: names of the disk may come later";
+        context.output.note(text);
     }
 }
 

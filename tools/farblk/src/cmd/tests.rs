@@ -689,7 +689,7 @@ fn udev_is_waited_for() {
     host.system.with_busy_udev();
     host.ok("map 10.9.0.1/s");
     let said = host.err.take();
-    assert!(said.contains("udev is still busy after 10 s"), "{said}");
+    assert!(said.contains("udev is still busy"), "{said}");
 }
 
 #[test]

@@ -118,7 +118,8 @@ fn flags(files: &Files, netdev: &str) -> u32 {
 }
 
 /// Returns the network interfaces of Ethernet that can carry an rxe device: first those that are
-/// up, and of these the adapters before what the kernel makes, such as bridges.
+/// up, and of these the adapters before what the kernel makes. Ports of a bond or of a bridge come
+/// last: packets arrive at their master, which has the addresses.
 fn interfaces(files: &Files) -> Vec<String> {
     let file = |name: &str, file: &str| files.text(&format!("sys/class/net/{name}/{file}"));
     let mut names = files.names("sys/class/net");
@@ -130,7 +131,8 @@ fn interfaces(files: &Files) -> Vec<String> {
             state => state == "up",
         };
         let is_adapter = files.exists(&format!("sys/class/net/{name}/device"));
-        (!is_up, !is_adapter)
+        let has_master = files.exists(&format!("sys/class/net/{name}/master"));
+        (has_master, !is_up, !is_adapter)
     });
     names
 }
@@ -285,6 +287,7 @@ pub fn interface_of<'a>(files: &Files, ports: &'a [Port], ip: IpAddr) -> Option<
 mod tests {
     use std::fs;
     use std::net::Ipv4Addr;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -293,7 +296,9 @@ mod tests {
         let root = std::env::temp_dir().join(format!("farblk-netdevs-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         for (name, kind, state, flags, is_adapter) in [
+            ("bond0", "1", "up", "0x1003", false),
             ("br0", "1", "up", "0x1003", false),
+            ("eno1", "1", "up", "0x1803", true),
             ("eth0", "1", "down", "0x1002", true),
             ("eth1", "1", "up", "0x1003", true),
             ("ib0", "32", "up", "0x1003", true),
@@ -311,9 +316,12 @@ mod tests {
                 fs::create_dir(folder.join("device")).expect("a directory");
             }
         }
+        symlink("../bond0", root.join("sys/class/net/eno1/master")).expect("a link");
         assert_eq!(
             interfaces(&Files(&root)),
-            ["eth1", "vec0", "br0", "eth0", "ifb0", "tap0"]
+            [
+                "eth1", "vec0", "bond0", "br0", "eth0", "ifb0", "tap0", "eno1"
+            ]
         );
         let _ = fs::remove_dir_all(&root);
     }

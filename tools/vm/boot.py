@@ -339,7 +339,7 @@ class Scenarios:
 
     def coldplug(self):
         """udev looks at all disks again, as it does at boot: links and WWNs stay, and a partition has its own."""
-        client = self.client
+        client, server = self.client, self.server
         client.sh("udevadm trigger -s block && udevadm settle")
         self.same()
         client.sh("udevadm trigger -s block --action=add && udevadm settle")
@@ -353,6 +353,15 @@ class Scenarios:
         client.until("blockdev --rereadpt /dev/farblk/by-name/scratch 2>/dev/null; udevadm settle; [ -b /dev/farblk/by-name/scratch-part1 ]", 120)
         client.sh(look)
         client.sh("udevadm trigger -s block && udevadm settle && " + look)
+        # While its server is away a partition keeps its names, too, and is not read, which would wait for the server.
+        seen = "&& for n in scratch scratch-part1; do udevadm info -q property -n farblk/by-name/$n | grep -x FARBLK_STATE={} || exit; done"
+        ports = "for port in /sys/kernel/config/farblk/ports/*; do echo {} >$port/enable || exit; done"
+        server.sh(ports.format(0))
+        client.until("[ \"$(</sys/kernel/config/farblk/maps/scratch/state)\" = reconnecting ]")
+        client.sh("udevadm trigger -s block && udevadm settle --timeout=60 && " + look + seen.format("reconnecting"))
+        server.sh(ports.format(1))
+        self.maps_are_live()
+        client.sh("udevadm trigger -s block && udevadm settle && " + look + seen.format("live"))
         # The unit is done when all names are there, and nobody uses the disk.
         client.sh("systemctl restart farblk-map@scratch && " + look)
         client.sh("farblk unmap scratch && systemctl restart farblk-map@scratch && " + look)

@@ -21,8 +21,6 @@ scaled() {
 	line=${line//10.0.1.1/$(address server 1)}
 	line=${line//10.0.0.3/$(address second)}
 	line=${line//node-b/$(show "$C/host_name")}
-	line=${line//\/dev\/disk\/by-id\/nvme-X/\/dev\/dm-0}
-	line=${line//\/dev\/disk\/by-id\/nvme-Y/\/dev\/dm-1}
 	line=${line//--no-path-timeout 5s/--no-path-timeout ${WAITS}s}
 	line=${line//--ram 4G/--ram 16M}
 	line=${line//--bitmap=internal/--bitmap=internal --bitmap-chunk=64K}
@@ -72,7 +70,8 @@ begin() {
 	[[ ,$ROLES, == *,second,* ]] || skip "there is no second server"
 	needs farblk stamp jq mdadm
 	[ -z "${1:-}" ] || disk='$(modprobe loop; losetup --find --show $DISK)'
-	DISKS="disk=$disk && dm_disk X \"0 32768 linear \$disk 0\" && dm_disk Y \"0 32768 linear \$disk 32768\""
+	DISKS="disk=$disk && dm_disk X \"0 32768 linear \$disk 0\" && dm_disk Y \"0 32768 linear \$disk 32768\" &&
+		mkdir -p /dev/disk/by-id && ln -sf ../../dm-0 /dev/disk/by-id/nvme-X && ln -sf ../../dm-1 /dev/disk/by-id/nvme-Y"
 	for server in server second; do
 		SERVER=$server must remote "tolerant on; loaded || load_module; rm -rf /etc/farblk
 			blkdiscard --zeroout --length 32M \$DISK && $DISKS" >/dev/null

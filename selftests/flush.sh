@@ -103,6 +103,27 @@ disabled_unflushed() {
 	must unmap m
 }
 
+# A planned restart of the server: another export of the device, as after a reboot, knows nothing of
+# the one before. The client was told of the flush. What it writes later may be lost.
+restarted() {
+	local uuid
+	cached_disk
+	uuid=$(remote "show $C/exports/e/uuid")
+	must remote "store $C/exports/e/enable 0 && rmdir $C/exports/e && export_block e $BACK uuid=$uuid"
+	wait_for 20 is_live || die "the map is $(show "$C/maps/m/state")"
+	[ "$(remote "show $C/exports/e/instance")" != "$INSTANCE" ] || bad "the instance is the old one"
+	is "what was acknowledged" "$(first 3)" c
+	ends "a flush" OK sync "$DEV"
+	block 3 d
+	table flakey /dev/fbn 0 0 60 1 error_writes
+	must remote "store $C/exports/e/enable 0 && rmdir $C/exports/e"
+	table linear /dev/fbn 0
+	must remote "export_block e $BACK uuid=$uuid"
+	wait_for 20 is_live || die "the map is $(show "$C/maps/m/state")"
+	ends "the flush of what could not be flushed" EIO sync "$DEV"
+	must unmap m
+}
+
 # The device goes, and its cache with it; it comes back under its name.
 removed() {
 	not_local
@@ -262,6 +283,7 @@ scenario survives_flush "the same where the device has no FUA"
 scenario write_through "a device without a cache is not flushed"
 scenario disabled "disabling an export flushes its device"
 scenario disabled_unflushed "flushes fail if it could not be flushed"
+scenario restarted "no flush fails after a planned restart, unless the device was not flushed"
 scenario removed "no flush succeeds if the device went with its cache"
 scenario turns_write_back "a device gets a cache while it is exported: what is acknowledged lasts"
 scenario flags "FLUSH and FUA reach the device, in their order"

@@ -322,10 +322,10 @@ class Connection:
 
 # --- the protocol ---------------------------------------------------------------------------------
 
-MAGIC, VERSION = b"FARB", 4
+MAGIC, VERSION = b"FARB", 5
 CONTROL, IO = 0, 1
 # Kinds 8 and 11, here QUERY and FATE, mean nothing.
-LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, REPLY = *range(1, 12), 0x8000
+LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, FLUSHED, REPLY = *range(1, 13), 0x8000
 NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
 BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
 EVICTED, SUPERSEDED = 14, 15

@@ -33,7 +33,7 @@ from ctypes import POINTER, addressof, byref, c_char, c_int, c_ubyte, c_void_p, 
 
 import hostile
 from hostile import (
-    CONTROL, ESTABLISHED, EXTENT, FENCE, FENCED, GRANT, IO, LIST, LOGIN, LOGOUT, MAGIC, PATIENCE,
+    CONTROL, ESTABLISHED, EXTENT, FENCE, FENCED, FLUSHED, GRANT, IO, LIST, LOGIN, LOGOUT, MAGIC, PATIENCE,
     PING, PONG, PORT, READ, RECEIVED, REPLY, RO, RW, VERSION, WR_RDMA_READ, WR_RDMA_WRITE,
     WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND, WR_SEND_WITH_IMMEDIATE, WR_SEND_WITH_INVALIDATE, WRITE,
     CmEvent, CmId, Connection, ConnParam, Failed, Wc, checked, cm, expect, verbs)
@@ -1246,6 +1246,9 @@ def memory_late(begin, invalidate):
        ("a fence of an epoch that is to come", None, event(FENCED, struct.pack("<QB7x", 2**64 - 1, 0))),
        ("a fence of no path", True, event(FENCED, struct.pack("<QB7x", 1, 8))),
        ("a fence that is too short", True, event(FENCED, bytes(15))),
+       ("a flush of another instance", False, event(FLUSHED, struct.pack("<16sII", b"another instance", 1, 0))),
+       ("a flush of a nil instance", True, event(FLUSHED, bytes(24))),
+       ("a flush that is too short", True, event(FLUSHED, b"another instance")),
        ("an event of a kind of earlier versions", True, event(11, bytes(16))))
 def events(begin, ends, said):
     server = begin.server()

@@ -408,8 +408,9 @@ impl ControlConnection {
                 Some(Ok(Event::Extent { number, extent })) => {
                     self.extent = Some((number, extent));
                 }
-                // A late answer to a ping or a fence.
-                Some(Ok(_)) => {}
+                // A late answer to a ping or a fence. What was flushed no longer matters to a map
+                // that leaves.
+                Some(Ok(Event::Pong | Event::Fenced { .. } | Event::Flushed { .. })) => {}
                 Some(Err(malformed)) => return Err(fail!(EPROTO, "malformed event: {malformed}")),
                 None => break parse(message, sequence),
             }

@@ -9,8 +9,10 @@ use super::extent::Extent;
 use super::fence::Fence;
 use super::message::{header, write, Message, NoRoom};
 use super::refusal::Malformed;
+use super::uuid::Uuid;
 use super::wire;
 use core::mem::size_of;
+use zerocopy::little_endian::U32;
 
 /// What the server says of itself, or in answer to what needs no reply. It may come between a
 /// request and its reply, and is not answered.
@@ -23,6 +25,14 @@ pub enum Event {
         number: u32,
         /// What there is now.
         extent: Extent,
+    },
+    /// The export is being disabled, and its device was flushed after the last command of all
+    /// clients: whatever was answered lasts.
+    Flushed {
+        /// The instance of the export; never nil.
+        instance: Uuid,
+        /// The number of its extent. An export that is enabled again has a newer one.
+        number: u32,
     },
     /// The answer to a [`Ping`](super::Ping).
     Pong,
@@ -38,7 +48,7 @@ pub enum Event {
 
 impl Event {
     /// Length of the longest one, in bytes.
-    pub const SIZE_MAX: usize = 24;
+    pub const SIZE_MAX: usize = 32;
 
     /// Reads an event of an export of blocks of `block`, to which the login has granted `granted`.
     pub fn parse(bytes: &[u8], block: BlockSize, granted: Access) -> Result<Self, Malformed> {
@@ -52,6 +62,12 @@ impl Event {
                 }
                 let number = wire.number.get();
                 Ok(Self::Extent { number, extent })
+            }
+            wire::FLUSHED => {
+                let wire: wire::Flushed = message.whole()?;
+                let instance = Uuid::from_wire(wire.instance, "the instance is nil")?;
+                let number = wire.number.get();
+                Ok(Self::Flushed { instance, number })
             }
             wire::PONG => message.whole::<wire::Header>().map(|_| Self::Pong),
             wire::FENCED => {
@@ -75,6 +91,15 @@ impl Event {
                 };
                 write(&wire, buf)
             }
+            Self::Flushed { instance, number } => {
+                let wire = wire::Flushed {
+                    header: header(wire::FLUSHED, 0, size_of::<wire::Flushed>()),
+                    instance: *instance.as_bytes(),
+                    number: number.into(),
+                    reserved: U32::ZERO,
+                };
+                write(&wire, buf)
+            }
             Self::Pong => write(&header(wire::PONG, 0, size_of::<wire::Header>()), buf),
             Self::Fenced { path, epoch } => Fence { path, epoch }.encode_as(wire::FENCED, 0, buf),
         }
@@ -84,12 +109,17 @@ impl Event {
 impl Message<'_> {
     /// Returns true if this is an [`Event`], which is no reply.
     pub fn is_event(&self) -> bool {
-        matches!(self.kind(), wire::EXTENT | wire::PONG | wire::FENCED)
+        let kind = self.kind();
+        matches!(
+            kind,
+            wire::EXTENT | wire::FLUSHED | wire::PONG | wire::FENCED
+        )
     }
 }
 
 const _: () = {
     assert!(size_of::<wire::Header>() <= Event::SIZE_MAX);
     assert!(size_of::<wire::Extent>() <= Event::SIZE_MAX);
+    assert!(size_of::<wire::Flushed>() <= Event::SIZE_MAX);
     assert!(size_of::<wire::Fence>() <= Event::SIZE_MAX);
 };

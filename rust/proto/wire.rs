@@ -16,9 +16,9 @@ use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
-pub const VERSION_MIN: u16 = 4;
+pub const VERSION_MIN: u16 = 5;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 4;
+pub const VERSION_MAX: u16 = 5;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -82,6 +82,8 @@ pub const FENCE: u16 = 7;
 pub const PONG: u16 = 9;
 /// [`Header::kind`] of [`Fence`], from the server.
 pub const FENCED: u16 = 10;
+/// [`Header::kind`] of [`Flushed`].
+pub const FLUSHED: u16 = 12;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
@@ -411,6 +413,21 @@ pub struct Extent {
     pub number: U32,
 }
 
+/// Server says that it has flushed the device of an export, and that all that was answered before
+/// lasts.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Flushed {
+    /// Kind [`FLUSHED`], sequence 0.
+    pub header: Header,
+    /// The instance of the export.
+    pub instance: [u8; 16],
+    /// Number of its extent.
+    pub number: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
 /// Client wants a path fenced up to an epoch, or server says that it is.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -483,6 +500,7 @@ const _: () = {
     assert!(size_of::<ListReply>() == 128);
     assert!(size_of::<ListEntry>() == 96);
     assert!(size_of::<Extent>() == 24);
+    assert!(size_of::<Flushed>() == 32);
     assert!(size_of::<Fence>() == 24);
     assert!(size_of::<Command>() == 32);
     assert!(size_of::<Response>() == 16);

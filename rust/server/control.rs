@@ -11,7 +11,12 @@
 use kernel::prelude::*;
 use kernel::{
     sync::Arc,
-    time::Msecs, //
+    time::{
+        Delta,
+        Instant,
+        Monotonic,
+        Msecs, //
+    }, //
 };
 
 use crate::base::errno::{
@@ -54,6 +59,7 @@ use crate::server::{
     },
     ram::Slabs,
     session::{
+        Dismissal,
         Session,
         SessionWork,
         QUEUES_MAX, //
@@ -67,6 +73,9 @@ use crate::session::{
 
 /// How long a client may take from connecting to its first message, in ms.
 const LOGIN_TIMEOUT_MS: Msecs = 5000;
+
+/// How long a client may take to answer when it is told that the device was flushed.
+const FAREWELL: Delta = Delta::from_secs(1);
 
 /// What a login was granted.
 struct Attachment {
@@ -95,6 +104,8 @@ pub(super) struct Control {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     attachment: Option<Attachment>,
     channel: Option<Channel<Session>>,
+    /// When the client was told that the device was flushed, and how much it had said by then.
+    farewell: Option<(Instant<Monotonic>, u64)>,
     /// The messages of a client that was not logged in.
     unadmitted: Requests,
     /// The name of the port that the session came in through.
@@ -108,6 +119,7 @@ impl Control {
         Self {
             attachment: None,
             channel: None,
+            farewell: None,
             unadmitted: Requests::default(),
             port,
             exports,
@@ -379,6 +391,30 @@ impl Control {
         }
     }
 
+    /// Ends the session, which has drained, if it may: after the client has answered, or was given
+    /// time to, where it is told that the device was flushed.
+    fn dismiss(&mut self, session: &Session) -> Result {
+        session.note_drained();
+        match (session.dismissal(), &self.attachment, self.farewell) {
+            (Dismissal::None, ..) => Ok(()),
+            (Dismissal::Flushed, Some(attachment), None) => {
+                let backend = &attachment.export.backend;
+                let event = Event::Flushed {
+                    instance: backend.instance(),
+                    number: backend.extent_number(),
+                };
+                self.farewell = Some((Instant::now(), session.heard()));
+                self.send(|buf| event.encode(buf))
+            }
+            (Dismissal::Flushed, Some(_), Some((since, heard)))
+                if session.heard() == heard && since.elapsed() < FAREWELL =>
+            {
+                Ok(())
+            }
+            _ => Err(ESHUTDOWN),
+        }
+    }
+
     /// Returns true if no command is under way, and lets no more begin. May sleep.
     fn drain(&self) -> bool {
         match self.attachment.as_ref().map(|one| &one.data_path) {
@@ -421,7 +457,7 @@ impl SessionWork for Control {
         self.tell_extent()?;
         self.answer_fences(session)?;
         match session.is_draining() && self.drain() {
-            true => Err(ESHUTDOWN),
+            true => self.dismiss(session),
             false => Ok(()),
         }
     }

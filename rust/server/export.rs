@@ -63,7 +63,10 @@ use crate::server::{
         Members,
         Outcome, //
     },
-    session::Session,
+    session::{
+        Dismissal,
+        Session, //
+    },
     stats, //
 };
 use crate::session::reservation::{
@@ -328,9 +331,9 @@ impl Export {
         }
     }
 
-    /// Refuses further logins, lets the commands that have begun be answered, ends all sessions,
-    /// and flushes the backing device: no acknowledged write depends on its cache afterwards, or
-    /// the clients will hear of it.
+    /// Refuses further logins, lets the commands that have begun be answered, flushes the backing
+    /// device, tells the clients that, and ends all sessions: no acknowledged write depends on the
+    /// device's cache afterwards, or the clients will hear of it.
     ///
     /// May sleep, as long as the backing device takes, unless the task is killed: then this fails
     /// with `EINTR`, a work item goes on, and another call waits for it.
@@ -396,8 +399,10 @@ impl WorkItem for Export {
 
     /// Closes the export.
     fn run(this: Arc<Self>) {
-        this.members.close();
-        this.backend.close();
+        this.members.close(|| match this.backend.close() {
+            true => Dismissal::Flushed,
+            false => Dismissal::Unflushed,
+        });
         let closed = this.closed.clone();
         // The task that waits releases the backing device: this must not be the last reference.
         drop(this);

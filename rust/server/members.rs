@@ -36,7 +36,10 @@ use crate::proto::{
 };
 use crate::server::{
     backend::ContentsId,
-    session::Session,
+    session::{
+        Dismissal,
+        Session, //
+    },
     stats, //
 };
 use crate::session::{
@@ -399,23 +402,33 @@ impl Members {
         self.inner.lock().sessions.iter().for_each(visit);
     }
 
-    /// Refuses further logins, lets the commands that have begun be answered, and ends all
-    /// sessions. May sleep, as long as the backing device takes.
-    pub(super) fn close(&self) {
-        {
-            let mut inner = self.inner.lock();
-            inner.machine.close();
-            inner.sessions.iter().for_each(Session::drain);
+    /// Refuses further logins, lets the commands that have begun be answered, flushes with `flush`,
+    /// which tells how that went, and ends all sessions. May sleep, as long as the backing device
+    /// takes.
+    pub(super) fn close(&self, flush: impl FnOnce() -> Dismissal) {
+        let mut inner = self.inner.lock();
+        inner.machine.close();
+        inner
+            .sessions
+            .iter()
+            .for_each(|session| session.begin_drain());
+        drop(inner);
+        // No session is added any more, and one that ends has drained.
+        while let Some(session) = self.find(|session| !session.is_drained()) {
+            session.drain();
         }
-        loop {
-            let session = self.inner.lock().sessions.first().cloned();
-            match session {
-                Some(session) => session.retire(),
-                None => break,
-            }
+        let how = flush();
+        self.for_each(|session| session.dismiss(how));
+        while let Some(session) = self.find(|_| true) {
+            session.await_end();
         }
         let mut inner = self.inner.lock();
         inner.perform(&self.stats, |machine, _, mut act| machine.closed(&mut act));
+    }
+
+    fn find(&self, which: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
+        let inner = self.inner.lock();
+        inner.sessions.iter().find(|one| which(one)).cloned()
     }
 
     /// Returns the number of maps that have a path; of one host if `host` is given. May sleep.

@@ -77,6 +77,17 @@ pub(super) trait SessionWork: Send + 'static {
     fn is_logged_in(&self) -> bool;
 }
 
+/// How a session that has drained is to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dismissal {
+    /// It is not to end yet.
+    None,
+    /// The backing device was flushed after the last command of all sessions.
+    Flushed,
+    /// It was not, or there is nothing to flush.
+    Unflushed,
+}
+
 /// Connection requests that wait for the workqueue.
 struct Pending {
     /// Cleared once, when the session ends: no request may be left here then.
@@ -110,8 +121,13 @@ pub(crate) struct Session {
     pending: Mutex<Pending>,
     #[pin]
     state: Mutex<State>,
-    /// No command may begin any more; the session ends when all that have begun are answered.
+    /// No command may begin any more.
     draining: Atomic<u32>,
+    /// All commands that have begun are answered, or the session holds nothing any more.
+    #[pin]
+    drained: Completion,
+    /// A [`Dismissal`]: whether the session that has drained ends now.
+    dismissal: Atomic<u32>,
     /// The session holds nothing any more.
     #[pin]
     over: Completion,
@@ -153,6 +169,8 @@ impl Session {
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
                 draining: Atomic::new(0),
+                drained <- Completion::new(),
+                dismissal: Atomic::new(Dismissal::None as u32),
                 over <- Completion::new(),
                 work <- new_work!("Session::work"),
             }),
@@ -174,27 +192,61 @@ impl Session {
         usize::try_from(self.id >> 32).unwrap_or(0)
     }
 
-    /// Lets no more commands begin, and ends the session when all that have begun are answered. Any
-    /// context.
-    pub(super) fn drain(self: &Arc<Self>) {
+    /// Lets no more commands begin. Any context.
+    pub(super) fn begin_drain(&self) {
         self.draining.store(1, Relaxed);
-        Self::notify(self);
     }
 
-    /// Drains the session and waits until it holds nothing any more. Must not be called from its
-    /// own workqueue. May sleep, as long as the backing device takes.
-    pub(super) fn retire(self: &Arc<Self>) {
+    /// Lets no more commands begin, and waits until all that have begun are answered. Must not be
+    /// called from the session's own workqueue. May sleep, as long as the backing device takes.
+    pub(super) fn drain(self: &Arc<Self>) {
+        self.begin_drain();
         loop {
-            self.drain();
-            if self.is_over(DRAIN_MS) {
+            Self::notify(self);
+            if self.drained.wait_timeout(DRAIN_MS).is_ok() {
                 return;
             }
         }
     }
 
-    /// Returns true if [`Session::drain`] was called. Any context.
+    /// Returns true if no more commands may begin. Any context.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Relaxed) != 0
+    }
+
+    /// Returns true if all commands that have begun are answered, and no more can begin. May sleep.
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained.wait_timeout(0).is_ok()
+    }
+
+    /// Notes that all commands that have begun are answered. Any context.
+    pub(super) fn note_drained(&self) {
+        self.drained.complete_all();
+    }
+
+    /// Lets the session end, which has drained: with [`Dismissal::Flushed`] after its client was
+    /// told so. Any context.
+    pub(super) fn dismiss(self: &Arc<Self>, how: Dismissal) {
+        // CAST: A small number.
+        self.dismissal.store(how as u32, Relaxed);
+        Self::notify(self);
+    }
+
+    /// Returns what [`Session::dismiss`] has set. Any context.
+    pub(super) fn dismissal(&self) -> Dismissal {
+        match self.dismissal.load(Relaxed) {
+            1 => Dismissal::Flushed,
+            2 => Dismissal::Unflushed,
+            _ => Dismissal::None,
+        }
+    }
+
+    /// Waits until the session holds nothing any more, and has it look meanwhile whether it may
+    /// end. Must not be called from its own workqueue. Sleeps.
+    pub(super) fn await_end(self: &Arc<Self>) {
+        while !self.is_over(DRAIN_MS) {
+            Self::notify(self);
+        }
     }
 
     /// Waits up to `timeout` ms until the session holds nothing any more. Returns true if that is
@@ -324,6 +376,7 @@ impl Session {
         };
         drop((control, io));
         self.sessions.remove(self);
+        self.drained.complete_all();
         self.over.complete_all();
     }
 }

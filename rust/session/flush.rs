@@ -5,6 +5,7 @@
 //!
 //! The server shows an *instance* of an export of a block device. Another instance means that
 //! writes which were acknowledged and not flushed may be gone, as the write verifier of NFS does.
+//! A server that is shut down in an orderly way flushes the device, and tells its clients that.
 //! [`LastClose`] chooses the instance, [`Flushes`] draws the client's conclusions.
 
 #![forbid(unsafe_code)]
@@ -43,6 +44,11 @@ impl Flushes {
             self.lost = true;
             self.reported = false;
         }
+        self.needed = 0;
+    }
+
+    /// Notes that the server has flushed: all writes that are complete last.
+    pub fn flushed(&mut self) {
         self.needed = 0;
     }
 

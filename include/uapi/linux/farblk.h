@@ -11,8 +11,8 @@
 #include <linux/types.h>
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
-#define FARBLK_VERSION_MIN		4
-#define FARBLK_VERSION_MAX		4
+#define FARBLK_VERSION_MIN		5
+#define FARBLK_VERSION_MAX		5
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -52,6 +52,7 @@
 #define FARBLK_FENCE			7
 #define FARBLK_PONG			9	/* a header alone */
 #define FARBLK_FENCED			10
+#define FARBLK_FLUSHED			12
 #define FARBLK_REPLY			0x8000	/* or'ed to the kind of the request */
 
 /* .access */
@@ -271,6 +272,14 @@ struct farblk_extent {
 	__u8	access;
 	__u8	reserved[3];
 	__le32	number;				/* larger with each change */
+};
+
+/* The device of the export was flushed after all that was answered; unasked. */
+struct farblk_flushed {
+	struct farblk_header header;
+	__u8	instance[16];
+	__le32	number;				/* as of the extent */
+	__le32	reserved;
 };
 
 /* FARBLK_FENCE and its answer, FARBLK_FENCED. */

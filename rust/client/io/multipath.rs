@@ -518,6 +518,15 @@ impl Multipath {
         flushes.restarted(dirty);
     }
 
+    /// Notes that the server has flushed, after it had answered all commands. Only the map's work
+    /// item calls this.
+    pub(in crate::client) fn server_flushed(&self) {
+        let mut flushes = self.flushes.lock();
+        // A write whose answer comes only now counts as not flushed, which does no harm.
+        self.dirty.store(0, Relaxed);
+        flushes.flushed();
+    }
+
     /// Returns true if flushes fail because writes were lost with the server's cache. Any context.
     pub(in crate::client) fn has_lost_writes(&self) -> bool {
         self.flushes.lock().have_lost()

@@ -432,6 +432,7 @@ impl Resources {
             }
             Action::FailRequeued => self.multipath.fail_requeued(),
             Action::InstanceChanged => self.multipath.instance_changed(),
+            Action::Flushed => self.multipath.server_flushed(),
             Action::Resize(extent) => self.resize(&extent),
         }
     }

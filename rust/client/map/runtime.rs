@@ -389,6 +389,12 @@ impl MapRuntime {
                     };
                     self.step(Event::Extent(id, epoch, extent));
                 }
+                ServerEvent::Flushed { instance, number } => self.step(Event::Flushed {
+                    path: id,
+                    epoch,
+                    instance: u128::from_be_bytes(*instance.as_bytes()),
+                    number,
+                }),
                 ServerEvent::Pong => {
                     self.resources.pong(id);
                     self.step(Event::Pong(id, epoch));

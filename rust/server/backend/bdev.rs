@@ -165,13 +165,14 @@ impl Block {
 
     /// Flushes the device before it is closed, after the last I/O of all clients has ended.
     ///
-    /// If the flush succeeds, the instance is the same when the export is enabled again. May sleep,
-    /// as long as the device takes.
-    pub(in crate::server) fn close(&self) {
+    /// If the flush succeeds, this returns true, and the instance is the same when the export is
+    /// enabled again. May sleep, as long as the device takes.
+    pub(in crate::server) fn close(&self) -> bool {
         // What a removed device had in its cache is unknown.
         let flushed = !self.is_dead() && self.bdev.flush().is_ok() && !self.is_dead();
         let mut record = self.last_close.record.lock();
         record.close(self.bdev.id(), self.instance, flushed);
+        flushed
     }
 
     /// Returns true if the device was removed: all I/O fails. Any context.

@@ -91,10 +91,11 @@ impl Backend {
     }
 
     /// Makes what clients wrote durable. Called before the drop, after the last I/O of all clients
-    /// has ended. May sleep, as long as the backing device takes.
-    pub(crate) fn close(&self) {
+    /// has ended. Returns true if that was needed, and is done. May sleep, as long as the backing
+    /// device takes.
+    pub(crate) fn close(&self) -> bool {
         match self {
-            Self::Ram(_) => {}
+            Self::Ram(_) => false,
             Self::Block(block) => block.close(),
         }
     }

@@ -87,6 +87,8 @@ pub enum Action {
     /// The export has another instance than before: writes that are complete and not flushed may be
     /// gone. No path to the one before is left.
     InstanceChanged,
+    /// The server has flushed: the writes that are complete last.
+    Flushed,
     /// The extent of the export is this now.
     Resize(Extent),
 }

@@ -23,7 +23,12 @@ impl Extent {
     /// Whether the server said this after `other`. Of two numbers the one is newer that is less
     /// than 2^31 ahead, as with TCP: whatever number came, one that is newer can follow.
     pub const fn is_newer_than(&self, other: &Self) -> bool {
-        let ahead = self.number.wrapping_sub(other.number);
+        self.is_after(other.number)
+    }
+
+    /// Whether its number is newer than another one.
+    pub(super) const fn is_after(&self, number: u32) -> bool {
+        let ahead = self.number.wrapping_sub(number);
         ahead != 0 && ahead < 1 << 31
     }
 }

@@ -72,6 +72,18 @@ pub enum Event {
     Pong(PathId, Epoch),
     /// The server tells of the extent on a path.
     Extent(PathId, Epoch, Extent),
+    /// The server tells on a path that it has flushed the device of the export, after the last
+    /// command of all paths.
+    Flushed {
+        /// The path.
+        path: PathId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// The instance of the export.
+        instance: u128,
+        /// The number of its extent.
+        number: u32,
+    },
     /// The first answer to [`Close`](super::Action::Close): the path touches no memory any more, if
     /// it is clean.
     /// `requeued` says whether any requests of lost paths have come back and were not sent again.

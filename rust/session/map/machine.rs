@@ -187,6 +187,12 @@ impl Machine {
             }
             Event::Pong(..) => {}
             Event::Extent(id, epoch, extent) => self.extent(id, epoch, extent, act),
+            Event::Flushed {
+                path,
+                epoch,
+                instance,
+                number,
+            } => self.flushed(path, epoch, (instance, number), act),
             Event::Drained {
                 path,
                 epoch,
@@ -299,6 +305,30 @@ impl Machine {
             known.extent = extent;
             act(Action::Resize(extent));
         }
+    }
+
+    /// The server tells on a path that it has flushed. If the export was enabled again since, and
+    /// another path is connected to it, that says nothing of what was written on that one.
+    fn flushed(
+        &mut self,
+        id: PathId,
+        epoch: Epoch,
+        (instance, number): (u128, u32),
+        act: &mut impl FnMut(Action),
+    ) {
+        let is_current = self
+            .newest(id, epoch)
+            .is_some_and(|path| path.phase == Phase::Up);
+        if !is_current {
+            return;
+        }
+        // What an instance before this one may have lost was not flushed by it.
+        let known = self.known.as_ref().filter(|_| !self.restarted);
+        if known.is_some_and(|known| known.instance == instance && !known.extent.is_after(number)) {
+            act(Action::Flushed);
+        }
+        // The server waits for the answer.
+        act(Action::Ping(id));
     }
 
     /// The session cannot go on: closes all paths.

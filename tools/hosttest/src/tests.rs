@@ -144,7 +144,7 @@ fn block_limits() -> BlockLimits {
 }
 
 /// One of each.
-fn events() -> [Event; 3] {
+fn events() -> [Event; 4] {
     [
         Event::Extent {
             number: 0x0a0b_0c0d,
@@ -157,6 +157,10 @@ fn events() -> [Event; 3] {
         Event::Fenced {
             path: 7,
             epoch: 0x0102_0304_0506_0708,
+        },
+        Event::Flushed {
+            instance: uuid(0x21),
+            number: 0x0a0b_0c0d,
         },
     ]
 }

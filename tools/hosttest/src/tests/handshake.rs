@@ -20,14 +20,14 @@ const CONTROL: ConnectRequest = ConnectRequest {
 
 #[rustfmt::skip]
 const IO_BYTES: [u8; 32] = [
-    b'F', b'A', b'R', b'B', 4, 0, 4, 0,
+    b'F', b'A', b'R', b'B', 5, 0, 5, 0,
     1, 0, 0x02, 0x01, 0, 0, 0, 0,
     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
     8, 7, 6, 5, 4, 3, 2, 1,
 ];
 #[rustfmt::skip]
 const CONTROL_BYTES: [u8; 32] = [
-    b'F', b'A', b'R', b'B', 4, 0, 4, 0,
+    b'F', b'A', b'R', b'B', 5, 0, 5, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
@@ -44,17 +44,17 @@ fn versions(min: u16, max: u16) -> Vec<u8> {
 
 #[test]
 fn request_golden() {
-    assert_eq!(encoded(|buf| IO.encode((4, 4), buf)), IO_BYTES);
-    assert_eq!(encoded(|buf| CONTROL.encode((4, 4), buf)), CONTROL_BYTES);
-    assert_eq!(ConnectRequest::parse(&IO_BYTES), Ok((IO, 4)));
-    assert_eq!(ConnectRequest::parse(&CONTROL_BYTES), Ok((CONTROL, 4)));
+    assert_eq!(encoded(|buf| IO.encode((5, 5), buf)), IO_BYTES);
+    assert_eq!(encoded(|buf| CONTROL.encode((5, 5), buf)), CONTROL_BYTES);
+    assert_eq!(ConnectRequest::parse(&IO_BYTES), Ok((IO, 5)));
+    assert_eq!(ConnectRequest::parse(&CONTROL_BYTES), Ok((CONTROL, 5)));
 }
 
 #[test]
 fn request_padded_by_the_transport() {
     let mut bytes = IO_BYTES.to_vec();
     bytes.resize(wire::CONNECT_REQUEST_MAX, 0);
-    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 4)));
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 5)));
 }
 
 #[test]
@@ -77,11 +77,11 @@ fn request_versions() {
     for (min, max) in [(VERSION_MAX + 1, u16::MAX), (0, VERSION_MIN - 1)] {
         assert_eq!(refusal(&versions(min, max)), Refusal::Version);
     }
-    for (min, max) in [(1, 0), (u16::MAX, 0), (5, 4)] {
+    for (min, max) in [(1, 0), (u16::MAX, 0), (6, 5)] {
         assert_eq!(refusal(&versions(min, max)), Refusal::Malformed);
     }
-    for (min, max) in [(0, u16::MAX), (0, 4), (1, 4), (4, 4), (4, 5)] {
-        assert_eq!(ConnectRequest::parse(&versions(min, max)), Ok((IO, 4)));
+    for (min, max) in [(0, u16::MAX), (0, 5), (1, 5), (5, 5), (5, 6)] {
+        assert_eq!(ConnectRequest::parse(&versions(min, max)), Ok((IO, 5)));
     }
 }
 
@@ -92,7 +92,7 @@ fn request_of_an_unknown_version_is_not_read_further() {
     assert_eq!(refused.refusal, Refusal::Version);
     assert_eq!(
         refused.text.as_str(),
-        "no protocol version in common: client 7 to 9, server 4 to 4"
+        "no protocol version in common: client 7 to 9, server 5 to 5"
     );
 }
 
@@ -121,13 +121,13 @@ fn request_of_a_connection_that_makes_no_sense() {
 fn request_reserved_is_ignored() {
     let bytes = patched(&IO_BYTES, 9, &[0xff]);
     let bytes = patched(&bytes, 12, &[0xff; 4]);
-    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 4)));
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 5)));
 }
 
 #[test]
 fn reply_golden() {
-    let reply = ConnectReply { version: 4 };
-    let bytes = [b'F', b'A', b'R', b'B', 4, 0, 0, 0];
+    let reply = ConnectReply { version: 5 };
+    let bytes = [b'F', b'A', b'R', b'B', 5, 0, 0, 0];
     assert_eq!(encoded(|buf| reply.encode(buf)), bytes);
     assert_eq!(ConnectReply::parse(&bytes), Ok(reply));
     for len in 0..bytes.len() {
@@ -145,7 +145,7 @@ fn reply_golden() {
 fn reject_bytes() -> Vec<u8> {
     let mut bytes = [
         &b"FARB"[..],
-        &[4, 0, 4, 0],
+        &[5, 0, 5, 0],
         &[5, 0, 8, 0, 0, 0, 0, 0],
         b"go away!",
     ]

@@ -75,7 +75,7 @@ fn extent_golden() {
 
 #[test]
 fn answers_golden() {
-    let [_, pong, fenced] = events();
+    let [_, pong, fenced, flushed] = events();
     let parse = |bytes: &[u8]| Event::parse(bytes, BlockSize::MIN, Access::ReadWrite);
     let fenced_bytes = [
         &[10, 0, 24, 0, 0, 0, 0, 0][..],
@@ -83,9 +83,12 @@ fn answers_golden() {
         &[7, 0, 0, 0, 0, 0, 0, 0],
     ]
     .concat();
+    let mut flushed_bytes = [&[12, 0, 32, 0, 0, 0, 0, 0][..], uuid(0x21).as_bytes()].concat();
+    flushed_bytes.extend([0xd, 0xc, 0xb, 0xa, 0, 0, 0, 0]);
     for (event, bytes) in [
         (pong, vec![9, 0, 8, 0, 0, 0, 0, 0]),
         (fenced, fenced_bytes.clone()),
+        (flushed, flushed_bytes.clone()),
     ] {
         assert_eq!(encoded(|buf| event.encode(buf)), bytes);
         assert_eq!(parse(&bytes), Ok(event));
@@ -94,6 +97,8 @@ fn answers_golden() {
     }
     assert_eq!(parse(&patched(&fenced_bytes, 17, &[9; 7])), Ok(fenced));
     assert!(parse(&patched(&fenced_bytes, 16, &[8])).is_err(), "path");
+    assert_eq!(parse(&patched(&flushed_bytes, 28, &[9; 4])), Ok(flushed));
+    assert!(parse(&patched(&flushed_bytes, 8, &[0; 16])).is_err(), "nil");
 }
 
 #[test]

@@ -220,6 +220,16 @@ fn layouts() -> Vec<Layout> {
     );
     layout!(
         all,
+        "farblk_flushed",
+        Flushed {
+            header,
+            instance,
+            number,
+            reserved
+        }
+    );
+    layout!(
+        all,
         "farblk_fence",
         Fence {
             header,
@@ -287,6 +297,7 @@ fn constants() -> Vec<(String, u64)> {
         ("FENCE", FENCE.into()),
         ("PONG", PONG.into()),
         ("FENCED", FENCED.into()),
+        ("FLUSHED", FLUSHED.into()),
         ("REPLY", REPLY.into()),
         ("ACCESS_RO", Access::ReadOnly as u64),
         ("ACCESS_RW", Access::ReadWrite as u64),

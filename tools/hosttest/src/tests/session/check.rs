@@ -447,6 +447,33 @@ fn a_missing_flush_at_close_is_found() {
 }
 
 #[test]
+fn a_flush_before_the_last_command_is_found() {
+    let rules = rules(Kind::CachedBlock, 1, &[Write, Flush]);
+    is_found(
+        Flaw::FlushBeforeDrain,
+        Rules {
+            closes: 1,
+            server_crashes: 1,
+            ..rules
+        },
+    );
+}
+
+#[test]
+fn a_flush_of_an_earlier_opening_is_found() {
+    let rules = rules(Kind::CachedBlock, 2, &[Write, Flush]);
+    is_found(
+        Flaw::NoFlushedOrder,
+        Rules {
+            closes: 1,
+            server_crashes: 1,
+            attempts: 2,
+            ..rules
+        },
+    );
+}
+
+#[test]
 fn a_loss_that_is_told_once_is_found() {
     let rules = rules(Kind::CachedBlock, 1, &[Write, Flush, OtherFlush]);
     is_found(

@@ -416,6 +416,38 @@ fn an_older_extent_is_not_taken() {
     assert_eq!(actions[0], Action::Resize(anew.extent));
 }
 
+#[test]
+fn only_a_flush_of_all_that_is_known_counts() {
+    let mut map = up(2);
+    let flushed = |path, epoch, instance, number| Event::Flushed {
+        path,
+        epoch,
+        instance,
+        number,
+    };
+    let (instance, number) = (ADMISSION.instance, ADMISSION.extent.number);
+    let answer = |id| Action::Ping(id);
+    let counts = all(&mut map, flushed(0, 1, instance, number));
+    assert_eq!(counts, [Action::Flushed, answer(0)]);
+    let other = all(&mut map, flushed(0, 1, instance + 1, number));
+    assert_eq!(other, [answer(0)]);
+    assert_eq!(after(&mut map, flushed(0, 2, instance, number)), []);
+    // The export was enabled again since, as another path has heard.
+    let newer = Extent {
+        number: number + 1,
+        ..ADMISSION.extent
+    };
+    after(&mut map, Event::Extent(1, 1, newer));
+    let late = all(&mut map, flushed(0, 1, instance, number));
+    assert_eq!(late, [answer(0)]);
+    // What the instance before may have lost, the one that is there now has not flushed.
+    lose(&mut map, false);
+    retry(&mut map);
+    after(&mut map, connected(0, 2, ANEW));
+    let anew = all(&mut map, flushed(0, 2, ANEW.instance, ANEW.extent.number));
+    assert_eq!(anew, [answer(0)]);
+}
+
 /// Whatever number a server says, another one can follow.
 #[test]
 fn no_number_of_an_extent_is_the_last() {

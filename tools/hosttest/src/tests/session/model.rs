@@ -122,6 +122,10 @@ pub enum Flaw {
     Remembers,
     /// It says so if the map has logged in since.
     RemembersSecond,
+    /// The client believes that the server has flushed, whenever it hears of it.
+    NoFlushedOrder,
+    /// The server tells its clients that it has flushed although I/O is under way.
+    FlushBeforeDrain,
     /// The server keeps the instance of an export although its device was not flushed when it was
     /// closed.
     NoFlushAtClose,
@@ -218,10 +222,12 @@ pub enum Step {
     Demote(u8),
     ClientCrash(u8),
     ServerCrash,
-    /// The export is disabled: its sessions end.
+    /// The export is disabled: no more commands begin.
     Close,
-    /// Its device is closed, flushed or not, and the export is enabled again.
-    Enable(bool),
+    /// None is under way any more: its device is flushed, or not, and its sessions end.
+    Dismiss(bool),
+    /// Its device is closed, and the export is enabled again.
+    Enable,
 }
 
 fn index(position: usize) -> u8 {
@@ -385,8 +391,11 @@ impl Model for Rules {
         if world.closes > 0 && !world.server.disabled {
             steps.push(Step::Close);
         }
-        if world.server.disabled && world.server.connections.is_empty() {
-            steps.extend([Step::Enable(true), Step::Enable(false)]);
+        if world.server.is_drained(self) {
+            steps.extend([Step::Dismiss(true), Step::Dismiss(false)]);
+        }
+        if world.server.dismissed.is_some() && world.server.connections.is_empty() {
+            steps.push(Step::Enable);
         }
     }
 
@@ -544,7 +553,8 @@ impl Model for Rules {
                 world.closes -= 1;
                 world.disable_export();
             }
-            Step::Enable(flushed) => world.enable_export(self, flushed),
+            Step::Dismiss(flushed) => world.dismiss(flushed),
+            Step::Enable => world.enable_export(self),
         }
         world.forget();
         world.set_hashes();

@@ -202,6 +202,22 @@ fn every_flush_fails_after_a_loss_until_the_disk_is_closed() {
 }
 
 #[test]
+fn what_the_server_has_flushed_is_not_lost() {
+    let mut flushes = Flushes::new();
+    flushes.begin(true);
+    flushes.flushed();
+    flushes.restarted(false);
+    assert!(!flushes.must_fail());
+    // A write that was complete later.
+    flushes.flushed();
+    flushes.restarted(true);
+    assert!(flushes.must_fail());
+    // It does not bring back what is lost.
+    flushes.flushed();
+    assert!(flushes.must_fail());
+}
+
+#[test]
 fn an_instance_ends_with_what_was_not_flushed() {
     let mut last = LastClose::new();
     assert_eq!(last.open(|_| true, 1), 1);

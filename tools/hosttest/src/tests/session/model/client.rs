@@ -133,6 +133,12 @@ impl Client {
         Some((up.1, up.2))
     }
 
+    /// The server has flushed.
+    fn flushed(&mut self) {
+        self.flushes.flushed();
+        self.dirty = false;
+    }
+
     fn has_requeued(&self) -> bool {
         self.ops.iter().any(|op| op.place == Place::Requeued)
     }
@@ -280,6 +286,7 @@ impl World {
                 client.flushes.restarted(client.dirty);
                 client.dirty = false;
             }
+            Action::Flushed => client.flushed(),
             Action::Resize(extent) => {
                 let extent = u8::try_from(extent.size).unwrap();
                 let instance = client.map.known().expect("it is known").instance;
@@ -448,6 +455,22 @@ impl World {
             Message::Extent(end, number) => {
                 let extent = self.extent(rules, at, number);
                 self.tell(rules, at, Event::Extent(end.path, end.epoch, extent));
+            }
+            Message::Flushed(end, instance, number) => {
+                let event = match rules.flaw {
+                    // The event of whichever opening counts.
+                    Some(Flaw::NoFlushedOrder) => None,
+                    _ => Some(Event::Flushed {
+                        path: end.path,
+                        epoch: end.epoch,
+                        instance: instance.into(),
+                        number: number.into(),
+                    }),
+                };
+                match event {
+                    Some(event) => self.tell(rules, at, event),
+                    None => self.clients[at].flushed(),
+                }
             }
             Message::Response(end, op, value) => {
                 let place = Place::Sent(end.path, end.epoch);

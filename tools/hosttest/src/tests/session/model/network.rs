@@ -34,6 +34,8 @@ pub(super) enum Message {
     Fenced(End, PathId, Epoch),
     /// The extent of the export has this number now.
     Extent(End, u8),
+    /// All that was answered by this instance lasts, when the extent had this number.
+    Flushed(End, u8, u8),
     Command(End, Number, Op),
     /// With what was read.
     Response(End, Op, u8),
@@ -44,6 +46,7 @@ impl Message {
         match self {
             Self::Welcome(end, _) | Self::Refused(end, _) => Some(end),
             Self::Fenced(end, ..) | Self::Extent(end, _) | Self::Response(end, ..) => Some(end),
+            Self::Flushed(end, ..) => Some(end),
             Self::Login(..) | Self::Ping(..) | Self::Fence(..) | Self::Command(..) => None,
         }
     }
@@ -77,6 +80,7 @@ impl World {
             | Message::Refused(end, _)
             | Message::Fenced(end, ..)
             | Message::Extent(end, _)
+            | Message::Flushed(end, ..)
             | Message::Response(end, ..) => clients[usize::from(end.client)].expects(&end),
         };
         self.network.retain(matters);

@@ -89,6 +89,8 @@ pub(super) struct Server {
     instances: u8,
     /// The export is disabled, or about to be.
     pub(super) disabled: bool,
+    /// Its sessions are told to end, as its device was flushed or not.
+    pub(super) dismissed: Option<bool>,
     last_close: LastClose<(), u8>,
 }
 
@@ -111,8 +113,15 @@ impl Server {
             settled: 0,
             instances: instance,
             disabled: false,
+            dismissed: None,
             last_close: LastClose::new(),
         }
+    }
+
+    /// Whether the export is about to be disabled, and no command is under way.
+    pub(super) fn is_drained(&self, rules: &Rules) -> bool {
+        let drained = self.running.is_empty() || rules.flaw == Some(Flaw::FlushBeforeDrain);
+        self.disabled && self.dismissed.is_none() && drained
     }
 
     fn terms(rules: &Rules) -> Terms {
@@ -175,7 +184,8 @@ impl World {
             }),
             Message::Command(_, number, op) => {
                 let alive = |c: &Connection| c.number == number && !c.killed;
-                if self.server.connections.iter().any(alive) {
+                // An export that is about to be disabled begins no more.
+                if self.server.connections.iter().any(alive) && !self.server.disabled {
                     self.server.running.push((number, op));
                     self.server.running.sort_unstable();
                 }
@@ -494,7 +504,7 @@ impl World {
             _ => {}
         }
         op.replay = false;
-        if !connection.killed {
+        if !connection.killed || rules.flaw == Some(Flaw::FlushBeforeDrain) {
             self.post(Message::Response(connection.end, op, self.disk));
         }
     }
@@ -571,24 +581,39 @@ impl World {
         }
     }
 
-    /// The export is being disabled: nobody logs in any more, and all sessions end.
+    /// The export is being disabled: nobody logs in any more, and no command begins.
     pub(super) fn disable_export(&mut self) {
         self.server.disabled = true;
         self.server.machine.close();
-        for connection in &mut self.server.connections {
-            connection.killed |= !connection.elsewhere;
+    }
+
+    /// The device of an export that is being disabled was flushed or not, and all sessions end.
+    pub(super) fn dismiss(&mut self, flushed: bool) {
+        let server: &mut Server = &mut self.server;
+        server.dismissed = Some(flushed);
+        let (instance, number) = (server.instance, server.extent);
+        let mut told = Vec::new();
+        for connection in &mut server.connections {
+            if !connection.elsewhere && !connection.killed {
+                connection.killed = true;
+                told.push(connection.end);
+            }
+        }
+        if flushed {
+            self.stable = self.disk;
+            for end in told {
+                self.post(Message::Flushed(end, instance, number));
+            }
         }
     }
 
-    /// The device of an export that is disabled is closed, and loses its cache; then it is opened
-    /// again. Nobody keeps a place, but whose the export was last is remembered.
-    pub(super) fn enable_export(&mut self, rules: &Rules, flushed: bool) {
-        if flushed {
-            self.stable = self.disk;
-        }
+    /// The device of an export that is disabled loses its cache; then it is opened again. Nobody
+    /// keeps a place, but whose the export was last is remembered.
+    pub(super) fn enable_export(&mut self, rules: &Rules) {
         self.disk = self.stable;
         self.decide(None, |machine, mut act| machine.closed(&mut act));
         let server: &mut Server = &mut self.server;
+        let flushed = server.dismissed.take() == Some(true);
         let recorded = flushed || rules.flaw == Some(Flaw::NoFlushAtClose);
         server.last_close.close((), server.instance, recorded);
         let fresh = server.instances + 1;
@@ -596,6 +621,7 @@ impl World {
         server.last_close.begin();
         server.instances = server.instances.max(server.instance);
         server.disabled = false;
+        server.extent += 1;
         let terms = Server::terms(rules);
         server.opening = server.machine.open(terms, true, (server.keys + 1).into());
         server.keys += 1;

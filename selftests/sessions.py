@@ -18,7 +18,7 @@ import time
 
 import hostile
 from hostile import (
-    BUSY, EVICTED, EXPORT_DISABLED, EXTENT, FENCE, FENCED, LOGOUT, NOT_ADMITTED, NO_WRITES, OK, PING, PONG, READ_ONLY, SOON,
+    BUSY, EVICTED, EXPORT_DISABLED, EXTENT, FENCE, FENCED, FLUSHED, LOGOUT, NOT_ADMITTED, NO_WRITES, OK, PING, PONG, READ_ONLY, SOON,
     SUPERSEDED, WR_RDMA_READ, WR_RDMA_WRITE, Connection, Failed, Refused, Session, ask, expect, inline_read, inline_write, login, main, message, refused, request,
     status_of, works)
 
@@ -752,6 +752,8 @@ def drain():
             raise Failed("the connections go on")
     off.join(SOON)
     expect("whether the export is still being disabled", off.is_alive(), False)
+    # The device is flushed, which the server says before it ends the session.
+    expect("the length of what it says", len(event(session, FLUSHED)), 24)
     for io in ios:
         answers = sorted(struct.unpack_from("<HH", response) for response, _ in io.inbox)
         expect("the answers", answers, [(OK, tag) for tag in range(8)])

@@ -144,6 +144,12 @@ impl Completion {
         unsafe { bindings::reinit_completion(self.inner.get()) }
     }
 
+    /// Returns true if it is done: a wait would be over at once. Any context.
+    pub(crate) fn is_done(&self) -> bool {
+        // SAFETY: The completion is initialised and in place while `self` is borrowed.
+        unsafe { bindings::completion_done(self.inner.get()) }
+    }
+
     /// Waits until it is done. Sleeps; no signal ends it.
     pub(crate) fn wait(&self) {
         // SAFETY: The completion is initialised and in place while `self` is borrowed.
@@ -444,6 +450,7 @@ mod tests {
         shared.go.complete_all();
         for _ in 0..3 {
             shared.go.wait();
+            check!(shared.go.is_done());
             check!(shared.go.wait_timeout(0) == Ok(()));
             check!(shared.go.wait_killable() == Ok(()));
         }

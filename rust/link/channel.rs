@@ -314,6 +314,12 @@ impl<O: Linked> Channel<O> {
         self.send_in(free, encode)
     }
 
+    /// Returns true if the peer's HCA has all messages that were sent. Any context.
+    pub(crate) fn is_sent(&self) -> bool {
+        let inbox = self.owner.link().inbox.lock();
+        inbox.free.iter().all(Option::is_some)
+    }
+
     /// Sends like [`Channel::send`], but gives `EAGAIN` if no buffer is free. May sleep.
     pub(crate) fn try_send(
         &mut self,

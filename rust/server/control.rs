@@ -74,8 +74,12 @@ use crate::session::{
 /// How long a client may take from connecting to its first message, in ms.
 const LOGIN_TIMEOUT_MS: Msecs = 5000;
 
-/// How long a client may take to answer when it is told that the device was flushed.
-const FAREWELL: Delta = Delta::from_secs(1);
+/// How long a client may take to answer when it is told that the device was flushed: the HCA sends
+/// the message again if it is lost.
+const FAREWELL: Delta = Delta::from_secs(5);
+/// How long a session that has drained waits until the others have, and the device is flushed. Its
+/// client waits, too, and may have another server.
+const DRAINED_MAX: Delta = Delta::from_secs(10);
 
 /// What a login was granted.
 struct Attachment {
@@ -104,6 +108,8 @@ pub(super) struct Control {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     attachment: Option<Attachment>,
     channel: Option<Channel<Session>>,
+    /// When the session had drained.
+    drained: Option<Instant<Monotonic>>,
     /// When the client was told that the device was flushed, and how much it had said by then.
     farewell: Option<(Instant<Monotonic>, u64)>,
     /// The messages of a client that was not logged in.
@@ -119,6 +125,7 @@ impl Control {
         Self {
             attachment: None,
             channel: None,
+            drained: None,
             farewell: None,
             unadmitted: Requests::default(),
             port,
@@ -139,6 +146,10 @@ impl Control {
 
     /// Accepts or refuses I/O connection `queue`.
     fn open_io(&mut self, session: &Arc<Session>, queue: u16, pending: &PendingConnection) {
+        // What has drained stays so.
+        if session.is_draining() {
+            return pending.refuse(Refusal::BadState);
+        }
         let (Some(channel), Some(attachment)) = (&self.channel, &mut self.attachment) else {
             return pending.refuse(Refusal::BadState);
         };
@@ -395,8 +406,9 @@ impl Control {
     /// time to, where it is told that the device was flushed.
     fn dismiss(&mut self, session: &Session) -> Result {
         session.note_drained();
+        let since = *self.drained.get_or_insert_with(Instant::now);
         match (session.dismissal(), &self.attachment, self.farewell) {
-            (Dismissal::None, ..) => Ok(()),
+            (Dismissal::None, Some(_), _) if since.elapsed() < DRAINED_MAX => Ok(()),
             (Dismissal::Flushed, Some(attachment), None) => {
                 let backend = &attachment.export.backend;
                 let event = Event::Flushed {
@@ -407,12 +419,17 @@ impl Control {
                 self.send(|buf| event.encode(buf))
             }
             (Dismissal::Flushed, Some(_), Some((since, heard)))
-                if session.heard() == heard && since.elapsed() < FAREWELL =>
+                if since.elapsed() < FAREWELL && (session.heard() == heard || !self.is_sent()) =>
             {
                 Ok(())
             }
             _ => Err(ESHUTDOWN),
         }
+    }
+
+    /// Returns true if the client's HCA has all messages.
+    fn is_sent(&self) -> bool {
+        self.channel.as_ref().is_none_or(Channel::is_sent)
     }
 
     /// Returns true if no command is under way, and lets no more begin. May sleep.

@@ -406,16 +406,14 @@ impl Members {
     /// which tells how that went, and ends all sessions. May sleep, as long as the backing device
     /// takes.
     pub(super) fn close(&self, flush: impl FnOnce() -> Dismissal) {
-        let mut inner = self.inner.lock();
-        inner.machine.close();
-        inner
-            .sessions
-            .iter()
-            .for_each(|session| session.begin_drain());
-        drop(inner);
+        self.inner.lock().machine.close();
         // No session is added any more, and one that ends has drained.
-        while let Some(session) = self.find(|session| !session.is_drained()) {
-            session.drain();
+        loop {
+            self.for_each(Session::drain);
+            match self.find(|session| !session.is_drained()) {
+                Some(session) => session.await_drained(),
+                None => break,
+            }
         }
         let how = flush();
         self.for_each(|session| session.dismiss(how));

@@ -192,21 +192,17 @@ impl Session {
         usize::try_from(self.id >> 32).unwrap_or(0)
     }
 
-    /// Lets no more commands begin. Any context.
-    pub(super) fn begin_drain(&self) {
+    /// Lets no more commands begin. While commands are under way, this has to be called again and
+    /// again. Any context.
+    pub(super) fn drain(self: &Arc<Self>) {
         self.draining.store(1, Relaxed);
+        Self::notify(self);
     }
 
-    /// Lets no more commands begin, and waits until all that have begun are answered. Must not be
-    /// called from the session's own workqueue. May sleep, as long as the backing device takes.
-    pub(super) fn drain(self: &Arc<Self>) {
-        self.begin_drain();
-        loop {
-            Self::notify(self);
-            if self.drained.wait_timeout(DRAIN_MS).is_ok() {
-                return;
-            }
-        }
+    /// Waits for a moment until all commands that have begun are answered. Must not be called from
+    /// the session's own workqueue. Sleeps.
+    pub(super) fn await_drained(&self) {
+        let _ = self.drained.wait_timeout(DRAIN_MS);
     }
 
     /// Returns true if no more commands may begin. Any context.
@@ -214,9 +210,10 @@ impl Session {
         self.draining.load(Relaxed) != 0
     }
 
-    /// Returns true if all commands that have begun are answered, and no more can begin. May sleep.
+    /// Returns true if all commands that have begun are answered, and no more can begin. Any
+    /// context.
     pub(super) fn is_drained(&self) -> bool {
-        self.drained.wait_timeout(0).is_ok()
+        self.drained.is_done()
     }
 
     /// Notes that all commands that have begun are answered. Any context.

@@ -521,6 +521,8 @@ impl Multipath {
     /// Notes that the server has flushed, after it had answered all commands. Only the map's work
     /// item calls this.
     pub(in crate::client) fn server_flushed(&self) {
+        // The answers of queues that nobody has polled are there, too.
+        self.each_up(|connections| connections.iter().for_each(Connection::catch_up));
         let mut flushes = self.flushes.lock();
         // A write whose answer comes only now counts as not flushed, which does no harm.
         self.dirty.store(0, Relaxed);

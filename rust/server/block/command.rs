@@ -122,14 +122,11 @@ impl QpHandler for Handler {
 impl Connection {
     /// Handles a received message. Runs in the poller's worker.
     fn receive(&self, recv: KBox<Recv>, len: u32) {
-        if self.draining.load(Relaxed) != 0 {
-            return self.put_recv(recv);
-        }
         let mut header = [0; command::SIZE];
         let copied = recv.header.copy_out(0, &mut header);
         if !self.count_received() {
             self.put_recv(recv);
-            return self.session.violation();
+            return self.violation();
         }
         // The copy cannot fail: the buffer is as long as a command.
         let parsed = copied.map(|()| command::parse(&header, len, &self.terms, self.extent()));
@@ -145,7 +142,7 @@ impl Connection {
             }
             _ => {
                 self.put_recv(recv);
-                self.session.violation();
+                self.violation();
             }
         }
     }
@@ -207,7 +204,7 @@ impl Connection {
     fn take(&self, tag: u16) -> Option<KBox<Command>> {
         let mut slots = self.slots.lock();
         let slots: &mut Slots = &mut slots;
-        if slots.closed {
+        if slots.closed || slots.draining {
             return None;
         }
         let taken = slots.taken.get_mut(usize::from(tag));

@@ -111,7 +111,10 @@ pub(super) struct Slots {
     pub(super) later: KVec<KBox<Command>>,
     /// The reference that new slots get; `None` once the connection is being closed.
     pub(super) owner: Option<Arc<ConnectionRef>>,
-    /// No command may begin any more.
+    /// No command may begin any more, and those that wait are dropped: the session is to end. Who
+    /// sets this, and then finds none in flight, knows that none will be.
+    pub(super) draining: bool,
+    /// No command may begin any more: the connection is being closed.
     pub(super) closed: bool,
 }
 
@@ -126,6 +129,7 @@ impl Slots {
             waiting: KVec::with_capacity(depth, GFP_KERNEL)?,
             later: KVec::with_capacity(depth, GFP_KERNEL)?,
             owner: None,
+            draining: false,
             closed: false,
         })
     }
@@ -168,8 +172,6 @@ pub(in crate::server) struct Connection {
     pub(super) stats: ConnectionStats,
     /// RDMA READs under way.
     fetches: Atomic<isize>,
-    /// Commands that come in are left unanswered.
-    pub(super) draining: Atomic<u32>,
     /// No command is in flight, nor will be.
     #[pin]
     pub(super) idle: Completion,
@@ -267,7 +269,6 @@ impl Connection {
                 receives: Atomic::new(0),
                 stats,
                 fetches: Atomic::new(0),
-                draining: Atomic::new(0),
                 idle <- Completion::new(),
                 later: config.later.clone(),
                 work <- new_work!("Connection::work"),
@@ -291,10 +292,14 @@ impl Connection {
         self.slots.lock().closed
     }
 
-    /// Returns true if no command is in flight and none waits. Any context.
+    /// Lets no command begin any more, of those that come in and of those that wait. Any context.
+    pub(super) fn begin_drain(&self) {
+        self.slots.lock().draining = true;
+    }
+
+    /// Returns true if no command is in flight. Any context.
     pub(super) fn is_idle(&self) -> bool {
-        let slots = self.slots.lock();
-        slots.in_flight == 0 && slots.waiting.is_empty()
+        self.slots.lock().in_flight == 0
     }
 
     /// Lets no command begin any more, and ends those that wait. Once [`Connection::idle`]
@@ -337,6 +342,15 @@ impl Connection {
         // logout, whose reply is still to be sent.
         if !self.is_closed() {
             self.session.lose();
+        }
+    }
+
+    /// Ends the session because of what the client has sent. While the connection drains, nothing
+    /// that it sends is answered, so it may use tags again and have more in flight than it may.
+    #[cold]
+    pub(super) fn violation(&self) {
+        if !self.slots.lock().draining {
+            self.session.violation();
         }
     }
 

@@ -6,10 +6,7 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::{
-    atomic::Relaxed,
-    Arc, //
-};
+use kernel::sync::Arc;
 
 use crate::proto::{
     wire::DEPTH_MAX,
@@ -132,15 +129,12 @@ impl OpenConnection {
     /// begun. May sleep.
     fn drain(&self) -> bool {
         let connection = &self.connection;
-        connection.draining.store(1, Relaxed);
-        // A command that the worker is about to begin counts.
-        connection.poller.wait_for_round();
+        connection.begin_drain();
         connection.drop_all_waiting();
         connection.cq.reap();
         let idle = connection.is_idle();
         if !idle {
-            // The poller may have been in line for memory because of what has ended here. A command
-            // that its worker was just looking at waits again, until the next call.
+            // The poller may have been in line for memory because of what has ended here.
             connection.poller.attend();
         }
         idle

@@ -388,11 +388,6 @@ impl<C: Polled> Poller<C> {
         Ok(qp)
     }
 
-    /// Waits until the worker has ended the round that it is in. May sleep.
-    pub(in crate::server) fn wait_for_round(&self) {
-        drop(self.hca.lock());
-    }
-
     /// Stops looking after a connection: once this returns, the worker does not touch it. May
     /// sleep.
     pub(in crate::server) fn remove(&self, connection: &Arc<C>) {

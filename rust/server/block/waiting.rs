@@ -40,23 +40,26 @@ impl Connection {
 
     /// Lets a command wait until [`Polled::progress`](super::poller::Polled::progress) tries again.
     pub(super) fn wait(&self, waiting: Waiting) {
-        let refused = {
+        let (refused, draining) = {
             let mut slots = self.slots.lock();
-            match slots.closed {
+            let refused = match slots.closed || slots.draining {
                 true => Some(waiting),
                 false => {
                     let full = slots.waiting.push_within_capacity(waiting).err();
                     self.waiting.store(slots.waiting.len(), Relaxed);
                     full.map(|full| full.0)
                 }
-            }
+            };
+            (refused, slots.draining)
         };
         self.waits.fetch_add(1, Relaxed);
         match refused {
             None => self.poller.attend(),
             Some(waiting) => {
                 self.drop_waiting(waiting);
-                self.lose_session();
+                if !draining {
+                    self.lose_session();
+                }
             }
         }
     }
@@ -89,7 +92,7 @@ impl Connection {
     /// Puts a command that waits for memory back to the front.
     fn wait_again(&self, command: KBox<Command>) {
         let mut slots = self.slots.lock();
-        if slots.closed {
+        if slots.closed || slots.draining {
             drop(slots);
             return command.end();
         }

@@ -1905,6 +1905,8 @@ def silence_connections(begin):
     server.on.update({"connect": silent})
     with server.lock:
         server.control().disconnect()
+    # Until the client knows, the I/O connections go on.
+    m.soon(lambda: m.state() != "live", "it is live")
     expect("a read", m.read(0).end("a read", PATIENT), "ENOLINK")
 
 

@@ -146,9 +146,9 @@ impl Control {
 
     /// Accepts or refuses I/O connection `queue`.
     fn open_io(&mut self, session: &Arc<Session>, queue: u16, pending: &PendingConnection) {
-        // What has drained stays so.
+        // What has drained stays so, and the session is about to end.
         if session.is_draining() {
-            return pending.refuse(Refusal::BadState);
+            return pending.refuse(Refusal::BadSession);
         }
         let (Some(channel), Some(attachment)) = (&self.channel, &mut self.attachment) else {
             return pending.refuse(Refusal::BadState);

@@ -224,9 +224,9 @@ pub enum Step {
     ServerCrash,
     /// The export is disabled: no more commands begin.
     Close,
-    /// None is under way any more: its device is flushed, or not, and its sessions end.
+    /// None is under way: its device is flushed, or not, and its sessions end.
     Dismiss(bool),
-    /// Its device is closed, and the export is enabled again.
+    /// The export is enabled again.
     Enable,
 }
 
@@ -391,12 +391,7 @@ impl Model for Rules {
         if world.closes > 0 && !world.server.disabled {
             steps.push(Step::Close);
         }
-        if world.server.is_drained(self) {
-            steps.extend([Step::Dismiss(true), Step::Dismiss(false)]);
-        }
-        if world.server.dismissed.is_some() && world.server.connections.is_empty() {
-            steps.push(Step::Enable);
-        }
+        steps.extend(world.server.closing(self));
     }
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {

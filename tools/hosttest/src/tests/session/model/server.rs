@@ -7,7 +7,7 @@
 use super::client::{Client, Op};
 use super::network::{End, Entry, Message, Number};
 use super::shared::Shared;
-use super::{Elsewhere, Flaw, Job, Kind, Rules, World};
+use super::{Elsewhere, Flaw, Job, Kind, Rules, Step, World};
 use crate::session::flush::LastClose;
 use crate::session::reservation::{
     Action, Admission, Decision, Granted, Login, Reason, Registration, Registrations, Reservation,
@@ -118,10 +118,15 @@ impl Server {
         }
     }
 
-    /// Whether the export is about to be disabled, and no command is under way.
-    pub(super) fn is_drained(&self, rules: &Rules) -> bool {
+    /// How the end of the export goes on: its device is flushed, or not, when no command is under
+    /// way, and it is enabled again when nothing is left of its sessions.
+    pub(super) fn closing(&self, rules: &Rules) -> &'static [Step] {
         let drained = self.running.is_empty() || rules.flaw == Some(Flaw::FlushBeforeDrain);
-        self.disabled && self.dismissed.is_none() && drained
+        match self.dismissed {
+            None if self.disabled && drained => &[Step::Dismiss(true), Step::Dismiss(false)],
+            Some(_) if self.connections.is_empty() => &[Step::Enable],
+            _ => &[],
+        }
     }
 
     fn terms(rules: &Rules) -> Terms {

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod auth;
 pub mod command;
 pub mod event;
 pub mod export;

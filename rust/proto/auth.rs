@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Mutual authentication by a key that a client host and a server have in common.
+//!
+//! On a new control connection the client sends a *challenge*. The server answers with a *proof*
+//! that it has the key. From then on each message has a *tag* in each direction, by which the
+//! client proves the same with its first one. Each I/O connection is bound to the session by a
+//! *ticket*. All of them come from the key, from an X25519 exchange of this connection alone, and
+//! from a *transcript* of all that was said before, with both ends of the connection: what somebody
+//! in between changes, relays or repeats gives other keys on the two sides.
+//!
+//! These are the computations alone: no message of the protocol uses them yet.
+
+#![forbid(unsafe_code)]
+
+use core::marker::PhantomData;
+use core::net::{IpAddr, SocketAddr};
+
+/// Bytes of a key, of a hash, and of what X25519 takes and gives.
+pub const KEY_SIZE: usize = 32;
+/// Bytes of the tag of a message, and of a ticket.
+pub const TAG_SIZE: usize = 16;
+
+/// The only suite there is: X25519, HMAC-SHA256, tags of 128 bits.
+pub const SUITE_X25519_SHA256: u16 = 1 << 0;
+
+/// What the messages of authentication are made of. Nothing here fails or sleeps; all take the same
+/// time whatever the secrets are.
+pub trait Primitives {
+    /// Returns the SHA-256 of `parts`, one after the other (FIPS 180-4).
+    fn sha256(parts: &[&[u8]]) -> [u8; KEY_SIZE];
+    /// Writes the HMAC-SHA256 of `parts`, one after the other, to `out` (RFC 2104).
+    fn hmac_sha256(key: &[u8; KEY_SIZE], parts: &[&[u8]], out: &mut [u8; KEY_SIZE]);
+    /// Writes the X25519 of a scalar and a point to `out` (RFC 7748). Returns false if it is zero,
+    /// as it is for some points.
+    fn x25519(scalar: &[u8; KEY_SIZE], point: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool;
+    /// Returns true if both are equal.
+    fn equal(one: &[u8], other: &[u8]) -> bool;
+    /// Fills `bytes` with random ones that are fit for secrets.
+    fn random(bytes: &mut [u8]);
+    /// Overwrites `bytes`, also if nobody reads them any more.
+    fn wipe(bytes: &mut [u8]);
+}
+
+/// The point of X25519 whose multiples are the public values (RFC 7748, section 4.1).
+const BASE_POINT: [u8; KEY_SIZE] = {
+    let mut point = [0; KEY_SIZE];
+    point[0] = 9;
+    point
+};
+
+/// A secret of 256 bits. It can be neither printed nor copied, and is overwritten when it is
+/// dropped.
+pub struct Secret<P: Primitives>([u8; KEY_SIZE], PhantomData<P>);
+
+impl<P: Primitives> Secret<P> {
+    /// Makes a random one.
+    pub fn random() -> Self {
+        let mut secret = Self::zero();
+        P::random(&mut secret.0);
+        secret
+    }
+
+    /// Takes the bytes of one, and overwrites them there.
+    pub fn take(bytes: &mut [u8; KEY_SIZE]) -> Self {
+        let mut secret = Self::zero();
+        secret.0.copy_from_slice(bytes);
+        P::wipe(bytes);
+        secret
+    }
+
+    fn zero() -> Self {
+        Self([0; KEY_SIZE], PhantomData)
+    }
+
+    /// Returns another secret, which does not tell this one.
+    fn derive(&self, parts: &[&[u8]]) -> Self {
+        let mut derived = Self::zero();
+        P::hmac_sha256(&self.0, parts, &mut derived.0);
+        derived
+    }
+
+    /// Returns what only those can compute who know the secret.
+    fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_SIZE] {
+        let whole = self.derive(parts);
+        let mut tag = [0; TAG_SIZE];
+        tag.iter_mut()
+            .zip(whole.0)
+            .for_each(|(to, from)| *to = from);
+        tag
+    }
+}
+
+impl<P: Primitives> Drop for Secret<P> {
+    fn drop(&mut self) {
+        P::wipe(&mut self.0);
+    }
+}
+
+/// Names a key without telling it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyId(pub [u8; 8]);
+
+/// Returns the name of a key.
+pub fn key_id<P: Primitives>(key: &Secret<P>) -> KeyId {
+    let mut id = [0; 8];
+    let tag = key.tag(&[b"farblk key id"]);
+    id.iter_mut().zip(tag).for_each(|(to, from)| *to = from);
+    KeyId(id)
+}
+
+/// Both ends of a connection, as both sides see them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The client's address, and the number of its queue pair; 0 where the transport has none.
+    pub client: (SocketAddr, u32),
+    /// The same of the server.
+    pub server: (SocketAddr, u32),
+}
+
+/// Bytes of one end in a transcript.
+const END_SIZE: usize = 22;
+
+fn end((addr, qp_number): (SocketAddr, u32)) -> [u8; END_SIZE] {
+    let ip = match addr.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let mut bytes = [0; END_SIZE];
+    let parts = ip.octets().into_iter();
+    let parts = parts.chain(addr.port().to_le_bytes());
+    let parts = parts.chain(qp_number.to_le_bytes());
+    bytes
+        .iter_mut()
+        .zip(parts)
+        .for_each(|(to, from)| *to = from);
+    bytes
+}
+
+/// All that was said on a connection so far, as a hash.
+pub struct Transcript<P: Primitives>([u8; KEY_SIZE], PhantomData<P>);
+
+impl<P: Primitives> Transcript<P> {
+    /// Begins one with the private data of the connection request and reply, of which each side
+    /// knows what it has sent and received, and the ends of the connection.
+    pub fn new(request: &[u8], reply: &[u8], ends: &Ends) -> Self {
+        let mut transcript = Self(P::sha256(&[b"farblk transcript"]), PhantomData);
+        for part in [request, reply, &end(ends.client), &end(ends.server)] {
+            transcript.add(part);
+        }
+        transcript
+    }
+
+    /// Adds a message.
+    pub fn add(&mut self, message: &[u8]) {
+        // The lengths tell where one ends and the next one begins.
+        let length = u64::try_from(message.len()).unwrap_or(u64::MAX);
+        self.0 = P::sha256(&[&self.0, &length.to_le_bytes(), message]);
+    }
+}
+
+/// One side's part of the exchange: what it sends in the clear, and what it keeps.
+pub struct Share<P: Primitives> {
+    scalar: Secret<P>,
+    /// The public value.
+    pub point: [u8; KEY_SIZE],
+    /// Never the same twice.
+    pub nonce: [u8; KEY_SIZE],
+}
+
+impl<P: Primitives> Share<P> {
+    /// Makes one for a single connection.
+    pub fn new() -> Self {
+        let scalar = Secret::random();
+        let mut share = Self {
+            scalar,
+            point: [0; KEY_SIZE],
+            nonce: [0; KEY_SIZE],
+        };
+        // No multiple of this point is zero.
+        let _ = P::x25519(&share.scalar.0, &BASE_POINT, &mut share.point);
+        P::random(&mut share.nonce);
+        share
+    }
+
+    /// Derives the keys of the connection from the common `key`, the public value of the other
+    /// side, and the transcript, which has both shares. Fails if the other side has chosen a value
+    /// of which the result does not depend on this share.
+    pub fn keys(
+        self,
+        key: &Secret<P>,
+        point: &[u8; KEY_SIZE],
+        transcript: &Transcript<P>,
+    ) -> Result<Keys<P>, WeakPoint> {
+        let mut shared = Secret::<P>::zero();
+        if !P::x25519(&self.scalar.0, point, &mut shared.0) {
+            return Err(WeakPoint);
+        }
+        let root = key.derive(&[&shared.0, &transcript.0]);
+        let label = |label: &str| root.derive(&[label.as_bytes()]);
+        Ok(Keys {
+            proof: label("farblk proof of the server"),
+            client: Sender::new(label("farblk messages of the client")),
+            server: Sender::new(label("farblk messages of the server")),
+            request: label("farblk tickets of requests"),
+            reply: label("farblk tickets of replies"),
+        })
+    }
+}
+
+impl<P: Primitives> Default for Share<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The peer's public value is one of those that make the result of the exchange zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeakPoint;
+
+/// A proof, a tag or a ticket is not what it has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forged;
+
+/// The keys of a connection, and of the I/O connections of its session.
+pub struct Keys<P: Primitives> {
+    proof: Secret<P>,
+    /// Makes and checks the tags of what the client sends.
+    pub client: Sender<P>,
+    /// The same of what the server sends.
+    pub server: Sender<P>,
+    request: Secret<P>,
+    reply: Secret<P>,
+}
+
+impl<P: Primitives> Keys<P> {
+    /// Returns the proof of the server, for the end of its reply to the challenge.
+    pub fn proof(&self) -> [u8; TAG_SIZE] {
+        self.proof.tag(&[])
+    }
+
+    /// Checks the proof of the server.
+    pub fn check_proof(&self, proof: &[u8; TAG_SIZE]) -> Result<(), Forged> {
+        check::<P>(&self.proof(), proof)
+    }
+
+    /// Returns the ticket of the request for an I/O connection with this private data. Of the
+    /// server's end nobody knows the queue pair yet: its number is 0.
+    pub fn request_ticket(&self, private_data: &[u8], ends: &Ends) -> [u8; TAG_SIZE] {
+        self.request
+            .tag(&[private_data, &end(ends.client), &end(ends.server)])
+    }
+
+    /// Checks the ticket of such a request.
+    pub fn check_request(
+        &self,
+        private_data: &[u8],
+        ends: &Ends,
+        ticket: &[u8; TAG_SIZE],
+    ) -> Result<(), Forged> {
+        check::<P>(&self.request_ticket(private_data, ends), ticket)
+    }
+
+    /// Returns the ticket of the reply to the request that had the ticket `request`.
+    pub fn reply_ticket(
+        &self,
+        request: &[u8; TAG_SIZE],
+        private_data: &[u8],
+        ends: &Ends,
+    ) -> [u8; TAG_SIZE] {
+        let (client, server) = (end(ends.client), end(ends.server));
+        self.reply.tag(&[request, private_data, &client, &server])
+    }
+
+    /// Checks the ticket of such a reply.
+    pub fn check_reply(
+        &self,
+        request: &[u8; TAG_SIZE],
+        private_data: &[u8],
+        ends: &Ends,
+        ticket: &[u8; TAG_SIZE],
+    ) -> Result<(), Forged> {
+        check::<P>(&self.reply_ticket(request, private_data, ends), ticket)
+    }
+}
+
+/// One direction of a control connection.
+pub struct Sender<P: Primitives> {
+    key: Secret<P>,
+    /// The number of the next message.
+    next: u64,
+}
+
+impl<P: Primitives> Sender<P> {
+    fn new(key: Secret<P>) -> Self {
+        Self { key, next: 0 }
+    }
+
+    /// Returns the tag of the next message.
+    pub fn tag(&mut self, message: &[u8]) -> [u8; TAG_SIZE] {
+        let number = self.next;
+        // A connection does not live that long.
+        self.next = number.wrapping_add(1);
+        self.key.tag(&[&number.to_le_bytes(), message])
+    }
+
+    /// Checks the tag of the next message. After a failure the connection has to end.
+    pub fn check(&mut self, message: &[u8], tag: &[u8; TAG_SIZE]) -> Result<(), Forged> {
+        check::<P>(&self.tag(message), tag)
+    }
+}
+
+fn check<P: Primitives>(wanted: &[u8; TAG_SIZE], have: &[u8; TAG_SIZE]) -> Result<(), Forged> {
+    match P::equal(wanted, have) {
+        true => Ok(()),
+        false => Err(Forged),
+    }
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Authentication, over the primitives of RustCrypto.
+
+use crate::proto::auth::{
+    key_id, Ends, Forged, Keys, Primitives, Secret, Share, Transcript, WeakPoint, KEY_SIZE,
+    TAG_SIZE,
+};
+use hmac::{Hmac, Mac};
+use proptest::prelude::*;
+use sha2::{Digest, Sha256};
+use std::cell::Cell;
+use std::net::SocketAddr;
+
+thread_local! {
+    /// Random bytes are counted up, so that tests can be repeated.
+    static RANDOM: Cell<u8> = const { Cell::new(0) };
+}
+
+enum Host {}
+
+impl Primitives for Host {
+    fn sha256(parts: &[&[u8]]) -> [u8; KEY_SIZE] {
+        let mut hash = Sha256::new();
+        parts.iter().for_each(|part| hash.update(part));
+        hash.finalize().into()
+    }
+
+    fn hmac_sha256(key: &[u8; KEY_SIZE], parts: &[&[u8]], out: &mut [u8; KEY_SIZE]) {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+        parts.iter().for_each(|part| mac.update(part));
+        *out = mac.finalize().into_bytes().into();
+    }
+
+    fn x25519(scalar: &[u8; KEY_SIZE], point: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool {
+        *out = x25519_dalek::x25519(*scalar, *point);
+        *out != [0; KEY_SIZE]
+    }
+
+    fn equal(one: &[u8], other: &[u8]) -> bool {
+        one == other
+    }
+
+    fn random(bytes: &mut [u8]) {
+        for byte in bytes {
+            *byte = RANDOM.get();
+            RANDOM.set(RANDOM.get().wrapping_mul(5).wrapping_add(1));
+        }
+    }
+
+    fn wipe(bytes: &mut [u8]) {
+        bytes.fill(0);
+    }
+}
+
+fn key(byte: u8) -> Secret<Host> {
+    Secret::take(&mut [byte; KEY_SIZE])
+}
+
+fn ends(server_port: u16) -> Ends {
+    let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let mut server = addr("10.0.0.1:7420");
+    server.set_port(server_port);
+    Ends {
+        client: (addr("10.0.0.2:40000"), 17),
+        server: (server, 18),
+    }
+}
+
+/// What both sides have sent and received before they have keys, as one of them saw it.
+#[derive(Clone)]
+struct Said {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    ends: Ends,
+    challenge: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Said {
+    fn transcript(&self) -> Transcript<Host> {
+        let mut transcript = Transcript::new(&self.request, &self.reply, &self.ends);
+        transcript.add(&self.challenge);
+        transcript.add(&self.answer);
+        transcript
+    }
+}
+
+/// Both sides' keys, where the server has `key`, and the client sees what `change` makes of what
+/// was said.
+fn connect(
+    ours: &Secret<Host>,
+    theirs: &Secret<Host>,
+    change: impl FnOnce(&mut Said),
+) -> (Keys<Host>, Keys<Host>) {
+    let (client, server) = (Share::new(), Share::new());
+    let (of_client, of_server) = (client.point, server.point);
+    let said = Said {
+        request: vec![1; 32],
+        reply: vec![2; 8],
+        ends: ends(7420),
+        challenge: [&client.nonce[..], &client.point].concat(),
+        answer: [&server.nonce[..], &server.point].concat(),
+    };
+    let mut seen = said.clone();
+    change(&mut seen);
+    let client = client.keys(ours, &of_server, &seen.transcript());
+    let server = server.keys(theirs, &of_client, &said.transcript());
+    (client.unwrap(), server.unwrap())
+}
+
+#[test]
+fn both_sides_have_the_same_keys() {
+    let (mut client, mut server) = connect(&key(1), &key(1), |_| {});
+    assert_eq!(client.check_proof(&server.proof()), Ok(()));
+    for message in [&b"login"[..], b"", &[0; 4096]] {
+        let tag = client.client.tag(message);
+        assert_eq!(server.client.check(message, &tag), Ok(()));
+        let tag = server.server.tag(message);
+        assert_eq!(client.server.check(message, &tag), Ok(()));
+    }
+    let ticket = client.request_ticket(&[3; 32], &ends(7420));
+    assert_eq!(server.check_request(&[3; 32], &ends(7420), &ticket), Ok(()));
+    let answer = server.reply_ticket(&ticket, &[4; 8], &ends(7420));
+    assert_eq!(
+        client.check_reply(&ticket, &[4; 8], &ends(7420), &answer),
+        Ok(())
+    );
+}
+
+/// Asserts that neither side believes the other.
+fn are_strangers((mut client, mut server): (Keys<Host>, Keys<Host>)) {
+    assert_eq!(client.check_proof(&server.proof()), Err(Forged));
+    let tag = client.client.tag(b"login");
+    assert_eq!(server.client.check(b"login", &tag), Err(Forged));
+    let tag = server.server.tag(b"granted");
+    assert_eq!(client.server.check(b"granted", &tag), Err(Forged));
+    let ticket = client.request_ticket(&[3; 32], &ends(7420));
+    let checked = server.check_request(&[3; 32], &ends(7420), &ticket);
+    assert_eq!(checked, Err(Forged));
+}
+
+#[test]
+fn another_key_is_noticed() {
+    are_strangers(connect(&key(1), &key(2), |_| {}));
+    let mut bytes = [1; KEY_SIZE];
+    bytes[31] ^= 0x80;
+    are_strangers(connect(&key(1), &Secret::take(&mut bytes), |_| {}));
+    assert_eq!(bytes, [0; KEY_SIZE], "it is taken, not copied");
+}
+
+#[test]
+fn another_end_is_noticed() {
+    are_strangers(connect(&key(1), &key(1), |said| said.ends = ends(7421)));
+    are_strangers(connect(&key(1), &key(1), |said| said.ends.client.1 ^= 1));
+    are_strangers(connect(&key(1), &key(1), |said| {
+        said.ends.server.1 ^= 1 << 31
+    }));
+    let swap = |said: &mut Said| std::mem::swap(&mut said.ends.client, &mut said.ends.server);
+    are_strangers(connect(&key(1), &key(1), swap));
+}
+
+/// Where one message ends and the next begins is part of what was said.
+#[test]
+fn messages_that_were_cut_otherwise_are_noticed() {
+    are_strangers(connect(&key(1), &key(1), |said| {
+        let moved = said.answer.remove(0);
+        said.challenge.push(moved);
+    }));
+}
+
+#[test]
+fn each_connection_has_keys_of_its_own() {
+    let (mut one, _) = connect(&key(1), &key(1), |_| {});
+    let (_, mut other) = connect(&key(1), &key(1), |_| {});
+    assert_eq!(one.check_proof(&other.proof()), Err(Forged));
+    let tag = one.client.tag(b"login");
+    assert_eq!(other.client.check(b"login", &tag), Err(Forged));
+}
+
+/// What one side sends cannot be sent back to it, and a ticket is no tag.
+#[test]
+fn nothing_can_be_reflected() {
+    let (mut client, mut server) = connect(&key(1), &key(1), |_| {});
+    let tag = client.client.tag(b"");
+    assert_eq!(client.server.check(b"", &tag), Err(Forged));
+    assert_eq!(server.check_proof(&tag), Err(Forged));
+    let tag = server.server.tag(b"");
+    assert_eq!(server.client.check(b"", &tag), Err(Forged));
+    let ticket = client.request_ticket(&[], &ends(7420));
+    let reply = client.reply_ticket(&ticket, &[], &ends(7420));
+    assert_ne!(ticket, reply);
+}
+
+#[test]
+fn messages_count() {
+    let (mut client, mut server) = connect(&key(1), &key(1), |_| {});
+    let tags = [0, 1].map(|_| client.client.tag(b"ping"));
+    assert_ne!(tags[0], tags[1]);
+    // The second one first, and the first one twice.
+    assert_eq!(server.client.check(b"ping", &tags[1]), Err(Forged));
+    let (mut client, mut server) = connect(&key(1), &key(1), |_| {});
+    let tag = client.client.tag(b"ping");
+    assert_eq!(server.client.check(b"ping", &tag), Ok(()));
+    assert_eq!(server.client.check(b"ping", &tag), Err(Forged));
+}
+
+#[test]
+fn a_ticket_is_for_one_request() {
+    let (client, server) = connect(&key(1), &key(1), |_| {});
+    let ticket = client.request_ticket(&[3; 32], &ends(7420));
+    let mut other = [3; 32];
+    other[10] ^= 1;
+    assert_eq!(
+        server.check_request(&other, &ends(7420), &ticket),
+        Err(Forged)
+    );
+    let moved = Ends {
+        client: (ends(7420).client.0, 99),
+        ..ends(7420)
+    };
+    assert_eq!(server.check_request(&[3; 32], &moved, &ticket), Err(Forged));
+    assert_eq!(
+        server.check_request(&[3; 32], &ends(1), &ticket),
+        Err(Forged)
+    );
+}
+
+/// The points of small order (RFC 7748, section 6.1, and those that are equal to them).
+#[test]
+fn points_of_small_order_are_refused() {
+    let p_and = |low: u8| {
+        let mut point = [0xff; KEY_SIZE];
+        (point[0], point[31]) = (low, 0x7f);
+        point
+    };
+    let one = |byte: u8| {
+        let mut point = [0; KEY_SIZE];
+        point[0] = byte;
+        point
+    };
+    let order_8 = [
+        "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+        "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+    ]
+    .map(|text| <[u8; KEY_SIZE]>::try_from(hex(text)).unwrap());
+    let points = [one(0), one(1), p_and(0xec), p_and(0xed), p_and(0xee)];
+    for point in points.into_iter().chain(order_8) {
+        let share = Share::<Host>::new();
+        let transcript = Transcript::new(&[], &[], &ends(7420));
+        let keys = share.keys(&key(1), &point, &transcript);
+        assert_eq!(keys.err(), Some(WeakPoint), "{point:x?}");
+    }
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+/// The messages have a layout that another implementation can follow: fixed inputs, fixed results.
+#[test]
+fn golden() {
+    RANDOM.set(0);
+    let (mut client, server) = connect(&key(1), &key(1), |_| {});
+    let all = [
+        key_id(&key(1)).0.to_vec(),
+        server.proof().to_vec(),
+        client.client.tag(b"login").to_vec(),
+        client.request_ticket(&[3; 32], &ends(7420)).to_vec(),
+    ];
+    assert_eq!(all, GOLDEN.map(hex));
+}
+
+/// What an implementation in another language gives.
+const GOLDEN: [&str; 4] = [
+    "f02a152427963f28",
+    "0274203e8828ad6cb8fd25d72ff33cb8",
+    "e9c19ac3b810cda5f7c16af22e183d17",
+    "c056261873bc9b9bbe049da0d053eb28",
+];
+
+proptest! {
+    /// Whatever bit of what was said is another one for one side, nobody believes anybody.
+    #[test]
+    fn any_bit_counts(part in 0..4_usize, bit in 0..512_usize) {
+        are_strangers(connect(&key(1), &key(1), |said| {
+            let bytes = match part {
+                0 => &mut said.request,
+                1 => &mut said.reply,
+                2 => &mut said.challenge,
+                _ => &mut said.answer,
+            };
+            let bit = bit % (8 * bytes.len());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }));
+    }
+
+    #[test]
+    fn any_bit_of_a_message_counts(message in proptest::collection::vec(any::<u8>(), 0..300), bit: prop::sample::Index) {
+        let (mut client, mut server) = connect(&key(1), &key(1), |_| {});
+        let mut tagged = [&message[..], &client.client.tag(&message)].concat();
+        let bit = bit.index(8 * tagged.len());
+        tagged[bit / 8] ^= 1 << (bit % 8);
+        let (message, tag) = tagged.split_at(tagged.len() - TAG_SIZE);
+        prop_assert_eq!(server.client.check(message, tag.try_into().unwrap()), Err(Forged));
+    }
+}

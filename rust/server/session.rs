@@ -231,11 +231,12 @@ impl Session {
 
     /// Returns what [`Session::dismiss`] has set. Any context.
     pub(super) fn dismissal(&self) -> Dismissal {
-        match self.dismissal.load(Relaxed) {
-            1 => Dismissal::Flushed,
-            2 => Dismissal::Unflushed,
-            _ => Dismissal::None,
-        }
+        let how = self.dismissal.load(Relaxed);
+        let all = [Dismissal::Flushed, Dismissal::Unflushed];
+        // CAST: A small number.
+        all.into_iter()
+            .find(|one| *one as u32 == how)
+            .unwrap_or(Dismissal::None)
     }
 
     /// Waits until the session holds nothing any more, and has it look meanwhile whether it may

@@ -901,6 +901,14 @@ def slow_logout():
         io.must_end()
 
 
+@case("slow", "a client that gives up in silence with commands in flight")
+def slow_silence():
+    # Its device does so at the answer to the first read, as nobody may invalidate its memory.
+    session, (io, other) = in_flight()
+    for connection in io, other, session.control:
+        connection.must_end(repost=False, seconds=UNACKNOWLEDGED)
+
+
 @case("slow", "memory that goes away with commands in flight")
 def slow_memory():
     for _ in range(5):

@@ -432,9 +432,14 @@ impl Control {
         self.channel.as_ref().is_none_or(Channel::is_sent)
     }
 
+    /// Returns how a client that is logged in moves data.
+    fn data_path(&self) -> Option<&DataPath> {
+        self.attachment.as_ref().map(|one| &one.data_path)
+    }
+
     /// Returns true if no command is under way, and lets no more begin. May sleep.
     fn drain(&self) -> bool {
-        match self.attachment.as_ref().map(|one| &one.data_path) {
+        match self.data_path() {
             None | Some(DataPath::OneSided(_)) => true,
             Some(DataPath::Commands(connections)) => connections.drain(),
         }
@@ -486,6 +491,12 @@ impl SessionWork for Control {
 
     fn is_logged_in(&self) -> bool {
         self.attachment.is_some()
+    }
+
+    fn look(&self) {
+        if let Some(DataPath::Commands(connections)) = self.data_path() {
+            connections.look();
+        }
     }
 }
 

@@ -75,6 +75,9 @@ pub(super) trait SessionWork: Send + 'static {
 
     /// Returns true if the client is logged in.
     fn is_logged_in(&self) -> bool;
+
+    /// Looks for answers that the HCA could not send. May sleep.
+    fn look(&self);
 }
 
 /// How a session that has drained is to end.
@@ -272,7 +275,8 @@ impl Session {
     }
 
     /// Ends the session if its client neither logs in nor says anything, or does not log in for
-    /// long: a port carries only so many. Called once in [`LOOK_MS`]. May sleep.
+    /// long: a port carries only so many; or if the HCA could not send an answer. Called once in
+    /// [`LOOK_MS`]. May sleep.
     pub(super) fn check(self: &Arc<Self>) {
         // If the workqueue has the lock, it handles a message of the client.
         let Some(mut state) = self.state.try_lock() else {
@@ -282,6 +286,7 @@ impl Session {
         if state.work.is_logged_in() {
             state.keep_alive = keep_alive(heard);
             state.stay = Stay::default();
+            state.work.look();
         } else if state.keep_alive.look(heard) | state.stay.look(LOOK_MS) {
             self.lose();
         }

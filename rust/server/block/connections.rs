@@ -261,6 +261,15 @@ impl Connections {
         up.fold(true, |drained, connection| connection.drain() && drained)
     }
 
+    /// Handles the completions of answers. Nothing else does on a connection on which no command
+    /// comes in, so that the end of one whose client does not acknowledge would go unnoticed. May
+    /// sleep.
+    pub(in crate::server) fn look(&self) {
+        for connection in self.queues.iter().flatten() {
+            connection.connection.cq.reap();
+        }
+    }
+
     /// Closes I/O connection `queue`. May sleep, as long as the backing device takes.
     pub(in crate::server) fn disconnect(&mut self, queue: u16) {
         let place = self.queues.get_mut(usize::from(queue));

@@ -10,6 +10,7 @@
 pub(crate) mod clock;
 pub(crate) mod compat;
 pub(crate) mod configfs;
+pub(crate) mod crypto;
 pub(crate) mod debugfs;
 pub(crate) mod errno;
 pub(crate) mod net;

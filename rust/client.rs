@@ -10,12 +10,14 @@
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
 //! - `discovery` and `ping`: what a server is asked without a login.
 //! - `control`: control connections.
+//! - `deadline`: how long an attempt to connect may take.
 //! - `events`: the mailbox of a map, which all the files above post to.
 //! - `params` and `host`: the parameters of a map, and this host.
 
 #![forbid(unsafe_code)]
 
 mod control;
+mod deadline;
 mod discovery;
 mod events;
 pub(crate) mod host;

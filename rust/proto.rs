@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auth;
+pub mod challenge;
 pub mod command;
 pub mod event;
 pub mod export;
@@ -25,6 +26,7 @@ pub mod fence;
 pub mod geometry;
 pub mod grant;
 pub mod handshake;
+pub mod key;
 pub mod limits;
 pub mod list;
 pub mod login;
@@ -39,6 +41,7 @@ pub mod text;
 pub mod uuid;
 pub mod wire;
 
+pub use challenge::{Challenge, ChallengeReply, Public};
 pub use command::{Command, CommandError, Operation, Remote, Span, Terms, Transfer};
 pub use event::Event;
 pub use export::{Access, BlockSize, Kind};

@@ -15,6 +15,7 @@ mod host;
 mod members;
 pub mod memory;
 mod port;
+mod proof;
 mod ram;
 mod session;
 pub(crate) mod stats;

@@ -322,13 +322,13 @@ class Connection:
 
 # --- the protocol ---------------------------------------------------------------------------------
 
-MAGIC, VERSION = b"FARB", 5
+MAGIC, VERSION = b"FARB", 6
 CONTROL, IO = 0, 1
 # Kinds 8 and 11, here QUERY and FATE, mean nothing.
-LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, FLUSHED, REPLY = *range(1, 13), 0x8000
+LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, FLUSHED, CHALLENGE, REPLY = *range(1, 14), 0x8000
 NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
 BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
-EVICTED, SUPERSEDED = 14, 15
+EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED = 14, 15, 16, 17
 READ, WRITE, FLUSH, DISCARD, ZEROES = 1, 2, 3, 4, 5
 FUA, INLINE, NO_UNMAP, PRESSED = 1, 2, 4, 8
 OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY = 0, 2, 3, 4, 5
@@ -340,9 +340,9 @@ BOOT = int.from_bytes(os.urandom(8), "little") | 1
 MINE = 24 << 20
 
 
-def request(kind=CONTROL, queue=0, session=0, magic=MAGIC, oldest=VERSION, newest=VERSION):
+def request(kind=CONTROL, queue=0, session=0, magic=MAGIC, oldest=VERSION, newest=VERSION, epoch=1, ticket=bytes(16)):
     """The private data of a connection request."""
-    return struct.pack("<4sHHBxH4xQQ", magic, oldest, newest, kind, queue, session, 1)
+    return struct.pack("<4sHHBxH4xQQ16s", magic, oldest, newest, kind, queue, session, epoch, ticket)
 
 
 def message(kind, body=b"", length=None):
@@ -381,7 +381,7 @@ class Session:
     """A control connection, logged in to an export."""
 
     def __init__(self, export=b"e", **wanted):
-        self.control = Connection(request())
+        self.control, self.epoch = Connection(request()), wanted.get("epoch", 1)
         code, reply = self.ask(login(export, **wanted))
         if code:
             raise Refused(code)
@@ -396,7 +396,7 @@ class Session:
         return ask(self.control, asked)
 
     def io(self, queue=0, **options):
-        return Connection(request(IO, queue, self.id), **options)
+        return Connection(request(IO, queue, self.id, epoch=self.epoch), **options)
 
     def grants(self):
         """Address, length and rkey of each slab."""
@@ -511,7 +511,7 @@ def connect_for_ever(options):
 
 @case("connect", "more than there is to say, as if padded")
 def connect_long():
-    control = Connection(request() + os.urandom(56 - 32))
+    control = Connection(request() + os.urandom(56 - 48))
     expect("the status of a list", ask(control, exports())[0], OK)
 
 
@@ -562,11 +562,13 @@ def control_malformed(bytes_sent):
         control.must_end()
 
 
-@case("control", "a message longer than there may be")
+# With room for a tag behind it, and without.
+@case("control", "messages longer than there may be", 1)
 def control_long():
-    control = Connection(request())
-    control.send(message(LIST, bytes(4096 - 8 + 1)))
-    control.must_end()
+    for size in 4080 + 1, 4096 + 1:
+        control = Connection(request())
+        control.send(message(LIST, bytes(size - 8)))
+        control.must_end()
 
 
 @cases("control", 0,
@@ -581,7 +583,7 @@ def control_long():
        ("a fence without a login", message(FENCE, struct.pack("<QB7x", 1, 0)), BAD_STATE),
        ("a login that is too short", message(LOGIN, login()[8:-1]), MALFORMED),
        ("a login that is too long", message(LOGIN, login()[8:] + b"x"), MALFORMED),
-       ("a list that is too long", message(LIST, bytes(4088)), MALFORMED),
+       ("a list that is too long", message(LIST, bytes(4072)), MALFORMED),
        ("a logout with something in it", message(LOGOUT, b"x"), MALFORMED),
        ("grants without a login", message(GRANT, struct.pack("<II", 0, 1)), BAD_STATE),
        ("a logout without a login", message(LOGOUT), BAD_STATE),

@@ -94,7 +94,7 @@ class Peer(Connection):
         return self.server.domain(device)
 
     def accept(self, private=None, receives=None, room=8192):
-        private = struct.pack("<4sHH", MAGIC, VERSION, 0) if private is None else private
+        private = struct.pack("<4sHH16x", MAGIC, VERSION, 0) if private is None else private
         self.make(min(self.SLOTS, receives or (16 if self.kind == CONTROL else self.SLOTS)), room)
         param = ConnParam(cast(create_string_buffer(private, len(private)), c_void_p), len(private), 8, 8, 0, 6, 6)
         self.accepted = True
@@ -370,7 +370,7 @@ class Server:
 
     def grant(self, sequence, message, change=lambda grants: grants, **changed):
         first, count = struct.unpack_from("<II", message, 8)
-        grants = change(self.grants()[first : first + min(count, 248)])
+        grants = change(self.grants()[first : first + min(count, 247)])
         fields = {"first": first, "count": len(grants), **changed}
         return [reply(GRANT, sequence, struct.pack("<II", fields["first"], fields["count"]) + b"".join(struct.pack("<QII", *g) for g in grants))]
 
@@ -694,10 +694,10 @@ NOT_FARBLK = "is no farblk server"
 @cases("connect",
        ("no private data", b"", NOT_FARBLK),
        ("half of the magic", b"FA", NOT_FARBLK),
-       ("another magic", struct.pack("<4sHH", b"FARC", VERSION, 0), NOT_FARBLK),
-       ("an older version", struct.pack("<4sHH", MAGIC, VERSION - 1, 0), NOT_FARBLK),
-       ("version 0", struct.pack("<4sHH", MAGIC, 0, 0), NOT_FARBLK),
-       ("a version of the future", struct.pack("<4sHH", MAGIC, 0xFFFF, 0), NOT_FARBLK),
+       ("another magic", struct.pack("<4sHH16x", b"FARC", VERSION, 0), NOT_FARBLK),
+       ("an older version", struct.pack("<4sHH16x", MAGIC, VERSION - 1, 0), NOT_FARBLK),
+       ("version 0", struct.pack("<4sHH16x", MAGIC, 0, 0), NOT_FARBLK),
+       ("a version of the future", struct.pack("<4sHH16x", MAGIC, 0xFFFF, 0), NOT_FARBLK),
        ("196 random bytes", b"x" * 196, NOT_FARBLK))
 def connect_reply(begin, private, pattern):
     for hook in "connect", "connect_io":

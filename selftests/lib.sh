@@ -283,6 +283,8 @@ errno_name() {
 	"Argument list too long") echo E2BIG ;;
 	"Link has been severed") echo ENOLINK ;;
 	"Operation canceled") echo ECANCELED ;;
+	"Required key not available") echo ENOKEY ;;
+	"Key was rejected by service") echo EKEYREJECTED ;;
 	*) echo "?($text)" ;;
 	esac
 }

@@ -13,12 +13,16 @@ use crate::bindings;
 
 pub(crate) use crate::base::compat::errno::{
     EADDRNOTAVAIL,
+    EAFNOSUPPORT,
+    EBADMSG,
     ECANCELED,
     ECONNREFUSED,
     ECONNRESET,
     EHOSTUNREACH,
+    EKEYREJECTED,
     ENAMETOOLONG,
     ENETUNREACH,
+    ENOKEY,
     ENOTCONN,
     EOPNOTSUPP,
     EPROTO,

@@ -10,6 +10,8 @@
 use core::{
     net::{
         IpAddr,
+        Ipv4Addr,
+        Ipv6Addr,
         SocketAddr, //
     },
     ptr::NonNull,
@@ -87,6 +89,38 @@ impl SockaddrStorage {
     /// Returns the address in the form that C takes, which is valid while `self` is borrowed.
     pub(crate) fn as_ptr(&self) -> *const bindings::sockaddr {
         core::ptr::from_ref(&self.0).cast()
+    }
+}
+
+/// Returns an address that C has; `None` if it is no IP address.
+///
+/// # Safety
+///
+/// `storage` must be valid for reads, and nobody change it meanwhile.
+pub(crate) unsafe fn socket_addr(
+    storage: *const bindings::__kernel_sockaddr_storage,
+) -> Option<SocketAddr> {
+    // CAST: The families are small numbers.
+    const INET: bindings::__kernel_sa_family_t =
+        bindings::AF_INET as bindings::__kernel_sa_family_t;
+    const INET6: bindings::__kernel_sa_family_t =
+        bindings::AF_INET6 as bindings::__kernel_sa_family_t;
+    // SAFETY: The caller gives a valid address. Each kind of it begins with the family, and the
+    // storage is as large as the largest one.
+    unsafe {
+        match (*storage.cast::<bindings::sockaddr_in>()).sin_family {
+            INET => {
+                let sin = &*storage.cast::<bindings::sockaddr_in>();
+                let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddr::new(ip.into(), u16::from_be(sin.sin_port)))
+            }
+            INET6 => {
+                let sin6 = &*storage.cast::<bindings::sockaddr_in6>();
+                let ip = Ipv6Addr::from(sin6.sin6_addr.in6_u.u6_addr8);
+                Some(SocketAddr::new(ip.into(), u16::from_be(sin6.sin6_port)))
+            }
+            _ => None,
+        }
     }
 }
 

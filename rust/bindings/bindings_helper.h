@@ -3,6 +3,9 @@
  * What bindgen reads. kernel::bindings supplies every type that rdma/ headers do not define
  * themselves.
  */
+#include <crypto/curve25519.h>
+#include <crypto/sha2.h>
+#include <crypto/utils.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>

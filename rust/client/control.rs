@@ -23,9 +23,12 @@ use crate::base::{
     compat,
     errno::{
         EADDRNOTAVAIL,
+        EBADMSG,
         ECONNREFUSED,
         EHOSTUNREACH,
+        EKEYREJECTED,
         ENETUNREACH,
+        ENOKEY,
         ENOTCONN,
         EOPNOTSUPP,
         EPROTO,
@@ -33,27 +36,41 @@ use crate::base::{
     },
     net::Net, //
 };
-use crate::client::events::PathEvents;
+use crate::client::{
+    deadline::Deadline,
+    events::PathEvents, //
+};
 use crate::link::{
     channel::{
+        message_buffer,
         Channel,
         Link,
-        Linked, //
+        Linked,
+        Side, //
     },
     failure::{
         fail,
         Failure, //
     },
+    keys::{
+        Ends,
+        Key,
+        Share,
+        Tickets,
+        Transcript, //
+    },
 };
 use crate::proto::{
+    handshake,
     wire::{
         CONNECT_REQUEST_MAX,
-        MESSAGE_MAX,
         VERSION_MAX,
         VERSION_MIN, //
     },
     Access,
     BlockSize,
+    Challenge,
+    ChallengeReply,
     ConnectReply,
     ConnectRequest,
     Connection,
@@ -66,6 +83,7 @@ use crate::proto::{
     NoRoom,
     Ping,
     Pong,
+    Public,
     Refusal,
     Refused,
     Reject,
@@ -79,9 +97,6 @@ use crate::rdma::cm::{
 };
 use crate::session::map::Told;
 
-/// Timeout of one step of an attempt to connect, in ms; of the whole attempt while a user waits for
-/// it.
-pub(super) const CONNECT_TIMEOUT_MS: Msecs = 4000;
 /// Timeout of the resolution of the server's address, in ms.
 const RESOLVE_TIMEOUT_MS: Msecs = 2000;
 /// The time that the HCA waits for an acknowledgement before it sends again: 4.096 us x 2^14 = 67
@@ -101,45 +116,6 @@ pub(crate) struct Target {
     pub(crate) source: Option<SocketAddr>,
     /// Type of service of the packets.
     pub(crate) tos: u8,
-}
-
-/// The end of an attempt, or of a step of it.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline {
-    start: Instant<Monotonic>,
-    timeout: Msecs,
-}
-
-impl Deadline {
-    /// Makes one that ends [`CONNECT_TIMEOUT_MS`] from now.
-    pub(super) fn start() -> Self {
-        Self {
-            start: Instant::now(),
-            timeout: CONNECT_TIMEOUT_MS,
-        }
-    }
-
-    /// Returns one that ends `timeout` ms after the start of this one, if that is earlier.
-    pub(super) fn sooner(self, timeout: Msecs) -> Self {
-        Self {
-            timeout: self.timeout.min(timeout),
-            ..self
-        }
-    }
-
-    /// Returns the milliseconds since the start.
-    pub(super) fn spent(&self) -> Msecs {
-        Msecs::try_from(self.start.elapsed().as_millis()).unwrap_or(Msecs::MAX)
-    }
-
-    fn is_over(&self) -> bool {
-        self.spent() >= self.timeout
-    }
-
-    /// Returns the milliseconds that are left; at least 1, as 0 would mean to wait for ever.
-    fn left(&self) -> Msecs {
-        self.timeout.saturating_sub(self.spent()).max(1)
-    }
 }
 
 impl Target {
@@ -166,19 +142,25 @@ impl Target {
         Ok(id)
     }
 
-    /// Connects `id`, which has a queue pair, for `connection` of `epoch` of the path. May sleep.
+    /// Connects `id`, which has a queue pair, for `connection` of `epoch` of the path, with tickets
+    /// if there are keys for them. Returns what both sides have said so far. May sleep.
     pub(super) fn connect(
         &self,
         id: &CmId,
         connection: Connection,
         epoch: u64,
+        tickets: Option<&Tickets>,
         deadline: Deadline,
-    ) -> Result<(), Failure> {
+    ) -> Result<Transcript, Failure> {
         let mut data = [0; CONNECT_REQUEST_MAX];
-        let request = ConnectRequest { connection, epoch };
-        let len = request
+        let len = ConnectRequest { connection, epoch }
             .encode(versions(), &mut data)
             .map_err(|NoRoom| fail!(EMSGSIZE, "the connection request does not fit"))?;
+        let request = data.get_mut(..len).unwrap_or_default();
+        if let Some(tickets) = tickets {
+            let ends = ends(id)?;
+            handshake::set_ticket(request, |data| tickets.request(data, &ends));
+        }
         let device = id.device()?;
         let (served, reads) = (
             device.limits().max_qp_rd_atom,
@@ -187,7 +169,7 @@ impl Target {
         let reply = id
             .connect(
                 &ConnParam {
-                    private_data: data.get(..len).unwrap_or(&[]),
+                    private_data: request,
                     retry_count: crate::RETRY_COUNT,
                     rnr_retry_count: crate::RETRY_COUNT,
                     responder_resources: u8::try_from(served).unwrap_or(u8::MAX).min(READS_MAX),
@@ -197,7 +179,14 @@ impl Target {
             )
             .map_err(|error| self.failure(error))?;
         ConnectReply::parse(&reply).map_err(|malformed| self.foreign(malformed))?;
-        Ok(())
+        let (reply, ends) = (ConnectReply::known(&reply), ends(id)?);
+        let split = handshake::split_ticket(request).zip(handshake::split_ticket(reply));
+        if let Some((tickets, ((_, asked), (data, ticket)))) = tickets.zip(split) {
+            tickets
+                .check_reply(asked, data, &ends, ticket)
+                .map_err(|_| unproven())?;
+        }
+        Ok(Transcript::new(request, reply, &ends))
     }
 
     /// Returns what the user reads about an error of the connection manager.
@@ -264,6 +253,17 @@ impl Target {
     }
 }
 
+/// Returns both ends of a connection of this host. May sleep.
+fn ends(id: &CmId) -> Result<Ends> {
+    let (client, server) = id.ends()?;
+    Ok(Ends { client, server })
+}
+
+/// Returns what the user reads about a server that does not have the key.
+fn unproven() -> Failure {
+    fail!(EKEYREJECTED, "the server did not prove that it has the key")
+}
+
 /// Returns the lowest and the highest protocol version to offer.
 fn versions() -> (u16, u16) {
     match compat::param(&crate::module_parameters::protocol_version) {
@@ -287,6 +287,8 @@ pub(super) fn refused(refused: &Refused) -> Failure {
         Refusal::NoMemory => ENOMEM,
         // The server ended the session between the login and this connection.
         Refusal::BadSession => ENOTCONN,
+        Refusal::AuthRequired => ENOKEY,
+        Refusal::AuthFailed => EKEYREJECTED,
         _ => EPROTO,
     };
     match refused.text.is_empty() {
@@ -343,11 +345,13 @@ pub(super) struct ControlConnection {
 }
 
 impl ControlConnection {
-    /// Connects to a server. Posts the events of the connection to `events`. May sleep.
+    /// Connects to a server, and has both sides prove that they have `key`, if there is one. Posts
+    /// the events of the connection to `events`. May sleep.
     pub(super) fn connect(
         target: &Target,
         epoch: u64,
         events: Option<PathEvents>,
+        key: Option<&Key>,
         deadline: Deadline,
     ) -> Result<Self, Failure> {
         let link = Arc::pin_init(
@@ -360,14 +364,58 @@ impl ControlConnection {
         let cm_events = Arc::new(ControlCmEvents(link.clone()), GFP_KERNEL)?;
         let id = target.resolve(cm_events, deadline)?;
         let channel = Channel::new(id, link)?;
-        target.connect(channel.id(), Connection::Control, epoch, deadline)?;
-        Ok(Self {
+        let transcript =
+            target.connect(channel.id(), Connection::Control, epoch, None, deadline)?;
+        let mut this = Self {
             channel,
             sequence: 0,
-            message: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
+            message: message_buffer()?,
             extent: None,
             granted: None,
-        })
+        };
+        if let Some(key) = key {
+            this.challenge(key, transcript, deadline)?;
+        }
+        Ok(this)
+    }
+
+    /// Has the server prove that it has `key`, and has each later message show that its sender has
+    /// it. May sleep.
+    fn challenge(
+        &mut self,
+        key: &Key,
+        mut transcript: Transcript,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        let share = Share::new();
+        let challenge = Challenge {
+            key_id: key.id,
+            public: Public {
+                nonce: share.nonce,
+                point: share.point,
+            },
+        };
+        let said = &mut transcript;
+        let keys = self.call(
+            deadline,
+            |sequence, buf| {
+                let len = challenge.encode(sequence, buf)?;
+                said.add(buf.get(..len).ok_or(NoRoom)?);
+                Ok(len)
+            },
+            |bytes, sequence| {
+                let (reply, unproven) = ChallengeReply::parse(bytes, sequence)?;
+                Ok((reply, unproven.len()))
+            },
+        );
+        let (reply, unproven_len) = keys?;
+        transcript.add(self.message.get(..unproven_len).unwrap_or(&[]));
+        let keys = share
+            .keys(&key.secret, &reply.public.point, &transcript)
+            .map_err(|_| unproven())?;
+        keys.check_proof(&reply.proof).map_err(|_| unproven())?;
+        self.channel.authenticate(Side::Client, keys);
+        Ok(())
     }
 
     /// Returns the channel, whose protection domain the I/O connections share.
@@ -402,7 +450,14 @@ impl ControlConnection {
             if deadline.is_over() {
                 return Err(fail!(ETIMEDOUT, "the server does not answer"));
             }
-            let len = self.channel.receive(&mut self.message, deadline.left())?;
+            let received = self.channel.receive(&mut self.message, deadline.left());
+            let len = received.map_err(|error| match error {
+                EBADMSG => fail!(
+                    EKEYREJECTED,
+                    "a message of the server was changed on its way"
+                ),
+                error => error.into(),
+            })?;
             let message = self.message.get(..len).unwrap_or(&[]);
             match event(message, self.granted) {
                 Some(Ok(Event::Extent { number, extent })) => {

@@ -9,9 +9,9 @@ use kernel::prelude::*;
 use crate::client::{
     control::{
         ControlConnection,
-        Deadline,
         Target, //
     },
+    deadline::Deadline,
     host::Host, //
 };
 use crate::link::failure::Failure;
@@ -36,7 +36,7 @@ pub(crate) fn discover(
         first,
     };
     let mut entries = KVec::new();
-    let total = ControlConnection::connect(target, 0, None, deadline)?.call(
+    let total = ControlConnection::connect(target, 0, None, None, deadline)?.call(
         deadline,
         |sequence, buf| request.encode(sequence, buf),
         |bytes, sequence| {

@@ -10,6 +10,7 @@ use crate::client::host::{
     Host,
     Identity, //
 };
+use crate::link::keys::KeySlot;
 use crate::proto::{
     Access,
     Name,
@@ -55,6 +56,9 @@ pub(crate) struct Params {
     pub(crate) uuid: Uuid,
     /// The incarnation of the map: larger each time that a map of this host is enabled; never 0.
     pub(crate) incarnation: u64,
+    /// The key that servers must prove, and this host proves, if any. It may change at any time:
+    /// connections that are made later use it.
+    pub(crate) key: Arc<KeySlot>,
     /// What the user asks for.
     pub(crate) options: Options,
 }

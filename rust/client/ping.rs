@@ -14,10 +14,12 @@ use kernel::{
 };
 
 use crate::base::sync::signal_pending;
-use crate::client::control::{
-    ControlConnection,
-    Deadline,
-    Target, //
+use crate::client::{
+    control::{
+        ControlConnection,
+        Target, //
+    },
+    deadline::Deadline, //
 };
 use crate::link::failure::Failure;
 
@@ -55,7 +57,7 @@ pub(crate) fn ping(
     let count = usize::try_from(request.count).unwrap_or(0);
     trips.send.reserve(count, GFP_KERNEL)?;
     trips.read.reserve(count, GFP_KERNEL)?;
-    let mut connection = ControlConnection::connect(target, 0, None, Deadline::start())?;
+    let mut connection = ControlConnection::connect(target, 0, None, None, Deadline::start())?;
     let started = Deadline::start();
     // The first one finds cold caches on both hosts, and does not count.
     for number in 0..=count {

@@ -134,9 +134,10 @@ impl GroupOperations for ExportDirs {
             }),
             GFP_KERNEL,
         )?;
+        let hosts = dir.hosts.clone();
         let new = NewGroup::new(dir.clone())?
             .with_default(c"hosts", NewGroup::new(HostDirs::new(dir)?)?)?;
-        group.exports.define(name)?;
+        group.exports.define(name, hosts)?;
         Ok(new)
     }
 }
@@ -248,6 +249,13 @@ impl ExportDir {
         let spec = self.switch.settings();
         self.members
             .enforce(|host| spec.admission(&self.hosts, host))
+    }
+
+    /// Ends the sessions that have not proved a key of their host, if it has any. Waits as
+    /// [`ExportDir::enforce`] does.
+    pub(super) fn enforce_keys(&self) -> Result<(), Failure> {
+        self.members
+            .end_unproven(|host, proven| self.hosts.proves(host, proven))
     }
 
     /// Gives the extent a new number: what clients may do with it has changed. May sleep.

@@ -21,6 +21,7 @@ use crate::config::{
     show,
     show_option, //
 };
+use crate::link::keys::Key;
 use crate::proto::{
     Access,
     Uuid, //
@@ -68,6 +69,10 @@ impl GroupOperations for HostDir {
     const ATTRIBUTES: &'static [Attribute<Self>] = &[
         Attribute::rw(c"host_id", Self::show_host_id, Self::store_host_id),
         Attribute::rw(c"access", Self::show_access, Self::store_access),
+        Attribute::secret(c"key", Self::store_key),
+        Attribute::ro(c"key_id", Self::show_key_id),
+        Attribute::secret(c"key_next", Self::store_key_next),
+        Attribute::ro(c"key_next_id", Self::show_key_next_id),
         Attribute::ro(c"connected", Self::show_connected),
     ];
 
@@ -108,6 +113,30 @@ impl HostDir {
         let access: Access = value.parse().map_err(|_| EINVAL)?;
         group.host.set_rule(|rule| rule.access = access);
         group.enforce()
+    }
+
+    fn store_key(group: &Group<Self>, value: &str) -> Result {
+        group.host.key.set(Key::parse(value)?);
+        group.enforce_keys()
+    }
+
+    fn show_key_id(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.host.key.id())
+    }
+
+    fn store_key_next(group: &Group<Self>, value: &str) -> Result {
+        group.host.key_next.set(Key::parse(value)?);
+        group.enforce_keys()
+    }
+
+    fn show_key_next_id(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.host.key_next.id())
+    }
+
+    /// Ends the sessions that have proved no key which the host may use now, as
+    /// [`HostDir::enforce`] does. Their maps keep their places.
+    fn enforce_keys(&self) -> Result {
+        self.export.enforce_keys().map_err(|failure| failure.error)
     }
 
     fn show_connected(&self, page: &mut PageWriter<'_>) -> Result {

@@ -49,9 +49,15 @@ use crate::config::{
         Switch, //
     },
 };
-use crate::link::failure::{
-    fail,
-    Failure, //
+use crate::link::{
+    failure::{
+        fail,
+        Failure, //
+    },
+    keys::{
+        Key,
+        KeySlot, //
+    },
 };
 use crate::proto::{
     wire::{
@@ -101,11 +107,13 @@ impl GroupOperations for Maps {
         let host = group.host.clone();
         let name = settings.options.export;
         let uuid = host.map_uuid(&name);
+        let key = Arc::pin_init(KeySlot::new(), GFP_KERNEL)?;
         let dir = Arc::pin_init(
             pin_init!(MapDir {
                 name,
                 host,
                 uuid,
+                key,
                 switch <- Switch::new(settings),
             }),
             GFP_KERNEL,
@@ -130,6 +138,7 @@ pub(super) struct MapDir {
     host: Arc<Host>,
     /// The identity of the map at the server.
     uuid: Uuid,
+    key: Arc<KeySlot>,
     #[pin]
     switch: Switch<Settings, Arc<Running>>,
 }
@@ -183,6 +192,8 @@ impl GroupOperations for MapDir {
         Attribute::ro(c"instance", Self::show_instance),
         Attribute::ro(c"mode", Self::show_mode),
         Attribute::ro(c"size", Self::show_size),
+        Attribute::secret(c"key", Self::store_key),
+        Attribute::ro(c"key_id", Self::show_key_id),
         Attribute::ro(c"gives_up_ms", Self::show_gives_up),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
@@ -243,6 +254,15 @@ impl MapDir {
 
     fn forget_path(&self, name: &Name) {
         self.switch.amend(|settings| settings.forget(name));
+    }
+
+    fn store_key(group: &Group<Self>, value: &str) -> Result {
+        group.key.set(Key::parse(value)?);
+        Ok(())
+    }
+
+    fn show_key_id(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.key.id())
     }
 
     fn show_export(&self, page: &mut PageWriter<'_>) -> Result {
@@ -414,6 +434,7 @@ impl MapDir {
                 name: group.name,
                 uuid: group.uuid,
                 incarnation: group.host.next_incarnation(),
+                key: group.key.clone(),
                 options: settings.options,
             })?;
             let running = Running {

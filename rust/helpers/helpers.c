@@ -8,6 +8,7 @@
 #include "rdma.c"
 #include "block.c"
 #include "configfs.c"
+#include "crypto.c"
 #include "sync.c"
 #include "net.c"
 #include "trace.c"

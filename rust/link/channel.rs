@@ -4,6 +4,9 @@
 //!
 //! Completion handlers only fill a [`Link`] and wake its owner. All other work is done through
 //! [`Channel`] on the workqueue of the owner, and so needs no lock.
+//!
+//! Once both sides have keys ([`Channel::authenticate`]), each message has a tag behind it, by
+//! which the other side sees that it comes from the peer, unchanged and in order.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +17,10 @@ use kernel::{
 };
 
 use crate::base::{
-    errno::ENOTCONN,
+    errno::{
+        EBADMSG,
+        ENOTCONN, //
+    },
     scatterlist::NoMemory,
     sync::{
         new_irqsave_spinlock,
@@ -22,8 +28,17 @@ use crate::base::{
         IrqSaveSpinLock, //
     },
 };
+use crate::link::keys::{
+    Forged,
+    Keys,
+    Sender,
+    Tickets, //
+};
 use crate::proto::{
-    wire::MESSAGE_MAX,
+    wire::{
+        MESSAGE_MAX,
+        TAG_SIZE, //
+    },
     NoRoom, //
 };
 use crate::rdma::{
@@ -57,6 +72,8 @@ use crate::rdma::{
 /// Maximum number of messages in flight in each direction: a request or its reply, a message
 /// without a reply, and as many again whose completions are late.
 pub(crate) const MESSAGES: usize = 4;
+/// Bytes of a buffer: a message and its tag.
+const BUFFER_SIZE: usize = MESSAGE_MAX + TAG_SIZE;
 /// Send slot of a registration or a READ. The slots below it are for messages.
 const OTHER_SLOT: u16 = MESSAGES as u16;
 const CAPS: QpCaps = QpCaps {
@@ -257,6 +274,23 @@ pub(crate) struct Channel<O: Linked> {
     owner: Arc<O>,
     /// Buffer for the message that is being encoded.
     scratch: KVec<u8>,
+    auth: Option<Auth>,
+}
+
+/// The side of a connection that this host is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// It has made the connection.
+    Client,
+    /// It has accepted it.
+    Server,
+}
+
+/// The keys of a connection whose messages have tags.
+struct Auth {
+    send: Sender,
+    receive: Sender,
+    tickets: Tickets,
 }
 
 impl<O: Linked> Channel<O> {
@@ -274,10 +308,10 @@ impl<O: Linked> Channel<O> {
         let handler = Handler(owner.clone());
         let qp = Qp::create(&id, &pd, &cq, &cq, CAPS, handler)?;
         for slot in 0..MESSAGES {
-            let buffer = DmaBuffer::alloc(&device, MESSAGE_MAX, Direction::FromDevice)?;
+            let buffer = DmaBuffer::alloc(&device, BUFFER_SIZE, Direction::FromDevice)?;
             qp.recv(KBox::new(buffer, GFP_KERNEL)?)
                 .map_err(|(error, _)| error)?;
-            let buffer = DmaBuffer::alloc(&device, MESSAGE_MAX, Direction::ToDevice)?;
+            let buffer = DmaBuffer::alloc(&device, BUFFER_SIZE, Direction::ToDevice)?;
             let buffer = KBox::new(buffer, GFP_KERNEL)?;
             if let Some(free) = owner.link().inbox.lock().free.get_mut(slot) {
                 *free = Some(buffer);
@@ -288,8 +322,29 @@ impl<O: Linked> Channel<O> {
             pd,
             id,
             owner,
-            scratch: KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?,
+            scratch: KVec::from_elem(0, BUFFER_SIZE, GFP_KERNEL)?,
+            auth: None,
         })
+    }
+
+    /// Gives each message that is sent or read from now on a tag. Both sides have to do so after
+    /// the same messages.
+    pub(crate) fn authenticate(&mut self, side: Side, keys: Keys) {
+        let (client, server, tickets) = (keys.client, keys.server, keys.tickets);
+        let (send, receive) = match side {
+            Side::Client => (client, server),
+            Side::Server => (server, client),
+        };
+        self.auth = Some(Auth {
+            send,
+            receive,
+            tickets,
+        });
+    }
+
+    /// Returns what the tickets of I/O connections are made with; `None` without keys.
+    pub(crate) fn tickets(&self) -> Option<&Tickets> {
+        self.auth.as_ref().map(|auth| &auth.tickets)
     }
 
     /// Returns the protection domain of the session.
@@ -334,16 +389,23 @@ impl<O: Linked> Channel<O> {
         (slot, mut buffer): (u16, KBox<DmaBuffer>),
         encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
-        let len = encode(&mut self.scratch).map_err(|NoRoom| EMSGSIZE)?;
-        let message = self.scratch.get(..len).ok_or(EMSGSIZE)?;
+        let room = self.scratch.get_mut(..MESSAGE_MAX).ok_or(EMSGSIZE)?;
+        let mut len = encode(room).map_err(|NoRoom| EMSGSIZE)?;
+        let message = room.get(..len).ok_or(EMSGSIZE)?;
         buffer.copy_in(0, message)?;
+        if let Some(auth) = &mut self.auth {
+            buffer.copy_in(len, &auth.send.tag(message))?;
+            len += TAG_SIZE;
+        }
         self.qp
             .send(slot, Posted::Message(buffer, len, slot), true)
             .map_err(|(error, _)| error)
     }
 
-    /// Copies the oldest received message to the start of `message`, and returns its length. Waits
-    /// up to `timeout` ms for a message. May sleep.
+    /// Copies the oldest received message to the start of `message`, which must have room for one
+    /// and its tag ([`message_buffer`]), and returns its length without the tag. Waits up to
+    /// `timeout` ms for a message. Fails with `EBADMSG` if the tag is missing or wrong: then the
+    /// connection has to end. May sleep.
     pub(crate) fn receive(&mut self, message: &mut [u8], timeout: Msecs) -> Result<usize> {
         let link = self.owner.link();
         let oldest = wait(link, &link.arrived, timeout, Inbox::oldest)?;
@@ -357,11 +419,17 @@ impl<O: Linked> Channel<O> {
     }
 
     /// Copies a message, so that the peer cannot change it any more, and posts its buffer again.
-    fn read(&self, (buffer, len): (KBox<DmaBuffer>, u32), message: &mut [u8]) -> Result<usize> {
+    fn read(&mut self, (buffer, len): (KBox<DmaBuffer>, u32), message: &mut [u8]) -> Result<usize> {
         let len = usize::try_from(len).map_err(|_| EMSGSIZE)?;
-        buffer.copy_out(0, message.get_mut(..len).ok_or(EMSGSIZE)?)?;
+        let received = message.get_mut(..len).ok_or(EMSGSIZE)?;
+        buffer.copy_out(0, received)?;
         self.qp.recv(buffer).map_err(|(error, _)| error)?;
-        Ok(len)
+        let Some(auth) = &mut self.auth else {
+            return Ok(len);
+        };
+        let (message, tag) = received.split_last_chunk().ok_or(EBADMSG)?;
+        auth.receive.check(message, tag).map_err(|Forged| EBADMSG)?;
+        Ok(message.len())
     }
 
     /// Lets the connection fail. The drop waits for the device, as it does for other queue pairs
@@ -410,6 +478,11 @@ impl<O: Linked> Drop for Channel<O> {
         self.id.disconnect();
         self.qp.fail();
     }
+}
+
+/// Returns a buffer for received messages. May sleep.
+pub(crate) fn message_buffer() -> Result<KVec<u8>> {
+    Ok(KVec::from_elem(0, BUFFER_SIZE, GFP_KERNEL)?)
 }
 
 /// Waits until `take` returns a value. Gives `ENOTCONN` if the connection is broken. May sleep.

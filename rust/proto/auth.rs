@@ -8,18 +8,18 @@
 //! *ticket*. All of them come from the key, from an X25519 exchange of this connection alone, and
 //! from a *transcript* of all that was said before, with both ends of the connection: what somebody
 //! in between changes, relays or repeats gives other keys on the two sides.
-//!
-//! These are the computations alone: no message of the protocol uses them yet.
 
 #![forbid(unsafe_code)]
 
+use super::wire;
+use core::fmt;
 use core::marker::PhantomData;
 use core::net::{IpAddr, SocketAddr};
 
 /// Bytes of a key, of a hash, and of what X25519 takes and gives.
 pub const KEY_SIZE: usize = 32;
 /// Bytes of the tag of a message, and of a ticket.
-pub const TAG_SIZE: usize = 16;
+pub const TAG_SIZE: usize = wire::TAG_SIZE;
 
 /// The only suite there is: X25519, HMAC-SHA256, tags of 128 bits.
 pub const SUITE_X25519_SHA256: u16 = 1 << 0;
@@ -100,6 +100,13 @@ impl<P: Primitives> Drop for Secret<P> {
 /// Names a key without telling it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(pub [u8; 8]);
+
+impl fmt::Display for KeyId {
+    /// Writes 16 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
 
 /// Returns the name of a key.
 pub fn key_id<P: Primitives>(key: &Secret<P>) -> KeyId {
@@ -202,8 +209,10 @@ impl<P: Primitives> Share<P> {
             proof: label("farblk proof of the server"),
             client: Sender::new(label("farblk messages of the client")),
             server: Sender::new(label("farblk messages of the server")),
-            request: label("farblk tickets of requests"),
-            reply: label("farblk tickets of replies"),
+            tickets: Tickets {
+                request: label("farblk tickets of requests"),
+                reply: label("farblk tickets of replies"),
+            },
         })
     }
 }
@@ -229,8 +238,8 @@ pub struct Keys<P: Primitives> {
     pub client: Sender<P>,
     /// The same of what the server sends.
     pub server: Sender<P>,
-    request: Secret<P>,
-    reply: Secret<P>,
+    /// Makes and checks the tickets of I/O connections.
+    pub tickets: Tickets<P>,
 }
 
 impl<P: Primitives> Keys<P> {
@@ -243,10 +252,18 @@ impl<P: Primitives> Keys<P> {
     pub fn check_proof(&self, proof: &[u8; TAG_SIZE]) -> Result<(), Forged> {
         check::<P>(&self.proof(), proof)
     }
+}
 
+/// Binds I/O connections to their session.
+pub struct Tickets<P: Primitives> {
+    request: Secret<P>,
+    reply: Secret<P>,
+}
+
+impl<P: Primitives> Tickets<P> {
     /// Returns the ticket of the request for an I/O connection with this private data. Of the
     /// server's end nobody knows the queue pair yet: its number is 0.
-    pub fn request_ticket(&self, private_data: &[u8], ends: &Ends) -> [u8; TAG_SIZE] {
+    pub fn request(&self, private_data: &[u8], ends: &Ends) -> [u8; TAG_SIZE] {
         self.request
             .tag(&[private_data, &end(ends.client), &end(ends.server)])
     }
@@ -258,11 +275,11 @@ impl<P: Primitives> Keys<P> {
         ends: &Ends,
         ticket: &[u8; TAG_SIZE],
     ) -> Result<(), Forged> {
-        check::<P>(&self.request_ticket(private_data, ends), ticket)
+        check::<P>(&self.request(private_data, ends), ticket)
     }
 
     /// Returns the ticket of the reply to the request that had the ticket `request`.
-    pub fn reply_ticket(
+    pub fn reply(
         &self,
         request: &[u8; TAG_SIZE],
         private_data: &[u8],
@@ -280,7 +297,7 @@ impl<P: Primitives> Keys<P> {
         ends: &Ends,
         ticket: &[u8; TAG_SIZE],
     ) -> Result<(), Forged> {
-        check::<P>(&self.reply_ticket(request, private_data, ends), ticket)
+        check::<P>(&self.reply(request, private_data, ends), ticket)
     }
 }
 

@@ -4,17 +4,38 @@
 //!
 //! Some transports pad private data to its full size. The parsers therefore ignore bytes beyond the
 //! part that they know.
+//!
+//! The private data of requests and replies end with a ticket, by which a session with a key proves
+//! that an I/O connection is its own; see [`Keys`](super::auth::Keys). Of other connections it is
+//! zero.
 
 #![forbid(unsafe_code)]
 
 use super::message::{write, NoRoom};
 use super::refusal::{Malformed, Refusal, Refused};
-use super::wire::{self, MAGIC, VERSION_MAX, VERSION_MIN};
+use super::wire::{self, MAGIC, TAG_SIZE, VERSION_MAX, VERSION_MIN};
+use core::mem::size_of;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::FromBytes;
 
 const SHORT: Malformed = Malformed("the private data is too short");
 const FOREIGN: Malformed = Malformed("the private data is not farblk's");
+
+/// The ticket of a connection request or reply.
+pub type Ticket = [u8; TAG_SIZE];
+
+/// Sets the ticket of encoded private data. `make` computes it from the rest.
+pub fn set_ticket(encoded: &mut [u8], make: impl FnOnce(&[u8]) -> Ticket) {
+    if let Some((rest, ticket)) = encoded.split_last_chunk_mut() {
+        *ticket = make(rest);
+    }
+}
+
+/// Splits private data, as [`ConnectRequest::known`] or [`ConnectReply::known`] returns them, into
+/// what the ticket covers and the ticket.
+pub fn split_ticket(known: &[u8]) -> Option<(&[u8], &Ticket)> {
+    known.split_last_chunk()
+}
 
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +61,24 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
+    /// Returns the private data of a request without what pads them.
+    pub fn known(bytes: &[u8]) -> &[u8] {
+        bytes
+            .get(..size_of::<wire::ConnectRequest>())
+            .unwrap_or(bytes)
+    }
+
     /// Parses the private data of a request. Returns it with the version to use: the newest one
     /// that both sides speak.
     pub fn parse(bytes: &[u8]) -> Result<(Self, u16), Refused> {
-        let (wire, _) = wire::ConnectRequest::read_from_prefix(bytes).map_err(|_| SHORT)?;
-        if wire.magic != MAGIC {
+        let (first, _) = wire::ConnectVersions::read_from_prefix(bytes).map_err(|_| SHORT)?;
+        if first.magic != MAGIC {
             return Err(FOREIGN.into());
         }
-        // The version comes first: in an unknown version the rest may have another meaning.
-        let version = common_version(wire.version_min.get(), wire.version_max.get())?;
+        // The version comes first: in an unknown version the rest may have another meaning, or be
+        // shorter.
+        let version = common_version(first.min.get(), first.max.get())?;
+        let (wire, _) = wire::ConnectRequest::read_from_prefix(bytes).map_err(|_| SHORT)?;
         let connection = match (wire.kind, wire.session.get(), wire.queue.get()) {
             (wire::CONNECTION_CONTROL, 0, 0) => Connection::Control,
             (wire::CONNECTION_CONTROL, _, _) => {
@@ -64,8 +94,8 @@ impl ConnectRequest {
         Ok((Self { connection, epoch }, version))
     }
 
-    /// Writes the private data with the offered versions `min..=max` into `buf`, and returns its
-    /// length.
+    /// Writes the private data with the offered versions `min..=max`, and a ticket of zeroes, into
+    /// `buf`, and returns their length.
     pub fn encode(&self, (min, max): (u16, u16), buf: &mut [u8]) -> Result<usize, NoRoom> {
         let (kind, session, queue) = match self.connection {
             Connection::Control => (wire::CONNECTION_CONTROL, 0, 0),
@@ -81,6 +111,7 @@ impl ConnectRequest {
             reserved2: U32::ZERO,
             session: session.into(),
             epoch: self.epoch.into(),
+            ticket: [0; TAG_SIZE],
         };
         write(&wire, buf)
     }
@@ -111,6 +142,13 @@ pub struct ConnectReply {
 }
 
 impl ConnectReply {
+    /// Returns the private data of a reply without what pads them.
+    pub fn known(bytes: &[u8]) -> &[u8] {
+        bytes
+            .get(..size_of::<wire::ConnectReply>())
+            .unwrap_or(bytes)
+    }
+
     /// Parses the private data of a reply.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let (wire, _) = wire::ConnectReply::read_from_prefix(bytes).map_err(|_| SHORT)?;
@@ -124,12 +162,13 @@ impl ConnectReply {
         Ok(Self { version })
     }
 
-    /// Writes the private data into `buf` and returns its length.
+    /// Writes the private data, with a ticket of zeroes, into `buf` and returns their length.
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, NoRoom> {
         let wire = wire::ConnectReply {
             magic: MAGIC.into(),
             version: self.version.into(),
             reserved: U16::ZERO,
+            ticket: [0; TAG_SIZE],
         };
         write(&wire, buf)
     }

@@ -55,11 +55,15 @@ pub enum Refusal {
     Evicted = 14,
     /// The epoch of the path is over.
     Superseded = 15,
+    /// The client has to prove that it has a key.
+    AuthRequired = 16,
+    /// The host is not admitted, or the key that it proved is not its own.
+    AuthFailed = 17,
 }
 
 impl Refusal {
     /// Every refusal, in the order of the codes.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Version,
         Self::Malformed,
         Self::NoSuchExport,
@@ -75,6 +79,8 @@ impl Refusal {
         Self::BadState,
         Self::Evicted,
         Self::Superseded,
+        Self::AuthRequired,
+        Self::AuthFailed,
     ];
 
     /// Returns the code on the wire.
@@ -100,6 +106,8 @@ impl Refusal {
             Self::BadState => "the request makes no sense now",
             Self::Evicted => "the export was another's since",
             Self::Superseded => "a newer connection of this path took its place",
+            Self::AuthRequired => "the server wants a key",
+            Self::AuthFailed => "not admitted, or the key is wrong",
         }
     }
 }

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::challenge::Challenge;
 use super::fence::Fence;
 use super::grant::GrantRequest;
 use super::list::ListRequest;
@@ -15,6 +16,8 @@ use super::wire;
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
+    /// A proof that the server has a key.
+    Challenge(Challenge),
     /// A session on an export.
     Login(Login),
     /// The memory regions of a range of slabs.
@@ -34,6 +37,7 @@ impl Message<'_> {
     /// Reads the request; an error is to be answered with [`Message::refuse`].
     pub fn request(&self) -> Result<Request, Malformed> {
         match self.kind() {
+            wire::CHALLENGE => Challenge::from_wire(&self.whole()?).map(Request::Challenge),
             wire::LOGIN => Login::from_wire(&self.whole()?).map(Request::Login),
             wire::GRANT => GrantRequest::from_wire(&self.whole()?).map(Request::Grant),
             wire::LIST => ListRequest::from_wire(&self.whole()?).map(Request::List),

@@ -16,9 +16,9 @@ use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
-pub const VERSION_MIN: u16 = 5;
+pub const VERSION_MIN: u16 = 6;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 5;
+pub const VERSION_MAX: u16 = 6;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -29,8 +29,10 @@ pub const CONNECT_REPLY_MAX: usize = 196;
 /// Bytes of private data the RDMA CM lets a rejection carry.
 pub const REJECT_MAX: usize = 148;
 
-/// Largest control message, in bytes. A receive buffer has this size.
-pub const MESSAGE_MAX: usize = 4096;
+/// Bytes of the tag of a control message, and of a ticket.
+pub const TAG_SIZE: usize = 16;
+/// Largest control message, in bytes. A receive buffer has room for its tag, too.
+pub const MESSAGE_MAX: usize = 4096 - TAG_SIZE;
 /// Size of a name field; a name has at most one byte less and is padded with zeroes.
 pub const NAME_SIZE: usize = 64;
 /// Size of the text of a refusal, in bytes.
@@ -84,6 +86,8 @@ pub const PONG: u16 = 9;
 pub const FENCED: u16 = 10;
 /// [`Header::kind`] of [`Flushed`].
 pub const FLUSHED: u16 = 12;
+/// [`Header::kind`] of [`Challenge`].
+pub const CHALLENGE: u16 = 13;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
@@ -121,6 +125,18 @@ pub const FLAG_NO_UNMAP: u8 = 1 << 2;
 /// [`Command::flags`]: the client had to hold back commands, as its credit was used up.
 pub const FLAG_PRESSED: u8 = 1 << 3;
 
+/// What the private data of the CM REQ begin with in every version.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ConnectVersions {
+    /// [`MAGIC`].
+    pub magic: U32,
+    /// Oldest version the client speaks.
+    pub min: U16,
+    /// Newest version the client speaks.
+    pub max: U16,
+}
+
 /// Private data of the CM REQ. Magic and versions keep their place in every version.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -143,6 +159,8 @@ pub struct ConnectRequest {
     pub session: U64,
     /// Epoch of the path.
     pub epoch: U64,
+    /// Binds an I/O queue to a session with a key; zero otherwise.
+    pub ticket: [u8; TAG_SIZE],
 }
 
 /// Private data of the CM REP.
@@ -155,6 +173,8 @@ pub struct ConnectReply {
     pub version: U16,
     /// Zero.
     pub reserved: U16,
+    /// Binds an I/O queue to a session with a key; zero otherwise.
+    pub ticket: [u8; TAG_SIZE],
 }
 
 /// Private data of the CM REJ. Keeps its layout in every version.
@@ -205,6 +225,42 @@ pub struct Reply {
     pub header: Header,
     /// Whether the rest of the message follows.
     pub status: Status,
+}
+
+/// Asks the server to prove that it has a key, and begins an exchange of keys.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Challenge {
+    /// Kind [`CHALLENGE`].
+    pub header: Header,
+    /// The suites that the client offers, one bit each.
+    pub suites: U16,
+    /// Zero.
+    pub reserved: [u8; 6],
+    /// Names the key.
+    pub key_id: [u8; 8],
+    /// Random.
+    pub nonce: [u8; 32],
+    /// The client's public value.
+    pub point: [u8; 32],
+}
+
+/// Reply to a [`Challenge`].
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ChallengeReply {
+    /// Header and status.
+    pub reply: Reply,
+    /// The suite that the server chose, one bit.
+    pub suite: U16,
+    /// Zero.
+    pub reserved: [u8; 6],
+    /// Random.
+    pub nonce: [u8; 32],
+    /// The server's public value.
+    pub point: [u8; 32],
+    /// Shows that the server has the key.
+    pub proof: [u8; TAG_SIZE],
 }
 
 /// Client asks for a session on an export.
@@ -482,15 +538,17 @@ pub struct Response {
 }
 
 const _: () = {
-    assert!(size_of::<ConnectRequest>() == 32);
+    assert!(size_of::<ConnectRequest>() == 48);
     assert!(size_of::<ConnectRequest>() <= CONNECT_REQUEST_MAX);
-    assert!(size_of::<ConnectReply>() == 8);
+    assert!(size_of::<ConnectReply>() == 24);
     assert!(size_of::<ConnectReply>() <= CONNECT_REPLY_MAX);
     assert!(size_of::<Reject>() == 112);
     assert!(size_of::<Reject>() <= REJECT_MAX);
     assert!(size_of::<Status>() == 104);
     assert!(size_of::<Header>() == 8);
     assert!(size_of::<Reply>() == 112);
+    assert!(size_of::<Challenge>() == 88);
+    assert!(size_of::<ChallengeReply>() == 200);
     assert!(size_of::<Login>() == 224);
     assert!(size_of::<LoginReply>() == 240);
     assert!(size_of::<GrantRequest>() == 16);
@@ -504,6 +562,6 @@ const _: () = {
     assert!(size_of::<Fence>() == 24);
     assert!(size_of::<Command>() == 32);
     assert!(size_of::<Response>() == 16);
-    assert!(GRANTS_MAX == 248);
+    assert!(GRANTS_MAX == 247);
     assert!(LIST_ENTRIES_MAX == 41);
 };

@@ -22,9 +22,13 @@ pub(crate) use self::{
     }, //
 };
 
-use crate::base::net::{
-    Net,
-    SockaddrStorage, //
+use crate::base::{
+    errno::EAFNOSUPPORT,
+    net::{
+        socket_addr,
+        Net,
+        SockaddrStorage, //
+    },
 };
 use crate::bindings;
 use crate::rdma::{
@@ -55,6 +59,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc, //
@@ -146,6 +151,9 @@ impl ConnParam<'_> {
     }
 }
 
+/// One end of a connection: its address, and the number of its queue pair; 0 with iWARP.
+pub(crate) type End = (SocketAddr, u32);
+
 /// How much longer than the core this module waits for a resolution, so that the core's timeout
 /// ends it and gives the reason.
 const RESOLVE_SLACK_MS: u32 = 250;
@@ -179,6 +187,8 @@ pub(crate) struct CmId {
     raw: NonNull<bindings::rdma_cm_id>,
     shared: ManuallyDrop<Arc<Shared>>,
     qp: Atomic<u32>,
+    /// The number of the last queue pair.
+    qp_number: Atomic<u32>,
     connected: Atomic<u32>,
 }
 
@@ -221,6 +231,7 @@ impl CmId {
             raw,
             shared: ManuallyDrop::new(shared),
             qp: Atomic::new(NO_QP),
+            qp_number: Atomic::new(0),
             connected: Atomic::new(0),
         }
     }
@@ -237,9 +248,35 @@ impl CmId {
         Ok(())
     }
 
-    /// Notes, after [`Self::claim_qp`], that the queue pair exists.
-    pub(super) fn ready_qp(&self) {
+    /// Notes, after [`Self::claim_qp`], that the queue pair exists, and its number.
+    pub(super) fn ready_qp(&self, number: u32) {
+        self.qp_number.store(number, Relaxed);
         self.qp.store(HAS_QP, Release);
+    }
+
+    /// Returns this end of the connection, and the peer's.
+    ///
+    /// To be called once [`Self::connect`] has returned, or, of an id that was made of a
+    /// [`ConnectRequest`], once there is a queue pair. Fails with `EAFNOSUPPORT` if the addresses
+    /// are no IP addresses. May sleep.
+    pub(crate) fn ends(&self) -> Result<(End, End)> {
+        // The core has both addresses when there is a device, and leaves them as they are.
+        self.device()?;
+        // SAFETY: By the type invariants the id is valid, and as above nobody changes these.
+        let (local, peer) = unsafe {
+            let addr = &raw const (*self.as_raw()).route.addr;
+            (
+                socket_addr(&raw const (*addr).src_addr),
+                socket_addr(&raw const (*addr).dst_addr),
+            )
+        };
+        let (local, peer) = local.zip(peer).ok_or(EAFNOSUPPORT)?;
+        let (local_qp, peer_qp) = match self.is_iwarp() {
+            // There the numbers have a meaning on one host only.
+            true => (0, 0),
+            false => (self.qp_number.load(Relaxed), self.shared.peer_qp()),
+        };
+        Ok(((local, local_qp), (peer, peer_qp)))
     }
 
     /// Returns true if the transport is iWARP, or is not known yet. May sleep.

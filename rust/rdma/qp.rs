@@ -485,9 +485,10 @@ impl<H: QpHandler> Qp<H> {
             return Err(error);
         }
         // SAFETY: The queue pair was created, so that the id refers to it.
+        let (raw, number) = unsafe { ((*id.as_raw()).qp, (*(*id.as_raw()).qp).qp_num) };
         // INVARIANT: It is the queue pair of `id`, which we have claimed.
-        this.raw.store(unsafe { (*id.as_raw()).qp }, Relaxed);
-        id.ready_qp();
+        this.raw.store(raw, Relaxed);
+        id.ready_qp(number);
         Ok(this)
     }
 

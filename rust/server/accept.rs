@@ -7,12 +7,20 @@
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
+use crate::link::keys::{
+    Ends,
+    Tickets,
+    Transcript, //
+};
 use crate::proto::{
+    handshake,
     wire::{
         CONNECT_REPLY_MAX,
+        CONNECT_REQUEST_MAX,
         REJECT_MAX, //
     },
     ConnectReply,
+    ConnectRequest,
     NoRoom,
     Refusal,
     Refused,
@@ -36,7 +44,11 @@ const ACK_TIMEOUT: u8 = 19;
 pub(super) struct PendingConnection {
     /// The id that a queue pair is made for.
     pub(super) id: Arc<CmId>,
+    /// The epoch of the path.
+    pub(super) epoch: u64,
     version: u16,
+    /// The private data of the request, and their length.
+    request: ([u8; CONNECT_REQUEST_MAX], usize),
     /// RDMA READs that the client wants to have under way at once.
     reads: u8,
     /// RDMA READs that the client lets the server have under way at once.
@@ -44,59 +56,106 @@ pub(super) struct PendingConnection {
 }
 
 impl PendingConnection {
-    /// Takes a request that speaks `version` of the protocol; `events` receives what happens to the
-    /// connection. Runs in the connection manager's handler. May sleep.
+    /// Takes a request for a connection of `epoch` that speaks `version` of the protocol; `events`
+    /// receives what happens to the connection. Runs in the connection manager's handler. May
+    /// sleep.
     pub(super) fn new(
         request: cm::ConnectRequest<'_>,
-        version: u16,
+        (epoch, version): (u64, u16),
         events: Arc<dyn CmEvents>,
     ) -> Result<Self> {
         let (reads, served) = (request.responder_resources(), request.initiator_depth());
+        let known = ConnectRequest::known(request.private_data());
+        let mut data = [0; CONNECT_REQUEST_MAX];
+        data.iter_mut()
+            .zip(known)
+            .for_each(|(to, from)| *to = *from);
+        let request_data = (data, known.len());
         Ok(Self {
             id: request.into_id(events)?,
+            epoch,
             version,
+            request: request_data,
             reads,
             served,
         })
     }
 
-    /// Accepts a control connection, whose queue pair exists. May sleep.
+    /// Returns the private data of the request.
+    fn request(&self) -> &[u8] {
+        let (data, len) = &self.request;
+        data.get(..*len).unwrap_or(data)
+    }
+
+    /// Returns both ends of the connection. That of this side has no queue pair before there is
+    /// one. May sleep.
+    pub(super) fn ends(&self) -> Result<Ends> {
+        let (server, client) = self.id.ends()?;
+        Ok(Ends { client, server })
+    }
+
+    /// Returns true if the request has the ticket that the keys of its session give it. May sleep.
+    pub(super) fn has_ticket(&self, tickets: &Tickets) -> bool {
+        let split = handshake::split_ticket(self.request());
+        split
+            .zip(self.ends().ok())
+            .is_some_and(|((data, ticket), ends)| {
+                tickets.check_request(data, &ends, ticket).is_ok()
+            })
+    }
+
+    /// Accepts a control connection, whose queue pair exists. Returns what both sides have said so
+    /// far. May sleep.
     ///
     /// The client may have one RDMA READ under way. Without a key it can read no byte, but measure
     /// how long that takes.
-    pub(super) fn accept_control(&self) -> Result {
-        self.accept(at_most(self.reads, 1), 0)
+    pub(super) fn accept_control(&self) -> Result<Transcript> {
+        let reply = self.accept(at_most(self.reads, 1), 0, None)?;
+        let ends = self.ends()?;
+        Ok(Transcript::new(self.request(), reply.bytes(), &ends))
     }
 
     /// Accepts an I/O connection on which the client may have up to `max` RDMA READs under way. Its
     /// queue pair exists. May sleep.
-    pub(super) fn accept_one_sided(&self, max: u32) -> Result {
-        self.accept(at_most(self.reads, max), 0)
+    pub(super) fn accept_one_sided(&self, max: u32, tickets: Option<&Tickets>) -> Result {
+        self.accept(at_most(self.reads, max), 0, tickets).map(drop)
     }
 
     /// Accepts an I/O connection on which the server may have up to `max` RDMA READs under way. Its
     /// queue pair exists. May sleep.
-    pub(super) fn accept_commands(&self, max: u32) -> Result {
+    pub(super) fn accept_commands(&self, max: u32, tickets: Option<&Tickets>) -> Result {
         // With none, a READ would wait for ever and keep its memory.
-        self.accept(0, at_most(self.served, max).max(1))
+        let initiator_depth = at_most(self.served, max).max(1);
+        self.accept(0, initiator_depth, tickets).map(drop)
     }
 
-    fn accept(&self, responder_resources: u8, initiator_depth: u8) -> Result {
-        let mut data = [0; CONNECT_REPLY_MAX];
-        let answer = ConnectReply {
-            version: self.version,
-        };
-        let len = answer.encode(&mut data).map_err(|NoRoom| EMSGSIZE)?;
+    /// Accepts the connection, with a ticket if there are keys for it. Returns the private data of
+    /// the reply.
+    fn accept(
+        &self,
+        responder_resources: u8,
+        initiator_depth: u8,
+        tickets: Option<&Tickets>,
+    ) -> Result<Reply> {
+        let mut reply = Reply::new(self.version)?;
+        let request = handshake::split_ticket(self.request());
+        if let Some((tickets, (_, request))) = tickets.zip(request) {
+            let ends = self.ends()?;
+            handshake::set_ticket(reply.bytes_mut(), |data| {
+                tickets.reply(request, data, &ends)
+            });
+        }
         self.id.set_min_rnr_timer(RNR_TIMER)?;
         // Otherwise it would be the timeout that the client asks for, which may be hours.
         self.id.set_ack_timeout(ACK_TIMEOUT)?;
         self.id.accept(&ConnParam {
-            private_data: data.get(..len).unwrap_or(&[]),
+            private_data: reply.bytes(),
             retry_count: crate::RETRY_COUNT,
             rnr_retry_count: crate::RETRY_COUNT,
             responder_resources,
             initiator_depth,
-        })
+        })?;
+        Ok(reply)
     }
 
     /// Refuses the connection with its reason. May sleep.
@@ -105,6 +164,32 @@ impl PendingConnection {
         let len = Reject(refusal.into()).encode(&mut data).unwrap_or(0);
         // If even this fails, the client's attempt times out.
         let _ = self.id.reject(data.get(..len).unwrap_or(&[]));
+    }
+}
+
+/// The private data of a connection reply.
+struct Reply {
+    data: [u8; CONNECT_REPLY_MAX],
+    len: usize,
+}
+
+impl Reply {
+    /// Makes one that names `version`, without a ticket.
+    fn new(version: u16) -> Result<Self> {
+        let mut data = [0; CONNECT_REPLY_MAX];
+        let len = ConnectReply { version }.encode(&mut data);
+        Ok(Self {
+            len: len.map_err(|NoRoom| EMSGSIZE)?,
+            data,
+        })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.data.get(..self.len).unwrap_or(&self.data)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.data.get_mut(..self.len).unwrap_or_default()
     }
 }
 

@@ -20,19 +20,25 @@ use kernel::{
 };
 
 use crate::base::errno::{
+    EBADMSG,
     ENOTCONN,
     EPROTO,
     ESHUTDOWN, //
 };
-use crate::link::channel::{
-    Channel,
-    COMPLETION_TIMEOUT_MS,
-    MESSAGES, //
+use crate::link::{
+    channel::{
+        message_buffer,
+        Channel,
+        Side,
+        COMPLETION_TIMEOUT_MS,
+        MESSAGES, //
+    },
+    keys::Transcript, //
 };
 use crate::proto::{
-    wire::MESSAGE_MAX,
     Access,
     Backing,
+    Challenge,
     Event,
     Extent,
     Fence,
@@ -57,6 +63,7 @@ use crate::server::{
         Export,
         Exports, //
     },
+    proof::Proof,
     ram::Slabs,
     session::{
         Dismissal,
@@ -83,6 +90,8 @@ const DRAINED_MAX: Delta = Delta::from_secs(10);
 
 /// What a login was granted.
 struct Attachment {
+    /// The epoch of the path.
+    epoch: u64,
     data_path: DataPath,
     export: Arc<Export>,
     /// The access that the client asked for and may have.
@@ -108,6 +117,8 @@ pub(super) struct Control {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     attachment: Option<Attachment>,
     channel: Option<Channel<Session>>,
+    /// What was said so far, until the first message that is no ping.
+    transcript: Option<Transcript>,
     /// When the session had drained.
     drained: Option<Instant<Monotonic>>,
     /// When the client was told that the device was flushed, and how much it had said by then.
@@ -125,6 +136,7 @@ impl Control {
         Self {
             attachment: None,
             channel: None,
+            transcript: None,
             drained: None,
             farewell: None,
             unadmitted: Requests::default(),
@@ -137,8 +149,8 @@ impl Control {
     fn open_channel(&mut self, session: &Arc<Session>, pending: &PendingConnection) -> Result {
         let mut channel = Channel::new(pending.id.clone(), session.clone())
             .inspect_err(|_| pending.refuse(Refusal::NoMemory))?;
-        pending.accept_control()?;
-        let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;
+        self.transcript = Some(pending.accept_control()?);
+        let mut message = message_buffer()?;
         let len = channel.receive(&mut message, LOGIN_TIMEOUT_MS)?;
         self.channel = Some(channel);
         self.answer(session, message.get(..len).ok_or(EPROTO)?)
@@ -153,12 +165,26 @@ impl Control {
         let (Some(channel), Some(attachment)) = (&self.channel, &mut self.attachment) else {
             return pending.refuse(Refusal::BadState);
         };
+        // The number of the session alone must not be enough: who has seen it could use it.
+        let known = match (channel.tickets(), pending.ends(), channel.id().ends()) {
+            (Some(tickets), _, _) => pending.has_ticket(tickets),
+            (None, Ok(ends), Ok((_, client))) => ends.client.0.ip() == client.0.ip(),
+            _ => false,
+        };
+        if !known || pending.epoch != attachment.epoch {
+            self.exports.stats.forgeries.count();
+            return pending.refuse(Refusal::BadSession);
+        }
+        let tickets = channel.tickets();
         let limits = channel.pd().device().limits();
         match &mut attachment.data_path {
             DataPath::OneSided(slabs) if slabs.is_free(queue) => {
                 match slabs.connect(&pending.id, channel.pd(), session) {
                     Ok(qp) => {
-                        if pending.accept_one_sided(limits.max_qp_rd_atom).is_ok() {
+                        if pending
+                            .accept_one_sided(limits.max_qp_rd_atom, tickets)
+                            .is_ok()
+                        {
                             slabs.keep(queue, qp);
                         }
                     }
@@ -168,7 +194,10 @@ impl Control {
             DataPath::Commands(connections) if connections.is_free(queue) => {
                 match connections.connect(&pending.id, queue, session) {
                     Ok(()) => {
-                        if pending.accept_commands(limits.max_qp_init_rd_atom).is_err() {
+                        if pending
+                            .accept_commands(limits.max_qp_init_rd_atom, tickets)
+                            .is_err()
+                        {
                             connections.disconnect(queue);
                         }
                     }
@@ -190,10 +219,22 @@ impl Control {
             return Err(EPROTO);
         }
         let sequence = message.sequence();
-        let done = match message.request() {
+        let request = message.request();
+        // A key may only be proved before anything was asked for.
+        let transcript = match request {
+            Ok(Request::Ping) => None,
+            _ => self.transcript.take(),
+        };
+        let done = match request {
+            Ok(Request::Challenge(challenge)) => match transcript {
+                Some(transcript) => {
+                    self.challenge(session, sequence, (&challenge, bytes), transcript)
+                }
+                None => Err(Refusal::BadState.into()),
+            },
             Ok(Request::Login(login)) => self.login(session, sequence, &login),
             Ok(Request::Grant(request)) => self.grant(sequence, &request),
-            Ok(Request::List(request)) => self.list(sequence, &request),
+            Ok(Request::List(request)) => self.list(session, sequence, &request),
             Ok(Request::Logout) => self.logout(session, sequence),
             Ok(Request::Ping) => Ok(self.ping(session)),
             Ok(Request::Fence(fence)) => self.fence(fence),
@@ -211,6 +252,44 @@ impl Control {
         channel.send(COMPLETION_TIMEOUT_MS, encode)
     }
 
+    /// Proves that the server has the key that the client names, and has each later message show
+    /// that its sender has it.
+    fn challenge(
+        &mut self,
+        session: &Session,
+        sequence: u32,
+        (challenge, bytes): (&Challenge, &[u8]),
+        transcript: Transcript,
+    ) -> Result<Result, Refused> {
+        let key = self.exports.key(challenge.key_id);
+        let proof = Proof::new(key.as_deref(), sequence, (challenge, bytes), transcript)?;
+        let sent = self.send(|buf| proof.encode(buf));
+        if let Some(key) = key {
+            session.set_proven(key.id);
+        }
+        if let Some(channel) = &mut self.channel {
+            channel.authenticate(Side::Server, proof.keys);
+        }
+        Ok(sent)
+    }
+
+    /// Returns what a client is told that may not log in to an export. On a server that has keys,
+    /// one that has proved none, or another one, does not learn what there is.
+    fn disguise(&self, session: &Session, refused: Refused) -> Refused {
+        let tells = matches!(
+            refused.refusal,
+            Refusal::NoSuchExport
+                | Refusal::ExportDisabled
+                | Refusal::NotAdmitted
+                | Refusal::NotOnPort
+        );
+        match session.proven() {
+            _ if !tells || !self.exports.have_keys() => refused,
+            None => Refusal::AuthRequired.into(),
+            Some(_) => Refusal::AuthFailed.into(),
+        }
+    }
+
     fn login(
         &mut self,
         session: &Arc<Session>,
@@ -222,9 +301,12 @@ impl Control {
         }
         let channel = self.channel.as_ref().ok_or(Refusal::BadState)?;
         let device = channel.pd().device();
-        let export = self.exports.find(&login.export)?;
         // Nothing is allocated for a client that is not admitted.
-        let writes = export.check(&self.port, login)?;
+        let found = self.exports.find(&login.export).and_then(|export| {
+            let writes = export.check(&self.port, login, session.proven())?;
+            Ok((export, writes))
+        });
+        let (export, writes) = found.map_err(|refused| self.disguise(session, refused))?;
         let access = match writes {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
@@ -277,6 +359,7 @@ impl Control {
         }
         self.exports.stats.logins.count();
         self.attachment = Some(Attachment {
+            epoch: login.epoch,
             data_path,
             export,
             access,
@@ -365,14 +448,19 @@ impl Control {
     }
 
     /// Lists the exports that the client may use.
-    fn list(&mut self, sequence: u32, request: &ListRequest) -> Result<Result, Refused> {
+    fn list(
+        &mut self,
+        session: &Session,
+        sequence: u32,
+        request: &ListRequest,
+    ) -> Result<Result, Refused> {
         let (port, exports) = (self.port, self.exports.clone());
         Ok(self.send(|buf| {
             let mut writer = ListReplyWriter::new(buf, sequence, request.first)?;
             let mut total: u32 = 0;
             let mut fits = true;
             exports.for_each(|export| {
-                let Some(entry) = export.entry(&port, request) else {
+                let Some(entry) = export.entry(&port, request, session.proven()) else {
                     return;
                 };
                 fits = fits && (total < request.first || writer.push(&entry).is_ok());
@@ -461,13 +549,17 @@ impl SessionWork for Control {
                 _ => break,
             }
         }
-        let mut message = KVec::from_elem(0, MESSAGE_MAX, GFP_KERNEL)?;
+        let mut message = message_buffer()?;
         // No more messages than these can have been received. Those that come in meanwhile schedule
         // this work again, so that a client that never stops to ask does not delay the end of its
         // session.
         for _ in 0..MESSAGES {
             let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
-            match channel.try_receive(&mut message)? {
+            let received = channel.try_receive(&mut message);
+            if matches!(received, Err(EBADMSG)) {
+                self.exports.stats.forgeries.count();
+            }
+            match received? {
                 Some(len) => self.answer(session, message.get(..len).ok_or(EPROTO)?)?,
                 None => break,
             }

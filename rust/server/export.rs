@@ -38,8 +38,10 @@ use crate::link::{
         fail,
         Failure, //
     },
+    keys::Key, //
 };
 use crate::proto::{
+    auth::KeyId,
     Access,
     Fence,
     ListEntry,
@@ -216,9 +218,14 @@ impl Export {
         )?)
     }
 
-    /// Returns the most access that a host may have through `port`, or why it may not log in. May
-    /// sleep.
-    fn admit(&self, port: &Name, name: &Name, id: &Uuid) -> Result<Access, Refused> {
+    /// Returns the most access that a host, which has proved the key `proven`, may have through
+    /// `port`, or why it may not log in. May sleep.
+    fn admit(
+        &self,
+        port: &Name,
+        (name, id): (&Name, &Uuid),
+        proven: Option<KeyId>,
+    ) -> Result<Access, Refused> {
         let spec = &self.spec;
         if !spec.ports.contain(port) {
             return Err(Refused::new(
@@ -233,16 +240,26 @@ impl Export {
                 format_args!("host {name} is not admitted to {}", spec.name),
             ));
         };
-        Ok(access.min(spec.access))
+        match (self.hosts.proves(name, proven), proven) {
+            (true, _) => Ok(access.min(spec.access)),
+            (false, None) => Err(Refusal::AuthRequired.into()),
+            (false, Some(_)) => Err(Refusal::AuthFailed.into()),
+        }
     }
 
-    /// Returns whether a login through `port` may write at present, or why it is refused.
+    /// Returns whether a login through `port`, on a session that has proved the key `proven`, may
+    /// write at present, or why it is refused.
     ///
     /// A map that wrote before and may only read now is still let in if it does I/O by commands,
     /// just as it could have stayed when its device became read-only: each of its writes is
     /// refused. May sleep.
-    pub(crate) fn check(&self, port: &Name, login: &Login) -> Result<bool, Refused> {
-        let admitted = self.admit(port, &login.host_name, &login.host_id)?;
+    pub(crate) fn check(
+        &self,
+        port: &Name,
+        login: &Login,
+        proven: Option<KeyId>,
+    ) -> Result<bool, Refused> {
+        let admitted = self.admit(port, (&login.host_name, &login.host_id), proven)?;
         let (access, stays) = match (login.resume, &self.backend) {
             (Some(_), backend) => (admitted, matches!(backend, Backend::Block(_))),
             (None, backend) => (admitted.min(backend.extent().access), false),
@@ -272,7 +289,7 @@ impl Export {
     ) -> Result<Granted, Refused> {
         let order = (self.opening, self.members.admitted());
         loop {
-            let admit = || match self.check(port, login) {
+            let admit = || match self.check(port, login, session.proven()) {
                 Ok(now) if now != writes => Err(Refused::new(
                     Refusal::Internal,
                     format_args!("what {} may do changes just now", login.host_name),
@@ -378,9 +395,14 @@ impl Export {
     }
 
     /// Returns what a host is told when it lists exports; `None` if it could not log in. May sleep.
-    pub(crate) fn entry(&self, port: &Name, request: &ListRequest) -> Option<ListEntry> {
+    pub(crate) fn entry(
+        &self,
+        port: &Name,
+        request: &ListRequest,
+        proven: Option<KeyId>,
+    ) -> Option<ListEntry> {
         let access = self
-            .admit(port, &request.host_name, &request.host_id)
+            .admit(port, (&request.host_name, &request.host_id), proven)
             .ok()?;
         Some(ListEntry {
             name: self.spec.name,
@@ -422,7 +444,15 @@ pub(crate) struct Exports {
     /// The workqueue on which exports are closed.
     closer: Arc<OwnedQueue>,
     #[pin]
-    list: Mutex<KVec<(Name, Option<Arc<Export>>)>>,
+    list: Mutex<KVec<Entry>>,
+}
+
+/// An export that was created.
+struct Entry {
+    name: Name,
+    hosts: Arc<Hosts>,
+    /// `None` unless it is enabled.
+    export: Option<Arc<Export>>,
 }
 
 impl Exports {
@@ -442,30 +472,50 @@ impl Exports {
         )
     }
 
-    /// Adds the name of an export that was created. May sleep.
-    pub(crate) fn define(&self, name: Name) -> Result {
-        Ok(self.list.lock().push((name, None), GFP_KERNEL)?)
+    /// Adds an export that was created, and admits `hosts`. May sleep.
+    pub(crate) fn define(&self, name: Name, hosts: Arc<Hosts>) -> Result {
+        let entry = Entry {
+            name,
+            hosts,
+            export: None,
+        };
+        Ok(self.list.lock().push(entry, GFP_KERNEL)?)
+    }
+
+    /// Returns the key of that name, of any host of any export. May sleep.
+    pub(super) fn key(&self, id: KeyId) -> Option<Arc<Key>> {
+        let list = self.list.lock();
+        list.iter().find_map(|entry| entry.hosts.key(id))
+    }
+
+    /// Returns true if a host of an export needs a key. May sleep.
+    pub(super) fn have_keys(&self) -> bool {
+        let list = self.list.lock();
+        list.iter().any(|entry| entry.hosts.have_keys())
     }
 
     /// Removes the name of an export that was removed. May sleep.
     pub(crate) fn undefine(&self, name: &Name) {
-        self.list.lock().retain(|(other, _)| other != name);
+        self.list.lock().retain(|entry| entry.name != *name);
     }
 
     /// Offers an export to clients, or withdraws the offer. May sleep.
     pub(crate) fn offer(&self, name: &Name, export: Option<Arc<Export>>) {
         let mut list = self.list.lock();
-        if let Some(slot) = list.iter_mut().find(|(other, _)| other == name) {
-            slot.1 = export;
+        if let Some(entry) = list.iter_mut().find(|entry| entry.name == *name) {
+            entry.export = export;
         }
     }
 
     /// Returns the enabled export `name`, or why there is none. May sleep.
     pub(crate) fn find(&self, name: &Name) -> Result<Arc<Export>, Refused> {
         let list = self.list.lock();
-        match list.iter().find(|(other, _)| other == name) {
-            Some((_, Some(export))) => Ok(export.clone()),
-            Some((_, None)) => Err(Refused::new(
+        match list.iter().find(|entry| entry.name == *name) {
+            Some(Entry {
+                export: Some(export),
+                ..
+            }) => Ok(export.clone()),
+            Some(_) => Err(Refused::new(
                 Refusal::ExportDisabled,
                 format_args!("export {name} is not enabled"),
             )),
@@ -478,10 +528,9 @@ impl Exports {
 
     /// Visits the enabled exports in the order of their creation. May sleep.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&Export)) {
-        for (_, export) in self.list.lock().iter() {
-            if let Some(export) = export {
-                visit(export);
-            }
-        }
+        let list = self.list.lock();
+        list.iter()
+            .filter_map(|entry| entry.export.as_ref())
+            .for_each(|export| visit(export));
     }
 }

@@ -13,7 +13,12 @@ use kernel::{
     },
 };
 
+use crate::link::keys::{
+    Key,
+    KeySlot, //
+};
 use crate::proto::{
+    auth::KeyId,
     Access,
     Name,
     Uuid, //
@@ -35,6 +40,12 @@ pub(crate) struct Host {
     pub(crate) name: Name,
     #[pin]
     rule: Mutex<Rule>,
+    /// The key that the host must prove, if any.
+    #[pin]
+    pub(crate) key: KeySlot,
+    /// Another one, which it may prove as well.
+    #[pin]
+    pub(crate) key_next: KeySlot,
 }
 
 impl Host {
@@ -49,6 +60,8 @@ impl Host {
             pin_init!(Self {
                 name,
                 rule <- new_mutex!(rule, "server::Host::rule"),
+                key <- KeySlot::new(),
+                key_next <- KeySlot::new(),
             }),
             GFP_KERNEL,
         )
@@ -57,6 +70,12 @@ impl Host {
     /// Returns the rule. May sleep.
     pub(crate) fn rule(&self) -> Rule {
         *self.rule.lock()
+    }
+
+    /// Returns the keys of which the host must prove one; it needs none if there are none. May
+    /// sleep.
+    fn keys(&self) -> impl Iterator<Item = Arc<Key>> {
+        [self.key.get(), self.key_next.get()].into_iter().flatten()
     }
 
     /// Changes the rule for later logins. May sleep.
@@ -89,6 +108,30 @@ impl Hosts {
     /// Removes a host. May sleep.
     pub(crate) fn remove(&self, host: &Host) {
         self.list.lock().retain(|other| other.name != host.name);
+    }
+
+    /// Returns the key of that name. May sleep.
+    pub(crate) fn key(&self, id: KeyId) -> Option<Arc<Key>> {
+        let list = self.list.lock();
+        let mut keys = list.iter().flat_map(|host| host.keys());
+        keys.find(|key| key.id == id)
+    }
+
+    /// Returns true if any host needs a key. May sleep.
+    pub(crate) fn have_keys(&self) -> bool {
+        let list = self.list.lock();
+        list.iter().any(|host| host.keys().next().is_some())
+    }
+
+    /// Returns true if the host that sends `name` has no entry, or needs no key, or has proved one
+    /// of its own. May sleep.
+    pub(crate) fn proves(&self, name: &Name, proven: Option<KeyId>) -> bool {
+        let list = self.list.lock();
+        let Some(host) = list.iter().find(|host| host.name == *name) else {
+            return true;
+        };
+        let mut keys = host.keys().peekable();
+        keys.peek().is_none() || keys.any(|key| Some(key.id) == proven)
     }
 
     /// Returns the access of the host that sends `name` and `id`; `None` if it is not admitted. May

@@ -28,6 +28,7 @@ use crate::link::{
 };
 use crate::proto;
 use crate::proto::{
+    auth::KeyId,
     Fence,
     Name,
     Refusal,
@@ -395,6 +396,39 @@ impl Members {
             })?;
         }
         Ok(())
+    }
+
+    /// Ends the sessions of hosts for which `proves` says that the key which they have proved is
+    /// not enough any more. Their maps keep their places, and may come back with another key. Waits
+    /// as [`Members::enforce`] does.
+    pub(crate) fn end_unproven(
+        &self,
+        proves: impl Fn(&Name, Option<KeyId>) -> bool,
+    ) -> Result<(), Failure> {
+        while let Some(session) = self.find_unproven(&proves) {
+            session.wait_over().map_err(|killed| {
+                fail!(
+                    killed,
+                    "killed while the device is busy; its I/O may still land; write again to wait"
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Tells all of these sessions to end, and returns one of them.
+    fn find_unproven(&self, proves: impl Fn(&Name, Option<KeyId>) -> bool) -> Option<Arc<Session>> {
+        let inner = self.inner.lock();
+        let mut found = None;
+        for registration in inner.machine.registrations() {
+            let host = &registration.host().name;
+            let sessions = registration.sessions().filter_map(|id| inner.session(id));
+            for session in sessions.filter(|session| !proves(host, session.proven())) {
+                session.lose();
+                found = Some(session);
+            }
+        }
+        found
     }
 
     /// Visits the sessions. May sleep.

@@ -275,18 +275,19 @@ impl Listen for Events {
             return reject(request, refused);
         }
         let port = &self.0;
+        let asked = (connect.epoch, version);
         match connect.connection {
             Connection::Control => {
                 if port.sessions.len() >= SESSIONS_MAX {
                     return reject(request, Refusal::Busy.into());
                 }
                 match port.session() {
-                    Ok(session) => session.add_control(request, version),
+                    Ok(session) => session.add_control(request, asked),
                     Err(_) => reject(request, Refusal::NoMemory.into()),
                 }
             }
             Connection::Io { session, queue } => match port.sessions.find(session) {
-                Some(session) => session.add_io(request, version, queue),
+                Some(session) => session.add_io(request, asked, queue),
                 None => reject(request, Refusal::BadSession.into()),
             },
         }

@@ -41,7 +41,10 @@ use crate::link::channel::{
     Link,
     Linked, //
 };
-use crate::proto::Refusal;
+use crate::proto::{
+    auth::KeyId,
+    Refusal, //
+};
 use crate::rdma::cm::{
     CmEvents,
     ConnectRequest, //
@@ -91,6 +94,9 @@ pub(super) enum Dismissal {
     Unflushed,
 }
 
+/// The epoch of the path that a connection request names, and the version to use.
+pub(super) type Asked = (u64, u16);
+
 /// Connection requests that wait for the workqueue.
 struct Pending {
     /// Cleared once, when the session ends: no request may be left here then.
@@ -120,6 +126,8 @@ pub(crate) struct Session {
     queue: OwnedQueue,
     #[pin]
     link: Link,
+    /// The name of the key that the client has proved to have, as a number; 0 for none.
+    proven: Atomic<u64>,
     #[pin]
     pending: Mutex<Pending>,
     #[pin]
@@ -169,6 +177,7 @@ impl Session {
                 sessions: sessions.clone(),
                 queue,
                 link <- Link::new(),
+                proven: Atomic::new(0),
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
                 draining: Atomic::new(0),
@@ -193,6 +202,20 @@ impl Session {
     /// Returns a number that spreads the I/O connections of sessions over the completion vectors.
     pub(super) fn spread(&self) -> usize {
         usize::try_from(self.id >> 32).unwrap_or(0)
+    }
+
+    /// Returns the name of the key that the client has proved to have. Any context.
+    pub(super) fn proven(&self) -> Option<KeyId> {
+        match self.proven.load(Relaxed) {
+            0 => None,
+            id => Some(KeyId(id.to_ne_bytes())),
+        }
+    }
+
+    /// Notes the name of the key without which no later message of the client is taken. Any
+    /// context.
+    pub(super) fn set_proven(&self, id: KeyId) {
+        self.proven.store(u64::from_ne_bytes(id.0), Relaxed);
     }
 
     /// Lets no more commands begin. While commands are under way, this has to be called again and
@@ -313,12 +336,12 @@ impl Session {
 
     /// Takes the request for the control connection. If that fails, the session is as if it had
     /// never been. Runs in the connection manager's handler.
-    pub(super) fn add_control(self: &Arc<Self>, request: ConnectRequest<'_>, version: u16) {
+    pub(super) fn add_control(self: &Arc<Self>, request: ConnectRequest<'_>, asked: Asked) {
         let added = {
             let mut pending = self.pending.lock();
             match pending.open {
                 true => self
-                    .pending_connection(request, version)
+                    .pending_connection(request, asked)
                     .map(|connection| pending.control = Some(connection)),
                 false => Err(ESHUTDOWN),
             }
@@ -330,7 +353,7 @@ impl Session {
     }
 
     /// Takes the request for an I/O connection. Runs in the connection manager's handler.
-    pub(super) fn add_io(self: &Arc<Self>, request: ConnectRequest<'_>, version: u16, queue: u16) {
+    pub(super) fn add_io(self: &Arc<Self>, request: ConnectRequest<'_>, asked: Asked, queue: u16) {
         let mut pending = self.pending.lock();
         if !pending.open {
             return reject(request, Refusal::BadSession.into());
@@ -339,7 +362,7 @@ impl Session {
         {
             return reject(request, Refusal::NoMemory.into());
         }
-        if let Ok(connection) = self.pending_connection(request, version) {
+        if let Ok(connection) = self.pending_connection(request, asked) {
             // Cannot fail: the capacity was reserved above.
             let _ = pending.io.push_within_capacity((queue, connection));
             self.link.note_heard();
@@ -351,10 +374,10 @@ impl Session {
     fn pending_connection(
         self: &Arc<Self>,
         request: ConnectRequest<'_>,
-        version: u16,
+        asked: Asked,
     ) -> Result<PendingConnection> {
         let events = Arc::new(Events(self.clone()), GFP_KERNEL)?;
-        PendingConnection::new(request, version, events)
+        PendingConnection::new(request, asked, events)
     }
 
     /// Returns the pending request for the control connection. May sleep.

@@ -71,6 +71,8 @@ pub(crate) struct Server {
     pub(crate) io_completions: Counter,
     /// Messages that violated the protocol, and so ended a connection.
     pub(crate) violations: Counter,
+    /// Messages and requests for I/O connections that did not prove the key of their session.
+    pub(crate) forgeries: Counter,
     /// Fences that were answered.
     pub(crate) fences: Counter,
     /// Maps that lost their registration to another map while they had no path.
@@ -89,6 +91,7 @@ impl Server {
             grants: Counter::new(),
             io_completions: Counter::new(),
             violations: Counter::new(),
+            forgeries: Counter::new(),
             fences: Counter::new(),
             takeovers: Counter::new(),
             evictions: Counter::new(),
@@ -104,6 +107,7 @@ impl Show for Server {
         writeln!(f, "grants {}", self.grants.get())?;
         writeln!(f, "io_completions {}", self.io_completions.get())?;
         writeln!(f, "violations {}", self.violations.get())?;
+        writeln!(f, "forgeries {}", self.forgeries.get())?;
         writeln!(f, "fences {}", self.fences.get())?;
         writeln!(f, "takeovers {}", self.takeovers.get())?;
         writeln!(f, "evictions {}", self.evictions.get())?;

@@ -11,8 +11,8 @@
 #include <linux/types.h>
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
-#define FARBLK_VERSION_MIN		5
-#define FARBLK_VERSION_MAX		5
+#define FARBLK_VERSION_MIN		6
+#define FARBLK_VERSION_MAX		6
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -20,10 +20,11 @@
 #define FARBLK_CONNECT_REPLY_MAX	196
 #define FARBLK_REJECT_MAX		148
 
-#define FARBLK_MESSAGE_MAX		4096	/* a control message, in bytes */
+#define FARBLK_MESSAGE_MAX		4080	/* a control message without its tag, in bytes */
+#define FARBLK_TAG_SIZE			16	/* of a message or a connection request or reply */
 #define FARBLK_NAME_SIZE		64	/* at least one NUL at the end */
 #define FARBLK_TEXT_SIZE		96
-#define FARBLK_GRANTS_MAX		248	/* in one reply */
+#define FARBLK_GRANTS_MAX		247	/* in one reply */
 #define FARBLK_LIST_ENTRIES_MAX		41	/* in one reply */
 #define FARBLK_SLABS_MAX		1048576	/* of an export */
 #define FARBLK_SLAB_SHIFT_MIN		16
@@ -53,6 +54,7 @@
 #define FARBLK_PONG			9	/* a header alone */
 #define FARBLK_FENCED			10
 #define FARBLK_FLUSHED			12
+#define FARBLK_CHALLENGE		13
 #define FARBLK_REPLY			0x8000	/* or'ed to the kind of the request */
 
 /* .access */
@@ -118,6 +120,11 @@
 #define FARBLK_REFUSED_BAD_STATE	13
 #define FARBLK_REFUSED_EVICTED		14
 #define FARBLK_REFUSED_SUPERSEDED	15
+#define FARBLK_REFUSED_AUTH_REQUIRED	16
+#define FARBLK_REFUSED_AUTH_FAILED	17
+
+/* farblk_challenge.suites, farblk_challenge_reply.suite */
+#define FARBLK_SUITE_X25519_SHA256	1
 
 /* Outcome of a request, in code and words. */
 struct farblk_status {
@@ -138,6 +145,7 @@ struct farblk_connect_request {
 	__le32	reserved2;
 	__le64	session;
 	__le64	epoch;
+	__u8	ticket[FARBLK_TAG_SIZE];	/* of an I/O connection with a key */
 };
 
 /* Private data of the CM REP. */
@@ -145,6 +153,7 @@ struct farblk_connect_reply {
 	__le32	magic;
 	__le16	version;
 	__le16	reserved;
+	__u8	ticket[FARBLK_TAG_SIZE];	/* of an I/O connection with a key */
 };
 
 /* Private data of the CM REJ. */
@@ -166,6 +175,24 @@ struct farblk_header {
 struct farblk_reply {
 	struct farblk_header header;
 	struct farblk_status status;
+};
+
+struct farblk_challenge {
+	struct farblk_header header;
+	__le16	suites;				/* FARBLK_SUITE_* */
+	__u8	reserved[6];
+	__u8	key_id[8];
+	__u8	nonce[32];
+	__u8	point[32];
+};
+
+struct farblk_challenge_reply {
+	struct farblk_reply reply;
+	__le16	suite;				/* one FARBLK_SUITE_* */
+	__u8	reserved[6];
+	__u8	nonce[32];
+	__u8	point[32];
+	__u8	proof[FARBLK_TAG_SIZE];
 };
 
 struct farblk_login {
@@ -321,11 +348,13 @@ struct farblk_response {
 #define __FARBLK_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), #type)
 #endif
 __FARBLK_SIZE(farblk_status, 104);
-__FARBLK_SIZE(farblk_connect_request, 32);
-__FARBLK_SIZE(farblk_connect_reply, 8);
+__FARBLK_SIZE(farblk_connect_request, 48);
+__FARBLK_SIZE(farblk_connect_reply, 24);
 __FARBLK_SIZE(farblk_reject, 112);
 __FARBLK_SIZE(farblk_header, 8);
 __FARBLK_SIZE(farblk_reply, 112);
+__FARBLK_SIZE(farblk_challenge, 88);
+__FARBLK_SIZE(farblk_challenge_reply, 200);
 __FARBLK_SIZE(farblk_login, 224);
 __FARBLK_SIZE(farblk_login_reply, 240);
 __FARBLK_SIZE(farblk_grant_request, 16);

@@ -84,6 +84,17 @@ impl<T: GroupOperations> Attribute<T> {
         this
     }
 
+    /// Defines a file that only root can write (mode 0200), for a secret: nothing of what was
+    /// written stays in the page.
+    pub(crate) const fn secret<W>(name: &'static CStr, _store: W) -> Self
+    where
+        W: Fn(&Group<T>, &str) -> Result + Copy + 'static,
+    {
+        let mut this = Self::new(name, 0o200);
+        this.raw.store = Some(store_secret::<T, W>);
+        this
+    }
+
     /// Defines a file that only root can write (mode 0200).
     pub(crate) const fn wo<W>(name: &'static CStr, _store: W) -> Self
     where
@@ -169,6 +180,28 @@ where
         // CAST: Less than `PAGE_LEN`.
         Ok(size as isize)
     })
+}
+
+/// Stores a secret, and wipes the page.
+///
+/// # Safety
+///
+/// As for [`store`].
+unsafe extern "C" fn store_secret<T, W>(
+    item: *mut bindings::config_item,
+    page: *const c_char,
+    size: usize,
+) -> isize
+where
+    T: GroupOperations,
+    W: Fn(&Group<T>, &str) -> Result + Copy + 'static,
+{
+    // SAFETY: By the safety requirements.
+    let stored = unsafe { store::<T, W>(item, page, size) };
+    // SAFETY: The page is that of a file that configfs has allocated for writing, with the lock of
+    // the file held. It does not use what is there after this call.
+    unsafe { bindings::memzero_explicit(page.cast_mut().cast(), size) };
+    stored
 }
 
 /// The page that a show writes its text into.

@@ -37,10 +37,8 @@ use crate::block::{
     BlkResult, //
 };
 use crate::client::{
-    control::{
-        Deadline,
-        Target, //
-    },
+    control::Target,
+    deadline::Deadline,
     events::PathEvents,
     io::{
         commands::{

@@ -10,10 +10,12 @@ use kernel::{
     sync::Arc, //
 };
 
-use crate::client::control::{
-    ControlConnection,
-    Deadline,
-    CONNECT_TIMEOUT_MS, //
+use crate::client::{
+    control::ControlConnection,
+    deadline::{
+        Deadline,
+        CONNECT_TIMEOUT_MS, //
+    },
 };
 use crate::link::failure::{
     fail,

@@ -45,9 +45,9 @@ use crate::base::{
 use crate::client::{
     control::{
         ControlConnection,
-        Deadline,
         Target, //
     },
+    deadline::Deadline,
     events::{
         Events,
         PathEvents, //
@@ -341,10 +341,12 @@ impl Connector {
         *self.told.lock() = Told::NotNeeded;
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
+        let key = self.params.key.get();
         let mut control = ControlConnection::connect(
             &self.target,
             epoch,
             Some(events),
+            key.as_deref(),
             deadline.sooner(first_answer_ms),
         )?;
         let first_answer_ms = deadline.spent();
@@ -463,7 +465,9 @@ impl Connector {
                 session: login.session,
                 queue: hw_queue,
             };
-            self.target.connect(&id, request, epoch, config.deadline)?;
+            let tickets = control.channel().tickets();
+            self.target
+                .connect(&id, request, epoch, tickets, config.deadline)?;
         }
         let device = control.channel().pd().device();
         Ok(DiskLimits {

@@ -10,10 +10,8 @@ use kernel::{
 };
 
 use crate::client::{
-    control::{
-        ControlConnection,
-        Deadline, //
-    },
+    control::ControlConnection,
+    deadline::Deadline,
     io::{
         connection::Connection,
         disk::DiskLimits,

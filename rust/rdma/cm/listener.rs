@@ -125,6 +125,10 @@ impl ConnectRequest<'_> {
         let device = client::lookup(unsafe { (*self.id.as_ptr()).device })?;
         let shared = Shared::new(events, Phase::Passive, Some(device.clone()))?;
         shared.enter_handler();
+        // SAFETY: By the type invariants the event is valid and carries connection parameters.
+        unsafe { shared.note_peer_qp(self.event.as_ptr()) };
+        // SAFETY: By the type invariants the event is valid and carries connection parameters.
+        unsafe { shared.note_peer_qp(self.event.as_ptr()) };
         // SAFETY: By the type invariants the id is valid and its handler is running in this task,
         // so that none other runs.
         unsafe {

@@ -79,6 +79,8 @@ pub(super) struct Shared {
     events: Arc<dyn CmEvents>,
     /// The address of the task that is in the handler, or 0.
     task: Atomic<usize>,
+    /// The number of the peer's queue pair, once it is known; 0 with iWARP.
+    peer_qp: Atomic<u32>,
     /// Not 0 if that task has dropped the id: then the handler returns the value that makes the
     /// core destroy the id, and drops the reference that the owner had.
     abandoned: Atomic<u32>,
@@ -108,10 +110,27 @@ impl Shared {
                 changed <- Completion::new(),
                 events,
                 task: Atomic::new(0),
+                peer_qp: Atomic::new(0),
                 abandoned: Atomic::new(0),
             }? Error),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns the number of the peer's queue pair, once it is known; 0 before, and with iWARP.
+    pub(super) fn peer_qp(&self) -> u32 {
+        self.peer_qp.load(Relaxed)
+    }
+
+    /// Notes the number of the peer's queue pair, as an event has it.
+    ///
+    /// # Safety
+    ///
+    /// `event` must be a valid event of the core's that carries connection parameters.
+    pub(super) unsafe fn note_peer_qp(&self, event: *const bindings::rdma_cm_event) {
+        // SAFETY: The caller promises that the union holds `conn`.
+        let number = unsafe { (*event).param.conn.qp_num };
+        self.peer_qp.store(number, Relaxed);
     }
 
     /// Returns true if the current task runs the handler.
@@ -233,7 +252,10 @@ impl Shared {
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Connect) => {
                     progress.phase = Phase::Connected;
                     // SAFETY: The event carries connection parameters.
-                    let data = unsafe { private_data(event) };
+                    let data = unsafe {
+                        this.note_peer_qp(event);
+                        private_data(event)
+                    };
                     Some(Ok(core::mem::take(&mut progress.room).fill(data)))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Passive) => {

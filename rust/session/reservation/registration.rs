@@ -116,7 +116,8 @@ impl<H: Copy + PartialEq> Registration<H> {
         self.paths.iter_mut().filter_map(|path| path.up.as_mut())
     }
 
-    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+    /// Returns the sessions of its paths that are up.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.up().map(|up| up.session)
     }
 

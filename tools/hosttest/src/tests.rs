@@ -76,6 +76,20 @@ fn geometry(size: u64, shift: u8) -> Geometry {
     Geometry::new(size, shift.try_into().unwrap()).unwrap()
 }
 
+fn challenge() -> Challenge {
+    Challenge {
+        key_id: crate::proto::auth::KeyId([7; 8]),
+        public: Public {
+            nonce: [8; 32],
+            point: [9; 32],
+        },
+    }
+}
+
+fn challenge_reply(sequence: u32) -> Vec<u8> {
+    encoded(|buf| ChallengeReply::encode(&challenge().public, sequence, buf, |_| [10; 16]))
+}
+
 fn login() -> Login {
     Login {
         host_id: uuid(0x10),

@@ -6,6 +6,7 @@ use crate::proto::auth::{
     key_id, Ends, Forged, Keys, Primitives, Secret, Share, Transcript, WeakPoint, KEY_SIZE,
     TAG_SIZE,
 };
+use crate::proto::key;
 use hmac::{Hmac, Mac};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -119,11 +120,16 @@ fn both_sides_have_the_same_keys() {
         let tag = server.server.tag(message);
         assert_eq!(client.server.check(message, &tag), Ok(()));
     }
-    let ticket = client.request_ticket(&[3; 32], &ends(7420));
-    assert_eq!(server.check_request(&[3; 32], &ends(7420), &ticket), Ok(()));
-    let answer = server.reply_ticket(&ticket, &[4; 8], &ends(7420));
+    let ticket = client.tickets.request(&[3; 32], &ends(7420));
     assert_eq!(
-        client.check_reply(&ticket, &[4; 8], &ends(7420), &answer),
+        server.tickets.check_request(&[3; 32], &ends(7420), &ticket),
+        Ok(())
+    );
+    let answer = server.tickets.reply(&ticket, &[4; 8], &ends(7420));
+    assert_eq!(
+        client
+            .tickets
+            .check_reply(&ticket, &[4; 8], &ends(7420), &answer),
         Ok(())
     );
 }
@@ -135,8 +141,8 @@ fn are_strangers((mut client, mut server): (Keys<Host>, Keys<Host>)) {
     assert_eq!(server.client.check(b"login", &tag), Err(Forged));
     let tag = server.server.tag(b"granted");
     assert_eq!(client.server.check(b"granted", &tag), Err(Forged));
-    let ticket = client.request_ticket(&[3; 32], &ends(7420));
-    let checked = server.check_request(&[3; 32], &ends(7420), &ticket);
+    let ticket = client.tickets.request(&[3; 32], &ends(7420));
+    let checked = server.tickets.check_request(&[3; 32], &ends(7420), &ticket);
     assert_eq!(checked, Err(Forged));
 }
 
@@ -187,8 +193,8 @@ fn nothing_can_be_reflected() {
     assert_eq!(server.check_proof(&tag), Err(Forged));
     let tag = server.server.tag(b"");
     assert_eq!(server.client.check(b"", &tag), Err(Forged));
-    let ticket = client.request_ticket(&[], &ends(7420));
-    let reply = client.reply_ticket(&ticket, &[], &ends(7420));
+    let ticket = client.tickets.request(&[], &ends(7420));
+    let reply = client.tickets.reply(&ticket, &[], &ends(7420));
     assert_ne!(ticket, reply);
 }
 
@@ -208,20 +214,23 @@ fn messages_count() {
 #[test]
 fn a_ticket_is_for_one_request() {
     let (client, server) = connect(&key(1), &key(1), |_| {});
-    let ticket = client.request_ticket(&[3; 32], &ends(7420));
+    let ticket = client.tickets.request(&[3; 32], &ends(7420));
     let mut other = [3; 32];
     other[10] ^= 1;
     assert_eq!(
-        server.check_request(&other, &ends(7420), &ticket),
+        server.tickets.check_request(&other, &ends(7420), &ticket),
         Err(Forged)
     );
     let moved = Ends {
         client: (ends(7420).client.0, 99),
         ..ends(7420)
     };
-    assert_eq!(server.check_request(&[3; 32], &moved, &ticket), Err(Forged));
     assert_eq!(
-        server.check_request(&[3; 32], &ends(1), &ticket),
+        server.tickets.check_request(&[3; 32], &moved, &ticket),
+        Err(Forged)
+    );
+    assert_eq!(
+        server.tickets.check_request(&[3; 32], &ends(1), &ticket),
         Err(Forged)
     );
 }
@@ -267,7 +276,7 @@ fn golden() {
         key_id(&key(1)).0.to_vec(),
         server.proof().to_vec(),
         client.client.tag(b"login").to_vec(),
-        client.request_ticket(&[3; 32], &ends(7420)).to_vec(),
+        client.tickets.request(&[3; 32], &ends(7420)).to_vec(),
     ];
     assert_eq!(all, GOLDEN.map(hex));
 }
@@ -304,5 +313,59 @@ proptest! {
         tagged[bit / 8] ^= 1 << (bit % 8);
         let (message, tag) = tagged.split_at(tagged.len() - TAG_SIZE);
         prop_assert_eq!(server.client.check(message, tag.try_into().unwrap()), Err(Forged));
+    }
+}
+
+/// The text of a key, as another implementation writes it.
+fn text_of(key: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let table: Vec<u32> = (0..256u32)
+        .map(|byte| (0..8).fold(byte, |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320)))
+        .collect();
+    let crc = !key.iter().fold(u32::MAX, |crc, byte| {
+        table[(crc as u8 ^ byte) as usize] ^ (crc >> 8)
+    });
+    let coded = [key, &crc.to_le_bytes()].concat();
+    let digits = coded.chunks(3).flat_map(|three| {
+        let bits = three
+            .iter()
+            .fold(0, |bits, byte| (bits << 8) | usize::from(*byte));
+        [18, 12, 6, 0].map(|shift| char::from(DIGITS[(bits >> shift) & 63]))
+    });
+    "farblk1:".chars().chain(digits).collect()
+}
+
+#[test]
+fn key_text_golden() {
+    // Python: base64.b64encode(k + struct.pack("<I", zlib.crc32(k))) with k = bytes(range(32)).
+    let text = b"farblk1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR";
+    let mut bytes: [u8; KEY_SIZE] = std::array::from_fn(|at| at as u8);
+    assert_eq!(text_of(&bytes).as_bytes(), text);
+    let parsed = key::parse::<Host>(text).unwrap();
+    assert_eq!(key_id(&parsed), key_id(&Secret::<Host>::take(&mut bytes)));
+    assert_eq!(bytes, [0; KEY_SIZE], "it is overwritten where it was");
+}
+
+proptest! {
+    #[test]
+    fn key_text_comes_back(mut bytes: [u8; KEY_SIZE], at in 0..key::TEXT_SIZE, by in 1u8..=255) {
+        let text = text_of(&bytes);
+        prop_assert_eq!(text.len(), key::TEXT_SIZE);
+        let parsed = key::parse::<Host>(text.as_bytes()).unwrap();
+        prop_assert_eq!(key_id(&parsed), key_id(&Secret::<Host>::take(&mut bytes)));
+        // One wrong character is found by the CRC, or is no digit.
+        let mut wrong = text.clone().into_bytes();
+        wrong[at] = wrong[at].wrapping_add(by);
+        prop_assert!(key::parse::<Host>(&wrong).is_none());
+        for cut in 0..text.len() {
+            prop_assert!(key::parse::<Host>(&text.as_bytes()[..cut]).is_none());
+        }
+        let longer = text + "=";
+        prop_assert!(key::parse::<Host>(longer.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn no_text_panics(text: Vec<u8>) {
+        prop_assert!(key::parse::<Host>(&text).is_none());
     }
 }

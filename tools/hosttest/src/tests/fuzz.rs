@@ -32,6 +32,7 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
     match message.request() {
         Ok(sound) => {
             let again = encoded(|buf| match sound {
+                Request::Challenge(challenge) => challenge.encode(sequence, buf),
                 Request::Login(login) => login.encode(sequence, buf),
                 Request::Grant(grant) => grant.encode(sequence, buf),
                 Request::List(list) => list.encode(sequence, buf),
@@ -65,6 +66,12 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             LoginReply::parse(&again, sequence, &super::login()),
             Ok(reply)
         );
+    }
+    if let Ok((reply, unproven)) = ChallengeReply::parse(bytes, sequence) {
+        let again =
+            encoded(|buf| ChallengeReply::encode(&reply.public, sequence, buf, |_| reply.proof));
+        prop_assert_eq!(unproven.len() + reply.proof.len(), bytes.len());
+        prop_assert_eq!(ChallengeReply::parse(&again, sequence).unwrap().0, reply);
     }
     if Pong::parse(bytes, sequence).is_ok() {
         prop_assert_eq!(
@@ -118,6 +125,8 @@ fn samples() -> Vec<Vec<u8>> {
         refusal,
         encoded(|buf| ram_reply().encode(1, buf)),
         encoded(|buf| block_reply().encode(1, buf)),
+        encoded(|buf| challenge().encode(1, buf)),
+        challenge_reply(1),
         encoded(|buf| Ping.encode(1, buf)),
         encoded(|buf| fence.encode(1, buf)),
         encoded(|buf| grant.encode(1, buf)),

@@ -19,18 +19,22 @@ const CONTROL: ConnectRequest = ConnectRequest {
 };
 
 #[rustfmt::skip]
-const IO_BYTES: [u8; 32] = [
-    b'F', b'A', b'R', b'B', 5, 0, 5, 0,
+const IO_BYTES: [u8; 48] = [
+    b'F', b'A', b'R', b'B', 6, 0, 6, 0,
     1, 0, 0x02, 0x01, 0, 0, 0, 0,
     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
     8, 7, 6, 5, 4, 3, 2, 1,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
 ];
 #[rustfmt::skip]
-const CONTROL_BYTES: [u8; 32] = [
-    b'F', b'A', b'R', b'B', 5, 0, 5, 0,
+const CONTROL_BYTES: [u8; 48] = [
+    b'F', b'A', b'R', b'B', 6, 0, 6, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
 fn refusal(bytes: &[u8]) -> Refusal {
@@ -44,17 +48,17 @@ fn versions(min: u16, max: u16) -> Vec<u8> {
 
 #[test]
 fn request_golden() {
-    assert_eq!(encoded(|buf| IO.encode((5, 5), buf)), IO_BYTES);
-    assert_eq!(encoded(|buf| CONTROL.encode((5, 5), buf)), CONTROL_BYTES);
-    assert_eq!(ConnectRequest::parse(&IO_BYTES), Ok((IO, 5)));
-    assert_eq!(ConnectRequest::parse(&CONTROL_BYTES), Ok((CONTROL, 5)));
+    assert_eq!(encoded(|buf| IO.encode((6, 6), buf)), IO_BYTES);
+    assert_eq!(encoded(|buf| CONTROL.encode((6, 6), buf)), CONTROL_BYTES);
+    assert_eq!(ConnectRequest::parse(&IO_BYTES), Ok((IO, 6)));
+    assert_eq!(ConnectRequest::parse(&CONTROL_BYTES), Ok((CONTROL, 6)));
 }
 
 #[test]
 fn request_padded_by_the_transport() {
     let mut bytes = IO_BYTES.to_vec();
     bytes.resize(wire::CONNECT_REQUEST_MAX, 0);
-    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 5)));
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 6)));
 }
 
 #[test]
@@ -77,11 +81,11 @@ fn request_versions() {
     for (min, max) in [(VERSION_MAX + 1, u16::MAX), (0, VERSION_MIN - 1)] {
         assert_eq!(refusal(&versions(min, max)), Refusal::Version);
     }
-    for (min, max) in [(1, 0), (u16::MAX, 0), (6, 5)] {
+    for (min, max) in [(1, 0), (u16::MAX, 0), (7, 6)] {
         assert_eq!(refusal(&versions(min, max)), Refusal::Malformed);
     }
-    for (min, max) in [(0, u16::MAX), (0, 5), (1, 5), (5, 5), (5, 6)] {
-        assert_eq!(ConnectRequest::parse(&versions(min, max)), Ok((IO, 5)));
+    for (min, max) in [(0, u16::MAX), (0, 6), (1, 6), (6, 6), (6, 7)] {
+        assert_eq!(ConnectRequest::parse(&versions(min, max)), Ok((IO, 6)));
     }
 }
 
@@ -92,7 +96,7 @@ fn request_of_an_unknown_version_is_not_read_further() {
     assert_eq!(refused.refusal, Refusal::Version);
     assert_eq!(
         refused.text.as_str(),
-        "no protocol version in common: client 7 to 9, server 5 to 5"
+        "no protocol version in common: client 7 to 9, server 6 to 6"
     );
 }
 
@@ -121,13 +125,14 @@ fn request_of_a_connection_that_makes_no_sense() {
 fn request_reserved_is_ignored() {
     let bytes = patched(&IO_BYTES, 9, &[0xff]);
     let bytes = patched(&bytes, 12, &[0xff; 4]);
-    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 5)));
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 6)));
 }
 
 #[test]
 fn reply_golden() {
-    let reply = ConnectReply { version: 5 };
-    let bytes = [b'F', b'A', b'R', b'B', 5, 0, 0, 0];
+    let reply = ConnectReply { version: 6 };
+    let mut bytes = vec![b'F', b'A', b'R', b'B', 6, 0, 0, 0];
+    bytes.resize(24, 0);
     assert_eq!(encoded(|buf| reply.encode(buf)), bytes);
     assert_eq!(ConnectReply::parse(&bytes), Ok(reply));
     for len in 0..bytes.len() {
@@ -137,15 +142,45 @@ fn reply_golden() {
     for version in [0, VERSION_MIN - 1, VERSION_MAX + 1, u16::MAX] {
         assert!(ConnectReply::parse(&patched(&bytes, 4, &version.to_le_bytes())).is_err());
     }
-    let mut padded = bytes.to_vec();
+    let mut padded = bytes.clone();
     padded.resize(wire::CONNECT_REPLY_MAX, 0xff);
     assert_eq!(ConnectReply::parse(&padded), Ok(reply));
+    assert_eq!(ConnectReply::known(&padded), bytes);
+}
+
+#[test]
+fn tickets() {
+    let ticket = [0xa5; 16];
+    let mut bytes = IO_BYTES.to_vec();
+    handshake::set_ticket(&mut bytes, |rest| {
+        assert_eq!(rest, &IO_BYTES[..32]);
+        ticket
+    });
+    assert_eq!(bytes[32..], ticket);
+    bytes.resize(wire::CONNECT_REQUEST_MAX, 0);
+    let known = ConnectRequest::known(&bytes);
+    assert_eq!(
+        handshake::split_ticket(known),
+        Some((&IO_BYTES[..32], &ticket))
+    );
+    // The parser leaves the ticket to those who have the keys.
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 6)));
+    for short in 0..16 {
+        assert_eq!(handshake::split_ticket(&bytes[..short]), None);
+    }
+}
+
+#[test]
+fn request_of_an_older_version_may_be_shorter() {
+    for len in 8..IO_BYTES.len() {
+        assert_eq!(refusal(&versions(1, 5)[..len]), Refusal::Version);
+    }
 }
 
 fn reject_bytes() -> Vec<u8> {
     let mut bytes = [
         &b"FARB"[..],
-        &[5, 0, 5, 0],
+        &[6, 0, 6, 0],
         &[5, 0, 8, 0, 0, 0, 0, 0],
         b"go away!",
     ]

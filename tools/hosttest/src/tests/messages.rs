@@ -495,3 +495,51 @@ fn message_length() {
         assert!(Message::parse(&bytes).is_err(), "{length} said");
     }
 }
+
+#[test]
+fn challenge_golden() {
+    let bytes = [
+        &[13, 0, 88, 0][..],
+        &SEQUENCE_BYTES,
+        &[1, 0, 0, 0, 0, 0, 0, 0],
+        &[7; 8],
+        &[8; 32],
+        &[9; 32],
+    ]
+    .concat();
+    let wanted = Request::Challenge(challenge());
+    assert_eq!(encoded(|buf| challenge().encode(SEQUENCE, buf)), bytes);
+    assert_eq!(request(&bytes), Ok(wanted));
+    assert!(!Message::parse(&bytes).unwrap().is_event());
+    no_prefix(&bytes, |bytes| request(bytes).is_ok());
+    no_more(&bytes, |bytes| request(bytes).is_ok());
+    // Later suites beside the one that is known; none that is known.
+    assert_eq!(request(&patched(&bytes, 8, &[0xff, 0xff])), Ok(wanted));
+    assert!(request(&patched(&bytes, 8, &[0xfe, 0xff])).is_err());
+    assert_eq!(request(&patched(&bytes, 10, &[9; 6])), Ok(wanted));
+}
+
+#[test]
+fn challenge_reply_golden() {
+    let mut bytes = [&[13, 0x80, 200, 0][..], &SEQUENCE_BYTES].concat();
+    bytes.resize(112, 0);
+    bytes.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([8; 32]);
+    bytes.extend([9; 32]);
+    let unproven = bytes.clone();
+    bytes.extend([10; 16]);
+    assert_eq!(challenge_reply(SEQUENCE), bytes);
+    let (reply, before) = ChallengeReply::parse(&bytes, SEQUENCE).unwrap();
+    assert_eq!((reply.public, reply.proof), (challenge().public, [10; 16]));
+    assert_eq!(before, unproven);
+    no_prefix(&bytes, |bytes| {
+        ChallengeReply::parse(bytes, SEQUENCE).is_ok()
+    });
+    no_more(&bytes, |bytes| {
+        ChallengeReply::parse(bytes, SEQUENCE).is_ok()
+    });
+    assert!(ChallengeReply::parse(&bytes, SEQUENCE + 1).is_err());
+    for suite in [[0, 0], [2, 0], [3, 0], [1, 1]] {
+        assert!(ChallengeReply::parse(&patched(&bytes, 112, &suite), SEQUENCE).is_err());
+    }
+}

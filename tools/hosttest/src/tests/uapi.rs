@@ -2,6 +2,7 @@
 
 //! The C header says what the Rust structs say: a C compiler is asked to assert it.
 
+use crate::proto::auth::SUITE_X25519_SHA256;
 use crate::proto::wire::{self, *};
 use crate::proto::{response, Access, BlockSize, Delivery, Kind, Refusal, SlabShift};
 use std::io::Write;
@@ -64,7 +65,8 @@ fn layouts() -> Vec<Layout> {
             queue,
             reserved2,
             session,
-            epoch
+            epoch,
+            ticket
         }
     );
     layout!(
@@ -73,7 +75,8 @@ fn layouts() -> Vec<Layout> {
         ConnectReply {
             magic,
             version,
-            reserved
+            reserved,
+            ticket
         }
     );
     layout!(
@@ -96,6 +99,30 @@ fn layouts() -> Vec<Layout> {
         }
     );
     layout!(all, "farblk_reply", Reply { header, status });
+    layout!(
+        all,
+        "farblk_challenge",
+        Challenge {
+            header,
+            suites,
+            reserved,
+            key_id,
+            nonce,
+            point
+        }
+    );
+    layout!(
+        all,
+        "farblk_challenge_reply",
+        ChallengeReply {
+            reply,
+            suite,
+            reserved,
+            nonce,
+            point,
+            proof
+        }
+    );
     layout!(
         all,
         "farblk_login",
@@ -276,6 +303,7 @@ fn constants() -> Vec<(String, u64)> {
         ("CONNECT_REPLY_MAX", CONNECT_REPLY_MAX as u64),
         ("REJECT_MAX", REJECT_MAX as u64),
         ("MESSAGE_MAX", MESSAGE_MAX as u64),
+        ("TAG_SIZE", TAG_SIZE as u64),
         ("NAME_SIZE", NAME_SIZE as u64),
         ("TEXT_SIZE", TEXT_SIZE as u64),
         ("GRANTS_MAX", GRANTS_MAX as u64),
@@ -288,6 +316,8 @@ fn constants() -> Vec<(String, u64)> {
         ("BLOCK_SIZE_MAX", BlockSize::MAX.get().into()),
         ("CONNECTION_CONTROL", CONNECTION_CONTROL.into()),
         ("CONNECTION_IO", CONNECTION_IO.into()),
+        ("CHALLENGE", CHALLENGE.into()),
+        ("SUITE_X25519_SHA256", SUITE_X25519_SHA256.into()),
         ("LOGIN", LOGIN.into()),
         ("GRANT", GRANT.into()),
         ("LIST", LIST.into()),

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The kernel's cryptographic library functions.
+//!
+//! C headers: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h),
+//! [`include/crypto/curve25519.h`](srctree/include/crypto/curve25519.h),
+//! [`include/crypto/utils.h`](srctree/include/crypto/utils.h)
+//!
+//! # Context
+//!
+//! Any but hard interrupt: these functions may use vector registers. None of them sleeps, and none
+//! leaves a secret on the stack.
+
+use crate::bindings;
+
+/// Bytes of a SHA-256, and of a scalar and a point of X25519.
+pub(crate) const SIZE: usize = 32;
+
+/// Returns the SHA-256 of `parts`, one after the other (FIPS 180-4).
+pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; SIZE] {
+    let mut hash = [0; SIZE];
+    let mut ctx = pin_init::zeroed::<bindings::sha256_ctx>();
+    // SAFETY: `ctx` is valid, initialised by the first call, and used by nobody else; each part is
+    // valid for reads of its length, and `hash` for writes of a whole hash.
+    unsafe {
+        bindings::sha256_init(&mut ctx);
+        for part in parts {
+            bindings::sha256_update(&mut ctx, part.as_ptr(), part.len());
+        }
+        bindings::sha256_final(&mut ctx, hash.as_mut_ptr());
+    }
+    hash
+}
+
+/// Writes the HMAC-SHA256 of `parts`, one after the other, to `out` (RFC 2104).
+pub(crate) fn hmac_sha256(key: &[u8; SIZE], parts: &[&[u8]], out: &mut [u8; SIZE]) {
+    let mut ctx = pin_init::zeroed::<bindings::hmac_sha256_ctx>();
+    // SAFETY: `ctx` is valid, initialised by the first call, and used by nobody else; the key and
+    // each part are valid for reads of their length, and `out` for writes of a whole hash. The last
+    // call wipes `ctx`.
+    unsafe {
+        bindings::hmac_sha256_init_usingrawkey(&mut ctx, key.as_ptr(), key.len());
+        for part in parts {
+            bindings::hmac_sha256_update(&mut ctx, part.as_ptr(), part.len());
+        }
+        bindings::hmac_sha256_final(&mut ctx, out.as_mut_ptr());
+    }
+}
+
+/// Writes the X25519 of a scalar and a point to `out` (RFC 7748). Returns false if it is zero.
+#[must_use]
+pub(crate) fn x25519(scalar: &[u8; SIZE], point: &[u8; SIZE], out: &mut [u8; SIZE]) -> bool {
+    // SAFETY: All three are valid for 32 bytes. The function clamps a copy of the scalar.
+    unsafe { bindings::curve25519(out.as_mut_ptr(), scalar.as_ptr(), point.as_ptr()) }
+}
+
+/// Returns true if both are equal, in a time that depends on the lengths alone.
+#[must_use]
+pub(crate) fn equal(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    // SAFETY: Both are valid for reads of their length, which is the same.
+    let differ =
+        unsafe { bindings::__crypto_memneq(one.as_ptr().cast(), other.as_ptr().cast(), one.len()) };
+    differ == 0
+}
+
+/// Overwrites `bytes` with zeroes, also if nobody reads them any more.
+pub(crate) fn wipe(bytes: &mut [u8]) {
+    // SAFETY: `bytes` is valid for writes of its length.
+    unsafe { bindings::memzero_explicit(bytes.as_mut_ptr().cast(), bytes.len()) }
+}
+
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+#[kernel::macros::kunit_tests(farblk_crypto)]
+mod tests {
+    use super::*;
+    use crate::{
+        base::sync::random_bytes,
+        kunit::check, //
+    };
+    use kernel::prelude::*;
+
+    /// Returns the bytes that hexadecimal digits stand for.
+    fn hex<const N: usize>(digits: &[u8]) -> [u8; N] {
+        let value = |digit: u8| (digit as char).to_digit(16).unwrap_or(0) as u8;
+        let mut bytes = [0; N];
+        for (byte, two) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = two.iter().fold(0, |byte, digit| byte << 4 | value(*digit));
+        }
+        bytes
+    }
+
+    fn hmac(key: &[u8; SIZE], parts: &[&[u8]]) -> [u8; SIZE] {
+        let mut out = [0; SIZE];
+        super::hmac_sha256(key, parts, &mut out);
+        out
+    }
+
+    /// FIPS 180-4, the examples of NIST.
+    #[test]
+    fn sha256_known() -> Result {
+        let empty = hex(b"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        let abc = hex(b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        let long = hex(b"248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+        check!(super::sha256(&[]) == empty);
+        check!(super::sha256(&[b"abc"]) == abc);
+        check!(super::sha256(&[b"a", b"", b"bc"]) == abc);
+        let text = b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+        check!(super::sha256(&[text]) == long);
+        Ok(())
+    }
+
+    /// RFC 4231, test cases 1 and 2, whose keys are padded with zeroes to 32 bytes here: HMAC pads
+    /// them so itself.
+    #[test]
+    fn hmac_sha256_known() -> Result {
+        let mut key = [0; SIZE];
+        for byte in key.iter_mut().take(20) {
+            *byte = 0x0b;
+        }
+        let there = hex(b"b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+        check!(hmac(&key, &[b"Hi There"]) == there);
+        check!(hmac(&key, &[b"Hi", b" There", b""]) == there);
+        let mut jefe = [0; SIZE];
+        for (to, from) in jefe.iter_mut().zip(b"Jefe") {
+            *to = *from;
+        }
+        let nothing = hex(b"5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+        check!(hmac(&jefe, &[b"what do ya want for nothing?"]) == nothing);
+        Ok(())
+    }
+
+    /// RFC 7748, section 5.2.
+    #[test]
+    fn x25519_known() -> Result {
+        let scalar = hex(b"a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4");
+        let point = hex(b"e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c");
+        let product = hex(b"c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552");
+        let mut out = [0; SIZE];
+        check!(super::x25519(&scalar, &point, &mut out) && out == product);
+        let scalar = hex(b"4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d");
+        let point = hex(b"e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493");
+        let product = hex(b"95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957");
+        check!(super::x25519(&scalar, &point, &mut out) && out == product);
+        Ok(())
+    }
+
+    /// The points of low order, and those that are not reduced: the result of each is zero.
+    #[test]
+    fn low_order_points() -> Result {
+        let points: [[u8; SIZE]; 7] = [
+            hex(b"0000000000000000000000000000000000000000000000000000000000000000"),
+            hex(b"0100000000000000000000000000000000000000000000000000000000000000"),
+            hex(b"e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+            hex(b"5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+            hex(b"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+            hex(b"edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+            hex(b"eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+        ];
+        let mut scalar = [0; SIZE];
+        for point in points {
+            random_bytes(&mut scalar);
+            let mut out = [1; SIZE];
+            check!(!super::x25519(&scalar, &point, &mut out));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn equal_known() -> Result {
+        check!(super::equal(b"", b"") && super::equal(b"one", b"one"));
+        check!(!super::equal(b"one", b"onE") && !super::equal(b"one", b"ones"));
+        let mut bytes = [0xa5; 33];
+        let (secret, rest) = bytes.split_at_mut(32);
+        super::wipe(secret);
+        check!(secret.iter().all(|byte| *byte == 0) && rest == [0xa5]);
+        Ok(())
+    }
+}

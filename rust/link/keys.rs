@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! [`auth`] over the kernel's library functions.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    new_mutex,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+use crate::base::{
+    crypto,
+    sync, //
+};
+use crate::proto::{
+    auth::{
+        self,
+        KeyId,
+        Primitives,
+        KEY_SIZE, //
+    },
+    key, //
+};
+
+/// The kernel's library functions.
+pub(crate) enum Library {}
+
+/// What only those know who may; see [`auth::Secret`].
+pub(crate) type Secret = auth::Secret<Library>;
+/// One side's part of the exchange on a control connection.
+pub(crate) type Share = auth::Share<Library>;
+/// All that was said on a connection so far.
+pub(crate) type Transcript = auth::Transcript<Library>;
+/// The keys of a control connection.
+pub(crate) type Keys = auth::Keys<Library>;
+/// One direction of a control connection.
+pub(crate) type Sender = auth::Sender<Library>;
+/// What the tickets of I/O connections are made with.
+pub(crate) type Tickets = auth::Tickets<Library>;
+pub(crate) use auth::{
+    Ends,
+    Forged, //
+};
+
+impl Primitives for Library {
+    fn sha256(parts: &[&[u8]]) -> [u8; KEY_SIZE] {
+        crypto::sha256(parts)
+    }
+
+    fn hmac_sha256(key: &[u8; KEY_SIZE], parts: &[&[u8]], out: &mut [u8; KEY_SIZE]) {
+        crypto::hmac_sha256(key, parts, out);
+    }
+
+    fn x25519(scalar: &[u8; KEY_SIZE], point: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool {
+        crypto::x25519(scalar, point, out)
+    }
+
+    fn equal(one: &[u8], other: &[u8]) -> bool {
+        crypto::equal(one, other)
+    }
+
+    fn random(bytes: &mut [u8]) {
+        sync::random_bytes(bytes);
+    }
+
+    fn wipe(bytes: &mut [u8]) {
+        crypto::wipe(bytes);
+    }
+}
+
+/// A key that a client host and a server have in common.
+pub(crate) struct Key {
+    /// Its name, which tells nothing of it.
+    pub(crate) id: KeyId,
+    /// The key itself.
+    pub(crate) secret: Secret,
+}
+
+impl Key {
+    /// Returns the key that an administrator has written; `None` for an empty text. Fails with
+    /// `EINVAL` if the text is no key. May sleep.
+    pub(crate) fn parse(text: &str) -> Result<Option<Arc<Self>>> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let secret = key::parse(text.as_bytes()).ok_or(EINVAL)?;
+        let id = auth::key_id(&secret);
+        Ok(Some(Arc::new(Self { id, secret }, GFP_KERNEL)?))
+    }
+}
+
+/// A place for a key, which may change at any time.
+#[pin_data]
+pub(crate) struct KeySlot {
+    #[pin]
+    key: Mutex<Option<Arc<Key>>>,
+}
+
+impl KeySlot {
+    /// Makes an empty place.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self { key <- new_mutex!(None, "KeySlot::key") })
+    }
+
+    /// Returns the key. May sleep.
+    pub(crate) fn get(&self) -> Option<Arc<Key>> {
+        self.key.lock().clone()
+    }
+
+    /// Returns the name of the key. May sleep.
+    pub(crate) fn id(&self) -> Option<KeyId> {
+        self.key.lock().as_ref().map(|key| key.id)
+    }
+
+    /// Puts another key, or none, there. May sleep.
+    pub(crate) fn set(&self, key: Option<Arc<Key>>) {
+        let old = core::mem::replace(&mut *self.key.lock(), key);
+        drop(old);
+    }
+}

@@ -1,0 +1,163 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Keys: a host with one is let in by proving it, nobody else is in its name, and the server proves
+# it first.
+. "$(dirname "$0")/lib.sh"
+
+# new_key: the text of a random key. id_of KEY: its name.
+new_key() { python3 -c 'import base64, os, struct, zlib; key = os.urandom(32); print("farblk1:" + base64.b64encode(key + struct.pack("<I", zlib.crc32(key))).decode())'; }
+id_of() { python3 -c 'import base64, hashlib, hmac, sys; print(hmac.new(base64.b64decode(sys.argv[1][8:])[:32], b"farblk key id", hashlib.sha256).hexdigest()[:16])' "$1"; }
+
+# start: an export e of KIND that has an entry for this host, with the key KEY. admit EXPORT HOST
+# [KEY]: the entry of a host.
+start() {
+	needs python3
+	KEY=$(new_key) OTHER=$(new_key) HOST=$(show "$C/host_name")
+	if [ "${KIND:-ram}" = ram ]; then
+		must serve e 8M allow_any_host=0
+	else
+		back "null_disk fbk 8 blocksize=512 memory_backed=1"
+		must serve_block e "$BACK" allow_any_host=0
+	fi
+	must admit e "$HOST" "$KEY"
+}
+admit() { remote "mkdir -p $C/exports/$1/hosts/$2 && store $C/exports/$1/hosts/$2/access rw && store $C/exports/$1/hosts/$2/key '${3:-}'"; }
+entry() { remote "store $C/exports/e/hosts/$HOST/$1 '$2'"; }
+with_key() { must store "$C/maps/m/key" "$1"; }
+clients() { remote "show $C/exports/e/clients"; }
+forgeries() { remote "counter $COUNTERS forgeries"; }
+
+# not_mapped ERRNO REGEX: enabling map m ends so, and the server has nothing of it.
+not_mapped() {
+	refused "$1" "$C/maps/m/enable" 1 "$2"
+	note "$(show "$C/maps/m/last_error")"
+	is clients "$(clients)" 0
+}
+NO_KEY="the server wants a key$" NOT_ADMITTED="not admitted, or the key is wrong$" NO_PROOF="the server did not prove that it has the key$"
+
+keyed() {
+	start
+	must map_make m e
+	with_key "$KEY"
+	must map_on m
+	is clients "$(clients)" 1
+	must fio --name=keyed --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-64k --size=8m --iodepth=8 --verify=crc32c >/run/fio.out
+	is "violations" "$(remote "counter $COUNTERS violations")" 0
+	is "forgeries" "$(forgeries)" 0
+	# The keys are those of one session: the next one has others.
+	must store "$C/maps/m/enable" 0
+	must map_on m
+	must unmap m
+}
+
+not_keyed() {
+	start
+	must admit e elsewhere "$OTHER"
+	must map_make m e
+	not_mapped ENOKEY "$NO_KEY"
+	with_key "$(new_key)"
+	not_mapped EKEYREJECTED "$NO_PROOF"
+	# A key that the server knows, but as another host's.
+	with_key "$OTHER"
+	not_mapped EKEYREJECTED "$NOT_ADMITTED"
+	with_key "$KEY"
+	must map_on m
+	must unmap m
+	# What there is, and who may have it, is told to nobody that has proved no key.
+	must remote "export_ram other 8M allow_any_host=0; export_ram off 8M allow_any_host=0 && store $C/exports/off/enable 0"
+	must map_make m e
+	for export in nothing other off; do
+		must store "$C/maps/m/export" $export
+		with_key ""
+		not_mapped ENOKEY "$NO_KEY"
+		with_key "$OTHER"
+		not_mapped EKEYREJECTED "$NOT_ADMITTED"
+	done
+}
+
+# A server that does not have the key: it does not get so far as to let the map in.
+impostor() {
+	local logins
+	start
+	logins=$(remote "counter $COUNTERS logins")
+	must map_make m e
+	with_key "$OTHER"
+	must entry key ""
+	not_mapped EKEYREJECTED "$NO_PROOF"
+	is "logins" "$(remote "counter $COUNTERS logins")" "$logins"
+}
+
+files() {
+	local file path
+	start
+	must map_make m e
+	with_key "$KEY"
+	is "key_id of the map" "$(show "$C/maps/m/key_id")" "$(id_of "$KEY")"
+	is "key_id of the host" "$(remote "show $C/exports/e/hosts/$HOST/key_id")" "$(id_of "$KEY")"
+	is "key_next_id" "$(remote "show $C/exports/e/hosts/$HOST/key_next_id")" ""
+	must entry key_next "$OTHER"
+	is "key_next_id" "$(remote "show $C/exports/e/hosts/$HOST/key_next_id")" "$(id_of "$OTHER")"
+	for file in maps/m/key; do
+		is "mode of $file" "$(stat -c %a "$C/$file")" 200
+		is "what $file shows" "$(cat "$C/$file" 2>&1 | grep -c farblk1)" 0
+	done
+	for path in "${KEY%?}" "$KEY=" "farblk2:${KEY#*:}" "${KEY%?}!" "a passphrase" "farblk1:"; do
+		is "a key '${path:0:12}...'" "$(errno_of store "$C/maps/m/key" "$path")" EINVAL
+	done
+	is "key_id after these" "$(show "$C/maps/m/key_id")" "$(id_of "$KEY")"
+	with_key ""
+	is "key_id without a key" "$(show "$C/maps/m/key_id")" ""
+}
+
+# A new key takes the place of the old one while verified I/O goes on.
+rotation() {
+	local since
+	start
+	must map_make m e
+	with_key "$KEY"
+	must map_on m
+	fio --name=rotation --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-32k --size=8m --iodepth=4 --rate_iops=100 --time_based \
+		--runtime=600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 >/run/fio.out 2>&1 &
+	FIO=$!
+	at_exit "kill $FIO 2>/dev/null"
+	must wait_for 20 busy 0
+	must entry key_next "$OTHER"
+	is "clients with a second key" "$(clients)" 1
+	with_key "$OTHER"
+	# The session that has proved the old one ends when that goes.
+	must entry key "$OTHER"
+	must entry key_next ""
+	must wait_for 10 live
+	must wait_for 20 busy "$(io "$DEV" writes)"
+	is "key of the host" "$(remote "show $C/exports/e/hosts/$HOST/key_id")" "$(id_of "$OTHER")"
+	# The key goes, and with it the session. The map keeps its place, and comes back with the key.
+	since=$(now_ms)
+	must entry key "$KEY"
+	must wait_for 10 gone
+	note "gone after $(($(now_ms) - since)) ms"
+	must wait_for 10 away
+	must wait_for 10 has_error "$NO_PROOF"
+	must entry key_next "$OTHER"
+	must wait_for 20 live
+	must wait_for 20 busy "$(io "$DEV" writes)"
+	kill -INT $FIO
+	wait $FIO
+	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+	# A host that needed no key needs one from then on.
+	must entry key ""
+	must entry key_next ""
+	must wait_for 10 live
+	must unmap m
+}
+busy() { [ "$(io "$DEV" writes)" -gt "$1" ]; }
+live() { [ "$(show "$C/maps/m/state")" = live ] && [ "$(clients)" = 1 ]; }
+gone() { [ "$(clients)" = 0 ]; }
+away() { [ "$(remote "show $C/exports/e/clients_away")" = 1 ]; }
+has_error() { grep -q "$1" "$C"/maps/m/paths/*/last_error; }
+
+both keyed "a map with a key does verified I/O, again and again"
+scenario not_keyed "no key, another key, another host's key: what they are told, and no more"
+scenario impostor "a server that does not have the key"
+scenario files "the files of keys show their names alone, and take keys alone"
+both rotation "a new key while I/O goes on; a key that is removed"
+run_scenarios

@@ -1527,9 +1527,9 @@ fn a_report_has_no_secrets() {
         ("etc/farblk/host_id", "uuid-"),
         ("etc/farblk/registrations", "uuid-"),
         ("etc/farblk/server.toml.1", "ram = \"2G\""),
-        ("other-files.txt", ".pem: 25 bytes"),
-        ("other-files.txt", "/etc/farblk/client.d/x.toml~: 13 bytes"),
-        ("other-files.txt", "/etc/farblk/keys/host_id: 5 bytes"),
+        ("other-files.txt", ".pem (25 bytes)"),
+        ("other-files.txt", "/etc/farblk/client.d/x.toml~ (13 bytes)"),
+        ("other-files.txt", "/etc/farblk/keys/host_id (5 bytes)"),
     ] {
         assert!(
             files.get(name).is_some_and(|have| have.contains(text)),

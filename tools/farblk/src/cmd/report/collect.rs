@@ -204,7 +204,12 @@ pub fn secrets(context: &Context, redactor: &mut Redactor) {
             words(redactor, configfs.last_error(&path).map(|last| last.text));
         }
     }
-    for file in files(&root.join("etc/farblk"), DEPTH_MAX) {
+    let folder = root.join("etc/farblk");
+    for file in files(&folder, DEPTH_MAX) {
+        // Of others, such as those with keys, not even a copy is made in memory.
+        if !is_farblk_toml(file.strip_prefix(&folder).unwrap_or(&file)) {
+            continue;
+        }
         let text = fs::read_to_string(&file).unwrap_or_default();
         if let Ok(table) = text.parse::<toml::Table>() {
             table
@@ -433,7 +438,8 @@ fn settings(root: &Path) -> Vec<Item> {
         let own = ["host_id", "registrations"].map(|name| folder.join(name));
         if !is_toml && !own.contains(&file) {
             let size = fs::metadata(&file).map_or(0, |metadata| metadata.len());
-            others += &format!("/{name}: {size} bytes\n");
+            // Not "x.key: 57", which looks like a key.
+            others += &format!("/{name} ({size} bytes)\n");
             continue;
         }
         items.push(match fs::read(&file) {

@@ -167,7 +167,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Makes the plan; `None` if there is nothing to save, and no file.
+    /// Makes the plan; `None` if nothing runs that could be saved, and there is no file.
     fn new(
         context: &Context,
         side: Side,
@@ -230,7 +230,8 @@ impl Plan {
                 None => plan.take(context, object, saved.find(object.kind, &object.name)),
             }
         }
-        (!plan.objects.is_empty() || file.exists()).then_some(plan)
+        let has_file = file.exists();
+        (!plan.objects.is_empty() || !plan.failed.is_empty() || has_file).then_some(plan)
     }
 
     /// Leaves out what another file describes.
@@ -292,6 +293,10 @@ impl Plan {
 
     fn write(&self, context: &Context, job: &Job) -> Result<Option<FileResult>, Error> {
         let path = self.side.file(&context.root);
+        // There are objects, and none of them can be saved.
+        if self.objects.is_empty() && !path.exists() {
+            return Ok(None);
+        }
         let objects: Vec<_> = self.objects.iter().collect();
         let text = saved::render(HEADING, self.host_name.as_deref(), &objects);
         let configfs = &context.configfs;

@@ -104,9 +104,14 @@ pub enum Command {
     /// Accept that the contents of a mapped disk differ from before; prints only the device on
     /// stdout
     Remap(Remap),
+    /// Give a map another key, or take its key away
+    Rekey(Rekey),
     /// Manage the paths of a mapped disk to its server
     #[command(subcommand)]
     Path(Path),
+    /// Make keys, by which a client and a server prove to each other who they are
+    #[command(subcommand)]
+    Key(Key),
     /// Show the mapped disks, their paths and their users
     List,
     /// Show all details of one mapped disk
@@ -244,6 +249,41 @@ pub enum Export {
         /// its first farblk command)
         #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
         host_id: Option<String>,
+        /// Admit the host only if it proves that it has the key in FILE; - for stdin
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        key_file: Option<PathBuf>,
+    },
+    /// Change the key that a host has to prove
+    ///
+    /// While a key is replaced, the host may prove either of two: the key and the next key. A host
+    /// that has neither has to prove nothing.
+    #[command(group = ArgGroup::new("change").required(true)
+        .args(["key_file", "next_key_file", "promote", "remove_next", "remove"]))]
+    Key {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// Name of the host
+        #[arg(value_parser = name::parse)]
+        host: String,
+        /// Replace the key by the one in FILE; - for stdin
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        key_file: Option<PathBuf>,
+        /// Accept the key in FILE, too, until it is promoted or removed; - for stdin
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        next_key_file: Option<PathBuf>,
+        /// Replace the key by the next key; the one that it was admits nobody any more
+        #[arg(long)]
+        promote: bool,
+        /// Remove the next key
+        #[arg(long)]
+        remove_next: bool,
+        /// Remove both keys: any host that shows the name of this one is admitted then
+        #[arg(long)]
+        remove: bool,
+        /// Do it even if a map of the host is connected or expected to return, and cannot continue
+        #[arg(long)]
+        force: bool,
     },
     /// Remove a host from an export, and end its sessions
     Deny {
@@ -330,6 +370,9 @@ pub struct Create {
     /// Admit a host; repeat the option for further hosts
     #[arg(long, value_name = "HOST[:ro|rw]", value_parser = Allowed::parse)]
     pub allow: Vec<Allowed>,
+    /// Admit the host only if it proves that it has the key in FILE; - for stdin. Needs one --allow
+    #[arg(long, value_name = "FILE", requires = "allow", value_hint = ValueHint::FilePath)]
+    pub key_file: Option<PathBuf>,
     /// Admit every host that can reach a port
     #[arg(long)]
     pub allow_any_host: bool,
@@ -510,6 +553,10 @@ pub struct Map {
     /// Refuse the export unless it has this instance
     #[arg(long, value_name = "UUID", value_parser = name::parse_uuid)]
     pub expect_instance: Option<String>,
+    /// Prove to the server that this host has the key in FILE, and let it prove the same; - for
+    /// stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub key_file: Option<PathBuf>,
     /// Try again for this long if the server cannot be reached, or keeps the export for a client
     /// that has lost its connection: 500ms, 30s, 2m, 1h
     #[arg(long, value_name = "DURATION", value_parser = size::parse_duration)]
@@ -528,6 +575,39 @@ pub struct Remap {
     /// Do not ask; required without a terminal
     #[arg(long, short = 'y')]
     pub yes: bool,
+}
+
+/// Gives a map another key.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("change").required(true).args(["key_file", "remove"]))]
+pub struct Rekey {
+    /// The map's name, its device (farblkN, /dev/farblkN) or its UUID
+    #[arg(value_name = "MAP", value_hint = ValueHint::FilePath)]
+    pub map: String,
+    /// Prove to the server that this host has the key in FILE, and let it prove the same; - for
+    /// stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub key_file: Option<PathBuf>,
+    /// Take the key away: neither side proves anything
+    #[arg(long)]
+    pub remove: bool,
+}
+
+/// Makes keys.
+#[derive(Debug, Subcommand)]
+pub enum Key {
+    /// Make a key from 256 random bits, and write it to a file or to stdout
+    New {
+        /// New file, which only its owner may read [default: stdout]
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+    },
+    /// Print the key id of a key, which names it and does not tell it
+    Id {
+        /// The file that has the key; - for stdin
+        #[arg(value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
 }
 
 /// Manages the paths of a mapped disk to its server.

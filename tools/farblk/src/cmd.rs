@@ -23,6 +23,7 @@ pub mod doctor;
 mod events;
 pub mod explain;
 pub mod export;
+pub mod key;
 pub mod list;
 pub mod map;
 mod metrics;
@@ -180,6 +181,8 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Map(arguments) => map::map(context, arguments),
         Command::Unmap(arguments) => map::unmap(context, arguments),
         Command::Remap(arguments) => map::remap(context, arguments),
+        Command::Rekey(arguments) => key::rekey(context, arguments),
+        Command::Key(command) => key::run(context, command),
         Command::Path(command) => path::run(context, command),
         Command::List => list::run(context),
         Command::Show { map } => list::show(context, map),

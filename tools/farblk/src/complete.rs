@@ -84,7 +84,7 @@ fn kind(parent: &str, command: &str, arg: &Arg) -> Option<Kind> {
         _ if value.is_some_and(|value| value == "EXPORT") => Some(Kind::Export),
         _ if value.is_some_and(|value| value == "MAP|EXPORT") => Some(Kind::MapOrExport),
         (_, "create" | "add", "name") => None,
-        ("export", "deny" | "evict", "host") => Some(Kind::Host),
+        ("export", "deny" | "evict" | "key", "host") => Some(Kind::Host),
         ("export", "create", "ports") => Some(Kind::Port),
         ("export", _, "name") => Some(Kind::Export),
         ("port", _, "name") => Some(Kind::Port),
@@ -187,7 +187,7 @@ mod tests {
             [(_, kind)] => Some(*kind),
             kinds => panic!("{path}: {kinds:?}"),
         };
-        for path in ["unmap", "remap", "show", "path add", "path list"] {
+        for path in ["unmap", "remap", "rekey", "show", "path add", "path list"] {
             assert_eq!(of(path), Some(Kind::Map), "{path}");
         }
         for path in ["show", "allow", "disable", "enable", "resize", "rm"] {
@@ -195,7 +195,7 @@ mod tests {
         }
         assert_eq!(of("port rm"), Some(Kind::Port));
         assert_eq!(of("stats"), Some(Kind::MapOrExport));
-        for path in ["map", "port add", "export list", "discover"] {
+        for path in ["map", "port add", "export list", "discover", "key new"] {
             assert_eq!(of(path), None, "{path}");
         }
         let two = |path: &str| {
@@ -205,6 +205,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(two("export evict"), [Kind::Export, Kind::Host]);
+        assert_eq!(two("export key"), [Kind::Export, Kind::Host]);
         assert_eq!(two("path rm"), [Kind::Map, Kind::Path]);
     }
 

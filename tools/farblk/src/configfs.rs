@@ -12,13 +12,22 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 use crate::error::{Code, Error, Peer, errno_name, holder};
 use crate::output::Output;
+use crate::secret::{Secret, Source};
 use crate::{module, quote};
 
 #[cfg(test)]
 pub mod fake;
+
+/// The attribute of an object with a key that names it.
+pub const KEY_ID: &str = "key_id";
+/// The attribute of a host of an export that names the key which may be proved instead.
+pub const KEY_NEXT_ID: &str = "key_next_id";
+/// Says that a module has no keys.
+const NO_KEYS: &str = "the module that is loaded has no keys: it is older than this tool";
 
 /// The step at which a write failed.
 #[derive(Debug)]
@@ -80,8 +89,11 @@ impl Files for Kernel {
             .truncate(true)
             .open(path)
             .map_err(Fault::Open)?;
-        file.write_all(format!("{value}\n").as_bytes())
-            .map_err(Fault::Store)
+        // It may be a key. With room for all of it from the beginning, no copy is left behind.
+        let mut line = Zeroizing::new(String::with_capacity(value.len() + 1));
+        line.push_str(value);
+        line.push('\n');
+        file.write_all(line.as_bytes()).map_err(Fault::Store)
     }
 
     fn mkdir(&self, path: &Path) -> io::Result<()> {
@@ -306,6 +318,44 @@ impl Configfs {
                 }
                 Fault::Open(e) => self.local(&e, &attribute, job),
                 Fault::Store(e) => self.refused(&e, object, name, value, job),
+            })
+    }
+
+    /// Fails when the module does not know keys; `object` is a map, or a host of an export. A dry
+    /// run takes them for known.
+    pub fn require_keys(&self, object: &Path, job: &Job) -> Result<(), Error> {
+        self.require_attr(object, KEY_ID, job)
+            .map_err(|error| match error.code {
+                Code::NoFeature => job.error(error.code, NO_KEYS),
+                _ => error,
+            })
+    }
+
+    /// Stores a key, which came from `source`, in an attribute of `object`; `None` removes the one
+    /// that is there. No error and no line of a dry run has the key.
+    pub fn set_key(
+        &self,
+        object: &Path,
+        name: &str,
+        key: Option<(&Secret, &Source<'_>)>,
+        job: &Job,
+    ) -> Result<(), Error> {
+        self.require_keys(object, job)?;
+        let Some((secret, source)) = key else {
+            return self.set(object, name, "", job);
+        };
+        let attribute = object.join(name);
+        if self.record(|| source.copy(&attribute)) {
+            return Ok(());
+        }
+        self.files
+            .write(&attribute, secret.text())
+            .map_err(|fault| match fault {
+                Fault::Open(e) if e.kind() == io::ErrorKind::NotFound => {
+                    job.error(Code::NoFeature, NO_KEYS)
+                }
+                Fault::Open(e) => self.local(&e, &attribute, job),
+                Fault::Store(e) => self.refused(&e, object, name, secret.id(), job),
             })
     }
 

@@ -105,6 +105,16 @@ table! {
     NoPath         "F0216" UNREACHABLE "no path to the server is up" "farblk list  # shows the reasons; the map reconnects by itself";
     Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "# that host may return until its lease runs out: try again with --wait\nfarblk export deny {export} {holder} --force  # or, on the server: data that {holder} has not written yet is lost";
     Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "# the kernel tries again; if this repeats, two hosts may have one host_id:\ncat /sys/kernel/config/farblk/host_id";
+    NoKey          "F0219" DENIED      "the server wants a key" "\
+        farblk export show {export}  # on the server: the id of the key that it has for {client}\n\
+        farblk rekey {map} --key-file FILE  # on this host, with a copy of that key";
+    KeyRefused     "F0220" DENIED      "the server does not admit this host, or the key is wrong" "\
+        farblk export show {export}  # on the server: has {client} an entry, and which key has it?\n\
+        farblk key id FILE  # on this host: is it the same key?\n\
+        farblk rekey {map} --key-file FILE  # on this host: gives the map another key";
+    KeyUnproven    "F0221" DENIED      "the server did not prove that it has the key" "\
+        farblk export show {export}  # on the server: has its entry of {client} the key of this map?\n\
+        farblk export key {export} {client} --key-file FILE  # on the server: gives it that key";
     Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "farblk remap {map}  # after umount; follow its advice";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "farblk remap {map}  # after umount; then fsck: that host may have written to the disk";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk";
@@ -117,6 +127,7 @@ table! {
     NoConfigfs     "F0406" MISSING     "configfs is not mounted" "mount -t configfs none /sys/kernel/config";
     Unsigned       "F0407" MISSING     "this kernel loads signed modules only, as Secure Boot demands" "# sign the module with a key that this host knows, or make your key known:\nmokutil --import KEY.der";
     BadFile        "F0501" USAGE       "a file in /etc/farblk is not valid" "farblk config check";
+    BadKey         "F0502" USAGE       "a key, or the file that has it, cannot be used" "farblk key new FILE  # makes a key";
 }
 
 impl Entry {
@@ -164,6 +175,8 @@ impl Code {
             "EADDRNOTAVAIL" => Code::NotLocal,
             "EADDRINUSE" => Code::AddressTaken,
             "ESTALE" => Code::Stale,
+            "ENOKEY" => Code::NoKey,
+            "EKEYREJECTED" => Code::KeyRefused,
             "EOPNOTSUPP" | "ENOSYS" => Code::NoFeature,
             _ => Code::Io,
         }
@@ -175,6 +188,7 @@ impl Code {
         match (peer, errno) {
             (Peer::Server, "EACCES") if words == EVICTED => Code::Evicted,
             (Peer::Server, "EPROTO") if words == SUPERSEDED => Code::Superseded,
+            (_, "EKEYREJECTED") if words == UNPROVEN => Code::KeyUnproven,
             (Peer::Server, "EBUSY") if holder(words).is_some() && words.contains(AWAY) => {
                 Code::Away
             }
@@ -191,6 +205,8 @@ const EVICTED: &str = "the export was another's since";
 const SUPERSEDED: &str = "a newer connection of this path took its place";
 /// The text of the server for an export in use, if it does not name a host.
 const FULL: &str = "the export has as many clients as it takes";
+/// The text of the module for a server that has another key than the map, or none.
+const UNPROVEN: &str = "the server did not prove that it has the key";
 /// The text before the name of the host that uses the export.
 const HOLDER: &str = "in use by ";
 /// The text between that name and the time since the host has lost its connection.
@@ -239,6 +255,8 @@ const ERRNO: &[(i32, &str)] = &[
     (113, "EHOSTUNREACH"),
     (116, "ESTALE"),
     (125, "ECANCELED"),
+    (126, "ENOKEY"),
+    (129, "EKEYREJECTED"),
 ];
 
 /// The name of an errno value, "" when this tool does not know it.
@@ -413,6 +431,8 @@ mod tests {
             (6, "F0210", 5),
             (71, "F0211", 1),
             (116, "F0301", 9),
+            (126, "F0219", 6),
+            (129, "F0220", 6),
         ] {
             let entry = Code::from_errno(errno, Peer::Server).entry();
             assert_eq!((entry.name, entry.exit), (code, exit), "errno {errno}");
@@ -443,6 +463,10 @@ mod tests {
         assert_eq!(code("EACCES", "not admitted"), Code::Denied);
         assert_eq!(code("EPROTO", SUPERSEDED), Code::Superseded);
         assert_eq!(code("EPROTO", "malformed reply"), Code::Protocol);
+        assert_eq!(code("EKEYREJECTED", UNPROVEN), Code::KeyUnproven);
+        let refused = "not admitted, or the key is wrong";
+        assert_eq!(code("EKEYREJECTED", refused), Code::KeyRefused);
+        assert_eq!(code("ENOKEY", "the server wants a key"), Code::NoKey);
         assert_eq!(code("EWHAT", ""), Code::Io);
         assert_eq!(holder("in use by c, away for 33 s"), Some("c"));
         assert_eq!(holder("in use by node-c"), Some("node-c"));

@@ -21,6 +21,7 @@ mod output;
 mod program;
 mod quote;
 mod saved;
+mod secret;
 mod size;
 mod usage;
 

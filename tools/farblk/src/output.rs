@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -117,6 +118,16 @@ impl Output {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Writes a secret to stdout, past the buffers in which it would stay.
+    pub fn secret(&self, line: &[u8]) -> io::Result<()> {
+        self.end_line();
+        if !self.is_stdout {
+            return self.out.borrow_mut().write_all(line);
+        }
+        let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+        std::fs::File::from(stdout).write_all(line)
     }
 
     /// Waits for `time`, for a command that prints again and again. Returns false at once when the

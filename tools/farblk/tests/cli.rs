@@ -17,6 +17,10 @@ use snapbox::IntoData;
 use snapbox::cmd::{Command, OutputAssert};
 use snapbox::str;
 
+/// A key, of the bytes 0 to 31, and its key id.
+const KEY: &str = "farblk1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR";
+const KEY_ID: &str = "13842382fdcc838d";
+
 /// A directory with a tree like that of a host.
 struct Tree(PathBuf);
 
@@ -241,8 +245,14 @@ esac"#,
 
     /// Runs the tool in the tree with `--root .`, so that no output depends on where the tree is.
     fn run(&self, line: &str) -> OutputAssert {
+        self.run_with(line, "")
+    }
+
+    /// The same, with this on stdin.
+    fn run_with(&self, line: &str, stdin: &str) -> OutputAssert {
         let output = Command::new(snapbox::cmd::cargo_bin!("farblk"))
             .current_dir(&self.0)
+            .stdin(stdin.to_owned())
             .env_remove("CLICOLOR_FORCE")
             .env("PATH", self.programs())
             .args(["--root", "."])
@@ -353,7 +363,7 @@ vol1     -        [fd00::1]:99/vol1  -        -          failed  0/1    -
         .success()
         .stderr_eq("")
         .stdout_eq(str![[r##"
-{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"last_error":null,"no_path_timeout_ms":-1,"gives_up_ms":null,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"# no path for 60 s (no_path_timeout): I/O fails until one is back\nfarblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["# no path for 60 s (no_path_timeout): I/O fails until one is back","farblk port list  # on the server: is the farblk module loaded there? is the port right?"]},"no_path_timeout_ms":60000,"gives_up_ms":null,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"farblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["farblk port list  # on the server: is the farblk module loaded there? is the port right?"]}}]}]}
+{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"key_id":null,"last_error":null,"no_path_timeout_ms":-1,"gives_up_ms":null,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"key_id":null,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"# no path for 60 s (no_path_timeout): I/O fails until one is back\nfarblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["# no path for 60 s (no_path_timeout): I/O fails until one is back","farblk port list  # on the server: is the farblk module loaded there? is the port right?"]},"no_path_timeout_ms":60000,"gives_up_ms":null,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"farblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["farblk port list  # on the server: is the farblk module loaded there? is the port right?"]}}]}]}
 
 "##]].raw());
     Tree::loaded().run("list").success().stdout_eq(str![[r#"
@@ -515,7 +525,7 @@ scratch  ram   4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro) 
     tree.run("export list -o json")
         .success()
         .stdout_eq(str![[r#"
-{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"clients_away":0,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1},{"name":"node-c","host_id":null,"access":"ro","connected":0}]}]}
+{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"clients_away":0,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1,"key_id":null,"key_next_id":null},{"name":"node-c","host_id":null,"access":"ro","connected":0,"key_id":null,"key_next_id":null}]}]}
 
 "#]]);
     tree.run("export show scratch")
@@ -534,9 +544,9 @@ export scratch   VOLATILE: lost when this host stops
   clients     1 of at most 2
   allowed     node-b, node-c (ro)
   last error  none
-  HOST    ACCESS  CONNECTED  HOST ID
-  node-b  rw      1          -
-  node-c  ro      0          -
+  HOST    ACCESS  CONNECTED  HOST ID  KEY  NEXT KEY
+  node-b  rw      1          -        -    -
+  node-c  ro      0          -        -    -
 
 "#]]);
     tree.run("export show nothing")
@@ -1420,8 +1430,6 @@ fn a_report_has_no_secrets() {
     tree.file("etc/farblk/client.d/x.toml~", "key = \"AAAA\"\n");
     tree.file("etc/farblk/server.toml.1", "[export.old]\nram = \"2G\"\n");
     tree.file("etc/farblk/keys/host_id", "AAAA\n");
-    tree.file("etc/farblk/backup.toml", "key = \"AAAA\"\n");
-    tree.file("etc/farblk/client.d/.draft.toml", "key = \"AAAA\"\n");
     tree.file(
         "etc/farblk/registrations",
         &format!("{id} 1311768467294899695\n"),
@@ -1799,6 +1807,102 @@ error[F0402]: cannot listen on 10.0.1.1:7420: ./sys/kernel/config/farblk/ports/1
 "#]]);
     let ports = tree.0.join("sys/kernel/config/farblk/ports");
     assert_eq!(fs::read_dir(ports).expect("the ports").count(), 0);
+}
+
+#[test]
+fn keys_from_files_and_from_stdin() {
+    let tree = Tree::server();
+    for (attribute, value) in [("key", ""), ("key_id", ""), ("key_next_id", KEY_ID)] {
+        tree.config(&format!("exports/scratch/hosts/node-b/{attribute}"), value);
+    }
+    tree.run("key new a.key")
+        .success()
+        .stdout_eq("")
+        .stderr_eq("key id [..], in a.key\n");
+    let path = tree.0.join("a.key");
+    let mode = |path: &PathBuf| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o600);
+    let text = fs::read_to_string(&path).expect("a file");
+    assert!(text.starts_with("farblk1:") && text.len() == 57, "{text}");
+    tree.run("key new a.key")
+        .code(1)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0103]: cannot make a key: a.key exists already
+  hint: farblk key id a.key  # which key is in it?
+  hint: farblk key new FILE  # or choose another file
+
+"#]]);
+    tree.run("key new none/a.key").code(1).stderr_eq(str![[r#"
+error[F0109]: cannot make a key: the folder of none/a.key does not exist
+  hint: install -d -m 700 none
+
+"#]]);
+    // The folder of keys is made, for root alone.
+    tree.run("key new ./etc/farblk/keys/b.key").success();
+    assert_eq!(mode(&tree.0.join("etc/farblk/keys")), 0o700);
+
+    let key = tree.run("key new").success().stderr_eq("key id [..]\n");
+    let key = String::from_utf8_lossy(&key.get_output().stdout).into_owned();
+    assert!(key.starts_with("farblk1:") && key.len() == 57, "{key}");
+    assert_ne!(key, text);
+    let ids = |line: &str, key: &str| {
+        let output = tree.run_with(line, key).success().stderr_eq("");
+        String::from_utf8_lossy(&output.get_output().stdout).into_owned()
+    };
+    assert_eq!(ids("key id", KEY), format!("{KEY_ID}\n"));
+    assert_eq!(ids("key id -", &format!("{KEY}\n")), format!("{KEY_ID}\n"));
+    assert_eq!(
+        ids("-j key id", KEY),
+        format!("{{\"schema\":\"farblk.key/1\",\"id\":\"{KEY_ID}\",\"path\":null}}\n")
+    );
+    assert_eq!(ids("key id a.key", "").len(), 17);
+    tree.run_with("key id", "hunter2\n")
+        .code(2)
+        .stdout_eq("")
+        .stderr_eq(str![[r#"
+error[F0502]: cannot tell the key id: stdin is no key: one begins with farblk1:
+  hint: farblk key new FILE  # makes one
+
+"#]]);
+    tree.run_with("-q key new", "").success().stderr_eq("");
+    tree.run_with("-j key new", "").code(2).stdout_eq("");
+    tree.run("key id none").code(2).stderr_eq(str![[r#"
+error[F0502]: cannot tell the key id: none does not exist
+  hint: farblk key new none  # makes a key; or copy the one of the other host
+
+"#]]);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("a mode");
+    tree.run("key id a.key").code(2).stderr_eq(str![[r#"
+error[F0502]: cannot tell the key id: a.key has the mode 0640: others than its owner have access to the key
+  hint: chmod 600 a.key  # and make another key if somebody may have read this one
+
+"#]]);
+
+    // What is written to the kernel is a line.
+    let attribute = tree
+        .0
+        .join("sys/kernel/config/farblk/exports/scratch/hosts/node-b/key");
+    let line = "export key scratch node-b --key-file -";
+    tree.run_with(&format!("--dry-run {line}"), KEY)
+        .success()
+        .stdout_eq("cat > ./sys/kernel/config/farblk/exports/scratch/hosts/node-b/key\n");
+    tree.run_with(line, KEY).success().stderr_eq("");
+    assert_eq!(
+        fs::read_to_string(attribute).expect("it"),
+        format!("{KEY}\n")
+    );
+    // A module without keys.
+    tree.run_with("export allow scratch node-c --key-file -", KEY)
+        .code(7)
+        .stderr_eq(str![[r#"
+error[F0402]: cannot allow node-c to use scratch: the module that is loaded has no keys: it is older than this tool
+  hint: # do the tool and the module come from the same release?
+
+"#]]);
+    for words in ["key", "key new", "key id", "rekey", "export key"] {
+        tree.run(&format!("{words} --help")).success().stderr_eq("");
+    }
 }
 
 #[test]

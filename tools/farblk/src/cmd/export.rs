@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk export`: the exports of this host.
 //!
-//! Long: ten commands for one object, which share what is read and refused: hosts, clients, loop
+//! Long: eleven commands for one object, which share what is read and refused: hosts, clients, loop
 //! devices.
 
 use std::fs;
@@ -13,14 +13,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::backing::{check_size, make_larger};
-use super::{Context, Removed, registration};
+use super::{Context, Removed, key, registration};
 use crate::cli::{self, Allowed};
-use crate::configfs::{Job, LastError, Made, words};
+use crate::configfs::{Job, KEY_ID, KEY_NEXT_ID, LastError, Made, words};
 use crate::error::{Code, Error, fill_in};
 use crate::output::{self, alert, table};
+use crate::secret::Source;
 use crate::size;
 
 mod create;
+mod keys;
 
 /// Timeout for the module to notice the new size of a device.
 const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -59,6 +61,10 @@ struct Host {
     host_id: Option<String>,
     access: Option<String>,
     connected: Option<u32>,
+    /// The id of the key that the host has to prove; null if it has to prove none.
+    key_id: Option<String>,
+    /// The id of another key that it may prove instead.
+    key_next_id: Option<String>,
 }
 
 /// An export, schema `farblk.export/1`.
@@ -90,7 +96,30 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
             host,
             ro,
             host_id,
-        } => allow(context, name, host, *ro, host_id.as_deref()),
+            key_file,
+        } => {
+            let source = key_file.as_deref().map(Source::of);
+            allow(context, name, host, *ro, host_id.as_deref(), source)
+        }
+        cli::Export::Key {
+            name,
+            host,
+            key_file,
+            next_key_file,
+            promote,
+            remove_next,
+            remove: _,
+            force,
+        } => {
+            let change = match (key_file, next_key_file) {
+                (Some(file), _) => keys::Change::Key(Source::of(file)),
+                (_, Some(file)) => keys::Change::Next(Source::of(file)),
+                _ if *promote => keys::Change::Promote,
+                _ if *remove_next => keys::Change::RemoveNext,
+                _ => keys::Change::Remove,
+            };
+            keys::change(context, name, host, &change, *force)
+        }
         cli::Export::Deny { name, host, force } => deny(context, name, host, *force),
         cli::Export::Evict { name, host, force } => evict(context, name, host, *force),
         cli::Export::Disable { name, force } => disable(context, name, *force),
@@ -122,6 +151,8 @@ fn read(context: &Context, name: &str) -> Export {
         host_id: configfs.attr(&hosts.join(&host), "host_id"),
         access: configfs.attr(&hosts.join(&host), "access"),
         connected: configfs.number(&hosts.join(&host), "connected"),
+        key_id: configfs.attr(&hosts.join(&host), KEY_ID),
+        key_next_id: configfs.attr(&hosts.join(&host), KEY_NEXT_ID),
         name: host,
     };
     let kind = configfs.attr(&object, "kind");
@@ -154,6 +185,13 @@ fn read(context: &Context, name: &str) -> Export {
 /// "" if it is not known.
 fn number(number: Option<u32>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
+}
+
+impl Host {
+    /// Returns true if the host has to prove a key.
+    fn has_key(&self) -> bool {
+        self.key_id.is_some() || self.key_next_id.is_some()
+    }
 }
 
 impl Export {
@@ -193,9 +231,18 @@ impl Export {
     }
 
     fn allowed(&self) -> String {
-        let host = |host: &Host| match host.access.as_deref() {
-            Some("ro") if !self.read_only => format!("{} (ro)", host.name),
-            _ => host.name.clone(),
+        let host = |host: &Host| {
+            let only = host.access.as_deref() == Some("ro") && !self.read_only;
+            let notes = [("ro", only), ("key", host.has_key())];
+            let notes: Vec<_> = notes
+                .iter()
+                .filter(|(_, is)| *is)
+                .map(|(word, _)| *word)
+                .collect();
+            match notes.is_empty() {
+                true => host.name.clone(),
+                false => format!("{} ({})", host.name, notes.join(", ")),
+            }
         };
         match (self.allow_any_host, self.hosts.is_empty()) {
             (true, _) => "any host".into(),
@@ -370,10 +417,13 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
             text(&host.access),
             number(host.connected),
             text(&host.host_id),
+            text(&host.key_id),
+            text(&host.key_next_id),
         ]
     };
     let rows: Vec<_> = export.hosts.iter().map(row).collect();
-    table(&["HOST", "ACCESS", "CONNECTED", "HOST ID"], &rows)
+    let heading = ["HOST", "ACCESS", "CONNECTED", "HOST ID", "KEY", "NEXT KEY"];
+    table(&heading, &rows)
         .iter()
         .try_for_each(|line| context.output.line(&format!("  {line}")))
 }
@@ -384,6 +434,7 @@ fn allow(
     allowed: &Allowed,
     ro: bool,
     host_id: Option<&str>,
+    source: Option<Source<'_>>,
 ) -> Result<(), Error> {
     let configfs = &context.configfs;
     let host = &allowed.host;
@@ -392,6 +443,8 @@ fn allow(
         return Err(job.error(Code::Usage, format!("--ro contradicts {host}:rw")));
     }
     let ro = ro || allowed.read_only == Some(true);
+    let secret = source.as_ref().map(|source| key::read(source, &job));
+    let secret = secret.transpose()?;
     let object = configfs.path(&["exports", name]);
     if !configfs.is_dry_run() && !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
@@ -404,6 +457,9 @@ fn allow(
     let access = if ro { "ro" } else { "rw" };
     settings.push(("access", access.to_owned()));
     let made = if configfs.exists(&entry) {
+        if let Some(secret) = &secret {
+            keys::require_same(context, name, host, secret, &job)?;
+        }
         settings.retain(|setting| {
             !configfs
                 .differences(&entry, std::slice::from_ref(setting))
@@ -413,6 +469,11 @@ fn allow(
     } else {
         let mut made = Made::new(configfs, &context.output);
         made.mkdir(&entry, &job)?;
+        // The new entry admits any host that shows that name until it has a key: so this comes
+        // first.
+        if let Some(key) = secret.as_ref().zip(source.as_ref()) {
+            configfs.set_key(&entry, "key", Some(key), &job)?;
+        }
         Some(made)
     };
     configfs.set_all(&entry, &settings, &job)?;
@@ -420,7 +481,9 @@ fn allow(
     if let Some(made) = made {
         made.keep();
     }
-    report(context, name, changed)
+    report(context, name, changed)?;
+    keys::warn_of_any_host(context, name, host);
+    Ok(())
 }
 
 /// Runs `farblk export deny`: removes the host's entry, ends the sessions and registrations of its

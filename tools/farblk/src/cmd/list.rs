@@ -11,7 +11,7 @@ use super::map::find;
 use super::path::{self, Path};
 use super::{Context, Trouble};
 use crate::addr::Endpoint;
-use crate::configfs::{Job, LastError};
+use crate::configfs::{Job, KEY_ID, LastError};
 use crate::error::{Code, Error, Hints, fill_in};
 use crate::holders::{self, Holder};
 use crate::output::{self, table};
@@ -36,6 +36,8 @@ pub struct Map {
     pub state: Option<String>,
     read_only: bool,
     holders: Vec<Holder>,
+    /// The id of the key of the map; null if it has none.
+    pub key_id: Option<String>,
     /// Why I/O does not flow.
     pub last_error: Option<Trouble>,
     no_path_timeout_ms: Option<i64>,
@@ -81,6 +83,7 @@ impl Map {
             mode: configfs.attr(&object, "mode"),
             state: configfs.attr(&object, "state"),
             read_only: configfs.attr(&object, "access").as_deref() == Some("ro"),
+            key_id: configfs.attr(&object, KEY_ID),
             last_error: None,
             no_path_timeout_ms: configfs.number(&object, "no_path_timeout_ms"),
             gives_up_ms: configfs.number(&object, "gives_up_ms"),
@@ -166,6 +169,7 @@ impl Map {
     /// Returns the lines below that of the map: its paths, its last error, and a hint.
     fn branches(&self) -> Vec<String> {
         let mut branches: Vec<String> = self.paths.iter().map(Path::line).collect();
+        branches.extend(self.key_id.iter().map(|id| format!("key {id}")));
         branches.extend(self.gives_up().map(|left| match left.as_str() {
             "never" => "I/O waits for a path, for ever".into(),
             left => format!("I/O waits for a path, and gives up {left}"),
@@ -271,6 +275,7 @@ pub fn show(context: &Context, map: &str) -> Result<(), Error> {
         ("access", if map.read_only { "ro" } else { "rw" }.into()),
         ("uuid", text(&map.uuid)),
         ("instance", text(&map.instance)),
+        ("key", text(&map.key_id)),
         (
             "no-path timeout",
             map.no_path_timeout_ms

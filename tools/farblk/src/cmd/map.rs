@@ -14,13 +14,15 @@ use serde::Serialize;
 use super::export::mode_text;
 use super::list::Map;
 use super::path::{self, NewPath};
-use super::{Context, Removed, persist};
+use super::{Context, Removed, key, persist};
+use crate::addr::Target;
 use crate::cli;
-use crate::configfs::{Job, Made};
+use crate::configfs::{Job, KEY_ID, Made};
 use crate::error::{Code, Error, exit, fill_in};
 use crate::holders::{self, Holder};
 use crate::identity;
 use crate::name;
+use crate::secret::{Secret, Source};
 use crate::size;
 
 /// Timeout for the device node to appear after the kernel has made the disk.
@@ -71,11 +73,15 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         job = job.variable("client", client);
     }
     let start = Instant::now();
+    let source = arguments.key_file.as_deref().map(Source::of);
+    let secret = source.as_ref().map(|source| key::read(source, &job));
+    let secret = secret.transpose()?;
     let paths = paths(context, arguments, &job)?;
     let settings = settings(arguments);
     let object = configfs.path(&["maps", name]);
     let changed = if configfs.exists(&object) {
-        map_existing(context, arguments, &object, &settings, &paths, &job)?
+        let secret = secret.as_ref();
+        map_existing(context, arguments, secret, &object, &settings, &paths, &job)?
     } else {
         name::parse_new_map(name).map_err(|why| {
             let target = target.to_string();
@@ -88,12 +94,17 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         let mut made = Made::new(configfs, &context.output);
         made.mkdir(&object, &job)?;
         configfs.set_all(&object, &settings, &job)?;
+        if let Some(key) = secret.as_ref().zip(source.as_ref()) {
+            configfs.set_key(&object, "key", Some(key), &job)?;
+        }
         for (index, path) in paths.iter().enumerate() {
             let entry = object.join("paths").join(index.to_string());
             path.make(context, &entry, &mut made, &job)?;
         }
         connect(context, arguments, &object, &job).map_err(|error| match error.code {
             Code::Stale => error.hint("# omit --expect-instance to accept the new contents"),
+            // There is no map whose key could be changed.
+            Code::NoKey | Code::KeyRefused => error.hint(key_hint(context, target)),
             _ => error,
         })?;
         made.keep();
@@ -106,6 +117,22 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         true => persist::keep(context, name, &job),
         false => Ok(()),
     }
+}
+
+/// What to do when the server wants a key, or another one.
+fn key_hint(context: &Context, target: &Target) -> String {
+    let client = context.host_name().unwrap_or_else(|| "HOST".into());
+    let values = [
+        ("export", target.export.clone()),
+        ("client", client),
+        ("target", target.to_string()),
+    ];
+    fill_in(
+        "farblk export show {export}  # on the server: has {client} an entry, and which key has it?\n\
+         farblk key id FILE  # on this host: is it the same key?\n\
+         farblk map {target} --key-file FILE  # with a copy of that key",
+        &values,
+    )
 }
 
 /// Returns the paths to make: those of --path, and one to HOST unless one of them leads there.
@@ -173,6 +200,7 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
 fn map_existing(
     context: &Context,
     arguments: &cli::Map,
+    secret: Option<&Secret>,
     object: &Path,
     settings: &[(&str, String)],
     paths: &[NewPath],
@@ -181,6 +209,16 @@ fn map_existing(
     let configfs = &context.configfs;
     let name = object.file_name().unwrap_or_default().to_string_lossy();
     let mut differences = configfs.differences(object, settings);
+    let mut others = "farblk path add {name} ADDR  # adds a path\n".to_owned();
+    if let Some(secret) = secret {
+        configfs.require_keys(object, job)?;
+        let wanted = [(KEY_ID, secret.id().to_owned())];
+        let of_key = configfs.differences(object, &wanted);
+        if !of_key.is_empty() {
+            others += "farblk rekey {name} --key-file FILE  # gives it another key\n";
+        }
+        differences.extend(of_key);
+    }
     let have = path::read_all(context, object);
     let entries: Vec<_> = paths
         .iter()
@@ -198,7 +236,7 @@ fn map_existing(
                 format!("map {name} exists already, with other settings"),
             )
             .hint(fill_in(
-                "farblk path add {name} ADDR  # adds a path\n# or choose another --name\nfarblk unmap {name}  # or remove that map",
+                &(others + "# or choose another --name\nfarblk unmap {name}  # or remove that map"),
                 &[("name", &name)],
             ));
         error.details = differences;
@@ -566,6 +604,27 @@ fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Er
             .error(Code::Usage, "without a terminal, remap cannot ask")
             .hint(fill_in("farblk remap {name} --yes", &[("name", name)]))),
     }
+}
+
+/// Disables a map that is not in use; one that is was not `done`, and can be `again` afterwards.
+pub fn disable_unused(
+    context: &Context,
+    map: &Map,
+    done: &str,
+    again: &str,
+    job: &Job,
+) -> Result<(), Error> {
+    let object = context.configfs.path(&["maps", &map.name]);
+    let busy = |disk: &str, holders: &[Holder]| {
+        let (error, mut steps) = in_use(context, &map.name, done, disk, holders);
+        let once = match steps.is_empty() {
+            true => "  # once no process has it open",
+            false => "",
+        };
+        steps.push(fill_in(again, &[("name", &map.name)]) + once);
+        error.hint(steps.join("\n"))
+    };
+    disable(context, &object, map.disk(), job, &busy)
 }
 
 /// Disables a map that is not in use. `busy` makes the error for one that is.

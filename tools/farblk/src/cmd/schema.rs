@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::config::{self, check, restore, save};
 use super::{
-    Context, demo, discover, doctor, events, explain, export, list, map, metrics, path, ping, port,
-    report, stats, udev, unit, version,
+    Context, demo, discover, doctor, events, explain, export, key, list, map, metrics, path, ping,
+    port, report, stats, udev, unit, version,
 };
 use crate::cli;
 use crate::error::{self, Code, Error};
@@ -39,6 +39,7 @@ const SCHEMAS: &[Row] = &[
     ("farblk.explain/1", make::<explain::Document>),
     ("farblk.export-list/1", make::<export::ListDocument>),
     ("farblk.export/1", make::<export::ExportDocument<'static>>),
+    ("farblk.key/1", make::<key::Document>),
     ("farblk.list/1", make::<list::Document>),
     ("farblk.map/1", make::<map::Document>),
     ("farblk.metrics/1", make::<metrics::Document>),

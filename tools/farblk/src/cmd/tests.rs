@@ -23,6 +23,7 @@ use crate::usage;
 
 mod config;
 mod demo;
+mod keys;
 mod ping;
 mod see;
 mod units;
@@ -1104,6 +1105,7 @@ fn show_has_it_all() {
   access           rw
   uuid             11111111-1111-1111-1111-111111111111
   instance         -
+  key              -
   no-path timeout  forever
   gives up         -
   heartbeat        500 ms

@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Fault, Files};
+use crate::secret;
 
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
+const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
 const ENOTEMPTY: i32 = 39;
 
 /// A refusal: the next `times` writes of `value` to attributes whose path ends in `attribute` fail.
@@ -152,7 +155,15 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("clients_away", "0"),
             ("last_error", ""),
         ],
-        ["exports", _, "hosts", _] => &[("host_id", ""), ("access", "ro"), ("connected", "0")],
+        ["exports", _, "hosts", _] => &[
+            ("host_id", ""),
+            ("access", "ro"),
+            ("connected", "0"),
+            ("key", ""),
+            ("key_id", ""),
+            ("key_next", ""),
+            ("key_next_id", ""),
+        ],
         ["maps", _] => &[
             ("export", ""),
             ("access", "rw"),
@@ -167,6 +178,8 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("policy", "min-inflight"),
             ("tos", "0"),
             ("expect_instance", ""),
+            ("key", ""),
+            ("key_id", ""),
             ("enable", "0"),
             ("state", "disabled"),
             ("device", ""),
@@ -315,6 +328,9 @@ impl Files for Fake {
             .map(|path| path.display().to_string())
             .unwrap_or_default();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if ["key", "key_next"].contains(&&*name) && self.get(&object, &name).is_some() {
+            return Err(error(EACCES));
+        }
         self.get(&object, &name)
             .map(|text| text + "\n")
             .ok_or_else(|| error(ENOENT))
@@ -375,6 +391,17 @@ impl Files for Fake {
                 attributes.insert(name, value.into());
             }
             _ if enabled => return Err(Fault::Store(error(EBUSY))),
+            ("key" | "key_next", _) => {
+                let id = match value {
+                    "" => String::new(),
+                    text => match secret::tests::id(text) {
+                        Some(id) => id,
+                        None => return Err(Fault::Store(error(EINVAL))),
+                    },
+                };
+                // The kernel gives no key away.
+                attributes.insert(name + "_id", id);
+            }
             ("host_id", _) => {
                 attributes.insert(name, value.into());
                 attributes.insert("host_id_source".into(), "written".into());

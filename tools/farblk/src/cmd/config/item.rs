@@ -220,6 +220,7 @@ fn find_backing(context: &Context, object: &Object, job: &Job) -> Result<Backing
         ram: text("ram").and_then(|bytes| bytes.parse().ok()),
         size: None,
         allow: Vec::new(),
+        key_file: None,
         allow_any_host: false,
         read_only,
         block_size: None,

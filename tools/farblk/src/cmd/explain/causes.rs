@@ -161,6 +161,21 @@ const CAUSES: &[Row] = &[
         "cat /sys/kernel/config/farblk/host_id  # on both hosts",
     ),
     (
+        "F0219",
+        "The entry of this host on the server has a key, and the map has none. The server admits only a host that proves that it has that key.",
+        "farblk map 10.0.0.1/vol1 --key-file /etc/farblk/keys/vol1.key",
+    ),
+    (
+        "F0220",
+        "The server did not take the proof of this host. It does not say why, as that would help somebody who guesses: the export has no entry for this host, the entry demands another host_id, or it has another key. Key ids, which tell no key, are compared on both hosts.",
+        "farblk show vol1  # the id of the key of the map\nfarblk export show vol1  # on the server: those of its hosts",
+    ),
+    (
+        "F0221",
+        "The map has a key, and what answers at the address could not prove that it has the same one: the server has another key for this host or none, or it is not the server. This host has told it nothing, and exchanged no data with it.",
+        "farblk export key vol1 node-b --key-file /etc/farblk/keys/node-b.key  # on the server",
+    ),
+    (
         "F0301",
         "The export is another one than before under the same name, or the RAM export was made anew and its contents are gone. The disk fails all I/O, so that nobody takes other data for the old.",
         "umount /scratch\nfarblk remap scratch",
@@ -211,6 +226,11 @@ const CAUSES: &[Row] = &[
         "A file that says what this host shall have after a reboot cannot be read: it is no valid TOML, or has a setting that is not known or not allowed. The message names the file and the line. Nothing of it was used.",
         "farblk config check",
     ),
+    (
+        "F0502",
+        "A file with a key does not exist, has no whole key, or gives others than its owner access to it: then somebody else may have the key. The files belong to root and have the mode 600. A key is made by the tool, from 256 random bits; a passphrase is none.",
+        "farblk key new /etc/farblk/keys/vol1.key\nchmod 600 /etc/farblk/keys/vol1.key",
+    ),
 ];
 
 /// The remedies of codes whose hint depends on the command.
@@ -232,6 +252,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("F0211", &["is no farblk server"]),
     ("F0213", &["the rdma device was removed"]),
     ("F0217", &["away for"]),
+    ("F0220", &["the key is wrong"]),
 ];
 
 const EXAMPLES: &[(&str, &str)] = &[

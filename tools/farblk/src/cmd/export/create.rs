@@ -4,14 +4,15 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::{report, require_own_uuid};
+use super::{keys, report, require_own_uuid};
 use crate::cli::Create;
 use crate::cmd::backing::{Backing, Undo};
-use crate::cmd::{Context, registration};
-use crate::configfs::{Job, Made};
+use crate::cmd::{Context, key, registration};
+use crate::configfs::{Job, KEY_ID, Made};
 use crate::error::{Code, Error, fill_in};
 use crate::saved::Kind;
 use crate::saved::keys::Key;
+use crate::secret::{Secret, Source};
 use crate::{identity, quote, size};
 
 /// The block size of a RAM export that is not given one, in bytes.
@@ -63,7 +64,13 @@ fn settings(
 /// Such an export has no backing yet, or the file that is about to get a loop device. Each of its
 /// settings is the one that is asked for, or still that of a new export. A new export has a random
 /// UUID, so one that another command has chosen is not noticed.
-fn is_half_made(context: &Context, arguments: &Create, backing: &Backing, object: &Path) -> bool {
+fn is_half_made(
+    context: &Context,
+    arguments: &Create,
+    secret: Option<&Secret>,
+    backing: &Backing,
+    object: &Path,
+) -> bool {
     let configfs = &context.configfs;
     let is =
         |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
@@ -93,11 +100,13 @@ fn is_half_made(context: &Context, arguments: &Create, backing: &Backing, object
     let is_asked_for = |host: &String| {
         let entry = hosts.join(host);
         let access = configfs.attr(&entry, "access");
+        let key = configfs.attr(&entry, KEY_ID);
         arguments.allow.iter().any(|allowed| {
             // A new entry has the access "ro".
             allowed.host == *host
                 && [Some("ro"), Some(allowed.access())].contains(&access.as_deref())
                 && configfs.attr(&entry, "host_id").is_none()
+                && (key.is_none() || key.as_deref() == secret.map(Secret::id))
         })
     };
     is("state", "disabled")
@@ -121,6 +130,15 @@ fn require_valid(context: &Context, arguments: &Create, job: &Job) -> Result<(),
         }
         (_, Some(node)) if !has_node(context, node) => {
             format!("this host has no NUMA node {node}")
+        }
+        // Hosts with one key could take each other's place.
+        _ if arguments.key_file.is_some() && arguments.allow.len() > 1 => {
+            let hint = fill_in(
+                "farblk export allow {name} HOST --key-file FILE  # admits a further host",
+                &[("name", &arguments.name)],
+            );
+            let why = "--key-file is for one --allow: each host has a key of its own";
+            return Err(job.error(Code::Usage, why).hint(hint));
         }
         _ if ports > PORTS_MAX => format!("{ports} ports are more than {PORTS_MAX}"),
         _ => return Ok(()),
@@ -146,6 +164,9 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     let read_only = arguments.read_only;
     let mut job = Job::new(format!("cannot create export {name}"));
     require_valid(context, arguments, &job)?;
+    let key_file = arguments.key_file.as_deref().map(Source::of);
+    let secret = key_file.as_ref().map(|file| key::read(file, &job));
+    let secret = secret.transpose()?;
     // Two commands that made one export, or a loop device of one file, would undo each other's
     // work.
     let _lock = context.lock(&job)?;
@@ -155,8 +176,9 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     }
     let object = configfs.path(&["exports", name]);
     let exists = configfs.exists(&object);
-    if exists && !is_half_made(context, arguments, &backing, &object) {
-        return create_existing(context, arguments, &backing, &object, &job);
+    let key = secret.as_ref();
+    if exists && !is_half_made(context, arguments, key, &backing, &object) {
+        return create_existing(context, arguments, key, &backing, &object, &job);
     }
     let uuid = arguments.uuid.clone();
     if let Some(uuid) = uuid.or_else(|| configfs.attr(&object, "uuid")) {
@@ -188,6 +210,9 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
         if !configfs.exists(&host) {
             made.mkdir(&host, &job)?;
         }
+        if let Some(key) = secret.as_ref().zip(key_file.as_ref()) {
+            configfs.set_key(&host, "key", Some(key), &job)?;
+        }
         configfs.set(&host, "access", allowed.access(), &job)?;
     }
     let device = backing.provide(context, read_only, &object, &mut undo, &job)?;
@@ -204,13 +229,18 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     enable(context, arguments, &object, &job)?;
     made.keep();
     undo.keep();
-    report(context, name, true)
+    report(context, name, true)?;
+    for allowed in &arguments.allow {
+        keys::warn_of_any_host(context, name, &allowed.host);
+    }
+    Ok(())
 }
 
 /// The export exists: that is fine when it is as asked for; it may be allowed to more hosts.
 fn create_existing(
     context: &Context,
     arguments: &Create,
+    secret: Option<&Secret>,
     backing: &Backing,
     object: &Path,
     job: &Job,
@@ -223,7 +253,8 @@ fn create_existing(
         let host = &allowed.host;
         let entry = object.join("hosts").join(host);
         if configfs.exists(&entry) {
-            let wanted = [("access", allowed.access().to_owned())];
+            let mut wanted = vec![("access", allowed.access().to_owned())];
+            wanted.extend(secret.map(|secret| (KEY_ID, secret.id().to_owned())));
             let differing = configfs.differences(&entry, &wanted);
             differences.extend(differing.iter().map(|text| format!("host {host}: {text}")));
         } else {

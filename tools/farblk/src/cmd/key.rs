@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `farblk key` and `farblk rekey`: making a key, its key id, and the key of a map.
+
+use std::io;
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::list::Map;
+use super::{Context, map, path};
+use crate::cli;
+use crate::configfs::{Job, words};
+use crate::error::{Code, Error, fill_in};
+use crate::quote;
+use crate::secret::{self, Secret, Source};
+
+/// A key, schema `farblk.key/1`. It never has the key itself.
+#[derive(JsonSchema, Serialize)]
+pub struct Document {
+    schema: &'static str,
+    /// The key id.
+    id: String,
+    /// The file with the key, null for stdin.
+    path: Option<String>,
+}
+
+impl Document {
+    fn new(id: &str, path: Option<&Path>) -> Self {
+        Self {
+            schema: "farblk.key/1",
+            id: id.to_owned(),
+            path: path.map(|path| path.display().to_string()),
+        }
+    }
+}
+
+/// Runs `farblk key`.
+pub fn run(context: &Context, command: &cli::Key) -> Result<(), Error> {
+    match command {
+        cli::Key::New { file } => new(context, file.as_deref()),
+        cli::Key::Id { file } => id(context, file),
+    }
+}
+
+/// Runs `farblk key new`. The key id goes to stderr, as the key itself may go to stdout.
+fn new(context: &Context, file: Option<&Path>) -> Result<(), Error> {
+    let job = Job::new("cannot make a key");
+    let file = file.filter(|file| *file != Path::new("-"));
+    if file.is_none() && context.output.is_json() {
+        let why = "a JSON document has no key: with -j it needs a file to go to";
+        return Err(job.error(Code::Usage, why).hint("farblk -j key new FILE"));
+    }
+    if let Some(unusable) = file.and_then(secret::is_key_itself) {
+        return Err(unusable.error(&job));
+    }
+    if context.configfs.record(|| match file {
+        Some(file) => format!("farblk key new {}", quote::path(file)),
+        None => "farblk key new".to_owned(),
+    }) {
+        return Ok(());
+    }
+    let secret = Secret::random().map_err(|e| {
+        let why = format!("the kernel gives no random bytes: {}", words(&e));
+        job.error(Code::Io, why)
+    })?;
+    let Some(file) = file else {
+        let written = context.output.secret(&secret.line());
+        written.map_err(|e| job.error(Code::Io, format!("stdout: {}", words(&e))))?;
+        context.output.note(&format!("key id {}", secret.id()));
+        return Ok(());
+    };
+    let folder = secret::folder(&context.root);
+    let made = match file.parent() == Some(&folder) {
+        true => secret::make_folder(&context.root),
+        false => Ok(()),
+    };
+    made.and_then(|()| secret.store(file))
+        .map_err(|e| not_made(&e, file, &job))?;
+    if context.output.is_json() {
+        return context
+            .output
+            .document(&Document::new(secret.id(), Some(file)));
+    }
+    let text = format!("key id {}, in {}", secret.id(), file.display());
+    context.output.note(&text);
+    Ok(())
+}
+
+/// Says why the file of a key was not made.
+fn not_made(e: &io::Error, file: &Path, job: &Job) -> Error {
+    let (shown, quoted) = (file.display(), quote::path(file));
+    match e.kind() {
+        io::ErrorKind::AlreadyExists => job
+            .error(Code::Differs, format!("{shown} exists already"))
+            .hint(format!(
+                "farblk key id {quoted}  # which key is in it?\nfarblk key new FILE  # or choose another \
+                 file"
+            )),
+        io::ErrorKind::NotFound => {
+            let folder = file.parent().unwrap_or(Path::new("."));
+            let why = format!("the folder of {shown} does not exist");
+            let hint = format!("install -d -m 700 {}", quote::path(folder));
+            job.error(Code::Io, why).hint(hint)
+        }
+        io::ErrorKind::PermissionDenied => {
+            job.error(Code::Permission, format!("{shown}: {}", words(e)))
+        }
+        _ => job.error(Code::Io, format!("{shown}: {}", words(e))),
+    }
+}
+
+fn id(context: &Context, file: &Path) -> Result<(), Error> {
+    super::refuse_dry_run(context, "key id FILE")?;
+    let job = Job::new("cannot tell the key id");
+    let source = Source::of(file);
+    let secret = read(&source, &job)?;
+    if context.output.is_json() {
+        let path = matches!(source, Source::File(_)).then_some(file);
+        return context.output.document(&Document::new(secret.id(), path));
+    }
+    context.output.line(secret.id())
+}
+
+/// Reads a key for a job.
+pub fn read(source: &Source<'_>, job: &Job) -> Result<Secret, Error> {
+    source.read().map_err(|unusable| unusable.error(job))
+}
+
+/// Runs `farblk rekey`. A module that does not change the key of a map that is enabled has to
+/// disable it in between, so that the disk must not be in use.
+pub fn rekey(context: &Context, arguments: &cli::Rekey) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    configfs.require()?;
+    let what = format!("cannot change the key of {}", arguments.map);
+    let job = Job::new(&what);
+    let source = arguments.key_file.as_deref().map(Source::of);
+    let secret = source
+        .as_ref()
+        .map(|source| read(source, &job))
+        .transpose()?;
+    let Some(name) = map::find(context, &arguments.map, &job)? else {
+        return Err(context.not_found(&what, "map", &arguments.map));
+    };
+    let object = configfs.path(&["maps", &name]);
+    configfs.require_keys(&object, &job)?;
+    let map = Map::read(context, &name);
+    let changed = map.key_id.as_deref() != secret.as_ref().map(Secret::id);
+    if changed {
+        let key = secret.as_ref().zip(source.as_ref());
+        let is_enabled = map.state.as_deref() != Some("disabled");
+        let written = match is_enabled && configfs.is_dry_run() {
+            true => Err(job.error(Code::Busy, "")),
+            false => configfs.set_key(&object, "key", key, &job),
+        };
+        match written {
+            Err(error) if is_enabled && error.code == Code::Busy => {
+                let again = match key {
+                    Some(_) => "farblk rekey {name} --key-file FILE",
+                    None => "farblk rekey {name} --remove",
+                };
+                map::disable_unused(context, &map, "given another key", again, &job)?;
+                configfs.set_key(&object, "key", key, &job)?;
+                enable(context, &map, &object, &what)?;
+            }
+            result => result?,
+        }
+    }
+    if configfs.is_dry_run() {
+        return Ok(());
+    }
+    let map = Map::read(context, &name);
+    let text = match &map.key_id {
+        Some(id) => format!("map {name} has the key {id}"),
+        None => format!("map {name} has no key"),
+    };
+    let document = map::Document {
+        schema: "farblk.map/1",
+        changed,
+        map,
+    };
+    context.output.result(&text, &document)
+}
+
+/// Enables a map again that has another key. The key that it had cannot be read, and so cannot be
+/// given back.
+fn enable(context: &Context, map: &Map, object: &Path, what: &str) -> Result<(), Error> {
+    let addr = map.paths.first().and_then(|path| path.addr.as_deref());
+    let mut job = path::job_of(context, object, addr);
+    job.what = what.to_owned();
+    let enabled = context.configfs.set(object, "enable", "1", &job);
+    enabled.map_err(|error| {
+        let name = &map.name;
+        error
+            .detail(format!("map {name} is disabled now, with the new key"))
+            .hint(fill_in(
+                "farblk rekey {name} --key-file FILE  # if that key is wrong\nfarblk remap {name}  # \
+                 enables it again",
+                &[("name", name)],
+            ))
+    })
+}

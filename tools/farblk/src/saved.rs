@@ -207,6 +207,15 @@ impl Object {
         self.value(keys::ENABLED) == "1"
     }
 
+    /// The files with secret keys that the object and its members name.
+    pub fn key_files(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.iter().map(|member| &member.values);
+        let is_key_file = |name: &str| ["key_file", "next_key_file"].contains(&name);
+        let all = members.chain([&self.values]).flatten();
+        all.filter(move |(name, _)| is_key_file(name))
+            .map(|(_, value)| value.as_str())
+    }
+
     /// "export vol1"
     pub fn title(&self) -> String {
         format!("{} {}", self.kind.word(), self.name)

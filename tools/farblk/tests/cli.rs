@@ -1892,6 +1892,14 @@ error[F0502]: cannot tell the key id: a.key has the mode 0640: others than its o
         fs::read_to_string(attribute).expect("it"),
         format!("{KEY}\n")
     );
+    // A map that nobody could make again at boot is not even made.
+    tree.run_with("map 10.0.0.1/vol1 --persist --key-file -", KEY)
+        .code(2)
+        .stderr_eq(str![[r#"
+error[F0101]: cannot map 10.0.0.1/vol1: --persist cannot keep this key: it came from no file that lasts, and no file in ./etc/farblk/keys has it
+  hint: # write the key to /etc/farblk/keys/NAME.key, with the mode 600, and give that as --key-file
+
+"#]]);
     // A module without keys.
     tree.run_with("export allow scratch node-c --key-file -", KEY)
         .code(7)

@@ -166,6 +166,10 @@ fn show(context: &Context, running: bool, map: Option<&str>) -> Result<(), Error
             return Err(context.not_found("cannot show the map", "map", name));
         }
     }
+    for object in saved.objects.iter().filter(|_| running) {
+        let unsaved = running::unsaved_keys(object);
+        saved.problems.extend(unsaved);
+    }
     let problems = saved.all_problems();
     if context.output.is_json() {
         return context.output.document(&ShowDocument {

@@ -11,8 +11,10 @@ use super::list::Map;
 use super::{Context, map, path};
 use crate::cli;
 use crate::configfs::{Job, words};
-use crate::error::{Code, Error, fill_in};
+use crate::error::{Code, Error, Hints, fill_in};
 use crate::quote;
+use crate::saved::running;
+use crate::saved::{self, Kind, Side};
 use crate::secret::{self, Secret, Source};
 
 /// A key, schema `farblk.key/1`. It never has the key itself.
@@ -179,7 +181,9 @@ pub fn rekey(context: &Context, arguments: &cli::Rekey) -> Result<(), Error> {
         changed,
         map,
     };
-    context.output.result(&text, &document)
+    context.output.result(&text, &document)?;
+    warn_of_file(context, &name);
+    Ok(())
 }
 
 /// Enables a map again that has another key. The key that it had cannot be read, and so cannot be
@@ -199,4 +203,20 @@ fn enable(context: &Context, map: &Map, object: &Path, what: &str) -> Result<(),
                 &[("name", name)],
             ))
     })
+}
+
+/// Warns if a file in /etc/farblk gives the map another key than it has now.
+fn warn_of_file(context: &Context, name: &str) {
+    let saved = saved::load(&context.root, Side::Client);
+    let Some(there) = saved.find(Kind::Map, name) else {
+        return;
+    };
+    let mut have = running::read(context, Kind::Map, name);
+    running::align(context, &mut have, there);
+    if have.values.get("key_file") == there.values.get("key_file") {
+        return;
+    }
+    let text = format!("{} gives the map another key at boot", there.origin());
+    let hints = Hints::new("farblk config diff".into());
+    context.output.warn_with(&text, &hints);
 }

@@ -22,7 +22,7 @@ use crate::error::{Code, Error, exit, fill_in};
 use crate::holders::{self, Holder};
 use crate::identity;
 use crate::name;
-use crate::secret::{Secret, Source};
+use crate::secret::{self, Secret, Source};
 use crate::size;
 
 /// Timeout for the device node to appear after the kernel has made the disk.
@@ -76,6 +76,12 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let source = arguments.key_file.as_deref().map(Source::of);
     let secret = source.as_ref().map(|source| key::read(source, &job));
     let secret = secret.transpose()?;
+    let key_file = match secret.as_ref().zip(source.as_ref()) {
+        Some((secret, source)) if arguments.persist => {
+            Some(lasting_key_file(context, secret, source, &job)?)
+        }
+        _ => None,
+    };
     let paths = paths(context, arguments, &job)?;
     let settings = settings(arguments);
     let object = configfs.path(&["maps", name]);
@@ -114,7 +120,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         report(context, name, changed, start, &job)?;
     }
     match arguments.persist {
-        true => persist::keep(context, name, &job),
+        true => persist::keep(context, name, key_file, &job),
         false => Ok(()),
     }
 }
@@ -133,6 +139,32 @@ fn key_hint(context: &Context, target: &Target) -> String {
          farblk map {target} --key-file FILE  # with a copy of that key",
         &values,
     )
+}
+
+/// The name of the file that has the key of a map which shall be kept: a file of settings has no
+/// key.
+fn lasting_key_file(
+    context: &Context,
+    secret: &Secret,
+    source: &Source<'_>,
+    job: &Job,
+) -> Result<String, Error> {
+    let root = &context.root;
+    let name = match source {
+        Source::File(path) => secret::name_on_host(root, path),
+        Source::Stdin => None,
+    };
+    let name = name.or_else(|| secret::files_by_id(root).remove(secret.id()));
+    name.ok_or_else(|| {
+        let folder = secret::folder(root);
+        let why = format!(
+            "--persist cannot keep this key: it came from no file that lasts, and no file in {} has it",
+            folder.display()
+        );
+        let hint = "# write the key to /etc/farblk/keys/NAME.key, with the mode 600, and give that as \
+            --key-file";
+        job.error(Code::Usage, why).hint(hint)
+    })
 }
 
 /// Returns the paths to make: those of --path, and one to HOST unless one of them leads there.

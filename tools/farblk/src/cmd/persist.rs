@@ -25,7 +25,14 @@ fn file(context: &Context, name: &str) -> PathBuf {
 ///
 /// A file that has it with other settings is replaced if that map is all it has. Another file is
 /// left alone with a warning, and the exit code is 8: the map itself runs.
-pub fn keep(context: &Context, name: &str, job: &Job) -> Result<(), Error> {
+///
+/// `key_file` has the key of the map; if it is not known, the folder of keys may have such a file.
+pub fn keep(
+    context: &Context,
+    name: &str,
+    key_file: Option<String>,
+    job: &Job,
+) -> Result<(), Error> {
     let configfs = &context.configfs;
     let path = file(context, name);
     if configfs.is_dry_run() {
@@ -34,13 +41,30 @@ pub fn keep(context: &Context, name: &str, job: &Job) -> Result<(), Error> {
         let shown = quote::path(&path);
         let name = quote::word(name);
         configfs.record(|| format!("farblk config show --running --map={name} > {shown}"));
+        if let Some(file) = key_file {
+            let file = saved::keys::quoted(&file);
+            configfs.record(|| format!("# unless {shown} says so, add to it: key_file = {file}"));
+        }
         return Ok(());
     }
     let _lock = context.lock(job)?;
     identity::save(context, job)?;
-    let map = running::read(context, Kind::Map, name);
+    let mut map = running::read(context, Kind::Map, name);
+    if let Some(file) = key_file {
+        map.values.insert("key_file", file);
+    }
     let saved = saved::load(&context.root, Side::Client);
     let there = saved.find(Kind::Map, name);
+    if let Some(there) = there {
+        running::align_all_keys(context, &mut map, there);
+    }
+    if let [unsaved, ..] = running::unsaved_keys(&map).as_slice() {
+        context.exit.set(exit::PARTIAL);
+        let text = format!("the map runs, but is not kept: {}", unsaved.text);
+        let hints = Hints::new(unsaved.hint.clone());
+        context.output.warn_with(&text, &hints);
+        return Ok(());
+    }
     if there.is_some_and(|there| says_so(context, &map, there)) {
         return tell(context, there, name);
     }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The keys of the files, each with its attribute in configfs, the form of its value and its
 //! default. Values are kept as configfs has them.
+//!
+//! A secret key is never such a value: the name of the file that has it is.
 
 use toml::de::DeValue;
 
 use super::{Group, Kind};
 use crate::addr::{self, Endpoint};
-use crate::{name, size};
+use crate::configfs::{KEY_ID, KEY_NEXT_ID};
+use crate::{name, secret, size};
 
 /// A key of an object, a host or a path.
 pub struct Key {
@@ -47,6 +50,9 @@ pub enum Form {
     Ip,
     /// An absolute path.
     Path,
+    /// An absolute path of a file that has a secret key. The attribute can only be written; the
+    /// other one tells the key id.
+    KeyFile(&'static str),
     /// A list of ports.
     Ports,
     /// A name of an object.
@@ -98,6 +104,8 @@ const EXPORT: &[Key] = &[
 const HOST: &[Key] = &[
     key("access", "access", Form::Word(&["rw", "ro"]), ""),
     key("host_id", "host_id", Form::Uuid, ""),
+    key("key_file", "key", Form::KeyFile(KEY_ID), ""),
+    key("next_key_file", "key_next", Form::KeyFile(KEY_NEXT_ID), ""),
 ];
 
 const MAP: &[Key] = &[
@@ -145,6 +153,7 @@ const MAP: &[Key] = &[
     ),
     key("tos", "tos", Form::Number(0, 255), "0"),
     key("expect_instance", "expect_instance", Form::Uuid, ""),
+    key("key_file", "key", Form::KeyFile(KEY_ID), ""),
     ENABLED_KEY,
 ];
 
@@ -153,6 +162,20 @@ const PATH: &[Key] = &[
     key("source", "source", Form::Ip, ""),
     ENABLED_KEY,
 ];
+
+/// The start of the value, in place of a path, for a key that runs and of which no file is known;
+/// the key id follows.
+const UNNAMED: &str = "key_id:";
+
+/// The value for a key that runs.
+pub fn unnamed(id: &str) -> String {
+    format!("{UNNAMED}{id}")
+}
+
+/// The key id in such a value.
+pub fn unnamed_id(value: &str) -> Option<&str> {
+    value.strip_prefix(UNNAMED)
+}
 
 /// The keys that only a RAM export has.
 pub const RAM_ONLY: [&str; 3] = ["block_size", "numa_node", "ram_reserve"];
@@ -269,7 +292,16 @@ impl Form {
             Self::Path if !text.starts_with('/') => {
                 return Err(format!("{text:?} does not start with /"));
             }
-            Self::Path if text.contains(char::is_control) => {
+            // What stands there may be a secret by mistake, and errors go to logs.
+            Self::KeyFile(_) if text.starts_with(secret::PREFIX) => {
+                let why = "is a key itself; write that to a file of its own, and the path of that \
+                    file here";
+                return Err(why.into());
+            }
+            Self::KeyFile(_) if !text.starts_with('/') => {
+                return Err("is not the path of a file: it does not start with /".into());
+            }
+            Self::Path | Self::KeyFile(_) if text.contains(char::is_control) => {
                 return Err(format!("{text:?} is not one line"));
             }
             _ => text.to_owned(),
@@ -316,6 +348,10 @@ impl Form {
                 let ports: Vec<_> = value.split_whitespace().map(quoted).collect();
                 format!("[{}]", ports.join(", "))
             }
+            Self::KeyFile(_) => match unnamed_id(value) {
+                Some(id) => format!("the key {id}, of which no file is known"),
+                None => quoted(value),
+            },
             _ => quoted(value),
         }
     }

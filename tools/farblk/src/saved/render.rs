@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Writing objects as TOML.
 
-use super::keys::{self, Key, quoted};
+use super::keys::{self, Form, Key, quoted};
 use super::{Group, Kind, Member, Object, Values};
 
 /// The text of a file with these objects.
@@ -57,9 +57,13 @@ fn member(group: Group, member: &Member) -> String {
     }
 }
 
-fn pairs(keys: &'static [Key], values: &Values) -> impl Iterator<Item = (&'static str, String)> {
-    keys.iter().filter_map(|key| {
+fn pairs(known: &'static [Key], values: &Values) -> impl Iterator<Item = (&'static str, String)> {
+    known.iter().filter_map(|key| {
         let value = values.get(key.name)?;
+        // There is nothing to write down of a key without a file.
+        if matches!(key.form, Form::KeyFile(_)) && keys::unnamed_id(value).is_some() {
+            return None;
+        }
         Some((key.name, key.form.render(value)))
     })
 }

@@ -5,11 +5,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::keys::{BACKINGS, Key, RAM_ONLY};
+use super::keys::{self, BACKINGS, Form, Key, RAM_ONLY};
 use super::{Group, Kind, Member, Object, Problem, Saved, Values};
 use crate::addr::Endpoint;
 use crate::cmd::Context;
 use crate::configfs::Job;
+use crate::secret;
 
 /// The default of `ram_reserve` is the memory of the host divided by this, [`RESERVE_MAX`] at most.
 const RESERVED_PART: u64 = 16;
@@ -20,11 +21,23 @@ const RESERVE_MAX: u64 = 4 << 30;
 pub fn read_all(context: &Context, kind: Kind) -> Vec<Object> {
     let directory = context.configfs.path(&[kind.directory()]);
     let names = context.configfs.names(&directory);
-    names.iter().map(|name| read(context, kind, name)).collect()
+    let mut objects: Vec<_> = names
+        .iter()
+        .map(|name| read_as_it_is(context, kind, name))
+        .collect();
+    name_keys(&context.root, &mut objects);
+    objects
 }
 
 /// Reads one object. Its problems say what cannot be saved, and why.
 pub fn read(context: &Context, kind: Kind, name: &str) -> Object {
+    let mut object = read_as_it_is(context, kind, name);
+    name_keys(&context.root, std::slice::from_mut(&mut object));
+    object
+}
+
+/// Reads one object. Of its keys, the value is the key id.
+fn read_as_it_is(context: &Context, kind: Kind, name: &str) -> Object {
     let configfs = &context.configfs;
     let path = configfs.path(&[kind.directory(), name]);
     let mut object = Object {
@@ -57,11 +70,90 @@ pub fn read(context: &Context, kind: Kind, name: &str) -> Object {
 fn values(context: &Context, object: &Path, keys: &'static [Key]) -> Values {
     let keys = keys.iter().filter(|key| !key.attr.is_empty());
     let value = |key: &'static Key| {
+        if let Form::KeyFile(id) = key.form {
+            let id = context.configfs.attr(object, id)?;
+            return Some((key.name, keys::unnamed(&id)));
+        }
         let text = context.configfs.attr(object, key.attr)?;
         let value = key.form.of_configfs(&text);
         (key.default.is_empty() || value != key.default).then_some((key.name, value))
     };
     keys.filter_map(value).collect()
+}
+
+/// The names that the keys of an object and of its members have in files.
+const KEY_FILES: [&str; 2] = ["key_file", "next_key_file"];
+
+/// The values of an object and of its members that stand for keys.
+fn key_files(object: &mut Object) -> impl Iterator<Item = &mut String> {
+    let members = object.members.iter_mut().map(|member| &mut member.values);
+    let all = members.chain([&mut object.values]);
+    let is_key_file = |(name, _): &(&&'static str, &mut String)| KEY_FILES.contains(*name);
+    all.flat_map(move |values| values.iter_mut().filter(is_key_file))
+        .map(|(_, value)| value)
+}
+
+/// Names the file of each key, if the folder of keys has one.
+fn name_keys(root: &Path, objects: &mut [Object]) {
+    let mut unnamed: Vec<_> = objects.iter_mut().flat_map(key_files).collect();
+    if unnamed.is_empty() {
+        return;
+    }
+    let files = secret::files_by_id(root);
+    for value in &mut unnamed {
+        let file = keys::unnamed_id(value).and_then(|id| files.get(id));
+        if let Some(file) = file {
+            value.clone_from(file);
+        }
+    }
+}
+
+/// Says which keys of an object cannot be saved: no file is known that has them. The object must
+/// not be saved without them, as it would admit others then.
+pub fn unsaved_keys(object: &Object) -> Vec<Problem> {
+    let members = object.members.iter().map(|member| {
+        let group = object.kind.group().map_or("", Group::one);
+        (format!(", {group} {}", member.name), &member.values)
+    });
+    let all = members.chain([(String::new(), &object.values)]);
+    let problem = |whose: &str, id: &str| {
+        let text = format!(
+            "{}{whose}: the key {id} cannot be saved: no file in /etc/farblk/keys has it",
+            object.title()
+        );
+        let hint =
+            "# write the key to /etc/farblk/keys/NAME.key, with the mode 600, and save again";
+        Problem::new(None, text).hint(hint)
+    };
+    all.flat_map(|(whose, values)| {
+        let ids = KEY_FILES.iter().filter_map(|key| values.get(key));
+        let ids = ids.filter_map(|value| keys::unnamed_id(value));
+        ids.map(|id| problem(&whose, id)).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+/// Returns true if two values stand for one key.
+fn is_same_key(root: &Path, one: &str, other: &str) -> bool {
+    let id = |value: &str| match keys::unnamed_id(value) {
+        Some(id) => Some(id.to_owned()),
+        None => secret::load(&secret::below(root, value))
+            .ok()
+            .map(|secret| secret.id().to_owned()),
+    };
+    one == other || id(one).is_some() && id(one) == id(other)
+}
+
+/// Gives the keys of `running` the names that `saved` has for the same keys.
+fn align_keys(root: &Path, running: &mut Values, saved: &Values) {
+    for key in KEY_FILES {
+        let (Some(have), Some(want)) = (running.get_mut(key), saved.get(key)) else {
+            continue;
+        };
+        if is_same_key(root, have, want) {
+            have.clone_from(want);
+        }
+    }
 }
 
 /// Leaves the values that are meant for this kind of backing; finds what lasts over a reboot.
@@ -182,8 +274,19 @@ fn default_reserve(context: &Context) -> Option<u64> {
     Some((kib * 1024 / RESERVED_PART).min(RESERVE_MAX))
 }
 
+/// Gives the keys of `running` and of its members the names that `saved` has for the same keys.
+pub fn align_all_keys(context: &Context, running: &mut Object, saved: &Object) {
+    align_keys(&context.root, &mut running.values, &saved.values);
+    for member in &mut running.members {
+        let want = saved.members.iter().find(|want| want.name == member.name);
+        if let Some(want) = want {
+            align_keys(&context.root, &mut member.values, &want.values);
+        }
+    }
+}
+
 /// Gives `running` the spelling of `saved` where both mean the same: names of one device or file,
-/// and a name of a server that resolves to the address.
+/// files with one key, and a name of a server that resolves to the address.
 pub fn align(context: &Context, running: &mut Object, saved: &Object) {
     let number = |path: &String| context.devices.number(Path::new(path)).ok().flatten();
     let inode = |path: &String| {
@@ -209,6 +312,7 @@ pub fn align(context: &Context, running: &mut Object, saved: &Object) {
             running.values.remove(key);
         }
     }
+    align_all_keys(context, running, saved);
     if running.kind.group() != Some(Group::Paths) {
         return;
     }

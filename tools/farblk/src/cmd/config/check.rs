@@ -13,6 +13,7 @@ use crate::identity;
 use crate::name;
 use crate::saved::running::{is_kernel_name, lasting, loop_name, no_lasting_name};
 use crate::saved::{Kind, Object, Problem, Saved};
+use crate::secret;
 
 /// The problems of the files in /etc/farblk, schema `farblk.config-check/1`.
 #[derive(JsonSchema, Serialize)]
@@ -69,7 +70,13 @@ fn look(context: &Context, object: &Object, saved: &Saved) -> Vec<Problem> {
         .into_iter()
         .map(&problem)
         .collect();
+    problems.extend(look_at_keys(context, object));
     if object.kind == Kind::Export {
+        if object.value("allow_any_host") == "1" && object.key_files().next().is_some() {
+            let text = "admits any host, so that one without a key shows another name: remove \
+                allow_any_host";
+            problems.push(problem(text.into()));
+        }
         if !object.values.contains_key("uuid") {
             let text = "has no uuid, so its maps are stale after each restart of this server";
             problems.push(problem(text.into()).hint("farblk config save  # once the export runs"));
@@ -96,6 +103,20 @@ fn look(context: &Context, object: &Object, saved: &Saved) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Finds which files with keys cannot be used: the object would not be restored.
+fn look_at_keys(context: &Context, object: &Object) -> Vec<Problem> {
+    let problem = |file: &str| {
+        let unusable = secret::load(&secret::below(&context.root, file)).err()?;
+        let text = format!("{}: {}", object.title(), unusable.why);
+        let problem = Problem::new(object.place.clone(), text).hint(unusable.hint);
+        Some(match unusable.is_hidden {
+            true => problem.warning(),
+            false => problem,
+        })
+    };
+    object.key_files().filter_map(problem).collect()
 }
 
 fn look_at_backing(context: &Context, object: &Object) -> Option<String> {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Restores one object.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use crate::addr::Endpoint;
 use crate::cli;
@@ -10,8 +11,9 @@ use crate::cmd::backing::{Backing, Undo};
 use crate::cmd::{export, path, registration};
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
-use crate::saved::keys::{ENABLED, Key, RAM_ONLY};
+use crate::saved::keys::{ENABLED, Form, Key, RAM_ONLY};
 use crate::saved::{Group, Kind, Member, Object, Values, running};
+use crate::secret::{self, Secret, Source};
 
 /// What was done to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,7 @@ pub enum Outcome {
 pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome, Error> {
     let configfs = &context.configfs;
     let job = job_of(context, object, what);
+    let secrets = Secrets::read(context, object, &job)?;
     // Two commands must not make a loop device of one file. Maps need no lock: units restore
     // several of them at a time.
     let _lock = match object.kind {
@@ -37,7 +40,7 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
     };
     let path = configfs.path(&[object.kind.directory(), &object.name]);
     if !configfs.exists(&path) {
-        return make(context, object, &path, false, &job);
+        return make(context, object, &secrets, &path, false, &job);
     }
     let state = configfs.attr(&path, "state").unwrap_or_default();
     let mut have = running::read(context, object.kind, &object.name);
@@ -47,7 +50,7 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
             let same = || running::differences(&have, object).is_empty();
             return match !object.is_enabled() && same() {
                 true => Ok(Outcome::Unchanged),
-                false => make(context, object, &path, true, &job),
+                false => make(context, object, &secrets, &path, true, &job),
             };
         }
         (_, "closing" | "allocating" | "connecting") => {
@@ -80,7 +83,7 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
         // Its device was gone, and may be back.
         (Kind::Export, "error") => {
             configfs.disable(&path, &job)?;
-            return make(context, object, &path, true, &job);
+            return make(context, object, &secrets, &path, true, &job);
         }
         _ => {}
     }
@@ -91,12 +94,49 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
     let mut added = Vec::new();
     if let Some(group) = object.kind.group() {
         for member in missing {
-            put_member(context, group, member, &path, &mut made, &job)?;
+            put_member(context, group, member, &secrets, &path, &mut made, &job)?;
             added.push(format!("{} {} added", group.one(), member.name));
         }
     }
     made.keep();
     Ok(Outcome::Added(added))
+}
+
+/// The secret keys of an object and of its members, by the paths that the file of settings has.
+struct Secrets(BTreeMap<String, (Secret, PathBuf)>);
+
+impl Secrets {
+    /// Reads the files of all keys, so that one that cannot be used is known before anything is
+    /// changed.
+    fn read(context: &Context, object: &Object, job: &Job) -> Result<Self, Error> {
+        let mut secrets = BTreeMap::new();
+        for file in object.key_files() {
+            let path = secret::below(&context.root, file);
+            let secret = secret::load(&path).map_err(|unusable| unusable.error(job))?;
+            secrets.insert(file.to_owned(), (secret, path));
+        }
+        Ok(Self(secrets))
+    }
+
+    /// Gives an attribute the key of a file, unless it has it; `None` removes the one that it has.
+    fn set(
+        &self,
+        context: &Context,
+        object: &Path,
+        (attr, id): (&str, &str),
+        file: Option<&String>,
+        job: &Job,
+    ) -> Result<(), Error> {
+        let configfs = &context.configfs;
+        let wanted = file.and_then(|file| self.0.get(file));
+        let has = configfs.attr(object, id);
+        if has.as_deref() == wanted.map(|(secret, _)| secret.id()) {
+            return Ok(());
+        }
+        let source = wanted.map(|(_, path)| Source::File(path));
+        let key = wanted.map(|(secret, _)| secret).zip(source.as_ref());
+        configfs.set_key(object, attr, key, job)
+    }
 }
 
 /// The job, with the variables for hints.
@@ -135,6 +175,7 @@ fn job_of(context: &Context, object: &Object, what: &str) -> Job {
 fn make(
     context: &Context,
     object: &Object,
+    secrets: &Secrets,
     path: &Path,
     exists: bool,
     job: &Job,
@@ -157,14 +198,14 @@ fn make(
         set(context, path, "kind", backing.kind(), job)?;
     }
     let keys = object.kind.keys();
-    set_values(context, path, keys, &object.values, exists, job)?;
+    set_values(context, path, keys, &object.values, secrets, exists, job)?;
     if let (Kind::Map, None, true) = (object.kind, object.values.get("export"), exists) {
         set(context, path, "export", &object.name, job)?;
     }
     if let Some(group) = object.kind.group() {
         remove_others(context, group, &object.members, path, job)?;
         for member in &object.members {
-            put_member(context, group, member, path, &mut made, job)?;
+            put_member(context, group, member, secrets, path, &mut made, job)?;
         }
     }
     if let Some(backing) = &backing {
@@ -240,9 +281,16 @@ fn set_values(
     path: &Path,
     keys: &'static [Key],
     values: &Values,
+    secrets: &Secrets,
     exists: bool,
     job: &Job,
 ) -> Result<(), Error> {
+    // A host is admitted without a key until it has one: so the keys come first.
+    for key in keys {
+        if let Form::KeyFile(id) = key.form {
+            secrets.set(context, path, (key.attr, id), values.get(key.name), job)?;
+        }
+    }
     let is_block = ["device", "file"]
         .iter()
         .any(|key| values.contains_key(key));
@@ -254,6 +302,7 @@ fn set_values(
             None => continue,
         };
         let is_backing = matches!(key.attr, "" | "size" | "device_path");
+        let is_backing = is_backing || matches!(key.form, Form::KeyFile(_));
         let is_other = is_block && RAM_ONLY.contains(&key.name);
         if !is_backing && !is_other && key.name != ENABLED {
             set(context, path, key.attr, value, job)?;
@@ -301,6 +350,7 @@ fn put_member(
     context: &Context,
     group: Group,
     member: &Member,
+    secrets: &Secrets,
     object: &Path,
     made: &mut Made<'_>,
     job: &Job,
@@ -313,7 +363,15 @@ fn put_member(
     } else if group == Group::Paths {
         configfs.disable(&path, job)?;
     }
-    set_values(context, &path, group.keys(), &member.values, exists, job)?;
+    set_values(
+        context,
+        &path,
+        group.keys(),
+        &member.values,
+        secrets,
+        exists,
+        job,
+    )?;
     let is_enabled = !member.values.contains_key(ENABLED);
     if group == Group::Paths && is_enabled {
         configfs.set(&path, "enable", "1", job)?;

@@ -272,6 +272,19 @@ impl Plan {
             self.warnings.push((text, String::new()));
         }
         let mut object = object.clone();
+        if let Some(before) = before {
+            running::align_all_keys(context, &mut object, before);
+        }
+        let unsaved = running::unsaved_keys(&object);
+        if !unsaved.is_empty() {
+            // Without its key a map would not come back, and a host would be admitted without
+            // proof.
+            for problem in unsaved {
+                self.failed.push(problem.text);
+            }
+            let lost = before.map(|_| format!("{title} in {origin}: its key cannot be saved"));
+            return self.lost.extend(lost);
+        }
         if is_kernel_name(object.value("device")) {
             let mut aligned = object.clone();
             if let Some(before) = before {

@@ -20,19 +20,19 @@ impl Host {
         fs::write(path, text).expect("a file");
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(super) fn file(&self, name: &str) -> String {
         fs::read_to_string(self.etc(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
     /// Runs a command that prints a result and ends with this exit code.
-    fn ends(&self, line: &str, exit: u8) -> String {
+    pub(super) fn ends(&self, line: &str, exit: u8) -> String {
         let text = self.ok(line);
         assert_eq!(self.exit.get(), exit, "{line}: {text}");
         text
     }
 
     /// The module is loaded anew: all objects are gone.
-    fn reload(&mut self) {
+    pub(super) fn reload(&mut self) {
         self.kernel = Fake::new(&self.root);
     }
 

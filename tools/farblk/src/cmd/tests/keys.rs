@@ -475,6 +475,272 @@ fn a_key_is_replaced_while_maps_use_it() {
     keeps_secrets(&host.all_output());
 }
 
+/// A file of a server that has one export, with a host that has a key.
+fn server(key: &str) -> String {
+    format!(
+        "\n[export.e]\nram = \"1M\"\nuuid = \"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10\"\n[export.e.hosts]\n\
+         b = {{ access = \"rw\", key_file = {key:?} }}\n"
+    )
+}
+
+#[test]
+fn keys_are_saved_by_their_files() {
+    let mut host = Host::new("key-saved");
+    let (file, other) = (host.key("b.key", TEXT), host.key("m.key", OTHER));
+    host.ok(&format!(
+        "export create e --ram 1M --allow b --key-file {file} --uuid 6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10"
+    ));
+    host.ok(&format!("map 10.9.0.1/m --key-file {other}"));
+    host.ends("config save", 0);
+    let text = host.file("server.toml");
+    assert!(text.ends_with(&server("/etc/farblk/keys/b.key")), "{text}");
+    let client =
+        "[map.m]\nkey_file = \"/etc/farblk/keys/m.key\"\n[map.m.paths]\n0 = \"10.9.0.1\"\n";
+    assert!(host.file("client.toml").ends_with(client));
+    assert_eq!(host.ends("config diff", 0), "");
+    assert_eq!(host.ends("config check", 0), "");
+    let show = host.ends("config show --running", 0);
+    assert!(
+        show.contains("key_file = \"/etc/farblk/keys/b.key\"") && !show.contains('#'),
+        "{show}"
+    );
+
+    host.reload();
+    let script = host.ok("--dry-run config restore");
+    assert!(
+        script.contains(&format!("cat {file} > ")) && is_shell(&script),
+        "{script}"
+    );
+    host.ends("config restore", 0);
+    let log = host.kernel.take_log();
+    let at = |line: &str| log.iter().position(|have| have == line).expect(line);
+    assert!(at(&format!("{HOST}/key = {TEXT}")) < at(&format!("{HOST}/access = rw")));
+    assert!(at(&format!("maps/m/key = {OTHER}")) < at("maps/m/enable = 1"));
+    assert_eq!(
+        host.ends("config restore", 0)
+            .matches("  unchanged")
+            .count(),
+        2
+    );
+    assert!(host.kernel.take_log().is_empty());
+
+    // The name that the file of settings has stays, wherever the key is.
+    let elsewhere = host.root.join("secrets/b");
+    fs::create_dir_all(host.root.join("secrets")).expect("a folder");
+    fs::rename(&file, elsewhere).expect("to move it");
+    host.write("server.toml", &server("/secrets/b"));
+    assert_eq!(host.ends("config diff", 0), "");
+    host.ends("config save", 0);
+    assert!(host.file("server.toml").ends_with(&server("/secrets/b")));
+    // A member that runs without its key, or with another one.
+    host.ok("export key e b --remove");
+    assert!(
+        host.ends("config diff", 1)
+            .ends_with("host b: key_file is unset, in the file \"/secrets/b\"")
+    );
+    let text = host.ends("config restore --server", 8);
+    assert!(text.starts_with("export e  FAILED F0103"), "{text}");
+    host.ok(&format!("export key e b --key-file {other}"));
+    let diff = host.ends("config diff", 1);
+    assert!(
+        diff.contains("key_file is \"/etc/farblk/keys/m.key\", in the file"),
+        "{diff}"
+    );
+    // One that is disabled gets the key, or loses it.
+    host.ok("export disable e");
+    host.ends("config restore --server", 0);
+    assert_eq!(host.has(HOST, "key_id").as_deref(), Some(ID));
+    host.ok("export disable e");
+    host.write(
+        "server.toml",
+        &server("/x").replace(", key_file = \"/x\"", ""),
+    );
+    host.ends("config restore --server", 0);
+    assert_eq!(host.has(HOST, "key_id"), None);
+    keeps_secrets(&host.all_output());
+}
+
+#[test]
+fn both_keys_of_a_rotation_are_saved() {
+    let mut host = Host::new("key-both");
+    let (file, other) = (host.key("b.key", TEXT), host.key("b.next.key", OTHER));
+    host.ok(&format!(
+        "export create e --ram 1M --allow b --key-file {file}"
+    ));
+    host.ok(&format!("export key e b --next-key-file {other}"));
+    host.ends("config save", 0);
+    let text = host.file("server.toml");
+    let keys =
+        "key_file = \"/etc/farblk/keys/b.key\", next_key_file = \"/etc/farblk/keys/b.next.key\" }";
+    assert!(text.contains(keys), "{text}");
+    host.reload();
+    host.ends("config restore", 0);
+    assert_eq!(host.has(HOST, "key_id").as_deref(), Some(ID));
+    assert_eq!(host.has(HOST, "key_next_id").as_deref(), Some(OTHER_ID));
+    // The next key takes over the name of the key.
+    host.ok("export key e b --promote");
+    fs::rename(&other, &file).expect("to replace it");
+    host.ends("config save", 0);
+    assert!(
+        host.file("server.toml")
+            .contains("{ access = \"rw\", key_file = \"/etc/farblk/keys/b.key\" }")
+    );
+}
+
+#[test]
+fn a_key_without_a_file_is_not_saved() {
+    let host = Host::new("key-stdin");
+    let file = host.key("m.key", TEXT);
+    host.ok(&format!("map 10.9.0.1/m --key-file {file}"));
+    host.ok(&format!(
+        "export create e --ram 1M --allow b --key-file {file}"
+    ));
+    let kept = host.root.join("etc/m.key");
+    fs::rename(&file, &kept).expect("to move it");
+    host.err.take();
+    let text = host.ends("config save", 8);
+    assert_eq!(text, "nothing was written");
+    assert!(!host.root.join("etc/farblk/server.toml").exists());
+    let said = host.err.take();
+    let why = format!("map m: the key {ID} cannot be saved: no file in /etc/farblk/keys has it");
+    assert!(said.contains(&why), "{said}");
+    assert!(
+        said.contains(&format!("export e, host b: the key {ID} cannot be saved")),
+        "{said}"
+    );
+    let show = host.ends("config show --running --map m", 0);
+    assert!(
+        show.ends_with(&format!("# {why}")) && !show.contains("key_file"),
+        "{show}"
+    );
+    let diff = host.ends("config diff", 1);
+    assert!(diff.contains("+ map m: runs"), "{diff}");
+    assert_eq!(host.ends("map 10.9.0.1/m --persist", 8), "/dev/farblk0");
+    assert!(host.err.take().contains("the map runs, but is not kept"));
+    // With the file, its name can be kept.
+    let line = format!("map 10.9.0.1/m --persist --key-file {}", kept.display());
+    host.ends(&line, 0);
+    assert!(
+        host.file("client.d/m.toml")
+            .contains("\nkey_file = \"/etc/m.key\"\n")
+    );
+    assert_eq!(host.ends("config diff", 1).lines().count(), 1);
+    host.ends(&line, 0);
+    // What a file has is not lost.
+    let server = server("/etc/farblk/keys/none.key");
+    host.write("server.toml", &server);
+    let error = host.run("config save").expect_err("lost");
+    assert!(
+        error.details[0].ends_with("its key cannot be saved"),
+        "{error:?}"
+    );
+    assert_eq!(host.file("server.toml"), server);
+    // Nobody can say at boot what came from a pipe.
+    let pipe = host.root.join("pipe");
+    let made = std::process::Command::new("mkfifo")
+        .args(["-m", "600"])
+        .arg(&pipe)
+        .status();
+    assert!(made.expect("mkfifo").success());
+    let writer = pipe.clone();
+    let writer = std::thread::spawn(move || fs::write(writer, OTHER));
+    let line = format!("map 10.9.0.1/n --persist --key-file {}", pipe.display());
+    let error = host.run(&line).expect_err("a pipe");
+    writer.join().expect("a thread").expect("to write");
+    assert_eq!(error.code, Code::Usage);
+    assert!(
+        hint(&error).contains("/etc/farblk/keys/NAME.key"),
+        "{error:?}"
+    );
+    assert_eq!(host.kernel.get("maps/n", "export"), None);
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named_at_boot() {
+    let host = Host::new("key-boot");
+    let file = host.key("m.key", TEXT);
+    host.write(
+        "client.toml",
+        "[map.m]\nkey_file = \"/etc/farblk/keys/m.key\"\npaths = { 0 = \"10.9.0.1\" }\n",
+    );
+    host.write("server.toml", &server("/etc/farblk/keys/m.key"));
+    let both = |exit: u8, why: &str, cure: &str| {
+        let text = host.ends("config restore", exit);
+        for start in ["export e  FAILED F0502: ", "map m  FAILED F0502: "] {
+            let line = text
+                .lines()
+                .find(|line| line.starts_with(start))
+                .expect(&text);
+            assert!(line.contains(why), "{line}");
+        }
+        assert!(text.contains(&format!("  hint: {cure}")), "{text}");
+        assert!(host.kernel.objects().is_empty());
+        let text = host.ends("config check", 1);
+        assert_eq!(text.matches(": error: ").count(), 2, "{text}");
+        assert!(
+            text.contains(why) && text.contains(&format!("  hint: {cure}")),
+            "{text}"
+        );
+        keeps_secrets(&host.all_output());
+    };
+    host.chmod(Path::new(&file), 0o644);
+    both(8, "m.key has the mode 0644", &format!("chmod 600 {file}"));
+    host.key("m.key", &TEXT[..50]);
+    both(8, "m.key is no whole key", "# copy the key again");
+    host.key("m.key", &TEXT.replace("AAEC", "AAED"));
+    both(8, "m.key is no key any more", "# copy the key again");
+    fs::remove_file(&file).expect("a file");
+    both(8, "m.key does not exist", &format!("farblk key new {file}"));
+    let text = host.ends("config restore --map m", 2);
+    assert!(text.starts_with("map m  FAILED F0502"), "{text}");
+    let error = host.run("unit start-map m");
+    assert!(error.is_ok() && host.exit.get() == 2, "{error:?}");
+
+    // A key in place of the name of its file is refused, and not repeated.
+    for (value, why) in [
+        (TEXT, "is a key itself"),
+        ("hunter2", "does not start with /"),
+    ] {
+        host.write(
+            "client.toml",
+            &format!("[map.m]\nkey_file = {value:?}\npaths = {{ 0 = \"a\" }}\n"),
+        );
+        host.write("server.toml", "");
+        let text = host.ends("config check", 1) + &host.ends("config restore", 8);
+        assert_eq!(text.matches(why).count(), 2, "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+        keeps_secrets(&(text + &host.all_output()));
+    }
+    host.write(
+        "client.toml",
+        &format!("[map.m]\nkey = {TEXT:?}\npaths = {{ 0 = \"a\" }}\n"),
+    );
+    let text = host.ends("config check", 1);
+    assert!(text.contains("key is not known"), "{text}");
+    keeps_secrets(&text);
+}
+
+#[test]
+fn check_tells_of_a_key_that_protects_nothing() {
+    let host = Host::new("key-any");
+    host.key("b.key", TEXT);
+    let text = server("/etc/farblk/keys/b.key");
+    host.write("server.toml", &text);
+    assert_eq!(host.ends("config check", 0), "");
+    host.write(
+        "server.toml",
+        &text.replace(
+            "[export.e.hosts]",
+            "allow_any_host = true\n[export.e.hosts]",
+        ),
+    );
+    let said = host.ends("config check", 0);
+    assert!(
+        said.contains("warning: export e: admits any host"),
+        "{said}"
+    );
+}
+
 #[test]
 fn keys_are_made() {
     let host = Host::new("key-new");

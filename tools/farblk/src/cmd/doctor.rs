@@ -20,6 +20,7 @@ use crate::output::table;
 mod firewall;
 mod host;
 mod iptables;
+mod keys;
 mod network;
 mod nft;
 mod objects;
@@ -36,6 +37,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("module", host::EXPLAIN_MODULE),
     ("version", host::EXPLAIN_VERSION),
     ("fstab", host::EXPLAIN_FSTAB),
+    ("key", keys::EXPLAIN),
     ("rdma", network::EXPLAIN_RDMA),
     ("link", network::EXPLAIN_LINK),
     ("gid", network::EXPLAIN_GID),
@@ -222,6 +224,7 @@ pub fn run(context: &Context, arguments: &cli::Doctor) -> Result<(), Error> {
     checks.extend(network::check(&files, &ports));
     checks.extend(firewall::check(&files, &ports));
     checks.extend(host::fstab(context, &files));
+    checks.extend(keys::check(context, &files));
     checks.extend(objects::check(context));
     if let Some(server) = &arguments.server {
         checks.extend(server::check(context, &files, &ports, server));

@@ -269,6 +269,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "/dev/farblk/by-name/vol1  /data  ext4  _netdev,nofail  0  2",
     ),
     (
+        "key",
+        "FAIL  key  /etc/farblk/keys/vol1.key has the mode 0644: others than its owner have access to the key\n        fix: chmod 600 /etc/farblk/keys/vol1.key",
+    ),
+    (
         "rdma",
         "FAIL  rdma  this host has no RDMA device\n        fix: rdma link add rxe0 type rxe netdev eth0",
     ),

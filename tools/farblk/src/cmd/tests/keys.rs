@@ -681,6 +681,12 @@ fn a_file_that_cannot_be_used_is_named_at_boot() {
             text.contains(why) && text.contains(&format!("  hint: {cure}")),
             "{text}"
         );
+        let text = host.ends("doctor", 11);
+        assert!(
+            text.contains(why) && text.contains(&format!("  fix: {cure}")),
+            "{text}"
+        );
+        assert!(host.ends("-j doctor", 11).contains(r#""code":"F0502""#));
         keeps_secrets(&host.all_output());
     };
     host.chmod(Path::new(&file), 0o644);
@@ -739,6 +745,53 @@ fn check_tells_of_a_key_that_protects_nothing() {
         said.contains("warning: export e: admits any host"),
         "{said}"
     );
+}
+
+#[test]
+fn doctor_looks_at_device_nodes_of_a_host_with_keys() {
+    let host = Host::new("key-nodes");
+    let nodes = host.root.join("dev/infiniband");
+    fs::create_dir_all(&nodes).expect("a folder");
+    for name in ["rdma_cm", "uverbs0", "issm0", "umad0"] {
+        fs::write(nodes.join(name), "").expect("a file");
+        host.chmod(&nodes.join(name), 0o666);
+    }
+    let keys = |text: String| {
+        let is_key = |line: &&str| line.split_whitespace().nth(1) == Some("key");
+        text.lines()
+            .filter(is_key)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let doctor = || {
+        host.run("doctor").expect("to look");
+        anstream::adapter::strip_str(&host.out.take()).to_string()
+    };
+    assert!(keys(doctor()).is_empty());
+    let file = host.key("a.key", TEXT);
+    let text = doctor();
+    let found = keys(text.clone());
+    assert!(found[0].starts_with("ok    key"), "{text}");
+    assert!(
+        found[1].starts_with("warn  key") && found[1].contains("rdma_cm and uverbs0 in"),
+        "{text}"
+    );
+    assert!(text.contains("fix: chmod o= "), "{text}");
+    for name in ["rdma_cm", "uverbs0"] {
+        host.chmod(&nodes.join(name), 0o660);
+    }
+    assert_eq!(keys(doctor()).len(), 1);
+    // A key that came from a pipe counts, too.
+    host.chmod(&nodes.join("uverbs0"), 0o666);
+    host.ok(&format!("map 10.9.0.1/m --key-file {file}"));
+    fs::remove_file(&file).expect("a file");
+    let found = keys(doctor());
+    assert!(
+        found.len() == 1 && found[0].contains("can open uverbs0 in"),
+        "{found:?}"
+    );
+    host.ok("unmap m");
+    assert!(keys(doctor()).is_empty());
 }
 
 #[test]

@@ -1430,6 +1430,20 @@ fn a_report_has_no_secrets() {
     tree.file("etc/farblk/client.d/x.toml~", "key = \"AAAA\"\n");
     tree.file("etc/farblk/server.toml.1", "[export.old]\nram = \"2G\"\n");
     tree.file("etc/farblk/keys/host_id", "AAAA\n");
+    // Keys are not even taken from where they should not be.
+    tree.file("etc/farblk/keys/vol1.key", &format!("{KEY}\n"));
+    tree.file(
+        "etc/farblk/client.d/key.toml",
+        &format!("[map.k]\nkey_file = {KEY:?}\npaths = {{ 0 = \"10.0.0.1\" }}\n"),
+    );
+    tree.config("exports/scratch/hosts/node-c/key_id", KEY_ID);
+    tree.config("maps/m/key", KEY);
+    tree.file(
+        "sys/kernel/debug/farblk/note",
+        &format!("lost {KEY}, and {}\n", &KEY[..30]),
+    );
+    tree.file("etc/farblk/backup.toml", "key = \"AAAA\"\n");
+    tree.file("etc/farblk/client.d/.draft.toml", "key = \"AAAA\"\n");
     tree.file(
         "etc/farblk/registrations",
         &format!("{id} 1311768467294899695\n"),
@@ -1505,6 +1519,8 @@ fn a_report_has_no_secrets() {
         "6f0e8d52",
         "b71c0000",
         "secret secret",
+        &KEY[8..20].to_lowercase(),
+        "farblk1:",
     ] {
         assert!(!lower.contains(secret), "{secret} in {all}");
     }
@@ -1538,6 +1554,9 @@ fn a_report_has_no_secrets() {
         ("other-files.txt", ".pem (25 bytes)"),
         ("other-files.txt", "/etc/farblk/client.d/x.toml~ (13 bytes)"),
         ("other-files.txt", "/etc/farblk/keys/host_id (5 bytes)"),
+        ("other-files.txt", "/etc/farblk/keys/vol1.key (57 bytes)"),
+        ("etc/farblk/client.d/key.toml", "key_file = \"key-"),
+        ("export-list.json", KEY_ID),
     ] {
         assert!(
             files.get(name).is_some_and(|have| have.contains(text)),

@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 
+use crate::secret;
+
 /// A value that is replaced wherever it is a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
@@ -160,6 +162,10 @@ impl Redactor {
 
     /// Finds a secret at the start of `rest`: the length of its text, and its token.
     fn secret_at(&mut self, rest: &str, before: &str) -> Option<(usize, String)> {
+        // Where a key is by mistake: no file of a report should have one.
+        if let Some(length) = secret_key(rest) {
+            return Some((length, self.token("key", &rest[..length])));
+        }
         if let Some((length, canonical)) = uuid(rest) {
             return Some((length, self.token("uuid", &canonical)));
         }
@@ -192,6 +198,17 @@ impl Redactor {
         }
         None
     }
+}
+
+/// Finds a key of a host, whole or not: the length of its text.
+fn secret_key(rest: &str) -> Option<usize> {
+    let digits = rest
+        .get(..secret::PREFIX.len())
+        .filter(|start| start.eq_ignore_ascii_case(secret::PREFIX))
+        .map(|start| &rest[start.len()..])?;
+    let is_digit = |c: char| c.is_ascii_alphanumeric() || "+/=-_".contains(c);
+    let length = digits.find(|c: char| !is_digit(c)).unwrap_or(digits.len());
+    (length > 0).then_some(secret::PREFIX.len() + length)
 }
 
 /// Returns true if the text ends with the name of a key and what stands between it and its value:

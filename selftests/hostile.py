@@ -156,7 +156,10 @@ class Connection:
     alive = []
 
     def __init__(self, private, receives=16, room=4096, reads=8, retries=6, rnr_retries=6):
-        """Keeps `receives` receives of `room` bytes posted; lets the server have `reads` RDMA READs under way, and try again so often."""
+        """Keeps `receives` receives of `room` bytes posted; lets the server have `reads` RDMA READs under way, and try again so often.
+
+        `private` are the private data, or makes them of the connection when it has a queue pair.
+        """
         self.pd = self.own_pd = self.cq = self.mr = None
         self.ended, self.inbox, self.sent, self.at = False, [], [], 0
         self.channel = cm.rdma_create_event_channel()
@@ -169,9 +172,11 @@ class Connection:
         cm.rdma_resolve_route(self.id, 2000)
         self.event(ROUTE_RESOLVED)
         self.make(receives, room)
+        self.private = private = private(self) if callable(private) else private
         param = ConnParam(ctypes.cast(ctypes.c_char_p(private), c_void_p), len(private), reads, 8, 0, retries, rnr_retries)
         cm.rdma_connect(self.id, byref(param))
         reply = self.event(ESTABLISHED)
+        self.reply = reply[:24]
         expect("the reply to the connection", struct.unpack_from("<4sH", reply), (MAGIC, VERSION))
 
     def make(self, receives, room):
@@ -233,6 +238,7 @@ class Connection:
         cm.rdma_get_cm_event(self.channel, byref(event))
         kind, status, param = event.contents.type, event.contents.status, event.contents.param
         private = ctypes.string_at(param.private_data, param.private_data_len) if param.private_data else b""
+        self.peer_qp = param.qp_num if kind == ESTABLISHED else 0
         cm.rdma_ack_cm_event(event)
         if kind == REJECTED and wanted == DISCONNECTED:
             # The server had not heard yet that it is connected.

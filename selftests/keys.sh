@@ -155,9 +155,36 @@ gone() { [ "$(clients)" = 0 ]; }
 away() { [ "$(remote "show $C/exports/e/clients_away")" = 1 ]; }
 has_error() { grep -q "$1" "$C"/maps/m/paths/*/last_error; }
 
+# A client in user space that has keys.
+hostile() {
+	local before rc
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	needs_module null_blk
+	KEY=$(new_key) OTHER=$(new_key)
+	export KEY OTHER
+	back "null_disk fbk 32 blocksize=512"
+	must serve_block e "$BACK" max_clients=1024 allow_any_host=0
+	back "null_disk fbo 32 blocksize=512"
+	must serve_block o "$BACK" max_clients=1024 allow_any_host=0
+	back "null_disk fbp 32 blocksize=512"
+	must serve_block open "$BACK" max_clients=1024
+	must admit e hostile "$KEY"
+	must admit o other "$OTHER"
+	before=$(forgeries)
+	python3 "$HERE/hostile_keys.py" "$FARBLK_SERVER" keys 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	[ $rc != 4 ] || skip "user space has no RDMA"
+	[ $rc = 0 ] || bad "hostile_keys.py ends with $rc"
+	is "forgeries" "violations $(($(forgeries) - before))" "$(tail -n 1 /run/hostile.out)"
+	wait_for 10 nobody || bad "what the server still has: $(remote "grep . $C/exports/*/clients")"
+}
+nobody() { remote "awk '{n += \$1} END {exit n != 0}' $C/exports/*/clients"; }
+
 both keyed "a map with a key does verified I/O, again and again"
 scenario not_keyed "no key, another key, another host's key: what they are told, and no more"
 scenario impostor "a server that does not have the key"
 scenario files "the files of keys show their names alone, and take keys alone"
 both rotation "a new key while I/O goes on; a key that is removed"
+scenario hostile "a client with a key that breaks the protocol, and what is changed on the way"
 run_scenarios

@@ -8,10 +8,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::list::Map;
-use super::{Context, map, path};
+use super::{Context, map};
 use crate::cli;
 use crate::configfs::{Job, words};
-use crate::error::{Code, Error, Hints, fill_in};
+use crate::error::{Code, Error, Hints};
 use crate::quote;
 use crate::saved::running;
 use crate::saved::{self, Kind, Side};
@@ -129,8 +129,8 @@ pub fn read(source: &Source<'_>, job: &Job) -> Result<Secret, Error> {
     source.read().map_err(|unusable| unusable.error(job))
 }
 
-/// Runs `farblk rekey`. A module that does not change the key of a map that is enabled has to
-/// disable it in between, so that the disk must not be in use.
+/// Runs `farblk rekey`. The module takes the new key for the next connection of the map: the disk
+/// may be in use.
 pub fn rekey(context: &Context, arguments: &cli::Rekey) -> Result<(), Error> {
     let configfs = &context.configfs;
     configfs.require()?;
@@ -149,24 +149,7 @@ pub fn rekey(context: &Context, arguments: &cli::Rekey) -> Result<(), Error> {
     let map = Map::read(context, &name);
     let changed = map.key_id.as_deref() != secret.as_ref().map(Secret::id);
     if changed {
-        let key = secret.as_ref().zip(source.as_ref());
-        let is_enabled = map.state.as_deref() != Some("disabled");
-        let written = match is_enabled && configfs.is_dry_run() {
-            true => Err(job.error(Code::Busy, "")),
-            false => configfs.set_key(&object, "key", key, &job),
-        };
-        match written {
-            Err(error) if is_enabled && error.code == Code::Busy => {
-                let again = match key {
-                    Some(_) => "farblk rekey {name} --key-file FILE",
-                    None => "farblk rekey {name} --remove",
-                };
-                map::disable_unused(context, &map, "given another key", again, &job)?;
-                configfs.set_key(&object, "key", key, &job)?;
-                enable(context, &map, &object, &what)?;
-            }
-            result => result?,
-        }
+        configfs.set_key(&object, "key", secret.as_ref().zip(source.as_ref()), &job)?;
     }
     if configfs.is_dry_run() {
         return Ok(());
@@ -184,25 +167,6 @@ pub fn rekey(context: &Context, arguments: &cli::Rekey) -> Result<(), Error> {
     context.output.result(&text, &document)?;
     warn_of_file(context, &name);
     Ok(())
-}
-
-/// Enables a map again that has another key. The key that it had cannot be read, and so cannot be
-/// given back.
-fn enable(context: &Context, map: &Map, object: &Path, what: &str) -> Result<(), Error> {
-    let addr = map.paths.first().and_then(|path| path.addr.as_deref());
-    let mut job = path::job_of(context, object, addr);
-    job.what = what.to_owned();
-    let enabled = context.configfs.set(object, "enable", "1", &job);
-    enabled.map_err(|error| {
-        let name = &map.name;
-        error
-            .detail(format!("map {name} is disabled now, with the new key"))
-            .hint(fill_in(
-                "farblk rekey {name} --key-file FILE  # if that key is wrong\nfarblk remap {name}  # \
-                 enables it again",
-                &[("name", name)],
-            ))
-    })
 }
 
 /// Warns if a file in /etc/farblk gives the map another key than it has now.

@@ -638,27 +638,6 @@ fn accept(context: &Context, name: &str, code: Code, job: &Job) -> Result<(), Er
     }
 }
 
-/// Disables a map that is not in use; one that is was not `done`, and can be `again` afterwards.
-pub fn disable_unused(
-    context: &Context,
-    map: &Map,
-    done: &str,
-    again: &str,
-    job: &Job,
-) -> Result<(), Error> {
-    let object = context.configfs.path(&["maps", &map.name]);
-    let busy = |disk: &str, holders: &[Holder]| {
-        let (error, mut steps) = in_use(context, &map.name, done, disk, holders);
-        let once = match steps.is_empty() {
-            true => "  # once no process has it open",
-            false => "",
-        };
-        steps.push(fill_in(again, &[("name", &map.name)]) + once);
-        error.hint(steps.join("\n"))
-    };
-    disable(context, &object, map.disk(), job, &busy)
-}
-
 /// Disables a map that is not in use. `busy` makes the error for one that is.
 fn disable(
     context: &Context,

@@ -390,7 +390,6 @@ impl Files for Fake {
             ("evict", _) => {
                 attributes.insert(name, value.into());
             }
-            _ if enabled => return Err(Fault::Store(error(EBUSY))),
             ("key" | "key_next", _) => {
                 let id = match value {
                     "" => String::new(),
@@ -402,6 +401,7 @@ impl Files for Fake {
                 // The kernel gives no key away.
                 attributes.insert(name + "_id", id);
             }
+            _ if enabled => return Err(Fault::Store(error(EBUSY))),
             ("host_id", _) => {
                 attributes.insert(name, value.into());
                 attributes.insert("host_id_source".into(), "written".into());

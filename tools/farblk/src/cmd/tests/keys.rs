@@ -189,54 +189,15 @@ fn a_map_gets_another_key() {
     assert_eq!(text, format!("map m has the key {ID}"));
     assert!(host.kernel.take_log().is_empty());
     let script = host.ok(&format!("--dry-run rekey farblk0 --key-file {other}"));
-    let ends: Vec<_> = script
-        .lines()
-        .map(|line| line.rsplit('/').next().unwrap_or_default())
-        .collect();
-    assert_eq!(ends, ["enable", "key", "enable"], "{script}");
-    // The module does not change the key of a map that is enabled.
+    assert_eq!(script.lines().count(), 1, "{script}");
+    // The disk may be in use: the module takes the key for the next connection.
+    host.mount("36 22 259:0 / /data rw - xfs /dev/farblk0 rw\n");
     let text = host.ok(&format!("rekey farblk0 --key-file {other}"));
     assert_eq!(text, format!("map m has the key {OTHER_ID}"));
-    let log = host.kernel.take_log();
-    let key = format!("maps/m/key = {OTHER}");
-    assert_eq!(
-        log,
-        [
-            key.as_str(),
-            "maps/m/enable = 0",
-            key.as_str(),
-            "maps/m/enable = 1"
-        ]
-    );
+    assert_eq!(host.kernel.take_log(), [format!("maps/m/key = {OTHER}")]);
     assert_eq!(host.has("maps/m", "state").as_deref(), Some("live"));
-    // One that is in use stays as it is.
-    host.mount("36 22 259:0 / /data rw - xfs /dev/farblk0 rw\n");
-    host.kernel.take_log();
-    let error = host
-        .run(&format!("rekey m --key-file {file}"))
-        .expect_err("in use");
-    assert_eq!((error.code, error.exit()), (Code::InUse, 4));
-    assert!(
-        error.what.ends_with("was not given another key"),
-        "{error:?}"
-    );
-    assert!(
-        hint(&error).ends_with("\nfarblk rekey m --key-file FILE"),
-        "{error:?}"
-    );
-    assert_eq!(host.kernel.take_log(), [format!("maps/m/key = {TEXT}")]);
-    host.mount("");
-    // A key that the server does not take.
-    let refused = "EKEYREJECTED not admitted, or the key is wrong";
-    host.kernel.refuse("maps/m/enable", "1", 129, refused, 1);
-    let error = host
-        .run(&format!("rekey m --key-file {file}"))
-        .expect_err("refused");
-    assert_eq!((error.code.entry().name, error.exit()), ("F0220", 6));
-    assert_eq!(error.details, ["map m is disabled now, with the new key"]);
     assert_eq!(host.ok("rekey m --remove"), "map m has no key");
-    host.ok("remap m");
-    assert_eq!(host.has("maps/m", "state").as_deref(), Some("live"));
+    host.mount("");
     let script = host.ok("--dry-run rekey m --remove");
     assert_eq!(script, "");
     assert_eq!(host.fails("rekey none --remove").1, 3);

@@ -70,6 +70,10 @@ const COUNTERS: &[(&str, &str)] = &[
 const SERVER_COUNTERS: &[(&str, &str)] = &[
     ("logins", "Logins that were granted"),
     ("violations", "Messages that broke the protocol"),
+    (
+        "forgeries",
+        "Messages and I/O connections that did not prove the key of their session",
+    ),
     ("fences", "Fences that were answered"),
     (
         "takeovers",

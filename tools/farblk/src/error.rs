@@ -480,6 +480,8 @@ mod tests {
         for words in [EVICTED, SUPERSEDED, FULL] {
             assert!(refusals.contains(&format!("{words:?}")), "{words}");
         }
+        let control = include_str!("../../../rust/client/control.rs");
+        assert!(control.contains(&format!("{UNPROVEN:?}")));
         assert!(clients.contains(&format!("\"{HOLDER}{{host}}{AWAY}")));
         assert!(clients.contains(&format!("\"{HOLDER}{{host}}\"")));
     }

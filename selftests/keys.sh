@@ -130,7 +130,8 @@ rotation() {
 	must wait_for 10 live
 	must wait_for 20 busy "$(io "$DEV" writes)"
 	is "key of the host" "$(remote "show $C/exports/e/hosts/$HOST/key_id")" "$(id_of "$OTHER")"
-	# The key goes, and with it the session. The map keeps its place, and comes back with the key.
+	# The key goes, and with it the session. The map keeps its place, and comes back with the
+	# key.
 	since=$(now_ms)
 	must entry key "$KEY"
 	must wait_for 10 gone

@@ -54,7 +54,7 @@ use crate::link::{
     },
     keys::{
         Ends,
-        Key,
+        Psk,
         Share,
         Tickets,
         Transcript, //
@@ -351,7 +351,7 @@ impl ControlConnection {
         target: &Target,
         epoch: u64,
         events: Option<PathEvents>,
-        key: Option<&Key>,
+        key: Option<&Psk>,
         deadline: Deadline,
     ) -> Result<Self, Failure> {
         let link = Arc::pin_init(
@@ -383,7 +383,7 @@ impl ControlConnection {
     /// it. May sleep.
     fn challenge(
         &mut self,
-        key: &Key,
+        key: &Psk,
         mut transcript: Transcript,
         deadline: Deadline,
     ) -> Result<(), Failure> {

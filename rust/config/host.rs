@@ -21,7 +21,7 @@ use crate::config::{
     show,
     show_option, //
 };
-use crate::link::keys::Key;
+use crate::link::keys::Psk;
 use crate::proto::{
     Access,
     Uuid, //
@@ -116,7 +116,7 @@ impl HostDir {
     }
 
     fn store_key(group: &Group<Self>, value: &str) -> Result {
-        group.host.key.set(Key::parse(value)?);
+        group.host.key.set(Psk::parse(value)?);
         group.enforce_keys()
     }
 
@@ -125,7 +125,7 @@ impl HostDir {
     }
 
     fn store_key_next(group: &Group<Self>, value: &str) -> Result {
-        group.host.key_next.set(Key::parse(value)?);
+        group.host.key_next.set(Psk::parse(value)?);
         group.enforce_keys()
     }
 

@@ -55,8 +55,8 @@ use crate::link::{
         Failure, //
     },
     keys::{
-        Key,
         KeySlot, //
+        Psk,
     },
 };
 use crate::proto::{
@@ -257,7 +257,7 @@ impl MapDir {
     }
 
     fn store_key(group: &Group<Self>, value: &str) -> Result {
-        group.key.set(Key::parse(value)?);
+        group.key.set(Psk::parse(value)?);
         Ok(())
     }
 

@@ -9,7 +9,8 @@ use kernel::{
     new_mutex,
     sync::{
         Arc,
-        Mutex, //
+        Mutex,
+        UniqueArc, //
     },
 };
 
@@ -24,7 +25,10 @@ use crate::proto::{
         Primitives,
         KEY_SIZE, //
     },
-    key, //
+    key::{
+        self,
+        NoKey, //
+    },
 };
 
 /// The kernel's library functions.
@@ -73,24 +77,30 @@ impl Primitives for Library {
     }
 }
 
-/// A key that a client host and a server have in common.
-pub(crate) struct Key {
+/// A key that a client host and a server have in common: a pre-shared key.
+pub(crate) struct Psk {
     /// Its name, which tells nothing of it.
     pub(crate) id: KeyId,
     /// The key itself.
     pub(crate) secret: Secret,
 }
 
-impl Key {
+impl Psk {
     /// Returns the key that an administrator has written; `None` for an empty text. Fails with
     /// `EINVAL` if the text is no key. May sleep.
     pub(crate) fn parse(text: &str) -> Result<Option<Arc<Self>>> {
         if text.is_empty() {
             return Ok(None);
         }
-        let secret = key::parse(text.as_bytes()).ok_or(EINVAL)?;
-        let id = auth::key_id(&secret);
-        Ok(Some(Arc::new(Self { id, secret }, GFP_KERNEL)?))
+        let unset = Self {
+            id: KeyId([0; 8]),
+            secret: Secret::zero(),
+        };
+        let mut key = UniqueArc::new(unset, GFP_KERNEL)?;
+        let this = &mut *key;
+        key::parse(text.as_bytes(), &mut this.secret).map_err(|NoKey| EINVAL)?;
+        this.id = auth::key_id(&this.secret);
+        Ok(Some(key.into()))
     }
 }
 
@@ -98,7 +108,7 @@ impl Key {
 #[pin_data]
 pub(crate) struct KeySlot {
     #[pin]
-    key: Mutex<Option<Arc<Key>>>,
+    key: Mutex<Option<Arc<Psk>>>,
 }
 
 impl KeySlot {
@@ -108,7 +118,7 @@ impl KeySlot {
     }
 
     /// Returns the key. May sleep.
-    pub(crate) fn get(&self) -> Option<Arc<Key>> {
+    pub(crate) fn get(&self) -> Option<Arc<Psk>> {
         self.key.lock().clone()
     }
 
@@ -118,7 +128,7 @@ impl KeySlot {
     }
 
     /// Puts another key, or none, there. May sleep.
-    pub(crate) fn set(&self, key: Option<Arc<Key>>) {
+    pub(crate) fn set(&self, key: Option<Arc<Psk>>) {
         let old = core::mem::replace(&mut *self.key.lock(), key);
         drop(old);
     }

@@ -61,16 +61,16 @@ impl<P: Primitives> Secret<P> {
         secret
     }
 
-    /// Takes the bytes of one, and overwrites them there.
-    pub fn take(bytes: &mut [u8; KEY_SIZE]) -> Self {
-        let mut secret = Self::zero();
-        secret.0.copy_from_slice(bytes);
-        P::wipe(bytes);
-        secret
+    /// Makes one of zeroes, to be set where it stays: a value that is moved may leave a copy where
+    /// it was.
+    pub const fn zero() -> Self {
+        Self([0; KEY_SIZE], PhantomData)
     }
 
-    fn zero() -> Self {
-        Self([0; KEY_SIZE], PhantomData)
+    /// Takes the bytes of one, and overwrites them there.
+    pub fn set(&mut self, bytes: &mut [u8; KEY_SIZE]) {
+        self.0.copy_from_slice(bytes);
+        P::wipe(bytes);
     }
 
     /// Returns another secret, which does not tell this one.

@@ -16,19 +16,23 @@ const CODED: usize = KEY_SIZE + 4;
 /// Bytes of the text of a key.
 pub const TEXT_SIZE: usize = PREFIX.len() + CODED / 3 * 4;
 
-/// Returns the key that `text` is; `None` if it is none.
-pub fn parse<P: Primitives>(text: &[u8]) -> Option<Secret<P>> {
-    let digits = text.strip_prefix(PREFIX)?;
+/// The text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoKey;
+
+/// Sets `secret` to the key that `text` is.
+pub fn parse<P: Primitives>(text: &[u8], secret: &mut Secret<P>) -> Result<(), NoKey> {
+    let digits = text.strip_prefix(PREFIX).ok_or(NoKey)?;
     if text.len() != TEXT_SIZE {
-        return None;
+        return Err(NoKey);
     }
     let mut coded = [0; CODED];
     let key = decode(digits, &mut coded).and_then(|()| {
         let (key, crc) = coded.split_first_chunk_mut::<KEY_SIZE>()?;
-        (crc32(key).to_le_bytes() == *crc).then(|| Secret::take(key))
+        (crc32(key).to_le_bytes() == *crc).then(|| secret.set(key))
     });
     P::wipe(&mut coded);
-    key
+    key.ok_or(NoKey)
 }
 
 /// Writes the bytes that the base64 `digits` stand for, four for three.

@@ -38,7 +38,7 @@ use crate::link::{
         fail,
         Failure, //
     },
-    keys::Key, //
+    keys::Psk, //
 };
 use crate::proto::{
     auth::KeyId,
@@ -483,7 +483,7 @@ impl Exports {
     }
 
     /// Returns the key of that name, of any host of any export. May sleep.
-    pub(super) fn key(&self, id: KeyId) -> Option<Arc<Key>> {
+    pub(super) fn key(&self, id: KeyId) -> Option<Arc<Psk>> {
         let list = self.list.lock();
         list.iter().find_map(|entry| entry.hosts.key(id))
     }

@@ -14,8 +14,8 @@ use kernel::{
 };
 
 use crate::link::keys::{
-    Key,
     KeySlot, //
+    Psk,
 };
 use crate::proto::{
     auth::KeyId,
@@ -74,7 +74,7 @@ impl Host {
 
     /// Returns the keys of which the host must prove one; it needs none if there are none. May
     /// sleep.
-    fn keys(&self) -> impl Iterator<Item = Arc<Key>> {
+    fn keys(&self) -> impl Iterator<Item = Arc<Psk>> {
         [self.key.get(), self.key_next.get()].into_iter().flatten()
     }
 
@@ -111,7 +111,7 @@ impl Hosts {
     }
 
     /// Returns the key of that name. May sleep.
-    pub(crate) fn key(&self, id: KeyId) -> Option<Arc<Key>> {
+    pub(crate) fn key(&self, id: KeyId) -> Option<Arc<Psk>> {
         let list = self.list.lock();
         let mut keys = list.iter().flat_map(|host| host.keys());
         keys.find(|key| key.id == id)

@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use crate::link::keys::{
-    Key,
     Keys,
+    Psk,
     Secret,
     Share,
     Transcript, //
@@ -34,7 +34,7 @@ impl Proof {
     /// A client that names a key which nobody has here, so that `key` is `None`, learns the same as
     /// one that does not have the key which it names: the proof is not the one that it would be.
     pub(super) fn new(
-        key: Option<&Key>,
+        key: Option<&Psk>,
         sequence: u32,
         (challenge, bytes): (&Challenge, &[u8]),
         mut transcript: Transcript,

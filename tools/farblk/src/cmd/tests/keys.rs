@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Keys of maps, and of hosts of exports.
+//!
+//! Long: most of it is one command after another, and what each has to say.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

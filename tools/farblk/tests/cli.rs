@@ -1426,10 +1426,10 @@ fn a_report_has_no_secrets() {
     );
     tree.file("etc/farblk/client.d/bad.toml", "secret secret\n");
     // What is not farblk's stays where it is, and so do copies that an editor has made.
-    tree.file("etc/farblk/node-c.pem", "-----BEGIN KEY-----\nAAAA\n");
-    tree.file("etc/farblk/client.d/x.toml~", "key = \"AAAA\"\n");
+    tree.file("etc/farblk/node-c.pem", "-----BEGIN KEY-----\nZZZZ\n");
+    tree.file("etc/farblk/client.d/x.toml~", "key = \"ZZZZ\"\n");
     tree.file("etc/farblk/server.toml.1", "[export.old]\nram = \"2G\"\n");
-    tree.file("etc/farblk/keys/host_id", "AAAA\n");
+    tree.file("etc/farblk/keys/host_id", "ZZZZ\n");
     // Keys are not even taken from where they should not be.
     tree.file("etc/farblk/keys/vol1.key", &format!("{KEY}\n"));
     tree.file(
@@ -1442,8 +1442,8 @@ fn a_report_has_no_secrets() {
         "sys/kernel/debug/farblk/note",
         &format!("lost {KEY}, and {}\n", &KEY[..30]),
     );
-    tree.file("etc/farblk/backup.toml", "key = \"AAAA\"\n");
-    tree.file("etc/farblk/client.d/.draft.toml", "key = \"AAAA\"\n");
+    tree.file("etc/farblk/backup.toml", "key = \"ZZZZ\"\n");
+    tree.file("etc/farblk/client.d/.draft.toml", "key = \"ZZZZ\"\n");
     tree.file(
         "etc/farblk/registrations",
         &format!("{id} 1311768467294899695\n"),
@@ -1512,7 +1512,7 @@ fn a_report_has_no_secrets() {
         "example.org",
         "tango",
         "geheim",
-        "aaaa",
+        "zzzz",
         "1f00ab",
         "5254:",
         "52:54",

@@ -34,10 +34,12 @@ debug-kernel: setup
 
 check: setup
 	@tools/setup/guest.sh uml >/dev/null
+	@tools/setup/verifpal.sh >/dev/null
 	@tools/check
 
 check-all: setup
 	@tools/setup/guest.sh uml >/dev/null
+	@tools/setup/verifpal.sh >/dev/null
 	@tools/check all
 
 # Those in which more than one CPU matters; all take half a day. The server is dead after disconnect.sh.

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 # compile: by the rustc of the build root. It is older than the one that the crate asks for: let chains are a feature there.
-# Optimising across crates, as the crate's own profile does, would take twice the time and save none later.
+# To optimise across crates, as its own profile does, takes half as long again.
 compile() {
 	in_root env RUSTC_BOOTSTRAP=1 RUSTFLAGS='-Zcrate-attr=feature(let_chains)' CARGO_TARGET_DIR="$new/target" \
 		CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_TERM_COLOR=never \

@@ -62,6 +62,12 @@ not_keyed() {
 	not_mapped EKEYREJECTED "$NOT_ADMITTED"
 	with_key "$KEY"
 	must map_on m
+	must store "$C/maps/m/enable" 0
+	# Who has proved the key of the export is told what is the matter with it.
+	must remote "store $C/exports/e/enable 0"
+	not_mapped ENXIO "is not enabled"
+	must remote "store $C/exports/e/enable 1"
+	must map_on m
 	must unmap m
 	# What there is, and who may have it, is told to nobody that has proved no key.
 	must remote "export_ram other 8M allow_any_host=0; export_ram off 8M allow_any_host=0 && store $C/exports/off/enable 0"

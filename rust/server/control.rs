@@ -274,8 +274,8 @@ impl Control {
     }
 
     /// Returns what a client is told that may not log in to an export. On a server that has keys,
-    /// one that has proved none, or another one, does not learn what there is.
-    fn disguise(&self, session: &Session, refused: Refused) -> Refused {
+    /// one that has proved none of its own for this export does not learn what there is.
+    fn disguise(&self, session: &Session, login: &Login, refused: Refused) -> Refused {
         let tells = matches!(
             refused.refusal,
             Refusal::NoSuchExport
@@ -286,6 +286,7 @@ impl Control {
         match session.proven() {
             _ if !tells || !self.exports.have_keys() => refused,
             None => Refusal::AuthRequired.into(),
+            Some(key) if self.exports.has_key(login, key) => refused,
             Some(_) => Refusal::AuthFailed.into(),
         }
     }
@@ -306,7 +307,7 @@ impl Control {
             let writes = export.check(&self.port, login, session.proven())?;
             Ok((export, writes))
         });
-        let (export, writes) = found.map_err(|refused| self.disguise(session, refused))?;
+        let (export, writes) = found.map_err(|refused| self.disguise(session, login, refused))?;
         let access = match writes {
             true => Access::ReadWrite,
             false => Access::ReadOnly,

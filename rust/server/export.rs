@@ -488,6 +488,14 @@ impl Exports {
         list.iter().find_map(|entry| entry.hosts.key(id))
     }
 
+    /// Returns true if the export that a login asks for has an entry of its host with this key,
+    /// also if it is not enabled. May sleep.
+    pub(super) fn has_key(&self, login: &Login, key: KeyId) -> bool {
+        let list = self.list.lock();
+        let entry = list.iter().find(|entry| entry.name == login.export);
+        entry.is_some_and(|entry| entry.hosts.has_key(&login.host_name, key))
+    }
+
     /// Returns true if a host of an export needs a key. May sleep.
     pub(super) fn have_keys(&self) -> bool {
         let list = self.list.lock();

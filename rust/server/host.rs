@@ -123,6 +123,13 @@ impl Hosts {
         list.iter().any(|host| host.keys().next().is_some())
     }
 
+    /// Returns true if the host that sends `name` has an entry with this key. May sleep.
+    pub(crate) fn has_key(&self, name: &Name, key: KeyId) -> bool {
+        let list = self.list.lock();
+        let host = list.iter().find(|host| host.name == *name);
+        host.is_some_and(|host| host.keys().any(|one| one.id == key))
+    }
+
     /// Returns true if the host that sends `name` has no entry, or needs no key, or has proved one
     /// of its own. May sleep.
     pub(crate) fn proves(&self, name: &Name, proven: Option<KeyId>) -> bool {

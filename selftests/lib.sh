@@ -130,10 +130,13 @@ rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' "/sys/class/infiniba
 
 # rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link
 # was down, and then nobody can connect over it.
+rxe_is_bare() { ! rdma resource show qp link "$1/1" | grep -qv 'type GSI' && [ -z "$(rdma resource show mr dev "$1")" ]; }
 rxe_heal() {
 	local rxe dev p
 	for rxe in $(rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR.*|\1|p'); do
 		note "$rxe is made anew: its GSI queue pair is in error"
+		# Nobody could tell afterwards what was left on it.
+		wait_for 10 rxe_is_bare "$rxe" || bad "$rxe still has $(rdma resource show qp link "$rxe/1" | grep -v 'type GSI'; rdma resource show mr dev "$rxe")"
 		dev=$(rxe_netdev "$rxe")
 		for p in "$C"/ports/*/; do [ ! -d "$p" ] || store "$p/enable" 0; done
 		rdma link delete "$rxe"

@@ -4,12 +4,7 @@
 # with a clean error, what was written is there, and once the faults are over a map works.
 # FARBLK_KINDS=KIND: exports of that kind only, but where memory fails the kernel.
 . "$(dirname "$0")/lib.sh"
-# Before it is forgotten who is to know that.
 TOLERATE=1
-if [ -n "${FARBLK_AGENT:-}" ]; then
-	ask "tolerate on" >/dev/null
-	tolerant on
-fi
 unset FARBLK_AGENT FARBLK_REMOTE
 FAULTS=/sys/kernel/debug
 # Seconds, roughly. More of them leave out fewer allocations; about 10000 leave out none.

@@ -2,10 +2,10 @@
 # What the tests share. They use the configfs files themselves, not the tool.
 #
 # A test is written from the client's side. What the server does is a line of shell for remote: in
-# the guests of tools/vm (FARBLK_AGENT is their library) it goes over the control stream;
-# FARBLK_REMOTE="ssh root@HOST" reaches a real machine that has this folder in the same place; with
-# neither, this host is its own server. FARBLK_SERVER is the server's address (default: the first
-# one of a local RDMA device; a host without any gets rxe0 over a dummy device).
+# two guests of tools/vm (FARBLK_HARNESS is the guests' library, FARBLK_AGENT is set) it goes over
+# the control stream; FARBLK_REMOTE="ssh root@HOST" reaches a real machine that has this folder in
+# the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address
+# (default: the first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
 #
 # FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives
 # is the exported device itself. What passes so and fails on farblk is farblk's fault.
@@ -22,7 +22,7 @@ CASES=()
 is_local() { [ -n "${FARBLK_LOCAL:-}" ]; }
 ! is_local || unset FARBLK_AGENT FARBLK_REMOTE
 # shellcheck source=tools/vm/guest/lib.sh
-[ -z "${FARBLK_AGENT:-}" ] || . "$FARBLK_AGENT"
+[ -z "${FARBLK_HARNESS:-}" ] || . "$FARBLK_HARNESS"
 
 # --- results --------------------------------------------------------------------------------------
 
@@ -441,7 +441,7 @@ quiet_since() {
 # tolerate on|off: in a test with TOLERATE=1 what "tolerated" lists is no complaint. tolerant
 # on|off: and stops not this kernel.
 tolerate() {
-	[ -n "${TOLERATE:-}" ] && [ -n "${FARBLK_AGENT:-}" ] || return 0
+	[ -n "${TOLERATE:-}" ] && [ -n "${FARBLK_HARNESS:-}" ] || return 0
 	ask "tolerate $1" >/dev/null
 	tolerant "$1"
 	! has_server || remote "tolerant $1"

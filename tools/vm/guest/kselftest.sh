@@ -3,12 +3,13 @@
 # The role's script of tools/vm/kselftest: the server does what the client's tests ask of it (remote
 # in selftests/lib.sh), the others run $TESTS with the kernel's own runner.
 export PATH=/farblk:$PATH
-export FARBLK_AGENT=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farblk/farblk.ko
+export FARBLK_HARNESS=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farblk/farblk.ko
 # A debug kernel has two more kinds of the module.
 [ ! -e /farblk/farblk-kunit.ko ] || export FARBLK_KUNIT_KO=/farblk/farblk-kunit.ko
 [ ! -e /farblk/farblk-broken.ko ] || export FARBLK_BROKEN=/farblk/farblk-broken.ko
 case $ROLE in
 server | second)
+	export FARBLK_AGENT=1
 	. selftests/lib.sh
 	# A server that was off does not begin with the first line.
 	for ((n = $(get "$ROLE-first"); ; n++)); do
@@ -21,6 +22,7 @@ server | second)
 	done
 	;;
 client)
+	export FARBLK_AGENT=1
 	. vm/guest/lib.sh
 	for server in server second; do
 		put "$server-first" 1
@@ -28,7 +30,6 @@ client)
 	done
 	FARBLK_SERVER=$(address server)
 	;;
-*) unset FARBLK_AGENT ;;
 esac
 
 export BASE_DIR=/farblk

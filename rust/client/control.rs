@@ -54,6 +54,7 @@ use crate::link::{
     },
     keys::{
         Ends,
+        Keys,
         Psk,
         Share,
         Tickets,
@@ -180,8 +181,9 @@ impl Target {
             .map_err(|error| self.failure(error))?;
         ConnectReply::parse(&reply).map_err(|malformed| self.foreign(malformed))?;
         let (reply, ends) = (ConnectReply::known(&reply), ends(id)?);
-        let split = handshake::split_ticket(request).zip(handshake::split_ticket(reply));
-        if let Some((tickets, ((_, asked), (data, ticket)))) = tickets.zip(split) {
+        if let Some(tickets) = tickets {
+            let split = handshake::split_ticket(request).zip(handshake::split_ticket(reply));
+            let ((_, asked), (data, ticket)) = split.ok_or_else(unproven)?;
             tickets
                 .check_reply(asked, data, &ends, ticket)
                 .map_err(|_| unproven())?;
@@ -208,6 +210,12 @@ impl Target {
                 private_data,
                 ..
             } => match Reject::parse(private_data) {
+                // Both would end a map. A server says so to a map that has logged in, or tries to.
+                Ok(Reject(why))
+                    if matches!(why.refusal, Refusal::NotAdmitted | Refusal::Evicted) =>
+                {
+                    self.foreign(Malformed("it refuses the host before the login"))
+                }
                 Ok(Reject(why)) => refused(&why),
                 Err(malformed) => self.foreign(malformed),
             },
@@ -387,7 +395,8 @@ impl ControlConnection {
         mut transcript: Transcript,
         deadline: Deadline,
     ) -> Result<(), Failure> {
-        let share = Share::new();
+        let mut share = Share::zero();
+        share.randomize();
         let challenge = Challenge {
             key_id: key.id,
             public: Public {
@@ -395,23 +404,26 @@ impl ControlConnection {
                 point: share.point,
             },
         };
+        let mut keys = KBox::new(Keys::zero(), GFP_KERNEL)?;
         let said = &mut transcript;
-        let keys = self.call(
+        let reply = self.call(
             deadline,
             |sequence, buf| {
                 let len = challenge.encode(sequence, buf)?;
                 said.add(buf.get(..len).ok_or(NoRoom)?);
                 Ok(len)
             },
-            |bytes, sequence| {
-                let (reply, unproven) = ChallengeReply::parse(bytes, sequence)?;
-                Ok((reply, unproven.len()))
+            |bytes, sequence| match ChallengeReply::parse(bytes, sequence) {
+                Ok((reply, unproven)) => Ok(Some((reply, unproven.len()))),
+                // What somebody says who has proved nothing must not end a map.
+                Err(ReplyError::Refused(_)) => Ok(None),
+                Err(malformed) => Err(malformed),
             },
         );
-        let (reply, unproven_len) = keys?;
+        let (reply, unproven_len) = reply?.ok_or_else(unproven)?;
         transcript.add(self.message.get(..unproven_len).unwrap_or(&[]));
-        let keys = share
-            .keys(&key.secret, &reply.public.point, &transcript)
+        share
+            .derive(&key.secret, &reply.public.point, &transcript, &mut keys)
             .map_err(|_| unproven())?;
         keys.check_proof(&reply.proof).map_err(|_| unproven())?;
         self.channel.authenticate(Side::Client, keys);

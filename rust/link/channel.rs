@@ -31,7 +31,6 @@ use crate::base::{
 use crate::link::keys::{
     Forged,
     Keys,
-    Sender,
     Tickets, //
 };
 use crate::proto::{
@@ -274,7 +273,8 @@ pub(crate) struct Channel<O: Linked> {
     owner: Arc<O>,
     /// Buffer for the message that is being encoded.
     scratch: KVec<u8>,
-    auth: Option<Auth>,
+    /// The side that this host is, and the keys of a connection whose messages have tags.
+    auth: Option<(Side, KBox<Keys>)>,
 }
 
 /// The side of a connection that this host is.
@@ -284,13 +284,6 @@ pub(crate) enum Side {
     Client,
     /// It has accepted it.
     Server,
-}
-
-/// The keys of a connection whose messages have tags.
-struct Auth {
-    send: Sender,
-    receive: Sender,
-    tickets: Tickets,
 }
 
 impl<O: Linked> Channel<O> {
@@ -329,22 +322,13 @@ impl<O: Linked> Channel<O> {
 
     /// Gives each message that is sent or read from now on a tag. Both sides have to do so after
     /// the same messages.
-    pub(crate) fn authenticate(&mut self, side: Side, keys: Keys) {
-        let (client, server, tickets) = (keys.client, keys.server, keys.tickets);
-        let (send, receive) = match side {
-            Side::Client => (client, server),
-            Side::Server => (server, client),
-        };
-        self.auth = Some(Auth {
-            send,
-            receive,
-            tickets,
-        });
+    pub(crate) fn authenticate(&mut self, side: Side, keys: KBox<Keys>) {
+        self.auth = Some((side, keys));
     }
 
     /// Returns what the tickets of I/O connections are made with; `None` without keys.
     pub(crate) fn tickets(&self) -> Option<&Tickets> {
-        self.auth.as_ref().map(|auth| &auth.tickets)
+        self.auth.as_ref().map(|(_, keys)| &keys.tickets)
     }
 
     /// Returns the protection domain of the session.
@@ -393,8 +377,12 @@ impl<O: Linked> Channel<O> {
         let mut len = encode(room).map_err(|NoRoom| EMSGSIZE)?;
         let message = room.get(..len).ok_or(EMSGSIZE)?;
         buffer.copy_in(0, message)?;
-        if let Some(auth) = &mut self.auth {
-            buffer.copy_in(len, &auth.send.tag(message))?;
+        if let Some((side, keys)) = &mut self.auth {
+            let sender = match side {
+                Side::Client => &mut keys.client,
+                Side::Server => &mut keys.server,
+            };
+            buffer.copy_in(len, &sender.tag(message))?;
             len += TAG_SIZE;
         }
         self.qp
@@ -424,11 +412,15 @@ impl<O: Linked> Channel<O> {
         let received = message.get_mut(..len).ok_or(EMSGSIZE)?;
         buffer.copy_out(0, received)?;
         self.qp.recv(buffer).map_err(|(error, _)| error)?;
-        let Some(auth) = &mut self.auth else {
+        let Some((side, keys)) = &mut self.auth else {
             return Ok(len);
         };
+        let peer = match side {
+            Side::Client => &mut keys.server,
+            Side::Server => &mut keys.client,
+        };
         let (message, tag) = received.split_last_chunk().ok_or(EBADMSG)?;
-        auth.receive.check(message, tag).map_err(|Forged| EBADMSG)?;
+        peer.check(message, tag).map_err(|Forged| EBADMSG)?;
         Ok(message.len())
     }
 

@@ -42,13 +42,12 @@ pub(crate) type Share = auth::Share<Library>;
 pub(crate) type Transcript = auth::Transcript<Library>;
 /// The keys of a control connection.
 pub(crate) type Keys = auth::Keys<Library>;
-/// One direction of a control connection.
-pub(crate) type Sender = auth::Sender<Library>;
 /// What the tickets of I/O connections are made with.
 pub(crate) type Tickets = auth::Tickets<Library>;
 pub(crate) use auth::{
     Ends,
-    Forged, //
+    Forged,
+    WeakPoint, //
 };
 
 impl Primitives for Library {

@@ -50,21 +50,24 @@ const BASE_POINT: [u8; KEY_SIZE] = {
 };
 
 /// A secret of 256 bits. It can be neither printed nor copied, and is overwritten when it is
-/// dropped.
+/// dropped. A value that is moved may leave a copy where it was: so each one is made of zeroes
+/// where it stays, and set there.
 pub struct Secret<P: Primitives>([u8; KEY_SIZE], PhantomData<P>);
 
 impl<P: Primitives> Secret<P> {
-    /// Makes a random one.
-    pub fn random() -> Self {
-        let mut secret = Self::zero();
-        P::random(&mut secret.0);
-        secret
-    }
-
-    /// Makes one of zeroes, to be set where it stays: a value that is moved may leave a copy where
-    /// it was.
+    /// Makes one of zeroes.
     pub const fn zero() -> Self {
         Self([0; KEY_SIZE], PhantomData)
+    }
+
+    /// Makes it random.
+    pub fn randomize(&mut self) {
+        P::random(&mut self.0);
+    }
+
+    /// Returns true if both are the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        P::equal(&self.0, &other.0)
     }
 
     /// Takes the bytes of one, and overwrites them there.
@@ -73,16 +76,15 @@ impl<P: Primitives> Secret<P> {
         P::wipe(bytes);
     }
 
-    /// Returns another secret, which does not tell this one.
-    fn derive(&self, parts: &[&[u8]]) -> Self {
-        let mut derived = Self::zero();
+    /// Sets `derived` to another secret, which does not tell this one.
+    fn derive(&self, parts: &[&[u8]], derived: &mut Self) {
         P::hmac_sha256(&self.0, parts, &mut derived.0);
-        derived
     }
 
     /// Returns what only those can compute who know the secret.
     fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_SIZE] {
-        let whole = self.derive(parts);
+        let mut whole = Self::zero();
+        self.derive(parts, &mut whole);
         let mut tag = [0; TAG_SIZE];
         tag.iter_mut()
             .zip(whole.0)
@@ -176,50 +178,50 @@ pub struct Share<P: Primitives> {
 }
 
 impl<P: Primitives> Share<P> {
-    /// Makes one for a single connection.
-    pub fn new() -> Self {
-        let scalar = Secret::random();
-        let mut share = Self {
-            scalar,
+    /// Makes one of zeroes.
+    pub const fn zero() -> Self {
+        Self {
+            scalar: Secret::zero(),
             point: [0; KEY_SIZE],
             nonce: [0; KEY_SIZE],
-        };
-        // No multiple of this point is zero.
-        let _ = P::x25519(&share.scalar.0, &BASE_POINT, &mut share.point);
-        P::random(&mut share.nonce);
-        share
+        }
     }
 
-    /// Derives the keys of the connection from the common `key`, the public value of the other
-    /// side, and the transcript, which has both shares. Fails if the other side has chosen a value
-    /// of which the result does not depend on this share.
-    pub fn keys(
-        self,
+    /// Makes it random, for a single connection.
+    pub fn randomize(&mut self) {
+        self.scalar.randomize();
+        // No multiple of this point is zero.
+        let _ = P::x25519(&self.scalar.0, &BASE_POINT, &mut self.point);
+        P::random(&mut self.nonce);
+    }
+
+    /// Sets `keys` to those of the connection: they come from the common `key`, the public value of
+    /// the other side, and the transcript, which has both shares. Fails if the other side has
+    /// chosen a value of which the result does not depend on this share.
+    pub fn derive(
+        &self,
         key: &Secret<P>,
         point: &[u8; KEY_SIZE],
         transcript: &Transcript<P>,
-    ) -> Result<Keys<P>, WeakPoint> {
+        keys: &mut Keys<P>,
+    ) -> Result<(), WeakPoint> {
         let mut shared = Secret::<P>::zero();
         if !P::x25519(&self.scalar.0, point, &mut shared.0) {
             return Err(WeakPoint);
         }
-        let root = key.derive(&[&shared.0, &transcript.0]);
-        let label = |label: &str| root.derive(&[label.as_bytes()]);
-        Ok(Keys {
-            proof: label("farblk proof of the server"),
-            client: Sender::new(label("farblk messages of the client")),
-            server: Sender::new(label("farblk messages of the server")),
-            tickets: Tickets {
-                request: label("farblk tickets of requests"),
-                reply: label("farblk tickets of replies"),
-            },
-        })
-    }
-}
-
-impl<P: Primitives> Default for Share<P> {
-    fn default() -> Self {
-        Self::new()
+        let mut root = Secret::<P>::zero();
+        key.derive(&[&shared.0, &transcript.0], &mut root);
+        let tickets = &mut keys.tickets;
+        for (label, derived) in [
+            ("farblk proof of the server", &mut keys.proof),
+            ("farblk messages of the client", &mut keys.client.key),
+            ("farblk messages of the server", &mut keys.server.key),
+            ("farblk tickets of requests", &mut tickets.request),
+            ("farblk tickets of replies", &mut tickets.reply),
+        ] {
+            root.derive(&[label.as_bytes()], derived);
+        }
+        Ok(())
     }
 }
 
@@ -243,6 +245,19 @@ pub struct Keys<P: Primitives> {
 }
 
 impl<P: Primitives> Keys<P> {
+    /// Makes those of zeroes, which [`Share::derive`] sets.
+    pub const fn zero() -> Self {
+        Self {
+            proof: Secret::zero(),
+            client: Sender::zero(),
+            server: Sender::zero(),
+            tickets: Tickets {
+                request: Secret::zero(),
+                reply: Secret::zero(),
+            },
+        }
+    }
+
     /// Returns the proof of the server, for the end of its reply to the challenge.
     pub fn proof(&self) -> [u8; TAG_SIZE] {
         self.proof.tag(&[])
@@ -309,8 +324,11 @@ pub struct Sender<P: Primitives> {
 }
 
 impl<P: Primitives> Sender<P> {
-    fn new(key: Secret<P>) -> Self {
-        Self { key, next: 0 }
+    const fn zero() -> Self {
+        Self {
+            key: Secret::zero(),
+            next: 0,
+        }
     }
 
     /// Returns the tag of the next message.

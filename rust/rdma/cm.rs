@@ -256,19 +256,24 @@ impl CmId {
 
     /// Returns this end of the connection, and the peer's.
     ///
-    /// To be called once [`Self::connect`] has returned, or, of an id that was made of a
-    /// [`ConnectRequest`], once there is a queue pair. Fails with `EAFNOSUPPORT` if the addresses
-    /// are no IP addresses. May sleep.
+    /// The number of a queue pair that is not there yet, or not known, is 0: that of the peer before
+    /// [`Self::connect`] has returned, and that of this end before there is one. Fails with
+    /// `EAFNOSUPPORT` if the addresses are no IP addresses. Must not be called in a handler of the id.
+    /// May sleep.
     pub(crate) fn ends(&self) -> Result<(End, End)> {
-        // The core has both addresses when there is a device, and leaves them as they are.
         self.device()?;
-        // SAFETY: By the type invariants the id is valid, and as above nobody changes these.
+        // SAFETY: By the type invariants the id is valid. The core sets both addresses before the
+        // device, and changes them afterwards (iWARP does, when it has connected) only in the
+        // handler, whose lock is held.
         let (local, peer) = unsafe {
+            bindings::rdma_lock_handler(self.as_raw());
             let addr = &raw const (*self.as_raw()).route.addr;
-            (
+            let ends = (
                 socket_addr(&raw const (*addr).src_addr),
                 socket_addr(&raw const (*addr).dst_addr),
-            )
+            );
+            bindings::rdma_unlock_handler(self.as_raw());
+            ends
         };
         let (local, peer) = local.zip(peer).ok_or(EAFNOSUPPORT)?;
         let (local_qp, peer_qp) = match self.is_iwarp() {

@@ -4,12 +4,15 @@
 
 #![forbid(unsafe_code)]
 
+use kernel::prelude::*;
+
 use crate::link::keys::{
     Keys,
     Psk,
     Secret,
     Share,
-    Transcript, //
+    Transcript,
+    WeakPoint, //
 };
 use crate::proto::{
     Challenge,
@@ -17,6 +20,7 @@ use crate::proto::{
     Malformed,
     NoRoom,
     Public,
+    Refusal,
     Refused, //
 };
 
@@ -24,12 +28,12 @@ use crate::proto::{
 pub(super) struct Proof {
     reply: [u8; ChallengeReply::SIZE],
     /// The keys of the connection from then on.
-    pub(super) keys: Keys,
+    pub(super) keys: KBox<Keys>,
 }
 
 impl Proof {
     /// Proves that the server has `key`. Fails if the client's public value is one that makes the
-    /// keys known to everybody.
+    /// keys known to everybody, or for want of memory. May sleep.
     ///
     /// A client that names a key which nobody has here, so that `key` is `None`, learns the same as
     /// one that does not have the key which it names: the proof is not the one that it would be.
@@ -39,27 +43,29 @@ impl Proof {
         (challenge, bytes): (&Challenge, &[u8]),
         mut transcript: Transcript,
     ) -> Result<Self, Refused> {
-        let nobodys = Secret::random();
+        let mut nobodys = Secret::zero();
+        nobodys.randomize();
         let secret = key.map_or(&nobodys, |key| &key.secret);
-        let share = Share::new();
+        let mut share = Share::zero();
+        share.randomize();
         let public = Public {
             nonce: share.nonce,
             point: share.point,
         };
+        let keys = KBox::new(Keys::zero(), GFP_KERNEL);
+        let mut keys = keys.map_err(|_| Refused::from(Refusal::NoMemory))?;
         transcript.add(bytes);
-        let mut keys = None;
+        let mut derived = Ok(());
         let mut reply = [0; ChallengeReply::SIZE];
         // Cannot fail: the buffer is as long as the reply.
         let _ = ChallengeReply::encode(&public, sequence, &mut reply, |unproven| {
             transcript.add(unproven);
-            let made = share.keys(secret, &challenge.public.point, &transcript);
-            let proof = made.as_ref().map_or([0; _], Keys::proof);
-            keys = made.ok();
-            proof
+            derived = share.derive(secret, &challenge.public.point, &transcript, &mut keys);
+            keys.proof()
         });
-        match keys {
-            Some(keys) => Ok(Self { reply, keys }),
-            None => Err(Malformed("the public value is of low order").into()),
+        match derived {
+            Ok(()) => Ok(Self { reply, keys }),
+            Err(WeakPoint) => Err(Malformed("the public value is of low order").into()),
         }
     }
 

@@ -127,8 +127,6 @@ impl ConnectRequest<'_> {
         shared.enter_handler();
         // SAFETY: By the type invariants the event is valid and carries connection parameters.
         unsafe { shared.note_peer_qp(self.event.as_ptr()) };
-        // SAFETY: By the type invariants the event is valid and carries connection parameters.
-        unsafe { shared.note_peer_qp(self.event.as_ptr()) };
         // SAFETY: By the type invariants the id is valid and its handler is running in this task,
         // so that none other runs.
         unsafe {

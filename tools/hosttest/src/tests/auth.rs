@@ -66,6 +66,24 @@ fn key(byte: u8) -> Secret<Host> {
     secret([byte; KEY_SIZE])
 }
 
+fn share() -> Share<Host> {
+    let mut share = Share::zero();
+    share.randomize();
+    share
+}
+
+fn derive(
+    share: &Share<Host>,
+    key: &Secret<Host>,
+    point: &[u8; KEY_SIZE],
+    transcript: &Transcript<Host>,
+) -> Result<Keys<Host>, WeakPoint> {
+    let mut keys = Keys::zero();
+    share
+        .derive(key, point, transcript, &mut keys)
+        .map(|()| keys)
+}
+
 fn parsed(text: &[u8]) -> Option<Secret<Host>> {
     let mut secret = Secret::zero();
     key::parse(text, &mut secret).ok().map(|()| secret)
@@ -107,7 +125,7 @@ fn connect(
     theirs: &Secret<Host>,
     change: impl FnOnce(&mut Said),
 ) -> (Keys<Host>, Keys<Host>) {
-    let (client, server) = (Share::new(), Share::new());
+    let (client, server) = (share(), share());
     let (of_client, of_server) = (client.point, server.point);
     let said = Said {
         request: vec![1; 32],
@@ -118,8 +136,8 @@ fn connect(
     };
     let mut seen = said.clone();
     change(&mut seen);
-    let client = client.keys(ours, &of_server, &seen.transcript());
-    let server = server.keys(theirs, &of_client, &said.transcript());
+    let client = derive(&client, ours, &of_server, &seen.transcript());
+    let server = derive(&server, theirs, &of_client, &said.transcript());
     (client.unwrap(), server.unwrap())
 }
 
@@ -267,9 +285,8 @@ fn points_of_small_order_are_refused() {
     .map(|text| <[u8; KEY_SIZE]>::try_from(hex(text)).unwrap());
     let points = [one(0), one(1), p_and(0xec), p_and(0xed), p_and(0xee)];
     for point in points.into_iter().chain(order_8) {
-        let share = Share::<Host>::new();
         let transcript = Transcript::new(&[], &[], &ends(7420));
-        let keys = share.keys(&key(1), &point, &transcript);
+        let keys = derive(&share(), &key(1), &point, &transcript);
         assert_eq!(keys.err(), Some(WeakPoint), "{point:x?}");
     }
 }

@@ -255,7 +255,7 @@ impl ExportDir {
     /// [`ExportDir::enforce`] does.
     pub(super) fn enforce_keys(&self) -> Result<(), Failure> {
         self.members
-            .end_unproven(|host, proven| self.hosts.proves(host, proven))
+            .end_unproven(|host, proven| self.hosts.is_proven(host, proven))
     }
 
     /// Gives the extent a new number: what clients may do with it has changed. May sleep.

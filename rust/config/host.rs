@@ -28,6 +28,9 @@ use crate::proto::{
 };
 use crate::server::Host;
 
+/// The access of a host that is not admitted, as it is before another one is written.
+const NOT_ADMITTED: &str = "none";
+
 /// `hosts/` of an export.
 pub(super) struct HostDirs {
     export: Arc<ExportDir>,
@@ -93,7 +96,7 @@ impl HostDir {
     }
 
     fn show_host_id(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.host.rule().id)
+        show_option(page, self.host.rule(|rule| rule.id))
     }
 
     fn store_host_id(group: &Group<Self>, value: &str) -> Result {
@@ -106,31 +109,47 @@ impl HostDir {
     }
 
     fn show_access(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.host.rule().access)
+        match self.host.rule(|rule| rule.access) {
+            Some(access) => show(page, access),
+            None => show(page, NOT_ADMITTED),
+        }
     }
 
     fn store_access(group: &Group<Self>, value: &str) -> Result {
-        let access: Access = value.parse().map_err(|_| EINVAL)?;
+        let access = match value {
+            NOT_ADMITTED => None,
+            word => Some(word.parse::<Access>().map_err(|_| EINVAL)?),
+        };
         group.host.set_rule(|rule| rule.access = access);
         group.enforce()
     }
 
     fn store_key(group: &Group<Self>, value: &str) -> Result {
-        group.host.key.set(Psk::parse(value)?);
+        let mut key = Psk::parse(value)?;
+        group
+            .host
+            .set_rule(|rule| core::mem::swap(&mut rule.key, &mut key));
         group.enforce_keys()
     }
 
     fn show_key_id(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.host.key.id())
+        let id = self.host.rule(|rule| rule.key.as_ref().map(|key| key.id));
+        show_option(page, id)
     }
 
     fn store_key_next(group: &Group<Self>, value: &str) -> Result {
-        group.host.key_next.set(Psk::parse(value)?);
+        let mut key = Psk::parse(value)?;
+        group
+            .host
+            .set_rule(|rule| core::mem::swap(&mut rule.key_next, &mut key));
         group.enforce_keys()
     }
 
     fn show_key_next_id(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.host.key_next.id())
+        let id = self
+            .host
+            .rule(|rule| rule.key_next.as_ref().map(|key| key.id));
+        show_option(page, id)
     }
 
     /// Ends the sessions that have proved no key which the host may use now, as

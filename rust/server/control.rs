@@ -175,6 +175,7 @@ impl Control {
             self.exports.stats.forgeries.count();
             return pending.refuse(Refusal::BadSession);
         }
+        session.note_heard();
         let tickets = channel.tickets();
         let limits = channel.pd().device().limits();
         match &mut attachment.data_path {
@@ -265,7 +266,7 @@ impl Control {
         let proof = Proof::new(key.as_deref(), sequence, (challenge, bytes), transcript)?;
         let sent = self.send(|buf| proof.encode(buf));
         if let Some(key) = key {
-            session.set_proven(key.id);
+            session.set_proven(key);
         }
         if let Some(channel) = &mut self.channel {
             channel.authenticate(Side::Server, proof.keys);
@@ -283,10 +284,16 @@ impl Control {
                 | Refusal::NotAdmitted
                 | Refusal::NotOnPort
         );
+        let evicted = || {
+            let export = self.exports.find(&login.export);
+            export.is_ok_and(|export| export.has_evicted(login))
+        };
         match session.proven() {
             _ if !tells || !self.exports.have_keys() => refused,
+            // It has been let in before, and knows.
+            _ if evicted() => Refusal::Evicted.into(),
             None => Refusal::AuthRequired.into(),
-            Some(key) if self.exports.has_key(login, key) => refused,
+            Some(key) if self.exports.has_proved(login, &key) => refused,
             Some(_) => Refusal::AuthFailed.into(),
         }
     }
@@ -304,7 +311,7 @@ impl Control {
         let device = channel.pd().device();
         // Nothing is allocated for a client that is not admitted.
         let found = self.exports.find(&login.export).and_then(|export| {
-            let writes = export.check(&self.port, login, session.proven())?;
+            let writes = export.check(&self.port, login, session.proven().as_deref())?;
             Ok((export, writes))
         });
         let (export, writes) = found.map_err(|refused| self.disguise(session, login, refused))?;
@@ -456,12 +463,13 @@ impl Control {
         request: &ListRequest,
     ) -> Result<Result, Refused> {
         let (port, exports) = (self.port, self.exports.clone());
+        let proven = session.proven();
         Ok(self.send(|buf| {
             let mut writer = ListReplyWriter::new(buf, sequence, request.first)?;
             let mut total: u32 = 0;
             let mut fits = true;
             exports.for_each(|export| {
-                let Some(entry) = export.entry(&port, request, session.proven()) else {
+                let Some(entry) = export.entry(&port, request, proven.as_deref()) else {
                     return;
                 };
                 fits = fits && (total < request.first || writer.push(&entry).is_ok());

@@ -59,7 +59,10 @@ use crate::server::{
         Source, //
     },
     block::adapter::Adapters,
-    host::Hosts,
+    host::{
+        Hosts,
+        Unproven, //
+    },
     members::{
         HostKey,
         Members,
@@ -128,7 +131,7 @@ impl Spec {
     /// Returns what `hosts` and these settings allow a host, through any port. May sleep.
     pub(crate) fn admission(&self, hosts: &Hosts, host: &HostKey) -> Admission {
         let any = self.allow_any_host.then_some(Access::ReadWrite);
-        match hosts.admit(&host.name, &host.id).or(any) {
+        match hosts.access(&host.name, &host.id).or(any) {
             None => Admission::None,
             Some(access) if access.min(self.access).writes() => Admission::Write,
             Some(_) => Admission::Read,
@@ -223,8 +226,8 @@ impl Export {
     fn admit(
         &self,
         port: &Name,
-        (name, id): (&Name, &Uuid),
-        proven: Option<KeyId>,
+        host: (&Name, &Uuid),
+        proven: Option<&Psk>,
     ) -> Result<Access, Refused> {
         let spec = &self.spec;
         if !spec.ports.contain(port) {
@@ -234,16 +237,16 @@ impl Export {
             ));
         }
         let any = spec.allow_any_host.then_some(Access::ReadWrite);
-        let Some(access) = self.hosts.admit(name, id).or(any) else {
-            return Err(Refused::new(
-                Refusal::NotAdmitted,
-                format_args!("host {name} is not admitted to {}", spec.name),
-            ));
-        };
-        match (self.hosts.proves(name, proven), proven) {
-            (true, _) => Ok(access.min(spec.access)),
-            (false, None) => Err(Refusal::AuthRequired.into()),
-            (false, Some(_)) => Err(Refusal::AuthFailed.into()),
+        match self.hosts.admit(host, proven) {
+            Ok(access) => match access.or(any) {
+                Some(access) => Ok(access.min(spec.access)),
+                None => Err(Refused::new(
+                    Refusal::NotAdmitted,
+                    format_args!("host {} is not admitted to {}", host.0, spec.name),
+                )),
+            },
+            Err(Unproven) if proven.is_none() => Err(Refusal::AuthRequired.into()),
+            Err(Unproven) => Err(Refusal::AuthFailed.into()),
         }
     }
 
@@ -257,7 +260,7 @@ impl Export {
         &self,
         port: &Name,
         login: &Login,
-        proven: Option<KeyId>,
+        proven: Option<&Psk>,
     ) -> Result<bool, Refused> {
         let admitted = self.admit(port, (&login.host_name, &login.host_id), proven)?;
         let (access, stays) = match (login.resume, &self.backend) {
@@ -271,6 +274,12 @@ impl Export {
             )),
             refused => Ok(login.access.writes() && !refused),
         }
+    }
+
+    /// Returns true if the map that logs in was evicted: what it has to hear, whoever may log in
+    /// now. May sleep.
+    pub(super) fn has_evicted(&self, login: &Login) -> bool {
+        self.members.have_evicted(login)
     }
 
     /// Lets `session` use the export as a path of its map, or says why not.
@@ -289,7 +298,8 @@ impl Export {
     ) -> Result<Granted, Refused> {
         let order = (self.opening, self.members.admitted());
         loop {
-            let admit = || match self.check(port, login, session.proven()) {
+            let proven = session.proven();
+            let admit = || match self.check(port, login, proven.as_deref()) {
                 Ok(now) if now != writes => Err(Refused::new(
                     Refusal::Internal,
                     format_args!("what {} may do changes just now", login.host_name),
@@ -399,7 +409,7 @@ impl Export {
         &self,
         port: &Name,
         request: &ListRequest,
-        proven: Option<KeyId>,
+        proven: Option<&Psk>,
     ) -> Option<ListEntry> {
         let access = self
             .admit(port, (&request.host_name, &request.host_id), proven)
@@ -488,12 +498,12 @@ impl Exports {
         list.iter().find_map(|entry| entry.hosts.key(id))
     }
 
-    /// Returns true if the export that a login asks for has an entry of its host with this key,
-    /// also if it is not enabled. May sleep.
-    pub(super) fn has_key(&self, login: &Login, key: KeyId) -> bool {
+    /// Returns true if the host that logs in has proved a key which it needs for the export that it
+    /// asks for, also if that is not enabled. May sleep.
+    pub(super) fn has_proved(&self, login: &Login, proven: &Psk) -> bool {
         let list = self.list.lock();
         let entry = list.iter().find(|entry| entry.name == login.export);
-        entry.is_some_and(|entry| entry.hosts.has_key(&login.host_name, key))
+        entry.is_some_and(|entry| entry.hosts.has_proved(&login.host_name, proven))
     }
 
     /// Returns true if a host of an export needs a key. May sleep.

@@ -13,10 +13,7 @@ use kernel::{
     },
 };
 
-use crate::link::keys::{
-    KeySlot, //
-    Psk,
-};
+use crate::link::keys::Psk;
 use crate::proto::{
     auth::KeyId,
     Access,
@@ -24,58 +21,67 @@ use crate::proto::{
     Uuid, //
 };
 
-/// What an export allows a host.
-#[derive(Clone, Copy)]
+/// What an export demands of a host, and allows it.
+#[derive(Default)]
 pub(crate) struct Rule {
     /// The id that the host must send, if any.
     pub(crate) id: Option<Uuid>,
-    /// The access that the host may have.
-    pub(crate) access: Access,
+    /// The access that the host may have; `None` if it is not admitted.
+    pub(crate) access: Option<Access>,
+    /// The key that the host must prove, if any.
+    pub(crate) key: Option<Arc<Psk>>,
+    /// Another one, which it may prove as well.
+    pub(crate) key_next: Option<Arc<Psk>>,
 }
 
-/// A host that an export admits.
+impl Rule {
+    /// Returns the keys of which the host must prove one; it needs none if there are none.
+    fn keys(&self) -> impl Iterator<Item = &Arc<Psk>> {
+        [&self.key, &self.key_next].into_iter().flatten()
+    }
+
+    /// Returns the access of a host that sends `id`.
+    fn access(&self, id: &Uuid) -> Option<Access> {
+        self.access
+            .filter(|_| self.id.is_none_or(|expected| expected == *id))
+    }
+
+    /// Returns true if the host needs no key, or has proved one of its own.
+    fn is_proven(&self, proven: Option<&Psk>) -> bool {
+        let mut keys = self.keys().peekable();
+        keys.peek().is_none()
+            || proven.is_some_and(|proven| keys.any(|key| key.secret.is_same(&proven.secret)))
+    }
+}
+
+/// A host needs a key, and has proved none of its own.
+pub(crate) struct Unproven;
+
+/// A host that an export has an entry of.
 #[pin_data]
 pub(crate) struct Host {
     /// The name that the host must send.
     pub(crate) name: Name,
     #[pin]
     rule: Mutex<Rule>,
-    /// The key that the host must prove, if any.
-    #[pin]
-    pub(crate) key: KeySlot,
-    /// Another one, which it may prove as well.
-    #[pin]
-    pub(crate) key_next: KeySlot,
 }
 
 impl Host {
-    /// Admits `name`, with any id, to read. The administrator may allow more with
-    /// [`Host::set_rule`].
+    /// Makes an entry that does not admit `name` yet: what the host must prove can be set before
+    /// what it may do. May sleep.
     pub(crate) fn new(name: Name) -> Result<Arc<Self>> {
-        let rule = Rule {
-            id: None,
-            access: Access::ReadOnly,
-        };
         Arc::pin_init(
             pin_init!(Self {
                 name,
-                rule <- new_mutex!(rule, "server::Host::rule"),
-                key <- KeySlot::new(),
-                key_next <- KeySlot::new(),
+                rule <- new_mutex!(Rule::default(), "server::Host::rule"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Returns the rule. May sleep.
-    pub(crate) fn rule(&self) -> Rule {
-        *self.rule.lock()
-    }
-
-    /// Returns the keys of which the host must prove one; it needs none if there are none. May
-    /// sleep.
-    fn keys(&self) -> impl Iterator<Item = Arc<Psk>> {
-        [self.key.get(), self.key_next.get()].into_iter().flatten()
+    /// Returns what `look` makes of the rule. May sleep.
+    pub(crate) fn rule<R>(&self, look: impl FnOnce(&Rule) -> R) -> R {
+        look(&self.rule.lock())
     }
 
     /// Changes the rule for later logins. May sleep.
@@ -84,7 +90,7 @@ impl Host {
     }
 }
 
-/// The hosts that an export admits: its directory `hosts/`.
+/// The hosts that an export has entries of: its directory `hosts/`.
 #[pin_data]
 pub(crate) struct Hosts {
     #[pin]
@@ -113,42 +119,57 @@ impl Hosts {
     /// Returns the key of that name. May sleep.
     pub(crate) fn key(&self, id: KeyId) -> Option<Arc<Psk>> {
         let list = self.list.lock();
-        let mut keys = list.iter().flat_map(|host| host.keys());
-        keys.find(|key| key.id == id)
+        list.iter()
+            .find_map(|host| host.rule(|rule| rule.keys().find(|key| key.id == id).cloned()))
     }
 
     /// Returns true if any host needs a key. May sleep.
     pub(crate) fn have_keys(&self) -> bool {
         let list = self.list.lock();
-        list.iter().any(|host| host.keys().next().is_some())
+        list.iter()
+            .any(|host| host.rule(|rule| rule.keys().next().is_some()))
     }
 
-    /// Returns true if the host that sends `name` has an entry with this key. May sleep.
-    pub(crate) fn has_key(&self, name: &Name, key: KeyId) -> bool {
+    /// Returns true if the host that sends `name` needs a key, and has proved it. May sleep.
+    pub(crate) fn has_proved(&self, name: &Name, proven: &Psk) -> bool {
         let list = self.list.lock();
         let host = list.iter().find(|host| host.name == *name);
-        host.is_some_and(|host| host.keys().any(|one| one.id == key))
+        host.is_some_and(|host| {
+            host.rule(|rule| rule.keys().next().is_some() && rule.is_proven(Some(proven)))
+        })
     }
 
     /// Returns true if the host that sends `name` has no entry, or needs no key, or has proved one
     /// of its own. May sleep.
-    pub(crate) fn proves(&self, name: &Name, proven: Option<KeyId>) -> bool {
+    pub(crate) fn is_proven(&self, name: &Name, proven: Option<&Psk>) -> bool {
         let list = self.list.lock();
-        let Some(host) = list.iter().find(|host| host.name == *name) else {
-            return true;
-        };
-        let mut keys = host.keys().peekable();
-        keys.peek().is_none() || keys.any(|key| Some(key.id) == proven)
+        let host = list.iter().find(|host| host.name == *name);
+        host.is_none_or(|host| host.rule(|rule| rule.is_proven(proven)))
     }
 
-    /// Returns the access of the host that sends `name` and `id`; `None` if it is not admitted. May
-    /// sleep.
-    pub(crate) fn admit(&self, name: &Name, id: &Uuid) -> Option<Access> {
+    /// Returns the access of the host that sends `name` and `id`, whatever it has proved; `None` if
+    /// it is not admitted. May sleep.
+    pub(crate) fn access(&self, name: &Name, id: &Uuid) -> Option<Access> {
         let list = self.list.lock();
         let host = list.iter().find(|host| host.name == *name)?;
-        let rule = host.rule();
-        rule.id
-            .is_none_or(|expected| expected == *id)
-            .then_some(rule.access)
+        host.rule(|rule| rule.access(id))
+    }
+
+    /// Returns the access of the host that sends `name` and `id` and has proved the key `proven`;
+    /// `None` if it is not admitted. May sleep.
+    pub(crate) fn admit(
+        &self,
+        (name, id): (&Name, &Uuid),
+        proven: Option<&Psk>,
+    ) -> Result<Option<Access>, Unproven> {
+        let list = self.list.lock();
+        let Some(host) = list.iter().find(|host| host.name == *name) else {
+            return Ok(None);
+        };
+        // Both are looked at in one piece: what changes in between must not let anybody in.
+        host.rule(|rule| match rule.is_proven(proven) {
+            true => Ok(rule.access(id)),
+            false => Err(Unproven),
+        })
     }
 }

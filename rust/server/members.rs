@@ -25,10 +25,10 @@ use crate::link::{
         fail,
         Failure, //
     },
+    keys::Psk,
 };
 use crate::proto;
 use crate::proto::{
-    auth::KeyId,
     Fence,
     Name,
     Refusal,
@@ -259,6 +259,18 @@ impl Members {
         self.inner.lock().machine.restore(holder);
     }
 
+    /// Returns true if the map that logs in was evicted. May sleep.
+    pub(super) fn have_evicted(&self, login: &proto::Login) -> bool {
+        let host = HostKey {
+            name: login.host_name,
+            id: login.host_id,
+        };
+        let inner = self.inner.lock();
+        inner
+            .machine
+            .has_evicted(&host, login.boot, login.incarnation)
+    }
+
     /// Returns the number of registrations so far. May sleep.
     pub(super) fn admitted(&self) -> u64 {
         self.inner.lock().machine.admitted()
@@ -403,7 +415,7 @@ impl Members {
     /// as [`Members::enforce`] does.
     pub(crate) fn end_unproven(
         &self,
-        proves: impl Fn(&Name, Option<KeyId>) -> bool,
+        proves: impl Fn(&Name, Option<&Psk>) -> bool,
     ) -> Result<(), Failure> {
         while let Some(session) = self.find_unproven(&proves) {
             session.wait_over().map_err(|killed| {
@@ -417,13 +429,13 @@ impl Members {
     }
 
     /// Tells all of these sessions to end, and returns one of them.
-    fn find_unproven(&self, proves: impl Fn(&Name, Option<KeyId>) -> bool) -> Option<Arc<Session>> {
+    fn find_unproven(&self, proves: impl Fn(&Name, Option<&Psk>) -> bool) -> Option<Arc<Session>> {
         let inner = self.inner.lock();
         let mut found = None;
         for registration in inner.machine.registrations() {
             let host = &registration.host().name;
             let sessions = registration.sessions().filter_map(|id| inner.session(id));
-            for session in sessions.filter(|session| !proves(host, session.proven())) {
+            for session in sessions.filter(|session| !proves(host, session.proven().as_deref())) {
                 session.lose();
                 found = Some(session);
             }

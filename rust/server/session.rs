@@ -37,14 +37,14 @@ use crate::base::{
     },
     workqueue::OwnedQueue, //
 };
-use crate::link::channel::{
-    Link,
-    Linked, //
+use crate::link::{
+    channel::{
+        Link,
+        Linked, //
+    },
+    keys::Psk,
 };
-use crate::proto::{
-    auth::KeyId,
-    Refusal, //
-};
+use crate::proto::Refusal;
 use crate::rdma::cm::{
     CmEvents,
     ConnectRequest, //
@@ -126,8 +126,9 @@ pub(crate) struct Session {
     queue: OwnedQueue,
     #[pin]
     link: Link,
-    /// The name of the key that the client has proved to have, as a number; 0 for none.
-    proven: Atomic<u64>,
+    /// The key that the client has proved to have.
+    #[pin]
+    proven: Mutex<Option<Arc<Psk>>>,
     #[pin]
     pending: Mutex<Pending>,
     #[pin]
@@ -177,7 +178,7 @@ impl Session {
                 sessions: sessions.clone(),
                 queue,
                 link <- Link::new(),
-                proven: Atomic::new(0),
+                proven <- new_mutex!(None, "Session::proven"),
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
                 draining: Atomic::new(0),
@@ -204,18 +205,14 @@ impl Session {
         usize::try_from(self.id >> 32).unwrap_or(0)
     }
 
-    /// Returns the name of the key that the client has proved to have. Any context.
-    pub(super) fn proven(&self) -> Option<KeyId> {
-        match self.proven.load(Relaxed) {
-            0 => None,
-            id => Some(KeyId(id.to_ne_bytes())),
-        }
+    /// Returns the key that the client has proved to have. May sleep.
+    pub(super) fn proven(&self) -> Option<Arc<Psk>> {
+        self.proven.lock().clone()
     }
 
-    /// Notes the name of the key without which no later message of the client is taken. Any
-    /// context.
-    pub(super) fn set_proven(&self, id: KeyId) {
-        self.proven.store(u64::from_ne_bytes(id.0), Relaxed);
+    /// Notes the key without which no later message of the client is taken. May sleep.
+    pub(super) fn set_proven(&self, key: Arc<Psk>) {
+        *self.proven.lock() = Some(key);
     }
 
     /// Lets no more commands begin. While commands are under way, this has to be called again and
@@ -297,6 +294,11 @@ impl Session {
         self.link.heard()
     }
 
+    /// Counts a request for an I/O connection, which is the client's. Any context.
+    pub(super) fn note_heard(&self) {
+        self.link.note_heard();
+    }
+
     /// Ends the session if its client neither logs in nor says anything, or does not log in for
     /// long: a port carries only so many; or if the HCA could not send an answer. Called once in
     /// [`LOOK_MS`]. May sleep.
@@ -365,7 +367,6 @@ impl Session {
         if let Ok(connection) = self.pending_connection(request, asked) {
             // Cannot fail: the capacity was reserved above.
             let _ = pending.io.push_within_capacity((queue, connection));
-            self.link.note_heard();
         }
         drop(pending);
         Self::notify(self);

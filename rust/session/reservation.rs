@@ -111,6 +111,11 @@ impl<L: Registrations> Reservation<L> {
         self.hold(holder, None);
     }
 
+    /// Returns true if a map of this life of a host was evicted, and was not enabled anew since.
+    pub fn has_evicted(&self, host: &L::Host, boot: u64, incarnation: u64) -> bool {
+        self.barred.has(host, boot, incarnation)
+    }
+
     /// Notes that the export is enabled, and returns a number that its logins have to show. No map
     /// may resume what it had of other contents (`same` is false), or from before several maps
     /// could write.
@@ -159,7 +164,7 @@ impl<L: Registrations> Reservation<L> {
             return Ok(at);
         }
         // Also if it resumes nothing: so may the first attempt of a path of a map that was evicted.
-        if self.barred.has(login) {
+        if self.has_evicted(&login.host, login.boot, login.incarnation) {
             return Err(Decision::Refuse(Reason::Evicted));
         }
         let shared = terms.max_clients > 1;

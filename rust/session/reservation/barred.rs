@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{login::Login, registration::Registration};
+use super::registration::Registration;
 
 /// The most that are remembered.
 const MAX: usize = 8;
@@ -46,11 +46,9 @@ impl<H: Copy + PartialEq> Barred<H> {
         forgotten.is_some()
     }
 
-    /// Returns true if the map that logs in was evicted.
-    pub(super) fn has(&self, login: &Login<H>) -> bool {
+    /// Returns true if a map of this life of a host was evicted.
+    pub(super) fn has(&self, host: &H, boot: u64, incarnation: u64) -> bool {
         let mut all = self.0.iter().flatten();
-        all.any(|one| {
-            one.host == login.host && one.boot == login.boot && login.incarnation <= one.incarnation
-        })
+        all.any(|one| one.host == *host && one.boot == boot && incarnation <= one.incarnation)
     }
 }

@@ -165,9 +165,9 @@ exports() {
 	is clients "$(<"$C/$e/clients")" 0
 
 	must mkdir "$C/$e/hosts/node-b"
-	defaults $e/hosts/node-b host_id= access=ro connected=0
-	takes $e/hosts/node-b/access rw ro
-	leaves $e/hosts/node-b/access EINVAL "" r RO "ro rw"
+	defaults $e/hosts/node-b host_id= access=none connected=0
+	takes $e/hosts/node-b/access rw ro none
+	leaves $e/hosts/node-b/access EINVAL "" r RO "ro rw" None
 	leaves_garbage $e/hosts/node-b/access
 	takes $e/hosts/node-b/host_id $UUID ""
 	leaves $e/hosts/node-b/host_id EINVAL x ${UUID}0

@@ -63,7 +63,7 @@ block_exports() {
 	must serve_block ro "$BACK" read_only=1 max_clients=1024
 	back "null_disk fbh 1 blocksize=512 discard=1"
 	must serve_block host "$BACK" allow_any_host=0 max_clients=1024
-	must remote "mkdir $C/exports/host/hosts/hostile"
+	must remote "mkdir $C/exports/host/hosts/hostile && store $C/exports/host/hosts/hostile/access ro"
 }
 # slow_export: its device takes a third of a second for everything.
 slow_export() {

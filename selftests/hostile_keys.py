@@ -10,76 +10,19 @@ import sys
 
 sys.dont_write_bytecode = True
 
-import base64
-import hashlib
-import hmac
 import os
 import struct
 
-from ctypes import addressof, c_uint32, string_at
-
+from handshake import derived, flipped, key_id, key_of, mac, own_end, peer_end, tag, transcript, x25519
 from hostile import (
     AUTH_FAILED, AUTH_REQUIRED, BAD_SESSION, BAD_STATE, CHALLENGE, CONTROL, GRANT, IO, LIST, LOGOUT, MALFORMED, OK, PING, PONG, REPLY, Connection,
     Ended, Failed, Refused, Session, case, cases, expect, exports, login, main, message, refused, request, works)
 
-# --- what both sides compute ----------------------------------------------------------------------
-
-
-def x25519(scalar, point):
-    """RFC 7748, section 5."""
-    prime = 2**255 - 19
-    scalar = int.from_bytes(scalar, "little") & ~7 & ~(1 << 255) | 1 << 254
-    u = int.from_bytes(point, "little") % 2**255 % prime
-    x2, z2, x3, z3 = 1, 0, u, 1
-    for bit in range(254, -1, -1):
-        swap = scalar >> bit & 1
-        if swap:
-            x2, x3, z2, z3 = x3, x2, z3, z2
-        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
-        da, cb = d * a, c * b
-        x3, z3 = (da + cb) ** 2 % prime, u * (da - cb) ** 2 % prime
-        x2, z2 = a * a * b * b % prime, (a * a - b * b) * (a * a + 121665 * (a * a - b * b)) % prime
-        if swap:
-            x2, x3, z2, z3 = x3, x2, z3, z2
-    return (x2 * pow(z2, prime - 2, prime) % prime).to_bytes(32, "little")
-
-
-def mac(key, *parts):
-    return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
-
-
-def transcript(*parts):
-    whole = hashlib.sha256(b"farblk transcript").digest()
-    for part in parts:
-        whole = hashlib.sha256(whole + struct.pack("<Q", len(part)) + part).digest()
-    return whole
-
-
-def key_of(text):
-    return base64.b64decode(text.split(":")[1])[:32]
-
-
-def flipped(part, bit=0):
-    changed = bytearray(part)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)
-
-
 KEY, OTHER = key_of(os.environ["KEY"]), key_of(os.environ["OTHER"])
-
-# --- connections ----------------------------------------------------------------------------------
-
-
-def end(addr, qp):
-    """An end of a connection: an IPv4 address with its port, as a sockaddr_in has them, and the number of its queue pair."""
-    return bytes(10) + b"\xff\xff" + addr[4:8] + addr[2:4][::-1] + struct.pack("<I", qp)
 
 
 def ends(connection):
-    """Those of the client and the server, which has no queue pair before it is connected."""
-    at = addressof(connection.id.contents) + 32
-    own = c_uint32.from_address(connection.id.contents.qp + 52).value
-    return end(string_at(at, 8), own), end(string_at(at + 128, 8), getattr(connection, "peer_qp", 0))
+    return own_end(connection), peer_end(connection)
 
 
 class Keyed:
@@ -89,7 +32,7 @@ class Keyed:
         self.control = Connection(request())
         self.sent = self.read = 0
         scalar, nonce = os.urandom(32), os.urandom(32)
-        self.challenge = message(CHALLENGE, struct.pack("<H6x8s32s32s", 1, mac(key, b"farblk key id")[:8], nonce,
+        self.challenge = message(CHALLENGE, struct.pack("<H6x8s32s32s", 1, key_id(key), nonce,
                                                         point or x25519(scalar, (9).to_bytes(32, "little"))))
         self.control.send(self.challenge)
         self.answer, _ = self.control.receive()
@@ -104,22 +47,19 @@ class Keyed:
         for part, lie in lies.items():
             said[part] = lie(said[part])
         secret = x25519(scalar, self.answer[152:184])
-        root = mac(key, secret, transcript(*said.values()))
-        proof, self.client, self.server, self.asks, self.replies = (
-            mac(root, b"farblk " + label) for label in (b"proof of the server", b"messages of the client", b"messages of the server",
-                                                        b"tickets of requests", b"tickets of replies"))
+        proof, self.client, self.server, self.asks, self.replies = derived(key, secret, transcript(*said.values()))
         self.proven = mac(proof)[:16] == self.answer[-16:]
 
     def tagged(self, asked, number=None):
         """The message with its tag."""
         if number is None:
             number, self.sent = self.sent, self.sent + 1
-        return asked + mac(self.client, struct.pack("<Q", number), asked)[:16]
+        return asked + tag(self.client, number, asked)
 
     def receive(self):
         whole, _ = self.control.receive()
-        said, tag = whole[:-16], whole[-16:]
-        expect("the tag", tag, mac(self.server, struct.pack("<Q", self.read), said)[:16])
+        said = whole[:-16]
+        expect("the tag", whole[-16:], tag(self.server, self.read, said))
         self.read += 1
         return said
 
@@ -308,24 +248,28 @@ def keys_no_ticket(ticket):
     works(session.io())
 
 
-@cases("keys", 1,
-       ("another queue", {"queue": 1}, {}),
-       ("another epoch", {"epoch": 2}, {"epoch": 2}),
-       ("another queue pair", {}, {}))
-def keys_moved_ticket(other, of):
+@cases("keys", 1, ("another queue", {"queue": 1}), ("another epoch", {"epoch": 2}))
+def keys_other_ticket(other):
     session = Keyed().login()
-    taken = []
+    refused(BAD_SESSION, session.io, ticket=lambda _, io: session.ticket(io, request(IO, **{"queue": 0, "session": session.id, "epoch": 1, **other})[:32]))
+    works(session.io())
 
-    def take(own, connection):
-        # That of a connection that is not made: it is only to be seen.
-        taken.append(session.ticket(connection, request(IO, other.get("queue", 0), session.id, epoch=of.get("epoch", 1))[:32]))
-        return bytes(16)
 
-    refused(BAD_SESSION, session.io, ticket=take)
+@case("keys", "the ticket of a queue pair that is not made, for another one", 2)
+def keys_moved_ticket():
+    session, taken = Keyed().login(), []
+    # It is only to be seen.
+    refused(BAD_SESSION, session.io, ticket=lambda own, _: taken.append(own) or bytes(16))
     refused(BAD_SESSION, session.io, ticket=taken[0])
     works(session.io())
-    # Two were refused.
-    return 2
+
+
+@case("keys", "the ticket of a connection again, on another one", 1)
+def keys_ticket_again():
+    session, taken = Keyed().login(), []
+    io = session.io(ticket=lambda own, _: taken.append(own) or own)
+    refused(BAD_SESSION, session.io, ticket=taken[0])
+    works(io)
 
 
 @case("keys", "the ticket of another session, and its own for a path that is over", 3)

@@ -80,7 +80,8 @@ class Peer(Connection):
         self.ended, self.accepted, self.inbox, self.sent, self.awaited, self.at, self.data_at = False, False, [], [], [], 0, 0
         self.under_way, self.taken = 0, 0
         param = event.param
-        private = string_at(param.private_data, param.private_data_len) if param.private_data else b""
+        self.private = private = string_at(param.private_data, param.private_data_len) if param.private_data else b""
+        self.peer_qp = param.qp_num
         _, self.oldest, self.newest, self.kind, self.queue, self.session, self.epoch = struct.unpack_from("<4sHHBxH4xQQ", private.ljust(32, b"\0"))
         self.id = cast(event.id, POINTER(CmId))
         self.channel = cm.rdma_create_event_channel()
@@ -94,11 +95,15 @@ class Peer(Connection):
         return self.server.domain(device)
 
     def accept(self, private=None, receives=None, room=8192):
-        private = struct.pack("<4sHH16x", MAGIC, VERSION, 0) if private is None else private
         self.make(min(self.SLOTS, receives or (16 if self.kind == CONTROL else self.SLOTS)), room)
+        private = self.reply() if private is None else private
         param = ConnParam(cast(create_string_buffer(private, len(private)), c_void_p), len(private), 8, 8, 0, 6, 6)
         self.accepted = True
         cm.rdma_accept(self.id, byref(param))
+
+    def reply(self):
+        """The private data of the reply of an honest server."""
+        return struct.pack("<4sHH16x", MAGIC, VERSION, 0)
 
     def reject(self, private=b""):
         cm.rdma_reject(self.id, create_string_buffer(private, max(1, len(private))), len(private))
@@ -139,8 +144,12 @@ class Peer(Connection):
         cm.rdma_ack_cm_event(event)
         return kind
 
+    def tagged(self, message):
+        """The message as it is sent."""
+        return message
+
     def send(self, message, opcode=WR_SEND, immediate=0):
-        message = self.server.numbered(message)
+        message = self.tagged(self.server.numbered(message))
         if self.at + len(message) > self.SENDS:
             self.at = 0
         self.memory[self.at : self.at + len(message)] = message
@@ -238,6 +247,8 @@ class Server:
     Its fields are what it is honest about; `fields` of the login's reply override them.
     """
 
+    PEER = Peer
+
     def __init__(self, kind=KIND_BLOCK, on=None, address=None, **fields):
         self.kind, self.on, self.fields = kind, on or {}, fields
         self.lock, self.stopped, self.error = threading.RLock(), False, None
@@ -316,7 +327,7 @@ class Server:
             # Of one that was never let in.
             cm.rdma_ack_cm_event(event)
             return True
-        peer = Peer(self, event.contents)
+        peer = self.PEER(self, event.contents)
         cm.rdma_ack_cm_event(event)
         peer.own()
         self.peers.append(peer)

@@ -23,13 +23,6 @@ hostile() {
 	[ "$rc" != 4 ] || skip "user space has no RDMA"
 	[ "$rc" = 0 ] || bad "hostile_server.py $1 ends with $rc"
 }
-server_address() {
-	local mapped
-	ip addr replace "$1/24" dev "$(rxe_netdev)" || return
-	# shellcheck disable=SC2046
-	mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${1//./ })
-	wait_for 5 grep -qsx "$mapped" /sys/class/infiniband/rxe0/ports/1/gids/*
-}
 
 connect() { hostile connect; }
 login() { hostile login; }

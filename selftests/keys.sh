@@ -21,7 +21,7 @@ start() {
 	fi
 	must admit e "$HOST" "$KEY"
 }
-admit() { remote "mkdir -p $C/exports/$1/hosts/$2 && store $C/exports/$1/hosts/$2/access rw && store $C/exports/$1/hosts/$2/key '${3:-}'"; }
+admit() { remote "mkdir -p $C/exports/$1/hosts/$2 && store $C/exports/$1/hosts/$2/key '${3:-}' && store $C/exports/$1/hosts/$2/access rw"; }
 entry() { remote "store $C/exports/e/hosts/$HOST/$1 '$2'"; }
 with_key() { must store "$C/maps/m/key" "$1"; }
 clients() { remote "show $C/exports/e/clients"; }
@@ -103,9 +103,12 @@ files() {
 	is "key_next_id" "$(remote "show $C/exports/e/hosts/$HOST/key_next_id")" ""
 	must entry key_next "$OTHER"
 	is "key_next_id" "$(remote "show $C/exports/e/hosts/$HOST/key_next_id")" "$(id_of "$OTHER")"
-	for file in maps/m/key; do
-		is "mode of $file" "$(stat -c %a "$C/$file")" 200
-		is "what $file shows" "$(cat "$C/$file" 2>&1 | grep -c farblk1)" 0
+	is "mode of key of the map" "$(stat -c %a "$C/maps/m/key")" 200
+	is "what it shows" "$(cat "$C/maps/m/key" 2>&1 | grep -c farblk1)" 0
+	for file in key key_next; do
+		path=$C/exports/e/hosts/$HOST/$file
+		is "mode of $file of the host" "$(remote "stat -c %a $path")" 200
+		is "what $file shows" "$(remote "cat $path 2>&1 | grep -c farblk1")" 0
 	done
 	for path in "${KEY%?}" "$KEY=" "farblk2:${KEY#*:}" "${KEY%?}!" "a passphrase" "farblk1:"; do
 		is "a key '${path:0:12}...'" "$(errno_of store "$C/maps/m/key" "$path")" EINVAL
@@ -140,7 +143,7 @@ rotation() {
 	# key.
 	since=$(now_ms)
 	must entry key "$KEY"
-	must wait_for 10 gone
+	is "clients" "$(clients)" 0
 	note "gone after $(($(now_ms) - since)) ms"
 	must wait_for 10 away
 	must wait_for 10 has_error "$NO_PROOF"
@@ -150,15 +153,56 @@ rotation() {
 	kill -INT $FIO
 	wait $FIO
 	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
-	# A host that needed no key needs one from then on.
-	must entry key ""
-	must entry key_next ""
-	must wait_for 10 live
 	must unmap m
 }
+
+# A host that needed no key needs one from the moment that its entry has one.
+first_key() {
+	start
+	must entry key ""
+	must map_make m e
+	must map_on m
+	must entry key "$KEY"
+	is "clients" "$(clients)" 0
+	must wait_for 10 has_error "$NO_KEY"
+	with_key "$KEY"
+	must wait_for 10 live
+	# Who has proved the last key needs none any more, and goes on.
+	must entry key ""
+	is "clients" "$(clients)" 1
+	must map_io
+	must unmap m
+}
+map_io() { dd if=/dev/zero of="$DEV" bs=64k count=4 oflag=direct status=none && direct_read "$DEV" /dev/null count=1; }
+
+# On a server that has keys, a map of a host without one that is removed from an export hears of it.
+removed() {
+	start
+	must admit e elsewhere "$OTHER"
+	must entry key ""
+	must map_make m e
+	must map_on m
+	must remote "rmdir $C/exports/e/hosts/$HOST"
+	must wait_for 10 evicted
+	# An entry admits nobody before its access is written.
+	must remote "mkdir $C/exports/e/hosts/$HOST"
+	is "access" "$(remote "show $C/exports/e/hosts/$HOST/access")" none
+	must store "$C/maps/m/enable" 0
+	not_mapped ENOKEY "$NO_KEY"
+	must entry key "$KEY"
+	with_key "$KEY"
+	not_mapped EACCES "not admitted"
+	must entry access rw
+	must map_on m
+	must entry access none
+	is "clients" "$(clients)" 0
+	must wait_for 10 evicted
+	must store "$C/maps/m/enable" 0
+}
+evicted() { [ "$(show "$C/maps/m/state")" = evicted ]; }
+
 busy() { [ "$(io "$DEV" writes)" -gt "$1" ]; }
 live() { [ "$(show "$C/maps/m/state")" = live ] && [ "$(clients)" = 1 ]; }
-gone() { [ "$(clients)" = 0 ]; }
 away() { [ "$(remote "show $C/exports/e/clients_away")" = 1 ]; }
 has_error() { grep -q "$1" "$C"/maps/m/paths/*/last_error; }
 
@@ -186,6 +230,24 @@ hostile() {
 	is "forgeries" "violations $(($(forgeries) - before))" "$(tail -n 1 /run/hostile.out)"
 	wait_for 10 nobody || bad "what the server still has: $(remote "grep . $C/exports/*/clients")"
 }
+
+# A server in user space, which has a key or not, on this host.
+hostile_server() {
+	local rc
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	KEY=$(new_key)
+	export KEY
+	must server_address 10.9.0.77
+	must server_address 10.9.0.78
+	python3 "$HERE/hostile_server_keys.py" 10.9.0.77 10.9.0.78 keys 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	ip addr del 10.9.0.77/24 dev "$(rxe_netdev)"
+	ip addr del 10.9.0.78/24 dev "$(rxe_netdev)"
+	[ $rc != 4 ] || skip "user space has no RDMA"
+	[ $rc = 0 ] || bad "hostile_server_keys.py ends with $rc"
+}
+
 nobody() { remote "awk '{n += \$1} END {exit n != 0}' $C/exports/*/clients"; }
 
 both keyed "a map with a key does verified I/O, again and again"
@@ -193,5 +255,8 @@ scenario not_keyed "no key, another key, another host's key: what they are told,
 scenario impostor "a server that does not have the key"
 scenario files "the files of keys show their names alone, and take keys alone"
 both rotation "a new key while I/O goes on; a key that is removed"
+scenario first_key "a host that needed no key needs one, and the other way round"
+scenario removed "a host without a key that is removed, and one whose access is none"
 scenario hostile "a client with a key that breaks the protocol, and what is changed on the way"
+scenario hostile_server "a server that breaks the protocol of keys, and one that has none"
 run_scenarios

@@ -127,6 +127,14 @@ have_rdma() {
 rxe_netdev() { rdma link show "${1:-rxe0}/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'; }
 rxe_add() { rdma link add "${2:-rxe0}" type rxe netdev "$1" && wait_for 5 rxe_has_ipv4 "${2:-rxe0}"; }
 rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' "/sys/class/infiniband/$1/ports/1/gids/"*; }
+# server_address ADDRESS: of rxe0, for a server in user space.
+server_address() {
+	local mapped
+	ip addr replace "$1/24" dev "$(rxe_netdev)" || return
+	# shellcheck disable=SC2046
+	mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${1//./ })
+	wait_for 5 grep -qsx "$mapped" /sys/class/infiniband/rxe0/ports/1/gids/*
+}
 
 # rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link
 # was down, and then nobody can connect over it.

@@ -99,7 +99,7 @@ read_only() {
 	must map m e access=ro
 	nothing_written
 	must unmap m
-	must remote "store $C/exports/e/enable 0; settings $C/exports/e read_only=0 allow_any_host=0; mkdir $C/exports/e/hosts/$(show $C/host_name); store $C/exports/e/enable 1"
+	must remote "store $C/exports/e/enable 0; settings $C/exports/e read_only=0 allow_any_host=0; mkdir $C/exports/e/hosts/$(show $C/host_name); store $C/exports/e/hosts/$(show $C/host_name)/access ro; store $C/exports/e/enable 1"
 	must map_make m e
 	refused EROFS "$C/maps/m/enable" 1
 	must map_rm m

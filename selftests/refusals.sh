@@ -86,9 +86,11 @@ not_admitted() {
 	must serve e 8M allow_any_host=0
 	must map_make m e
 	not_mapped m EACCES "$host"
-	must remote "mkdir $C/exports/e/hosts/somebody-else"
+	must remote "mkdir $C/exports/e/hosts/somebody-else && store $C/exports/e/hosts/somebody-else/access rw"
 	not_mapped m EACCES "$host"
-	must remote "mkdir $C/exports/e/hosts/$host && store $C/exports/e/hosts/$host/access rw"
+	must remote "mkdir $C/exports/e/hosts/$host"
+	not_mapped m EACCES "$host"
+	must remote "store $C/exports/e/hosts/$host/access rw"
 	must map_on m
 	is "connected of the host" "$(remote "show $C/exports/e/hosts/$host/connected")" 1
 	must unmap m

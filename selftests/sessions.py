@@ -430,6 +430,8 @@ def evicted():
     gone(session)
     expect("the evictions that are counted", counter("evictions") - before, 1)
     os.mkdir(CONFIG + "host/hosts/hostile")
+    m.refusal(NOT_ADMITTED, epoch=2, access=0, path=1)
+    store(CONFIG + "host/hosts/hostile/access", "ro")
     m.refusal(EVICTED, epoch=2, access=0, resume=session.key)
     # Nor without its key, by a path that did not hear of it.
     m.refusal(EVICTED, epoch=2, access=0, path=1)

@@ -18,12 +18,15 @@ start() {
 	export_of fresh
 	export_of many max_clients=64
 	export_of host allow_any_host=0
-	must mkdir "$C/exports/host/hosts/hostile"
+	must admit host hostile
 	slow_export slow
 	must export_ram ram 1M max_clients=64
 	must export_ram rules 1M max_clients=16 allow_any_host=0
-	must mkdir "$C"/exports/rules/hosts/{hostile,reader}
+	must admit rules hostile
+	must admit rules reader
 }
+# admit EXPORT HOST: to read.
+admit() { mkdir "$C/exports/$1/hosts/$2" && store "$C/exports/$1/hosts/$2/access" ro; }
 
 # export_of NAME [ATTRIBUTE=VALUE]...: one of a device of 32 MiB. slow_export NAME: of one that
 # takes its time.

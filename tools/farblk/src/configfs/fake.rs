@@ -157,7 +157,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
         ],
         ["exports", _, "hosts", _] => &[
             ("host_id", ""),
-            ("access", "ro"),
+            ("access", "none"),
             ("connected", "0"),
             ("key", ""),
             ("key_id", ""),

@@ -102,7 +102,7 @@ const EXPORT: &[Key] = &[
 ];
 
 const HOST: &[Key] = &[
-    key("access", "access", Form::Word(&["rw", "ro"]), ""),
+    key("access", "access", Form::Word(&["rw", "ro", "none"]), ""),
     key("host_id", "host_id", Form::Uuid, ""),
     key("key_file", "key", Form::KeyFile(KEY_ID), ""),
     key("next_key_file", "key_next", Form::KeyFile(KEY_NEXT_ID), ""),

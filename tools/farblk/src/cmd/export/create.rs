@@ -102,9 +102,9 @@ fn is_half_made(
         let access = configfs.attr(&entry, "access");
         let key = configfs.attr(&entry, KEY_ID);
         arguments.allow.iter().any(|allowed| {
-            // A new entry has the access "ro".
+            // A new entry has the access "none".
             allowed.host == *host
-                && [Some("ro"), Some(allowed.access())].contains(&access.as_deref())
+                && [Some("none"), Some(allowed.access())].contains(&access.as_deref())
                 && configfs.attr(&entry, "host_id").is_none()
                 && (key.is_none() || key.as_deref() == secret.map(Secret::id))
         })

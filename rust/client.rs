@@ -10,6 +10,7 @@
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
 //! - `discovery` and `ping`: what a server is asked without a login.
 //! - `control`: control connections.
+//! - `target`: the address of a server, and how a connection to it is made.
 //! - `deadline`: how long an attempt to connect may take.
 //! - `events`: the mailbox of a map, which all the files above post to.
 //! - `params` and `host`: the parameters of a map, and this host.
@@ -25,8 +26,8 @@ pub mod io;
 mod map;
 mod params;
 mod ping;
+mod target;
 
-pub(crate) use control::Target;
 pub(crate) use discovery::discover;
 pub(crate) use map::{
     Files as MapFiles,
@@ -44,3 +45,4 @@ pub(crate) use ping::{
     PingRequest,
     RoundTrips, //
 };
+pub(crate) use target::Target;

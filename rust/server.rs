@@ -18,6 +18,7 @@ mod port;
 mod proof;
 mod ram;
 mod session;
+mod sessions;
 pub(crate) mod stats;
 
 pub(crate) use backend::{

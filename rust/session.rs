@@ -10,6 +10,7 @@
 
 pub mod clock;
 pub mod flush;
+pub mod half_open;
 pub mod map;
 pub mod reservation;
 pub mod stranger;

@@ -91,6 +91,46 @@ silent() {
 	unharmed
 }
 
+# flood: many ask for connections, and nobody knows what for. Who may log in is let in nevertheless,
+# and what the server has for the others is bounded.
+flood() {
+	local before now start kib i
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	must serve e 8M
+	must map_make m e
+	rm -f /run/flood.*
+	before=$(remote "$HAS")
+	python3 "$HERE/hostile.py" "$FARBLK_SERVER" flood >/run/hostile.out 2>&1 &
+	at_exit "touch /run/flood.stop; wait; rm -f /run/flood.*"
+	must wait_for 60 test -e /run/flood.200
+	for i in 1 2 3 4 5; do
+		start=$(now_ms)
+		must map_on m
+		note "up in $(($(now_ms) - start)) ms"
+		now=$(remote "$HAS")
+		kib=${now% *}
+		note "$((${now%% *} - ${before%% *})) queue pairs, $((${now##* } - ${before##* })) threads more; $((${kib#* } / 1024)) MiB are available"
+		# The map has some, too.
+		[ $((${now%% *} - ${before%% *})) -le 80 ] || bad "more than 64 half-open connections"
+		[ $((${now##* } - ${before##* })) -le 16 ] || bad "more than 16 threads more"
+		must store "$C/maps/m/enable" 0
+	done
+	wait_for 60 test -e /run/flood.2000 || bad "not 2,000: $(tail -n 2 /run/hostile.out)"
+	must map_on m
+	touch /run/flood.stop
+	wait
+	note "$(tail -n 2 /run/hostile.out)"
+	grep -q FAILED /run/hostile.out && bad "hostile.py: $(grep FAILED /run/hostile.out)"
+	note "$(remote "grep sent_away $COUNTERS")"
+	must unmap m
+	wait_for 30 none_is_left || bad "what the server still has: $(remote "$HAS"), before: $before"
+}
+# Queue pairs of the module, KiB of memory that is available, and threads of the kernel.
+HAS='echo "$(rdma resource show qp | grep -c "comm .rdma_cm") $(awk "/^MemAvail/ {print \$2}" /proc/meminfo) $(cat /proc/[0-9]*/status 2>/dev/null | grep -c "^Kthread:.*1")"'
+none_is_left() { [ "$(remote "$HAS" | cut -d ' ' -f 1)" = "${before%% *}" ]; }
+
 scenario connect "connections that nobody asked for"
 scenario control "control messages that are malformed, late, or too many"
 scenario malformed "commands that are malformed: the connection ends"
@@ -101,4 +141,5 @@ scenario slow "too many commands, tags twice, and ends, with commands in flight"
 scenario death "a client that dies with commands in flight"
 scenario ram "memory of a RAM export that was not granted"
 scenario silent "answers that nobody receives, from a server that is short of memory"
+scenario flood "2,000 requests that are not confirmed, and strangers that ping"
 run_scenarios

@@ -178,7 +178,7 @@ def keys_challenge(begin, hook, pattern):
     (f"{words} with code {code}, then the server", name, code)
     for name, words in (("connect", "a rejection"), ("challenge", "a refused challenge"), ("connect_io", "an I/O connection that is rejected"))
     for code in (NOT_ADMITTED, EVICTED)))
-def keys_no_verdict(begin, name, code):
+def keys_no_end(begin, name, code):
 
     def refuse(_, peer, message):
         if message is None:
@@ -197,7 +197,7 @@ def keys_no_verdict(begin, name, code):
 
 # The server itself may say so.
 @cases("keys", ("not admitted", NOT_ADMITTED), ("evicted", EVICTED))
-def keys_verdict(begin, code):
+def keys_end(begin, code):
     server = served(begin)
     m = server.mapped(begin)
     server.on["login"] = lambda _, peer, message: peer.send(reply(LOGIN, struct.unpack_from("<I", message, 4)[0], code=code)) or True

@@ -219,22 +219,29 @@ impl OwnedQueue {
         Self::parallel(
             name,
             bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_HIGHPRI,
+            0,
         )
     }
 
     /// Creates a workqueue whose items run at the same time, on any CPU. Fails with `ENOMEM`.
     /// Sleeps.
     pub(crate) fn unbound(name: &CStr) -> Result<Self> {
-        Self::parallel(name, bindings::wq_flags_WQ_UNBOUND)
+        Self::parallel(name, bindings::wq_flags_WQ_UNBOUND, 0)
     }
 
-    fn parallel(name: &CStr, flags: bindings::wq_flags) -> Result<Self> {
+    /// Creates a workqueue of which up to `max` items run at the same time, on any CPU. Fails with
+    /// `ENOMEM`. Sleeps.
+    pub(crate) fn limited(name: &CStr, max: i32) -> Result<Self> {
+        Self::parallel(name, bindings::wq_flags_WQ_UNBOUND, max)
+    }
+
+    fn parallel(name: &CStr, flags: bindings::wq_flags, max: i32) -> Result<Self> {
         // SAFETY: `name` is a C string, which is copied.
         let queue = unsafe {
             bindings::alloc_workqueue(
                 name.as_char_ptr(),
                 bindings::wq_flags_WQ_MEM_RECLAIM | flags,
-                0,
+                max,
             )
         };
         // INVARIANT: The queue was just made and is ours.

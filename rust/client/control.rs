@@ -1,44 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Control connections, as the client sees them: it connects, sends requests and reads the replies.
-//!
-//! The file also turns errors of the connection manager and refusals of the server into the words
-//! that the user reads.
 
 #![forbid(unsafe_code)]
 
-use core::net::SocketAddr;
-
 use kernel::prelude::*;
 use kernel::{
-    sync::Arc,
+    sync::{
+        Arc,
+        SetOnce, //
+    },
     time::{
+        delay::fsleep,
+        Delta,
         Instant,
-        Monotonic,
-        Msecs, //
+        Monotonic, //
     },
 };
 
-use crate::base::{
-    compat,
-    errno::{
-        EADDRNOTAVAIL,
-        EBADMSG,
-        ECONNREFUSED,
-        EHOSTUNREACH,
-        EKEYREJECTED,
-        ENETUNREACH,
-        ENOKEY,
-        ENOTCONN,
-        EOPNOTSUPP,
-        EPROTO,
-        EPROTONOSUPPORT, //
-    },
-    net::Net, //
+use crate::base::errno::{
+    EBADMSG,
+    EKEYREJECTED,
+    EOPNOTSUPP,
+    EPROTO, //
 };
 use crate::client::{
     deadline::Deadline,
-    events::PathEvents, //
+    events::PathEvents,
+    target::{
+        refused,
+        unproven,
+        NotConnected,
+        Shown,
+        Target, //
+    }, //
 };
 use crate::link::{
     channel::{
@@ -53,27 +48,18 @@ use crate::link::{
         Failure, //
     },
     keys::{
-        Ends,
         Keys,
         Psk,
         Share,
-        Tickets,
         Transcript, //
     },
 };
 use crate::proto::{
-    handshake,
-    wire::{
-        CONNECT_REQUEST_MAX,
-        VERSION_MAX,
-        VERSION_MIN, //
-    },
+    handshake::Ticket,
     Access,
     BlockSize,
     Challenge,
     ChallengeReply,
-    ConnectReply,
-    ConnectRequest,
     Connection,
     Event,
     Extent,
@@ -85,233 +71,21 @@ use crate::proto::{
     Ping,
     Pong,
     Public,
-    Refusal,
-    Refused,
-    Reject,
     ReplyError, //
 };
-use crate::rdma::cm::{
-    CmError,
-    CmEvents,
-    CmId,
-    ConnParam, //
-};
+use crate::rdma::cm::CmEvents;
 use crate::session::map::Told;
 
-/// Timeout of the resolution of the server's address, in ms.
-const RESOLVE_TIMEOUT_MS: Msecs = 2000;
-/// The time that the HCA waits for an acknowledgement before it sends again: 4.096 us x 2^14 = 67
-/// ms.
-const ACK_TIMEOUT: u8 = 14;
-/// The same for a software device, which is as late as the CPU is busy: 4.096 us x 2^17 = 0.54 s.
-const SOFTWARE_ACK_TIMEOUT: u8 = 17;
-
-/// The address of a server, and how to get there.
-#[derive(Clone)]
-pub(crate) struct Target {
-    /// The network namespace of the addresses.
-    pub(crate) net: Net,
-    /// The address and port of the server.
-    pub(crate) addr: SocketAddr,
-    /// The local address to use; `None` for any.
-    pub(crate) source: Option<SocketAddr>,
-    /// Type of service of the packets.
-    pub(crate) tos: u8,
-}
-
-impl Target {
-    /// Makes an id, and resolves the address and the route to the server. May sleep.
-    pub(super) fn resolve(
-        &self,
-        events: Arc<dyn CmEvents>,
-        deadline: Deadline,
-    ) -> Result<Arc<CmId>, Failure> {
-        let id = CmId::new(&self.net, events)?;
-        id.set_service_type(self.tos);
-        id.resolve(
-            self.source,
-            self.addr,
-            deadline.left().min(RESOLVE_TIMEOUT_MS),
-        )
-        .map_err(|error| self.failure(error))?;
-        let timeout = match id.device() {
-            Ok(device) if device.is_software() => SOFTWARE_ACK_TIMEOUT,
-            _ => ACK_TIMEOUT,
-        };
-        // An HCA may refuse it. Its default only notices a loss later.
-        let _ = id.set_ack_timeout(timeout);
-        Ok(id)
-    }
-
-    /// Connects `id`, which has a queue pair, for `connection` of `epoch` of the path, with tickets
-    /// if there are keys for them. Returns what both sides have said so far. May sleep.
-    pub(super) fn connect(
-        &self,
-        id: &CmId,
-        connection: Connection,
-        epoch: u64,
-        tickets: Option<&Tickets>,
-        deadline: Deadline,
-    ) -> Result<Transcript, Failure> {
-        let mut data = [0; CONNECT_REQUEST_MAX];
-        let len = ConnectRequest { connection, epoch }
-            .encode(versions(), &mut data)
-            .map_err(|NoRoom| fail!(EMSGSIZE, "the connection request does not fit"))?;
-        let request = data.get_mut(..len).unwrap_or_default();
-        if let Some(tickets) = tickets {
-            let ends = ends(id)?;
-            handshake::set_ticket(request, |data| tickets.request(data, &ends));
-        }
-        let device = id.device()?;
-        let (served, reads) = (
-            device.limits().max_qp_rd_atom,
-            device.limits().max_qp_init_rd_atom,
-        );
-        let reply = id
-            .connect(
-                &ConnParam {
-                    private_data: request,
-                    retry_count: crate::RETRY_COUNT,
-                    rnr_retry_count: crate::RETRY_COUNT,
-                    responder_resources: u8::try_from(served).unwrap_or(u8::MAX).min(READS_MAX),
-                    initiator_depth: u8::try_from(reads).unwrap_or(u8::MAX).min(READS_MAX),
-                },
-                deadline.left(),
-            )
-            .map_err(|error| self.failure(error))?;
-        ConnectReply::parse(&reply).map_err(|malformed| self.foreign(malformed))?;
-        let (reply, ends) = (ConnectReply::known(&reply), ends(id)?);
-        if let Some(tickets) = tickets {
-            let split = handshake::split_ticket(request).zip(handshake::split_ticket(reply));
-            let ((_, asked), (data, ticket)) = split.ok_or_else(unproven)?;
-            tickets
-                .check_reply(asked, data, &ends, ticket)
-                .map_err(|_| unproven())?;
-        }
-        Ok(Transcript::new(request, reply, &ends))
-    }
-
-    /// Returns what the user reads about an error of the connection manager.
-    fn failure(&self, error: CmError) -> Failure {
-        let addr = self.addr;
-        match &error {
-            _ if error.to_error() == ENOMEM => ENOMEM.into(),
-            // A server that is out of memory sends no data, and the connection manager pads with
-            // zeroes.
-            CmError::Rejected {
-                consumer: true,
-                private_data,
-                ..
-            } if private_data.iter().all(|byte| *byte == 0) => {
-                fail!(ECONNREFUSED, "{addr} refused and did not say why")
-            }
-            CmError::Rejected {
-                consumer: true,
-                private_data,
-                ..
-            } => match Reject::parse(private_data) {
-                // Both would end a map. A server says so to a map that has logged in, or tries to.
-                Ok(Reject(why))
-                    if matches!(why.refusal, Refusal::NotAdmitted | Refusal::Evicted) =>
-                {
-                    self.foreign(Malformed("it refuses the host before the login"))
-                }
-                Ok(Reject(why)) => refused(&why),
-                Err(malformed) => self.foreign(malformed),
-            },
-            CmError::AddrError(_) | CmError::RouteError(_) if self.source.is_none() => {
-                fail!(EHOSTUNREACH, "no host answers at {}", addr.ip())
-            }
-            CmError::Timeout | CmError::Unreachable(_) => fail!(ETIMEDOUT, "no answer from {addr}"),
-            CmError::Rejected {
-                no_listener: true, ..
-            } => fail!(ECONNREFUSED, "nobody listens on {addr}"),
-            CmError::Rejected { text, .. } => {
-                fail!(ECONNREFUSED, "{addr} rejected the connection: {text}")
-            }
-            // `EACCES` of this host. What the server refuses was dealt with above.
-            _ if error.to_error() == EACCES => {
-                fail!(EHOSTUNREACH, "the way to {} is prohibited", addr.ip())
-            }
-            _ => {
-                let errno = error.to_error();
-                match self.source {
-                    // Only binding to the source address fails with these two errors.
-                    Some(source) if errno == EADDRNOTAVAIL => {
-                        fail!(errno, "{} is not an address of this host", source.ip())
-                    }
-                    Some(source) if errno == ENODEV => {
-                        fail!(errno, "no RDMA device has the address {}", source.ip())
-                    }
-                    _ if errno == ENETUNREACH || errno == ENODEV => {
-                        fail!(errno, "no RDMA device leads to {}", addr.ip())
-                    }
-                    Some(source) => {
-                        fail!(errno, "cannot connect to {addr} from {}", source.ip())
-                    }
-                    None => fail!(errno, "cannot connect to {addr}"),
-                }
-            }
-        }
-    }
-
-    /// Returns what the user reads about a peer that does not speak the protocol.
-    fn foreign(&self, malformed: Malformed) -> Failure {
-        fail!(EPROTO, "{} is no farblk server: {malformed}", self.addr)
-    }
-}
-
-/// Returns both ends of a connection of this host. May sleep.
-fn ends(id: &CmId) -> Result<Ends> {
-    let (client, server) = id.ends()?;
-    Ok(Ends { client, server })
-}
-
-/// Returns what the user reads about a server that does not have the key.
-fn unproven() -> Failure {
-    fail!(EKEYREJECTED, "the server did not prove that it has the key")
-}
-
-/// Returns the lowest and the highest protocol version to offer.
-fn versions() -> (u16, u16) {
-    match compat::param(&crate::module_parameters::protocol_version) {
-        0 => (VERSION_MIN, VERSION_MAX),
-        version => (version, version),
-    }
-}
-
-/// Number of RDMA READs in flight that are asked for on one connection, at most.
-const READS_MAX: u8 = 128;
-
-/// Returns what the user reads about a refusal of the server.
-pub(super) fn refused(refused: &Refused) -> Failure {
-    let error = match refused.refusal {
-        Refusal::Version => EPROTONOSUPPORT,
-        Refusal::NoSuchExport => ENOENT,
-        Refusal::ExportDisabled | Refusal::NotOnPort => ENXIO,
-        Refusal::NotAdmitted | Refusal::Evicted => EACCES,
-        Refusal::ReadOnly => EROFS,
-        Refusal::Busy => EBUSY,
-        Refusal::NoMemory => ENOMEM,
-        // The server ended the session between the login and this connection.
-        Refusal::BadSession => ENOTCONN,
-        Refusal::AuthRequired => ENOKEY,
-        Refusal::AuthFailed => EKEYREJECTED,
-        _ => EPROTO,
-    };
-    match refused.text.is_empty() {
-        true => fail!(error, "{}", refused.refusal.text()),
-        false => fail!(error, "{}", refused.text),
-    }
-}
+/// The pause before a server is asked again that has no place for a connection.
+const AGAIN: Delta = Delta::from_millis(50);
 
 /// The part of a control connection that completion handlers and the connection manager use.
 #[pin_data]
 pub(super) struct ControlLink {
     #[pin]
     link: Link,
-    /// `None` if the connection is not one of a path.
-    events: Option<PathEvents>,
+    /// Where to post the events of a connection of a path, once it is there.
+    events: SetOnce<PathEvents>,
 }
 
 impl Linked for ControlLink {
@@ -320,7 +94,7 @@ impl Linked for ControlLink {
     }
 
     fn notify(this: &Arc<Self>) {
-        match &this.events {
+        match this.events.as_ref() {
             Some(events) if this.link.is_lost() => events.lost(),
             Some(events) => events.received(),
             None => {}
@@ -362,18 +136,27 @@ impl ControlConnection {
         key: Option<&Psk>,
         deadline: Deadline,
     ) -> Result<Self, Failure> {
-        let link = Arc::pin_init(
-            pin_init!(ControlLink {
-                link <- Link::new(),
-                events,
-            }),
-            GFP_KERNEL,
-        )?;
-        let cm_events = Arc::new(ControlCmEvents(link.clone()), GFP_KERNEL)?;
-        let id = target.resolve(cm_events, deadline)?;
-        let channel = Channel::new(id, link)?;
-        let transcript =
-            target.connect(channel.id(), Connection::Control, epoch, None, deadline)?;
+        // A server that has many half-open connections wants to see a cookie.
+        let mut cookie = Ticket::default();
+        let (channel, transcript) = loop {
+            match Self::open(target, epoch, cookie, deadline) {
+                Ok(opened) => break opened,
+                Err(NotConnected::Again(next)) if !deadline.is_over() => {
+                    // The first time it may only want to see that the answer got here.
+                    if next == cookie || cookie != Ticket::default() {
+                        fsleep(AGAIN);
+                    }
+                    cookie = next;
+                }
+                Err(failed) => return Err(failed.into()),
+            }
+        };
+        if let Some(events) = events {
+            let link = channel.owner();
+            link.events.populate(events);
+            // It may have been lost already.
+            ControlLink::notify(link);
+        }
         let mut this = Self {
             channel,
             sequence: 0,
@@ -385,6 +168,28 @@ impl ControlConnection {
             this.challenge(key, transcript, deadline)?;
         }
         Ok(this)
+    }
+
+    /// Connects, and shows `cookie`. Returns what both sides have said. May sleep.
+    fn open(
+        target: &Target,
+        epoch: u64,
+        cookie: Ticket,
+        deadline: Deadline,
+    ) -> Result<(Channel<ControlLink>, Transcript), NotConnected> {
+        let link = Arc::pin_init(
+            pin_init!(ControlLink {
+                link <- Link::new(),
+                events: SetOnce::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        let cm_events = Arc::new(ControlCmEvents(link.clone()), GFP_KERNEL)?;
+        let id = target.resolve(cm_events, deadline)?;
+        let channel = Channel::new(id, link)?;
+        let asked = (Connection::Control, epoch);
+        let transcript = target.connect(channel.id(), asked, Shown::Cookie(cookie), deadline)?;
+        Ok((channel, transcript))
     }
 
     /// Has the server prove that it has `key`, and has each later message show that its sender has

@@ -7,12 +7,10 @@
 use kernel::prelude::*;
 
 use crate::client::{
-    control::{
-        ControlConnection,
-        Target, //
-    },
+    control::ControlConnection,
     deadline::Deadline,
-    host::Host, //
+    host::Host,
+    target::Target, //
 };
 use crate::link::failure::Failure;
 use crate::proto::{

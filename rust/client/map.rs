@@ -59,7 +59,6 @@ use crate::base::{
     workqueue::OwnedQueue, //
 };
 use crate::client::{
-    control::Target,
     events::{
         Events,
         Schedule, //
@@ -80,6 +79,7 @@ use crate::client::{
         },
     },
     params::Params,
+    target::Target, //
 };
 use crate::link::failure::{
     fail,

@@ -15,17 +15,15 @@ use kernel::{
 
 use crate::base::sync::signal_pending;
 use crate::client::{
-    control::{
-        ControlConnection,
-        Target, //
-    },
-    deadline::Deadline, //
+    control::ControlConnection,
+    deadline::Deadline,
+    target::Target, //
 };
 use crate::link::failure::Failure;
 
 /// How long the round trips of one connection take at most, in ms, with the pauses: a server that
 /// is slow, or pretends to be, must not hold up the task. It would end the connection soon.
-const ROUND_TRIPS_MAX_MS: Msecs = 12_000;
+const ROUND_TRIPS_MAX_MS: Msecs = 8000;
 
 /// The round trips to measure.
 #[derive(Clone, Copy)]

@@ -11,6 +11,7 @@
 #include <linux/spinlock.h>
 #include <linux/string.h>
 #include <linux/workqueue.h>
+#include <rdma/ib_addr.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -19,6 +20,20 @@
  * A DMA direction is an int here: bindgen makes the enum an integer for one kernel release and a
  * newtype for another.
  */
+
+/*
+ * Where replies to the peer of an id that was made of a connection request go: a GID, or with iWARP
+ * an IP address, as an IPv6 one. The address that the id has is only what the peer says.
+ */
+void rust_helper_farblk_reply_addr(const struct rdma_cm_id *id, u8 addr[16])
+{
+	const struct sockaddr *peer = (const struct sockaddr *)&id->route.addr.dst_addr;
+
+	if (id->route.path_rec)
+		memcpy(addr, id->route.path_rec->dgid.raw, 16);
+	else
+		rdma_ip2gid((struct sockaddr *)peer, (union ib_gid *)addr);
+}
 
 int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr, const struct ib_send_wr **bad_wr)
 {

@@ -336,6 +336,11 @@ impl<O: Linked> Channel<O> {
         &self.pd
     }
 
+    /// Returns the owner.
+    pub(crate) fn owner(&self) -> &Arc<O> {
+        &self.owner
+    }
+
     /// Returns the id of the connection.
     pub(crate) fn id(&self) -> &Arc<CmId> {
         &self.id

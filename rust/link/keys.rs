@@ -44,6 +44,8 @@ pub(crate) type Transcript = auth::Transcript<Library>;
 pub(crate) type Keys = auth::Keys<Library>;
 /// What the tickets of I/O connections are made with.
 pub(crate) type Tickets = auth::Tickets<Library>;
+/// What cookies are made with.
+pub(crate) type Cookies = auth::Cookies<Library>;
 pub(crate) use auth::{
     Ends,
     Forged,

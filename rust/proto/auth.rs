@@ -316,6 +316,40 @@ impl<P: Primitives> Tickets<P> {
     }
 }
 
+/// Makes cookies: who shows one has received what was sent to its address, not long ago.
+pub struct Cookies<P: Primitives>(Secret<P>);
+
+/// How long a cookie is right at least, in ms; it is at most twice as long.
+const COOKIE_MS: u64 = 60_000;
+
+impl<P: Primitives> Cookies<P> {
+    /// Makes those of zeroes.
+    pub const fn zero() -> Self {
+        Self(Secret::zero())
+    }
+
+    /// Makes them such that nobody else can.
+    pub fn randomize(&mut self) {
+        self.0.randomize();
+    }
+
+    /// Returns the cookie of a source at `now_ms`.
+    pub fn cookie(&self, source: &[u8; 16], now_ms: u64) -> [u8; TAG_SIZE] {
+        self.of(source, now_ms / COOKIE_MS)
+    }
+
+    /// Returns true if `cookie` is one of `source`, and not too old.
+    pub fn is_right(&self, source: &[u8; 16], now_ms: u64, cookie: &[u8; TAG_SIZE]) -> bool {
+        let period = now_ms / COOKIE_MS;
+        let is_of = |period| P::equal(&self.of(source, period), cookie);
+        is_of(period) || period.checked_sub(1).is_some_and(is_of)
+    }
+
+    fn of(&self, source: &[u8; 16], period: u64) -> [u8; TAG_SIZE] {
+        self.0.tag(&[source, &period.to_le_bytes()])
+    }
+}
+
 /// One direction of a control connection.
 pub struct Sender<P: Primitives> {
     key: Secret<P>,

@@ -6,8 +6,9 @@
 //! part that they know.
 //!
 //! The private data of requests and replies end with a ticket, by which a session with a key proves
-//! that an I/O connection is its own; see [`Keys`](super::auth::Keys). Of other connections it is
-//! zero.
+//! that an I/O connection is its own; see [`Keys`](super::auth::Keys). In its place a control
+//! connection may have a cookie, by which its source shows that it receives what is sent to it; see
+//! [`Cookies`](super::auth::Cookies). Else it is zero.
 
 #![forbid(unsafe_code)]
 
@@ -66,6 +67,12 @@ impl ConnectRequest {
         bytes
             .get(..size_of::<wire::ConnectRequest>())
             .unwrap_or(bytes)
+    }
+
+    /// Returns the ticket of a request, or the cookie that is in its place; zero if there is none.
+    pub fn ticket(bytes: &[u8]) -> Ticket {
+        let split = split_ticket(Self::known(bytes));
+        split.map_or(Ticket::default(), |(_, ticket)| *ticket)
     }
 
     /// Parses the private data of a request. Returns it with the version to use: the newest one
@@ -176,7 +183,13 @@ impl ConnectReply {
 
 /// The answer of a server that refuses the connection (CM REJ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reject(pub Refused);
+pub struct Reject {
+    /// Why.
+    pub refused: Refused,
+    /// With [`Refusal::Again`]: what the client has to show when it comes again, in the place of
+    /// the ticket of a control connection.
+    pub cookie: Ticket,
+}
 
 impl Reject {
     /// Parses the private data of a rejection.
@@ -184,13 +197,15 @@ impl Reject {
     /// Only the server puts data there. A rejection by the CM itself (no listener, stale
     /// connection) is not passed to this function, or is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (wire, _) = wire::Reject::read_from_prefix(bytes).map_err(|_| SHORT)?;
+        let (wire, rest) = wire::Reject::read_from_prefix(bytes).map_err(|_| SHORT)?;
         if wire.magic != MAGIC {
             return Err(FOREIGN);
         }
-        Refused::from_wire(&wire.status)?
-            .map(Self)
-            .ok_or(Malformed("the server rejected without a reason"))
+        let refused = Refused::from_wire(&wire.status)?;
+        Ok(Self {
+            refused: refused.ok_or(Malformed("the server rejected without a reason"))?,
+            cookie: rest.first_chunk().copied().unwrap_or_default(),
+        })
     }
 
     /// Writes the private data into `buf` and returns its length.
@@ -199,8 +214,20 @@ impl Reject {
             magic: MAGIC.into(),
             version_min: VERSION_MIN.into(),
             version_max: VERSION_MAX.into(),
-            status: self.0.to_wire(),
+            status: self.refused.to_wire(),
         };
-        write(&wire, buf)
+        let len = write(&wire, buf)?;
+        let room = buf.get_mut(len..).and_then(|rest| rest.first_chunk_mut());
+        *room.ok_or(NoRoom)? = self.cookie;
+        Ok(len + TAG_SIZE)
+    }
+}
+
+impl From<Refused> for Reject {
+    fn from(refused: Refused) -> Self {
+        Self {
+            refused,
+            cookie: Ticket::default(),
+        }
     }
 }

@@ -59,11 +59,13 @@ pub enum Refusal {
     AuthRequired = 16,
     /// The host is not admitted, or the key that it proved is not its own.
     AuthFailed = 17,
+    /// Too many ask the server at once: come again soon, with the cookie of this answer.
+    Again = 18,
 }
 
 impl Refusal {
     /// Every refusal, in the order of the codes.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Version,
         Self::Malformed,
         Self::NoSuchExport,
@@ -81,6 +83,7 @@ impl Refusal {
         Self::Superseded,
         Self::AuthRequired,
         Self::AuthFailed,
+        Self::Again,
     ];
 
     /// Returns the code on the wire.
@@ -108,6 +111,7 @@ impl Refusal {
             Self::Superseded => "a newer connection of this path took its place",
             Self::AuthRequired => "the server wants a key",
             Self::AuthFailed => "not admitted, or the key is wrong",
+            Self::Again => "too many ask the server at once",
         }
     }
 }

@@ -11,7 +11,8 @@ use core::fmt;
 /// One line of at most [`TEXT_SIZE`] bytes of UTF-8.
 ///
 /// Writing never fails: a text that does not fit is cut at a character boundary. Control characters
-/// become `?`, so that a peer cannot forge lines in a log.
+/// become `?`, so that a peer cannot forge lines in a log; so do those that change the order in
+/// which others are shown, and those that are not seen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text {
     /// Zero beyond `len`.
@@ -71,7 +72,7 @@ impl Text {
 
     fn push_str(&mut self, string: &str) {
         for c in string.chars() {
-            let c = if c.is_control() { '?' } else { c };
+            let c = if is_plain(c) { c } else { '?' };
             let mut utf8 = [0; 4];
             let utf8 = c.encode_utf8(&mut utf8).bytes();
             let end = self.len + utf8.len();
@@ -89,6 +90,24 @@ impl Text {
             }
         }
     }
+}
+
+/// Returns true unless a character controls how others are shown (Unicode's categories Cc, Zl and
+/// Zp, and of Cf those that change the direction of text or have no width).
+fn is_plain(c: char) -> bool {
+    !c.is_control()
+        && !matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 impl Default for Text {

@@ -177,7 +177,8 @@ pub struct ConnectReply {
     pub ticket: [u8; TAG_SIZE],
 }
 
-/// Private data of the CM REJ. Keeps its layout in every version.
+/// Private data of the CM REJ. Keeps its layout in every version; a cookie of [`TAG_SIZE`] bytes
+/// may follow it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Reject {
@@ -543,7 +544,7 @@ const _: () = {
     assert!(size_of::<ConnectReply>() == 24);
     assert!(size_of::<ConnectReply>() <= CONNECT_REPLY_MAX);
     assert!(size_of::<Reject>() == 112);
-    assert!(size_of::<Reject>() <= REJECT_MAX);
+    assert!(size_of::<Reject>() + TAG_SIZE <= REJECT_MAX);
     assert!(size_of::<Status>() == 104);
     assert!(size_of::<Header>() == 8);
     assert!(size_of::<Reply>() == 112);

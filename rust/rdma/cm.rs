@@ -256,10 +256,10 @@ impl CmId {
 
     /// Returns this end of the connection, and the peer's.
     ///
-    /// The number of a queue pair that is not there yet, or not known, is 0: that of the peer before
-    /// [`Self::connect`] has returned, and that of this end before there is one. Fails with
-    /// `EAFNOSUPPORT` if the addresses are no IP addresses. Must not be called in a handler of the id.
-    /// May sleep.
+    /// The number of a queue pair that is not there yet, or not known, is 0: that of the peer
+    /// before [`Self::connect`] has returned, and that of this end before there is one. Fails with
+    /// `EAFNOSUPPORT` if the addresses are no IP addresses. Must not be called in a handler of the
+    /// id. May sleep.
     pub(crate) fn ends(&self) -> Result<(End, End)> {
         self.device()?;
         // SAFETY: By the type invariants the id is valid. The core sets both addresses before the
@@ -282,6 +282,20 @@ impl CmId {
             false => (self.qp_number.load(Relaxed), self.shared.peer_qp()),
         };
         Ok(((local, local_qp), (peer, peer_qp)))
+    }
+
+    /// Returns the address that replies to the peer go to, of an id that was made of a
+    /// [`ConnectRequest`]: its GID, or with iWARP its IP address, as an IPv6 one. What
+    /// [`Self::ends`] returns is only what the peer says. May sleep.
+    pub(crate) fn reply_addr(&self) -> [u8; 16] {
+        // SAFETY: By the type invariants the id is valid. The core sets the route before it reports
+        // the request, and changes addresses only in the handler, whose lock is held.
+        unsafe {
+            bindings::rdma_lock_handler(self.as_raw());
+            let addr = reply_addr(self.as_raw());
+            bindings::rdma_unlock_handler(self.as_raw());
+            addr
+        }
     }
 
     /// Returns true if the transport is iWARP, or is not known yet. May sleep.
@@ -435,6 +449,18 @@ impl CmId {
         // SAFETY: By the type invariants the id is valid.
         let _ = unsafe { bindings::rdma_disconnect(self.as_raw()) };
     }
+}
+
+/// Returns the address that replies go to.
+///
+/// # Safety
+///
+/// `id` must be valid, have been made of a connection request, and not be changed meanwhile.
+unsafe fn reply_addr(id: *mut bindings::rdma_cm_id) -> [u8; 16] {
+    let mut addr = [0; 16];
+    // SAFETY: The caller gives a valid id; `addr` has the 16 bytes that are written.
+    unsafe { bindings::farblk_reply_addr(id, addr.as_mut_ptr()) };
+    addr
 }
 
 /// Rejects a peer's request.

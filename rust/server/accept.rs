@@ -161,7 +161,8 @@ impl PendingConnection {
     /// Refuses the connection with its reason. May sleep.
     pub(super) fn refuse(&self, refusal: Refusal) {
         let mut data = [0; REJECT_MAX];
-        let len = Reject(refusal.into()).encode(&mut data).unwrap_or(0);
+        let reject = Reject::from(Refused::from(refusal));
+        let len = reject.encode(&mut data).unwrap_or(0);
         // If even this fails, the client's attempt times out.
         let _ = self.id.reject(data.get(..len).unwrap_or(&[]));
     }
@@ -194,9 +195,9 @@ impl Reply {
 }
 
 /// Refuses a connection request that no id was made of. Runs in the connection manager's handler.
-pub(super) fn reject(request: cm::ConnectRequest<'_>, refused: Refused) {
+pub(super) fn reject(request: cm::ConnectRequest<'_>, reject: impl Into<Reject>) {
     let mut data = [0; REJECT_MAX];
-    let len = Reject(refused).encode(&mut data).unwrap_or(0);
+    let len = reject.into().encode(&mut data).unwrap_or(0);
     request.reject(data.get(..len).unwrap_or(&[]));
 }
 

@@ -19,6 +19,8 @@ use kernel::{
     }, //
 };
 
+mod login;
+
 use crate::base::errno::{
     EBADMSG,
     ENOTCONN,
@@ -29,7 +31,6 @@ use crate::link::{
     channel::{
         message_buffer,
         Channel,
-        Side,
         COMPLETION_TIMEOUT_MS,
         MESSAGES, //
     },
@@ -37,16 +38,12 @@ use crate::link::{
 };
 use crate::proto::{
     Access,
-    Backing,
-    Challenge,
     Event,
     Extent,
     Fence,
     GrantRequest,
     ListReplyWriter,
     ListRequest,
-    Login,
-    LoginReply,
     LogoutReply,
     Message,
     Name,
@@ -57,13 +54,11 @@ use crate::proto::{
 };
 use crate::server::{
     accept::PendingConnection,
-    backend::Backend,
     block::connections::Connections,
     export::{
         Export,
         Exports, //
     },
-    proof::Proof,
     ram::Slabs,
     session::{
         Dismissal,
@@ -78,9 +73,8 @@ use crate::session::{
     PATHS_MAX, //
 };
 
-/// How long a client may take from connecting to its first message, in ms.
-const LOGIN_TIMEOUT_MS: Msecs = 5000;
-
+/// How long a message to a stranger waits, in ms, until those before it have got there.
+const STRANGER_TIMEOUT_MS: Msecs = 100;
 /// How long a client may take to answer when it is told that the device was flushed: the HCA sends
 /// the message again if it is lost.
 const FAREWELL: Delta = Delta::from_secs(5);
@@ -117,6 +111,10 @@ pub(super) struct Control {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     attachment: Option<Attachment>,
     channel: Option<Channel<Session>>,
+    /// The client may use the export that it has asked for.
+    is_admitted: bool,
+    /// The login of a client that is admitted, until the session runs on a workqueue of its own.
+    login: Option<KVec<u8>>,
     /// What was said so far, until the first message that is no ping.
     transcript: Option<Transcript>,
     /// When the session had drained.
@@ -136,6 +134,8 @@ impl Control {
         Self {
             attachment: None,
             channel: None,
+            is_admitted: false,
+            login: None,
             transcript: None,
             drained: None,
             farewell: None,
@@ -145,15 +145,13 @@ impl Control {
         }
     }
 
-    /// Accepts the control connection and waits for its first request.
+    /// Accepts the control connection.
     fn open_channel(&mut self, session: &Arc<Session>, pending: &PendingConnection) -> Result {
-        let mut channel = Channel::new(pending.id.clone(), session.clone())
+        let channel = Channel::new(pending.id.clone(), session.clone())
             .inspect_err(|_| pending.refuse(Refusal::NoMemory))?;
         self.transcript = Some(pending.accept_control()?);
-        let mut message = message_buffer()?;
-        let len = channel.receive(&mut message, LOGIN_TIMEOUT_MS)?;
         self.channel = Some(channel);
-        self.answer(session, message.get(..len).ok_or(EPROTO)?)
+        Ok(())
     }
 
     /// Accepts or refuses I/O connection `queue`.
@@ -166,10 +164,9 @@ impl Control {
             return pending.refuse(Refusal::BadState);
         };
         // The number of the session alone must not be enough: who has seen it could use it.
-        let known = match (channel.tickets(), pending.ends(), channel.id().ends()) {
-            (Some(tickets), _, _) => pending.has_ticket(tickets),
-            (None, Ok(ends), Ok((_, client))) => ends.client.0.ip() == client.0.ip(),
-            _ => false,
+        let known = match channel.tickets() {
+            Some(tickets) => pending.has_ticket(tickets),
+            None => pending.id.reply_addr() == channel.id().reply_addr(),
         };
         if !known || pending.epoch != attachment.epoch {
             self.exports.stats.forgeries.count();
@@ -233,7 +230,7 @@ impl Control {
                 }
                 None => Err(Refusal::BadState.into()),
             },
-            Ok(Request::Login(login)) => self.login(session, sequence, &login),
+            Ok(Request::Login(login)) => self.log_in(session, (sequence, bytes), &login),
             Ok(Request::Grant(request)) => self.grant(sequence, &request),
             Ok(Request::List(request)) => self.list(session, sequence, &request),
             Ok(Request::Logout) => self.logout(session, sequence),
@@ -247,135 +244,22 @@ impl Control {
         }
     }
 
-    /// Sends a message on the control connection.
+    /// Goes on with the login of a client that is admitted, if there is one.
+    fn go_on(&mut self, session: &Arc<Session>) -> Result {
+        match self.login.take() {
+            Some(login) => self.answer(session, &login),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a message on the control connection. A stranger is not waited for for long.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
         let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
-        channel.send(COMPLETION_TIMEOUT_MS, encode)
-    }
-
-    /// Proves that the server has the key that the client names, and has each later message show
-    /// that its sender has it.
-    fn challenge(
-        &mut self,
-        session: &Session,
-        sequence: u32,
-        (challenge, bytes): (&Challenge, &[u8]),
-        transcript: Transcript,
-    ) -> Result<Result, Refused> {
-        let key = self.exports.key(challenge.key_id);
-        let proof = Proof::new(key.as_deref(), sequence, (challenge, bytes), transcript)?;
-        let sent = self.send(|buf| proof.encode(buf));
-        if let Some(key) = key {
-            session.set_proven(key);
-        }
-        if let Some(channel) = &mut self.channel {
-            channel.authenticate(Side::Server, proof.keys);
-        }
-        Ok(sent)
-    }
-
-    /// Returns what a client is told that may not log in to an export. On a server that has keys,
-    /// one that has proved none of its own for this export does not learn what there is.
-    fn disguise(&self, session: &Session, login: &Login, refused: Refused) -> Refused {
-        let tells = matches!(
-            refused.refusal,
-            Refusal::NoSuchExport
-                | Refusal::ExportDisabled
-                | Refusal::NotAdmitted
-                | Refusal::NotOnPort
-        );
-        let evicted = || {
-            let export = self.exports.find(&login.export);
-            export.is_ok_and(|export| export.has_evicted(login))
+        let timeout = match self.is_admitted {
+            true => COMPLETION_TIMEOUT_MS,
+            false => STRANGER_TIMEOUT_MS,
         };
-        match session.proven() {
-            _ if !tells || !self.exports.have_keys() => refused,
-            // It has been let in before, and knows.
-            _ if evicted() => Refusal::Evicted.into(),
-            None => Refusal::AuthRequired.into(),
-            Some(key) if self.exports.has_proved(login, &key) => refused,
-            Some(_) => Refusal::AuthFailed.into(),
-        }
-    }
-
-    fn login(
-        &mut self,
-        session: &Arc<Session>,
-        sequence: u32,
-        login: &Login,
-    ) -> Result<Result, Refused> {
-        if self.attachment.is_some() {
-            return Err(Refusal::BadState.into());
-        }
-        let channel = self.channel.as_ref().ok_or(Refusal::BadState)?;
-        let device = channel.pd().device();
-        // Nothing is allocated for a client that is not admitted.
-        let found = self.exports.find(&login.export).and_then(|export| {
-            let writes = export.check(&self.port, login, session.proven().as_deref())?;
-            Ok((export, writes))
-        });
-        let (export, writes) = found.map_err(|refused| self.disguise(session, login, refused))?;
-        let access = match writes {
-            true => Access::ReadWrite,
-            false => Access::ReadOnly,
-        };
-        let queues = login.queues.min(QUEUES_MAX);
-        let limits = export.backend.limits();
-        let (data_path, backing) = match &export.backend {
-            Backend::Ram(ram) => {
-                let slabs = Slabs::new(device, ram.geometry, &ram.memory, access, queues)
-                    .map_err(no_memory)?;
-                (
-                    DataPath::OneSided(slabs),
-                    Backing::Ram(ram.geometry.shift()),
-                )
-            }
-            Backend::Block(block) => {
-                let adapters = &self.exports.adapters;
-                let user = adapters.get(device, &login.export).map_err(no_memory)?;
-                let connections =
-                    Connections::new(user, block, access, login, queues).map_err(no_memory)?;
-                let backing = connections.backing();
-                (DataPath::Commands(connections), backing)
-            }
-        };
-        let granted = export.attach(session, &self.port, login, writes)?;
-        // The number is read first, so that the extent is no older than it.
-        let number = export.backend.extent_number();
-        let extent = Extent {
-            size: export.backend.extent().size,
-            access: login.access,
-        };
-        let answer = LoginReply {
-            session: session.id(),
-            export_uuid: export.spec.uuid,
-            instance: export.backend.instance(),
-            extent,
-            limits,
-            backing,
-            queues,
-            reservation_key: granted.key,
-            remembered: granted.remembered,
-            server_id: export.server_id,
-            lease_ms: granted.lease_ms,
-            extent_number: number,
-        };
-        if export.backend.extent().access.min(access) < login.access {
-            // The reply has the access that was asked for. The true one follows as an event, whose
-            // number is newer.
-            export.backend.renumber();
-        }
-        self.exports.stats.logins.count();
-        self.attachment = Some(Attachment {
-            epoch: login.epoch,
-            data_path,
-            export,
-            access,
-            remembered: granted.remembered,
-            told: (number, extent),
-            fences: [None; PATHS_MAX],
-        });
-        Ok(self.send(|buf| answer.encode(sequence, buf)))
+        channel.send(timeout, encode)
     }
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
@@ -558,6 +442,7 @@ impl SessionWork for Control {
                 _ => break,
             }
         }
+        self.go_on(session)?;
         let mut message = message_buffer()?;
         // No more messages than these can have been received. Those that come in meanwhile schedule
         // this work again, so that a client that never stops to ask does not delay the end of its
@@ -571,6 +456,9 @@ impl SessionWork for Control {
             match received? {
                 Some(len) => self.answer(session, message.get(..len).ok_or(EPROTO)?)?,
                 None => break,
+            }
+            if self.login.is_some() {
+                break;
             }
         }
         // Messages that came in before the loss count: one may have been a logout.

@@ -276,8 +276,8 @@ impl Export {
         }
     }
 
-    /// Returns true if the map that logs in was evicted: what it has to hear, whoever may log in
-    /// now. May sleep.
+    /// Returns true if the map that logs in was evicted: it has to hear so, also if its
+    /// host may not log in. May sleep.
     pub(super) fn has_evicted(&self, login: &Login) -> bool {
         self.members.have_evicted(login)
     }
@@ -442,6 +442,9 @@ impl WorkItem for Export {
     }
 }
 
+/// How many sessions of strangers are served at the same time. None of them waits for anybody.
+const STRANGERS_WORKERS: i32 = 8;
+
 /// All exports by name, enabled or not.
 #[pin_data]
 pub(crate) struct Exports {
@@ -453,6 +456,8 @@ pub(crate) struct Exports {
     dir: Dir,
     /// The workqueue on which exports are closed.
     closer: Arc<OwnedQueue>,
+    /// The workqueue of all sessions whose clients are not admitted.
+    pub(super) strangers: Arc<OwnedQueue>,
     #[pin]
     list: Mutex<KVec<Entry>>,
 }
@@ -470,12 +475,15 @@ impl Exports {
     pub(crate) fn new(stats: Arc<stats::Server>, dir: Dir) -> Result<Arc<Self>> {
         let adapters = Adapters::new()?;
         let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
+        let strangers = OwnedQueue::limited(c"farblk_strangers", STRANGERS_WORKERS)?;
+        let strangers = Arc::new(strangers, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 stats,
                 adapters,
                 dir,
                 closer,
+                strangers,
                 list <- new_mutex!(KVec::new(), "Exports::list"),
             }),
             GFP_KERNEL,

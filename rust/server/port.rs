@@ -41,7 +41,8 @@ use crate::proto::{
     Connection,
     Name,
     Refusal,
-    Refused, //
+    Refused,
+    Reject, //
 };
 use crate::rdma::{
     cm::{
@@ -55,10 +56,8 @@ use crate::server::{
     accept::reject,
     control::Control,
     export::Exports,
-    session::{
-        Session,
-        Sessions, //
-    },
+    session::Session,
+    sessions::Sessions, //
 };
 use crate::session::reservation::LOOK_MS;
 
@@ -164,11 +163,12 @@ impl Port {
         PeriodicWork::new(PortMonitor(self.clone()), LOOK_MS)
     }
 
-    /// Makes a session that is in the list. May sleep.
-    fn session(&self) -> Result<Arc<Session>> {
-        let control = Control::new(self.name, self.exports.clone());
+    /// Makes a session that is in the list, with a number that it was given. May sleep.
+    fn session(&self, id: u64) -> Result<Arc<Session>> {
+        let exports = &self.exports;
+        let control = Control::new(self.name, exports.clone());
         let work = KBox::new(control, GFP_KERNEL)?;
-        Session::new(&self.exports.stats, &self.sessions, work)
+        Session::new(id, &exports.stats, &self.sessions, &exports.strangers, work)
     }
 
     fn notify(this: &Arc<Self>) {
@@ -279,16 +279,28 @@ impl Listen for Events {
         match connect.connection {
             Connection::Control => {
                 if port.sessions.len() >= SESSIONS_MAX {
-                    return reject(request, Refusal::Busy.into());
+                    return reject(request, Refused::from(Refusal::Busy));
                 }
-                match port.session() {
+                let cookie = ConnectRequest::ticket(request.private_data());
+                let id = match port.sessions.ask(&request.reply_addr(), &cookie) {
+                    Ok(id) => id,
+                    Err(cookie) => {
+                        port.exports.stats.sent_away.count();
+                        let refused = Refusal::Again.into();
+                        return reject(request, Reject { refused, cookie });
+                    }
+                };
+                match port.session(id) {
                     Ok(session) => session.add_control(request, asked),
-                    Err(_) => reject(request, Refusal::NoMemory.into()),
+                    Err(_) => {
+                        port.sessions.give_back(id);
+                        reject(request, Refused::from(Refusal::NoMemory));
+                    }
                 }
             }
             Connection::Io { session, queue } => match port.sessions.find(session) {
                 Some(session) => session.add_io(request, asked, queue),
-                None => reject(request, Refusal::BadSession.into()),
+                None => reject(request, Refused::from(Refusal::BadSession)),
             },
         }
     }

@@ -19,7 +19,8 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        SetOnce, //
     },
     time::Msecs,
     workqueue::{
@@ -31,7 +32,6 @@ use kernel::{
 use crate::base::{
     errno::ESHUTDOWN,
     sync::{
-        self,
         without_io,
         Completion, //
     },
@@ -44,7 +44,10 @@ use crate::link::{
     },
     keys::Psk,
 };
-use crate::proto::Refusal;
+use crate::proto::{
+    Refusal,
+    Refused, //
+};
 use crate::rdma::cm::{
     CmEvents,
     ConnectRequest, //
@@ -54,6 +57,7 @@ use crate::server::{
         reject,
         PendingConnection, //
     },
+    sessions::Sessions,
     stats, //
 };
 use crate::session::{
@@ -123,7 +127,10 @@ pub(crate) struct Session {
     stats: Arc<stats::Server>,
     /// The list that the session is in until it holds nothing any more.
     sessions: Arc<Sessions>,
-    queue: OwnedQueue,
+    /// The workqueue that all sessions of strangers share.
+    strangers: Arc<OwnedQueue>,
+    /// Its own, once its client is admitted.
+    queue: SetOnce<OwnedQueue>,
     #[pin]
     link: Link,
     /// The key that the client has proved to have.
@@ -145,21 +152,30 @@ pub(crate) struct Session {
     over: Completion,
     #[pin]
     work: Work<Session>,
+    /// The work as long as its client is a stranger.
+    #[pin]
+    stranger_work: Work<Session, STRANGER>,
 }
+
+/// The number of the work item of strangers.
+const STRANGER: u64 = 1;
 
 impl_has_work! {
     impl HasWork<Self> for Session { self.work }
+    impl HasWork<Self, STRANGER> for Session { self.stranger_work }
 }
 
 impl Session {
-    /// Makes a session without a connection, which does `work`, and adds it to `sessions`. May
-    /// sleep.
+    /// Makes a session without a connection, which does `work`, and adds it to `sessions` with the
+    /// number that it got of [`Sessions::ask`]. Until its client is admitted it runs on the
+    /// workqueue `strangers`. May sleep.
     pub(super) fn new(
+        id: u64,
         stats: &Arc<stats::Server>,
         sessions: &Arc<Sessions>,
+        strangers: &Arc<OwnedQueue>,
         work: KBox<dyn SessionWork>,
     ) -> Result<Arc<Self>> {
-        let queue = OwnedQueue::ordered(c"farblk_session")?;
         let pending = Pending {
             open: true,
             control: None,
@@ -173,10 +189,11 @@ impl Session {
         };
         let session = Arc::pin_init(
             pin_init!(Self {
-                id: sync::random_u64() | 1,
+                id,
                 stats: stats.clone(),
                 sessions: sessions.clone(),
-                queue,
+                strangers: strangers.clone(),
+                queue: SetOnce::new(),
                 link <- Link::new(),
                 proven <- new_mutex!(None, "Session::proven"),
                 pending <- new_mutex!(pending, "Session::pending"),
@@ -186,12 +203,11 @@ impl Session {
                 dismissal: Atomic::new(Dismissal::None as u32),
                 over <- Completion::new(),
                 work <- new_work!("Session::work"),
+                stranger_work <- new_work!("Session::stranger_work"),
             }),
             GFP_KERNEL,
         )?;
-        let mut list = sessions.list.lock();
-        list.push(session.clone(), GFP_KERNEL)?;
-        drop(list);
+        sessions.add(&session)?;
         Ok(session)
     }
 
@@ -213,6 +229,19 @@ impl Session {
     /// Notes the key without which no later message of the client is taken. May sleep.
     pub(super) fn set_proven(&self, key: Arc<Psk>) {
         *self.proven.lock() = Some(key);
+    }
+
+    /// Notes that the client is admitted: it is no stranger any more, and what it asks for may take
+    /// long. From now on the session runs on a workqueue of its own. May sleep.
+    pub(super) fn admit(&self) -> Result {
+        self.queue.populate(OwnedQueue::ordered(c"farblk_session")?);
+        self.sessions.admit(self.id);
+        Ok(())
+    }
+
+    /// Returns true if [`Session::admit`] has succeeded. Any context.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.queue.as_ref().is_some()
     }
 
     /// Lets no more commands begin. While commands are under way, this has to be called again and
@@ -358,11 +387,11 @@ impl Session {
     pub(super) fn add_io(self: &Arc<Self>, request: ConnectRequest<'_>, asked: Asked, queue: u16) {
         let mut pending = self.pending.lock();
         if !pending.open {
-            return reject(request, Refusal::BadSession.into());
+            return reject(request, Refused::from(Refusal::BadSession));
         }
         if pending.io.len() >= usize::from(QUEUES_MAX) || pending.io.reserve(1, GFP_KERNEL).is_err()
         {
-            return reject(request, Refusal::NoMemory.into());
+            return reject(request, Refused::from(Refusal::NoMemory));
         }
         if let Ok(connection) = self.pending_connection(request, asked) {
             // Cannot fail: the capacity was reserved above.
@@ -425,13 +454,27 @@ impl WorkItem for Session {
     }
 }
 
+impl WorkItem<STRANGER> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        match this.is_admitted() {
+            true => Self::notify(&this),
+            false => <Self as WorkItem>::run(this),
+        }
+    }
+}
+
 impl Linked for Session {
     fn link(&self) -> &Link {
         &self.link
     }
 
     fn notify(this: &Arc<Self>) {
-        let _ = this.queue.enqueue(this.clone());
+        let _ = match this.queue.as_ref() {
+            Some(queue) => queue.enqueue::<Arc<Self>, 0>(this.clone()),
+            None => this.strangers.enqueue::<Arc<Self>, STRANGER>(this.clone()),
+        };
     }
 }
 
@@ -441,49 +484,6 @@ struct Events(Arc<Session>);
 impl CmEvents for Events {
     fn disconnected(&self) {
         self.0.lose();
-    }
-}
-
-/// The sessions that came in through a port.
-#[pin_data]
-pub(super) struct Sessions {
-    #[pin]
-    list: Mutex<KVec<Arc<Session>>>,
-}
-
-impl Sessions {
-    /// Makes an empty list.
-    pub(super) fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self { list <- new_mutex!(KVec::new(), "Sessions::list") }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Removes a session. May sleep.
-    fn remove(&self, session: &Session) {
-        self.list.lock().retain(|other| other.id != session.id);
-    }
-
-    /// Returns the number of sessions. May sleep.
-    pub(super) fn len(&self) -> usize {
-        self.list.lock().len()
-    }
-
-    /// Returns the session with a number. May sleep.
-    pub(super) fn find(&self, id: u64) -> Option<Arc<Session>> {
-        let list = self.list.lock();
-        list.iter().find(|session| session.id == id).cloned()
-    }
-
-    /// Returns the session that came first. May sleep.
-    pub(super) fn first(&self) -> Option<Arc<Session>> {
-        self.list.lock().first().cloned()
-    }
-
-    /// Visits the sessions. May sleep.
-    pub(super) fn for_each(&self, visit: impl FnMut(&Arc<Session>)) {
-        self.list.lock().iter().for_each(visit);
     }
 }
 

@@ -10,7 +10,7 @@
 const REQUESTS_MAX: u32 = 512;
 /// The longest time that a connection may stay without a login, in ms, whatever it sends: a port
 /// carries only so many.
-const STAY_MAX_MS: u32 = 15_000;
+const STAY_MAX_MS: u32 = 10_000;
 
 /// Counts the messages that a connection has sent without a login.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

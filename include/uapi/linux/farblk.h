@@ -122,6 +122,7 @@
 #define FARBLK_REFUSED_SUPERSEDED	15
 #define FARBLK_REFUSED_AUTH_REQUIRED	16
 #define FARBLK_REFUSED_AUTH_FAILED	17
+#define FARBLK_REFUSED_AGAIN		18
 
 /* farblk_challenge.suites, farblk_challenge_reply.suite */
 #define FARBLK_SUITE_X25519_SHA256	1
@@ -145,7 +146,7 @@ struct farblk_connect_request {
 	__le32	reserved2;
 	__le64	session;
 	__le64	epoch;
-	__u8	ticket[FARBLK_TAG_SIZE];	/* of an I/O connection with a key */
+	__u8	ticket[FARBLK_TAG_SIZE];	/* of an I/O connection with a key; a cookie */
 };
 
 /* Private data of the CM REP. */
@@ -156,7 +157,7 @@ struct farblk_connect_reply {
 	__u8	ticket[FARBLK_TAG_SIZE];	/* of an I/O connection with a key */
 };
 
-/* Private data of the CM REJ. */
+/* Private data of the CM REJ. With FARBLK_REFUSED_AGAIN, a cookie of FARBLK_TAG_SIZE follows. */
 struct farblk_reject {
 	__le32	magic;
 	__le16	version_min;

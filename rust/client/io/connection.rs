@@ -37,7 +37,6 @@ use crate::block::{
     BlkResult, //
 };
 use crate::client::{
-    control::Target,
     deadline::Deadline,
     events::PathEvents,
     io::{
@@ -47,6 +46,7 @@ use crate::client::{
         },
         slabs::Slabs, //
     },
+    target::Target,
 };
 use crate::link::failure::{
     fail,

@@ -43,10 +43,7 @@ use crate::base::{
     workqueue::OwnedQueue, //
 };
 use crate::client::{
-    control::{
-        ControlConnection,
-        Target, //
-    },
+    control::ControlConnection,
     deadline::Deadline,
     events::{
         Events,
@@ -68,6 +65,10 @@ use crate::client::{
     },
     map::connected_path::ConnectedPath,
     params::Params,
+    target::{
+        Shown,
+        Target, //
+    }, //
 };
 use crate::link::failure::{
     fail,
@@ -465,9 +466,12 @@ impl Connector {
                 session: login.session,
                 queue: hw_queue,
             };
-            let tickets = control.channel().tickets();
+            let shown = match control.channel().tickets() {
+                Some(tickets) => Shown::Ticket(tickets),
+                None => Shown::Nothing,
+            };
             self.target
-                .connect(&id, request, epoch, tickets, config.deadline)?;
+                .connect(&id, (request, epoch), shown, config.deadline)?;
         }
         let device = control.channel().pd().device();
         Ok(DiskLimits {

@@ -13,6 +13,7 @@ use crate::rdma::{
     client,
     cm::{
         reject,
+        reply_addr,
         shared::{
             handler,
             leave_handler,
@@ -80,6 +81,12 @@ impl ConnectRequest<'_> {
         // SAFETY: By the type invariants the event is valid, as long as `self` at least, and
         // carries connection parameters.
         unsafe { private_data(self.event.as_ptr()) }
+    }
+
+    /// Returns the address that replies to the peer go to: see [`CmId::reply_addr`].
+    pub(crate) fn reply_addr(&self) -> [u8; 16] {
+        // SAFETY: By the type invariants the id is valid, and its handler is running in this task.
+        unsafe { reply_addr(self.id.as_ptr()) }
     }
 
     /// Returns how many RDMA READs the peer asks this side to serve at once.

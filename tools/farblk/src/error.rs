@@ -115,6 +115,7 @@ table! {
     KeyUnproven    "F0221" DENIED      "the server did not prove that it has the key" "\
         farblk export show {export}  # on the server: has its entry of {client} the key of this map?\n\
         farblk export key {export} {client} --key-file FILE  # on the server: gives it that key";
+    Crowded        "F0222" UNREACHABLE "too many ask the server at once" "# try again; if this repeats, somebody opens connections to the server and does not log in:\nfarblk metrics  # on the server: farblk_server_sent_away";
     Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "farblk remap {map}  # after umount; follow its advice";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "farblk remap {map}  # after umount; then fsck: that host may have written to the disk";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk";
@@ -176,6 +177,7 @@ impl Code {
             "EADDRINUSE" => Code::AddressTaken,
             "ESTALE" => Code::Stale,
             "ENOKEY" => Code::NoKey,
+            "EAGAIN" => Code::Crowded,
             "EKEYREJECTED" => Code::KeyRefused,
             "EOPNOTSUPP" | "ENOSYS" => Code::NoFeature,
             _ => Code::Io,
@@ -480,7 +482,7 @@ mod tests {
         for words in [EVICTED, SUPERSEDED, FULL] {
             assert!(refusals.contains(&format!("{words:?}")), "{words}");
         }
-        let control = include_str!("../../../rust/client/control.rs");
+        let control = include_str!("../../../rust/client/target.rs");
         assert!(control.contains(&format!("{UNPROVEN:?}")));
         assert!(clients.contains(&format!("\"{HOLDER}{{host}}{AWAY}")));
         assert!(clients.contains(&format!("\"{HOLDER}{{host}}\"")));

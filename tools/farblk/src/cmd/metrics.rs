@@ -74,6 +74,10 @@ const SERVER_COUNTERS: &[(&str, &str)] = &[
         "forgeries",
         "Messages and I/O connections that did not prove the key of their session",
     ),
+    (
+        "sent_away",
+        "Connections that were told to come again, as many were half-open",
+    ),
     ("fences", "Fences that were answered"),
     (
         "takeovers",

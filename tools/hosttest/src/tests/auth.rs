@@ -3,8 +3,8 @@
 //! Authentication, over the primitives of RustCrypto.
 
 use crate::proto::auth::{
-    key_id, Ends, Forged, Keys, Primitives, Secret, Share, Transcript, WeakPoint, KEY_SIZE,
-    TAG_SIZE,
+    key_id, Cookies, Ends, Forged, Keys, Primitives, Secret, Share, Transcript, WeakPoint,
+    KEY_SIZE, TAG_SIZE,
 };
 use crate::proto::key;
 use hmac::{Hmac, Mac};
@@ -289,6 +289,27 @@ fn points_of_small_order_are_refused() {
         let keys = derive(&share(), &key(1), &point, &transcript);
         assert_eq!(keys.err(), Some(WeakPoint), "{point:x?}");
     }
+}
+
+#[test]
+fn cookies_are_of_one_source_and_not_for_long() {
+    let mut cookies = Cookies::<Host>::zero();
+    cookies.randomize();
+    let (source, other) = ([1; 16], [2; 16]);
+    for at in [0, 59_999, 60_000, 1 << 40] {
+        let cookie = cookies.cookie(&source, at);
+        assert!(cookies.is_right(&source, at, &cookie));
+        assert!(cookies.is_right(&source, at + 60_000, &cookie));
+        assert!(!cookies.is_right(&source, at + 120_000, &cookie));
+        assert!(!cookies.is_right(&other, at, &cookie));
+        let mut changed = cookie;
+        changed[15] ^= 1;
+        assert!(!cookies.is_right(&source, at, &changed));
+        assert!(!cookies.is_right(&source, at, &[0; TAG_SIZE]));
+    }
+    let mut others = Cookies::<Host>::zero();
+    others.randomize();
+    assert!(!others.is_right(&source, 0, &cookies.cookie(&source, 0)));
 }
 
 fn hex(text: &str) -> Vec<u8> {

@@ -120,7 +120,7 @@ fn samples() -> Vec<Vec<u8>> {
             }
             .encode(buf)
         }),
-        encoded(|buf| Reject(busy).encode(buf)),
+        encoded(|buf| Reject::from(busy).encode(buf)),
         login,
         refusal,
         encoded(|buf| ram_reply().encode(1, buf)),

@@ -186,17 +186,24 @@ fn reject_bytes() -> Vec<u8> {
     ]
     .concat();
     bytes.resize(112, 0);
+    bytes.extend([0xc0; 16]);
     bytes
 }
 
 #[test]
 fn reject_golden() {
-    let reject = Reject(Refused::new(Refusal::NotAdmitted, format_args!("go away!")));
+    let reject = Reject {
+        refused: Refused::new(Refusal::NotAdmitted, format_args!("go away!")),
+        cookie: [0xc0; 16],
+    };
     let bytes = reject_bytes();
     assert_eq!(encoded(|buf| reject.encode(buf)), bytes);
     assert_eq!(Reject::parse(&bytes), Ok(reject));
+    let without = Reject::from(reject.refused);
     for len in 0..bytes.len() {
-        assert!(Reject::parse(&bytes[..len]).is_err());
+        // A server of an older version knows no cookies.
+        let cut = Reject::parse(&bytes[..len]);
+        assert_eq!(cut.ok(), (len >= 112).then_some(without), "{len} bytes");
     }
     let mut padded = bytes;
     padded.resize(wire::REJECT_MAX, 0);
@@ -206,7 +213,7 @@ fn reject_golden() {
 #[test]
 fn reject_every_code() {
     for refusal in Refusal::ALL {
-        let reject = Reject(refusal.into());
+        let reject = Reject::from(Refused::from(refusal));
         let bytes = encoded(|buf| reject.encode(buf));
         assert_eq!(Reject::parse(&bytes), Ok(reject));
         // A peer of few words gets the default text.
@@ -218,10 +225,10 @@ fn reject_every_code() {
 #[test]
 fn reject_of_an_unknown_code() {
     let bytes = patched(&reject_bytes(), 8, &[14, 1]);
-    let Reject(refused) = Reject::parse(&bytes).unwrap();
+    let Reject { refused, .. } = Reject::parse(&bytes).unwrap();
     assert_eq!(refused.refusal, Refusal::Internal);
     assert_eq!(refused.text.as_str(), "go away!");
-    let Reject(refused) = Reject::parse(&patched(&bytes, 10, &[0, 0])).unwrap();
+    let Reject { refused, .. } = Reject::parse(&patched(&bytes, 10, &[0, 0])).unwrap();
     assert_eq!(refused.refusal, Refusal::Internal);
     assert_eq!(refused.text.as_str(), "refusal code 270");
 }
@@ -241,7 +248,7 @@ fn reject_malformed() {
     // The whole field is text.
     let full = patched(&patched(&bytes, 16, &[b'x'; 96]), 10, &[96, 0]);
     assert_eq!(
-        Reject::parse(&full).unwrap().0.text.as_str(),
+        Reject::parse(&full).unwrap().refused.text.as_str(),
         "x".repeat(96)
     );
 }
@@ -249,5 +256,8 @@ fn reject_malformed() {
 #[test]
 fn reject_cannot_forge_lines() {
     let bytes = patched(&reject_bytes(), 16, b"a\n\0\x1bb");
-    assert_eq!(Reject::parse(&bytes).unwrap().0.text.as_str(), "a???bay!");
+    assert_eq!(
+        Reject::parse(&bytes).unwrap().refused.text.as_str(),
+        "a???bay!"
+    );
 }

@@ -3,6 +3,7 @@
 //! Sessions: each machine alone, and both against each other.
 
 mod check;
+mod half_open;
 mod map;
 mod model;
 mod reservation;

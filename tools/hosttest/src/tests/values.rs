@@ -78,6 +78,9 @@ fn texts() {
     assert!(Text::new().is_empty());
     assert_eq!(Text::format(format_args!("{} {}", 1, "b")).as_str(), "1 b");
     assert_eq!(Text::from("a\r\nb\u{85}\u{7f}").as_str(), "a??b??");
+    // What changes the order of others, or is not seen.
+    let odd = "a\u{202e}b\u{2066}c\u{2028}d\u{200b}e\u{feff}f\u{e0041}";
+    assert_eq!(Text::from(odd).as_str(), "a?b?c?d?e?f?");
     for len in 90..100 {
         let long = "x".repeat(len);
         assert_eq!(Text::from(&*long).as_str(), &long[..len.min(96)]);
@@ -102,7 +105,7 @@ fn refusals() {
         assert_eq!(refused.text.as_str(), refusal.text(), "the text is cut");
         assert!(!refused.text.is_empty());
     }
-    for unknown in [0, 18, 0x0101, u16::MAX] {
+    for unknown in [0, 19, 0x0101, u16::MAX] {
         assert_eq!(
             Refusal::try_from(unknown),
             Err(refusal::UnknownRefusal(unknown))

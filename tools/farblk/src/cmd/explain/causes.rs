@@ -176,6 +176,11 @@ const CAUSES: &[Row] = &[
         "farblk export key vol1 node-b --key-file /etc/farblk/keys/node-b.key  # on the server",
     ),
     (
+        "F0222",
+        "The server has as many connections without a login as it takes, or this host asked for too many at once. A connection that is not logged in gives way to others after a second, so that trying again helps; a map does so by itself.",
+        "farblk list\nfarblk metrics  # on the server: farblk_server_sent_away",
+    ),
+    (
         "F0301",
         "The export is another one than before under the same name, or the RAM export was made anew and its contents are gone. The disk fails all I/O, so that nobody takes other data for the old.",
         "umount /scratch\nfarblk remap scratch",

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a client is let in: it has the server prove a key, and logs in to an export.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+use super::{
+    no_memory,
+    Attachment,
+    Control,
+    DataPath, //
+};
+use crate::link::{
+    channel::{
+        Linked,
+        Side, //
+    },
+    keys::Transcript, //
+};
+use crate::proto::{
+    Access,
+    Backing,
+    Challenge,
+    Extent,
+    Login,
+    LoginReply,
+    Refusal,
+    Refused, //
+};
+use crate::server::{
+    backend::Backend,
+    block::connections::Connections,
+    proof::Proof,
+    ram::Slabs,
+    session::{
+        Session,
+        QUEUES_MAX, //
+    }, //
+};
+use crate::session::PATHS_MAX;
+
+impl Control {
+    /// Proves that the server has the key that the client names, and has each later message show
+    /// that its sender has it.
+    pub(super) fn challenge(
+        &mut self,
+        session: &Session,
+        sequence: u32,
+        (challenge, bytes): (&Challenge, &[u8]),
+        transcript: Transcript,
+    ) -> Result<Result, Refused> {
+        let key = self.exports.key(challenge.key_id);
+        let proof = Proof::new(key.as_deref(), sequence, (challenge, bytes), transcript)?;
+        let sent = self.send(|buf| proof.encode(buf));
+        if let Some(key) = key {
+            session.set_proven(key);
+        }
+        if let Some(channel) = &mut self.channel {
+            channel.authenticate(Side::Server, proof.keys);
+        }
+        Ok(sent)
+    }
+
+    /// Returns what a client is told that may not log in to an export. On a server that has keys,
+    /// one that has proved none of its own for this export does not learn what there is.
+    fn disguise(&self, session: &Session, login: &Login, refused: Refused) -> Refused {
+        let tells = matches!(
+            refused.refusal,
+            Refusal::NoSuchExport
+                | Refusal::ExportDisabled
+                | Refusal::NotAdmitted
+                | Refusal::NotOnPort
+        );
+        let evicted = || {
+            let export = self.exports.find(&login.export);
+            export.is_ok_and(|export| export.has_evicted(login))
+        };
+        match session.proven() {
+            _ if !tells || !self.exports.have_keys() => refused,
+            // It has been let in before, and knows.
+            _ if evicted() => Refusal::Evicted.into(),
+            None => Refusal::AuthRequired.into(),
+            Some(key) if self.exports.has_proved(login, &key) => refused,
+            Some(_) => Refusal::AuthFailed.into(),
+        }
+    }
+
+    /// Lets a client use the export that it asks for. The first time it only finds out whether the
+    /// client may; the rest follows on the session's own workqueue.
+    pub(super) fn log_in(
+        &mut self,
+        session: &Arc<Session>,
+        (sequence, bytes): (u32, &[u8]),
+        login: &Login,
+    ) -> Result<Result, Refused> {
+        if self.attachment.is_some() {
+            return Err(Refusal::BadState.into());
+        }
+        // Nothing is allocated for a client that is not admitted.
+        let found = self.exports.find(&login.export).and_then(|export| {
+            let writes = export.check(&self.port, login, session.proven().as_deref())?;
+            Ok((export, writes))
+        });
+        let (export, writes) = found.map_err(|refused| self.disguise(session, login, refused))?;
+        if !session.is_admitted() {
+            // What follows may wait for a backing device, and must not be in the way of strangers.
+            let mut login = KVec::new();
+            let copied = login.extend_from_slice(bytes, GFP_KERNEL);
+            copied.map_err(|_| Refused::from(Refusal::NoMemory))?;
+            session.admit().map_err(no_memory)?;
+            self.is_admitted = true;
+            self.login = Some(login);
+            Session::notify(session);
+            return Ok(Ok(()));
+        }
+        let channel = self.channel.as_ref().ok_or(Refusal::BadState)?;
+        let device = channel.pd().device();
+        let access = match writes {
+            true => Access::ReadWrite,
+            false => Access::ReadOnly,
+        };
+        let queues = login.queues.min(QUEUES_MAX);
+        let limits = export.backend.limits();
+        let (data_path, backing) = match &export.backend {
+            Backend::Ram(ram) => {
+                let slabs = Slabs::new(device, ram.geometry, &ram.memory, access, queues)
+                    .map_err(no_memory)?;
+                (
+                    DataPath::OneSided(slabs),
+                    Backing::Ram(ram.geometry.shift()),
+                )
+            }
+            Backend::Block(block) => {
+                let adapters = &self.exports.adapters;
+                let user = adapters.get(device, &login.export).map_err(no_memory)?;
+                let connections =
+                    Connections::new(user, block, access, login, queues).map_err(no_memory)?;
+                let backing = connections.backing();
+                (DataPath::Commands(connections), backing)
+            }
+        };
+        let granted = export.attach(session, &self.port, login, writes)?;
+        // The number is read first, so that the extent is no older than it.
+        let number = export.backend.extent_number();
+        let extent = Extent {
+            size: export.backend.extent().size,
+            access: login.access,
+        };
+        let answer = LoginReply {
+            session: session.id(),
+            export_uuid: export.spec.uuid,
+            instance: export.backend.instance(),
+            extent,
+            limits,
+            backing,
+            queues,
+            reservation_key: granted.key,
+            remembered: granted.remembered,
+            server_id: export.server_id,
+            lease_ms: granted.lease_ms,
+            extent_number: number,
+        };
+        if export.backend.extent().access.min(access) < login.access {
+            // The reply has the access that was asked for. The true one follows as an event, whose
+            // number is newer.
+            export.backend.renumber();
+        }
+        self.exports.stats.logins.count();
+        self.attachment = Some(Attachment {
+            epoch: login.epoch,
+            data_path,
+            export,
+            access,
+            remembered: granted.remembered,
+            told: (number, extent),
+            fences: [None; PATHS_MAX],
+        });
+        Ok(self.send(|buf| answer.encode(sequence, buf)))
+    }
+}

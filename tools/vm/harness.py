@@ -15,10 +15,14 @@ a control stream of one-line requests, each answered by one line ("ok [VALUE]" o
   exit CODE TAINT     the script has ended; answered when every role has ended
 """
 import argparse
+import ctypes
+import functools
 import glob
 import io
 import json
+import mmap
 import os
+import platform
 import random
 import re
 import selectors
@@ -64,7 +68,37 @@ SLABS = "8 16 32 64 96 128 192 256 512 1k 2k".split()
 # The kselftest runner's word that a test has ended.
 ENDED = re.compile(r"(?:not )?ok \d+ selftests: \S+: (\S+)")
 X86 = "console=ttyS0 mitigations=off nokaslr tsc=reliable watchdog_thresh=30"
+# rdtsc; shl rdx, 32; or rax, rdx; ret
+READ_TSC = bytes.fromhex("0f3148c1e2204809d0c3")
 COMMON = "loglevel=5 net.ifnames=0 panic=-1 random.trust_cpu=on"
+
+
+@functools.cache
+def tsc_khz():
+    """The frequency of this host's time stamp counter, which an emulated one has, too; None if it has none.
+
+    A guest that measures it while the host is busy may be wrong by any factor, and has such a clock then.
+    """
+    if platform.machine() != "x86_64":
+        return None
+    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as room:
+        room.write(READ_TSC)
+        code = ctypes.c_char.from_buffer(room)
+        read_tsc = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(code))
+
+        def look():
+            """Both clocks at the same time, as nearly as can be seen."""
+            looks = []
+            for _ in range(20):
+                before, ticks, after = time.monotonic_ns(), read_tsc(), time.monotonic_ns()
+                looks.append((after - before, (before + after) / 2, ticks))
+            return min(looks)
+
+        _, ns, ticks = look()
+        time.sleep(0.05)
+        _, later_ns, later_ticks = look()
+        del code
+    return round((later_ticks - ticks) * 1e6 / (later_ns - ns))
 
 
 class Guest:
@@ -212,12 +246,14 @@ class Qemu(Guest):
         # its figures stay comparable.
         accel, cpu = (["tcg,thread=single", "-icount", "shift=0,sleep=off"], "max") if a.icount else \
             (["tcg,thread=multi"], "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc")
+        # Counted instructions make a clock of their own.
+        tsc = [] if a.icount or tsc_khz() is None else [f"tsc_early_khz={tsc_khz()}"]
         if a.slab_debug:
             words.append("slab_debug=FZP," + ",".join(f"kmalloc-{size}" for size in SLABS))
         cmd = [
             "qemu-system-x86_64", "-M", "q35", "-nodefaults", "-no-user-config", "-display", "none",
             "-no-reboot", "-cpu", cpu, "-accel", *accel, "-smp", str(a.smp), "-m", str(a.mem), "-name", self.role,
-            "-kernel", f"{a.guest}/vmlinux", "-initrd", f"{a.guest}/initramfs", "-append", " ".join([X86, *words]),
+            "-kernel", f"{a.guest}/vmlinux", "-initrd", f"{a.guest}/initramfs", "-append", " ".join([X86, *tsc, *words]),
             "-drive", f"if=none,id=root,format=raw,file={a.guest}/root.ext4,snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=root",
             "-drive", f"if=none,id=files,format=raw,file={a.out}/files.tar,readonly=on",

@@ -86,7 +86,7 @@ ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; un
 silent() {
 	not_local
 	reload_server "load_module pool_size=$((4 << 20))"
-	start 30
+	start
 	hostile silent
 	unharmed
 }

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub(in crate::server) mod account;
 pub mod buddy;
 pub(in crate::server) mod pool;
 pub mod receives;

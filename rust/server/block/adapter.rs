@@ -36,7 +36,9 @@ use crate::server::{
         credit::ReceiveCredit,
         poller::Poller, //
     },
+    members::HostKey,
     memory::{
+        account::Account,
         buddy::{
             CHUNK,
             PIECE_MIN, //
@@ -70,6 +72,17 @@ pub(in crate::server) struct Adapter {
     pub(in crate::server) maker: Arc<OwnedQueue>,
     #[pin]
     pollers: Mutex<KVec<Arc<Poller<Connection>>>>,
+    /// The client hosts that use it.
+    #[pin]
+    clients: Mutex<KVec<Client>>,
+}
+
+/// A client host.
+struct Client {
+    host: HostKey,
+    /// The memory that the commands of all its sessions have.
+    account: Arc<Account>,
+    sessions: usize,
 }
 
 impl Adapter {
@@ -89,9 +102,38 @@ impl Adapter {
                 worker: Arc::new(OwnedQueue::per_cpu(c"farblk_poll")?, GFP_KERNEL)?,
                 maker,
                 pollers <- new_mutex!(KVec::new(), "Adapter::pollers"),
+                clients <- new_mutex!(KVec::new(), "Adapter::clients"),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Adds a session of a client host, and returns its account. May sleep.
+    fn join(&self, host: &HostKey) -> Result<Arc<Account>> {
+        let mut clients = self.clients.lock();
+        if let Some(client) = clients.iter_mut().find(|client| client.host == *host) {
+            client.sessions += 1;
+            return Ok(client.account.clone());
+        }
+        let account = Account::new()?;
+        let client = Client {
+            host: *host,
+            account: account.clone(),
+            sessions: 1,
+        };
+        clients.push(client, GFP_KERNEL)?;
+        Ok(account)
+    }
+
+    /// Removes a session of a client host. May sleep.
+    fn leave(&self, account: &Arc<Account>) {
+        let mut clients = self.clients.lock();
+        for client in clients.iter_mut() {
+            if Arc::ptr_eq(&client.account, account) {
+                client.sessions -= 1;
+            }
+        }
+        clients.retain(|client| client.sessions > 0);
     }
 
     /// Reserves `credit` for a connection on completion vector `vector`, modulo their number, with
@@ -202,16 +244,18 @@ impl Adapters {
         self: &Arc<Self>,
         device: &Arc<Device>,
         export: &Name,
+        host: &HostKey,
     ) -> Result<User> {
         let mut list = self.list.lock();
         let here = |adapter: &Adapter| Arc::ptr_eq(adapter.pd.device(), device);
         let found = list
             .iter_mut()
             .find(|entry| here(&entry.adapter) && entry.adapter.export == *export);
-        let adapter = match found {
+        let (adapter, account) = match found {
             Some(entry) => {
+                let account = entry.adapter.join(host)?;
                 entry.users += 1;
-                entry.adapter.clone()
+                (entry.adapter.clone(), account)
             }
             None => {
                 let neighbour = list.iter().find(|entry| here(&entry.adapter));
@@ -220,17 +264,19 @@ impl Adapters {
                     None => budget_of_device()?,
                 };
                 let adapter = Adapter::new(device, *export, &budget)?;
+                let account = adapter.join(host)?;
                 let entry = Entry {
                     adapter: adapter.clone(),
                     users: 1,
                 };
                 list.push(entry, GFP_KERNEL)?;
-                adapter
+                (adapter, account)
             }
         };
         Ok(User {
             adapter,
             adapters: self.clone(),
+            account,
         })
     }
 }
@@ -254,10 +300,13 @@ impl Show for Adapters {
 pub(in crate::server) struct User {
     pub(in crate::server) adapter: Arc<Adapter>,
     adapters: Arc<Adapters>,
+    /// That of the client.
+    pub(in crate::server) account: Arc<Account>,
 }
 
 impl Drop for User {
     fn drop(&mut self) {
+        self.adapter.leave(&self.account);
         let mut list = self.adapters.list.lock();
         let place = list
             .iter()

@@ -61,6 +61,7 @@ use crate::server::{
             Recv, //
         },
     },
+    memory::account::Account,
     session::Session,
     stats::ConnectionStats, //
 };
@@ -151,6 +152,8 @@ pub(in crate::server) struct Connection {
     pub(super) terms: Terms,
     /// The poller that looks after it.
     pub(super) poller: Arc<Poller<Connection>>,
+    /// The memory that the commands of its client have.
+    pub(super) account: Arc<Account>,
     /// The completion queue of its sends. It wakes the poller only when the poller waits for
     /// something.
     pub(super) cq: Arc<Cq>,
@@ -204,6 +207,8 @@ pub(super) struct ConnectionConfig<'a> {
     pub(super) label: Label,
     /// The export.
     pub(super) block: &'a Arc<Block>,
+    /// The memory that the commands of the client have.
+    pub(super) account: &'a Arc<Account>,
     /// The access that the client has.
     pub(super) access: Access,
     /// The terms that the client agreed to at login.
@@ -259,6 +264,7 @@ impl Connection {
                 access: config.access,
                 terms: config.terms,
                 poller: poller.clone(),
+                account: config.account.clone(),
                 cq,
                 slots <- new_irqsave_spinlock!(slots, "Connection::slots"),
                 credit: Atomic::new(credit.into()),

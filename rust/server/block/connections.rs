@@ -246,6 +246,7 @@ impl Connections {
                     ..self.label
                 },
                 block: &self.block,
+                account: &self.user.account,
                 access: self.access,
                 terms: self.terms,
                 later: &adapter.maker,

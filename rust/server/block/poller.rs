@@ -65,9 +65,11 @@ use crate::rdma::{
 use crate::server::{
     block::credit::ReceiveCredit,
     memory::{
+        account::Account,
         buddy::PIECE_MIN,
         pool::{
             Lasting,
+            NoPiece,
             Piece,
             Pool,
             PoolEvents, //
@@ -253,6 +255,10 @@ impl<C: Polled> PoolEvents for Wake<C> {
         self.0.wake();
     }
 
+    fn quota_changed(&self) {
+        self.0.attend();
+    }
+
     fn retry(&self) {
         self.0.extend_credit();
     }
@@ -429,20 +435,27 @@ impl<C: Polled> Poller<C> {
         drop(surplus);
     }
 
-    /// Returns memory for `len` bytes, or `None` if the command has to wait. Any context.
-    pub(in crate::server) fn get(&self, len: u32) -> Option<Piece> {
+    /// Returns memory for `len` bytes, for a client with that account, or why the command has to
+    /// wait. Small pieces that the poller has anyway are not charged. Any context.
+    pub(in crate::server) fn get(
+        &self,
+        len: u32,
+        account: &Arc<Account>,
+    ) -> Result<Piece, NoPiece> {
         if len <= SMALL && !self.pool.is_short() {
             let piece = self.shared.lock().stash.pop();
             if let Some(mut piece) = piece {
-                return piece.fit(len).is_ok().then_some(piece);
+                return piece.fit(len).map(|()| piece).map_err(|_| NoPiece::Short);
             }
         }
-        self.pool.get(len, self.number)
+        self.pool.get(len, self.number, account)
     }
 
     /// Takes back memory. Any context.
-    pub(in crate::server) fn put(&self, piece: Piece) {
-        let surplus = if piece.is_small() && !self.pool.is_short() {
+    pub(in crate::server) fn put(&self, mut piece: Piece) {
+        let wanted = self.pool.is_short() || self.pool.has_denied();
+        let surplus = if piece.is_small() && !wanted {
+            piece.discharge();
             let full = self.shared.lock().stash.push_within_capacity(piece);
             full.err().map(|error| error.0)
         } else {

@@ -17,13 +17,16 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-use crate::server::block::{
-    command::Command,
-    connection::{
-        Connection,
-        Waiting, //
+use crate::server::{
+    block::{
+        command::Command,
+        connection::{
+            Connection,
+            Waiting, //
+        },
+        poller::Progress, //
     },
-    poller::Progress, //
+    memory::pool::NoPiece, //
 };
 
 impl Connection {
@@ -31,7 +34,7 @@ impl Connection {
     pub(super) fn provide(&self, command: KBox<Command>, len: u32) {
         // Commands that wait already come first.
         if self.waiting.load(Relaxed) == 0 {
-            if let Some(memory) = self.poller.get(len) {
+            if let Ok(memory) = self.poller.get(len, &self.account) {
                 return command.supply(memory);
             }
         }
@@ -133,13 +136,14 @@ impl Connection {
                 Some(Waiting::Refusal(response)) => self.refuse(response),
                 Some(Waiting::Memory(command)) => {
                     let len = command.memory_wanted().unwrap_or(0);
-                    match self.poller.get(len) {
-                        Some(memory) => command.supply(memory),
-                        None => {
+                    match self.poller.get(len, &self.account) {
+                        Ok(memory) => command.supply(memory),
+                        Err(why) => {
                             self.wait_again(command);
                             return Progress {
                                 resumed,
-                                short: true,
+                                // A client that has too much keeps nobody waiting.
+                                short: why == NoPiece::Short,
                             };
                         }
                     }

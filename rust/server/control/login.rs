@@ -33,6 +33,7 @@ use crate::proto::{
 use crate::server::{
     backend::Backend,
     block::connections::Connections,
+    members::HostKey,
     proof::Proof,
     ram::Slabs,
     session::{
@@ -135,7 +136,12 @@ impl Control {
             }
             Backend::Block(block) => {
                 let adapters = &self.exports.adapters;
-                let user = adapters.get(device, &login.export).map_err(no_memory)?;
+                let host = HostKey {
+                    name: login.host_name,
+                    id: login.host_id,
+                };
+                let user = adapters.get(device, &login.export, &host);
+                let user = user.map_err(no_memory)?;
                 let connections =
                     Connections::new(user, block, access, login, queues).map_err(no_memory)?;
                 let backing = connections.backing();

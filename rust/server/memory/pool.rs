@@ -41,6 +41,10 @@ use crate::rdma::{
     },
 };
 use crate::server::memory::{
+    account::{
+        Account,
+        Charge, //
+    },
     buddy,
     share, //
 };
@@ -54,8 +58,21 @@ pub(in crate::server) trait PoolEvents: Send + Sync + 'static {
     /// There may be memory now, or memory that can be done without is wanted back.
     fn memory_changed(&self);
 
+    /// A client that had too much may have more now: see [`NoPiece::Quota`].
+    fn quota_changed(&self);
+
     /// Some time has passed: what there was no memory for can be tried again.
     fn retry(&self);
+}
+
+/// Why there is no memory for a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum NoPiece {
+    /// The pool is short of it: the poller has to stand in line.
+    Short,
+    /// The client has as much as it may have. The command has to wait until the client has less, or
+    /// the pool has more.
+    Quota,
 }
 
 /// The memory that the pools of an HCA may have together, and what they have.
@@ -151,6 +168,8 @@ impl AsMut<buddy::Chunk> for Held {
 struct State {
     /// The chunks, with capacity for as many as there may be.
     free: buddy::Pool<KVVec<Option<Held>>>,
+    /// Bytes of the pieces that are in use.
+    used: usize,
     /// The fewest chunks that were all free at once since the last [`Pool::trim`].
     spare: usize,
     /// The last attempt to add a chunk failed. The next one is after the next [`Pool::trim`].
@@ -189,6 +208,8 @@ pub(in crate::server) struct Pool {
     /// The length of the line. While it is not 0, pollers give back memory that they can do
     /// without.
     waiting: Atomic<usize>,
+    /// A command was refused memory because its client has too much. Set with the lock held.
+    denied: Atomic<u32>,
     /// The workqueue on which chunks are added.
     grower: Arc<OwnedQueue>,
     #[pin]
@@ -208,9 +229,12 @@ impl PeriodicHandler for Trim {
         if self.0.is_short() {
             self.0.grow();
         }
-        for poller in self.0.state.lock().pollers.iter().flatten() {
+        let state = self.0.state.lock();
+        for poller in state.pollers.iter().flatten() {
             poller.retry();
         }
+        // Other pools may have left more of the budget.
+        self.0.wake_denied(&state);
     }
 }
 
@@ -228,6 +252,7 @@ impl Pool {
         }
         let state = State {
             free: buddy::Pool::new(places),
+            used: 0,
             spare: 0,
             refused: false,
             pollers: KVec::new(),
@@ -239,6 +264,7 @@ impl Pool {
                 counted: Counted::new(budget, |budget| &budget.pools, 1).0,
                 state <- new_irqsave_spinlock!(state, "Pool::state"),
                 waiting: Atomic::new(0),
+                denied: Atomic::new(0),
                 grower: grower.clone(),
                 work <- new_work!("Pool::work"),
             }),
@@ -349,29 +375,68 @@ impl Pool {
         drop(removed);
     }
 
-    /// Returns memory for `len` bytes, at most [`buddy::CHUNK`]. `None` if there is none, or if
-    /// another poller than `number` is the first in line. Any context.
-    pub(in crate::server) fn get(self: &Arc<Self>, len: u32, number: usize) -> Option<Piece> {
-        let len = usize::try_from(len).ok()?;
+    /// Returns memory for `len` bytes, at most [`buddy::CHUNK`], for a client with that account.
+    /// There is none, too, if another poller than `number` is the first in line. Any context.
+    pub(in crate::server) fn get(
+        self: &Arc<Self>,
+        len: u32,
+        number: usize,
+        account: &Arc<Account>,
+    ) -> Result<Piece, NoPiece> {
+        let len = usize::try_from(len).map_err(|_| NoPiece::Short)?;
         let mut state = self.state.lock();
         let state: &mut State = &mut state;
-        if state.line.first().is_some_and(|first| *first != number) {
-            return None;
+        let own = account.bytes();
+        if own > 0 && !share::may_hold(own, len, self.left(state)) {
+            self.denied.store(1, Relaxed);
+            return Err(NoPiece::Quota);
         }
-        let place = state.free.alloc(len)?;
+        if state.line.first().is_some_and(|first| *first != number) {
+            return Err(NoPiece::Short);
+        }
+        let place = state.free.alloc(len).ok_or(NoPiece::Short)?;
         state.spare = state.spare.min(state.free.whole());
         let chunk = state.free.chunk_of(&place);
         match chunk.and_then(|chunk| chunk.0.memory.piece(place.offset(), len).ok()) {
-            Some(memory) => Some(Piece {
-                memory,
-                place: Some(place),
-                pool: self.clone(),
-            }),
+            Some(memory) => {
+                state.used += place.bytes();
+                Ok(Piece {
+                    memory,
+                    charge: Some(Charge::new(account, place.bytes())),
+                    place: Some(place),
+                    pool: self.clone(),
+                })
+            }
             None => {
                 state.free.free(place);
-                None
+                Err(NoPiece::Short)
             }
         }
+    }
+
+    /// Returns the bytes that are free, with those by which the pool may grow.
+    fn left(&self, state: &State) -> usize {
+        let (budget, count) = (self.budget(), state.free.count());
+        let (pools, used) = (budget.pools.load(Relaxed), budget.chunks.load(Relaxed));
+        let more = share::growable(count, pools, used, budget.chunks_max());
+        let chunks = count.saturating_add(more).saturating_mul(buddy::CHUNK);
+        chunks.saturating_sub(state.used)
+    }
+
+    /// Tells all pollers, if a client had too much, that this may have changed.
+    fn wake_denied(&self, state: &State) {
+        if self.denied.load(Relaxed) != 0 {
+            self.denied.store(0, Relaxed);
+            for poller in state.pollers.iter().flatten() {
+                poller.quota_changed();
+            }
+        }
+    }
+
+    /// Returns true if a client has too much. Any context.
+    #[inline]
+    pub(in crate::server) fn has_denied(&self) -> bool {
+        self.denied.load(Relaxed) != 0
     }
 
     /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`], if the budget allows
@@ -393,8 +458,10 @@ impl Pool {
 
     fn put(&self, place: buddy::Piece) {
         let mut state = self.state.lock();
+        state.used -= place.bytes();
         state.free.free(place);
         state.wake_first();
+        self.wake_denied(&state);
     }
 
     /// Returns true if a poller waits for memory. Any context.
@@ -458,6 +525,8 @@ impl Lasting {
 /// Memory of a [`Pool`], which gets it back when this drops. Any context.
 pub(in crate::server) struct Piece {
     memory: DmaPiece,
+    /// `None` while no command has it.
+    charge: Option<Charge>,
     /// `None` only within the drop.
     place: Option<buddy::Piece>,
     pool: Arc<Pool>,
@@ -478,6 +547,11 @@ impl Piece {
         self.memory.resize(len)
     }
 
+    /// Notes that no command has it. Any context.
+    pub(in crate::server) fn discharge(&mut self) {
+        self.charge = None;
+    }
+
     /// Returns true if it takes the least that a pool gives.
     #[inline]
     pub(in crate::server) fn is_small(&self) -> bool {
@@ -493,6 +567,8 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
+        // The account first: the pool tells those that wait for it.
+        self.charge = None;
         if let Some(place) = self.place.take() {
             self.pool.put(place);
         }

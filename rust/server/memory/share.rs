@@ -36,3 +36,30 @@ pub const fn may_grow(own: usize, pools: usize, used: usize, max: usize) -> bool
     let left = max.saturating_sub(used);
     left > 0 && (own <= left || pools == 1)
 }
+
+/// Returns the number of chunks that a pool may add while the others add none: as often as
+/// [`may_grow`] allows it.
+pub const fn growable(own: usize, pools: usize, used: usize, max: usize) -> usize {
+    let left = max.saturating_sub(used);
+    if pools == 1 {
+        return left;
+    }
+    match left.checked_sub(own) {
+        Some(more) if left > 0 => more / 2 + 1,
+        _ => 0,
+    }
+}
+
+/// How many times as much as it leaves to others a client may have of a pool.
+const LEFT_FACTOR: usize = 4;
+
+/// Returns true if a client that has `own` bytes of a pool may have `len` more, where `free` are
+/// left, with those by which the pool may grow.
+///
+/// A client may have four fifths if it is alone, and each of two four ninths: who gives nothing
+/// back because it does not receive its answers leaves something to others. One command may have
+/// its memory in any case.
+pub const fn may_hold(own: usize, len: usize, free: usize) -> bool {
+    let left = free.saturating_sub(len).saturating_mul(LEFT_FACTOR);
+    own == 0 || own.saturating_add(len) <= left
+}

@@ -4,7 +4,7 @@
 
 use crate::server::memory::{
     buddy::CHUNK,
-    share::{chunks_max, may_grow, may_last},
+    share::{chunks_max, growable, may_grow, may_hold, may_last},
 };
 
 /// Lets the pool at `index` take all that it may.
@@ -37,6 +37,61 @@ fn one_of_several_takes_half_of_the_rest_at_most() {
                 assert_eq!(grown == 0, left == 0, "{pools:?} of {max}");
             }
             assert!(pools.iter().sum::<usize>() <= max.max(count));
+        }
+    }
+}
+
+#[test]
+fn what_may_be_added_is_known_before() {
+    for max in 0..40 {
+        for others in 0..40 {
+            for own in 1..20 {
+                let mut pools = vec![own];
+                pools.extend((others > 0).then_some(others));
+                let used = pools.iter().sum();
+                let wanted = growable(own, pools.len(), used, max);
+                grow(&mut pools, 0, max);
+                assert_eq!(pools[0] - own, wanted, "{own} beside {others} of {max}");
+            }
+        }
+    }
+}
+
+/// Lets each of some clients take all that it may, in pieces of `len`, of a pool of `size`.
+fn take(clients: &mut [usize], len: usize, size: usize) {
+    let mut idle = 0;
+    for index in (0..clients.len()).cycle() {
+        let free = size - clients.iter().sum::<usize>();
+        if free >= len && may_hold(clients[index], len, free) {
+            clients[index] += len;
+            idle = 0;
+        } else if idle < clients.len() {
+            idle += 1;
+        } else {
+            return;
+        }
+    }
+}
+
+#[test]
+fn clients_that_give_nothing_back_leave_something() {
+    for size in [2 * CHUNK, 8 * CHUNK, 64 * CHUNK] {
+        for len in [4 << 10, 64 << 10, 256 << 10] {
+            for count in 1..=8 {
+                let mut clients = vec![0; count];
+                take(&mut clients, len, size);
+                let taken: usize = clients.iter().sum();
+                // But for one piece of each, which is given in any case.
+                let most = size * 4 * count / (4 * count + 1) + len * count;
+                assert!(taken <= most, "{clients:?} of {size}");
+                // One alone is not kept from most of it.
+                assert!(
+                    count > 1 || taken + len > size * 3 / 4 - len * 4,
+                    "{taken} of {size}"
+                );
+                // Who comes then has room for a command, if anybody has.
+                assert!(size - taken < len || may_hold(0, len, size - taken));
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ mod host;
 mod members;
 pub mod memory;
 mod port;
+mod ports;
 mod proof;
 mod ram;
 mod session;
@@ -30,7 +31,6 @@ pub(crate) use export::{
     Export,
     ExportMonitor,
     Exports,
-    Ports,
     Spec, //
 };
 pub(crate) use host::{
@@ -45,6 +45,8 @@ pub(crate) use port::{
     Port,
     PortMonitor, //
 };
+
+pub(crate) use ports::Ports;
 
 /// Makes a list of `count` times `None`. May sleep.
 fn none<T>(count: usize) -> Result<KVec<Option<T>>> {

@@ -116,7 +116,7 @@ port() {
 exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
-	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 max_clients=1 enable=0 \
+	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 scrub=1 max_clients=1 enable=0 \
 		lease_max_ms=3600000 registration= state=disabled instance= clients=0 clients_away=0 allocated=0 last_error=
 	read_only $e/{state,instance,clients,clients_away,allocated,last_error}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
@@ -151,6 +151,8 @@ exports() {
 	leaves_garbage $e/ports
 	takes $e/allow_any_host 1 0
 	leaves_switch $e/allow_any_host
+	takes $e/scrub 0 1
+	leaves_switch $e/scrub
 	takes $e/max_clients 2 1000 1
 	leaves_numbers $e/max_clients 0 -1 65536 4294967297
 	takes $e/lease_max_ms 10000 4294967295 3600000
@@ -178,7 +180,7 @@ exports() {
 	takes $e/enable 1 1
 	is state "$(<"$C/$e/state")" online
 	[[ $(<"$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(<"$C/$e/instance")'"
-	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ram_reserve=0 ports=p allow_any_host=1 max_clients=2 lease_max_ms=10000 registration=1; do
+	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ram_reserve=0 ports=p allow_any_host=1 scrub=0 max_clients=2 lease_max_ms=10000 registration=1; do
 		leaves $e/${a%%=*} EBUSY "${a#*=}"
 	done
 	must mkdir "$C/$e/hosts/node-c"

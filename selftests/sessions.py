@@ -460,6 +460,20 @@ def contents(export, **fields):
 
 
 @cases("hosts",
+       ("memory that another host had is zeroes", b"private", bytes(8)),
+       ("memory that another host had is as it was, if that is wanted", b"kept", b"a secret"))
+def scrubbed(export, found):
+    session = Map(export).path()
+    io = session.io()
+    io.memory[io.data : io.data + 8] = b"a secret"
+    expect("a write", io.rdma(WR_RDMA_WRITE, *slab(session), length=8), 0)
+    expect("the status of the logout", session.ask(message(LOGOUT))[0], OK)
+    expect("what the host itself finds", contents(export), b"a secret")
+    expect("what another one finds", contents(export, host=b"reader"), found)
+    expect("what the first one finds then", contents(export), found)
+
+
+@cases("hosts",
        ("memory that a host may only read is written no more when the administrator's write returns", "access", "ro"),
        ("nor that of which another id is wanted", "host_id", "12345678-9abc-4def-8123-456789abcdef"))
 def demoted_ram(name, value):

@@ -24,6 +24,8 @@ start() {
 	must export_ram rules 1M max_clients=16 allow_any_host=0
 	must admit rules hostile
 	must admit rules reader
+	must export_ram private 1M
+	must export_ram kept 1M scrub=0
 }
 # admit EXPORT HOST: to read.
 admit() { mkdir "$C/exports/$1/hosts/$2" && store "$C/exports/$1/hosts/$2/access" ro; }

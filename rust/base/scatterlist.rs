@@ -196,6 +196,16 @@ impl PageChunks {
         PAGE_SIZE << smallest.unwrap_or(0)
     }
 
+    /// Overwrites the memory with zeroes. Devices must not access it meanwhile, or what they find
+    /// and leave there is undefined. May sleep, and takes long if the memory is large.
+    pub(crate) fn clear(&self) {
+        for (page, size) in self.iter() {
+            // SAFETY: By the type invariants the pages are ours. No Rust reference to their
+            // contents exists, and nothing relies on them being constant.
+            unsafe { bindings::farblk_clear_pages(page.as_ptr(), size / PAGE_SIZE) };
+        }
+    }
+
     /// Returns the chunks with their sizes in bytes.
     fn iter(&self) -> impl Iterator<Item = (NonNull<bindings::page>, usize)> + '_ {
         let orders = (0..=LARGEST_ORDER)

@@ -114,6 +114,7 @@ impl GroupOperations for ExportDirs {
             access: Access::ReadWrite,
             ports: Ports::ALL,
             allow_any_host: false,
+            scrub: true,
             max_clients: 1,
             lease_max_ms: LEASE_MAX_MS,
         };
@@ -194,6 +195,7 @@ impl GroupOperations for ExportDir {
         ),
         Attribute::rw(c"ports", Self::show_ports, Self::store_ports),
         Attribute::rw(c"allow_any_host", Self::show_any_host, Self::store_any_host),
+        Attribute::rw(c"scrub", Self::show_scrub, Self::store_scrub),
         Attribute::rw(
             c"max_clients",
             Self::show_max_clients,
@@ -411,7 +413,7 @@ impl ExportDir {
 
     fn store_ports(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|spec| {
-            spec.ports = parse_ports(value)?;
+            spec.ports = value.parse()?;
             Ok(())
         })
     }
@@ -423,6 +425,17 @@ impl ExportDir {
     fn store_any_host(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|spec| {
             spec.allow_any_host = parse::boolean(value).map_err(invalid("allow_any_host"))?;
+            Ok(())
+        })
+    }
+
+    fn show_scrub(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, u8::from(self.switch.settings().scrub))
+    }
+
+    fn store_scrub(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.scrub = parse::boolean(value).map_err(invalid("scrub"))?;
             Ok(())
         })
     }
@@ -569,28 +582,5 @@ impl ExportDir {
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
         self.switch.show_last_error(page)
-    }
-}
-
-/// Parses `all`, or names of ports with spaces between them.
-fn parse_ports(value: &str) -> Result<Ports, Failure> {
-    if value == "all" {
-        return Ok(Ports::ALL);
-    }
-    let mut names = [None; Ports::MAX];
-    let mut words = value.split(' ').filter(|word| !word.is_empty());
-    let mut slots = names.iter_mut();
-    loop {
-        match (words.next(), slots.next()) {
-            (Some(word), Some(slot)) => {
-                *slot = Some(word.parse::<Name>().map_err(invalid("ports"))?);
-            }
-            (Some(_), None) => return Err(fail!(EINVAL, "ports: more than {} names", Ports::MAX)),
-            (None, _) => break,
-        }
-    }
-    match names.iter().flatten().next() {
-        Some(_) => Ok(Ports(names)),
-        None => Err(fail!(EINVAL, "ports: neither \"all\" nor a name")),
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/completion.h>
 #include <linux/gfp.h>
+#include <linux/highmem.h>
 #include <linux/irq_poll.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
@@ -168,6 +169,14 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool m
 	if (!rust_helper_farblk_node_online(node))
 		return NULL;
 	return alloc_pages_node(node, flags | __GFP_ZERO | __GFP_COMP | __GFP_NOWARN, order);
+}
+
+void rust_helper_farblk_clear_pages(struct page *page, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		clear_highpage(page + i);
+		cond_resched();
+	}
 }
 
 void rust_helper_farblk_init_irq_work(struct irq_work *work, void (*func)(struct irq_work *work))

@@ -68,6 +68,7 @@ use crate::server::{
         Members,
         Outcome, //
     },
+    ports::Ports,
     session::{
         Dismissal,
         Session, //
@@ -85,27 +86,6 @@ use crate::session::reservation::{
 /// still waits, in ms.
 const SUPERSEDE_MS: Msecs = 100;
 
-/// The names of the ports through which an export is offered. Without a name, that is every port.
-#[derive(Clone, Copy)]
-pub(crate) struct Ports(pub(crate) [Option<Name>; Ports::MAX]);
-
-impl Ports {
-    /// The number of ports that can be named.
-    pub(crate) const MAX: usize = 8;
-
-    /// Every port.
-    pub(crate) const ALL: Self = Self([None; Self::MAX]);
-
-    /// Returns the names; none stands for every port.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
-        self.0.iter().flatten()
-    }
-
-    fn contain(&self, port: &Name) -> bool {
-        self.names().next().is_none() || self.names().any(|name| name == port)
-    }
-}
-
 /// The settings of an export.
 #[derive(Clone)]
 pub(crate) struct Spec {
@@ -121,6 +101,8 @@ pub(crate) struct Spec {
     pub(crate) ports: Ports,
     /// True if a host without an entry is admitted.
     pub(crate) allow_any_host: bool,
+    /// True if the memory is cleared when the only client is another host than the last one.
+    pub(crate) scrub: bool,
     /// The number of maps that may use it at a time.
     pub(crate) max_clients: u16,
     /// The longest time that a map without a path keeps its place, in milliseconds.
@@ -168,6 +150,9 @@ pub(crate) struct Export {
     pub(crate) server_id: Uuid,
     hosts: Arc<Hosts>,
     members: Arc<Members>,
+    /// The host that the memory was last given to, if it is to be cleared for the next one.
+    #[pin]
+    owner: Mutex<Option<HostKey>>,
     /// The number that logins show to `members`. It changes each time that the export is enabled,
     /// so that a login that found the export before is refused.
     opening: u64,
@@ -210,6 +195,7 @@ impl Export {
                 server_id,
                 hosts,
                 members,
+                owner <- new_mutex!(None, "Export::owner"),
                 opening,
                 stats: exports.stats.clone(),
                 closer: exports.closer.clone(),
@@ -307,7 +293,13 @@ impl Export {
                 checked => checked,
             };
             let past = match self.members.login(session, login, order, admit)? {
-                Outcome::Granted(granted) => return Ok(granted),
+                Outcome::Granted(granted) => {
+                    self.scrub(&HostKey {
+                        name: login.host_name,
+                        id: login.host_id,
+                    });
+                    return Ok(granted);
+                }
                 Outcome::RetryAfter(past) => past,
             };
             while !past.is_over(SUPERSEDE_MS) && !session.is_lost() {}
@@ -316,6 +308,21 @@ impl Export {
             if session.is_lost() {
                 return Err(Refusal::Superseded.into());
             }
+        }
+    }
+
+    /// Clears memory that another host had before. No session of that host is left, and none of
+    /// this one goes on before it is done. May sleep, and takes long.
+    fn scrub(&self, host: &HostKey) {
+        let Backend::Ram(ram) = &self.backend else {
+            return;
+        };
+        if self.spec.scrub && self.spec.max_clients == 1 {
+            let mut owner = self.owner.lock();
+            if owner.is_some_and(|owner| owner != *host) {
+                ram.memory.clear();
+            }
+            *owner = Some(*host);
         }
     }
 

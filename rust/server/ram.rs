@@ -148,7 +148,10 @@ impl Slabs {
             &self.memory,
             usize::try_from(start)?,
             len,
-            Direction::Bidirectional,
+            match self.access {
+                mr::Access::RemoteReadWrite => Direction::Bidirectional,
+                mr::Access::RemoteRead => Direction::ToDevice,
+            },
         )?;
         *place = Some(channel.register(&mapping, self.access)?);
         Ok(true)

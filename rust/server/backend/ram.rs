@@ -118,6 +118,13 @@ impl Ram {
     }
 }
 
+impl Drop for Ram {
+    fn drop(&mut self) {
+        // What was there is nobody else's business.
+        self.memory.clear();
+    }
+}
+
 /// Allocates the memory of an export, chunk by chunk.
 fn allocate(source: &Source, allocated: &Atomic<u64>) -> Result<Arc<PageChunks>, Failure> {
     let &Source {

@@ -389,6 +389,9 @@ pub struct Create {
     /// Number of maps that may use the export at a time
     #[arg(long, value_name = "N", value_parser = size::number::<1, 65535>)]
     pub max_clients: Option<u64>,
+    /// Let the next host find in the RAM what the one before has left there
+    #[arg(long, conflicts_with_all = ["device", "file"])]
+    pub no_scrub: bool,
     /// Lasting identity of the export [default: random]
     #[arg(long, value_parser = name::parse_uuid)]
     pub uuid: Option<String>,

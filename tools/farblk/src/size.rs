@@ -203,8 +203,8 @@ mod tests {
         let wire = include_str!("../../../rust/proto/wire.rs");
         assert!(wire.contains("pub const DEPTH_MAX: u16 = 1024;"));
         assert!(wire.contains("pub const INLINE_MAX: u32 = 16 << 10;"));
-        let exports = include_str!("../../../rust/server/export.rs");
-        assert!(exports.contains("pub(crate) const MAX: usize = 8;"));
+        let ports = include_str!("../../../rust/server/ports.rs");
+        assert!(ports.contains("    const MAX: usize = 8;"));
         let session = include_str!("../../../rust/session.rs");
         assert!(session.contains("pub const PATHS_MAX: usize = 8;"));
     }

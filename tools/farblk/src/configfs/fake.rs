@@ -144,6 +144,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("numa_node", "-1"),
             ("ports", "all"),
             ("allow_any_host", "0"),
+            ("scrub", "1"),
             ("max_clients", "1"),
             ("lease_max_ms", "3600000"),
             ("registration", ""),

@@ -91,6 +91,7 @@ const EXPORT: &[Key] = &[
     key("ram_reserve", "ram_reserve", Form::Size(size::parse), ""),
     key("ports", "ports", Form::Ports, "all"),
     key("allow_any_host", "allow_any_host", Form::Flag, "0"),
+    key("scrub", "scrub", Form::Flag, "1"),
     key("max_clients", "max_clients", Form::Number(1, 65535), "1"),
     key(
         "lease_max",

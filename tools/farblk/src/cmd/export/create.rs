@@ -44,6 +44,7 @@ fn settings(
             "max_clients",
             arguments.max_clients.map(|value| value.to_string()),
         ),
+        ("scrub", arguments.no_scrub.then(|| "0".to_owned())),
         ("uuid", arguments.uuid.clone()),
         (
             "ports",

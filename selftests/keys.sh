@@ -206,6 +206,31 @@ live() { [ "$(show "$C/maps/m/state")" = live ] && [ "$(clients)" = 1 ]; }
 away() { [ "$(remote "show $C/exports/e/clients_away")" = 1 ]; }
 has_error() { grep -q "$1" "$C"/maps/m/paths/*/last_error; }
 
+# The key is in the memory of the kernel as long as a map has it, and nowhere else, nor later. This
+# one was made elsewhere: a program that makes a key leaves it in its memory.
+KNOWN_KEY=farblk1:sNRJqR6+NG0/ZXUFDeMqonMe+rt/et8u6uSLpsZSzzo1fbl3
+secret() {
+	local before
+	needs python3
+	[ -r /proc/kcore ] || skip "this kernel does not show its memory"
+	start
+	must remote "store $C/exports/e/hosts/$HOST/key $KNOWN_KEY"
+	before=$(python3 "$HERE/memory.py" "$KNOWN_KEY") || skip "$before"
+	is "the key in memory before" "$before" 0
+	must map_make m e
+	with_key "$KNOWN_KEY"
+	must map_on m
+	must map_io
+	[ "$(python3 "$HERE/memory.py" "$KNOWN_KEY")" -ge 1 ] || bad "the key of a map is not found"
+	is "the key in the log" "$(dmesg | grep -cF "$KNOWN_KEY")" 0
+	is "files that have it" "$(grep -rlsF "$KNOWN_KEY" "$C" "$D" /sys/module/farblk /sys/block/farblk*/ | tr '\n' ' ')" ""
+	must unmap m
+	is "the key in memory without a map" "$(python3 "$HERE/memory.py" "$KNOWN_KEY")" 0
+	must remove_module
+	is "the key in memory without the module" "$(python3 "$HERE/memory.py" "$KNOWN_KEY")" 0
+	must load_module
+}
+
 # A client in user space that has keys.
 hostile() {
 	local before rc
@@ -257,6 +282,7 @@ scenario files "the files of keys show their names alone, and take keys alone"
 both rotation "a new key while I/O goes on; a key that is removed"
 scenario first_key "a host that needed no key needs one, and the other way round"
 scenario removed "a host without a key that is removed, and one whose access is none"
+scenario secret "the key in memory, in files and in the log"
 scenario hostile "a client with a key that breaks the protocol, and what is changed on the way"
 scenario hostile_server "a server that breaks the protocol of keys, and one that has none"
 run_scenarios

@@ -160,6 +160,7 @@ exports() {
 	takes $e/registration 1 18446744073709551615 ""
 	leaves $e/registration EINVAL 0 -1 x 1x 18446744073709551616
 	leaves_garbage $e/registration
+	is "the mode of host_id" "$(stat -c %a "$C/host_id")" 600
 	is "the mode of evict" "$(stat -c %a "$C/$e/evict")" 200
 	refused EINVAL "$C/$e/evict" "no name" evict
 	refused ENOENT "$C/$e/evict" node-b node-b

@@ -90,6 +90,13 @@ not_admitted() {
 	not_mapped m EACCES "$host"
 	must remote "mkdir $C/exports/e/hosts/$host"
 	not_mapped m EACCES "$host"
+	# Who is admitted to nothing learns nothing of what there is.
+	must remote "export_ram off 8M allow_any_host=0 && store $C/exports/off/enable 0"
+	for export in nothing off; do
+		must store "$C/maps/m/export" $export
+		not_mapped m EACCES "host $host is not admitted to $export$"
+	done
+	must store "$C/maps/m/export" e
 	must remote "store $C/exports/e/hosts/$host/access rw"
 	must map_on m
 	is "connected of the host" "$(remote "show $C/exports/e/hosts/$host/connected")" 1

@@ -64,6 +64,10 @@ exit_codes() {
 	exits 1 "$FARBLK" map "$FARBLK_SERVER/e" --source 192.0.2.1
 	grep -q "F0214.*192.0.2.1 is not an address of this host" <(tr -d '\n' </run/stderr) || bad "a wrong source: $(cat /run/stderr)"
 	must serve e 8M allow_any_host=0
+	# Who is admitted to nothing does not learn what there is.
+	exits 6 "$FARBLK" map "$FARBLK_SERVER/wrong"
+	grep -q F0204 /run/stderr || bad "wrong export of a stranger: $(cat /run/stderr)"
+	must remote "export_ram open 8M"
 	exits 3 "$FARBLK" map "$FARBLK_SERVER/wrong"
 	grep -q F0206 /run/stderr || bad "wrong export: $(cat /run/stderr)"
 	exits 6 "$FARBLK" map "$FARBLK_SERVER/e"

@@ -32,13 +32,13 @@ def code():
     """Path -> access ("ro", "rw" or "wo") of each attribute of the code."""
     found = {}
     for path in sorted((ROOT / "rust/config").rglob("*.rs")):
-        attributes = re.findall(r'Attribute::(r[ow]|wo|secret)\(\s*c"(\w+)"', path.read_text())
+        attributes = re.findall(r'Attribute::(r[ow]|wo|secret|private)\(\s*c"(\w+)"', path.read_text())
         if attributes and path.name not in DIRECTORIES:
             errors.append(f"{path.relative_to(ROOT)}: has attributes; add its directory to tools/abi.py")
             continue
         for access, name in attributes:
-            # A secret can be written only.
-            found[f"{DIRECTORIES[path.name]}/{name}"] = "wo" if access == "secret" else access
+            # A secret can be written only, what is private by root alone.
+            found[f"{DIRECTORIES[path.name]}/{name}"] = {"secret": "wo", "private": "rw"}.get(access, access)
     for name in DIRECTORIES:
         if not (ROOT / "rust/config" / name).exists():
             errors.append(f"tools/abi.py: there is no rust/config/{name}")

@@ -70,7 +70,7 @@ impl GroupOperations for HostDir {
     type Child = NoChild;
 
     const ATTRIBUTES: &'static [Attribute<Self>] = &[
-        Attribute::rw(c"host_id", Self::show_host_id, Self::store_host_id),
+        Attribute::private(c"host_id", Self::show_host_id, Self::store_host_id),
         Attribute::rw(c"access", Self::show_access, Self::store_access),
         Attribute::secret(c"key", Self::store_key),
         Attribute::ro(c"key_id", Self::show_key_id),

@@ -63,7 +63,7 @@ impl GroupOperations for Root {
         Attribute::ro(c"version", Self::show_version),
         Attribute::ro(c"protocol", Self::show_protocol),
         Attribute::ro(c"features", Self::show_features),
-        Attribute::rw(c"host_id", Self::show_host_id, Self::store_host_id),
+        Attribute::private(c"host_id", Self::show_host_id, Self::store_host_id),
         Attribute::ro(c"host_id_source", Self::show_host_id_source),
         Attribute::rw(c"host_name", Self::show_host_name, Self::store_host_name),
     ];

@@ -226,10 +226,7 @@ impl Export {
         match self.hosts.admit(host, proven) {
             Ok(access) => match access.or(any) {
                 Some(access) => Ok(access.min(spec.access)),
-                None => Err(Refused::new(
-                    Refusal::NotAdmitted,
-                    format_args!("host {} is not admitted to {}", host.0, spec.name),
-                )),
+                None => Err(not_admitted(host.0, &spec.name)),
             },
             Err(Unproven) if proven.is_none() => Err(Refusal::AuthRequired.into()),
             Err(Unproven) => Err(Refusal::AuthFailed.into()),
@@ -449,6 +446,14 @@ impl WorkItem for Export {
     }
 }
 
+/// Returns what a host is told that may not use an export, or not learn whether there is one.
+pub(super) fn not_admitted(host: &Name, export: &Name) -> Refused {
+    Refused::new(
+        Refusal::NotAdmitted,
+        format_args!("host {host} is not admitted to {export}"),
+    )
+}
+
 /// How many sessions of strangers are served at the same time. None of them waits for anybody.
 const STRANGERS_WORKERS: i32 = 8;
 
@@ -473,6 +478,8 @@ pub(crate) struct Exports {
 struct Entry {
     name: Name,
     hosts: Arc<Hosts>,
+    /// It admitted every host when it was enabled last.
+    allow_any_host: bool,
     /// `None` unless it is enabled.
     export: Option<Arc<Export>>,
 }
@@ -502,6 +509,7 @@ impl Exports {
         let entry = Entry {
             name,
             hosts,
+            allow_any_host: false,
             export: None,
         };
         Ok(self.list.lock().push(entry, GFP_KERNEL)?)
@@ -527,6 +535,15 @@ impl Exports {
         list.iter().any(|entry| entry.hosts.have_keys())
     }
 
+    /// Returns true if there are exports, and the host that logs in is admitted to none of them,
+    /// whatever it has proved. May sleep.
+    pub(super) fn refuse(&self, login: &Login) -> bool {
+        let list = self.list.lock();
+        let (name, id) = (&login.host_name, &login.host_id);
+        let admits = |entry: &Entry| entry.allow_any_host || entry.hosts.access(name, id).is_some();
+        !list.is_empty() && !list.iter().any(admits)
+    }
+
     /// Removes the name of an export that was removed. May sleep.
     pub(crate) fn undefine(&self, name: &Name) {
         self.list.lock().retain(|entry| entry.name != *name);
@@ -536,6 +553,9 @@ impl Exports {
     pub(crate) fn offer(&self, name: &Name, export: Option<Arc<Export>>) {
         let mut list = self.list.lock();
         if let Some(entry) = list.iter_mut().find(|entry| entry.name == *name) {
+            if let Some(export) = &export {
+                entry.allow_any_host = export.spec.allow_any_host;
+            }
             entry.export = export;
         }
     }

@@ -84,6 +84,17 @@ impl<T: GroupOperations> Attribute<T> {
         this
     }
 
+    /// Defines a file that only root can read and write (mode 0600).
+    pub(crate) const fn private<S, W>(name: &'static CStr, show: S, store: W) -> Self
+    where
+        S: Fn(&T, &mut PageWriter<'_>) -> Result + Copy + 'static,
+        W: Fn(&Group<T>, &str) -> Result + Copy + 'static,
+    {
+        let mut this = Self::rw(name, show, store);
+        this.raw.ca_mode = 0o600;
+        this
+    }
+
     /// Defines a file that only root can write (mode 0200), for a secret: nothing of what was
     /// written stays in the page.
     pub(crate) const fn secret<W>(name: &'static CStr, _store: W) -> Self

@@ -33,6 +33,7 @@ use crate::proto::{
 use crate::server::{
     backend::Backend,
     block::connections::Connections,
+    export::not_admitted,
     members::HostKey,
     proof::Proof,
     ram::Slabs,
@@ -65,8 +66,9 @@ impl Control {
         Ok(sent)
     }
 
-    /// Returns what a client is told that may not log in to an export. On a server that has keys,
-    /// one that has proved none of its own for this export does not learn what there is.
+    /// Returns what a client is told that may not log in to an export. One that is admitted to no
+    /// export does not learn what there is; on a server that has keys, neither does one that has
+    /// proved none of its own for this export.
     fn disguise(&self, session: &Session, login: &Login, refused: Refused) -> Refused {
         let tells = matches!(
             refused.refusal,
@@ -80,7 +82,12 @@ impl Control {
             export.is_ok_and(|export| export.has_evicted(login))
         };
         match session.proven() {
-            _ if !tells || !self.exports.have_keys() => refused,
+            _ if !tells => refused,
+            // Who is admitted to nothing does not learn what there is.
+            _ if !self.exports.have_keys() => match self.exports.refuse(login) {
+                true => not_admitted(&login.host_name, &login.export),
+                false => refused,
+            },
             // It has been let in before, and knows.
             _ if evicted() => Refusal::Evicted.into(),
             None => Refusal::AuthRequired.into(),

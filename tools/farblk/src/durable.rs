@@ -136,7 +136,7 @@ pub fn make_once(path: &Path, text: &str) -> io::Result<bool> {
     }
     make_folder(path)?;
     let new = hidden(path, &process::id().to_string());
-    let made = write_through(&new, text, 0o644).and_then(|()| match fs::hard_link(&new, path) {
+    let made = write_through(&new, text, MODE).and_then(|()| match fs::hard_link(&new, path) {
         Ok(()) => sync_folder(path).map(|()| true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(e) => Err(e),

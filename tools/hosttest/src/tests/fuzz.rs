@@ -230,11 +230,16 @@ proptest! {
         for part in &parts {
             std::fmt::Write::write_str(&mut text, part).unwrap();
         }
-        let whole = parts.concat().replace(char::is_control, "?");
-        prop_assert!(whole.starts_with(text.as_str()));
-        let cut = whole.len() > text.as_str().len();
-        prop_assert!(!cut || text.as_str().len() + 3 >= wire::TEXT_SIZE - 1);
-        prop_assert!(text.as_str().len() <= wire::TEXT_SIZE);
+        let whole = parts.concat();
+        let (shown, all) = (text.as_str(), whole.chars().count());
+        // A `?` stands for what must not be shown. Any other character is the one that was written.
+        for (shown, written) in shown.chars().zip(whole.chars()) {
+            prop_assert!(shown == written || shown == '?');
+            prop_assert!(!shown.is_control());
+        }
+        let cut = all > shown.chars().count();
+        prop_assert!(!cut || shown.len() + 3 >= wire::TEXT_SIZE - 1);
+        prop_assert!(shown.len() <= wire::TEXT_SIZE);
     }
 
     #[test]

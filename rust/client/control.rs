@@ -138,15 +138,16 @@ impl ControlConnection {
     ) -> Result<Self, Failure> {
         // A server that has many half-open connections wants to see a cookie.
         let mut cookie = Ticket::default();
+        let mut is_first = true;
         let (channel, transcript) = loop {
             match Self::open(target, epoch, cookie, deadline) {
                 Ok(opened) => break opened,
                 Err(NotConnected::Again(next)) if !deadline.is_over() => {
                     // The first time it may only want to see that the answer got here.
-                    if next == cookie || cookie != Ticket::default() {
+                    if !is_first {
                         fsleep(AGAIN);
                     }
-                    cookie = next;
+                    (cookie, is_first) = (next, false);
                 }
                 Err(failed) => return Err(failed.into()),
             }

@@ -23,17 +23,29 @@
  */
 
 /*
- * Where replies to the peer of an id that was made of a connection request go: a GID, or with iWARP
- * an IP address, as an IPv6 one. The address that the id has is only what the peer says.
+ * Where replies to the peer of an id that was made of a connection request go: a GID, and behind it
+ * the link address, which decides who receives them; with iWARP the IP address of a TCP connection,
+ * as an IPv6 one. The address that the id has is only what the peer says.
  */
-void rust_helper_farblk_reply_addr(const struct rdma_cm_id *id, u8 addr[16])
+void rust_helper_farblk_reply_addr(struct rdma_cm_id *id, u8 addr[24])
 {
-	const struct sockaddr *peer = (const struct sockaddr *)&id->route.addr.dst_addr;
+	struct sa_path_rec *path = id->route.path_rec;
+	union ib_gid gid = {};
 
-	if (id->route.path_rec)
-		memcpy(addr, id->route.path_rec->dgid.raw, 16);
-	else
-		rdma_ip2gid((struct sockaddr *)peer, (union ib_gid *)addr);
+	memset(addr, 0, 24);
+	if (!path) {
+		rdma_ip2gid((struct sockaddr *)&id->route.addr.dst_addr, &gid);
+		memcpy(addr, gid.raw, 16);
+		return;
+	}
+	memcpy(addr, path->dgid.raw, 16);
+	if (sa_path_is_roce(path)) {
+		memcpy(addr + 16, path->roce.dmac, ETH_ALEN);
+	} else {
+		u32 lid = be32_to_cpu(sa_path_get_dlid(path));
+
+		memcpy(addr + 16, &lid, sizeof(lid));
+	}
 }
 
 int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr, const struct ib_send_wr **bad_wr)

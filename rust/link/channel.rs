@@ -210,6 +210,9 @@ pub(crate) trait Linked: Send + Sync + 'static {
 
     /// Schedules the work of the owner: a message was received, or the link was cut. Any context.
     fn notify(this: &Arc<Self>);
+
+    /// The peer has a message that was sent, or never gets it. Any context.
+    fn sent(_: &Arc<Self>) {}
 }
 
 /// Handles the completions of a control connection.
@@ -221,6 +224,7 @@ impl<O: Linked> QpHandler for Handler<O> {
 
     fn send_done(&self, _: &Qp<Self>, owner: Posted, result: Result<(), WcError>) {
         let link = self.0.link();
+        let is_message = owner.message().is_some();
         {
             let mut inbox = link.inbox.lock();
             match owner {
@@ -234,6 +238,9 @@ impl<O: Linked> QpHandler for Handler<O> {
             }
         }
         link.completed.complete();
+        if is_message {
+            O::sent(&self.0);
+        }
     }
 
     fn recv_done(
@@ -356,6 +363,18 @@ impl<O: Linked> Channel<O> {
         let link = self.owner.link();
         let free = wait(link, &link.completed, timeout, Inbox::free)?;
         self.send_in(free, encode)
+    }
+
+    /// Returns true if [`Channel::try_send`] finds a free buffer. Any context.
+    pub(crate) fn has_room(&self) -> bool {
+        let inbox = self.owner.link().inbox.lock();
+        inbox.free.iter().any(Option::is_some)
+    }
+
+    /// Returns true if there is a message that was not read. Any context.
+    pub(crate) fn has_message(&self) -> bool {
+        let inbox = self.owner.link().inbox.lock();
+        inbox.received.first().is_some_and(Option::is_some)
     }
 
     /// Returns true if the peer's HCA has all messages that were sent. Any context.

@@ -86,9 +86,10 @@ impl<P: Primitives> Secret<P> {
         let mut whole = Self::zero();
         self.derive(parts, &mut whole);
         let mut tag = [0; TAG_SIZE];
+        // By reference: a copy of the whole would not be wiped.
         tag.iter_mut()
-            .zip(whole.0)
-            .for_each(|(to, from)| *to = from);
+            .zip(&whole.0)
+            .for_each(|(to, from)| *to = *from);
         tag
     }
 }
@@ -334,18 +335,18 @@ impl<P: Primitives> Cookies<P> {
     }
 
     /// Returns the cookie of a source at `now_ms`.
-    pub fn cookie(&self, source: &[u8; 16], now_ms: u64) -> [u8; TAG_SIZE] {
+    pub fn cookie(&self, source: &[u8], now_ms: u64) -> [u8; TAG_SIZE] {
         self.of(source, now_ms / COOKIE_MS)
     }
 
     /// Returns true if `cookie` is one of `source`, and not too old.
-    pub fn is_right(&self, source: &[u8; 16], now_ms: u64, cookie: &[u8; TAG_SIZE]) -> bool {
+    pub fn is_right(&self, source: &[u8], now_ms: u64, cookie: &[u8; TAG_SIZE]) -> bool {
         let period = now_ms / COOKIE_MS;
         let is_of = |period| P::equal(&self.of(source, period), cookie);
         is_of(period) || period.checked_sub(1).is_some_and(is_of)
     }
 
-    fn of(&self, source: &[u8; 16], period: u64) -> [u8; TAG_SIZE] {
+    fn of(&self, source: &[u8], period: u64) -> [u8; TAG_SIZE] {
         self.0.tag(&[source, &period.to_le_bytes()])
     }
 }

@@ -154,6 +154,9 @@ impl ConnParam<'_> {
 /// One end of a connection: its address, and the number of its queue pair; 0 with iWARP.
 pub(crate) type End = (SocketAddr, u32);
 
+/// The address that replies to a peer go to: see [`CmId::reply_addr`].
+pub(crate) type ReplyAddr = [u8; 24];
+
 /// How much longer than the core this module waits for a resolution, so that the core's timeout
 /// ends it and gives the reason.
 const RESOLVE_SLACK_MS: u32 = 250;
@@ -285,9 +288,9 @@ impl CmId {
     }
 
     /// Returns the address that replies to the peer go to, of an id that was made of a
-    /// [`ConnectRequest`]: its GID, or with iWARP its IP address, as an IPv6 one. What
-    /// [`Self::ends`] returns is only what the peer says. May sleep.
-    pub(crate) fn reply_addr(&self) -> [u8; 16] {
+    /// [`ConnectRequest`]: its GID, and behind it the address on the link; with iWARP its IP
+    /// address, as an IPv6 one. What [`Self::ends`] returns is only what the peer says. May sleep.
+    pub(crate) fn reply_addr(&self) -> ReplyAddr {
         // SAFETY: By the type invariants the id is valid. The core sets the route before it reports
         // the request, and changes addresses only in the handler, whose lock is held.
         unsafe {
@@ -456,9 +459,9 @@ impl CmId {
 /// # Safety
 ///
 /// `id` must be valid, have been made of a connection request, and not be changed meanwhile.
-unsafe fn reply_addr(id: *mut bindings::rdma_cm_id) -> [u8; 16] {
-    let mut addr = [0; 16];
-    // SAFETY: The caller gives a valid id; `addr` has the 16 bytes that are written.
+unsafe fn reply_addr(id: *mut bindings::rdma_cm_id) -> ReplyAddr {
+    let mut addr = ReplyAddr::default();
+    // SAFETY: The caller gives a valid id; `addr` has the 24 bytes that are written.
     unsafe { bindings::farblk_reply_addr(id, addr.as_mut_ptr()) };
     addr
 }

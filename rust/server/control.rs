@@ -14,8 +14,7 @@ use kernel::{
     time::{
         Delta,
         Instant,
-        Monotonic,
-        Msecs, //
+        Monotonic, //
     }, //
 };
 
@@ -31,6 +30,7 @@ use crate::link::{
     channel::{
         message_buffer,
         Channel,
+        Linked,
         COMPLETION_TIMEOUT_MS,
         MESSAGES, //
     },
@@ -73,8 +73,8 @@ use crate::session::{
     PATHS_MAX, //
 };
 
-/// How long a message to a stranger waits, in ms, until those before it have got there.
-const STRANGER_TIMEOUT_MS: Msecs = 100;
+/// How long the session of a client that has logged out waits until the answer has got there.
+const LOGOUT_MAX: Delta = Delta::from_secs(1);
 /// How long a client may take to answer when it is told that the device was flushed: the HCA sends
 /// the message again if it is lost.
 const FAREWELL: Delta = Delta::from_secs(5);
@@ -117,6 +117,8 @@ pub(super) struct Control {
     login: Option<KVec<u8>>,
     /// What was said so far, until the first message that is no ping.
     transcript: Option<Transcript>,
+    /// When the client logged out.
+    logged_out: Option<Instant<Monotonic>>,
     /// When the session had drained.
     drained: Option<Instant<Monotonic>>,
     /// When the client was told that the device was flushed, and how much it had said by then.
@@ -137,6 +139,7 @@ impl Control {
             is_admitted: false,
             login: None,
             transcript: None,
+            logged_out: None,
             drained: None,
             farewell: None,
             unadmitted: Requests::default(),
@@ -166,7 +169,7 @@ impl Control {
         // The number of the session alone must not be enough: who has seen it could use it.
         let known = match channel.tickets() {
             Some(tickets) => pending.has_ticket(tickets),
-            None => pending.id.reply_addr() == channel.id().reply_addr(),
+            None => pending.id.reply_addr() == *session.source(),
         };
         if !known || pending.epoch != attachment.epoch {
             self.exports.stats.forgeries.count();
@@ -252,14 +255,14 @@ impl Control {
         }
     }
 
-    /// Sends a message on the control connection. A stranger is not waited for for long.
+    /// Sends a message on the control connection. A stranger is not waited for: its requests are
+    /// only read while there is room for an answer.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
         let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
-        let timeout = match self.is_admitted {
-            true => COMPLETION_TIMEOUT_MS,
-            false => STRANGER_TIMEOUT_MS,
-        };
-        channel.send(timeout, encode)
+        match self.is_admitted {
+            true => channel.send(COMPLETION_TIMEOUT_MS, encode),
+            false => channel.try_send(encode),
+        }
     }
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
@@ -363,12 +366,14 @@ impl Control {
         }))
     }
 
-    /// Releases the export before the reply is sent, so that the client may log in again at once.
+    /// Releases the export before the reply is sent, so that the client may log in again at once,
+    /// on another connection: this one ends once the reply has got there.
     fn logout(&mut self, session: &Session, sequence: u32) -> Result<Result, Refused> {
         if self.attachment.is_none() {
             return Err(Refusal::BadState.into());
         }
         self.detach(session, true);
+        self.logged_out = Some(Instant::now());
         Ok(self.send(|buf| LogoutReply.encode(sequence, buf)))
     }
 
@@ -380,6 +385,7 @@ impl Control {
             // The export may count on this: no queue pair and no memory region is left.
             drop(attachment);
             export.detach(session, leaving);
+            session.note_logout();
         }
     }
 
@@ -411,6 +417,12 @@ impl Control {
     /// Returns true if the client's HCA has all messages.
     fn is_sent(&self) -> bool {
         self.channel.as_ref().is_none_or(Channel::is_sent)
+    }
+
+    /// Returns true if there is a message that can be answered.
+    fn has_work(&self) -> bool {
+        let channel = self.channel.as_ref();
+        channel.is_some_and(|channel| channel.has_message() && channel.has_room())
     }
 
     /// Returns how a client that is logged in moves data.
@@ -446,9 +458,16 @@ impl SessionWork for Control {
         let mut message = message_buffer()?;
         // No more messages than these can have been received. Those that come in meanwhile schedule
         // this work again, so that a client that never stops to ask does not delay the end of its
-        // session.
-        for _ in 0..MESSAGES {
+        // session. Strangers take turns.
+        let most = match self.is_admitted {
+            true => MESSAGES,
+            false => 1,
+        };
+        for _ in 0..most {
             let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
+            if !self.is_admitted && !channel.has_room() {
+                break;
+            }
             let received = channel.try_receive(&mut message);
             if matches!(received, Err(EBADMSG)) {
                 self.exports.stats.forgeries.count();
@@ -464,6 +483,14 @@ impl SessionWork for Control {
         // Messages that came in before the loss count: one may have been a logout.
         if session.is_lost() {
             return Err(ENOTCONN);
+        }
+        if !self.is_admitted && self.has_work() {
+            Session::notify(session);
+        }
+        if let Some(since) = self.logged_out {
+            if self.is_sent() || since.elapsed() > LOGOUT_MAX {
+                return Err(ENOTCONN);
+            }
         }
         self.tell_extent()?;
         self.answer_fences(session)?;

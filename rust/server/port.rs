@@ -59,7 +59,10 @@ use crate::server::{
     session::Session,
     sessions::Sessions, //
 };
-use crate::session::reservation::LOOK_MS;
+use crate::session::{
+    half_open::Source,
+    reservation::LOOK_MS, //
+};
 
 /// Connection requests that may wait for the connection manager's handler.
 const BACKLOG: u32 = 128;
@@ -163,12 +166,20 @@ impl Port {
         PeriodicWork::new(PortMonitor(self.clone()), LOOK_MS)
     }
 
-    /// Makes a session that is in the list, with a number that it was given. May sleep.
-    fn session(&self, id: u64) -> Result<Arc<Session>> {
+    /// Makes a session that is in the list, with a number that it was given, for who is at
+    /// `source`. May sleep.
+    fn session(&self, (id, source): (u64, Source)) -> Result<Arc<Session>> {
         let exports = &self.exports;
         let control = Control::new(self.name, exports.clone());
         let work = KBox::new(control, GFP_KERNEL)?;
-        Session::new(id, &exports.stats, &self.sessions, &exports.strangers, work)
+        let strangers = &exports.strangers;
+        Session::new(
+            (id, source),
+            &exports.stats,
+            &self.sessions,
+            strangers,
+            work,
+        )
     }
 
     fn notify(this: &Arc<Self>) {
@@ -282,7 +293,8 @@ impl Listen for Events {
                     return reject(request, Refused::from(Refusal::Busy));
                 }
                 let cookie = ConnectRequest::ticket(request.private_data());
-                let id = match port.sessions.ask(&request.reply_addr(), &cookie) {
+                let source = request.reply_addr();
+                let id = match port.sessions.ask(&source, &cookie) {
                     Ok(id) => id,
                     Err(cookie) => {
                         port.exports.stats.sent_away.count();
@@ -290,7 +302,7 @@ impl Listen for Events {
                         return reject(request, Reject { refused, cookie });
                     }
                 };
-                match port.session(id) {
+                match port.session((id, source)) {
                     Ok(session) => session.add_control(request, asked),
                     Err(_) => {
                         port.sessions.give_back(id);

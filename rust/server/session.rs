@@ -62,6 +62,7 @@ use crate::server::{
 };
 use crate::session::{
     clock::KeepAliveTimeout,
+    half_open::Source,
     reservation::LOOK_MS,
     stranger::Stay, //
 };
@@ -112,11 +113,14 @@ struct Pending {
 /// What only the session's workqueue changes.
 struct State {
     work: KBox<dyn SessionWork>,
-    /// The keep-alive timeout of a client that is not logged in.
-    keep_alive: KeepAliveTimeout,
-    /// How long it has not been logged in.
-    stay: Stay,
     over: bool,
+}
+
+/// How long a client has not been logged in.
+struct Watch {
+    /// Its keep-alive timeout.
+    keep_alive: KeepAliveTimeout,
+    stay: Stay,
 }
 
 /// A session.
@@ -124,6 +128,8 @@ struct State {
 pub(crate) struct Session {
     /// Random, so that only the client that the number was sent to can name it.
     id: u64,
+    /// Where replies to the client go.
+    source: Source,
     stats: Arc<stats::Server>,
     /// The list that the session is in until it holds nothing any more.
     sessions: Arc<Sessions>,
@@ -140,6 +146,9 @@ pub(crate) struct Session {
     pending: Mutex<Pending>,
     #[pin]
     state: Mutex<State>,
+    /// Of [`Session::check`].
+    #[pin]
+    watch: Mutex<Watch>,
     /// No command may begin any more.
     draining: Atomic<u32>,
     /// All commands that have begun are answered, or the session holds nothing any more.
@@ -167,10 +176,10 @@ impl_has_work! {
 
 impl Session {
     /// Makes a session without a connection, which does `work`, and adds it to `sessions` with the
-    /// number that it got of [`Sessions::ask`]. Until its client is admitted it runs on the
-    /// workqueue `strangers`. May sleep.
+    /// number that it got of [`Sessions::ask`] for `source`. Until its client is admitted it runs
+    /// on the workqueue `strangers`. May sleep.
     pub(super) fn new(
-        id: u64,
+        (id, source): (u64, Source),
         stats: &Arc<stats::Server>,
         sessions: &Arc<Sessions>,
         strangers: &Arc<OwnedQueue>,
@@ -181,15 +190,15 @@ impl Session {
             control: None,
             io: KVec::new(),
         };
-        let state = State {
-            work,
+        let state = State { work, over: false };
+        let watch = Watch {
             keep_alive: keep_alive(0),
             stay: Stay::default(),
-            over: false,
         };
         let session = Arc::pin_init(
             pin_init!(Self {
                 id,
+                source,
                 stats: stats.clone(),
                 sessions: sessions.clone(),
                 strangers: strangers.clone(),
@@ -198,6 +207,7 @@ impl Session {
                 proven <- new_mutex!(None, "Session::proven"),
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
+                watch <- new_mutex!(watch, "Session::watch"),
                 draining: Atomic::new(0),
                 drained <- Completion::new(),
                 dismissal: Atomic::new(Dismissal::None as u32),
@@ -214,6 +224,11 @@ impl Session {
     /// Returns the number that a client names to add an I/O connection; never 0.
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns where replies to the client go. Any context.
+    pub(super) fn source(&self) -> &Source {
+        &self.source
     }
 
     /// Returns a number that spreads the I/O connections of sessions over the completion vectors.
@@ -235,8 +250,18 @@ impl Session {
     /// long. From now on the session runs on a workqueue of its own. May sleep.
     pub(super) fn admit(&self) -> Result {
         self.queue.populate(OwnedQueue::ordered(c"farblk_session")?);
-        self.sessions.admit(self.id);
         Ok(())
+    }
+
+    /// Notes that the client has logged in: the session is not one of the half-open connections any
+    /// more. May sleep.
+    pub(super) fn note_login(&self) {
+        self.sessions.log_in(self.id);
+    }
+
+    /// Notes that the client was logged in until now. May sleep.
+    pub(super) fn note_logout(&self) {
+        self.sessions.know(&self.source);
     }
 
     /// Returns true if [`Session::admit`] has succeeded. Any context.
@@ -332,17 +357,30 @@ impl Session {
     /// long: a port carries only so many; or if the HCA could not send an answer. Called once in
     /// [`LOOK_MS`]. May sleep.
     pub(super) fn check(self: &Arc<Self>) {
-        // If the workqueue has the lock, it handles a message of the client.
-        let Some(mut state) = self.state.try_lock() else {
-            return;
+        let is_logged_in = match self.state.try_lock() {
+            Some(state) => {
+                let is_logged_in = state.work.is_logged_in();
+                if is_logged_in {
+                    state.work.look();
+                }
+                is_logged_in
+            }
+            // Its workqueue has the lock. A login may take as long as the backing device.
+            None if self.is_admitted() => return,
+            None => false,
         };
         let heard = self.heard();
-        if state.work.is_logged_in() {
-            state.keep_alive = keep_alive(heard);
-            state.stay = Stay::default();
-            state.work.look();
-        } else if state.keep_alive.look(heard) | state.stay.look(LOOK_MS) {
+        let mut watch = self.watch.lock();
+        if is_logged_in {
+            *watch = Watch {
+                keep_alive: keep_alive(heard),
+                stay: Stay::default(),
+            };
+        } else if watch.keep_alive.look(heard) | watch.stay.look(LOOK_MS) {
             self.lose();
+        } else if self.is_admitted() {
+            // It may have logged out.
+            Self::notify(self);
         }
     }
 
@@ -475,6 +513,11 @@ impl Linked for Session {
             Some(queue) => queue.enqueue::<Arc<Self>, 0>(this.clone()),
             None => this.strangers.enqueue::<Arc<Self>, STRANGER>(this.clone()),
         };
+    }
+
+    fn sent(this: &Arc<Self>) {
+        // A stranger's next message waits for a free buffer, and the end for the last message.
+        Self::notify(this);
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The sessions that came in through a port, and the places of those whose clients are not
-//! admitted.
+//! The sessions that came in through a port, and the places of those whose clients are not logged
+//! in.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ type Places = HalfOpen<KVec<Option<Place>>, KVec<Option<Known>>>;
 pub(super) struct Sessions {
     #[pin]
     list: Mutex<KVec<Arc<Session>>>,
-    /// Those whose clients are not admitted.
+    /// Those whose clients are not logged in. Locked before `list`.
     #[pin]
     half_open: Mutex<Places>,
     cookies: KBox<Cookies>,
@@ -74,15 +74,16 @@ impl Sessions {
         let now = self.now_ms();
         let has_cookie = self.cookies.is_right(source, now, cookie);
         let id = sync::random_u64() | 1;
-        let answer = self.half_open.lock().ask(id, source, has_cookie, now);
-        match answer {
-            Answer::Enter => Ok(id),
-            Answer::Again(end) => {
+        let mut half_open = self.half_open.lock();
+        match half_open.ask(id, source, has_cookie, now) {
+            Answer::Enter(end) => {
+                // As the lock is held, this session has not logged in meanwhile.
                 if let Some(session) = end.and_then(|id| self.find(id)) {
                     session.lose();
                 }
-                Err(self.cookies.cookie(source, now))
+                Ok(id)
             }
+            Answer::Again => Err(self.cookies.cookie(source, now)),
         }
     }
 
@@ -91,9 +92,14 @@ impl Sessions {
         self.half_open.lock().leave(id);
     }
 
-    /// Notes that the client of a session is admitted. May sleep.
-    pub(super) fn admit(&self, id: u64) {
-        self.half_open.lock().admit(id, self.now_ms());
+    /// Notes that the client of a session has logged in. May sleep.
+    pub(super) fn log_in(&self, id: u64) {
+        self.half_open.lock().log_in(id, self.now_ms());
+    }
+
+    /// Notes that a client that came from `source` was logged in until now. May sleep.
+    pub(super) fn know(&self, source: &Source) {
+        self.half_open.lock().know(source, self.now_ms());
     }
 
     fn now_ms(&self) -> u64 {

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Half-open connections: those of which a server does not know yet whose they are. Anybody may
-//! ask for one, and each takes memory and a queue pair; so they have places of their own, and this
-//! decides who gets one.
+//! Half-open connections: those without a login, of which a server does not know yet whose they
+//! are. Anybody may ask for one, and each takes memory and a queue pair; so they have places of
+//! their own, and this decides who gets one.
 //!
 //! A *source* is an address that replies go to. It can be invented, but who has invented one does
 //! not receive what is sent there: when places get scarce, a source has to show a *cookie* which it
-//! was sent. Then each source has a rate and a number of places, and one from which a client
-//! was admitted has more of both. Who stays for long without a login gives way to who comes.
+//! was sent. Then each source has a rate and a number of places, and one from which a client has
+//! logged in has more of both. Who stays for long without a login gives its place to who comes.
 
 #![forbid(unsafe_code)]
 
+use core::cmp::Reverse;
 use core::ops::DerefMut;
 
 /// Half-open connections at a time.
-pub const PLACES_MAX: usize = 64;
+const HELD_MAX: usize = 64;
+/// Connections that have given their places away, and have not ended yet.
+const LEAVING_MAX: usize = 16;
+/// Entries of a list: connections that hold a place, and those that are leaving.
+pub const PLACES_MAX: usize = HELD_MAX + LEAVING_MAX;
 /// Sources that are remembered.
 pub const SOURCES_MAX: usize = 128;
 /// Places that only a known source may have.
@@ -22,18 +27,20 @@ const RESERVED: usize = 16;
 /// Places in all, and of one source, that are given without a cookie.
 const COOKIES_FROM: usize = 16;
 const OWN_COOKIES_FROM: usize = 4;
-/// Places of one source that is not known.
+/// Places of one source that is not known, and of one that is.
 const OWN_MAX: usize = 8;
+const OWN_MAX_KNOWN: usize = 16;
 /// A connection that is younger, in ms, gives way to none: a login takes less.
 const AGE_MIN_MS: u64 = 1000;
 /// Connections of a source in a second, and at once, that shows cookies.
 const RATE: u64 = 32;
 const BURST: u64 = 32;
-/// How many times as much a known source may have.
+/// How many times as many a known source may have.
 const KNOWN_FACTOR: u64 = 8;
 
-/// An address that replies go to.
-pub type Source = [u8; 16];
+/// An address that replies go to: a GID, and the address on the link that packets for it are sent
+/// to.
+pub type Source = [u8; 24];
 /// The number of a connection.
 pub type ConnectionId = u64;
 
@@ -43,27 +50,31 @@ pub struct Place {
     id: ConnectionId,
     source: Source,
     since_ms: u64,
+    /// The place was given to another connection, and this one is to end.
+    leaving: bool,
 }
 
 /// What is known of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     source: Source,
-    /// A client was admitted that came from there.
-    admitted: bool,
+    /// A client has logged in that came from there.
+    logged_in: bool,
     /// Thousandths of connections that it may have at once.
     tokens: u64,
     /// When that was so.
     at_ms: u64,
+    /// When it came last, or was logged in.
+    seen_ms: u64,
 }
 
 /// What becomes of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It has a place.
-    Enter,
-    /// It has to come again, with a cookie. If there is a connection here, that has to end.
-    Again(Option<ConnectionId>),
+    /// It has a place. If it is that of a connection here, that one has to end.
+    Enter(Option<ConnectionId>),
+    /// It has to come again, with a cookie.
+    Again,
 }
 
 /// The half-open connections of a port, in memory of the caller's.
@@ -93,46 +104,58 @@ where
         has_cookie: bool,
         now_ms: u64,
     ) -> Answer {
-        let own = self.taken(|place| place.source == *source).count();
-        let all = self.taken(|_| true).count();
+        let (own, all) = (self.held_by(source), self.count());
         // What comes without a cookie must not take anything from the source that it names.
         if !has_cookie && (all >= COOKIES_FROM || own >= OWN_COOKIES_FROM) {
-            return Answer::Again(None);
+            return Answer::Again;
         }
-        let known = self.is_known(source);
-        if has_cookie && !self.take_token(source, now_ms) {
-            return Answer::Again(None);
-        }
-        if !known && own >= OWN_MAX {
-            return Answer::Again(self.oldest(now_ms, |place| place.source == *source));
-        }
-        let max = match known {
-            true => self.places.len(),
-            false => self.places.len().saturating_sub(RESERVED),
+        let (own_max, all_max) = match self.is_known(source) {
+            true => (OWN_MAX_KNOWN, HELD_MAX),
+            false => (OWN_MAX, HELD_MAX - RESERVED),
         };
-        if all >= max {
-            return Answer::Again(self.oldest(now_ms, |_| true));
+        let Some(free) = self.places.iter().position(Option::is_none) else {
+            return Answer::Again;
+        };
+        let end = if own >= own_max {
+            self.eldest_of(source, now_ms)
+        } else if all >= all_max {
+            self.least(source, now_ms)
+        } else {
+            None
+        };
+        if end.is_none() && (own >= own_max || all >= all_max) {
+            return Answer::Again;
         }
-        match self.places.iter_mut().find(|place| place.is_none()) {
-            Some(place) => {
-                *place = Some(Place {
-                    id,
-                    source: *source,
-                    since_ms: now_ms,
-                });
-                Answer::Enter
-            }
-            None => Answer::Again(None),
+        // A request that is sent away costs the source nothing.
+        if has_cookie && !self.take_token(source, now_ms) {
+            return Answer::Again;
+        }
+        for place in self.places.iter_mut().flatten() {
+            place.leaving |= Some(place.id) == end;
+        }
+        if let Some(place) = self.places.get_mut(free) {
+            *place = Some(Place {
+                id,
+                source: *source,
+                since_ms: now_ms,
+                leaving: false,
+            });
+        }
+        Answer::Enter(end)
+    }
+
+    /// Notes that the client of a connection has logged in: the connection is not half-open any
+    /// more, and its source is known.
+    pub fn log_in(&mut self, id: ConnectionId, now_ms: u64) {
+        if let Some(place) = self.leave(id) {
+            self.know(&place.source, now_ms);
         }
     }
 
-    /// Notes that the client of a connection is admitted to an export: it is not half-open any
-    /// more, and its source is known.
-    pub fn admit(&mut self, id: ConnectionId, now_ms: u64) {
-        if let Some(place) = self.leave(id) {
-            if let Some(known) = self.source(&place.source, now_ms) {
-                known.admitted = true;
-            }
+    /// Notes that a client is, or was until now, logged in that came from `source`.
+    pub fn know(&mut self, source: &Source, now_ms: u64) {
+        if let Some(known) = self.source(source, now_ms) {
+            known.logged_in = true;
         }
     }
 
@@ -144,51 +167,81 @@ where
             .take()
     }
 
-    /// Returns how many connections are half-open.
+    /// Returns how many connections hold a place.
     pub fn count(&self) -> usize {
-        self.taken(|_| true).count()
+        self.held().count()
     }
 
-    fn taken(&self, which: impl Fn(&Place) -> bool) -> impl Iterator<Item = &Place> {
-        self.places
-            .iter()
-            .flatten()
-            .filter(move |place| which(place))
+    fn held(&self) -> impl Iterator<Item = &Place> {
+        self.places.iter().flatten().filter(|place| !place.leaving)
     }
 
-    /// Returns the connection that has been here for longest, of those that are not young.
-    fn oldest(&self, now_ms: u64, which: impl Fn(&Place) -> bool) -> Option<ConnectionId> {
-        let old = |place: &Place| now_ms.saturating_sub(place.since_ms) >= AGE_MIN_MS;
-        let all = self.taken(|place| which(place) && old(place));
-        all.min_by_key(|place| place.since_ms).map(|place| place.id)
+    /// Returns how many places a source holds.
+    fn held_by(&self, source: &Source) -> usize {
+        self.held().filter(|place| place.source == *source).count()
+    }
+
+    /// Returns the connection of a source that has been here for longest, unless it is young.
+    fn eldest_of(&self, source: &Source, now_ms: u64) -> Option<ConnectionId> {
+        let own = self.held().filter(|place| place.source == *source);
+        let old = own.filter(|place| place.is_old(now_ms));
+        old.min_by_key(|place| place.since_ms).map(|place| place.id)
+    }
+
+    /// Returns the connection that has to give way to another one of `source`: of those that are
+    /// not young, one of a source that is not known, and of the source that has most. A source
+    /// never takes from one that is known if it is not known itself, or has as many already.
+    fn least(&self, source: &Source, now_ms: u64) -> Option<ConnectionId> {
+        let (known, own) = (self.is_known(source), self.held_by(source));
+        let worth = |place: &Place| {
+            (
+                self.is_known(&place.source),
+                Reverse(self.held_by(&place.source)),
+                place.since_ms,
+            )
+        };
+        let may_go = |place: &&Place| {
+            let theirs = self.held_by(&place.source);
+            match (known, self.is_known(&place.source)) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => theirs > own,
+            }
+        };
+        let old = self.held().filter(|place| place.is_old(now_ms));
+        let least = old.filter(may_go).min_by_key(|place| worth(place));
+        least.map(|place| place.id)
     }
 
     fn is_known(&self, source: &Source) -> bool {
         let mut all = self.sources.iter().flatten();
-        all.any(|known| known.source == *source && known.admitted)
+        all.any(|known| known.source == *source && known.logged_in)
     }
 
-    /// Returns what is known of a source; another one may be forgotten for it: that of which
-    /// nothing was heard for longest, and rather one from which nobody was admitted.
+    /// Returns what is known of a source, which has just come; another one may be forgotten for it:
+    /// that of which nothing was heard for longest, and rather one from which nobody has logged in.
     fn source(&mut self, source: &Source, now_ms: u64) -> Option<&mut Known> {
         let is_it = |known: &Option<Known>| known.is_some_and(|known| known.source == *source);
         let at = match self.sources.iter().position(is_it) {
             Some(at) => at,
             None => {
                 let worth =
-                    |known: &Option<Known>| known.map(|known| (known.admitted, known.at_ms));
+                    |known: &Option<Known>| known.map(|known| (known.logged_in, known.seen_ms));
                 let all = self.sources.iter().enumerate();
                 let (at, _) = all.min_by_key(|(_, known)| worth(known))?;
                 *self.sources.get_mut(at)? = Some(Known {
                     source: *source,
-                    admitted: false,
+                    logged_in: false,
                     tokens: BURST * 1000,
                     at_ms: now_ms,
+                    seen_ms: now_ms,
                 });
                 at
             }
         };
-        self.sources.get_mut(at)?.as_mut()
+        let known = self.sources.get_mut(at)?.as_mut()?;
+        known.seen_ms = now_ms;
+        Some(known)
     }
 
     /// Takes one of the connections that a source may have now. Returns false if there is none.
@@ -196,7 +249,7 @@ where
         let Some(known) = self.source(source, now_ms) else {
             return false;
         };
-        let factor = if known.admitted { KNOWN_FACTOR } else { 1 };
+        let factor = if known.logged_in { KNOWN_FACTOR } else { 1 };
         // A thousandth of a connection in a millisecond is one in a second.
         let more = now_ms
             .saturating_sub(known.at_ms)
@@ -206,5 +259,11 @@ where
         let left = tokens.checked_sub(1000);
         known.tokens = left.unwrap_or(tokens);
         left.is_some()
+    }
+}
+
+impl Place {
+    fn is_old(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.since_ms) >= AGE_MIN_MS
     }
 }

@@ -23,6 +23,7 @@ use crate::rdma::{
         },
         CmEvents,
         CmId, //
+        ReplyAddr,
     },
     device::{
         Device,
@@ -84,7 +85,7 @@ impl ConnectRequest<'_> {
     }
 
     /// Returns the address that replies to the peer go to: see [`CmId::reply_addr`].
-    pub(crate) fn reply_addr(&self) -> [u8; 16] {
+    pub(crate) fn reply_addr(&self) -> ReplyAddr {
         // SAFETY: By the type invariants the id is valid, and its handler is running in this task.
         unsafe { reply_addr(self.id.as_ptr()) }
     }

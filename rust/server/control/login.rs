@@ -181,6 +181,7 @@ impl Control {
             // number is newer.
             export.backend.renumber();
         }
+        session.note_login();
         self.exports.stats.logins.count();
         self.attachment = Some(Attachment {
             epoch: login.epoch,

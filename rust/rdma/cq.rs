@@ -36,7 +36,8 @@ use kernel::{
 /// Receives the interrupts of a [`PollContext::Manual`] completion queue.
 pub(crate) trait CqNotify: Send + Sync {
     /// Called once after [`Cq::arm`], when a completion is in the queue. Also called, at any time,
-    /// when a task that handled completions could not handle all: then somebody must poll.
+    /// when a task that handled completions could not handle all, or another one has found it doing
+    /// so ([`Cq::try_reap`]): then somebody must poll.
     ///
     /// # Context
     ///
@@ -67,7 +68,7 @@ pub(crate) enum PollContext {
 const IDLE: u32 = 0;
 /// A task or softirq handles completions.
 const BUSY: u32 = 1;
-/// As [`BUSY`], and it must look for completions once more before it ends.
+/// As [`BUSY`], and it must look for completions once more before it ends, or have somebody look.
 const AGAIN: u32 = 2;
 /// The queue is being dropped: no completions are handled any more.
 const CLOSED: u32 = 3;
@@ -262,6 +263,14 @@ impl Cq {
         self.process(self.entries)
     }
 
+    /// Like [`Self::reap`], for a [`PollContext::Manual`] queue. Returns `None` if another caller is
+    /// handling completions, which then calls [`CqNotify::notify`]. A caller that wants to see the
+    /// queue empty must not wait for that one: it may need this CPU.
+    pub(crate) fn try_reap(&self) -> Option<u32> {
+        let entered = self.notify.is_some() && self.enter();
+        entered.then(|| self.process_entered(self.entries))
+    }
+
     /// Handles at most `budget` completions, if the queue is one to poll. `budget` must be at most
     /// `entries`.
     fn process(&self, budget: u32) -> u32 {
@@ -291,6 +300,17 @@ impl Cq {
     /// be at most `entries`.
     #[inline]
     fn process_entered(&self, budget: u32) -> u32 {
+        if self.notify.is_some() {
+            // CAST: `budget` is at most `entries`, so it fits a C int.
+            let budget = budget as i32;
+            // SAFETY: By the type invariants the queue is valid, and by those of `state` only this
+            // caller uses it now.
+            let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget) };
+            if self.state.xchg(IDLE, Full) == AGAIN {
+                self.reschedule();
+            }
+            return u32::try_from(done).unwrap_or(0);
+        }
         let mut handled: u32 = 0;
         // Once more for the callers that found this one busy. They may come without end, and so may
         // completions of other queue pairs, but this caller has something else to do.

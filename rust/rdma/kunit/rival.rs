@@ -4,13 +4,16 @@
 //! completion queue, while the other one is in the middle of something.
 
 use crate::base::errno::ESHUTDOWN;
-use crate::rdma::kunit::{
-    broken::{
-        post_fails,
-        replaced,
-        IGNORED, //
-    },
-    *, //
+use crate::rdma::{
+    cq::CqNotify,
+    kunit::{
+        broken::{
+            post_fails,
+            replaced,
+            IGNORED, //
+        },
+        *, //
+    }, //
 };
 use kernel::{
     ffi::c_int,
@@ -27,6 +30,8 @@ pub(super) enum Job {
     Drain(Arc<Qp<Handler>>),
     /// Flushes a completion queue.
     Flush(Arc<Cq>),
+    /// Handles the completions of one.
+    Reap(Arc<Cq>),
 }
 
 /// A task that does its job while another task is in the middle of something.
@@ -58,6 +63,7 @@ impl WorkItem for Rival {
             // The test looks at what came back.
             Some(Job::Drain(qp)) => drop(qp.drain()),
             Some(Job::Flush(cq)) => cq.flush(),
+            Some(Job::Reap(cq)) => drop(cq.reap()),
             None => {}
         }
         this.done.complete_all();
@@ -123,6 +129,15 @@ unsafe extern "C" fn slow_poll(
     unsafe { bindings::msleep(20) };
     POLLING.fetch_sub(1, Full);
     0
+}
+
+/// Counts how often somebody is to poll.
+struct Notified(Atomic<u32>);
+
+impl CqNotify for Notified {
+    fn notify(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
 }
 
 /// Completions that [`endless_poll`] has left.
@@ -230,6 +245,28 @@ mod tests {
                 check!(flushed == 8);
                 check!(!is_direct || (reaped, polled) == (8, 3));
             }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn is_told_when_another_one_is_done() -> Result {
+        with_device(|device, _| {
+            let notified = Arc::new(Notified(Atomic::new(0)), GFP_KERNEL)?;
+            let cq = Cq::alloc(device, 8, 0, PollContext::Manual(notified.clone()))?;
+            let rival = Rival::new(Job::Reap(cq.clone()), &Events::new()?)?;
+            let broken = replaced!(device, poll_cq, slow_poll);
+            FLUSHED.store(cq.as_raw().addr(), Relaxed);
+            check!(rival.queue.enqueue(rival.clone()).is_ok());
+            let entered = wait_until(|| POLLING.load(Relaxed) > 0);
+            // The rival sleeps now. If it is done already, this test has seen nothing.
+            let busy = cq.try_reap().is_none();
+            let done = rival.done.wait_timeout(TIMEOUT_MS);
+            FLUSHED.store(0, Relaxed);
+            drop(broken);
+            entered.and(done)?;
+            check!((notified.0.load(Relaxed) > 0) == busy);
+            check!(cq.try_reap() == Some(0));
             Ok(())
         })
     }

@@ -376,13 +376,15 @@ impl Polled for Connection {
     fn progress(&self) -> Progress {
         let mut resumed = false;
         loop {
-            self.cq.reap();
+            // A task that handles completions just now has the poller look again afterwards. To
+            // wait for it here could be for ever: it may need this CPU.
+            let reaped = self.cq.try_reap();
             let progress = self.resume();
             resumed |= progress.resumed;
             let interested = self.fetches.load(Relaxed) > 0
                 || self.waiting.load(Relaxed) > 0
                 || self.poller.is_short();
-            if !interested || !self.cq.arm() {
+            if reaped.is_none() || !interested || !self.cq.arm() {
                 return Progress {
                     resumed,
                     ..progress

@@ -116,8 +116,8 @@ struct State {
     over: bool,
 }
 
-/// How long a client has not been logged in.
-struct Watch {
+/// How long a client has been here without a login.
+struct Visit {
     /// Its keep-alive timeout.
     keep_alive: KeepAliveTimeout,
     stay: Stay,
@@ -148,7 +148,7 @@ pub(crate) struct Session {
     state: Mutex<State>,
     /// Of [`Session::check`].
     #[pin]
-    watch: Mutex<Watch>,
+    visit: Mutex<Visit>,
     /// No command may begin any more.
     draining: Atomic<u32>,
     /// All commands that have begun are answered, or the session holds nothing any more.
@@ -191,7 +191,7 @@ impl Session {
             io: KVec::new(),
         };
         let state = State { work, over: false };
-        let watch = Watch {
+        let visit = Visit {
             keep_alive: keep_alive(0),
             stay: Stay::default(),
         };
@@ -207,7 +207,7 @@ impl Session {
                 proven <- new_mutex!(None, "Session::proven"),
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
-                watch <- new_mutex!(watch, "Session::watch"),
+                visit <- new_mutex!(visit, "Session::visit"),
                 draining: Atomic::new(0),
                 drained <- Completion::new(),
                 dismissal: Atomic::new(Dismissal::None as u32),
@@ -370,13 +370,13 @@ impl Session {
             None => false,
         };
         let heard = self.heard();
-        let mut watch = self.watch.lock();
+        let mut visit = self.visit.lock();
         if is_logged_in {
-            *watch = Watch {
+            *visit = Visit {
                 keep_alive: keep_alive(heard),
                 stay: Stay::default(),
             };
-        } else if watch.keep_alive.look(heard) | watch.stay.look(LOOK_MS) {
+        } else if visit.keep_alive.look(heard) | visit.stay.look(LOOK_MS) {
             self.lose();
         } else if self.is_admitted() {
             // It may have logged out.

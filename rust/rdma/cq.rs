@@ -4,7 +4,6 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::sync::Completion;
 use crate::bindings;
 use crate::rdma::{
     device::Device,
@@ -32,6 +31,10 @@ use kernel::{
     },
     types::Opaque, //
 };
+
+mod marker;
+
+pub(super) use marker::Marker;
 
 /// Receives the interrupts of a [`PollContext::Manual`] completion queue.
 pub(crate) trait CqNotify: Send + Sync {
@@ -263,9 +266,9 @@ impl Cq {
         self.process(self.entries)
     }
 
-    /// Like [`Self::reap`], for a [`PollContext::Manual`] queue. Returns `None` if another caller is
-    /// handling completions, which then calls [`CqNotify::notify`]. A caller that wants to see the
-    /// queue empty must not wait for that one: it may need this CPU.
+    /// Like [`Self::reap`], for a [`PollContext::Manual`] queue. Returns `None` if another caller
+    /// is handling completions, which then calls [`CqNotify::notify`]. A caller that wants to see
+    /// the queue empty must not wait for that one: it may need this CPU.
     pub(crate) fn try_reap(&self) -> Option<u32> {
         let entered = self.notify.is_some() && self.enter();
         entered.then(|| self.process_entered(self.entries))
@@ -546,47 +549,6 @@ unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
     // SAFETY: It is the work of a `Cq`, which waits for it when it is dropped.
     let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Cq, work) };
     this.reap();
-}
-
-/// The completion entry of the work request that drains a queue: it is posted once, behind all
-/// others.
-///
-/// # Invariants
-///
-/// - `cqe` is the first field, as [`marker_done`] needs it.
-#[pin_data]
-#[repr(C)]
-pub(super) struct Marker {
-    cqe: Opaque<bindings::ib_cqe>,
-    #[pin]
-    done: Completion,
-}
-
-impl Marker {
-    /// Creates an initialiser of a marker that was not posted.
-    pub(super) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            cqe: Opaque::new(bindings::ib_cqe {
-                done: Some(marker_done),
-            }),
-            done <- Completion::new(),
-        })
-    }
-}
-
-/// Handles the completion of a [`Marker`].
-///
-/// # Safety
-///
-/// Must only be called by the RDMA core, for a work request with the `cqe` of a [`Marker`].
-unsafe extern "C" fn marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion, of a marker that its queue pair keeps until no
-    // completion of it can come.
-    unsafe {
-        (*(*wc).__bindgen_anon_1.wr_cqe.cast::<Marker>())
-            .done
-            .complete()
-    };
 }
 
 /// Reserved entries of a completion queue, and a reference to the queue.

@@ -13,6 +13,10 @@ use core::mem::size_of;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+mod io;
+
+pub use io::*;
+
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
@@ -103,27 +107,6 @@ pub const FEATURE_ROTATIONAL: u8 = 1 << 2;
 
 /// [`LoginReply::flags`]: the server knew the reservation key that the login resumes.
 pub const LOGIN_REMEMBERED: u16 = 1 << 0;
-
-/// [`Command::op`]: bytes of the export go to the client.
-pub const OP_READ: u8 = 1;
-/// [`Command::op`]: bytes come from the client.
-pub const OP_WRITE: u8 = 2;
-/// [`Command::op`]: what was written is to last.
-pub const OP_FLUSH: u8 = 3;
-/// [`Command::op`]: the contents are of no use any more.
-pub const OP_DISCARD: u8 = 4;
-/// [`Command::op`]: the contents become zeroes.
-pub const OP_WRITE_ZEROES: u8 = 5;
-
-/// [`Command::flags`] of a write: it is to last when it is answered.
-pub const FLAG_FUA: u8 = 1 << 0;
-/// [`Command::flags`]: the data of a write follow the command in its message; those of a read may
-/// be the answer.
-pub const FLAG_INLINE: u8 = 1 << 1;
-/// [`Command::flags`] of a write of zeroes: keep the blocks allocated.
-pub const FLAG_NO_UNMAP: u8 = 1 << 2;
-/// [`Command::flags`]: the client had to hold back commands, as its credit was used up.
-pub const FLAG_PRESSED: u8 = 1 << 3;
 
 /// What the private data of the CM REQ begin with in every version.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -499,45 +482,6 @@ pub struct Fence {
     pub reserved: [u8; 7],
 }
 
-/// Client wants I/O of a `block` export; on an I/O connection. With [`FLAG_INLINE`] the data
-/// follow.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct Command {
-    /// `OP_*`.
-    pub op: u8,
-    /// `FLAG_*`.
-    pub flags: u8,
-    /// Chosen by the client, less than the depth; free again once answered.
-    pub tag: U16,
-    /// Any number; the response has it, too.
-    pub generation: U32,
-    /// Length, in bytes.
-    pub len: U32,
-    /// Remote key of the client's memory.
-    pub rkey: U32,
-    /// First byte of the export.
-    pub offset: U64,
-    /// Remote address of the client's memory.
-    pub addr: U64,
-}
-
-/// Server is done with a [`Command`]; on the same connection.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct Response {
-    /// How it ended.
-    pub status: U16,
-    /// As in the command.
-    pub tag: U16,
-    /// As in the command.
-    pub generation: U32,
-    /// Commands in flight on this connection that the server has receives for, from now on.
-    pub credit: U16,
-    /// Zero.
-    pub reserved: [u8; 6],
-}
-
 const _: () = {
     assert!(size_of::<ConnectRequest>() == 48);
     assert!(size_of::<ConnectRequest>() <= CONNECT_REQUEST_MAX);
@@ -561,8 +505,6 @@ const _: () = {
     assert!(size_of::<Extent>() == 24);
     assert!(size_of::<Flushed>() == 32);
     assert!(size_of::<Fence>() == 24);
-    assert!(size_of::<Command>() == 32);
-    assert!(size_of::<Response>() == 16);
     assert!(GRANTS_MAX == 247);
     assert!(LIST_ENTRIES_MAX == 41);
 };

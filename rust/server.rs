@@ -20,18 +20,15 @@ mod proof;
 mod ram;
 mod session;
 mod sessions;
+mod spec;
 pub(crate) mod stats;
 
-pub(crate) use backend::{
-    LastClose,
-    Source, //
-};
+pub(crate) use backend::LastClose;
 pub(crate) use block::adapter::Adapters;
 pub(crate) use export::{
     Export,
     ExportMonitor,
-    Exports,
-    Spec, //
+    Exports, //
 };
 pub(crate) use host::{
     Host,
@@ -45,8 +42,7 @@ pub(crate) use port::{
     Port,
     PortMonitor, //
 };
-
-pub(crate) use ports::Ports;
+pub(crate) use spec::Spec;
 
 /// Makes a list of `count` times `None`. May sleep.
 fn none<T>(count: usize) -> Result<KVec<Option<T>>> {

@@ -346,13 +346,13 @@ class Connection:
 
 # --- the protocol ---------------------------------------------------------------------------------
 
-MAGIC, VERSION = b"FARB", 6
+MAGIC, VERSION = b"FARB", 7
 CONTROL, IO = 0, 1
 # Kinds 8 and 11, here QUERY and FATE, mean nothing.
 LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, FLUSHED, CHALLENGE, REPLY = *range(1, 14), 0x8000
 NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
 BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
-EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED, AGAIN = 14, 15, 16, 17, 18
+EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED, AGAIN, PROTECTION = 14, 15, 16, 17, 18, 19
 READ, WRITE, FLUSH, DISCARD, ZEROES = 1, 2, 3, 4, 5
 FUA, INLINE, NO_UNMAP, PRESSED = 1, 2, 4, 8
 OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY = 0, 2, 3, 4, 5
@@ -374,11 +374,11 @@ def message(kind, body=b"", length=None):
 
 
 def login(export=b"e", host_id=b"h" * 16, host=b"hostile", map_id=None, access=RW, queues=2, depth=16, inline=INLINE_MAX, path=0, epoch=1,
-          boot=BOOT, incarnation=1, resume=0, timeout_ms=0, heartbeat_ms=0):
+          boot=BOOT, incarnation=1, resume=0, timeout_ms=0, heartbeat_ms=0, protection=0):
     """A login, of another map than all before unless told which."""
     map_id = map_id or os.urandom(16)
-    return message(LOGIN, struct.pack("<16s64s16sQ64sBBHH2xIIQQQI4x", host_id, host, map_id, epoch, export, access, path, queues, depth, inline,
-                                      heartbeat_ms, boot, incarnation, resume, timeout_ms))
+    return message(LOGIN, struct.pack("<16s64s16sQ64sBBHHBxIIQQQI4x", host_id, host, map_id, epoch, export, access, path, queues, depth, protection,
+                                      inline, heartbeat_ms, boot, incarnation, resume, timeout_ms))
 
 
 def exports(first=0):
@@ -627,6 +627,9 @@ def control_long():
        ("a login for no depth", login(depth=0), MALFORMED),
        ("a login for too much depth", login(depth=1025), MALFORMED),
        ("a login for too much inline data", login(inline=16385), MALFORMED),
+       ("a login with unknown protection", login(protection=3), MALFORMED),
+       ("a login with protection that the export does not have", login(protection=1), PROTECTION),
+       ("a login with protection of a host that is not admitted", login(b"host", host=b"other", protection=1), NOT_ADMITTED),
        ("a login to an export that is not there", login(b"nothing"), NO_SUCH_EXPORT),
        ("a login to write where nobody may", login(b"ro"), NO_WRITES),
        ("a login to write where this host may not", login(b"host"), NO_WRITES),

@@ -27,6 +27,7 @@ pub(crate) use crate::base::compat::errno::{
     EOPNOTSUPP,
     EPROTO,
     EPROTONOSUPPORT,
+    EPROTOTYPE,
     ESHUTDOWN,
     ESTALE, //
 };

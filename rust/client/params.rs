@@ -14,6 +14,7 @@ use crate::link::keys::KeySlot;
 use crate::proto::{
     Access,
     Name,
+    Protection,
     Uuid, //
 };
 
@@ -78,6 +79,8 @@ pub(crate) struct Options {
     pub(crate) depth: u16,
     /// Largest write that is sent with its command, in bytes.
     pub(crate) inline_size: u32,
+    /// Protection of the I/O, which has to be that of the export.
+    pub(crate) protection: Protection,
     /// Time after which a request is late, in ms.
     pub(crate) io_timeout_ms: u32,
     /// How long I/O waits for a path, in ms; `None` for ever.

@@ -25,7 +25,8 @@ use crate::base::{
         ENOKEY,
         ENOTCONN,
         EPROTO,
-        EPROTONOSUPPORT, //
+        EPROTONOSUPPORT,
+        EPROTOTYPE, //
     },
     net::Net, //
 };
@@ -332,6 +333,7 @@ pub(super) fn refused(refused: &Refused) -> Failure {
         Refusal::AuthRequired => ENOKEY,
         Refusal::AuthFailed => EKEYREJECTED,
         Refusal::Again => EAGAIN,
+        Refusal::Protection => EPROTOTYPE,
         _ => EPROTO,
     };
     match refused.text.is_empty() {

@@ -29,10 +29,7 @@ use crate::base::{
         Pinned, //
     },
     periodic::PeriodicWork,
-    scatterlist::{
-        node_online,
-        total_memory, //
-    },
+    scatterlist::node_online,
     sync, //
 };
 use crate::client::host::Host as ThisHost;
@@ -51,7 +48,6 @@ use crate::link::failure::{
 use crate::proto::{
     Access,
     BlockSize,
-    Kind,
     Name,
     Uuid, //
 };
@@ -64,20 +60,12 @@ use crate::server::{
     Hosts,
     LastClose,
     Members,
-    Ports,
-    Source,
     Spec, //
 };
 use crate::session::reservation::{
     Admission,
-    LEASE_MAX_MS,
     LEASE_MIN_MS, //
 };
-
-/// The default `ram_reserve` is the host's memory divided by this, at most [`RESERVE_MAX`].
-const RESERVED_PART: u64 = 16;
-/// The largest default of `ram_reserve`, in bytes.
-const RESERVE_MAX: u64 = 4 << 30;
 
 /// `exports/`.
 pub(super) struct ExportDirs {
@@ -100,24 +88,7 @@ impl GroupOperations for ExportDirs {
         let name = new_name(name)?;
         let mut uuid = [0; 16];
         sync::random_bytes(&mut uuid);
-        let spec = Spec {
-            name,
-            uuid: Uuid::from_random(uuid),
-            source: Source {
-                kind: Kind::Ram,
-                device_path: None,
-                size: 0,
-                block_size: None,
-                numa_node: -1,
-                ram_reserve: (total_memory() / RESERVED_PART).min(RESERVE_MAX),
-            },
-            access: Access::ReadWrite,
-            ports: Ports::ALL,
-            allow_any_host: false,
-            scrub: true,
-            max_clients: 1,
-            lease_max_ms: LEASE_MAX_MS,
-        };
+        let spec = Spec::new(name, Uuid::from_random(uuid));
         let exports = group.exports.clone();
         let hosts = Hosts::new()?;
         let members = Members::new(exports.stats.clone())?;

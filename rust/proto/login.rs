@@ -11,6 +11,7 @@ use super::geometry::{Geometry, SlabShift};
 use super::limits::BlockLimits;
 use super::message::{granted, header, write, Message, NoRoom, ReplyError};
 use super::name::Name;
+use super::protection::Protection;
 use super::refusal::Malformed;
 use super::uuid::Uuid;
 use super::wire::{self, DEPTH_MAX, INLINE_MAX, PATHS_MAX};
@@ -44,6 +45,8 @@ pub struct Login {
     /// Data in the message of a command asked for, in bytes, at most [`INLINE_MAX`]; 0 for none.
     /// Means nothing to a `ram` export.
     pub inline_size: u32,
+    /// Protection of the I/O connections, which has to be that of the export.
+    pub protection: Protection,
     /// Between two signs of life of the client, in milliseconds; 0 if it promises none.
     pub heartbeat_ms: u32,
     /// Random, for each load of the client's module; never 0.
@@ -70,7 +73,8 @@ impl Login {
             path: self.path,
             queues: self.queues.into(),
             depth: self.depth.into(),
-            reserved: U16::ZERO,
+            protection: self.protection as u8,
+            reserved: 0,
             inline_size: self.inline_size.into(),
             heartbeat_ms: self.heartbeat_ms.into(),
             boot: self.boot.into(),
@@ -94,6 +98,7 @@ impl Login {
             queues: queues(wire.queues)?,
             depth: depth(wire.depth)?,
             inline_size: inline_size(wire.inline_size)?,
+            protection: wire.protection.try_into()?,
             heartbeat_ms: wire.heartbeat_ms.get(),
             boot: not_zero(wire.boot, "the boot is zero")?,
             incarnation: not_zero(wire.incarnation, "the incarnation is zero")?,
@@ -191,7 +196,8 @@ impl LoginReply {
 
     /// Reads the reply to `login` of `sequence`.
     ///
-    /// The access is the one asked for, and of nothing there is more than that.
+    /// The access is the one asked for, and of nothing there is more than that. The export is a
+    /// `block` export if the login asks for protection.
     pub fn parse(bytes: &[u8], sequence: u32, login: &Login) -> Result<Self, ReplyError> {
         let message = Message::parse(bytes)?;
         message.granted(wire::LOGIN, sequence)?;
@@ -208,6 +214,9 @@ impl LoginReply {
             }
             Backing::Block { inline_size, .. } if inline_size > login.inline_size => {
                 Err(Malformed("more inline data is granted than was asked for").into())
+            }
+            Backing::Ram(_) if login.protection.is_on() => {
+                Err(Malformed("a ram export cannot have the protection asked for").into())
             }
             _ => Ok(reply),
         }

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::protection::Protection;
 use super::text::Text;
 use super::wire;
 use core::fmt;
@@ -61,11 +62,13 @@ pub enum Refusal {
     AuthFailed = 17,
     /// Too many ask the server at once: come again soon, with the cookie of this answer.
     Again = 18,
+    /// The protection of the export is not that of the map.
+    Protection = 19,
 }
 
 impl Refusal {
     /// Every refusal, in the order of the codes.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Version,
         Self::Malformed,
         Self::NoSuchExport,
@@ -84,6 +87,7 @@ impl Refusal {
         Self::AuthRequired,
         Self::AuthFailed,
         Self::Again,
+        Self::Protection,
     ];
 
     /// Returns the code on the wire.
@@ -112,6 +116,7 @@ impl Refusal {
             Self::AuthRequired => "the server wants a key",
             Self::AuthFailed => "not admitted, or the key is wrong",
             Self::Again => "too many ask the server at once",
+            Self::Protection => "the export and the map differ in their protection",
         }
     }
 }
@@ -147,6 +152,14 @@ impl Refused {
             refusal,
             text: Text::format(words),
         }
+    }
+
+    /// Makes the refusal of a map whose protection is not that of the export.
+    pub fn protection(export: Protection, map: Protection) -> Self {
+        Self::new(
+            Refusal::Protection,
+            format_args!("the export has protection={export}, the map protection={map}"),
+        )
     }
 
     /// Parses a status: `None` means success.

@@ -20,9 +20,9 @@ pub use io::*;
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
-pub const VERSION_MIN: u16 = 6;
+pub const VERSION_MIN: u16 = 7;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 6;
+pub const VERSION_MAX: u16 = 7;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -271,8 +271,10 @@ pub struct Login {
     pub queues: U16,
     /// Commands in flight per I/O queue asked for.
     pub depth: U16,
+    /// Protection of the I/O connections: 0 none, 1 checksums, 2 encryption.
+    pub protection: u8,
     /// Zero.
-    pub reserved: U16,
+    pub reserved: u8,
     /// Data behind a command asked for, in bytes.
     pub inline_size: U32,
     /// Between two signs of life of the client, in milliseconds; 0 for none.

@@ -55,8 +55,7 @@ use crate::proto::{
 use crate::server::{
     backend::{
         Backend,
-        LastClose,
-        Source, //
+        LastClose, //
     },
     block::adapter::Adapters,
     host::{
@@ -68,15 +67,14 @@ use crate::server::{
         Members,
         Outcome, //
     },
-    ports::Ports,
     session::{
         Dismissal,
         Session, //
     },
+    spec::Spec,
     stats, //
 };
 use crate::session::reservation::{
-    Admission,
     Granted,
     Terms,
     LOOK_MS, //
@@ -85,41 +83,6 @@ use crate::session::reservation::{
 /// How long a login waits for the end of an older session before it checks that its own client
 /// still waits, in ms.
 const SUPERSEDE_MS: Msecs = 100;
-
-/// The settings of an export.
-#[derive(Clone)]
-pub(crate) struct Spec {
-    /// The name that clients ask for.
-    pub(crate) name: Name,
-    /// Its lasting identity.
-    pub(crate) uuid: Uuid,
-    /// What its contents are made of.
-    pub(crate) source: Source,
-    /// The most access that any host may have.
-    pub(crate) access: Access,
-    /// The ports through which it is offered.
-    pub(crate) ports: Ports,
-    /// True if a host without an entry is admitted.
-    pub(crate) allow_any_host: bool,
-    /// True if the memory is cleared when the only client is another host than the last one.
-    pub(crate) scrub: bool,
-    /// The number of maps that may use it at a time.
-    pub(crate) max_clients: u16,
-    /// The longest time that a map without a path keeps its place, in milliseconds.
-    pub(crate) lease_max_ms: u32,
-}
-
-impl Spec {
-    /// Returns what `hosts` and these settings allow a host, through any port. May sleep.
-    pub(crate) fn admission(&self, hosts: &Hosts, host: &HostKey) -> Admission {
-        let any = self.allow_any_host.then_some(Access::ReadWrite);
-        match hosts.access(&host.name, &host.id).or(any) {
-            None => Admission::None,
-            Some(access) if access.min(self.access).writes() => Admission::Write,
-            Some(_) => Admission::Read,
-        }
-    }
-}
 
 /// Looks after an enabled export once in [`LOOK_MS`]: ends the sessions of clients that are silent,
 /// and tells clients when the block device was resized or became read-only. No event of the block
@@ -171,7 +134,8 @@ impl_has_work! {
 }
 
 impl Export {
-    /// Makes the contents ready. Must run in the user's task. May sleep, and may take long:
+    /// Makes the contents ready. Fails with `EINVAL` if they cannot have the protection that is
+    /// set. Must run in the user's task. May sleep, and may take long:
     /// `allocated` is kept up to date with how many bytes of memory there are so far.
     pub(crate) fn new(
         spec: Spec,
@@ -181,6 +145,7 @@ impl Export {
         (exports, server_id): (&Exports, Uuid),
         allocated: &Atomic<u64>,
     ) -> Result<Arc<Self>, Failure> {
+        spec.check()?;
         let backend = Backend::new(&spec.source, spec.access, last_close, allocated)?;
         let terms = Terms {
             max_clients: spec.max_clients,
@@ -246,6 +211,8 @@ impl Export {
         proven: Option<&Psk>,
     ) -> Result<bool, Refused> {
         let admitted = self.admit(port, (&login.host_name, &login.host_id), proven)?;
+        // Only a host that is admitted learns what the protection is.
+        self.spec.agree(login.protection, proven.is_some())?;
         let (access, stays) = match (login.resume, &self.backend) {
             (Some(_), backend) => (admitted, matches!(backend, Backend::Block(_))),
             (None, backend) => (admitted.min(backend.extent().access), false),

@@ -11,8 +11,8 @@
 #include <linux/types.h>
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
-#define FARBLK_VERSION_MIN		6
-#define FARBLK_VERSION_MAX		6
+#define FARBLK_VERSION_MIN		7
+#define FARBLK_VERSION_MAX		7
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -64,6 +64,11 @@
 /* .kind of an export */
 #define FARBLK_KIND_BLOCK		0
 #define FARBLK_KIND_RAM			1
+
+/* farblk_login.protection */
+#define FARBLK_PROTECTION_NONE		0
+#define FARBLK_PROTECTION_CRC32C	1
+#define FARBLK_PROTECTION_SEAL		2
 
 /* farblk_login_reply.features */
 #define FARBLK_FEATURE_WRITE_CACHE	1
@@ -123,6 +128,7 @@
 #define FARBLK_REFUSED_AUTH_REQUIRED	16
 #define FARBLK_REFUSED_AUTH_FAILED	17
 #define FARBLK_REFUSED_AGAIN		18
+#define FARBLK_REFUSED_PROTECTION	19
 
 /* farblk_challenge.suites, farblk_challenge_reply.suite */
 #define FARBLK_SUITE_X25519_SHA256	1
@@ -207,7 +213,8 @@ struct farblk_login {
 	__u8	path;
 	__le16	queues;
 	__le16	depth;
-	__le16	reserved;
+	__u8	protection;			/* FARBLK_PROTECTION_* */
+	__u8	reserved;
 	__le32	inline_size;
 	__le32	heartbeat_ms;			/* 0 for none */
 	__le64	boot;

@@ -412,6 +412,7 @@ impl Connector {
             queues: hw_queues.saturating_add(options.poll_queues),
             depth: options.depth,
             inline_size: options.inline_size.min(inline_max),
+            protection: options.protection,
             no_path_timeout_ms: options.no_path_timeout_ms,
             heartbeat_ms: options.heartbeat_ms,
         }

@@ -20,7 +20,8 @@ use crate::link::failure::{
 };
 use crate::proto::{
     Access,
-    Name, //
+    Name,
+    Protection, //
 };
 use crate::session::{
     PathId,
@@ -81,6 +82,7 @@ impl Settings {
                 poll_queues: 0,
                 depth: 128,
                 inline_size: 4096,
+                protection: Protection::None,
                 io_timeout_ms: 30_000,
                 no_path_timeout_ms: Some(60_000),
                 heartbeat_ms: 1000,

@@ -101,6 +101,7 @@ fn login() -> Login {
         queues: 0x0203,
         depth: 0x0123,
         inline_size: 0x3456,
+        protection: Protection::None,
         path: 5,
         heartbeat_ms: 0x0102_03e8,
         boot: 0x0807_0605_0403_0201,

@@ -200,6 +200,7 @@ proptest! {
         no_path_timeout_ms: u32,
         sequence: u32,
         writes: bool,
+        protection in prop::sample::select(&Protection::ALL[..]),
     ) {
         let (host_id, map_uuid) = ids.split_at(16);
         let login = Login {
@@ -212,6 +213,7 @@ proptest! {
             queues,
             depth,
             inline_size,
+            protection,
             path,
             heartbeat_ms,
             boot,

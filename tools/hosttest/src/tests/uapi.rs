@@ -4,7 +4,7 @@
 
 use crate::proto::auth::SUITE_X25519_SHA256;
 use crate::proto::wire::{self, *};
-use crate::proto::{response, Access, BlockSize, Delivery, Kind, Refusal, SlabShift};
+use crate::proto::{response, Access, BlockSize, Delivery, Kind, Protection, Refusal, SlabShift};
 use std::io::Write;
 use std::mem::{offset_of, size_of};
 use std::process::{Command, Stdio};
@@ -137,6 +137,7 @@ fn layouts() -> Vec<Layout> {
             path,
             queues,
             depth,
+            protection,
             reserved,
             inline_size,
             heartbeat_ms,
@@ -333,6 +334,9 @@ fn constants() -> Vec<(String, u64)> {
         ("ACCESS_RW", Access::ReadWrite as u64),
         ("KIND_BLOCK", Kind::Block as u64),
         ("KIND_RAM", Kind::Ram as u64),
+        ("PROTECTION_NONE", Protection::None as u64),
+        ("PROTECTION_CRC32C", Protection::Digest as u64),
+        ("PROTECTION_SEAL", Protection::Seal as u64),
         ("OK", STATUS_OK.into()),
         ("PATHS_MAX", PATHS_MAX.into()),
         ("DEPTH_MAX", DEPTH_MAX.into()),

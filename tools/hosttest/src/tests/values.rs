@@ -105,12 +105,18 @@ fn refusals() {
         assert_eq!(refused.text.as_str(), refusal.text(), "the text is cut");
         assert!(!refused.text.is_empty());
     }
-    for unknown in [0, 19, 0x0101, u16::MAX] {
+    for unknown in [0, 20, 0x0101, u16::MAX] {
         assert_eq!(
             Refusal::try_from(unknown),
             Err(refusal::UnknownRefusal(unknown))
         );
     }
+    let refused = Refused::protection(Protection::Seal, Protection::None);
+    assert_eq!(refused.refusal, Refusal::Protection);
+    assert_eq!(
+        refused.text.as_str(),
+        "the export has protection=seal, the map protection=none"
+    );
     let refused = Refused::from(Malformed("no end"));
     assert_eq!(refused.refusal, Refusal::Malformed);
     assert_eq!(refused.to_string(), "no end");
@@ -132,6 +138,23 @@ fn enums() {
     }
     for word in ["", "RO", "ro ", "w", "0"] {
         assert!(word.parse::<Access>().is_err() && word.parse::<Kind>().is_err());
+    }
+    for (number, word, on, key) in [
+        (0, "none", false, false),
+        (1, "crc32c", true, false),
+        (2, "seal", true, true),
+    ] {
+        let protection = Protection::try_from(number).unwrap();
+        assert_eq!(protection as u8, number);
+        assert_eq!(protection.to_string(), word);
+        assert_eq!(word.parse(), Ok(protection));
+        assert_eq!((protection.is_on(), protection.needs_key()), (on, key));
+    }
+    for other in 3..=u8::MAX {
+        assert!(Protection::try_from(other).is_err());
+    }
+    for word in ["", "None", "crc32", "seal ", "2"] {
+        assert!(word.parse::<Protection>().is_err());
     }
     for size in (0..=8192).chain([1 << 31, u32::MAX]) {
         let sound = matches!(size, 512 | 1024 | 2048 | 4096);

@@ -59,7 +59,10 @@ fn login_boundaries() {
         let longest = patched(&bytes, field, &[b'a'; 63]);
         assert!(request(&longest).is_ok(), "longest name");
     }
-    let reserved = patched(&patched(&bytes, 182, &[9; 2]), 220, &[9; 4]);
+    for bad in [3, 0x80, 0xff] {
+        assert!(refused(182, &[bad]), "protection {bad}");
+    }
+    let reserved = patched(&patched(&bytes, 183, &[9]), 220, &[9; 4]);
     assert_eq!(request(&reserved), Ok(Request::Login(login())));
     let first = patched(&bytes, 208, &[0; 8]);
     assert!(matches!(
@@ -81,6 +84,33 @@ fn login_boundaries() {
         request(&read_only),
         Ok(Request::Login(login)) if login.access == Access::ReadOnly
     ));
+}
+
+#[test]
+fn login_protection() {
+    let bytes = encoded(|buf| login().encode(SEQUENCE, buf));
+    for (number, protection) in [
+        (0, Protection::None),
+        (1, Protection::Digest),
+        (2, Protection::Seal),
+    ] {
+        let login = Login {
+            protection,
+            ..login()
+        };
+        let protected = patched(&bytes, 182, &[number]);
+        assert_eq!(encoded(|buf| login.encode(SEQUENCE, buf)), protected);
+        assert_eq!(request(&protected), Ok(Request::Login(login)));
+        // A server cannot protect what the client reads and writes by itself.
+        for reply in [ram_reply(), block_reply()] {
+            let bytes = encoded(|buf| reply.encode(SEQUENCE, buf));
+            let parsed = LoginReply::parse(&bytes, SEQUENCE, &login);
+            assert_eq!(
+                malformed(parsed),
+                reply.kind() == Kind::Ram && protection != Protection::None
+            );
+        }
+    }
 }
 
 /// A login reply from the size on, with everything in front of it.

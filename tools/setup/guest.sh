@@ -14,7 +14,7 @@ EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/*
 
 # What the initramfs inserts, and what tests may modprobe; their dependencies follow by themselves.
 BOOT_MODULES="virtio_blk virtio_net ext4"
-MODULES="$BOOT_MODULES configfs libcurve25519 ib_core ib_uverbs rdma_cm rdma_ucm rdma_rxe nvme-rdma nvmet nvmet-rdma brd loop null_blk nbd
+MODULES="$BOOT_MODULES configfs libcurve25519 libchacha20poly1305 ib_core ib_uverbs rdma_cm rdma_ucm rdma_rxe nvme-rdma nvmet nvmet-rdma brd loop null_blk nbd
  xfs btrfs overlay dummy veth tun ifb sch_netem sch_ingress act_gact act_mirred cls_flower cls_matchall
  dm-mod dm-flakey dm-delay dm-log-writes dm-integrity dm-crypt dm-thin-pool dm-multipath dm-round-robin
  raid1 raid10 zram scsi_debug sd_mod

@@ -46,6 +46,8 @@ leaves_garbage() {
 
 NOT_NUMBERS=("" " " - -- x 1x 0x10 1.5 1e3 "1 2" +1 ٣ 99999999999999999999999)
 leaves_numbers() { leaves "$1" EINVAL "${NOT_NUMBERS[@]}" "${@:2}"; leaves_garbage "$1"; }
+# leaves_words FILE VALUE...: none of these, and no garbage.
+leaves_words() { leaves "$1" EINVAL "${@:2}"; leaves_garbage "$1"; }
 leaves_switch() { leaves_numbers "$1" 2 -1 on yes true; }
 NOT_ADDRESSES=("" 10.9.0 10.9.0.256 10.9.0.1: 10.9.0.1:0 10.9.0.1:65536 10.9.0.1:-1 "10.9.0.1 7420" "[::1" "::1]:7420" "[fe80::1%eth0]:7420"
 	host.example "10.9.0.1/24" "*" :7420)
@@ -60,11 +62,9 @@ root() {
 	id=$(<"$C/host_id") name=$(<"$C/host_name")
 	[ -n "$name" ] || bad "there is no host_name"
 	takes host_id $UUID
-	leaves host_id EINVAL "" x ${UUID}0 "${UUID%?}" 00000000-0000-0000-0000-000000000000 "${UUID//-/_}"
-	leaves_garbage host_id
+	leaves_words host_id "" x ${UUID}0 "${UUID%?}" 00000000-0000-0000-0000-000000000000 "${UUID//-/_}"
 	takes host_name node-b a.b:c_D9 "$(printf 'n%.0s' {1..63})"
-	leaves host_name EINVAL "" .hidden "a b" a/b é "$(printf 'n%.0s' {1..64})"
-	leaves_garbage host_name
+	leaves_words host_name "" .hidden "a b" a/b é "$(printf 'n%.0s' {1..64})"
 	store "$C/host_id" "$id"
 	store "$C/host_name" "$name"
 }
@@ -92,8 +92,7 @@ port() {
 	read_only ports/p/{state,device,last_error}
 	refused EINVAL "$C/ports/p/enable" 1 addr
 	takes ports/p/addr "10.9.0.1=>10.9.0.1:7420" 10.9.0.1:1 "::1=>[::1]:7420" "[2001:db8::1]=>[2001:db8::1]:7420" "[2001:DB8:0:0::1]:99=>[2001:db8::1]:99"
-	leaves ports/p/addr EINVAL "${NOT_ADDRESSES[@]}"
-	leaves_garbage ports/p/addr
+	leaves_words ports/p/addr "${NOT_ADDRESSES[@]}"
 	leaves_switch ports/p/enable
 	must store "$C/ports/p/addr" 192.0.2.1
 	refused "EADDRNOTAVAIL|ENODEV" "$C/ports/p/enable" 1 192.0.2.1
@@ -117,16 +116,14 @@ exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
 	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 scrub=1 max_clients=1 enable=0 \
-		lease_max_ms=3600000 registration= state=disabled instance= clients=0 clients_away=0 allocated=0 last_error=
+		lease_max_ms=3600000 protection=none registration= state=disabled instance= clients=0 clients_away=0 allocated=0 last_error=
 	read_only $e/{state,instance,clients,clients_away,allocated,last_error}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
 	takes $e/kind block ram
-	leaves $e/kind EINVAL "" RAM rams disk
-	leaves_garbage $e/kind
+	leaves_words $e/kind "" RAM rams disk
 	takes $e/device_path /dev/null "/dev/disk/by-id/a b" "/$(printf 'n%.0s' {1..1000})" ""
-	leaves $e/device_path EINVAL dev/null . "null" " /dev/null"
-	leaves_garbage $e/device_path
+	leaves_words $e/device_path dev/null . "null" " /dev/null"
 	takes $e/size "8K=>8192" "1M=>1048576" "3G=>3221225472" "1T=>1099511627776" "8191P=>9222246136947933184" \
 		"15E=>17293822569102704640" "1.5G=>1610612736" "0.25k=>256" "2.50MiB=>2621440" "8M=>8388608" 8388608
 	leaves_numbers $e/size -1 M "8 M" 8X 1.5.5G .5G 5.G -1.5G 1,5G
@@ -138,8 +135,7 @@ exports() {
 	takes $e/ram_reserve "1.5M=>1572864" 0
 	leaves_numbers $e/ram_reserve -1
 	takes $e/uuid $UUID "${UUID^^}=>$UUID"
-	leaves $e/uuid EINVAL "" x ${UUID}0 00000000-0000-0000-0000-000000000000
-	leaves_garbage $e/uuid
+	leaves_words $e/uuid "" x ${UUID}0 00000000-0000-0000-0000-000000000000
 	takes $e/read_only 1 0
 	leaves_switch $e/read_only
 	takes $e/block_size 512 1024 2048 4096
@@ -147,8 +143,7 @@ exports() {
 	takes $e/numa_node 0 -1
 	leaves_numbers $e/numa_node -2 63 1024 4294967295 9999999999
 	takes $e/ports p "p q.r" all
-	leaves $e/ports EINVAL "" "p,q" .p "p /"
-	leaves_garbage $e/ports
+	leaves_words $e/ports "" "p,q" .p "p /"
 	takes $e/allow_any_host 1 0
 	leaves_switch $e/allow_any_host
 	takes $e/scrub 0 1
@@ -157,9 +152,10 @@ exports() {
 	leaves_numbers $e/max_clients 0 -1 65536 4294967297
 	takes $e/lease_max_ms 10000 4294967295 3600000
 	leaves_numbers $e/lease_max_ms 0 -1 9999 4294967296
+	takes $e/protection crc32c seal none
+	leaves_words $e/protection "" None crc32 seals 0 "seal crc32c"
 	takes $e/registration 1 18446744073709551615 ""
-	leaves $e/registration EINVAL 0 -1 x 1x 18446744073709551616
-	leaves_garbage $e/registration
+	leaves_words $e/registration 0 -1 x 1x 18446744073709551616
 	is "the mode of host_id" "$(stat -c %a "$C/host_id")" 600
 	is "the mode of evict" "$(stat -c %a "$C/$e/evict")" 200
 	refused EINVAL "$C/$e/evict" "no name" evict
@@ -170,18 +166,23 @@ exports() {
 	must mkdir "$C/$e/hosts/node-b"
 	defaults $e/hosts/node-b host_id= access=none connected=0
 	takes $e/hosts/node-b/access rw ro none
-	leaves $e/hosts/node-b/access EINVAL "" r RO "ro rw" None
-	leaves_garbage $e/hosts/node-b/access
+	leaves_words $e/hosts/node-b/access "" r RO "ro rw" None
 	takes $e/hosts/node-b/host_id $UUID ""
-	leaves $e/hosts/node-b/host_id EINVAL x ${UUID}0
-	leaves_garbage $e/hosts/node-b/host_id
+	leaves_words $e/hosts/node-b/host_id x ${UUID}0
 	read_only $e/hosts/node-b/connected
 	ends "rmdir of an export with hosts" ENOTEMPTY rmdir "$C/$e"
 
+	for a in crc32c seal; do
+		must store "$C/$e/protection" $a
+		refused EINVAL "$C/$e/enable" 1 "protection: .* ram export .* none"
+		is "enable with protection=$a" "$(<"$C/$e/enable")" 0
+	done
+	must store "$C/$e/protection" none
 	takes $e/enable 1 1
 	is state "$(<"$C/$e/state")" online
 	[[ $(<"$C/$e/instance") =~ ^[0-9a-f]{8}- ]] || bad "instance is '$(<"$C/$e/instance")'"
-	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ram_reserve=0 ports=p allow_any_host=1 scrub=0 max_clients=2 lease_max_ms=10000 registration=1; do
+	for a in kind=ram device_path=/dev/null size=16M uuid=$UUID read_only=1 block_size=512 numa_node=0 ram_reserve=0 ports=p allow_any_host=1 scrub=0 max_clients=2 lease_max_ms=10000 \
+		protection=crc32c registration=1; do
 		leaves $e/${a%%=*} EBUSY "${a#*=}"
 	done
 	must mkdir "$C/$e/hosts/node-c"
@@ -315,16 +316,14 @@ killed() {
 maps() {
 	local m=maps/m p=maps/m/paths/a a
 	must mkdir "$C/$m"
-	defaults $m export=m access=rw queues=0 poll_queues=0 depth=128 inline_size=4096 tos=0 io_timeout_ms=30000 no_path_timeout_ms=60000 \
+	defaults $m export=m access=rw queues=0 poll_queues=0 depth=128 inline_size=4096 protection=none tos=0 io_timeout_ms=30000 no_path_timeout_ms=60000 \
 		heartbeat_ms=1000 reconnect_max_ms=10000 policy=min-inflight expect_instance= enable=0 state=disabled device= uuid= instance= mode= size=0 gives_up_ms= last_error=
 	read_only $m/{state,device,uuid,instance,mode,size,gives_up_ms,last_error}
 	refused EINVAL "$C/$m/enable" 1 path
 	takes $m/export e "$(printf 'n%.0s' {1..63})" e
-	leaves $m/export EINVAL "" .e "a b" a/b é "$(printf 'n%.0s' {1..64})"
-	leaves_garbage $m/export
+	leaves_words $m/export "" .e "a b" a/b é "$(printf 'n%.0s' {1..64})"
 	takes $m/access ro rw
-	leaves $m/access EINVAL "" rwx 1 RW
-	leaves_garbage $m/access
+	leaves_words $m/access "" rwx 1 RW
 	takes $m/queues 1 2 0
 	leaves_numbers $m/queues -1 65536 4294967296
 	takes $m/depth 1 1024 128
@@ -333,6 +332,8 @@ maps() {
 	leaves_numbers $m/poll_queues -1 65536 4294967296
 	takes $m/inline_size 0 "8K=>8192" 16384 4096
 	leaves_numbers $m/inline_size -1 16385 4294971392
+	takes $m/protection crc32c seal none
+	leaves_words $m/protection "" None crc32 seals 0 "seal crc32c"
 	takes $m/tos 255 0
 	leaves_numbers $m/tos -1 256
 	takes $m/io_timeout_ms 100 3600000 30000
@@ -344,11 +345,9 @@ maps() {
 	takes $m/reconnect_max_ms 100 3600000 10000
 	leaves_numbers $m/reconnect_max_ms -1 0 99 3600001 4294977296
 	takes $m/policy round-robin min-inflight
-	leaves $m/policy EINVAL "" 0 min MIN-INFLIGHT min_inflight round-robins
-	leaves_garbage $m/policy
+	leaves_words $m/policy "" 0 min MIN-INFLIGHT min_inflight round-robins
 	takes $m/expect_instance $UUID ""
-	leaves $m/expect_instance EINVAL x ${UUID}0
-	leaves_garbage $m/expect_instance
+	leaves_words $m/expect_instance x ${UUID}0
 	leaves_numbers $m/enable 2 -1 on FORCE
 	takes $m/enable "force=>0" 0
 
@@ -357,11 +356,9 @@ maps() {
 	read_only $p/{state,device,rtt_ns,reconnects,next_try_ms,last_error}
 	refused EINVAL "$C/$p/enable" 1 addr
 	takes $p/addr "10.9.0.1=>10.9.0.1:7420" "[::1]:5=>[::1]:5"
-	leaves $p/addr EINVAL "${NOT_ADDRESSES[@]}"
-	leaves_garbage $p/addr
+	leaves_words $p/addr "${NOT_ADDRESSES[@]}"
 	takes $p/source 10.9.0.1 ::1 ""
-	leaves $p/source EINVAL x 10.9.0.1:7420 10.9.0
-	leaves_garbage $p/source
+	leaves_words $p/source x 10.9.0.1:7420 10.9.0
 	takes $p/enable 0 1 1
 	leaves_switch $p/enable
 	ends "rmdir of an enabled path" EBUSY rmdir "$C/$p"
@@ -372,6 +369,9 @@ maps() {
 	must export_ram e 8M
 	must path m "addr=$FARBLK_SERVER"
 	must store "$C/$m/export" e
+	must store "$C/$m/protection" seal
+	refused ENOKEY "$C/$m/enable" 1 "protection=seal needs a key, and the map has none"
+	must store "$C/$m/protection" none
 	takes $m/enable 1 1
 	is state "$(<"$C/$m/state")" live
 	is "path state" "$(<"$C/$p/state")" live
@@ -380,7 +380,7 @@ maps() {
 	is uuid "$(<"$C/$m/uuid")" "$(<"$C/exports/e/uuid")"
 	is instance "$(<"$C/$m/instance")" "$(<"$C/exports/e/instance")"
 	is clients "$(<"$C/exports/e/clients")" 1
-	for a in export=e access=ro queues=1 poll_queues=1 depth=64 inline_size=512 tos=1 io_timeout_ms=5000 no_path_timeout_ms=0 heartbeat_ms=0 \
+	for a in export=e access=ro queues=1 poll_queues=1 depth=64 inline_size=512 protection=seal tos=1 io_timeout_ms=5000 no_path_timeout_ms=0 heartbeat_ms=0 \
 		reconnect_max_ms=100 policy=round-robin expect_instance=; do
 		leaves $m/${a%%=*} EBUSY "${a#*=}"
 	done
@@ -459,8 +459,7 @@ discover() {
 	must export_ram hidden 8M allow_any_host=0
 	must mkdir "$d"
 	takes discover/d/addr "10.9.0.1=>10.9.0.1:7420"
-	leaves discover/d/addr EINVAL "${NOT_ADDRESSES[@]}"
-	leaves_garbage discover/d/addr
+	leaves_words discover/d/addr "${NOT_ADDRESSES[@]}"
 	takes discover/d/first 5 0
 	leaves_numbers discover/d/first -1
 	must store "$d/addr" "$FARBLK_SERVER"
@@ -477,11 +476,9 @@ ping() {
 	read_only ping/p/{send_ns,read_ns,last_error}
 	refused EINVAL "$p/enable" 1 addr
 	takes ping/p/addr "10.9.0.1=>10.9.0.1:7420"
-	leaves ping/p/addr EINVAL "${NOT_ADDRESSES[@]}"
-	leaves_garbage ping/p/addr
+	leaves_words ping/p/addr "${NOT_ADDRESSES[@]}"
 	takes ping/p/source 10.9.0.1 ::1 ""
-	leaves ping/p/source EINVAL 10.9.0 10.9.0.1:1 x
-	leaves_garbage ping/p/source
+	leaves_words ping/p/source 10.9.0 10.9.0.1:1 x
 	takes ping/p/count 1 256 5
 	leaves_numbers ping/p/count 0 257 -1 4294967297
 	takes ping/p/interval_us 1000 1000000

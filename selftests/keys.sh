@@ -175,6 +175,36 @@ first_key() {
 }
 map_io() { dd if=/dev/zero of="$DEV" bs=64k count=4 oflag=direct status=none && direct_read "$DEV" /dev/null count=1; }
 
+# A sealed export is for maps that have proved a key and ask for the same. A map that loses its key
+# stays until its path is lost, and comes back with the key.
+sealed() {
+	local sealed="protection=seal needs a key, and the map has none$"
+	KIND=block start
+	must remote "store $C/exports/e/enable 0 && store $C/exports/e/protection seal && store $C/exports/e/enable 1"
+	must map_make m e
+	not_mapped ENOKEY "$NO_KEY"
+	with_key "$KEY"
+	not_mapped EPROTOTYPE "^EPROTOTYPE the export has protection=seal, the map protection=none$"
+	must store "$C/maps/m/protection" crc32c
+	not_mapped EPROTOTYPE "^EPROTOTYPE the export has protection=seal, the map protection=crc32c$"
+	must store "$C/maps/m/protection" seal
+	with_key "$OTHER"
+	not_mapped EKEYREJECTED "$NO_PROOF"
+	with_key ""
+	not_mapped ENOKEY "$sealed"
+	with_key "$KEY"
+	must map_on m
+	must map_io
+	with_key ""
+	must map_io
+	must remote "store $C/ports/p/enable 0 && store $C/ports/p/enable 1"
+	must wait_for 10 has_error "$sealed"
+	with_key "$KEY"
+	must wait_for 20 live
+	must map_io
+	must unmap m
+}
+
 # On a server that has keys, a map of a host without one that is removed from an export hears of it.
 removed() {
 	start
@@ -281,6 +311,7 @@ scenario impostor "a server that does not have the key"
 scenario files "the files of keys show their names alone, and take keys alone"
 both rotation "a new key while I/O goes on; a key that is removed"
 scenario first_key "a host that needed no key needs one, and the other way round"
+scenario sealed "a sealed export wants a key, and maps that ask for it"
 scenario removed "a host without a key that is removed, and one whose access is none"
 scenario secret "the key in memory, in files and in the log"
 scenario hostile "a client with a key that breaks the protocol, and what is changed on the way"

@@ -272,6 +272,7 @@ errno_name() {
 	"No route to host") echo EHOSTUNREACH ;;
 	"Protocol error") echo EPROTO ;;
 	"Protocol not supported") echo EPROTONOSUPPORT ;;
+	"Protocol wrong type for socket") echo EPROTOTYPE ;;
 	"Operation not supported") echo EOPNOTSUPP ;;
 	"Operation not permitted") echo EPERM ;;
 	"Numerical result out of range") echo ERANGE ;;

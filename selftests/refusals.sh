@@ -273,6 +273,43 @@ version() {
 	then_mapped m
 }
 
+# The export and the map do not say the same about the protection of the I/O. Only a host that is
+# admitted hears what the export says.
+protection() {
+	local host e=$C/exports/e none="protection=none"
+	host=$(show "$C/host_name")
+	back "null_disk fb0 8"
+	must serve_block e "$BACK" protection=crc32c
+	must map_make m e
+	not_mapped m EPROTOTYPE "^EPROTOTYPE the export has protection=crc32c, the map $none$"
+	must store "$C/maps/m/protection" seal
+	not_mapped m ENOKEY "^ENOKEY protection=seal needs a key, and the map has none$"
+	must store "$C/maps/m/protection" crc32c
+	then_mapped m
+	must remote "store $e/enable 0; settings $e $none enable=1"
+	must map_make m e protection=crc32c
+	not_mapped m EPROTOTYPE "^EPROTOTYPE the export has $none, the map protection=crc32c$"
+	must store "$C/maps/m/protection" none
+	must remote "store $e/enable 0; settings $e protection=crc32c allow_any_host=0 enable=1"
+	not_mapped m EACCES "host $host is not admitted to e$"
+	must remote "mkdir $e/hosts/$host && store $e/hosts/$host/access rw"
+	not_mapped m EPROTOTYPE "^EPROTOTYPE the export has protection=crc32c, the map $none$"
+	# One that is sealed is for hosts that prove a key. This one has none there.
+	must remote "store $e/enable 0; settings $e protection=seal enable=1"
+	not_mapped m ENOKEY "the server wants a key$"
+	must store "$C/maps/m/protection" crc32c
+	not_mapped m ENOKEY "the server wants a key$"
+	is clients "$(remote "show $e/clients")" 0
+}
+# The memory of a ram export is accessed without the server.
+protected_ram() {
+	must serve e 8M
+	must map_make m e protection=crc32c
+	not_mapped m EPROTOTYPE "^EPROTOTYPE the export has protection=none, the map protection=crc32c$"
+	must store "$C/maps/m/protection" none
+	then_mapped m
+}
+
 no_answer() {
 	[ -n "${FARBLK_AGENT:-}" ] || skip "only in the guests: it freezes the server"
 	must serve e 8M
@@ -320,6 +357,8 @@ scenario device_made_anew "a device that was made anew: the map is evicted"
 scenario same_device "the same device by another name: the map goes on"
 scenario same_identifier "the same device, which was away: the map goes on"
 scenario version "no protocol version in common: EPROTONOSUPPORT"
+scenario protection "another protection than that of the export: EPROTOTYPE; no key: ENOKEY"
+scenario protected_ram "the same of an export of RAM, which has none"
 scenario no_answer "a server that does not answer: ETIMEDOUT"
 scenario discover "discover is refused in the same way, and shows a stranger nothing"
 run_scenarios

@@ -166,8 +166,10 @@ impl_has_work! {
 }
 
 impl Map {
-    /// Makes a map that is not started. May sleep.
+    /// Makes a map that is not started. Fails with `ENOKEY` if the protection that the user asks
+    /// for needs a key, and the map has none. May sleep.
     pub(crate) fn new(params: Params) -> Result<Arc<Self>, Failure> {
+        params.key()?;
         let queue = OwnedQueue::ordered(c"farblk_map")?;
         let changes = DiskChanges::new(params.name)?;
         let running = Running {

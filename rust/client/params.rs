@@ -6,11 +6,21 @@
 
 use kernel::sync::Arc;
 
+use crate::base::errno::ENOKEY;
 use crate::client::host::{
     Host,
     Identity, //
 };
-use crate::link::keys::KeySlot;
+use crate::link::{
+    failure::{
+        fail,
+        Failure, //
+    },
+    keys::{
+        KeySlot,
+        Psk, //
+    },
+};
 use crate::proto::{
     Access,
     Name,
@@ -62,6 +72,21 @@ pub(crate) struct Params {
     pub(crate) key: Arc<KeySlot>,
     /// What the user asks for.
     pub(crate) options: Options,
+}
+
+impl Params {
+    /// Returns the key, if any. Fails with `ENOKEY` if there is none and the protection needs one.
+    /// May sleep.
+    pub(crate) fn key(&self) -> Result<Option<Arc<Psk>>, Failure> {
+        let protection = self.options.protection;
+        match self.key.get() {
+            None if protection.needs_key() => Err(fail!(
+                ENOKEY,
+                "protection={protection} needs a key, and the map has none"
+            )),
+            key => Ok(key),
+        }
+    }
 }
 
 /// What the user asks for. Each field is an attribute in configfs.

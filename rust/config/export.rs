@@ -173,6 +173,7 @@ impl GroupOperations for ExportDir {
             Self::store_max_clients,
         ),
         Attribute::rw(c"lease_max_ms", Self::show_lease_max, Self::store_lease_max),
+        Attribute::rw(c"protection", Self::show_protection, Self::store_protection),
         Attribute::rw(
             c"registration",
             Self::show_registration,
@@ -433,6 +434,17 @@ impl ExportDir {
             let ms = parse::unsigned(value, LEASE_MIN_MS.into(), u32::MAX.into())
                 .map_err(invalid("lease_max_ms"))?;
             spec.lease_max_ms = u32::try_from(ms).unwrap_or(u32::MAX);
+            Ok(())
+        })
+    }
+
+    fn show_protection(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().protection)
+    }
+
+    fn store_protection(group: &Group<Self>, value: &str) -> Result {
+        group.switch.set(|spec| {
+            spec.protection = value.parse().map_err(invalid("protection"))?;
             Ok(())
         })
     }

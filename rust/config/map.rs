@@ -162,6 +162,7 @@ impl GroupOperations for MapDir {
             Self::show_inline_size,
             Self::store_inline_size,
         ),
+        Attribute::rw(c"protection", Self::show_protection, Self::store_protection),
         Attribute::rw(c"tos", Self::show_tos, Self::store_tos),
         Attribute::rw(
             c"io_timeout_ms",
@@ -321,6 +322,15 @@ impl MapDir {
     fn store_depth(group: &Group<Self>, value: &str) -> Result {
         let value = number(value, DEPTH, "depth");
         store(group, value, |settings| &mut settings.options.depth)
+    }
+
+    fn show_protection(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.switch.settings().options.protection)
+    }
+
+    fn store_protection(group: &Group<Self>, value: &str) -> Result {
+        let value = value.parse().map_err(invalid("protection"));
+        store(group, value, |settings| &mut settings.options.protection)
     }
 
     fn show_tos(&self, page: &mut PageWriter<'_>) -> Result {

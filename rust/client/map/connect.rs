@@ -342,7 +342,7 @@ impl Connector {
         *self.told.lock() = Told::NotNeeded;
         let events = PathEvents::new(&self.events, self.id, epoch);
         let deadline = Deadline::start();
-        let key = self.params.key.get();
+        let key = self.params.key()?;
         let mut control = ControlConnection::connect(
             &self.target,
             epoch,

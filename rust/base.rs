@@ -7,9 +7,11 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod bounce;
 pub(crate) mod clock;
 pub(crate) mod compat;
 pub(crate) mod configfs;
+pub(crate) mod contents;
 pub(crate) mod crypto;
 pub(crate) mod debugfs;
 pub(crate) mod errno;

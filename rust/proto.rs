@@ -23,6 +23,7 @@ pub mod event;
 pub mod export;
 pub mod extent;
 pub mod fence;
+pub mod frame;
 pub mod geometry;
 pub mod grant;
 pub mod handshake;

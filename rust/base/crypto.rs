@@ -4,17 +4,24 @@
 //!
 //! C headers: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h),
 //! [`include/crypto/curve25519.h`](srctree/include/crypto/curve25519.h),
-//! [`include/crypto/utils.h`](srctree/include/crypto/utils.h)
+//! [`include/crypto/chacha20poly1305.h`](srctree/include/crypto/chacha20poly1305.h),
+//! [`include/crypto/utils.h`](srctree/include/crypto/utils.h),
+//! [`include/linux/crc32.h`](srctree/include/linux/crc32.h)
 //!
 //! # Context
 //!
 //! Any but hard interrupt: these functions may use vector registers. None of them sleeps, and none
 //! leaves a secret on the stack.
 
+use crate::base::contents::Contents;
 use crate::bindings;
 
-/// Bytes of a SHA-256, and of a scalar and a point of X25519.
+/// Bytes of a SHA-256, of a scalar and a point of X25519, and of a key of ChaCha20-Poly1305.
 pub(crate) const SIZE: usize = 32;
+/// Bytes of the tag of ChaCha20-Poly1305.
+pub(crate) const TAG_SIZE: usize = 16;
+/// The most pieces that [`seal`] and [`open`] take.
+const PIECES_MAX: usize = 2;
 
 /// Returns the SHA-256 of `parts`, one after the other (FIPS 180-4).
 pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; SIZE] {
@@ -52,6 +59,108 @@ pub(crate) fn hmac_sha256(key: &[u8; SIZE], parts: &[&[u8]], out: &mut [u8; SIZE
 pub(crate) fn x25519(scalar: &[u8; SIZE], point: &[u8; SIZE], out: &mut [u8; SIZE]) -> bool {
     // SAFETY: All three are valid for 32 bytes. The function clamps a copy of the scalar.
     unsafe { bindings::curve25519(out.as_mut_ptr(), scalar.as_ptr(), point.as_ptr()) }
+}
+
+/// Encrypts `pieces`, one after the other, where they are, and writes their tag to `tag`
+/// (ChaCha20-Poly1305 of RFC 8439; the nonce is 4 zero bytes and the 8 of `nonce`, lowest first).
+///
+/// Returns false, and does nothing, if there are more than two pieces or `tag` has not its size.
+/// What others write to `pieces` meanwhile may be encrypted or not; the tag is that of what was
+/// encrypted only if nobody does.
+#[must_use]
+pub(crate) fn seal(
+    pieces: &[Contents<'_>],
+    tag: &Contents<'_>,
+    associated: &[u8],
+    nonce: u64,
+    key: &[u8; SIZE],
+) -> bool {
+    in_place(pieces, tag, |list, len| {
+        // SAFETY: The list is one of so many bytes and the tag, which may be written; the
+        // associated data and the key are valid for reads of their length.
+        unsafe {
+            bindings::chacha20poly1305_encrypt_sg_inplace(
+                list,
+                len,
+                associated.as_ptr(),
+                associated.len(),
+                nonce,
+                key.as_ptr(),
+            )
+        }
+    })
+}
+
+/// Decrypts what [`seal`] has encrypted, where it is. Returns false if the tag is not theirs; then
+/// `pieces` are of no use any more.
+#[must_use]
+pub(crate) fn open(
+    pieces: &[Contents<'_>],
+    tag: &Contents<'_>,
+    associated: &[u8],
+    nonce: u64,
+    key: &[u8; SIZE],
+) -> bool {
+    in_place(pieces, tag, |list, len| {
+        // SAFETY: As in `seal()`.
+        unsafe {
+            bindings::chacha20poly1305_decrypt_sg_inplace(
+                list,
+                len,
+                associated.as_ptr(),
+                associated.len(),
+                nonce,
+                key.as_ptr(),
+            )
+        }
+    })
+}
+
+/// Calls `f` with a list of the pieces and the tag, and the number of bytes of the pieces.
+fn in_place(
+    pieces: &[Contents<'_>],
+    tag: &Contents<'_>,
+    f: impl FnOnce(*mut bindings::scatterlist, usize) -> bool,
+) -> bool {
+    if pieces.len() > PIECES_MAX || tag.len() != TAG_SIZE {
+        return false;
+    }
+    let mut list = [bindings::scatterlist::default(); PIECES_MAX + 1];
+    let start = list.as_mut_ptr();
+    let all = || pieces.iter().chain([tag]).filter(|piece| piece.len() != 0);
+    // CAST: At most three.
+    let count = all().count() as u32;
+    // SAFETY: The array has so many entries.
+    unsafe { bindings::farblk_sg_init_table(start, count) };
+    for (entry, piece) in list.iter_mut().zip(all()) {
+        let segment = piece.segment();
+        // SAFETY: The entry is one of an initialised table.
+        unsafe {
+            bindings::farblk_sg_set_page(
+                entry,
+                segment.page().as_ptr(),
+                segment.len(),
+                segment.offset(),
+            )
+        };
+    }
+    f(start, pieces.iter().map(Contents::len).sum())
+}
+
+/// Returns the CRC32C of `head`, and after that of `contents`, one after the other (Castagnoli; as
+/// iSCSI has it, RFC 7143).
+pub(crate) fn crc32c(head: &[&[u8]], contents: &[Contents<'_>]) -> u32 {
+    let add = |crc, start: *const u8, len| {
+        // SAFETY: So many bytes are valid for reads: those of a slice, or by the invariants of
+        // `Contents`. It is C that reads, as others may write at the same time.
+        unsafe { bindings::crc32c(crc, start.cast(), len) }
+    };
+    let crc = head
+        .iter()
+        .fold(!0, |crc, bytes| add(crc, bytes.as_ptr(), bytes.len()));
+    !contents
+        .iter()
+        .fold(crc, |crc, bytes| add(crc, bytes.as_ptr(), bytes.len()))
 }
 
 /// Returns true if both are equal, in a time that depends on the lengths alone.

@@ -3,9 +3,11 @@
  * What bindgen reads. kernel::bindings supplies every type that rdma/ headers do not define
  * themselves.
  */
+#include <crypto/chacha20poly1305.h>
 #include <crypto/curve25519.h>
 #include <crypto/sha2.h>
 #include <crypto/utils.h>
+#include <linux/crc32.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>

@@ -189,8 +189,8 @@ impl ControlConnection {
         let id = target.resolve(cm_events, deadline)?;
         let channel = Channel::new(id, link)?;
         let asked = (Connection::Control, epoch);
-        let transcript = target.connect(channel.id(), asked, Shown::Cookie(cookie), deadline)?;
-        Ok((channel, transcript))
+        let connected = target.connect(channel.id(), asked, Shown::Cookie(cookie), deadline)?;
+        Ok((channel, connected.transcript))
     }
 
     /// Has the server prove that it has `key`, and has each later message show that its sender has

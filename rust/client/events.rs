@@ -10,7 +10,13 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::sync::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    Arc, //
+};
 
 use crate::base::sync::{
     new_irqsave_spinlock,
@@ -53,6 +59,8 @@ struct Posted {
 pub(in crate::client) struct Events {
     #[pin]
     posted: IrqSaveSpinLock<Posted>,
+    /// The number of answers and data whose check was wrong.
+    forged: Atomic<u64>,
     work: Arc<dyn Schedule>,
 }
 
@@ -68,6 +76,7 @@ impl Events {
         Arc::pin_init(
             pin_init!(Self {
                 posted <- new_irqsave_spinlock!(posted, "Events::posted"),
+                forged: Atomic::new(0),
                 work,
             }),
             GFP_KERNEL,
@@ -107,6 +116,11 @@ impl Events {
     /// Takes the bit mask of the paths on which the server may allow more commands in flight.
     pub(in crate::client) fn take_credited(&self) -> u32 {
         core::mem::take(&mut self.posted.lock().credited)
+    }
+
+    /// Returns how often [`PathEvents::forged`] was posted. Any context.
+    pub(in crate::client) fn forged(&self) -> u64 {
+        self.forged.load(Relaxed)
     }
 
     /// Takes the hardware queues with late requests.
@@ -154,6 +168,14 @@ impl PathEvents {
         self.events.posted.lock().violation = Some((self.path, self.epoch, what));
         // A later violation replaces this one, but the path must be closed nevertheless.
         self.lost();
+    }
+
+    /// Posts that an answer, or data, have another check than theirs: somebody has changed or made
+    /// them. The connections have to go. Any context.
+    #[cold]
+    pub(in crate::client) fn forged(&self) {
+        self.events.forged.fetch_add(1, Relaxed);
+        self.violated(Malformed("the check of an answer or of its data is wrong"));
     }
 
     /// Posts that the control connection may have received a message. Any context.

@@ -4,10 +4,12 @@
 
 #![forbid(unsafe_code)]
 
+pub(in crate::client) mod bounces;
 pub(in crate::client) mod commands;
 pub(in crate::client) mod connection;
 pub(in crate::client) mod disk;
 pub(in crate::client) mod multipath;
+pub(in crate::client) mod protected;
 pub(in crate::client) mod slabs;
 pub(in crate::client) mod stats;
 pub mod tag;

@@ -114,14 +114,14 @@ impl Target {
     }
 
     /// Connects `id`, which has a queue pair, for `connection` of `epoch` of the path, and shows
-    /// `shown`. Returns what both sides have said so far. May sleep.
+    /// `shown`. May sleep.
     pub(super) fn connect(
         &self,
         id: &CmId,
         (connection, epoch): (Connection, u64),
         shown: Shown<'_>,
         deadline: Deadline,
-    ) -> Result<Transcript, NotConnected> {
+    ) -> Result<Connected, NotConnected> {
         let mut data = [0; CONNECT_REQUEST_MAX];
         let len = ConnectRequest { connection, epoch }
             .encode(versions(), &mut data)
@@ -152,14 +152,18 @@ impl Target {
             .map_err(|error| self.not_connected(error))?;
         ConnectReply::parse(&reply).map_err(|malformed| self.foreign(malformed))?;
         let (reply, ends) = (ConnectReply::known(&reply), ends(id)?);
+        let split = handshake::split_ticket(request).zip(handshake::split_ticket(reply));
+        let ((_, asked), (data, ticket)) = split.ok_or_else(unproven)?;
         if let Shown::Ticket(tickets) = shown {
-            let split = handshake::split_ticket(request).zip(handshake::split_ticket(reply));
-            let ((_, asked), (data, ticket)) = split.ok_or_else(unproven)?;
             tickets
                 .check_reply(asked, data, &ends, ticket)
                 .map_err(|_| unproven())?;
         }
-        Ok(Transcript::new(request, reply, &ends))
+        Ok(Connected {
+            transcript: Transcript::new(request, reply, &ends),
+            request: *asked,
+            reply: *ticket,
+        })
     }
 
     /// Returns what becomes of an attempt with an error of the connection manager.
@@ -248,6 +252,16 @@ impl Target {
     fn foreign(&self, malformed: Malformed) -> Failure {
         fail!(EPROTO, "{} is no farblk server: {malformed}", self.addr)
     }
+}
+
+/// A connection that was made.
+pub(super) struct Connected {
+    /// What both sides have said so far.
+    pub(super) transcript: Transcript,
+    /// The ticket of its request, or the cookie that was in its place.
+    pub(super) request: Ticket,
+    /// The ticket of its reply; zero without a key.
+    pub(super) reply: Ticket,
 }
 
 /// What a connection request shows beside what it asks for.

@@ -229,10 +229,10 @@ void *rust_helper_farblk_page_address(const struct page *page)
 	return page_address(page);
 }
 
-/* memcpy() to memory that others may write at the same time: in Rust that would be undefined. */
+/* memmove() of memory that others may write at the same time: in Rust that would be undefined. */
 void rust_helper_farblk_copy_racy(void *to, const void *from, size_t len)
 {
-	memcpy(to, from, len);
+	memmove(to, from, len);
 }
 
 void rust_helper_farblk_cond_resched(void)

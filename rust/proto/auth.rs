@@ -76,6 +76,11 @@ impl<P: Primitives> Secret<P> {
         P::wipe(bytes);
     }
 
+    /// Returns the bytes, for a primitive that needs them.
+    pub const fn bytes(&self) -> &[u8; KEY_SIZE] {
+        &self.0
+    }
+
     /// Sets `derived` to another secret, which does not tell this one.
     fn derive(&self, parts: &[&[u8]], derived: &mut Self) {
         P::hmac_sha256(&self.0, parts, &mut derived.0);
@@ -219,6 +224,7 @@ impl<P: Primitives> Share<P> {
             ("farblk messages of the server", &mut keys.server.key),
             ("farblk tickets of requests", &mut tickets.request),
             ("farblk tickets of replies", &mut tickets.reply),
+            ("farblk data of I/O connections", &mut tickets.data),
         ] {
             root.derive(&[label.as_bytes()], derived);
         }
@@ -255,6 +261,7 @@ impl<P: Primitives> Keys<P> {
             tickets: Tickets {
                 request: Secret::zero(),
                 reply: Secret::zero(),
+                data: Secret::zero(),
             },
         }
     }
@@ -274,6 +281,7 @@ impl<P: Primitives> Keys<P> {
 pub struct Tickets<P: Primitives> {
     request: Secret<P>,
     reply: Secret<P>,
+    data: Secret<P>,
 }
 
 impl<P: Primitives> Tickets<P> {
@@ -303,6 +311,19 @@ impl<P: Primitives> Tickets<P> {
     ) -> [u8; TAG_SIZE] {
         let (client, server) = (end(ends.client), end(ends.server));
         self.reply.tag(&[request, private_data, &client, &server])
+    }
+
+    /// Sets `client` and `server` to the keys by which these sides seal what they send on the I/O
+    /// connection that was made with these tickets. No two connections have the same keys: that of
+    /// the reply is made of both queue pairs, and of what is new for each session.
+    pub fn seal_keys(
+        &self,
+        request: &[u8; TAG_SIZE],
+        reply: &[u8; TAG_SIZE],
+        (client, server): (&mut Secret<P>, &mut Secret<P>),
+    ) {
+        self.data.derive(&[b"client", request, reply], client);
+        self.data.derive(&[b"server", request, reply], server);
     }
 
     /// Checks the ticket of such a reply.

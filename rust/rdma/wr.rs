@@ -53,6 +53,9 @@ pub(crate) enum Carry {
 pub(crate) struct Reply {
     /// If set, the owner's memory is the message, and this its immediate data. Not over iWARP.
     pub(crate) immediate: Option<u32>,
+    /// If set, the owner's memory follows its message. With the message it must fit in the segments
+    /// of one work request.
+    pub(crate) append: bool,
     /// If set, the owner's memory is written there first.
     pub(crate) write: Option<RemoteRange>,
     /// If set, the message invalidates this remote key of the peer.

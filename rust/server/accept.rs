@@ -13,7 +13,10 @@ use crate::link::keys::{
     Transcript, //
 };
 use crate::proto::{
-    handshake,
+    handshake::{
+        self,
+        Ticket, //
+    },
     wire::{
         CONNECT_REPLY_MAX,
         CONNECT_REQUEST_MAX,
@@ -110,7 +113,7 @@ impl PendingConnection {
     /// The client may have one RDMA READ under way. Without a key it can read no byte, but measure
     /// how long that takes.
     pub(super) fn accept_control(&self) -> Result<Transcript> {
-        let reply = self.accept(at_most(self.reads, 1), 0, None)?;
+        let reply = self.accept(at_most(self.reads, 1), 0, None, |_| Ok(()))?;
         let ends = self.ends()?;
         Ok(Transcript::new(self.request(), reply.bytes(), &ends))
     }
@@ -118,15 +121,22 @@ impl PendingConnection {
     /// Accepts an I/O connection on which the client may have up to `max` RDMA READs under way. Its
     /// queue pair exists. May sleep.
     pub(super) fn accept_one_sided(&self, max: u32, tickets: Option<&Tickets>) -> Result {
-        self.accept(at_most(self.reads, max), 0, tickets).map(drop)
+        self.accept(at_most(self.reads, max), 0, tickets, |_| Ok(()))
+            .map(drop)
     }
 
     /// Accepts an I/O connection on which the server may have up to `max` RDMA READs under way. Its
-    /// queue pair exists. May sleep.
-    pub(super) fn accept_commands(&self, max: u32, tickets: Option<&Tickets>) -> Result {
+    /// queue pair exists. Before the client can send anything, `prepare` gets the tickets of the
+    /// request and of the reply, if there are keys. May sleep.
+    pub(super) fn accept_commands(
+        &self,
+        max: u32,
+        tickets: Option<&Tickets>,
+        prepare: impl FnOnce(Option<(&Tickets, &Ticket, &Ticket)>) -> Result,
+    ) -> Result {
         // With none, a READ would wait for ever and keep its memory.
         let initiator_depth = at_most(self.served, max).max(1);
-        self.accept(0, initiator_depth, tickets).map(drop)
+        self.accept(0, initiator_depth, tickets, prepare).map(drop)
     }
 
     /// Accepts the connection, with a ticket if there are keys for it. Returns the private data of
@@ -136,14 +146,20 @@ impl PendingConnection {
         responder_resources: u8,
         initiator_depth: u8,
         tickets: Option<&Tickets>,
+        prepare: impl FnOnce(Option<(&Tickets, &Ticket, &Ticket)>) -> Result,
     ) -> Result<Reply> {
         let mut reply = Reply::new(self.version)?;
         let request = handshake::split_ticket(self.request());
         if let Some((tickets, (_, request))) = tickets.zip(request) {
             let ends = self.ends()?;
+            let mut made = Ticket::default();
             handshake::set_ticket(reply.bytes_mut(), |data| {
-                tickets.reply(request, data, &ends)
+                made = tickets.reply(request, data, &ends);
+                made
             });
+            prepare(Some((tickets, request, &made)))?;
+        } else {
+            prepare(None)?;
         }
         self.id.set_min_rnr_timer(RNR_TIMER)?;
         // Otherwise it would be the timeout that the client asks for, which may be hours.

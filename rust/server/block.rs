@@ -9,5 +9,7 @@ mod command;
 mod connection;
 pub(in crate::server) mod connections;
 mod credit;
+mod handler;
 mod poller;
+mod protected;
 mod waiting;

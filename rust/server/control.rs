@@ -195,11 +195,16 @@ impl Control {
             DataPath::Commands(connections) if connections.is_free(queue) => {
                 match connections.connect(&pending.id, queue, session) {
                     Ok(()) => {
-                        if pending
-                            .accept_commands(limits.max_qp_init_rd_atom, tickets)
-                            .is_err()
-                        {
+                        let accepted =
+                            pending.accept_commands(limits.max_qp_init_rd_atom, tickets, |met| {
+                                connections.set_cipher(queue, met)
+                            });
+                        if accepted.is_err() {
                             connections.disconnect(queue);
+                            // Nobody may make another one with the same keys.
+                            if connections.is_protected() {
+                                session.lose();
+                            }
                         }
                     }
                     Err(_) => pending.refuse(Refusal::NoMemory),

@@ -398,6 +398,14 @@ impl Session {
         self.lose();
     }
 
+    /// Counts a message or data that somebody has changed or made, and ends the session soon. Any
+    /// context.
+    #[cold]
+    pub(super) fn forgery(self: &Arc<Self>) {
+        self.stats.forged.count();
+        self.lose();
+    }
+
     /// Counts a completion on a one-sided I/O connection. Any context.
     pub(super) fn count_completion(&self) {
         self.stats.io_completions.count();

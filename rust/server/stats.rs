@@ -73,6 +73,8 @@ pub(crate) struct Server {
     pub(crate) violations: Counter,
     /// Messages and requests for I/O connections that did not prove the key of their session.
     pub(crate) forgeries: Counter,
+    /// Commands and data of I/O connections with another check than theirs.
+    pub(crate) forged: Counter,
     /// Connections that were told to come again, as many are half-open.
     pub(crate) sent_away: Counter,
     /// Fences that were answered.
@@ -94,6 +96,7 @@ impl Server {
             io_completions: Counter::new(),
             violations: Counter::new(),
             forgeries: Counter::new(),
+            forged: Counter::new(),
             sent_away: Counter::new(),
             fences: Counter::new(),
             takeovers: Counter::new(),
@@ -111,6 +114,7 @@ impl Show for Server {
         writeln!(f, "io_completions {}", self.io_completions.get())?;
         writeln!(f, "violations {}", self.violations.get())?;
         writeln!(f, "forgeries {}", self.forgeries.get())?;
+        writeln!(f, "forged {}", self.forged.get())?;
         writeln!(f, "sent_away {}", self.sent_away.get())?;
         writeln!(f, "fences {}", self.fences.get())?;
         writeln!(f, "takeovers {}", self.takeovers.get())?;

@@ -21,9 +21,13 @@ use kernel::{
     },
 };
 
-use crate::base::sync::{
-    self,
-    Place, //
+use crate::base::{
+    bounce::Bounced,
+    errno::EBADMSG,
+    sync::{
+        self,
+        Place, //
+    },
 };
 use crate::block::{
     mq::{
@@ -35,9 +39,14 @@ use crate::block::{
     BlkError,
     BlkResult, //
 };
-use crate::client::io::tag::Tag;
+use crate::client::io::{
+    protected::Protected,
+    tag::Tag, //
+};
+use crate::link::cipher::BadFrame;
 use crate::proto::{
     command,
+    frame,
     response,
     Command,
     Delivery,
@@ -62,9 +71,8 @@ use crate::rdma::{
         RemoteRange, //
     },
 };
-/// Distance between two commands in memory, in bytes: a cache line.
-const STRIDE: usize = 64;
-const _: () = assert!(command::SIZE <= STRIDE);
+/// A cache line, in bytes: two messages should not share one.
+const CACHE_LINE: usize = 64;
 /// Number of receives that are made at a time, at most. For the largest answers they are one
 /// allocation of 256 KiB.
 const RECEIVES_BATCH: u32 = 16;
@@ -101,6 +109,18 @@ pub(in crate::client) struct Commands {
     inline_size: u32,
     /// Largest read whose data are the answer, in bytes.
     inline_read: u32,
+    /// `None` if commands and answers are sent as they are.
+    pub(super) protected: Option<Protected>,
+}
+
+/// How a command has ended.
+pub(super) struct Finished {
+    /// Its result: [`BlkError::Transport`] if it was not answered.
+    pub(super) status: BlkResult,
+    /// The receive that the answer used up, if it was data.
+    pub(super) receive: Option<KBox<DmaBuffer>>,
+    /// The data that the server has written are not what it has sent the check of.
+    pub(super) forged: bool,
 }
 
 impl Commands {
@@ -112,11 +132,18 @@ impl Commands {
         terms: &Terms,
         credit: u16,
         inline_read: u32,
+        protected: Option<Protected>,
     ) -> Result<Self> {
         let depth = usize::from(terms.depth);
         let mut slots = KVec::with_capacity(depth, GFP_KERNEL)?;
-        let memory = DmaBuffer::alloc(device, depth * STRIDE, Direction::ToDevice)?;
-        for message in memory.split(STRIDE) {
+        let size = match protected {
+            Some(_) => frame::COMMAND_SIZE,
+            None => command::SIZE,
+        };
+        let stride = size.next_multiple_of(CACHE_LINE);
+        let memory = DmaBuffer::alloc(device, depth * stride, Direction::ToDevice)?;
+        for mut message in memory.split(stride) {
+            message.truncate(size)?;
             // CAST: Any number will do.
             let tag = Tag::new(sync::random_u64() as u32);
             let slot = Slot {
@@ -136,6 +163,7 @@ impl Commands {
             pressed: Atomic::new(0),
             inline_size: terms.inline_size,
             inline_read,
+            protected,
         })
     }
 
@@ -196,13 +224,14 @@ impl Commands {
     }
 
     /// Writes the command of `tag` into `message`. `range` is where the server finds the data, if
-    /// the command tells it.
+    /// the command tells it; `memory` has those of a write.
     #[inline]
-    pub(in crate::client) fn write(
+    pub(in crate::client) fn write<T: Operations>(
         &self,
         message: &mut DmaBuffer,
         tag: u16,
         mut operation: Operation,
+        memory: &Bounced<Owned<Request<T>>>,
         range: Option<RemoteRange>,
     ) -> Result {
         if let (
@@ -236,7 +265,10 @@ impl Commands {
             operation,
         };
         command.encode(&mut bytes).map_err(|_| EINVAL)?;
-        message.copy_in(0, &bytes)
+        match &self.protected {
+            None => message.copy_in(0, &bytes),
+            Some(protected) => protected.seal(tag, message, &bytes, &operation, memory),
+        }
     }
 
     /// Takes note of a received message of `len` bytes. Returns the tag of the command that it
@@ -261,6 +293,41 @@ impl Commands {
         slot.change(|tag| tag.respond(&response))?;
         self.grant(response.credit)?;
         Ok(response.tag)
+    }
+
+    /// Opens the received frame of `len` bytes in `buffer`, and takes note of it. Returns the tag
+    /// of the command that it answers, and the buffer if the frame had no data.
+    pub(super) fn open(
+        &self,
+        protected: &Protected,
+        mut buffer: KBox<DmaBuffer>,
+        len: u32,
+    ) -> (Result<u16, BadFrame>, Option<KBox<DmaBuffer>>) {
+        let answered = protected.open(&mut buffer, len).and_then(|opened| {
+            let response = Response::parse(&opened.response)?;
+            let slot = self.slot(response.tag)?;
+            let ok = response.status == Status::Ok;
+            let expected = match ok {
+                true => slot.expected.load(Relaxed),
+                false => 0,
+            };
+            if opened.data != expected {
+                return Err(Malformed("an answer has not the data that were asked for").into());
+            }
+            slot.change(|tag| tag.respond(&response))?;
+            protected.note(response.tag, &opened, ok)?;
+            self.grant(response.credit)?;
+            Ok((slot, response.tag, expected != 0))
+        });
+        match answered {
+            Ok((slot, tag, true)) => {
+                // The place is empty, unless the connection has failed.
+                drop(slot.data.put(buffer));
+                (Ok(tag), None)
+            }
+            Ok((_, tag, false)) => (Ok(tag), Some(buffer)),
+            Err(bad) => (Err(bad), Some(buffer)),
+        }
     }
 
     /// Takes note of `len` bytes of received data with `immediate`. Returns the tag of the command
@@ -331,7 +398,12 @@ impl Commands {
         }
         // A receive holds a response, or the data of a read.
         // CAST: A u32 fits a usize on every platform with RDMA.
-        let size = response::SIZE.max(self.inline_read as usize);
+        let data = self.inline_read as usize;
+        let size = match self.protected {
+            None => response::SIZE.max(data),
+            // They are decrypted where they lie.
+            Some(_) => (frame::RESPONSE_SIZE + data).next_multiple_of(CACHE_LINE),
+        };
         // If memory is fragmented, smaller pieces do.
         let memory = loop {
             match alloc(device, count * size, Direction::FromDevice) {
@@ -355,17 +427,22 @@ impl Commands {
         self.growing.store(0, Relaxed);
     }
 
-    /// Ends the command for `request`. Returns how it was answered, or [`BlkError::Transport`] if
-    /// it was not, and the receive that the answer used up, if it was data. The caller must post
-    /// that receive again before it calls [`Self::land`].
+    /// Ends the command for a request, whose memory the server cannot access any more. The caller
+    /// must post the receive that the answer used up before it calls [`Self::land`].
     #[inline]
-    pub(in crate::client) fn finish<T: Operations>(
+    pub(super) fn finish<T: Operations>(
         &self,
-        request: &Owned<Request<T>>,
-        message: KBox<DmaBuffer>,
-    ) -> (BlkResult, Option<KBox<DmaBuffer>>) {
-        let Some(slot) = self.slots.get(usize::from(request.tag())) else {
-            return (Err(BlkError::IoError), None);
+        memory: &Bounced<Owned<Request<T>>>,
+        mut message: KBox<DmaBuffer>,
+    ) -> Finished {
+        let request = memory.memory();
+        let tag = request.tag();
+        let Some(slot) = self.slots.get(usize::from(tag)) else {
+            return Finished {
+                status: Err(BlkError::IoError),
+                receive: None,
+                forged: false,
+            };
         };
         let mut status = None;
         let _ = slot.change(|tag| {
@@ -373,18 +450,37 @@ impl Commands {
             status = how;
             Ok(free)
         });
+        let receive = slot.data.take();
+        let start = match self.protected {
+            Some(_) => frame::RESPONSE_SIZE,
+            None => 0,
+        };
+        let mut forged = false;
+        let is_read = request.command() == mq::Command::Read;
+        let status = match (status, &receive, &self.protected) {
+            // CAST: A u32 fits a usize on every platform with RDMA.
+            (Some(Status::Ok), Some(data), _) => data
+                .copy_to(start, request.bytes() as usize, request)
+                .map_err(|_| BlkError::IoError),
+            (Some(Status::Ok), None, Some(protected)) if is_read => {
+                let opened = protected.open_data(tag, &mut message, memory);
+                forged = opened == Err(EBADMSG);
+                // What was forged is read again on another connection.
+                opened.map_err(|error| match error {
+                    EBADMSG => BlkError::Transport,
+                    _ => BlkError::IoError,
+                })
+            }
+            (Some(status), ..) => status.into(),
+            (None, ..) => Err(BlkError::Transport),
+        };
         // The place is empty: `begin` took the buffer out for the command.
         drop(slot.message.put(message));
-        let data = slot.data.take();
-        let answer = match (status, &data) {
-            // CAST: A u32 fits a usize on every platform with RDMA.
-            (Some(Status::Ok), Some(data)) => data
-                .copy_to(request.bytes() as usize, request)
-                .map_err(|_| BlkError::IoError),
-            (Some(status), _) => status.into(),
-            (None, _) => Err(BlkError::Transport),
-        };
-        (answer, data)
+        Finished {
+            status,
+            receive,
+            forged,
+        }
     }
 
     /// Lets another command begin: one has ended, and all receives are posted. Any context.

@@ -21,10 +21,13 @@ use kernel::{
     },
 };
 
-use crate::base::errno::{
-    EOPNOTSUPP,
-    EPROTO,
-    ESHUTDOWN, //
+use crate::base::{
+    bounce::Bounced,
+    errno::{
+        EOPNOTSUPP,
+        EPROTO,
+        ESHUTDOWN, //
+    },
 };
 use crate::block::{
     mq::{
@@ -40,20 +43,30 @@ use crate::client::{
     deadline::Deadline,
     events::PathEvents,
     io::{
+        bounces::{
+            self,
+            Bounces, //
+        },
         commands::{
             AllocReceives,
             Commands, //
         },
+        protected::Protected,
         slabs::Slabs, //
     },
     target::Target,
 };
-use crate::link::failure::{
-    fail,
-    Failure, //
+use crate::link::{
+    cipher::{
+        BadFrame,
+        Cipher, //
+    },
+    failure::{
+        fail,
+        Failure, //
+    },
 };
 use crate::proto::{
-    command,
     Malformed,
     Terms, //
 };
@@ -76,6 +89,7 @@ use crate::rdma::{
         WcError, //
     },
     wr::{
+        Carry,
         RdmaOp,
         SendOwner, //
     },
@@ -109,23 +123,25 @@ pub(in crate::client) enum DataPath {
     Commands(Terms, u16),
 }
 
-/// The owner of a posted work request: the request whose pages it moves, and its command.
+/// The owner of a posted work request: the request whose pages it moves, or the bounce buffer in
+/// place of them, and its command.
 pub(in crate::client) struct Posted<T: RequestOwner> {
-    request: Owned<Request<T>>,
+    memory: Bounced<Owned<Request<T>>>,
     command: Option<KBox<DmaBuffer>>,
 }
 
 impl<T: RequestOwner> SendOwner for Posted<T> {
-    type Memory = Owned<Request<T>>;
+    type Memory = Bounced<Owned<Request<T>>>;
 
     #[inline]
     fn memory(&self) -> Option<&Self::Memory> {
-        Some(&self.request)
+        Some(&self.memory)
     }
 
     #[inline]
     fn message(&self) -> Option<(&DmaBuffer, usize)> {
-        Some((self.command.as_ref()?, command::SIZE))
+        let message = self.command.as_ref()?;
+        Some((message, message.len()))
     }
 }
 
@@ -148,6 +164,50 @@ impl<T: RequestOwner> Handler<T> {
             self.events.violated(what);
         }
     }
+
+    /// Takes apart a request that the device is done with.
+    #[inline]
+    fn release(&self, memory: Bounced<Owned<Request<T>>>) -> Owned<Request<T>> {
+        let (request, buffer) = memory.into_both();
+        if let Some(protected) = self.protected() {
+            protected.put_bounce(buffer);
+        }
+        request
+    }
+
+    /// Returns the protection of a connection that has one.
+    #[inline]
+    fn protected(&self) -> Option<&Protected> {
+        self.commands.as_ref()?.protected.as_ref()
+    }
+
+    /// Handles a received frame.
+    fn open(
+        &self,
+        qp: &Qp<Self>,
+        (commands, protected): (&Commands, &Protected),
+        buffer: KBox<DmaBuffer>,
+        received: &Received<'_>,
+    ) -> Option<Result<u16, Malformed>> {
+        let (tag, buffer) = commands.open(protected, buffer, received.len());
+        // The receive must be there before another command can need it.
+        if let Some(buffer) = buffer {
+            let _ = qp.recv(buffer);
+        }
+        match tag {
+            Err(BadFrame::Forged) => {
+                if !qp.has_failed() {
+                    self.events.forged();
+                }
+                None
+            }
+            Err(BadFrame::Malformed(malformed)) => Some(Err(malformed)),
+            Ok(_) if received.immediate().is_some() => {
+                Some(Err(Malformed("immediate data where there are none")))
+            }
+            Ok(tag) => Some(Ok(tag)),
+        }
+    }
 }
 
 impl<T: RequestOwner> QpHandler for Handler<T> {
@@ -156,18 +216,22 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
 
     #[inline]
     fn send_done(&self, qp: &Qp<Self>, posted: Posted<T>, result: Result<(), WcError>) {
-        let Posted { request, command } = posted;
+        let Posted { memory, command } = posted;
         let mut status = result.map_err(|_| BlkError::Transport);
         if let (Some(commands), Some(command)) = (&self.commands, command) {
-            let (answer, receive) = commands.finish(&request, command);
-            status = status.and(answer);
+            let finished = commands.finish(&memory, command);
+            status = status.and(finished.status);
+            if finished.forged {
+                self.events.forged();
+            }
             // The receive must be there before another command can need it.
-            if let Some(receive) = receive {
+            if let Some(receive) = finished.receive {
                 let _ = qp.recv(receive);
             }
             commands.land();
         }
-        self.owner.end(self.hw_queue, request, status);
+        self.owner
+            .end(self.hw_queue, self.release(memory), status);
     }
 
     #[inline]
@@ -184,9 +248,15 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
         let (Some(commands), Ok(received)) = (&self.commands, received) else {
             return;
         };
-        let tag = match received.immediate() {
-            Some(immediate) => commands.deliver(immediate, buffer, received.len()),
-            None => {
+        let tag = match (&commands.protected, received.immediate()) {
+            (Some(protected), _) => {
+                match self.open(qp, (commands, protected), buffer, &received) {
+                    Some(tag) => tag,
+                    None => return,
+                }
+            }
+            (None, Some(immediate)) => commands.deliver(immediate, buffer, received.len()),
+            (None, None) => {
                 let tag = commands.respond(&buffer, received.len());
                 // The receive must be there before another command can need it.
                 let _ = qp.recv(buffer);
@@ -213,7 +283,7 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
 
     /// The command goes with the connection. Whether the server has carried it out is unknown.
     fn send_released(&self, posted: Posted<T>) {
-        let Posted { request, .. } = posted;
+        let request = self.release(posted.memory);
         self.owner
             .end(self.hw_queue, request, Err(BlkError::Transport));
     }
@@ -229,12 +299,32 @@ pub(in crate::client) struct ConnectionConfig<'a, T> {
     pub(in crate::client) depth: u16,
     /// How the connections move data.
     pub(in crate::client) data_path: DataPath,
+    /// The bounce buffers of the path, if its commands have a protection.
+    pub(in crate::client) bounces: Option<Arc<Bounces>>,
     /// Receives the events of the connections.
     pub(in crate::client) events: PathEvents,
     /// The driver whose requests the connections carry.
     pub(in crate::client) owner: &'a Arc<T>,
     /// When the attempt to connect is given up.
     pub(in crate::client) deadline: Deadline,
+}
+
+impl<T> ConnectionConfig<'_, T> {
+    /// Makes the protection of a connection. May sleep.
+    fn protected(&self, terms: &Terms) -> Result<Option<Protected>> {
+        let bounces = self.bounces.as_ref();
+        bounces
+            .map(|bounces| Protected::new(terms.depth, bounces))
+            .transpose()
+    }
+
+    /// Returns the most bytes that the protection allows in one read or write.
+    fn bytes_max(&self) -> u32 {
+        match self.bounces {
+            Some(_) => bounces::MAX,
+            None => u32::MAX,
+        }
+    }
 }
 
 /// The limits of a read or write.
@@ -349,7 +439,13 @@ impl<T: RequestOwner> Connection<T> {
                 (
                     Cq::alloc(device, caps.recv_cqes(), vector, context)?,
                     Cq::alloc(device, caps.send_cqes(), vector, PollContext::Direct)?,
-                    Some(Commands::new(device, terms, *credit, inline_read)?),
+                    Some(Commands::new(
+                        device,
+                        terms,
+                        *credit,
+                        inline_read,
+                        config.protected(terms)?,
+                    )?),
                 )
             }
         };
@@ -367,7 +463,8 @@ impl<T: RequestOwner> Connection<T> {
                 region(terms).min(QpCaps::MAX_KEY_SEGMENTS),
                 region(terms)
                     .saturating_sub(1)
-                    .saturating_mul(PAGE_SIZE as u32),
+                    .saturating_mul(PAGE_SIZE as u32)
+                    .min(config.bytes_max()),
             ),
         };
         Ok((
@@ -391,6 +488,13 @@ impl<T: RequestOwner> Connection<T> {
         self.post_receives(DmaBuffer::alloc)
     }
 
+    /// Sets the cipher of a connection whose commands have a protection.
+    pub(in crate::client) fn set_cipher(&self, cipher: Arc<Cipher>) {
+        if let Some(protected) = self.qp.handler().protected() {
+            protected.set_cipher(cipher);
+        }
+    }
+
     /// Returns the limits of a read or write on this connection.
     pub(in crate::client) fn limits(&self) -> IoLimits {
         self.limits
@@ -410,11 +514,12 @@ impl<T: RequestOwner> Connection<T> {
             None => self.command(request, last)?,
         };
         posted.map_err(|(error, posted)| {
-            let Posted { request, command } = posted;
+            let Posted { memory, command } = posted;
             if let (Some(commands), Some(command)) = (&self.qp.handler().commands, command) {
-                let _ = commands.finish(&request, command);
+                let _ = commands.finish(&memory, command);
                 commands.land();
             }
+            let request = self.qp.handler().release(memory);
             if last {
                 self.qp.ring();
             }
@@ -441,7 +546,7 @@ impl<T: RequestOwner> Connection<T> {
         };
         let (slot, command) = (request.tag(), request.command());
         let posted = Posted {
-            request,
+            memory: Bounced::new(request, None),
             command: None,
         };
         Ok(match command {
@@ -454,7 +559,7 @@ impl<T: RequestOwner> Connection<T> {
                 self.qp
                     .write_repeated(slot, remote, zeroes, len, posted, last)
             }
-            _ => return Err((BlkError::NotSupported, posted.request)),
+            _ => return Err((BlkError::NotSupported, posted.memory.into_both().0)),
         })
     }
 
@@ -469,15 +574,26 @@ impl<T: RequestOwner> Connection<T> {
             Ok(plan) => plan,
             Err(error) => return Err((error, request)),
         };
+        let buffer = match &commands.protected {
+            Some(protected) if carry != Carry::Nothing => {
+                match protected.take_bounce(request.bytes()) {
+                    Some(buffer) => Some(buffer),
+                    None => return Err((BlkError::Resource, request)),
+                }
+            }
+            _ => None,
+        };
+        let memory = Bounced::new(request, buffer);
         let Some(command) = commands.begin(tag) else {
+            let request = self.qp.handler().release(memory);
             return Err((BlkError::Resource, request));
         };
         let posted = Posted {
-            request,
+            memory,
             command: Some(command),
         };
         let prepare = |posted: &mut Posted<T>, range| match &mut posted.command {
-            Some(message) => commands.write(message, tag, operation, range),
+            Some(message) => commands.write(message, tag, operation, &posted.memory, range),
             None => Err(EINVAL),
         };
         Ok(self.qp.request(tag, carry, posted, prepare, last))

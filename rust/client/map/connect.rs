@@ -50,6 +50,7 @@ use crate::client::{
         PathEvents, //
     },
     io::{
+        bounces::Bounces,
         connection::{
             Connection,
             ConnectionConfig,
@@ -70,9 +71,13 @@ use crate::client::{
         Target, //
     }, //
 };
-use crate::link::failure::{
-    fail,
-    Failure, //
+use crate::link::{
+    channel::Side,
+    cipher::Cipher,
+    failure::{
+        fail,
+        Failure, //
+    },
 };
 use crate::proto::{
     self,
@@ -168,6 +173,9 @@ pub(in crate::client) struct Connector {
     /// Whether the server has confirmed that the map leaves, after the last attempt had failed.
     #[pin]
     told: Mutex<Told>,
+    /// The bounce buffers, once they were needed. A path that comes back finds them here.
+    #[pin]
+    bounces: Mutex<Option<Arc<Bounces>>>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -206,6 +214,7 @@ impl Connector {
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
                 told <- new_mutex!(Told::NotNeeded, "Connector::told"),
+                bounces <- new_mutex!(None, "Connector::bounces"),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -451,6 +460,7 @@ impl Connector {
             events: PathEvents::new(&self.events, self.id, epoch),
             owner: &self.multipath,
             deadline,
+            bounces: self.bounces(control)?,
         };
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
@@ -471,8 +481,15 @@ impl Connector {
                 Some(tickets) => Shown::Ticket(tickets),
                 None => Shown::Nothing,
             };
-            self.target
+            let connected = self
+                .target
                 .connect(&id, (request, epoch), shown, config.deadline)?;
+            let tickets = control.channel().tickets();
+            let tickets = tickets.map(|tickets| (tickets, &connected.request, &connected.reply));
+            let cipher = Cipher::new(options.protection, Side::Client, tickets)?;
+            if let Some((cipher, connection)) = cipher.zip(connections.last()) {
+                connection.set_cipher(cipher);
+            }
         }
         let device = control.channel().pd().device();
         Ok(DiskLimits {
@@ -486,6 +503,20 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         })
+    }
+
+    /// Returns the bounce buffers of a path whose I/O has a protection, which is made with the
+    /// first connection. May sleep.
+    fn bounces(&self, control: &ControlConnection) -> Result<Option<Arc<Bounces>>> {
+        if !self.params.options.protection.is_on() {
+            return Ok(None);
+        }
+        let mut place = self.bounces.lock();
+        if place.is_none() {
+            let device = control.channel().pd().device();
+            *place = Some(Bounces::new(device.numa_node())?);
+        }
+        Ok(place.clone())
     }
 
     /// Returns how the path moves data, for which it asks for the slabs, with the depth of its

@@ -171,7 +171,8 @@ impl MapRuntime {
 
     /// Prints the counters of the map. May sleep.
     pub(super) fn show_stats(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.resources.show_stats(f)
+        self.resources.show_stats(f)?;
+        writeln!(f, "forged {}", self.events.forged())
     }
 
     /// Returns the status of a path.

@@ -4,7 +4,13 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::scatterlist::Segmented;
+use crate::base::{
+    contents::Contents,
+    scatterlist::{
+        Segment,
+        Segmented, //
+    }, //
+};
 use crate::bindings;
 use crate::rdma::{
     device::Device,
@@ -168,11 +174,29 @@ impl DmaBuffer {
         Ok(())
     }
 
-    /// Copies the first `len` bytes to the start of `memory`. Fails with `EINVAL` if the buffer or
-    /// the memory has fewer, or if devices may not write the memory; in the former case a part may
-    /// have been copied. Any context.
-    pub(crate) fn copy_to(&self, len: usize, memory: &impl Segmented) -> Result {
-        let mut from = self.at(0, len)?.cast_const();
+    /// Returns the contents of the `len` bytes at `offset`. Fails with `EINVAL` if there are fewer.
+    ///
+    /// The buffer is not in a posted work request: the caller has it for itself.
+    #[inline]
+    pub(crate) fn contents(&mut self, offset: usize, len: usize) -> Result<Contents<'_>> {
+        self.at(offset, len)?;
+        // CAST: A buffer has at most 1 MiB.
+        let (offset, len) = ((self.offset + offset) as u32, len as u32);
+        // SAFETY: The range was checked to be inside the pages, which are ours and in the direct
+        // map as long as `self` is. Nobody makes references to them.
+        Ok(unsafe { Contents::new(Segment::new(self.pages.page, offset, len)) })
+    }
+
+    /// Copies `len` bytes from `offset` on to the start of `memory`. Fails with `EINVAL` if the
+    /// buffer or the memory has fewer, or if devices may not write the memory; in the former case a
+    /// part may have been copied. Any context.
+    pub(crate) fn copy_to(
+        &self,
+        offset: usize,
+        len: usize,
+        memory: &impl Segmented,
+    ) -> Result {
+        let mut from = self.at(offset, len)?.cast_const();
         let mut left = len;
         if !memory.writable() {
             return Err(EINVAL);

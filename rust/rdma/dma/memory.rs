@@ -4,9 +4,12 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::scatterlist::{
-    Segment,
-    Segmented, //
+use crate::base::{
+    contents::Contents,
+    scatterlist::{
+        Segment,
+        Segmented, //
+    }, //
 };
 use crate::rdma::{
     device::Device,
@@ -24,7 +27,8 @@ use kernel::{
 
 /// Zeroed memory for devices, mapped for one of them as long as it exists.
 ///
-/// [`Self::piece`] gives parts of it. The CPU does not access it through this type.
+/// [`Self::piece`] gives parts of it. The CPU accesses it only by [`DmaPiece::contents`] and as
+/// [`Segmented`], like any other device.
 ///
 /// # Context
 ///
@@ -129,6 +133,17 @@ impl DmaPiece {
             }
             _ => Err(EINVAL),
         }
+    }
+
+    /// Returns the contents of the first `len` bytes. Fails with `EINVAL` if there are fewer.
+    #[inline]
+    pub(crate) fn contents(&self, len: u32) -> Result<Contents<'_>> {
+        if len > self.len {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the type invariants they are inside pages of the direct map, which stay as
+        // long as `self` does, and which no `DmaBuffer` has, so that there are no references.
+        Ok(unsafe { Contents::new(Segment::new(self.pages.page, self.offset, len)) })
     }
 
     /// Returns the DMA address.

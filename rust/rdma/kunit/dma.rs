@@ -36,22 +36,22 @@ mod tests {
                 ..Block::new(4, 512, 1)?
             };
             let room = 4 * 504 - 256;
-            check!(buffer.copy_to(room + 1, &block) == Err(EINVAL));
+            check!(buffer.copy_to(0, room + 1, &block) == Err(EINVAL));
             fill(&block.memory, 4 * 512, 1);
-            check!(buffer.copy_to(300, &block) == Ok(()));
+            check!(buffer.copy_to(0, 300, &block) == Ok(()));
             for (at, place) in bytes(&block.memory, 4 * 512).enumerate() {
                 let copied = (256..504).contains(&at) || (512..512 + 52).contains(&at);
                 // SAFETY: The place is in the block's memory, to which there are no references.
                 check!(unsafe { place.read_volatile() } == if copied { 9 } else { 1 });
             }
-            check!(buffer.copy_to(room, &block) == Ok(()) && buffer.copy_to(0, &block) == Ok(()));
+            check!(buffer.copy_to(0, room, &block) == Ok(()) && buffer.copy_to(0, 0, &block) == Ok(()));
             let constant = Block {
                 writable: false,
                 ..block
             };
-            check!(buffer.copy_to(1, &constant) == Err(EINVAL));
+            check!(buffer.copy_to(0, 1, &constant) == Err(EINVAL));
             let small = DmaBuffer::alloc(device, 8, Direction::FromDevice)?;
-            check!(small.copy_to(9, &Block::new(1, 512, 1)?) == Err(EINVAL));
+            check!(small.copy_to(0, 9, &Block::new(1, 512, 1)?) == Err(EINVAL));
             Ok(())
         })
     }

@@ -20,8 +20,8 @@ use crate::rdma::{
 use kernel::prelude::*;
 
 impl<H: QpHandler> Qp<H> {
-    /// Chains a send of the owner's message, or of its memory, after an RDMA WRITE of all its
-    /// memory if `reply` has one. The peer has the data when it gets the message. There is one
+    /// Chains a send of the owner's message, of its memory, or of both, after an RDMA WRITE of all
+    /// its memory if `reply` has one. The peer has the data when it gets the message. There is one
     /// completion.
     ///
     /// Otherwise like [`Self::rdma`]. `EOPNOTSUPP` for immediate data over iWARP.
@@ -69,6 +69,20 @@ impl<H: QpHandler> Qp<H> {
                 let message = self.message(owner)?;
                 // SAFETY: As above.
                 unsafe { sge.write(message) };
+            }
+            if reply.append {
+                if reply.immediate.is_some() || reply.write.is_some() {
+                    return Err(EINVAL);
+                }
+                // INVARIANT: The message was just written there.
+                body.nr_sge += 1;
+                self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
+                if body.nr_sge > self.write_sges {
+                    return Err(EINVAL);
+                }
+                // As above.
+                wr.sg_list = body.sges;
+                wr.num_sge = body.nr_sge as i32;
             }
             if let Some(rkey) = reply.invalidate {
                 wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV;

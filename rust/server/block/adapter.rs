@@ -24,7 +24,8 @@ use crate::base::{
 };
 use crate::proto::{
     wire::INLINE_MAX,
-    Name, //
+    Name,
+    Protection, //
 };
 use crate::rdma::{
     device::Device,
@@ -63,11 +64,13 @@ pub(in crate::server) struct Adapter {
     pub(in crate::server) pd: Arc<Pd>,
     /// The export whose commands it serves.
     export: Name,
+    /// The protection of what is sent on its connections.
+    protection: Protection,
     pool: Arc<Pool>,
     _trimmer: PeriodicWork<Trim>,
     /// The most bytes of inline data.
     pub(in crate::server) inline_size: u32,
-    worker: Arc<OwnedQueue>,
+    pub(in crate::server) worker: Arc<OwnedQueue>,
     /// The workqueue of what may wait: for the backing device, or for memory.
     pub(in crate::server) maker: Arc<OwnedQueue>,
     #[pin]
@@ -86,7 +89,11 @@ struct Client {
 }
 
 impl Adapter {
-    fn new(device: &Arc<Device>, export: Name, budget: &Arc<Budget>) -> Result<Arc<Self>> {
+    fn new(
+        device: &Arc<Device>,
+        (export, protection): (Name, Protection),
+        budget: &Arc<Budget>,
+    ) -> Result<Arc<Self>> {
         let inline_size = compat::param(&crate::module_parameters::inline_size);
         let maker = Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?;
         let pool = Pool::new(device, budget, &maker)?;
@@ -94,6 +101,7 @@ impl Adapter {
             try_pin_init!(Self {
                 pd: Pd::alloc(device)?,
                 export,
+                protection,
                 _trimmer: pool.trimmer()?,
                 pool,
                 inline_size: inline_size
@@ -181,7 +189,7 @@ impl Adapter {
             &self.pd,
             (vector, self.pool.next_number(), max),
             &self.pool,
-            self.inline_size,
+            (self.inline_size, self.protection),
             (&self.worker, &self.maker),
         )?;
         // A poller that has no connections and still had too few receives is of no use any more.
@@ -243,14 +251,17 @@ impl Adapters {
     pub(in crate::server) fn get(
         self: &Arc<Self>,
         device: &Arc<Device>,
-        export: &Name,
+        (export, protection): (&Name, Protection),
         host: &HostKey,
     ) -> Result<User> {
         let mut list = self.list.lock();
         let here = |adapter: &Adapter| Arc::ptr_eq(adapter.pd.device(), device);
         let found = list
             .iter_mut()
-            .find(|entry| here(&entry.adapter) && entry.adapter.export == *export);
+            .find(|entry| {
+                let Adapter { export: name, protection: own, .. } = &*entry.adapter;
+                here(&entry.adapter) && *name == *export && *own == protection
+            });
         let (adapter, account) = match found {
             Some(entry) => {
                 let account = entry.adapter.join(host)?;
@@ -263,7 +274,7 @@ impl Adapters {
                     Some(entry) => entry.adapter.pool.budget().clone(),
                     None => budget_of_device()?,
                 };
-                let adapter = Adapter::new(device, *export, &budget)?;
+                let adapter = Adapter::new(device, (*export, protection), &budget)?;
                 let account = adapter.join(host)?;
                 let entry = Entry {
                     adapter: adapter.clone(),

@@ -2,26 +2,24 @@
 
 //! A command of a client, from its receipt to the end of its answer.
 //!
-//! [`Handler::recv_done`] is where a command comes in, in the poller's worker. A command then goes
-//! through [`Command::begin`], [`Command::submit`] and, when the backing device has done it,
-//! [`Command::answer`]. [`Handler::send_done`] is where the HCA gives it back, and its slot is free
-//! for the next command. A command that cannot go on is kept by its [`Connection`] meanwhile.
+//! [`Handler`](super::handler::Handler) is where a command comes in, in the poller's worker. A
+//! command then goes through [`Command::begin`], [`Command::submit`] and, when the backing device
+//! has done it, [`Command::answer`]. When the HCA gives it back, its slot is free for the next
+//! command. A command that cannot go on is kept by its
+//! [`Connection`](super::connection::Connection) meanwhile.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
-use crate::base::errno::EOPNOTSUPP;
+use crate::base::errno::{
+    EBADMSG,
+    EOPNOTSUPP, //
+};
 use crate::block::{
     bio::{
         Bio,
@@ -32,14 +30,17 @@ use crate::block::{
     BlkError,
     BlkResult, //
 };
+use crate::link::keys::Forged;
 use crate::proto::{
     self,
     command,
+    frame::{
+        self,
+        Number, //
+    },
     response,
-    CommandError,
+    wire::TAG_SIZE,
     Delivery,
-    Extent,
-    Malformed,
     Operation,
     Remote,
     Response,
@@ -51,14 +52,6 @@ use crate::rdma::{
         DmaBuffer,
         DmaPiece, //
     },
-    qp::{
-        Qp,
-        QpHandler, //
-    },
-    wc::{
-        Received,
-        WcError, //
-    },
     wr::{
         RdmaOp,
         RemoteRange,
@@ -68,188 +61,19 @@ use crate::rdma::{
 };
 use crate::server::{
     block::{
-        connection::{
-            Connection,
-            ConnectionRef,
-            Slots,
-            Waiting, //
-        },
+        connection::ConnectionRef,
         poller::{
             Polled,
             Recv, //
+        },
+        protected::{
+            Frame,
+            Protected, //
         },
     },
     memory::pool::Piece,
     stats::ConnectionStats,
 };
-
-/// Set for a tag in use; the generation of its command is in the bits below.
-const RUNNING: u64 = 1 << 32;
-
-/// Handles the completions of a connection's queue pair.
-pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
-
-impl QpHandler for Handler {
-    type Send = KBox<Command>;
-    type Recv = KBox<Recv>;
-
-    #[inline]
-    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
-        let connection = &self.0;
-        // No atomic addition: one completion is handled at a time.
-        let receives = connection.receives.load(Relaxed);
-        connection.receives.store(receives + 1, Relaxed);
-        match received {
-            Ok(received) => {
-                // Most often there is one completion: of the answer to the command before this one.
-                connection.cq.reap();
-                connection.receive(recv, received.len());
-            }
-            Err(_) => connection.put_recv(recv),
-        }
-    }
-
-    #[inline]
-    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
-        command.sent(result.is_ok());
-    }
-
-    fn error(&self) {
-        self.0.lose_session();
-    }
-}
-
-impl Connection {
-    /// Handles a received message. Runs in the poller's worker.
-    fn receive(&self, recv: KBox<Recv>, len: u32) {
-        let mut header = [0; command::SIZE];
-        let copied = recv.header.copy_out(0, &mut header);
-        if !self.count_received() {
-            self.put_recv(recv);
-            return self.violation();
-        }
-        // The copy cannot fail: the buffer is as long as a command.
-        let parsed = copied.map(|()| command::parse(&header, len, &self.terms, self.extent()));
-        match parsed.unwrap_or(Err(Malformed("the command was not received").into())) {
-            Ok(command) if self.begin_tag(command.tag, command.generation) => {
-                self.admit(command, recv);
-            }
-            Err(CommandError::Refused(response, _))
-                if self.begin_tag(response.tag, response.generation) =>
-            {
-                self.put_recv(recv);
-                self.refuse(response);
-            }
-            _ => {
-                self.put_recv(recv);
-                self.violation();
-            }
-        }
-    }
-
-    /// Counts a received command. Returns false if the client may not have as many in flight.
-    fn count_received(&self) -> bool {
-        self.stats.enter() <= self.credit.load(Relaxed)
-    }
-
-    /// Marks a tag as used by a command that was received. Returns false if the client may not use
-    /// the tag now. Runs in the poller's worker.
-    fn begin_tag(&self, tag: u16, generation: u32) -> bool {
-        let free = |place: &&Atomic<u64>| place.load(Relaxed) == 0;
-        let place = self.tags.get(usize::from(tag)).filter(free);
-        let running = RUNNING | u64::from(generation);
-        place
-            .inspect(|place| place.store(running, Relaxed))
-            .is_some()
-    }
-
-    /// Lets the client use a tag again: its command is about to be answered. Any context.
-    fn end_tag(&self, tag: u16) {
-        if let Some(place) = self.tags.get(usize::from(tag)) {
-            place.store(0, Relaxed);
-        }
-        self.stats.leave();
-    }
-
-    /// Returns what the client may do with the export now. Any context.
-    fn extent(&self) -> Extent {
-        let extent = self.block.extent();
-        Extent {
-            access: extent.access.min(self.access),
-            ..extent
-        }
-    }
-
-    /// Begins a command, or lets it wait for its slot.
-    pub(super) fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
-        if command.pressed {
-            self.ask_for_credit();
-        }
-        // The slot is taken until the HCA is done with the answer of the command before.
-        match self.take(command.tag) {
-            Some(slot) => slot.begin(&command, recv),
-            None => self.wait(Waiting::Slot(command, recv)),
-        }
-    }
-
-    /// Answers that a command is refused, or lets that wait for the slot.
-    pub(super) fn refuse(&self, response: Response) {
-        match self.take(response.tag) {
-            Some(slot) => slot.refuse(&response),
-            None => self.wait(Waiting::Refusal(response)),
-        }
-    }
-
-    /// Takes the slot for a command with this tag, if it is free.
-    fn take(&self, tag: u16) -> Option<KBox<Command>> {
-        let mut slots = self.slots.lock();
-        let slots: &mut Slots = &mut slots;
-        if slots.closed || slots.draining {
-            return None;
-        }
-        let taken = slots.taken.get_mut(usize::from(tag));
-        let taken = taken.filter(|taken| !**taken)?;
-        let mut slot = slots.free.pop()?;
-        slot.tag = tag;
-        *taken = true;
-        slots.in_flight += 1;
-        Some(slot)
-    }
-
-    /// Gives back the slot of a command that has ended. Any context.
-    fn put(&self, slot: KBox<Command>) {
-        let mut slots = self.slots.lock();
-        if let Some(taken) = slots.taken.get_mut(usize::from(slot.tag)) {
-            *taken = false;
-        }
-        slots.in_flight = slots.in_flight.saturating_sub(1);
-        // Cannot fail: there is capacity for all.
-        let _ = slots.free.push_within_capacity(slot);
-        if slots.closed && slots.in_flight == 0 {
-            self.idle.complete_all();
-        }
-    }
-
-    /// Posts a receive again that is not needed any more. Any context.
-    pub(super) fn put_recv(&self, recv: KBox<Recv>) {
-        if self.poller.has_srq() {
-            return self.poller.put_recv(recv);
-        }
-        // A connection that is being closed frees it.
-        let owner = self.slots.lock().owner.clone();
-        if let Some(owner) = owner {
-            drop(owner.qp.recv(recv));
-        }
-    }
-
-    /// Posts the answers that are chained, unless the poller's worker does so at the end of its
-    /// round. Any context.
-    fn post(&self, qp: &Arc<Qp<Handler>>) {
-        if self.poller.chained(qp) {
-            qp.ring();
-        }
-    }
-}
 
 /// The data of a command.
 enum Data {
@@ -272,7 +96,7 @@ pub(in crate::server) struct Command {
     /// The connection. It drops its commands, and so the references to itself, when it is closed.
     owner: Arc<ConnectionRef>,
     /// The tag, which is also the index of the slot in the send queue.
-    tag: u16,
+    pub(super) tag: u16,
     generation: u32,
     operation: Operation,
     /// When the command began, in ns; 0 if it is refused.
@@ -285,6 +109,10 @@ pub(in crate::server) struct Command {
     nowait: bool,
     response: DmaBuffer,
     bio: Option<Bio<KBox<Command>>>,
+    /// The number and the text of the command in its frame, if the connection has a protection.
+    framed: Option<(Number, [u8; command::SIZE])>,
+    /// The result of the backing device, until the answer is sealed.
+    status: Status,
 }
 
 impl Command {
@@ -312,16 +140,21 @@ impl Command {
             nowait: false,
             response,
             bio: Some(bio),
+            framed: None,
+            status: Status::Ok,
         }
     }
 
     /// Begins the command that was received into `recv`. Runs in the poller's worker.
-    fn begin(mut self: KBox<Self>, command: &proto::Command, recv: KBox<Recv>) {
+    pub(super) fn begin(mut self: KBox<Self>, command: &proto::Command, recv: KBox<Recv>) {
         self.generation = command.generation;
         self.operation = command.operation;
         self.began_ns = ConnectionStats::now_ns();
         self.flushing = false;
         let owner = self.owner.clone();
+        if owner.connection.protected.is_some() {
+            self.keep_frame(&recv);
+        }
         if let Operation::Write {
             from: Transfer::Inline,
             ..
@@ -337,11 +170,23 @@ impl Command {
         }
     }
 
+    /// Keeps what the check of the command's data needs of its opened frame.
+    fn keep_frame(&mut self, recv: &Recv) {
+        // It was read before, when it was opened.
+        if let Ok(frame) = Frame::read(recv) {
+            self.framed = Some((frame.number, frame.command));
+            let place = frame::data_check(frame::RESPONSE_SIZE).start;
+            // Cannot fail: the buffer is as long as a frame.
+            let _ = self.response.copy_in(place, &frame.check);
+        }
+    }
+
     /// Answers a command that cannot be done.
-    fn refuse(mut self: KBox<Self>, response: &Response) {
+    pub(super) fn refuse(mut self: KBox<Self>, response: &Response) {
         self.generation = response.generation;
         // Without an operation no key is invalidated: the client does that itself.
         self.operation = Operation::Flush;
+        self.framed = None;
         self.began_ns = 0;
         self.answer(response.status);
     }
@@ -388,6 +233,22 @@ impl Command {
                 });
             }
         }
+    }
+
+    /// Opens the data of a write that were read from the client's memory. Fails with `EBADMSG` if
+    /// they are not those whose check the command had.
+    fn open_data(&mut self, protected: &Protected) -> Result {
+        let ((number, command), Data::Piece(piece)) =
+            (self.framed.as_ref().ok_or(EINVAL)?, &self.data)
+        else {
+            return Err(EINVAL);
+        };
+        let memory = piece.memory();
+        let place = frame::data_check(frame::RESPONSE_SIZE);
+        let check = self.response.contents(place.start, place.len())?;
+        let data = memory.contents(memory.len())?;
+        let opened = protected.cipher()?.open_data(*number, command, data, &check);
+        opened.map_err(|Forged| EBADMSG)
     }
 
     /// Submits the command to the backing device.
@@ -467,23 +328,89 @@ impl Command {
         let reads = matches!(self.operation, Operation::Read { .. });
         Some(Reply {
             immediate: None,
+            append: false,
             write: remote.filter(|_| reads && status == Status::Ok).map(range),
             invalidate: remote.map(|remote| remote.rkey),
         })
     }
 
-    /// Answers the client. Any context.
+    /// Returns the answer that is a frame, after the data of a read that succeeded or with them.
+    fn frame(&mut self, protected: &Protected, status: Status) -> Result<Reply> {
+        let response = Response {
+            status,
+            tag: self.tag,
+            generation: self.generation,
+            credit: self.owner.connection.credit(),
+        };
+        let mut bytes = [0; response::SIZE];
+        response.encode(&mut bytes).map_err(|_| EINVAL)?;
+        let cipher = protected.cipher()?;
+        let number = cipher.number()?;
+        let remote = self.operation.remote();
+        let write = match (self.operation, status) {
+            (Operation::Read { .. }, Status::Ok) => remote.map(range),
+            _ => None,
+        };
+        let append = status == Status::Ok && self.operation.answer_len() != 0;
+        let fixed = self.response.contents(0, frame::RESPONSE_SIZE)?;
+        let check = fixed.part(frame::data_check(frame::RESPONSE_SIZE))?;
+        fixed.part(frame::BODY..frame::RESPONSE_SIZE)?.write(&bytes)?;
+        check.write(&[0; TAG_SIZE])?;
+        let data = match &self.data {
+            Data::Piece(piece) if append || write.is_some() => {
+                let memory = piece.memory();
+                Some(memory.contents(memory.len())?)
+            }
+            _ => None,
+        };
+        match (write, data, &self.framed) {
+            (Some(_), Some(data), Some((_, command))) => {
+                cipher.seal_data(number, command, data, &check)?;
+                cipher.seal(number, &fixed, None)?;
+            }
+            (Some(_), ..) => return Err(EINVAL),
+            (None, data, _) => cipher.seal(number, &fixed, data)?,
+        }
+        Ok(Reply {
+            immediate: None,
+            append,
+            write,
+            invalidate: remote.map(|remote| remote.rkey),
+        })
+    }
+
+    /// Answers the client what the backing device has done, in any context: a frame is made in a
+    /// task of its own.
+    fn finish(mut self: KBox<Self>, status: Status) {
+        let owner = self.owner.clone();
+        match owner.connection.protected {
+            Some(_) => {
+                self.status = status;
+                owner.connection.answer_later(self);
+            }
+            None => self.answer(status),
+        }
+    }
+
+    /// Answers the client what the backing device has done.
+    pub(super) fn answer_finished(self: KBox<Self>) {
+        let status = self.status;
+        self.answer(status);
+    }
+
+    /// Answers the client. Any context; with a protection any but hard interrupt.
     fn answer(mut self: KBox<Self>, status: Status) {
         let stats = &self.owner.connection.stats;
         stats.answered(&self.operation, status, self.began_ns);
         let delivers = status == Status::Ok && self.operation.answer_len() != 0;
-        let reply = match delivers {
-            true => self.delivery(),
-            false => self.response(status),
+        let owner = self.owner.clone();
+        let reply = match (&owner.connection.protected, delivers) {
+            (Some(protected), _) => self.frame(protected, status).ok(),
+            (None, true) => self.delivery(),
+            (None, false) => self.response(status),
         };
         let Some(reply) = reply else {
             // This cannot be: the buffer is as long as a response, whose numbers are valid.
-            let owner = self.owner.clone();
             self.end();
             return owner.connection.lose_session();
         };
@@ -493,7 +420,7 @@ impl Command {
             self.give_back();
         }
         self.owner.connection.end_tag(self.tag);
-        let (owner, tag) = (self.owner.clone(), self.tag);
+        let tag = self.tag;
         let ConnectionRef { connection, qp, .. } = &*owner;
         match qp.reply(tag, reply, self, false) {
             Ok(()) => connection.post(qp),
@@ -509,17 +436,27 @@ impl Command {
 
     /// Handles the completion of what the queue pair was asked to do. Runs in the poller's worker,
     /// or after an error in any context.
-    fn sent(self: KBox<Self>, done: bool) {
+    pub(super) fn sent(mut self: KBox<Self>, done: bool) {
         if self.stage == Stage::Answer {
             return self.end();
         }
-        let ConnectionRef { connection, qp, .. } = &*self.owner;
+        let owner = self.owner.clone();
+        let ConnectionRef { connection, qp, .. } = &*owner;
         connection.count_fetches(-1);
         // `rdma_rxe` may complete a READ that was not done, and fail afterwards.
-        match done && !connection.is_closed() && !qp.has_failed() {
-            true => self.submit(true),
-            false => self.end(),
+        if !done || connection.is_closed() || qp.has_failed() {
+            return self.end();
         }
+        if let Some(protected) = &connection.protected {
+            if let Err(error) = self.open_data(protected) {
+                self.end();
+                return match error {
+                    EBADMSG => connection.forgery(),
+                    _ => connection.lose_session(),
+                };
+            }
+        }
+        self.submit(true);
     }
 
     /// Ends the command: its slot is free for another one. Any context.
@@ -570,7 +507,7 @@ impl BioOwner for KBox<Command> {
                 let owner = self.owner.clone();
                 owner.connection.submit_later(self);
             }
-            result => self.answer(result.into()),
+            result => self.finish(result.into()),
         }
     }
 }
@@ -580,7 +517,7 @@ impl SendOwner for KBox<Command> {
 
     #[inline]
     fn message(&self) -> Option<(&DmaBuffer, usize)> {
-        Some((&self.response, response::SIZE))
+        Some((&self.response, self.response.len()))
     }
 
     #[inline]

@@ -33,9 +33,11 @@ use crate::base::{
 };
 use crate::proto::{
     self,
+    frame,
     response,
     Access,
     Name,
+    Protection,
     Response,
     Terms, //
 };
@@ -50,16 +52,15 @@ use crate::rdma::{
 use crate::server::{
     backend::Block,
     block::{
-        command::{
-            Command,
-            Handler, //
-        },
+        command::Command,
+        handler::Handler,
         poller::{
             Polled,
             Poller,
             Progress,
             Recv, //
         },
+        protected::Protected,
     },
     memory::account::Account,
     session::Session,
@@ -68,6 +69,10 @@ use crate::server::{
 
 /// The credit of a connection at first: commands that its client may have in flight.
 pub(super) const CREDIT_FIRST: u16 = 16;
+
+/// Bytes from one framed answer to the next in memory.
+const CACHE_LINE: usize = 64;
+const _: () = assert!(frame::RESPONSE_SIZE <= CACHE_LINE);
 
 /// Returns the most credit of a connection of `depth`. A device's queues have a power of two of
 /// entries, of which each command takes two, and the end of the connection takes one more.
@@ -110,6 +115,8 @@ pub(super) struct Slots {
     pub(super) waiting: KVec<Waiting>,
     /// The commands that [`Connection::submit_later`] got. There is capacity for all.
     pub(super) later: KVec<KBox<Command>>,
+    /// The commands that [`Connection::answer_later`] got. There is capacity for all.
+    pub(super) finished: KVec<KBox<Command>>,
     /// The reference that new slots get; `None` once the connection is being closed.
     pub(super) owner: Option<Arc<ConnectionRef>>,
     /// No command may begin any more, and those that wait are dropped: the session is to end. Who
@@ -129,6 +136,7 @@ impl Slots {
             in_flight: 0,
             waiting: KVec::with_capacity(depth, GFP_KERNEL)?,
             later: KVec::with_capacity(depth, GFP_KERNEL)?,
+            finished: KVec::with_capacity(depth, GFP_KERNEL)?,
             owner: None,
             draining: false,
             closed: false,
@@ -180,12 +188,19 @@ pub(in crate::server) struct Connection {
     pub(super) idle: Completion,
     /// The workqueue of commands for which the backing device has to wait.
     pub(super) later: Arc<OwnedQueue>,
+    /// The workqueue on which answers are sealed.
+    pub(super) worker: Arc<OwnedQueue>,
+    /// `None` if commands and answers are sent as they are.
+    pub(super) protected: Option<Protected>,
     #[pin]
-    work: Work<Connection>,
+    work: Work<Connection, 0>,
+    #[pin]
+    answer_work: Work<Connection, 1>,
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Connection { self.work }
+    impl HasWork<Self, 0> for Connection { self.work }
+    impl HasWork<Self, 1> for Connection { self.answer_work }
 }
 
 /// The names by which an administrator knows a connection.
@@ -215,6 +230,10 @@ pub(super) struct ConnectionConfig<'a> {
     pub(super) terms: Terms,
     /// The workqueue of commands for which the backing device has to wait.
     pub(super) later: &'a Arc<OwnedQueue>,
+    /// The workqueue on which answers are sealed.
+    pub(super) worker: &'a Arc<OwnedQueue>,
+    /// The protection on which both sides have agreed.
+    pub(super) protection: Protection,
 }
 
 /// The reference that commands have to their connection.
@@ -256,6 +275,10 @@ impl Connection {
         for _ in 0..depth {
             tags.push(Atomic::new(0), GFP_KERNEL)?;
         }
+        let protected = match config.protection.is_on() {
+            true => Some(Protected::new(config.terms.depth)?),
+            false => None,
+        };
         Arc::pin_init(
             pin_init!(Self {
                 session: config.session.clone(),
@@ -277,7 +300,10 @@ impl Connection {
                 fetches: Atomic::new(0),
                 idle <- Completion::new(),
                 later: config.later.clone(),
+                worker: config.worker.clone(),
+                protected,
                 work <- new_work!("Connection::work"),
+                answer_work <- new_work!("Connection::answer_work"),
             }),
             GFP_KERNEL,
         )
@@ -311,16 +337,20 @@ impl Connection {
     /// Lets no command begin any more, and ends those that wait. Once [`Connection::idle`]
     /// completes, all slots are free. Returns the reference that they were made with. May sleep.
     pub(super) fn end_waiting(&self) -> Option<Arc<ConnectionRef>> {
-        let (owner, later) = {
+        let (owner, later, finished) = {
             let mut slots = self.slots.lock();
+            let slots: &mut Slots = &mut slots;
             slots.closed = true;
             if slots.in_flight == 0 {
                 self.idle.complete_all();
             }
-            (slots.owner.take(), core::mem::take(&mut slots.later))
+            let later = core::mem::take(&mut slots.later);
+            let finished = core::mem::take(&mut slots.finished);
+            (slots.owner.take(), later, finished)
         };
         self.drop_all_waiting();
         later.into_iter().for_each(Command::end);
+        finished.into_iter().for_each(Command::end);
         // If the poller was the first in line for memory because of these, it is so no longer.
         self.poller.attend();
         owner
@@ -357,6 +387,14 @@ impl Connection {
     pub(super) fn violation(&self) {
         if !self.slots.lock().draining {
             self.session.violation();
+        }
+    }
+
+    /// Ends the session because a command, or its data, has another check than its own.
+    #[cold]
+    pub(super) fn forgery(&self) {
+        if !self.slots.lock().draining {
+            self.session.forgery();
         }
     }
 
@@ -412,9 +450,14 @@ impl Polled for Connection {
         if missing == 0 {
             return Ok(());
         }
-        let len = usize::from(missing) * response::SIZE;
+        let (size, stride) = match &self.protected {
+            Some(_) => (frame::RESPONSE_SIZE, CACHE_LINE),
+            None => (response::SIZE, response::SIZE),
+        };
+        let len = usize::from(missing) * stride;
         let responses = DmaBuffer::alloc(self.cq.device(), len, Direction::ToDevice)?;
-        for response in responses.split(response::SIZE) {
+        for mut response in responses.split(stride) {
+            response.truncate(size)?;
             let (bio, slot) = (Command::bio()?, KBox::new_uninit(GFP_KERNEL)?);
             let mut slots = self.slots.lock();
             // The reference is taken under the lock, as the end of the connection waits for it.

@@ -8,11 +8,18 @@
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
+use crate::link::{
+    channel::Side,
+    cipher::Cipher,
+    keys::Tickets, //
+};
 use crate::proto::{
+    handshake::Ticket,
     wire::DEPTH_MAX,
     Access,
     Backing,
     Login,
+    Protection,
     Terms, //
 };
 use crate::rdma::{
@@ -32,7 +39,6 @@ use crate::server::{
     backend::Block,
     block::{
         adapter::User,
-        command::Handler,
         connection::{
             credit_max,
             Connection,
@@ -42,6 +48,7 @@ use crate::server::{
             CREDIT_FIRST, //
         },
         credit::ReceiveCredit,
+        handler::Handler,
         poller::{
             Polled,
             Poller,
@@ -84,8 +91,8 @@ impl OpenConnection {
             // The data of a read and its answer. The READ of a write is done before its answer.
             send_wr: 2 * u32::from(credit_max(depth)),
             recv_wr: 0,
-            // The data of a command are one piece of the pool.
-            sges: 1,
+            // The data of a command are one piece of the pool. They may follow a framed answer.
+            sges: 1 + u32::from(config.protection.is_on()),
             large: 0,
             keys: 0,
             key_pages: 0,
@@ -176,6 +183,7 @@ pub(in crate::server) struct Connections {
     block: Arc<Block>,
     access: Access,
     terms: Terms,
+    protection: Protection,
     label: Label,
     user: User,
 }
@@ -200,6 +208,7 @@ impl Connections {
                 inline_size: login.inline_size.min(adapter.inline_size),
                 limits: *block.limits(),
             },
+            protection: login.protection,
             label: Label {
                 export: login.export,
                 host: login.host_name,
@@ -250,10 +259,33 @@ impl Connections {
                 access: self.access,
                 terms: self.terms,
                 later: &adapter.maker,
+                worker: &adapter.worker,
+                protection: self.protection,
             },
         )?;
         *place = Some(connection);
         Ok(())
+    }
+
+    /// Sets the cipher of I/O connection `queue`, if it has a protection: `tickets` are those of its
+    /// request and of the reply that is about to be sent, if the session has a key. May sleep.
+    pub(in crate::server) fn set_cipher(
+        &self,
+        queue: u16,
+        tickets: Option<(&Tickets, &Ticket, &Ticket)>,
+    ) -> Result {
+        let place = self.queues.get(usize::from(queue));
+        let open = place.and_then(Option::as_ref).ok_or(EINVAL)?;
+        let cipher = Cipher::new(self.protection, Side::Server, tickets)?;
+        if let (Some(protected), Some(cipher)) = (&open.connection.protected, cipher) {
+            protected.set_cipher(cipher);
+        }
+        Ok(())
+    }
+
+    /// Returns true if what is sent on the connections has a protection.
+    pub(in crate::server) fn is_protected(&self) -> bool {
+        self.protection.is_on()
     }
 
     /// Lets no more commands begin. Returns true if all that have begun are answered. May sleep.

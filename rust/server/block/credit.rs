@@ -14,10 +14,7 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-use crate::proto::{
-    command,
-    wire::INLINE_MAX, //
-};
+use crate::proto::wire::INLINE_MAX;
 use crate::rdma::{
     device::Device,
     dma::{
@@ -42,9 +39,8 @@ use crate::server::{
 /// Receives that are allocated together.
 const RECVS_AT_ONCE: usize = 32;
 const _: () = assert!(RECVS_AT_ONCE * INLINE_MAX as usize <= CHUNK);
-/// Bytes from one command to the next in memory: a cache line.
-const HEADER: usize = 64;
-const _: () = assert!(command::SIZE <= HEADER);
+/// Bytes of a cache line: no two commands share one.
+const CACHE_LINE: usize = 64;
 
 /// The credit of a connection, and the promise of its poller to have receives for it. The promise
 /// ends with the drop, in any context.
@@ -167,11 +163,12 @@ impl<C: Polled> Poller<C> {
         let size = usize::try_from(self.inline_size)?;
         while *missing > 0 {
             let count = RECVS_AT_ONCE.min(usize::try_from(*missing)?);
-            let headers = DmaBuffer::alloc(&self.device, count * HEADER, Direction::FromDevice)?;
+            let stride = self.header.next_multiple_of(CACHE_LINE);
+            let headers = DmaBuffer::alloc(&self.device, count * stride, Direction::FromDevice)?;
             let memory = Arc::new(self.pool.get_lasting(count * size, first)?, GFP_KERNEL)?;
-            for (index, mut header) in headers.split(HEADER).take(count).enumerate() {
+            for (index, mut header) in headers.split(stride).take(count).enumerate() {
                 // The bytes that follow the command go to the inline data.
-                header.truncate(command::SIZE)?;
+                header.truncate(self.header)?;
                 let recv = Recv {
                     header,
                     data: memory.piece(index * size, size)?,

@@ -38,7 +38,12 @@ use crate::base::{
     workqueue::OwnedQueue, //
 };
 use crate::block::bio::plugged;
-use crate::proto::Name;
+use crate::proto::{
+    command,
+    frame,
+    Name,
+    Protection, //
+};
 use crate::rdma::{
     cq::{
         Cq,
@@ -220,6 +225,8 @@ pub(in crate::server) struct Poller<C: Polled> {
     pub(super) has_srq: bool,
     pub(super) pool: Arc<Pool>,
     pub(super) inline_size: u32,
+    /// Bytes of a message before its inline data.
+    pub(super) header: usize,
     worker: Arc<OwnedQueue>,
     /// The worker holds this lock while it runs.
     #[pin]
@@ -273,7 +280,7 @@ impl<C: Polled> Poller<C> {
         pd: &Arc<Pd>,
         (vector, number, credit): (u32, usize, u16),
         pool: &Arc<Pool>,
-        inline_size: u32,
+        (inline_size, protection): (u32, Protection),
         (worker, maker): (&Arc<OwnedQueue>, &Arc<OwnedQueue>),
     ) -> Result<Arc<Self>> {
         let device = pd.device();
@@ -302,6 +309,10 @@ impl<C: Polled> Poller<C> {
                 has_srq,
                 pool: pool.clone(),
                 inline_size,
+                header: match protection.is_on() {
+                    true => frame::COMMAND_SIZE,
+                    false => command::SIZE,
+                },
                 worker: worker.clone(),
                 hca <- new_mutex!(None, "Poller::hca"),
                 shared <- new_irqsave_spinlock!(shared, "Poller::shared"),

@@ -167,7 +167,7 @@ impl Connection {
         };
         match refused {
             None => {
-                let _ = self.later.enqueue(self.clone());
+                let _ = self.later.enqueue::<Arc<Self>, 0>(self.clone());
             }
             Some(command) => {
                 command.end();
@@ -177,7 +177,48 @@ impl Connection {
     }
 }
 
-impl WorkItem for Connection {
+impl Connection {
+    /// Makes the answer of a command that the backing device has done in a task of its own. Any
+    /// context.
+    pub(super) fn answer_later(self: &Arc<Self>, command: KBox<Command>) {
+        let refused = {
+            let mut slots = self.slots.lock();
+            match slots.closed {
+                true => Some(command),
+                false => {
+                    let full = slots.finished.push_within_capacity(command).err();
+                    full.map(|full| full.0)
+                }
+            }
+        };
+        match refused {
+            None => {
+                let _ = self.worker.enqueue::<Arc<Self>, 1>(self.clone());
+            }
+            Some(command) => {
+                command.end();
+                self.lose_session();
+            }
+        }
+    }
+}
+
+impl WorkItem<1> for Connection {
+    type Pointer = Arc<Self>;
+
+    /// Answers the commands that [`Connection::answer_later`] got.
+    fn run(this: Arc<Self>) {
+        loop {
+            let command = this.slots.lock().finished.remove(0);
+            match command {
+                Ok(command) => command.answer_finished(),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl WorkItem<0> for Connection {
     type Pointer = Arc<Self>;
 
     /// Submits the commands that [`Connection::submit_later`] got.

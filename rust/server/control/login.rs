@@ -147,7 +147,7 @@ impl Control {
                     name: login.host_name,
                     id: login.host_id,
                 };
-                let user = adapters.get(device, &login.export, &host);
+                let user = adapters.get(device, (&login.export, login.protection), &host);
                 let user = user.map_err(no_memory)?;
                 let connections =
                     Connections::new(user, block, access, login, queues).map_err(no_memory)?;

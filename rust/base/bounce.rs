@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bounce buffers: memory that a device accesses in place of other memory.
+
+use crate::base::{
+    contents::{
+        copy,
+        Contents, //
+    },
+    scatterlist::{
+        PageChunks,
+        Segment,
+        Segmented, //
+    }, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    bindings::page,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A physically contiguous buffer, a part of [`PageChunks`].
+///
+/// # Context
+///
+/// The last one must be dropped where sleeping is allowed.
+///
+/// # Invariants
+///
+/// - The `size` bytes that begin `offset` bytes after the start of `page` are a part of one chunk
+///   of `_memory`. `0 < len <= size`.
+pub(crate) struct BounceBuffer {
+    _memory: Arc<PageChunks>,
+    page: NonNull<page>,
+    offset: u32,
+    size: u32,
+    len: u32,
+}
+
+// SAFETY: Pages belong to no thread.
+unsafe impl Send for BounceBuffer {}
+
+// SAFETY: The methods that take a shared reference only read the fields.
+unsafe impl Sync for BounceBuffer {}
+
+impl BounceBuffer {
+    /// Makes a buffer of the `size` bytes at `offset` of `memory`. Fails with `EINVAL` if they are
+    /// not all in one chunk.
+    ///
+    /// The caller should make no buffers that overlap: their contents would be mixed up. It does no
+    /// other harm.
+    pub(crate) fn new(memory: &Arc<PageChunks>, offset: usize, size: u32) -> Result<Self> {
+        // CAST: A u32 fits a usize on every platform with RDMA.
+        let mut segments = memory.segments(offset, size as usize);
+        let segment = segments.next().ok_or(EINVAL)?;
+        if segment.len() != size {
+            return Err(EINVAL);
+        }
+        // INVARIANT: A segment of `memory` is in one chunk, and is not empty.
+        Ok(Self {
+            _memory: memory.clone(),
+            page: segment.page(),
+            offset: segment.offset(),
+            size,
+            len: size,
+        })
+    }
+
+    /// Returns the most bytes that it has room for.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Uses the first `len` bytes. Fails with `EINVAL` if there are fewer, or `len` is 0.
+    pub(crate) fn set_len(&mut self, len: u32) -> Result {
+        if len == 0 || len > self.size {
+            return Err(EINVAL);
+        }
+        // INVARIANT: It was checked.
+        self.len = len;
+        Ok(())
+    }
+
+    /// Returns the segment of the bytes in use.
+    #[inline]
+    fn segment(&self) -> Segment {
+        // SAFETY: By the type invariants the page is one of `_memory`.
+        unsafe { Segment::new(self.page, self.offset, self.len) }
+    }
+
+    /// Returns the contents of the bytes in use.
+    #[inline]
+    pub(crate) fn contents(&self) -> Contents<'_> {
+        // SAFETY: By the type invariants they are in pages of the direct map, which `_memory` keeps
+        // as long as `self` has it. `PageChunks` gives no references to its contents.
+        unsafe { Contents::new(self.segment()) }
+    }
+}
+
+// SAFETY: As for `contents()`. What the methods return changes only through an exclusive reference.
+unsafe impl Segmented for BounceBuffer {
+    #[inline]
+    fn writable(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        core::iter::once(self.segment())
+    }
+}
+
+/// Memory, and a bounce buffer that devices access in its place, if there is one.
+///
+/// The caller copies between the two. So a device, and a peer that it lets access the buffer, never
+/// see the memory itself.
+pub(crate) struct Bounced<M: Segmented> {
+    memory: M,
+    buffer: Option<BounceBuffer>,
+}
+
+impl<M: Segmented> Bounced<M> {
+    /// Puts `buffer`, if there is one, in place of `memory`.
+    #[inline]
+    pub(crate) fn new(memory: M, buffer: Option<BounceBuffer>) -> Self {
+        Self { memory, buffer }
+    }
+
+    /// Returns the memory.
+    #[inline]
+    pub(crate) fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns the buffer that is in place of the memory.
+    #[inline]
+    pub(crate) fn buffer(&self) -> Option<&BounceBuffer> {
+        self.buffer.as_ref()
+    }
+
+    /// Returns both.
+    #[inline]
+    pub(crate) fn into_both(self) -> (M, Option<BounceBuffer>) {
+        (self.memory, self.buffer)
+    }
+
+    /// Copies the memory to the buffer. Fails with `EINVAL` if there is none, or it is longer. Any
+    /// context.
+    pub(crate) fn copy_in(&self) -> Result {
+        let buffer = self.buffer().ok_or(EINVAL)?;
+        copy(buffer.contents().len(), &self.memory, buffer)
+    }
+
+    /// Copies the buffer to the memory. Fails with `EINVAL` if there is none, or it is longer, or
+    /// the memory may not be written. Any context.
+    pub(crate) fn copy_out(&self) -> Result {
+        let buffer = self.buffer().ok_or(EINVAL)?;
+        copy(buffer.contents().len(), buffer, &self.memory)
+    }
+}
+
+// SAFETY: Both are `Segmented`, and which of them it is never changes.
+unsafe impl<M: Segmented> Segmented for Bounced<M> {
+    #[inline]
+    fn writable(&self) -> bool {
+        match &self.buffer {
+            Some(buffer) => buffer.writable(),
+            None => self.memory.writable(),
+        }
+    }
+
+    #[inline]
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        let mut buffer = self.buffer.as_ref().map(BounceBuffer::segment);
+        let mut memory = match buffer {
+            Some(_) => None,
+            None => Some(self.memory.segments()),
+        };
+        core::iter::from_fn(move || match &mut memory {
+            Some(memory) => memory.next(),
+            None => buffer.take(),
+        })
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The bounce buffers of a path whose I/O has a [`Protection`](crate::proto::Protection): what the
+//! server sees in place of the pages of requests.
+//!
+//! All are made when the path connects for the first time, and stay with it.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    page::PAGE_SIZE,
+    sync::Arc, //
+};
+
+use crate::base::{
+    bounce::BounceBuffer,
+    scatterlist::PageChunksBuilder,
+    sync::{
+        new_irqsave_spinlock,
+        IrqSaveSpinLock, //
+    },
+};
+
+/// The largest read or write, in bytes.
+pub(in crate::client) const MAX: u32 = 128 << 10;
+/// The number of buffers for that: others wait, as they do when the send queue is full.
+const LARGE: usize = 16;
+/// Bytes of a small buffer.
+const SMALL_SIZE: u32 = PAGE_SIZE as u32;
+/// The number of small buffers. Once they are in use, large ones serve, too.
+const SMALL: usize = 256;
+/// Bytes of all buffers: 3 MiB with pages of 4 KiB.
+const TOTAL: usize = LARGE * MAX as usize + SMALL * PAGE_SIZE;
+
+/// The buffers that are not in use. There is capacity for all.
+struct Free {
+    large: KVec<BounceBuffer>,
+    small: KVec<BounceBuffer>,
+}
+
+/// The bounce buffers of a path. The last reference must be dropped where sleeping is allowed.
+#[pin_data]
+pub(in crate::client) struct Bounces {
+    #[pin]
+    free: IrqSaveSpinLock<Free>,
+}
+
+impl Bounces {
+    /// Makes the buffers, on NUMA node `node` if there is memory. Fails with `ENOMEM`, also if
+    /// memory is too fragmented. May sleep.
+    pub(in crate::client) fn new(node: i32) -> Result<Arc<Self>> {
+        let mut builder = PageChunksBuilder::new(TOTAL, node)?;
+        builder.grow(TOTAL)?;
+        let memory = builder.finish()?;
+        let mut free = Free {
+            large: KVec::with_capacity(LARGE, GFP_KERNEL)?,
+            small: KVec::with_capacity(SMALL, GFP_KERNEL)?,
+        };
+        let fragmented = |_| ENOMEM;
+        for index in 0..LARGE {
+            let buffer = BounceBuffer::new(&memory, index * MAX as usize, MAX);
+            free.large.push(buffer.map_err(fragmented)?, GFP_KERNEL)?;
+        }
+        for index in 0..SMALL {
+            let offset = LARGE * MAX as usize + index * PAGE_SIZE;
+            let buffer = BounceBuffer::new(&memory, offset, SMALL_SIZE);
+            free.small.push(buffer.map_err(fragmented)?, GFP_KERNEL)?;
+        }
+        Arc::pin_init(
+            pin_init!(Self { free <- new_irqsave_spinlock!(free, "Bounces::free") }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Takes a buffer of `len` bytes; `None` if none is free. Any context.
+    pub(in crate::client) fn take(&self, len: u32) -> Option<BounceBuffer> {
+        let mut free = self.free.lock();
+        let small = match len <= SMALL_SIZE {
+            true => free.small.pop(),
+            false => None,
+        };
+        let mut buffer = small.or_else(|| free.large.pop())?;
+        match buffer.set_len(len) {
+            Ok(()) => Some(buffer),
+            Err(_) => {
+                free.put(buffer);
+                None
+            }
+        }
+    }
+
+    /// Gives back a buffer that [`Self::take`] has returned. Any context.
+    pub(in crate::client) fn put(&self, buffer: BounceBuffer) {
+        self.free.lock().put(buffer);
+    }
+}
+
+impl Free {
+    fn put(&mut self, buffer: BounceBuffer) {
+        let place = match buffer.size() {
+            SMALL_SIZE => &mut self.small,
+            _ => &mut self.large,
+        };
+        // Cannot fail: there is capacity for all.
+        let _ = place.push_within_capacity(buffer);
+    }
+}

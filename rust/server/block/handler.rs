@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where commands come in: the handler of a connection's completions, and the checks of what was
+//! received.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::sync::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    Arc, //
+};
+
+use crate::link::cipher::BadFrame;
+use crate::proto::{
+    self,
+    command,
+    frame::Number,
+    CommandError,
+    Extent,
+    Malformed,
+    Response, //
+};
+use crate::rdma::{
+    qp::{
+        Qp,
+        QpHandler, //
+    },
+    wc::{
+        Received,
+        WcError, //
+    },
+};
+use crate::server::block::{
+    command::Command,
+    connection::{
+        Connection,
+        Slots,
+        Waiting, //
+    },
+    poller::Recv,
+};
+
+/// Set for a tag in use; the generation of its command is in the bits below.
+const RUNNING: u64 = 1 << 32;
+
+/// Handles the completions of a connection's queue pair.
+pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
+
+impl QpHandler for Handler {
+    type Send = KBox<Command>;
+    type Recv = KBox<Recv>;
+
+    #[inline]
+    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
+        let connection = &self.0;
+        // No atomic addition: one completion is handled at a time.
+        let receives = connection.receives.load(Relaxed);
+        connection.receives.store(receives + 1, Relaxed);
+        match received {
+            Ok(received) => {
+                // Most often there is one completion: of the answer to the command before this one.
+                connection.cq.reap();
+                connection.receive(recv, received.len());
+            }
+            Err(_) => connection.put_recv(recv),
+        }
+    }
+
+    #[inline]
+    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
+        command.sent(result.is_ok());
+    }
+
+    fn error(&self) {
+        self.0.lose_session();
+    }
+}
+
+/// A command that was received, as it is on the wire.
+pub(super) struct Header {
+    /// The number of its frame, if the connection has a protection.
+    pub(super) number: Option<Number>,
+    /// The command.
+    pub(super) bytes: [u8; command::SIZE],
+    /// The bytes of the command and the data that follow it.
+    pub(super) len: u32,
+}
+
+impl Connection {
+    /// Handles a received message. Runs in the poller's worker.
+    fn receive(&self, mut recv: KBox<Recv>, len: u32) {
+        let header = match self.header(&mut recv, len) {
+            Ok(header) if self.count_received() => header,
+            Err(BadFrame::Forged) => {
+                self.put_recv(recv);
+                return self.forgery();
+            }
+            Ok(_) | Err(BadFrame::Malformed(_)) => {
+                self.put_recv(recv);
+                return self.violation();
+            }
+        };
+        let Header { number, bytes, len } = header;
+        match command::parse(&bytes, len, &self.terms, self.extent()) {
+            Ok(command) if self.begin_tag(command.tag, command.generation, number) => {
+                self.admit(command, recv);
+            }
+            Err(CommandError::Refused(response, _))
+                if self.begin_tag(response.tag, response.generation, number) =>
+            {
+                self.put_recv(recv);
+                self.refuse(response);
+            }
+            _ => {
+                self.put_recv(recv);
+                self.violation();
+            }
+        }
+    }
+
+    /// Returns the command of a received message of `len` bytes, which is opened if it is a frame.
+    fn header(&self, recv: &mut Recv, len: u32) -> Result<Header, BadFrame> {
+        if let Some(protected) = &self.protected {
+            return protected.open(recv, len);
+        }
+        let mut bytes = [0; command::SIZE];
+        // Cannot fail: the buffer is as long as a command.
+        let copied = recv.header.copy_out(0, &mut bytes);
+        copied.map_err(|_| Malformed("the command was not received"))?;
+        Ok(Header {
+            number: None,
+            bytes,
+            len,
+        })
+    }
+
+    /// Counts a received command. Returns false if the client may not have as many in flight.
+    fn count_received(&self) -> bool {
+        self.stats.enter() <= self.credit.load(Relaxed)
+    }
+
+    /// Marks a tag as used by a command that was received. Returns false if the client may not use
+    /// the tag now, or if the number of its frame is not a newer one. Runs in the poller's worker.
+    fn begin_tag(&self, tag: u16, generation: u32, number: Option<Number>) -> bool {
+        if let Some((protected, number)) = self.protected.as_ref().zip(number) {
+            if !protected.note(tag, number) {
+                return false;
+            }
+        }
+        let free = |place: &&Atomic<u64>| place.load(Relaxed) == 0;
+        let place = self.tags.get(usize::from(tag)).filter(free);
+        let running = RUNNING | u64::from(generation);
+        place
+            .inspect(|place| place.store(running, Relaxed))
+            .is_some()
+    }
+
+    /// Lets the client use a tag again: its command is about to be answered. Any context.
+    pub(super) fn end_tag(&self, tag: u16) {
+        if let Some(place) = self.tags.get(usize::from(tag)) {
+            place.store(0, Relaxed);
+        }
+        self.stats.leave();
+    }
+
+    /// Returns what the client may do with the export now. Any context.
+    fn extent(&self) -> Extent {
+        let extent = self.block.extent();
+        Extent {
+            access: extent.access.min(self.access),
+            ..extent
+        }
+    }
+
+    /// Begins a command, or lets it wait for its slot.
+    pub(super) fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
+        if command.pressed {
+            self.ask_for_credit();
+        }
+        // The slot is taken until the HCA is done with the answer of the command before.
+        match self.take(command.tag) {
+            Some(slot) => slot.begin(&command, recv),
+            None => self.wait(Waiting::Slot(command, recv)),
+        }
+    }
+
+    /// Answers that a command is refused, or lets that wait for the slot.
+    pub(super) fn refuse(&self, response: Response) {
+        match self.take(response.tag) {
+            Some(slot) => slot.refuse(&response),
+            None => self.wait(Waiting::Refusal(response)),
+        }
+    }
+
+    /// Takes the slot for a command with this tag, if it is free.
+    fn take(&self, tag: u16) -> Option<KBox<Command>> {
+        let mut slots = self.slots.lock();
+        let slots: &mut Slots = &mut slots;
+        if slots.closed || slots.draining {
+            return None;
+        }
+        let taken = slots.taken.get_mut(usize::from(tag));
+        let taken = taken.filter(|taken| !**taken)?;
+        let mut slot = slots.free.pop()?;
+        slot.tag = tag;
+        *taken = true;
+        slots.in_flight += 1;
+        Some(slot)
+    }
+
+    /// Gives back the slot of a command that has ended. Any context.
+    pub(super) fn put(&self, slot: KBox<Command>) {
+        let mut slots = self.slots.lock();
+        if let Some(taken) = slots.taken.get_mut(usize::from(slot.tag)) {
+            *taken = false;
+        }
+        slots.in_flight = slots.in_flight.saturating_sub(1);
+        // Cannot fail: there is capacity for all.
+        let _ = slots.free.push_within_capacity(slot);
+        if slots.closed && slots.in_flight == 0 {
+            self.idle.complete_all();
+        }
+    }
+
+    /// Posts a receive again that is not needed any more. Any context.
+    pub(super) fn put_recv(&self, recv: KBox<Recv>) {
+        if self.poller.has_srq() {
+            return self.poller.put_recv(recv);
+        }
+        // A connection that is being closed frees it.
+        let owner = self.slots.lock().owner.clone();
+        if let Some(owner) = owner {
+            drop(owner.qp.recv(recv));
+        }
+    }
+
+    /// Posts the answers that are chained, unless the poller's worker does so at the end of its
+    /// round. Any context.
+    pub(super) fn post(&self, qp: &Arc<Qp<Handler>>) {
+        if self.poller.chained(qp) {
+            qp.ring();
+        }
+    }
+}

@@ -7,7 +7,8 @@ import struct
 
 from ctypes import addressof, c_uint32, string_at
 
-LABELS = (b"proof of the server", b"messages of the client", b"messages of the server", b"tickets of requests", b"tickets of replies")
+LABELS = (b"proof of the server", b"messages of the client", b"messages of the server", b"tickets of requests", b"tickets of replies",
+          b"data of I/O connections")
 
 
 def x25519(scalar, point):
@@ -58,6 +59,11 @@ def derived(key, secret, whole):
     """The keys of a connection, one of each label, from the common key, the result of the exchange, and the transcript."""
     root = mac(key, secret, whole)
     return [mac(root, b"farblk " + label) for label in LABELS]
+
+
+def keys_of_data(base, asked, replied):
+    """The keys of an I/O connection, of the client and of the server, from the tickets of its request and of its reply."""
+    return mac(base, b"client", asked, replied), mac(base, b"server", asked, replied)
 
 
 def tag(key, number, message):

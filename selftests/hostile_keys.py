@@ -47,7 +47,7 @@ class Keyed:
         for part, lie in lies.items():
             said[part] = lie(said[part])
         secret = x25519(scalar, self.answer[152:184])
-        proof, self.client, self.server, self.asks, self.replies = derived(key, secret, transcript(*said.values()))
+        proof, self.client, self.server, self.asks, self.replies, self.data = derived(key, secret, transcript(*said.values()))
         self.proven = mac(proof)[:16] == self.answer[-16:]
 
     def tagged(self, asked, number=None):
@@ -75,12 +75,13 @@ class Keyed:
         if code:
             raise Refused(code)
         self.id, = struct.unpack_from("<Q", reply, 112)
+        self.reply = reply
         return self
 
     def ticket(self, connection, private):
         return mac(self.asks, private, *ends(connection))[:16]
 
-    def io(self, queue=0, epoch=1, ticket=None):
+    def io(self, queue=0, epoch=1, ticket=None, **options):
         """An I/O connection, with another ticket than its own if there is one, or one that `ticket` makes of it."""
 
         def private(connection):
@@ -88,7 +89,7 @@ class Keyed:
             own = self.ticket(connection, rest)
             return rest + (own if ticket is None else ticket(own, connection) if callable(ticket) else ticket)
 
-        io = Connection(private)
+        io = Connection(private, **options)
         expect("the ticket of the reply", io.reply[8:], mac(self.replies, io.private[32:], io.reply[:8], *ends(io))[:16])
         return io
 

@@ -33,7 +33,7 @@ class KeyedPeer(Peer):
         honest = super().reply()
         if self.kind != IO:
             return honest
-        _, _, _, asks, replies = self.server.keys[self.session]
+        _, _, _, asks, replies, _ = self.server.keys[self.session]
         client, server = peer_end(self), own_end(self)
         # When it was asked for, nobody knew the queue pair of this end.
         expect("the ticket of the request", self.private[32:48], mac(asks, self.private[:32], client, server[:-4] + bytes(4))[:16])

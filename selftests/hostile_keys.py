@@ -28,6 +28,8 @@ def ends(connection):
 class Keyed:
     """A control connection whose messages have tags. What `lies` changes is not what the server has seen, or said."""
 
+    CONNECTION = Connection
+
     def __init__(self, key=KEY, point=None, **lies):
         self.control = Connection(request())
         self.sent = self.read = 0
@@ -89,7 +91,7 @@ class Keyed:
             own = self.ticket(connection, rest)
             return rest + (own if ticket is None else ticket(own, connection) if callable(ticket) else ticket)
 
-        io = Connection(private, **options)
+        io = self.CONNECTION(private, **options)
         expect("the ticket of the reply", io.reply[8:], mac(self.replies, io.private[32:], io.reply[:8], *ends(io))[:16])
         return io
 

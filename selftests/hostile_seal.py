@@ -10,7 +10,10 @@ was. KEY is the key of the host "hostile" at the exports "seal", "crc32c" and "n
   refused   nothing: logins that are refused
   forged    frames, or data, with a wrong check
   violation frames that are wrong though their check is right, as violations of the protocol
+  raced     data that change while they are fetched, as forged or not at all
   either    what is no frame, as one of these two
+
+Long: most of it is a list of cases, which share the client at the top.
 """
 import sys
 

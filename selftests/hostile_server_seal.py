@@ -10,6 +10,8 @@ only somebody in between could do, who has no key, a read gives what the server 
   data      data in the memory of the client that are not those of the answer, or are rewritten after it
   endless   answers that are wrong on each connection
   program   the protocol is kept, and a program changes memory that it has given to the kernel for I/O
+
+Long: most of it is a list of cases, which share one server.
 """
 import sys
 

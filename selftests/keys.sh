@@ -4,12 +4,10 @@
 # it first.
 . "$(dirname "$0")/lib.sh"
 
-# new_key: the text of a random key. id_of KEY: its name.
-new_key() { python3 -c 'import base64, os, struct, zlib; key = os.urandom(32); print("farblk1:" + base64.b64encode(key + struct.pack("<I", zlib.crc32(key))).decode())'; }
+# id_of KEY: the name of a key.
 id_of() { python3 -c 'import base64, hashlib, hmac, sys; print(hmac.new(base64.b64decode(sys.argv[1][8:])[:32], b"farblk key id", hashlib.sha256).hexdigest()[:16])' "$1"; }
 
-# start: an export e of KIND that has an entry for this host, with the key KEY. admit EXPORT HOST
-# [KEY]: the entry of a host.
+# start: an export e of KIND that has an entry for this host, with the key KEY.
 start() {
 	needs python3
 	KEY=$(new_key) OTHER=$(new_key) HOST=$(show "$C/host_name")
@@ -21,7 +19,6 @@ start() {
 	fi
 	must admit e "$HOST" "$KEY"
 }
-admit() { remote "mkdir -p $C/exports/$1/hosts/$2 && store $C/exports/$1/hosts/$2/key '${3:-}' && store $C/exports/$1/hosts/$2/access rw"; }
 entry() { remote "store $C/exports/e/hosts/$HOST/$1 '$2'"; }
 with_key() { must store "$C/maps/m/key" "$1"; }
 clients() { remote "show $C/exports/e/clients"; }

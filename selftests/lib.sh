@@ -338,6 +338,10 @@ export_block() {
 	mkdir "$e" && settings "$e" kind=block "device_path=$2" allow_any_host=1 "${@:3}" && store "$e/enable" 1
 }
 
+# new_key: the text of a random key. admit EXPORT HOST [KEY]: an entry for a host at an export.
+new_key() { python3 -c 'import base64, os, struct, zlib; key = os.urandom(32); print("farblk1:" + base64.b64encode(key + struct.pack("<I", zlib.crc32(key))).decode())'; }
+admit() { remote "mkdir -p $C/exports/$1/hosts/$2 && store $C/exports/$1/hosts/$2/key '${3:-}' && store $C/exports/$1/hosts/$2/access rw"; }
+
 # map_make NAME EXPORT [ATTRIBUTE=VALUE]...: a map with one path to the server, not enabled yet.
 map_make() {
 	local m=$C/maps/$1

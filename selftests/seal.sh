@@ -1,0 +1,178 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Protected I/O of block exports: with protection=seal nobody in between reads, changes or repeats
+# anything unnoticed, with crc32c no change on the way goes unnoticed.
+. "$(dirname "$0")/lib.sh"
+
+# --- what hostile peers can do --------------------------------------------------------------------
+
+# hostile_start: exports of each protection, with what hostile_seal.py wants to have there, and a map
+# m that does verified I/O meanwhile.
+hostile_start() {
+	local protection
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	needs_module null_blk
+	KEY=$(new_key) OTHER=$(new_key) OWN=$(new_key)
+	export KEY OTHER
+	for protection in seal crc32c none; do
+		back "null_disk fb$protection 32 blocksize=512"
+		must serve_block $protection "$BACK" max_clients=1024 allow_any_host=0 protection=$protection
+		must admit $protection hostile "$KEY"
+	done
+	back "null_disk fbopen 32 blocksize=512"
+	must serve_block open "$BACK" max_clients=1024 protection=crc32c
+	must admit none other "$OTHER"
+	must admit seal bare
+	must admit seal "$(show "$C/host_name")" "$OWN"
+	must map m seal queues=2 protection=seal "key=$OWN"
+	load
+}
+
+# load: verified I/O on DEV from now on, in its first 16 MiB.
+load() {
+	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-64k --size=16m --iodepth=4 --rate_iops=50 --time_based \
+		--runtime=3600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 --max_latency=$((10 * ${FARBLK_PATIENCE:-1}))s >/run/fio.out 2>&1 &
+	FIO=$!
+	at_exit "kill $FIO 2>/dev/null"
+	wait_for 30 more_than 0 || die "fio does nothing: $(tail -n 3 /run/fio.out)"
+}
+more_than() { [ "$(io "$DEV" writes)" -gt "$1" ]; }
+
+# counted WORD: what the server has counted so.
+counted() { remote "counter $COUNTERS $1"; }
+
+# hostile GROUP: the cases of that group, and what the server counts.
+hostile() {
+	local forged violations forgeries rc count
+	forged=$(counted forged) violations=$(counted violations) forgeries=$(counted forgeries)
+	python3 "$HERE/hostile_seal.py" "$FARBLK_SERVER" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	rc=${PIPESTATUS[0]}
+	[ "$rc" != 4 ] || skip "user space has no RDMA"
+	[ "$rc" = 0 ] || bad "hostile_seal.py $1 ends with $rc"
+	count=$(sed -n '$s/^violations //p' /run/hostile.out)
+	forged=$(($(counted forged) - forged)) violations=$(($(counted violations) - violations))
+	case $1 in
+	violation) is "what is counted after $1" "forged $forged violations $violations" "forged 0 violations $count" ;;
+	either) is "what is counted after $1" $((forged + violations)) "$count" ;;
+	*) is "what is counted after $1" "forged $forged violations $violations" "forged $count violations 0" ;;
+	esac
+	is "forgeries after $1" "$(($(counted forgeries) - forgeries))" 0
+}
+
+# unharmed: the map has gone on all the time, and the server has nothing of the hostile one any
+# more.
+unharmed() {
+	local writes
+	writes=$(io "$DEV" writes)
+	wait_for 5 more_than "$writes" || bad "there is no I/O any more"
+	kill -INT "$FIO" || bad "fio has ended"
+	wait "$FIO"
+	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+	is state "$(show "$C/maps/m/state")" live
+	is reconnects "$(show "$C/maps/m/paths/a/reconnects")" 0
+	no_error maps/m
+	wait_for 10 alone || bad "what the server still has:"$'\n'"$(remote "grep . $C/exports/*/clients; cat $D/server/connections")"
+	must unmap m
+}
+alone() { remote "awk '{n += \$1} END {exit n != 1}' $C/exports/*/clients && ! grep -q 'host hostile' $D/server/connections"; }
+
+client() {
+	local group
+	hostile_start
+	for group in kept refused forged raced violation either; do hostile $group; done
+	unharmed
+}
+
+# hostile_server GROUP...: the cases of these groups; the server is a program on this host.
+hostile_server() {
+	local rc group
+	not_local
+	needs python3
+	needs_own_module ib_uverbs rdma_ucm
+	KEY=$(new_key)
+	export KEY
+	must server_address 10.9.0.77
+	must server_address 10.9.0.78
+	for group; do
+		python3 "$HERE/hostile_server_seal.py" 10.9.0.77 10.9.0.78 "$group" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+		rc=${PIPESTATUS[0]}
+		[ "$rc" != 4 ] || break
+		[ "$rc" = 0 ] || bad "hostile_server_seal.py $group ends with $rc"
+	done
+	ip addr del 10.9.0.77/24 dev "$(rxe_netdev)"
+	ip addr del 10.9.0.78/24 dev "$(rxe_netdev)"
+	[ "$rc" != 4 ] || skip "user space has no RDMA"
+}
+server() { hostile_server kept frames data endless; }
+program() { hostile_server program; }
+
+# --- what is on the wire --------------------------------------------------------------------------
+
+# A word that is in the file again and again: each piece of 31 bytes has it.
+TEXT=a-word-of-a-file
+
+# on_wire PROTECTION: a file goes to a disk with that protection, and back, three times. WIRE is
+# then what was seen of it.
+on_wire() {
+	local key seen
+	key=$(new_key)
+	rm -f /run/wire.*
+	back "null_disk fbw 16 blocksize=512"
+	must serve_block e "$BACK" allow_any_host=0 "protection=$1"
+	must admit e "$(show "$C/host_name")" "$key"
+	must map m e "protection=$1" "key=$key"
+	python3 "$HERE/wire.py" "$(rxe_netdev)" $TEXT /run/wire.stop >/run/wire.out &
+	seen=$!
+	at_exit "touch /run/wire.stop"
+	must wait_for 10 grep -q ready /run/wire.out
+	must mkfs.ext4 -q "$DEV"
+	mkdir -p /run/mnt
+	must mount "$DEV" /run/mnt
+	yes $TEXT | tr -d '\n' | head -c 256K >/run/wire.file
+	for _ in 1 2 3; do
+		must dd if=/run/wire.file of=/run/mnt/file bs=64k oflag=direct conv=notrunc status=none
+		must dd if=/run/wire.file of=/run/mnt/file bs=4k oflag=direct conv=notrunc count=16 status=none
+		must dd if=/run/mnt/file of=/run/wire.back bs=64k iflag=direct status=none
+		cmp /run/wire.file /run/wire.back || bad "another file comes back"
+		must dd if=/run/mnt/file of=/run/wire.back bs=4k count=16 iflag=direct status=none
+	done
+	must umount /run/mnt
+	touch /run/wire.stop
+	wait $seen || bad "wire.py ends with $?"
+	WIRE=$(tail -n 1 /run/wire.out)
+	note "$1: $WIRE"
+	must unmap m
+	must remote "store $C/exports/e/enable 0 && rmdir $C/exports/e/hosts/* $C/exports/e && disks_clean"
+}
+
+wire() {
+	local protection
+	local -a seen
+	not_local
+	needs python3
+	two_hosts || skip "there is no wire"
+	needs_module null_blk
+	for protection in none crc32c seal; do
+		on_wire $protection
+		read -r -a seen <<<"$WIRE"
+		[ "${seen[1]:-0}" -gt $((3 * 320 << 10)) ] || bad "$protection: the file was not seen to go"
+		[ "${seen[4]:-0}" -gt $((3 * 320 << 10)) ] || bad "$protection: the file was not seen to come"
+		if [ $protection = seal ]; then
+			is "packets with the text of the file that went" "${seen[2]}" 0
+			is "packets with the text of the file that came" "${seen[5]}" 0
+			is "pieces of data that were there before" "${seen[7]}" 0
+		else
+			[ "${seen[2]}" -gt 0 ] || bad "$protection: no packet that went has the text of the file"
+			[ "${seen[5]}" -gt 0 ] || bad "$protection: no packet that came has the text of the file"
+			[ "${seen[7]}" -gt 0 ] || bad "$protection: no data were there before"
+		fi
+	done
+}
+
+scenario client "a client that breaks frames, the data behind them, and their numbers"
+scenario server "a server that does the same, and rewrites data after its answer"
+scenario program "a program that changes memory while it is written or read"
+scenario wire "with seal no packet has the text of a file, nor the same data twice"
+run_scenarios

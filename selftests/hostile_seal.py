@@ -7,7 +7,7 @@ was. KEY is the key of the host "hostile" at the exports "seal", "crc32c" and "n
 "other" at "none". At "seal" the host "bare" has no key; "open" is an export with crc32c for everybody. What the groups count:
 
   kept      nothing: the protocol is kept, and each command is answered
-  refused   nothing: logins that are refused
+  logins    nothing: logins that are refused
   forged    frames, or data, with a wrong check
   violation frames that are wrong though their check is right, as violations of the protocol
   raced     data that change while they are fetched, as forged or not at all
@@ -255,27 +255,27 @@ def kept_in_flight(protection):
 # --- logins ---------------------------------------------------------------------------------------
 
 
-@cases("refused", 0, *((f"{WORDS[export].decode()} is asked for {WORDS[asked].decode()}", export, asked) for export in WORDS for asked in WORDS if export != asked))
+@cases("logins", 0, *((f"{WORDS[export].decode()} is asked for {WORDS[asked].decode()}", export, asked) for export in WORDS for asked in WORDS if export != asked))
 def refused_protection(export, asked):
     refused(PROTECTION, Keyed().login, WORDS[export], protection=asked)
     Keyed().login(WORDS[export], protection=export)
 
 
-@cases("refused", 0, *((f"protection {number}", number) for number in (3, 0x80, 0xFF)))
+@cases("logins", 0, *((f"protection {number}", number) for number in (3, 0x80, 0xFF)))
 def refused_unknown(number):
     for export in WORDS.values():
         refused(MALFORMED, Keyed().login, export, protection=number)
 
 
 # Whatever the protection that is asked for, it says nothing about that of the export.
-@cases("refused", 0, *((WORDS[asked].decode(), asked) for asked in WORDS))
+@cases("logins", 0, *((WORDS[asked].decode(), asked) for asked in WORDS))
 def refused_without_key(asked):
     for host in b"hostile", b"nobody":
         refused(AUTH_REQUIRED, Session, b"seal", host=host, protection=asked)
         refused(AUTH_FAILED, Keyed(OTHER).login, b"seal", host=host, protection=asked)
 
 
-@case("refused", "a host without a key at a sealed export, which has proved none, or that of another host")
+@case("logins", "a host without a key at a sealed export, which has proved none, or that of another host")
 def refused_bare():
     refused(AUTH_REQUIRED, Session, b"seal", host=b"bare", protection=SEAL)
     for key in KEY, OTHER:

@@ -81,7 +81,7 @@ alone() { remote "awk '{n += \$1} END {exit n != 1}' $C/exports/*/clients && ! g
 client() {
 	local group
 	hostile_start
-	for group in kept refused forged raced violation either; do hostile $group; done
+	for group in kept logins forged raced violation either; do hostile $group; done
 	unharmed
 }
 

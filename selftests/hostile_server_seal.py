@@ -27,7 +27,9 @@ import time
 
 from frames import CHECK, CRC32C, HEAD, NO_CHECK, NUMBER, REMOTE, SEAL, Direction, Forged, digest, nonce_of, seal
 from handshake import flipped, keys_of_data
-from hostile import IO, LOGIN, READ, WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND_WITH_IMMEDIATE, WR_SEND_WITH_INVALIDATE, WRITE, Failed, expect
+from hostile import (
+    IO, LOGIN, READ, WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND_WITH_IMMEDIATE, WR_SEND_WITH_INVALIDATE,
+    WRITE, Failed, expect)
 from hostile_server import FORCE, LARGE, PAGE, PATIENT, Command, Task, broken, case, cases, main, once_armed, show
 from hostile_server_keys import TEXT, KeyedPeer, KeyedServer
 
@@ -637,6 +639,15 @@ def data_invalid(begin, protection):
     expect("what was read", read.value == server.memory[AT : AT + LARGE], True)
     expect("what is counted as forged", forged(m), 0)
     m.works(server)
+
+
+@cases("data", *both(("an RDMA WRITE with immediate data in place of the answer",)))
+def data_immediate(begin, protection):
+    def attack(server, peer, c):
+        peer.put(c, server.data(c))
+        peer.post(WR_RDMA_WRITE_WITH_IMMEDIATE, peer.data, c.length, c.addr, c.rkey, c.immediate())
+
+    read_through(begin, protection, attack, LARGE, 0)
 
 
 # Data alone are no answer.

@@ -4,6 +4,54 @@
 # anything unnoticed, with crc32c no change on the way goes unnoticed.
 . "$(dirname "$0")/lib.sh"
 
+# sealed PROTECTION SIZE [LIMIT]...: a map m of a disk of SIZE MiB with that protection, and DEV.
+sealed() {
+	local key
+	key=$(new_key)
+	needs_module null_blk
+	back "null_disk fbs $2 blocksize=512 discard=1"
+	must serve_block e "$BACK" allow_any_host=0 "protection=$1"
+	must admit e "$(show "$C/host_name")" "$key"
+	must map m e "protection=$1" "key=$key" "${@:3}"
+}
+
+# unsealed [RECONNECTS]: takes it away again; nothing was forged.
+unsealed() {
+	is "state" "$(show "$C/maps/m/state")" live
+	is "reconnects" "$(show "$C/maps/m/paths/a/reconnects")" "${1:-0}"
+	is "forged, as the server counts" "$(remote "counter $COUNTERS forged")" 0
+	is "forged, as the map counts" "$(counter "$D/maps/m/stats" forged)" 0
+	is "violations" "$(remote "counter $COUNTERS violations")" 0
+	no_error maps/m
+	must unmap m
+	must remote "store $C/exports/e/enable 0 && rmdir $C/exports/e/hosts/* $C/exports/e && disks_clean"
+}
+
+# written_and_read OPTION...: what fio writes so it finds again.
+written_and_read() {
+	must fio --name=v --filename="$DEV" --direct=1 --ioengine=libaio --verify=crc32c --verify_fatal=1 --size=4m "$@"
+}
+
+# --- that I/O works -------------------------------------------------------------------------------
+
+sizes() {
+	local protection inline
+	for protection in crc32c seal; do
+		for inline in 0 4K 16K; do
+			sealed $protection 32 queues=2 inline_size=$inline
+			# Of one block to more than a bounce buffer.
+			written_and_read --rw=randrw --bsrange=512-256k --iodepth=8
+			written_and_read --rw=write --bs=4k --iodepth=32
+			must mkfs.ext4 -q "$DEV"
+			must fsck.ext4 -fn "$DEV"
+			must blkdiscard -f "$DEV"
+			must cmp -n 1M "$DEV" /dev/zero
+			note "$protection, inline data of $inline"
+			unsealed
+		done
+	done
+}
+
 # --- what hostile peers can do --------------------------------------------------------------------
 
 # hostile_start: exports of each protection, with what hostile_seal.py wants to have there, and a map
@@ -170,6 +218,7 @@ wire() {
 	done
 }
 
+scenario sizes "I/O of all sizes, by each way in which data go"
 scenario client "a client that breaks frames, the data behind them, and their numbers"
 scenario server "a server that does the same, and rewrites data after its answer"
 scenario program "a program that changes memory while it is written or read"

@@ -102,11 +102,11 @@ pub(crate) fn open(
     key: &[u8; SIZE],
 ) -> bool {
     in_place(pieces, tag, |list, len| {
-        // SAFETY: As in `seal()`.
+        // SAFETY: As in `seal()`. Here the length is that with the tag.
         unsafe {
             bindings::chacha20poly1305_decrypt_sg_inplace(
                 list,
-                len,
+                len + TAG_SIZE,
                 associated.as_ptr(),
                 associated.len(),
                 nonce,
@@ -186,10 +186,17 @@ pub(crate) fn wipe(bytes: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::{
-        base::sync::random_bytes,
+        base::{
+            bounce::BounceBuffer,
+            scatterlist::PageChunks,
+            sync::random_bytes, //
+        },
         kunit::check, //
     };
-    use kernel::prelude::*;
+    use kernel::{
+        page::PAGE_SIZE,
+        prelude::*, //
+    };
 
     /// Returns the bytes that hexadecimal digits stand for.
     fn hex<const N: usize>(digits: &[u8]) -> [u8; N] {
@@ -273,6 +280,55 @@ mod tests {
             random_bytes(&mut scalar);
             let mut out = [1; SIZE];
             check!(!super::x25519(&scalar, &point, &mut out));
+        }
+        Ok(())
+    }
+
+    /// The first bytes of the example of RFC 8439, section 2.8.2, are its text; the nonce there does
+    /// not begin with zeroes, so that the tag is one of another implementation (RustCrypto).
+    const TEXT: &[u8; 114] = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would be it.";
+
+    /// Returns a buffer with `bytes` and room for a tag, in two pieces.
+    fn buffers(bytes: &[u8]) -> Result<[BounceBuffer; 3]> {
+        let memory = PageChunks::alloc(4 * PAGE_SIZE, -1)?;
+        let first = bytes.len() / 3;
+        let part = |index: usize, len: usize| -> Result<BounceBuffer> {
+            let mut buffer = BounceBuffer::new(&memory, index * PAGE_SIZE, PAGE_SIZE as u32)?;
+            buffer.set_len(len as u32)?;
+            Ok(buffer)
+        };
+        let all = [
+            part(0, first)?,
+            part(1, bytes.len() - first)?,
+            part(2, TAG_SIZE)?,
+        ];
+        let (head, rest) = bytes.split_at(first);
+        all[0].contents().write(head)?;
+        all[1].contents().write(rest)?;
+        Ok(all)
+    }
+
+    #[test]
+    fn sealed_can_be_opened_once() -> Result {
+        let key = hex(b"808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f");
+        let associated: [u8; 12] = hex(b"50515253c0c1c2c3c4c5c6c7");
+        for len in [4, 16, 63, 64, 65, 114] {
+            let text = TEXT.get(..len).ok_or(EINVAL)?;
+            let [one, two, tag] = buffers(text)?;
+            let pieces = || [one.contents(), two.contents()];
+            check!(seal(&pieces(), &tag.contents(), &associated, 7, &key));
+            check!(!open(&pieces(), &tag.contents(), &associated, 8, &key));
+        }
+        for len in [4, 16, 63, 64, 65, 114] {
+            let text = TEXT.get(..len).ok_or(EINVAL)?;
+            let [one, two, tag] = buffers(text)?;
+            let pieces = || [one.contents(), two.contents()];
+            check!(seal(&pieces(), &tag.contents(), &associated, 7, &key));
+            check!(open(&pieces(), &tag.contents(), &associated, 7, &key));
+            let mut back = [0; 114];
+            one.contents().read(&mut back[..len / 3])?;
+            two.contents().read(&mut back[len / 3..len])?;
+            check!(back[..len] == *text);
         }
         Ok(())
     }

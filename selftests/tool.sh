@@ -227,6 +227,35 @@ away() {
 	here unmap e
 }
 
+# Both sides say how commands and data are protected, and what would make them agree.
+protection() {
+	local host
+	host=$(show "$C/host_name")
+	back "null_disk fb0 8"
+	there port add --addr "$FARBLK_SERVER"
+	exits 2 "$FARBLK" export create e --ram 8M --protection seal
+	there export create e --device "$BACK" --allow "$host" --protection crc32c
+	exits 6 "$FARBLK" map "$FARBLK_SERVER/e"
+	grep -q F0223 /run/stderr || bad "another protection: $(cat /run/stderr)"
+	grep -qF "farblk map $FARBLK_SERVER/e --protection crc32c" /run/stderr || bad "no hint: $(cat /run/stderr)"
+	is "maps that a failed map left" "$(ls "$C/maps")" ""
+	exits 6 "$FARBLK" map "$FARBLK_SERVER/e" --protection seal
+	grep -q F0219 /run/stderr || bad "sealed without a key: $(cat /run/stderr)"
+	here map "$FARBLK_SERVER/e" --protection crc32c
+	here -j list
+	is "protection of the map" "$(json '.maps[0].protection')" crc32c
+	remote "$FARBLK -j export list" >/run/stdout
+	is "protection of the export" "$(json '.exports[0].protection')" crc32c
+	here unmap e
+	# The other way: the export as the map has it, by the lines of the hint.
+	exits 6 "$FARBLK" map "$FARBLK_SERVER/e" --protection none
+	sed -n '/on the server/,$p' /run/stderr | sed -nE 's/^ *(hint: )?((farblk export|echo) .*)/\2/p' >/run/remedy
+	is "lines on the server" "$(wc -l </run/remedy)" 3
+	must remote "$(sed "s|^farblk |$FARBLK |" /run/remedy)"
+	here map "$FARBLK_SERVER/e"
+	here unmap e
+}
+
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
@@ -248,5 +277,6 @@ scenario paths "paths come and go, and list tells of one that is down"
 scenario no_path "no path is up: list and map say so, and the map comes back"
 scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"
+scenario protection "export and map differ in their protection, and are made to agree"
 scenario dry_run "--dry-run prints shell that does the same"
 run_scenarios

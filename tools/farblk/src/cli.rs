@@ -389,6 +389,9 @@ pub struct Create {
     /// Number of maps that may use the export at a time
     #[arg(long, value_name = "N", value_parser = size::number::<1, 65535>)]
     pub max_clients: Option<u64>,
+    /// Protect commands and data on their way; the maps need the same. Not for RAM; seal needs keys
+    #[arg(long, value_enum)]
+    pub protection: Option<Protection>,
     /// Let the next host find in the RAM what the one before has left there
     #[arg(long, conflicts_with_all = ["device", "file"])]
     pub no_scrub: bool,
@@ -544,6 +547,9 @@ pub struct Map {
     /// How to select the path of a request
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
+    /// Protect commands and data on their way, as the export does; seal needs --key-file
+    #[arg(long, value_enum)]
+    pub protection: Option<Protection>,
     /// Type of service of the packets, for congestion control
     #[arg(long, value_name = "N", value_parser = size::number::<0, 255>)]
     pub tos: Option<u64>,
@@ -705,6 +711,17 @@ pub enum Policy {
     MinInflight,
     /// Each path in turn
     RoundRobin,
+}
+
+/// How commands and data are protected on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protection {
+    /// By what the network has
+    None,
+    /// By checksums, which find accidental changes
+    Crc32c,
+    /// By encryption and authentication with a key
+    Seal,
 }
 
 /// Removes a mapped disk.

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-use crate::error::{Code, Error, Peer, errno_name, holder};
+use crate::error::{Code, Error, Peer, errno_name, holder, protections};
 use crate::output::Output;
 use crate::secret::{Secret, Source};
 use crate::{module, quote};
@@ -150,10 +150,15 @@ impl Job {
     /// An error of this job.
     pub fn error(&self, code: Code, why: impl Into<String>) -> Error {
         let error = Error::new(code, &self.what, why).variables(&self.variables);
-        match holder(&error.why).map(str::to_owned) {
-            Some(holder) => error.variables(&[("holder", holder)]),
-            None => error,
-        }
+        let values: Vec<_> = match (holder(&error.why), protections(&error.why)) {
+            (Some(holder), _) => vec![("holder", holder.to_owned())],
+            (_, Some((export, map))) => vec![
+                ("export_protection", export.to_owned()),
+                ("map_protection", map.to_owned()),
+            ],
+            _ => return error,
+        };
+        error.variables(&values)
     }
 }
 

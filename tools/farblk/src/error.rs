@@ -116,6 +116,13 @@ table! {
         farblk export show {export}  # on the server: has its entry of {client} the key of this map?\n\
         farblk export key {export} {client} --key-file FILE  # on the server: gives it that key";
     Crowded        "F0222" UNREACHABLE "too many ask the server at once" "# try again; if this repeats, somebody opens connections to the server and does not log in:\nfarblk metrics  # on the server: farblk_server_sent_away";
+    Protection     "F0223" DENIED      "the export and the map differ in their protection" "\
+        farblk unmap {map}  # on this host; then, as the export has it:\n\
+        farblk map {server}/{export} --name {map} --protection {export_protection}\n\
+        # or, on the server, as the map has it:\n\
+        farblk export disable {export}\n\
+        echo {map_protection} > /sys/kernel/config/farblk/exports/{export}/protection\n\
+        farblk export enable {export}";
     Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "farblk remap {map}  # after umount; follow its advice";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "farblk remap {map}  # after umount; then fsck: that host may have written to the disk";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk";
@@ -170,6 +177,7 @@ impl Code {
             "ETIMEDOUT" => Code::TimedOut,
             "EROFS" => Code::ReadOnly,
             "EPROTONOSUPPORT" => Code::Version,
+            "EPROTOTYPE" => Code::Protection,
             "EPROTO" | "EBADMSG" => Code::Protocol,
             "ECONNRESET" | "ECONNABORTED" | "ENOTCONN" | "EPIPE" | "ESHUTDOWN" => Code::Lost,
             "ENODEV" => Code::NoDevice,
@@ -209,6 +217,8 @@ const SUPERSEDED: &str = "a newer connection of this path took its place";
 const FULL: &str = "the export has as many clients as it takes";
 /// The text of the module for a server that has another key than the map, or none.
 const UNPROVEN: &str = "the server did not prove that it has the key";
+/// The texts of the server before the protection of its export, and between that and the map's.
+const PROTECTIONS: (&str, &str) = ("the export has protection=", ", the map protection=");
 /// The text before the name of the host that uses the export.
 const HOLDER: &str = "in use by ";
 /// The text between that name and the time since the host has lost its connection.
@@ -218,6 +228,12 @@ const AWAY: &str = ", away for ";
 pub fn holder(words: &str) -> Option<&str> {
     let host = words.strip_prefix(HOLDER)?;
     host.split(AWAY).next()
+}
+
+/// The protection of the export, and that of the map, in the words of the server.
+pub fn protections(words: &str) -> Option<(&str, &str)> {
+    let (before, between) = PROTECTIONS;
+    words.strip_prefix(before)?.split_once(between)
 }
 
 /// The errno values the kernel module gives, as Linux numbers them (asm-generic).
@@ -243,6 +259,7 @@ const ERRNO: &[(i32, &str)] = &[
     (39, "ENOTEMPTY"),
     (71, "EPROTO"),
     (74, "EBADMSG"),
+    (91, "EPROTOTYPE"),
     (93, "EPROTONOSUPPORT"),
     (95, "EOPNOTSUPP"),
     (98, "EADDRINUSE"),
@@ -435,6 +452,7 @@ mod tests {
             (116, "F0301", 9),
             (126, "F0219", 6),
             (129, "F0220", 6),
+            (91, "F0223", 6),
         ] {
             let entry = Code::from_errno(errno, Peer::Server).entry();
             assert_eq!((entry.name, entry.exit), (code, exit), "errno {errno}");
@@ -470,6 +488,10 @@ mod tests {
         assert_eq!(code("EKEYREJECTED", refused), Code::KeyRefused);
         assert_eq!(code("ENOKEY", "the server wants a key"), Code::NoKey);
         assert_eq!(code("EWHAT", ""), Code::Io);
+        let differs = "the export has protection=seal, the map protection=none";
+        assert_eq!(code("EPROTOTYPE", differs), Code::Protection);
+        assert_eq!(protections(differs), Some(("seal", "none")));
+        assert_eq!(protections("the export has protection=seal"), None);
         assert_eq!(holder("in use by c, away for 33 s"), Some("c"));
         assert_eq!(holder("in use by node-c"), Some("node-c"));
         assert_eq!(holder(FULL), None);
@@ -482,6 +504,8 @@ mod tests {
         for words in [EVICTED, SUPERSEDED, FULL] {
             assert!(refusals.contains(&format!("{words:?}")), "{words}");
         }
+        let (before, between) = PROTECTIONS;
+        assert!(refusals.contains(&format!("\"{before}{{export}}{between}{{map}}\"")));
         let control = include_str!("../../../rust/client/target.rs");
         assert!(control.contains(&format!("{UNPROVEN:?}")));
         assert!(clients.contains(&format!("\"{HOLDER}{{host}}{AWAY}")));

@@ -363,7 +363,7 @@ vol1     -        [fd00::1]:99/vol1  -        -          failed  0/1    -
         .success()
         .stderr_eq("")
         .stdout_eq(str![[r##"
-{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"key_id":null,"last_error":null,"no_path_timeout_ms":-1,"gives_up_ms":null,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"key_id":null,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"# no path for 60 s (no_path_timeout): I/O fails until one is back\nfarblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["# no path for 60 s (no_path_timeout): I/O fails until one is back","farblk port list  # on the server: is the farblk module loaded there? is the port right?"]},"no_path_timeout_ms":60000,"gives_up_ms":null,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"farblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["farblk port list  # on the server: is the farblk module loaded there? is the port right?"]}}]}]}
+{"schema":"farblk.list/1","host":"node-b","maps":[{"name":"scratch","device":"/dev/farblk0","export":"scratch","uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","size_bytes":4294967296,"mode":"one_sided","state":"live","read_only":false,"holders":[{"kind":"mount","path":"/scratch","fstype":"xfs"}],"key_id":null,"last_error":null,"no_path_timeout_ms":-1,"gives_up_ms":null,"heartbeat_ms":1000,"reconnect_max_ms":10000,"policy":"min-inflight","protection":null,"paths_live":1,"reconnects":0,"paths":[{"name":"0","addr":"10.0.0.1:7420","source":"10.0.0.2","device":"mlx5_0","state":"live","rtt_ns":3100,"reconnects":0,"next_try_ms":null,"last_error":null}]},{"name":"vol1","device":null,"export":"vol1","uuid":null,"instance":null,"size_bytes":0,"mode":null,"state":"failed","read_only":true,"holders":[],"key_id":null,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"# no path for 60 s (no_path_timeout): I/O fails until one is back\nfarblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["# no path for 60 s (no_path_timeout): I/O fails until one is back","farblk port list  # on the server: is the farblk module loaded there? is the port right?"]},"no_path_timeout_ms":60000,"gives_up_ms":null,"heartbeat_ms":null,"reconnect_max_ms":null,"policy":null,"protection":null,"paths_live":0,"reconnects":2,"paths":[{"name":"0","addr":"[fd00::1]:99","source":null,"device":null,"state":"waiting","rtt_ns":null,"reconnects":2,"next_try_ms":9100,"last_error":{"errno":"ECONNREFUSED","text":"nobody listens on [fd00::1]:99","code":"F0203","hint":"farblk port list  # on the server: is the farblk module loaded there? is the port right?","hints":["farblk port list  # on the server: is the farblk module loaded there? is the port right?"]}}]}]}
 
 "##]].raw());
     Tree::loaded().run("list").success().stdout_eq(str![[r#"
@@ -525,7 +525,7 @@ scratch  ram   4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro) 
     tree.run("export list -o json")
         .success()
         .stdout_eq(str![[r#"
-{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"max_clients":2,"clients":1,"clients_away":0,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1,"key_id":null,"key_next_id":null},{"name":"node-c","host_id":null,"access":"ro","connected":0,"key_id":null,"key_next_id":null}]}]}
+{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"protection":null,"max_clients":2,"clients":1,"clients_away":0,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1,"key_id":null,"key_next_id":null},{"name":"node-c","host_id":null,"access":"ro","connected":0,"key_id":null,"key_next_id":null}]}]}
 
 "#]]);
     tree.run("export show scratch")
@@ -539,6 +539,7 @@ export scratch   VOLATILE: lost when this host stops
   block size  512
   NUMA node   any
   ports       all
+  protection  -
   uuid        6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10
   instance    b71c0000-0000-4000-8000-000000000000
   clients     1 of at most 2
@@ -579,6 +580,7 @@ export vol2
   access      rw
   block size  512
   ports       all
+  protection  -
   uuid        -
   instance    -
   clients     0 of at most 1
@@ -587,7 +589,7 @@ export vol2
 
 "#]]);
     tree.run("-j export show vol1").success().stdout_eq(str![[r#"
-{"schema":"farblk.export/1","changed":false,"export":{"name":"vol1","kind":"block","mode":"two_sided","device":"/dev/disk/by-id/wwn-0x5000","file":null,"size_bytes":1073741824,"uuid":null,"instance":null,"read_only":false,"block_size":512,"numa_node":null,"ports":"all","allow_any_host":true,"max_clients":1,"clients":0,"clients_away":0,"state":"online","last_error":null,"hosts":[]}}
+{"schema":"farblk.export/1","changed":false,"export":{"name":"vol1","kind":"block","mode":"two_sided","device":"/dev/disk/by-id/wwn-0x5000","file":null,"size_bytes":1073741824,"uuid":null,"instance":null,"read_only":false,"block_size":512,"numa_node":null,"ports":"all","allow_any_host":true,"protection":null,"max_clients":1,"clients":0,"clients_away":0,"state":"online","last_error":null,"hosts":[]}}
 
 "#]]);
 }
@@ -805,6 +807,7 @@ fn dry_run_refuses_bad_values() {
         ("heartbeat", &["60001ms", "5m"]),
         ("reconnect-max", &["0", "99ms", "2h"]),
         ("policy", &["0", "min", "MIN-INFLIGHT", "min_inflight"]),
+        ("protection", &["0", "crc32", "SEAL", "tls"]),
         (
             "expect-instance",
             &["x", "12345678-9abc-4def-8123-456789abcdef0"],
@@ -814,7 +817,7 @@ fn dry_run_refuses_bad_values() {
     ] {
         let of_numbers = match option {
             "inline-size" => &["-1", "x", "1x", "0x10", "+1", "1.5"][..],
-            "policy" | "expect-instance" | "source" | "name" => &[],
+            "policy" | "protection" | "expect-instance" | "source" | "name" => &[],
             _ => &numbers,
         };
         for value in bad.iter().chain(of_numbers) {
@@ -831,6 +834,7 @@ fn dry_run_refuses_bad_values() {
             &["-2", "63", "1024", "4294967295", "9999999999"],
         ),
         ("ram 1M --max-clients", &["0", "65536", "4294967297"]),
+        ("ram 1M --protection", &["seal", "crc32c", "0"]),
         (
             "ram",
             &[

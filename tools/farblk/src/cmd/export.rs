@@ -46,6 +46,8 @@ struct Export {
     numa_node: Option<i32>,
     ports: Option<String>,
     allow_any_host: bool,
+    /// How commands and data are protected on their way: "none", "crc32c" or "seal".
+    protection: Option<String>,
     max_clients: Option<u32>,
     clients: Option<u32>,
     clients_away: Option<u32>,
@@ -173,6 +175,7 @@ fn read(context: &Context, name: &str) -> Export {
         numa_node: configfs.number(&object, "numa_node"),
         ports: configfs.attr(&object, "ports"),
         allow_any_host: configfs.flag(&object, "allow_any_host"),
+        protection: configfs.attr(&object, "protection"),
         max_clients: configfs.number(&object, "max_clients"),
         clients: configfs.number(&object, "clients"),
         clients_away: configfs.number(&object, "clients_away"),
@@ -180,6 +183,12 @@ fn read(context: &Context, name: &str) -> Export {
         last_error: configfs.last_error(&object),
         hosts: configfs.names(&hosts).into_iter().map(read_host).collect(),
     }
+}
+
+/// "protection seal"; `None` if there is none.
+pub fn protected(protection: &Option<String>) -> Option<String> {
+    let word = protection.as_deref().filter(|word| *word != "none")?;
+    Some(format!("protection {word}"))
 }
 
 /// "" if it is not known.
@@ -261,6 +270,7 @@ impl Export {
             self.size(),
             self.mode(),
             self.access().into(),
+            protected(&self.protection).unwrap_or_default(),
             format!("allowed: {}", self.allowed()),
         ];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -384,6 +394,7 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
         ("block size", number(export.block_size)),
         ("NUMA node", numa),
         ("ports", text(&export.ports)),
+        ("protection", text(&export.protection)),
         ("uuid", text(&export.uuid)),
         ("instance", text(&export.instance)),
         ("clients", export.clients()),

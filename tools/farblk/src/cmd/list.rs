@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::export::mode_text;
+use super::export::{mode_text, protected};
 use super::map::find;
 use super::path::{self, Path};
 use super::{Context, Trouble};
@@ -46,6 +46,8 @@ pub struct Map {
     heartbeat_ms: Option<u64>,
     reconnect_max_ms: Option<u64>,
     policy: Option<String>,
+    /// How commands and data are protected on their way: "none", "crc32c" or "seal".
+    protection: Option<String>,
     /// Of the paths, those that are up.
     paths_live: usize,
     /// Of all paths.
@@ -90,6 +92,7 @@ impl Map {
             heartbeat_ms: configfs.number(&object, "heartbeat_ms"),
             reconnect_max_ms: configfs.number(&object, "reconnect_max_ms"),
             policy: configfs.attr(&object, "policy"),
+            protection: configfs.attr(&object, "protection"),
             paths_live: paths.iter().filter(|path| path.is_live()).count(),
             reconnects: paths.iter().filter_map(|path| path.reconnects).sum(),
             paths,
@@ -169,6 +172,7 @@ impl Map {
     /// Returns the lines below that of the map: its paths, its last error, and a hint.
     fn branches(&self) -> Vec<String> {
         let mut branches: Vec<String> = self.paths.iter().map(Path::line).collect();
+        branches.extend(protected(&self.protection));
         branches.extend(self.key_id.iter().map(|id| format!("key {id}")));
         branches.extend(self.gives_up().map(|left| match left.as_str() {
             "never" => "I/O waits for a path, for ever".into(),
@@ -286,6 +290,7 @@ pub fn show(context: &Context, map: &str) -> Result<(), Error> {
         ("heartbeat", time(map.heartbeat_ms)),
         ("reconnect max", time(map.reconnect_max_ms)),
         ("policy", text(&map.policy)),
+        ("protection", text(&map.protection)),
         ("holders", holders.join(", ")),
         ("paths up", map.paths_up()),
         ("reconnects", map.reconnects.to_string()),

@@ -18,7 +18,7 @@ use super::{Context, Removed, key, persist};
 use crate::addr::Target;
 use crate::cli;
 use crate::configfs::{Job, KEY_ID, Made};
-use crate::error::{Code, Error, exit, fill_in};
+use crate::error::{Code, Error, exit, fill_in, protections};
 use crate::holders::{self, Holder};
 use crate::identity;
 use crate::name;
@@ -111,6 +111,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
             Code::Stale => error.hint("# omit --expect-instance to accept the new contents"),
             // There is no map whose key could be changed.
             Code::NoKey | Code::KeyRefused => error.hint(key_hint(context, target)),
+            Code::Protection => protection_hint(error, target),
             _ => error,
         })?;
         made.keep();
@@ -139,6 +140,30 @@ fn key_hint(context: &Context, target: &Target) -> String {
          farblk map {target} --key-file FILE  # with a copy of that key",
         &values,
     )
+}
+
+/// Says what to do when the export has another protection than the map was to have.
+fn protection_hint(error: Error, target: &Target) -> Error {
+    let Some((export, map)) = protections(&error.why) else {
+        return error;
+    };
+    let key = if export == "seal" {
+        " --key-file FILE"
+    } else {
+        ""
+    };
+    // There is no map that would have to go first. On the server the table's lines help.
+    let table = error.code.entry().hint.lines();
+    let on_server = table.skip_while(|line| !line.starts_with("# or"));
+    let here = format!("farblk map {{target}} --protection {export}{key}  # as the export has it");
+    let lines: Vec<_> = std::iter::once(here.as_str()).chain(on_server).collect();
+    let values = [
+        ("target", target.to_string()),
+        ("export", target.export.clone()),
+        ("map_protection", map.to_owned()),
+    ];
+    let hint = fill_in(&lines.join("\n"), &values);
+    error.hint(hint)
 }
 
 /// The name of the file that has the key of a map which shall be kept: a file of settings has no
@@ -194,7 +219,7 @@ fn ms(time: Option<Duration>) -> Option<String> {
 }
 
 /// Returns the word that configfs uses for a value.
-fn word(value: impl ValueEnum) -> String {
+pub fn word(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or(String::new(), |value| value.get_name().to_owned())
 }
@@ -216,6 +241,7 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
         ("heartbeat_ms", ms(arguments.heartbeat)),
         ("reconnect_max_ms", ms(arguments.reconnect_max)),
         ("policy", arguments.policy.map(word)),
+        ("protection", arguments.protection.map(word)),
         ("tos", number(arguments.tos)),
         ("expect_instance", arguments.expect_instance.clone()),
     ];

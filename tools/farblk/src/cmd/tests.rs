@@ -25,6 +25,7 @@ mod config;
 mod demo;
 mod keys;
 mod ping;
+mod protection;
 mod see;
 mod units;
 
@@ -1111,6 +1112,7 @@ fn show_has_it_all() {
   heartbeat        500 ms
   reconnect max    2 s
   policy           round-robin
+  protection       none
   holders          -
   paths up         1/1
   reconnects       0

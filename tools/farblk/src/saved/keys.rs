@@ -72,6 +72,10 @@ const fn key(name: &'static str, attr: &'static str, form: Form, default: &'stat
 pub const ENABLED: &str = "enabled";
 const ENABLED_KEY: Key = key(ENABLED, "enable", Form::Flag, "1");
 
+/// The key that says how commands and data are protected on their way.
+pub const PROTECTION: &str = "protection";
+const PROTECTIONS: &[&str] = &["none", "crc32c", "seal"];
+
 const PORT: &[Key] = &[key("addr", "addr", Form::Local, ""), ENABLED_KEY];
 
 const EXPORT: &[Key] = &[
@@ -93,6 +97,7 @@ const EXPORT: &[Key] = &[
     key("allow_any_host", "allow_any_host", Form::Flag, "0"),
     key("scrub", "scrub", Form::Flag, "1"),
     key("max_clients", "max_clients", Form::Number(1, 65535), "1"),
+    key(PROTECTION, PROTECTION, Form::Word(PROTECTIONS), "none"),
     key(
         "lease_max",
         "lease_max_ms",
@@ -152,6 +157,7 @@ const MAP: &[Key] = &[
         Form::Word(&["min-inflight", "round-robin"]),
         "min-inflight",
     ),
+    key(PROTECTION, PROTECTION, Form::Word(PROTECTIONS), "none"),
     key("tos", "tos", Form::Number(0, 255), "0"),
     key("expect_instance", "expect_instance", Form::Uuid, ""),
     key("key_file", "key", Form::KeyFile(KEY_ID), ""),

@@ -321,6 +321,9 @@ impl Source<'_> {
                 let backings: Vec<_> = keys::BACKINGS.into_iter().filter(has).collect();
                 match backings.as_slice() {
                     [] => texts.push("one of ram, device and file is missing".into()),
+                    ["ram"] if !matches!(object.value(keys::PROTECTION), "" | "none") => {
+                        texts.push("protection is not for ram, but for device and file".into());
+                    }
                     ["ram"] => texts.extend(ram_size_error(object)),
                     [one] => {
                         let only = keys::RAM_ONLY.into_iter().find(has);

@@ -11,8 +11,9 @@ use crate::cmd::Context;
 use crate::error::{Error, exit};
 use crate::identity;
 use crate::name;
+use crate::saved::keys::PROTECTION;
 use crate::saved::running::{is_kernel_name, lasting, loop_name, no_lasting_name};
-use crate::saved::{Kind, Object, Problem, Saved};
+use crate::saved::{Kind, Member, Object, Problem, Saved};
 use crate::secret;
 
 /// The problems of the files in /etc/farblk, schema `farblk.config-check/1`.
@@ -71,6 +72,7 @@ fn look(context: &Context, object: &Object, saved: &Saved) -> Vec<Problem> {
         .map(&problem)
         .collect();
     problems.extend(look_at_keys(context, object));
+    problems.extend(look_at_seal(object));
     if object.kind == Kind::Export {
         if object.value("allow_any_host") == "1" && object.key_files().next().is_some() {
             let text = "admits any host, so that one without a key shows another name: remove \
@@ -117,6 +119,35 @@ fn look_at_keys(context: &Context, object: &Object) -> Vec<Problem> {
         })
     };
     object.key_files().filter_map(problem).collect()
+}
+
+/// Finds who has no key that needs one: of what is sealed, a map without a key is not restored, and
+/// a host without a key is refused.
+fn look_at_seal(object: &Object) -> Vec<Problem> {
+    if object.value(PROTECTION) != "seal" {
+        return Vec::new();
+    }
+    let problem = |text: String| {
+        let text = format!("{}: {text}", object.title());
+        Problem::new(object.place.clone(), text)
+    };
+    if object.kind == Kind::Map {
+        let has_key = object.key_files().next().is_some();
+        let text = "protection = \"seal\" needs a key: write key_file".to_owned();
+        return (!has_key).then(|| problem(text)).into_iter().collect();
+    }
+    let keyless = |member: &&Member| {
+        let keys = ["key_file", "next_key_file"];
+        !keys.iter().any(|key| member.values.contains_key(key))
+    };
+    let text = |member: &Member| {
+        let name = &member.name;
+        problem(format!(
+            "host {name} has no key, and protection = \"seal\" needs one: write key_file"
+        ))
+        .warning()
+    };
+    object.members.iter().filter(keyless).map(text).collect()
 }
 
 fn look_at_backing(context: &Context, object: &Object) -> Option<String> {

@@ -267,6 +267,7 @@ fn find_backing(context: &Context, object: &Object, job: &Job) -> Result<Backing
         block_size: None,
         numa: None,
         max_clients: None,
+        protection: None,
         no_scrub: false,
         uuid: None,
         ports: Vec::new(),

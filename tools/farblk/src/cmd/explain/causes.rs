@@ -162,7 +162,7 @@ const CAUSES: &[Row] = &[
     ),
     (
         "F0219",
-        "The entry of this host on the server has a key, and the map has none. The server admits only a host that proves that it has that key.",
+        "The entry of this host on the server has a key, and the map has none. The server admits only a host that proves that it has that key. An export or map with the protection seal needs one, too.",
         "farblk map 10.0.0.1/vol1 --key-file /etc/farblk/keys/vol1.key",
     ),
     (
@@ -179,6 +179,11 @@ const CAUSES: &[Row] = &[
         "F0222",
         "The server has as many connections without a login as it takes, or this host asked for too many at once. A connection that is not logged in gives way to others after a second, so that trying again helps; a map does so by itself.",
         "farblk list\nfarblk metrics  # on the server: farblk_server_sent_away",
+    ),
+    (
+        "F0223",
+        "The export and the map say different things about the protection of commands and data on their way: none, crc32c or seal. The message has both. The server does not let a map choose, so that nobody gets less than the export's administrator wants.",
+        "farblk export show vol1  # on the server\nfarblk map 10.0.0.1/vol1 --protection crc32c",
     ),
     (
         "F0301",
@@ -257,7 +262,9 @@ const WORDS: &[(&str, &[&str])] = &[
     ("F0211", &["is no farblk server"]),
     ("F0213", &["the rdma device was removed"]),
     ("F0217", &["away for"]),
+    ("F0219", &["protection=seal needs a key"]),
     ("F0220", &["the key is wrong"]),
+    ("F0223", &["the export has protection="]),
 ];
 
 const EXAMPLES: &[(&str, &str)] = &[

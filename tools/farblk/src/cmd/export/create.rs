@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::{keys, report, require_own_uuid};
-use crate::cli::Create;
+use crate::cli::{Create, Protection};
 use crate::cmd::backing::{Backing, Undo};
+use crate::cmd::map::word;
 use crate::cmd::{Context, key, registration};
 use crate::configfs::{Job, KEY_ID, Made};
 use crate::error::{Code, Error, fill_in};
@@ -44,6 +45,7 @@ fn settings(
             "max_clients",
             arguments.max_clients.map(|value| value.to_string()),
         ),
+        ("protection", arguments.protection.map(word)),
         ("scrub", arguments.no_scrub.then(|| "0".to_owned())),
         ("uuid", arguments.uuid.clone()),
         (
@@ -126,6 +128,10 @@ fn require_valid(context: &Context, arguments: &Create, job: &Job) -> Result<(),
     let ports = arguments.ports.len();
     let why = match (arguments.ram, arguments.numa) {
         (Some(0), _) => "a disk cannot have 0 bytes".to_owned(),
+        (Some(_), _) if !matches!(arguments.protection, None | Some(Protection::None)) => {
+            let why = "hosts access the RAM of an export directly, so --protection is for --device and --file";
+            return Err(job.error(Code::Usage, why));
+        }
         (Some(bytes), _) if bytes % block != 0 => {
             format!("{bytes} is not a multiple of the block size {block}")
         }
@@ -233,6 +239,13 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     report(context, name, true)?;
     for allowed in &arguments.allow {
         keys::warn_of_any_host(context, name, &allowed.host);
+        if arguments.protection == Some(Protection::Seal) && secret.is_none() {
+            let values = [("name", name), ("host", &allowed.host)];
+            context.output.hint(fill_in(
+                "farblk export key {name} {host} --key-file FILE  # a sealed export needs keys",
+                &values,
+            ));
+        }
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::secret::tests::{ID, OTHER, OTHER_ID, TEXT};
 
 impl Host {
     /// Makes a file with a key in the folder of keys, and returns its path.
-    fn key(&self, name: &str, text: &str) -> String {
+    pub(super) fn key(&self, name: &str, text: &str) -> String {
         let path = self.root.join("etc/farblk/keys").join(name);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::write(&path, format!("{text}\n")).expect("a file");

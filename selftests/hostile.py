@@ -927,27 +927,34 @@ def memory(make):
         session.control.must_end()
 
 
-# All of these hold memory of the server; with 1 MiB each all that there is.
-# All of these hold memory of the server; with 1 MiB each all that there is.
-@case("silent", "answers that are not received; RDMA READs that are not served")
-def silent():
-    kinds = ((8, lambda io, tag: flush(tag=tag)),
-             (8, lambda io, tag: inline_read(tag=tag)),
-             (8, lambda io, tag: command(READ, tag=tag, length=1 << 20, **io.remote())),
-             (0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote())))
-    sessions = [Session() for _ in kinds]
-    ios = [session.io(receives=1, reads=reads) for session, (reads, _) in zip(sessions, kinds)]
-    for session, io, (_, make) in zip(sessions, ios, kinds):
-        for tag in range(session.credit):
-            io.send(make(io, tag))
-    for number, (session, io) in enumerate(zip(sessions, ios)):
-        try:
-            # Memory of user space cannot be invalidated by its peer: at the answer to the first
-            # read the client's device gives up its queue pair, and the specification wants no
-            # message about that. So the server only misses acknowledgements.
-            io.must_end(repost=False, seconds=UNACKNOWLEDGED)
-        except Failed as error:
-            raise Failed(f"{error}: number {number}, of credit {session.credit}, after {len(io.inbox)} answers") from None
+# All of these hold memory of the server; with 1 MiB each all that there is. Those with no RDMA READ hold it until the server gives them up.
+HOLDS = ((0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote())),
+         (8, lambda io, tag: command(READ, tag=tag, length=1 << 20, **io.remote())),
+         (0, lambda io, tag: command(WRITE, tag=tag, length=64 << 10, **io.remote())),
+         (8, lambda io, tag: inline_read(tag=tag)),
+         (0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote())),
+         (8, lambda io, tag: flush(tag=tag)),
+         (0, lambda io, tag: command(WRITE, tag=tag, length=8 << 10, **io.remote())),
+         (0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote())))
+
+
+@cases("silent", 0, ("answers that are not received; RDMA READs that are not served", b"silent"))
+@cases("pretend", 0, ("the same of hosts that are all one", b"hostile"))
+def silent(host):
+    for _ in range(2):
+        sessions = [Session(host=host + b"%d" % number, host_id=bytes([number + 1] * 16)) for number in range(len(HOLDS))]
+        ios = [session.io(receives=1, reads=reads) for session, (reads, _) in zip(sessions, HOLDS)]
+        for session, io, (_, make) in zip(sessions, ios, HOLDS):
+            for tag in range(session.credit):
+                io.send(make(io, tag))
+        for number, (session, io) in enumerate(zip(sessions, ios)):
+            try:
+                # Memory of user space cannot be invalidated by its peer: at the answer to the first
+                # read the client's device gives up its queue pair, and the specification wants no
+                # message about that. So the server only misses acknowledgements.
+                io.must_end(repost=False, seconds=UNACKNOWLEDGED)
+            except Failed as error:
+                raise Failed(f"{error}: number {number}, of credit {session.credit}, after {len(io.inbox)} answers") from None
 
 
 # The device takes its time for all that follows.

@@ -16,7 +16,9 @@ load() {
 }
 busy() { [ "$(io "$DEV" writes)" -gt 0 ]; }
 
-# start: one that is well behaved, and what else the hostile one may have.
+# start: one that is well behaved, and what else the hostile one may have. ADMIT are the hosts that
+# have entries.
+ADMIT=
 start() {
 	not_local
 	needs python3
@@ -24,6 +26,7 @@ start() {
 	needs_module null_blk
 	back "null_disk fbn 32 blocksize=512"
 	must serve_block e "$BACK" max_clients=1024
+	must remote "for h in $ADMIT; do mkdir $C/exports/e/hosts/\$h && store $C/exports/e/hosts/\$h/access rw || exit; done"
 	must map m e queues=2
 	load "$@"
 }
@@ -55,7 +58,7 @@ unharmed() {
 	must unmap m
 }
 more_than() { [ "$(io "$DEV" writes)" -gt "$1" ]; }
-alone() { remote "awk '{n += \$1} END {exit n != 1}' $C/exports/*/clients && ! grep -q 'host hostile' $D/server/connections"; }
+alone() { remote "awk '{n += \$1} END {exit n != 1}' $C/exports/*/clients && ! grep -qE 'host (hostile|silent)' $D/server/connections"; }
 
 # block_exports: one where nobody may write, and one where the hostile host may not.
 block_exports() {
@@ -81,13 +84,23 @@ slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
 ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; unharmed; }
 
-# Who takes all memory of the server, and does not let go of it, makes the others wait until the
-# server gives up on him, and no longer.
+# Hosts that take all memory of the server that they can have, again and again, and let go of it only
+# when the server gives up on them: a well-behaved one does not wait for that. silent: each of them
+# has an entry. pretend: they are one that invents them, and the well-behaved one has an entry.
 silent() {
 	not_local
+	ADMIT=$(echo silent{0..7})
 	reload_server "load_module pool_size=$((4 << 20))"
 	start
 	hostile silent
+	unharmed
+}
+pretend() {
+	not_local
+	ADMIT=$(show "$C/host_name")
+	reload_server "load_module pool_size=$((4 << 20))"
+	start
+	hostile pretend
 	unharmed
 }
 
@@ -140,6 +153,7 @@ scenario stranger "more messages, and for longer, than without a login"
 scenario slow "too many commands, tags twice, and ends, with commands in flight"
 scenario death "a client that dies with commands in flight"
 scenario ram "memory of a RAM export that was not granted"
-scenario silent "answers that nobody receives, from a server that is short of memory"
+scenario silent "eight hosts that keep all memory of the server that they can have"
+scenario pretend "the same of one host that pretends to be eight"
 scenario flood "2,000 requests that are not confirmed, and strangers that ping"
 run_scenarios

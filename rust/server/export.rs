@@ -57,7 +57,10 @@ use crate::server::{
         Backend,
         LastClose, //
     },
-    block::adapter::Adapters,
+    block::adapter::{
+        AccountOwner,
+        Adapters, //
+    },
     host::{
         Hosts,
         Unproven, //
@@ -223,6 +226,15 @@ impl Export {
                 format_args!("{} is read-only for {}", self.spec.name, login.host_name),
             )),
             refused => Ok(login.access.writes() && !refused),
+        }
+    }
+
+    /// Returns who answers for the memory that the commands of a client have which logs in: the
+    /// host whose entry admits it, or all hosts at its address if none does. May sleep.
+    pub(super) fn account_owner(&self, session: &Session, login: &Login) -> AccountOwner {
+        match self.hosts.access(&login.host_name, &login.host_id) {
+            Some(_) => AccountOwner::Host(login.host_name),
+            None => AccountOwner::Source(*session.source()),
         }
     }
 

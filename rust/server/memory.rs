@@ -5,7 +5,10 @@
 #![forbid(unsafe_code)]
 
 pub(in crate::server) mod account;
+pub mod arbiter;
 pub mod buddy;
+pub(in crate::server) mod budget;
+mod pieces;
 pub(in crate::server) mod pool;
 pub mod receives;
 pub mod share;

@@ -37,20 +37,20 @@ use crate::server::{
         credit::ReceiveCredit,
         poller::Poller, //
     },
-    members::HostKey,
     memory::{
         account::Account,
         buddy::{
             CHUNK,
             PIECE_MIN, //
         },
+        budget::Budget,
         pool::{
-            Budget,
             Pool,
             Trim, //
         },
     },
 };
+use crate::session::half_open::Source;
 
 /// The smallest limit of inline data, in bytes: a piece of memory.
 const INLINE_MIN: u32 = PIECE_MIN as u32;
@@ -80,12 +80,23 @@ pub(in crate::server) struct Adapter {
     clients: Mutex<KVec<Client>>,
 }
 
+/// Whose an account is. It is nothing that a client could choose as it likes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum AccountOwner {
+    /// The host that has an entry of this name below `hosts/`.
+    Host(Name),
+    /// All hosts without an entry that connect from there.
+    Source(Source),
+}
+
 /// A client host.
 struct Client {
-    host: HostKey,
-    /// The memory that the commands of all its sessions have.
+    owner: AccountOwner,
+    /// The account of all its sessions.
     account: Arc<Account>,
     sessions: usize,
+    /// It had an I/O connection.
+    connected: bool,
 }
 
 impl Adapter {
@@ -117,17 +128,18 @@ impl Adapter {
     }
 
     /// Adds a session of a client host, and returns its account. May sleep.
-    fn join(&self, host: &HostKey) -> Result<Arc<Account>> {
+    fn join(&self, owner: &AccountOwner) -> Result<Arc<Account>> {
         let mut clients = self.clients.lock();
-        if let Some(client) = clients.iter_mut().find(|client| client.host == *host) {
+        if let Some(client) = clients.iter_mut().find(|client| client.owner == *owner) {
             client.sessions += 1;
             return Ok(client.account.clone());
         }
-        let account = Account::new()?;
+        let account = Account::new(&self.pool)?;
         let client = Client {
-            host: *host,
+            owner: *owner,
             account: account.clone(),
             sessions: 1,
+            connected: false,
         };
         clients.push(client, GFP_KERNEL)?;
         Ok(account)
@@ -142,6 +154,20 @@ impl Adapter {
             }
         }
         clients.retain(|client| client.sessions > 0);
+    }
+
+    /// Notes that the host of an account connects. As soon as another one has, too, all of these
+    /// get memory of their own, which none can keep from another. May sleep.
+    fn make_own(&self, account: &Arc<Account>) -> Result {
+        let mut clients = self.clients.lock();
+        for client in clients.iter_mut() {
+            client.connected |= Arc::ptr_eq(&client.account, account);
+        }
+        let connected = || clients.iter().filter(|client| client.connected);
+        match connected().count() {
+            0 | 1 => Ok(()),
+            _ => connected().try_for_each(|client| client.account.make_own()),
+        }
     }
 
     /// Reserves `credit` for a connection on completion vector `vector`, modulo their number, with
@@ -252,7 +278,7 @@ impl Adapters {
         self: &Arc<Self>,
         device: &Arc<Device>,
         (export, protection): (&Name, Protection),
-        host: &HostKey,
+        owner: &AccountOwner,
     ) -> Result<User> {
         let mut list = self.list.lock();
         let here = |adapter: &Adapter| Arc::ptr_eq(adapter.pd.device(), device);
@@ -264,7 +290,7 @@ impl Adapters {
             });
         let (adapter, account) = match found {
             Some(entry) => {
-                let account = entry.adapter.join(host)?;
+                let account = entry.adapter.join(owner)?;
                 entry.users += 1;
                 (entry.adapter.clone(), account)
             }
@@ -275,7 +301,7 @@ impl Adapters {
                     None => budget_of_device()?,
                 };
                 let adapter = Adapter::new(device, (*export, protection), &budget)?;
-                let account = adapter.join(host)?;
+                let account = adapter.join(owner)?;
                 let entry = Entry {
                     adapter: adapter.clone(),
                     users: 1,
@@ -313,6 +339,13 @@ pub(in crate::server) struct User {
     adapters: Arc<Adapters>,
     /// That of the client.
     pub(in crate::server) account: Arc<Account>,
+}
+
+impl User {
+    /// Gives its client memory of its own if others have I/O connections, too. May sleep.
+    pub(in crate::server) fn make_own(&self) -> Result {
+        self.adapter.make_own(&self.account)
+    }
 }
 
 impl Drop for User {

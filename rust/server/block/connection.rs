@@ -57,12 +57,14 @@ use crate::server::{
         poller::{
             Polled,
             Poller,
-            Progress,
             Recv, //
         },
         protected::Protected,
     },
-    memory::account::Account,
+    memory::account::{
+        Account,
+        Requester, //
+    },
     session::Session,
     stats::ConnectionStats, //
 };
@@ -160,8 +162,8 @@ pub(in crate::server) struct Connection {
     pub(super) terms: Terms,
     /// The poller that looks after it.
     pub(super) poller: Arc<Poller<Connection>>,
-    /// The memory that the commands of its client have.
-    pub(super) account: Arc<Account>,
+    /// Asks for the memory of its commands.
+    pub(super) requester: Requester,
     /// The completion queue of its sends. It wakes the poller only when the poller waits for
     /// something.
     pub(super) cq: Arc<Cq>,
@@ -222,7 +224,7 @@ pub(super) struct ConnectionConfig<'a> {
     pub(super) label: Label,
     /// The export.
     pub(super) block: &'a Arc<Block>,
-    /// The memory that the commands of the client have.
+    /// The account of the client.
     pub(super) account: &'a Arc<Account>,
     /// The access that the client has.
     pub(super) access: Access,
@@ -271,6 +273,7 @@ impl Connection {
         let depth = usize::from(config.terms.depth);
         let slots = Slots::new(depth)?;
         let stats = config.block.stats.connection()?;
+        let requester = poller.requester(config.account)?;
         let mut tags = KVec::with_capacity(depth, GFP_KERNEL)?;
         for _ in 0..depth {
             tags.push(Atomic::new(0), GFP_KERNEL)?;
@@ -287,7 +290,7 @@ impl Connection {
                 access: config.access,
                 terms: config.terms,
                 poller: poller.clone(),
-                account: config.account.clone(),
+                requester,
                 cq,
                 slots <- new_irqsave_spinlock!(slots, "Connection::slots"),
                 credit: Atomic::new(credit.into()),
@@ -351,8 +354,6 @@ impl Connection {
         self.drop_all_waiting();
         later.into_iter().for_each(Command::end);
         finished.into_iter().for_each(Command::end);
-        // If the poller was the first in line for memory because of these, it is so no longer.
-        self.poller.attend();
         owner
     }
 
@@ -411,22 +412,17 @@ impl Polled for Connection {
     type Handler = Handler;
 
     /// Asks for an interrupt of the next completion of a send only if the poller waits for one.
-    fn progress(&self) -> Progress {
-        let mut resumed = false;
+    fn progress(&self) {
         loop {
             // A task that handles completions just now has the poller look again afterwards. To
             // wait for it here could be for ever: it may need this CPU.
             let reaped = self.cq.try_reap();
-            let progress = self.resume();
-            resumed |= progress.resumed;
+            self.resume();
             let interested = self.fetches.load(Relaxed) > 0
                 || self.waiting.load(Relaxed) > 0
                 || self.poller.is_short();
             if reaped.is_none() || !interested || !self.cq.arm() {
-                return Progress {
-                    resumed,
-                    ..progress
-                };
+                return;
             }
         }
     }

@@ -141,7 +141,7 @@ impl OpenConnection {
         connection.cq.reap();
         let idle = connection.is_idle();
         if !idle {
-            // The poller may have been in line for memory because of what has ended here.
+            // The poller sees to what has yet to complete.
             connection.poller.attend();
         }
         idle
@@ -239,6 +239,7 @@ impl Connections {
         queue: u16,
         session: &Arc<Session>,
     ) -> Result {
+        self.user.make_own()?;
         let adapter = &self.user.adapter;
         let max = credit_max(self.terms.depth);
         let index = usize::from(queue);

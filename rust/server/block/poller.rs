@@ -70,11 +70,13 @@ use crate::rdma::{
 use crate::server::{
     block::credit::ReceiveCredit,
     memory::{
-        account::Account,
+        account::{
+            Account,
+            Requester, //
+        },
         buddy::PIECE_MIN,
+        budget::Lasting,
         pool::{
-            Lasting,
-            NoPiece,
             Piece,
             Pool,
             PoolEvents, //
@@ -130,15 +132,6 @@ impl RecvOwner for KBox<Recv> {
     }
 }
 
-/// What became of the commands of a connection that wait for something.
-#[derive(Clone, Copy, Default)]
-pub(in crate::server) struct Progress {
-    /// At least one went on.
-    pub(in crate::server) resumed: bool,
-    /// At least one still waits for memory.
-    pub(in crate::server) short: bool,
-}
-
 /// An I/O connection as its poller sees it.
 pub(in crate::server) trait Polled: Send + Sync + Sized + 'static {
     /// Handles the completions of the queue pair.
@@ -146,7 +139,7 @@ pub(in crate::server) trait Polled: Send + Sync + Sized + 'static {
 
     /// Handles the completions of sends, and lets commands that wait go on. Runs in the poller's
     /// worker.
-    fn progress(&self) -> Progress;
+    fn progress(&self);
 
     /// Returns how many commands the client may have in flight now. Any context.
     fn credit(&self) -> u16;
@@ -259,10 +252,6 @@ impl<C: Polled> CqNotify for Wake<C> {
 
 impl<C: Polled> PoolEvents for Wake<C> {
     fn memory_changed(&self) {
-        self.0.wake();
-    }
-
-    fn quota_changed(&self) {
         self.0.attend();
     }
 
@@ -446,41 +435,41 @@ impl<C: Polled> Poller<C> {
         drop(surplus);
     }
 
-    /// Returns memory for `len` bytes, for a client with that account, or why the command has to
-    /// wait. Small pieces that the poller has anyway are not charged. Any context.
-    pub(in crate::server) fn get(
-        &self,
-        len: u32,
-        account: &Arc<Account>,
-    ) -> Result<Piece, NoPiece> {
-        if len <= SMALL && !self.pool.is_short() {
-            let piece = self.shared.lock().stash.pop();
-            if let Some(mut piece) = piece {
-                return piece.fit(len).map(|()| piece).map_err(|_| NoPiece::Short);
+    /// Makes a requester of memory for a connection of this poller. May sleep.
+    pub(in crate::server) fn requester(&self, account: &Arc<Account>) -> Result<Requester> {
+        Requester::new(account, self.number)
+    }
+
+    /// Returns memory for `len` bytes. If there is none yet, the worker calls [`Polled::progress`]
+    /// when there is, and the connection has to ask again. Runs in the poller's worker.
+    pub(in crate::server) fn get(&self, len: u32, requester: &Requester) -> Option<Piece> {
+        if len <= SMALL {
+            let at_hand = || self.shared.lock().stash.pop();
+            if let Some(mut piece) = self.pool.get_small(requester, at_hand) {
+                // Cannot fail: it has as many bytes.
+                return piece.fit(len).ok().map(|()| piece);
             }
         }
-        self.pool.get(len, self.number, account)
+        self.pool.get(len, requester)
     }
 
     /// Takes back memory. Any context.
     pub(in crate::server) fn put(&self, mut piece: Piece) {
-        let wanted = self.pool.is_short() || self.pool.has_denied();
-        let surplus = if piece.is_small() && !wanted {
-            piece.discharge();
-            let full = self.shared.lock().stash.push_within_capacity(piece);
-            full.err().map(|error| error.0)
-        } else {
-            Some(piece)
-        };
-        drop(surplus);
+        if !piece.release() || self.pool.is_short() {
+            return drop(piece);
+        }
+        let full = self.shared.lock().stash.push_within_capacity(piece);
+        drop(full);
+        // Who has begun to wait meanwhile has the stash given back after that, or is seen here.
+        self.give_back();
     }
 
-    /// Returns true if a poller waits for memory. Any context.
+    /// Returns true if a connection of any poller waits for memory. Any context.
     pub(in crate::server) fn is_short(&self) -> bool {
         self.pool.is_short()
     }
 
-    /// Gives the stash back to the pool while a poller waits for memory.
+    /// Gives the stash back to the pool while a connection waits for memory. Any context.
     fn give_back(&self) {
         while self.pool.is_short() {
             let piece = self.shared.lock().stash.pop();
@@ -524,18 +513,8 @@ impl<C: Polled> Poller<C> {
 
     /// Lets the commands of all connections that wait for something go on.
     fn progress(&self, hca: &Hca<C>) {
-        let mut all = Progress::default();
         for entry in &hca.connections {
-            let one = entry.connection.progress();
-            all.resumed |= one.resumed;
-            all.short |= one.short;
-        }
-        // A poller that has got memory goes to the end of the line.
-        if all.resumed || !all.short {
-            self.pool.leave(self.number);
-        }
-        if all.short {
-            self.pool.wait(self.number);
+            entry.connection.progress();
         }
     }
 

@@ -17,16 +17,12 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-use crate::server::{
-    block::{
-        command::Command,
-        connection::{
-            Connection,
-            Waiting, //
-        },
-        poller::Progress, //
+use crate::server::block::{
+    command::Command,
+    connection::{
+        Connection,
+        Waiting, //
     },
-    memory::pool::NoPiece, //
 };
 
 impl Connection {
@@ -34,7 +30,7 @@ impl Connection {
     pub(super) fn provide(&self, command: KBox<Command>, len: u32) {
         // Commands that wait already come first.
         if self.waiting.load(Relaxed) == 0 {
-            if let Ok(memory) = self.poller.get(len, &self.account) {
+            if let Some(memory) = self.poller.get(len, &self.requester) {
                 return command.supply(memory);
             }
         }
@@ -60,6 +56,7 @@ impl Connection {
             None => self.poller.attend(),
             Some(waiting) => {
                 self.drop_waiting(waiting);
+                self.requester.cancel();
                 if !draining {
                     self.lose_session();
                 }
@@ -87,9 +84,12 @@ impl Connection {
             };
             match first {
                 Ok(waiting) => self.drop_waiting(waiting),
-                Err(_) => return,
+                Err(_) => break,
             }
         }
+        // A command that the poller's worker has taken from the list, and does not put back, does
+        // the same.
+        self.requester.cancel();
     }
 
     /// Puts a command that waits for memory back to the front.
@@ -97,6 +97,7 @@ impl Connection {
         let mut slots = self.slots.lock();
         if slots.closed || slots.draining {
             drop(slots);
+            self.requester.cancel();
             return command.end();
         }
         // Cannot fail: it was taken out just now, and no tag is in the list twice.
@@ -108,14 +109,14 @@ impl Connection {
         self.waiting.store(waiting.len(), Relaxed);
         drop(slots);
         if let Some(full) = full {
+            self.requester.cancel();
             self.drop_waiting(full.0);
             self.lose_session();
         }
     }
 
     /// Lets the commands that wait go on, in order, until one cannot.
-    pub(super) fn resume(&self) -> Progress {
-        let mut resumed = false;
+    pub(super) fn resume(&self) {
         loop {
             let first = {
                 let mut slots = self.slots.lock();
@@ -126,30 +127,17 @@ impl Connection {
                 first
             };
             match first {
-                None => {
-                    return Progress {
-                        resumed,
-                        short: false,
-                    }
-                }
+                None => return,
                 Some(Waiting::Slot(command, recv)) => self.admit(command, recv),
                 Some(Waiting::Refusal(response)) => self.refuse(response),
                 Some(Waiting::Memory(command)) => {
                     let len = command.memory_wanted().unwrap_or(0);
-                    match self.poller.get(len, &self.account) {
-                        Ok(memory) => command.supply(memory),
-                        Err(why) => {
-                            self.wait_again(command);
-                            return Progress {
-                                resumed,
-                                // A client that has too much keeps nobody waiting.
-                                short: why == NoPiece::Short,
-                            };
-                        }
+                    match self.poller.get(len, &self.requester) {
+                        Some(memory) => command.supply(memory),
+                        None => return self.wait_again(command),
                     }
                 }
             }
-            resumed = true;
         }
     }
 

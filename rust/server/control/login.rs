@@ -34,7 +34,6 @@ use crate::server::{
     backend::Backend,
     block::connections::Connections,
     export::not_admitted,
-    members::HostKey,
     proof::Proof,
     ram::Slabs,
     session::{
@@ -143,11 +142,8 @@ impl Control {
             }
             Backend::Block(block) => {
                 let adapters = &self.exports.adapters;
-                let host = HostKey {
-                    name: login.host_name,
-                    id: login.host_id,
-                };
-                let user = adapters.get(device, (&login.export, login.protection), &host);
+                let owner = export.account_owner(session, login);
+                let user = adapters.get(device, (&login.export, login.protection), &owner);
                 let user = user.map_err(no_memory)?;
                 let connections =
                     Connections::new(user, block, access, login, queues).map_err(no_memory)?;

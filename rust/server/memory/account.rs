@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a client has of the memory for commands.
+//! Accounts and requesters of a [`Pool`], as an [`Arbiter`](super::arbiter::Arbiter) knows them.
 
 #![forbid(unsafe_code)]
 
@@ -13,43 +13,96 @@ use kernel::sync::{
     Arc, //
 };
 
-/// The memory that the commands of one client host have of a pool.
+use crate::server::memory::pool::Pool;
+
+/// The small pieces that an account may have which are not charged to it: as many as a poller keeps
+/// at hand.
+const SMALL_MAX: usize = 32;
+
+/// What a client host has of a pool's memory for commands. It is removed with the drop, which may
+/// sleep. No requester and no piece of memory of it may be left then, as each refers to it.
 pub(in crate::server) struct Account {
-    bytes: Atomic<usize>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) number: usize,
+    /// The number of small pieces that are not charged to it.
+    small: Atomic<usize>,
 }
 
 impl Account {
-    /// Makes the account of a client that has nothing. May sleep.
-    pub(in crate::server) fn new() -> Result<Arc<Self>> {
-        let bytes = Atomic::new(0);
-        Ok(Arc::new(Self { bytes }, GFP_KERNEL)?)
+    /// Makes an account that has nothing. May sleep.
+    pub(in crate::server) fn new(pool: &Arc<Pool>) -> Result<Arc<Self>> {
+        let number = pool.add_account()?;
+        let account = Self {
+            pool: pool.clone(),
+            number,
+            small: Atomic::new(0),
+        };
+        Ok(Arc::new(account, GFP_KERNEL)?)
     }
 
-    /// Returns the bytes that it has. Any context.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Relaxed)
+    /// Makes sure that it has own memory. May sleep.
+    pub(in crate::server) fn make_own(&self) -> Result {
+        self.pool.make_own(self.number)
     }
-}
 
-/// Bytes that an account has. The drop takes them away again.
-pub(super) struct Charge {
-    account: Arc<Account>,
-    bytes: usize,
-}
-
-impl Charge {
-    /// Charges an account with `bytes`. Any context.
-    pub(super) fn new(account: &Arc<Account>, bytes: usize) -> Self {
-        account.bytes.fetch_add(bytes, Relaxed);
-        Self {
-            account: account.clone(),
-            bytes,
+    /// Counts one more small piece. Returns false if there are too many. Any context.
+    pub(super) fn add_small(&self) -> bool {
+        let added = self.small.fetch_add(1, Relaxed) < SMALL_MAX;
+        if !added {
+            self.remove_small();
         }
+        added
+    }
+
+    /// Counts one small piece less. Any context.
+    pub(super) fn remove_small(&self) {
+        self.small.fetch_sub(1, Relaxed);
     }
 }
 
-impl Drop for Charge {
+impl Drop for Account {
     fn drop(&mut self) {
-        self.account.bytes.fetch_sub(self.bytes, Relaxed);
+        self.pool.remove_account(self.number);
+    }
+}
+
+/// A connection, as it asks for the memory of its commands: of one at a time.
+pub(in crate::server) struct Requester {
+    pub(super) account: Arc<Account>,
+    pub(super) number: usize,
+    /// It waits for memory.
+    waits: Atomic<u32>,
+}
+
+impl Requester {
+    /// Makes a requester of an account, whose `poller` is told when its memory is there. May sleep.
+    pub(in crate::server) fn new(account: &Arc<Account>, poller: usize) -> Result<Self> {
+        Ok(Self {
+            number: account.pool.add_requester(account.number, poller)?,
+            account: account.clone(),
+            waits: Atomic::new(0),
+        })
+    }
+
+    /// Returns true if it has asked for memory and not got it. Any context.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        self.waits.load(Relaxed) != 0
+    }
+
+    /// Notes whether it waits for memory. Any context.
+    pub(super) fn set_waits(&self, waits: bool) {
+        self.waits.store(waits.into(), Relaxed);
+    }
+
+    /// Forgets what it has asked for: the command has ended. Any context.
+    pub(in crate::server) fn cancel(&self) {
+        self.account.pool.cancel(self);
+    }
+}
+
+impl Drop for Requester {
+    fn drop(&mut self) {
+        self.account.pool.remove_requester(self);
     }
 }

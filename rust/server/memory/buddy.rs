@@ -24,6 +24,17 @@ const WHOLE: usize = ORDER_MAX as usize;
 /// No chunk.
 const NONE: u32 = u32::MAX;
 
+/// Returns the bytes of the piece that `len` bytes take, at most [`CHUNK`] and at least 1.
+pub const fn bytes_for(len: usize) -> usize {
+    PIECE_MIN << order_for(len)
+}
+
+/// Returns the order of the piece that `len` bytes take, at most [`CHUNK`] and at least 1.
+const fn order_for(len: usize) -> u8 {
+    // CAST: No more than `ORDER_MAX`.
+    len.div_ceil(PIECE_MIN).next_power_of_two().ilog2() as u8
+}
+
 /// Which pieces of a chunk are free.
 ///
 /// # Invariants
@@ -179,6 +190,20 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         Ok(())
     }
 
+    /// Withholds the beginning of the only chunk, which is all free, so that a piece of `len` bytes
+    /// is left, or of the next power of two. Returns the offset of that piece.
+    pub fn withhold(&mut self, len: usize) -> usize {
+        let mut withheld = 0;
+        while withheld < CHUNK - bytes_for(len) {
+            // The left half of what is left; it is never given back.
+            match self.alloc((CHUNK - withheld) / 2) {
+                Some(piece) => withheld += piece.bytes(),
+                None => break,
+            }
+        }
+        withheld
+    }
+
     /// Removes a chunk that is all free, if there is one.
     pub fn remove(&mut self) -> Option<B> {
         let index = *self.heads.last().filter(|head| **head != NONE)?;
@@ -209,8 +234,7 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         if len == 0 || len > CHUNK {
             return None;
         }
-        // CAST: no more than `ORDER_MAX`.
-        let order = len.div_ceil(PIECE_MIN).next_power_of_two().ilog2() as u8;
+        let order = order_for(len);
         // The chunk with the tightest fit, so that whole chunks stay whole.
         let mut fitting = self.heads.iter().skip(order.into());
         let index = *fitting.find(|head| **head != NONE)?;

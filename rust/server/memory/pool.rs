@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory for the data of commands: a pool for each export in use on an HCA, and the budget
-//! that the pools of an HCA share.
+//! The memory for the data of commands: a pool for each export in use on an HCA.
 
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
 use kernel::{
-    impl_has_work, new_work,
+    impl_has_work, new_mutex, new_work,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
     time::Msecs,
     workqueue::{
@@ -35,156 +35,101 @@ use crate::base::{
 };
 use crate::rdma::{
     device::Device,
-    dma::{
-        DmaMemory,
-        DmaPiece, //
-    },
+    dma::DmaPiece, //
 };
 use crate::server::memory::{
     account::{
         Account,
-        Charge, //
+        Requester, //
+    },
+    arbiter::{
+        self,
+        Arbiter, //
     },
     buddy,
-    share, //
+    budget::{
+        Budget,
+        Counted,
+        Lasting, //
+    },
+    pieces::{
+        empty,
+        Held,
+        Memory,
+        Own,
+        Place, //
+    },
 };
 
-const _: () = assert!(buddy::CHUNK <= DmaMemory::MAX);
 /// The interval at which the pool gives up chunks that it does not need, in ms.
 const TRIM_MS: Msecs = 5000;
+/// Places for accounts, and for requesters, that are made at once.
+const PLACES_AT_ONCE: usize = 16;
 
 /// Receives the events of a pool. All of them may come in any context, with the pool's lock held.
 pub(in crate::server) trait PoolEvents: Send + Sync + 'static {
-    /// There may be memory now, or memory that can be done without is wanted back.
+    /// A connection of the poller may have memory now, or memory that can be done without is wanted
+    /// back.
     fn memory_changed(&self);
-
-    /// A client that had too much may have more now: see [`NoPiece::Quota`].
-    fn quota_changed(&self);
 
     /// Some time has passed: what there was no memory for can be tried again.
     fn retry(&self);
 }
 
-/// Why there is no memory for a command.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::server) enum NoPiece {
-    /// The pool is short of it: the poller has to stand in line.
-    Short,
-    /// The client has as much as it may have. The command has to wait until the client has less, or
-    /// the pool has more.
-    Quota,
-}
-
-/// The memory that the pools of an HCA may have together, and what they have.
-///
-/// Each pool has one chunk in any case, and gets further ones as [`share::may_grow`] says.
-pub(in crate::server) struct Budget {
-    /// The bytes that the pools may have. The first chunk of each, and the first receives of each
-    /// connection, count, but are made in any case.
-    size: usize,
-    /// The bytes that the receives of all pools have.
-    lasting: Atomic<usize>,
-    /// The number of chunks that all pools have.
-    chunks: Atomic<usize>,
-    /// The number of pools.
-    pools: Atomic<usize>,
-}
-
-impl Budget {
-    /// Makes a budget of `size` bytes for pools to come. May sleep.
-    pub(in crate::server) fn new(size: usize) -> Result<Arc<Self>> {
-        let budget = Self {
-            size,
-            lasting: Atomic::new(0),
-            chunks: Atomic::new(0),
-            pools: Atomic::new(0),
-        };
-        Ok(Arc::new(budget, GFP_KERNEL)?)
-    }
-
-    /// Returns the number of chunks that there may be beside the memory of receives.
-    fn chunks_max(&self) -> usize {
-        share::chunks_max(self.size, self.lasting.load(Relaxed))
-    }
-
-    /// Returns true if a pool that has `count` chunks may add one. Any context.
-    fn may_grow(&self, count: usize) -> bool {
-        let (pools, used) = (self.pools.load(Relaxed), self.chunks.load(Relaxed));
-        share::may_grow(count, pools, used, self.chunks_max())
-    }
-
-    /// Returns true if there are more chunks than there may be. Any context.
-    fn is_exceeded(&self) -> bool {
-        self.chunks.load(Relaxed) > self.chunks_max()
-    }
-}
-
-/// A part of one of the sums of a budget, which the drop takes away again.
-struct Counted {
-    budget: Arc<Budget>,
-    sum: fn(&Budget) -> &Atomic<usize>,
-    count: usize,
-}
-
-impl Counted {
-    /// Adds `count` to a sum. Also returns the sum.
-    fn new(
-        budget: &Arc<Budget>,
-        sum: fn(&Budget) -> &Atomic<usize>,
-        count: usize,
-    ) -> (Self, usize) {
-        let before = sum(budget).fetch_add(count, Relaxed);
-        let counted = Self {
-            budget: budget.clone(),
-            sum,
-            count,
-        };
-        (counted, before + count)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        (self.sum)(&self.budget).fetch_sub(self.count, Relaxed);
-    }
-}
-
-/// Memory that is cut into pieces.
-struct Chunk {
-    memory: DmaMemory,
-    map: buddy::Chunk,
-    _counted: Counted,
-}
-
-/// A [`Chunk`] in an allocation of its own.
-struct Held(KBox<Chunk>);
-
-impl AsMut<buddy::Chunk> for Held {
-    fn as_mut(&mut self) -> &mut buddy::Chunk {
-        &mut self.0.map
-    }
-}
-
 struct State {
-    /// The chunks, with capacity for as many as there may be.
-    free: buddy::Pool<KVVec<Option<Held>>>,
-    /// Bytes of the pieces that are in use.
-    used: usize,
-    /// The fewest chunks that were all free at once since the last [`Pool::trim`].
-    spare: usize,
+    arbiter: Arbiter<KVVec<Option<arbiter::Account>>, KVVec<Option<arbiter::Requester<Place>>>>,
+    memory: Memory,
     /// The last attempt to add a chunk failed. The next one is after the next [`Pool::trim`].
     refused: bool,
     /// The pollers that use the pool, by their number.
     pollers: KVec<Option<Arc<dyn PoolEvents>>>,
-    /// The numbers of the pollers that wait, in order. There is capacity for all.
-    line: KVec<usize>,
 }
 
 impl State {
-    /// Tells the first poller in line that there may be memory.
-    fn wake_first(&self) {
-        let first = self.line.first().and_then(|first| self.pollers.get(*first));
-        if let Some(Some(poller)) = first {
+    /// Lets a requester ask for `len` bytes.
+    fn ask(&mut self, requester: usize, len: usize) -> Option<Place> {
+        let tell = &mut tell(&self.pollers);
+        self.arbiter.ask(requester, len, &mut self.memory, tell)
+    }
+
+    /// Gives those that wait what there is now: after common memory has come back or was added, or
+    /// own memory of `account`.
+    fn serve(&mut self, account: Option<usize>) {
+        let tell = &mut tell(&self.pollers);
+        self.arbiter.serve(account, &mut self.memory, tell);
+    }
+
+    /// Takes back a piece that an account had, and serves those that wait.
+    fn put(&mut self, account: usize, place: Place) {
+        match place {
+            Place::Own(piece) => {
+                if let Some(Some(own)) = self.memory.own.get_mut(account) {
+                    own.free.free(piece);
+                }
+                return self.serve(Some(account));
+            }
+            Place::Common(piece) => {
+                self.arbiter.discharge(account, piece.bytes());
+                self.memory.put_chunked(piece);
+            }
+            Place::Small(piece) => self.memory.put_chunked(piece),
+        }
+        self.serve(None);
+    }
+
+    /// Forgets what a requester of an account has asked for, and serves those that wait.
+    fn cancel(&mut self, account: usize, requester: usize) {
+        match self.arbiter.cancel(requester) {
+            Some(place) => self.put(account, place),
+            None => self.serve(Some(account)),
+        }
+    }
+}
+
+/// Returns what tells a poller that a requester's memory is there.
+fn tell(pollers: &KVec<Option<Arc<dyn PoolEvents>>>) -> impl FnMut(usize) + '_ {
+    |poller| {
+        if let Some(Some(poller)) = pollers.get(poller) {
             poller.memory_changed();
         }
     }
@@ -196,8 +141,9 @@ impl State {
 /// when other pools have used up the budget. When all of it is used, commands wait, and a worker
 /// adds chunks. Chunks that were not needed for some seconds are freed.
 ///
-/// The pollers of commands that wait stand in line. A poller that has got memory goes to the end,
-/// so that small commands do not overtake a large one for ever.
+/// Who gets memory is the decision of an [`Arbiter`], under the pool's lock. Memory comes back
+/// under the same lock, and is given to those that wait at once: nobody can take it before they
+/// have heard of it, and who is about to wait does not miss it.
 #[pin_data]
 pub(in crate::server) struct Pool {
     device: Arc<Device>,
@@ -205,11 +151,12 @@ pub(in crate::server) struct Pool {
     counted: Counted,
     #[pin]
     state: IrqSaveSpinLock<State>,
-    /// The length of the line. While it is not 0, pollers give back memory that they can do
-    /// without.
+    /// Held while places for accounts and requesters, or own memory, are made.
+    #[pin]
+    making: Mutex<()>,
+    /// The number of requesters that wait. While it is not 0, pollers give back memory that they
+    /// can do without. Set with the lock held.
     waiting: Atomic<usize>,
-    /// A command was refused memory because its client has too much. Set with the lock held.
-    denied: Atomic<u32>,
     /// The workqueue on which chunks are added.
     grower: Arc<OwnedQueue>,
     #[pin]
@@ -225,16 +172,13 @@ pub(in crate::server) struct Trim(Arc<Pool>);
 
 impl PeriodicHandler for Trim {
     fn run(&self) {
-        self.0.trim();
-        if self.0.is_short() {
-            self.0.grow();
-        }
-        let state = self.0.state.lock();
-        for poller in state.pollers.iter().flatten() {
+        let pool = &self.0;
+        pool.trim();
+        // Other pools may have left more of the budget.
+        pool.change(|state| state.serve(None));
+        for poller in pool.state.lock().pollers.iter().flatten() {
             poller.retry();
         }
-        // Other pools may have left more of the budget.
-        self.0.wake_denied(&state);
     }
 }
 
@@ -245,26 +189,19 @@ impl Pool {
         budget: &Arc<Budget>,
         grower: &Arc<OwnedQueue>,
     ) -> Result<Arc<Self>> {
-        let count = (budget.size / buddy::CHUNK).max(1);
-        let mut places = KVVec::with_capacity(count, GFP_KERNEL)?;
-        for _ in 0..count {
-            places.push(None, GFP_KERNEL)?;
-        }
         let state = State {
-            free: buddy::Pool::new(places),
-            used: 0,
-            spare: 0,
+            arbiter: Arbiter::new(KVVec::new(), KVVec::new()),
+            memory: Memory::new(budget)?,
             refused: false,
             pollers: KVec::new(),
-            line: KVec::new(),
         };
         let this = Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
-                counted: Counted::new(budget, |budget| &budget.pools, 1).0,
+                counted: Budget::count_pool(budget),
                 state <- new_irqsave_spinlock!(state, "Pool::state"),
+                making <- new_mutex!((), "Pool::making"),
                 waiting: Atomic::new(0),
-                denied: Atomic::new(0),
                 grower: grower.clone(),
                 work <- new_work!("Pool::work"),
             }),
@@ -285,25 +222,42 @@ impl Pool {
         PeriodicWork::new(Trim(self.clone()), TRIM_MS)
     }
 
-    /// Adds a chunk. May sleep.
-    fn add(&self) -> Result {
-        let memory = DmaMemory::alloc(&self.device, buddy::CHUNK, self.device.numa_node())?;
-        let chunk = Chunk {
-            memory,
-            map: buddy::Chunk::new(),
-            _counted: Counted::new(self.budget(), |budget| &budget.chunks, 1).0,
-        };
-        let chunk = Held(KBox::new(chunk, GFP_KERNEL)?);
+    /// Does `change` under the lock, and then what follows from who waits: if the first one does,
+    /// all pollers are told, so that they give back what they can do without; and the pool grows if
+    /// it may and that helps. Any context.
+    fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
-        let refused = state.free.add(chunk).err();
-        state.wake_first();
-        drop(state);
-        refused.map_or(Ok(()), |_| Err(ENOSPC))
+        let state: &mut State = &mut state;
+        let result = change(state);
+        let waiting = state.arbiter.waiting();
+        if waiting != self.waiting.load(Relaxed) {
+            let before = self.waiting.xchg(waiting, Relaxed);
+            if before == 0 {
+                let pollers = state.pollers.iter().flatten();
+                pollers.for_each(|poller| poller.memory_changed());
+            }
+        }
+        if self.wants_chunk(state) {
+            let _ = self.grower.enqueue::<Arc<Self>, 0>(self.clone());
+        }
+        result
     }
 
-    /// Lets the worker add chunks. Any context.
-    fn grow(self: &Arc<Self>) {
-        let _ = self.grower.enqueue::<Arc<Self>, 0>(self.clone());
+    /// Returns true if another chunk is needed, and may be added.
+    fn wants_chunk(&self, state: &State) -> bool {
+        let count = state.memory.free.count();
+        state.arbiter.is_short() && !state.refused && self.budget().may_grow(count)
+    }
+
+    /// Adds a chunk. May sleep.
+    fn add(self: &Arc<Self>) -> Result {
+        let chunk = Held::new(&self.device, self.budget())?;
+        let refused = self.change(|state| {
+            let refused = state.memory.free.add(chunk).err();
+            state.serve(None);
+            refused
+        });
+        refused.map_or(Ok(()), |_| Err(ENOSPC))
     }
 
     /// Frees the chunks that were not needed since the last call, save for one, and those that it
@@ -313,10 +267,10 @@ impl Pool {
             let chunk = {
                 let mut state = self.state.lock();
                 state.refused = false;
-                let count = state.free.count();
-                if count > 1 && (state.spare > 0 || self.budget().is_exceeded()) {
-                    state.spare = state.spare.saturating_sub(1);
-                    state.free.remove()
+                let memory = &mut state.memory;
+                if memory.free.count() > 1 && (memory.spare > 0 || self.budget().is_exceeded()) {
+                    memory.spare = memory.spare.saturating_sub(1);
+                    memory.free.remove()
                 } else {
                     None
                 }
@@ -326,7 +280,7 @@ impl Pool {
             }
         }
         let mut state = self.state.lock();
-        state.spare = state.free.whole();
+        state.memory.spare = state.memory.free.whole();
     }
 
     /// Returns a number for the next poller. Any context.
@@ -348,25 +302,19 @@ impl Pool {
             return Ok(());
         }
         let mut pollers = KVec::with_capacity(number + 1, GFP_KERNEL)?;
-        let mut line = KVec::with_capacity(number + 1, GFP_KERNEL)?;
         let mut state = self.state.lock();
         let state: &mut State = &mut state;
-        // Cannot fail: both have the capacity for all pollers.
+        // Cannot fail: there is capacity for all pollers.
         for poller in state.pollers.drain_all() {
             let _ = pollers.push_within_capacity(poller);
         }
-        for waiting in state.line.drain_all() {
-            let _ = line.push_within_capacity(waiting);
-        }
         let _ = pollers.push_within_capacity(Some(poller));
         core::mem::swap(&mut state.pollers, &mut pollers);
-        core::mem::swap(&mut state.line, &mut line);
         Ok(())
     }
 
     /// Removes poller `number`. May sleep.
     pub(in crate::server) fn remove_poller(&self, number: usize) {
-        self.leave(number);
         let removed = {
             let mut state = self.state.lock();
             let place = state.pollers.get_mut(number);
@@ -375,132 +323,196 @@ impl Pool {
         drop(removed);
     }
 
-    /// Returns memory for `len` bytes, at most [`buddy::CHUNK`], for a client with that account.
-    /// There is none, too, if another poller than `number` is the first in line. Any context.
+    /// Adds an account, and returns its number. May sleep.
+    pub(super) fn add_account(&self) -> Result<usize> {
+        let _making = self.making.lock();
+        let (added, places) = {
+            let mut state = self.state.lock();
+            (state.arbiter.add_account(), state.memory.own.len())
+        };
+        if let Some(added) = added {
+            return Ok(added);
+        }
+        let (accounts, mut own) = (
+            empty(places + PLACES_AT_ONCE)?,
+            empty(places + PLACES_AT_ONCE)?,
+        );
+        let mut state = self.state.lock();
+        let accounts = state.arbiter.widen_accounts(accounts);
+        for (before, place) in state.memory.own.iter_mut().zip(own.iter_mut()) {
+            *place = before.take();
+        }
+        core::mem::swap(&mut state.memory.own, &mut own);
+        let added = state.arbiter.add_account();
+        drop(state);
+        // The places before, which are empty, are freed without the lock.
+        drop((accounts, own));
+        added.ok_or(ENOSPC)
+    }
+
+    /// Makes sure that an account has own memory. May sleep.
+    pub(super) fn make_own(self: &Arc<Self>, account: usize) -> Result {
+        let _making = self.making.lock();
+        let has_own = |state: &State| matches!(state.memory.own.get(account), Some(Some(_)));
+        if has_own(&self.state.lock()) {
+            return Ok(());
+        }
+        let budget = self.budget();
+        let memory = Lasting::alloc(&self.device, budget, budget.own_len(), true)?;
+        let own = Own::new(memory)?;
+        self.change(|state| {
+            if let Some(place) = state.memory.own.get_mut(account) {
+                *place = Some(own);
+            }
+            state.serve(Some(account));
+        });
+        Ok(())
+    }
+
+    /// Removes an account of which nothing is in use. May sleep.
+    pub(super) fn remove_account(&self, account: usize) {
+        let mut state = self.state.lock();
+        state.arbiter.remove_account(account);
+        let own = state.memory.own.get_mut(account);
+        let own = own.and_then(Option::take);
+        drop(state);
+        drop(own);
+    }
+
+    /// Adds a requester of an account, whose `poller` is told when its memory is there. May sleep.
+    pub(super) fn add_requester(&self, account: usize, poller: usize) -> Result<usize> {
+        let _making = self.making.lock();
+        let (added, places) = {
+            let mut state = self.state.lock();
+            let added = state.arbiter.add_requester(account, poller);
+            (added, state.arbiter.places())
+        };
+        if let Some(added) = added {
+            return Ok(added);
+        }
+        let requesters = empty(places + PLACES_AT_ONCE)?;
+        let mut state = self.state.lock();
+        let requesters = state.arbiter.widen_requesters(requesters);
+        let added = state.arbiter.add_requester(account, poller);
+        drop(state);
+        // The places before, which are empty, are freed without the lock.
+        drop(requesters);
+        added.ok_or(ENOSPC)
+    }
+
+    /// Forgets what a requester has asked for. Any context.
+    pub(super) fn cancel(self: &Arc<Self>, requester: &Requester) {
+        let (account, number) = (requester.account.number, requester.number);
+        self.change(|state| state.cancel(account, number));
+        requester.set_waits(false);
+    }
+
+    /// Removes a requester. Any context.
+    pub(super) fn remove_requester(self: &Arc<Self>, requester: &Requester) {
+        let (account, number) = (requester.account.number, requester.number);
+        self.change(|state| {
+            state.cancel(account, number);
+            state.arbiter.remove_requester(number);
+        });
+    }
+
+    /// Returns memory for `len` bytes, at most [`buddy::CHUNK`]. If there is none yet, the poller
+    /// of the requester is told when there is, and it has to ask again, or to cancel. Any context.
     pub(in crate::server) fn get(
         self: &Arc<Self>,
         len: u32,
-        number: usize,
-        account: &Arc<Account>,
-    ) -> Result<Piece, NoPiece> {
-        let len = usize::try_from(len).map_err(|_| NoPiece::Short)?;
-        let mut state = self.state.lock();
-        let state: &mut State = &mut state;
-        let own = account.bytes();
-        if own > 0 && !share::may_hold(own, len, self.left(state)) {
-            self.denied.store(1, Relaxed);
-            return Err(NoPiece::Quota);
+        requester: &Requester,
+    ) -> Option<Piece> {
+        let len = usize::try_from(len).ok()?;
+        let (account, number) = (requester.account.number, requester.number);
+        let piece = self.change(|state| {
+            if state
+                .arbiter
+                .asked(number)
+                .is_some_and(|asked| asked != len)
+            {
+                state.cancel(account, number);
+            }
+            let place = state.ask(number, len)?;
+            let memory = state.memory.piece(account, &place, len);
+            Some((memory, place))
+        });
+        requester.set_waits(piece.is_none());
+        let (memory, place) = piece?;
+        Some(Piece {
+            // Cannot fail: the piece has `len` bytes.
+            memory: memory?,
+            place: Some(place),
+            account: Some(requester.account.clone()),
+            pool: self.clone(),
+        })
+    }
+
+    /// Returns a small piece that is charged to nobody, if no requester waits, nor does this one,
+    /// and its account does not have too many: one that `at_hand` returns, or another one. Any
+    /// context.
+    pub(in crate::server) fn get_small(
+        self: &Arc<Self>,
+        requester: &Requester,
+        at_hand: impl FnOnce() -> Option<Piece>,
+    ) -> Option<Piece> {
+        let account = &requester.account;
+        if self.is_short() || requester.waits() || !account.add_small() {
+            return None;
         }
-        if state.line.first().is_some_and(|first| *first != number) {
-            return Err(NoPiece::Short);
-        }
-        let place = state.free.alloc(len).ok_or(NoPiece::Short)?;
-        state.spare = state.spare.min(state.free.whole());
-        let chunk = state.free.chunk_of(&place);
-        match chunk.and_then(|chunk| chunk.0.memory.piece(place.offset(), len).ok()) {
-            Some(memory) => {
-                state.used += place.bytes();
-                Ok(Piece {
-                    memory,
-                    charge: Some(Charge::new(account, place.bytes())),
-                    place: Some(place),
-                    pool: self.clone(),
-                })
+        match at_hand().or_else(|| self.new_small()) {
+            Some(mut piece) => {
+                piece.account = Some(account.clone());
+                Some(piece)
             }
             None => {
-                state.free.free(place);
-                Err(NoPiece::Short)
+                account.remove_small();
+                None
             }
         }
     }
 
-    /// Returns the bytes that are free, with those by which the pool may grow.
-    fn left(&self, state: &State) -> usize {
-        let (budget, count) = (self.budget(), state.free.count());
-        let (pools, used) = (budget.pools.load(Relaxed), budget.chunks.load(Relaxed));
-        let more = share::growable(count, pools, used, budget.chunks_max());
-        let chunks = count.saturating_add(more).saturating_mul(buddy::CHUNK);
-        chunks.saturating_sub(state.used)
-    }
-
-    /// Tells all pollers, if a client had too much, that this may have changed.
-    fn wake_denied(&self, state: &State) {
-        if self.denied.load(Relaxed) != 0 {
-            self.denied.store(0, Relaxed);
-            for poller in state.pollers.iter().flatten() {
-                poller.quota_changed();
-            }
-        }
-    }
-
-    /// Returns true if a client has too much. Any context.
-    #[inline]
-    pub(in crate::server) fn has_denied(&self) -> bool {
-        self.denied.load(Relaxed) != 0
-    }
-
-    /// Returns `len` bytes of memory for receives, at most [`buddy::CHUNK`], if the budget allows
-    /// it as [`share::may_last`] says; `first` if a connection has no receives yet. The memory is
-    /// not cut from chunks, as it would keep them from being freed. Fails with `ENOMEM`. May sleep.
-    pub(in crate::server) fn get_lasting(&self, len: usize, first: bool) -> Result<Lasting> {
-        let memory = DmaMemory::alloc(&self.device, len, self.device.numa_node())?;
-        let bytes = memory.len();
-        let budget = self.budget();
-        let (counted, all) = Counted::new(budget, |budget| &budget.lasting, bytes);
-        match share::may_last(budget.size, all, first) {
-            true => Ok(Lasting {
-                memory,
-                _counted: counted,
-            }),
-            false => Err(ENOMEM),
-        }
-    }
-
-    fn put(&self, place: buddy::Piece) {
+    /// Takes a small piece of the common memory, if no requester waits.
+    fn new_small(self: &Arc<Self>) -> Option<Piece> {
         let mut state = self.state.lock();
-        state.used -= place.bytes();
-        state.free.free(place);
-        state.wake_first();
-        self.wake_denied(&state);
+        if state.arbiter.waiting() > 0 {
+            return None;
+        }
+        let place = Place::Small(state.memory.take_chunked(buddy::PIECE_MIN)?);
+        let memory = state.memory.piece(0, &place, buddy::PIECE_MIN);
+        drop(state);
+        Some(Piece {
+            // Cannot fail: the piece has as many bytes.
+            memory: memory?,
+            place: Some(place),
+            account: None,
+            pool: self.clone(),
+        })
     }
 
-    /// Returns true if a poller waits for memory. Any context.
+    /// Returns `len` bytes of memory for receives, as [`Lasting::alloc`] does; `first` if a
+    /// connection has no receives yet. May sleep.
+    pub(in crate::server) fn get_lasting(&self, len: usize, first: bool) -> Result<Lasting> {
+        Lasting::alloc(&self.device, self.budget(), len, first)
+    }
+
+    /// Returns true if a requester waits for memory. Any context.
     #[inline]
     pub(in crate::server) fn is_short(&self) -> bool {
         self.waiting.load(Relaxed) != 0
-    }
-
-    /// Puts poller `number` in line, unless it is in it. It is told when it is its turn. All
-    /// pollers are told now, so that they give back what they can do without, and the pool grows if
-    /// it may. Any context.
-    pub(in crate::server) fn wait(self: &Arc<Self>, number: usize) {
-        let mut state = self.state.lock();
-        if !state.refused && self.budget().may_grow(state.free.count()) {
-            self.grow();
-        }
-        if !state.line.contains(&number) && state.line.push_within_capacity(number).is_ok() {
-            self.waiting.store(state.line.len(), Relaxed);
-            for poller in state.pollers.iter().flatten() {
-                poller.memory_changed();
-            }
-        }
-    }
-
-    /// Takes poller `number` out of the line, if it is in it. Any context.
-    pub(in crate::server) fn leave(&self, number: usize) {
-        let mut state = self.state.lock();
-        state.line.retain(|other| *other != number);
-        self.waiting.store(state.line.len(), Relaxed);
-        state.wake_first();
     }
 }
 
 impl WorkItem for Pool {
     type Pointer = Arc<Self>;
 
-    /// Adds chunks as long as pollers wait for memory.
+    /// Adds chunks as long as that helps those that wait.
     fn run(this: Arc<Self>) {
-        while this.is_short() && this.budget().may_grow(this.state.lock().free.count()) {
+        loop {
+            let wants_chunk = this.wants_chunk(&this.state.lock());
+            if !wants_chunk {
+                return;
+            }
             if this.add().is_err() {
                 this.state.lock().refused = true;
                 return;
@@ -509,53 +521,36 @@ impl WorkItem for Pool {
     }
 }
 
-/// Memory for receives. It counts against the budget of the pool.
-pub(in crate::server) struct Lasting {
-    memory: DmaMemory,
-    _counted: Counted,
-}
-
-impl Lasting {
-    /// Returns the `len` bytes at `offset`.
-    pub(in crate::server) fn piece(&self, offset: usize, len: usize) -> Result<DmaPiece> {
-        self.memory.piece(offset, len)
-    }
-}
-
 /// Memory of a [`Pool`], which gets it back when this drops. Any context.
 pub(in crate::server) struct Piece {
     memory: DmaPiece,
-    /// `None` while no command has it.
-    charge: Option<Charge>,
     /// `None` only within the drop.
-    place: Option<buddy::Piece>,
+    place: Option<Place>,
+    /// `None` while a poller keeps it at hand.
+    account: Option<Arc<Account>>,
     pool: Arc<Pool>,
 }
 
 impl Piece {
-    /// Returns the bytes that it takes from the pool.
-    fn bytes(&self) -> usize {
-        self.place.as_ref().map_or(0, buddy::Piece::bytes)
-    }
-
     /// Makes it `len` bytes long. What it takes from the pool stays the same. Fails with `EINVAL`
     /// if that is less. Any context.
     pub(in crate::server) fn fit(&mut self, len: u32) -> Result {
-        if usize::try_from(len)? > self.bytes() {
+        if usize::try_from(len)? > self.place.as_ref().map_or(0, Place::bytes) {
             return Err(EINVAL);
         }
         self.memory.resize(len)
     }
 
-    /// Notes that no command has it. Any context.
-    pub(in crate::server) fn discharge(&mut self) {
-        self.charge = None;
-    }
-
-    /// Returns true if it takes the least that a pool gives.
-    #[inline]
-    pub(in crate::server) fn is_small(&self) -> bool {
-        self.bytes() == buddy::PIECE_MIN
+    /// Notes that no command has it, and returns true, if it is one that a poller keeps at hand.
+    /// Any context.
+    pub(in crate::server) fn release(&mut self) -> bool {
+        let is_small = matches!(self.place, Some(Place::Small(_)));
+        if is_small {
+            if let Some(account) = self.account.take() {
+                account.remove_small();
+            }
+        }
+        is_small
     }
 
     /// Returns the memory.
@@ -567,10 +562,10 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // The account first: the pool tells those that wait for it.
-        self.charge = None;
+        self.release();
+        let account = self.account.as_ref().map_or(0, |account| account.number);
         if let Some(place) = self.place.take() {
-            self.pool.put(place);
+            self.pool.change(|state| state.put(account, place));
         }
     }
 }

@@ -7,7 +7,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::buddy::CHUNK;
+use super::buddy::{
+    CHUNK,
+    PIECE_MIN, //
+};
+
+/// The least own memory of an account, in bytes. A command of the most common sizes fits.
+pub const OWN_MIN: usize = 16 * PIECE_MIN;
 
 /// Returns the number of chunks that the pools may have in all, within a budget of `size` bytes of
 /// which receives have `lasting`: receives never keep chunks out of more than half of it.
@@ -24,6 +30,22 @@ pub const fn chunks_max(size: usize, lasting: usize) -> usize {
 /// number is limited by that of the connections.
 pub const fn may_last(size: usize, lasting: usize, first: bool) -> bool {
     first || lasting <= size / 2
+}
+
+/// Returns the bytes of the own memory of another account, a power of two, within a budget of
+/// `size` bytes of which receives and the own memory of others have `lasting`.
+///
+/// That is a fourth of what these may have yet, up to a chunk, which is enough for the largest
+/// command; and [`OWN_MIN`] in any case. The number of accounts is limited by that of the hosts.
+pub const fn own_len(size: usize, lasting: usize) -> usize {
+    let fourth = (size / 2).saturating_sub(lasting) / 4;
+    if fourth <= OWN_MIN {
+        OWN_MIN
+    } else if fourth >= CHUNK {
+        CHUNK
+    } else {
+        1 << fourth.ilog2()
+    }
 }
 
 /// Returns true if a pool that has `own` chunks may add one, where `pools` of them have `used` of
@@ -50,15 +72,15 @@ pub const fn growable(own: usize, pools: usize, used: usize, max: usize) -> usiz
     }
 }
 
-/// How many times as much as it leaves to others a client may have of a pool.
+/// How many times as much as it leaves to others an account may have of a pool.
 const LEFT_FACTOR: usize = 4;
 
-/// Returns true if a client that has `own` bytes of a pool may have `len` more, where `free` are
-/// left, with those by which the pool may grow.
+/// Returns true if an account that has `own` bytes of the common memory of a pool may have `len`
+/// more, where `free` are left, with those by which the pool may grow.
 ///
-/// A client may have four fifths if it is alone, and each of two four ninths: who gives nothing
-/// back because it does not receive its answers leaves something to others. One command may have
-/// its memory in any case.
+/// An account may have four fifths if it is alone, and each of two four ninths: one that gives
+/// nothing back because its host does not receive its answers leaves something to others. One
+/// command may have its memory in any case, if it is there.
 pub const fn may_hold(own: usize, len: usize, free: usize) -> bool {
     let left = free.saturating_sub(len).saturating_mul(LEFT_FACTOR);
     own == 0 || own.saturating_add(len) <= left

@@ -23,6 +23,7 @@ mod module {
     pub mod proto;
     pub mod server {
         pub mod memory {
+            pub mod arbiter;
             pub mod buddy;
             pub mod receives;
             pub mod share;

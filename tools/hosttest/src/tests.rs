@@ -2,6 +2,7 @@
 
 //! Tests of the pure modules, and the samples they share.
 
+mod arbiter;
 mod auth;
 mod buddy;
 mod commands;

@@ -18,6 +18,7 @@ mod port;
 mod ports;
 mod proof;
 mod ram;
+mod scrub;
 mod session;
 mod sessions;
 mod spec;

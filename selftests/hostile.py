@@ -942,6 +942,7 @@ HOLDS = ((0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote
 @cases("pretend", 0, ("the same of hosts that are all one", b"hostile"))
 def silent(host):
     for _ in range(2):
+        start = time.monotonic()
         sessions = [Session(host=host + b"%d" % number, host_id=bytes([number + 1] * 16)) for number in range(len(HOLDS))]
         ios = [session.io(receives=1, reads=reads) for session, (reads, _) in zip(sessions, HOLDS)]
         for session, io, (_, make) in zip(sessions, ios, HOLDS):
@@ -955,6 +956,7 @@ def silent(host):
                 io.must_end(repost=False, seconds=UNACKNOWLEDGED)
             except Failed as error:
                 raise Failed(f"{error}: number {number}, of credit {session.credit}, after {len(io.inbox)} answers") from None
+            print(f"number {number} is given up after {time.monotonic() - start:.1f} s")
 
 
 # The device takes its time for all that follows.

@@ -38,7 +38,7 @@ hostile() {
 	python3 "$HERE/hostile.py" "$FARBLK_SERVER" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
 	rc=${PIPESTATUS[0]}
 	[ $rc != 4 ] || skip "user space has no RDMA"
-	[ $rc = 0 ] || bad "hostile.py $1 ends with $rc"
+	[ $rc = 0 ] || bad "hostile.py $1 ends with $rc; the server has:"$'\n'"$(remote "cat $D/server/connections")"
 	after=$(violations) || die "no violations any more"
 	is "violations of the protocol" "violations $((after - before))" "$(tail -n 1 /run/hostile.out)"
 }

@@ -196,14 +196,23 @@ impl PageChunks {
         PAGE_SIZE << smallest.unwrap_or(0)
     }
 
-    /// Overwrites the memory with zeroes. Devices must not access it meanwhile, or what they find
-    /// and leave there is undefined. May sleep, and takes long if the memory is large.
-    pub(crate) fn clear(&self) {
+    /// Overwrites the memory with zeroes, chunk by chunk, as long as `goes_on` returns true, which
+    /// gets the bytes that are done. Returns true if all are.
+    ///
+    /// Devices must not access the memory meanwhile, or what they find and leave there is
+    /// undefined. May sleep, and takes long if the memory is large.
+    pub(crate) fn clear(&self, mut goes_on: impl FnMut(usize) -> bool) -> bool {
+        let mut done = 0;
         for (page, size) in self.iter() {
+            if !goes_on(done) {
+                return false;
+            }
             // SAFETY: By the type invariants the pages are ours. No Rust reference to their
             // contents exists, and nothing relies on them being constant.
             unsafe { bindings::farblk_clear_pages(page.as_ptr(), size / PAGE_SIZE) };
+            done += size;
         }
+        true
     }
 
     /// Returns the chunks with their sizes in bytes.

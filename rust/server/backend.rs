@@ -18,5 +18,6 @@ pub(crate) use crate::server::backend::{
         Backend,
         ContentsId, //
     },
+    ram::Ram,
     source::Source, //
 };

@@ -4,19 +4,26 @@
 
 #![forbid(unsafe_code)]
 
+mod exports;
+
 use kernel::prelude::*;
 use kernel::{
-    impl_has_work, new_mutex, new_work,
+    impl_has_work, new_work,
     sync::{
         atomic::{
             Atomic,
             Full,
             Relaxed, //
         },
-        Arc,
-        Mutex, //
+        Arc, //
     },
-    time::Msecs,
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic,
+        Msecs, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -24,7 +31,6 @@ use kernel::{
 };
 
 use crate::base::{
-    debugfs::Dir,
     periodic::{
         PeriodicHandler,
         PeriodicWork, //
@@ -41,7 +47,6 @@ use crate::link::{
     keys::Psk, //
 };
 use crate::proto::{
-    auth::KeyId,
     Access,
     Fence,
     ListEntry,
@@ -57,10 +62,7 @@ use crate::server::{
         Backend,
         LastClose, //
     },
-    block::adapter::{
-        AccountOwner,
-        Adapters, //
-    },
+    block::adapter::AccountOwner,
     host::{
         Hosts,
         Unproven, //
@@ -69,6 +71,10 @@ use crate::server::{
         HostKey,
         Members,
         Outcome, //
+    },
+    scrub::{
+        Answer,
+        Scrub, //
     },
     session::{
         Dismissal,
@@ -83,9 +89,15 @@ use crate::session::reservation::{
     LOOK_MS, //
 };
 
+pub(crate) use self::exports::Exports;
+
 /// How long a login waits for the end of an older session before it checks that its own client
 /// still waits, in ms.
 const SUPERSEDE_MS: Msecs = 100;
+/// How long a login waits until memory is overwritten before it is refused, and how often it looks:
+/// a client waits longer for the answer.
+const SCRUB_WAIT: Delta = Delta::from_secs(2);
+const SCRUB_LOOK: Delta = Delta::from_millis(10);
 
 /// Looks after an enabled export once in [`LOOK_MS`]: ends the sessions of clients that are silent,
 /// and tells clients when the block device was resized or became read-only. No event of the block
@@ -116,9 +128,9 @@ pub(crate) struct Export {
     pub(crate) server_id: Uuid,
     hosts: Arc<Hosts>,
     members: Arc<Members>,
-    /// The host that the memory was last given to, if it is to be cleared for the next one.
+    /// Who has the memory of an export of RAM.
     #[pin]
-    owner: Mutex<Option<HostKey>>,
+    scrub: Scrub,
     /// The number that logins show to `members`. It changes each time that the export is enabled,
     /// so that a login that found the export before is refused.
     opening: u64,
@@ -130,10 +142,16 @@ pub(crate) struct Export {
     closed: Arc<Completion>,
     #[pin]
     work: Work<Export>,
+    #[pin]
+    scrub_work: Work<Export, SCRUB>,
 }
+
+/// The number of the work item that overwrites memory.
+const SCRUB: u64 = 1;
 
 impl_has_work! {
     impl HasWork<Self> for Export { self.work }
+    impl HasWork<Self, SCRUB> for Export { self.scrub_work }
 }
 
 impl Export {
@@ -163,13 +181,14 @@ impl Export {
                 server_id,
                 hosts,
                 members,
-                owner <- new_mutex!(None, "Export::owner"),
+                scrub <- Scrub::new(),
                 opening,
                 stats: exports.stats.clone(),
                 closer: exports.closer.clone(),
                 closing: Atomic::new(0),
                 closed,
                 work <- new_work!("Export::work"),
+                scrub_work <- new_work!("Export::scrub_work"),
             }),
             GFP_KERNEL,
         )?)
@@ -252,13 +271,13 @@ impl Export {
     /// map or of its host. Runs on the workqueue of the session. May sleep, as long as the backing
     /// device takes.
     pub(crate) fn attach(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         port: &Name,
         login: &Login,
         writes: bool,
     ) -> Result<Granted, Refused> {
-        let order = (self.opening, self.members.admitted());
+        let mut order = (self.opening, self.members.admitted());
         loop {
             let proven = session.proven();
             let admit = || match self.check(port, login, proven.as_deref()) {
@@ -270,11 +289,18 @@ impl Export {
             };
             let past = match self.members.login(session, login, order, admit)? {
                 Outcome::Granted(granted) => {
-                    self.scrub(&HostKey {
+                    let host = HostKey {
                         name: login.host_name,
                         id: login.host_id,
-                    });
-                    return Ok(granted);
+                    };
+                    if self.take_memory(&host) {
+                        return Ok(granted);
+                    }
+                    // Nobody has the export until its memory is overwritten.
+                    self.members.left(session, true);
+                    self.await_scrub(session)?;
+                    order = (self.opening, self.members.admitted());
+                    continue;
                 }
                 Outcome::RetryAfter(past) => past,
             };
@@ -287,18 +313,41 @@ impl Export {
         }
     }
 
-    /// Clears memory that another host had before. No session of that host is left, and none of
-    /// this one goes on before it is done. May sleep, and takes long.
-    fn scrub(&self, host: &HostKey) {
+    /// Gives a host that is let in the memory. Returns false if it is being overwritten for this
+    /// host or another one. May sleep.
+    fn take_memory(self: &Arc<Self>, host: &HostKey) -> bool {
         let Backend::Ram(ram) = &self.backend else {
-            return;
+            return true;
         };
-        if self.spec.scrub && self.spec.max_clients == 1 {
-            let mut owner = self.owner.lock();
-            if owner.is_some_and(|owner| owner != *host) {
-                ram.memory.clear();
+        let wanted = self.spec.scrub && self.spec.max_clients == 1;
+        match self.scrub.take(ram, host, wanted) {
+            Answer::Taken => true,
+            Answer::Wait(begins) => {
+                if begins {
+                    let _ = self.closer.enqueue::<Arc<Self>, SCRUB>(self.clone());
+                }
+                false
             }
-            *owner = Some(*host);
+        }
+    }
+
+    /// Waits for a moment until the memory is overwritten, and fails if that takes longer, or if
+    /// the session is to end. Sleeps.
+    fn await_scrub(&self, session: &Session) -> Result<(), Refused> {
+        let Backend::Ram(ram) = &self.backend else {
+            return Ok(());
+        };
+        let since = Instant::<Monotonic>::now();
+        while self.scrub.is_running() {
+            let ends = session.is_lost() || session.is_draining() || self.is_closing();
+            if ends || since.elapsed() > SCRUB_WAIT {
+                return Err(self.scrub.busy(ram));
+            }
+            fsleep(SCRUB_LOOK);
+        }
+        match session.is_lost() {
+            true => Err(Refusal::Superseded.into()),
+            false => Ok(()),
         }
     }
 
@@ -349,7 +398,7 @@ impl Export {
     /// with `EINTR`, a work item goes on, and another call waits for it.
     pub(crate) fn close(self: &Arc<Self>) -> Result<(), Failure> {
         if self.closing.xchg(1, Full) == 0 {
-            let _ = self.closer.enqueue(self.clone());
+            let _ = self.closer.enqueue::<Arc<Self>, 0>(self.clone());
         }
         self.closed.wait_killable().map_err(|killed| {
             fail!(
@@ -409,6 +458,17 @@ impl Export {
     }
 }
 
+impl WorkItem<SCRUB> for Export {
+    type Pointer = Arc<Self>;
+
+    /// Overwrites the memory. An export that is closed does that anyway.
+    fn run(this: Arc<Self>) {
+        if let Backend::Ram(ram) = &this.backend {
+            this.scrub.run(ram, || !this.is_closing());
+        }
+    }
+}
+
 impl WorkItem for Export {
     type Pointer = Arc<Self>;
 
@@ -418,6 +478,7 @@ impl WorkItem for Export {
             true => Dismissal::Flushed,
             false => Dismissal::Unflushed,
         });
+        this.backend.clear();
         let closed = this.closed.clone();
         // The task that waits releases the backing device: this must not be the last reference.
         drop(this);
@@ -431,138 +492,4 @@ pub(super) fn not_admitted(host: &Name, export: &Name) -> Refused {
         Refusal::NotAdmitted,
         format_args!("host {host} is not admitted to {export}"),
     )
-}
-
-/// How many sessions of strangers are served at the same time. None of them waits for anybody.
-const STRANGERS_WORKERS: i32 = 8;
-
-/// All exports by name, enabled or not.
-#[pin_data]
-pub(crate) struct Exports {
-    /// The counters of the server.
-    pub(crate) stats: Arc<stats::Server>,
-    /// What the server has on RDMA devices.
-    pub(crate) adapters: Arc<Adapters>,
-    /// The debugfs directory of the exports.
-    dir: Dir,
-    /// The workqueue on which exports are closed.
-    closer: Arc<OwnedQueue>,
-    /// The workqueue of all sessions whose clients are not admitted.
-    pub(super) strangers: Arc<OwnedQueue>,
-    #[pin]
-    list: Mutex<KVec<Entry>>,
-}
-
-/// An export that was created.
-struct Entry {
-    name: Name,
-    hosts: Arc<Hosts>,
-    /// It admitted every host when it was enabled last.
-    allow_any_host: bool,
-    /// `None` unless it is enabled.
-    export: Option<Arc<Export>>,
-}
-
-impl Exports {
-    /// Makes an empty list. Exports show themselves in the debugfs directory `dir`.
-    pub(crate) fn new(stats: Arc<stats::Server>, dir: Dir) -> Result<Arc<Self>> {
-        let adapters = Adapters::new()?;
-        let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
-        let strangers = OwnedQueue::limited(c"farblk_strangers", STRANGERS_WORKERS)?;
-        let strangers = Arc::new(strangers, GFP_KERNEL)?;
-        Arc::pin_init(
-            pin_init!(Self {
-                stats,
-                adapters,
-                dir,
-                closer,
-                strangers,
-                list <- new_mutex!(KVec::new(), "Exports::list"),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Adds an export that was created, and admits `hosts`. May sleep.
-    pub(crate) fn define(&self, name: Name, hosts: Arc<Hosts>) -> Result {
-        let entry = Entry {
-            name,
-            hosts,
-            allow_any_host: false,
-            export: None,
-        };
-        Ok(self.list.lock().push(entry, GFP_KERNEL)?)
-    }
-
-    /// Returns the key of that name, of any host of any export. May sleep.
-    pub(super) fn key(&self, id: KeyId) -> Option<Arc<Psk>> {
-        let list = self.list.lock();
-        list.iter().find_map(|entry| entry.hosts.key(id))
-    }
-
-    /// Returns true if the host that logs in has proved a key which it needs for the export that it
-    /// asks for, also if that is not enabled. May sleep.
-    pub(super) fn has_proved(&self, login: &Login, proven: &Psk) -> bool {
-        let list = self.list.lock();
-        let entry = list.iter().find(|entry| entry.name == login.export);
-        entry.is_some_and(|entry| entry.hosts.has_proved(&login.host_name, proven))
-    }
-
-    /// Returns true if a host of an export needs a key. May sleep.
-    pub(super) fn have_keys(&self) -> bool {
-        let list = self.list.lock();
-        list.iter().any(|entry| entry.hosts.have_keys())
-    }
-
-    /// Returns true if there are exports, and the host that logs in is admitted to none of them,
-    /// whatever it has proved. May sleep.
-    pub(super) fn refuse(&self, login: &Login) -> bool {
-        let list = self.list.lock();
-        let (name, id) = (&login.host_name, &login.host_id);
-        let admits = |entry: &Entry| entry.allow_any_host || entry.hosts.access(name, id).is_some();
-        !list.is_empty() && !list.iter().any(admits)
-    }
-
-    /// Removes the name of an export that was removed. May sleep.
-    pub(crate) fn undefine(&self, name: &Name) {
-        self.list.lock().retain(|entry| entry.name != *name);
-    }
-
-    /// Offers an export to clients, or withdraws the offer. May sleep.
-    pub(crate) fn offer(&self, name: &Name, export: Option<Arc<Export>>) {
-        let mut list = self.list.lock();
-        if let Some(entry) = list.iter_mut().find(|entry| entry.name == *name) {
-            if let Some(export) = &export {
-                entry.allow_any_host = export.spec.allow_any_host;
-            }
-            entry.export = export;
-        }
-    }
-
-    /// Returns the enabled export `name`, or why there is none. May sleep.
-    pub(crate) fn find(&self, name: &Name) -> Result<Arc<Export>, Refused> {
-        let list = self.list.lock();
-        match list.iter().find(|entry| entry.name == *name) {
-            Some(Entry {
-                export: Some(export),
-                ..
-            }) => Ok(export.clone()),
-            Some(_) => Err(Refused::new(
-                Refusal::ExportDisabled,
-                format_args!("export {name} is not enabled"),
-            )),
-            None => Err(Refused::new(
-                Refusal::NoSuchExport,
-                format_args!("there is no export {name}"),
-            )),
-        }
-    }
-
-    /// Visits the enabled exports in the order of their creation. May sleep.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&Export)) {
-        let list = self.list.lock();
-        list.iter()
-            .filter_map(|entry| entry.export.as_ref())
-            .for_each(|export| visit(export));
-    }
 }

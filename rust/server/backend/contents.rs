@@ -100,6 +100,14 @@ impl Backend {
         }
     }
 
+    /// Leaves nothing in memory that clients wrote there. Called before the drop, after the last
+    /// client has gone. May sleep, as long as it takes.
+    pub(crate) fn clear(&self) {
+        if let Self::Ram(ram) = self {
+            ram.clear(|_| true);
+        }
+    }
+
     /// Returns what is done when the last reference to the contents has been dropped: then the
     /// memory is released, or the device is closed. Any context.
     pub(crate) fn released(&self) -> Arc<Completion> {

@@ -66,6 +66,8 @@ pub(crate) struct Ram {
     /// Random for each allocation.
     pub(crate) instance: Uuid,
     block_size: BlockSize,
+    /// Set when a client may have written to the memory since it was last all zeroes.
+    used: Atomic<u32>,
     // Last: the memory is released when it is dropped. Sessions share it (`server::ram::Slabs`),
     // and are over before the export lets go of it.
     pub(super) released: Released,
@@ -103,6 +105,7 @@ impl Ram {
             memory,
             instance: random_uuid(),
             block_size,
+            used: Atomic::new(0),
             released: Released::new()?,
         })
     }
@@ -118,10 +121,28 @@ impl Ram {
     }
 }
 
+impl Ram {
+    /// Notes that a client may write to the memory from now on. Any context.
+    pub(crate) fn note_use(&self) {
+        self.used.store(1, Relaxed);
+    }
+
+    /// Overwrites the memory with zeroes, unless it is zeroes yet, as [`PageChunks::clear`] does.
+    /// No client may have access to it. Returns true if it is zeroes then. May sleep, and takes
+    /// long.
+    pub(crate) fn clear(&self, goes_on: impl FnMut(usize) -> bool) -> bool {
+        if self.used.load(Relaxed) != 0 && !self.memory.clear(goes_on) {
+            return false;
+        }
+        self.used.store(0, Relaxed);
+        true
+    }
+}
+
 impl Drop for Ram {
     fn drop(&mut self) {
-        // What was there is nobody else's business.
-        self.memory.clear();
+        // What was there is nobody else's business. An export that is closed has done this.
+        self.clear(|_| true);
     }
 }
 

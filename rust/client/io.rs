@@ -8,6 +8,7 @@ pub(in crate::client) mod bounces;
 pub(in crate::client) mod commands;
 pub(in crate::client) mod connection;
 pub(in crate::client) mod disk;
+pub(in crate::client) mod handler;
 pub(in crate::client) mod multipath;
 pub(in crate::client) mod protected;
 pub(in crate::client) mod slabs;

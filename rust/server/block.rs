@@ -9,7 +9,7 @@ mod command;
 mod connection;
 pub(in crate::server) mod connections;
 mod credit;
-mod handler;
 mod poller;
 mod protected;
+mod reception;
 mod waiting;

@@ -56,10 +56,8 @@ use crate::block::{
 use crate::client::{
     events::Events,
     io::{
-        connection::{
-            Connection,
-            RequestOwner, //
-        },
+        connection::Connection,
+        handler::RequestOwner,
         stats::MapStats, //
     },
     params::Policy,

@@ -2,10 +2,10 @@
 
 //! A command of a client, from its receipt to the end of its answer.
 //!
-//! [`Handler`](super::handler::Handler) is where a command comes in, in the poller's worker. A
+//! [`Handler::recv_done`] is where a command comes in, in the poller's worker. A
 //! command then goes through [`Command::begin`], [`Command::submit`] and, when the backing device
-//! has done it, [`Command::answer`]. When the HCA gives it back, its slot is free for the next
-//! command. A command that cannot go on is kept by its
+//! has done it, [`Command::answer`]. [`Handler::send_done`] is where the HCA gives it back, and its slot is
+//! free for the next command. A command that cannot go on is kept by its
 //! [`Connection`](super::connection::Connection) meanwhile.
 
 #![forbid(unsafe_code)]
@@ -13,7 +13,10 @@
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
 };
 
 use crate::base::errno::{
@@ -52,6 +55,14 @@ use crate::rdma::{
         DmaBuffer,
         DmaPiece, //
     },
+    qp::{
+        Qp,
+        QpHandler, //
+    },
+    wc::{
+        Received,
+        WcError, //
+    },
     wr::{
         RdmaOp,
         RemoteRange,
@@ -61,7 +72,10 @@ use crate::rdma::{
 };
 use crate::server::{
     block::{
-        connection::ConnectionRef,
+        connection::{
+            Connection,
+            ConnectionRef, //
+        },
         poller::{
             Polled,
             Recv, //
@@ -74,6 +88,39 @@ use crate::server::{
     memory::pool::Piece,
     stats::ConnectionStats,
 };
+
+/// Handles the completions of a connection's queue pair.
+pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
+
+impl QpHandler for Handler {
+    type Send = KBox<Command>;
+    type Recv = KBox<Recv>;
+
+    #[inline]
+    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
+        let connection = &self.0;
+        // No atomic addition: one completion is handled at a time.
+        let receives = connection.receives.load(Relaxed);
+        connection.receives.store(receives + 1, Relaxed);
+        match received {
+            Ok(received) => {
+                // Most often there is one completion: of the answer to the command before this one.
+                connection.cq.reap();
+                connection.receive(recv, received.len());
+            }
+            Err(_) => connection.put_recv(recv),
+        }
+    }
+
+    #[inline]
+    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
+        command.sent(result.is_ok());
+    }
+
+    fn error(&self) {
+        self.0.lose_session();
+    }
+}
 
 /// The data of a command.
 enum Data {

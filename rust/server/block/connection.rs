@@ -52,8 +52,10 @@ use crate::rdma::{
 use crate::server::{
     backend::Block,
     block::{
-        command::Command,
-        handler::Handler,
+        command::{
+            Command,
+            Handler, //
+        },
         poller::{
             Polled,
             Poller,

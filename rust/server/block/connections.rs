@@ -39,6 +39,7 @@ use crate::server::{
     backend::Block,
     block::{
         adapter::User,
+        command::Handler,
         connection::{
             credit_max,
             Connection,
@@ -48,7 +49,6 @@ use crate::server::{
             CREDIT_FIRST, //
         },
         credit::ReceiveCredit,
-        handler::Handler,
         poller::{
             Polled,
             Poller,

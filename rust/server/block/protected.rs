@@ -32,10 +32,17 @@ use crate::proto::{
     },
     Malformed, //
 };
-use crate::server::block::{
-    handler::Header,
-    poller::Recv, //
-};
+use crate::server::block::poller::Recv;
+
+/// A command that was received, as it is on the wire.
+pub(super) struct Header {
+    /// The number of its frame, if the connection has a protection.
+    pub(super) number: Option<Number>,
+    /// The command.
+    pub(super) bytes: [u8; command::SIZE],
+    /// The bytes of the command and the data that follow it.
+    pub(super) len: u32,
+}
 
 /// The protection of a connection.
 pub(super) struct Protected {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where commands come in: the handler of a connection's completions, and the checks of what was
-//! received.
+//! Where commands come in: the checks of what was received, and the slots of commands.
 
 #![forbid(unsafe_code)]
 
@@ -24,75 +23,27 @@ use crate::proto::{
     Malformed,
     Response, //
 };
-use crate::rdma::{
-    qp::{
-        Qp,
-        QpHandler, //
-    },
-    wc::{
-        Received,
-        WcError, //
-    },
-};
+use crate::rdma::qp::Qp;
 use crate::server::block::{
-    command::Command,
+    command::{
+        Command,
+        Handler, //
+    },
     connection::{
         Connection,
         Slots,
         Waiting, //
     },
     poller::Recv,
+    protected::Header,
 };
 
 /// Set for a tag in use; the generation of its command is in the bits below.
 const RUNNING: u64 = 1 << 32;
 
-/// Handles the completions of a connection's queue pair.
-pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
-
-impl QpHandler for Handler {
-    type Send = KBox<Command>;
-    type Recv = KBox<Recv>;
-
-    #[inline]
-    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
-        let connection = &self.0;
-        // No atomic addition: one completion is handled at a time.
-        let receives = connection.receives.load(Relaxed);
-        connection.receives.store(receives + 1, Relaxed);
-        match received {
-            Ok(received) => {
-                // Most often there is one completion: of the answer to the command before this one.
-                connection.cq.reap();
-                connection.receive(recv, received.len());
-            }
-            Err(_) => connection.put_recv(recv),
-        }
-    }
-
-    #[inline]
-    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
-        command.sent(result.is_ok());
-    }
-
-    fn error(&self) {
-        self.0.lose_session();
-    }
-}
-
-/// A command that was received, as it is on the wire.
-pub(super) struct Header {
-    /// The number of its frame, if the connection has a protection.
-    pub(super) number: Option<Number>,
-    /// The command.
-    pub(super) bytes: [u8; command::SIZE],
-    /// The bytes of the command and the data that follow it.
-    pub(super) len: u32,
-}
-
 impl Connection {
     /// Handles a received message. Runs in the poller's worker.
-    fn receive(&self, mut recv: KBox<Recv>, len: u32) {
+    pub(super) fn receive(&self, mut recv: KBox<Recv>, len: u32) {
         let header = match self.header(&mut recv, len) {
             Ok(header) if self.count_received() => header,
             Err(BadFrame::Forged) => {

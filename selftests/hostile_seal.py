@@ -8,7 +8,7 @@ was. KEY is the key of the host "hostile" at the exports "seal", "crc32c" and "n
 
   kept      nothing: the protocol is kept, and each command is answered
   logins    nothing: logins that are refused
-  forged    frames, or data, with a wrong check, as forgeries
+  forged    frames, or data, with a wrong check, as forged
   violation frames that are wrong though their check is right, as violations of the protocol
   raced     data that change while they are fetched, as forged or not at all
   either    what is no frame, as one of these two

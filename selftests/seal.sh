@@ -93,18 +93,18 @@ counted() { remote "counter $COUNTERS $1"; }
 
 # hostile GROUP: the cases of that group, and what the server counts.
 hostile() {
-	local forgeries violations rc count
-	forgeries=$(counted forgeries) violations=$(counted violations)
+	local forged violations rc count
+	forged=$(counted forged) violations=$(counted violations)
 	python3 "$HERE/hostile_seal.py" "$FARBLK_SERVER" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
 	rc=${PIPESTATUS[0]}
 	[ "$rc" != 4 ] || skip "user space has no RDMA"
 	[ "$rc" = 0 ] || bad "hostile_seal.py $1 ends with $rc"
 	count=$(sed -n '$s/^violations //p' /run/hostile.out)
-	forgeries=$(($(counted forgeries) - forgeries)) violations=$(($(counted violations) - violations))
+	forged=$(($(counted forged) - forged)) violations=$(($(counted violations) - violations))
 	case $1 in
-	violation) is "what is counted after $1" "forgeries $forgeries violations $violations" "forgeries 0 violations $count" ;;
-	either) is "what is counted after $1" $((forgeries + violations)) "$count" ;;
-	*) is "what is counted after $1" "forgeries $forgeries violations $violations" "forgeries $count violations 0" ;;
+	violation) is "what is counted after $1" "forged $forged violations $violations" "forged 0 violations $count" ;;
+	either) is "what is counted after $1" $((forged + violations)) "$count" ;;
+	*) is "what is counted after $1" "forged $forged violations $violations" "forged $count violations 0" ;;
 	esac
 }
 

@@ -234,7 +234,9 @@ impl Export {
     ) -> Result<bool, Refused> {
         let admitted = self.admit(port, (&login.host_name, &login.host_id), proven)?;
         // Only a host that is admitted learns what the protection is.
-        self.spec.agree(login.protection, proven.is_some())?;
+        // A key of another host, or of another export, is none here.
+        let own = proven.is_some_and(|key| self.hosts.has_proved(&login.host_name, key));
+        self.spec.agree(login.protection, own)?;
         let (access, stays) = match (login.resume, &self.backend) {
             (Some(_), backend) => (admitted, matches!(backend, Backend::Block(_))),
             (None, backend) => (admitted.min(backend.extent().access), false),

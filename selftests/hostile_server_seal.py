@@ -282,7 +282,6 @@ OTHER = bytes(PAGE)
     ("no data", lambda peer, c, whole: whole[: HEAD + 32]),
     ("a byte more", lambda peer, c, whole: whole + b"x"),
     ("the check behind the body", lambda peer, c, whole: whole[:NUMBER] + whole[HEAD:] + whole[NUMBER:HEAD]),
-    ("a plain answer that is as long", lambda peer, c, whole: c.response() + bytes(len(whole) - 16)),
     ("the other protection", lambda peer, c, whole: Direction(CRC32C + SEAL - peer.out.protection, bytes(32)).frame(
         c.response() + NO_CHECK + OTHER, peer.out.next())),
     ("the number of the next one", lambda peer, c, whole: struct.pack("<Q", peer.out.last + 1) + whole[NUMBER:])))
@@ -306,6 +305,8 @@ def frames_key(begin, key):
     ("a number alone", lambda peer, c, whole: (whole[:NUMBER],)),
     ("a number and a check alone", lambda peer, c, whole: (whole[:HEAD],)),
     ("a plain answer", lambda peer, c, whole: (c.response(1),)),
+    # The generation is where the highest bits of the number are: it is any number.
+    ("a plain answer that is as long as a frame", lambda peer, c, whole: (c.response() + bytes(len(whole) - 16),)),
     ("plain data as an answer", lambda peer, c, whole: (OTHER, WR_SEND_WITH_IMMEDIATE, c.immediate())),
     ("a frame with immediate data that make sense", lambda peer, c, whole: (flipped(whole, 8 * HEAD), WR_SEND_WITH_IMMEDIATE, c.immediate())),
     ("number 0", lambda peer, c, whole: (peer.frame(c, data=OTHER, number=0),)),

@@ -187,8 +187,10 @@ class Attack:
 
 
 def both(*table):
-    """A table of cases for both protections."""
-    return [(f"{name}: {words}", protection, *arguments) for name, protection in PROTECTIONS for words, *arguments in table]
+    """A table of cases for both protections; in a short test the second one has a third of them."""
+    step = 3 if os.environ.get("FARBLK_SHORT") else 1
+    return [(f"{name}: {words}", protection, *arguments) for name, protection in PROTECTIONS
+            for words, *arguments in table[:: step if protection == CRC32C else 1]]
 
 
 # --- the protocol is kept -------------------------------------------------------------------------

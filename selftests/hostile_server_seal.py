@@ -37,6 +37,8 @@ WORDS = {CRC32C: "crc32c", SEAL: "seal"}
 PROTECTIONS = (("seal", SEAL), ("crc32c", CRC32C))
 # Where the cases read and write.
 AT = 3 << 20
+# How often data are rewritten.
+ROUNDS = 8
 
 
 class SealedCommand(Command):
@@ -161,8 +163,10 @@ def served(begin, protection=SEAL, **fields):
 
 
 def both(*table):
-    """A table of cases for both protections."""
-    return [(f"{name}: {words}", protection, *arguments) for name, protection in PROTECTIONS for words, *arguments in table]
+    """A table of cases for both protections; in a short test the second one has a third of them."""
+    step = 3 if os.environ.get("FARBLK_SHORT") else 1
+    return [(f"{name}: {words}", protection, *arguments) for name, protection in PROTECTIONS
+            for words, *arguments in table[:: step if protection == CRC32C else 1]]
 
 
 def forged(m):
@@ -575,28 +579,27 @@ def data_swapped(begin, protection):
 def data_rewritten(begin, protection, how):
     server = served(begin, protection)
     m = server.mapped(begin)
-    late = []
 
     def attack(server, peer, c):
         if not server.armed or c.op != READ or c.length != LARGE:
             return False
         data = server.data(c)
         number, check = peer.put(c, data)
-        there = peer.memory[peer.data : peer.data + c.length]
-        other = {"all": os.urandom(c.length), "bit": flipped(there, 8 * (c.length // 2)),
-                 "other": peer.out.data(peer.out.next(), c.whole, os.urandom(c.length))[0]}[how]
-        # Both are posted at once: nothing is waited for in between.
+        there = peer.memory[peer.data : peer.data + PAGE]
+        other = {"all": lambda: os.urandom(PAGE), "bit": lambda: flipped(there, 8 * PAGE // 2),
+                 "other": lambda: peer.out.data(peer.out.next(), c.whole, os.urandom(c.length))[0][:PAGE]}[how]()
         frame = peer.frame(c, check=check, number=number)
-        peer.memory[peer.data : peer.data + c.length] = other
+        # Both are posted at once, and what is written is one packet: it may come before the client
+        # has made its memory invalid.
+        peer.memory[peer.data : peer.data + PAGE] = other
         peer.send(frame)
-        peer.post(WR_RDMA_WRITE, peer.data, c.length, c.addr, c.rkey, 0, 0)
-        late.append(c)
+        peer.post(WR_RDMA_WRITE, peer.data, PAGE, c.addr, c.rkey, 0, 0)
         return True
 
     server.on["command"] = attack
     server.armed = True
     retried = 0
-    for round_ in range(12):
+    for round_ in range(ROUNDS):
         before = m.reconnects()
         at = (2 << 20) + round_ % 4 * LARGE
         read = m.read(at, LARGE)
@@ -615,7 +618,7 @@ def data_rewritten(begin, protection, how):
         m.works(server)
         retried += m.reconnects() != before
         server.armed = True
-    return f"{retried} of 12 connections broke, {forged(m)} were forged"
+    return f"{retried} of {ROUNDS} connections broke, {forged(m)} were forged"
 
 
 # With an answer that makes the memory invalid nothing can come after it.

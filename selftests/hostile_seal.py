@@ -257,7 +257,8 @@ def kept_in_flight(protection):
 # --- logins ---------------------------------------------------------------------------------------
 
 
-@cases("logins", 0, *((f"{WORDS[export].decode()} is asked for {WORDS[asked].decode()}", export, asked) for export in WORDS for asked in WORDS if export != asked))
+@cases("logins", 0, *((f"{WORDS[export].decode()} is asked for {WORDS[asked].decode()}", export, asked)
+                      for export in WORDS for asked in WORDS if export != asked))
 def refused_protection(export, asked):
     refused(PROTECTION, Keyed().login, WORDS[export], protection=asked)
     Keyed().login(WORDS[export], protection=export)
@@ -313,7 +314,8 @@ def forged_bit(protection, at):
     ("a byte less", lambda frame: frame[:-1]),
     ("a block less", lambda frame: frame[:-64]),
     ("no data", lambda frame: frame[: HEAD + 48]),
-    ("the blocks of the data swapped", lambda frame: frame[: HEAD + 64] + frame[HEAD + 128 : HEAD + 192] + frame[HEAD + 64 : HEAD + 128] + frame[HEAD + 192 :]),
+    ("the blocks of the data swapped",
+     lambda frame: frame[: HEAD + 64] + frame[HEAD + 128 : HEAD + 192] + frame[HEAD + 64 : HEAD + 128] + frame[HEAD + 192 :]),
     ("the check behind the body", lambda frame: frame[:NUMBER] + frame[HEAD:] + frame[NUMBER:HEAD]),
     ("random bytes", lambda frame: frame[:NUMBER] + os.urandom(len(frame) - NUMBER)),
     ("a plain command", lambda frame: inline_write(os.urandom(INLINE_MAX), tag=2)),
@@ -470,7 +472,9 @@ def forged_data(protection, make):
     attack.over()
 
 
-@cases("forged", 1, ("sealed with the key of the server", lambda a: a.io.into), ("sealed with the key of another connection", lambda a: a.session.framed(1).out))
+@cases("forged", 1,
+       ("sealed with the key of the server", lambda a: a.io.into),
+       ("sealed with the key of another connection", lambda a: a.session.framed(1).out))
 def forged_data_key(direction):
     attack = Attack()
     io, number = attack.io, attack.io.out.next()

@@ -571,8 +571,8 @@ def data_swapped(begin, protection):
     m.works(server)
 
 
-# Whoever can write there may do so until the client has made its memory invalid: the data that it
-# opens are those of then.
+# A peer that can write there may do so until the client has made its memory invalid: the data that
+# it opens are those of then.
 @cases("data", *both(
     ("rewritten right after the answer", "all"), ("a bit rewritten right after the answer", "bit"),
     ("rewritten with the data of another read after the answer", "other")))
@@ -685,7 +685,8 @@ def spoil_remote(server, peer, c):
     return True
 
 
-@cases("endless", *both(("wrong answers to a small read on each connection", PAGE, spoil_inline), ("wrong data of a large read on each", LARGE, spoil_remote)))
+@cases("endless", *both(
+    ("wrong answers to a small read on each connection", PAGE, spoil_inline), ("wrong data of a large read on each", LARGE, spoil_remote)))
 def endless(begin, protection, length, spoil):
     server = served(begin, protection)
     m = server.mapped(begin, no_path_timeout_ms=3000)

@@ -54,8 +54,8 @@ sizes() {
 
 # --- what hostile peers can do --------------------------------------------------------------------
 
-# hostile_start: exports of each protection, with what hostile_seal.py wants to have there, and a map
-# m that does verified I/O meanwhile.
+# hostile_start: exports of each protection, with what hostile_seal.py wants to have there, and a
+# map m that does verified I/O meanwhile.
 hostile_start() {
 	local protection
 	not_local

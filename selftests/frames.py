@@ -55,8 +55,8 @@ def chacha20(key, nonce, first, count):
         state[a], state[b], state[c], state[d] = va, vb, vc, vd
     stream = array("I", bytes(64 * count))
     for index, (one, other) in enumerate(zip(state, words)):
-        lanes = array("I", (one + other & mask).to_bytes(8 * count, "little"))
-        stream[index::16] = lanes[::2]
+        wide = array("I", (one + other & mask).to_bytes(8 * count, "little"))
+        stream[index::16] = wide[::2]
     return stream.tobytes()
 
 

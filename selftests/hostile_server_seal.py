@@ -24,12 +24,13 @@ import struct
 import subprocess
 import threading
 import time
+from ctypes import addressof, byref, c_void_p
 
 from frames import CHECK, CRC32C, HEAD, NO_CHECK, NUMBER, REMOTE, SEAL, Direction, Forged, digest, nonce_of, seal
 from handshake import flipped, keys_of_data
 from hostile import (
-    IO, LOGIN, READ, WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND_WITH_IMMEDIATE, WR_SEND_WITH_INVALIDATE,
-    WRITE, Failed, expect)
+    IO, LOGIN, READ, SIGNALED, WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND, WR_SEND_WITH_IMMEDIATE,
+    WR_SEND_WITH_INVALIDATE, WRITE, Failed, SendWr, expect)
 from hostile_server import FORCE, LARGE, PAGE, PATIENT, Command, Task, broken, case, cases, main, once_armed, show
 from hostile_server_keys import TEXT, KeyedPeer, KeyedServer
 
@@ -91,6 +92,20 @@ class SealedPeer(KeyedPeer):
     def write(self, command, there, at=0):
         """Writes to the memory of a command, as it is."""
         self.move(WR_RDMA_WRITE, command.addr + at, command.rkey, len(there), there)
+
+    def send_and_write(self, frame, command, length):
+        """Sends a frame, and writes the data of this connection to the memory of a command right behind it.
+
+        Both are posted at once, so that what is written may come before the client has made its memory invalid.
+        """
+        at = self.data + self.DATA // 2
+        self.memory[at : at + len(frame)] = frame
+        wrs, sges = (SendWr * 2)(), (self.sge(at, len(frame)), self.sge(self.data, length))
+        for wr, sge, opcode in zip(wrs, sges, (WR_SEND, WR_RDMA_WRITE)):
+            wr.sg_list, wr.num_sge, wr.opcode, wr.flags = sge, 1, opcode, SIGNALED
+        wrs[0].next, wrs[1].remote_addr, wrs[1].rkey = addressof(wrs[1]), command.addr, command.rkey
+        if self.post_send(self.id.contents.qp, byref(wrs[0]), byref(c_void_p())):
+            raise Failed("a work request is not taken")
 
 
 class SealedServer(KeyedServer):
@@ -589,11 +604,8 @@ def data_rewritten(begin, protection, how):
         other = {"all": lambda: os.urandom(PAGE), "bit": lambda: flipped(there, 8 * PAGE // 2),
                  "other": lambda: peer.out.data(peer.out.next(), c.whole, os.urandom(c.length))[0][:PAGE]}[how]()
         frame = peer.frame(c, check=check, number=number)
-        # Both are posted at once, and what is written is one packet: it may come before the client
-        # has made its memory invalid.
         peer.memory[peer.data : peer.data + PAGE] = other
-        peer.send(frame)
-        peer.post(WR_RDMA_WRITE, peer.data, PAGE, c.addr, c.rkey, 0, 0)
+        peer.send_and_write(frame, c, PAGE)
         return True
 
     server.on["command"] = attack

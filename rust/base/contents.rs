@@ -58,12 +58,10 @@ impl<'a> Contents<'a> {
         }
         // CAST: Both are within the segment.
         let (offset, len) = (self.0.offset() + range.start as u32, len as u32);
-        // SAFETY: The page is that of a segment. INVARIANT: They are a part of contents for which
-        // the invariant is true.
-        Ok(Self(
-            unsafe { Segment::new(self.0.page(), offset, len) },
-            PhantomData,
-        ))
+        // SAFETY: The page is that of a segment.
+        let part = unsafe { Segment::new(self.0.page(), offset, len) };
+        // INVARIANT: They are a part of contents for which the invariant is true.
+        Ok(Self(part, PhantomData))
     }
 
     /// Copies `bytes` to the start. Fails with `EINVAL` if there is less room. Any context.

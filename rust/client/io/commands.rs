@@ -314,8 +314,8 @@ impl Commands {
             if opened.data != expected {
                 return Err(Malformed("an answer has not the data that were asked for").into());
             }
-            slot.change(|tag| tag.respond(&response))?;
             protected.note(response.tag, &opened, ok)?;
+            slot.change(|tag| tag.respond(&response))?;
             self.grant(response.credit)?;
             Ok((slot, response.tag, expected != 0))
         });
@@ -427,13 +427,15 @@ impl Commands {
         self.growing.store(0, Relaxed);
     }
 
-    /// Ends the command for a request, whose memory the server cannot access any more. The caller
-    /// must post the receive that the answer used up before it calls [`Self::land`].
+    /// Ends the command for a request, whose memory the server cannot access any more; `sent` if its
+    /// work requests have succeeded. The caller must post the receive that the answer used up
+    /// before it calls [`Self::land`].
     #[inline]
     pub(super) fn finish<T: Operations>(
         &self,
         memory: &Bounced<Owned<Request<T>>>,
         mut message: KBox<DmaBuffer>,
+        sent: bool,
     ) -> Finished {
         let request = memory.memory();
         let tag = request.tag();
@@ -447,7 +449,7 @@ impl Commands {
         let mut status = None;
         let _ = slot.change(|tag| {
             let (free, how) = tag.finish();
-            status = how;
+            status = how.filter(|_| sent);
             Ok(free)
         });
         let receive = slot.data.take();

@@ -332,7 +332,7 @@ impl<T: RequestOwner> Connection<T> {
         posted.map_err(|(error, posted)| {
             let Posted { memory, command } = posted;
             if let (Some(commands), Some(command)) = (&self.qp.handler().commands, command) {
-                let _ = commands.finish(&memory, command);
+                let _ = commands.finish(&memory, command, false);
                 commands.land();
             }
             let request = self.qp.handler().release(memory);

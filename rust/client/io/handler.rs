@@ -146,7 +146,7 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
         let Posted { memory, command } = posted;
         let mut status = result.map_err(|_| BlkError::Transport);
         if let (Some(commands), Some(command)) = (&self.commands, command) {
-            let finished = commands.finish(&memory, command);
+            let finished = commands.finish(&memory, command, result.is_ok());
             status = status.and(finished.status);
             if finished.forged {
                 self.events.forged();
@@ -157,8 +157,7 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
             }
             commands.land();
         }
-        self.owner
-            .end(self.hw_queue, self.release(memory), status);
+        self.owner.end(self.hw_queue, self.release(memory), status);
     }
 
     #[inline]
@@ -176,12 +175,10 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
             return;
         };
         let tag = match (&commands.protected, received.immediate()) {
-            (Some(protected), _) => {
-                match self.open(qp, (commands, protected), buffer, &received) {
-                    Some(tag) => tag,
-                    None => return,
-                }
-            }
+            (Some(protected), _) => match self.open(qp, (commands, protected), buffer, &received) {
+                Some(tag) => tag,
+                None => return,
+            },
             (None, Some(immediate)) => commands.deliver(immediate, buffer, received.len()),
             (None, None) => {
                 let tag = commands.respond(&buffer, received.len());

@@ -227,7 +227,10 @@ const fn check_start() -> usize {
 }
 
 /// Stores bytes in words.
-fn store<const WORDS: usize, const BYTES: usize>(words: &[Atomic<u64>; WORDS], bytes: &[u8; BYTES]) {
+fn store<const WORDS: usize, const BYTES: usize>(
+    words: &[Atomic<u64>; WORDS],
+    bytes: &[u8; BYTES],
+) {
     for (word, chunk) in words.iter().zip(bytes.chunks_exact(8)) {
         let mut eight = [0; 8];
         eight.copy_from_slice(chunk);

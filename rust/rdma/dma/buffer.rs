@@ -190,12 +190,7 @@ impl DmaBuffer {
     /// Copies `len` bytes from `offset` on to the start of `memory`. Fails with `EINVAL` if the
     /// buffer or the memory has fewer, or if devices may not write the memory; in the former case a
     /// part may have been copied. Any context.
-    pub(crate) fn copy_to(
-        &self,
-        offset: usize,
-        len: usize,
-        memory: &impl Segmented,
-    ) -> Result {
+    pub(crate) fn copy_to(&self, offset: usize, len: usize, memory: &impl Segmented) -> Result {
         let mut from = self.at(offset, len)?.cast_const();
         let mut left = len;
         if !memory.writable() {

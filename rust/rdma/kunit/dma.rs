@@ -44,7 +44,9 @@ mod tests {
                 // SAFETY: The place is in the block's memory, to which there are no references.
                 check!(unsafe { place.read_volatile() } == if copied { 9 } else { 1 });
             }
-            check!(buffer.copy_to(0, room, &block) == Ok(()) && buffer.copy_to(0, 0, &block) == Ok(()));
+            check!(
+                buffer.copy_to(0, room, &block) == Ok(()) && buffer.copy_to(0, 0, &block) == Ok(())
+            );
             let constant = Block {
                 writable: false,
                 ..block

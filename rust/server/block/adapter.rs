@@ -282,12 +282,14 @@ impl Adapters {
     ) -> Result<User> {
         let mut list = self.list.lock();
         let here = |adapter: &Adapter| Arc::ptr_eq(adapter.pd.device(), device);
-        let found = list
-            .iter_mut()
-            .find(|entry| {
-                let Adapter { export: name, protection: own, .. } = &*entry.adapter;
-                here(&entry.adapter) && *name == *export && *own == protection
-            });
+        let found = list.iter_mut().find(|entry| {
+            let Adapter {
+                export: name,
+                protection: own,
+                ..
+            } = &*entry.adapter;
+            here(&entry.adapter) && *name == *export && *own == protection
+        });
         let (adapter, account) = match found {
             Some(entry) => {
                 let account = entry.adapter.join(owner)?;

@@ -294,7 +294,9 @@ impl Command {
         let place = frame::data_check(frame::RESPONSE_SIZE);
         let check = self.response.contents(place.start, place.len())?;
         let data = memory.contents(memory.len())?;
-        let opened = protected.cipher()?.open_data(*number, command, data, &check);
+        let opened = protected
+            .cipher()?
+            .open_data(*number, command, data, &check);
         opened.map_err(|Forged| EBADMSG)
     }
 
@@ -401,7 +403,9 @@ impl Command {
         let append = status == Status::Ok && self.operation.answer_len() != 0;
         let fixed = self.response.contents(0, frame::RESPONSE_SIZE)?;
         let check = fixed.part(frame::data_check(frame::RESPONSE_SIZE))?;
-        fixed.part(frame::BODY..frame::RESPONSE_SIZE)?.write(&bytes)?;
+        fixed
+            .part(frame::BODY..frame::RESPONSE_SIZE)?
+            .write(&bytes)?;
         check.write(&[0; TAG_SIZE])?;
         let data = match &self.data {
             Data::Piece(piece) if append || write.is_some() => {

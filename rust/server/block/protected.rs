@@ -114,7 +114,11 @@ impl Protected {
         // CAST: 72.
         let data = len.checked_sub(frame::COMMAND_SIZE as u32);
         let data = data.ok_or(EINVAL).map_err(malformed)?;
-        let Recv { header, data: memory, .. } = recv;
+        let Recv {
+            header,
+            data: memory,
+            ..
+        } = recv;
         let cipher = self.cipher().map_err(malformed)?;
         let fixed = header.contents(0, frame::COMMAND_SIZE).map_err(malformed)?;
         cipher.open(&fixed, Some(memory.contents(data).map_err(malformed)?))?;

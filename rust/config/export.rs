@@ -225,11 +225,14 @@ impl ExportDir {
             .enforce(|host| spec.admission(&self.hosts, host))
     }
 
-    /// Ends the sessions that have not proved a key of their host, if it has any. Waits as
-    /// [`ExportDir::enforce`] does.
+    /// Ends the sessions that have not proved a key of their host, if it has any or the export needs
+    /// one. Waits as [`ExportDir::enforce`] does.
     pub(super) fn enforce_keys(&self) -> Result<(), Failure> {
-        self.members
-            .end_unproven(|host, proven| self.hosts.is_proven(host, proven))
+        let needed = self.switch.settings().protection.needs_key();
+        self.members.end_unproven(|host, proven| match needed {
+            true => proven.is_some_and(|key| self.hosts.has_proved(host, key)),
+            false => self.hosts.is_proven(host, proven),
+        })
     }
 
     /// Gives the extent a new number: what clients may do with it has changed. May sleep.

@@ -7,6 +7,9 @@
 # the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address
 # (default: the first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
 #
+# PROVIDER is the kind of RDMA device that tests make: rxe (the default), or testhca, whose module must
+# be there (tools/testhca). They call it rxe0 in any case.
+#
 # FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives
 # is the exported device itself. What passes so and fails on farblk is farblk's fault.
 # shellcheck shell=bash disable=SC2034
@@ -16,6 +19,7 @@ C=/sys/kernel/config/farblk
 D=/sys/kernel/debug/farblk
 # Lines of NAME NUMBER. io_completions counts the completions of I/O that the server reaped.
 COUNTERS=$D/server/counters
+PROVIDER=${PROVIDER:-rxe}
 CASES=()
 # shellcheck source=selftests/backing.sh
 . "$HERE/backing.sh"
@@ -115,7 +119,7 @@ have_rdma() {
 	[ -n "${FARBLK_SERVER:-}" ] && return
 	if ! ls /sys/class/infiniband/* >/dev/null 2>&1; then
 		ip link add dummy0 type dummy && ip link set dummy0 mtu 4300 && ip addr add 10.9.0.1/24 dev dummy0 && ip link set dummy0 up &&
-			modprobe rdma_rxe && rxe_add dummy0 || return
+			{ [ "$PROVIDER" != rxe ] || modprobe rdma_rxe; } && rxe_add dummy0 || return
 	fi
 	FARBLK_SERVER=$(ip -4 -o addr show dev "$(rdma link show | sed -n '1s/.* netdev \([^ ]*\).*/\1/p')" | awk '{sub("/.*", "", $4); print $4; exit}')
 	export FARBLK_SERVER
@@ -125,7 +129,7 @@ have_rdma() {
 # rxe_netdev [DEVICE]: what rxe0 or another one lies on. rxe_add NETDEV [DEVICE]: makes it, ready
 # for use.
 rxe_netdev() { rdma link show "${1:-rxe0}/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'; }
-rxe_add() { rdma link add "${2:-rxe0}" type rxe netdev "$1" && wait_for 5 rxe_has_ipv4 "${2:-rxe0}"; }
+rxe_add() { rdma link add "${2:-rxe0}" type "$PROVIDER" netdev "$1" && wait_for 5 rxe_has_ipv4 "${2:-rxe0}"; }
 rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' "/sys/class/infiniband/$1/ports/1/gids/"*; }
 # server_address ADDRESS: of rxe0, for a server in user space.
 server_address() {

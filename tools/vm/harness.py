@@ -248,12 +248,16 @@ class Qemu(Guest):
             (["tcg,thread=multi"], "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc")
         # Counted instructions make a clock of their own.
         tsc = [] if a.icount or tsc_khz() is None else [f"tsc_early_khz={tsc_khz()}"]
+        # Before all devices that it is to translate for. Strict: what was unmapped is gone at once.
+        iommu = ["-device", "intel-iommu"] if a.iommu else []
+        if a.iommu:
+            words.append("intel_iommu=on iommu.strict=1 iommu.passthrough=0")
         if a.slab_debug:
             words.append("slab_debug=FZP," + ",".join(f"kmalloc-{size}" for size in SLABS))
         cmd = [
             "qemu-system-x86_64", "-M", "q35", "-nodefaults", "-no-user-config", "-display", "none",
             "-no-reboot", "-cpu", cpu, "-accel", *accel, "-smp", str(a.smp), "-m", str(a.mem), "-name", self.role,
-            "-kernel", f"{a.guest}/vmlinux", "-initrd", f"{a.guest}/initramfs", "-append", " ".join([X86, *tsc, *words]),
+            "-kernel", f"{a.guest}/vmlinux", "-initrd", f"{a.guest}/initramfs", "-append", " ".join([X86, *tsc, *words]), *iommu,
             "-drive", f"if=none,id=root,format=raw,file={a.guest}/root.ext4,snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=root",
             "-drive", f"if=none,id=files,format=raw,file={a.out}/files.tar,readonly=on",
@@ -267,6 +271,7 @@ class Qemu(Guest):
         if a.disk:
             cmd += ["-drive", f"if=none,id=disk,format=raw,file={a.out}/{self.role}.disk,cache=unsafe",
                     "-device", "virtio-blk-pci,drive=disk,write-cache=off,serial=farblk-disk"]
+        cmd += ["-device", "edu"] * a.edu
         for n, fd in enumerate(nets):
             cmd += ["-netdev", f"dgram,id=n{n},local.type=fd,local.str={fd}",
                     "-device", f"virtio-net-pci,netdev=n{n},host_mtu=4200,mac=52:54:00:09:{n:02x}:{self.number:02x}"]
@@ -540,7 +545,9 @@ def arguments(words=None):
     p.add_argument("--networks", type=int, default=1, help="networks that join them: network 1 has rxe1 and 10.9.1.1, .2, ...")
     p.add_argument("--seed", type=int, help="of the random numbers that the faults of networks take")
     p.add_argument("--disk", type=int, default=0, help="MiB of a disk that each guest has besides, and that power cycles leave alone")
-    p.add_argument("--no-net", action="store_true", help="no network, no rxe")
+    p.add_argument("--edu", type=int, default=0, help="PCI functions that tools/testhca can take")
+    p.add_argument("--iommu", action="store_true", help="an IOMMU, which translates what PCI functions address")
+    p.add_argument("--no-net", action="store_true", help="no network, no RDMA device")
     p.add_argument("--expect-reports", action="store_true", help="the kernel is meant to complain: the scripts alone decide")
     p.add_argument("--append", nargs="*", default=[], help="more words for the kernel command line")
     p.add_argument("--timeout", type=int, default=300, help="seconds for the whole run")

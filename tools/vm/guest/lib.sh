@@ -71,11 +71,20 @@ net() { local answer; answer=$(ask "net $*") && { [ -z "$answer" ] || echo "$ans
 # load FILE.ko [PARAMETER=VALUE]...: inserts a module after those it depends on.
 load() { modprobe -a $(modinfo -F depends "$1" | tr , ' ') && insmod "$@"; }
 
-# rxe_up: soft-RoCE on this guest's network devices (dummies when it is alone), with its addresses
-# usable.
+# provider_up: the module that makes RDMA devices: PROVIDER=rxe, or testhca with the parameters
+# TESTHCA. A guest without PCI has no functions for it.
+provider_up() {
+	case ${PROVIDER:-rxe} in
+	rxe) modprobe rdma_rxe ;;
+	# shellcheck disable=SC2086
+	*) load "/farblk/$PROVIDER.ko" faux=1 ${TESTHCA:-} ;;
+	esac
+}
+# rxe_up: RDMA devices on this guest's network devices (dummies when it is alone), with its addresses
+# usable. They are rxe0, rxe1, ... whatever provides them.
 rxe_up() {
 	local n
-	modprobe rdma_rxe || return
+	provider_up || return
 	for ((n = 0; n < NETWORKS; n++)); do rxe_up_on "$n" "$NET$n" || return; done
 }
 rxe_up_on() {
@@ -83,7 +92,7 @@ rxe_up_on() {
 	if [ "$NET" = dummy ]; then
 		ip link add "$2" type dummy && ip link set "$2" mtu 4300
 	fi
-	ip addr add "10.9.$1.$NUMBER/24" dev "$2" && ip link set "$2" up && rdma link add "rxe$1" type rxe netdev "$2" || return
+	ip addr add "10.9.$1.$NUMBER/24" dev "$2" && ip link set "$2" up && rdma link add "rxe$1" type "${PROVIDER:-rxe}" netdev "$2" || return
 	mapped=$(printf '0000:0000:0000:0000:0000:ffff:0a09:%02x%02x' "$1" "$NUMBER")
 	for ((i = 0; i < 100; i++)); do
 		cat "/sys/class/infiniband/rxe$1/ports/1/gids/"* 2>/dev/null | grep -qx "$mapped" && return

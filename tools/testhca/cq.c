@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Completion queues. They have exactly as many entries as were asked for: one more is an overrun,
+ * after which the queue is dead, and so is every queue pair that wants to complete something in it.
+ */
+#include <linux/delay.h>
+#include <linux/slab.h>
+#include "testhca.h"
+
+static void call_handlers(struct thca_cq *cq)
+{
+	if (cq->ib.comp_handler)
+		cq->ib.comp_handler(&cq->ib, cq->ib.cq_context);
+}
+
+static void cq_interrupt(struct irq_work *work)
+{
+	call_handlers(container_of(work, struct thca_cq, interrupt));
+}
+
+int thca_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
+		   struct uverbs_attr_bundle *attrs)
+{
+	struct thca_cq *cq = to_cq(ib);
+
+	if (attr->flags || !attr->cqe || attr->cqe > THCA_MAX_CQE ||
+	    attr->comp_vector >= ib->device->num_comp_vectors)
+		return -EINVAL;
+	cq->ring = kvcalloc(attr->cqe, sizeof(*cq->ring), GFP_KERNEL);
+	if (!cq->ring)
+		return -ENOMEM;
+	spin_lock_init(&cq->lock);
+	init_irq_work(&cq->interrupt, cq_interrupt);
+	cq->size = attr->cqe;
+	ib->cqe = attr->cqe;
+	return 0;
+}
+
+int thca_destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
+{
+	struct thca_cq *cq = to_cq(ib);
+
+	while (atomic_read_acquire(&cq->users))
+		usleep_range(50, 100);
+	irq_work_sync(&cq->interrupt);
+	kvfree(cq->ring);
+	return 0;
+}
+
+int thca_poll_cq(struct ib_cq *ib, int n, struct ib_wc *wc)
+{
+	struct thca_cq *cq = to_cq(ib);
+	unsigned long flags;
+	int i;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	for (i = 0; i < n && cq->count; i++) {
+		struct thca_cqe *cqe = &cq->ring[cq->head];
+
+		wc[i] = cqe->wc;
+		if (cqe->rq)
+			atomic_dec(&cqe->rq->used);
+		else
+			WRITE_ONCE(to_qp(cqe->wc.qp)->sq.polled, cqe->sq_end);
+		if (++cq->head == cq->size)
+			cq->head = 0;
+		cq->count--;
+	}
+	spin_unlock_irqrestore(&cq->lock, flags);
+	return i;
+}
+
+int thca_req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags flags)
+{
+	struct thca_cq *cq = to_cq(ib);
+	unsigned long irq;
+	int missed;
+
+	spin_lock_irqsave(&cq->lock, irq);
+	if (cq->armed != IB_CQ_NEXT_COMP)
+		cq->armed = flags & IB_CQ_SOLICITED_MASK;
+	missed = (flags & IB_CQ_REPORT_MISSED_EVENTS) && cq->count;
+	spin_unlock_irqrestore(&cq->lock, irq);
+	return missed;
+}
+
+/*
+ * Adds a completion. If somebody is to be told, the queue gets into the list, for thca_cq_fire(),
+ * unless it is in one already. Returns false if there was no place.
+ */
+bool thca_cq_push(struct thca_cq *cq, const struct thca_cqe *cqe, bool solicited,
+		  struct list_head *fire)
+{
+	bool overrun, first = false, tell = false;
+	unsigned long flags;
+	u32 at;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	if (!cq->overrun && cq->count == cq->size) {
+		cq->overrun = true;
+		first = true;
+		thca_count(to_dev(cq->ib.device), THCA_CQ_OVERRUNS, 1);
+	}
+	overrun = cq->overrun;
+	if (overrun) {
+		/* Its place in the queue is lost as well. */
+		tell = first;
+		cq->error |= first;
+	} else {
+		at = cq->head + cq->count++;
+		cq->ring[at < cq->size ? at : at - cq->size] = *cqe;
+		if (cq->armed == IB_CQ_NEXT_COMP ||
+		    (cq->armed && (solicited || cqe->wc.status != IB_WC_SUCCESS))) {
+			cq->armed = 0;
+			cq->completion = true;
+			tell = true;
+		}
+	}
+	if (tell && !cq->firing) {
+		cq->firing = true;
+		atomic_inc(&cq->users);
+		list_add_tail(&cq->fire_node, fire);
+	}
+	spin_unlock_irqrestore(&cq->lock, flags);
+	return !overrun;
+}
+
+/* Calls the handlers of all queues in the list, with no lock held. */
+void thca_cq_fire(struct list_head *fire)
+{
+	struct thca_cq *cq;
+
+	while ((cq = list_first_entry_or_null(fire, struct thca_cq, fire_node))) {
+		struct ib_event event = {
+			.device = cq->ib.device,
+			.element.cq = &cq->ib,
+			.event = IB_EVENT_CQ_ERR,
+		};
+		bool completion, error;
+
+		spin_lock_irq(&cq->lock);
+		list_del(&cq->fire_node);
+		completion = cq->completion;
+		error = cq->error;
+		cq->completion = false;
+		cq->error = false;
+		cq->firing = false;
+		spin_unlock_irq(&cq->lock);
+		if (error) {
+			ibdev_warn(cq->ib.device, "completion queue overrun\n");
+			if (cq->ib.event_handler)
+				cq->ib.event_handler(&event, cq->ib.cq_context);
+		}
+		if (completion && thca_hard_interrupt)
+			irq_work_queue(&cq->interrupt);
+		else if (completion)
+			call_handlers(cq);
+		atomic_dec_return_release(&cq->users);
+	}
+}
+
+/* Removes the completions of a queue pair that is reset or destroyed. */
+void thca_cq_forget(struct thca_cq *cq, struct ib_qp *qp)
+{
+	unsigned long flags;
+	u32 i, left = 0;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	for (i = 0; i < cq->count; i++) {
+		struct thca_cqe *cqe = &cq->ring[(cq->head + i) % cq->size];
+
+		if (cqe->wc.qp == qp) {
+			if (cqe->rq)
+				atomic_dec(&cqe->rq->used);
+			continue;
+		}
+		if (i != left)
+			cq->ring[(cq->head + left) % cq->size] = *cqe;
+		left++;
+	}
+	cq->count = left;
+	spin_unlock_irqrestore(&cq->lock, flags);
+}

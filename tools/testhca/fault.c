@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What devices are like that are poorer than the best, or that fail. Limits count for devices that
+ * are made after a parameter has changed, the rest at once.
+ */
+#include <linux/moduleparam.h>
+#include "testhca.h"
+
+bool thca_hard_interrupt;
+module_param_named(hard_interrupt, thca_hard_interrupt, bool, 0644);
+MODULE_PARM_DESC(hard_interrupt, "call completion handlers in a hard interrupt, as mlx4 does, not in a softirq");
+
+static unsigned int max_sge = 16;
+module_param(max_sge, uint, 0644);
+MODULE_PARM_DESC(max_sge, "segments of a send or receive (16; 3 is what some iWARP devices have)");
+
+static unsigned int max_sge_rd = 16;
+module_param(max_sge_rd, uint, 0644);
+MODULE_PARM_DESC(max_sge_rd, "segments of an RDMA READ (16; iWARP devices have 1)");
+
+static unsigned int max_srq = 1024;
+module_param(max_srq, uint, 0644);
+MODULE_PARM_DESC(max_srq, "shared receive queues (1024; irdma has 0 before its third generation)");
+
+static unsigned int max_pages = 512;
+module_param(max_pages, uint, 0644);
+MODULE_PARM_DESC(max_pages, "pages of a region that a work request registers (512; siw has 256)");
+
+static unsigned int max_rd_atom = 16;
+module_param(max_rd_atom, uint, 0644);
+MODULE_PARM_DESC(max_rd_atom, "RDMA READs of a queue pair at a time, each way (16)");
+
+static unsigned int vectors;
+module_param(vectors, uint, 0644);
+MODULE_PARM_DESC(vectors, "completion vectors (0: one for each CPU; simple devices have 1)");
+
+static bool last_wqe = true;
+module_param(last_wqe, bool, 0644);
+MODULE_PARM_DESC(last_wqe, "tell of the last work request of an SRQ (Y; siw, irdma and qedr do not)");
+
+static unsigned int fail_post;
+module_param(fail_post, uint, 0644);
+MODULE_PARM_DESC(fail_post, "this one of the sends to come fails to be posted, as if the queue was full (0: none)");
+
+static unsigned int fail_modify;
+module_param(fail_modify, uint, 0644);
+MODULE_PARM_DESC(fail_modify, "so many times a queue pair fails to be modified to ERR, as where firmware does not answer (0)");
+
+u32 thca_max_sge(void)
+{
+	return clamp(READ_ONCE(max_sge), 1U, (u32)THCA_MAX_SGE);
+}
+
+u32 thca_max_sge_rd(void)
+{
+	return clamp(READ_ONCE(max_sge_rd), 1U, thca_max_sge());
+}
+
+u32 thca_max_srq(void)
+{
+	return READ_ONCE(max_srq);
+}
+
+u32 thca_max_pages(void)
+{
+	return clamp(READ_ONCE(max_pages), 1U, (u32)THCA_MAX_PAGES);
+}
+
+u32 thca_max_rd_atom(void)
+{
+	return clamp(READ_ONCE(max_rd_atom), 1U, 128U);
+}
+
+u32 thca_vectors(void)
+{
+	return READ_ONCE(vectors) ?: num_possible_cpus();
+}
+
+bool thca_has_last_wqe(void)
+{
+	return READ_ONCE(last_wqe);
+}
+
+/* Counts down, in any context, and is true for the last one. */
+static bool is_last(struct thca_dev *dev, unsigned int *n)
+{
+	unsigned int old = READ_ONCE(*n);
+
+	while (old && !try_cmpxchg(n, &old, old - 1))
+		;
+	if (old == 1)
+		thca_count(dev, THCA_FAULTS, 1);
+	return old == 1;
+}
+
+bool thca_post_fails(struct thca_dev *dev)
+{
+	return READ_ONCE(fail_post) && is_last(dev, &fail_post);
+}
+
+bool thca_modify_to_err_fails(struct thca_dev *dev)
+{
+	unsigned int old = READ_ONCE(fail_modify);
+
+	while (old && !try_cmpxchg(&fail_modify, &old, old - 1))
+		;
+	if (old)
+		thca_count(dev, THCA_FAULTS, 1);
+	return old;
+}

@@ -1,0 +1,121 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# farblk on the HCA of tools/testhca, as it is and as poorer or failing devices are: see
+# Documentation/testhca.rst. One host, PROVIDER=testhca.
+. "$(dirname "$0")/lib.sh"
+unset FARBLK_AGENT FARBLK_REMOTE
+P=/sys/module/testhca/parameters
+STATS=/sys/class/infiniband/rxe0/ports/1/hw_counters
+
+[ "$PROVIDER" = testhca ] || skip "PROVIDER is $PROVIDER"
+
+# parameter NAME=VALUE...: of the HCA, until the scenario ends.
+parameter() {
+	local item
+	for item; do
+		at_exit "echo '$(<"$P/${item%%=*}")' >'$P/${item%%=*}'"
+		must store "$P/${item%%=*}" "${item#*=}"
+	done
+}
+# device NAME=VALUE...: and for a device that is made anew; limits count from then on.
+device() {
+	at_exit renew
+	parameter "$@"
+	at_exit clean
+	renew
+}
+renew() {
+	local dev
+	dev=$(rxe_netdev)
+	must rdma link delete rxe0
+	must rxe_add "$dev"
+}
+# stat NAME: that counter of the device, at once.
+stat() { echo 1 >"$STATS/lifespan" 2>/dev/null; sleep 0.1; show "$STATS/$1"; }
+
+# kinds COMMAND...: with a map m of a RAM export, then of a block export.
+kinds() {
+	for KIND in ram block; do
+		case $KIND in
+		ram) must serve e 16M && must map m e ;;
+		block) disk_of 'null_disk fbm 16' ;;
+		esac
+		"$@" || bad "$KIND: $* fails"
+		must unmap m
+		clean
+	done
+}
+# moves: what was written in one size is read in another one.
+moves() {
+	local size
+	random /run/data 4
+	for size in 4k 64k 1M; do
+		must direct_write /run/data "$DEV" bs="$size"
+		must direct_read "$DEV" /run/back bs=16k count=256
+		must cmp /run/data /run/back
+	done
+	rm -f /run/back
+}
+
+plain() { kinds moves; }
+# poor NAME=VALUE...: data move on such a device, too, and it had nothing to complain of.
+poor() {
+	device "$@"
+	kinds moves
+	is "DMA faults" "$(stat dma_faults)" 0
+	is "completion queues that overran" "$(stat cq_overruns)" 0
+}
+no_srq() { poor max_srq=0; }
+few_segments() { poor max_sge=3; }
+one_segment() { poor max_sge_rd=1; }
+few_pages() { poor max_pages=16; }
+one_read() { poor max_rd_atom=1; }
+one_vector() { poor vectors=1; }
+no_last_wqe() { poor last_wqe=0; }
+hard() { poor hard_interrupt=1; }
+wire() {
+	parameter latency_ns=200000 mbit=2000
+	kinds moves
+}
+
+# A post that fails costs a connection at the most, and no data.
+failed_post() { kinds fails_to_post; }
+fails_to_post() {
+	local n
+	for n in 1 2 3 5 8; do
+		must store "$P/fail_post" "$n"
+		moves
+		is "sends that are yet to fail" "$(show "$P/fail_post")" 0
+	done
+}
+
+# unplugged: the function under the device goes, and is found again. The map goes on.
+unplugged() { kinds is_unplugged; }
+is_unplugged() {
+	local dev netdev
+	dev=$(readlink -f /sys/class/infiniband/rxe0/device)
+	[ -e "$dev/remove" ] || skip "the device is no PCI function"
+	netdev=$(rxe_netdev)
+	random /run/data 4
+	must direct_write /run/data "$DEV"
+	must within 20 store "$dev/remove" 1
+	[ ! -e /sys/class/infiniband/rxe0 ] || bad "the device is still there"
+	must store /sys/bus/pci/rescan 1
+	must rxe_add "$netdev"
+	within 30 must direct_read "$DEV" /run/back count=4
+	must cmp /run/data /run/back
+}
+
+scenario plain "the device as it is"
+scenario no_srq "no shared receive queues"
+scenario few_segments "three segments per work request"
+scenario one_segment "one segment per RDMA READ"
+scenario few_pages "regions of 64 KiB"
+scenario one_read "one RDMA READ at a time"
+scenario one_vector "one completion vector"
+scenario no_last_wqe "no event for the last receive"
+scenario hard "completion handlers in hard interrupts"
+scenario wire "a wire that takes its time"
+scenario failed_post "sends that fail to be posted"
+scenario unplugged "the PCI function is unplugged"
+run_scenarios

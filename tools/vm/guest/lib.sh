@@ -69,7 +69,12 @@ power() { ask "power $1 $2" >/dev/null; }
 net() { local answer; answer=$(ask "net $*") && { [ -z "$answer" ] || echo "$answer"; }; }
 
 # load FILE.ko [PARAMETER=VALUE]...: inserts a module after those it depends on.
-load() { modprobe -a $(modinfo -F depends "$1" | tr , ' ') && insmod "$@"; }
+load() {
+	local depends
+	depends=$(modinfo -F depends "$1" | tr , ' ')
+	# shellcheck disable=SC2086
+	{ [ -z "$depends" ] || modprobe -a $depends; } && insmod "$@"
+}
 
 # provider_up: the module that makes RDMA devices: PROVIDER=rxe, or testhca with the parameters
 # TESTHCA. A guest without PCI has no functions for it.

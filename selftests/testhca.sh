@@ -89,6 +89,41 @@ fails_to_post() {
 	done
 }
 
+late() { parameter late_ns=300000; kinds moves; }
+
+# removed: the device goes while there is I/O, after so many sends, and is made again.
+removed() { kinds is_removed; }
+is_removed() {
+	local netdev n pid
+	netdev=$(rxe_netdev)
+	for n in 1 4 9 30 100; do
+		random /run/data 4
+		must direct_write /run/data "$DEV" bs=64k &
+		pid=$!
+		must store "$P/remove_at" "$n"
+		wait_for 20 has_no_device || bad "the device stays, with $(show "$P/remove_at") sends to go"
+		must rxe_add "$netdev"
+		wait_for 60 ended "$pid" || die "the write does not end"
+		wait "$pid" || bad "the write failed"
+		must direct_read "$DEV" /run/back count=4
+		must cmp /run/data /run/back
+	done
+}
+has_no_device() { [ ! -e /sys/class/infiniband/rxe0 ]; }
+
+# A queue pair that cannot be moved to the error state.
+failed_modify() { kinds fails_to_modify; }
+fails_to_modify() {
+	local n
+	for n in 1 2 4; do
+		must store "$P/fail_modify" "$n"
+		within 30 must store "$C/maps/m/enable" 0
+		must map_on m
+		moves
+	done
+	must store "$P/fail_modify" 0
+}
+
 # unplugged: the function under the device goes, and is found again. The map goes on.
 unplugged() { kinds is_unplugged; }
 is_unplugged() {
@@ -117,5 +152,8 @@ scenario no_last_wqe "no event for the last receive"
 scenario hard "completion handlers in hard interrupts"
 scenario wire "a wire that takes its time"
 scenario failed_post "sends that fail to be posted"
+scenario late "completions that are late"
+scenario removed "the device is removed at any of its sends"
+scenario failed_modify "queue pairs that are not moved to the error state"
 scenario unplugged "the PCI function is unplugged"
 run_scenarios

@@ -7,6 +7,35 @@
 #include <linux/slab.h>
 #include "testhca.h"
 
+/* Puts the queue into the list for thca_cq_fire() if somebody is to be told, unless it is in one. */
+static void tell(struct thca_cq *cq, bool solicited, struct list_head *fire)
+{
+	if (cq->armed == IB_CQ_NEXT_COMP || (cq->armed && solicited)) {
+		cq->armed = 0;
+		cq->completion = true;
+	}
+	if (cq->firing || (!cq->completion && !cq->error))
+		return;
+	cq->firing = true;
+	atomic_inc(&cq->users);
+	list_add_tail(&cq->fire_node, fire);
+}
+
+/* What was late appears. */
+static enum hrtimer_restart appear(struct hrtimer *timer)
+{
+	struct thca_cq *cq = container_of(timer, struct thca_cq, timer);
+	LIST_HEAD(fire);
+
+	spin_lock_irq(&cq->lock);
+	cq->visible = cq->count;
+	tell(cq, cq->late_solicited, &fire);
+	cq->late_solicited = false;
+	spin_unlock_irq(&cq->lock);
+	thca_cq_fire(&fire);
+	return HRTIMER_NORESTART;
+}
+
 static void call_handlers(struct thca_cq *cq)
 {
 	if (cq->ib.comp_handler)
@@ -31,6 +60,7 @@ int thca_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 		return -ENOMEM;
 	spin_lock_init(&cq->lock);
 	init_irq_work(&cq->interrupt, cq_interrupt);
+	hrtimer_setup(&cq->timer, appear, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
 	cq->size = attr->cqe;
 	ib->cqe = attr->cqe;
 	return 0;
@@ -40,6 +70,7 @@ int thca_destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 {
 	struct thca_cq *cq = to_cq(ib);
 
+	hrtimer_cancel(&cq->timer);
 	while (atomic_read_acquire(&cq->users))
 		usleep_range(50, 100);
 	irq_work_sync(&cq->interrupt);
@@ -54,7 +85,7 @@ int thca_poll_cq(struct ib_cq *ib, int n, struct ib_wc *wc)
 	int i;
 
 	spin_lock_irqsave(&cq->lock, flags);
-	for (i = 0; i < n && cq->count; i++) {
+	for (i = 0; i < n && cq->visible; i++) {
 		struct thca_cqe *cqe = &cq->ring[cq->head];
 
 		wc[i] = cqe->wc;
@@ -65,6 +96,7 @@ int thca_poll_cq(struct ib_cq *ib, int n, struct ib_wc *wc)
 		if (++cq->head == cq->size)
 			cq->head = 0;
 		cq->count--;
+		cq->visible--;
 	}
 	spin_unlock_irqrestore(&cq->lock, flags);
 	return i;
@@ -79,47 +111,43 @@ int thca_req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags flags)
 	spin_lock_irqsave(&cq->lock, irq);
 	if (cq->armed != IB_CQ_NEXT_COMP)
 		cq->armed = flags & IB_CQ_SOLICITED_MASK;
-	missed = (flags & IB_CQ_REPORT_MISSED_EVENTS) && cq->count;
+	missed = (flags & IB_CQ_REPORT_MISSED_EVENTS) && cq->visible;
 	spin_unlock_irqrestore(&cq->lock, irq);
 	return missed;
 }
 
-/*
- * Adds a completion. If somebody is to be told, the queue gets into the list, for thca_cq_fire(),
- * unless it is in one already. Returns false if there was no place.
- */
+/* Adds a completion. Returns false if there was no place. */
 bool thca_cq_push(struct thca_cq *cq, const struct thca_cqe *cqe, bool solicited,
 		  struct list_head *fire)
 {
-	bool overrun, first = false, tell = false;
 	unsigned long flags;
+	bool overrun;
+	u64 late;
 	u32 at;
 
+	solicited |= cqe->wc.status != IB_WC_SUCCESS;
 	spin_lock_irqsave(&cq->lock, flags);
 	if (!cq->overrun && cq->count == cq->size) {
 		cq->overrun = true;
-		first = true;
+		cq->error = true;
 		thca_count(to_dev(cq->ib.device), THCA_CQ_OVERRUNS, 1);
+		tell(cq, false, fire);
 	}
 	overrun = cq->overrun;
-	if (overrun) {
-		/* Its place in the queue is lost as well. */
-		tell = first;
-		cq->error |= first;
-	} else {
+	if (!overrun) {
 		at = cq->head + cq->count++;
 		cq->ring[at < cq->size ? at : at - cq->size] = *cqe;
-		if (cq->armed == IB_CQ_NEXT_COMP ||
-		    (cq->armed && (solicited || cqe->wc.status != IB_WC_SUCCESS))) {
-			cq->armed = 0;
-			cq->completion = true;
-			tell = true;
+		late = thca_late_ns();
+		if (cq->visible + 1 < cq->count) {
+			/* One before it is late, and it cannot overtake that. */
+			cq->late_solicited |= solicited;
+		} else if (late) {
+			cq->late_solicited |= solicited;
+			hrtimer_start(&cq->timer, late, HRTIMER_MODE_REL_SOFT);
+		} else {
+			cq->visible++;
+			tell(cq, solicited, fire);
 		}
-	}
-	if (tell && !cq->firing) {
-		cq->firing = true;
-		atomic_inc(&cq->users);
-		list_add_tail(&cq->fire_node, fire);
 	}
 	spin_unlock_irqrestore(&cq->lock, flags);
 	return !overrun;
@@ -163,7 +191,7 @@ void thca_cq_fire(struct list_head *fire)
 void thca_cq_forget(struct thca_cq *cq, struct ib_qp *qp)
 {
 	unsigned long flags;
-	u32 i, left = 0;
+	u32 i, left = 0, visible = 0;
 
 	spin_lock_irqsave(&cq->lock, flags);
 	for (i = 0; i < cq->count; i++) {
@@ -177,7 +205,10 @@ void thca_cq_forget(struct thca_cq *cq, struct ib_qp *qp)
 		if (i != left)
 			cq->ring[(cq->head + left) % cq->size] = *cqe;
 		left++;
+		if (i < cq->visible)
+			visible++;
 	}
 	cq->count = left;
+	cq->visible = visible;
 	spin_unlock_irqrestore(&cq->lock, flags);
 }

@@ -10,13 +10,13 @@ bool thca_hard_interrupt;
 module_param_named(hard_interrupt, thca_hard_interrupt, bool, 0644);
 MODULE_PARM_DESC(hard_interrupt, "call completion handlers in a hard interrupt, as mlx4 does, not in a softirq");
 
-static unsigned int max_sge = 16;
+static unsigned int max_sge = 32;
 module_param(max_sge, uint, 0644);
-MODULE_PARM_DESC(max_sge, "segments of a send or receive (16; 3 is what some iWARP devices have)");
+MODULE_PARM_DESC(max_sge, "segments of a send or receive (32; 3 is what some iWARP devices have)");
 
-static unsigned int max_sge_rd = 16;
+static unsigned int max_sge_rd = 32;
 module_param(max_sge_rd, uint, 0644);
-MODULE_PARM_DESC(max_sge_rd, "segments of an RDMA READ (16; iWARP devices have 1)");
+MODULE_PARM_DESC(max_sge_rd, "segments of an RDMA READ (32; iWARP devices have 1)");
 
 static unsigned int max_srq = 1024;
 module_param(max_srq, uint, 0644);
@@ -37,6 +37,14 @@ MODULE_PARM_DESC(vectors, "completion vectors (0: one for each CPU; simple devic
 static bool last_wqe = true;
 module_param(last_wqe, bool, 0644);
 MODULE_PARM_DESC(last_wqe, "tell of the last work request of an SRQ (Y; siw, irdma and qedr do not)");
+
+static unsigned int late_ns;
+module_param(late_ns, uint, 0644);
+MODULE_PARM_DESC(late_ns, "the most that a completion takes to appear, at random, as on a busy bus (0)");
+
+static unsigned int remove_at;
+module_param(remove_at, uint, 0644);
+MODULE_PARM_DESC(remove_at, "at this one of the sends to come the device is removed (0: at none)");
 
 static unsigned int fail_post;
 module_param(fail_post, uint, 0644);
@@ -93,8 +101,20 @@ static bool is_last(struct thca_dev *dev, unsigned int *n)
 	return old == 1;
 }
 
+/* How late the next completion is. */
+u64 thca_late_ns(void)
+{
+	unsigned int most = READ_ONCE(late_ns);
+
+	return most ? get_random_u32_below(most) : 0;
+}
+
 bool thca_post_fails(struct thca_dev *dev)
 {
+	if (READ_ONCE(remove_at) && is_last(dev, &remove_at) && ib_device_try_get(&dev->ib)) {
+		ib_unregister_device_queued(&dev->ib);
+		ib_device_put(&dev->ib);
+	}
 	return READ_ONCE(fail_post) && is_last(dev, &fail_post);
 }
 

@@ -152,6 +152,9 @@ static void remove(struct pci_dev *pdev)
 		hca = NULL;
 	mutex_unlock(&lock);
 	mutex_unlock(&thca_link_mutex);
+	/* There is no hardware any more: no peer answers, and none is answered. */
+	if (hca)
+		thca_set_link(hca, false);
 	if (hca)
 		ib_unregister_device_and_put(&hca->ib);
 	wait_event(released, is_free(function));

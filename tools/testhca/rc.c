@@ -248,12 +248,15 @@ bool thca_run_rc(struct thca_qp *qp, struct list_head *fire)
 		wqe = thca_next_send(qp);
 		if (!wqe || thca_waits(qp, wqe))
 			return false;
+		status = IB_WC_MW_BIND_ERR;
 		switch (wqe->opcode) {
 		case IB_WR_REG_MR:
-			status = thca_mr_register(qp, wqe) ? IB_WC_SUCCESS : IB_WC_MW_BIND_ERR;
+			if (thca_mr_register(qp, wqe))
+				status = IB_WC_SUCCESS;
 			break;
 		case IB_WR_LOCAL_INV:
-			status = thca_mr_invalidate(qp, wqe->ex.rkey) ? IB_WC_SUCCESS : IB_WC_MW_BIND_ERR;
+			if (thca_mr_invalidate(qp, wqe->ex.rkey))
+				status = IB_WC_SUCCESS;
 			break;
 		default:
 			outcome = request(qp, wqe, &status, fire);

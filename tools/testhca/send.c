@@ -25,9 +25,12 @@ static bool is_known(const struct thca_qp *qp, const struct ib_send_wr *wr)
 static int fill_data(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_send_wr *wr)
 {
 	bool is_inline = wr->send_flags & IB_SEND_INLINE;
-	u32 max_sge = wr->opcode == IB_WR_RDMA_READ ? qp->ib.device->attrs.max_sge_rd : qp->sq.max_sge;
+	u32 max_sge = qp->sq.max_sge;
 	u64 length = 0;
 	int i;
+
+	if (wr->opcode == IB_WR_RDMA_READ)
+		max_sge = min(max_sge, qp->ib.device->attrs.max_sge_rd);
 
 	if (wr->opcode == IB_WR_REG_MR || wr->opcode == IB_WR_LOCAL_INV) {
 		wqe->num_sge = 0;
@@ -35,7 +38,7 @@ static int fill_data(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_
 		wqe->is_inline = false;
 		return 0;
 	}
-	if (wr->num_sge < 0 || wr->num_sge > min(max_sge, qp->sq.max_sge))
+	if (wr->num_sge < 0 || wr->num_sge > max_sge)
 		return -EINVAL;
 	for (i = 0; i < wr->num_sge; i++)
 		length += wr->sg_list[i].length;
@@ -134,7 +137,8 @@ int thca_post_send(struct ib_qp *ib, const struct ib_send_wr *wr, const struct i
 	    qp->state != IB_QPS_ERR)
 		ret = -EINVAL;
 	for (; wr && !ret; wr = wr->next) {
-		if (sq->posted - READ_ONCE(sq->polled) >= sq->size || thca_post_fails(to_dev(ib->device)))
+		if (sq->posted - READ_ONCE(sq->polled) >= sq->size ||
+		    thca_post_fails(to_dev(ib->device)))
 			ret = -ENOMEM;
 		else
 			ret = fill(qp, sq->ring + (size_t)(sq->posted & mask) * sq->stride, wr);

@@ -9,8 +9,8 @@ int thca_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init, struct ib_
 
 	if (init->srq_type != IB_SRQT_BASIC || !attrs->max_srq)
 		return -EOPNOTSUPP;
-	if (!attr->max_wr || attr->max_wr > attrs->max_srq_wr || attr->max_sge > attrs->max_srq_sge ||
-	    attr->srq_limit > attr->max_wr)
+	if (!attr->max_wr || attr->max_wr > attrs->max_srq_wr ||
+	    attr->max_sge > attrs->max_srq_sge || attr->srq_limit > attr->max_wr)
 		return -EINVAL;
 	to_srq(ib)->rq.limit = attr->srq_limit;
 	return thca_rq_init(&to_srq(ib)->rq, attr->max_wr, attr->max_sge);

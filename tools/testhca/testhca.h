@@ -28,9 +28,9 @@
 #define THCA_MAX_SGE 32
 #define THCA_MAX_INLINE 256
 #define THCA_MAX_CQE 65536
-#define THCA_MAX_MR (1 << 20)
+#define THCA_MAX_MR BIT(20)
 #define THCA_MAX_PAGES 4096
-#define THCA_MAX_MSG (1U << 31)
+#define THCA_MAX_MSG BIT(31)
 /* The key of all memory; no region has it, as their indices begin with 1. */
 #define THCA_DMA_LKEY 0x42
 /* Bytes of one work request that the engine moves before others have their turn. */
@@ -104,6 +104,10 @@ struct thca_cq {
 	spinlock_t lock;
 	struct thca_cqe *ring;
 	u32 size, head, count;
+	/* How many of them can be polled; those behind are late. */
+	u32 visible;
+	bool late_solicited;
+	struct hrtimer timer;
 	/* What the next interrupt waits for; 0 if no one wants any. */
 	enum ib_cq_notify_flags armed;
 	bool overrun;
@@ -334,6 +338,7 @@ u32 thca_max_pages(void);
 u32 thca_max_rd_atom(void);
 u32 thca_vectors(void);
 bool thca_has_last_wqe(void);
+u64 thca_late_ns(void);
 bool thca_post_fails(struct thca_dev *dev);
 bool thca_modify_to_err_fails(struct thca_dev *dev);
 

@@ -18,7 +18,7 @@ static bool is_ipv4(const union ib_gid *gid)
 	return ipv6_addr_v4mapped((const struct in6_addr *)gid);
 }
 
-/* What RoCE v2 puts before a datagram: an IPv6 header, or an IPv4 one in the last 20 of 40 bytes. */
+/* What RoCE v2 puts before a datagram: an IPv6 header, or 20 bytes and an IPv4 one. */
 static void make_header(union rdma_network_hdr *hdr, const struct thca_swqe *wqe)
 {
 	memset(hdr, 0, sizeof(*hdr));
@@ -144,7 +144,7 @@ bool thca_run_ud(struct thca_qp *qp, struct list_head *fire)
 		if (state != IB_QPS_RTS && state != IB_QPS_SQE)
 			return false;
 		wqe = thca_next_send(qp);
-		/* An error of a datagram concerns the send queue alone, till it is modified to RTS. */
+		/* An error concerns the send queue alone, till it is modified to RTS. */
 		if (wqe && state == IB_QPS_SQE) {
 			thca_complete_send(qp, wqe, IB_WC_WR_FLUSH_ERR, fire);
 			continue;

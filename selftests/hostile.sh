@@ -22,7 +22,7 @@ ADMIT=
 start() {
 	not_local
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	needs_module null_blk
 	back "null_disk fbn 32 blocksize=512"
 	must serve_block e "$BACK" max_clients=1024
@@ -110,7 +110,7 @@ flood() {
 	local before now start kib i
 	not_local
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	must serve e 8M
 	must map_make m e
 	rm -f /run/flood.*

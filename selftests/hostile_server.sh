@@ -13,7 +13,7 @@ hostile() {
 	local rc
 	not_local
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	must server_address "$HOSTILE"
 	must server_address "$SECOND"
 	python3 "$HERE/hostile_server.py" "$HOSTILE" "$SECOND" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'

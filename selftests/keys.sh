@@ -262,7 +262,7 @@ secret() {
 hostile() {
 	local before rc
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	needs_module null_blk
 	KEY=$(new_key) OTHER=$(new_key)
 	export KEY OTHER
@@ -287,7 +287,7 @@ hostile() {
 hostile_server() {
 	local rc
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	KEY=$(new_key)
 	export KEY
 	must server_address 10.9.0.77

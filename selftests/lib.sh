@@ -51,6 +51,11 @@ needs() { local t; for t; do command -v "$t" >/dev/null || skip "there is no $t"
 # loads it, with its parameters. needs_own_module: the same of this host's kernel, and loads it.
 needs_module() { local m; for m; do remote "has_module $m" || skip "the server's kernel has no $m"; done; }
 needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
+# needs_user_rdma: ends the test where user space cannot use the RDMA device.
+needs_user_rdma() {
+	[ "$PROVIDER" = rxe ] || skip "$PROVIDER has no users in user space"
+	needs_own_module ib_uverbs rdma_ucm
+}
 has_module() { modprobe --dry-run --quiet "$1"; }
 
 # at_exit LINE: runs a line of shell when the scenario ends, however it does. What was given last

@@ -136,7 +136,7 @@ hostile_answers() {
 	unset FARBLK_AGENT FARBLK_REMOTE
 	not_local
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	ip addr replace "$HOSTILE/24" dev "$(rxe_netdev)" || die "no address for the hostile server"
 	# shellcheck disable=SC2046
 	mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${HOSTILE//./ })

@@ -12,7 +12,7 @@ export SLOW_MS
 start() {
 	not_local
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	needs_module null_blk
 	export_of one
 	export_of fresh

@@ -124,6 +124,34 @@ fails_to_modify() {
 	must store "$P/fail_modify" 0
 }
 
+# Two paths, each with its own device, one of which is taken away and comes back under I/O, again and
+# again.
+two_devices() { kinds on_two_devices; }
+on_two_devices() {
+	local n netdev other
+	[ -e /sys/class/infiniband/rxe1 ] || skip "there is no second device"
+	other=$(ip -4 -o addr show dev "$(rxe_netdev rxe1)" | awk '{sub("/.*", "", $4); print $4; exit}')
+	must port_add q "$other"
+	must path_add m b "$other"
+	wait_for 10 live b || bad "path b is '$(show "$C/maps/m/paths/b/state")'"
+	fio --name=load --filename="$DEV" --direct=1 --ioengine=io_uring --rw=randrw --bsrange=4k-256k --iodepth=16 --size=8m \
+		--verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=600 --output=/run/fio.out &
+	LOAD=$!
+	for n in rxe1 rxe0 rxe1; do
+		netdev=$(rxe_netdev "$n")
+		must within 30 rdma link delete "$n"
+		sleep 1
+		must rxe_add "$netdev" "$n"
+		wait_for 60 live a && wait_for 60 live b || bad "after $n: path a is '$(show "$C/maps/m/paths/a/state")', b '$(show "$C/maps/m/paths/b/state")'"
+	done
+	kill -0 "$LOAD" 2>/dev/null || bad "fio has ended"
+	kill -INT "$LOAD"
+	wait "$LOAD"
+	grep -q 'err= 0' /run/fio.out || bad "fio: $(cat /run/fio.out)"
+	must path_rm m b
+}
+live() { [ "$(show "$C/maps/m/paths/$1/state")" = live ]; }
+
 # unplugged: the function under the device goes, and is found again. The map goes on.
 unplugged() { kinds is_unplugged; }
 is_unplugged() {
@@ -155,5 +183,6 @@ scenario failed_post "sends that fail to be posted"
 scenario late "completions that are late"
 scenario removed "the device is removed at any of its sends"
 scenario failed_modify "queue pairs that are not moved to the error state"
+scenario two_devices "two devices, one of which goes and comes back"
 scenario unplugged "the PCI function is unplugged"
 run_scenarios

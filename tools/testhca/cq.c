@@ -7,7 +7,7 @@
 #include <linux/slab.h>
 #include "testhca.h"
 
-/* Puts the queue into the list for thca_cq_fire() if somebody is to be told, unless it is in one. */
+/* Puts the queue into the list for thca_cq_fire() if somebody is to be told. */
 static void tell(struct thca_cq *cq, bool solicited, struct list_head *fire)
 {
 	if (cq->armed == IB_CQ_NEXT_COMP || (cq->armed && solicited)) {

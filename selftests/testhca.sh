@@ -152,6 +152,29 @@ on_two_devices() {
 }
 live() { [ "$(show "$C/maps/m/paths/$1/state")" = live ]; }
 
+# lost_acks: what the server has done is done again, or not, and no data are lost.
+lost_acks() { kinds loses_acks; }
+loses_acks() {
+	local n
+	for n in 1 2 3 4 7 20 50; do
+		must store "$P/lose_ack" "$n"
+		moves
+		is "messages until one is not acknowledged" "$(show "$P/lose_ack")" 0
+	done
+}
+
+# lost_mads: a path that is lost comes back, though it has to try more than once.
+lost_mads() { kinds loses_mads; }
+loses_mads() {
+	local n
+	for n in 1 2 3; do
+		must store "$P/drop_mads" 10
+		must store "$P/lose_ack" 3
+		moves
+		must store "$P/drop_mads" 0
+	done
+}
+
 # unplugged: the function under the device goes, and is found again. The map goes on.
 unplugged() { kinds is_unplugged; }
 is_unplugged() {
@@ -184,5 +207,7 @@ scenario late "completions that are late"
 scenario removed "the device is removed at any of its sends"
 scenario failed_modify "queue pairs that are not moved to the error state"
 scenario two_devices "two devices, one of which goes and comes back"
+scenario lost_acks "messages whose acknowledgment is lost"
+scenario lost_mads "management datagrams that are lost"
 scenario unplugged "the PCI function is unplugged"
 run_scenarios

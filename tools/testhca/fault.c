@@ -46,6 +46,14 @@ static unsigned int remove_at;
 module_param(remove_at, uint, 0644);
 MODULE_PARM_DESC(remove_at, "at this one of the sends to come the device is removed (0: at none)");
 
+static unsigned int lose_ack;
+module_param(lose_ack, uint, 0644);
+MODULE_PARM_DESC(lose_ack, "the acknowledgment of this one of the messages to come never arrives, as where a link breaks just then (0: of none)");
+
+static unsigned int drop_mads;
+module_param(drop_mads, uint, 0644);
+MODULE_PARM_DESC(drop_mads, "percent of the management datagrams that are lost, as on a lossy network (0)");
+
 static unsigned int fail_post;
 module_param(fail_post, uint, 0644);
 MODULE_PARM_DESC(fail_post, "this one of the sends to come fails to be posted, as if the queue was full (0: none)");
@@ -107,6 +115,22 @@ u64 thca_late_ns(void)
 	unsigned int most = READ_ONCE(late_ns);
 
 	return most ? get_random_u32_below(most) : 0;
+}
+
+/* Whether the requester gives up what the responder has just done. */
+bool thca_ack_is_lost(struct thca_dev *dev)
+{
+	return READ_ONCE(lose_ack) && is_last(dev, &lose_ack);
+}
+
+bool thca_mad_is_lost(struct thca_dev *dev)
+{
+	unsigned int percent = READ_ONCE(drop_mads);
+
+	if (!percent || get_random_u32_below(100) >= percent)
+		return false;
+	thca_count(dev, THCA_FAULTS, 1);
+	return true;
 }
 
 bool thca_post_fails(struct thca_dev *dev)

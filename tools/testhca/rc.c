@@ -207,7 +207,7 @@ static enum outcome request(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_w
 		*status = IB_WC_RNR_RETRY_EXC_ERR;
 		return gives_up(qp, rnr_timer) ? DONE : LATER;
 	case THCA_ACK:
-		*status = IB_WC_SUCCESS;
+		*status = thca_ack_is_lost(dev) ? IB_WC_RETRY_EXC_ERR : IB_WC_SUCCESS;
 		break;
 	case THCA_INVALID_REQUEST:
 		*status = IB_WC_REM_INV_REQ_ERR;

@@ -339,6 +339,8 @@ u32 thca_max_rd_atom(void);
 u32 thca_vectors(void);
 bool thca_has_last_wqe(void);
 u64 thca_late_ns(void);
+bool thca_ack_is_lost(struct thca_dev *dev);
+bool thca_mad_is_lost(struct thca_dev *dev);
 bool thca_post_fails(struct thca_dev *dev);
 bool thca_modify_to_err_fails(struct thca_dev *dev);
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-hca check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
 	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
 	@echo 'make check-all  the same, with every kselftest on both kernels, packages, and one round of reboots'
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
+	@echo 'make check-hca  kselftests on an HCA without a wire, also with an IOMMU'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
 	@echo 'make check-boot   ten rounds of reboots of two guests with systemd (hours)'
@@ -49,6 +50,12 @@ check-smp: setup tool
 	@KERNEL=debug tools/build modules kunit broken
 	@KERNEL=debug KSELFTEST_ENV="FARBLK_SHORT=1 FARBLK_FAULTS_SECONDS=30 FARBLK_KINDS=block $${KSELFTEST_ENV:-}" \
 		tools/vm/kselftest $(SMP_TESTS)
+
+HCA_TESTS ?= testhca.sh integrity.sh verify.sh flush.sh errors.sh stats.sh budget.sh disconnect.sh
+check-hca: setup modules tool
+	@tools/build testhca
+	@PROVIDER=testhca tools/vm/kselftest $(HCA_TESTS)
+	@PROVIDER=testhca KSELFTEST_ARGS=--iommu tools/vm/kselftest testhca.sh integrity.sh verify.sh
 
 # FARBLK_SEED=N draws the faults of another run again.
 check-storm: setup modules tool

@@ -19,6 +19,10 @@ static bool faux;
 module_param(faux, bool, 0644);
 MODULE_PARM_DESC(faux, "take faux devices where there is no PCI function (N)");
 
+static bool min_align;
+module_param(min_align, bool, 0444);
+MODULE_PARM_DESC(min_align, "what is bounced keeps its offset in the page, as nvme wants it, and no HCA (N)");
+
 struct thca_function {
 	struct list_head node;
 	struct device *dev;
@@ -126,6 +130,8 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (ret)
 		return ret;
 	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
+	if (min_align)
+		dma_set_min_align_mask(&pdev->dev, PAGE_SIZE - 1);
 	function = kzalloc_obj(*function);
 	if (!function)
 		return -ENOMEM;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/completion.h>
+#include <linux/dma-map-ops.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/irq_poll.h>
@@ -109,6 +110,19 @@ unsigned int rust_helper_ib_dma_max_seg_size(struct ib_device *dev)
 	return ib_dma_max_seg_size(dev);
 }
 
+/* What can be mapped in one piece: where all memory is bounced, as much as a bounce buffer has. */
+size_t rust_helper_farblk_dma_max_mapping_size(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev) ? SIZE_MAX : dma_max_mapping_size(dev->dma_device);
+}
+
+/* Returns true if the device sees a copy of what was mapped to this address. */
+bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
+{
+	/* A device that shares the CPU's caches needs to be synced for no other reason. */
+	return !ib_uses_virt_dma(dev) && dev_is_dma_coherent(dev->dma_device) && dma_need_sync(dev->dma_device, addr);
+}
+
 int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)
 {
 	return ibdev_to_node(dev);
@@ -181,6 +195,21 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool m
 	if (!rust_helper_farblk_node_online(node))
 		return NULL;
 	return alloc_pages_node(node, flags | __GFP_ZERO | __GFP_COMP | __GFP_NOWARN, order);
+}
+
+/* Zeroed pages that the device reaches as they are; not for one with virtual DMA. */
+struct page *rust_helper_farblk_dma_alloc_pages(struct ib_device *dev, unsigned int order, bool may_sleep, int direction,
+						u64 *addr)
+{
+	gfp_t flags = may_sleep ? GFP_KERNEL | __GFP_RETRY_MAYFAIL : GFP_NOWAIT | __GFP_NOMEMALLOC;
+
+	return dma_alloc_pages(dev->dma_device, PAGE_SIZE << order, addr, (enum dma_data_direction)direction,
+			       flags | __GFP_NOWARN);
+}
+
+void rust_helper_farblk_dma_free_pages(struct ib_device *dev, struct page *page, unsigned int order, u64 addr, int direction)
+{
+	dma_free_pages(dev->dma_device, PAGE_SIZE << order, page, addr, (enum dma_data_direction)direction);
 }
 
 void rust_helper_farblk_clear_pages(struct page *page, size_t count)

@@ -46,8 +46,10 @@ pub(crate) struct Limits {
     pub(crate) max_qp_init_rd_atom: u32,
     /// Completion vectors.
     pub(crate) num_comp_vectors: u32,
-    /// Bytes per DMA segment.
+    /// Bytes per DMA segment, none of which is larger than what can be mapped.
     pub(crate) dma_max_seg_size: u32,
+    /// Bytes that can be mapped in one piece.
+    pub(crate) dma_max_mapping_size: usize,
     /// True if memory can be registered by work requests (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
     pub(crate) mem_mgt_extensions: bool,
 }
@@ -125,6 +127,10 @@ impl Device {
     pub(super) unsafe fn new(raw: NonNull<bindings::ib_device>) -> Result<Arc<Self>> {
         // SAFETY: The caller gives a registered device, whose attributes do not change.
         let attrs = unsafe { &*core::ptr::addr_of!((*raw.as_ptr()).attrs) };
+        // SAFETY: The caller gives a registered device.
+        let dma_max_mapping_size = unsafe { bindings::farblk_dma_max_mapping_size(raw.as_ptr()) };
+        // SAFETY: As above.
+        let dma_max_seg_size = unsafe { bindings::ib_dma_max_seg_size(raw.as_ptr()) };
         let limits = Limits {
             max_qp_wr: limit(attrs.max_qp_wr),
             max_send_sge: limit(attrs.max_send_sge),
@@ -138,8 +144,10 @@ impl Device {
             max_qp_init_rd_atom: limit(attrs.max_qp_init_rd_atom),
             // SAFETY: The caller gives a registered device.
             num_comp_vectors: limit(unsafe { (*raw.as_ptr()).num_comp_vectors }),
-            // SAFETY: As above.
-            dma_max_seg_size: unsafe { bindings::ib_dma_max_seg_size(raw.as_ptr()) },
+            dma_max_seg_size: u32::try_from(dma_max_mapping_size)
+                .unwrap_or(u32::MAX)
+                .min(dma_max_seg_size),
+            dma_max_mapping_size,
             mem_mgt_extensions: attrs.device_cap_flags
                 & bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64
                 != 0,
@@ -237,6 +245,17 @@ impl Device {
     #[inline]
     pub(super) fn uses_virt_dma(&self) -> bool {
         self.virt_dma
+    }
+
+    /// Returns true if the device sees a copy of the memory that was mapped to `addr`, a bounce
+    /// buffer, which only a sync or the end of the mapping makes the same again.
+    ///
+    /// # Safety
+    ///
+    /// `addr` must be mapped for the device.
+    pub(super) unsafe fn sees_copy(&self, addr: u64) -> bool {
+        // SAFETY: By the type invariants the device is registered; the caller gives the rest.
+        unsafe { bindings::farblk_dma_is_bounced(self.as_raw(), addr) }
     }
 
     /// Returns what the device does against the specification.

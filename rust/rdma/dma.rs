@@ -65,16 +65,21 @@ impl Direction {
 /// Physically contiguous pages, zeroed at first, that are mapped for a device as long as they
 /// exist.
 ///
+/// Where the device can be given no more than small pieces of any memory, as bounce buffers are
+/// small, the DMA API allocates larger ones, where the device reaches them.
+///
 /// # Invariants
 ///
 /// - `page` is the first of `1 << order` pages that are ours alone and in the direct map at `virt`.
-/// - They are mapped for `device` at `addr`, in `direction`.
+/// - They are mapped for `device` at `addr`, in `direction`; by `dma_alloc_pages()`, which also
+///   allocated them, if `from_dma_api`.
 struct Pages {
     page: NonNull<bindings::page>,
     virt: NonNull<u8>,
     addr: u64,
     order: u32,
     direction: Direction,
+    from_dma_api: bool,
     device: Arc<Device>,
 }
 
@@ -110,6 +115,9 @@ impl Pages {
         }
         let order = len.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros();
         let may_sleep = matches!(alloc, Alloc::MaySleep);
+        if PAGE_SIZE << order > device.limits().dma_max_mapping_size {
+            return Self::alloc_mapped(device, order, direction, may_sleep);
+        }
         // SAFETY: The function has no requirements beyond the context.
         let page = unsafe { bindings::farblk_alloc_pages(node, order, may_sleep) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
@@ -145,6 +153,42 @@ impl Pages {
             addr,
             order,
             direction,
+            from_dma_api: false,
+            device: device.clone(),
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Allocates pages of `order` where `device`, which does not use virtual DMA, reaches them.
+    fn alloc_mapped(
+        device: &Arc<Device>,
+        order: u32,
+        direction: Direction,
+        may_sleep: bool,
+    ) -> Result<Arc<Self>> {
+        let mut addr = 0;
+        // SAFETY: The device is registered by its invariants, and has a limit for mappings.
+        let page = unsafe {
+            bindings::farblk_dma_alloc_pages(
+                device.as_raw(),
+                order,
+                may_sleep,
+                direction.as_raw(),
+                &mut addr,
+            )
+        };
+        let page = NonNull::new(page).ok_or(ENOMEM)?;
+        // SAFETY: The page was just allocated, and not in high memory.
+        let virt = unsafe { bindings::farblk_page_address(page.as_ptr()) }.cast::<u8>();
+        // INVARIANT: The pages were allocated and mapped just so. Pages that are not in high memory
+        // have an address.
+        let this = Self {
+            page,
+            virt: NonNull::new(virt).ok_or(ENOMEM)?,
+            addr,
+            order,
+            direction,
+            from_dma_api: true,
             device: device.clone(),
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
@@ -190,6 +234,16 @@ impl Drop for Pages {
         // SAFETY: By the type invariants the memory is mapped just so, and ours. That it is being
         // dropped shows that nothing which refers to it is in a posted work request.
         unsafe {
+            if self.from_dma_api {
+                bindings::farblk_dma_free_pages(
+                    self.device.as_raw(),
+                    self.page.as_ptr(),
+                    self.order,
+                    self.addr,
+                    self.direction.as_raw(),
+                );
+                return;
+            }
             bindings::farblk_dma_unmap_page(
                 self.device.as_raw(),
                 self.addr,

@@ -23,6 +23,7 @@ mod login;
 use crate::base::errno::{
     EBADMSG,
     ENOTCONN,
+    EOPNOTSUPP,
     EPROTO,
     ESHUTDOWN, //
 };
@@ -337,7 +338,7 @@ impl Control {
         };
         let wanted = request.slabs(slabs.geometry())?;
         for slab in wanted.clone() {
-            if slabs.open(channel, slab).map_err(no_memory)? {
+            if slabs.open(channel, slab).map_err(not_registered)? {
                 self.exports.stats.grants.count();
             }
         }
@@ -523,4 +524,15 @@ impl SessionWork for Control {
 
 fn no_memory(_: Error) -> Refused {
     Refusal::NoMemory.into()
+}
+
+/// The refusal of a slab that could not be registered.
+fn not_registered(error: Error) -> Refused {
+    match error {
+        error if error == EOPNOTSUPP => Refused::new(
+            Refusal::Internal,
+            format_args!("the server's device reaches no memory but bounce buffers"),
+        ),
+        error => no_memory(error),
+    }
 }

@@ -87,11 +87,23 @@ impl DiskLimits {
             depth: self.depth,
             segments: self.io.segments,
             segment_size: self.max_segment_size,
-            max_io: limits.max_io.min(self.io.bytes),
+            max_io: self.max_io(),
             max_discard: limits.max_discard,
             max_write_zeroes: limits.max_write_zeroes,
             write_cache: limits.write_cache,
             fua: limits.fua,
+        }
+    }
+
+    /// Returns the bytes of the largest read or write.
+    ///
+    /// The block layer knows no longest segment where there is a boundary, so that a request may be
+    /// a single one.
+    fn max_io(&self) -> u32 {
+        let bytes = self.login.limits.max_io.min(self.io.bytes);
+        match self.login.geometry() {
+            Some(_) => bytes,
+            None => bytes.min(self.max_segment_size / PAGE_SIZE as u32 * PAGE_SIZE as u32),
         }
     }
 
@@ -109,7 +121,7 @@ impl DiskLimits {
             physical_block_size: limits.physical_block_size,
             io_min: limits.io_min,
             io_opt: limits.io_opt,
-            max_hw_sectors: sectors(limits.max_io.min(self.io.bytes)),
+            max_hw_sectors: sectors(self.max_io()),
             max_segments: self.io.segments,
             max_segment_size: self.max_segment_size,
             chunk_sectors,

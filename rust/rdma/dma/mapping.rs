@@ -4,7 +4,10 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::scatterlist::PageChunks;
+use crate::base::{
+    errno::EOPNOTSUPP,
+    scatterlist::PageChunks, //
+};
 use crate::bindings;
 use crate::rdma::{
     device::Device,
@@ -47,7 +50,8 @@ impl SgMapping {
     /// Maps the `len` bytes at `offset` of `memory` for `device`.
     ///
     /// Fails with `EINVAL` if that is not a range of whole pages inside `memory`, or the device has
-    /// no page size for it, and with `ENOMEM`.
+    /// no page size for it, and with `ENOMEM`. Fails with `EOPNOTSUPP` if the device would see a
+    /// copy of the memory, in a bounce buffer: no other mapping would see what its peers write.
     ///
     /// # Context
     ///
@@ -113,9 +117,28 @@ impl SgMapping {
             device: device.clone(),
             _memory: memory.clone(),
         };
+        if this.is_copy() {
+            return Err(EOPNOTSUPP);
+        }
         // INVARIANT: `best_page_size()` finds a size for which the invariant is true.
         this.page_size = this.best_page_size(memory.chunk_size().max(PAGE_SIZE))?;
         Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Returns true if the device sees a copy of any of the memory.
+    fn is_copy(&self) -> bool {
+        let mut entry = self.table.sgl;
+        for index in 1..=self.mapped {
+            // SAFETY: By the type invariants there are `mapped` mapped entries.
+            if unsafe { self.device.sees_copy(bindings::sg_dma_address(entry)) } {
+                return true;
+            }
+            if index < self.mapped {
+                // SAFETY: This is not the last entry.
+                entry = unsafe { bindings::sg_next(entry) };
+            }
+        }
+        false
     }
 
     /// Returns the largest page size, at most `max`, for a memory region over the mapping.

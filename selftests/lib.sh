@@ -7,8 +7,8 @@
 # the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address
 # (default: the first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
 #
-# PROVIDER is the kind of RDMA device that tests make: rxe (the default), or testhca, whose module must
-# be there (tools/testhca). They call it rxe0 in any case.
+# PROVIDER is the kind of RDMA device that tests make: rxe (the default), or testhca, whose module
+# must be there (tools/testhca). They call it rxe0 in any case.
 #
 # FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives
 # is the exported device itself. What passes so and fails on farblk is farblk's fault.

@@ -124,8 +124,8 @@ fails_to_modify() {
 	must store "$P/fail_modify" 0
 }
 
-# Two paths, each with its own device, one of which is taken away and comes back under I/O, again and
-# again.
+# Two paths, each with its own device, one of which is taken away and comes back under I/O, again
+# and again.
 two_devices() { kinds on_two_devices; }
 on_two_devices() {
 	local n netdev other

@@ -85,8 +85,8 @@ provider_up() {
 	*) load "/farblk/$PROVIDER.ko" faux=1 ${TESTHCA:-} ;;
 	esac
 }
-# rxe_up: RDMA devices on this guest's network devices (dummies when it is alone), with its addresses
-# usable. They are rxe0, rxe1, ... whatever provides them.
+# rxe_up: RDMA devices on this guest's network devices (dummies when it is alone), with its
+# addresses usable. They are rxe0, rxe1, ... whatever provides them.
 rxe_up() {
 	local n
 	provider_up || return

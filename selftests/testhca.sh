@@ -118,6 +118,7 @@ fails_to_modify() {
 	for n in 1 2 4; do
 		must store "$P/fail_modify" "$n"
 		within 30 must store "$C/maps/m/enable" 0
+		[ "$(show "$P/fail_modify")" -lt "$n" ] || bad "no queue pair was moved to the error state"
 		must map_on m
 		moves
 	done

@@ -3,6 +3,7 @@
 #include <linux/dma-map-ops.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
+#include <linux/iommu-dma.h>
 #include <linux/irq_poll.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
@@ -119,8 +120,15 @@ size_t rust_helper_farblk_dma_max_mapping_size(struct ib_device *dev)
 /* Returns true if the device sees a copy of what was mapped to this address. */
 bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
 {
-	/* A device that shares the CPU's caches needs to be synced for no other reason. */
-	return !ib_uses_virt_dma(dev) && dev_is_dma_coherent(dev->dma_device) && dma_need_sync(dev->dma_device, addr);
+	struct device *dma = dev->dma_device;
+
+	/*
+	 * An IOMMU bounces no whole pages, and the operations of an architecture do not tell. Else a
+	 * device that shares the CPU's caches needs to be synced for no other reason.
+	 */
+	if (ib_uses_virt_dma(dev) || get_dma_ops(dma) || use_dma_iommu(dma))
+		return false;
+	return dev_is_dma_coherent(dma) && dma_need_sync(dma, addr);
 }
 
 int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)

@@ -176,6 +176,51 @@ loses_mads() {
 	done
 }
 
+# across: the client is in another network namespace, with the second device. The connection manager
+# takes no connection from an address of its own namespace over another device.
+across() {
+	local mac
+	[ -e /sys/class/infiniband/rxe1 ] || skip "there is no second device"
+	FAR=$(rxe_netdev rxe1) FAR_ADDR=$(ip -4 -o addr show dev "$(rxe_netdev rxe1)" | awk '{print $4; exit}')
+	NEAR=$(rxe_netdev)
+	mac=$(<"/sys/class/net/$FAR/address")
+	at_exit 'clean; come_back'
+	must rdma link delete rxe1
+	must ip netns add far
+	must ip link set "$FAR" netns far
+	must ip -n far addr add 10.9.0.99/24 dev "$FAR"
+	must ip -n far link set "$FAR" up
+	# Nothing is sent on the netdevs, so nobody asks who has these addresses.
+	must ip -n far neigh replace "$FARBLK_SERVER" lladdr "$(<"/sys/class/net/$NEAR/address")" nud permanent dev "$FAR"
+	must ip neigh replace 10.9.0.99 lladdr "$mac" nud permanent dev "$NEAR"
+	must far rxe_add "$FAR" rxe1
+	kinds_across
+}
+# far COMMAND...: runs it there.
+far() { nsenter --net=/run/netns/far bash -c ". '$HERE/lib.sh'; FARBLK_SERVER=$FARBLK_SERVER; ${*@Q}"; }
+come_back() {
+	rdma link delete rxe1
+	ip neigh del 10.9.0.99 dev "$NEAR"
+	ip -n far link set "$FAR" netns 1
+	ip netns del far
+	ip addr add "$FAR_ADDR" dev "$FAR" && ip link set "$FAR" up && rxe_add "$FAR" rxe1
+}
+kinds_across() {
+	for KIND in ram block; do
+		case $KIND in
+		ram) must serve e 16M ;;
+		block) back 'null_disk fbm 16' && must serve_block e "$BACK" ;;
+		esac
+		must far map m e
+		DEV=/dev/$(show "$C/maps/m/device")
+		is "the device of the path" "$(show "$C/maps/m/paths/a/device")" rxe1
+		is "the device of the port" "$(show "$C/ports/p/device")" rxe0
+		moves
+		must unmap m
+		clean
+	done
+}
+
 # unplugged: the function under the device goes, and is found again. The map goes on.
 unplugged() { kinds is_unplugged; }
 is_unplugged() {
@@ -210,5 +255,6 @@ scenario failed_modify "queue pairs that are not moved to the error state"
 scenario two_devices "two devices, one of which goes and comes back"
 scenario lost_acks "messages whose acknowledgment is lost"
 scenario lost_mads "management datagrams that are lost"
+scenario across "one device reaches the other one"
 scenario unplugged "the PCI function is unplugged"
 run_scenarios

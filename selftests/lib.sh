@@ -7,8 +7,7 @@
 # the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address
 # (default: the first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
 #
-# PROVIDER is the kind of RDMA device that tests make: rxe (the default), or testhca, whose module
-# must be there (tools/testhca). They call it rxe0 in any case.
+# PROVIDER is the kind of rxe0, the RDMA device that tests make: rxe (default) or testhca.
 #
 # FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives
 # is the exported device itself. What passes so and fails on farblk is farblk's fault.
@@ -52,10 +51,7 @@ needs() { local t; for t; do command -v "$t" >/dev/null || skip "there is no $t"
 needs_module() { local m; for m; do remote "has_module $m" || skip "the server's kernel has no $m"; done; }
 needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
 # needs_user_rdma: ends the test where user space cannot use the RDMA device.
-needs_user_rdma() {
-	[ "$PROVIDER" = rxe ] || skip "$PROVIDER has no users in user space"
-	needs_own_module ib_uverbs rdma_ucm
-}
+needs_user_rdma() { [ "$PROVIDER" = rxe ] || skip "$PROVIDER has no users in user space"; needs_own_module ib_uverbs rdma_ucm; }
 has_module() { modprobe --dry-run --quiet "$1"; }
 
 # at_exit LINE: runs a line of shell when the scenario ends, however it does. What was given last

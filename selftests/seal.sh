@@ -60,7 +60,7 @@ hostile_start() {
 	local protection
 	not_local
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	needs_module null_blk
 	KEY=$(new_key) OTHER=$(new_key) OWN=$(new_key)
 	export KEY OTHER
@@ -137,7 +137,7 @@ hostile_server() {
 	local rc group
 	not_local
 	needs python3
-	needs_own_module ib_uverbs rdma_ucm
+	needs_user_rdma
 	KEY=$(new_key)
 	export KEY
 	must server_address 10.9.0.77

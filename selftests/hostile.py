@@ -927,7 +927,8 @@ def memory(make):
         session.control.must_end()
 
 
-# All of these hold memory of the server; with 1 MiB each all that there is. Those with no RDMA READ hold it until the server gives them up.
+# All of these hold memory of the server; with 1 MiB each all that there is. Those with no RDMA
+# READ hold it until the server gives them up.
 HOLDS = ((0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote())),
          (8, lambda io, tag: command(READ, tag=tag, length=1 << 20, **io.remote())),
          (0, lambda io, tag: command(WRITE, tag=tag, length=64 << 10, **io.remote())),

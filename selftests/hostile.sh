@@ -84,9 +84,9 @@ slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
 ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; unharmed; }
 
-# Hosts that take all memory of the server that they can have, again and again, and let go of it only
-# when the server gives up on them: a well-behaved one does not wait for that. silent: each of them
-# has an entry. pretend: they are one that invents them, and the well-behaved one has an entry.
+# Hosts that take all memory of the server that they can have, again and again, and let go of it
+# only when the server gives up on them: a well-behaved one does not wait for that. silent: each of
+# them has an entry. pretend: they are one that invents them, and the well-behaved one has an entry.
 silent() {
 	not_local
 	ADMIT=$(echo silent{0..7})

@@ -52,6 +52,33 @@ sizes() {
 	done
 }
 
+# gone_and_back: the server ends all sessions, and offers the export again.
+gone_and_back() {
+	local before
+	before=$(show "$C/maps/m/paths/a/reconnects")
+	must remote "store $C/exports/e/enable 0 && store $C/exports/e/enable 1"
+	wait_for 30 reconnected "$before" || bad "the map does not come back: $(show "$C/maps/m/last_error")"
+}
+reconnected() { [ "$(show "$C/maps/m/paths/a/reconnects")" -gt "$1" ] && [ "$(show "$C/maps/m/state")" = live ]; }
+
+# I/O goes on with other keys when a path comes back, and numbers begin anew.
+losses() {
+	local protection writes
+	for protection in crc32c seal; do
+		sealed $protection 32 queues=2
+		load
+		for _ in 1 2 3; do
+			gone_and_back
+			writes=$(io "$DEV" writes)
+			wait_for 20 more_than $((writes + 20)) || bad "there is no I/O any more"
+		done
+		kill -INT "$FIO" || bad "fio has ended"
+		wait "$FIO"
+		grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+		unsealed 3
+	done
+}
+
 # --- what hostile peers can do --------------------------------------------------------------------
 
 # hostile_start: exports of each protection, with what hostile_seal.py wants to have there, and a
@@ -219,6 +246,7 @@ wire() {
 }
 
 scenario sizes "I/O of all sizes, by each way in which data go"
+scenario losses "the server goes and comes back under I/O"
 scenario client "a client that breaks frames, the data behind them, and their numbers"
 scenario server "a server that does the same, and rewrites data after its answer"
 scenario program "a program that changes memory while it is written or read"

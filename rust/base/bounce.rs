@@ -20,7 +20,11 @@ use kernel::{
     sync::Arc, //
 };
 
-/// A physically contiguous buffer, a part of [`PageChunks`].
+/// A physically contiguous buffer, a part of [`PageChunks`], and a private copy of as many bytes
+/// behind it.
+///
+/// Devices access the buffer only: what it has is copied to the private part before it is checked,
+/// so that a write of a device that is late changes nothing that was checked.
 ///
 /// # Context
 ///
@@ -28,7 +32,7 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - The `size` bytes that begin `offset` bytes after the start of `page` are a part of one chunk
+/// - The `2 * size` bytes that begin `offset` bytes after the start of `page` are a part of one chunk
 ///   of `_memory`. `0 < len <= size`.
 pub(crate) struct BounceBuffer {
     _memory: Arc<PageChunks>,
@@ -45,16 +49,16 @@ unsafe impl Send for BounceBuffer {}
 unsafe impl Sync for BounceBuffer {}
 
 impl BounceBuffer {
-    /// Makes a buffer of the `size` bytes at `offset` of `memory`. Fails with `EINVAL` if they are
-    /// not all in one chunk.
+    /// Makes a buffer of the `2 * size` bytes at `offset` of `memory`, the second half of which is
+    /// its private part. Fails with `EINVAL` if they are not all in one chunk.
     ///
     /// The caller should make no buffers that overlap: their contents would be mixed up. It does no
     /// other harm.
     pub(crate) fn new(memory: &Arc<PageChunks>, offset: usize, size: u32) -> Result<Self> {
         // CAST: A u32 fits a usize on every platform with RDMA.
-        let mut segments = memory.segments(offset, size as usize);
+        let mut segments = memory.segments(offset, 2 * size as usize);
         let segment = segments.next().ok_or(EINVAL)?;
-        if segment.len() != size {
+        if Some(segment.len()) != size.checked_mul(2) {
             return Err(EINVAL);
         }
         // INVARIANT: A segment of `memory` is in one chunk, and is not empty.
@@ -80,6 +84,15 @@ impl BounceBuffer {
         // INVARIANT: It was checked.
         self.len = len;
         Ok(())
+    }
+
+    /// Copies the bytes in use to the private part, and returns that.
+    pub(crate) fn private_copy(&self) -> Result<Contents<'_>> {
+        // SAFETY: As for `contents()`.
+        let private =
+            unsafe { Contents::new(Segment::new(self.page, self.offset + self.size, self.len)) };
+        copy(private.len(), self, &private)?;
+        Ok(private)
     }
 
     /// Returns the segment of the bytes in use.
@@ -152,11 +165,10 @@ impl<M: Segmented> Bounced<M> {
         copy(buffer.contents().len(), &self.memory, buffer)
     }
 
-    /// Copies the buffer to the memory. Fails with `EINVAL` if there is none, or it is longer, or
-    /// the memory may not be written. Any context.
-    pub(crate) fn copy_out(&self) -> Result {
-        let buffer = self.buffer().ok_or(EINVAL)?;
-        copy(buffer.contents().len(), buffer, &self.memory)
+    /// Copies contents to the memory. Fails with `EINVAL` if they are longer, or the memory may not
+    /// be written. Any context.
+    pub(crate) fn copy_out(&self, contents: &Contents<'_>) -> Result {
+        copy(contents.len(), contents, &self.memory)
     }
 }
 

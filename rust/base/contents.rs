@@ -96,6 +96,17 @@ impl<'a> Contents<'a> {
     }
 }
 
+// SAFETY: By the type invariants, during `'a`; nothing changes the segment.
+unsafe impl Segmented for Contents<'_> {
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        core::iter::once(self.0)
+    }
+}
+
 /// Returns the address of the first byte of a segment of the direct map.
 #[inline]
 fn address(segment: &Segment) -> *mut u8 {

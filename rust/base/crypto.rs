@@ -284,16 +284,16 @@ mod tests {
         Ok(())
     }
 
-    /// The first bytes of the example of RFC 8439, section 2.8.2, are its text; the nonce there does
-    /// not begin with zeroes, so that the tag is one of another implementation (RustCrypto).
+    /// The text of the example of RFC 8439, section 2.8.2. The nonce there does not begin with
+    /// zeroes, so that the tag below is one of another implementation, that of the selftests.
     const TEXT: &[u8; 114] = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would be it.";
 
     /// Returns a buffer with `bytes` and room for a tag, in two pieces.
     fn buffers(bytes: &[u8]) -> Result<[BounceBuffer; 3]> {
-        let memory = PageChunks::alloc(4 * PAGE_SIZE, -1)?;
+        let memory = PageChunks::alloc(8 * PAGE_SIZE, -1)?;
         let first = bytes.len() / 3;
         let part = |index: usize, len: usize| -> Result<BounceBuffer> {
-            let mut buffer = BounceBuffer::new(&memory, index * PAGE_SIZE, PAGE_SIZE as u32)?;
+            let mut buffer = BounceBuffer::new(&memory, 2 * index * PAGE_SIZE, PAGE_SIZE as u32)?;
             buffer.set_len(len as u32)?;
             Ok(buffer)
         };
@@ -306,6 +306,40 @@ mod tests {
         all[0].contents().write(head)?;
         all[1].contents().write(rest)?;
         Ok(all)
+    }
+
+    /// As selftests/frames.py computes it.
+    #[test]
+    fn seal_known() -> Result {
+        let key = hex(b"808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f");
+        let associated: [u8; 12] = hex(b"50515253c0c1c2c3c4c5c6c7");
+        let [one, two, tag] = buffers(b"Ladi")?;
+        let pieces = [one.contents(), two.contents()];
+        check!(seal(&pieces, &tag.contents(), &associated, 7, &key));
+        let (mut first, mut rest, mut sum) = ([0; 1], [0; 3], [0; TAG_SIZE]);
+        one.contents().read(&mut first)?;
+        two.contents().read(&mut rest)?;
+        tag.contents().read(&mut sum)?;
+        check!(first == hex(b"bc") && rest == hex(b"811b8a"));
+        check!(sum == hex(b"d6beaf72b7f031c3fc26773d53e52156"));
+        Ok(())
+    }
+
+    /// RFC 7143, appendix A.4: 32 bytes of zeroes, of ones, and rising.
+    #[test]
+    fn crc32c_known() -> Result {
+        let rising: [u8; 32] = core::array::from_fn(|index| index as u8);
+        for (bytes, crc) in [
+            ([0; 32], 0x8a91_36aa),
+            ([0xff; 32], 0x62a8_ab43),
+            (rising, 0x46dd_794e),
+        ] {
+            let [one, two, _] = buffers(&bytes)?;
+            check!(super::crc32c(&[], &[one.contents(), two.contents()]) == crc);
+            let (head, _) = bytes.split_at(10);
+            check!(super::crc32c(&[head], &[two.contents()]) == crc);
+        }
+        Ok(())
     }
 
     #[test]

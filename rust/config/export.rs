@@ -225,8 +225,8 @@ impl ExportDir {
             .enforce(|host| spec.admission(&self.hosts, host))
     }
 
-    /// Ends the sessions that have not proved a key of their host, if it has any or the export needs
-    /// one. Waits as [`ExportDir::enforce`] does.
+    /// Ends the sessions that have not proved a key of their host, if it has any or the export
+    /// needs one. Waits as [`ExportDir::enforce`] does.
     pub(super) fn enforce_keys(&self) -> Result<(), Failure> {
         let needed = self.switch.settings().protection.needs_key();
         self.members.end_unproven(|host, proven| match needed {

@@ -123,7 +123,7 @@ bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
 	struct device *dma = dev->dma_device;
 
 	/*
-	 * An IOMMU bounces no whole pages, and the operations of an architecture do not tell. Else a
+	 * An IOMMU bounces no whole pages, the operations of an architecture do not tell. Else a
 	 * device that shares the CPU's caches needs to be synced for no other reason.
 	 */
 	if (ib_uses_virt_dma(dev) || get_dma_ops(dma) || use_dma_iommu(dma))

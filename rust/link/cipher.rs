@@ -195,19 +195,22 @@ impl Cipher {
         &self,
         number: Number,
         command: &[u8; command::SIZE],
-        data: Contents<'_>,
+        data: &Contents<'_>,
         check: &Contents<'_>,
     ) -> Result<(), Forged> {
         match &self.keys {
             Some(keys) => opened(crypto::open(
-                &[data],
+                core::slice::from_ref(data),
                 check,
                 command,
                 number.data_nonce(),
                 keys.receive.bytes(),
             )),
             None => {
-                let crc = crypto::crc32c(&[&number.data_nonce().to_le_bytes(), command], &[data]);
+                let crc = crypto::crc32c(
+                    &[&number.data_nonce().to_le_bytes(), command],
+                    core::slice::from_ref(data),
+                );
                 compare(check, &frame::digest(crc))
             }
         }

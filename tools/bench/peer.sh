@@ -4,11 +4,14 @@
 
 # What is exported, and what every server has below it.
 BENCH_DISK=/dev/ram0
+# What a second export of the same server has.
+BENCH_SECOND_DISK=/dev/ram1
 
 disk_up() {
-	modprobe brd rd_nr=1 rd_size=$((BENCH_MIB * 1024)) &&
+	modprobe brd rd_nr=2 rd_size=$((BENCH_MIB * 1024)) &&
 		# A page that was never written costs an allocation to write and no copy to read.
-		dd if=/dev/zero of=$BENCH_DISK bs=1M count="$BENCH_MIB" oflag=direct status=none
+		dd if=/dev/zero of=$BENCH_DISK bs=1M count="$BENCH_MIB" oflag=direct status=none &&
+		dd if=/dev/zero of=$BENCH_SECOND_DISK bs=1M count="$BENCH_MIB" oflag=direct status=none
 }
 
 peer_up() { server_up && client_up "$ADDR"; }

@@ -29,9 +29,12 @@ const LARGE: usize = 16;
 /// Bytes of a small buffer.
 const SMALL_SIZE: u32 = PAGE_SIZE as u32;
 /// The number of small buffers. Once they are in use, large ones serve, too.
-const SMALL: usize = 256;
-/// Bytes of all buffers: 3 MiB with pages of 4 KiB.
-const TOTAL: usize = LARGE * MAX as usize + SMALL * PAGE_SIZE;
+const SMALL: usize = 128;
+/// Bytes of a large buffer and its private part, and of a small one.
+const LARGE_BYTES: usize = 2 * MAX as usize;
+const SMALL_BYTES: usize = 2 * SMALL_SIZE as usize;
+/// Bytes of all buffers: 5 MiB with pages of 4 KiB.
+const TOTAL: usize = LARGE * LARGE_BYTES + SMALL * SMALL_BYTES;
 
 /// The buffers that are not in use. There is capacity for all.
 struct Free {
@@ -59,11 +62,11 @@ impl Bounces {
         };
         let fragmented = |_| ENOMEM;
         for index in 0..LARGE {
-            let buffer = BounceBuffer::new(&memory, index * MAX as usize, MAX);
+            let buffer = BounceBuffer::new(&memory, index * LARGE_BYTES, MAX);
             free.large.push(buffer.map_err(fragmented)?, GFP_KERNEL)?;
         }
         for index in 0..SMALL {
-            let offset = LARGE * MAX as usize + index * PAGE_SIZE;
+            let offset = LARGE * LARGE_BYTES + index * SMALL_BYTES;
             let buffer = BounceBuffer::new(&memory, offset, SMALL_SIZE);
             free.small.push(buffer.map_err(fragmented)?, GFP_KERNEL)?;
         }

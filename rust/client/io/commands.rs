@@ -427,9 +427,9 @@ impl Commands {
         self.growing.store(0, Relaxed);
     }
 
-    /// Ends the command for a request, whose memory the server cannot access any more; `sent` if its
-    /// work requests have succeeded. The caller must post the receive that the answer used up
-    /// before it calls [`Self::land`].
+    /// Ends the command for a request, whose memory the server cannot access any more; `sent` tells
+    /// if its work requests have succeeded. The caller must post the receive that the answer used
+    /// up before it calls [`Self::land`].
     #[inline]
     pub(super) fn finish<T: Operations>(
         &self,

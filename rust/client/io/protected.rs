@@ -5,7 +5,8 @@
 //!
 //! A write is copied to a bounce buffer and sealed there, so that what the server reads is what was
 //! sealed. The server writes the data of a read to a bounce buffer; they are opened only when it
-//! has no access any more, so that it cannot change what was checked.
+//! has no access any more, and in a copy of their own, so that nobody changes what was checked:
+//! not every device waits for accesses that are under way when it takes away the right to them.
 
 #![forbid(unsafe_code)]
 
@@ -211,13 +212,13 @@ impl Protected {
         let sent = self.sent.get(usize::from(tag)).ok_or(EINVAL)?;
         let cipher = self.cipher.as_ref().ok_or(EINVAL)?;
         let number = Number::new(sent.number.load(Relaxed)).map_err(|_| EINVAL)?;
-        let data = memory.buffer().ok_or(EINVAL)?.contents();
+        let data = memory.buffer().ok_or(EINVAL)?.private_copy()?;
         let check = message.contents(0, TAG_SIZE)?;
         check.write(&load::<_, TAG_SIZE>(&sent.check))?;
         cipher
-            .open_data(number, &load(&sent.command), data, &check)
+            .open_data(number, &load(&sent.command), &data, &check)
             .map_err(|Forged| EBADMSG)?;
-        memory.copy_out()
+        memory.copy_out(&data)
     }
 }
 

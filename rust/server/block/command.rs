@@ -4,8 +4,8 @@
 //!
 //! [`Handler::recv_done`] is where a command comes in, in the poller's worker. A
 //! command then goes through [`Command::begin`], [`Command::submit`] and, when the backing device
-//! has done it, [`Command::answer`]. [`Handler::send_done`] is where the HCA gives it back, and its slot is
-//! free for the next command. A command that cannot go on is kept by its
+//! has done it, [`Command::answer`]. [`Handler::send_done`] is where the HCA gives it back, and its
+//! slot is free for the next command. A command that cannot go on is kept by its
 //! [`Connection`](super::connection::Connection) meanwhile.
 
 #![forbid(unsafe_code)]
@@ -296,7 +296,7 @@ impl Command {
         let data = memory.contents(memory.len())?;
         let opened = protected
             .cipher()?
-            .open_data(*number, command, data, &check);
+            .open_data(*number, command, &data, &check);
         opened.map_err(|Forged| EBADMSG)
     }
 

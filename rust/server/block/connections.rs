@@ -268,8 +268,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Sets the cipher of I/O connection `queue`, if it has a protection: `tickets` are those of its
-    /// request and of the reply that is about to be sent, if the session has a key. May sleep.
+    /// Sets the cipher of I/O connection `queue`, if it has a protection: `tickets` are those of
+    /// its request and of the reply that is about to be sent, if the session has a key. May sleep.
     pub(in crate::server) fn set_cipher(
         &self,
         queue: u16,

@@ -11,6 +11,9 @@ peer_files() { echo "$SRC/rust/farblk.ko"; }
 # describe EXPORT
 describe() { echo ram >"$1/kind" && echo "${BENCH_MIB}M" >"$1/size"; }
 
+# protect MAP: gives it the protection of the export.
+protect() { :; }
+
 # enable OBJECT: or says why not.
 enable() { echo 1 >"$1/enable" || { cat "$1/last_error" >&2; return 1; }; }
 
@@ -26,6 +29,7 @@ server_up() {
 
 server_down() {
 	echo 0 >"$farblk/exports/$object/enable"
+	find "$farblk/exports/$object/hosts" -mindepth 1 -maxdepth 1 -type d -exec rmdir {} +
 	rmdir "$farblk/exports/$object" || return
 	[ -z "$(ls $farblk/exports)" ] || return 0
 	echo 0 >$farblk/ports/bench/enable
@@ -38,6 +42,7 @@ client_up() {
 	echo "$1" >"$map/paths/a/addr"
 	echo 1 >"$map/paths/a/enable"
 	echo rw >"$map/access"
+	protect "$map" || return
 	if [ -n "$BENCH_POLL" ] && [ -e "$map/poll_queues" ]; then echo "$BENCH_POLL" >"$map/poll_queues" || return; fi
 	enable "$map" && echo "/dev/$(cat "$map/device")"
 }

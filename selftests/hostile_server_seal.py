@@ -186,7 +186,7 @@ def both(*table):
 
 def forged(m):
     """What the map has counted."""
-    found = re.findall(r"\bforged (\d+)", show("/sys/kernel/debug/farblk/maps/hostile/stats"))
+    found = re.findall(r"\bforged (\d+)", show("/sys/kernel/debug/farblk/client/hostile/counters"))
     if not found:
         raise Failed("the map does not count what is forged")
     return sum(map(int, found))

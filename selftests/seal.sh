@@ -20,7 +20,7 @@ unsealed() {
 	is "state" "$(show "$C/maps/m/state")" live
 	is "reconnects" "$(show "$C/maps/m/paths/a/reconnects")" "${1:-0}"
 	is "forged, as the server counts" "$(remote "counter $COUNTERS forged")" 0
-	is "forged, as the map counts" "$(counter "$D/maps/m/stats" forged)" 0
+	is "forged, as the map counts" "$(counter "$D/client/m/counters" forged)" 0
 	is "violations" "$(remote "counter $COUNTERS violations")" 0
 	no_error maps/m
 	must unmap m

@@ -20,11 +20,12 @@ use kernel::{
     sync::Arc, //
 };
 
-/// A physically contiguous buffer, a part of [`PageChunks`], and a private copy of as many bytes
+/// A physically contiguous buffer, a part of [`PageChunks`], and a private part of as many bytes
 /// behind it.
 ///
-/// Devices access the buffer only: what it has is copied to the private part before it is checked,
-/// so that a write of a device that is late changes nothing that was checked.
+/// Devices access the buffer only. What is sent is made in the private part, and what was received
+/// is checked there, so that a device that accesses the buffer late sees and changes nothing that
+/// is not on the wire.
 ///
 /// # Context
 ///
@@ -86,13 +87,22 @@ impl BounceBuffer {
         Ok(())
     }
 
-    /// Copies the bytes in use to the private part, and returns that.
-    pub(crate) fn private_copy(&self) -> Result<Contents<'_>> {
-        // SAFETY: As for `contents()`.
-        let private =
-            unsafe { Contents::new(Segment::new(self.page, self.offset + self.size, self.len)) };
-        copy(private.len(), self, &private)?;
-        Ok(private)
+    /// Returns the contents of the private part, as long as the bytes in use.
+    #[inline]
+    pub(crate) fn private(&self) -> Contents<'_> {
+        let offset = self.offset + self.size;
+        // SAFETY: By the type invariants they are in the same pages as those of `contents()`.
+        unsafe { Contents::new(Segment::new(self.page, offset, self.len)) }
+    }
+
+    /// Copies the private part to the bytes in use: it is ready for devices. Any context.
+    pub(crate) fn publish(&self) -> Result {
+        copy(self.contents().len(), &self.private(), self)
+    }
+
+    /// Copies the bytes in use to the private part: devices are done with it. Any context.
+    pub(crate) fn fetch(&self) -> Result {
+        copy(self.contents().len(), self, &self.private())
     }
 
     /// Returns the segment of the bytes in use.
@@ -127,7 +137,7 @@ unsafe impl Segmented for BounceBuffer {
 /// Memory, and a bounce buffer that devices access in its place, if there is one.
 ///
 /// The caller copies between the two. So a device, and a peer that it lets access the buffer, never
-/// see the memory itself.
+/// see the memory, and see of its contents what was published.
 pub(crate) struct Bounced<M: Segmented> {
     memory: M,
     buffer: Option<BounceBuffer>,
@@ -158,17 +168,18 @@ impl<M: Segmented> Bounced<M> {
         (self.memory, self.buffer)
     }
 
-    /// Copies the memory to the buffer. Fails with `EINVAL` if there is none, or it is longer. Any
-    /// context.
+    /// Copies the memory to the private part of the buffer. Fails with `EINVAL` if there is no
+    /// buffer, or it is longer. Any context.
     pub(crate) fn copy_in(&self) -> Result {
         let buffer = self.buffer().ok_or(EINVAL)?;
-        copy(buffer.contents().len(), &self.memory, buffer)
+        copy(buffer.private().len(), &self.memory, &buffer.private())
     }
 
-    /// Copies contents to the memory. Fails with `EINVAL` if they are longer, or the memory may not
-    /// be written. Any context.
-    pub(crate) fn copy_out(&self, contents: &Contents<'_>) -> Result {
-        copy(contents.len(), contents, &self.memory)
+    /// Copies the private part of the buffer to the memory. Fails with `EINVAL` if there is no
+    /// buffer, or it is longer, or the memory may not be written. Any context.
+    pub(crate) fn copy_out(&self) -> Result {
+        let buffer = self.buffer().ok_or(EINVAL)?;
+        copy(buffer.private().len(), &buffer.private(), &self.memory)
     }
 }
 

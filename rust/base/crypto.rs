@@ -126,12 +126,11 @@ fn in_place(
         return false;
     }
     let mut list = [bindings::scatterlist::default(); PIECES_MAX + 1];
-    let start = list.as_mut_ptr();
     let all = || pieces.iter().chain([tag]).filter(|piece| piece.len() != 0);
     // CAST: At most three.
     let count = all().count() as u32;
     // SAFETY: The array has so many entries.
-    unsafe { bindings::farblk_sg_init_table(start, count) };
+    unsafe { bindings::farblk_sg_init_table(list.as_mut_ptr(), count) };
     for (entry, piece) in list.iter_mut().zip(all()) {
         let segment = piece.segment();
         // SAFETY: The entry is one of an initialised table.
@@ -144,7 +143,8 @@ fn in_place(
             )
         };
     }
-    f(start, pieces.iter().map(Contents::len).sum())
+    let len = pieces.iter().map(Contents::len).sum();
+    f(list.as_mut_ptr(), len)
 }
 
 /// Returns the CRC32C of `head`, and after that of `contents`, one after the other (Castagnoli; as

@@ -117,7 +117,8 @@ pub(crate) const RECV_BUFFERS: usize = 2;
 pub(crate) enum RecvBuffer<'a> {
     /// A buffer that the CPU reads.
     Cpu(&'a mut DmaBuffer),
-    /// Memory that other devices read. The CPU does not.
+    /// Memory that other devices read. The CPU does so only by
+    /// [`DmaPiece::contents`](crate::rdma::dma::DmaPiece::contents).
     Devices(&'a DmaPiece),
 }
 

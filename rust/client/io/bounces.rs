@@ -3,7 +3,7 @@
 //! The bounce buffers of a path whose I/O has a [`Protection`](crate::proto::Protection): what the
 //! server sees in place of the pages of requests.
 //!
-//! All are made when the path connects for the first time, and stay with it.
+//! All are made when the path is, and stay with it: memory may be short when it comes back.
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,9 @@ use crate::base::{
 pub(in crate::client) const MAX: u32 = 128 << 10;
 /// The number of buffers for that: others wait, as they do when the send queue is full.
 const LARGE: usize = 16;
+/// The number of them that only large requests take, so that small ones do not make them wait for
+/// ever.
+const RESERVED: usize = 4;
 /// Bytes of a small buffer.
 const SMALL_SIZE: u32 = PAGE_SIZE as u32;
 /// The number of small buffers. Once they are in use, large ones serve, too.
@@ -50,10 +53,9 @@ pub(in crate::client) struct Bounces {
 }
 
 impl Bounces {
-    /// Makes the buffers, on NUMA node `node` if there is memory. Fails with `ENOMEM`, also if
-    /// memory is too fragmented. May sleep.
-    pub(in crate::client) fn new(node: i32) -> Result<Arc<Self>> {
-        let mut builder = PageChunksBuilder::new(TOTAL, node)?;
+    /// Makes the buffers. Fails with `ENOMEM`, also if memory is too fragmented. May sleep.
+    pub(in crate::client) fn new() -> Result<Arc<Self>> {
+        let mut builder = PageChunksBuilder::new(TOTAL, -1)?;
         builder.grow(TOTAL)?;
         let memory = builder.finish()?;
         let mut free = Free {
@@ -79,11 +81,16 @@ impl Bounces {
     /// Takes a buffer of `len` bytes; `None` if none is free. Any context.
     pub(in crate::client) fn take(&self, len: u32) -> Option<BounceBuffer> {
         let mut free = self.free.lock();
-        let small = match len <= SMALL_SIZE {
+        let is_small = len <= SMALL_SIZE;
+        let small = match is_small {
             true => free.small.pop(),
             false => None,
         };
-        let mut buffer = small.or_else(|| free.large.pop())?;
+        let mut buffer = match small {
+            None if is_small && free.large.len() <= RESERVED => return None,
+            None => free.large.pop()?,
+            Some(buffer) => buffer,
+        };
         match buffer.set_len(len) {
             Ok(()) => Some(buffer),
             Err(_) => {

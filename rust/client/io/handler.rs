@@ -148,7 +148,7 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
         if let (Some(commands), Some(command)) = (&self.commands, command) {
             let finished = commands.finish(&memory, command, result.is_ok());
             status = status.and(finished.status);
-            if finished.forged {
+            if finished.forged && !qp.has_failed() {
                 self.events.forged();
             }
             // The receive must be there before another command can need it.

@@ -3,10 +3,11 @@
 //! What an I/O connection has in addition if its session has a [`Protection`]: its cipher, what it
 //! has to remember of each command, and bounce buffers.
 //!
-//! A write is copied to a bounce buffer and sealed there, so that what the server reads is what was
-//! sealed. The server writes the data of a read to a bounce buffer; they are opened only when it
-//! has no access any more, and in a copy of their own, so that nobody changes what was checked:
-//! not every device waits for accesses that are under way when it takes away the right to them.
+//! A write is sealed in memory that no device accesses, and then copied to a bounce buffer, so that
+//! what the server reads is what was sealed. The server writes the data of a read to a bounce
+//! buffer; they are copied when it has no access any more, and opened in that copy. So nobody sees
+//! or changes what is not sealed, even if a device lets accesses that are under way go on when it
+//! takes away the right to them.
 
 #![forbid(unsafe_code)]
 
@@ -142,15 +143,16 @@ impl Protected {
         let Operation::Write { .. } = operation else {
             return cipher.seal(number, &fixed, None);
         };
+        let buffer = memory.buffer().ok_or(EINVAL)?;
         memory.copy_in()?;
-        let data = memory.buffer().ok_or(EINVAL)?.contents();
         match operation.remote() {
-            None => cipher.seal(number, &fixed, Some(data)),
+            None => cipher.seal(number, &fixed, Some(buffer.private()))?,
             Some(_) => {
-                cipher.seal_data(number, command, data, &check)?;
-                cipher.seal(number, &fixed, None)
+                cipher.seal_data(number, command, buffer.private(), &check)?;
+                cipher.seal(number, &fixed, None)?;
             }
         }
+        buffer.publish()
     }
 
     /// Opens the answer of `len` bytes in `buffer`. Any context but hard interrupt.
@@ -212,13 +214,14 @@ impl Protected {
         let sent = self.sent.get(usize::from(tag)).ok_or(EINVAL)?;
         let cipher = self.cipher.as_ref().ok_or(EINVAL)?;
         let number = Number::new(sent.number.load(Relaxed)).map_err(|_| EINVAL)?;
-        let data = memory.buffer().ok_or(EINVAL)?.private_copy()?;
+        let buffer = memory.buffer().ok_or(EINVAL)?;
+        buffer.fetch()?;
         let check = message.contents(0, TAG_SIZE)?;
         check.write(&load::<_, TAG_SIZE>(&sent.check))?;
         cipher
-            .open_data(number, &load(&sent.command), &data, &check)
+            .open_data(number, &load(&sent.command), &buffer.private(), &check)
             .map_err(|Forged| EBADMSG)?;
-        memory.copy_out(&data)
+        memory.copy_out()
     }
 }
 

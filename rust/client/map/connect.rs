@@ -173,9 +173,8 @@ pub(in crate::client) struct Connector {
     /// Whether the server has confirmed that the map leaves, after the last attempt had failed.
     #[pin]
     told: Mutex<Told>,
-    /// The bounce buffers, once they were needed. A path that comes back finds them here.
-    #[pin]
-    bounces: Mutex<Option<Arc<Bounces>>>,
+    /// The bounce buffers, if the I/O of the map has a protection.
+    bounces: Option<Arc<Bounces>>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -199,6 +198,10 @@ impl Connector {
         events: Arc<Events>,
     ) -> Result<Arc<Self>> {
         let queue = OwnedQueue::ordered(c"farblk_path")?;
+        let bounces = match params.options.protection.is_on() {
+            true => Some(Bounces::new()?),
+            false => None,
+        };
         let jobs = KVec::with_capacity(JOBS_MAX, GFP_KERNEL)?;
         let outcomes = KVec::with_capacity(2 * JOBS_MAX, GFP_KERNEL)?;
         Arc::pin_init(
@@ -214,7 +217,7 @@ impl Connector {
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
                 told <- new_mutex!(Told::NotNeeded, "Connector::told"),
-                bounces <- new_mutex!(None, "Connector::bounces"),
+                bounces,
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -460,7 +463,7 @@ impl Connector {
             events: PathEvents::new(&self.events, self.id, epoch),
             owner: &self.multipath,
             deadline,
-            bounces: self.bounces(control)?,
+            bounces: self.bounces.clone(),
         };
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
@@ -503,20 +506,6 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         })
-    }
-
-    /// Returns the bounce buffers of a path whose I/O has a protection, which is made with the
-    /// first connection. May sleep.
-    fn bounces(&self, control: &ControlConnection) -> Result<Option<Arc<Bounces>>> {
-        if !self.params.options.protection.is_on() {
-            return Ok(None);
-        }
-        let mut place = self.bounces.lock();
-        if place.is_none() {
-            let device = control.channel().pd().device();
-            *place = Some(Bounces::new(device.numa_node())?);
-        }
-        Ok(place.clone())
     }
 
     /// Returns how the path moves data, for which it asks for the slabs, with the depth of its

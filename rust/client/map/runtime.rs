@@ -169,10 +169,14 @@ impl MapRuntime {
         }
     }
 
+    /// Returns how many answers and data had a wrong check. Any context.
+    pub(super) fn forged(&self) -> u64 {
+        self.events.forged()
+    }
+
     /// Prints the counters of the map. May sleep.
     pub(super) fn show_stats(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.resources.show_stats(f)?;
-        writeln!(f, "forged {}", self.events.forged())
+        self.resources.show_stats(f)
     }
 
     /// Returns the status of a path.

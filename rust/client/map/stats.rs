@@ -52,7 +52,10 @@ struct Connections(Arc<Map>);
 impl Show for Connections {
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.running.lock().runtime {
-            Some(runtime) => runtime.multipath().show(f),
+            Some(runtime) => {
+                writeln!(f, "forged {}", runtime.forged())?;
+                runtime.multipath().show(f)
+            }
             None => Ok(()),
         }
     }

@@ -128,7 +128,7 @@ impl Backend {
     /// Returns the identity of the contents: other contents have another instance.
     pub(crate) fn instance(&self) -> Uuid {
         match self {
-            Self::Ram(ram) => ram.instance,
+            Self::Ram(ram) => ram.instance(),
             Self::Block(block) => block.instance,
         }
     }

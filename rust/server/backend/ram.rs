@@ -64,7 +64,9 @@ pub(crate) struct Ram {
     /// The memory.
     pub(crate) memory: Arc<PageChunks>,
     /// Random for each allocation.
-    pub(crate) instance: Uuid,
+    instance: Uuid,
+    /// The number of times that contents were overwritten with zeroes.
+    scrubs: Atomic<u64>,
     block_size: BlockSize,
     /// Set when a client may have written to the memory since it was last all zeroes.
     used: Atomic<u32>,
@@ -104,6 +106,7 @@ impl Ram {
             geometry,
             memory,
             instance: random_uuid(),
+            scrubs: Atomic::new(0),
             block_size,
             used: Atomic::new(0),
             released: Released::new()?,
@@ -122,6 +125,18 @@ impl Ram {
 }
 
 impl Ram {
+    /// Returns the identity of the contents, which is another one once they were overwritten with
+    /// zeroes. Any context.
+    pub(super) fn instance(&self) -> Uuid {
+        let mut bytes = *self.instance.as_bytes();
+        let scrubs = self.scrubs.load(Relaxed).to_le_bytes();
+        bytes
+            .iter_mut()
+            .zip(scrubs)
+            .for_each(|(byte, scrub)| *byte ^= scrub);
+        Uuid::from_bytes(bytes)
+    }
+
     /// Notes that a client may write to the memory from now on. Any context.
     pub(crate) fn note_use(&self) {
         self.used.store(1, Relaxed);
@@ -131,9 +146,13 @@ impl Ram {
     /// No client may have access to it. Returns true if it is zeroes then. May sleep, and takes
     /// long.
     pub(crate) fn clear(&self, goes_on: impl FnMut(usize) -> bool) -> bool {
-        if self.used.load(Relaxed) != 0 && !self.memory.clear(goes_on) {
+        if self.used.load(Relaxed) == 0 {
+            return true;
+        }
+        if !self.memory.clear(goes_on) {
             return false;
         }
+        self.scrubs.fetch_add(1, Relaxed);
         self.used.store(0, Relaxed);
         true
     }

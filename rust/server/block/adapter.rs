@@ -157,7 +157,8 @@ impl Adapter {
     }
 
     /// Notes that the host of an account connects. As soon as another one has, too, all of these
-    /// get memory of their own, which none can keep from another. May sleep.
+    /// get memory of their own, which none can keep from another. Fails if this one does not; the
+    /// others are looked at again when somebody connects. May sleep.
     fn make_own(&self, account: &Arc<Account>) -> Result {
         let mut clients = self.clients.lock();
         for client in clients.iter_mut() {
@@ -166,7 +167,12 @@ impl Adapter {
         let connected = || clients.iter().filter(|client| client.connected);
         match connected().count() {
             0 | 1 => Ok(()),
-            _ => connected().try_for_each(|client| client.account.make_own()),
+            _ => {
+                for client in connected() {
+                    let _ = client.account.make_own();
+                }
+                account.make_own()
+            }
         }
     }
 

@@ -393,12 +393,11 @@ impl Connection {
         }
     }
 
-    /// Ends the session because a command, or its data, has another check than its own.
+    /// Ends the session because a command, or its data, has another check than its own, also while
+    /// the connection drains: that command is not answered.
     #[cold]
     pub(super) fn forgery(&self) {
-        if !self.slots.lock().draining {
-            self.session.forgery();
-        }
+        self.session.forgery();
     }
 
     /// Counts RDMA READs that were posted, or that have completed. Any context.

@@ -25,6 +25,9 @@ use crate::server::block::{
     },
 };
 
+/// The number of answers that are sealed before other work gets the CPU.
+const ANSWERS_AT_ONCE: usize = 8;
+
 impl Connection {
     /// Gives a command the memory that it needs, or lets it wait.
     pub(super) fn provide(&self, command: KBox<Command>, len: u32) {
@@ -194,15 +197,17 @@ impl Connection {
 impl WorkItem<1> for Connection {
     type Pointer = Arc<Self>;
 
-    /// Answers the commands that [`Connection::answer_later`] got.
+    /// Answers the commands that [`Connection::answer_later`] got, some at a time: others want the
+    /// CPU, too.
     fn run(this: Arc<Self>) {
-        loop {
+        for _ in 0..ANSWERS_AT_ONCE {
             let command = this.slots.lock().finished.remove(0);
             match command {
                 Ok(command) => command.answer_finished(),
                 Err(_) => return,
             }
         }
+        let _ = this.worker.enqueue::<Arc<Self>, 1>(this.clone());
     }
 }
 

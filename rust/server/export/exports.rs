@@ -87,7 +87,8 @@ impl Exports {
         let entry = Entry {
             name,
             hosts,
-            allow_any_host: false,
+            // Nobody knows yet: a map whose export is being made anew has to come again.
+            allow_any_host: true,
             export: None,
         };
         Ok(self.list.lock().push(entry, GFP_KERNEL)?)

@@ -59,6 +59,7 @@ use crate::server::memory::{
         Own,
         Place, //
     },
+    share::OWN_MIN,
 };
 
 /// The interval at which the pool gives up chunks that it does not need, in ms.
@@ -350,7 +351,8 @@ impl Pool {
         added.ok_or(ENOSPC)
     }
 
-    /// Makes sure that an account has own memory. May sleep.
+    /// Makes sure that an account has own memory; less than it may have if memory is fragmented.
+    /// May sleep.
     pub(super) fn make_own(self: &Arc<Self>, account: usize) -> Result {
         let _making = self.making.lock();
         let has_own = |state: &State| matches!(state.memory.own.get(account), Some(Some(_)));
@@ -358,7 +360,13 @@ impl Pool {
             return Ok(());
         }
         let budget = self.budget();
-        let memory = Lasting::alloc(&self.device, budget, budget.own_len(), true)?;
+        let mut len = budget.own_len();
+        let memory = loop {
+            match Lasting::alloc(&self.device, budget, len, true) {
+                Err(_) if len > OWN_MIN => len /= 2,
+                memory => break memory?,
+            }
+        };
         let own = Own::new(memory)?;
         self.change(|state| {
             if let Some(place) = state.memory.own.get_mut(account) {

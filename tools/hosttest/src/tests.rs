@@ -6,6 +6,7 @@ mod arbiter;
 mod auth;
 mod buddy;
 mod commands;
+mod frame;
 mod fuzz;
 mod geometry;
 mod handshake;

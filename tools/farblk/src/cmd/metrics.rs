@@ -75,6 +75,10 @@ const SERVER_COUNTERS: &[(&str, &str)] = &[
         "Messages and I/O connections that did not prove the key of their session",
     ),
     (
+        "forged",
+        "Commands and data whose check was wrong, as somebody changed or made them",
+    ),
+    (
         "sent_away",
         "Connections that were told to come again, as many were half-open",
     ),

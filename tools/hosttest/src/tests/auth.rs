@@ -214,6 +214,37 @@ fn each_connection_has_keys_of_its_own() {
     assert_eq!(other.client.check(b"login", &tag), Err(Forged));
 }
 
+/// Returns the keys of an I/O connection: of the client, and of the server.
+fn seal_keys(
+    keys: &Keys<Host>,
+    request: [u8; TAG_SIZE],
+    reply: [u8; TAG_SIZE],
+) -> [[u8; KEY_SIZE]; 2] {
+    let (mut client, mut server) = (Secret::zero(), Secret::zero());
+    let both = (&mut client, &mut server);
+    keys.tickets.seal_keys(&request, &reply, both);
+    [*client.bytes(), *server.bytes()]
+}
+
+/// Both sides have the same two keys, and no other connection, direction or session has them.
+#[test]
+fn each_io_connection_is_sealed_with_keys_of_its_own() {
+    let (client, server) = connect(&key(1), &key(1), |_| {});
+    let (other, _) = connect(&key(1), &key(1), |_| {});
+    let (one, two) = ([1; TAG_SIZE], [2; TAG_SIZE]);
+    assert_eq!(seal_keys(&client, one, two), seal_keys(&server, one, two));
+    let all = [
+        seal_keys(&client, one, two),
+        seal_keys(&client, two, one),
+        seal_keys(&client, one, one),
+        seal_keys(&client, two, two),
+        seal_keys(&other, one, two),
+    ];
+    let different: std::collections::HashSet<_> = all.iter().flatten().collect();
+    assert_eq!(different.len(), 2 * all.len());
+    assert!(!different.contains(&[0; KEY_SIZE]));
+}
+
 /// What one side sends cannot be sent back to it, and a ticket is no tag.
 #[test]
 fn nothing_can_be_reflected() {

@@ -33,8 +33,8 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - The `2 * size` bytes that begin `offset` bytes after the start of `page` are a part of one chunk
-///   of `_memory`. `0 < len <= size`.
+/// - The `2 * size` bytes that begin `offset` bytes after the start of `page` are a part of one
+///   chunk of `_memory`. `0 < len <= size`.
 pub(crate) struct BounceBuffer {
     _memory: Arc<PageChunks>,
     page: NonNull<page>,

@@ -171,7 +171,7 @@ pub(in crate::client) struct Connection<T: RequestOwner> {
     /// The completion queue of the receives, and without commands of the sends.
     cq: Arc<Cq>,
     /// The completion queue raises no interrupt. Only tasks that wait for I/O poll it
-    /// ([`Operations::poll`]).
+    /// ([`Operations::poll`](mq::Operations::poll)).
     polled: bool,
     /// The server's memory, if the connection is one-sided.
     slabs: Option<Arc<Slabs>>,

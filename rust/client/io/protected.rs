@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an I/O connection has in addition if its session has a [`Protection`]: its cipher, what it
-//! has to remember of each command, and bounce buffers.
+//! What an I/O connection has in addition if its session has a
+//! [`Protection`](crate::proto::Protection): its cipher, what it has to remember of each command,
+//! and bounce buffers.
 //!
 //! A write is sealed in memory that no device accesses, and then copied to a bounce buffer, so that
 //! what the server reads is what was sealed. The server writes the data of a read to a bounce
@@ -26,7 +27,10 @@ use crate::base::{
         BounceBuffer,
         Bounced, //
     },
-    errno::EBADMSG,
+    errno::{
+        EBADMSG,
+        ENOTCONN, //
+    },
     scatterlist::Segmented, //
 };
 use crate::client::io::bounces::Bounces;

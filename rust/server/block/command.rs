@@ -6,7 +6,7 @@
 //! command then goes through [`Command::begin`], [`Command::submit`] and, when the backing device
 //! has done it, [`Command::answer`]. [`Handler::send_done`] is where the HCA gives it back, and its
 //! slot is free for the next command. A command that cannot go on is kept by its
-//! [`Connection`](super::connection::Connection) meanwhile.
+//! [`Connection`] meanwhile.
 
 #![forbid(unsafe_code)]
 

@@ -15,6 +15,7 @@ use kernel::sync::{
     SetOnce, //
 };
 
+use crate::base::errno::ENOTCONN;
 use crate::link::cipher::{
     BadFrame,
     Cipher, //

@@ -1061,8 +1061,8 @@ def death():
 def ram_works():
     for access in RW, RO:
         session = Session(b"ram", access=access)
-        grants = session.grants()
         io = session.io()
+        grants = session.grants()
         for addr, length, rkey in grants:
             expect("a read of the first bytes", io.rdma(WR_RDMA_READ, addr, rkey), 0)
             expect("a read of the last bytes", io.rdma(WR_RDMA_READ, addr + length - 4096, rkey), 0)
@@ -1076,8 +1076,8 @@ def ram_works():
        ("a write by who may only read", WR_RDMA_WRITE, lambda addr, length, rkey: (addr, rkey)))
 def ram_beyond(opcode, make):
     session = Session(b"ram", access=RO)
-    grant = session.grants()[0]
     io = session.io()
+    grant = session.grants()[0]
     expect("a read", io.rdma(WR_RDMA_READ, grant[0], grant[2]), 0)
     if io.rdma(opcode, *make(*grant)) == 0:
         raise Failed("it is done")
@@ -1085,16 +1085,43 @@ def ram_beyond(opcode, make):
     session.control.must_end()
 
 
-@cases("ram", 0, ("the key of another session", False), ("the key of a session that is over", True))
-def ram_foreign(over):
-    session, other = Session(b"ram"), Session(b"ram")
+# Clients of one export share its keys, which are worth nothing without a connection.
+@cases("ram", 0,
+       ("the key of another export", b"other", RW, WR_RDMA_READ),
+       ("the key of who may write, for who may only read: a write", b"ram", RW, WR_RDMA_WRITE),
+       ("the key of who may write, for who may only read: a read", b"ram", RW, WR_RDMA_READ))
+def ram_foreign(export, access, opcode):
+    session, other = Session(b"ram", access=RO), Session(export, access=access)
+    io, beside = session.io(), other.io()
     addr, _, rkey = other.grants()[0]
-    if over:
-        expect("the status of the logout", other.ask(message(LOGOUT))[0], OK)
-    io = session.io()
-    if io.rdma(WR_RDMA_READ, addr, rkey) == 0:
-        raise Failed("it reads")
+    expect("a read by whose key it is", beside.rdma(WR_RDMA_READ, addr, rkey), 0)
+    if io.rdma(opcode, addr, rkey) == 0:
+        raise Failed("it is done")
     io.must_end()
+    expect("a read by whose key it is, after that", beside.rdma(WR_RDMA_READ, addr, rkey), 0)
+
+
+@case("ram", "who comes back finds the same keys, and reaches nothing in between")
+def ram_again():
+    session, other = Session(b"ram"), Session(b"ram")
+    io, _ = session.io(), other.io()
+    grant = session.grants()[0]
+    expect("what another one is granted", other.grants()[0], grant)
+    expect("the status of the logout", session.ask(message(LOGOUT))[0], OK)
+    if io.rdma(WR_RDMA_READ, grant[0], grant[2]) == 0:
+        raise Failed("it reads")
+    again = Session(b"ram")
+    io = again.io()
+    expect("what is granted later", again.grants()[0], grant)
+    expect("a read", io.rdma(WR_RDMA_READ, grant[0], grant[2]), 0)
+
+
+@case("ram", "grants without a connection")
+def ram_unconnected():
+    session = Session(b"ram")
+    expect("the status", session.ask(message(GRANT, struct.pack("<II", 0, 1)))[0], BAD_STATE)
+    _ = session.io()
+    session.grants()
 
 
 @case("ram", "a message where none is expected")
@@ -1109,6 +1136,7 @@ def ram_message():
 @cases("ram", 0, ("grants beyond the end", 0, 2**32 - 1), ("grants at the end of all numbers", 2**32 - 1, 2), ("no grants", 0, 0))
 def ram_grants(first, count):
     session = Session(b"ram")
+    _ = session.io()
     expect("the status", session.ask(message(GRANT, struct.pack("<II", first, count)))[0], MALFORMED)
     session.grants()
 

@@ -82,7 +82,12 @@ memory() { start; hostile memory; unharmed; }
 stranger() { start; hostile stranger; unharmed; }
 slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
-ram() { start; must remote "export_ram ram 1M max_clients=1024"; hostile ram; unharmed; }
+ram() {
+	start
+	must remote "export_ram ram 1M max_clients=1024 && export_ram other 1M max_clients=1024"
+	hostile ram
+	unharmed
+}
 
 # Hosts that take all memory of the server that they can have, again and again, and let go of it
 # only when the server gives up on them: a well-behaved one does not wait for that. silent: each of

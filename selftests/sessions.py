@@ -265,14 +265,14 @@ def fence_foreign():
 def fence_ram():
     m = Map(b"ram")
     lost, other = m.path(0), m.path(1)
+    io, beside = lost.io(), other.io()
     (addr, _, rkey), *_ = lost.grants()
-    io = lost.io()
+    expect("what is granted on the other path", other.grants()[0], lost.grants()[0])
     expect("a read", io.rdma(WR_RDMA_READ, addr, rkey), 0)
     fence(other, 0, 1)
     fenced(other, 0, 1)
     gone(lost, io)
-    (addr, _, rkey), *_ = other.grants()
-    expect("a read on the other path", other.io().rdma(WR_RDMA_READ, addr, rkey), 0)
+    expect("a read on the other path", beside.rdma(WR_RDMA_READ, addr, rkey), 0)
 
 
 # --- who has an export ----------------------------------------------------------------------------

@@ -48,12 +48,7 @@ use crate::rdma::{
     },
     dma::{
         Direction,
-        DmaBuffer,
-        SgMapping, //
-    },
-    mr::{
-        Access,
-        Mr, //
+        DmaBuffer, //
     },
     pd::Pd,
     qp::{
@@ -73,11 +68,11 @@ use crate::rdma::{
 pub(crate) const MESSAGES: usize = 4;
 /// Bytes of a buffer: a message and its tag.
 const BUFFER_SIZE: usize = MESSAGE_MAX + TAG_SIZE;
-/// Send slot of a registration or a READ. The slots below it are for messages.
-const OTHER_SLOT: u16 = MESSAGES as u16;
+/// Send slot of a READ. The slots below it are for messages.
+const READ_SLOT: u16 = MESSAGES as u16;
 const CAPS: QpCaps = QpCaps {
-    slots: OTHER_SLOT + 1,
-    send_wr: OTHER_SLOT as u32 + 1,
+    slots: READ_SLOT + 1,
+    send_wr: READ_SLOT as u32 + 1,
     recv_wr: MESSAGES as u32,
     sges: 1,
     large: 0,
@@ -93,8 +88,6 @@ pub(crate) const COMPLETION_TIMEOUT_MS: Msecs = 5000;
 pub(crate) enum Posted {
     /// A message, its length in bytes and its slot.
     Message(KBox<DmaBuffer>, usize, u16),
-    /// A memory region that is being registered.
-    Region(Mr),
     /// A READ of no bytes.
     Nothing,
 }
@@ -105,14 +98,7 @@ impl SendOwner for Posted {
     fn message(&self) -> Option<(&DmaBuffer, usize)> {
         match self {
             Self::Message(buffer, len, _) => Some((buffer, *len)),
-            Self::Region(_) | Self::Nothing => None,
-        }
-    }
-
-    fn mr(&self) -> Option<&Mr> {
-        match self {
-            Self::Message(..) | Self::Nothing => None,
-            Self::Region(mr) => Some(mr),
+            Self::Nothing => None,
         }
     }
 }
@@ -123,7 +109,6 @@ struct Inbox {
     received: [Option<(KBox<DmaBuffer>, u32)>; MESSAGES],
     /// Free buffers for sending. The index is the send slot.
     free: [Option<KBox<DmaBuffer>>; MESSAGES],
-    registered: Option<(Mr, Result<(), WcError>)>,
     /// The result of the last READ.
     read: Option<Result<(), WcError>>,
     /// Number of signs of life of the peer so far: messages, and what [`Link::note_heard`] counts.
@@ -155,7 +140,7 @@ pub(crate) struct Link {
     /// Signalled when a message was received, or the link was cut.
     #[pin]
     arrived: Completion,
-    /// Signalled when a message was sent or a region registered, or the link was cut.
+    /// Signalled when a message was sent or a READ is over, or the link was cut.
     #[pin]
     completed: Completion,
 }
@@ -166,7 +151,6 @@ impl Link {
         let inbox = Inbox {
             received: [const { None }; MESSAGES],
             free: [const { None }; MESSAGES],
-            registered: None,
             read: None,
             heard: 0,
             lost: false,
@@ -233,7 +217,6 @@ impl<O: Linked> QpHandler for Handler<O> {
                         *free = Some(buffer);
                     }
                 }
-                Posted::Region(mr) => inbox.registered = Some((mr, result)),
                 Posted::Nothing => inbox.read = Some(result),
             }
         }
@@ -454,30 +437,11 @@ impl<O: Linked> Channel<O> {
         self.qp.fail();
     }
 
-    /// Registers `mapping` for access by the peer. May sleep.
-    pub(crate) fn register(&mut self, mapping: &Arc<SgMapping>, access: Access) -> Result<Mr> {
-        let mr = Mr::alloc(&self.pd, mapping, access)?;
-        self.qp
-            .reg_mr(OTHER_SLOT, Posted::Region(mr), true)
-            .map_err(|(error, _)| error)?;
-        let link = self.owner.link();
-        let registered = wait(link, &link.completed, COMPLETION_TIMEOUT_MS, |inbox| {
-            inbox.registered.take()
-        });
-        if registered.is_err() {
-            // Otherwise a late completion would be attributed to the next region.
-            self.qp.fail();
-        }
-        let (mr, result) = registered?;
-        result.map_err(|error| error.to_error())?;
-        Ok(mr)
-    }
-
     /// Does an RDMA READ of no bytes, and waits for it up to `timeout` ms. If it fails, so does the
     /// connection. May sleep.
     pub(crate) fn read_nothing(&mut self, timeout: Msecs) -> Result {
         self.qp
-            .read_nothing(OTHER_SLOT, Posted::Nothing, true)
+            .read_nothing(READ_SLOT, Posted::Nothing, true)
             .map_err(|(error, _)| error)?;
         let link = self.owner.link();
         let read = wait(link, &link.completed, timeout, |inbox| inbox.read.take());

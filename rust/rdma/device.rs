@@ -77,7 +77,7 @@ impl fmt::Display for Name {
 }
 
 /// Receives an event when a device is being removed, to drop its references to it.
-pub(super) trait DeviceUser: Send + Sync {
+pub(crate) trait DeviceUser: Send + Sync {
     /// The device is being removed.
     ///
     /// # Context
@@ -180,7 +180,7 @@ impl Device {
     /// # Context
     ///
     /// May sleep.
-    pub(super) fn add_user(&self, user: Arc<dyn DeviceUser>) -> Result {
+    pub(crate) fn add_user(&self, user: Arc<dyn DeviceUser>) -> Result {
         let mut users = self.users.lock();
         if users.removed {
             return Err(ENODEV);
@@ -195,7 +195,7 @@ impl Device {
     /// # Context
     ///
     /// May sleep.
-    pub(super) fn remove_user<T: DeviceUser>(&self, user: &Arc<T>) {
+    pub(crate) fn remove_user<T: DeviceUser>(&self, user: &Arc<T>) {
         let user = Arc::as_ptr(user);
         let mut users = self.users.lock();
         let mut list = users.list.iter();

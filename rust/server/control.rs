@@ -181,7 +181,7 @@ impl Control {
         let limits = channel.pd().device().limits();
         match &mut attachment.data_path {
             DataPath::OneSided(slabs) if slabs.is_free(queue) => {
-                match slabs.connect(&pending.id, channel.pd(), session) {
+                match slabs.connect(&pending.id, session) {
                     Ok(qp) => {
                         if pending
                             .accept_one_sided(limits.max_qp_rd_atom, tickets)
@@ -328,21 +328,22 @@ impl Control {
         Ok(())
     }
 
-    /// Registers slabs of an export of RAM, and sends their keys.
+    /// Registers slabs of an export of RAM that are not registered yet, and sends their keys. The
+    /// client has to have an I/O connection.
     fn grant(&mut self, sequence: u32, request: &GrantRequest) -> Result<Result, Refused> {
-        let (Some(channel), Some(attachment)) = (&mut self.channel, &mut self.attachment) else {
+        let (Some(channel), Some(attachment)) = (&mut self.channel, &self.attachment) else {
             return Err(Refusal::BadState.into());
         };
-        let DataPath::OneSided(slabs) = &mut attachment.data_path else {
+        let DataPath::OneSided(slabs) = &attachment.data_path else {
             return Err(Refusal::BadState.into());
         };
         let wanted = request.slabs(slabs.geometry())?;
+        let connection = slabs.connection().ok_or(Refusal::BadState)?;
         for slab in wanted.clone() {
-            if slabs.open(channel, slab).map_err(not_registered)? {
+            if slabs.open(connection, slab).map_err(not_registered)? {
                 self.exports.stats.grants.count();
             }
         }
-        let slabs = &*slabs;
         Ok(channel.send(COMPLETION_TIMEOUT_MS, |buf| {
             slabs.write_grants(wanted, sequence, buf)
         }))

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The one-sided data path of a session: the slabs of an export of RAM that are registered for it,
-//! and the I/O connections on which its client reads and writes them.
+//! The one-sided data path of a session: the I/O connections on which its client reads and writes
+//! the memory of an export of RAM, in regions that it shares with other clients.
 
 #![forbid(unsafe_code)]
+
+pub(super) mod regions;
 
 use core::ops::Range;
 
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-use crate::base::scatterlist::{
-    NoMemory,
-    PageChunks, //
-};
-use crate::link::channel::Channel;
+use crate::base::errno::ENOTCONN;
 use crate::proto::{
     Access,
     Geometry,
@@ -29,15 +27,8 @@ use crate::rdma::{
         PollContext, //
     },
     device::Device,
-    dma::{
-        Direction,
-        DmaBuffer,
-        SgMapping, //
-    },
-    mr::{
-        self,
-        Mr, //
-    },
+    dma::DmaBuffer,
+    mr,
     pd::Pd,
     qp::{
         Qp,
@@ -47,15 +38,23 @@ use crate::rdma::{
     wc::{
         Received,
         WcError, //
-    },
-    wr::SendOwner, //
+    }, //
 };
 use crate::server::{
+    backend::Ram,
     none,
     session::Session, //
 };
 
-/// The server posts nothing on these queue pairs, but not every HCA takes zero.
+use self::regions::{
+    Registered,
+    Registrar,
+    Registration,
+    Regions, //
+};
+
+/// On these queue pairs the server registers one slab at a time, and posts nothing else. Not every
+/// HCA takes zero.
 const CAPS: QpCaps = QpCaps {
     slots: 1,
     send_wr: 1,
@@ -68,47 +67,45 @@ const CAPS: QpCaps = QpCaps {
     large_key_pages: 0,
 };
 
-/// A session's slabs and I/O connections.
+/// A session's I/O connections.
+///
+/// The drop ends the client's access, and sleeps.
 pub(super) struct Slabs {
-    // Fields drop in this order: the client cannot reach the memory any more when it may be used
-    // again.
-    /// The I/O connections that are up, by their index.
+    /// Those that are up, by their index.
     queues: KVec<Option<Arc<Qp<Handler>>>>,
-    /// The memory regions of the slabs, by the index of the slab.
-    grants: KVec<Option<Mr>>,
     /// The completion queue of all I/O queue pairs.
     cq: Arc<Cq>,
-    geometry: Geometry,
-    memory: Arc<PageChunks>,
-    access: mr::Access,
+    pd: Arc<Pd>,
+    regions: Arc<Regions>,
 }
 
 impl Slabs {
-    /// Makes a data path with no registered slabs and up to `queues` connections. May sleep.
+    /// Makes a data path with up to `queues` connections. May sleep.
     pub(super) fn new(
         device: &Arc<Device>,
-        geometry: Geometry,
-        memory: &Arc<PageChunks>,
+        ram: &Ram,
         access: Access,
         queues: u16,
     ) -> Result<Self> {
         let cqes = (CAPS.send_cqes() + CAPS.recv_cqes()) * u32::from(queues);
+        let access = match access.writes() {
+            true => mr::Access::RemoteReadWrite,
+            false => mr::Access::RemoteRead,
+        };
+        let regions = ram
+            .regions
+            .get(device, (ram.geometry, &ram.memory), access)?;
         Ok(Self {
             queues: none(usize::from(queues))?,
-            grants: none(usize::try_from(geometry.slabs())?)?,
-            cq: Cq::alloc(device, cqes, 0, PollContext::Softirq)?,
-            geometry,
-            memory: memory.clone(),
-            access: match access.writes() {
-                true => mr::Access::RemoteReadWrite,
-                false => mr::Access::RemoteRead,
-            },
+            cq: Cq::alloc(device, cqes, 0, PollContext::Workqueue)?,
+            pd: regions.pd().ok_or(ENOTCONN)?,
+            regions,
         })
     }
 
     /// Returns the size of the export and of its slabs.
     pub(super) fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.regions.geometry()
     }
 
     /// Returns true if there may be an I/O connection `queue`, and there is none.
@@ -120,10 +117,13 @@ impl Slabs {
     pub(super) fn connect(
         &self,
         id: &Arc<CmId>,
-        pd: &Arc<Pd>,
         session: &Arc<Session>,
     ) -> Result<Arc<Qp<Handler>>> {
-        Qp::create(id, pd, &self.cq, &self.cq, CAPS, Handler(session.clone()))
+        let handler = Handler {
+            session: session.clone(),
+            registered: Registered::new()?,
+        };
+        Qp::create(id, &self.pd, &self.cq, &self.cq, CAPS, handler)
     }
 
     /// Keeps I/O connection `queue`, which was accepted.
@@ -133,28 +133,15 @@ impl Slabs {
         }
     }
 
-    /// Registers a slab for the client. Returns false if it was registered before. May sleep.
-    pub(super) fn open(&mut self, channel: &mut Channel<Session>, slab: u32) -> Result<bool> {
-        let index = usize::try_from(slab)?;
-        let Some(place @ None) = self.grants.get_mut(index) else {
-            return Ok(false);
-        };
-        let len = self.geometry.slab_len(slab).ok_or(EINVAL)?;
-        let start = u64::from(slab) << self.geometry.shift().get();
-        // A memory region consists of whole pages, and so does the allocation.
-        let len = usize::try_from(len)?.next_multiple_of(kernel::page::PAGE_SIZE);
-        let mapping = SgMapping::map(
-            channel.pd().device(),
-            &self.memory,
-            usize::try_from(start)?,
-            len,
-            match self.access {
-                mr::Access::RemoteReadWrite => Direction::Bidirectional,
-                mr::Access::RemoteRead => Direction::ToDevice,
-            },
-        )?;
-        *place = Some(channel.register(&mapping, self.access)?);
-        Ok(true)
+    /// Returns an I/O connection, if there is one.
+    pub(super) fn connection(&self) -> Option<&Qp<Handler>> {
+        self.queues.iter().flatten().next().map(|qp| &**qp)
+    }
+
+    /// Registers a slab for clients, by an I/O connection of this one. Returns false if it was
+    /// registered before. Fails as [`Regions::register`] does. May sleep.
+    pub(super) fn open(&self, connection: &Qp<Handler>, slab: u32) -> Result<bool> {
+        self.regions.register(connection, slab)
     }
 
     /// Writes the reply that grants `slabs`, all of which are registered.
@@ -166,13 +153,10 @@ impl Slabs {
     ) -> Result<usize, NoRoom> {
         let mut writer = GrantReplyWriter::new(buf, sequence, slabs.start)?;
         for slab in slabs {
-            let mr = usize::try_from(slab)
-                .ok()
-                .and_then(|index| self.grants.get(index)?.as_ref());
-            let remote = mr.and_then(Mr::remote).ok_or(NoRoom)?;
+            let remote = self.regions.remote(slab).ok_or(NoRoom)?;
             writer.push(&Grant {
                 addr: remote.addr,
-                length: self.geometry.slab_len(slab).ok_or(NoRoom)?,
+                length: self.geometry().slab_len(slab).ok_or(NoRoom)?,
                 rkey: remote.rkey,
             })?;
         }
@@ -180,29 +164,43 @@ impl Slabs {
     }
 }
 
-/// Receives the completions of an I/O queue pair. There are none, as the server posts nothing.
-pub(super) struct Handler(Arc<Session>);
+impl Drop for Slabs {
+    fn drop(&mut self) {
+        // All fail first, so that they drain in the same time.
+        let queues = self.queues.iter().flatten();
+        if queues.filter(|qp| !qp.revoke()).count() != 0 {
+            // Nobody knows whether the device has destroyed such a queue pair when it says so.
+            self.regions.revoke();
+        }
+    }
+}
 
-/// The owner of a send: there is none.
-pub(super) enum Nothing {}
+/// Receives the completions of an I/O queue pair. There are none but those of registrations, as the
+/// server posts nothing else.
+pub(super) struct Handler {
+    session: Arc<Session>,
+    registered: Arc<Registered>,
+}
 
-impl SendOwner for Nothing {
-    type Memory = NoMemory;
+impl Registrar for Handler {
+    fn registered(&self) -> &Registered {
+        &self.registered
+    }
 }
 
 impl QpHandler for Handler {
-    type Send = Nothing;
+    type Send = Registration;
     type Recv = KBox<DmaBuffer>;
 
-    fn send_done(&self, _: &Qp<Self>, _: Nothing, _: Result<(), WcError>) {
-        self.0.count_completion();
+    fn send_done(&self, _: &Qp<Self>, registration: Registration, result: Result<(), WcError>) {
+        self.registered.put(registration, result);
     }
 
     fn recv_done(&self, _: &Qp<Self>, _: KBox<DmaBuffer>, _: Result<Received<'_>, WcError>) {
-        self.0.count_completion();
+        self.session.count_completion();
     }
 
     fn error(&self) {
-        self.0.lose();
+        self.session.lose();
     }
 }

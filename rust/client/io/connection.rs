@@ -99,8 +99,8 @@ const LARGE_MRS: u16 = 8;
 
 /// How a connection moves data.
 pub(in crate::client) enum DataPath {
-    /// By RDMA READs and WRITEs of the server's memory.
-    OneSided(Arc<Slabs>),
+    /// By RDMA READs and WRITEs of the server's memory, once [`Connection::set_slabs`] was called.
+    OneSided,
     /// By commands to the server. The number is how many may be in flight at first.
     Commands(Terms, u16),
 }
@@ -173,7 +173,7 @@ pub(in crate::client) struct Connection<T: RequestOwner> {
     /// The completion queue raises no interrupt. Only tasks that wait for I/O poll it
     /// ([`Operations::poll`](mq::Operations::poll)).
     polled: bool,
-    /// The server's memory, if the connection is one-sided.
+    /// The server's memory, once it is known, if the connection is one-sided.
     slabs: Option<Arc<Slabs>>,
     limits: IoLimits,
     /// A [`Progress`]: time in ms and number of completions when a request was found late last.
@@ -191,7 +191,7 @@ impl<T: RequestOwner> Connection<T> {
         let cm_events = Arc::new(config.events.clone(), GFP_KERNEL)?;
         let id = config.target.resolve(cm_events, config.deadline)?;
         let device = config.pd.device();
-        if id.is_iwarp() && matches!(config.data_path, DataPath::OneSided(_)) {
+        if id.is_iwarp() && matches!(config.data_path, DataPath::OneSided) {
             return Err(fail!(EOPNOTSUPP, "a ram export cannot be read over iWARP"));
         }
         if let (Some(timeout), DataPath::Commands(..)) =
@@ -210,7 +210,7 @@ impl<T: RequestOwner> Connection<T> {
         let region =
             |terms: &Terms| pages(terms.limits.max_io).min(limits.max_fast_reg_page_list_len);
         let caps = match &config.data_path {
-            DataPath::OneSided(_) => QpCaps {
+            DataPath::OneSided => QpCaps {
                 slots: config.depth,
                 send_wr: (depth + u32::from(LARGE) * LARGE_WR)
                     .min(limits.max_qp_wr.saturating_sub(1)),
@@ -240,7 +240,7 @@ impl<T: RequestOwner> Connection<T> {
             },
         };
         let (cq, send_cq, commands) = match &config.data_path {
-            DataPath::OneSided(_) => {
+            DataPath::OneSided => {
                 let entries = caps.send_cqes() + caps.recv_cqes();
                 let cq = Cq::alloc(device, entries, vector, context)?;
                 (cq.clone(), cq, None)
@@ -272,10 +272,9 @@ impl<T: RequestOwner> Connection<T> {
             hw_queue,
         };
         let qp = Qp::create(&id, config.pd, &send_cq, &cq, caps, handler)?;
-        let (slabs, segments, bytes) = match &config.data_path {
-            DataPath::OneSided(slabs) => (Some(slabs.clone()), qp.max_segments(), u32::MAX),
+        let (segments, bytes) = match &config.data_path {
+            DataPath::OneSided => (qp.max_segments(), u32::MAX),
             DataPath::Commands(terms, _) => (
-                None,
                 region(terms).min(QpCaps::MAX_KEY_SEGMENTS),
                 region(terms)
                     .saturating_sub(1)
@@ -288,7 +287,7 @@ impl<T: RequestOwner> Connection<T> {
                 qp,
                 cq,
                 polled,
-                slabs,
+                slabs: None,
                 limits: IoLimits {
                     segments: u16::try_from(segments).unwrap_or(u16::MAX),
                     bytes,
@@ -302,6 +301,11 @@ impl<T: RequestOwner> Connection<T> {
     /// Makes and posts the receives of a new connection. May sleep.
     pub(in crate::client) fn prepare(&self) -> Result {
         self.post_receives(DmaBuffer::alloc)
+    }
+
+    /// Sets where a one-sided connection finds the server's memory.
+    pub(in crate::client) fn set_slabs(&mut self, slabs: &Arc<Slabs>) {
+        self.slabs = Some(slabs.clone());
     }
 
     /// Sets the cipher of a connection whose commands have a protection.

@@ -33,7 +33,6 @@ use kernel::{
 use crate::base::{
     errno::{
         ENOTCONN,
-        EPROTO,
         ESTALE, //
     },
     sync::{
@@ -343,8 +342,8 @@ impl Connector {
         })
     }
 
-    /// Connects the control connection, logs in, asks for the slabs, and connects the I/O
-    /// connections. May sleep.
+    /// Connects the control connection, logs in, connects the I/O connections, and asks for the
+    /// slabs. May sleep.
     fn connect_path(
         &self,
         attempt: &Attempt,
@@ -430,7 +429,7 @@ impl Connector {
         }
     }
 
-    /// Asks for the slabs, and connects the I/O connections; `connections` has also those that
+    /// Connects the I/O connections, and asks for the slabs; `connections` has also those that
     /// failed. May sleep.
     fn connect_io(
         &self,
@@ -452,7 +451,12 @@ impl Connector {
                 login.instance
             ));
         }
-        let (data_path, depth, deadline) = self.data_path(attempt, control, login, deadline)?;
+        let (data_path, depth) = match (login.backing, login.terms()) {
+            (Backing::Block { depth, credit, .. }, Some(terms)) => {
+                (DataPath::Commands(terms, credit), depth)
+            }
+            _ => (DataPath::OneSided, options.depth),
+        };
         self.multipath
             .reserve(usize::from(login.queues) * usize::from(depth))?;
         let mut config = ConnectionConfig {
@@ -494,6 +498,14 @@ impl Connector {
                 connection.set_cipher(cipher);
             }
         }
+        if let Some(geometry) = login.geometry() {
+            // The server registers them by one of the connections. They have deadlines of their
+            // own.
+            let slabs = Slabs::collect(control, geometry, || self.check_wanted(attempt))?;
+            let slabs = Arc::new(slabs, GFP_KERNEL)?;
+            let all = connections.iter_mut();
+            all.for_each(|connection| connection.set_slabs(&slabs));
+        }
         let device = control.channel().pd().device();
         Ok(DiskLimits {
             login: *login,
@@ -506,30 +518,6 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         })
-    }
-
-    /// Returns how the path moves data, for which it asks for the slabs, with the depth of its
-    /// queues and the deadline of the next step. May sleep.
-    fn data_path(
-        &self,
-        attempt: &Attempt,
-        control: &mut ControlConnection,
-        login: &LoginReply,
-        deadline: Deadline,
-    ) -> Result<(DataPath, u16, Deadline), Failure> {
-        match (login.backing, login.geometry(), login.terms()) {
-            (Backing::Block { depth, credit, .. }, None, Some(terms)) => {
-                Ok((DataPath::Commands(terms, credit), depth, deadline))
-            }
-            (_, Some(geometry), _) => {
-                // The slabs have deadlines of their own.
-                let slabs = Slabs::collect(control, geometry, || self.check_wanted(attempt))?;
-                let slabs = Arc::new(slabs, GFP_KERNEL)?;
-                let depth = self.params.options.depth;
-                Ok((DataPath::OneSided(slabs), depth, Deadline::start()))
-            }
-            _ => Err(fail!(EPROTO, "the slabs do not fit the size")),
-        }
     }
 }
 

@@ -62,6 +62,17 @@ impl<H: QpHandler> Qp<H> {
         }
     }
 
+    /// Moves the queue pair to its error state, as [`Self::fail`] does. Returns true if the device
+    /// has confirmed that, or the queue pair is gone: then it serves no access of the peer any more.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Not in a method of the handler.
+    pub(crate) fn revoke(&self) -> bool {
+        self.fail();
+        !matches!(*self.stage.lock(), Stage::Live) || self.as_raw().is_null()
+    }
+
     /// Moves the queue pair to its error state, as [`Self::fail`] does, and gives back all that was
     /// posted or chained: when this returns, neither the device nor the peer accesses the owners'
     /// memory, and all owners are back. Exceptions are those that another task is just posting,

@@ -39,9 +39,12 @@ use crate::proto::{
     SlabShift,
     Uuid, //
 };
-use crate::server::backend::source::{
-    random_uuid,
-    Source, //
+use crate::server::{
+    backend::source::{
+        random_uuid,
+        Source, //
+    },
+    ram::regions::RegionList, //
 };
 
 /// Shift of the largest slab. A slab has one grant and one memory region.
@@ -59,6 +62,8 @@ const MIB_SHIFT: u32 = 20;
 
 /// Zeroed memory in slabs.
 pub(crate) struct Ram {
+    /// The memory regions of its clients. First: they are gone before the memory is.
+    pub(crate) regions: RegionList,
     /// Its size and slabs.
     pub(crate) geometry: Geometry,
     /// The memory.
@@ -70,8 +75,8 @@ pub(crate) struct Ram {
     block_size: BlockSize,
     /// Set when a client may have written to the memory since it was last all zeroes.
     used: Atomic<u32>,
-    // Last: the memory is released when it is dropped. Sessions share it (`server::ram::Slabs`),
-    // and are over before the export lets go of it.
+    // Last: the memory is released when it is dropped. Its regions share it, and sessions those;
+    // sessions are over before the export lets go of it.
     pub(super) released: Released,
 }
 
@@ -103,6 +108,7 @@ impl Ram {
             .and_then(|shift| Geometry::new(size, shift))
             .map_err(|Malformed(why)| fail!(EINVAL, "{why}"))?;
         Ok(Self {
+            regions: RegionList::new()?,
             geometry,
             memory,
             instance: random_uuid(),

@@ -133,8 +133,7 @@ impl Control {
         let limits = export.backend.limits();
         let (data_path, backing) = match &export.backend {
             Backend::Ram(ram) => {
-                let slabs = Slabs::new(device, ram.geometry, &ram.memory, access, queues)
-                    .map_err(no_memory)?;
+                let slabs = Slabs::new(device, ram, access, queues).map_err(no_memory)?;
                 (
                     DataPath::OneSided(slabs),
                     Backing::Ram(ram.geometry.shift()),

@@ -88,11 +88,14 @@ export_disabled() { forgets 0 "within 10 must remote 'store $C/exports/e/enable 
 # nobody has the disk open any more.
 cached_map() {
 	agent_only
-	needs_module null_blk
-	back "null_disk cached $1 cache_size=1"
+	needs_module null_blk dm_mod dm_flakey
+	SECTORS=$(($1 << 11))
+	back "dm_disk cached \"0 $SECTORS linear \$(null_disk fbc $1 cache_size=1) 0\""
 	must serve_block e "$BACK" "uuid=${UUID[server]}"
 	must map m e
 }
+# cached_table TARGET...: what that device does from now on.
+cached_table() { must remote "dmsetup reload farblk-cached --table '0 $SECTORS $*' && dmsetup resume farblk-cached"; }
 cached() {
 	cached_map 4
 	must direct_write /dev/zero "$DEV" count=1
@@ -161,9 +164,12 @@ two_filesystems() {
 	for n in 1 2; do fsck.ext4 -fp "$(part $n)" >/run/fsck || [ $? = 1 ] || bad "fsck: $(</run/fsck)"; done
 	must unmap m
 }
-# reloaded: the server's module is, with the same export of the same disk.
+# reloaded: the server's module is, with the same export of the same disk. That could not be flushed
+# before: otherwise the clients would have been told that it was.
 reloaded() {
+	cached_table flakey /dev/fbc 0 0 60 1 error_writes
 	must remote "for o in exports/e ports/p; do store $C/\$o/enable 0; rmdir $C/\$o; done; remove_module && load_module"
+	cached_table linear /dev/fbc 0
 	must serve_block e "$BACK" "uuid=${UUID[server]}"
 	all_live_in "$AGAIN"
 }

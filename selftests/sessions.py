@@ -481,8 +481,8 @@ def demoted_ram(name, value):
     store(RULES + "hostile/host_id", "")
     m = Map(b"rules")
     session = m.path()
-    addr, rkey = slab(session)
     io = session.io()
+    addr, rkey = slab(session)
     io.memory[io.data : io.data + 8] = b"before.."
     expect("a write", io.rdma(WR_RDMA_WRITE, addr, rkey, length=8), 0)
     store(RULES + f"hostile/{name}", value)

@@ -22,5 +22,33 @@ no_completions() {
 	must unmap m
 }
 
+# The server registers the memory once, whoever comes, and as often as they come: once for those who
+# write, and once for those who may only read.
+registered_once() {
+	local before slabs=4 round access
+	before=$(remote "counter $COUNTERS grants")
+	must serve e $((slabs << 26)) max_clients=4
+	for round in 1 2 3; do
+		must map one e
+		must map two e
+		[ $round != 1 ] || must direct_write /dev/urandom "$DEV" bs=64k count=4
+		must unmap one
+		must remote "store $C/ports/p/enable 0 && store $C/ports/p/enable 1"
+		wait_for 30 eval '[ "$(show $C/maps/two/state)" = live ]' || bad "the map does not come back"
+		must direct_read "$DEV" /dev/null bs=64k count=4
+		must unmap two
+		is "slabs registered after round $round" $(($(remote "counter $COUNTERS grants") - before)) $slabs
+	done
+	must map one e access=ro
+	must direct_read "$DEV" /dev/null bs=64k count=4
+	must unmap one
+	is "slabs registered for who reads, too" $(($(remote "counter $COUNTERS grants") - before)) $((2 * slabs))
+	must remote "store $C/exports/e/enable 0 && store $C/exports/e/enable 1"
+	must map one e
+	must unmap one
+	is "slabs registered for other memory" $(($(remote "counter $COUNTERS grants") - before)) $((3 * slabs))
+}
+
 scenario no_completions "the server reaps no completion of I/O while fio runs"
+scenario registered_once "the server registers its memory once for all who map it"
 run_scenarios

@@ -22,8 +22,8 @@ no_completions() {
 	must unmap m
 }
 
-# The server registers the memory once, whoever comes, and as often as they come: once for those who
-# write, and once for those who may only read.
+# The server registers the memory once for all who write, and once for those who may only read,
+# however often they come.
 registered_once() {
 	local before slabs=4 round access
 	before=$(remote "counter $COUNTERS grants")

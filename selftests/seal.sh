@@ -38,7 +38,7 @@ sizes() {
 	local protection inline
 	for protection in crc32c seal; do
 		for inline in 0 4K 16K; do
-			# The short test has each inline size and each protection, but not all pairs.
+			# The short test has each size and each protection, but not all pairs.
 			case $protection-$inline in crc32c-0 | crc32c-16K | seal-4K) ! is_short || continue ;; esac
 			sealed $protection 32 queues=2 inline_size=$inline
 			# Of one block to more than a bounce buffer.

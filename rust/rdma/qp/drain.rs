@@ -63,7 +63,7 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Moves the queue pair to its error state, as [`Self::fail`] does. Returns true if the device
-    /// has confirmed that, or the queue pair is gone: then it serves no access of the peer any more.
+    /// has confirmed that, or the queue pair is gone: then the peer has no access by it any more.
     ///
     /// # Context
     ///

@@ -47,10 +47,10 @@ use crate::server::{
 };
 
 use self::regions::{
+    Regions, //
     Registered,
     Registrar,
     Registration,
-    Regions, //
 };
 
 /// On these queue pairs the server registers one slab at a time, and posts nothing else. Not every

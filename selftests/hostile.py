@@ -4,7 +4,8 @@
 
 Does the cases of a group, one after the other, on connections of its own, and prints a line for each; what the server has to do is what
 Documentation/protocol.rst says. The last line is "violations N": by so many the server's counter has to have gone up. Exits with 1 if the
-server did something else, with 4 where user space has no RDMA. Leaves by just dying: what is open then is the kernel's to close.
+server did something else, with 4 where user space has no RDMA. FARBLK_CASE=WORDS picks the cases named so. Leaves by just dying: what is
+open then is the kernel's to close.
 
 Long: most of it is a list of cases, which share the peer at the top; sessions.py uses that, too.
 
@@ -1145,8 +1146,9 @@ def main(server, wanted):
     global SERVER
     SERVER = server
     failed = violations = 0
+    only = os.environ.get("FARBLK_CASE", "")
     for group, words, counted, function, arguments in CASES:
-        if group != wanted:
+        if group != wanted or only not in words:
             continue
         start = time.monotonic()
         try:

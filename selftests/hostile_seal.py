@@ -23,7 +23,7 @@ import os
 import struct
 
 import frames
-from frames import CHECK, CRC32C, HEAD, NO_CHECK, NONE, NUMBER, REMOTE, SEAL, Direction
+from frames import CHECK, CRC32C, HEAD, NO_CHECK, NONE, NUMBER, REMOTE, SEAL, Direction, Forged
 from handshake import flipped, keys_of_data
 from hostile import (
     AUTH_FAILED, AUTH_REQUIRED, FUA, INLINE_MAX, IO, MALFORMED, MINE, OK, OUT_OF_RANGE, PROTECTION, READ, WR_SEND_WITH_IMMEDIATE, WRITE,
@@ -68,7 +68,10 @@ class Framed(Connection):
         """The status, the data check and the inline data of the answer to a command, and the number of its frame."""
         whole, immediate = self.receive()
         expect("the immediate data", immediate, None)
-        number, body = self.into.body(whole)
+        try:
+            number, body = self.into.body(whole)
+        except Forged as error:
+            raise Failed(f"of an answer {error}") from None
         if not 0 < number < REMOTE:
             raise Failed(f"the number of an answer is {number:#x}")
         status, tag, generation, credit, rest = struct.unpack_from("<HHIH6s", body)

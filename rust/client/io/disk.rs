@@ -226,8 +226,10 @@ impl WorkItem for PartitionScan {
 }
 
 /// The least time between two changes of a disk that user space is told of, in ms. It bounds the
-/// number of uevents that a server can cause.
-const CHANGE_INTERVAL_MS: u64 = 250;
+/// number of uevents that a server can cause: a change sends up to three, of the size, of whether
+/// the disk can be written, and of the state. Also if one of them is late, no second has more than
+/// three changes.
+const CHANGE_INTERVAL_MS: u64 = 500;
 
 /// What a disk shows of its map.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -66,6 +66,8 @@ poor() {
 	is "completion queues that overran" "$(stat cq_overruns)" 0
 }
 no_srq() { poor max_srq=0; }
+# The driver tells of SRQs, and has no function to make one.
+no_srq_ops() { poor srq_ops=0; }
 few_segments() { poor max_sge=3; }
 one_segment() { poor max_sge_rd=1; }
 few_pages() { poor max_pages=16; }
@@ -241,6 +243,7 @@ is_unplugged() {
 
 scenario plain "the device as it is"
 scenario no_srq "no shared receive queues"
+scenario no_srq_ops "shared receive queues by number only"
 scenario few_segments "three segments per work request"
 scenario one_segment "one segment per RDMA READ"
 scenario few_pages "regions of 64 KiB"

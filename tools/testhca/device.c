@@ -125,7 +125,6 @@ static const struct ib_device_ops ops = {
 	.create_ah = thca_create_ah,
 	.create_cq = thca_create_cq,
 	.create_qp = thca_create_qp,
-	.create_srq = thca_create_srq,
 	.dealloc_driver = dealloc_driver,
 	.dealloc_pd = dealloc_pd,
 	.del_gid = thca_del_gid,
@@ -133,23 +132,19 @@ static const struct ib_device_ops ops = {
 	.destroy_ah = thca_destroy_ah,
 	.destroy_cq = thca_destroy_cq,
 	.destroy_qp = thca_destroy_qp,
-	.destroy_srq = thca_destroy_srq,
 	.get_dma_mr = thca_get_dma_mr,
 	.get_hw_stats = thca_get_hw_stats,
 	.get_link_layer = get_link_layer,
 	.get_port_immutable = get_port_immutable,
 	.map_mr_sg = thca_map_mr_sg,
 	.modify_qp = thca_modify_qp,
-	.modify_srq = thca_modify_srq,
 	.poll_cq = thca_poll_cq,
 	.post_recv = thca_post_recv,
 	.post_send = thca_post_send,
-	.post_srq_recv = thca_post_srq_recv,
 	.query_device = query_device,
 	.query_pkey = query_pkey,
 	.query_port = query_port,
 	.query_qp = thca_query_qp,
-	.query_srq = thca_query_srq,
 	.reg_user_mr = thca_reg_user_mr,
 	.req_notify_cq = thca_req_notify_cq,
 
@@ -157,6 +152,16 @@ static const struct ib_device_ops ops = {
 	INIT_RDMA_OBJ_SIZE(ib_cq, thca_cq, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, thca_pd, ib),
 	INIT_RDMA_OBJ_SIZE(ib_qp, thca_qp, ib),
+};
+
+/* A device without shared receive queues has none of these, as drivers have it. */
+static const struct ib_device_ops srq_ops = {
+	.create_srq = thca_create_srq,
+	.destroy_srq = thca_destroy_srq,
+	.modify_srq = thca_modify_srq,
+	.post_srq_recv = thca_post_srq_recv,
+	.query_srq = thca_query_srq,
+
 	INIT_RDMA_OBJ_SIZE(ib_srq, thca_srq, ib),
 };
 
@@ -186,6 +191,8 @@ static void init(struct thca_dev *dev, struct net_device *netdev)
 	ib->dev.parent = thca_function_device(dev->function);
 	addrconf_addr_eui48((u8 *)&ib->node_guid, netdev->dev_addr);
 	ib_set_device_ops(ib, &ops);
+	if (thca_has_srq_ops())
+		ib_set_device_ops(ib, &srq_ops);
 }
 
 /* Makes a device over a netdev. */

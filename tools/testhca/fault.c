@@ -22,6 +22,10 @@ static unsigned int max_srq = 1024;
 module_param(max_srq, uint, 0644);
 MODULE_PARM_DESC(max_srq, "shared receive queues (1024; irdma has 0 before its third generation)");
 
+static bool srq_ops = true;
+module_param(srq_ops, bool, 0644);
+MODULE_PARM_DESC(srq_ops, "the driver has functions for SRQs, if max_srq is not 0 (Y; a number alone proves nothing)");
+
 static unsigned int max_pages = 512;
 module_param(max_pages, uint, 0644);
 MODULE_PARM_DESC(max_pages, "pages of a region that a work request registers (512; siw has 256)");
@@ -75,6 +79,11 @@ u32 thca_max_sge_rd(void)
 u32 thca_max_srq(void)
 {
 	return READ_ONCE(max_srq);
+}
+
+bool thca_has_srq_ops(void)
+{
+	return READ_ONCE(max_srq) && READ_ONCE(srq_ops);
 }
 
 u32 thca_max_pages(void)

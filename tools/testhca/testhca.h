@@ -334,6 +334,7 @@ extern bool thca_hard_interrupt;
 u32 thca_max_sge(void);
 u32 thca_max_sge_rd(void);
 u32 thca_max_srq(void);
+bool thca_has_srq_ops(void);
 u32 thca_max_pages(void);
 u32 thca_max_rd_atom(void);
 u32 thca_vectors(void);

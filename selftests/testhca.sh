@@ -73,7 +73,17 @@ one_segment() { poor max_sge_rd=1; }
 few_pages() { poor max_pages=16; }
 one_read() { poor max_rd_atom=1; }
 one_vector() { poor vectors=1; }
-no_last_wqe() { poor last_wqe=0; }
+# no_last_wqe: what connections take with them when they end leaves enough receives for others.
+no_last_wqe() {
+	poor last_wqe=0
+	disk_of 'null_disk fbm 16'
+	for n in 1 2 3 4 5 6; do
+		within 30 must store "$C/maps/m/enable" 0
+		must map_on m
+	done
+	moves
+	clean
+}
 # On User Mode Linux such an interrupt waits for the next tick.
 hard() { SIZES=1M poor hard_interrupt=1; }
 wire() {
@@ -113,6 +123,29 @@ is_removed() {
 	done
 }
 has_no_device() { [ ! -e /sys/class/infiniband/rxe0 ]; }
+
+# fatal: firmware dies under I/O. A map can be ended by force, and the device goes.
+fatal() { kinds is_fatal; }
+fatal_silent() {
+	parameter fatal_silent=1
+	kinds is_fatal
+}
+is_fatal() {
+	local netdev pid
+	netdev=$(rxe_netdev)
+	random /run/data 4
+	direct_write /run/data "$DEV" bs=64k 2>/dev/null &
+	pid=$!
+	must store "$P/fatal_at" 20
+	wait_for 20 has_failed || bad "the device works, with $(show "$P/fatal_at") sends to go"
+	must within "$([ "$(show "$P/fatal_silent")" = Y ] && echo 20 || echo 10)" store "$C/maps/m/enable" force
+	wait_for 20 ended "$pid" || die "the write does not end"
+	within 20 must rdma link delete rxe0
+	must rxe_add "$netdev"
+	wait_for 20 map_on m || die "the map cannot be enabled again: $(show "$C/maps/m/last_error")"
+	moves
+}
+has_failed() { [ "$(show "$P/fatal_at")" = 0 ]; }
 
 # A queue pair that cannot be moved to the error state.
 failed_modify() { kinds fails_to_modify; }
@@ -255,6 +288,8 @@ scenario wire "a wire that takes its time"
 scenario failed_post "sends that fail to be posted"
 scenario late "completions that are late"
 scenario removed "the device is removed at any of its sends"
+scenario fatal "a device that fails for good"
+scenario fatal_silent "a device that stops, and does not say so"
 scenario failed_modify "queue pairs that are not moved to the error state"
 scenario two_devices "two devices, one of which goes and comes back"
 scenario lost_acks "messages whose acknowledgment is lost"

@@ -15,6 +15,10 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Completion,
         Mutex, //
@@ -108,6 +112,8 @@ pub(crate) struct Device {
     limits: Limits,
     virt_dma: bool,
     quirks: Quirks,
+    /// 1 if it tells of the last receive of a queue pair, as far as is known; else 0.
+    tells_last_receive: Atomic<u32>,
     #[pin]
     users: Mutex<Users>,
     gone: Arc<Completion>,
@@ -164,6 +170,7 @@ impl Device {
                 limits,
                 virt_dma,
                 quirks,
+                tells_last_receive: Atomic::new((!quirks.hides_last_receive()).into()),
                 users <- new_mutex!(Users {
                     list: KVec::new(),
                     removed: false,
@@ -274,6 +281,25 @@ impl Device {
             && limit(attrs.max_srq) > 0
             && limit(attrs.max_srq_wr) > 0
             && limit(attrs.max_srq_sge) > 0
+    }
+
+    /// Returns true if the device tells when a queue pair that has failed has used up its last
+    /// receive of a shared receive queue (`IB_EVENT_QP_LAST_WQE_REACHED`), as far as is known: the
+    /// specification wants it to, but not all do. Any context.
+    pub(crate) fn tells_last_receive(&self) -> bool {
+        self.tells_last_receive.load(Relaxed) != 0
+    }
+
+    /// Notes whether the device has told of the last receive of a queue pair. Any context.
+    pub(super) fn set_tells_last_receive(&self, tells: bool) {
+        let before = self.tells_last_receive.xchg(tells.into(), Relaxed) != 0;
+        if before && !tells {
+            pr_info!(
+                "{} does not tell of the last receive of a queue pair; its queue pairs are destroyed \
+                 without it\n",
+                self.name()
+            );
+        }
     }
 
     /// Returns true if memory regions can have pages of `size` bytes.

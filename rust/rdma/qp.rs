@@ -228,6 +228,8 @@ pub(crate) struct Qp<H: QpHandler> {
     /// Nothing is received from the shared queue any more.
     #[pin]
     last_wqe: Completion,
+    /// 1 if the queue pair may have taken receives of the shared queue that never complete.
+    lost_receives: Atomic<u32>,
 
     /// The sends complete in a direct queue of their own: it is polled when a receive completes.
     reaps: bool,
@@ -288,6 +290,9 @@ const DRAIN_MS: u32 = 5_000;
 /// How long a step of draining a queue pair may take at least, however long ago that has failed:
 /// what is waited for may only just have been posted.
 const DRAIN_STEP_MS: u32 = 10;
+/// How long the device may take to tell of the last receive, from when the queue pair goes to its
+/// error state, if it is not known not to do so. A device that takes longer loses receives at most.
+const LAST_RECEIVE_MS: u32 = 1_000;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.
@@ -437,6 +442,7 @@ impl<H: QpHandler> Qp<H> {
                 recv_completions: Atomic::new(0),
                 receiving: Atomic::new(0),
                 last_wqe <- Completion::new(),
+                lost_receives: Atomic::new(0),
                 reaps,
                 send_cq: send_reservation,
                 receives,
@@ -555,6 +561,12 @@ impl<H: QpHandler> Qp<H> {
     #[inline]
     pub(super) fn set_receiving(&self, receiving: bool) {
         self.receiving.store(receiving.into(), Release);
+    }
+
+    /// Returns true if the queue pair, which was drained, may have taken receives of the shared
+    /// receive queue that stay there until that is dropped. Any context.
+    pub(crate) fn has_lost_receives(&self) -> bool {
+        self.lost_receives.load(Relaxed) != 0
     }
 
     /// Returns true if [`QpHandler::error`] was called. Any context.

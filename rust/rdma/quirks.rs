@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What devices do against the specification, and how the module copes. All of it is about
-//! `rdma_rxe`.
+//! `rdma_rxe`, but for the silence about last receives.
 //!
 //! # Unfinished READs
 //!
@@ -35,6 +35,13 @@
 //! `rxe_srq` loses a receive if its queue pair fails while it receives a message of several packets
 //! into it. Such a receive stays in the [`Srq`](super::srq::Srq) until that is dropped, and nobody
 //! can tell which one it was.
+//!
+//! # Silence about last receives
+//!
+//! `siw`, `irdma` and `qedr` do not report `IB_EVENT_QP_LAST_WQE_REACHED`. There a queue pair with a
+//! shared receive queue is destroyed without it, and a receive that the device had taken for it may
+//! be lost. A device that is not known to be one of them is given some time, once; see
+//! [`Device::tells_last_receive`](super::device::Device::tells_last_receive).
 
 use crate::base::sync::random_u64;
 use crate::bindings;
@@ -44,6 +51,7 @@ use crate::bindings;
 pub(crate) struct Quirks {
     rxe: bool,
     virt_dma: bool,
+    hides_last_receive: bool,
 }
 
 impl Quirks {
@@ -59,6 +67,12 @@ impl Quirks {
         Self {
             rxe: driver == bindings::rdma_driver_id_RDMA_DRIVER_RXE,
             virt_dma,
+            hides_last_receive: [
+                bindings::rdma_driver_id_RDMA_DRIVER_SIW,
+                bindings::rdma_driver_id_RDMA_DRIVER_IRDMA,
+                bindings::rdma_driver_id_RDMA_DRIVER_QEDR,
+            ]
+            .contains(&driver),
         }
     }
 
@@ -75,7 +89,12 @@ impl Quirks {
 
     /// Returns true if a shared receive queue may lose a receive with a queue pair that fails.
     pub(crate) fn loses_receives(&self) -> bool {
-        self.rxe
+        self.rxe || self.hides_last_receive
+    }
+
+    /// Returns true if the device is known not to tell of the last receive of a queue pair.
+    pub(super) fn hides_last_receive(&self) -> bool {
+        self.hides_last_receive
     }
 
     /// Returns the timeout for acknowledgments that a connection needs if its requests register

@@ -508,6 +508,10 @@ impl SessionWork for Control {
     }
 
     fn finish(&mut self, session: &Session) {
+        // It fails together with the I/O connections, so that the HCA has one time for all of them.
+        if let Some(channel) = &self.channel {
+            channel.fail();
+        }
         self.detach(session, false);
         self.channel = None;
     }

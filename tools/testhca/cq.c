@@ -52,6 +52,8 @@ int thca_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 {
 	struct thca_cq *cq = to_cq(ib);
 
+	if (thca_refuses(to_dev(ib->device)))
+		return -EIO;
 	if (attr->flags || !attr->cqe || attr->cqe > THCA_MAX_CQE ||
 	    attr->comp_vector >= ib->device->num_comp_vectors)
 		return -EINVAL;

@@ -93,7 +93,7 @@ static enum rdma_link_layer get_link_layer(struct ib_device *ib, u32 port)
 
 static int alloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 {
-	return 0;
+	return thca_refuses(to_dev(pd->device)) ? -EIO : 0;
 }
 
 static int dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)

@@ -56,12 +56,15 @@ static void queue(struct thca_qp *qp)
 static void look_at(struct thca_qp *qp)
 {
 	int kicks = atomic_read_acquire(&qp->kicks);
+	bool fatal = READ_ONCE(to_dev(qp->ib.device)->fatal);
 	LIST_HEAD(fire);
-	bool more;
+	bool more = false;
 
-	more = qp->ib.qp_type == IB_QPT_RC ? thca_run_rc(qp, &fire) : thca_run_ud(qp, &fire);
+	if (!fatal)
+		more = qp->ib.qp_type == IB_QPT_RC ? thca_run_rc(qp, &fire) :
+						     thca_run_ud(qp, &fire);
 	thca_cq_fire(&fire);
-	if (READ_ONCE(qp->events))
+	if (READ_ONCE(qp->events) && !fatal)
 		deliver(qp);
 	/* After the last one of these it may be gone. */
 	if (more || atomic_sub_return(kicks, &qp->kicks))

@@ -62,6 +62,14 @@ static unsigned int fail_post;
 module_param(fail_post, uint, 0644);
 MODULE_PARM_DESC(fail_post, "this one of the sends to come fails to be posted, as if the queue was full (0: none)");
 
+static unsigned int fatal_at;
+module_param(fatal_at, uint, 0644);
+MODULE_PARM_DESC(fatal_at, "at this one of the sends to come the device fails for good: it executes nothing any more, and refuses all but to destroy (0: at none)");
+
+static bool fatal_silent;
+module_param(fatal_silent, bool, 0644);
+MODULE_PARM_DESC(fatal_silent, "a device that has failed for good refuses nothing (N)");
+
 static unsigned int fail_modify;
 module_param(fail_modify, uint, 0644);
 MODULE_PARM_DESC(fail_modify, "so many times a queue pair fails to be modified to ERR, as where firmware does not answer (0)");
@@ -148,7 +156,19 @@ bool thca_post_fails(struct thca_dev *dev)
 		ib_unregister_device_queued(&dev->ib);
 		ib_device_put(&dev->ib);
 	}
-	return READ_ONCE(fail_post) && is_last(dev, &fail_post);
+	if (READ_ONCE(fatal_at) && is_last(dev, &fatal_at)) {
+		struct ib_event event = { .device = &dev->ib, .event = IB_EVENT_DEVICE_FATAL };
+
+		WRITE_ONCE(dev->fatal, true);
+		ib_dispatch_event(&event);
+	}
+	return thca_refuses(dev) || (READ_ONCE(fail_post) && is_last(dev, &fail_post));
+}
+
+/* Whether firmware executes no command but those that destroy, and doorbells have no effect. */
+bool thca_refuses(const struct thca_dev *dev)
+{
+	return READ_ONCE(dev->fatal) && !READ_ONCE(fatal_silent);
 }
 
 bool thca_modify_to_err_fails(struct thca_dev *dev)

@@ -14,6 +14,8 @@ static struct thca_mr *mr_add(struct ib_pd *pd, enum thca_mr_state state, int ac
 	u32 index;
 	int ret;
 
+	if (thca_refuses(dev))
+		return ERR_PTR(-EIO);
 	mr = kzalloc_obj(*mr);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);

@@ -55,7 +55,7 @@ int thca_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_uda
 	u32 qpn;
 	int ret;
 
-	ret = qp_check(ib->device, init);
+	ret = thca_refuses(dev) ? -EIO : qp_check(ib->device, init);
 	if (ret)
 		return ret;
 	spin_lock_init(&qp->lock);
@@ -215,6 +215,8 @@ int thca_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct i
 
 	if (mask & ~IB_QP_ATTR_STANDARD_BITS)
 		return -EOPNOTSUPP;
+	if (thca_refuses(to_dev(ib->device)))
+		return -EIO;
 	mutex_lock(&qp->modify);
 	/* While a message is arriving, or is being answered, the state stays. */
 	spin_lock_bh(&qp->responder);

@@ -137,7 +137,7 @@ void thca_flush(struct thca_qp *qp, struct list_head *fire)
 /* Only the one that it is connected to may be the responder. */
 static bool is_connected(const struct thca_qp *peer, const struct thca_qp *qp)
 {
-	if (peer->dead || peer->ib.qp_type != IB_QPT_RC)
+	if (peer->dead || peer->ib.qp_type != IB_QPT_RC || READ_ONCE(to_dev(peer->ib.device)->fatal))
 		return false;
 	if (peer->state != IB_QPS_RTR && peer->state != IB_QPS_RTS && peer->state != IB_QPS_SQD)
 		return false;

@@ -90,7 +90,7 @@ int thca_post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr, const struct i
 	enum ib_qp_state state = READ_ONCE(qp->state);
 	int ret = 0;
 
-	if (ib->srq || state == IB_QPS_RESET) {
+	if (ib->srq || state == IB_QPS_RESET || thca_refuses(to_dev(ib->device))) {
 		*bad = wr;
 		return -EINVAL;
 	}

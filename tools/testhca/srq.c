@@ -7,6 +7,8 @@ int thca_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init, struct ib_
 	struct ib_device_attr *attrs = &ib->device->attrs;
 	struct ib_srq_attr *attr = &init->attr;
 
+	if (thca_refuses(to_dev(ib->device)))
+		return -EIO;
 	if (init->srq_type != IB_SRQT_BASIC || !attrs->max_srq)
 		return -EOPNOTSUPP;
 	if (!attr->max_wr || attr->max_wr > attrs->max_srq_wr ||
@@ -53,6 +55,10 @@ int thca_post_srq_recv(struct ib_srq *ib, const struct ib_recv_wr *wr,
 {
 	int ret;
 
+	if (thca_refuses(to_dev(ib->device))) {
+		*bad = wr;
+		return -EIO;
+	}
 	for (; wr; wr = wr->next) {
 		ret = thca_rq_post(&to_srq(ib)->rq, wr);
 		if (ret) {

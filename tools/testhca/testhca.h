@@ -74,6 +74,8 @@ struct thca_dev {
 	u32 next_mr;
 
 	u32 max_sge, max_sge_rd, max_srq, max_pages, max_rd_atom;
+	/* It has failed for good. */
+	bool fatal;
 
 	spinlock_t wire_lock;
 	ktime_t wire_free;
@@ -343,6 +345,7 @@ u64 thca_late_ns(void);
 bool thca_ack_is_lost(struct thca_dev *dev);
 bool thca_mad_is_lost(struct thca_dev *dev);
 bool thca_post_fails(struct thca_dev *dev);
+bool thca_refuses(const struct thca_dev *dev);
 bool thca_modify_to_err_fails(struct thca_dev *dev);
 
 /* function.c */

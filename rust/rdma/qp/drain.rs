@@ -21,7 +21,8 @@ use crate::rdma::{
         Stage,
         Undrained,
         DRAIN_MS,
-        DRAIN_STEP_MS, //
+        DRAIN_STEP_MS,
+        LAST_RECEIVE_MS, //
     },
     wc::WcError, //
 };
@@ -110,7 +111,8 @@ impl<H: QpHandler> Qp<H> {
         if matches!(*stage, Stage::Live | Stage::Failed(_)) {
             match self.quiesce(stage) {
                 // INVARIANT: It was closed, and all completions were handled.
-                Ok(()) => *stage = Stage::Drained,
+                Ok(Quiet::Drained) => *stage = Stage::Drained,
+                Ok(Quiet::MayReceive) => self.destroy_undrained(stage),
                 Err(error) => {
                     pr_warn!(
                         "cannot drain a queue pair: {}; it is destroyed\n",
@@ -124,11 +126,11 @@ impl<H: QpHandler> Qp<H> {
         Drained(self)
     }
 
-    /// Waits until all that was posted has completed and was handled. The queue pair must be
-    /// closed, and `stage` be `Live` or `Failed`.
-    fn quiesce(&self, stage: &mut Stage) -> Result {
+    /// Waits until all that was posted has completed and was handled, as far as the device can
+    /// tell. The queue pair must be closed, and `stage` be `Live` or `Failed`.
+    fn quiesce(&self, stage: &mut Stage) -> Result<Quiet> {
         if self.as_raw().is_null() {
-            return Ok(());
+            return Ok(Quiet::Drained);
         }
         // Also if it was not connected: in its error state it cannot be any more, and a driver may
         // keep what was posted before.
@@ -148,12 +150,13 @@ impl<H: QpHandler> Qp<H> {
             Receives::Shared(srq) => {
                 // A queue pair that was never connected cannot have received anything.
                 let connected = self.id.was_connected();
-                if connected {
-                    self.last_wqe.wait_timeout(left_ms(failed))?;
-                }
+                let told = !connected || self.wait_last_receive(failed);
                 // The receives may complete in the same queue.
                 if connected || self.send_posted.load(Relaxed) != 0 {
                     self.drain_sends(failed)?;
+                }
+                if !told {
+                    return Ok(Quiet::MayReceive);
                 }
                 if connected && srq.cq().is_direct() {
                     srq.cq().flush();
@@ -162,13 +165,31 @@ impl<H: QpHandler> Qp<H> {
                 srq.forget(self);
             }
         }
-        Ok(())
+        Ok(Quiet::Drained)
+    }
+
+    /// Waits until the device has told that the queue pair, which has gone to its error state at
+    /// `failed`, receives nothing any more. Returns false if it does not do so.
+    fn wait_last_receive(&self, failed: Instant<Monotonic>) -> bool {
+        let device = self.pd.device();
+        let most = match device.tells_last_receive() {
+            true => LAST_RECEIVE_MS,
+            false => 0,
+        };
+        let told = self.last_wqe.wait_timeout(left_ms(failed, most)).is_ok();
+        device.set_tells_last_receive(told);
+        told
     }
 
     /// Destroys a queue pair that cannot be drained, and handles what it has left in the completion
     /// queues: no other completion of it can come.
     fn destroy_undrained(&self, stage: &mut Stage) {
         if let Receives::Shared(srq) = &self.receives {
+            // The device removes what is in the queue when it destroys the queue pair, and the
+            // receives would be lost with it. One that it has taken and not completed is.
+            srq.cq().flush();
+            self.lost_receives
+                .store(self.id.was_connected().into(), Relaxed);
             // A queue pair that is created while this one goes may have its address.
             srq.retire(self);
         }
@@ -246,7 +267,7 @@ impl<H: QpHandler> Qp<H> {
     /// state since `failed`, and `stage` be locked.
     fn drain_sends(&self, failed: Instant<Monotonic>) -> Result {
         // Not `ib_drain_sq()`: that does not tell whether it has drained anything.
-        let left = left_ms(failed);
+        let left = left_ms(failed, DRAIN_MS);
         self.send_cq.cq().drain(&self.send_marker, left, |cqe| {
             let wr = bindings::ib_rdma_wr {
                 wr: bindings::ib_send_wr {
@@ -268,7 +289,7 @@ impl<H: QpHandler> Qp<H> {
     /// Waits until all that was posted to the queue pair's own receive queue has completed. As for
     /// [`Self::drain_sends`].
     fn drain_receives(&self, cq: &Cq, failed: Instant<Monotonic>) -> Result {
-        cq.drain(&self.recv_marker, left_ms(failed), |cqe| {
+        cq.drain(&self.recv_marker, left_ms(failed, DRAIN_MS), |cqe| {
             let wr = bindings::ib_recv_wr {
                 __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },
                 ..pin_init::zeroed()
@@ -281,10 +302,19 @@ impl<H: QpHandler> Qp<H> {
 }
 
 /// Returns how long the next step of draining a queue pair may take that has gone to its error
-/// state at `failed`, in ms.
-fn left_ms(failed: Instant<Monotonic>) -> u32 {
+/// state at `failed`, in ms, if it may end `most` ms after that.
+fn left_ms(failed: Instant<Monotonic>, most: u32) -> u32 {
     let spent = u32::try_from(failed.elapsed().as_millis()).unwrap_or(u32::MAX);
-    DRAIN_MS.saturating_sub(spent).max(DRAIN_STEP_MS)
+    most.saturating_sub(spent).max(DRAIN_STEP_MS)
+}
+
+/// What is known of a queue pair whose posted work requests have completed.
+enum Quiet {
+    /// No completion can come any more.
+    Drained,
+    /// The device does not tell whether it still receives into the shared queue. Only when the
+    /// queue pair is destroyed it is certain that it does not.
+    MayReceive,
 }
 
 /// The requests of a queue pair that could not be given back.

@@ -51,6 +51,8 @@ pub(in crate::server) struct ReceiveCredit<C: Polled> {
     /// Promised receives: as many as `credit`, or, in a receive queue of the connection's own, as
     /// many as the credit may ever become.
     pub(super) promised: u16,
+    /// The connection has ended, and may have taken a receive with it.
+    pub(super) lost: bool,
 }
 
 impl<C: Polled> ReceiveCredit<C> {
@@ -70,7 +72,8 @@ impl<C: Polled> Drop for ReceiveCredit<C> {
         let poller = &self.poller;
         let mut shared = poller.shared.lock();
         shared.receives.withdraw(self.promised.into());
-        if poller.has_srq && self.credit > 0 && poller.device.quirks().loses_receives() {
+        let lost = self.lost || poller.device.quirks().loses_receives();
+        if poller.has_srq && self.credit > 0 && lost {
             shared.receives.miss();
         }
         shared.users -= 1;
@@ -108,6 +111,7 @@ impl<C: Polled> Poller<C> {
             poller: self.clone(),
             credit: 0,
             promised: 0,
+            lost: false,
         };
         match self.has_srq {
             true => {

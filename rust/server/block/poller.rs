@@ -404,7 +404,10 @@ impl<C: Polled> Poller<C> {
             let place = entries.position(|entry| Arc::ptr_eq(&entry.connection, connection))?;
             hca.connections.remove(place).ok()
         });
-        drop(removed);
+        drop(removed.map(|mut entry| {
+            entry.credit.lost = entry.qp.has_lost_receives();
+            entry
+        }));
     }
 
     /// Returns true if the connections share a receive queue.

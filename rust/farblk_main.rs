@@ -77,6 +77,10 @@ module! {
             default: 4096,
             description: "Largest write that the server takes with its command, in bytes",
         },
+        remote_invalidate: u8 {
+            default: 1,
+            description: "Keys are invalidated by answers; 0 if a device says it can and cannot",
+        },
     },
 }
 

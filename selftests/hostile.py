@@ -347,10 +347,11 @@ class Connection:
 
 # --- the protocol ---------------------------------------------------------------------------------
 
-MAGIC, VERSION = b"FARB", 7
+MAGIC, VERSION = b"FARB", 8
 CONTROL, IO = 0, 1
 # Kinds 8 and 11, here QUERY and FATE, mean nothing.
 LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, FLUSHED, CHALLENGE, REPLY = *range(1, 14), 0x8000
+REMOTE_INVALIDATE = 1
 NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
 BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
 EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED, AGAIN, PROTECTION = 14, 15, 16, 17, 18, 19
@@ -375,11 +376,12 @@ def message(kind, body=b"", length=None):
 
 
 def login(export=b"e", host_id=b"h" * 16, host=b"hostile", map_id=None, access=RW, queues=2, depth=16, inline=INLINE_MAX, path=0, epoch=1,
-          boot=BOOT, incarnation=1, resume=0, timeout_ms=0, heartbeat_ms=0, protection=0):
+          boot=BOOT, incarnation=1, resume=0, timeout_ms=0, heartbeat_ms=0, protection=0,
+          features=REMOTE_INVALIDATE):
     """A login, of another map than all before unless told which."""
     map_id = map_id or os.urandom(16)
-    return message(LOGIN, struct.pack("<16s64s16sQ64sBBHHBxIIQQQI4x", host_id, host, map_id, epoch, export, access, path, queues, depth, protection,
-                                      inline, heartbeat_ms, boot, incarnation, resume, timeout_ms))
+    return message(LOGIN, struct.pack("<16s64s16sQ64sBBHHBBIIQQQI4x", host_id, host, map_id, epoch, export, access, path, queues, depth, protection,
+                                      features, inline, heartbeat_ms, boot, incarnation, resume, timeout_ms))
 
 
 def exports(first=0):
@@ -629,6 +631,8 @@ def control_long():
        ("a login for too much depth", login(depth=1025), MALFORMED),
        ("a login for too much inline data", login(inline=16385), MALFORMED),
        ("a login with unknown protection", login(protection=3), MALFORMED),
+       ("a login with an unknown feature", login(features=2), MALFORMED),
+       ("a login with all features there could be", login(features=255), MALFORMED),
        ("a login with protection that the export does not have", login(protection=1), PROTECTION),
        ("a login with protection of a host that is not admitted", login(b"host", host=b"other", protection=1), NOT_ADMITTED),
        ("a login to an export that is not there", login(b"nothing"), NO_SUCH_EXPORT),
@@ -909,6 +913,15 @@ def refused_write(export):
     expect("the status of a flush", status_of(io, flush()), OK)
     io.send(inline_read(512, offset=0))
     expect("what is there", io.receive()[0], bytes(512))
+
+
+# Memory of user space that is no window cannot be invalidated by its peer: the connection would end.
+@case("memory", "answers that invalidate no key, as the client's device takes none that do")
+def memory_kept():
+    io = Session(features=0).io()
+    for tag, op in enumerate((WRITE, READ, WRITE, READ)):
+        expect("the status", status_of(io, command(op, tag=tag, length=4096, **io.remote())), OK)
+    works(io)
 
 
 # Memory of the client that is not there: the server's RDMA fails.

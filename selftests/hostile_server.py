@@ -188,9 +188,9 @@ class Peer(Connection):
         return self.memory[self.data : self.data + length] if self.awaited.pop() == 0 else None
 
 
-LOGIN_FIELDS = ("host_id", "host", "map_id", "epoch", "export", "access", "path", "queues", "depth", "protection", "inline", "heartbeat_ms",
-                "boot", "incarnation", "resume", "timeout_ms")
-LOGIN_FORMAT = "<16s64s16sQ64sBBHHBxIIQQQI4x"
+LOGIN_FIELDS = ("host_id", "host", "map_id", "epoch", "export", "access", "path", "queues", "depth", "protection", "features", "inline",
+                "heartbeat_ms", "boot", "incarnation", "resume", "timeout_ms")
+LOGIN_FORMAT = "<16s64s16sQ64sBBHHBBIIQQQI4x"
 REPLY_FORMAT = (("session", "Q"), ("export_uuid", "16s"), ("instance", "16s"), ("size", "Q"), ("access", "B"), ("kind", "B"), ("slab_shift", "B"),
                 ("features", "B"), ("queues", "H"), ("depth", "H"), ("inline", "I"), ("logical", "I"), ("physical", "I"), ("io_min", "I"),
                 ("io_opt", "I"), ("max_io", "I"), ("max_discard", "I"), ("discard_granularity", "I"), ("max_zeroes", "I"), ("credit", "H"),

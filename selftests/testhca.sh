@@ -68,6 +68,25 @@ poor() {
 no_srq() { poor max_srq=0; }
 # The driver tells of SRQs, and has no function to make one.
 no_srq_ops() { poor srq_ops=0; }
+# no_remote_inv: the device promises SEND with invalidation, and has none; the administrator knows.
+no_remote_inv() {
+	local before
+	must reload_server "load_module remote_invalidate=0"
+	poor remote_inv=0
+	disk_of 'null_disk fbm 16'
+	before=$(invalidations)
+	moves
+	[ "$(invalidations)" -gt "$before" ] || bad "the client invalidates no key"
+}
+# invalidations: how often the client has invalidated a key itself.
+invalidations() { grep -rhoP '(?<=invalidations )[0-9]+' /sys/kernel/debug/farblk/maps/m | awk '{ n += $1 } END { print n + 0 }'; }
+# no_mem_mgt: such a device can be that of a server of a disk.
+no_mem_mgt() {
+	[ -e /sys/class/infiniband/rxe1 ] || skip "there is no second device"
+	device mem_mgt=0
+	must store "$P/mem_mgt" 1
+	KINDS=block across
+}
 few_segments() { poor max_sge=3; }
 one_segment() { poor max_sge_rd=1; }
 few_pages() { poor max_pages=16; }
@@ -242,7 +261,7 @@ come_back() {
 	ip addr add "$FAR_ADDR" dev "$FAR" && ip link set "$FAR" up && rxe_add "$FAR" rxe1
 }
 kinds_across() {
-	for KIND in ram block; do
+	for KIND in ${KINDS:-ram block}; do
 		case $KIND in
 		ram) must serve e 16M ;;
 		block) back 'null_disk fbm 16' && must serve_block e "$BACK" ;;
@@ -277,6 +296,8 @@ is_unplugged() {
 scenario plain "the device as it is"
 scenario no_srq "no shared receive queues"
 scenario no_srq_ops "shared receive queues by number only"
+scenario no_remote_inv "no SEND with invalidation, though it was promised"
+scenario no_mem_mgt "a server whose device registers nothing"
 scenario few_segments "three segments per work request"
 scenario one_segment "one segment per RDMA READ"
 scenario few_pages "regions of 64 KiB"

@@ -47,6 +47,8 @@ pub struct Login {
     pub inline_size: u32,
     /// Protection of the I/O connections, which has to be that of the export.
     pub protection: Protection,
+    /// The client's device takes a SEND that invalidates a key. Means nothing to a `ram` export.
+    pub remote_invalidate: bool,
     /// Between two signs of life of the client, in milliseconds; 0 if it promises none.
     pub heartbeat_ms: u32,
     /// Random, for each load of the client's module; never 0.
@@ -74,7 +76,10 @@ impl Login {
             queues: self.queues.into(),
             depth: self.depth.into(),
             protection: self.protection as u8,
-            reserved: 0,
+            features: match self.remote_invalidate {
+                true => wire::LOGIN_REMOTE_INVALIDATE,
+                false => 0,
+            },
             inline_size: self.inline_size.into(),
             heartbeat_ms: self.heartbeat_ms.into(),
             boot: self.boot.into(),
@@ -99,6 +104,11 @@ impl Login {
             depth: depth(wire.depth)?,
             inline_size: inline_size(wire.inline_size)?,
             protection: wire.protection.try_into()?,
+            remote_invalidate: match wire.features {
+                0 => false,
+                wire::LOGIN_REMOTE_INVALIDATE => true,
+                _ => return Err(Malformed("there are features that are not known")),
+            },
             heartbeat_ms: wire.heartbeat_ms.get(),
             boot: not_zero(wire.boot, "the boot is zero")?,
             incarnation: not_zero(wire.incarnation, "the incarnation is zero")?,

@@ -20,9 +20,9 @@ pub use io::*;
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
-pub const VERSION_MIN: u16 = 7;
+pub const VERSION_MIN: u16 = 8;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 7;
+pub const VERSION_MAX: u16 = 8;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -104,6 +104,9 @@ pub const FEATURE_WRITE_CACHE: u8 = 1 << 0;
 pub const FEATURE_FUA: u8 = 1 << 1;
 /// [`LoginReply::features`]: seeking costs time.
 pub const FEATURE_ROTATIONAL: u8 = 1 << 2;
+
+/// [`Login::features`]: the client's device takes a SEND that invalidates a key.
+pub const LOGIN_REMOTE_INVALIDATE: u8 = 1 << 0;
 
 /// [`LoginReply::flags`]: the server knew the reservation key that the login resumes.
 pub const LOGIN_REMEMBERED: u16 = 1 << 0;
@@ -273,8 +276,8 @@ pub struct Login {
     pub depth: U16,
     /// Protection of the I/O connections: 0 none, 1 checksums, 2 encryption.
     pub protection: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// [`LOGIN_REMOTE_INVALIDATE`], or zero.
+    pub features: u8,
     /// Data behind a command asked for, in bytes.
     pub inline_size: U32,
     /// Between two signs of life of the client, in milliseconds; 0 for none.

@@ -302,6 +302,12 @@ impl Device {
         }
     }
 
+    /// Returns true if the device can send a message that invalidates a key of the peer, and takes
+    /// such messages. Any context.
+    pub(crate) fn takes_invalidations(&self) -> bool {
+        self.limits.mem_mgt_extensions
+    }
+
     /// Returns true if memory regions can have pages of `size` bytes.
     pub(super) fn has_page_size(&self, size: usize) -> bool {
         // SAFETY: By the type invariants the device is registered.

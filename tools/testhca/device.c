@@ -20,8 +20,8 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		.vendor_id = 0,
 		.max_qp = THCA_MAX_QP,
 		.max_qp_wr = THCA_MAX_WR,
-		.device_cap_flags = IB_DEVICE_MEM_MGT_EXTENSIONS | IB_DEVICE_RC_RNR_NAK_GEN |
-				    IB_DEVICE_CURR_QP_STATE_MOD | IB_DEVICE_SYS_IMAGE_GUID |
+		.device_cap_flags = (dev->mem_mgt ? IB_DEVICE_MEM_MGT_EXTENSIONS : 0) |
+				    IB_DEVICE_RC_RNR_NAK_GEN | IB_DEVICE_CURR_QP_STATE_MOD | IB_DEVICE_SYS_IMAGE_GUID |
 				    IB_DEVICE_PORT_ACTIVE_EVENT,
 		.kernel_cap_flags = IBK_LOCAL_DMA_LKEY | IBK_ALLOW_USER_UNREG,
 		.max_send_sge = dev->max_sge,
@@ -180,6 +180,8 @@ static void init(struct thca_dev *dev, struct net_device *netdev)
 	dev->max_sge = thca_max_sge();
 	dev->max_sge_rd = thca_max_sge_rd();
 	dev->max_srq = thca_max_srq();
+	dev->mem_mgt = thca_mem_mgt();
+	dev->remote_inv = thca_remote_inv();
 	dev->max_pages = thca_max_pages();
 	dev->max_rd_atom = thca_max_rd_atom();
 

@@ -26,6 +26,14 @@ static bool srq_ops = true;
 module_param(srq_ops, bool, 0644);
 MODULE_PARM_DESC(srq_ops, "the driver has functions for SRQs, if max_srq is not 0 (Y; a number alone proves nothing)");
 
+static bool mem_mgt = true;
+module_param(mem_mgt, bool, 0644);
+MODULE_PARM_DESC(mem_mgt, "registers and invalidates memory by work requests (Y)");
+
+static bool remote_inv = true;
+module_param(remote_inv, bool, 0644);
+MODULE_PARM_DESC(remote_inv, "has SEND with invalidate, which mem_mgt promises (Y)");
+
 static unsigned int max_pages = 512;
 module_param(max_pages, uint, 0644);
 MODULE_PARM_DESC(max_pages, "pages of a region that a work request registers (512; siw has 256)");
@@ -92,6 +100,16 @@ u32 thca_max_srq(void)
 bool thca_has_srq_ops(void)
 {
 	return READ_ONCE(max_srq) && READ_ONCE(srq_ops);
+}
+
+bool thca_mem_mgt(void)
+{
+	return READ_ONCE(mem_mgt);
+}
+
+bool thca_remote_inv(void)
+{
+	return READ_ONCE(mem_mgt) && READ_ONCE(remote_inv);
 }
 
 u32 thca_max_pages(void)

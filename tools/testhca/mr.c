@@ -67,7 +67,7 @@ struct ib_mr *thca_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max_num_
 {
 	struct thca_mr *mr;
 
-	if (type != IB_MR_TYPE_MEM_REG)
+	if (type != IB_MR_TYPE_MEM_REG || !to_dev(pd->device)->mem_mgt)
 		return ERR_PTR(-EOPNOTSUPP);
 	if (!max_num_sg || max_num_sg > pd->device->attrs.max_fast_reg_page_list_len)
 		return ERR_PTR(-EINVAL);

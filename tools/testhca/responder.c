@@ -96,7 +96,7 @@ static enum thca_answer receive_send(struct thca_qp *qp, struct thca_swqe *wqe,
 	if (qp->done < wqe->length)
 		return THCA_MORE;
 	if (wqe->opcode == IB_WR_SEND_WITH_INV) {
-		if (!thca_mr_invalidate(peer, wqe->ex.rkey))
+		if (!to_dev(peer->ib.device)->remote_inv || !thca_mr_invalidate(peer, wqe->ex.rkey))
 			return refuse(peer, THCA_ACCESS_ERROR, IB_WC_LOC_QP_OP_ERR, fire);
 		cqe.wc.wc_flags = IB_WC_WITH_INVALIDATE;
 		cqe.wc.ex.invalidate_rkey = wqe->ex.rkey;

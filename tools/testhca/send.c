@@ -8,15 +8,17 @@ static bool is_known(const struct thca_qp *qp, const struct ib_send_wr *wr)
 	case IB_WR_SEND:
 	case IB_WR_SEND_WITH_IMM:
 		return true;
-	case IB_WR_SEND_WITH_INV:
 	case IB_WR_RDMA_WRITE:
 	case IB_WR_RDMA_WRITE_WITH_IMM:
 	case IB_WR_RDMA_READ:
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		return qp->ib.qp_type == IB_QPT_RC;
+	case IB_WR_SEND_WITH_INV:
+		return qp->ib.qp_type == IB_QPT_RC && to_dev(qp->ib.device)->remote_inv;
 	case IB_WR_REG_MR:
 	case IB_WR_LOCAL_INV:
-		return qp->ib.qp_type == IB_QPT_RC;
+		return qp->ib.qp_type == IB_QPT_RC && to_dev(qp->ib.device)->mem_mgt;
 	default:
 		return false;
 	}

@@ -74,6 +74,7 @@ struct thca_dev {
 	u32 next_mr;
 
 	u32 max_sge, max_sge_rd, max_srq, max_pages, max_rd_atom;
+	bool mem_mgt, remote_inv;
 	/* It has failed for good. */
 	bool fatal;
 
@@ -337,6 +338,8 @@ u32 thca_max_sge(void);
 u32 thca_max_sge_rd(void);
 u32 thca_max_srq(void);
 bool thca_has_srq_ops(void);
+bool thca_mem_mgt(void);
+bool thca_remote_inv(void);
 u32 thca_max_pages(void);
 u32 thca_max_rd_atom(void);
 u32 thca_vectors(void);

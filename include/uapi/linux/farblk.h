@@ -11,8 +11,8 @@
 #include <linux/types.h>
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
-#define FARBLK_VERSION_MIN		7
-#define FARBLK_VERSION_MAX		7
+#define FARBLK_VERSION_MIN		8
+#define FARBLK_VERSION_MAX		8
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -74,6 +74,9 @@
 #define FARBLK_FEATURE_WRITE_CACHE	1
 #define FARBLK_FEATURE_FUA		2
 #define FARBLK_FEATURE_ROTATIONAL	4
+
+/* farblk_login.features */
+#define FARBLK_LOGIN_REMOTE_INVALIDATE	1
 
 /* farblk_login_reply.flags */
 #define FARBLK_LOGIN_REMEMBERED		1
@@ -214,7 +217,7 @@ struct farblk_login {
 	__le16	queues;
 	__le16	depth;
 	__u8	protection;			/* FARBLK_PROTECTION_* */
-	__u8	reserved;
+	__u8	features;			/* FARBLK_LOGIN_REMOTE_INVALIDATE */
 	__le32	inline_size;
 	__le32	heartbeat_ms;			/* 0 for none */
 	__le64	boot;

@@ -77,6 +77,7 @@ use crate::link::{
         fail,
         Failure, //
     },
+    may_invalidate, //
 };
 use crate::proto::{
     self,
@@ -84,7 +85,7 @@ use crate::proto::{
     Login,
     LoginReply, //
 };
-use crate::rdma::device::Limits as DeviceLimits;
+use crate::rdma::device::Device;
 use crate::session::{
     map::{
         Drained,
@@ -362,8 +363,8 @@ impl Connector {
             deadline.sooner(first_answer_ms),
         )?;
         let first_answer_ms = deadline.spent();
-        let limits = control.channel().pd().device().limits();
-        let vectors = limits.num_comp_vectors;
+        let device = control.channel().pd().device().clone();
+        let vectors = device.limits().num_comp_vectors;
         let hw_queues = match (attempt.hw_queues, options.queues) {
             (Some(count), _) => count,
             (None, 0) => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
@@ -372,7 +373,7 @@ impl Connector {
         .max(1);
         // After the login nothing may fail without a logout.
         let connections = UniqueArc::<Connections>::new_uninit(GFP_KERNEL)?;
-        let login = self.login(attempt, hw_queues, limits);
+        let login = self.login(attempt, hw_queues, &device);
         let login = control.call(
             self.next_deadline(attempt, deadline)?,
             |sequence, buf| login.encode(sequence, buf),
@@ -403,12 +404,11 @@ impl Connector {
         }
     }
 
-    /// Returns the login that asks for `hw_queues` queues with interrupts, over a device with these
-    /// limits.
-    fn login(&self, attempt: &Attempt, hw_queues: u16, limits: &DeviceLimits) -> Login {
+    /// Returns the login that asks for `hw_queues` queues with interrupts, over `device`.
+    fn login(&self, attempt: &Attempt, hw_queues: u16, device: &Device) -> Login {
         let (identity, options) = (&self.params.identity, &self.params.options);
         // A command and its data, which may begin anywhere in a page, are one work request.
-        let inline_max = limits.max_send_sge.saturating_sub(2) * PAGE_SIZE as u32;
+        let inline_max = device.limits().max_send_sge.saturating_sub(2) * PAGE_SIZE as u32;
         Login {
             host_id: identity.id,
             host_name: identity.name,
@@ -424,6 +424,7 @@ impl Connector {
             depth: options.depth,
             inline_size: options.inline_size.min(inline_max),
             protection: options.protection,
+            remote_invalidate: may_invalidate(device),
             no_path_timeout_ms: options.no_path_timeout_ms,
             heartbeat_ms: options.heartbeat_ms,
         }

@@ -362,6 +362,14 @@ impl Command {
         delivery.encode().map(Reply::with_immediate)
     }
 
+    /// Returns the key that the answer makes invalid, if both devices can do that. Otherwise the
+    /// client does so when it has the answer.
+    fn key_to_invalidate(&self) -> Option<u32> {
+        let remote = self.operation.remote();
+        let remote = remote.filter(|_| self.owner.connection.invalidates);
+        remote.map(|remote| remote.rkey)
+    }
+
     /// Returns the answer that is a response, after the data of a read that succeeded.
     fn response(&mut self, status: Status) -> Option<Reply> {
         let response = Response {
@@ -379,7 +387,7 @@ impl Command {
             immediate: None,
             append: false,
             write: remote.filter(|_| reads && status == Status::Ok).map(range),
-            invalidate: remote.map(|remote| remote.rkey),
+            invalidate: self.key_to_invalidate(),
         })
     }
 
@@ -426,7 +434,7 @@ impl Command {
             immediate: None,
             append,
             write,
-            invalidate: remote.map(|remote| remote.rkey),
+            invalidate: self.key_to_invalidate(),
         })
     }
 

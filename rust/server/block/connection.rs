@@ -196,6 +196,8 @@ pub(in crate::server) struct Connection {
     pub(super) worker: Arc<OwnedQueue>,
     /// `None` if commands and answers are sent as they are.
     pub(super) protected: Option<Protected>,
+    /// Answers invalidate the keys of their commands: both devices can do that.
+    pub(super) invalidates: bool,
     #[pin]
     work: Work<Connection, 0>,
     #[pin]
@@ -238,6 +240,8 @@ pub(super) struct ConnectionConfig<'a> {
     pub(super) worker: &'a Arc<OwnedQueue>,
     /// The protection on which both sides have agreed.
     pub(super) protection: Protection,
+    /// Answers may invalidate the keys of their commands.
+    pub(super) invalidates: bool,
 }
 
 /// The reference that commands have to their connection.
@@ -307,6 +311,7 @@ impl Connection {
                 later: config.later.clone(),
                 worker: config.worker.clone(),
                 protected,
+                invalidates: config.invalidates,
                 work <- new_work!("Connection::work"),
                 answer_work <- new_work!("Connection::answer_work"),
             }),

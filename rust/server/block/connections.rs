@@ -11,7 +11,8 @@ use kernel::sync::Arc;
 use crate::link::{
     channel::Side,
     cipher::Cipher,
-    keys::Tickets, //
+    keys::Tickets,
+    may_invalidate, //
 };
 use crate::proto::{
     handshake::Ticket,
@@ -184,6 +185,8 @@ pub(in crate::server) struct Connections {
     access: Access,
     terms: Terms,
     protection: Protection,
+    /// The client's device takes answers that invalidate keys.
+    invalidates: bool,
     label: Label,
     user: User,
 }
@@ -209,6 +212,7 @@ impl Connections {
                 limits: *block.limits(),
             },
             protection: login.protection,
+            invalidates: login.remote_invalidate && may_invalidate(adapter.pd.device()),
             label: Label {
                 export: login.export,
                 host: login.host_name,
@@ -262,6 +266,7 @@ impl Connections {
                 later: &adapter.maker,
                 worker: &adapter.worker,
                 protection: self.protection,
+                invalidates: self.invalidates,
             },
         )?;
         *place = Some(connection);

@@ -104,6 +104,7 @@ fn login() -> Login {
         depth: 0x0123,
         inline_size: 0x3456,
         protection: Protection::None,
+        remote_invalidate: true,
         path: 5,
         heartbeat_ms: 0x0102_03e8,
         boot: 0x0807_0605_0403_0201,

@@ -201,6 +201,7 @@ proptest! {
         sequence: u32,
         writes: bool,
         protection in prop::sample::select(&Protection::ALL[..]),
+        remote_invalidate: bool,
     ) {
         let (host_id, map_uuid) = ids.split_at(16);
         let login = Login {
@@ -214,6 +215,7 @@ proptest! {
             depth,
             inline_size,
             protection,
+            remote_invalidate,
             path,
             heartbeat_ms,
             boot,

@@ -96,7 +96,7 @@ fn request_of_an_unknown_version_is_not_read_further() {
     assert_eq!(refused.refusal, Refusal::Version);
     assert_eq!(
         refused.text.as_str(),
-        "no protocol version in common: client 8 to 9, server 7 to 7"
+        "no protocol version in common: client 9 to 10, server 8 to 8"
     );
 }
 
@@ -130,7 +130,7 @@ fn request_reserved_is_ignored() {
 
 #[test]
 fn reply_golden() {
-    let reply = ConnectReply { version: 7 };
+    let reply = ConnectReply { version: 8 };
     let mut bytes = vec![b'F', b'A', b'R', b'B', 7, 0, 0, 0];
     bytes.resize(24, 0);
     assert_eq!(encoded(|buf| reply.encode(buf)), bytes);

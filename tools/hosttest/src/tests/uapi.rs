@@ -138,7 +138,7 @@ fn layouts() -> Vec<Layout> {
             queues,
             depth,
             protection,
-            reserved,
+            features,
             inline_size,
             heartbeat_ms,
             boot,

@@ -14,7 +14,7 @@ fn login_golden() {
         login().map_uuid.as_bytes(),
         &[8, 7, 6, 5, 4, 3, 2, 1],
         &padded("scratch"),
-        &[1, 5, 3, 2, 0x23, 1, 0, 0],
+        &[1, 5, 3, 2, 0x23, 1, 0, 1],
         &[0x56, 0x34, 0, 0, 0xe8, 3, 2, 1],
         &[1, 2, 3, 4, 5, 6, 7, 8],
         &[0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18],
@@ -62,7 +62,15 @@ fn login_boundaries() {
     for bad in [3, 0x80, 0xff] {
         assert!(refused(182, &[bad]), "protection {bad}");
     }
-    let reserved = patched(&patched(&bytes, 183, &[9]), 220, &[9; 4]);
+    for bad in [2, 3, 0x80, 0xff] {
+        assert!(refused(183, &[bad]), "features {bad}");
+    }
+    let plain = patched(&bytes, 183, &[0]);
+    assert!(matches!(
+        request(&plain),
+        Ok(Request::Login(login)) if !login.remote_invalidate
+    ));
+    let reserved = patched(&bytes, 220, &[9; 4]);
     assert_eq!(request(&reserved), Ok(Request::Login(login())));
     let first = patched(&bytes, 208, &[0; 8]);
     assert!(matches!(

@@ -79,13 +79,40 @@ no_remote_inv() {
 	[ "$(invalidations)" -gt "$before" ] || bad "the client invalidates no key"
 }
 # invalidations: how often the client has invalidated a key itself.
-invalidations() { grep -rhoP '(?<=invalidations )[0-9]+' /sys/kernel/debug/farblk/maps/m | awk '{ n += $1 } END { print n + 0 }'; }
+invalidations() { awk '{ for (i = 1; i < NF; i++) if ($i == "invalidations") n += $(i + 1) } END { print n + 0 }' "$D/client/m/counters"; }
 # no_mem_mgt: such a device can be that of a server of a disk.
 no_mem_mgt() {
 	[ -e /sys/class/infiniband/rxe1 ] || skip "there is no second device"
 	device mem_mgt=0
 	must store "$P/mem_mgt" 1
 	KINDS=block across
+}
+# bounced: with swiotlb=force a RAM export cannot be had over the device, in words, and I/O to a disk
+# may begin and end anywhere in a page.
+bounced() {
+	grep -q swiotlb=force /proc/cmdline || skip "memory is not bounced: --append swiotlb=force"
+	needs python3
+	must serve e 16M
+	map m e && bad "a RAM export was mapped over a device that sees copies"
+	is "last_error" "$(show "$C/maps/m/last_error")" "EOPNOTSUPP the server's device reaches no memory but bounce buffers"
+	clean
+	disk_of 'null_disk fbm 16' inline_size=0
+	moves
+	must python3 - "$DEV" <<-'END'
+		import mmap, os, sys
+		fd = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+		room = mmap.mmap(-1, 1 << 20)
+		for start in 0, 512, 2048, 3584:
+		    for length in 512, 2048, 4096, 4608, 8192, 12800, 131072, 200704:
+		        there = memoryview(room)[start : start + length]
+		        data = os.urandom(length)
+		        there[:] = data
+		        if os.pwritev(fd, [there], 65536) != length:
+		            sys.exit(f"{start}, {length}: a short write")
+		        there[:] = bytes(length)
+		        if os.preadv(fd, [there], 65536) != length or there != data:
+		            sys.exit(f"{start}, {length}: other data")
+	END
 }
 few_segments() { poor max_sge=3; }
 one_segment() { poor max_sge_rd=1; }
@@ -298,6 +325,7 @@ scenario no_srq "no shared receive queues"
 scenario no_srq_ops "shared receive queues by number only"
 scenario no_remote_inv "no SEND with invalidation, though it was promised"
 scenario no_mem_mgt "a server whose device registers nothing"
+scenario bounced "bounce buffers for all memory"
 scenario few_segments "three segments per work request"
 scenario one_segment "one segment per RDMA READ"
 scenario few_pages "regions of 64 KiB"

@@ -16,6 +16,7 @@ use crate::base::{
 use core::ptr::NonNull;
 use kernel::{
     bindings::page,
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -34,13 +35,14 @@ use kernel::{
 /// # Invariants
 ///
 /// - The `2 * size` bytes that begin `offset` bytes after the start of `page` are a part of one
-///   chunk of `_memory`. `0 < len <= size`.
+///   chunk of `_memory`. `0 < len <= span <= size`.
 pub(crate) struct BounceBuffer {
     _memory: Arc<PageChunks>,
     page: NonNull<page>,
     offset: u32,
     size: u32,
     len: u32,
+    span: u32,
 }
 
 // SAFETY: Pages belong to no thread.
@@ -69,6 +71,7 @@ impl BounceBuffer {
             offset: segment.offset(),
             size,
             len: size,
+            span: size,
         })
     }
 
@@ -77,13 +80,19 @@ impl BounceBuffer {
         self.size
     }
 
-    /// Uses the first `len` bytes. Fails with `EINVAL` if there are fewer, or `len` is 0.
-    pub(crate) fn set_len(&mut self, len: u32) -> Result {
-        if len == 0 || len > self.size {
+    /// Uses the first `len` bytes. If devices can be given no less than `whole_pages`, they get what
+    /// is left of the last page, too: it has what they got before. Fails with `EINVAL` if there are
+    /// fewer bytes, or `len` is 0.
+    pub(crate) fn set_len(&mut self, len: u32, whole_pages: bool) -> Result {
+        let span = match whole_pages {
+            true => len.checked_next_multiple_of(PAGE_SIZE as u32).ok_or(EINVAL)?,
+            false => len,
+        };
+        if len == 0 || span > self.size {
             return Err(EINVAL);
         }
         // INVARIANT: It was checked.
-        self.len = len;
+        (self.len, self.span) = (len, span);
         Ok(())
     }
 
@@ -97,19 +106,19 @@ impl BounceBuffer {
 
     /// Copies the private part to the bytes in use: it is ready for devices. Any context.
     pub(crate) fn publish(&self) -> Result {
-        copy(self.contents().len(), &self.private(), self)
+        copy(self.contents().len(), &self.private(), &self.contents())
     }
 
     /// Copies the bytes in use to the private part: devices are done with it. Any context.
     pub(crate) fn fetch(&self) -> Result {
-        copy(self.contents().len(), self, &self.private())
+        copy(self.contents().len(), &self.contents(), &self.private())
     }
 
-    /// Returns the segment of the bytes in use.
+    /// Returns the segment of the first `len` bytes, at most `span`.
     #[inline]
-    fn segment(&self) -> Segment {
+    fn segment(&self, len: u32) -> Segment {
         // SAFETY: By the type invariants the page is one of `_memory`.
-        unsafe { Segment::new(self.page, self.offset, self.len) }
+        unsafe { Segment::new(self.page, self.offset, len) }
     }
 
     /// Returns the contents of the bytes in use.
@@ -117,7 +126,7 @@ impl BounceBuffer {
     pub(crate) fn contents(&self) -> Contents<'_> {
         // SAFETY: By the type invariants they are in pages of the direct map, which `_memory` keeps
         // as long as `self` has it. `PageChunks` gives no references to its contents.
-        unsafe { Contents::new(self.segment()) }
+        unsafe { Contents::new(self.segment(self.len)) }
     }
 }
 
@@ -130,7 +139,7 @@ unsafe impl Segmented for BounceBuffer {
 
     #[inline]
     fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
-        core::iter::once(self.segment())
+        core::iter::once(self.segment(self.span))
     }
 }
 
@@ -168,6 +177,20 @@ impl<M: Segmented> Bounced<M> {
         (self.memory, self.buffer)
     }
 
+    /// Copies the memory to the buffer. Fails with `EINVAL` if there is no buffer, or it is longer.
+    /// Any context.
+    pub(crate) fn fill(&self) -> Result {
+        let contents = self.buffer().ok_or(EINVAL)?.contents();
+        copy(contents.len(), &self.memory, &contents)
+    }
+
+    /// Copies the buffer to the memory: devices are done with it. Fails as [`Self::copy_out`]. Any
+    /// context.
+    pub(crate) fn empty(&self) -> Result {
+        let contents = self.buffer().ok_or(EINVAL)?.contents();
+        copy(contents.len(), &contents, &self.memory)
+    }
+
     /// Copies the memory to the private part of the buffer. Fails with `EINVAL` if there is no
     /// buffer, or it is longer. Any context.
     pub(crate) fn copy_in(&self) -> Result {
@@ -195,14 +218,14 @@ unsafe impl<M: Segmented> Segmented for Bounced<M> {
 
     #[inline]
     fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
-        let mut buffer = self.buffer.as_ref().map(BounceBuffer::segment);
-        let mut memory = match buffer {
+        let mut buffer = self.buffer.iter().flat_map(|buffer| buffer.segments());
+        let mut memory = match self.buffer {
             Some(_) => None,
             None => Some(self.memory.segments()),
         };
         core::iter::from_fn(move || match &mut memory {
             Some(memory) => memory.next(),
-            None => buffer.take(),
+            None => buffer.next(),
         })
     }
 }

@@ -294,7 +294,7 @@ mod tests {
         let first = bytes.len() / 3;
         let part = |index: usize, len: usize| -> Result<BounceBuffer> {
             let mut buffer = BounceBuffer::new(&memory, 2 * index * PAGE_SIZE, PAGE_SIZE as u32)?;
-            buffer.set_len(len as u32)?;
+            buffer.set_len(len as u32, false)?;
             Ok(buffer)
         };
         let all = [

@@ -24,6 +24,7 @@ use crate::base::{
         ENETUNREACH,
         ENOKEY,
         ENOTCONN,
+        EOPNOTSUPP,
         EPROTO,
         EPROTONOSUPPORT,
         EPROTOTYPE, //
@@ -348,6 +349,7 @@ pub(super) fn refused(refused: &Refused) -> Failure {
         Refusal::AuthFailed => EKEYREJECTED,
         Refusal::Again => EAGAIN,
         Refusal::Protection => EPROTOTYPE,
+        Refusal::Unreachable => EOPNOTSUPP,
         _ => EPROTO,
     };
     match refused.text.is_empty() {

@@ -123,12 +123,26 @@ bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
 	struct device *dma = dev->dma_device;
 
 	/*
-	 * An IOMMU bounces no whole pages, the operations of an architecture do not tell. Else a
-	 * device that shares the CPU's caches needs to be synced for no other reason.
+	 * An IOMMU bounces no whole pages. Else a device that shares the CPU's caches needs to be
+	 * synced for no other reason. Operations of an architecture that have a sync, as those of
+	 * Xen, do not tell for which addresses: there it is all of them.
 	 */
-	if (ib_uses_virt_dma(dev) || get_dma_ops(dma) || use_dma_iommu(dma))
+	if (ib_uses_virt_dma(dev) || use_dma_iommu(dma))
 		return false;
 	return dev_is_dma_coherent(dma) && dma_need_sync(dma, addr);
+}
+
+/*
+ * Returns true if memory may be bounced, and what is bounced need not keep its offset in its page.
+ * The drivers of some other devices ask for that; it is not for us to do so.
+ */
+bool rust_helper_farblk_dma_loses_offsets(struct ib_device *dev)
+{
+	struct device *dma = dev->dma_device;
+
+	if (ib_uses_virt_dma(dev) || dma_get_min_align_mask(dma) >= PAGE_SIZE - 1)
+		return false;
+	return dma_max_mapping_size(dma) != SIZE_MAX || (get_dma_ops(dma) && dma_dev_need_sync(dma));
 }
 
 int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)

@@ -64,11 +64,13 @@ pub enum Refusal {
     Again = 18,
     /// The protection of the export is not that of the map.
     Protection = 19,
+    /// The server's device cannot let clients access the export's memory.
+    Unreachable = 20,
 }
 
 impl Refusal {
     /// Every refusal, in the order of the codes.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Version,
         Self::Malformed,
         Self::NoSuchExport,
@@ -88,6 +90,7 @@ impl Refusal {
         Self::AuthFailed,
         Self::Again,
         Self::Protection,
+        Self::Unreachable,
     ];
 
     /// Returns the code on the wire.
@@ -117,6 +120,7 @@ impl Refusal {
             Self::AuthFailed => "not admitted, or the key is wrong",
             Self::Again => "too many ask the server at once",
             Self::Protection => "the export and the map differ in their protection",
+            Self::Unreachable => "the server's device reaches no memory but bounce buffers",
         }
     }
 }

@@ -265,6 +265,13 @@ impl Device {
         unsafe { bindings::farblk_dma_is_bounced(self.as_raw(), addr) }
     }
 
+    /// Returns true if memory that is mapped for the device need not keep its offset in its page, as
+    /// it may be bounced: then only whole pages can be registered. Any context.
+    pub(crate) fn loses_offsets(&self) -> bool {
+        // SAFETY: By the type invariants the device is registered.
+        unsafe { bindings::farblk_dma_loses_offsets(self.as_raw()) }
+    }
+
     /// Returns what the device does against the specification.
     pub(crate) fn quirks(&self) -> Quirks {
         self.quirks

@@ -17,8 +17,12 @@ pub(crate) use self::{
     }, //
 };
 
+use crate::base::workqueue::Deferred;
 use crate::bindings;
-use crate::rdma::device::Device;
+use crate::rdma::{
+    device::Device,
+    might_sleep, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::to_result,
@@ -71,16 +75,50 @@ impl Direction {
 /// # Invariants
 ///
 /// - `page` is the first of `1 << order` pages that are ours alone and in the direct map at `virt`.
-/// - They are mapped for `device` at `addr`, in `direction`; by `dma_alloc_pages()`, which also
-///   allocated them, if `from_dma_api`.
+/// - They are mapped for `device` at `addr`, in `direction`; they are those of `from_dma_api`, if
+///   there is such a value.
 struct Pages {
     page: NonNull<bindings::page>,
     virt: NonNull<u8>,
     addr: u64,
     order: u32,
     direction: Direction,
-    from_dma_api: bool,
+    from_dma_api: Option<Deferred<DmaApiPages>>,
     device: Arc<Device>,
+}
+
+/// Pages that the DMA API has allocated. The drop may sleep: in a guest whose memory is encrypted,
+/// they have to be encrypted again.
+///
+/// # Invariants
+///
+/// - `page` is the first of `1 << order` pages that `dma_alloc_pages()` has allocated for `device`
+///   at `addr`, in `direction`, and that are ours alone.
+struct DmaApiPages {
+    page: NonNull<bindings::page>,
+    addr: u64,
+    order: u32,
+    direction: Direction,
+    device: Arc<Device>,
+}
+
+// SAFETY: Pages belong to no thread.
+unsafe impl Send for DmaApiPages {}
+
+impl Drop for DmaApiPages {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: By the type invariants the pages were allocated just so, and are ours.
+        unsafe {
+            bindings::farblk_dma_free_pages(
+                self.device.as_raw(),
+                self.page.as_ptr(),
+                self.order,
+                self.addr,
+                self.direction.as_raw(),
+            );
+        }
+    }
 }
 
 // SAFETY: Pages and mappings belong to no thread.
@@ -153,7 +191,7 @@ impl Pages {
             addr,
             order,
             direction,
-            from_dma_api: false,
+            from_dma_api: None,
             device: device.clone(),
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
@@ -178,6 +216,14 @@ impl Pages {
             )
         };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
+        // INVARIANT: They were allocated just so.
+        let pages = DmaApiPages {
+            page,
+            addr,
+            order,
+            direction,
+            device: device.clone(),
+        };
         // SAFETY: The page was just allocated, and not in high memory.
         let virt = unsafe { bindings::farblk_page_address(page.as_ptr()) }.cast::<u8>();
         // INVARIANT: The pages were allocated and mapped just so. Pages that are not in high memory
@@ -188,7 +234,7 @@ impl Pages {
             addr,
             order,
             direction,
-            from_dma_api: true,
+            from_dma_api: Some(Deferred::new(pages)?),
             device: device.clone(),
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
@@ -231,19 +277,12 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants the memory is mapped just so, and ours. That it is being
-        // dropped shows that nothing which refers to it is in a posted work request.
+        // That it is being dropped shows that nothing which refers to it is in a posted work request.
+        if self.from_dma_api.is_some() {
+            return;
+        }
+        // SAFETY: By the type invariants the memory is mapped just so, and ours.
         unsafe {
-            if self.from_dma_api {
-                bindings::farblk_dma_free_pages(
-                    self.device.as_raw(),
-                    self.page.as_ptr(),
-                    self.order,
-                    self.addr,
-                    self.direction.as_raw(),
-                );
-                return;
-            }
             bindings::farblk_dma_unmap_page(
                 self.device.as_raw(),
                 self.addr,

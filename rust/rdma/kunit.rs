@@ -186,6 +186,12 @@ fn with_pair_of(caps: QpCaps, kind: Kind, test: impl FnOnce(Pair) -> Result) -> 
     })
 }
 
+/// Returns the number of pieces of memory that a work request chain of `pair` takes, at most
+/// `wanted`: devices with few segments per work request take fewer.
+fn most_pieces(pair: &Pair, wanted: usize) -> usize {
+    wanted.min(pair.near.qp.max_segments() as usize)
+}
+
 /// Returns true if `arc` was the last reference, which it was dropped as if not.
 fn last<T>(arc: Arc<T>) -> bool {
     Arc::into_unique_or_drop(arc).is_some()

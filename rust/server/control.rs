@@ -534,10 +534,7 @@ fn no_memory(_: Error) -> Refused {
 /// The refusal of a slab that could not be registered.
 fn not_registered(error: Error) -> Refused {
     match error {
-        error if error == EOPNOTSUPP => Refused::new(
-            Refusal::Internal,
-            format_args!("the server's device reaches no memory but bounce buffers"),
-        ),
+        EOPNOTSUPP => Refusal::Unreachable.into(),
         error => no_memory(error),
     }
 }

@@ -60,9 +60,10 @@ static void look_at(struct thca_qp *qp)
 	LIST_HEAD(fire);
 	bool more = false;
 
-	if (!fatal)
-		more = qp->ib.qp_type == IB_QPT_RC ? thca_run_rc(qp, &fire) :
-						     thca_run_ud(qp, &fire);
+	if (qp->ib.qp_type != IB_QPT_RC)
+		more = thca_run_ud(qp, &fire);
+	else if (!fatal)
+		more = thca_run_rc(qp, &fire);
 	thca_cq_fire(&fire);
 	if (READ_ONCE(qp->events) && !fatal)
 		deliver(qp);

@@ -132,6 +132,7 @@
 #define FARBLK_REFUSED_AUTH_FAILED	17
 #define FARBLK_REFUSED_AGAIN		18
 #define FARBLK_REFUSED_PROTECTION	19
+#define FARBLK_REFUSED_UNREACHABLE	20
 
 /* farblk_challenge.suites, farblk_challenge_reply.suite */
 #define FARBLK_SUITE_X25519_SHA256	1

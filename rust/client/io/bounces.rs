@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The bounce buffers of a path whose I/O has a [`Protection`](crate::proto::Protection): what the
-//! server sees in place of the pages of requests.
+//! The bounce buffers of a path whose I/O has a [`Protection`](crate::proto::Protection), or whose
+//! device can only register whole pages: what the server sees in place of the pages of requests.
 //!
 //! All are made when the path is, and stay with it: memory may be short when it comes back.
 
@@ -78,8 +78,9 @@ impl Bounces {
         )
     }
 
-    /// Takes a buffer of `len` bytes; `None` if none is free. Any context.
-    pub(in crate::client) fn take(&self, len: u32) -> Option<BounceBuffer> {
+    /// Takes a buffer of `len` bytes, of which devices get no less than `whole_pages`; `None` if none
+    /// is free. Any context.
+    pub(in crate::client) fn take(&self, len: u32, whole_pages: bool) -> Option<BounceBuffer> {
         let mut free = self.free.lock();
         let is_small = len <= SMALL_SIZE;
         let small = match is_small {
@@ -91,7 +92,7 @@ impl Bounces {
             None => free.large.pop()?,
             Some(buffer) => buffer,
         };
-        match buffer.set_len(len) {
+        match buffer.set_len(len, whole_pages) {
             Ok(()) => Some(buffer),
             Err(_) => {
                 free.put(buffer);

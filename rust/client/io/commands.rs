@@ -11,6 +11,7 @@
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
+    page::PAGE_SIZE,
     sync::{
         atomic::{
             Atomic,
@@ -22,7 +23,10 @@ use kernel::{
 };
 
 use crate::base::{
-    bounce::Bounced,
+    bounce::{
+        BounceBuffer,
+        Bounced, //
+    },
     errno::EBADMSG,
     sync::{
         self,
@@ -40,6 +44,7 @@ use crate::block::{
     BlkResult, //
 };
 use crate::client::io::{
+    bounces::Bounces,
     protected::Protected,
     tag::Tag, //
 };
@@ -111,6 +116,10 @@ pub(in crate::client) struct Commands {
     inline_read: u32,
     /// `None` if commands and answers are sent as they are.
     pub(super) protected: Option<Protected>,
+    /// The bounce buffers, if there is a protection, or the device needs them.
+    bounces: Option<Arc<Bounces>>,
+    /// The device registers whole pages only.
+    whole_pages: bool,
 }
 
 /// How a command has ended.
@@ -132,7 +141,7 @@ impl Commands {
         terms: &Terms,
         credit: u16,
         inline_read: u32,
-        protected: Option<Protected>,
+        (protected, bounces): (Option<Protected>, Option<Arc<Bounces>>),
     ) -> Result<Self> {
         let depth = usize::from(terms.depth);
         let mut slots = KVec::with_capacity(depth, GFP_KERNEL)?;
@@ -164,6 +173,8 @@ impl Commands {
             inline_size: terms.inline_size,
             inline_read,
             protected,
+            bounces,
+            whole_pages: device.loses_offsets(),
         })
     }
 
@@ -183,6 +194,34 @@ impl Commands {
             self.in_flight.fetch_sub(1, Relaxed);
         }
         message
+    }
+
+    /// Takes the bounce buffer for a request that needs one: the server sees that in place of the
+    /// memory. Fails with [`BlkError::Resource`] if none is free. Any context.
+    #[inline]
+    pub(super) fn take_bounce<T: Operations>(
+        &self,
+        request: &Request<T>,
+        carry: Carry,
+    ) -> BlkResult<Option<BounceBuffer>> {
+        let whole_pages = self.whole_pages && matches!(carry, Carry::Access(_));
+        let needs = match &self.protected {
+            Some(_) => carry != Carry::Nothing,
+            None => whole_pages && !is_whole_pages(request),
+        };
+        let Some(bounces) = self.bounces.as_ref().filter(|_| needs) else {
+            return Ok(None);
+        };
+        let buffer = bounces.take(request.bytes(), whole_pages);
+        buffer.ok_or(BlkError::Resource).map(Some)
+    }
+
+    /// Gives back a bounce buffer. Any context.
+    #[inline]
+    pub(super) fn put_bounce(&self, buffer: BounceBuffer) {
+        if let Some(bounces) = &self.bounces {
+            bounces.put(buffer);
+        }
     }
 
     /// Chooses the command for a request, and how its work request carries the data.
@@ -266,7 +305,12 @@ impl Commands {
         };
         command.encode(&mut bytes).map_err(|_| EINVAL)?;
         match &self.protected {
-            None => message.copy_in(0, &bytes),
+            None => {
+                if memory.buffer().is_some() && matches!(operation, Operation::Write { .. }) {
+                    memory.fill()?;
+                }
+                message.copy_in(0, &bytes)
+            }
             Some(protected) => protected.seal(tag, message, &bytes, &operation, memory),
         }
     }
@@ -473,6 +517,9 @@ impl Commands {
                     _ => BlkError::IoError,
                 })
             }
+            (Some(Status::Ok), None, None) if is_read && memory.buffer().is_some() => {
+                memory.empty().map_err(|_| BlkError::IoError)
+            }
             (Some(status), ..) => status.into(),
             (None, ..) => Err(BlkError::Transport),
         };
@@ -490,6 +537,13 @@ impl Commands {
     pub(in crate::client) fn land(&self) {
         self.in_flight.fetch_sub(1, Relaxed);
     }
+}
+
+/// Returns true if the memory of a request is whole pages. It has no gaps between pages.
+#[inline]
+fn is_whole_pages<T: Operations>(request: &Request<T>) -> bool {
+    let offset = request.segments().next().map_or(0, |first| first.offset());
+    (offset | request.bytes()) % PAGE_SIZE as u32 == 0
 }
 
 impl Slot {

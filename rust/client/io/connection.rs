@@ -65,7 +65,10 @@ use crate::link::{
         Failure, //
     },
 };
-use crate::proto::Terms;
+use crate::proto::{
+    Protection,
+    Terms, //
+};
 use crate::rdma::{
     cm::CmId,
     cq::{
@@ -79,10 +82,7 @@ use crate::rdma::{
         QpCaps,
         Undrained, //
     },
-    wr::{
-        Carry,
-        RdmaOp, //
-    },
+    wr::RdmaOp,
 };
 use crate::session::clock::Progress;
 
@@ -115,7 +115,9 @@ pub(in crate::client) struct ConnectionConfig<'a, T> {
     pub(in crate::client) depth: u16,
     /// How the connections move data.
     pub(in crate::client) data_path: DataPath,
-    /// The bounce buffers of the path, if its commands have a protection.
+    /// The protection of the commands.
+    pub(in crate::client) protection: Protection,
+    /// The bounce buffers of the path, if its commands have a protection, or its device needs them.
     pub(in crate::client) bounces: Option<Arc<Bounces>>,
     /// Receives the events of the connections.
     pub(in crate::client) events: PathEvents,
@@ -128,13 +130,13 @@ pub(in crate::client) struct ConnectionConfig<'a, T> {
 impl<T> ConnectionConfig<'_, T> {
     /// Makes the protection of a connection. May sleep.
     fn protected(&self, terms: &Terms) -> Result<Option<Protected>> {
-        let bounces = self.bounces.as_ref();
-        bounces
-            .map(|bounces| Protected::new(terms.depth, bounces))
-            .transpose()
+        match self.protection.is_on() {
+            true => Ok(Some(Protected::new(terms.depth)?)),
+            false => Ok(None),
+        }
     }
 
-    /// Returns the most bytes that the protection allows in one read or write.
+    /// Returns the most bytes that bounce buffers allow in one read or write.
     fn bytes_max(&self) -> u32 {
         match self.bounces {
             Some(_) => bounces::MAX,
@@ -260,7 +262,7 @@ impl<T: RequestOwner> Connection<T> {
                         terms,
                         *credit,
                         inline_read,
-                        config.protected(terms)?,
+                        (config.protected(terms)?, config.bounces.clone()),
                     )?),
                 )
             }
@@ -394,14 +396,9 @@ impl<T: RequestOwner> Connection<T> {
             Ok(plan) => plan,
             Err(error) => return Err((error, request)),
         };
-        let buffer = match &commands.protected {
-            Some(protected) if carry != Carry::Nothing => {
-                match protected.take_bounce(request.bytes()) {
-                    Some(buffer) => Some(buffer),
-                    None => return Err((BlkError::Resource, request)),
-                }
-            }
-            _ => None,
+        let buffer = match commands.take_bounce(&request, carry) {
+            Ok(buffer) => buffer,
+            Err(error) => return Err((error, request)),
         };
         let memory = Bounced::new(request, buffer);
         let Some(command) = commands.begin(tag) else {

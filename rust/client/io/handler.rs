@@ -96,8 +96,8 @@ impl<T: RequestOwner> Handler<T> {
     #[inline]
     pub(super) fn release(&self, memory: Bounced<Owned<Request<T>>>) -> Owned<Request<T>> {
         let (request, buffer) = memory.into_both();
-        if let Some(protected) = self.protected() {
-            protected.put_bounce(buffer);
+        if let Some((commands, buffer)) = self.commands.as_ref().zip(buffer) {
+            commands.put_bounce(buffer);
         }
         request
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What an I/O connection has in addition if its session has a
-//! [`Protection`](crate::proto::Protection): its cipher, what it has to remember of each command,
-//! and bounce buffers.
+//! [`Protection`](crate::proto::Protection): its cipher, and what it has to remember of each
+//! command.
 //!
 //! A write is sealed in memory that no device accesses, and then copied to a bounce buffer, so that
 //! what the server reads is what was sealed. The server writes the data of a read to a bounce
@@ -23,17 +23,13 @@ use kernel::sync::{
 };
 
 use crate::base::{
-    bounce::{
-        BounceBuffer,
-        Bounced, //
-    },
+    bounce::Bounced,
     errno::{
         EBADMSG,
         ENOTCONN, //
     },
     scatterlist::Segmented, //
 };
-use crate::client::io::bounces::Bounces;
 use crate::link::{
     cipher::{
         BadFrame,
@@ -82,12 +78,11 @@ pub(in crate::client) struct Protected {
     cipher: SetOnce<Arc<Cipher>>,
     /// The index is the tag.
     sent: KVec<Sent>,
-    bounces: Arc<Bounces>,
 }
 
 impl Protected {
     /// Makes the protection of a connection of `depth` commands. May sleep.
-    pub(in crate::client) fn new(depth: u16, bounces: &Arc<Bounces>) -> Result<Self> {
+    pub(in crate::client) fn new(depth: u16) -> Result<Self> {
         let mut sent = KVec::with_capacity(depth.into(), GFP_KERNEL)?;
         for _ in 0..depth {
             let zeroes = Sent {
@@ -101,27 +96,12 @@ impl Protected {
         Ok(Self {
             cipher: SetOnce::new(),
             sent,
-            bounces: bounces.clone(),
         })
     }
 
     /// Sets the cipher. No command may have been posted yet.
     pub(in crate::client) fn set_cipher(&self, cipher: Arc<Cipher>) {
         self.cipher.populate(cipher);
-    }
-
-    /// Takes a bounce buffer for `len` bytes; `None` if none is free. Any context.
-    #[inline]
-    pub(in crate::client) fn take_bounce(&self, len: u32) -> Option<BounceBuffer> {
-        self.bounces.take(len)
-    }
-
-    /// Gives back a bounce buffer. Any context.
-    #[inline]
-    pub(in crate::client) fn put_bounce(&self, buffer: Option<BounceBuffer>) {
-        if let Some(buffer) = buffer {
-            self.bounces.put(buffer);
-        }
     }
 
     /// Makes a frame of a command in `message`, and seals the data that it writes. Any context but

@@ -173,8 +173,9 @@ pub(in crate::client) struct Connector {
     /// Whether the server has confirmed that the map leaves, after the last attempt had failed.
     #[pin]
     told: Mutex<Told>,
-    /// The bounce buffers, if the I/O of the map has a protection.
-    bounces: Option<Arc<Bounces>>,
+    /// The bounce buffers, if the I/O of the map has a protection, or a device needed them.
+    #[pin]
+    bounces: Mutex<Option<Arc<Bounces>>>,
     #[pin]
     jobs: Mutex<KVec<Job>>,
     #[pin]
@@ -217,7 +218,7 @@ impl Connector {
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
                 told <- new_mutex!(Told::NotNeeded, "Connector::told"),
-                bounces,
+                bounces <- new_mutex!(bounces, "Connector::bounces"),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -468,7 +469,8 @@ impl Connector {
             events: PathEvents::new(&self.events, self.id, epoch),
             owner: &self.multipath,
             deadline,
-            bounces: self.bounces.clone(),
+            protection: options.protection,
+            bounces: self.bounces(control.channel().pd().device())?,
         };
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
@@ -519,6 +521,18 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         })
+    }
+
+    /// Returns the bounce buffers, if connections over `device` need any. May sleep.
+    fn bounces(&self, device: &Device) -> Result<Option<Arc<Bounces>>> {
+        if !self.params.options.protection.is_on() && !device.loses_offsets() {
+            return Ok(None);
+        }
+        let mut bounces = self.bounces.lock();
+        if bounces.is_none() {
+            *bounces = Some(Bounces::new()?);
+        }
+        Ok(bounces.clone())
     }
 }
 

@@ -43,7 +43,7 @@ mod read {
                 (120, PIECE),
                 (64, PAGE_SIZE),
             ] {
-                let ours = Block::new(pieces, piece, 0)?;
+                let ours = Block::new(most_pieces(&pair, pieces), piece, 0)?;
                 check!(pair.rdma(RdmaOp::Read, &ours, remote)? == Ok(()));
                 check!(is_full_of(&ours.memory, ours.len, 7));
                 let more = (ours.len + 1).min(ours.len.next_multiple_of(PAGE_SIZE));
@@ -69,7 +69,7 @@ mod read {
             for len in 1..12 {
                 let ours = Block {
                     gap: 16 - len,
-                    ..Block::new(40, 16, 0)?
+                    ..Block::new(most_pieces(&pair, 40), 16, 0)?
                 };
                 check!(pair.rdma(RdmaOp::Read, &ours, remote)? == Ok(()));
                 for (at, place) in bytes(&ours.memory, ours.len).enumerate() {

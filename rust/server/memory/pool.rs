@@ -442,14 +442,19 @@ impl Pool {
                 state.cancel(account, number);
             }
             let place = state.ask(number, len)?;
-            let memory = state.memory.piece(account, &place, len);
-            Some((memory, place))
+            match state.memory.piece(account, &place, len) {
+                Some(memory) => Some((memory, place)),
+                // Cannot be: the piece has `len` bytes.
+                None => {
+                    state.put(account, place);
+                    None
+                }
+            }
         });
         requester.set_waits(piece.is_none());
         let (memory, place) = piece?;
         Some(Piece {
-            // Cannot fail: the piece has `len` bytes.
-            memory: memory?,
+            memory,
             place: Some(place),
             account: Some(requester.account.clone()),
             pool: self.clone(),
@@ -487,11 +492,14 @@ impl Pool {
             return None;
         }
         let place = Place::Small(state.memory.take_chunked(buddy::PIECE_MIN)?);
-        let memory = state.memory.piece(0, &place, buddy::PIECE_MIN);
+        let Some(memory) = state.memory.piece(0, &place, buddy::PIECE_MIN) else {
+            // Cannot be: the piece has as many bytes.
+            state.put(0, place);
+            return None;
+        };
         drop(state);
         Some(Piece {
-            // Cannot fail: the piece has as many bytes.
-            memory: memory?,
+            memory,
             place: Some(place),
             account: None,
             pool: self.clone(),

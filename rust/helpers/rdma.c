@@ -145,9 +145,12 @@ bool rust_helper_farblk_dma_loses_offsets(struct ib_device *dev)
 	return dma_max_mapping_size(dma) != SIZE_MAX || (get_dma_ops(dma) && dma_dev_need_sync(dma));
 }
 
+/* A node that has no memory is none: not all that allocates there checks it. */
 int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)
 {
-	return ibdev_to_node(dev);
+	int node = ibdev_to_node(dev);
+
+	return node >= 0 && node < MAX_NUMNODES && node_online(node) ? node : NUMA_NO_NODE;
 }
 
 /* Returns 0, or a negative errno when the page cannot be mapped. */

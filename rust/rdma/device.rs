@@ -13,6 +13,7 @@ use core::ptr::NonNull;
 use kernel::{
     fmt,
     new_mutex,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         atomic::{
@@ -57,6 +58,9 @@ pub(crate) struct Limits {
     /// True if memory can be registered by work requests (`IB_DEVICE_MEM_MGT_EXTENSIONS`).
     pub(crate) mem_mgt_extensions: bool,
 }
+
+/// The page size that all devices have, in bytes.
+const SMALL_PAGE: usize = 4096;
 
 /// The name of a device at the time of [`Device::name`]: an administrator may change it.
 pub(crate) struct Name {
@@ -320,6 +324,17 @@ impl Device {
         // SAFETY: By the type invariants the device is registered.
         let cap = unsafe { (*self.as_raw()).attrs.page_size_cap };
         cap & size as u64 != 0
+    }
+
+    /// Returns the page size of memory regions, in bytes: the kernel's, or 4 KiB if the device has
+    /// only that of the two. Any context.
+    pub(crate) fn region_page_size(&self) -> u32 {
+        let own = self.has_page_size(PAGE_SIZE) || !self.has_page_size(SMALL_PAGE);
+        // CAST: Both are small.
+        match own {
+            true => PAGE_SIZE as u32,
+            false => SMALL_PAGE as u32,
+        }
     }
 
     /// Returns the name of the device. Any context.

@@ -125,18 +125,23 @@ impl PendingConnection {
             .map(drop)
     }
 
-    /// Accepts an I/O connection on which the server may have up to `max` RDMA READs under way. Its
-    /// queue pair exists. Before the client can send anything, `prepare` gets the tickets of the
-    /// request and of the reply, if there are keys. May sleep.
+    /// Returns how many RDMA READs the server may have under way on an I/O connection, if its device
+    /// can have `max`.
+    pub(super) fn fetches_max(&self, max: u32) -> u8 {
+        // With none, a READ would wait for ever and keep its memory.
+        at_most(self.served, max).max(1)
+    }
+
+    /// Accepts an I/O connection on which the server may have up to `fetches_max` RDMA READs under
+    /// way. Its queue pair exists. Before the client can send anything, `prepare` gets the tickets
+    /// of the request and of the reply, if there are keys. May sleep.
     pub(super) fn accept_commands(
         &self,
-        max: u32,
+        fetches_max: u8,
         tickets: Option<&Tickets>,
         prepare: impl FnOnce(Option<(&Tickets, &Ticket, &Ticket)>) -> Result,
     ) -> Result {
-        // With none, a READ would wait for ever and keep its memory.
-        let initiator_depth = at_most(self.served, max).max(1);
-        self.accept(0, initiator_depth, tickets, prepare).map(drop)
+        self.accept(0, fetches_max, tickets, prepare).map(drop)
     }
 
     /// Accepts the connection, with a ticket if there are keys for it. Returns the private data of

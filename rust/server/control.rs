@@ -194,12 +194,12 @@ impl Control {
                 }
             }
             DataPath::Commands(connections) if connections.is_free(queue) => {
-                match connections.connect(&pending.id, queue, session) {
+                let fetches_max = pending.fetches_max(limits.max_qp_init_rd_atom);
+                match connections.connect(&pending.id, (queue, fetches_max), session) {
                     Ok(()) => {
-                        let accepted =
-                            pending.accept_commands(limits.max_qp_init_rd_atom, tickets, |met| {
-                                connections.set_cipher(queue, met)
-                            });
+                        let accepted = pending.accept_commands(fetches_max, tickets, |met| {
+                            connections.set_cipher(queue, met)
+                        });
                         if accepted.is_err() {
                             connections.disconnect(queue);
                             // Nobody may make another one with the same keys.

@@ -3,7 +3,8 @@
 //! The bounce buffers of a path whose I/O has a [`Protection`](crate::proto::Protection), or whose
 //! device can only register whole pages: what the server sees in place of the pages of requests.
 //!
-//! All are made when the path is, and stay with it: memory may be short when it comes back.
+//! All are made when the path connects first, and stay with it: memory may be short when it comes
+//! back.
 
 #![forbid(unsafe_code)]
 
@@ -53,9 +54,10 @@ pub(in crate::client) struct Bounces {
 }
 
 impl Bounces {
-    /// Makes the buffers. Fails with `ENOMEM`, also if memory is too fragmented. May sleep.
-    pub(in crate::client) fn new() -> Result<Arc<Self>> {
-        let mut builder = PageChunksBuilder::new(TOTAL, -1)?;
+    /// Makes the buffers, on NUMA node `numa_node`, or anywhere if that is -1. Fails with `ENOMEM`,
+    /// also if memory is too fragmented. May sleep.
+    pub(in crate::client) fn new(numa_node: i32) -> Result<Arc<Self>> {
+        let mut builder = PageChunksBuilder::new(TOTAL, numa_node)?;
         builder.grow(TOTAL)?;
         let memory = builder.finish()?;
         let mut free = Free {

@@ -91,8 +91,8 @@ use crate::session::clock::Progress;
 const LARGE: u16 = 16;
 /// Number of work requests that such a request needs beside the one that every request has.
 const LARGE_WR: u32 = 8;
-/// Size of the memory region that each request has of its own, in pages: 64 KiB.
-const MR_PAGES: u32 = 16;
+/// Size of the memory region that each request has of its own, in bytes.
+const MR_SIZE: u32 = 64 << 10;
 /// Number of requests that may be in flight at once and do not fit their memory region. Other such
 /// requests wait.
 const LARGE_MRS: u16 = 8;
@@ -208,9 +208,13 @@ impl<T: RequestOwner> Connection<T> {
             false => PollContext::Softirq,
         };
         let depth = u32::from(config.depth);
-        // Pages of the memory region for the largest request.
-        let region =
-            |terms: &Terms| pages(terms.limits.max_io).min(limits.max_fast_reg_page_list_len);
+        // Pages of the memory region for the largest request, and for most.
+        let page_size = device.region_page_size();
+        let region = |terms: &Terms| {
+            let pages = terms.limits.max_io / page_size + 1;
+            pages.min(limits.max_fast_reg_page_list_len)
+        };
+        let small_region = (MR_SIZE / page_size).max(2);
         let caps = match &config.data_path {
             DataPath::OneSided => QpCaps {
                 slots: config.depth,
@@ -233,10 +237,10 @@ impl<T: RequestOwner> Connection<T> {
                 sges: 1 + pages(terms.inline_size),
                 large: 0,
                 keys: config.depth,
-                key_pages: region(terms).min(MR_PAGES),
-                large_keys: match region(terms) {
-                    ..=MR_PAGES => 0,
-                    _ => LARGE_MRS,
+                key_pages: region(terms).min(small_region),
+                large_keys: match region(terms) > small_region {
+                    true => LARGE_MRS,
+                    false => 0,
                 },
                 large_key_pages: region(terms),
             },
@@ -280,7 +284,7 @@ impl<T: RequestOwner> Connection<T> {
                 region(terms).min(QpCaps::MAX_KEY_SEGMENTS),
                 region(terms)
                     .saturating_sub(1)
-                    .saturating_mul(PAGE_SIZE as u32)
+                    .saturating_mul(page_size)
                     .min(config.bytes_max()),
             ),
         };

@@ -68,6 +68,8 @@ pub(in crate::client) struct DiskLimits {
     pub(in crate::client) poll_queues: u16,
     /// Requests in flight per hardware queue.
     pub(in crate::client) depth: u16,
+    /// The NUMA node of the RDMA device, or -1.
+    pub(in crate::client) numa_node: i32,
     /// The longest segment that the RDMA device takes, in bytes.
     pub(in crate::client) max_segment_size: u32,
     /// The largest read or write that a connection takes.
@@ -154,7 +156,7 @@ pub(in crate::client) fn create(
             .ok_or(EINVAL)?,
         poll_queues,
         limits.depth.into(),
-        -1,
+        limits.numa_node,
         io_timeout_ms,
     );
     let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;

@@ -199,10 +199,6 @@ impl Connector {
         events: Arc<Events>,
     ) -> Result<Arc<Self>> {
         let queue = OwnedQueue::ordered(c"farblk_path")?;
-        let bounces = match params.options.protection.is_on() {
-            true => Some(Bounces::new()?),
-            false => None,
-        };
         let jobs = KVec::with_capacity(JOBS_MAX, GFP_KERNEL)?;
         let outcomes = KVec::with_capacity(2 * JOBS_MAX, GFP_KERNEL)?;
         Arc::pin_init(
@@ -218,7 +214,7 @@ impl Connector {
                 closed: Atomic::new(0),
                 left: Atomic::new(0),
                 told <- new_mutex!(Told::NotNeeded, "Connector::told"),
-                bounces <- new_mutex!(bounces, "Connector::bounces"),
+                bounces <- new_mutex!(None, "Connector::bounces"),
                 jobs <- new_mutex!(jobs, "Connector::jobs"),
                 outcomes <- new_mutex!(outcomes, "Connector::outcomes"),
                 work <- new_work!("Connector::work"),
@@ -515,6 +511,7 @@ impl Connector {
             queues: login.queues,
             poll_queues: login.queues - interrupted,
             depth,
+            numa_node: device.numa_node(),
             max_segment_size: device.limits().dma_max_seg_size,
             // There is at least one connection: the parser does not accept a login without.
             io: connections
@@ -530,7 +527,7 @@ impl Connector {
         }
         let mut bounces = self.bounces.lock();
         if bounces.is_none() {
-            *bounces = Some(Bounces::new()?);
+            *bounces = Some(Bounces::new(device.numa_node())?);
         }
         Ok(bounces.clone())
     }

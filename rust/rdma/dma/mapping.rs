@@ -157,7 +157,9 @@ impl SgMapping {
             }
         }
         let mut size = PAGE_SIZE << LARGEST_PAGE_SHIFT;
-        while size >= PAGE_SIZE {
+        // CAST: It is small.
+        let smallest = self.device.region_page_size() as usize;
+        while size >= smallest {
             if size <= max && bits & (size as u64 - 1) == 0 && self.device.has_page_size(size) {
                 return Ok(size);
             }

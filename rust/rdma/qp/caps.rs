@@ -22,8 +22,11 @@ pub(crate) struct QpCaps {
     /// The slots that have a memory region, so that the peer can be given access to their memory:
     /// the first ones.
     pub(crate) keys: u16,
-    /// The pages that such a region has; it covers as many segments, but not more than
+    /// The pages that such a region has, of [`Device::region_page_size`] bytes; it covers as many
+    /// segments, but not more than
     /// [`Self::MAX_KEY_SEGMENTS`].
+    ///
+    /// [`Device::region_page_size`]: crate::rdma::device::Device::region_page_size
     pub(crate) key_pages: u32,
     /// Slots at once, at most 64, that need a large region, as their memory is more than their own
     /// covers.

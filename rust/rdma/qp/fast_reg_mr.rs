@@ -26,7 +26,6 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
-    page::PAGE_SIZE,
     prelude::*,
     sync::{
         atomic::{
@@ -45,7 +44,7 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - `mr` is a memory region of `pd` of `pages` pages, until `state` is [`GONE`].
+/// - `mr` is a memory region of `pd` of `pages` pages of `page_size` bytes, until `state` is [`GONE`].
 /// - `base` is a multiple of the page size, from where on so many pages do not wrap around.
 /// - `list` is an initialised table.
 pub(super) struct FastRegMr {
@@ -54,6 +53,7 @@ pub(super) struct FastRegMr {
     state: Atomic<u32>,
     base: u64,
     pages: u32,
+    page_size: u32,
     list: KVVec<UnsafeCell<bindings::scatterlist>>,
 }
 
@@ -72,8 +72,8 @@ pub(super) struct MemoryShape {
     segments: usize,
     /// The bytes.
     len: u64,
-    /// The offset of the first of them in its page.
-    offset: u64,
+    /// The offset of the first of them in its page of memory.
+    offset: u32,
 }
 
 impl MemoryShape {
@@ -85,7 +85,7 @@ impl MemoryShape {
         let this = Self {
             segments: 1,
             len: first.len().into(),
-            offset: u64::from(first.offset()) % PAGE_SIZE as u64,
+            offset: first.offset(),
         };
         Ok(segments.fold(this, |this, segment| Self {
             segments: this.segments + 1,
@@ -94,11 +94,17 @@ impl MemoryShape {
         }))
     }
 
-    /// Returns how many pages the memory touches. If it has gaps they may be more, but then it
-    /// cannot be mapped.
+    /// Returns the offset of the first byte in its page of `page_size` bytes.
     #[inline]
-    fn pages(&self) -> u64 {
-        (self.offset + self.len).div_ceil(PAGE_SIZE as u64)
+    fn offset(&self, page_size: u32) -> u64 {
+        u64::from(self.offset % page_size)
+    }
+
+    /// Returns how many pages of `page_size` bytes the memory touches. If it has gaps they may be
+    /// more, but then it cannot be mapped.
+    #[inline]
+    fn pages(&self, page_size: u32) -> u64 {
+        (self.offset(page_size) + self.len).div_ceil(page_size.into())
     }
 }
 
@@ -107,11 +113,13 @@ impl FastRegMr {
     /// memory.
     pub(super) const MAX_SEGMENTS: u32 = 256;
 
-    /// Allocates a memory region of `pages` pages, to be used by queue pairs of `pd`. It covers as
-    /// many segments, but not more than [`Self::MAX_SEGMENTS`].
+    /// Allocates a memory region of `pages` pages of [`region_page_size`] bytes, to be used
+    /// by queue pairs of `pd`. It covers as many segments, but not more than [`Self::MAX_SEGMENTS`].
     ///
     /// Fails with `EINVAL` if the device has no such regions, with `ENOMEM`, and with the device's
     /// error.
+    ///
+    /// [`region_page_size`]: crate::rdma::device::Device::region_page_size
     ///
     /// # Context
     ///
@@ -131,7 +139,8 @@ impl FastRegMr {
         }
         // SAFETY: There are so many entries.
         unsafe { bindings::farblk_sg_init_table(UnsafeCell::raw_get(list.as_ptr()), entries) };
-        let size = (u64::from(pages) * PAGE_SIZE as u64).next_power_of_two();
+        let page_size = pd.device().region_page_size();
+        let size = (u64::from(pages) * u64::from(page_size)).next_power_of_two();
         // SAFETY: The domain is valid by its invariants.
         let mr = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
@@ -144,6 +153,7 @@ impl FastRegMr {
             state: Atomic::new(LIVE),
             base: (crate::base::sync::random_u64() >> 1) & !(size - 1),
             pages,
+            page_size,
             list,
         })
     }
@@ -163,7 +173,7 @@ impl FastRegMr {
     /// Returns true if there is room for memory of this shape.
     #[inline]
     pub(super) fn covers(&self, shape: &MemoryShape) -> bool {
-        shape.segments <= self.list.len() && shape.pages() <= self.pages.into()
+        shape.segments <= self.list.len() && shape.pages(self.page_size) <= self.pages.into()
     }
 
     /// Takes another key, and returns where a peer will find memory of this shape once it is mapped
@@ -182,7 +192,7 @@ impl FastRegMr {
             (*self.as_raw()).rkey
         };
         RemoteRange {
-            addr: self.base + shape.offset,
+            addr: self.base + shape.offset(self.page_size),
             rkey,
         }
     }
@@ -243,9 +253,9 @@ impl FastRegMr {
         // entries are mapped for its device.
         unsafe {
             let mr = self.as_raw();
-            let pages = PAGE_SIZE as u32;
-            let done = bindings::ib_map_mr_sg(mr, list, nents, core::ptr::null_mut(), pages);
-            let start = bindings::sg_dma_address(list) % PAGE_SIZE as u64;
+            let size = self.page_size;
+            let done = bindings::ib_map_mr_sg(mr, list, nents, core::ptr::null_mut(), size);
+            let start = bindings::sg_dma_address(list) % u64::from(size);
             // Gaps between pages, or more of them than there is room for.
             if done != nents || (*mr).length != len || start != addr - self.base {
                 return Err(EINVAL);

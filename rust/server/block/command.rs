@@ -256,29 +256,33 @@ impl Command {
         self.data = Data::Piece(memory);
         match self.operation {
             Operation::Write {
-                from: Transfer::Remote(remote),
+                from: Transfer::Remote(_),
                 ..
-            } => self.fetch(remote),
+            } => {
+                let owner = self.owner.clone();
+                owner.connection.fetch(self);
+            }
             _ => self.submit(true),
         }
     }
 
-    /// Reads the data of a write from the client's memory.
-    fn fetch(mut self: KBox<Self>, remote: Remote) {
+    /// Reads the data of a write from the client's memory. Fails if nothing was posted, with the
+    /// status that the command is to be answered with.
+    pub(super) fn fetch(mut self: KBox<Self>) -> Result<(), (Status, KBox<Self>)> {
         self.stage = Stage::Fetch;
         let (owner, tag) = (self.owner.clone(), self.tag);
         let ConnectionRef { connection, qp, .. } = &*owner;
-        connection.count_fetches(1);
+        let Some(remote) = self.operation.remote() else {
+            return Err((Status::IoError, self));
+        };
         match qp.rdma(tag, RdmaOp::Read, range(remote), self, false) {
-            Ok(()) => connection.post(qp),
-            Err((error, command)) => {
-                connection.count_fetches(-1);
-                // Nothing was posted. With iWARP that is so for every READ.
-                command.answer(match error {
-                    EAGAIN | ENOMEM => Status::Resource,
-                    _ => Status::IoError,
-                });
+            Ok(()) => {
+                connection.post(qp);
+                Ok(())
             }
+            // With iWARP that is so for every READ.
+            Err((EAGAIN | ENOMEM, command)) => Err((Status::Resource, command)),
+            Err((_, command)) => Err((Status::IoError, command)),
         }
     }
 
@@ -458,7 +462,7 @@ impl Command {
     }
 
     /// Answers the client. Any context; with a protection any but hard interrupt.
-    fn answer(mut self: KBox<Self>, status: Status) {
+    pub(super) fn answer(mut self: KBox<Self>, status: Status) {
         let stats = &self.owner.connection.stats;
         stats.answered(&self.operation, status, self.began_ns);
         let delivers = status == Status::Ok && self.operation.answer_len() != 0;
@@ -501,7 +505,7 @@ impl Command {
         }
         let owner = self.owner.clone();
         let ConnectionRef { connection, qp, .. } = &*owner;
-        connection.count_fetches(-1);
+        connection.fetched();
         // `rdma_rxe` may complete a READ that was not done, and fail afterwards.
         if !done || connection.is_closed() || qp.has_failed() {
             return self.end();

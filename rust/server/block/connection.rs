@@ -117,6 +117,8 @@ pub(super) struct Slots {
     pub(super) in_flight: usize,
     /// The commands that wait, in order. There is capacity for one of each tag.
     pub(super) waiting: KVec<Waiting>,
+    /// The commands that wait until fewer RDMA READs are under way. There is capacity for all.
+    pub(super) fetching: KVec<KBox<Command>>,
     /// The commands that [`Connection::submit_later`] got. There is capacity for all.
     pub(super) later: KVec<KBox<Command>>,
     /// The commands that [`Connection::answer_later`] got. There is capacity for all.
@@ -139,6 +141,7 @@ impl Slots {
             taken: KVec::from_elem(false, depth, GFP_KERNEL)?,
             in_flight: 0,
             waiting: KVec::with_capacity(depth, GFP_KERNEL)?,
+            fetching: KVec::with_capacity(depth, GFP_KERNEL)?,
             later: KVec::with_capacity(depth, GFP_KERNEL)?,
             finished: KVec::with_capacity(depth, GFP_KERNEL)?,
             owner: None,
@@ -185,8 +188,11 @@ pub(in crate::server) struct Connection {
     pub(super) receives: Atomic<u64>,
     /// The counters of commands. Those that are not answered yet are in flight.
     pub(super) stats: ConnectionStats,
-    /// RDMA READs under way.
-    fetches: Atomic<isize>,
+    /// RDMA READs under way. Changed with the slots locked.
+    pub(super) fetches: Atomic<usize>,
+    /// The most of them: what the client's device serves at a time, and the own one can ask for. One
+    /// more would hold up all that is posted behind it, also answers.
+    pub(super) fetches_max: usize,
     /// No command is in flight, nor will be.
     #[pin]
     pub(super) idle: Completion,
@@ -242,6 +248,8 @@ pub(super) struct ConnectionConfig<'a> {
     pub(super) protection: Protection,
     /// Answers may invalidate the keys of their commands.
     pub(super) invalidates: bool,
+    /// The most RDMA READs under way.
+    pub(super) fetches_max: u8,
 }
 
 /// The reference that commands have to their connection.
@@ -307,6 +315,7 @@ impl Connection {
                 receives: Atomic::new(0),
                 stats,
                 fetches: Atomic::new(0),
+                fetches_max: config.fetches_max.into(),
                 idle <- Completion::new(),
                 later: config.later.clone(),
                 worker: config.worker.clone(),
@@ -347,20 +356,18 @@ impl Connection {
     /// Lets no command begin any more, and ends those that wait. Once [`Connection::idle`]
     /// completes, all slots are free. Returns the reference that they were made with. May sleep.
     pub(super) fn end_waiting(&self) -> Option<Arc<ConnectionRef>> {
-        let (owner, later, finished) = {
+        let (owner, lists) = {
             let mut slots = self.slots.lock();
             let slots: &mut Slots = &mut slots;
             slots.closed = true;
             if slots.in_flight == 0 {
                 self.idle.complete_all();
             }
-            let later = core::mem::take(&mut slots.later);
-            let finished = core::mem::take(&mut slots.finished);
-            (slots.owner.take(), later, finished)
+            let lists = [&mut slots.fetching, &mut slots.later, &mut slots.finished];
+            (slots.owner.take(), lists.map(core::mem::take))
         };
         self.drop_all_waiting();
-        later.into_iter().for_each(Command::end);
-        finished.into_iter().for_each(Command::end);
+        lists.into_iter().flatten().for_each(Command::end);
         owner
     }
 
@@ -405,13 +412,6 @@ impl Connection {
         self.session.forgery();
     }
 
-    /// Counts RDMA READs that were posted, or that have completed. Any context.
-    pub(super) fn count_fetches(&self, by: isize) {
-        self.fetches.fetch_add(by, Relaxed);
-        if by > 0 {
-            self.poller.attend();
-        }
-    }
 }
 
 impl Polled for Connection {

@@ -236,11 +236,12 @@ impl Connections {
         matches!(self.queues.get(usize::from(queue)), Some(None))
     }
 
-    /// Makes I/O connection `queue`, ready to receive. May sleep.
+    /// Makes I/O connection `queue`, ready to receive, on which `fetches_max` RDMA READs may be under
+    /// way. May sleep.
     pub(in crate::server) fn connect(
         &mut self,
         id: &Arc<CmId>,
-        queue: u16,
+        (queue, fetches_max): (u16, u8),
         session: &Arc<Session>,
     ) -> Result {
         self.user.make_own()?;
@@ -267,6 +268,7 @@ impl Connections {
                 worker: &adapter.worker,
                 protection: self.protection,
                 invalidates: self.invalidates,
+                fetches_max,
             },
         )?;
         *place = Some(connection);

@@ -4,7 +4,7 @@
 //!
 //! The first two wait in a list of their connection, in order, until the poller's worker calls
 //! [`Connection::resume`]. Commands for which the backing device has to wait are submitted in a
-//! task of their own.
+//! task of their own. Writes whose data are to be fetched wait until fewer are.
 
 #![forbid(unsafe_code)]
 
@@ -140,6 +140,59 @@ impl Connection {
                         None => return self.wait_again(command),
                     }
                 }
+            }
+        }
+    }
+
+    /// Fetches the data of a write, or lets it wait until fewer are fetched. Runs in the poller's
+    /// worker.
+    pub(super) fn fetch(&self, command: KBox<Command>) {
+        let refused = {
+            let mut slots = self.slots.lock();
+            match slots.closed {
+                true => Some(command),
+                // Cannot fail: there is capacity for all.
+                false => slots.fetching.push_within_capacity(command).err().map(|full| full.0),
+            }
+        };
+        match refused {
+            None => self.fetch_more(),
+            // It is not answered: the connection is being closed.
+            Some(command) => command.end(),
+        }
+    }
+
+    /// Notes that an RDMA READ has completed, and begins others that wait. Any context.
+    pub(super) fn fetched(&self) {
+        self.end_fetch();
+        self.fetch_more();
+    }
+
+    fn end_fetch(&self) {
+        let _slots = self.slots.lock();
+        self.fetches.fetch_sub(1, Relaxed);
+    }
+
+    /// Begins as many RDMA READs as may be under way, in order. Any context.
+    fn fetch_more(&self) {
+        loop {
+            let next = {
+                let mut slots = self.slots.lock();
+                let fetches = self.fetches.load(Relaxed);
+                let next = match fetches < self.fetches_max {
+                    true => slots.fetching.remove(0).ok(),
+                    false => None,
+                };
+                self.fetches
+                    .store(fetches + usize::from(next.is_some()), Relaxed);
+                next
+            };
+            let Some(command) = next else { return };
+            // Somebody has to see its completion, which may come before this returns.
+            self.poller.attend();
+            if let Err((status, command)) = command.fetch() {
+                self.end_fetch();
+                command.answer(status);
             }
         }
     }

@@ -320,12 +320,25 @@ void rust_helper_farblk_queue_bh_work(struct work_struct *work)
 	queue_work(system_bh_wq, work);
 }
 
-void rust_helper_farblk_preempt_disable(void)
+/*
+ * Keeps other tasks off this CPU while completions are handled, and the task on it. With PREEMPT_RT
+ * the locks of drivers may sleep, so that preemption must stay on: there a task that does the same
+ * on this CPU waits, and lends this one its priority.
+ */
+void rust_helper_farblk_keep_cpu(void)
 {
+#ifdef CONFIG_PREEMPT_RT
+	local_bh_disable();
+#else
 	preempt_disable();
+#endif
 }
 
-void rust_helper_farblk_preempt_enable(void)
+void rust_helper_farblk_give_up_cpu(void)
 {
+#ifdef CONFIG_PREEMPT_RT
+	local_bh_enable();
+#else
 	preempt_enable();
+#endif
 }

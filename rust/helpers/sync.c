@@ -60,11 +60,15 @@ __rust_helper bool rust_helper_farblk_spin_trylock(spinlock_t *lock)
 
 __rust_helper void rust_helper_farblk_spin_unlock(spinlock_t *lock)
 {
+#ifdef CONFIG_PREEMPT_RT
+	spin_unlock(lock);
+#else
 	/* Whoever has to run now does so with interrupts enabled. */
 	preempt_disable();
 	spin_unlock(lock);
 	farblk_irqs_put();
 	preempt_enable();
+#endif
 }
 
 /* For tests. */

@@ -254,7 +254,7 @@ impl Cq {
     /// # Context
     ///
     /// Any but hard interrupt. Does not sleep, if the handlers do not; those of a direct queue are
-    /// called with preemption disabled.
+    /// called with preemption disabled, or, with `PREEMPT_RT`, with softirqs disabled.
     pub(crate) fn poll(&self, budget: u32) -> u32 {
         self.process(budget.min(self.entries))
     }
@@ -289,13 +289,13 @@ impl Cq {
         // A caller that finds this one busy relies on it to look again soon: it must not be
         // preempted.
         // SAFETY: The function has no requirements; the opposite follows.
-        unsafe { bindings::farblk_preempt_disable() };
+        unsafe { bindings::farblk_keep_cpu() };
         let handled = match self.enter() {
             true => self.process_entered(budget),
             false => 0,
         };
-        // SAFETY: It was disabled above.
-        unsafe { bindings::farblk_preempt_enable() };
+        // SAFETY: The opposite was done above.
+        unsafe { bindings::farblk_give_up_cpu() };
         handled
     }
 
@@ -373,7 +373,7 @@ impl Cq {
         let disables = self.direct && self.notify.is_none();
         if disables {
             // SAFETY: The function has no requirements; the opposite follows.
-            unsafe { bindings::farblk_preempt_disable() };
+            unsafe { bindings::farblk_keep_cpu() };
         }
         let entered = self.state.cmpxchg(IDLE, BUSY, Full).is_ok();
         if entered && self.direct {
@@ -387,8 +387,8 @@ impl Cq {
             self.state.xchg(IDLE, Full);
         }
         if disables {
-            // SAFETY: It was disabled above.
-            unsafe { bindings::farblk_preempt_enable() };
+            // SAFETY: The opposite was done above.
+            unsafe { bindings::farblk_give_up_cpu() };
         }
         entered
     }

@@ -11,6 +11,7 @@ static const struct rdma_stat_desc descs[THCA_COUNTERS] = {
 	[THCA_REMOTE_ERRORS].name = "remote_errors",
 	[THCA_DMA_FAULTS].name = "dma_faults",
 	[THCA_CQ_OVERRUNS].name = "cq_overruns",
+	[THCA_READ_STALLS].name = "read_stalls",
 	[THCA_FAULTS].name = "faults",
 };
 

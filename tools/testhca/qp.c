@@ -137,6 +137,7 @@ static void qp_reset(struct thca_qp *qp)
 	qp->sq.posted = 0;
 	qp->sq.executed = 0;
 	qp->sq.polled = 0;
+	qp->sq.reads = 0;
 	qp->done = 0;
 	qp->retries = 0;
 	qp->rnr_retries = 0;

@@ -104,6 +104,8 @@ void thca_complete_send(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_st
 	}
 	spin_lock_irq(&qp->lock);
 	/* From here on a poll, and then a post, may take its place. */
+	if (wqe->opcode == IB_WR_RDMA_READ)
+		qp->sq.reads--;
 	cqe.sq_end = ++qp->sq.executed;
 	spin_unlock_irq(&qp->lock);
 	if (signaled && !thca_cq_push(to_cq(qp->ib.send_cq), &cqe, false, fire)) {

@@ -146,6 +146,9 @@ int thca_post_send(struct ib_qp *ib, const struct ib_send_wr *wr, const struct i
 			ret = fill(qp, sq->ring + (size_t)(sq->posted & mask) * sq->stride, wr);
 		if (ret)
 			break;
+		/* Hardware executes nothing behind a READ more than it may have under way. */
+		if (wr->opcode == IB_WR_RDMA_READ && ++sq->reads > qp->attr.max_rd_atomic)
+			thca_count(to_dev(ib->device), THCA_READ_STALLS, 1);
 		sq->posted++;
 		any = true;
 	}

@@ -47,6 +47,7 @@ enum thca_counter {
 	THCA_REMOTE_ERRORS,
 	THCA_DMA_FAULTS,
 	THCA_CQ_OVERRUNS,
+	THCA_READ_STALLS,
 	THCA_FAULTS,
 	THCA_COUNTERS
 };
@@ -208,6 +209,8 @@ struct thca_sq {
 	u32 size, stride, max_sge, max_inline;
 	/* Counters that wrap: posted, executed, and free again as their completion was polled. */
 	u32 posted, executed, polled;
+	/* RDMA READs among those that are posted and not executed. */
+	u32 reads;
 };
 
 /* Bits of thca_qp.events: what its handler is to be told. */

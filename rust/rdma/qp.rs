@@ -154,8 +154,8 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
 /// - `raw` is null, or the queue pair of `id`, whose claim is ours. It is set once, before a
 ///   reference is given to the user. `destroy()` and nothing else destroys it and makes it null
 ///   again: with `stage` locked, after `close()`, so that nobody posts to it any more.
-/// - `stage` is `Live` or `Failed` until `close()` was called and every completion of the slots has
-///   been handled, and no other can come; it is `Destroyed` if and only if `raw` was destroyed.
+/// - `stage` is `Live`, `Failed` or `Stuck` until `close()` was called and every completion of the
+///   slots has been handled, and no other can come; it is `Destroyed` if and only if `raw` was.
 /// - Each slot's `qp` is the address of `self`. As long as a completion of a slot may come, `self`
 ///   and what its fields own stay in place.
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once it
@@ -256,6 +256,9 @@ enum Stage {
     Live,
     /// It is closed, and went to its error state at this time. Completions may come.
     Failed(Instant<Monotonic>),
+    /// It is closed, and the device did not take it to its error state: only destroying it ends what
+    /// was posted. Completions may come.
+    Stuck,
     /// It is closed and in its error state, and every completion has been handled.
     Drained,
     /// The same, and the C object is destroyed.
@@ -282,17 +285,6 @@ pub(crate) struct Undrained {
     /// The number of these requests.
     pub(crate) parked: u32,
 }
-
-/// How long the device may take to drain a queue pair, from when that goes to its error state.
-/// After that the queue pair is destroyed instead. So queue pairs that fail together, and are then
-/// drained one after the other, have this time together.
-const DRAIN_MS: u32 = 5_000;
-/// How long a step of draining a queue pair may take at least, however long ago that has failed:
-/// what is waited for may only just have been posted.
-const DRAIN_STEP_MS: u32 = 10;
-/// How long the device may take to tell of the last receive, from when the queue pair goes to its
-/// error state, if it is not known not to do so. A device that takes longer loses receives at most.
-const LAST_RECEIVE_MS: u32 = 1_000;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.

@@ -19,10 +19,7 @@ use crate::rdma::{
         QpHandler,
         Receives,
         Stage,
-        Undrained,
-        DRAIN_MS,
-        DRAIN_STEP_MS,
-        LAST_RECEIVE_MS, //
+        Undrained, //
     },
     wc::WcError, //
 };
@@ -36,6 +33,17 @@ use kernel::{
         Monotonic, //
     },
 };
+
+/// How long the device may take to drain a queue pair, from when that goes to its error state.
+/// After that the queue pair is destroyed instead. So queue pairs that fail together, and are then
+/// drained one after the other, have this time together.
+const DRAIN_MS: u32 = 5_000;
+/// How long a step of draining a queue pair may take at least, however long ago that has failed:
+/// what is waited for may only just have been posted.
+const DRAIN_STEP_MS: u32 = 10;
+/// How long the device may take to tell of the last receive, from when the queue pair goes to its
+/// error state, if it is not known not to do so. A device that takes longer loses receives at most.
+const LAST_RECEIVE_MS: u32 = 1_000;
 
 impl<H: QpHandler> Qp<H> {
     /// Moves the queue pair to its error state: all that is posted or chained comes back with an
@@ -55,6 +63,8 @@ impl<H: QpHandler> Qp<H> {
         if matches!(*stage, Stage::Live) && !self.as_raw().is_null() {
             // SAFETY: `stage` is locked and `Live`.
             if let Err(error) = unsafe { self.enter_error_state(&mut stage) } {
+                // Firmware that does not answer takes its time for each command.
+                *stage = Stage::Stuck;
                 pr_warn!(
                     "cannot move a queue pair to its error state: {}\n",
                     error.to_errno()
@@ -108,7 +118,7 @@ impl<H: QpHandler> Qp<H> {
     /// else by destroying it.
     fn stop(&self, stage: &mut Stage) -> Drained<'_, H> {
         self.close();
-        if matches!(*stage, Stage::Live | Stage::Failed(_)) {
+        if matches!(*stage, Stage::Live | Stage::Failed(_) | Stage::Stuck) {
             match self.quiesce(stage) {
                 // INVARIANT: It was closed, and all completions were handled.
                 Ok(Quiet::Drained) => *stage = Stage::Drained,
@@ -127,10 +137,13 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Waits until all that was posted has completed and was handled, as far as the device can
-    /// tell. The queue pair must be closed, and `stage` be `Live` or `Failed`.
+    /// tell. The queue pair must be closed, and not be drained yet.
     fn quiesce(&self, stage: &mut Stage) -> Result<Quiet> {
         if self.as_raw().is_null() {
             return Ok(Quiet::Drained);
+        }
+        if matches!(*stage, Stage::Stuck) {
+            return Err(EIO);
         }
         // Also if it was not connected: in its error state it cannot be any more, and a driver may
         // keep what was posted before.

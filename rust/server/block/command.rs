@@ -280,8 +280,8 @@ impl Command {
                 connection.post(qp);
                 Ok(())
             }
-            // With iWARP that is so for every READ.
             Err((EAGAIN | ENOMEM, command)) => Err((Status::Resource, command)),
+            // With iWARP that is so for every READ.
             Err((_, command)) => Err((Status::IoError, command)),
         }
     }

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod atomic;
 pub mod auth;
 pub mod challenge;
 pub mod command;
@@ -43,6 +44,7 @@ pub mod text;
 pub mod uuid;
 pub mod wire;
 
+pub use atomic::AtomicLimits;
 pub use challenge::{Challenge, ChallengeReply, Public};
 pub use command::{Command, CommandError, Operation, Remote, Span, Terms, Transfer};
 pub use event::Event;

@@ -32,7 +32,7 @@ pub(crate) enum Op {
     Write,
     /// Writes the volatile cache back.
     Flush,
-    /// Discards blocks.
+    /// Discards or erases blocks.
     Discard,
     /// Zeroes blocks.
     WriteZeroes,

@@ -355,8 +355,8 @@ REMOTE_INVALIDATE = 1
 NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
 BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
 EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED, AGAIN, PROTECTION = 14, 15, 16, 17, 18, 19
-READ, WRITE, FLUSH, DISCARD, ZEROES = 1, 2, 3, 4, 5
-FUA, INLINE, NO_UNMAP, PRESSED = 1, 2, 4, 8
+READ, WRITE, FLUSH, DISCARD, ZEROES, ERASE = 1, 2, 3, 4, 5, 6
+FUA, INLINE, NO_UNMAP, PRESSED, ATOMIC = 1, 2, 4, 8, 16
 OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY = 0, 2, 3, 4, 5
 RO, RW = 0, 1
 INLINE_MAX = 4096
@@ -418,6 +418,7 @@ class Session:
         self.queues, self.depth, self.inline, self.block = struct.unpack_from("<HHII", reply, 164)
         self.max_io, self.max_discard, _, self.max_zeroes, self.credit = struct.unpack_from("<IIIIH", reply, 188)
         self.flags, self.key, self.server, self.lease_ms = struct.unpack_from("<HQ16sI", reply, 206)
+        self.atomic_max, self.atomic_min, _, _, self.max_erase, _ = struct.unpack_from("<6I", reply, 240)
 
     def ask(self, asked):
         return ask(self.control, asked)
@@ -811,9 +812,13 @@ def flood():
        ("one byte too few", lambda s, io: flush()[:-1]),
        ("one byte too many", lambda s, io: flush(data=b"x")),
        ("operation 0", lambda s, io: command(0)),
-       ("operation 6", lambda s, io: command(6)),
+       ("operation 7", lambda s, io: command(7)),
        ("operation 255", lambda s, io: command(255)),
-       ("an unknown flag", lambda s, io: flush(flags=16)),
+       ("an unknown flag", lambda s, io: flush(flags=32)),
+       ("an atomic flush", lambda s, io: flush(flags=ATOMIC)),
+       ("an atomic read", lambda s, io: command(READ, flags=ATOMIC, length=512, **io.remote())),
+       ("atomic zeroes", lambda s, io: command(ZEROES, flags=ATOMIC, length=512)),
+       ("an atomic secure erase", lambda s, io: command(ERASE, flags=ATOMIC, length=512)),
        ("all flags", lambda s, io: command(WRITE, flags=255, length=512, **io.remote())),
        ("a read with FUA", lambda s, io: command(READ, flags=FUA, length=512, **io.remote())),
        ("a write with no unmap", lambda s, io: command(WRITE, flags=NO_UNMAP, length=512, **io.remote())),
@@ -825,6 +830,7 @@ def flood():
        ("a flush with an address", lambda s, io: flush(addr=1)),
        ("a flush with a key", lambda s, io: flush(rkey=1)),
        ("a discard with memory", lambda s, io: command(DISCARD, length=512, **io.remote())),
+       ("a secure erase with memory", lambda s, io: command(ERASE, length=512, **io.remote())),
        ("zeroes with memory", lambda s, io: command(ZEROES, length=512, **io.remote())),
        ("an inline read with memory", lambda s, io: inline_read(512, **io.remote())),
        ("an inline write with memory", lambda s, io: inline_write(bytes(512), **io.remote())),
@@ -890,15 +896,17 @@ def malformed_long():
        ("a write that begins within a block", INVALID, lambda s: (WRITE, MINE + s.block // 2, s.block)),
        ("a write behind the end", OUT_OF_RANGE, lambda s: (WRITE, s.size, s.block)),
        ("a write at the end of all numbers", OUT_OF_RANGE, lambda s: (WRITE, 2**64 - s.block, s.block)),
+       ("an atomic write where there is none", NOT_SUPPORTED, lambda s: (WRITE, MINE, s.block, ATOMIC)),
+       ("a secure erase where there is none", NOT_SUPPORTED, lambda s: (ERASE, MINE, s.block)),
        ("a discard where there is none", NOT_SUPPORTED, lambda s: (DISCARD, MINE, s.block)))
 def refused_command(status, make):
     session = Session()
-    expect("the most in a discard", session.max_discard, 0)
+    expect("the most in a discard, an atomic write and a secure erase", (session.max_discard, session.atomic_max, session.max_erase), (0, 0, 0))
     io = session.io()
-    op, offset, length = make(session)
+    op, offset, length, *flags = make(session)
     remote = io.remote() if op in (READ, WRITE) else {}
     io.memory[io.data : io.data + 4096] = b"?" * 4096
-    expect("the status", status_of(io, command(op, offset=offset, length=length, **remote)), status)
+    expect("the status", status_of(io, command(op, flags=sum(flags), offset=offset, length=length, **remote)), status)
     expect("what is in the memory", io.memory[io.data : io.data + 4096], b"?" * 4096)
     works(io)
 

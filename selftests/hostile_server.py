@@ -194,7 +194,10 @@ LOGIN_FORMAT = "<16s64s16sQ64sBBHHBBIIQQQI4x"
 REPLY_FORMAT = (("session", "Q"), ("export_uuid", "16s"), ("instance", "16s"), ("size", "Q"), ("access", "B"), ("kind", "B"), ("slab_shift", "B"),
                 ("features", "B"), ("queues", "H"), ("depth", "H"), ("inline", "I"), ("logical", "I"), ("physical", "I"), ("io_min", "I"),
                 ("io_opt", "I"), ("max_io", "I"), ("max_discard", "I"), ("discard_granularity", "I"), ("max_zeroes", "I"), ("credit", "H"),
-                ("flags", "H"), ("key", "Q"), ("server_id", "16s"), ("lease_ms", "I"), ("extent_number", "I"))
+                ("flags", "H"), ("key", "Q"), ("server_id", "16s"), ("lease_ms", "I"), ("extent_number", "I"), ("atomic_max", "I"),
+                ("atomic_min", "I"), ("atomic_largest", "I"), ("atomic_boundary", "I"), ("max_erase", "I"), ("erase_granularity", "I"))
+# What the reply says of atomic writes and secure erases. Nothing, if not told otherwise.
+ATOMIC_FIELDS = ("atomic_max", "atomic_min", "atomic_largest", "atomic_boundary", "max_erase", "erase_granularity")
 
 
 def head(kind, length, sequence):
@@ -368,7 +371,7 @@ class Server:
                   "inline": 0 if ram else min(asked["inline"], PAGE), "logical": BLOCK, "physical": BLOCK, "io_min": BLOCK, "io_opt": 0,
                   "max_io": 1 << 20, "max_discard": 0, "discard_granularity": 0, "max_zeroes": 0, "credit": 0 if ram else depth,
                   "flags": 1 if asked["resume"] else 0, "key": 7, "server_id": self.server_id,
-                  "lease_ms": 60000, "extent_number": self.extents, **self.fields, **changed}
+                  "lease_ms": 60000, "extent_number": self.extents, **dict.fromkeys(ATOMIC_FIELDS, 0), **self.fields, **changed}
         fields = {name: value(asked) if callable(value) else value for name, value in fields.items()}
         body = b"".join(struct.pack("<" + form, fields[name]) for name, form in REPLY_FORMAT)
         return [reply(LOGIN, sequence, body)]
@@ -779,6 +782,11 @@ def connect_silence(begin, hook, function, pattern):
 
 MALFORMED = "EPROTO malformed reply: "
 
+
+def atomic(most, unit, largest, boundary=0):
+    return {"atomic_max": most, "atomic_min": unit, "atomic_largest": largest, "atomic_boundary": boundary}
+
+
 # Fields of the reply to a login.
 @cases("login",
        ("session 0", {"session": 0}, MALFORMED),
@@ -826,6 +834,19 @@ MALFORMED = "EPROTO malformed reply: "
        ("a unit of no discards", {"discard_granularity": 512}, MALFORMED),
        ("a unit of discards of odd size", {"max_discard": 4096, "discard_granularity": 513}, MALFORMED),
        ("a largest write of zeroes of odd size", {"max_zeroes": 513}, MALFORMED),
+       ("a largest secure erase of odd size", {"max_erase": 513, "erase_granularity": 512}, MALFORMED),
+       ("secure erases of no unit", {"max_erase": 512}, MALFORMED),
+       ("a unit of no secure erases", {"erase_granularity": 512}, MALFORMED),
+       ("an atomic write of more than any write", atomic(2 << 20, 512, 2 << 20), MALFORMED),
+       ("a unit of atomic writes that is no power of two", atomic(6 << 10, 3 << 10, 4 << 10), MALFORMED),
+       ("a unit of atomic writes below a block", atomic(4096, 256, 4096), MALFORMED),
+       ("a unit of atomic writes of no byte", atomic(4096, 0, 4096), MALFORMED),
+       ("a largest unit of atomic writes that is no power of two", atomic(16 << 10, 1024, 12 << 10), MALFORMED),
+       ("a largest unit of atomic writes that is less than the smallest", atomic(16 << 10, 8192, 4096), MALFORMED),
+       ("a largest unit of atomic writes beyond the most", atomic(4096, 512, 8192), MALFORMED),
+       ("a boundary within an atomic write", atomic(8192, 512, 8192, 4096), MALFORMED),
+       ("a boundary that is no power of two", atomic(8192, 512, 8192, 12 << 10), MALFORMED),
+       ("a boundary of no atomic writes", atomic(0, 0, 0, 4096), MALFORMED),
        ("credit 0", {"credit": 0}, MALFORMED),
        ("more credit than depth", {"credit": 17}, MALFORMED))
 def login_field(begin, fields, pattern):
@@ -836,6 +857,11 @@ def login_field(begin, fields, pattern):
 @cases("login",
        ("the largest discards and zeroes there could be",
         {"max_discard": (1 << 32) - 512, "discard_granularity": 512, "max_zeroes": (1 << 32) - 512}),
+       ("the largest secure erases there could be", {"max_erase": (1 << 32) - 512, "erase_granularity": 512}),
+       ("a unit of secure erases of 2 GiB", {"max_erase": (1 << 32) - 512, "erase_granularity": 1 << 31}),
+       ("the largest atomic writes there could be", atomic(1 << 20, 512, 1 << 20, 1 << 31)),
+       ("atomic writes of one size", atomic(1 << 20, 1 << 20, 1 << 20, 1 << 20)),
+       ("atomic writes of an odd most", atomic((1 << 20) - 512, 512, 512)),
        ("a unit of discards of 2 GiB", {"max_discard": 512, "discard_granularity": 1 << 31}),
        ("a unit of discards of 4 GiB", {"max_discard": (1 << 32) - 512, "discard_granularity": (1 << 32) - 512}),
        ("the smallest I/O there could be", {"max_io": 64 << 10}),
@@ -928,7 +954,9 @@ def login_twice(begin):
        ("slabs of 4 GiB", {"slab_shift": 32}, MALFORMED),
        ("slabs of 2^255", {"slab_shift": 255}, MALFORMED),
        ("2^32 slabs", {"slab_shift": 16, "size": 1 << 48}, MALFORMED),
-       ("2^47 slabs", {"slab_shift": 16, "size": (1 << 63) - 512}, MALFORMED))
+       ("2^47 slabs", {"slab_shift": 16, "size": (1 << 63) - 512}, MALFORMED),
+       ("RAM with atomic writes", atomic(4096, 512, 4096), MALFORMED),
+       ("RAM with secure erases", {"max_erase": 4096, "erase_granularity": 512}, MALFORMED))
 def grants_slabs(begin, fields, pattern):
     return refused(begin, begin.server(KIND_RAM, **fields), pattern)
 

@@ -118,6 +118,16 @@ pub(crate) struct BdevLimits {
     pub(crate) discard_alignment: u32,
     /// The largest write zeroes that is not split; 0 if they are not supported.
     pub(crate) max_write_zeroes_sectors: u32,
+    /// The largest secure erase that is not split; 0 if they are not supported. Their unit is
+    /// [`Self::discard_granularity`].
+    pub(crate) max_secure_erase_sectors: u32,
+    /// The smallest atomic write, in bytes: a power of two, of which the place and length of each
+    /// are multiples; 0 if they are not supported.
+    pub(crate) atomic_write_unit_min: u32,
+    /// The largest atomic write, in bytes: a power of two.
+    pub(crate) atomic_write_unit_max: u32,
+    /// No atomic write may cross a multiple of this; 0 if there is no such limit.
+    pub(crate) atomic_write_boundary_sectors: u32,
     /// The device has a volatile cache, so that flushes are needed.
     pub(crate) write_cache: bool,
     /// The device can write past its cache by itself. For others the block layer sends a flush
@@ -291,6 +301,8 @@ impl Bdev {
         let limits = unsafe { (&raw const (*(*bdev).bd_queue).limits).read_volatile() };
         let has = |feature| limits.features & feature != 0;
         let write_cache = self.write_cache();
+        // SAFETY: By the type invariants.
+        let atomic = unsafe { bindings::bdev_can_atomic_write(bdev) };
         BdevLimits {
             logical_block_size: limits.logical_block_size,
             physical_block_size: limits.physical_block_size,
@@ -303,6 +315,13 @@ impl Bdev {
             // SAFETY: By the type invariants.
             discard_alignment: unsafe { bindings::bdev_discard_alignment(bdev) },
             max_write_zeroes_sectors: limits.max_write_zeroes_sectors,
+            max_secure_erase_sectors: limits.max_secure_erase_sectors,
+            atomic_write_unit_min: match atomic {
+                true => limits.atomic_write_unit_min,
+                false => 0,
+            },
+            atomic_write_unit_max: limits.atomic_write_unit_max,
+            atomic_write_boundary_sectors: limits.atomic_write_boundary_sectors,
             write_cache,
             fua: write_cache && has(BLK_FEAT_FUA),
             rotational: has(BLK_FEAT_ROTATIONAL),

@@ -51,6 +51,8 @@ pub(crate) enum BioOp {
     Discard,
     /// Makes the blocks read as zeroes.
     WriteZeroes,
+    /// Erases the blocks so that their content cannot be got back.
+    SecureErase,
 }
 
 /// A request to a block device.
@@ -66,6 +68,10 @@ pub(crate) struct BioRequest {
     pub(crate) fua: bool,
     /// Every write that has ended is made durable before this write begins.
     pub(crate) preflush: bool,
+    /// After a failure, all of a write or nothing of it is on the device. It goes to the device as
+    /// one C bio, which the block layer does not split: if it does not fit, it ends with
+    /// [`BlkError::Invalid`].
+    pub(crate) atomic: bool,
     /// A write zeroes keeps the space of its blocks allocated.
     pub(crate) no_unmap: bool,
     /// The I/O ends with [`BlkError::Again`] rather than wait for a resource; with
@@ -86,6 +92,7 @@ impl BioRequest {
             bytes,
             fua: false,
             preflush: false,
+            atomic: false,
             no_unmap: false,
             nowait: false,
             ioprio: 0,
@@ -111,12 +118,16 @@ impl BioRequest {
             BioOp::Flush => WRITE | PREFLUSH,
             BioOp::Discard => bindings::req_op_REQ_OP_DISCARD,
             BioOp::WriteZeroes => bindings::req_op_REQ_OP_WRITE_ZEROES,
+            BioOp::SecureErase => bindings::req_op_REQ_OP_SECURE_ERASE,
         };
         if self.op == BioOp::Write && self.fua {
             opf |= flag(bindings::req_flag_bits___REQ_FUA);
         }
         if self.op == BioOp::Write && self.preflush {
             opf |= PREFLUSH;
+        }
+        if self.op == BioOp::Write && self.atomic {
+            opf |= flag(bindings::req_flag_bits___REQ_ATOMIC);
         }
         if self.op == BioOp::WriteZeroes && self.no_unmap {
             opf |= flag(bindings::req_flag_bits___REQ_NOUNMAP);
@@ -247,7 +258,7 @@ impl<O: BioOwner> Bio<O> {
     /// device that was opened for reading. One beyond the end of the device ends with
     /// [`BlkError::IoError`].
     ///
-    /// The block layer splits requests that are too large for the device.
+    /// The block layer splits requests that are too large for the device, but for atomic writes.
     ///
     /// # Context
     ///
@@ -410,7 +421,8 @@ impl CBios {
             // SAFETY: The bio is initialised. By the safety requirements the page exists.
             if unsafe { bindings::bio_add_page(bio, page, len, offset) } == 0 {
                 let done = request.bytes - left;
-                if done & in_block != 0 {
+                // Two C bios are two writes, of which one may fail.
+                if done & in_block != 0 || request.atomic {
                     return Err(BlkError::Invalid);
                 }
                 bio = self.init(*count, bdev, request, done)?;

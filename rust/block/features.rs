@@ -13,3 +13,4 @@ pub(super) const BLK_FEAT_ROTATIONAL: blk_features_t = 1 << 2;
 pub(super) const BLK_FEAT_STABLE_WRITES: blk_features_t = 1 << 5;
 pub(super) const BLK_FEAT_SYNCHRONOUS: blk_features_t = 1 << 6;
 pub(super) const BLK_FEAT_NOWAIT: blk_features_t = 1 << 7;
+pub(super) const BLK_FEAT_ATOMIC_WRITES: blk_features_t = 1 << 14;

@@ -85,6 +85,7 @@ struct Seen {
     sector: u64,
     bytes: u32,
     fua: bool,
+    atomic: bool,
     no_unmap: bool,
     last: bool,
     queue: u32,
@@ -121,7 +122,7 @@ impl State {
         let memory = self.memory.get_mut(start..start + bytes);
         let mut memory = memory.ok_or(BlkError::IoError)?;
         match command {
-            Command::Discard => memory.fill(DISCARDED),
+            Command::Discard | Command::SecureErase => memory.fill(DISCARDED),
             Command::WriteZeroes => memory.fill(0),
             _ => {
                 for segment in request.segments() {
@@ -186,6 +187,7 @@ impl Operations for Ram {
             sector: rq.sector(),
             bytes: rq.bytes(),
             fua: rq.fua(),
+            atomic: rq.atomic(),
             no_unmap: rq.no_unmap(),
             last,
             queue: *hw,

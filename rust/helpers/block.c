@@ -30,6 +30,7 @@ FARBLK_ASSERT(BLK_FEAT_ROTATIONAL, 1u << 2);
 FARBLK_ASSERT(BLK_FEAT_STABLE_WRITES, 1u << 5);
 FARBLK_ASSERT(BLK_FEAT_SYNCHRONOUS, 1u << 6);
 FARBLK_ASSERT(BLK_FEAT_NOWAIT, 1u << 7);
+FARBLK_ASSERT(BLK_FEAT_ATOMIC_WRITES, 1u << 14);
 FARBLK_ASSERT(BLK_OPEN_READ, 1u << 0);
 FARBLK_ASSERT(BLK_OPEN_WRITE, 1u << 1);
 FARBLK_ASSERT(REQ_OP_MASK, 0xff);
@@ -40,6 +41,7 @@ FARBLK_ASSERT(REQ_PREFLUSH, 1u << __REQ_PREFLUSH);
 FARBLK_ASSERT(REQ_NOWAIT, 1u << __REQ_NOWAIT);
 FARBLK_ASSERT(REQ_POLLED, 1u << __REQ_POLLED);
 FARBLK_ASSERT(REQ_NOUNMAP, 1u << __REQ_NOUNMAP);
+FARBLK_ASSERT(REQ_ATOMIC, 1u << __REQ_ATOMIC);
 FARBLK_ASSERT(BLK_UID_EUI64, 2);
 #undef FARBLK_ASSERT
 
@@ -99,6 +101,11 @@ __rust_helper bool rust_helper_bdev_read_only(struct block_device *bdev)
 __rust_helper bool rust_helper_bdev_write_cache(struct block_device *bdev)
 {
 	return bdev_write_cache(bdev);
+}
+
+__rust_helper bool rust_helper_bdev_can_atomic_write(struct block_device *bdev)
+{
+	return bdev_can_atomic_write(bdev);
 }
 
 __rust_helper bool rust_helper_bdev_is_zoned(struct block_device *bdev)

@@ -74,6 +74,8 @@ pub enum Operation {
         from: Transfer,
         /// Force unit access: the data is on stable media before the response.
         fua: bool,
+        /// After a failure, all of it or nothing is on the device.
+        atomic: bool,
     },
     /// Flushes the write cache: all writes with an earlier response become stable.
     Flush,
@@ -89,6 +91,12 @@ pub enum Operation {
         /// True if the blocks must stay allocated.
         no_unmap: bool,
     },
+    /// Erases the contents so that they, and copies of them that the device has made, cannot be got
+    /// back.
+    SecureErase {
+        /// Range of the export.
+        span: Span,
+    },
 }
 
 impl Operation {
@@ -98,7 +106,8 @@ impl Operation {
             Self::Read { span, .. }
             | Self::Write { span, .. }
             | Self::Discard { span }
-            | Self::WriteZeroes { span, .. } => Some(span),
+            | Self::WriteZeroes { span, .. }
+            | Self::SecureErase { span } => Some(span),
             Self::Flush => None,
         }
     }
@@ -147,6 +156,8 @@ impl Operation {
         let max = match self {
             Self::Discard { .. } => limits.max_discard,
             Self::WriteZeroes { .. } => limits.max_write_zeroes,
+            Self::SecureErase { .. } => limits.max_secure_erase,
+            Self::Write { atomic: true, .. } => limits.atomic.max,
             _ => limits.max_io,
         };
         let block = limits.logical_block_size;
@@ -160,6 +171,8 @@ impl Operation {
             Some((Status::Invalid, "the range is not of whole blocks"))
         } else if !extent.contains(span.offset, span.len) {
             Some((Status::OutOfRange, "the range is not within the export"))
+        } else if matches!(self, Self::Write { atomic: true, .. }) && !limits.atomic.allow(span) {
+            Some((Status::Invalid, "the range cannot be written at once"))
         } else if !matches!(self, Self::Read { .. }) && !extent.access.writes() {
             Some((Status::ReadOnly, "the export is read-only"))
         } else {
@@ -220,9 +233,14 @@ impl Command {
                 }
                 wire::OP_READ
             }
-            Operation::Write { from, fua, .. } => {
+            Operation::Write {
+                from, fua, atomic, ..
+            } => {
                 if fua {
                     flags |= wire::FLAG_FUA;
+                }
+                if atomic {
+                    flags |= wire::FLAG_ATOMIC;
                 }
                 if from == Transfer::Inline {
                     flags |= wire::FLAG_INLINE;
@@ -237,6 +255,7 @@ impl Command {
                 }
                 wire::OP_WRITE_ZEROES
             }
+            Operation::SecureErase { .. } => wire::OP_SECURE_ERASE,
         };
         let (offset, len) = self
             .operation
@@ -280,11 +299,12 @@ impl Command {
         let (known_flags, operation) = match wire.op {
             wire::OP_READ => (wire::FLAG_INLINE, Operation::Read { span, to: transfer }),
             wire::OP_WRITE => (
-                wire::FLAG_FUA | wire::FLAG_INLINE,
+                wire::FLAG_FUA | wire::FLAG_INLINE | wire::FLAG_ATOMIC,
                 Operation::Write {
                     span,
                     from: transfer,
                     fua: has(wire::FLAG_FUA),
+                    atomic: has(wire::FLAG_ATOMIC),
                 },
             ),
             wire::OP_FLUSH => (0, Operation::Flush),
@@ -296,6 +316,7 @@ impl Command {
                     no_unmap: has(wire::FLAG_NO_UNMAP),
                 },
             ),
+            wire::OP_SECURE_ERASE => (0, Operation::SecureErase { span }),
             _ => return Err(Malformed("unknown operation")),
         };
         if wire.flags & !(known_flags | wire::FLAG_PRESSED) != 0 {

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::atomic::AtomicLimits;
 use super::export::BlockSize;
 use super::refusal::Malformed;
 use super::wire::{self, IO_HINT_MAX, IO_SIZE_MAX, IO_SIZE_MIN, PHYSICAL_BLOCK_SIZE_MAX};
@@ -34,6 +35,13 @@ pub struct BlockLimits {
     pub discard_granularity: u32,
     /// Most in one write of zeroes: a multiple of the logical block size; 0 if there are none.
     pub max_write_zeroes: u32,
+    /// Atomic writes; only of a `block` export.
+    pub atomic: AtomicLimits,
+    /// Most in one secure erase: a multiple of the logical block size; 0 if there are none. Only of
+    /// a `block` export.
+    pub max_secure_erase: u32,
+    /// Unit of secure erases: a multiple of the logical block size; 0 if and only if there are none.
+    pub secure_erase_granularity: u32,
     /// Whether what was written may be lost until it is flushed.
     pub write_cache: bool,
     /// Whether a write can be made to last by itself; only with a write cache.
@@ -54,6 +62,9 @@ impl BlockLimits {
             max_discard: 0,
             discard_granularity: 0,
             max_write_zeroes: 0,
+            atomic: AtomicLimits::NONE,
+            max_secure_erase: 0,
+            secure_erase_granularity: 0,
             write_cache: false,
             fua: false,
             rotational: false,
@@ -68,10 +79,12 @@ impl BlockLimits {
             .checked_next_power_of_two()
             .unwrap_or(PHYSICAL_BLOCK_SIZE_MAX)
             .clamp(block, PHYSICAL_BLOCK_SIZE_MAX);
+        let max_io = round_down(self.max_io.clamp(IO_SIZE_MIN, IO_SIZE_MAX), block);
         let max_discard = round_down(self.max_discard, block);
-        let discard_granularity = match max_discard {
+        let max_secure_erase = round_down(self.max_secure_erase, block);
+        let granularity = |max, granularity| match max {
             0 => 0,
-            _ => round_down(self.discard_granularity, block).max(block),
+            _ => round_down(granularity, block).max(block),
         };
         Self {
             physical_block_size: physical,
@@ -81,10 +94,13 @@ impl BlockLimits {
                 0..=IO_HINT_MAX => round_down(self.io_opt, physical),
                 _ => 0,
             },
-            max_io: round_down(self.max_io.clamp(IO_SIZE_MIN, IO_SIZE_MAX), block),
+            max_io,
             max_discard,
-            discard_granularity,
+            discard_granularity: granularity(max_discard, self.discard_granularity),
             max_write_zeroes: round_down(self.max_write_zeroes, block),
+            atomic: self.atomic.within(self.logical_block_size, max_io),
+            max_secure_erase,
+            secure_erase_granularity: granularity(max_secure_erase, self.secure_erase_granularity),
             fua: self.fua && self.write_cache,
             ..self
         }
@@ -106,6 +122,14 @@ impl BlockLimits {
             max_discard: wire.max_discard.get(),
             discard_granularity: wire.discard_granularity.get(),
             max_write_zeroes: wire.max_write_zeroes.get(),
+            atomic: AtomicLimits {
+                max: wire.atomic_max.get(),
+                unit_min: wire.atomic_unit_min.get(),
+                unit_max: wire.atomic_unit_max.get(),
+                boundary: wire.atomic_boundary.get(),
+            },
+            max_secure_erase: wire.max_secure_erase.get(),
+            secure_erase_granularity: wire.secure_erase_granularity.get(),
             write_cache: has(wire::FEATURE_WRITE_CACHE),
             fua: has(wire::FEATURE_FUA),
             rotational: has(wire::FEATURE_ROTATIONAL),
@@ -133,6 +157,15 @@ impl BlockLimits {
             (
                 limits.max_write_zeroes == sound.max_write_zeroes,
                 "the writes of zeroes are not of whole blocks",
+            ),
+            (
+                limits.atomic == sound.atomic,
+                "the sizes of atomic writes contradict each other or the largest I/O",
+            ),
+            (
+                limits.max_secure_erase == sound.max_secure_erase
+                    && limits.secure_erase_granularity == sound.secure_erase_granularity,
+                "the secure erases are not of whole blocks",
             ),
             (limits.fua == sound.fua, "FUA without a write cache"),
         ] {

@@ -273,6 +273,12 @@ impl LoginReply {
             server_id: *self.server_id.as_bytes(),
             lease_ms: self.lease_ms.into(),
             extent_number: self.extent_number.into(),
+            atomic_max: limits.atomic.max.into(),
+            atomic_unit_min: limits.atomic.unit_min.into(),
+            atomic_unit_max: limits.atomic.unit_max.into(),
+            atomic_boundary: limits.atomic.boundary.into(),
+            max_secure_erase: limits.max_secure_erase.into(),
+            secure_erase_granularity: limits.secure_erase_granularity.into(),
         };
         write(&wire, buf)
     }
@@ -292,6 +298,11 @@ impl LoginReply {
             Kind::Ram => {
                 let shift = SlabShift::try_from(wire.slab_shift)?;
                 Geometry::new(size, shift)?;
+                if limits.atomic.is_some() || limits.max_secure_erase != 0 {
+                    return Err(Malformed(
+                        "a ram export with atomic writes or secure erases",
+                    ));
+                }
                 Backing::Ram(shift)
             }
         };

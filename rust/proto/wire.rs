@@ -350,6 +350,18 @@ pub struct LoginReply {
     pub lease_ms: U32,
     /// Of the extent: larger with each change of an instance.
     pub extent_number: U32,
+    /// Most in one atomic write, in bytes; 0 for no atomic writes.
+    pub atomic_max: U32,
+    /// Unit of atomic writes, in bytes; 0 for no atomic writes.
+    pub atomic_unit_min: U32,
+    /// Largest atomic write that a user may ask for, in bytes; 0 for no atomic writes.
+    pub atomic_unit_max: U32,
+    /// What no atomic write crosses a multiple of, in bytes; 0 for none.
+    pub atomic_boundary: U32,
+    /// Most in one secure erase, in bytes; 0 for no secure erases.
+    pub max_secure_erase: U32,
+    /// Unit of secure erases, in bytes; 0 for no secure erases.
+    pub secure_erase_granularity: U32,
 }
 
 /// Client asks for the memory regions of a range of slabs.
@@ -500,7 +512,7 @@ const _: () = {
     assert!(size_of::<Challenge>() == 88);
     assert!(size_of::<ChallengeReply>() == 200);
     assert!(size_of::<Login>() == 224);
-    assert!(size_of::<LoginReply>() == 240);
+    assert!(size_of::<LoginReply>() == 264);
     assert!(size_of::<GrantRequest>() == 16);
     assert!(size_of::<GrantReply>() == 120);
     assert!(size_of::<Grant>() == 16);

@@ -191,7 +191,7 @@ impl ConnectionStats {
             Operation::Read { .. } => Op::Read,
             Operation::Write { .. } => Op::Write,
             Operation::Flush => Op::Flush,
-            Operation::Discard { .. } => Op::Discard,
+            Operation::Discard { .. } | Operation::SecureErase { .. } => Op::Discard,
             Operation::WriteZeroes { .. } => Op::WriteZeroes,
         };
         if began_ns == 0 {

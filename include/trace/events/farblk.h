@@ -15,6 +15,7 @@
 		{ REQ_OP_WRITE, "write" },		\
 		{ REQ_OP_FLUSH, "flush" },		\
 		{ REQ_OP_DISCARD, "discard" },		\
+		{ REQ_OP_SECURE_ERASE, "secure_erase" }, \
 		{ REQ_OP_WRITE_ZEROES, "write_zeroes" })
 
 /* As session::map::Mode of the module has them. */

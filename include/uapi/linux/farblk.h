@@ -87,12 +87,14 @@
 #define FARBLK_OP_FLUSH			3
 #define FARBLK_OP_DISCARD		4
 #define FARBLK_OP_WRITE_ZEROES		5
+#define FARBLK_OP_SECURE_ERASE		6
 
 /* farblk_command.flags */
 #define FARBLK_FLAG_FUA			1	/* of a write */
 #define FARBLK_FLAG_INLINE		2	/* of a write: the data follow; of a read: they are the answer */
 #define FARBLK_FLAG_NO_UNMAP		4	/* of a write of zeroes */
 #define FARBLK_FLAG_PRESSED		8
+#define FARBLK_FLAG_ATOMIC		16	/* of a write */
 
 /* farblk_response.status */
 #define FARBLK_STATUS_OK		0
@@ -255,6 +257,12 @@ struct farblk_login_reply {
 	__u8	server_id[16];
 	__le32	lease_ms;
 	__le32	extent_number;
+	__le32	atomic_max;			/* 0 for no atomic writes; of block */
+	__le32	atomic_unit_min;
+	__le32	atomic_unit_max;
+	__le32	atomic_boundary;		/* 0 for none */
+	__le32	max_secure_erase;		/* 0 for no secure erases; of block */
+	__le32	secure_erase_granularity;
 };
 
 struct farblk_grant_request {
@@ -368,7 +376,7 @@ __FARBLK_SIZE(farblk_reply, 112);
 __FARBLK_SIZE(farblk_challenge, 88);
 __FARBLK_SIZE(farblk_challenge_reply, 200);
 __FARBLK_SIZE(farblk_login, 224);
-__FARBLK_SIZE(farblk_login_reply, 240);
+__FARBLK_SIZE(farblk_login_reply, 264);
 __FARBLK_SIZE(farblk_grant_request, 16);
 __FARBLK_SIZE(farblk_grant, 16);
 __FARBLK_SIZE(farblk_grant_reply, 120);

@@ -255,10 +255,72 @@ mod tests {
     }
 
     #[test]
+    fn secure_erase_is_split_and_has_no_memory() -> Result {
+        let limits = Limits {
+            max_secure_erase_sectors: 512,
+            ..plain()
+        };
+        let disk = Disk::with(limits, 0, 4, 0)?;
+        let bdev = disk.open(true)?;
+        let erase = BioRequest::new(BioOp::SecureErase, 8, 2 * 512 * 512);
+        let back = io(&bdev, Bio::new(0)?, erase, None)?;
+        check!(back.result == Ok(()));
+        let seen = disk.seen()?;
+        check!(seen.len() >= 2);
+        check!(seen.iter().all(|seen| seen.command == Command::SecureErase));
+        check!(seen.iter().map(|seen| seen.bytes).sum::<u32>() == erase.bytes);
+        check!(read(&bdev, 8, 1)?.all(DISCARDED) && read(&bdev, 0, 1)?.all(0));
+        Ok(())
+    }
+
+    #[test]
+    fn atomic_write_is_never_split() -> Result {
+        let limits = Limits {
+            atomic_write_unit_min: PAGE,
+            atomic_write_unit_max: 4 * PAGE,
+            atomic_write_boundary: 8 * PAGE,
+            ..plain()
+        };
+        let disk = Disk::with(limits, 0, 4, 0)?;
+        let bdev = disk.open(true)?;
+        let page_sectors = u64::from(PAGE >> SECTOR_SHIFT);
+        let at = |page: u64, pages| BioRequest {
+            atomic: true,
+            ..BioRequest::new(BioOp::Write, page * page_sectors, pages * PAGE)
+        };
+        let mut bio = Bio::new(16)?;
+        let mut pages = Some(Pages::new(8)?);
+        for (request, result) in [
+            (at(0, 1), Ok(())),
+            (at(4, 4), Ok(())),
+            // Larger than the device takes, and across its boundary.
+            (at(0, 8), Err(BlkError::Invalid)),
+            (at(6, 4), Err(BlkError::Invalid)),
+        ] {
+            let back = io(&bdev, bio, request, pages)?;
+            check!(back.result == result);
+            (bio, pages) = (back.bio, back.pages);
+            let seen = disk.seen()?;
+            check!(seen.len() == usize::from(result.is_ok()));
+            check!(seen
+                .iter()
+                .all(|seen| seen.atomic && seen.bytes == request.bytes));
+        }
+        // Other writes are not atomic.
+        let back = io(&bdev, bio, BioRequest::new(BioOp::Write, 0, PAGE), pages)?;
+        check!(back.result == Ok(()) && disk.seen()?.iter().all(|seen| !seen.atomic));
+        // A device that has none.
+        disk.disk.set_limits(plain())?;
+        let back = io(&bdev, back.bio, at(0, 1), back.pages)?;
+        check!(back.result == Err(BlkError::Invalid) && disk.seen()?.is_empty());
+        Ok(())
+    }
+
+    #[test]
     fn what_the_device_cannot_is_not_supported() -> Result {
         let disk = Disk::with(Limits::default(), 0, 4, 0)?;
         let bdev = disk.open(true)?;
-        for op in [BioOp::Discard, BioOp::WriteZeroes] {
+        for op in [BioOp::Discard, BioOp::WriteZeroes, BioOp::SecureErase] {
             let back = io(&bdev, Bio::new(0)?, BioRequest::new(op, 0, 512), None)?;
             check!(back.result == Err(BlkError::NotSupported));
         }

@@ -40,6 +40,10 @@ mod tests {
             discard_granularity: 8192,
             discard_alignment: 4096,
             max_write_zeroes_sectors: (u32::MAX >> SECTOR_SHIFT) - 1,
+            max_secure_erase_sectors: 0,
+            atomic_write_unit_min: 0,
+            atomic_write_unit_max: 0,
+            atomic_write_boundary_sectors: 0,
             write_cache: true,
             fua: true,
             rotational: true,
@@ -91,6 +95,21 @@ mod tests {
                 chunk_sectors: 7,
                 ..limits()
             },
+            Limits {
+                atomic_write_unit_min: 4096,
+                ..limits()
+            },
+            Limits {
+                atomic_write_unit_min: 4096,
+                atomic_write_unit_max: 12288,
+                ..plain()
+            },
+            Limits {
+                atomic_write_unit_min: 4096,
+                atomic_write_unit_max: 8192,
+                atomic_write_boundary: 4096,
+                ..plain()
+            },
         ] {
             check!(disk.disk.set_limits(bad) == Err(EINVAL));
             check!(bdev.limits() == before);
@@ -101,6 +120,28 @@ mod tests {
         check!(bdev.nowait());
         disk.disk.set_limits(plain())?;
         check!(bdev.limits() == before);
+        Ok(())
+    }
+
+    #[test]
+    fn limits_of_atomic_writes_and_secure_erases() -> Result {
+        let limits = Limits {
+            atomic_write_unit_min: 1024,
+            atomic_write_unit_max: 65536,
+            atomic_write_boundary: 1 << 20,
+            max_secure_erase_sectors: 1023,
+            ..plain()
+        };
+        let disk = Disk::with(limits, 0, 4, 0)?;
+        let bdev = disk.open(true)?;
+        let seen = bdev.limits();
+        check!(seen.atomic_write_unit_min == 1024 && seen.atomic_write_unit_max == 65536);
+        check!(seen.atomic_write_boundary_sectors == 2048);
+        check!(seen.max_secure_erase_sectors == 1023);
+        disk.disk.set_limits(plain())?;
+        let seen = bdev.limits();
+        check!(seen.atomic_write_unit_min == 0 && seen.atomic_write_unit_max == 0);
+        check!(seen.max_secure_erase_sectors == 0);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use crate::{
     bindings,
     block::{
         features::{
+            BLK_FEAT_ATOMIC_WRITES,
             BLK_FEAT_FUA,
             BLK_FEAT_ROTATIONAL,
             BLK_FEAT_SYNCHRONOUS,
@@ -63,6 +64,17 @@ pub(crate) struct Limits {
     pub(crate) discard_granularity: u32,
     /// Where the first unit of discards begins, in bytes.
     pub(crate) discard_alignment: u32,
+    /// The size of the largest secure erase; 0, or less than a block, if they are not supported.
+    /// Their unit is [`Self::discard_granularity`].
+    pub(crate) max_secure_erase_sectors: u32,
+    /// The unit of atomic writes, in bytes: a power of two; 0 if they are not supported.
+    pub(crate) atomic_write_unit_min: u32,
+    /// The size of the largest atomic write, in bytes: a power of two. Atomic writes are merged up
+    /// to this size.
+    pub(crate) atomic_write_unit_max: u32,
+    /// No atomic write crosses a multiple of this, a power of two in bytes; 0 if there is no such
+    /// limit.
+    pub(crate) atomic_write_boundary: u32,
     /// The disk has a volatile cache, so that flushes are needed.
     pub(crate) write_cache: bool,
     /// The disk can write past its cache. Has no meaning without one.
@@ -91,6 +103,10 @@ impl Default for Limits {
             max_discard_sectors: 0,
             discard_granularity: 0,
             discard_alignment: 0,
+            max_secure_erase_sectors: 0,
+            atomic_write_unit_min: 0,
+            atomic_write_unit_max: 0,
+            atomic_write_boundary: 0,
             write_cache: false,
             fua: false,
             rotational: false,
@@ -117,12 +133,30 @@ impl Limits {
             || !self.dma_alignment.wrapping_add(1).is_power_of_two()
             || self.dma_alignment >= page_size
             || !self.virt_boundary.wrapping_add(1).is_power_of_two()
+            || !self.are_atomic_writes_valid()
         {
             return Err(EINVAL);
         }
         let mut limits = pin_init::zeroed();
         self.update(&mut limits);
         Ok(limits)
+    }
+
+    /// Returns true if C takes the limits of atomic writes as they are.
+    fn are_atomic_writes_valid(&self) -> bool {
+        let (min, max) = (self.atomic_write_unit_min, self.atomic_write_unit_max);
+        let boundary = self.atomic_write_boundary;
+        if min == 0 {
+            return true;
+        }
+        min.is_power_of_two()
+            && max.is_power_of_two()
+            && self.logical_block_size <= min
+            && min <= max
+            && max >> SECTOR_SHIFT <= self.max_hw_sectors
+            && (boundary == 0 || boundary.is_power_of_two() && max <= boundary)
+            // C allows chunks beside them, but no disk of ours has both.
+            && self.chunk_sectors == 0
     }
 
     /// Replaces the limits of a disk by these, for which [`Self::to_queue_limits`] succeeds. What
@@ -137,6 +171,7 @@ impl Limits {
             (self.fua, BLK_FEAT_FUA),
             (self.rotational, BLK_FEAT_ROTATIONAL),
             (self.synchronous, BLK_FEAT_SYNCHRONOUS),
+            (self.atomic_write_unit_min != 0, BLK_FEAT_ATOMIC_WRITES),
         ] {
             limits.features &= !feature;
             if has {
@@ -161,5 +196,11 @@ impl Limits {
         limits.max_hw_discard_sectors = whole_blocks(self.max_discard_sectors);
         limits.discard_granularity = self.discard_granularity;
         limits.discard_alignment = self.discard_alignment;
+        limits.max_secure_erase_sectors = whole_blocks(self.max_secure_erase_sectors);
+        // What was merged can only be written at once if it is no larger than one atomic write.
+        limits.atomic_write_hw_max = self.atomic_write_unit_max;
+        limits.atomic_write_hw_unit_min = self.atomic_write_unit_min;
+        limits.atomic_write_hw_unit_max = self.atomic_write_unit_max;
+        limits.atomic_write_hw_boundary = self.atomic_write_boundary;
     }
 }

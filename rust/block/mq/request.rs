@@ -155,6 +155,8 @@ pub(crate) enum Command {
     /// Makes [`Request::bytes`] from [`Request::sector`] on read as zeroes; with
     /// [`Request::no_unmap`], their space stays allocated. It has no segments.
     WriteZeroes,
+    /// Erases the same for good. It has no segments.
+    SecureErase,
     /// An operation (`REQ_OP_*`) that the block layer does not send, as no limit allows it.
     Unsupported(u8),
 }
@@ -187,6 +189,7 @@ impl<T: Operations> Request<T> {
             bindings::req_op_REQ_OP_FLUSH => Command::Flush,
             bindings::req_op_REQ_OP_DISCARD => Command::Discard,
             bindings::req_op_REQ_OP_WRITE_ZEROES => Command::WriteZeroes,
+            bindings::req_op_REQ_OP_SECURE_ERASE => Command::SecureErase,
             _ => Command::Unsupported(op),
         }
     }
@@ -279,6 +282,12 @@ impl<T: Operations> Request<T> {
     #[inline]
     pub(crate) fn fua(&self) -> bool {
         self.has_flag(bindings::req_flag_bits___REQ_FUA)
+    }
+
+    /// Returns true if all of a write or nothing must be on the disk after a failure.
+    #[inline]
+    pub(crate) fn atomic(&self) -> bool {
+        self.has_flag(bindings::req_flag_bits___REQ_ATOMIC)
     }
 
     /// Returns true if a write zeroes must keep the space of its blocks allocated.

@@ -249,8 +249,13 @@ impl Commands {
                     true => (Transfer::Inline, Carry::Inline),
                     false => (remote, Carry::Access(RdmaOp::Read)),
                 };
-                let fua = request.fua();
-                (Operation::Write { span, from, fua }, carry)
+                let write = Operation::Write {
+                    span,
+                    from,
+                    fua: request.fua(),
+                    atomic: request.atomic(),
+                };
+                (write, carry)
             }
             mq::Command::Flush => (Operation::Flush, Carry::Nothing),
             mq::Command::Discard => (Operation::Discard { span }, Carry::Nothing),
@@ -258,6 +263,7 @@ impl Commands {
                 let no_unmap = request.no_unmap();
                 (Operation::WriteZeroes { span, no_unmap }, Carry::Nothing)
             }
+            mq::Command::SecureErase => (Operation::SecureErase { span }, Carry::Nothing),
             mq::Command::Unsupported(_) => return Err(BlkError::NotSupported),
         })
     }

@@ -40,6 +40,7 @@ use crate::client::{
     },
 };
 use crate::proto::{
+    AtomicLimits,
     Extent,
     LoginReply,
     Name,
@@ -52,6 +53,9 @@ use crate::session::{
 
 /// RDMA moves single bytes, but the block layer wants a mask, and words are cheaper everywhere.
 const DMA_ALIGNMENT: u32 = 3;
+
+/// The most segments of a request of which the block layer makes one bio, C's `BIO_MAX_VECS`.
+const SEGMENTS_MAX: u16 = 256;
 
 /// The disk of a map.
 pub(in crate::client) type Disk = GenDisk<Multipath>;
@@ -81,6 +85,7 @@ impl DiskLimits {
     pub(in crate::client) fn to_compare(self) -> session::map::Limits {
         let limits = &self.login.limits;
         let geometry = self.login.geometry();
+        let atomic = self.atomic();
         session::map::Limits {
             block_size: limits.logical_block_size.get(),
             slab: geometry.map(|geometry| geometry.shift().bytes()),
@@ -92,6 +97,10 @@ impl DiskLimits {
             max_io: self.max_io(),
             max_discard: limits.max_discard,
             max_write_zeroes: limits.max_write_zeroes,
+            max_secure_erase: limits.max_secure_erase,
+            atomic_unit_min: atomic.unit_min,
+            atomic_unit_max: atomic.unit_max,
+            atomic_boundary: atomic.boundary,
             write_cache: limits.write_cache,
             fua: limits.fua,
         }
@@ -109,10 +118,22 @@ impl DiskLimits {
         }
     }
 
+    /// Returns the limits of atomic writes over this path.
+    ///
+    /// The block layer promises to take what it cannot split only if it lies in whole pages but for
+    /// the first and the last one, and if there is a segment for each page.
+    fn atomic(&self) -> AtomicLimits {
+        let limits = &self.login.limits;
+        let pages = u32::from(self.io.segments.min(SEGMENTS_MAX)).saturating_sub(2);
+        let max_io = self.max_io().min(pages * PAGE_SIZE as u32);
+        limits.atomic.within(limits.logical_block_size, max_io)
+    }
+
     /// Returns the limits as the block layer takes them.
     fn to_block(self) -> Limits {
         let sectors = |bytes: u32| bytes >> SECTOR_SHIFT;
         let limits = &self.login.limits;
+        let atomic = self.atomic();
         let (chunk_sectors, virt_boundary) = match self.login.geometry() {
             Some(geometry) => (sectors(geometry.shift().bytes()), 0),
             // A memory region has no gaps between its pages.
@@ -131,7 +152,14 @@ impl DiskLimits {
             virt_boundary,
             max_write_zeroes_sectors: sectors(limits.max_write_zeroes),
             max_discard_sectors: sectors(limits.max_discard),
-            discard_granularity: limits.discard_granularity,
+            // The block layer has one unit for both.
+            discard_granularity: limits
+                .discard_granularity
+                .max(limits.secure_erase_granularity),
+            max_secure_erase_sectors: sectors(limits.max_secure_erase),
+            atomic_write_unit_min: atomic.unit_min,
+            atomic_write_unit_max: atomic.unit_max,
+            atomic_write_boundary: atomic.boundary,
             write_cache: limits.write_cache,
             fua: limits.fua,
             rotational: limits.rotational,

@@ -211,7 +211,9 @@ impl RequestOwner for Multipath {
             (Command::Write, Ok(())) if self.dirty.load(Relaxed) == 0 && !request.fua() => {
                 self.dirty.store(1, Relaxed);
             }
-            (Command::WriteZeroes | Command::Discard, Ok(())) => self.dirty.store(1, Relaxed),
+            (Command::WriteZeroes | Command::Discard | Command::SecureErase, Ok(())) => {
+                self.dirty.store(1, Relaxed);
+            }
             (Command::Flush, Ok(())) => {
                 let number = request.data().flush.load(Relaxed);
                 self.flushes.lock().complete(number);

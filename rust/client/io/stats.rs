@@ -57,7 +57,7 @@ impl MapStats {
             Command::Read => Op::Read,
             Command::Write => Op::Write,
             Command::Flush => Op::Flush,
-            Command::Discard => Op::Discard,
+            Command::Discard | Command::SecureErase => Op::Discard,
             Command::WriteZeroes => Op::WriteZeroes,
             Command::Unsupported(_) => return,
         };

@@ -18,6 +18,8 @@ pub const OP_FLUSH: u8 = 3;
 pub const OP_DISCARD: u8 = 4;
 /// [`Command::op`]: the contents become zeroes.
 pub const OP_WRITE_ZEROES: u8 = 5;
+/// [`Command::op`]: the contents, and all copies of them, cannot be got back any more.
+pub const OP_SECURE_ERASE: u8 = 6;
 
 /// [`Command::flags`] of a write: it is to last when it is answered.
 pub const FLAG_FUA: u8 = 1 << 0;
@@ -28,6 +30,8 @@ pub const FLAG_INLINE: u8 = 1 << 1;
 pub const FLAG_NO_UNMAP: u8 = 1 << 2;
 /// [`Command::flags`]: the client had to hold back commands, as its credit was used up.
 pub const FLAG_PRESSED: u8 = 1 << 3;
+/// [`Command::flags`] of a write: after a failure, all of it or nothing is on the device.
+pub const FLAG_ATOMIC: u8 = 1 << 4;
 
 /// Client wants I/O of a `block` export; on an I/O connection. With [`FLAG_INLINE`] the data
 /// follow.

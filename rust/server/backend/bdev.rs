@@ -33,6 +33,7 @@ use crate::link::failure::{
 use crate::proto::{
     wire::IO_SIZE_MAX,
     Access,
+    AtomicLimits,
     BlockLimits,
     BlockSize,
     Extent,
@@ -238,6 +239,9 @@ fn limits(bdev: &Bdev) -> Result<BlockLimits, Failure> {
     let limits = bdev.limits();
     let logical_block_size = BlockSize::try_from(limits.logical_block_size)
         .map_err(|_| fail!(EINVAL, "blocks of {} bytes", limits.logical_block_size))?;
+    // The block layer would have to split a write at a boundary of atomic writes and at a chunk.
+    // The lowest bit of both is the largest power of two that divides both.
+    let edges = limits.atomic_write_boundary_sectors | limits.chunk_sectors;
     Ok(BlockLimits {
         logical_block_size,
         physical_block_size: limits.physical_block_size,
@@ -247,6 +251,16 @@ fn limits(bdev: &Bdev) -> Result<BlockLimits, Failure> {
         max_discard: bytes(limits.max_discard_sectors),
         discard_granularity: limits.discard_granularity,
         max_write_zeroes: bytes(limits.max_write_zeroes_sectors),
+        atomic: AtomicLimits {
+            // What a client has merged is one bio here, and the block layer takes none that is
+            // larger.
+            max: limits.atomic_write_unit_max,
+            unit_min: limits.atomic_write_unit_min,
+            unit_max: limits.atomic_write_unit_max,
+            boundary: bytes(edges & edges.wrapping_neg()),
+        },
+        max_secure_erase: bytes(limits.max_secure_erase_sectors),
+        secure_erase_granularity: limits.discard_granularity,
         write_cache: limits.write_cache,
         fua: limits.fua,
         rotational: limits.rotational,

@@ -314,25 +314,32 @@ impl Command {
         if nowait && !connection.block.bdev.nowait() {
             return connection.submit_later(self);
         }
-        let (op, fua, no_unmap) = match self.operation {
-            _ if self.flushing => (BioOp::Flush, false, false),
-            Operation::Read { .. } => (BioOp::Read, false, false),
+        let op = match self.operation {
+            _ if self.flushing => BioOp::Flush,
+            Operation::Read { .. } => BioOp::Read,
+            Operation::Write { .. } => BioOp::Write,
+            Operation::Flush => BioOp::Flush,
+            Operation::Discard { .. } => BioOp::Discard,
+            Operation::WriteZeroes { .. } => BioOp::WriteZeroes,
+            Operation::SecureErase { .. } => BioOp::SecureErase,
+        };
+        let (fua, atomic, no_unmap) = match self.operation {
             // Clients do not flush a device that had no write cache when it was exported. If it has
             // one now, each write has to be durable when it is answered; otherwise FUA costs
             // nothing. For discards and zeroes see `owes_flush`.
-            Operation::Write { fua, .. } => {
+            Operation::Write { fua, atomic, .. } => {
                 let fua = fua || !connection.terms.limits.write_cache;
-                (BioOp::Write, fua, false)
+                (fua, atomic, false)
             }
-            Operation::Flush => (BioOp::Flush, false, false),
-            Operation::Discard { .. } => (BioOp::Discard, false, false),
-            Operation::WriteZeroes { no_unmap, .. } => (BioOp::WriteZeroes, false, no_unmap),
+            Operation::WriteZeroes { no_unmap, .. } => (false, false, no_unmap),
+            _ => (false, false, false),
         };
         let span = self.operation.span();
         let (offset, bytes) = span.map_or((0, 0), |span| (span.offset, span.len));
         self.nowait = nowait;
         let request = BioRequest {
             fua,
+            atomic,
             no_unmap,
             nowait,
             ..BioRequest::new(op, offset >> SECTOR_SHIFT, bytes)
@@ -350,7 +357,9 @@ impl Command {
         let connection = &self.owner.connection;
         matches!(
             self.operation,
-            Operation::Discard { .. } | Operation::WriteZeroes { .. }
+            Operation::Discard { .. }
+                | Operation::WriteZeroes { .. }
+                | Operation::SecureErase { .. }
         ) && !self.flushing
             && !connection.terms.limits.write_cache
             && connection.block.bdev.write_cache()

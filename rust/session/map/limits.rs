@@ -27,6 +27,14 @@ pub struct Limits {
     pub max_discard: u32,
     /// Bytes of a write of zeroes; 0 if there are none.
     pub max_write_zeroes: u32,
+    /// Bytes of a secure erase; 0 if there are none.
+    pub max_secure_erase: u32,
+    /// The unit of atomic writes in bytes, a power of two; 0 if there are none.
+    pub atomic_unit_min: u32,
+    /// Bytes of an atomic write, a power of two.
+    pub atomic_unit_max: u32,
+    /// What no atomic write crosses a multiple of in bytes, a power of two; 0 for none.
+    pub atomic_boundary: u32,
     /// What was written may be lost until it is flushed.
     pub write_cache: bool,
     /// A write can be made to last by itself.
@@ -67,6 +75,11 @@ impl Limits {
                 "writes of zeroes are smaller",
             ),
             (
+                self.max_secure_erase >= disk.max_secure_erase,
+                "secure erases are smaller",
+            ),
+            (self.fits_atomic(disk), "atomic writes are smaller"),
+            (
                 disk.write_cache || !self.write_cache,
                 "the export has a write cache now",
             ),
@@ -76,5 +89,18 @@ impl Limits {
             Some((_, why)) => Err(why),
             None => Ok(()),
         }
+    }
+
+    /// Whether each write that is atomic for the disk is so over a path with these limits.
+    fn fits_atomic(&self, disk: &Self) -> bool {
+        let boundary = |limits: &Self| match limits.atomic_boundary {
+            0 => u32::MAX,
+            boundary => boundary,
+        };
+        disk.atomic_unit_min == 0
+            || self.atomic_unit_min != 0
+                && self.atomic_unit_min <= disk.atomic_unit_min
+                && self.atomic_unit_max >= disk.atomic_unit_max
+                && boundary(self) >= boundary(disk)
     }
 }

@@ -46,6 +46,16 @@ fn write(from: Transfer, fua: bool) -> Operation {
         span: SPAN,
         from,
         fua,
+        atomic: false,
+    }
+}
+
+fn atomic_write(from: Transfer, fua: bool) -> Operation {
+    Operation::Write {
+        span: SPAN,
+        from,
+        fua,
+        atomic: true,
     }
 }
 
@@ -65,6 +75,20 @@ fn samples() -> Vec<(Command, [u8; 2], bool, bool)> {
         (command(write(remote, true)), [2, 1], true, true),
         (command(write(Transfer::Inline, false)), [2, 2], true, false),
         (command(write(Transfer::Inline, true)), [2, 3], true, false),
+        (command(atomic_write(remote, false)), [2, 16], true, true),
+        (command(atomic_write(remote, true)), [2, 17], true, true),
+        (
+            command(atomic_write(Transfer::Inline, false)),
+            [2, 18],
+            true,
+            false,
+        ),
+        (
+            command(atomic_write(Transfer::Inline, true)),
+            [2, 19],
+            true,
+            false,
+        ),
         (command(Operation::Flush), [3, 0], false, false),
         (
             command(Operation::Discard { span: SPAN }),
@@ -74,6 +98,12 @@ fn samples() -> Vec<(Command, [u8; 2], bool, bool)> {
         ),
         (command(zeroes(false)), [5, 0], true, false),
         (command(zeroes(true)), [5, 4], true, false),
+        (
+            command(Operation::SecureErase { span: SPAN }),
+            [6, 0],
+            true,
+            false,
+        ),
     ];
     let pressed = plain.map(|(command, [op, flags], has_span, has_remote)| {
         let command = Command {
@@ -194,7 +224,7 @@ fn operations_and_flags() {
             assert_eq!(result.is_ok(), known && fits);
             assert!(result.is_ok() || is_malformed(result), "flags {other}");
         }
-        for unknown in (6..=u8::MAX).chain([0]) {
+        for unknown in (7..=u8::MAX).chain([0]) {
             let bytes = patched(&bytes, 0, &[unknown]);
             assert!(is_malformed(parse(&bytes, received(&sample))));
         }
@@ -334,6 +364,8 @@ fn limits_of_each_operation() {
         let max = match op {
             4 => limits.max_discard,
             5 => limits.max_write_zeroes,
+            6 => limits.max_secure_erase,
+            _ if flags & 16 != 0 => limits.atomic.max,
             _ => limits.max_io,
         };
         let status = |len, terms: &Terms| {
@@ -348,7 +380,9 @@ fn limits_of_each_operation() {
         let mut terms = terms();
         terms.limits.max_discard = 0;
         terms.limits.max_write_zeroes = 0;
-        let supported = if op >= 4 {
+        terms.limits.max_secure_erase = 0;
+        terms.limits.atomic = AtomicLimits::NONE;
+        let supported = if op >= 4 || flags & 16 != 0 {
             Some(Status::NotSupported)
         } else {
             None
@@ -396,8 +430,8 @@ fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(
     let (len, rkey, offset, addr) = (field(8, 4), field(12, 4), field(16, 8), field(24, 8));
     let allowed_flags = match op {
         1 => 8 + 2,
-        3 | 4 => 8,
-        2 => 8 + 3,
+        3 | 4 | 6 => 8,
+        2 => 8 + 16 + 3,
         5 => 8 + 4,
         _ => return Err(None),
     };
@@ -420,8 +454,12 @@ fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(
         3 => return Ok(()),
         4 => limits.max_discard,
         5 => limits.max_write_zeroes,
+        6 => limits.max_secure_erase,
+        _ if flags & 16 != 0 => limits.atomic.max,
         _ => limits.max_io,
     };
+    let atomic = limits.atomic;
+    let (unit, boundary): (u128, u128) = (atomic.unit_min.into(), atomic.boundary.into());
     let block: u128 = limits.logical_block_size.get().into();
     if max == 0 {
         Err(Some(Status::NotSupported))
@@ -429,6 +467,12 @@ fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(
         Err(Some(Status::Invalid))
     } else if offset + len > extent.size.into() {
         Err(Some(Status::OutOfRange))
+    } else if flags & 16 != 0
+        && (len % unit != 0
+            || offset % unit != 0
+            || boundary != 0 && offset / boundary != (offset + len - 1) / boundary)
+    {
+        Err(Some(Status::Invalid))
     } else if op != 1 && extent.access == Access::ReadOnly {
         Err(Some(Status::ReadOnly))
     } else {
@@ -460,15 +504,23 @@ prop_compose! {
         shift in 9u32..=12,
         depth in 1u16..300,
         inline_size in prop::sample::select(&[0u32, 512, 4096, 16384][..]),
-        sizes: [u32; 3],
+        sizes: [u32; 4],
+        atomic_logs in prop::array::uniform4(9u32..24),
         small in 0u32..24,
         can: bool,
     ) -> Terms {
-        let [max_io, max_discard, max_write_zeroes] = sizes.map(|size| size >> small);
+        let [max_io, max_discard, max_write_zeroes, max_secure_erase] = sizes.map(|size| size >> small);
         let limits = BlockLimits {
             max_io,
             max_discard: if can { max_discard } else { 0 },
             max_write_zeroes: if can { max_write_zeroes } else { 0 },
+            max_secure_erase: if can { max_secure_erase } else { 0 },
+            atomic: AtomicLimits {
+                max: 1 << atomic_logs[0],
+                unit_min: 1 << atomic_logs[1],
+                unit_max: 1 << atomic_logs[2],
+                boundary: if can { 1 << atomic_logs[3] } else { 0 },
+            },
             ..BlockLimits::plain((1 << shift).try_into().unwrap())
         };
         Terms { depth, inline_size, limits: limits.fitted() }
@@ -485,8 +537,8 @@ prop_compose! {
 prop_compose! {
     /// The bytes of a command, sound or nearly so.
     fn any_bytes()(
-        op in 0u8..7,
-        flags in prop_oneof![Just(0u8), 0u8..16, any::<u8>()],
+        op in 0u8..8,
+        flags in prop_oneof![Just(0u8), Just(16), 0u8..32, any::<u8>()],
         tag in sometimes(edge(), 0),
         generation: u32,
         len in edge(),

@@ -20,7 +20,7 @@ const CONTROL: ConnectRequest = ConnectRequest {
 
 #[rustfmt::skip]
 const IO_BYTES: [u8; 48] = [
-    b'F', b'A', b'R', b'B', 7, 0, 7, 0,
+    b'F', b'A', b'R', b'B', 8, 0, 8, 0,
     1, 0, 0x02, 0x01, 0, 0, 0, 0,
     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
     8, 7, 6, 5, 4, 3, 2, 1,
@@ -29,7 +29,7 @@ const IO_BYTES: [u8; 48] = [
 ];
 #[rustfmt::skip]
 const CONTROL_BYTES: [u8; 48] = [
-    b'F', b'A', b'R', b'B', 7, 0, 7, 0,
+    b'F', b'A', b'R', b'B', 8, 0, 8, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
@@ -48,17 +48,17 @@ fn versions(min: u16, max: u16) -> Vec<u8> {
 
 #[test]
 fn request_golden() {
-    assert_eq!(encoded(|buf| IO.encode((7, 7), buf)), IO_BYTES);
-    assert_eq!(encoded(|buf| CONTROL.encode((7, 7), buf)), CONTROL_BYTES);
-    assert_eq!(ConnectRequest::parse(&IO_BYTES), Ok((IO, 7)));
-    assert_eq!(ConnectRequest::parse(&CONTROL_BYTES), Ok((CONTROL, 7)));
+    assert_eq!(encoded(|buf| IO.encode((8, 8), buf)), IO_BYTES);
+    assert_eq!(encoded(|buf| CONTROL.encode((8, 8), buf)), CONTROL_BYTES);
+    assert_eq!(ConnectRequest::parse(&IO_BYTES), Ok((IO, 8)));
+    assert_eq!(ConnectRequest::parse(&CONTROL_BYTES), Ok((CONTROL, 8)));
 }
 
 #[test]
 fn request_padded_by_the_transport() {
     let mut bytes = IO_BYTES.to_vec();
     bytes.resize(wire::CONNECT_REQUEST_MAX, 0);
-    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 7)));
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 8)));
 }
 
 #[test]
@@ -81,17 +81,17 @@ fn request_versions() {
     for (min, max) in [(VERSION_MAX + 1, u16::MAX), (0, VERSION_MIN - 1)] {
         assert_eq!(refusal(&versions(min, max)), Refusal::Version);
     }
-    for (min, max) in [(1, 0), (u16::MAX, 0), (8, 7)] {
+    for (min, max) in [(1, 0), (u16::MAX, 0), (9, 8)] {
         assert_eq!(refusal(&versions(min, max)), Refusal::Malformed);
     }
-    for (min, max) in [(0, u16::MAX), (0, 7), (1, 7), (7, 7), (7, 8)] {
-        assert_eq!(ConnectRequest::parse(&versions(min, max)), Ok((IO, 7)));
+    for (min, max) in [(0, u16::MAX), (0, 8), (1, 8), (8, 8), (8, 9)] {
+        assert_eq!(ConnectRequest::parse(&versions(min, max)), Ok((IO, 8)));
     }
 }
 
 #[test]
 fn request_of_an_unknown_version_is_not_read_further() {
-    let bytes = patched(&versions(8, 9), 8, &[0xff]);
+    let bytes = patched(&versions(9, 10), 8, &[0xff]);
     let refused = ConnectRequest::parse(&bytes).unwrap_err();
     assert_eq!(refused.refusal, Refusal::Version);
     assert_eq!(
@@ -125,13 +125,13 @@ fn request_of_a_connection_that_makes_no_sense() {
 fn request_reserved_is_ignored() {
     let bytes = patched(&IO_BYTES, 9, &[0xff]);
     let bytes = patched(&bytes, 12, &[0xff; 4]);
-    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 7)));
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 8)));
 }
 
 #[test]
 fn reply_golden() {
     let reply = ConnectReply { version: 8 };
-    let mut bytes = vec![b'F', b'A', b'R', b'B', 7, 0, 0, 0];
+    let mut bytes = vec![b'F', b'A', b'R', b'B', 8, 0, 0, 0];
     bytes.resize(24, 0);
     assert_eq!(encoded(|buf| reply.encode(buf)), bytes);
     assert_eq!(ConnectReply::parse(&bytes), Ok(reply));
@@ -164,7 +164,7 @@ fn tickets() {
         Some((&IO_BYTES[..32], &ticket))
     );
     // The parser leaves the ticket to those who have the keys.
-    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 7)));
+    assert_eq!(ConnectRequest::parse(&bytes), Ok((IO, 8)));
     for short in 0..16 {
         assert_eq!(handshake::split_ticket(&bytes[..short]), None);
     }
@@ -180,7 +180,7 @@ fn request_of_an_older_version_may_be_shorter() {
 fn reject_bytes() -> Vec<u8> {
     let mut bytes = [
         &b"FARB"[..],
-        &[7, 0, 7, 0],
+        &[8, 0, 8, 0],
         &[5, 0, 8, 0, 0, 0, 0, 0],
         b"go away!",
     ]

@@ -177,7 +177,13 @@ fn layouts() -> Vec<Layout> {
             reservation_key,
             server_id,
             lease_ms,
-            extent_number
+            extent_number,
+            atomic_max,
+            atomic_unit_min,
+            atomic_unit_max,
+            atomic_boundary,
+            max_secure_erase,
+            secure_erase_granularity
         }
     );
     layout!(
@@ -353,10 +359,12 @@ fn constants() -> Vec<(String, u64)> {
         ("OP_FLUSH", OP_FLUSH.into()),
         ("OP_DISCARD", OP_DISCARD.into()),
         ("OP_WRITE_ZEROES", OP_WRITE_ZEROES.into()),
+        ("OP_SECURE_ERASE", OP_SECURE_ERASE.into()),
         ("FLAG_FUA", FLAG_FUA.into()),
         ("FLAG_INLINE", FLAG_INLINE.into()),
         ("FLAG_NO_UNMAP", FLAG_NO_UNMAP.into()),
         ("FLAG_PRESSED", FLAG_PRESSED.into()),
+        ("FLAG_ATOMIC", FLAG_ATOMIC.into()),
         ("DELIVERY_TAG_SHIFT", Delivery::TAG_SHIFT.into()),
         ("DELIVERY_CREDIT_SHIFT", Delivery::CREDIT_SHIFT.into()),
         ("DELIVERY_GENERATION", Delivery::GENERATION.into()),

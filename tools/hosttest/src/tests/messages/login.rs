@@ -122,9 +122,9 @@ fn login_protection() {
 }
 
 /// A login reply from the size on, with everything in front of it.
-fn login_reply_bytes(rest: [&[u8]; 3]) -> Vec<u8> {
+fn login_reply_bytes(rest: [&[u8]; 3], end: &[u8; 24]) -> Vec<u8> {
     [
-        &granted(1, 240)[..],
+        &granted(1, 264)[..],
         &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],
         ram_reply().export_uuid.as_bytes(),
         ram_reply().instance.as_bytes(),
@@ -133,26 +133,35 @@ fn login_reply_bytes(rest: [&[u8]; 3]) -> Vec<u8> {
         &[0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38],
         ram_reply().server_id.as_bytes(),
         &[0x40, 0x0d, 3, 0, 8, 9, 10, 11],
+        end,
     ]
     .concat()
 }
 
 #[test]
 fn login_reply_golden() {
-    let ram = login_reply_bytes([
-        &[1, 1, 21, 0, 1, 2, 0, 0, 0, 0, 0, 0],
-        &[0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0],
-        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0],
-    ]);
-    let block = login_reply_bytes([
-        &[1, 0, 0, 7, 1, 2, 0x21, 1, 0, 0x34, 0, 0],
-        &[
-            0, 2, 0, 0, 0, 16, 0, 0, 0, 0x30, 0, 0, 0, 0, 0xf2, 0, 0, 6, 2, 0,
+    let ram = login_reply_bytes(
+        [
+            &[1, 1, 21, 0, 1, 2, 0, 0, 0, 0, 0, 0],
+            &[0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0],
+        ],
+        &[0; 24],
+    );
+    let block = login_reply_bytes(
+        [
+            &[1, 0, 0, 7, 1, 2, 0x21, 1, 0, 0x34, 0, 0],
+            &[
+                0, 2, 0, 0, 0, 16, 0, 0, 0, 0x30, 0, 0, 0, 0, 0xf2, 0, 0, 6, 2, 0,
+            ],
+            &[
+                0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0x10, 1, 1, 0,
+            ],
         ],
         &[
-            0, 4, 2, 0x80, 0, 6, 4, 1, 0, 0xfe, 0xff, 0xff, 0x10, 1, 1, 0,
+            0, 0x80, 1, 0, 0, 2, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 1, 0, 2, 1, 0x40, 0, 2, 3, 0,
         ],
-    ]);
+    );
     for (reply, bytes) in [(ram_reply(), ram), (block_reply(), block)] {
         assert_eq!(encoded(|buf| reply.encode(SEQUENCE, buf)), bytes);
         let parse = |bytes: &[u8]| LoginReply::parse(bytes, SEQUENCE, &login());
@@ -296,8 +305,9 @@ fn login_reply_limits() {
         (
             "max_io",
             188,
-            &[0x1_0000, 0x1_0200, 0x10_0000],
-            &[0, 512, 0xfe00, 0x1_0001, 0x10_0200, u32::MAX],
+            // Atomic writes are of up to 96 KiB.
+            &[0x1_8000, 0x1_8200, 0x10_0000],
+            &[0, 512, 0xfe00, 0x1_7e00, 0x1_8001, 0x10_0200, u32::MAX],
         ),
         (
             "max_discard",
@@ -317,6 +327,42 @@ fn login_reply_limits() {
             &[0, 512, 0xffff_fe00],
             &[1, 513, u32::MAX],
         ),
+        (
+            "atomic_max",
+            240,
+            &[0x8000, 0x8200, 0x2_0000],
+            &[0, 1, 0x200, 0x4000, 0x7e00, 0x8100, 0x2_0800, u32::MAX],
+        ),
+        (
+            "atomic_unit_min",
+            244,
+            &[512, 0x800, 0x8000],
+            &[0, 1, 256, 0xc00, 0x1_0000, 1 << 31, u32::MAX],
+        ),
+        (
+            "atomic_unit_max",
+            248,
+            &[512, 0x8000, 0x1_0000],
+            &[0, 256, 0xc000, 0x2_0000, 1 << 31, u32::MAX],
+        ),
+        (
+            "atomic_boundary",
+            252,
+            &[0, 0x2_0000, 1 << 31],
+            &[1, 0x800, 0x1_0000, 0x1_8000, 0x3_0000, u32::MAX],
+        ),
+        (
+            "max_secure_erase",
+            256,
+            &[512, 4096, 0xffff_fe00],
+            &[0, 1, 513, u32::MAX],
+        ),
+        (
+            "secure_erase_granularity",
+            260,
+            &[512, 1536, 0xffff_fe00],
+            &[0, 1, 513, u32::MAX],
+        ),
     ] {
         for good in good {
             assert!(parse(at, *good).is_ok(), "{name} {good}");
@@ -328,6 +374,18 @@ fn login_reply_limits() {
     let none = parse_patched(&reply, 192, &[0; 8]).unwrap();
     assert_eq!(none.limits.max_discard, 0);
     assert_eq!(none.limits.discard_granularity, 0);
+    let none = parse_patched(&reply, 240, &[0; 16]).unwrap();
+    assert_eq!(none.limits.atomic, AtomicLimits::NONE);
+    let none = parse_patched(&reply, 256, &[0; 8]).unwrap();
+    assert_eq!(none.limits.max_secure_erase, 0);
+    // RAM that is written by RDMA has neither.
+    for (at, bytes) in [
+        (240, &[0, 2, 0, 0].repeat(3)),
+        (256, &[0, 2, 0, 0].repeat(2)),
+    ] {
+        assert!(malformed(parse_patched(&ram_reply(), at, bytes)));
+        assert!(parse_patched(&reply, at, bytes).is_ok());
+    }
     let features = |features| parse_patched(&reply, 163, &[features]);
     assert!(malformed(features(2)), "FUA without a write cache");
     assert!(malformed(features(6)), "FUA without a write cache");

@@ -23,6 +23,10 @@ const LIMITS: Limits = Limits {
     max_io: 1 << 20,
     max_discard: 1 << 20,
     max_write_zeroes: 0,
+    max_secure_erase: 0,
+    atomic_unit_min: 0,
+    atomic_unit_max: 0,
+    atomic_boundary: 0,
     write_cache: true,
     fua: true,
 };

@@ -193,6 +193,30 @@ fn hints_are_no_reason_to_refuse_a_path() {
         ..LIMITS
     };
     assert!(slabs.fit(&ram).is_err() && ram.fit(&slabs).is_ok());
+    let erases = Limits {
+        max_secure_erase: 512,
+        ..LIMITS
+    };
+    assert!(LIMITS.fit(&erases).is_err() && erases.fit(&LIMITS).is_ok());
+    let atomic = |atomic_unit_min, atomic_unit_max, atomic_boundary| Limits {
+        atomic_unit_min,
+        atomic_unit_max,
+        atomic_boundary,
+        ..LIMITS
+    };
+    let disk = atomic(1024, 16384, 65536);
+    assert!(disk.fit(&disk).is_ok() && disk.fit(&LIMITS).is_ok());
+    assert!(atomic(512, 32768, 0).fit(&disk).is_ok());
+    assert!(atomic(1024, 16384, 131072).fit(&disk).is_ok());
+    for smaller in [
+        LIMITS,
+        atomic(2048, 16384, 65536),
+        atomic(1024, 8192, 65536),
+        atomic(1024, 16384, 32768),
+    ] {
+        assert!(smaller.fit(&disk).is_err(), "{smaller:?}");
+    }
+    assert!(disk.fit(&atomic(1024, 16384, 0)).is_err(), "a boundary");
     let cache = Limits {
         write_cache: false,
         ..LIMITS

@@ -556,6 +556,10 @@ const LIMITS: Limits = Limits {
     max_io: 4096,
     max_discard: 0,
     max_write_zeroes: 0,
+    max_secure_erase: 0,
+    atomic_unit_min: 0,
+    atomic_unit_max: 0,
+    atomic_boundary: 0,
     write_cache: true,
     fua: false,
 };

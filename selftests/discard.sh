@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Discards and zeroes reach the server's device: these blocks and no others.
+# Discards, zeroes and secure erases reach the server's device: these blocks and no others.
 . "$(dirname "$0")/lib.sh"
 MIB=16
 ! debug_kernel || MIB=4
@@ -128,6 +128,43 @@ trim() {
 	must unmap m
 }
 
+# No disk that a guest can have has secure erases. So this host maps that of a server in user space,
+# exports the map, and maps the export.
+erases() {
+	local eraser=10.9.0.77 own=10.9.0.78 back
+	unset FARBLK_AGENT FARBLK_REMOTE
+	not_local
+	needs python3
+	needs_user_rdma
+	must server_address $eraser
+	at_exit "ip addr del $eraser/24 dev $(rxe_netdev)"
+	must server_address $own
+	at_exit "ip addr del $own/24 dev $(rxe_netdev)"
+	coproc python3 "$HERE/eraser.py" $eraser /run/erased
+	at_exit "kill $COPROC_PID 2>/dev/null"
+	read -r back <&"${COPROC[0]}" && [ "$back" = ready ] || skip "user space has no RDMA"
+	FARBLK_SERVER=$eraser
+	must map n e
+	back=$DEV
+	must port_add p $own
+	must export_block over "$back"
+	FARBLK_SERVER=$own
+	must map m over
+	is "discard_max_bytes" "$(queue_file "$DEV" discard_max_bytes)" 0
+	must random /run/data 8
+	must direct_write /run/data "$DEV"
+	: >/run/erased
+	must blkdiscard --secure --offset 1M --length 2560K "$DEV"
+	zero 256 640
+	is "what the last server got" "$(</run/erased)" "$(printf 'erase %s\n' "1048576 1048576" "2097152 1048576" "3145728 524288")"
+	must direct_read "$DEV" /run/back
+	cmp /run/data /run/back || bad "not exactly these bytes were erased"
+	is "blkdiscard" "$(errno_of blkdiscard "$DEV")" EOPNOTSUPP
+	must unmap m
+	must store "$C/exports/over/enable" 0
+	must unmap n
+}
+
 scenario reaches "discards reach the device, exactly these blocks"
 scenario gives_back "discards give a file's blocks back"
 scenario gives_back_scsi "discards unmap a SCSI disk's blocks"
@@ -135,5 +172,6 @@ scenario zeroes_null "zeroes, on null_blk"
 scenario zeroes_loop "zeroes and holes, on a file"
 scenario zeroes_scsi "zeroes and holes, on a SCSI disk"
 scenario none_offered "no discard where the device has none"
+scenario erases "secure erases get through two servers"
 scenario trim "fstrim gives back what a file system does not use, and nothing else"
 run_scenarios

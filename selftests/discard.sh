@@ -140,6 +140,7 @@ erases() {
 	at_exit "ip addr del $eraser/24 dev $(rxe_netdev)"
 	must server_address $own
 	at_exit "ip addr del $own/24 dev $(rxe_netdev)"
+	rm -f /run/erased
 	coproc python3 "$HERE/eraser.py" $eraser /run/erased
 	at_exit "kill $COPROC_PID 2>/dev/null"
 	read -r back <&"${COPROC[0]}" && [ "$back" = ready ] || skip "user space has no RDMA"

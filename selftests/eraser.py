@@ -14,7 +14,7 @@ NAMES = {WRITE: "write", DISCARD: "discard", ZEROES: "zeroes"}
 
 def main(address, path):
     hostile_server.ADDRESS = address
-    with open(path, "w", encoding="ascii", buffering=1) as log:
+    with open(path, "a", encoding="ascii", buffering=1) as log:
 
         def note(server, _, command):
             if command.op == ERASE:

@@ -85,6 +85,49 @@ port() {
 }
 state_is() { [ "$(show "$C/ports/p/state")" = "$1" ]; }
 
+# Memory goes to another host, and overwriting it takes longer than a login waits.
+scrub() {
+	local host instance start took
+	not_local
+	needs_broken
+	reload_server "FARBLK_KO=$FARBLK_BROKEN load_module $(broken slow-scrub)"
+	must serve e 16M
+	host=$(show "$C/host_name")
+	must map m e
+	instance=$(show "$C/maps/m/instance")
+	must direct_write /dev/urandom "$DEV" bs=1M count=16
+	must direct_read "$DEV" /run/scrub.before
+	must unmap m
+	must map m e
+	is "the instance for the same host" "$(show "$C/maps/m/instance")" "$instance"
+	must direct_read "$DEV" /run/scrub.now
+	must cmp /run/scrub.before /run/scrub.now
+	must unmap m
+	at_exit "store $C/host_name $host"
+	must store "$C/host_name" another
+	# Who may only read neither sees nor destroys it.
+	must map_make m e access=ro
+	refused EBUSY "$C/maps/m/enable" 1 "the memory has what another host wrote"
+	must store "$C/maps/m/access" rw
+	start=$(now_ms)
+	refused EBUSY "$C/maps/m/enable" 1 "the memory is being overwritten: [0-9]+ of 16 MiB are done$"
+	took=$(($(now_ms) - start))
+	note "refused after $took ms: $(show "$C/maps/m/last_error")"
+	[ $took -ge 1900 ] || bad "a login does not wait"
+	wait_for 30 store "$C/maps/m/enable" 1 || die "the memory is never overwritten: $(show "$C/maps/m/last_error")"
+	must map_on m
+	[ "$(show "$C/maps/m/instance")" != "$instance" ] || bad "the instance is still $instance"
+	must cmp -n 16M "$DEV" /dev/zero
+	must direct_write /run/scrub.before "$DEV"
+	must unmap m
+	# An export is disabled at once while its memory is overwritten for the next host.
+	must store "$C/host_name" "$host"
+	must map_make m e
+	refused EBUSY "$C/maps/m/enable" 1 "the memory is being overwritten"
+	within 3 must store "$C/exports/e/enable" 0
+	must map_rm m
+}
+
 scenario epochs "paths and their epochs"
 scenario fences "fences"
 scenario reservation "whose an export is"
@@ -93,4 +136,5 @@ scenario leases "leases, and what the server remembers"
 scenario silence "clients of which nothing is heard"
 scenario commands "commands that run, and an export that is disabled meanwhile"
 scenario port "a port whose device is removed"
+scenario scrub "memory that goes to another host is overwritten first"
 run_scenarios

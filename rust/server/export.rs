@@ -280,6 +280,12 @@ impl Export {
         writes: bool,
     ) -> Result<Granted, Refused> {
         let mut order = (self.opening, self.members.admitted());
+        // When the first wait for memory began: there may be several.
+        let mut since = None;
+        let host = HostKey {
+            name: login.host_name,
+            id: login.host_id,
+        };
         loop {
             let proven = session.proven();
             let admit = || match self.check(port, login, proven.as_deref()) {
@@ -287,20 +293,24 @@ impl Export {
                     Refusal::Internal,
                     format_args!("what {} may do changes just now", login.host_name),
                 )),
+                // Before a map that is away loses its place. One that resumes is judged first.
+                Ok(false) if login.resume.is_none() && self.is_foreign(&host) => {
+                    Err(Scrub::foreign())
+                }
                 checked => checked,
             };
             let past = match self.members.login(session, login, order, admit)? {
                 Outcome::Granted(granted) => {
-                    let host = HostKey {
-                        name: login.host_name,
-                        id: login.host_id,
-                    };
-                    if self.take_memory(&host) {
+                    let answer = self.take_memory(&host, writes);
+                    if matches!(answer, Answer::Taken) {
                         return Ok(granted);
                     }
                     // Nobody has the export until its memory is overwritten.
-                    self.members.left(session, true);
-                    self.await_scrub(session)?;
+                    self.members.withdraw(session);
+                    if matches!(answer, Answer::Foreign) {
+                        return Err(Scrub::foreign());
+                    }
+                    self.await_scrub(session, *since.get_or_insert_with(Instant::now))?;
                     order = (self.opening, self.members.admitted());
                     continue;
                 }
@@ -315,31 +325,34 @@ impl Export {
         }
     }
 
-    /// Gives a host that is let in the memory. Returns false if it is being overwritten for this
-    /// host or another one. May sleep.
-    fn take_memory(self: &Arc<Self>, host: &HostKey) -> bool {
-        let Backend::Ram(ram) = &self.backend else {
-            return true;
-        };
-        let wanted = self.spec.scrub && self.spec.max_clients == 1;
-        match self.scrub.take(ram, host, wanted) {
-            Answer::Taken => true,
-            Answer::Wait(begins) => {
-                if begins {
-                    let _ = self.closer.enqueue::<Arc<Self>, SCRUB>(self.clone());
-                }
-                false
-            }
-        }
+    /// Returns true if no host may find what another one wrote to memory.
+    fn scrubs(&self) -> bool {
+        self.spec.scrub && self.spec.max_clients == 1
     }
 
-    /// Waits for a moment until the memory is overwritten, and fails if that takes longer, or if
-    /// the session is to end. Sleeps.
-    fn await_scrub(&self, session: &Session) -> Result<(), Refused> {
+    /// Returns true if a host must not read the memory before it is overwritten. May sleep.
+    fn is_foreign(&self, host: &HostKey) -> bool {
+        self.scrubs() && self.scrub.is_foreign(host)
+    }
+
+    /// Gives a host that is let in the memory, or begins to overwrite it for this host. May sleep.
+    fn take_memory(self: &Arc<Self>, host: &HostKey, writes: bool) -> Answer {
+        let Backend::Ram(ram) = &self.backend else {
+            return Answer::Taken;
+        };
+        let answer = self.scrub.take(ram, host, writes, self.scrubs());
+        if matches!(answer, Answer::Wait(true)) {
+            let _ = self.closer.enqueue::<Arc<Self>, SCRUB>(self.clone());
+        }
+        answer
+    }
+
+    /// Waits for a moment after `since` until the memory is overwritten, and fails if that takes
+    /// longer, or if the session is to end. Sleeps.
+    fn await_scrub(&self, session: &Session, since: Instant<Monotonic>) -> Result<(), Refused> {
         let Backend::Ram(ram) = &self.backend else {
             return Ok(());
         };
-        let since = Instant::<Monotonic>::now();
         while self.scrub.is_running() {
             let ends = session.is_lost() || session.is_draining() || self.is_closing();
             if ends || since.elapsed() > SCRUB_WAIT {

@@ -347,6 +347,15 @@ impl Members {
         inner.sessions.retain(|other| other.id() != session.id());
     }
 
+    /// Takes back what a login of `session` was granted, like [`Reservation::withdraw`]. May sleep.
+    pub(super) fn withdraw(&self, session: &Session) {
+        let mut inner = self.inner.lock();
+        inner.perform(&self.stats, |machine, _, mut act| {
+            machine.withdraw(session.id(), &mut act)
+        });
+        inner.sessions.retain(|other| other.id() != session.id());
+    }
+
     /// Notes what [`Reservation::confirm`] does. May sleep.
     pub(super) fn confirm(&self, session: &Session) {
         let mut inner = self.inner.lock();

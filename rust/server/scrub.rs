@@ -36,12 +36,20 @@ pub(super) enum Answer {
     /// It is being overwritten. With `true` that has yet to begin: [`Scrub::run`] has to be called,
     /// in a task of its own.
     Wait(bool),
+    /// It has what another host wrote, and the host may only read.
+    Foreign,
 }
 
 struct State {
-    /// The host that the memory was last given to, if it has not been overwritten since.
+    /// The host that could write to the memory last, if it has not been overwritten since.
     owner: Option<HostKey>,
     running: bool,
+}
+
+impl State {
+    fn is_foreign(&self, host: &HostKey) -> bool {
+        self.owner.is_some_and(|owner| owner != *host)
+    }
 }
 
 /// Who has the memory of an export, and whether it is being overwritten.
@@ -66,21 +74,32 @@ impl Scrub {
         })
     }
 
-    /// Gives the memory to a host that has been let in, if it is not being overwritten, nor has to
-    /// be: another host had it, and `wanted` is true. No session of that host may be left. May
+    /// Returns true if the memory has what another host wrote than this one. May sleep.
+    pub(super) fn is_foreign(&self, host: &HostKey) -> bool {
+        self.state.lock().is_foreign(host)
+    }
+
+    /// Gives the memory to a host that has been let in, and `writes` or may only read. It does not
+    /// get what another host wrote, if `wanted`: that has to be overwritten first, and a host that
+    /// may only read must not be able to destroy it. No session of that host may be left. May
     /// sleep.
-    pub(super) fn take(&self, ram: &Ram, host: &HostKey, wanted: bool) -> Answer {
+    pub(super) fn take(&self, ram: &Ram, host: &HostKey, writes: bool, wanted: bool) -> Answer {
         let mut state = self.state.lock();
         if state.running {
             return Answer::Wait(false);
         }
-        if wanted && state.owner.is_some_and(|owner| owner != *host) {
+        if wanted && state.is_foreign(host) {
+            if !writes {
+                return Answer::Foreign;
+            }
             self.done.store(0, Relaxed);
             state.running = true;
             return Answer::Wait(true);
         }
-        state.owner = Some(*host);
-        ram.note_use();
+        if writes {
+            state.owner = Some(*host);
+            ram.note_use();
+        }
         Answer::Taken
     }
 
@@ -100,6 +119,14 @@ impl Scrub {
     /// Returns true if the memory is being overwritten. May sleep.
     pub(super) fn is_running(&self) -> bool {
         self.state.lock().running
+    }
+
+    /// Returns what a client is told that may only read what another host wrote. Any context.
+    pub(super) fn foreign() -> Refused {
+        Refused::new(
+            Refusal::Busy,
+            format_args!("the memory has what another host wrote: only a map that may write can have it cleared"),
+        )
     }
 
     /// Returns what a client is told that logs in meanwhile. Any context.

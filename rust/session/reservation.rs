@@ -360,6 +360,22 @@ impl<L: Registrations> Reservation<L> {
         }
     }
 
+    /// Takes back the grant of a login, of which the client was not told. If the map has no other
+    /// path, it keeps no place; else it goes on, and the same login may come again.
+    pub fn withdraw(&mut self, session: SessionId, act: &mut impl FnMut(Action)) {
+        let of = |one: &Registration<L::Host>| one.path_of(session).is_some();
+        let Some(one) = self.list.all_mut().iter_mut().find(|one| of(one)) else {
+            return;
+        };
+        let mut granted = one.paths.iter_mut();
+        let granted = granted.find(|path| path.up.is_some_and(|up| up.session == session));
+        if let Some(path) = granted {
+            path.floor = path.floor.saturating_sub(1);
+        }
+        let others = one.sessions().any(|other| other != session);
+        self.left(session, !others, act);
+    }
+
     /// Notes that the client of a session goes on. If it was told on this session that it is not
     /// remembered, it was away for less than its lease, and the server remembers it from now on.
     pub fn confirm(&mut self, session: SessionId, act: &mut impl FnMut(Action)) {

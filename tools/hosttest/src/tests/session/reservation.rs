@@ -85,6 +85,12 @@ impl Server {
             .left(session, leaving, &mut |action| actions.push(action));
     }
 
+    fn withdraw(&mut self, session: u64) {
+        let actions = &mut self.actions;
+        self.machine
+            .withdraw(session, &mut |action| actions.push(action));
+    }
+
     fn confirm(&mut self, session: u64) {
         let actions = &mut self.actions;
         self.machine
@@ -191,6 +197,35 @@ fn a_map_that_leaves_keeps_no_place() {
     server.left(1, true);
     assert!(server.machine.registrations().is_empty());
     server.granted(&login("b", 2));
+}
+
+/// The client is told of a grant later, or not at all.
+#[test]
+fn a_grant_that_is_taken_back_leaves_nothing() {
+    let mut server = Server::new(1);
+    server.granted(&login("a", 1));
+    server.withdraw(1);
+    assert!(server.machine.registrations().is_empty());
+    server.granted(&login("b", 2));
+}
+
+#[test]
+fn a_grant_that_is_taken_back_leaves_another_path_and_its_lease() {
+    let second = Login {
+        path: 1,
+        ..login("a", 2)
+    };
+    let mut server = Server::new(1);
+    server.granted(&login("a", 1));
+    server.granted(&second);
+    server.withdraw(1);
+    // The same login comes again.
+    server.granted(&login("a", 1));
+    server.withdraw(1);
+    server.actions.clear();
+    server.left(2, false);
+    assert!(matches!(server.actions[..], [Action::Arm(1, _)]));
+    assert_eq!(server.machine.registrations().len(), 1);
 }
 
 /// It is the same message if a path was to come up and could not, as if the map leaves.

@@ -5,13 +5,15 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use crate::base::{
-    contents::Contents,
+    contents::{
+        copy,
+        Contents, //
+    },
     scatterlist::{
         Segment,
         Segmented, //
     }, //
 };
-use crate::bindings;
 use crate::rdma::{
     device::Device,
     dma::{
@@ -179,6 +181,12 @@ impl DmaBuffer {
     /// The buffer is not in a posted work request: the caller has it for itself.
     #[inline]
     pub(crate) fn contents(&mut self, offset: usize, len: usize) -> Result<Contents<'_>> {
+        self.shared_contents(offset, len)
+    }
+
+    /// Returns the same for reading, while others may read the buffer, too.
+    #[inline]
+    fn shared_contents(&self, offset: usize, len: usize) -> Result<Contents<'_>> {
         self.at(offset, len)?;
         // CAST: A buffer has at most 1 MiB.
         let (offset, len) = ((self.offset + offset) as u32, len as u32);
@@ -191,32 +199,6 @@ impl DmaBuffer {
     /// buffer or the memory has fewer, or if devices may not write the memory; in the former case a
     /// part may have been copied. Any context.
     pub(crate) fn copy_to(&self, offset: usize, len: usize, memory: &impl Segmented) -> Result {
-        let mut from = self.at(offset, len)?.cast_const();
-        let mut left = len;
-        if !memory.writable() {
-            return Err(EINVAL);
-        }
-        for segment in memory.segments() {
-            let part = left.min(segment.len() as usize);
-            // SAFETY: As `Segmented` promises, the segment's pages are allocated, are those of the
-            // direct map, and may be written, with no reference to them. So much of the buffer is
-            // left, which nobody writes, as in `copy_out()`; they do not overlap, as the buffer's
-            // memory is its own. It is C that writes, as others may do so at the same time: a
-            // device, a task that has mapped the pages, or another copy to them.
-            unsafe {
-                let to = bindings::farblk_page_address(segment.page().as_ptr()).cast::<u8>();
-                let to = to.add(segment.offset() as usize);
-                bindings::farblk_copy_racy(to.cast(), from.cast(), part);
-                from = from.add(part);
-            }
-            left -= part;
-            if left == 0 {
-                return Ok(());
-            }
-        }
-        match left {
-            0 => Ok(()),
-            _ => Err(EINVAL),
-        }
+        copy(len, &self.shared_contents(offset, len)?, memory)
     }
 }

@@ -154,6 +154,64 @@ each_allocation() {
 	walk unmap_ "$C/maps/m/last_error"
 }
 
+# orders MIN: allocations of so many pages fail, as an exponent of 2, and of more.
+orders() { must settings $FAULTS/fail_page_alloc "min-order=$1" interval=1 times=-1 probability=100; }
+
+# A path with protection has 5 MiB of bounce buffers, in pieces of 256 KiB at least. Where memory
+# lacks them, or is in smaller pieces, the map ends with an error. A path that comes back has them.
+protected() {
+	KIND=block
+	back "null_disk fbp 8"
+	faults_in module
+	surely port
+	surely export_block e "$BACK" protection=crc32c max_clients=2
+	# The server has what it needs for several maps.
+	must map_make w e protection=crc32c
+	surely store "$C/maps/w/enable" 1
+	must map_make m e protection=crc32c reconnect_max_ms=1000
+	for order in 0 6; do
+		orders $order
+		try "$C/maps/m/last_error" map_
+		faults_off
+		note "no 2^$order pages: $(show "$C/maps/m/last_error")"
+		is "a map where no 2^$order pages are to be had" "$GOT" ENOMEM
+		map__undo
+	done
+	[[ $(show "$C/maps/m/last_error") != *server* ]] || bad "it is not the map that has no memory"
+	orders 7
+	try "$C/maps/m/last_error" map_
+	faults_off
+	is "a map where there are pieces of 256 KiB" "$GOT $(show "$C/maps/m/last_error")" "OK "
+	[ "$GOT" = OK ] || surely map_
+	must store $FAULTS/fail_page_alloc/min-order 0
+	DEV=/dev/$(show "$C/maps/m/device")
+	must fio --name=protected --filename="$DEV" --direct=1 --ioengine=libaio --iodepth=32 --rw=randwrite --bsrange=4k-256k --size=8m --verify=crc32c \
+		--verify_fatal=1 --do_verify=1 --output=/run/fio.out
+	surely unmap_
+	# Some of them are in the way of the first connection only.
+	ERRORS="$ERRORS|EINVAL" walk map_ "$C/maps/m/last_error"
+	surely map_
+	DEV=/dev/$(show "$C/maps/m/device")
+	random /run/data 1
+	surely direct_write /run/data "$DEV"
+	for rate in 5 25 50; do
+		surely store "$C/ports/p/enable" 0
+		must faults interval=1 times=-1 probability=$rate
+		wait_for 20 store "$C/ports/p/enable" 1
+		sleep 3
+		note "$rate %: $(grep -h . "$C"/maps/m/{state,last_error} "$C"/maps/m/paths/a/last_error | tr '\n' ' ')"
+		faults_off
+		wait_for 5 is_listening || bad "the port does not come back: $(show "$C/ports/p/last_error")"
+		wait_for 30 is_live || die "the map does not come back: $(grep -h . "$C"/maps/m/{state,last_error})"
+		surely direct_read "$DEV" /run/back count=1
+		must cmp -n 1M /run/data /run/back
+	done
+	surely unmap_
+	surely store "$C/maps/w/enable" 0
+}
+is_listening() { [ "$(show "$C/ports/p/state")" = listening ] || store "$C/ports/p/enable" 1; }
+is_live() { [ "$(show "$C/maps/m/state")" = live ]; }
+
 # --- more and more --------------------------------------------------------------------------------
 
 # move INPUT OUTPUT: 64 blocks from - or to -, the other being the disk, by a dd whose allocations
@@ -236,6 +294,7 @@ for kind in ${FARBLK_KINDS:-ram block}; do
 	scenario each_allocation_$kind "each allocation of the module fails once, $kind"
 	scenario rising_in_module_$kind "more and more allocations of the module fail, $kind"
 done
+scenario protected "memory for the bounce buffers of a map with protection fails"
 # Not with a block export: rxe warns (rxe_comp.c) when it has no memory in the middle of a message,
 # and there are more of them.
 scenario rising_in_kernel_ram "more and more allocations of the kernel fail, ram"

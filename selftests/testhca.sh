@@ -163,6 +163,30 @@ fails_to_post() {
 
 late() { parameter late_ns=300000; kinds moves; }
 
+# sealed: I/O with protection, also when sends fail and completions are late.
+sealed() {
+	local protection key
+	needs python3
+	device max_sge_rd=1
+	for protection in crc32c seal; do
+		key=$(new_key)
+		back "null_disk fbm 16"
+		must serve_block e "$BACK" allow_any_host=0 "protection=$protection"
+		must admit e "$(show "$C/host_name")" "$key"
+		must map m e "protection=$protection" "key=$key"
+		moves
+		fails_to_post
+		parameter late_ns=300000
+		moves
+		is "forged, as the server counts" "$(counter "$COUNTERS" forged)" 0
+		is "forged, as the map counts" "$(counter "$D/client/m/counters" forged)" 0
+		is state "$(show "$C/maps/m/state")" live
+		must unmap m
+		clean
+	done
+	is "DMA faults" "$(stat dma_faults)" 0
+}
+
 # removed: the device goes while there is I/O, after so many sends, and is made again.
 removed() { kinds is_removed; }
 is_removed() {
@@ -350,6 +374,7 @@ scenario hard "completion handlers in hard interrupts"
 scenario wire "a wire that takes its time"
 scenario failed_post "sends that fail to be posted"
 scenario late "completions that are late"
+scenario sealed "I/O with protection"
 scenario removed "the device is removed at any of its sends"
 scenario fatal "a device that fails for good"
 scenario fatal_silent "a device that stops, and does not say so"

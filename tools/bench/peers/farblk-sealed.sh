@@ -3,15 +3,15 @@
 # shellcheck shell=bash
 
 . "$(dirname "${BASH_SOURCE[0]}")/farblk.sh"
-object=sealed
+object=sealed protection=seal
 # Any key does.
 key=farblk1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR
 
 describe() {
 	local entry
 	entry=$1/hosts/$(cat $farblk/host_name)
-	echo block >"$1/kind" && echo "$BENCH_SECOND_DISK" >"$1/device_path" && echo seal >"$1/protection" &&
+	echo block >"$1/kind" && echo "$BENCH_SECOND_DISK" >"$1/device_path" && echo $protection >"$1/protection" &&
 		mkdir "$entry" && echo $key >"$entry/key" && echo rw >"$entry/access"
 }
 
-protect() { echo seal >"$1/protection" && echo $key >"$1/key"; }
+protect() { echo $protection >"$1/protection" && echo $key >"$1/key"; }

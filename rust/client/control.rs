@@ -18,11 +18,14 @@ use kernel::{
     },
 };
 
-use crate::base::errno::{
-    EBADMSG,
-    EKEYREJECTED,
-    EOPNOTSUPP,
-    EPROTO, //
+use crate::base::{
+    errno::{
+        EBADMSG,
+        EKEYREJECTED,
+        EOPNOTSUPP,
+        EPROTO, //
+    },
+    sync, //
 };
 use crate::client::{
     deadline::Deadline,
@@ -74,10 +77,13 @@ use crate::proto::{
     ReplyError, //
 };
 use crate::rdma::cm::CmEvents;
-use crate::session::map::Told;
+use crate::session::{
+    clock::Backoff,
+    map::Told, //
+};
 
-/// The pause before a server is asked again that has no place for a connection.
-const AGAIN: Delta = Delta::from_millis(50);
+/// The longest pause before a server is asked again that has no place for a connection, in ms.
+const AGAIN_MAX_MS: u32 = 1000;
 
 /// The part of a control connection that completion handlers and the connection manager use.
 #[pin_data]
@@ -139,13 +145,18 @@ impl ControlConnection {
         // A server that has many half-open connections wants to see a cookie.
         let mut cookie = Ticket::default();
         let mut is_first = true;
+        let mut backoff = Backoff::new();
         let (channel, transcript) = loop {
             match Self::open(target, epoch, cookie, deadline) {
                 Ok(opened) => break opened,
                 Err(NotConnected::Again(next)) if !deadline.is_over() => {
-                    // The first time it may only want to see that the answer got here.
+                    // The first time it may only want to see that the answer got here. Then it has
+                    // as many as it can let in, and each that asks costs it and this host time.
                     if !is_first {
-                        fsleep(AGAIN);
+                        let delay = backoff.next(AGAIN_MAX_MS, false);
+                        // CAST: Any bits will do.
+                        let ms = delay.with(sync::random_u64() as u32);
+                        fsleep(Delta::from_millis(i64::try_from(ms).unwrap_or(0)));
                     }
                     (cookie, is_first) = (next, false);
                 }

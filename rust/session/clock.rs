@@ -41,6 +41,11 @@ impl Delay {
     pub const fn exactly(ms: u32) -> Self {
         Self { ms, jitter_ms: 0 }
     }
+
+    /// Returns how long it is with these random bits, in ms.
+    pub fn with(self, random: u32) -> u64 {
+        u64::from(self.ms) + u64::from(random) % (u64::from(self.jitter_ms) + 1)
+    }
 }
 
 /// Time in ms that a server may lose with what it sends in many replies, whatever their number.

@@ -61,9 +61,7 @@ impl Timers {
     /// Starts a timer. If it runs already, it elapses at the earlier one of the two times.
     pub(super) fn arm(&mut self, timer: Timer, delay: Delay) {
         // CAST: Any bits will do.
-        let random = sync::random_u64() as u32;
-        let jitter_ms = u64::from(random) % (u64::from(delay.jitter_ms) + 1);
-        let at = self.now_of(timer) + u64::from(delay.ms) + jitter_ms;
+        let at = self.now_of(timer) + delay.with(sync::random_u64() as u32);
         match self.running.iter_mut().find(|(other, _)| *other == timer) {
             Some((_, other)) => *other = at.min(*other),
             // Cannot fail: the capacity suffices for all timers.

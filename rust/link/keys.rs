@@ -65,6 +65,10 @@ impl Primitives for Library {
         crypto::x25519(scalar, point, out)
     }
 
+    fn x25519_base(scalar: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool {
+        crypto::x25519_base(scalar, out)
+    }
+
     fn equal(one: &[u8], other: &[u8]) -> bool {
         crypto::equal(one, other)
     }

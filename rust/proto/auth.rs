@@ -34,6 +34,9 @@ pub trait Primitives {
     /// Writes the X25519 of a scalar and a point to `out` (RFC 7748). Returns false if it is zero,
     /// as it is for some points.
     fn x25519(scalar: &[u8; KEY_SIZE], point: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool;
+    /// Writes the X25519 of a scalar and the base point, whose multiples are the public values, to
+    /// `out` (RFC 7748, section 4.1). Returns false if the scalar is zero.
+    fn x25519_base(scalar: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool;
     /// Returns true if both are equal.
     fn equal(one: &[u8], other: &[u8]) -> bool;
     /// Fills `bytes` with random ones that are fit for secrets.
@@ -41,13 +44,6 @@ pub trait Primitives {
     /// Overwrites `bytes`, also if nobody reads them any more.
     fn wipe(bytes: &mut [u8]);
 }
-
-/// The point of X25519 whose multiples are the public values (RFC 7748, section 4.1).
-const BASE_POINT: [u8; KEY_SIZE] = {
-    let mut point = [0; KEY_SIZE];
-    point[0] = 9;
-    point
-};
 
 /// A secret of 256 bits. It can be neither printed nor copied, and is overwritten when it is
 /// dropped. A value that is moved may leave a copy where it was: so each one is made of zeroes
@@ -196,8 +192,8 @@ impl<P: Primitives> Share<P> {
     /// Makes it random, for a single connection.
     pub fn randomize(&mut self) {
         self.scalar.randomize();
-        // No multiple of this point is zero.
-        let _ = P::x25519(&self.scalar.0, &BASE_POINT, &mut self.point);
+        // A random scalar is not zero. If it were, the point would be zero, which the peer refuses.
+        let _ = P::x25519_base(&self.scalar.0, &mut self.point);
         P::random(&mut self.nonce);
     }
 

@@ -38,6 +38,11 @@ impl Primitives for Host {
         *out != [0; KEY_SIZE]
     }
 
+    fn x25519_base(scalar: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool {
+        *out = x25519_dalek::x25519(*scalar, x25519_dalek::X25519_BASEPOINT_BYTES);
+        *scalar != [0; KEY_SIZE]
+    }
+
     fn equal(one: &[u8], other: &[u8]) -> bool {
         one == other
     }

@@ -14,6 +14,7 @@ mod export;
 mod host;
 mod members;
 pub mod memory;
+mod persistent;
 mod port;
 mod ports;
 mod proof;

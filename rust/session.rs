@@ -12,6 +12,7 @@ pub mod clock;
 pub mod flush;
 pub mod half_open;
 pub mod map;
+pub mod persistent;
 pub mod reservation;
 pub mod stranger;
 

@@ -355,7 +355,7 @@ REMOTE_INVALIDATE = 1
 NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
 BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
 EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED, AGAIN, PROTECTION = 14, 15, 16, 17, 18, 19
-READ, WRITE, FLUSH, DISCARD, ZEROES, ERASE = 1, 2, 3, 4, 5, 6
+READ, WRITE, FLUSH, DISCARD, ZEROES, ERASE, RESERVE, REPORT = 1, 2, 3, 4, 5, 6, 7, 8
 FUA, INLINE, NO_UNMAP, PRESSED, ATOMIC = 1, 2, 4, 8, 16
 OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY = 0, 2, 3, 4, 5
 RO, RW = 0, 1
@@ -812,7 +812,13 @@ def flood():
        ("one byte too few", lambda s, io: flush()[:-1]),
        ("one byte too many", lambda s, io: flush(data=b"x")),
        ("operation 0", lambda s, io: command(0)),
-       ("operation 7", lambda s, io: command(7)),
+       ("operation 9", lambda s, io: command(9)),
+       ("no change of the reservation", lambda s, io: command(RESERVE, offset=0)),
+       ("an unknown change of the reservation", lambda s, io: command(RESERVE, length=6)),
+       ("a reservation of type 7", lambda s, io: command(RESERVE, length=2 | 7 << 8)),
+       ("a reservation with two keys", lambda s, io: command(RESERVE, length=2 | 1 << 8, addr=1)),
+       ("a change of the reservation with a flag", lambda s, io: command(RESERVE, flags=INLINE, length=1)),
+       ("a report with a length", lambda s, io: command(REPORT, offset=0, length=272)),
        ("operation 255", lambda s, io: command(255)),
        ("an unknown flag", lambda s, io: flush(flags=32)),
        ("an atomic flush", lambda s, io: flush(flags=ATOMIC)),

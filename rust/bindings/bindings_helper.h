@@ -8,6 +8,7 @@
 #include <crypto/sha2.h>
 #include <crypto/utils.h>
 #include <linux/crc32.h>
+#include <linux/pr.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>

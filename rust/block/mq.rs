@@ -43,7 +43,9 @@ mod disk_names;
 mod gen_disk;
 mod limits;
 mod operations;
+mod pr;
 mod request;
+mod segments;
 mod tag_set;
 
 pub(crate) use self::{
@@ -58,6 +60,11 @@ pub(crate) use self::{
         Borrowed,
         Operations,
         Timeout, //
+    },
+    pr::{
+        PrChange,
+        PrReport,
+        PR_KEYS_MAX, //
     },
     request::{
         Command,

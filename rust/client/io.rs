@@ -10,6 +10,7 @@ pub(in crate::client) mod connection;
 pub(in crate::client) mod disk;
 pub(in crate::client) mod handler;
 pub(in crate::client) mod multipath;
+pub(in crate::client) mod persistent;
 pub(in crate::client) mod protected;
 pub(in crate::client) mod slabs;
 pub(in crate::client) mod stats;

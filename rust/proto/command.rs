@@ -7,6 +7,7 @@
 use super::extent::Extent;
 use super::limits::BlockLimits;
 use super::message::{write, NoRoom};
+use super::persistent::{Reserve, REPORT_SIZE};
 use super::refusal::Malformed;
 use super::response::{Response, Status};
 use super::wire;
@@ -97,10 +98,21 @@ pub enum Operation {
         /// Range of the export.
         span: Span,
     },
+    /// Changes the persistent reservation.
+    Reserve {
+        /// The change.
+        reserve: Reserve,
+        /// Tells it from earlier changes of the client; the same when it is sent again.
+        token: u32,
+    },
+    /// Reads the persistent reservation: the data of the answer are a [`Report`].
+    ///
+    /// [`Report`]: super::Report
+    Report,
 }
 
 impl Operation {
-    /// Returns the range of the export; a flush has none.
+    /// Returns the range of the export; a flush has none, nor has what concerns reservations.
     pub fn span(&self) -> Option<Span> {
         match *self {
             Self::Read { span, .. }
@@ -108,7 +120,7 @@ impl Operation {
             | Self::Discard { span }
             | Self::WriteZeroes { span, .. }
             | Self::SecureErase { span } => Some(span),
-            Self::Flush => None,
+            Self::Flush | Self::Reserve { .. } | Self::Report => None,
         }
     }
 
@@ -146,12 +158,17 @@ impl Operation {
                 span,
                 to: Transfer::Inline,
             } => span.len,
+            // CAST: 272.
+            Self::Report => REPORT_SIZE as u32,
             _ => 0,
         }
     }
 
     /// Returns the status of a command that must not be carried out, and the reason.
     fn refusal(&self, limits: &BlockLimits, extent: Extent) -> Option<(Status, &'static str)> {
+        if matches!(self, Self::Reserve { .. }) && !extent.access.writes() {
+            return Some((Status::ReadOnly, "who cannot write reserves nothing"));
+        }
         let span = self.span()?;
         let max = match self {
             Self::Discard { .. } => limits.max_discard,
@@ -256,6 +273,8 @@ impl Command {
                 wire::OP_WRITE_ZEROES
             }
             Operation::SecureErase { .. } => wire::OP_SECURE_ERASE,
+            Operation::Reserve { .. } => wire::OP_RESERVE,
+            Operation::Report => wire::OP_REPORT,
         };
         let (offset, len) = self
             .operation
@@ -269,6 +288,13 @@ impl Command {
             .map_or((U64::ZERO, U32::ZERO), |remote| {
                 (remote.addr.into(), remote.rkey.into())
             });
+        let (len, offset, addr, rkey) = match self.operation {
+            Operation::Reserve { reserve, token } => {
+                let (code, key, other) = reserve.to_wire();
+                (code.into(), key.into(), other.into(), token.into())
+            }
+            _ => (len, offset, addr, rkey),
+        };
         let wire = wire::Command {
             op,
             flags,
@@ -317,18 +343,26 @@ impl Command {
                 },
             ),
             wire::OP_SECURE_ERASE => (0, Operation::SecureErase { span }),
+            wire::OP_RESERVE => {
+                let reserve = Reserve::from_wire(span.len, span.offset, remote.addr)?;
+                let token = remote.rkey;
+                (0, Operation::Reserve { reserve, token })
+            }
+            wire::OP_REPORT => (0, Operation::Report),
             _ => return Err(Malformed("unknown operation")),
         };
         if wire.flags & !(known_flags | wire::FLAG_PRESSED) != 0 {
             return Err(Malformed("a flag that the operation does not have"));
         }
-        if operation.span().is_none() && (span.offset != 0 || span.len != 0) {
+        // The fields of a change of the reservation have another meaning.
+        let has_fields = !matches!(operation, Operation::Reserve { .. });
+        if has_fields && operation.span().is_none() && (span.offset != 0 || span.len != 0) {
             return Err(Malformed("an operation without a range has one"));
         }
-        if operation.remote().is_none() && (remote.addr != 0 || remote.rkey != 0) {
+        if has_fields && operation.remote().is_none() && (remote.addr != 0 || remote.rkey != 0) {
             return Err(Malformed("an operation without remote memory names some"));
         }
-        if remote.addr.checked_add(span.len.into()).is_none() {
+        if has_fields && remote.addr.checked_add(span.len.into()).is_none() {
             return Err(Malformed("the memory goes beyond the address space"));
         }
         Ok(Self {

@@ -72,6 +72,7 @@ use crate::server::{
         Members,
         Outcome, //
     },
+    persistent::Joined,
     scrub::{
         Answer,
         Scrub, //
@@ -257,6 +258,12 @@ impl Export {
             Some(_) => AccountOwner::Host(login.host_name),
             None => AccountOwner::Source(*session.source()),
         }
+    }
+
+    /// Adds a session of the map that logs in to the persistent reservations. May sleep.
+    pub(super) fn join(&self, session: &Arc<Session>, login: &Login) -> Result<Joined> {
+        let map = (login.host_name, login.host_id, login.map_uuid);
+        self.members.persistent().join(session, map)
     }
 
     /// Returns true if the map that logs in was evicted: it has to hear so, also if its

@@ -37,6 +37,7 @@ use crate::proto::{
 };
 use crate::server::{
     backend::ContentsId,
+    persistent::Reservations,
     session::{
         Dismissal,
         Session, //
@@ -214,6 +215,8 @@ impl Inner {
 #[pin_data]
 pub(crate) struct Members {
     stats: Arc<stats::Server>,
+    /// By which maps fence each other.
+    persistent: Arc<Reservations>,
     #[pin]
     inner: Mutex<Inner>,
 }
@@ -230,8 +233,9 @@ impl Members {
             changed: false,
         };
         Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 stats,
+                persistent: Reservations::new()?,
                 inner <- new_mutex!(inner, "Members::inner"),
             }),
             GFP_KERNEL,
@@ -245,7 +249,15 @@ impl Members {
         let same = past.is_none_or(|past| contents.is_same(past));
         inner.contents = Some(contents);
         inner.changed |= !same;
+        if !same {
+            self.persistent.forget();
+        }
         inner.machine.open(terms, same, fresh())
+    }
+
+    /// Returns the persistent reservations.
+    pub(super) fn persistent(&self) -> &Arc<Reservations> {
+        &self.persistent
     }
 
     /// Returns the key of the map that the export is reserved for, as far as this server knows. May

@@ -191,6 +191,7 @@ impl ConnectionStats {
             Operation::Read { .. } => Op::Read,
             Operation::Write { .. } => Op::Write,
             Operation::Flush => Op::Flush,
+            Operation::Reserve { .. } | Operation::Report => return,
             Operation::Discard { .. } | Operation::SecureErase { .. } => Op::Discard,
             Operation::WriteZeroes { .. } => Op::WriteZeroes,
         };

@@ -88,6 +88,8 @@
 #define FARBLK_OP_DISCARD		4
 #define FARBLK_OP_WRITE_ZEROES		5
 #define FARBLK_OP_SECURE_ERASE		6
+#define FARBLK_OP_RESERVE		7
+#define FARBLK_OP_REPORT		8	/* answered with a farblk_report */
 
 /* farblk_command.flags */
 #define FARBLK_FLAG_FUA			1	/* of a write */
@@ -95,6 +97,15 @@
 #define FARBLK_FLAG_NO_UNMAP		4	/* of a write of zeroes */
 #define FARBLK_FLAG_PRESSED		8
 #define FARBLK_FLAG_ATOMIC		16	/* of a write */
+
+/* farblk_command of FARBLK_OP_RESERVE: the first byte of len; the second is an enum pr_type */
+#define FARBLK_RESERVE_REGISTER		1
+#define FARBLK_RESERVE_RESERVE		2
+#define FARBLK_RESERVE_RELEASE		3
+#define FARBLK_RESERVE_PREEMPT		4
+#define FARBLK_RESERVE_CLEAR		5
+#define FARBLK_RESERVE_IGNORE_OLD	1	/* the third byte, of a registration */
+#define FARBLK_REGISTRANTS_MAX		32	/* of an export */
 
 /* farblk_response.status */
 #define FARBLK_STATUS_OK		0
@@ -357,6 +368,15 @@ struct farblk_response {
 	__u8	reserved[6];
 };
 
+struct farblk_report {
+	__le32	generation;
+	__u8	kind;				/* enum pr_type, or 0 */
+	__u8	count;
+	__u8	reserved[2];
+	__le64	holder;				/* its key; 0 for all */
+	__le64	keys[FARBLK_REGISTRANTS_MAX];
+};
+
 /* Immediate data of a message that is the data of a read */
 #define FARBLK_DELIVERY_TAG_SHIFT	22	/* 10 bits */
 #define FARBLK_DELIVERY_CREDIT_SHIFT	12	/* 10 bits: the credit, less one */
@@ -387,6 +407,7 @@ __FARBLK_SIZE(farblk_extent, 24);
 __FARBLK_SIZE(farblk_fence, 24);
 __FARBLK_SIZE(farblk_command, 32);
 __FARBLK_SIZE(farblk_response, 16);
+__FARBLK_SIZE(farblk_report, 272);
 #undef __FARBLK_SIZE
 
 #endif /* _UAPI_LINUX_FARBLK_H */

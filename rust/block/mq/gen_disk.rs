@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
+use crate::base::sync::random_u64;
 use crate::bindings;
 use crate::block::{
     mq::{
@@ -13,6 +14,7 @@ use crate::block::{
         },
         limits::Limits,
         operations::Operations,
+        pr::PrVTable,
         tag_set::TagSet, //
     },
     SECTOR_SHIFT, //
@@ -31,6 +33,7 @@ use kernel::{
         c_int,
         c_void, //
     },
+    new_mutex,
     page::{
         Page,
         PAGE_SIZE, //
@@ -43,7 +46,8 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
     types::ForeignOwnable, //
 };
@@ -78,13 +82,22 @@ const CLAIMED: i32 = -1;
 /// # Invariants
 ///
 /// `queue_data` came from `T::QueueData::into_foreign`.
-struct DiskData<T: Operations> {
+pub(super) struct DiskData<T: Operations> {
     queue_data: *mut c_void,
     /// The number of times that the disk and its partitions are open, or [`CLAIMED`].
     openers: Atomic<i32>,
     identity: Option<DiskIdentity>,
     index: DiskIndex,
+    /// Of the last change of the persistent reservation; locked while there is one.
+    pr_token: Pin<KBox<Mutex<u32>>>,
     _p: PhantomData<T::QueueData>,
+}
+
+impl<T: Operations> DiskData<T> {
+    /// Returns the token of the last change.
+    pub(super) fn pr_token(&self) -> &Mutex<u32> {
+        &self.pr_token
+    }
 }
 
 impl<T: Operations> Drop for DiskData<T> {
@@ -197,6 +210,7 @@ impl<T: Operations> DiskVTable<T> {
         free_disk: Some(Self::free_disk),
         get_unique_id: Some(Self::get_unique_id),
         owner: &raw mut bindings::__this_module,
+        pr_ops: PrVTable::<T>::build().cast(),
         ..pin_init::zeroed()
     };
 
@@ -253,9 +267,9 @@ impl GenDiskBuilder {
     }
 
     /// Sets what identifies the contents.
-    pub(crate) fn identity(mut self, identity: DiskIdentity) -> Self {
-        self.identity = Some(identity);
-        self
+    pub(crate) fn identity(self, identity: DiskIdentity) -> Self {
+        let identity = Some(identity);
+        Self { identity, ..self }
     }
 
     /// Adds the disk, without its partitions: see [`GenDisk::scan_partitions`]. Waits for no
@@ -277,6 +291,7 @@ impl GenDiskBuilder {
 
         let module = ModuleRef::get()?;
         let index = DiskIndex::alloc(names)?;
+        let pr_token = KBox::pin_init(new_mutex!(random_u64() as u32), GFP_KERNEL)?;
         let data = KBox::new(
             // INVARIANT: As the type wants.
             DiskData::<T> {
@@ -284,6 +299,7 @@ impl GenDiskBuilder {
                 openers: Atomic::new(0),
                 identity: self.identity,
                 index,
+                pr_token,
                 _p: PhantomData,
             },
             GFP_KERNEL,

@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
+use super::pr::PrReport;
 use super::request::{
     IdleRequest,
     Owned,
@@ -67,6 +68,19 @@ pub(crate) trait Operations: Sized + 'static {
         rq: Owned<IdleRequest<Self>>,
         last: bool,
     ) -> core::result::Result<(), Refused<Self>>;
+
+    /// The number of bytes that [`Command::Report`] reads; 0 if the driver has no persistent
+    /// reservations.
+    ///
+    /// [`Command::Report`]: super::Command::Report
+    const PR_REPORT_SIZE: usize = 0;
+
+    /// Returns what [`Command::Report`] has read; `None` if it makes no sense. May sleep.
+    ///
+    /// [`Command::Report`]: super::Command::Report
+    fn parse_pr_report(_bytes: &[u8]) -> Option<PrReport> {
+        None
+    }
 
     /// Notifies the hardware of what [`Operations::queue_rq`] has taken so far: a request that was
     /// announced to follow does not.

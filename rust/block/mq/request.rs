@@ -2,8 +2,7 @@
 
 //! Requests, and the right to end them.
 //!
-//! C headers: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h),
-//! [`include/linux/bvec.h`](srctree/include/linux/bvec.h)
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::base::{
     compat,
@@ -15,7 +14,11 @@ use crate::base::{
 };
 use crate::bindings;
 use crate::block::{
-    mq::operations::Operations,
+    mq::{
+        operations::Operations,
+        pr::PrChange,
+        segments::Segments, //
+    },
     status::to_blk_status,
     BlkError,
     BlkResult, //
@@ -91,6 +94,8 @@ pub(super) struct Pdu<T: Operations> {
     generation: u32,
     /// The status that the request ends with, from [`Owned::complete`] to the end.
     status: bindings::blk_status_t,
+    /// The change of the persistent reservation that the request is for, and its token.
+    pr: (PrChange, u32),
     data: T::RequestData,
 }
 
@@ -117,6 +122,7 @@ impl<T: Operations> Pdu<T> {
         unsafe {
             (&raw mut (*this).generation).write(random_u64() as u32);
             (&raw mut (*this).status).write(0);
+            (&raw mut (*this).pr).write((PrChange::None, 0));
         }
         Ok(())
     }
@@ -127,6 +133,16 @@ impl<T: Operations> Pdu<T> {
     pub(super) unsafe fn drop_in_place(rq: *mut bindings::request) {
         // SAFETY: By the safety requirements.
         unsafe { Self::of(rq).drop_in_place() };
+    }
+
+    /// Sets the change of the persistent reservation that the request is for.
+    ///
+    /// # Safety
+    ///
+    /// `rq` has a PDU, and the driver has not got it yet.
+    pub(super) unsafe fn set_pr(rq: *mut bindings::request, change: PrChange, token: u32) {
+        // SAFETY: By the safety requirements.
+        unsafe { (*Self::of(rq)).pr = (change, token) };
     }
 
     /// Ends the request with the status that is kept in the PDU.
@@ -157,6 +173,10 @@ pub(crate) enum Command {
     WriteZeroes,
     /// Erases the same for good. It has no segments.
     SecureErase,
+    /// Changes the persistent reservation by [`Request::pr_change`]. It has no segments.
+    Reserve,
+    /// Reads the persistent reservation into [`Request::segments`].
+    Report,
     /// An operation (`REQ_OP_*`) that the block layer does not send, as no limit allows it.
     Unsupported(u8),
 }
@@ -190,6 +210,8 @@ impl<T: Operations> Request<T> {
             bindings::req_op_REQ_OP_DISCARD => Command::Discard,
             bindings::req_op_REQ_OP_WRITE_ZEROES => Command::WriteZeroes,
             bindings::req_op_REQ_OP_SECURE_ERASE => Command::SecureErase,
+            bindings::req_op_REQ_OP_DRV_OUT => Command::Reserve,
+            bindings::req_op_REQ_OP_DRV_IN => Command::Report,
             _ => Command::Unsupported(op),
         }
     }
@@ -290,6 +312,13 @@ impl<T: Operations> Request<T> {
         self.has_flag(bindings::req_flag_bits___REQ_ATOMIC)
     }
 
+    /// Returns the change of the persistent reservation of [`Command::Reserve`], and its token: that
+    /// of each change of a disk is another one.
+    pub(crate) fn pr_change(&self) -> (PrChange, u32) {
+        // SAFETY: By the type invariants; it is set before the driver gets the request.
+        unsafe { (*Pdu::<T>::of(self.rq.get())).pr }
+    }
+
     /// Returns true if a write zeroes must keep the space of its blocks allocated.
     #[inline]
     pub(crate) fn no_unmap(&self) -> bool {
@@ -308,21 +337,14 @@ impl<T: Operations> Request<T> {
     /// User space may change these pages at any time (by a mapped file, or direct I/O).
     #[inline]
     pub(crate) fn segments(&self) -> Segments<'_> {
-        let mut segments = Segments {
-            next: None,
-            bio: core::ptr::null(),
-            bvec: core::ptr::null(),
-            done: 0,
-            left: 0,
-            _request: PhantomData,
-        };
-        if matches!(self.command(), Command::Read | Command::Write) {
-            // SAFETY: By the type invariants. It is the first of the list, or null.
-            let bio = unsafe { (*self.rq.get()).bio };
-            // SAFETY: The bios of a request stay until it ends, which is after the borrow of it.
-            unsafe { segments.enter(bio) };
+        match self.command() {
+            Command::Read | Command::Write | Command::Report => {
+                // SAFETY: By the type invariants. It is the first of the list, or null. The bios of
+                // a request stay until it ends, which is after the borrow of it.
+                unsafe { Segments::new((*self.rq.get()).bio) }
+            }
+            _ => Segments::none(),
         }
-        segments
     }
 }
 
@@ -379,7 +401,7 @@ impl<T: Operations> Owned<Request<T>> {
 unsafe impl<T: Operations> Segmented for Owned<Request<T>> {
     #[inline]
     fn writable(&self) -> bool {
-        self.command() == Command::Read
+        matches!(self.command(), Command::Read | Command::Report)
     }
 
     #[inline]
@@ -506,96 +528,5 @@ impl<T: Operations> Refused<T> {
             drop(rq);
             bindings::BLK_STS_OK as bindings::blk_status_t
         }
-    }
-}
-
-/// The segments of a request, multi-page: C's `rq_for_each_bvec()`, but that what goes on in the
-/// same page, as of bios that were merged, is one segment. So with a `virt_boundary` of a page
-/// there is never more than one segment more than pages.
-///
-/// # Invariants
-///
-/// - `bio` is null, or a bio of a request that lives for `'a`.
-/// - If `left` is not 0, `bvec` points to a bvec of `bio`, `done` is below its length, and it and
-///   the ones behind it hold at least `left` bytes from `done` on.
-pub(crate) struct Segments<'a> {
-    bio: *const bindings::bio,
-    bvec: *const bindings::bio_vec,
-    done: u32,
-    left: u32,
-    /// The segment that is next.
-    next: Option<Segment>,
-    _request: PhantomData<&'a ()>,
-}
-
-impl Segments<'_> {
-    /// Goes to the start of `bio`.
-    ///
-    /// # Safety
-    ///
-    /// `bio` is null, or a bio with data of a request that lives for `'a`.
-    #[inline]
-    unsafe fn enter(&mut self, bio: *const bindings::bio) {
-        // INVARIANT: By the safety requirements. `bi_iter` says where the data of the bio is.
-        self.bio = bio;
-        if bio.is_null() {
-            self.left = 0;
-            return;
-        }
-        // SAFETY: By the safety requirements. The struct is packed, so it is copied out.
-        let iter = unsafe { (*bio).bi_iter };
-        // SAFETY: `bi_idx` is an index into `bi_io_vec`, or one behind it if there is no data.
-        self.bvec = unsafe { (*bio).bi_io_vec.add(iter.bi_idx as usize) };
-        self.done = compat::bi_offset(iter);
-        self.left = iter.bi_size;
-    }
-}
-
-impl Segments<'_> {
-    /// Returns the next bvec.
-    #[inline]
-    fn bvec(&mut self) -> Option<Segment> {
-        while self.left == 0 {
-            if self.bio.is_null() {
-                return None;
-            }
-            // SAFETY: By the type invariants; the bios of a request are a list that ends with null,
-            // all of the same operation.
-            unsafe { self.enter((*self.bio).bi_next) };
-        }
-        // SAFETY: By the type invariants, as `left` is not 0.
-        let bvec = unsafe { *self.bvec };
-        let len = bvec.bv_len.wrapping_sub(self.done).min(self.left);
-        // SAFETY: A bvec with data has a page.
-        let page = unsafe { NonNull::new_unchecked(bvec.bv_page) };
-        // SAFETY: It is the page of a bvec.
-        let segment = unsafe { Segment::new(page, bvec.bv_offset.wrapping_add(self.done), len) };
-        // INVARIANT: The rest of the bio begins with the next bvec, if there is a rest.
-        self.left = self.left.wrapping_sub(len);
-        self.bvec = self.bvec.wrapping_add(1);
-        self.done = 0;
-        Some(segment)
-    }
-}
-
-impl Iterator for Segments<'_> {
-    type Item = Segment;
-
-    #[inline]
-    fn next(&mut self) -> Option<Segment> {
-        let mut segment = match self.next.take() {
-            Some(segment) => segment,
-            None => self.bvec()?,
-        };
-        while segment.ends_in_page() {
-            match self.bvec() {
-                Some(next) if segment.append(&next) => {}
-                next => {
-                    self.next = next;
-                    break;
-                }
-            }
-        }
-        Some(segment)
     }
 }

@@ -45,6 +45,7 @@ use crate::block::{
 };
 use crate::client::io::{
     bounces::Bounces,
+    persistent,
     protected::Protected,
     tag::Tag, //
 };
@@ -264,6 +265,8 @@ impl Commands {
                 (Operation::WriteZeroes { span, no_unmap }, Carry::Nothing)
             }
             mq::Command::SecureErase => (Operation::SecureErase { span }, Carry::Nothing),
+            mq::Command::Reserve => (persistent::operation(request)?, Carry::Nothing),
+            mq::Command::Report => (persistent::report(self.inline_read)?, Carry::Nothing),
             mq::Command::Unsupported(_) => return Err(BlkError::NotSupported),
         })
     }

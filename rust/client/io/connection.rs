@@ -368,7 +368,12 @@ impl<T: RequestOwner> Connection<T> {
         let len = request.bytes();
         let offset = request.sector() << kernel::block::SECTOR_SHIFT;
         let Some(remote) = slabs.locate(offset, len) else {
-            return Err((BlkError::IoError, request));
+            // What concerns reservations has no place.
+            let error = match request.command() {
+                mq::Command::Reserve | mq::Command::Report => BlkError::NotSupported,
+                _ => BlkError::IoError,
+            };
+            return Err((error, request));
         };
         let (slot, command) = (request.tag(), request.command());
         let posted = Posted {

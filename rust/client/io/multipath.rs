@@ -45,6 +45,7 @@ use crate::block::{
         IdleRequest,
         Operations,
         Owned,
+        PrReport,
         Refused,
         Request,
         Timeout, //
@@ -58,10 +59,12 @@ use crate::client::{
     io::{
         connection::Connection,
         handler::RequestOwner,
+        persistent,
         stats::MapStats, //
     },
     params::Policy,
 };
+use crate::proto::persistent::REPORT_SIZE;
 use crate::session::{
     flush::Flushes,
     map::Mode,
@@ -195,6 +198,12 @@ impl Operations for Multipath {
             this.events.late(hw.0);
         }
         Timeout::Reset
+    }
+
+    const PR_REPORT_SIZE: usize = REPORT_SIZE;
+
+    fn parse_pr_report(bytes: &[u8]) -> Option<PrReport> {
+        persistent::parse(bytes)
     }
 
     /// Every task that may have written what the server lost has had the disk open until now.

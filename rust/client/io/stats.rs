@@ -59,7 +59,7 @@ impl MapStats {
             Command::Flush => Op::Flush,
             Command::Discard | Command::SecureErase => Op::Discard,
             Command::WriteZeroes => Op::WriteZeroes,
-            Command::Unsupported(_) => return,
+            Command::Reserve | Command::Report | Command::Unsupported(_) => return,
         };
         if let Some(queue) = self.queue(hw_queue) {
             let ns = clock::now_ns().saturating_sub(began_ns);

@@ -20,6 +20,25 @@ pub const OP_DISCARD: u8 = 4;
 pub const OP_WRITE_ZEROES: u8 = 5;
 /// [`Command::op`]: the contents, and all copies of them, cannot be got back any more.
 pub const OP_SECURE_ERASE: u8 = 6;
+/// [`Command::op`]: a change of the persistent reservation.
+pub const OP_RESERVE: u8 = 7;
+/// [`Command::op`]: the persistent reservation and its registrants, as a [`Report`].
+pub const OP_REPORT: u8 = 8;
+
+/// The low byte of [`Command::len`] of [`OP_RESERVE`]: registers a key.
+pub const RESERVE_REGISTER: u8 = 1;
+/// The same: reserves the export.
+pub const RESERVE_RESERVE: u8 = 2;
+/// The same: gives the reservation back.
+pub const RESERVE_RELEASE: u8 = 3;
+/// The same: removes another key, and its reservation.
+pub const RESERVE_PREEMPT: u8 = 4;
+/// The same: removes all keys and the reservation.
+pub const RESERVE_CLEAR: u8 = 5;
+/// The third byte of [`Command::len`] of a registration: the old key does not matter.
+pub const RESERVE_IGNORE_OLD: u8 = 1;
+/// Registrants of an export, at most.
+pub const REGISTRANTS_MAX: usize = 32;
 
 /// [`Command::flags`] of a write: it is to last when it is answered.
 pub const FLAG_FUA: u8 = 1 << 0;
@@ -72,7 +91,26 @@ pub struct Response {
     pub reserved: [u8; 6],
 }
 
+/// The answer to [`OP_REPORT`], as the data of a read.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Report {
+    /// How often the registrations have changed.
+    pub generation: U32,
+    /// Type of the reservation; 0 for none.
+    pub kind: u8,
+    /// Registrants.
+    pub count: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+    /// Key of the holder; 0 if all registrants hold it, or nobody does.
+    pub holder: U64,
+    /// Keys of the registrants, the rest zero.
+    pub keys: [U64; REGISTRANTS_MAX],
+}
+
 const _: () = {
+    assert!(size_of::<Report>() == 272);
     assert!(size_of::<Command>() == 32);
     assert!(size_of::<Response>() == 16);
 };

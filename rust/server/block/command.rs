@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 
+mod persistent;
+
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
@@ -247,6 +249,7 @@ impl Command {
                 from: Transfer::Remote(_),
                 ..
             } => Some(span.len),
+            Operation::Report => Some(self.operation.answer_len()),
             _ => None,
         }
     }
@@ -315,6 +318,7 @@ impl Command {
             return connection.submit_later(self);
         }
         let op = match self.operation {
+            Operation::Reserve { .. } | Operation::Report => return self.reserve(nowait),
             _ if self.flushing => BioOp::Flush,
             Operation::Read { .. } => BioOp::Read,
             Operation::Write { .. } => BioOp::Write,

@@ -67,6 +67,7 @@ use crate::server::{
         Account,
         Requester, //
     },
+    persistent::Membership,
     session::Session,
     stats::ConnectionStats, //
 };
@@ -164,6 +165,8 @@ pub(in crate::server) struct Connection {
     /// The export.
     pub(super) block: Arc<Block>,
     pub(super) access: Access,
+    /// What persistent reservations leave to it.
+    pub(super) membership: Arc<Membership>,
     pub(super) terms: Terms,
     /// The poller that looks after it.
     pub(super) poller: Arc<Poller<Connection>>,
@@ -250,6 +253,8 @@ pub(super) struct ConnectionConfig<'a> {
     pub(super) invalidates: bool,
     /// The most RDMA READs under way.
     pub(super) fetches_max: u8,
+    /// What persistent reservations leave to the session.
+    pub(super) membership: &'a Arc<Membership>,
 }
 
 /// The reference that commands have to their connection.
@@ -302,6 +307,7 @@ impl Connection {
                 label: config.label,
                 block: config.block.clone(),
                 access: config.access,
+                membership: config.membership.clone(),
                 terms: config.terms,
                 poller: poller.clone(),
                 requester,

@@ -57,6 +57,7 @@ use crate::server::{
         },
     },
     none,
+    persistent::Joined,
     session::Session, //
 };
 
@@ -189,13 +190,15 @@ pub(in crate::server) struct Connections {
     invalidates: bool,
     label: Label,
     user: User,
+    // Last: the connections are closed by then.
+    joined: Joined,
 }
 
 impl Connections {
     /// Makes no connections yet, and up to `queues` of them later, on the terms of `login`. May
     /// sleep.
     pub(in crate::server) fn new(
-        user: User,
+        (user, joined): (User, Joined),
         block: &Arc<Block>,
         access: Access,
         login: &Login,
@@ -219,6 +222,7 @@ impl Connections {
                 index: 0,
             },
             user,
+            joined,
         })
     }
 
@@ -269,6 +273,7 @@ impl Connections {
                 protection: self.protection,
                 invalidates: self.invalidates,
                 fetches_max,
+                membership: self.joined.membership(),
             },
         )?;
         *place = Some(connection);

@@ -21,7 +21,8 @@ use crate::proto::{
     CommandError,
     Extent,
     Malformed,
-    Response, //
+    Response,
+    Status, //
 };
 use crate::rdma::qp::Qp;
 use crate::server::block::{
@@ -58,7 +59,18 @@ impl Connection {
         let Header { number, bytes, len } = header;
         match command::parse(&bytes, len, &self.terms, self.extent()) {
             Ok(command) if self.begin_tag(command.tag, command.generation, number) => {
-                self.admit(command, recv);
+                match self.membership.allows(&command.operation) {
+                    true => self.admit(command, recv),
+                    false => {
+                        self.put_recv(recv);
+                        self.refuse(Response {
+                            status: Status::Reservation,
+                            tag: command.tag,
+                            generation: command.generation,
+                            credit: 0,
+                        });
+                    }
+                }
             }
             Err(CommandError::Refused(response, _))
                 if self.begin_tag(response.tag, response.generation, number) =>

@@ -144,8 +144,9 @@ impl Control {
                 let owner = export.account_owner(session, login);
                 let user = adapters.get(device, (&login.export, login.protection), &owner);
                 let user = user.map_err(no_memory)?;
-                let connections =
-                    Connections::new(user, block, access, login, queues).map_err(no_memory)?;
+                let joined = export.join(session, login).map_err(no_memory)?;
+                let connections = Connections::new((user, joined), block, access, login, queues)
+                    .map_err(no_memory)?;
                 let backing = connections.backing();
                 (DataPath::Commands(connections), backing)
             }

@@ -3,6 +3,7 @@
 //! Commands and their responses.
 
 mod model;
+mod reservations;
 mod responses;
 
 use super::*;
@@ -104,6 +105,7 @@ fn samples() -> Vec<(Command, [u8; 2], bool, bool)> {
             true,
             false,
         ),
+        (command(Operation::Report), [8, 0], false, false),
     ];
     let pressed = plain.map(|(command, [op, flags], has_span, has_remote)| {
         let command = Command {
@@ -224,7 +226,8 @@ fn operations_and_flags() {
             assert_eq!(result.is_ok(), known && fits);
             assert!(result.is_ok() || is_malformed(result), "flags {other}");
         }
-        for unknown in (7..=u8::MAX).chain([0]) {
+        // What op 7 has in its place is in `reservations`.
+        for unknown in (9..=u8::MAX).chain([0]) {
             let bytes = patched(&bytes, 0, &[unknown]);
             assert!(is_malformed(parse(&bytes, received(&sample))));
         }
@@ -400,7 +403,7 @@ fn read_only() {
     for (sample, [op, _], ..) in samples() {
         let result = command::parse(&bytes_of(&sample), received(&sample), &terms(), extent);
         match op {
-            1 | 3 => assert_eq!(result, Ok(sample)),
+            1 | 3 | 8 => assert_eq!(result, Ok(sample)),
             _ => assert_eq!(refused(result), Some(Status::ReadOnly)),
         }
     }

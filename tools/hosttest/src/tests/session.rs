@@ -6,6 +6,7 @@ mod check;
 mod half_open;
 mod map;
 mod model;
+mod persistent;
 mod reservation;
 mod timing;
 

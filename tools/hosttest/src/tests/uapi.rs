@@ -297,6 +297,18 @@ fn layouts() -> Vec<Layout> {
             reserved
         }
     );
+    layout!(
+        all,
+        "farblk_report",
+        Report {
+            generation,
+            kind,
+            count,
+            reserved,
+            holder,
+            keys
+        }
+    );
     all
 }
 
@@ -360,6 +372,15 @@ fn constants() -> Vec<(String, u64)> {
         ("OP_DISCARD", OP_DISCARD.into()),
         ("OP_WRITE_ZEROES", OP_WRITE_ZEROES.into()),
         ("OP_SECURE_ERASE", OP_SECURE_ERASE.into()),
+        ("OP_RESERVE", OP_RESERVE.into()),
+        ("OP_REPORT", OP_REPORT.into()),
+        ("RESERVE_REGISTER", RESERVE_REGISTER.into()),
+        ("RESERVE_RESERVE", RESERVE_RESERVE.into()),
+        ("RESERVE_RELEASE", RESERVE_RELEASE.into()),
+        ("RESERVE_PREEMPT", RESERVE_PREEMPT.into()),
+        ("RESERVE_CLEAR", RESERVE_CLEAR.into()),
+        ("RESERVE_IGNORE_OLD", RESERVE_IGNORE_OLD.into()),
+        ("REGISTRANTS_MAX", REGISTRANTS_MAX as u64),
         ("FLAG_FUA", FLAG_FUA.into()),
         ("FLAG_INLINE", FLAG_INLINE.into()),
         ("FLAG_NO_UNMAP", FLAG_NO_UNMAP.into()),

@@ -5,6 +5,21 @@
 use super::*;
 use proptest::prelude::*;
 
+/// True if these are a change of the reservation in the field of the length, and have another key
+/// only where there is one.
+fn is_change(code: u128, other: u128) -> bool {
+    let [action, kind, flags, rest] = (code as u32).to_le_bytes();
+    let typed = (1..=6).contains(&kind);
+    let known = match action {
+        1 => kind == 0 && flags <= 1,
+        2 | 3 => typed && flags == 0 && other == 0,
+        4 => typed && flags == 0,
+        5 => kind == 0 && flags == 0 && other == 0,
+        _ => false,
+    };
+    known && rest == 0
+}
+
 /// What has to become of a command, from the words of Documentation/protocol.rst; `Err(None)` is
 /// malformed.
 fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(), Option<Status>> {
@@ -17,28 +32,36 @@ fn model(bytes: &[u8], received: u64, terms: &Terms, extent: Extent) -> Result<(
     let (len, rkey, offset, addr) = (field(8, 4), field(12, 4), field(16, 8), field(24, 8));
     let allowed_flags = match op {
         1 => 8 + 2,
-        3 | 4 | 6 => 8,
+        3 | 4 | 6 | 7 | 8 => 8,
         2 => 8 + 16 + 3,
         5 => 8 + 4,
         _ => return Err(None),
     };
     let inline = flags & 2 != 0;
     let data = if inline && op == 2 { len } else { 0 };
-    let answer = if inline && op == 1 { len } else { 0 };
+    let answer = match op {
+        1 if inline => len,
+        8 => 272,
+        _ => 0,
+    };
+    let change = op == 7;
     let remote = op <= 2 && !inline;
     if flags & !allowed_flags != 0
         || tag >= terms.depth.into()
         || u128::from(received) != 32 + data
         || data.max(answer) > terms.inline_size.into()
-        || op == 3 && (len, offset) != (0, 0)
-        || !remote && (rkey, addr) != (0, 0)
-        || addr + len >= 1 << 64
+        || (op == 3 || op == 8) && (len, offset) != (0, 0)
+        || !change && !remote && (rkey, addr) != (0, 0)
+        || !change && addr + len >= 1 << 64
+        || change && !is_change(len, addr)
     {
         return Err(None);
     }
     let limits = &terms.limits;
     let max = match op {
-        3 => return Ok(()),
+        3 | 8 => return Ok(()),
+        7 if extent.access == Access::ReadOnly => return Err(Some(Status::ReadOnly)),
+        7 => return Ok(()),
         4 => limits.max_discard,
         5 => limits.max_write_zeroes,
         6 => limits.max_secure_erase,
@@ -124,11 +147,11 @@ prop_compose! {
 prop_compose! {
     /// The bytes of a command, sound or nearly so.
     fn any_bytes()(
-        op in 0u8..8,
+        op in 0u8..10,
         flags in prop_oneof![Just(0u8), Just(16), 0u8..32, any::<u8>()],
         tag in sometimes(edge(), 0),
         generation: u32,
-        len in edge(),
+        len in prop_oneof![3 => edge(), 1 => (0u64..7, 0u64..8, 0u64..2).prop_map(|(a, k, f)| a | k << 8 | f << 16)],
         rkey in sometimes(edge(), 0),
         offset in edge(),
         addr in sometimes(edge(), 0),

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The persistent reservations of an export: performs what [`Persistent`] decides.
+//!
+//! Each session has a [`Membership`] with the rights of its map, at which each command looks. A
+//! session that loses a right is ended: the change is answered only when nothing of it can reach
+//! the device any more.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel::{
+    new_mutex,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+};
+
+use crate::proto::{
+    self,
+    wire::REGISTRANTS_MAX,
+    Name,
+    Operation,
+    ReservationType,
+    Status,
+    Uuid, //
+};
+use crate::server::session::Session;
+use crate::session::persistent::{
+    Answer,
+    Nexus,
+    Persistent,
+    Request,
+    Rights,
+    Type, //
+};
+
+/// How often a change looks whether the sessions that it has ended are over.
+const LOOK: Delta = Delta::from_millis(5);
+
+/// The bits of [`Member::rights`].
+const READS: u32 = 1 << 0;
+const WRITES: u32 = 1 << 1;
+
+/// A map: the name and the id of its host, and its own UUID.
+type MapKey = (Name, Uuid, Uuid);
+
+/// A session, and what its map may do.
+struct Member {
+    nexus: Nexus,
+    session: Arc<Session>,
+    rights: Atomic<u32>,
+    /// Not 0 if the session was ended because its map lost a right.
+    fenced: Atomic<u32>,
+}
+
+struct Inner {
+    machine: KBox<Persistent>,
+    /// The numbers of the maps that have registered a key, or have a session.
+    maps: KVec<(Nexus, MapKey)>,
+    /// The number of the last map that got one.
+    last: Nexus,
+    members: KVec<Arc<Member>>,
+}
+
+impl Inner {
+    /// Returns the number of a map.
+    fn nexus(&mut self, map: MapKey) -> Result<Nexus> {
+        if let Some((nexus, _)) = self.maps.iter().find(|(_, known)| *known == map) {
+            return Ok(*nexus);
+        }
+        let (machine, members) = (&self.machine, &self.members);
+        self.maps.retain(|(nexus, _)| {
+            machine.is_registered(*nexus) || members.iter().any(|one| one.nexus == *nexus)
+        });
+        let nexus = self.last.wrapping_add(1);
+        self.maps.push((nexus, map), GFP_KERNEL)?;
+        self.last = nexus;
+        Ok(nexus)
+    }
+
+    /// Gives each session the rights that its map has now, and ends those that have lost one; but
+    /// not those of `own`, which knows.
+    fn update(&self, own: Nexus) {
+        for member in &self.members {
+            let now = bits(self.machine.rights(member.nexus));
+            let before = member.rights.load(Relaxed);
+            member.rights.store(now, Relaxed);
+            if before & !now != 0 && member.nexus != own {
+                member.fenced.store(1, Relaxed);
+                member.session.lose();
+            }
+        }
+    }
+}
+
+/// The persistent reservations of an export. They live as long as the export has a directory.
+#[pin_data]
+pub(super) struct Reservations {
+    #[pin]
+    inner: Mutex<Inner>,
+}
+
+impl Reservations {
+    /// Makes those of an export that nobody has registered with. May sleep.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let inner = Inner {
+            machine: KBox::new(Persistent::new(), GFP_KERNEL)?,
+            maps: KVec::new(),
+            last: 0,
+            members: KVec::new(),
+        };
+        Arc::pin_init(
+            pin_init!(Self { inner <- new_mutex!(inner, "Reservations::inner") }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Forgets everything: what is exported is another device. There are no sessions. May sleep.
+    pub(super) fn forget(&self) {
+        *self.inner.lock().machine = Persistent::new();
+    }
+
+    /// Adds a session of a map. May sleep.
+    pub(super) fn join(self: &Arc<Self>, session: &Arc<Session>, map: MapKey) -> Result<Joined> {
+        let mut inner = self.inner.lock();
+        inner.members.reserve(1, GFP_KERNEL)?;
+        let nexus = inner.nexus(map)?;
+        let member = Arc::new(
+            Member {
+                nexus,
+                session: session.clone(),
+                rights: Atomic::new(bits(inner.machine.rights(nexus))),
+                fenced: Atomic::new(0),
+            },
+            GFP_KERNEL,
+        )?;
+        let membership = Membership {
+            reservations: self.clone(),
+            member: member.clone(),
+        };
+        let membership = Arc::new(membership, GFP_KERNEL)?;
+        // Cannot fail: the capacity was reserved above.
+        let _ = inner.members.push_within_capacity(member);
+        Ok(Joined(membership))
+    }
+
+    /// Removes a session, of which nothing can reach the device any more. May sleep.
+    fn leave(&self, member: &Arc<Member>) {
+        let mut inner = self.inner.lock();
+        inner.members.retain(|one| !Arc::ptr_eq(one, member));
+    }
+
+    /// Returns true if a session of another map than `own` still has to end because it has lost a
+    /// right.
+    fn has_fenced(&self, own: Nexus) -> bool {
+        let inner = self.inner.lock();
+        let mut others = inner.members.iter().filter(|one| one.nexus != own);
+        others.any(|one| one.fenced.load(Relaxed) != 0)
+    }
+}
+
+/// Keeps a session among those that may reach the device. Has to be dropped after the session's
+/// connections were closed. The drop may sleep.
+pub(super) struct Joined(Arc<Membership>);
+
+impl Joined {
+    /// Returns what the session's connections share.
+    pub(super) fn membership(&self) -> &Arc<Membership> {
+        &self.0
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.0.reservations.leave(&self.0.member);
+    }
+}
+
+/// The part of a session in the persistent reservations of its export.
+pub(super) struct Membership {
+    reservations: Arc<Reservations>,
+    member: Arc<Member>,
+}
+
+impl Membership {
+    /// Returns true if the map may do this at present. Any context.
+    #[inline]
+    pub(super) fn allows(&self, operation: &Operation) -> bool {
+        let rights = self.member.rights.load(Relaxed);
+        // Most often nothing is reserved.
+        rights == READS | WRITES
+            || match operation {
+                Operation::Reserve { .. } | Operation::Report => true,
+                Operation::Read { .. } => rights & READS != 0,
+                _ => rights & WRITES != 0,
+            }
+    }
+
+    /// Carries out a change, and waits until nothing can reach the device any more of those who may
+    /// not do it any more; unless this session is about to end, whose client does not hear the
+    /// answer: it sends the change again. Sleeps, as long as the device takes.
+    pub(super) fn change(&self, reserve: &proto::Reserve, token: u32) -> Status {
+        let own = self.member.nexus;
+        let answer = {
+            let mut inner = self.inner().lock();
+            let answer = inner.machine.request(own, token, request(reserve));
+            inner.update(own);
+            answer
+        };
+        // Also if this change did nothing, as it is sent again: the one that did may still wait.
+        while self.reservations.has_fenced(own) && !self.member.session.is_lost() {
+            fsleep(LOOK);
+        }
+        match answer {
+            Answer::Done => Status::Ok,
+            Answer::Conflict => Status::Reservation,
+            Answer::Invalid => Status::Invalid,
+            Answer::Full => Status::NoSpace,
+        }
+    }
+
+    /// Returns what is reserved, and who has registered. May sleep.
+    pub(super) fn report(&self) -> proto::Report {
+        let inner = self.inner().lock();
+        let mut report = proto::Report {
+            generation: inner.machine.generation(),
+            reservation: None,
+            keys: [0; REGISTRANTS_MAX],
+            count: 0,
+        };
+        report.reservation = inner.machine.reservation().and_then(|(key, kind)| {
+            let kind = ReservationType::try_from(kind as u8).ok()?;
+            Some((key, kind))
+        });
+        for (place, key) in report.keys.iter_mut().zip(inner.machine.keys()) {
+            *place = key;
+            report.count = report.count.saturating_add(1);
+        }
+        report
+    }
+
+    fn inner(&self) -> &Mutex<Inner> {
+        &self.reservations.inner
+    }
+}
+
+fn bits(rights: Rights) -> u32 {
+    let bit = |has, bit| match has {
+        true => bit,
+        false => 0,
+    };
+    bit(rights.reads, READS) | bit(rights.writes, WRITES)
+}
+
+/// Returns a change as `session` has it.
+fn request(reserve: &proto::Reserve) -> Request {
+    match *reserve {
+        proto::Reserve::Register {
+            old,
+            new,
+            ignore_old,
+        } => Request::Register {
+            old,
+            new,
+            ignore_old,
+        },
+        proto::Reserve::Reserve { key, kind } => Request::Reserve {
+            key,
+            kind: to_type(kind),
+        },
+        proto::Reserve::Release { key, kind } => Request::Release {
+            key,
+            kind: to_type(kind),
+        },
+        proto::Reserve::Preempt { key, victim, kind } => Request::Preempt {
+            key,
+            victim,
+            kind: to_type(kind),
+        },
+        proto::Reserve::Clear { key } => Request::Clear { key },
+    }
+}
+
+fn to_type(kind: ReservationType) -> Type {
+    match kind {
+        ReservationType::WriteExclusive => Type::WriteExclusive,
+        ReservationType::ExclusiveAccess => Type::ExclusiveAccess,
+        ReservationType::WriteExclusiveRegistrants => Type::WriteExclusiveRegistrants,
+        ReservationType::ExclusiveAccessRegistrants => Type::ExclusiveAccessRegistrants,
+        ReservationType::WriteExclusiveAll => Type::WriteExclusiveAll,
+        ReservationType::ExclusiveAccessAll => Type::ExclusiveAccessAll,
+    }
+}

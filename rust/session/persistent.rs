@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Persistent reservations: how the users of the hosts of a cluster fence each other from an
+//! export, as with SCSI (SPC-4) and NVMe. The kernel's `linux/pr.h` has the names.
+//!
+//! They are of the users' making, and have nothing to do with the reservations of
+//! [`reservation`](super::reservation), by which the server decides which map may log in at all.
+//!
+//! A *nexus* is one map: all of its paths and sessions. A *registrant* is a nexus that has
+//! registered a key. One registrant, or all of them, may *hold* the export, which takes the right to
+//! read or write from others. Registrations belong to the map, not to its paths: they stay when the
+//! map loses its paths, or is disabled. They do not outlive the server.
+//!
+//! [`Persistent`] decides. The code around it looks up [`Persistent::rights`] of each session
+//! whenever something has changed, and answers a request only when the commands have ended that
+//! began with rights that their session has lost.
+
+#![forbid(unsafe_code)]
+
+/// Registrants of one export, at most.
+pub const REGISTRANTS_MAX: usize = 32;
+
+/// The number that the code around it has given a map, wherever its paths lead. No other map gets
+/// the same one.
+pub type Nexus = u32;
+
+/// What a reservation takes from whom. The numbers are those of `enum pr_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Type {
+    /// Only the holder writes.
+    WriteExclusive = 1,
+    /// Only the holder reads and writes.
+    ExclusiveAccess = 2,
+    /// Only registrants write. One holds it.
+    WriteExclusiveRegistrants = 3,
+    /// Only registrants read and write. One holds it.
+    ExclusiveAccessRegistrants = 4,
+    /// Only registrants write. All hold it.
+    WriteExclusiveAll = 5,
+    /// Only registrants read and write. All hold it.
+    ExclusiveAccessAll = 6,
+}
+
+impl Type {
+    /// All types, in the order of the numbers.
+    pub const ALL: [Self; 6] = [
+        Self::WriteExclusive,
+        Self::ExclusiveAccess,
+        Self::WriteExclusiveRegistrants,
+        Self::ExclusiveAccessRegistrants,
+        Self::WriteExclusiveAll,
+        Self::ExclusiveAccessAll,
+    ];
+
+    /// Returns true if others may still read.
+    const fn lets_read(self) -> bool {
+        matches!(
+            self,
+            Self::WriteExclusive | Self::WriteExclusiveRegistrants | Self::WriteExclusiveAll
+        )
+    }
+
+    /// Returns true if all registrants may do what the holder may.
+    const fn admits_registrants(self) -> bool {
+        !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
+    }
+
+    /// Returns true if all registrants hold it.
+    const fn is_of_all(self) -> bool {
+        matches!(self, Self::WriteExclusiveAll | Self::ExclusiveAccessAll)
+    }
+}
+
+/// What a nexus asks for. `key` is the one that it has registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// Registers the key `new` in place of `old`; 0 stands for no key.
+    Register {
+        /// The key that is registered now.
+        old: u64,
+        /// The key to register.
+        new: u64,
+        /// `old` does not matter.
+        ignore_old: bool,
+    },
+    /// Reserves the export.
+    Reserve {
+        /// The key of the nexus.
+        key: u64,
+        /// What others may not.
+        kind: Type,
+    },
+    /// Gives the reservation back.
+    Release {
+        /// The key of the nexus.
+        key: u64,
+        /// The type of the reservation.
+        kind: Type,
+    },
+    /// Removes the registrations of another key, and takes over the reservation if that key holds
+    /// it. With `victim` 0, all others are removed from a reservation that all hold.
+    Preempt {
+        /// The key of the nexus.
+        key: u64,
+        /// The key to remove.
+        victim: u64,
+        /// The type of the reservation that is taken over.
+        kind: Type,
+    },
+    /// Removes the reservation and all registrations.
+    Clear {
+        /// The key of the nexus.
+        key: u64,
+    },
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// The nexus does not have that key, or another one holds the export; nothing has changed.
+    Conflict,
+    /// The request makes no sense as things are; nothing has changed.
+    Invalid,
+    /// There are [`REGISTRANTS_MAX`] registrants; nothing has changed.
+    Full,
+}
+
+/// What a nexus may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// It may read.
+    pub reads: bool,
+    /// It may do all else: write, discard, erase and flush.
+    pub writes: bool,
+}
+
+/// A nexus with its key, which is not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Registrant {
+    nexus: Nexus,
+    key: u64,
+}
+
+/// Who holds the export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Held {
+    kind: Type,
+    /// A registrant; `None` for all of them, of whom there is at least one.
+    by: Option<Nexus>,
+}
+
+impl Held {
+    fn new(kind: Type, nexus: Nexus) -> Self {
+        let by = match kind.is_of_all() {
+            true => None,
+            false => Some(nexus),
+        };
+        Self { kind, by }
+    }
+}
+
+/// The last answer to a nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Answered {
+    nexus: Nexus,
+    token: u32,
+    answer: Answer,
+}
+
+/// The registrants of an export and its reservation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Persistent {
+    registrants: [Option<Registrant>; REGISTRANTS_MAX],
+    held: Option<Held>,
+    generation: u32,
+    answered: [Option<Answered>; REGISTRANTS_MAX],
+    /// Which answer is forgotten next.
+    oldest: usize,
+}
+
+impl Persistent {
+    /// Returns the state of an export that nobody has registered with.
+    pub const fn new() -> Self {
+        Self {
+            registrants: [None; REGISTRANTS_MAX],
+            held: None,
+            generation: 0,
+            answered: [None; REGISTRANTS_MAX],
+            oldest: 0,
+        }
+    }
+
+    /// Returns how often the registrations have changed; it wraps.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Returns the keys of all registrants.
+    pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
+        self.registrants.iter().flatten().map(|one| one.key)
+    }
+
+    /// Returns the key of the holder, 0 if all registrants hold the export, and the type.
+    pub fn reservation(&self) -> Option<(u64, Type)> {
+        let held = self.held?;
+        let key = held.by.and_then(|nexus| self.key_of(nexus));
+        Some((key.unwrap_or(0), held.kind))
+    }
+
+    /// Returns true if a nexus has registered a key.
+    pub fn is_registered(&self, nexus: Nexus) -> bool {
+        self.key_of(nexus).is_some()
+    }
+
+    /// Returns what a nexus may do.
+    pub fn rights(&self, nexus: Nexus) -> Rights {
+        let all = Rights {
+            reads: true,
+            writes: true,
+        };
+        let Some(held) = self.held else { return all };
+        let registered = self.key_of(nexus).is_some();
+        match self.holds(nexus) || registered && held.kind.admits_registrants() {
+            true => all,
+            false => Rights {
+                reads: held.kind.lets_read(),
+                writes: false,
+            },
+        }
+    }
+
+    /// Carries out a request. `token` tells it from earlier ones of this nexus, which has one
+    /// request under way at a time: one that is sent again, because its answer was lost, is not
+    /// carried out twice, and gets the same answer.
+    pub fn request(&mut self, nexus: Nexus, token: u32, request: Request) -> Answer {
+        let last = self.answered.iter().flatten();
+        let mut same = last.filter(|last| last.nexus == nexus && last.token == token);
+        if let Some(last) = same.next() {
+            return last.answer;
+        }
+        let answer = self.carry_out(nexus, request);
+        self.remember(Answered {
+            nexus,
+            token,
+            answer,
+        });
+        answer
+    }
+
+    fn carry_out(&mut self, nexus: Nexus, request: Request) -> Answer {
+        let key = match request {
+            Request::Register {
+                old,
+                new,
+                ignore_old,
+            } => return self.register(nexus, (!ignore_old).then_some(old), new),
+            Request::Reserve { key, .. }
+            | Request::Release { key, .. }
+            | Request::Preempt { key, .. }
+            | Request::Clear { key } => key,
+        };
+        if self.key_of(nexus) != Some(key) {
+            return Answer::Conflict;
+        }
+        match request {
+            Request::Register { .. } => Answer::Invalid,
+            Request::Reserve { kind, .. } => match self.held {
+                None => {
+                    self.held = Some(Held::new(kind, nexus));
+                    Answer::Done
+                }
+                Some(held) if held.kind == kind && self.holds(nexus) => Answer::Done,
+                Some(_) => Answer::Conflict,
+            },
+            Request::Release { kind, .. } => match self.held {
+                Some(held) if self.holds(nexus) && held.kind != kind => Answer::Invalid,
+                Some(_) if self.holds(nexus) => {
+                    self.held = None;
+                    Answer::Done
+                }
+                _ => Answer::Done,
+            },
+            Request::Preempt { victim, kind, .. } => self.preempt(nexus, victim, kind),
+            Request::Clear { .. } => {
+                self.remove(|_| true);
+                self.generation = self.generation.wrapping_add(1);
+                Answer::Done
+            }
+        }
+    }
+
+    fn register(&mut self, nexus: Nexus, old: Option<u64>, new: u64) -> Answer {
+        let own = self.key_of(nexus);
+        if old.is_some_and(|old| old != own.unwrap_or(0)) {
+            return Answer::Conflict;
+        }
+        let registrant = Registrant { nexus, key: new };
+        match (own, new) {
+            // There is nothing to remove.
+            (None, 0) => return Answer::Done,
+            (Some(_), 0) => {
+                self.remove(|one| one.nexus == nexus);
+            }
+            (Some(_), _) => {
+                let mut all = self.registrants.iter_mut().flatten();
+                if let Some(one) = all.find(|one| one.nexus == nexus) {
+                    *one = registrant;
+                }
+            }
+            (None, _) => match self.registrants.iter_mut().find(|place| place.is_none()) {
+                Some(place) => *place = Some(registrant),
+                None => return Answer::Full,
+            },
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Answer::Done
+    }
+
+    fn preempt(&mut self, nexus: Nexus, victim: u64, kind: Type) -> Answer {
+        let takes_over = match self.held {
+            None => false,
+            Some(Held { by: None, .. }) => victim == 0,
+            Some(Held { by: Some(by), .. }) => self.key_of(by) == Some(victim),
+        };
+        if takes_over {
+            // Who preempts a key that is its own, too, stays registered.
+            self.remove(|one| one.nexus != nexus && (victim == 0 || one.key == victim));
+            self.held = Some(Held::new(kind, nexus));
+        } else if victim == 0 {
+            return Answer::Invalid;
+        } else if self.remove(|one| one.key == victim) == 0 {
+            return Answer::Conflict;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Answer::Done
+    }
+
+    /// Removes registrants, and the reservation if they held it. Returns how many there were.
+    fn remove(&mut self, goes: impl Fn(&Registrant) -> bool) -> usize {
+        let mut count = 0;
+        for place in &mut self.registrants {
+            if place.as_ref().is_some_and(&goes) {
+                *place = None;
+                count += 1;
+            }
+        }
+        let is_held = match self.held {
+            None => false,
+            Some(Held { by: None, .. }) => self.registrants.iter().any(Option::is_some),
+            Some(Held { by: Some(by), .. }) => self.key_of(by).is_some(),
+        };
+        if !is_held {
+            self.held = None;
+        }
+        count
+    }
+
+    fn remember(&mut self, answered: Answered) {
+        let nexus = answered.nexus;
+        let is_own =
+            |place: &&mut Option<Answered>| place.is_none_or(|last: Answered| last.nexus == nexus);
+        // Places are filled in order, so that the one of this nexus comes before those that are free.
+        if let Some(place) = self.answered.iter_mut().find(is_own) {
+            *place = Some(answered);
+        } else if let Some(place) = self.answered.get_mut(self.oldest) {
+            *place = Some(answered);
+            self.oldest = (self.oldest + 1) % REGISTRANTS_MAX;
+        }
+    }
+
+    /// Returns the key of a registrant.
+    fn key_of(&self, nexus: Nexus) -> Option<u64> {
+        let mut all = self.registrants.iter().flatten();
+        all.find(|one| one.nexus == nexus).map(|one| one.key)
+    }
+
+    /// Returns true if this nexus holds the export, alone or with all registrants.
+    fn holds(&self, nexus: Nexus) -> bool {
+        match self.held {
+            None => false,
+            Some(Held { by: None, .. }) => self.key_of(nexus).is_some(),
+            Some(Held { by: Some(by), .. }) => by == nexus,
+        }
+    }
+}
+
+impl Default for Persistent {
+    fn default() -> Self {
+        Self::new()
+    }
+}

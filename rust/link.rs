@@ -17,6 +17,5 @@ use crate::rdma::device::Device;
 /// Returns true if keys may be invalidated by messages over `device`: it can do so, and the
 /// administrator does not know better. Any context.
 pub(crate) fn may_invalidate(device: &Device) -> bool {
-    device.takes_invalidations()
-        && compat::param(&crate::module_parameters::remote_invalidate) != 0
+    device.takes_invalidations() && compat::param(&crate::module_parameters::remote_invalidate) != 0
 }

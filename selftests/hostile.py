@@ -929,7 +929,8 @@ def refused_write(export):
     expect("what is there", io.receive()[0], bytes(512))
 
 
-# Memory of user space that is no window cannot be invalidated by its peer: the connection would end.
+# Memory of user space that is no window cannot be invalidated by its peer: the connection would
+# end.
 @case("memory", "answers that invalidate no key, as the client's device takes none that do")
 def memory_kept():
     io = Session(features=0).io()

@@ -90,8 +90,8 @@ no_mem_mgt() {
 	must store "$P/mem_mgt" 1
 	KINDS=block across
 }
-# bounced: with swiotlb=force a RAM export cannot be had over the device, in words, and I/O to a disk
-# may begin and end anywhere in a page.
+# bounced: with swiotlb=force a RAM export cannot be had over the device, in words, and I/O to a
+# disk may begin and end anywhere in a page.
 bounced() {
 	grep -q swiotlb=force /proc/cmdline || skip "memory is not bounced: --append swiotlb=force"
 	needs python3

@@ -80,12 +80,14 @@ impl BounceBuffer {
         self.size
     }
 
-    /// Uses the first `len` bytes. If devices can be given no less than `whole_pages`, they get what
-    /// is left of the last page, too: it has what they got before. Fails with `EINVAL` if there are
-    /// fewer bytes, or `len` is 0.
+    /// Uses the first `len` bytes. If devices can be given no less than `whole_pages`, they get
+    /// what is left of the last page, too: it has what they got before. Fails with `EINVAL` if
+    /// there are fewer bytes, or `len` is 0.
     pub(crate) fn set_len(&mut self, len: u32, whole_pages: bool) -> Result {
         let span = match whole_pages {
-            true => len.checked_next_multiple_of(PAGE_SIZE as u32).ok_or(EINVAL)?,
+            true => len
+                .checked_next_multiple_of(PAGE_SIZE as u32)
+                .ok_or(EINVAL)?,
             false => len,
         };
         if len == 0 || span > self.size {

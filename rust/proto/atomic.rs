@@ -41,7 +41,8 @@ impl AtomicLimits {
     }
 
     /// Returns the largest limits that promise no more than these, keep to what is said of the
-    /// fields, and allow at most `max_io` bytes in one write; [`Self::NONE`] if there are none such.
+    /// fields, and allow at most `max_io` bytes in one write; [`Self::NONE`] if there are none
+    /// such.
     ///
     /// What is atomic up to a size is atomic up to any smaller size.
     pub fn within(self, block: BlockSize, max_io: u32) -> Self {

@@ -40,7 +40,8 @@ pub struct BlockLimits {
     /// Most in one secure erase: a multiple of the logical block size; 0 if there are none. Only of
     /// a `block` export.
     pub max_secure_erase: u32,
-    /// Unit of secure erases: a multiple of the logical block size; 0 if and only if there are none.
+    /// Unit of secure erases: a multiple of the logical block size; 0 if and only if there are
+    /// none.
     pub secure_erase_granularity: u32,
     /// Whether what was written may be lost until it is flushed.
     pub write_cache: bool,

@@ -269,8 +269,8 @@ impl Device {
         unsafe { bindings::farblk_dma_is_bounced(self.as_raw(), addr) }
     }
 
-    /// Returns true if memory that is mapped for the device need not keep its offset in its page, as
-    /// it may be bounced: then only whole pages can be registered. Any context.
+    /// Returns true if memory that is mapped for the device need not keep its offset in its page,
+    /// as it may be bounced: then only whole pages can be registered. Any context.
     pub(crate) fn loses_offsets(&self) -> bool {
         // SAFETY: By the type invariants the device is registered.
         unsafe { bindings::farblk_dma_loses_offsets(self.as_raw()) }

@@ -277,7 +277,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // That it is being dropped shows that nothing which refers to it is in a posted work request.
+        // That it is being dropped shows that nothing which refers to it is in a posted work
+        // request.
         if self.from_dma_api.is_some() {
             return;
         }

@@ -256,8 +256,8 @@ enum Stage {
     Live,
     /// It is closed, and went to its error state at this time. Completions may come.
     Failed(Instant<Monotonic>),
-    /// It is closed, and the device did not take it to its error state: only destroying it ends what
-    /// was posted. Completions may come.
+    /// It is closed, and the device did not take it to its error state: only destroying it ends
+    /// what was posted. Completions may come.
     Stuck,
     /// It is closed and in its error state, and every completion has been handled.
     Drained,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What devices do against the specification, and how the module copes. All of it is about
-//! `rdma_rxe`, but for the silence about last receives.
+//! `rdma_rxe`, but for the event of the last receive.
 //!
 //! # Unfinished READs
 //!
@@ -36,11 +36,11 @@
 //! into it. Such a receive stays in the [`Srq`](super::srq::Srq) until that is dropped, and nobody
 //! can tell which one it was.
 //!
-//! # Silence about last receives
+//! # No event of the last receive
 //!
-//! `siw`, `irdma` and `qedr` do not report `IB_EVENT_QP_LAST_WQE_REACHED`. There a queue pair with a
-//! shared receive queue is destroyed without it, and a receive that the device had taken for it may
-//! be lost. A device that is not known to be one of them is given some time, once; see
+//! `siw`, `irdma` and `qedr` do not report `IB_EVENT_QP_LAST_WQE_REACHED`. There a queue pair with
+//! a shared receive queue is destroyed without it, and a receive that the device had taken for it
+//! may be lost. A device that is not known to be one of them is given some time, once; see
 //! [`Device::tells_last_receive`](super::device::Device::tells_last_receive).
 
 use crate::base::sync::random_u64;

@@ -125,8 +125,8 @@ impl PendingConnection {
             .map(drop)
     }
 
-    /// Returns how many RDMA READs the server may have under way on an I/O connection, if its device
-    /// can have `max`.
+    /// Returns how many RDMA READs the server may have under way on an I/O connection, if its
+    /// device can have `max`.
     pub(super) fn fetches_max(&self, max: u32) -> u8 {
         // With none, a READ would wait for ever and keep its memory.
         at_most(self.served, max).max(1)

@@ -7,9 +7,9 @@
 //! [`reservation`](super::reservation), by which the server decides which map may log in at all.
 //!
 //! A *nexus* is one map: all of its paths and sessions. A *registrant* is a nexus that has
-//! registered a key. One registrant, or all of them, may *hold* the export, which takes the right to
-//! read or write from others. Registrations belong to the map, not to its paths: they stay when the
-//! map loses its paths, or is disabled. They do not outlive the server.
+//! registered a key. One registrant, or all of them, may *hold* the export, which takes the right
+//! to read or write from others. Registrations belong to the map, not to its paths: they stay when
+//! the map loses its paths, or is disabled. They do not outlive the server.
 //!
 //! [`Persistent`] decides. The code around it looks up [`Persistent::rights`] of each session
 //! whenever something has changed, and answers a request only when the commands have ended that
@@ -362,7 +362,8 @@ impl Persistent {
         let nexus = answered.nexus;
         let is_own =
             |place: &&mut Option<Answered>| place.is_none_or(|last: Answered| last.nexus == nexus);
-        // Places are filled in order, so that the one of this nexus comes before those that are free.
+        // Places are filled in order, so that the one of this nexus comes before those that are
+        // free.
         if let Some(place) = self.answered.iter_mut().find(is_own) {
             *place = Some(answered);
         } else if let Some(place) = self.answered.get_mut(self.oldest) {

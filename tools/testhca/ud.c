@@ -139,7 +139,7 @@ bool thca_run_ud(struct thca_qp *qp, struct list_head *fire)
 		enum ib_qp_state state = thca_qp_state(qp);
 		struct thca_swqe *wqe;
 
-		/* The drivers of devices that fail for good flush these, or nobody got rid of one. */
+		/* Drivers of devices that fail for good flush these, or nobody got rid of one. */
 		if (state == IB_QPS_ERR || thca_refuses(to_dev(qp->ib.device))) {
 			thca_flush(qp, fire);
 			return false;

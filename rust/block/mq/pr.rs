@@ -4,9 +4,9 @@
 //!
 //! C header: [`include/linux/pr.h`](srctree/include/linux/pr.h)
 //!
-//! A task that calls one of them waits for its request as for any I/O. There is one change at a time
-//! of each disk, so that the driver may send a change again, with its token, without another one in
-//! between.
+//! A task that calls one of them waits for its request as for any I/O. There is one change at a
+//! time of each disk, so that the driver may send a change again, with its token, without another
+//! one in between.
 
 use crate::base::errno::EOPNOTSUPP;
 use crate::bindings;
@@ -114,8 +114,8 @@ pub(super) struct PrVTable<T: Operations>(PhantomData<T>);
 impl<T: Operations> PrVTable<T> {
     /// # Safety
     ///
-    /// `bdev` is the block device of a disk that `GenDiskBuilder::build` added, or of a partition of
-    /// it, and is open.
+    /// `bdev` is the block device of a disk that `GenDiskBuilder::build` added, or of a partition
+    /// of it, and is open.
     unsafe fn change(bdev: *mut bindings::block_device, change: PrChange) -> c_int {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
         let (queue, data) = unsafe {
@@ -171,7 +171,8 @@ impl<T: Operations> PrVTable<T> {
 
     /// # Safety
     ///
-    /// Called by the block layer only, for an open device of `GenDiskBuilder::build`'s. It may sleep.
+    /// Called by the block layer only, for an open device of `GenDiskBuilder::build`'s. It may
+    /// sleep.
     unsafe extern "C" fn register(
         bdev: *mut bindings::block_device,
         old: u64,

@@ -312,8 +312,8 @@ impl<T: Operations> Request<T> {
         self.has_flag(bindings::req_flag_bits___REQ_ATOMIC)
     }
 
-    /// Returns the change of the persistent reservation of [`Command::Reserve`], and its token: that
-    /// of each change of a disk is another one.
+    /// Returns the change of the persistent reservation of [`Command::Reserve`], and its token:
+    /// that of each change of a disk is another one.
     pub(crate) fn pr_change(&self) -> (PrChange, u32) {
         // SAFETY: By the type invariants; it is set before the driver gets the request.
         unsafe { (*Pdu::<T>::of(self.rq.get())).pr }

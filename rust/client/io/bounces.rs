@@ -80,8 +80,8 @@ impl Bounces {
         )
     }
 
-    /// Takes a buffer of `len` bytes, of which devices get no less than `whole_pages`; `None` if none
-    /// is free. Any context.
+    /// Takes a buffer of `len` bytes, of which devices get no less than `whole_pages`; `None` if
+    /// none is free. Any context.
     pub(in crate::client) fn take(&self, len: u32, whole_pages: bool) -> Option<BounceBuffer> {
         let mut free = self.free.lock();
         let is_small = len <= SMALL_SIZE;

@@ -109,7 +109,9 @@ mod tests {
             check!(message.iter().skip(1).all(|byte| *byte == 0) && message[0] == 6);
             let piece = landing.piece.ok_or(EIO)?;
             check!(piece_is_full_of(&memory.piece(512, block.len)?, 7));
-            check!(piece_is_full_of(&memory.piece(512 + block.len, 512)?, 0) && piece.len() == 2048);
+            check!(
+                piece_is_full_of(&memory.piece(512 + block.len, 512)?, 0) && piece.len() == 2048
+            );
             check!(piece_is_full_of(&memory.piece(0, 512)?, 0));
             pair.replied(Reply::default(), pair.message(0, 1, 6)?)?;
             check!(back(pair)? == 6);

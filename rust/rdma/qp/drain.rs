@@ -74,14 +74,20 @@ impl<H: QpHandler> Qp<H> {
     }
 
     /// Moves the queue pair to its error state, as [`Self::fail`] does. Returns true if the device
-    /// has confirmed that, or the queue pair is gone: then the peer has no access by it any more.
+    /// has confirmed that, or there is no C object: then the peer has no access by it any more. To
+    /// be called before the queue pair is drained.
     ///
     /// # Context
     ///
     /// May sleep. Not in a method of the handler.
     pub(crate) fn revoke(&self) -> bool {
         self.fail();
-        !matches!(*self.stage.lock(), Stage::Live) || self.as_raw().is_null()
+        match *self.stage.lock() {
+            Stage::Failed(_) | Stage::Drained => true,
+            Stage::Live => self.as_raw().is_null(),
+            // Destroying it is no proof: a driver cannot say that it failed.
+            Stage::Stuck | Stage::Destroyed => false,
+        }
     }
 
     /// Moves the queue pair to its error state, as [`Self::fail`] does, and gives back all that was

@@ -44,7 +44,8 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - `mr` is a memory region of `pd` of `pages` pages of `page_size` bytes, until `state` is [`GONE`].
+/// - `mr` is a memory region of `pd` of `pages` pages of `page_size` bytes, until `state` is
+///   [`GONE`].
 /// - `base` is a multiple of the page size, from where on so many pages do not wrap around.
 /// - `list` is an initialised table.
 pub(super) struct FastRegMr {
@@ -113,8 +114,8 @@ impl FastRegMr {
     /// memory.
     pub(super) const MAX_SEGMENTS: u32 = 256;
 
-    /// Allocates a memory region of `pages` pages of [`region_page_size`] bytes, to be used
-    /// by queue pairs of `pd`. It covers as many segments, but not more than [`Self::MAX_SEGMENTS`].
+    /// Allocates a memory region of `pages` pages of [`region_page_size`] bytes, to be used by
+    /// queue pairs of `pd`. It covers as many segments, but not more than [`Self::MAX_SEGMENTS`].
     ///
     /// Fails with `EINVAL` if the device has no such regions, with `ENOMEM`, and with the device's
     /// error.

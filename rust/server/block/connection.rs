@@ -193,8 +193,8 @@ pub(in crate::server) struct Connection {
     pub(super) stats: ConnectionStats,
     /// RDMA READs under way. Changed with the slots locked.
     pub(super) fetches: Atomic<usize>,
-    /// The most of them: what the client's device serves at a time, and the own one can ask for. One
-    /// more would hold up all that is posted behind it, also answers.
+    /// The most of them: what the client's device serves at a time, and the own one can ask for.
+    /// One more would hold up all that is posted behind it, also answers.
     pub(super) fetches_max: usize,
     /// No command is in flight, nor will be.
     #[pin]
@@ -417,7 +417,6 @@ impl Connection {
     pub(super) fn forgery(&self) {
         self.session.forgery();
     }
-
 }
 
 impl Polled for Connection {

@@ -240,8 +240,8 @@ impl Connections {
         matches!(self.queues.get(usize::from(queue)), Some(None))
     }
 
-    /// Makes I/O connection `queue`, ready to receive, on which `fetches_max` RDMA READs may be under
-    /// way. May sleep.
+    /// Makes I/O connection `queue`, ready to receive, on which `fetches_max` RDMA READs may be
+    /// under way. May sleep.
     pub(in crate::server) fn connect(
         &mut self,
         id: &Arc<CmId>,

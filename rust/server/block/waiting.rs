@@ -152,7 +152,11 @@ impl Connection {
             match slots.closed {
                 true => Some(command),
                 // Cannot fail: there is capacity for all.
-                false => slots.fetching.push_within_capacity(command).err().map(|full| full.0),
+                false => slots
+                    .fetching
+                    .push_within_capacity(command)
+                    .err()
+                    .map(|full| full.0),
             }
         };
         match refused {

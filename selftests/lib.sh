@@ -7,7 +7,7 @@
 # the same place; with neither, this host is its own server. FARBLK_SERVER is the server's address
 # (default: the first one of a local RDMA device; a host without any gets rxe0 over a dummy device).
 #
-# PROVIDER is the kind of rxe0, the RDMA device that tests make: rxe (default) or testhca.
+# PROVIDER is the kind of rxe0, the RDMA device that tests make: rxe (default), siw or testhca.
 #
 # FARBLK_LOCAL=1 leaves farblk out, and the other host: the disk that a map of a block export gives
 # is the exported device itself. What passes so and fails on farblk is farblk's fault.
@@ -51,7 +51,7 @@ needs() { local t; for t; do command -v "$t" >/dev/null || skip "there is no $t"
 needs_module() { local m; for m; do remote "has_module $m" || skip "the server's kernel has no $m"; done; }
 needs_own_module() { local m; for m; do modprobe -q "$m" || skip "the kernel has no $m"; done; }
 # needs_user_rdma: ends the test where user space cannot use the RDMA device.
-needs_user_rdma() { [ "$PROVIDER" = rxe ] || skip "$PROVIDER has no users in user space"; needs_own_module ib_uverbs rdma_ucm; }
+needs_user_rdma() { [ "$PROVIDER" != testhca ] || skip "$PROVIDER has no users in user space"; needs_own_module ib_uverbs rdma_ucm; }
 has_module() { modprobe --dry-run --quiet "$1"; }
 
 # at_exit LINE: runs a line of shell when the scenario ends, however it does. What was given last
@@ -120,7 +120,7 @@ have_rdma() {
 	[ -n "${FARBLK_SERVER:-}" ] && return
 	if ! ls /sys/class/infiniband/* >/dev/null 2>&1; then
 		ip link add dummy0 type dummy && ip link set dummy0 mtu 4300 && ip addr add 10.9.0.1/24 dev dummy0 && ip link set dummy0 up &&
-			{ [ "$PROVIDER" != rxe ] || modprobe rdma_rxe; } && rxe_add dummy0 || return
+			{ case $PROVIDER in rxe) modprobe rdma_rxe ;; siw) modprobe siw ;; esac; } && rxe_add dummy0 || return
 	fi
 	FARBLK_SERVER=$(ip -4 -o addr show dev "$(rdma link show | sed -n '1s/.* netdev \([^ ]*\).*/\1/p')" | awk '{sub("/.*", "", $4); print $4; exit}')
 	export FARBLK_SERVER
@@ -128,10 +128,10 @@ have_rdma() {
 }
 
 # rxe_netdev [DEVICE]: what rxe0 or another one lies on. rxe_add NETDEV [DEVICE]: makes it, ready
-# for use.
+# for use: with the address, but over iWARP, whose GID has none.
 rxe_netdev() { rdma link show "${1:-rxe0}/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'; }
 rxe_add() { rdma link add "${2:-rxe0}" type "$PROVIDER" netdev "$1" && wait_for 5 rxe_has_ipv4 "${2:-rxe0}"; }
-rxe_has_ipv4() { grep -qs '^0000:0000:0000:0000:0000:ffff:' "/sys/class/infiniband/$1/ports/1/gids/"*; }
+rxe_has_ipv4() { [ "$PROVIDER" = siw ] || grep -qs '^0000:0000:0000:0000:0000:ffff:' "/sys/class/infiniband/$1/ports/1/gids/"*; }
 # server_address ADDRESS: of rxe0, for a server in user space.
 server_address() {
 	local mapped

@@ -76,11 +76,12 @@ load() {
 	{ [ -z "$depends" ] || modprobe -a $depends; } && insmod "$@"
 }
 
-# provider_up: the module that makes RDMA devices: PROVIDER=rxe, or testhca with the parameters
+# provider_up: the module that makes RDMA devices: PROVIDER=rxe, siw, or testhca with the parameters
 # TESTHCA. A guest without PCI has no functions for it.
 provider_up() {
 	case ${PROVIDER:-rxe} in
 	rxe) modprobe rdma_rxe ;;
+	siw) modprobe siw ;;
 	# shellcheck disable=SC2086
 	*) load "/farblk/$PROVIDER.ko" faux=1 ${TESTHCA:-} ;;
 	esac
@@ -98,6 +99,8 @@ rxe_up_on() {
 		ip link add "$2" type dummy && ip link set "$2" mtu 4300
 	fi
 	ip addr add "10.9.$1.$NUMBER/24" dev "$2" && ip link set "$2" up && rdma link add "rxe$1" type "${PROVIDER:-rxe}" netdev "$2" || return
+	# The GID of iWARP has no IP address.
+	[ "${PROVIDER:-rxe}" != siw ] || return 0
 	mapped=$(printf '0000:0000:0000:0000:0000:ffff:0a09:%02x%02x' "$1" "$NUMBER")
 	for ((i = 0; i < 100; i++)); do
 		cat "/sys/class/infiniband/rxe$1/ports/1/gids/"* 2>/dev/null | grep -qx "$mapped" && return

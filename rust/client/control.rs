@@ -22,7 +22,6 @@ use crate::base::{
     errno::{
         EBADMSG,
         EKEYREJECTED,
-        EOPNOTSUPP,
         EPROTO, //
     },
     sync, //
@@ -336,10 +335,6 @@ impl ControlConnection {
         let start = Instant::<Monotonic>::now();
         match self.channel.read_nothing(deadline.left()) {
             Ok(()) => Ok(nanos_since(start)),
-            Err(error) if error == EOPNOTSUPP => Err(fail!(
-                error,
-                "an iWARP device has no RDMA READ without a key"
-            )),
             Err(error) if error == ETIMEDOUT => Err(fail!(error, "no answer to an RDMA READ")),
             Err(error) => Err(fail!(error, "the server's device refused an RDMA READ")),
         }

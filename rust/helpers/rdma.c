@@ -304,6 +304,14 @@ void rust_helper_farblk_sg_set_page(struct scatterlist *sg, struct page *page, u
 	sg_set_page(sg, page, len, offset);
 }
 
+/* For an entry that is mapped already, elsewhere. */
+void rust_helper_farblk_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
+{
+	sg->length = len;
+	sg_dma_address(sg) = addr;
+	sg_dma_len(sg) = len;
+}
+
 void rust_helper_farblk_sg_init_table(struct scatterlist *sg, unsigned int nents)
 {
 	sg_init_table(sg, nents);

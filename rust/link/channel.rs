@@ -205,6 +205,11 @@ pub(crate) struct Handler<O: Linked>(Arc<O>);
 impl<O: Linked> QpHandler for Handler<O> {
     type Send = Posted;
     type Recv = KBox<DmaBuffer>;
+    type Parked = Posted;
+
+    fn park(&self, owner: Posted) -> Posted {
+        owner
+    }
 
     fn send_done(&self, _: &Qp<Self>, owner: Posted, result: Result<(), WcError>) {
         let link = self.0.link();

@@ -115,6 +115,7 @@ pub(crate) struct Device {
     raw: NonNull<bindings::ib_device>,
     limits: Limits,
     virt_dma: bool,
+    iwarp: bool,
     quirks: Quirks,
     /// 1 if it tells of the last receive of a queue pair, as far as is known; else 0.
     tells_last_receive: Atomic<u32>,
@@ -164,6 +165,9 @@ impl Device {
         };
         // SAFETY: As above.
         let virt_dma = unsafe { bindings::ib_uses_virt_dma(raw.as_ptr()) };
+        // All ports of a device have the same transport, as far as iWARP is concerned.
+        // SAFETY: As above. Ports of an adapter begin at 1.
+        let iwarp = unsafe { bindings::rdma_protocol_iwarp(raw.as_ptr(), 1) };
         // SAFETY: As above.
         let quirks = unsafe { Quirks::of(raw.as_ptr()) };
         let gone = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
@@ -173,6 +177,7 @@ impl Device {
                 raw,
                 limits,
                 virt_dma,
+                iwarp,
                 quirks,
                 tells_last_receive: Atomic::new((!quirks.hides_last_receive()).into()),
                 users <- new_mutex!(Users {
@@ -319,11 +324,17 @@ impl Device {
         self.limits.mem_mgt_extensions
     }
 
+    /// Returns true if an RDMA READ needs a memory region for where the data go, which the peer may
+    /// write to: [`Qp::rdma`](super::qp::Qp::rdma) uses that of its slot.
+    pub(crate) fn reads_need_regions(&self) -> bool {
+        self.iwarp
+    }
+
     /// Returns true if memory regions can have pages of `size` bytes.
     pub(super) fn has_page_size(&self, size: usize) -> bool {
         // SAFETY: By the type invariants the device is registered.
         let cap = unsafe { (*self.as_raw()).attrs.page_size_cap };
-        cap & size as u64 != 0
+        cap & size as u64 != 0 || self.quirks.any_page_size()
     }
 
     /// Returns the page size of memory regions, in bytes: the kernel's, or 4 KiB if the device has

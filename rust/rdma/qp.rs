@@ -17,16 +17,21 @@ mod caps;
 mod chain;
 mod drain;
 mod fast_reg_mr;
+mod handler;
+mod read;
 mod recv;
 mod reply;
 mod request;
 mod send;
 mod slot;
 
-pub(crate) use self::caps::QpCaps;
 pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
+};
+pub(crate) use self::{
+    caps::QpCaps,
+    handler::QpHandler, //
 };
 use crate::base::sync::{
     new_irqsave_spinlock,
@@ -59,13 +64,8 @@ use crate::rdma::{
         },
     },
     srq::Srq,
-    wc::{
-        Received,
-        WcError, //
-    },
     wr::{
         RecvOwner,
-        SendOwner,
         RECV_BUFFERS, //
     },
 };
@@ -92,54 +92,6 @@ use kernel::{
         Monotonic, //
     },
 };
-
-/// Receives the completions and the failure of a queue pair.
-///
-/// # Context
-///
-/// `send_done` and `recv_done` are called where the completion queue handles completions: in
-/// softirq, in a workqueue, or where it is polled; see [`PollContext`](super::cq::PollContext).
-/// What was not posted, what [`Qp::answered`] ends, and what is left when the queue pair is drained
-/// or dropped, comes back in the context of the function that does so. So a method may sleep only
-/// if all of these contexts may. No method may drop the last reference to the queue pair or to one
-/// of its completion queues. All may post.
-pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
-    /// The owner of a send.
-    type Send: SendOwner;
-    /// The owner of a receive.
-    type Recv: RecvOwner;
-
-    /// A send has completed, or will not be posted any more.
-    ///
-    /// The slot is free again. After an error the device does not access the owner's memory any
-    /// more, but it is unknown whether the peer has received the message or the data.
-    fn send_done(&self, qp: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>);
-
-    /// A receive has completed, or will not be used any more.
-    fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
-
-    /// The queue pair has failed. Called once at most, and before the [`WcError`] of the first work
-    /// request that failed; after it if that is [`WcError::Unexpected`] of a receive.
-    ///
-    /// # Context
-    ///
-    /// Any. Must not sleep, and not wait for a task that drains the queue pair.
-    fn error(&self);
-
-    /// A request that [`Undrained`] has counted is over: the last reference to the protection
-    /// domain was dropped, and with it the last queue pair by which the peer could access the
-    /// owner's memory. The queue pair of the request is gone, too.
-    ///
-    /// The handler is dropped after the last of these calls. It must not hold a reference to the
-    /// protection domain, nor must the owner, or there is no such call.
-    ///
-    /// # Context
-    ///
-    /// That in which the last reference to the protection domain is dropped. May sleep.
-    fn send_released(&self, owner: Self::Send) {
-        drop(owner);
-    }
-}
 
 /// A reliably connected queue pair, which belongs to a [`CmId`].
 ///
@@ -207,7 +159,7 @@ pub(crate) struct Qp<H: QpHandler> {
     large: Large,
     large_keys: LargeMrs,
     send_wr: u32,
-    /// Segments per RDMA READ, and per RDMA WRITE or send.
+    /// Segments per RDMA READ that goes into no region, and per RDMA WRITE or send.
     read_sges: u32,
     write_sges: u32,
     lkey: u32,
@@ -217,6 +169,10 @@ pub(crate) struct Qp<H: QpHandler> {
     /// A registration may run again until the message behind it has completed.
     registers_again: bool,
     iwarp: bool,
+    /// The flags of work requests that send data, but for the last one of a slot.
+    data_flags: i32,
+    /// An RDMA READ needs a memory region for where the data go.
+    reads_need_regions: bool,
     failed: Atomic<u32>,
 
     #[pin]
@@ -285,6 +241,11 @@ pub(crate) struct Undrained {
     /// The number of these requests.
     pub(crate) parked: u32,
 }
+
+/// The flags of a work request that asks for a completion, and is not the last one of its slot:
+/// `IB_SEND_SOLICITED` is what tells it from that, and has no meaning for what is not a message.
+const SIGNALED_ALSO: i32 =
+    bindings::ib_send_flags_IB_SEND_SIGNALED | bindings::ib_send_flags_IB_SEND_SOLICITED;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.
@@ -382,7 +343,12 @@ impl<H: QpHandler> Qp<H> {
             .sges
             .min(limits.max_send_sge)
             .clamp(1, QpCaps::MAX_SGES);
-        let read_sges = limits.max_sge_rd.clamp(1, write_sges);
+        let reads_need_regions = device.reads_need_regions();
+        let read_sges = match reads_need_regions {
+            // Such a READ has one segment, the region, and takes no large array.
+            true => write_sges,
+            false => limits.max_sge_rd.clamp(1, write_sges),
+        };
         const { assert!(0 < H::Recv::BUFFERS && H::Recv::BUFFERS <= RECV_BUFFERS) };
         // CAST: A small number.
         let recv_sges = limits.max_recv_sge.clamp(1, H::Recv::BUFFERS as u32);
@@ -427,6 +393,11 @@ impl<H: QpHandler> Qp<H> {
                 marks: device.quirks().unfinished_reads(),
                 registers_again: device.quirks().registers_again(),
                 iwarp: id.is_iwarp(),
+                data_flags: match device.quirks().sends_by_reference() {
+                    true => SIGNALED_ALSO,
+                    false => 0,
+                },
+                reads_need_regions,
                 failed: Atomic::new(0),
                 rq <- rq,
                 recv_sges,

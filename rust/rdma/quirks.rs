@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What devices do against the specification, and how the module copes. All of it is about
-//! `rdma_rxe`, but for the event of the last receive.
+//! What devices do against the specification, and how the module copes. The first three are about
+//! `rdma_rxe`, the last two about `siw`.
 //!
 //! # Unfinished READs
 //!
@@ -42,6 +42,20 @@
 //! a shared receive queue is destroyed without it, and a receive that the device had taken for it
 //! may be lost. A device that is not known to be one of them is given some time, once; see
 //! [`Device::tells_last_receive`](super::device::Device::tells_last_receive).
+//!
+//! # Pages of any size
+//!
+//! `siw` says in `page_size_cap` that a memory region has pages of `PAGE_SIZE` only, of which it
+//! takes 256. But `siw_map_mr_sg()` does not look at pages: it keeps the address and the length of
+//! each entry of the list, and what 256 is the limit of are these. So larger pages are used as with
+//! a device that has them, or a region would be no larger than 1 MiB.
+//!
+//! # Data that are sent by reference
+//!
+//! `siw_qp_prepare_tx()` in `siw_qp_tx.c` has TCP send the pages of an unsignaled work request,
+//! rather than copies, and takes it for complete once TCP has them. So when the last work request
+//! of a slot completes, the data of those before it may still have to be sent: what is written to
+//! their memory then is what the peer gets. Signaled ones are copied, so all that send data are.
 
 use crate::base::sync::random_u64;
 use crate::bindings;
@@ -50,6 +64,7 @@ use crate::bindings;
 #[derive(Clone, Copy)]
 pub(crate) struct Quirks {
     rxe: bool,
+    siw: bool,
     virt_dma: bool,
     hides_last_receive: bool,
 }
@@ -66,6 +81,7 @@ impl Quirks {
             unsafe { ((*device).ops.driver_id, bindings::ib_uses_virt_dma(device)) };
         Self {
             rxe: driver == bindings::rdma_driver_id_RDMA_DRIVER_RXE,
+            siw: driver == bindings::rdma_driver_id_RDMA_DRIVER_SIW,
             virt_dma,
             hides_last_receive: [
                 bindings::rdma_driver_id_RDMA_DRIVER_SIW,
@@ -74,6 +90,17 @@ impl Quirks {
             ]
             .contains(&driver),
         }
+    }
+
+    /// Returns true if data are sent from where they are after their work request has completed,
+    /// unless that has asked for a completion.
+    pub(super) fn sends_by_reference(&self) -> bool {
+        self.siw
+    }
+
+    /// Returns true if memory regions can have pages of any size, whatever the device says.
+    pub(super) fn any_page_size(&self) -> bool {
+        self.siw
     }
 
     /// Returns true if an RDMA READ that has succeeded may be unfinished. The addresses of its

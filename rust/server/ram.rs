@@ -191,6 +191,11 @@ impl Registrar for Handler {
 impl QpHandler for Handler {
     type Send = Registration;
     type Recv = KBox<DmaBuffer>;
+    type Parked = Nothing;
+
+    fn park(&self, owner: Nothing) -> Nothing {
+        owner
+    }
 
     fn send_done(&self, _: &Qp<Self>, registration: Registration, result: Result<(), WcError>) {
         self.registered.put(registration, result);

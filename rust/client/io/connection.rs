@@ -23,10 +23,7 @@ use kernel::{
 
 use crate::base::{
     bounce::Bounced,
-    errno::{
-        EOPNOTSUPP,
-        ESHUTDOWN, //
-    },
+    errno::ESHUTDOWN, //
 };
 use crate::block::{
     mq::{
@@ -60,12 +57,10 @@ use crate::client::{
 };
 use crate::link::{
     cipher::Cipher,
-    failure::{
-        fail,
-        Failure, //
-    },
+    failure::Failure, //
 };
 use crate::proto::{
+    wire::IO_SIZE_MAX,
     Protection,
     Terms, //
 };
@@ -91,11 +86,6 @@ use crate::session::clock::Progress;
 const LARGE: u16 = 16;
 /// Number of work requests that such a request needs beside the one that every request has.
 const LARGE_WR: u32 = 8;
-/// Size of the memory region that each request has of its own, in bytes.
-const MR_SIZE: u32 = 64 << 10;
-/// Number of requests that may be in flight at once and do not fit their memory region. Other such
-/// requests wait.
-const LARGE_MRS: u16 = 8;
 
 /// How a connection moves data.
 pub(in crate::client) enum DataPath {
@@ -152,6 +142,8 @@ pub(in crate::client) struct IoLimits {
     pub(in crate::client) segments: u16,
     /// Number of bytes, wherever in a page they begin.
     pub(in crate::client) bytes: u32,
+    /// There may be gaps between the pages: they need not be in one memory region.
+    pub(in crate::client) gaps: bool,
 }
 
 impl IoLimits {
@@ -159,6 +151,7 @@ impl IoLimits {
     pub(in crate::client) const NOTHING: Self = Self {
         segments: 0,
         bytes: 0,
+        gaps: false,
     };
 }
 
@@ -193,9 +186,6 @@ impl<T: RequestOwner> Connection<T> {
         let cm_events = Arc::new(config.events.clone(), GFP_KERNEL)?;
         let id = config.target.resolve(cm_events, config.deadline)?;
         let device = config.pd.device();
-        if id.is_iwarp() && matches!(config.data_path, DataPath::OneSided) {
-            return Err(fail!(EOPNOTSUPP, "a ram export cannot be read over iWARP"));
-        }
         if let (Some(timeout), DataPath::Commands(..)) =
             (device.quirks().ack_timeout(), &config.data_path)
         {
@@ -208,25 +198,25 @@ impl<T: RequestOwner> Connection<T> {
             false => PollContext::Softirq,
         };
         let depth = u32::from(config.depth);
-        // Pages of the memory region for the largest request, and for most.
-        let page_size = device.region_page_size();
-        let region = |terms: &Terms| {
-            let pages = terms.limits.max_io / page_size + 1;
-            pages.min(limits.max_fast_reg_page_list_len)
+        // The largest request whose memory needs a region; `None` if requests need none.
+        let largest = match &config.data_path {
+            DataPath::OneSided if !device.reads_need_regions() => None,
+            DataPath::OneSided => Some(IO_SIZE_MAX),
+            DataPath::Commands(terms, _) => Some(terms.limits.max_io),
         };
-        let small_region = (MR_SIZE / page_size).max(2);
         let caps = match &config.data_path {
             DataPath::OneSided => QpCaps {
                 slots: config.depth,
-                send_wr: (depth + u32::from(LARGE) * LARGE_WR)
-                    .min(limits.max_qp_wr.saturating_sub(1)),
+                send_wr: match largest {
+                    None => depth + u32::from(LARGE) * LARGE_WR,
+                    // The registration of the memory, and the READ.
+                    Some(_) => 2 * depth + u32::from(LARGE) * LARGE_WR,
+                }
+                .min(limits.max_qp_wr.saturating_sub(1)),
                 recv_wr: 1,
                 sges: QpCaps::MAX_SGES,
                 large: LARGE,
-                keys: 0,
-                key_pages: 0,
-                large_keys: 0,
-                large_key_pages: 0,
+                ..QpCaps::default()
             },
             DataPath::Commands(terms, _) => QpCaps {
                 slots: config.depth,
@@ -235,15 +225,12 @@ impl<T: RequestOwner> Connection<T> {
                 recv_wr: depth,
                 // The command, and the data that follow it.
                 sges: 1 + pages(terms.inline_size),
-                large: 0,
-                keys: config.depth,
-                key_pages: region(terms).min(small_region),
-                large_keys: match region(terms) > small_region {
-                    true => LARGE_MRS,
-                    false => 0,
-                },
-                large_key_pages: region(terms),
+                ..QpCaps::default()
             },
+        };
+        let caps = match largest {
+            None => caps,
+            Some(bytes) => caps.with_regions(device, bytes),
         };
         let (cq, send_cq, commands) = match &config.data_path {
             DataPath::OneSided => {
@@ -278,14 +265,13 @@ impl<T: RequestOwner> Connection<T> {
             hw_queue,
         };
         let qp = Qp::create(&id, config.pd, &send_cq, &cq, caps, handler)?;
-        let (segments, bytes) = match &config.data_path {
-            DataPath::OneSided => (qp.max_segments(), u32::MAX),
-            DataPath::Commands(terms, _) => (
-                region(terms).min(QpCaps::MAX_KEY_SEGMENTS),
-                region(terms)
+        let (segments, bytes) = match largest {
+            None => (qp.max_segments(), u32::MAX),
+            Some(_) => (
+                caps.large_key_pages.min(QpCaps::MAX_KEY_SEGMENTS),
+                caps.large_key_pages
                     .saturating_sub(1)
-                    .saturating_mul(page_size)
-                    .min(config.bytes_max()),
+                    .saturating_mul(device.region_page_size()),
             ),
         };
         Ok((
@@ -296,7 +282,8 @@ impl<T: RequestOwner> Connection<T> {
                 slabs: None,
                 limits: IoLimits {
                     segments: u16::try_from(segments).unwrap_or(u16::MAX),
-                    bytes,
+                    bytes: bytes.min(config.bytes_max()),
+                    gaps: largest.is_none(),
                 },
                 progress: [Atomic::new(0), Atomic::new(u64::MAX)],
             },

@@ -95,6 +95,7 @@ impl DiskLimits {
             segments: self.io.segments,
             segment_size: self.max_segment_size,
             max_io: self.max_io(),
+            gaps: self.io.gaps,
             max_discard: limits.max_discard,
             max_write_zeroes: limits.max_write_zeroes,
             max_secure_erase: limits.max_secure_erase,
@@ -112,9 +113,9 @@ impl DiskLimits {
     /// a single one.
     fn max_io(&self) -> u32 {
         let bytes = self.login.limits.max_io.min(self.io.bytes);
-        match self.login.geometry() {
-            Some(_) => bytes,
-            None => bytes.min(self.max_segment_size / PAGE_SIZE as u32 * PAGE_SIZE as u32),
+        match self.io.gaps {
+            true => bytes,
+            false => bytes.min(self.max_segment_size / PAGE_SIZE as u32 * PAGE_SIZE as u32),
         }
     }
 
@@ -134,10 +135,11 @@ impl DiskLimits {
         let sectors = |bytes: u32| bytes >> SECTOR_SHIFT;
         let limits = &self.login.limits;
         let atomic = self.atomic();
-        let (chunk_sectors, virt_boundary) = match self.login.geometry() {
-            Some(geometry) => (sectors(geometry.shift().bytes()), 0),
-            // A memory region has no gaps between its pages.
-            None => (0, PAGE_SIZE as u32 - 1),
+        let geometry = self.login.geometry();
+        let chunk_sectors = geometry.map_or(0, |geometry| sectors(geometry.shift().bytes()));
+        let virt_boundary = match self.io.gaps {
+            true => 0,
+            false => PAGE_SIZE as u32 - 1,
         };
         Limits {
             logical_block_size: limits.logical_block_size.get(),

@@ -140,6 +140,11 @@ impl<T: RequestOwner> Handler<T> {
 impl<T: RequestOwner> QpHandler for Handler<T> {
     type Send = Posted<T>;
     type Recv = KBox<DmaBuffer>;
+    type Parked = Posted<T>;
+
+    fn park(&self, posted: Posted<T>) -> Posted<T> {
+        posted
+    }
 
     #[inline]
     fn send_done(&self, qp: &Qp<Self>, posted: Posted<T>, result: Result<(), WcError>) {

@@ -41,6 +41,11 @@ pub(super) struct Handler(pub(super) Arc<Events>);
 impl QpHandler for Handler {
     type Send = Owner;
     type Recv = Landing;
+    type Parked = Owner;
+
+    fn park(&self, owner: Owner) -> Owner {
+        owner
+    }
 
     fn send_done(&self, qp: &Qp<Self>, owner: Owner, result: Result<(), WcError>) {
         let mut done = (owner, result);

@@ -13,7 +13,8 @@ use crate::rdma::{
             SendSlot, //
         },
         Qp,
-        QpHandler, //
+        QpHandler,
+        SIGNALED_ALSO, //
     },
     wc::WcError,
     wr::SendOwner, //
@@ -296,11 +297,11 @@ impl<H: QpHandler> Qp<H> {
     unsafe fn ends_slot<'a>(wr: *const bindings::ib_send_wr) -> Option<&'a SendSlot<H>> {
         // SAFETY: By the safety requirements.
         let (flags, cqe) = unsafe { ((*wr).send_flags, (*wr).__bindgen_anon_1.wr_cqe) };
-        if flags & bindings::ib_send_flags_IB_SEND_SIGNALED == 0 {
+        if flags & SIGNALED_ALSO != bindings::ib_send_flags_IB_SEND_SIGNALED {
             return None;
         }
-        // SAFETY: Only a slot's last work request has the flag, with the slot's first field as its
-        // completion entry.
+        // SAFETY: Only a slot's last work request has this flag alone, with the slot's first field
+        // as its completion entry.
         Some(unsafe { &*cqe.cast::<SendSlot<H>>() })
     }
 
@@ -461,8 +462,8 @@ impl<H: QpHandler> Qp<H> {
         (posted.wrapping_sub(done) as i32) < 0
     }
 
-    /// Handles the completion of another work request of `slot`, which must be an error: it has not
-    /// asked for a completion.
+    /// Handles the completion of another work request of `slot`. It must be an error, unless the
+    /// work request has asked for a completion.
     ///
     /// # Safety
     ///
@@ -472,6 +473,7 @@ impl<H: QpHandler> Qp<H> {
         self.count_send_completion();
         let error = match WcError::check(wc, wc.opcode) {
             Err(error) => error,
+            Ok(_) if self.data_flags != 0 => return,
             Ok(_) => WcError::Unexpected { opcode: wc.opcode },
         };
         // SAFETY: By the type invariants the handler of completions may use the slot.

@@ -340,8 +340,8 @@ enum Quiet {
 ///
 /// The drop gives them to the handler: that of the queue pair, which has none any more by then.
 pub(super) struct Parked<H: QpHandler> {
-    /// Their owners. The capacity suffices for each slot that has a memory region.
-    owners: KVVec<H::Send>,
+    /// What stays of their owners. The capacity suffices for each slot that has a memory region.
+    rests: KVVec<H::Parked>,
     /// The handler, once the queue pair is gone.
     handler: Option<H>,
 }
@@ -353,7 +353,7 @@ impl<H: QpHandler> Parked<H> {
             return Ok(None);
         }
         Ok(Some(Parking::new(Self {
-            owners: KVVec::with_capacity(keys.into(), GFP_KERNEL)?,
+            rests: KVVec::with_capacity(keys.into(), GFP_KERNEL)?,
             handler: None,
         })?))
     }
@@ -361,13 +361,13 @@ impl<H: QpHandler> Parked<H> {
     /// The number of requests.
     fn len(&self) -> u32 {
         // CAST: There are at most as many as slots.
-        self.owners.len() as u32
+        self.rests.len() as u32
     }
 
-    /// Adds the owner of a request.
-    fn push(&mut self, owner: H::Send) {
+    /// Adds what stays of the owner of a request.
+    fn push(&mut self, rest: H::Parked) {
         // Cannot fail: only slots with a memory region, one request of each, get here.
-        if let Err(error) = self.owners.push_within_capacity(owner) {
+        if let Err(error) = self.rests.push_within_capacity(rest) {
             // Leaked memory is better than memory that a peer writes after it was freed.
             core::mem::forget(error);
         }
@@ -377,8 +377,8 @@ impl<H: QpHandler> Parked<H> {
 impl<H: QpHandler> Drop for Parked<H> {
     fn drop(&mut self) {
         if let Some(handler) = &self.handler {
-            while let Some(owner) = self.owners.pop() {
-                handler.send_released(owner);
+            while let Some(rest) = self.rests.pop() {
+                handler.send_released(rest);
             }
         }
     }
@@ -421,9 +421,10 @@ impl<H: QpHandler> Drained<'_, H> {
             if let Some(owner) = unsafe { (*slot.owner.get()).take() } {
                 qp.forget(slot);
                 slot.lose();
+                let rest = qp.handler.park(owner);
                 // There is room: the slot has a memory region.
                 if let Some(parked) = &mut *qp.parked.lock() {
-                    parked.value.push(owner);
+                    parked.value.push(rest);
                 }
             }
             return;

@@ -8,7 +8,10 @@
 use crate::base::scatterlist::Segmented;
 use crate::bindings;
 use crate::rdma::{
-    dma::Direction,
+    dma::{
+        Direction,
+        DmaPiece, //
+    },
     might_sleep,
     pd::Pd,
     qp::slot::Free,
@@ -26,6 +29,7 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         atomic::{
@@ -78,6 +82,23 @@ pub(super) struct MemoryShape {
 }
 
 impl MemoryShape {
+    /// Returns the shape of `piece`.
+    #[inline]
+    pub(super) fn of_piece(piece: &DmaPiece) -> Self {
+        Self {
+            segments: 1,
+            len: piece.len().into(),
+            // CAST: Less than a page.
+            offset: (piece.addr() % PAGE_SIZE as u64) as u32,
+        }
+    }
+
+    /// Returns the number of bytes.
+    #[inline]
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
     /// Returns the shape of `memory`. Fails with `EINVAL` if it is empty.
     #[inline]
     pub(super) fn of(memory: &impl Segmented) -> Result<Self> {
@@ -165,6 +186,13 @@ impl FastRegMr {
         self.mr.as_ptr()
     }
 
+    /// Returns the local key, once [`Self::renew`] has taken another one.
+    #[inline]
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: By the type invariants the region is valid.
+        unsafe { (*self.as_raw()).lkey }
+    }
+
     /// Returns true if the region was deregistered, or that was tried.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
@@ -250,8 +278,36 @@ impl FastRegMr {
             return Err(ENOMEM);
         }
         *mapped = Some((direction, count));
-        // SAFETY: By the type invariants the region is valid, nobody else uses it, and so many
-        // entries are mapped for its device.
+        // SAFETY: So many entries are mapped for the device, and the caller promises the rest.
+        unsafe { self.cover(nents, len, addr) }
+    }
+
+    /// Makes the region cover `piece`, which must be for the device of the region, beginning at
+    /// `addr`. Fails with `EINVAL` if it is more than the region covers.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::renew`].
+    #[inline]
+    pub(super) unsafe fn map_piece(&self, piece: &DmaPiece, addr: u64) -> Result {
+        let entry = self.list.first().ok_or(EINVAL)?;
+        // SAFETY: The entry is one of an initialised table, and nobody else uses it.
+        unsafe { bindings::farblk_sg_set_dma(entry.get(), piece.addr(), piece.len()) };
+        // SAFETY: The piece is mapped for as long as it exists. The caller promises the rest.
+        unsafe { self.cover(1, piece.len().into(), addr) }
+    }
+
+    /// Makes the region cover the first `nents` entries of the list, which have `len` bytes,
+    /// beginning at `addr`. Fails with `EINVAL` if they have gaps or are more than it covers.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::renew`]. The entries must have DMA addresses of the device of the region.
+    #[inline]
+    unsafe fn cover(&self, nents: i32, len: u64, addr: u64) -> Result {
+        let list = UnsafeCell::raw_get(self.list.as_ptr());
+        // SAFETY: By the type invariants the region is valid. The caller promises that nobody else
+        // uses it, and that so many entries are mapped for its device.
         unsafe {
             let mr = self.as_raw();
             let size = self.page_size;

@@ -71,6 +71,13 @@ const PARKED: u64 = 1 << 5;
 /// Where the remote key begins.
 const RKEY_SHIFT: u32 = 32;
 
+/// Returns the progress of an RDMA READ into a region with this key: it is a request that nobody
+/// answers, and that ends when its work requests have completed, of which the last one invalidates
+/// the key. If it fails, the peer may have access until the region is deregistered.
+pub(super) fn of_read(rkey: u32) -> u64 {
+    REQUEST | ANSWERED | u64::from(rkey) << RKEY_SHIFT
+}
+
 /// Returns true if a request can be given back. One that has failed need not be answered.
 #[inline]
 fn is_done(progress: u64) -> bool {
@@ -189,7 +196,7 @@ impl<H: QpHandler> Qp<H> {
     /// Chooses the key of a request for memory of this shape: the slot's own, or a large one, which
     /// goes to `body`.
     #[inline]
-    fn choose_key<'a>(
+    pub(super) fn choose_key<'a>(
         &'a self,
         slot: &'a SendSlot<H>,
         body: &mut Body,
@@ -296,7 +303,12 @@ impl<H: QpHandler> Qp<H> {
     #[inline]
     pub(super) unsafe fn request_sent(&self, slot: &SendSlot<H>, result: Result<(), WcError>) {
         let bit = match result {
-            Ok(()) => SENT,
+            // SAFETY: The caller is the handler of the completion.
+            Ok(()) => match unsafe { (*slot.body.get()).opcode } {
+                // It has invalidated its own key.
+                bindings::ib_wc_opcode_IB_WC_RDMA_READ => SENT | INVALID,
+                _ => SENT,
+            },
             Err(error) => {
                 // SAFETY: The caller is the handler of the completion.
                 unsafe { (*slot.body.get()).error = Some(error) };

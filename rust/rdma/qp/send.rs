@@ -4,10 +4,7 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::{
-    errno::EOPNOTSUPP,
-    scatterlist::Segmented, //
-};
+use crate::base::scatterlist::Segmented;
 use crate::bindings;
 use crate::rdma::{
     dma::{
@@ -44,8 +41,12 @@ impl<H: QpHandler> Qp<H> {
     /// On failure the owner is returned and nothing is chained; what was chained before stays so,
     /// even if `last`. The errors are: `EBUSY` if the slot is in use; `EAGAIN` if there is no room
     /// until a request has completed; `ENOMEM` if memory cannot be mapped; `ESHUTDOWN` after the
-    /// queue pair has failed; `EOPNOTSUPP` for RDMA READ over iWARP; and `EINVAL` for what is never
-    /// possible.
+    /// queue pair has failed; and `EINVAL` for what is never possible.
+    ///
+    /// If [`Device::reads_need_regions`](crate::rdma::device::Device::reads_need_regions), the
+    /// memory of an RDMA READ is that of a region, as [`Self::request`] has it: the slot must have
+    /// one, the memory must have no gaps between pages, `EAGAIN` is also for a large region, and a
+    /// READ that has failed may come back only when the queue pair is drained or dropped.
     ///
     /// # Context
     ///
@@ -60,13 +61,14 @@ impl<H: QpHandler> Qp<H> {
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, owner, body| {
             let per_wr = match op {
-                // The peer would need a remote key for our memory.
-                RdmaOp::Read if self.iwarp => return Err(EOPNOTSUPP),
+                RdmaOp::Read if self.reads_need_regions => {
+                    return self.read_into_region(slot, owner, body, remote);
+                }
                 RdmaOp::Read => self.read_sges,
                 RdmaOp::Write => self.write_sges,
             };
             self.gather(owner, body, op, per_wr)?;
-            self.build_rdma(slot, body, op, per_wr, remote, false)?;
+            self.build_access(slot, body, op, per_wr, remote)?;
             if self.marks && op == RdmaOp::Read {
                 let mark = Mark::new();
                 for end in body.ends(per_wr) {
@@ -182,7 +184,7 @@ impl<H: QpHandler> Qp<H> {
                 left -= part;
             }
             body.buffer = Some(buffer.clone());
-            self.build_rdma(slot, body, RdmaOp::Write, self.write_sges, remote, false)
+            self.build_access(slot, body, RdmaOp::Write, self.write_sges, remote)
         })
     }
 
@@ -224,27 +226,57 @@ impl<H: QpHandler> Qp<H> {
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, _owner, body| {
-            if self.iwarp {
-                return Err(EOPNOTSUPP);
-            }
-            body.nr_wr = 1;
-            body.opcode = bindings::ib_wc_opcode_IB_WC_RDMA_READ;
-            let wr = Wr {
-                rdma: bindings::ib_rdma_wr {
-                    wr: bindings::ib_send_wr {
-                        sg_list: body.sges,
-                        num_sge: 0,
-                        opcode: bindings::ib_wr_opcode_IB_WR_RDMA_READ,
-                        ..slot.last_wr()
-                    },
-                    remote_addr: 0,
-                    rkey: 0,
-                },
-            };
-            // SAFETY: The slot was claimed, and has a work request.
-            unsafe { body.wrs.write(wr) };
+            self.add_empty_read(slot, body);
             Ok(())
         })
+    }
+
+    /// Adds an RDMA READ of no bytes behind what `body` has, as its last work request.
+    #[inline]
+    fn add_empty_read(&self, slot: &SendSlot<H>, body: &mut Body) {
+        // SAFETY: There is room for one more segment than those of the memory.
+        let sge = unsafe { body.sges.add(body.nr_sge as usize) };
+        // A driver for iWARP may want a segment, be it an empty one.
+        // SAFETY: As above.
+        unsafe { sge.write(pin_init::zeroed()) };
+        let wr = Wr {
+            rdma: bindings::ib_rdma_wr {
+                wr: bindings::ib_send_wr {
+                    sg_list: sge,
+                    num_sge: i32::from(self.iwarp),
+                    opcode: bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+                    ..slot.last_wr()
+                },
+                remote_addr: 0,
+                rkey: 0,
+            },
+        };
+        // SAFETY: The slot was claimed, and there is room for one more work request than those of
+        // the memory.
+        unsafe { body.wrs.add(body.nr_wr as usize).write(wr) };
+        body.nr_wr += 1;
+        body.opcode = bindings::ib_wc_opcode_IB_WC_RDMA_READ;
+    }
+
+    /// Fills in the work requests of an RDMA operation by itself.
+    ///
+    /// With iWARP an RDMA WRITE completes when the local TCP has the data. So it is followed by an
+    /// RDMA READ of no bytes: the peer answers that when it has placed what came before.
+    #[inline]
+    fn build_access(
+        &self,
+        slot: &SendSlot<H>,
+        body: &mut Body,
+        op: RdmaOp,
+        per_wr: u32,
+        remote: RemoteRange,
+    ) -> Result {
+        let confirmed = self.iwarp && op == RdmaOp::Write;
+        self.build_rdma(slot, body, op, per_wr, remote, confirmed)?;
+        if confirmed {
+            self.add_empty_read(slot, body);
+        }
+        Ok(())
     }
 
     /// Chains the registration of the owner's memory region, which must be of this protection
@@ -350,7 +382,11 @@ impl<H: QpHandler> Qp<H> {
                 slot.last_wr()
             } else {
                 // SAFETY: This is not the last, and there is room for one more.
-                slot.chained_wr(unsafe { wr.add(1) }.cast())
+                let common = slot.chained_wr(unsafe { wr.add(1) }.cast());
+                bindings::ib_send_wr {
+                    send_flags: self.data_flags,
+                    ..common
+                }
             };
             // SAFETY: See above; the slot was claimed.
             unsafe {

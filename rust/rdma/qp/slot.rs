@@ -52,7 +52,8 @@ const POSTED: u32 = 2;
 /// Its owner was parked: it is not used again.
 const LOST: u32 = 3;
 
-/// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send.
+/// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send or RDMA
+/// READ.
 const OWN_WRS: usize = 2;
 
 /// The data of a slot's work requests, in addition to the owner.

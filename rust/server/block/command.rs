@@ -97,6 +97,18 @@ pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
 impl QpHandler for Handler {
     type Send = KBox<Command>;
     type Recv = KBox<Recv>;
+    /// The memory that the data of a write are read into.
+    type Parked = Option<Piece>;
+
+    /// Nothing of the command but its memory stays: the connection waits for its commands.
+    fn park(&self, mut command: KBox<Command>) -> Option<Piece> {
+        let piece = match core::mem::replace(&mut command.data, Data::None) {
+            Data::Piece(piece) => Some(piece),
+            Data::None | Data::Inline(_) => None,
+        };
+        command.sent(false);
+        piece
+    }
 
     #[inline]
     fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
@@ -284,7 +296,6 @@ impl Command {
                 Ok(())
             }
             Err((EAGAIN | ENOMEM, command)) => Err((Status::Resource, command)),
-            // With iWARP that is so for every READ.
             Err((_, command)) => Err((Status::IoError, command)),
         }
     }

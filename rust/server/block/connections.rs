@@ -19,6 +19,7 @@ use crate::proto::{
     wire::DEPTH_MAX,
     Access,
     Backing,
+    BlockLimits,
     Login,
     Protection,
     Terms, //
@@ -95,11 +96,12 @@ impl OpenConnection {
             recv_wr: 0,
             // The data of a command are one piece of the pool. They may follow a framed answer.
             sges: 1 + u32::from(config.protection.is_on()),
-            large: 0,
-            keys: 0,
-            key_pages: 0,
-            large_keys: 0,
-            large_key_pages: 0,
+            ..QpCaps::default()
+        };
+        let caps = match device.reads_need_regions() {
+            false => caps,
+            // For the data of writes.
+            true => caps.with_regions(&device, config.terms.limits.max_io),
         };
         let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
         let context = PollContext::Manual(wake);
@@ -212,7 +214,11 @@ impl Connections {
             terms: Terms {
                 depth: login.depth.min(depth_max(adapter.pd.device())),
                 inline_size: login.inline_size.min(adapter.inline_size),
-                limits: *block.limits(),
+                limits: BlockLimits {
+                    max_io: block.limits().max_io.min(io_max(adapter.pd.device())),
+                    ..*block.limits()
+                }
+                .fitted(),
             },
             protection: login.protection,
             invalidates: login.remote_invalidate && may_invalidate(adapter.pd.device()),
@@ -224,6 +230,11 @@ impl Connections {
             user,
             joined,
         })
+    }
+
+    /// Returns the limits of a read or write, as the login's reply has them.
+    pub(in crate::server) fn limits(&self) -> BlockLimits {
+        self.terms.limits
     }
 
     /// Returns what the reply to the login says of the connections.
@@ -342,10 +353,22 @@ impl Drop for Connections {
     }
 }
 
-/// Returns the most commands in flight on a connection of a device: each takes two sends.
+/// Returns the bytes of the largest write whose data a device can read.
+fn io_max(device: &Device) -> u32 {
+    match device.reads_need_regions() {
+        false => u32::MAX,
+        true => {
+            let pages = device.limits().max_fast_reg_page_list_len;
+            pages.saturating_mul(device.region_page_size())
+        }
+    }
+}
+
+/// Returns the most commands in flight on a connection of a device: each takes two sends, and where
+/// the data of writes are read into regions, one more to invalidate its region.
 fn depth_max(device: &Device) -> u16 {
     let sends = device.limits().max_qp_wr.saturating_sub(1);
-    u16::try_from(sends / 2)
+    u16::try_from(sends / 3)
         .unwrap_or(u16::MAX)
         .clamp(1, DEPTH_MAX)
 }

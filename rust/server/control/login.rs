@@ -130,7 +130,7 @@ impl Control {
             false => Access::ReadOnly,
         };
         let queues = login.queues.min(QUEUES_MAX);
-        let limits = export.backend.limits();
+        let mut limits = export.backend.limits();
         let (data_path, backing) = match &export.backend {
             Backend::Ram(ram) => {
                 let slabs = Slabs::new(device, ram, access, queues).map_err(no_memory)?;
@@ -147,6 +147,7 @@ impl Control {
                 let joined = export.join(session, login).map_err(no_memory)?;
                 let connections = Connections::new((user, joined), block, access, login, queues)
                     .map_err(no_memory)?;
+                limits = connections.limits();
                 let backing = connections.backing();
                 (DataPath::Commands(connections), backing)
             }

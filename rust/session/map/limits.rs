@@ -23,6 +23,8 @@ pub struct Limits {
     pub segment_size: u32,
     /// Bytes of a read or write.
     pub max_io: u32,
+    /// The pages of a request may have gaps between them.
+    pub gaps: bool,
     /// Bytes of a discard; 0 if there are none.
     pub max_discard: u32,
     /// Bytes of a write of zeroes; 0 if there are none.
@@ -64,6 +66,10 @@ impl Limits {
             (
                 self.segments >= disk.segments,
                 "requests have fewer segments",
+            ),
+            (
+                self.gaps || !disk.gaps,
+                "the pages of requests have no gaps between them",
             ),
             (
                 self.segment_size >= disk.segment_size,

@@ -21,6 +21,7 @@ const LIMITS: Limits = Limits {
     segments: 64,
     segment_size: 4096,
     max_io: 1 << 20,
+    gaps: true,
     max_discard: 1 << 20,
     max_write_zeroes: 0,
     max_secure_erase: 0,

@@ -174,6 +174,10 @@ fn hints_are_no_reason_to_refuse_a_path() {
             ..LIMITS
         },
         Limits {
+            gaps: false,
+            ..LIMITS
+        },
+        Limits {
             max_discard: 0,
             ..LIMITS
         },

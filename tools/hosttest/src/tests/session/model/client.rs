@@ -554,6 +554,7 @@ const LIMITS: Limits = Limits {
     segments: 1,
     segment_size: 4096,
     max_io: 4096,
+    gaps: true,
     max_discard: 0,
     max_write_zeroes: 0,
     max_secure_erase: 0,

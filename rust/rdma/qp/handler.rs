@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the user of a queue pair implements.
+
+#[cfg(doc)]
+use crate::rdma::qp::Undrained;
+use crate::rdma::{
+    qp::Qp,
+    wc::{
+        Received,
+        WcError, //
+    },
+    wr::{
+        RecvOwner,
+        SendOwner, //
+    },
+};
+
+/// Receives the completions and the failure of a queue pair.
+///
+/// # Context
+///
+/// `send_done` and `recv_done` are called where the completion queue handles completions: in
+/// softirq, in a workqueue, or where it is polled; see
+/// [`PollContext`](crate::rdma::cq::PollContext). What was not posted, what [`Qp::answered`] ends,
+/// and what is left when the queue pair is drained or dropped, comes back in the context of the
+/// function that does so. So a method may sleep only if all of these contexts may. No method may drop the last reference to the queue pair or to one
+/// of its completion queues. All may post.
+pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
+    /// The owner of a send.
+    type Send: SendOwner;
+    /// The owner of a receive.
+    type Recv: RecvOwner;
+    /// What stays of the owner of a send whose memory the peer may still access; see
+    /// [`Self::park`].
+    type Parked: Send + 'static;
+
+    /// A send has completed, or will not be posted any more.
+    ///
+    /// The slot is free again. After an error the device does not access the owner's memory any
+    /// more, but it is unknown whether the peer has received the message or the data.
+    fn send_done(&self, qp: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>);
+
+    /// A receive has completed, or will not be used any more.
+    fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
+
+    /// The queue pair has failed. Called once at most, and before the [`WcError`] of the first work
+    /// request that failed; after it if that is [`WcError::Unexpected`] of a receive.
+    ///
+    /// # Context
+    ///
+    /// Any. Must not sleep, and not wait for a task that drains the queue pair.
+    fn error(&self);
+
+    /// A send will not be given back by [`Self::send_done`]: its memory region could not be
+    /// deregistered, so that the peer may still access its memory. [`Undrained`] counts it.
+    ///
+    /// What is returned must own that memory. It comes back by [`Self::send_released`].
+    ///
+    /// # Context
+    ///
+    /// That in which the queue pair is drained or dropped. May sleep.
+    fn park(&self, owner: Self::Send) -> Self::Parked;
+
+    /// A send that was parked is over: the last reference to the protection domain was dropped, and
+    /// with it the last queue pair by which the peer could access the memory. The queue pair of the
+    /// send is gone, too.
+    ///
+    /// The handler is dropped after the last of these calls. It must not hold a reference to the
+    /// protection domain, nor must what was parked, or there is no such call.
+    ///
+    /// # Context
+    ///
+    /// That in which the last reference to the protection domain is dropped. May sleep.
+    fn send_released(&self, parked: Self::Parked) {
+        drop(parked);
+    }
+}

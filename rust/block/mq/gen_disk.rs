@@ -331,8 +331,7 @@ impl GenDiskBuilder {
             bindings::farblk_suppress_partition_scan(disk, true);
         }
 
-        // SAFETY: `disk` is valid and was not added before. What its callbacks read is set, and
-        // lives until `free_disk`.
+        // SAFETY: `disk` is valid and was not added yet. What its callbacks read is set, and stays.
         to_result(unsafe {
             let groups = bindings::farblk_disk_groups();
             bindings::device_add_disk(core::ptr::null_mut(), disk, groups)

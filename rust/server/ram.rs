@@ -191,9 +191,9 @@ impl Registrar for Handler {
 impl QpHandler for Handler {
     type Send = Registration;
     type Recv = KBox<DmaBuffer>;
-    type Parked = Nothing;
+    type Parked = Registration;
 
-    fn park(&self, owner: Nothing) -> Nothing {
+    fn park(&self, owner: Registration) -> Registration {
         owner
     }
 

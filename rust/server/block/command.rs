@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod framed;
 mod persistent;
 
 use kernel::prelude::*;
@@ -35,16 +36,11 @@ use crate::block::{
     BlkError,
     BlkResult, //
 };
-use crate::link::keys::Forged;
 use crate::proto::{
     self,
     command,
-    frame::{
-        self,
-        Number, //
-    },
+    frame::Number,
     response,
-    wire::TAG_SIZE,
     Delivery,
     Operation,
     Remote,
@@ -81,10 +77,6 @@ use crate::server::{
         poller::{
             Polled,
             Recv, //
-        },
-        protected::{
-            Frame,
-            Protected, //
         },
     },
     memory::pool::Piece,
@@ -231,17 +223,6 @@ impl Command {
         }
     }
 
-    /// Keeps what the check of the command's data needs of its opened frame.
-    fn keep_frame(&mut self, recv: &Recv) {
-        // It was read before, when it was opened.
-        if let Ok(frame) = Frame::read(recv) {
-            self.framed = Some((frame.number, frame.command));
-            let place = frame::data_check(frame::RESPONSE_SIZE).start;
-            // Cannot fail: the buffer is as long as a frame.
-            let _ = self.response.copy_in(place, &frame.check);
-        }
-    }
-
     /// Answers a command that cannot be done.
     pub(super) fn refuse(mut self: KBox<Self>, response: &Response) {
         self.generation = response.generation;
@@ -298,24 +279,6 @@ impl Command {
             Err((EAGAIN | ENOMEM, command)) => Err((Status::Resource, command)),
             Err((_, command)) => Err((Status::IoError, command)),
         }
-    }
-
-    /// Opens the data of a write that were read from the client's memory. Fails with `EBADMSG` if
-    /// they are not those whose check the command had.
-    fn open_data(&mut self, protected: &Protected) -> Result {
-        let ((number, command), Data::Piece(piece)) =
-            (self.framed.as_ref().ok_or(EINVAL)?, &self.data)
-        else {
-            return Err(EINVAL);
-        };
-        let memory = piece.memory();
-        let place = frame::data_check(frame::RESPONSE_SIZE);
-        let check = self.response.contents(place.start, place.len())?;
-        let data = memory.contents(memory.len())?;
-        let opened = protected
-            .cipher()?
-            .open_data(*number, command, &data, &check);
-        opened.map_err(|Forged| EBADMSG)
     }
 
     /// Submits the command to the backing device.
@@ -415,53 +378,6 @@ impl Command {
             immediate: None,
             append: false,
             write: remote.filter(|_| reads && status == Status::Ok).map(range),
-            invalidate: self.key_to_invalidate(),
-        })
-    }
-
-    /// Returns the answer that is a frame, after the data of a read that succeeded or with them.
-    fn frame(&mut self, protected: &Protected, status: Status) -> Result<Reply> {
-        let response = Response {
-            status,
-            tag: self.tag,
-            generation: self.generation,
-            credit: self.owner.connection.credit(),
-        };
-        let mut bytes = [0; response::SIZE];
-        response.encode(&mut bytes).map_err(|_| EINVAL)?;
-        let cipher = protected.cipher()?;
-        let number = cipher.number()?;
-        let remote = self.operation.remote();
-        let write = match (self.operation, status) {
-            (Operation::Read { .. }, Status::Ok) => remote.map(range),
-            _ => None,
-        };
-        let append = status == Status::Ok && self.operation.answer_len() != 0;
-        let fixed = self.response.contents(0, frame::RESPONSE_SIZE)?;
-        let check = fixed.part(frame::data_check(frame::RESPONSE_SIZE))?;
-        fixed
-            .part(frame::BODY..frame::RESPONSE_SIZE)?
-            .write(&bytes)?;
-        check.write(&[0; TAG_SIZE])?;
-        let data = match &self.data {
-            Data::Piece(piece) if append || write.is_some() => {
-                let memory = piece.memory();
-                Some(memory.contents(memory.len())?)
-            }
-            _ => None,
-        };
-        match (write, data, &self.framed) {
-            (Some(_), Some(data), Some((_, command))) => {
-                cipher.seal_data(number, command, data, &check)?;
-                cipher.seal(number, &fixed, None)?;
-            }
-            (Some(_), ..) => return Err(EINVAL),
-            (None, data, _) => cipher.seal(number, &fixed, data)?,
-        }
-        Ok(Reply {
-            immediate: None,
-            append,
-            write,
             invalidate: self.key_to_invalidate(),
         })
     }

@@ -311,7 +311,7 @@ impl Device {
         let before = self.tells_last_receive.xchg(tells.into(), Relaxed) != 0;
         if before && !tells {
             pr_info!(
-                "{} does not tell of the last receive of a queue pair; its queue pairs are destroyed \
+                "{} does not tell of the last receive of a queue pair; these are destroyed \
                  without it\n",
                 self.name()
             );

@@ -26,8 +26,7 @@ pub(crate) struct QpCaps {
     /// the first ones.
     pub(crate) keys: u16,
     /// The pages that such a region has, of [`Device::region_page_size`] bytes; it covers as many
-    /// segments, but not more than
-    /// [`Self::MAX_KEY_SEGMENTS`].
+    /// segments, but not more than [`Self::MAX_KEY_SEGMENTS`].
     ///
     /// [`Device::region_page_size`]: crate::rdma::device::Device::region_page_size
     pub(crate) key_pages: u32,

@@ -366,6 +366,7 @@ fn constants() -> Vec<(String, u64)> {
         ("FEATURE_FUA", FEATURE_FUA.into()),
         ("FEATURE_ROTATIONAL", FEATURE_ROTATIONAL.into()),
         ("LOGIN_REMEMBERED", LOGIN_REMEMBERED.into()),
+        ("LOGIN_REMOTE_INVALIDATE", LOGIN_REMOTE_INVALIDATE.into()),
         ("OP_READ", OP_READ.into()),
         ("OP_WRITE", OP_WRITE.into()),
         ("OP_FLUSH", OP_FLUSH.into()),

@@ -406,6 +406,14 @@ impl Session {
         self.lose();
     }
 
+    /// Counts a client for which the HCA is overdue while others wait for the memory that it has,
+    /// and ends the session soon. Any context.
+    #[cold]
+    pub(super) fn overdue(self: &Arc<Self>) {
+        self.stats.overdue.count();
+        self.lose();
+    }
+
     /// Counts a completion on a one-sided I/O connection. Any context.
     pub(super) fn count_completion(&self) {
         self.stats.io_completions.count();

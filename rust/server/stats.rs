@@ -85,6 +85,9 @@ pub(crate) struct Server {
     pub(crate) evictions: Counter,
     /// Sessions that ended because the keep-alive timeout of their client expired.
     pub(crate) heartbeats_missed: Counter,
+    /// Sessions that ended because their client did not acknowledge, or did not let its memory be
+    /// read, while others waited for the memory of its commands.
+    pub(crate) overdue: Counter,
 }
 
 impl Server {
@@ -102,6 +105,7 @@ impl Server {
             takeovers: Counter::new(),
             evictions: Counter::new(),
             heartbeats_missed: Counter::new(),
+            overdue: Counter::new(),
         };
         Ok(Arc::new(stats, GFP_KERNEL)?)
     }
@@ -119,7 +123,8 @@ impl Show for Server {
         writeln!(f, "fences {}", self.fences.get())?;
         writeln!(f, "takeovers {}", self.takeovers.get())?;
         writeln!(f, "evictions {}", self.evictions.get())?;
-        writeln!(f, "heartbeats_missed {}", self.heartbeats_missed.get())
+        writeln!(f, "heartbeats_missed {}", self.heartbeats_missed.get())?;
+        writeln!(f, "overdue {}", self.overdue.get())
     }
 }
 

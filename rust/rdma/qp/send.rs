@@ -30,10 +30,21 @@ use crate::rdma::{
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
 };
 
 impl<H: QpHandler> Qp<H> {
+    /// Returns how many work requests of slots were posted, and how many of these have completed,
+    /// both modulo 2^32. A completion may be counted before its work request. Any context.
+    pub(crate) fn sends(&self) -> (u32, u32) {
+        let done = self.done.load(Relaxed);
+        // CAST: Modulo 2^32.
+        (self.send_posted.load(Relaxed) as u32, done)
+    }
+
     /// Chains an RDMA READ or RDMA WRITE between the owner's memory and the peer's.
     ///
     /// If `last`, the chain is posted, too, as by [`Self::ring`], but under the same lock.

@@ -46,7 +46,7 @@ use crate::server::{
         budget::Budget,
         pool::{
             Pool,
-            Trim, //
+            PoolMonitor, //
         },
     },
 };
@@ -67,7 +67,7 @@ pub(in crate::server) struct Adapter {
     /// The protection of what is sent on its connections.
     protection: Protection,
     pool: Arc<Pool>,
-    _trimmer: PeriodicWork<Trim>,
+    _monitor: PeriodicWork<PoolMonitor>,
     /// The most bytes of inline data.
     pub(in crate::server) inline_size: u32,
     pub(in crate::server) worker: Arc<OwnedQueue>,
@@ -113,7 +113,7 @@ impl Adapter {
                 pd: Pd::alloc(device)?,
                 export,
                 protection,
-                _trimmer: pool.trimmer()?,
+                _monitor: pool.monitor()?,
                 pool,
                 inline_size: inline_size
                     .clamp(INLINE_MIN, INLINE_MAX)

@@ -79,7 +79,10 @@ use crate::server::{
             Recv, //
         },
     },
-    memory::pool::Piece,
+    memory::{
+        buddy::PieceLen,
+        pool::Piece, //
+    },
     stats::ConnectionStats,
 };
 
@@ -218,8 +221,10 @@ impl Command {
         }
         owner.connection.put_recv(recv);
         match self.memory_wanted() {
-            Some(len) => owner.connection.provide(self, len),
-            None => self.submit(true),
+            Ok(Some(len)) => owner.connection.provide(self, len),
+            Ok(None) => self.submit(true),
+            // This cannot be: the length was checked against the terms.
+            Err(_) => self.answer(Status::Invalid),
         }
     }
 
@@ -233,17 +238,24 @@ impl Command {
         self.answer(response.status);
     }
 
-    /// Returns the bytes of memory that the command needs before it can go on.
-    pub(super) fn memory_wanted(&self) -> Option<u32> {
+    /// Returns how much memory the command needs before it can go on. Fails with `EINVAL` if there
+    /// are no pieces of that length.
+    fn memory_wanted(&self) -> Result<Option<PieceLen>> {
         match self.operation {
             Operation::Read { span, .. }
             | Operation::Write {
                 span,
                 from: Transfer::Remote(_),
                 ..
-            } => Some(span.len),
-            Operation::Report => Some(self.operation.answer_len()),
-            _ => None,
+            } => {
+                let len = PieceLen::new(usize::try_from(span.len)?);
+                Ok(Some(len.ok_or(EINVAL)?))
+            }
+            Operation::Report => {
+                let len = PieceLen::new(usize::try_from(self.operation.answer_len())?);
+                Ok(Some(len.ok_or(EINVAL)?))
+            }
+            _ => Ok(None),
         }
     }
 

@@ -63,9 +63,13 @@ use crate::server::{
         },
         protected::Protected,
     },
-    memory::account::{
-        Account,
-        Requester, //
+    memory::{
+        account::{
+            Account,
+            Requester, //
+        },
+        buddy::PieceLen,
+        overdue::Overdue,
     },
     persistent::Membership,
     session::Session,
@@ -77,6 +81,11 @@ pub(super) const CREDIT_FIRST: u16 = 16;
 
 /// Bytes from one framed answer to the next in memory.
 const CACHE_LINE: usize = 64;
+/// Nanoseconds of a millisecond.
+const NSEC_PER_MSEC: u64 = 1_000_000;
+/// The least time between two looks whether the HCA is overdue, in ms: a poller that is busy while
+/// others wait would look again and again.
+const LOOK_MIN_MS: u64 = 200;
 const _: () = assert!(frame::RESPONSE_SIZE <= CACHE_LINE);
 
 /// Returns the most credit of a connection of `depth`. A device's queues have a power of two of
@@ -91,8 +100,8 @@ pub(super) enum Waiting {
     Slot(proto::Command, KBox<Recv>),
     /// For its slot, to be refused then.
     Refusal(Response),
-    /// For memory for its data.
-    Memory(KBox<Command>),
+    /// For so much memory for its data.
+    Memory(KBox<Command>, PieceLen),
 }
 
 impl Waiting {
@@ -101,7 +110,7 @@ impl Waiting {
         match self {
             Self::Slot(command, _) => Some(command.tag),
             Self::Refusal(response) => Some(response.tag),
-            Self::Memory(_) => None,
+            Self::Memory(..) => None,
         }
     }
 }
@@ -131,6 +140,8 @@ pub(super) struct Slots {
     pub(super) draining: bool,
     /// No command may begin any more: the connection is being closed.
     pub(super) closed: bool,
+    /// Whether the HCA is overdue.
+    overdue: Overdue,
 }
 
 impl Slots {
@@ -148,6 +159,7 @@ impl Slots {
             owner: None,
             draining: false,
             closed: false,
+            overdue: Overdue::default(),
         })
     }
 
@@ -196,6 +208,8 @@ pub(in crate::server) struct Connection {
     /// The most of them: what the client's device serves at a time, and the own one can ask for.
     /// One more would hold up all that is posted behind it, also answers.
     pub(super) fetches_max: usize,
+    /// When [`Connection::look`] looked last, in ms.
+    looked_ms: Atomic<u64>,
     /// No command is in flight, nor will be.
     #[pin]
     pub(super) idle: Completion,
@@ -322,6 +336,7 @@ impl Connection {
                 stats,
                 fetches: Atomic::new(0),
                 fetches_max: config.fetches_max.into(),
+                looked_ms: Atomic::new(0),
                 idle <- Completion::new(),
                 later: config.later.clone(),
                 worker: config.worker.clone(),
@@ -417,13 +432,36 @@ impl Connection {
     pub(super) fn forgery(&self) {
         self.session.forgery();
     }
+
+    /// Ends the session if the HCA is overdue with what it was asked to do on the connection, and
+    /// others are in need of the memory that the client's host has. To be called about once a
+    /// second, or more often. Any context.
+    pub(super) fn look(&self, qp: &Qp<Handler>) {
+        let now_ms = ConnectionStats::now_ns() / NSEC_PER_MSEC;
+        if now_ms.saturating_sub(self.looked_ms.load(Relaxed)) < LOOK_MIN_MS {
+            return;
+        }
+        self.looked_ms.store(now_ms, Relaxed);
+        let (posted, done) = qp.sends();
+        let kept = match posted == done {
+            true => 0,
+            false => self.requester.kept(),
+        };
+        let overdue = {
+            let mut slots = self.slots.lock();
+            slots.overdue.look(now_ms, posted, done, kept) && !slots.closed
+        };
+        if overdue && kept > 0 && !self.session.is_lost() {
+            self.session.overdue();
+        }
+    }
 }
 
 impl Polled for Connection {
     type Handler = Handler;
 
     /// Asks for an interrupt of the next completion of a send only if the poller waits for one.
-    fn progress(&self) {
+    fn progress(&self, qp: &Qp<Handler>) {
         loop {
             // A task that handles completions just now has the poller look again afterwards. To
             // wait for it here could be for ever: it may need this CPU.
@@ -433,8 +471,11 @@ impl Polled for Connection {
                 || self.waiting.load(Relaxed) > 0
                 || self.poller.is_short();
             if reaped.is_none() || !interested || !self.cq.arm() {
-                return;
+                break;
             }
+        }
+        if self.poller.is_short() {
+            self.look(qp);
         }
     }
 
@@ -487,7 +528,7 @@ impl Polled for Connection {
         self.cq.reap();
         writeln!(
             f,
-            "export {} host {} queue {} vector {} work_requests {} doorbells {} completions {} credit {} waits {}",
+            "export {} host {} queue {} vector {} work_requests {} doorbells {} completions {} credit {} waits {} own {}",
             self.label.export,
             self.label.host,
             self.label.index,
@@ -497,6 +538,7 @@ impl Polled for Connection {
             qp.completions(),
             self.credit(),
             self.waits.load(Relaxed),
+            self.requester.own(),
         )
     }
 }

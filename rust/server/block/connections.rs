@@ -318,12 +318,13 @@ impl Connections {
         up.fold(true, |drained, connection| connection.drain() && drained)
     }
 
-    /// Handles the completions of answers. Nothing else does on a connection on which no command
-    /// comes in, so that the end of one whose client does not acknowledge would go unnoticed. May
-    /// sleep.
+    /// Handles the completions of answers, and looks whether the HCA is overdue. Nothing else does
+    /// on a connection on which no command comes in, so that the end of one whose client does not
+    /// acknowledge would go unnoticed. May sleep.
     pub(in crate::server) fn look(&self) {
-        for connection in self.queues.iter().flatten() {
-            connection.connection.cq.reap();
+        for OpenConnection { connection, qp } in self.queues.iter().flatten() {
+            connection.cq.reap();
+            connection.look(qp);
         }
     }
 

@@ -74,14 +74,17 @@ use crate::server::{
             Account,
             Requester, //
         },
-        buddy::PIECE_MIN,
+        buddy::{
+            PieceLen,
+            PIECE_MIN, //
+        },
         budget::Lasting,
         pool::{
             Piece,
-            Pool,
-            PoolEvents, //
+            Pool, //
         },
-        receives::Receives, //
+        receives::Receives,
+        state::PoolEvents, //
     },
 };
 
@@ -101,8 +104,6 @@ const BUSY_LOOKS: u32 = 50;
 const BATCH: u32 = 32;
 /// Small pieces of memory that a poller keeps for itself.
 const STASH: usize = 32;
-/// Bytes of a small piece.
-const SMALL: u32 = PIECE_MIN as u32;
 
 /// Returns the number of receives of a shared receive queue that no client may rely on.
 pub(super) fn spare(device: &Device) -> u32 {
@@ -137,9 +138,9 @@ pub(in crate::server) trait Polled: Send + Sync + Sized + 'static {
     /// Handles the completions of the queue pair.
     type Handler: QpHandler<Recv = KBox<Recv>>;
 
-    /// Handles the completions of sends, and lets commands that wait go on. Runs in the poller's
-    /// worker.
-    fn progress(&self);
+    /// Handles the completions of sends, lets commands that wait go on, and looks whether others
+    /// wait for what its client has. Runs in the poller's worker.
+    fn progress(&self, qp: &Qp<Self::Handler>);
 
     /// Returns how many commands the client may have in flight now. Any context.
     fn credit(&self) -> u16;
@@ -445,8 +446,8 @@ impl<C: Polled> Poller<C> {
 
     /// Returns memory for `len` bytes. If there is none yet, the worker calls [`Polled::progress`]
     /// when there is, and the connection has to ask again. Runs in the poller's worker.
-    pub(in crate::server) fn get(&self, len: u32, requester: &Requester) -> Option<Piece> {
-        if len <= SMALL {
+    pub(in crate::server) fn get(&self, len: PieceLen, requester: &Requester) -> Option<Piece> {
+        if len.bytes() == PIECE_MIN {
             let at_hand = || self.shared.lock().stash.pop();
             if let Some(mut piece) = self.pool.get_small(requester, at_hand) {
                 // Cannot fail: it has as many bytes.
@@ -517,7 +518,7 @@ impl<C: Polled> Poller<C> {
     /// Lets the commands of all connections that wait for something go on.
     fn progress(&self, hca: &Hca<C>) {
         for entry in &hca.connections {
-            entry.connection.progress();
+            entry.connection.progress(&entry.qp);
         }
     }
 

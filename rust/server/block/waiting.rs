@@ -17,12 +17,15 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-use crate::server::block::{
-    command::Command,
-    connection::{
-        Connection,
-        Waiting, //
+use crate::server::{
+    block::{
+        command::Command,
+        connection::{
+            Connection,
+            Waiting, //
+        },
     },
+    memory::buddy::PieceLen,
 };
 
 /// The number of answers that are sealed before other work gets the CPU.
@@ -30,14 +33,14 @@ const ANSWERS_AT_ONCE: usize = 8;
 
 impl Connection {
     /// Gives a command the memory that it needs, or lets it wait.
-    pub(super) fn provide(&self, command: KBox<Command>, len: u32) {
+    pub(super) fn provide(&self, command: KBox<Command>, len: PieceLen) {
         // Commands that wait already come first.
         if self.waiting.load(Relaxed) == 0 {
             if let Some(memory) = self.poller.get(len, &self.requester) {
                 return command.supply(memory);
             }
         }
-        self.wait(Waiting::Memory(command));
+        self.wait(Waiting::Memory(command, len));
     }
 
     /// Lets a command wait until [`Polled::progress`](super::poller::Polled::progress) tries again.
@@ -72,7 +75,7 @@ impl Connection {
         match waiting {
             Waiting::Slot(_, recv) => self.put_recv(recv),
             Waiting::Refusal(_) => {}
-            Waiting::Memory(command) => command.end(),
+            Waiting::Memory(command, _) => command.end(),
         }
     }
 
@@ -96,7 +99,7 @@ impl Connection {
     }
 
     /// Puts a command that waits for memory back to the front.
-    fn wait_again(&self, command: KBox<Command>) {
+    fn wait_again(&self, command: KBox<Command>, len: PieceLen) {
         let mut slots = self.slots.lock();
         if slots.closed || slots.draining {
             drop(slots);
@@ -105,7 +108,8 @@ impl Connection {
         }
         // Cannot fail: it was taken out just now, and no tag is in the list twice.
         let waiting = &mut slots.waiting;
-        let full = waiting.push_within_capacity(Waiting::Memory(command)).err();
+        let again = Waiting::Memory(command, len);
+        let full = waiting.push_within_capacity(again).err();
         if full.is_none() {
             waiting.rotate_right(1);
         }
@@ -133,11 +137,10 @@ impl Connection {
                 None => return,
                 Some(Waiting::Slot(command, recv)) => self.admit(command, recv),
                 Some(Waiting::Refusal(response)) => self.refuse(response),
-                Some(Waiting::Memory(command)) => {
-                    let len = command.memory_wanted().unwrap_or(0);
+                Some(Waiting::Memory(command, len)) => {
                     match self.poller.get(len, &self.requester) {
                         Some(memory) => command.supply(memory),
-                        None => return self.wait_again(command),
+                        None => return self.wait_again(command, len),
                     }
                 }
             }

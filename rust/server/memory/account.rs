@@ -13,7 +13,10 @@ use kernel::sync::{
     Arc, //
 };
 
-use crate::server::memory::pool::Pool;
+use crate::server::memory::{
+    buddy::PIECE_MIN,
+    pool::Pool, //
+};
 
 /// The small pieces that an account may have which are not charged to it: as many as a poller keeps
 /// at hand.
@@ -43,6 +46,14 @@ impl Account {
     /// Makes sure that it has own memory. May sleep.
     pub(in crate::server) fn make_own(&self) -> Result {
         self.pool.make_own(self.number)
+    }
+
+    /// Returns the bytes of memory that it keeps from another account that is in need of some, as
+    /// [`Arbiter::is_in_need`](super::arbiter::Arbiter::is_in_need) says. Any context.
+    fn kept(&self) -> usize {
+        let small = self.small.load(Relaxed) * PIECE_MIN;
+        let held = self.pool.needed(self.number);
+        held.map_or(0, |held| held + small)
     }
 
     /// Counts one more small piece. Returns false if there are too many. Any context.
@@ -93,6 +104,17 @@ impl Requester {
     /// Notes whether it waits for memory. Any context.
     pub(super) fn set_waits(&self, waits: bool) {
         self.waits.store(waits.into(), Relaxed);
+    }
+
+    /// Returns the bytes of own memory of its account. Any context.
+    pub(in crate::server) fn own(&self) -> usize {
+        self.account.pool.own(self.account.number)
+    }
+
+    /// Returns the bytes of memory that its account keeps from another one that is in need of some.
+    /// Any context.
+    pub(in crate::server) fn kept(&self) -> usize {
+        self.account.kept()
     }
 
     /// Forgets what it has asked for: the command has ended. Any context.

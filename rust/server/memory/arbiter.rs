@@ -11,24 +11,38 @@
 //! - The first requester of an account gets own memory as soon as it fits. So a command that is no
 //!   larger than the own memory waits for nothing but commands of the same account.
 //! - Common memory goes to the first account that may have more of it, as [`may_hold`] says: an
-//!   account that has much of it leaves a reserve to those that have less. If that account's
-//!   command does not fit, because the memory is used or fragmented, no other one gets common
-//!   memory meanwhile. An account that got some goes to the end of the line.
+//!   account that has much of it leaves a reserve to those that have less. An account that got some
+//!   goes to the end of the line.
+//! - If a command does not fit, because the memory is used or fragmented, its account becomes the
+//!   *owner* of a reservation: a part of the memory in which nobody else gets any more. So the
+//!   command gets its memory when those that use that part let go of it, however much the others
+//!   ask for meanwhile; and a piece that never comes back keeps only that part from the others.
+//!   There is one owner at a time, until it has got the memory or does not want it any more. What
+//!   it is to get counts as gone.
+//! - One call does a bounded number of steps, as interrupts are off meanwhile. What it has not
+//!   looked at is left to [`Arbiter::go_on`].
+//! - [`Arbiter::elapse`] is the clock by which an account is known to wait for long:
+//!   [`Arbiter::is_in_need`].
 //!
 //! Nothing here names a kernel type or touches the memory that it is about: the same source is
 //! compiled into the module and into the host tests.
 
 #![forbid(unsafe_code)]
 
+mod line;
+
 use core::ops::DerefMut;
 
 use super::{
-    buddy::bytes_for,
+    buddy::PieceLen,
     share::may_hold, //
 };
 
 /// No account, or no requester.
 const NONE: usize = usize::MAX;
+
+/// Steps of one call. In each, one account at most gets one piece.
+const STEPS: usize = 32;
 
 /// The memory that is given away.
 pub trait Memory {
@@ -36,10 +50,19 @@ pub trait Memory {
     type Piece;
 
     /// Takes `len` bytes of the own memory of an account, if there are any.
-    fn take_own(&mut self, account: usize, len: usize) -> Option<Self::Piece>;
+    fn take_own(&mut self, account: usize, len: PieceLen) -> Option<Self::Piece>;
 
-    /// Takes `len` bytes of the common memory, if there are any.
-    fn take_common(&mut self, len: usize) -> Option<Self::Piece>;
+    /// Takes `len` bytes of the common memory that is not reserved, if there are any.
+    fn take_common(&mut self, len: PieceLen) -> Option<Self::Piece>;
+
+    /// Takes `len` bytes of the common memory, reserved or not, if there are any.
+    fn take_reserved(&mut self, len: PieceLen) -> Option<Self::Piece>;
+
+    /// Reserves the part of the common memory in which a large piece is soonest to come together.
+    fn reserve(&mut self);
+
+    /// Ends the reservation, if there is one.
+    fn release(&mut self);
 
     /// Returns the bytes of common memory that are free, with those by which it may grow.
     fn left(&self) -> usize;
@@ -56,6 +79,8 @@ pub struct Account {
     /// Its neighbours in the line of accounts. It is in there as long as a requester of it waits.
     prev: usize,
     next: usize,
+    /// The tick since which its requesters wait and none of them has got anything.
+    since: u64,
 }
 
 /// What a requester has asked for.
@@ -64,9 +89,9 @@ enum Asked<P> {
     /// Nothing, or it has got it.
     Nothing,
     /// So many bytes, which it waits for.
-    Waits(usize),
+    Waits(PieceLen),
     /// So many bytes, which are there and which it has not taken yet.
-    Ready(usize, P),
+    Ready(PieceLen, P),
 }
 
 /// A requester.
@@ -76,7 +101,8 @@ pub struct Requester<P> {
     /// Who is told when its memory is there.
     poller: usize,
     asked: Asked<P>,
-    /// The one behind it in the line of its account.
+    /// Its neighbours in the line of its account.
+    prev: usize,
     next: usize,
 }
 
@@ -86,8 +112,13 @@ pub struct Requester<P> {
 ///
 /// - The line of accounts has those with a line of requesters, each of which waits, and no others.
 /// - `waiting` is the number of requesters that wait.
-/// - No first requester of an account waits for what fits its own memory.
-/// - `short` is set if an account may have more common memory, and does not get it.
+/// - `owner` is the account that has a reservation, and is in the line of accounts, or `NONE`. Then
+///   nothing is reserved after the next call that has the memory.
+/// - `waits` has the number of accounts in the line that wait since this tick, since the one
+///   before, and for longer.
+/// - If `unfinished` is not set, no first requester of an account waits for what fits its own
+///   memory, nor for common memory that it may have and that is there. If it is, `cursor` and those
+///   behind it may, and all if `again` is set.
 #[derive(Debug)]
 pub struct Arbiter<A, R> {
     accounts: A,
@@ -96,7 +127,13 @@ pub struct Arbiter<A, R> {
     first: usize,
     last: usize,
     waiting: usize,
-    short: bool,
+    owner: usize,
+    /// The next account to look at.
+    cursor: usize,
+    unfinished: bool,
+    again: bool,
+    tick: u64,
+    waits: [usize; 3],
 }
 
 impl<P, A, R> Arbiter<A, R>
@@ -112,7 +149,12 @@ where
             first: NONE,
             last: NONE,
             waiting: 0,
-            short: false,
+            owner: NONE,
+            cursor: NONE,
+            unfinished: false,
+            again: false,
+            tick: 0,
+            waits: [0; 3],
         }
     }
 
@@ -137,6 +179,7 @@ where
             last: NONE,
             prev: NONE,
             next: NONE,
+            since: 0,
         });
         Some(id)
     }
@@ -156,6 +199,7 @@ where
             account,
             poller,
             asked: Asked::Nothing,
+            prev: NONE,
             next: NONE,
         });
         Some(id)
@@ -180,7 +224,33 @@ where
 
     /// Returns true if more common memory would let a requester go on.
     pub fn is_short(&self) -> bool {
-        self.short
+        self.owner().is_some()
+    }
+
+    /// Returns the account for which memory is reserved.
+    pub fn owner(&self) -> Option<usize> {
+        (self.owner != NONE).then_some(self.owner)
+    }
+
+    /// Returns true if [`Arbiter::go_on`] has to be called, as a call had too few steps.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished
+    }
+
+    /// Lets the clock tick by which [`Arbiter::is_in_need`] knows who waits for long.
+    pub fn elapse(&mut self) {
+        let [now, before, long] = self.waits;
+        // INVARIANT: All of them wait for one tick more.
+        self.waits = [0, now, before + long];
+        self.tick += 1;
+    }
+
+    /// Returns true if another account than this one waits for memory, and has got none since
+    /// before the last tick but one.
+    pub fn is_in_need(&self, account: usize) -> bool {
+        let long = |one: &Account| one.first != NONE && self.age(one.since) == 2;
+        let own = self.account(account).is_some_and(long);
+        self.waits[2] > usize::from(own)
     }
 
     /// Returns the bytes of common memory that an account has.
@@ -194,7 +264,7 @@ where
     pub fn ask<M: Memory<Piece = P>>(
         &mut self,
         id: usize,
-        len: usize,
+        len: PieceLen,
         memory: &mut M,
         tell: &mut impl FnMut(usize),
     ) -> Option<P> {
@@ -210,28 +280,29 @@ where
         }
         if self.waiting > 0 {
             // Other pools may have left more of the memory since.
-            self.serve_common(memory, tell);
+            self.serve(None, memory, tell);
         }
-        let (held, first) = self.account(account).map(|one| (one.held, one.first))?;
-        if first == NONE {
+        let is_first = self.account(account)?.first == NONE;
+        if is_first {
             if let Some(piece) = memory.take_own(account, len) {
                 return Some(piece);
             }
-            let bytes = bytes_for(len);
-            if !self.short && may_hold(held, bytes, memory.left()) {
-                if let Some(piece) = memory.take_common(len) {
-                    self.charge(account, bytes);
+            // It would come before accounts that were not looked at yet.
+            if !self.unfinished {
+                if let Some(piece) = self.take_common(account, len, memory) {
                     return Some(piece);
                 }
             }
         }
         self.wait(id, account, len);
-        self.serve_common(memory, tell);
+        if is_first && !self.unfinished {
+            self.reserve_for(account, memory);
+        }
         None
     }
 
     /// Returns the length that a requester has asked for and not got.
-    pub fn asked(&self, id: usize) -> Option<usize> {
+    pub fn asked(&self, id: usize) -> Option<PieceLen> {
         match self.requesters.get(id)?.as_ref()?.asked {
             Asked::Nothing => None,
             Asked::Waits(len) | Asked::Ready(len, _) => Some(len),
@@ -269,160 +340,194 @@ where
         memory: &mut M,
         tell: &mut impl FnMut(usize),
     ) {
-        if let Some(account) = account {
-            self.serve_own(account, memory, tell);
+        if self.unfinished {
+            self.again = true;
+        } else {
+            (self.cursor, self.unfinished) = (self.first, true);
         }
-        self.serve_common(memory, tell);
+        let mut steps = STEPS;
+        if let Some(account) = account {
+            while steps > 0 && self.serve_own(account, memory, tell) {
+                steps -= 1;
+            }
+            // If there were too few steps, it is looked at again as all the others are.
+            self.again |= steps == 0;
+        }
+        self.walk(steps, memory, tell);
     }
 
-    /// Gives the first requesters of an account own memory.
+    /// Does what the calls before had too few steps for, or a part of it: see
+    /// [`Arbiter::is_unfinished`].
+    pub fn go_on<M: Memory<Piece = P>>(&mut self, memory: &mut M, tell: &mut impl FnMut(usize)) {
+        if self.unfinished {
+            self.walk(STEPS, memory, tell);
+        }
+    }
+
+    /// Serves the owner of the reservation, and then so many accounts from `cursor` on.
+    fn walk<M: Memory<Piece = P>>(
+        &mut self,
+        mut steps: usize,
+        memory: &mut M,
+        tell: &mut impl FnMut(usize),
+    ) {
+        self.serve_owner(memory, tell);
+        loop {
+            if self.cursor == NONE {
+                if !self.again {
+                    self.unfinished = false;
+                    return;
+                }
+                self.again = false;
+                self.cursor = self.first;
+            } else if steps == 0 {
+                return;
+            } else {
+                steps -= 1;
+                let at = self.cursor;
+                self.cursor = self.account(at).map_or(NONE, |account| account.next);
+                self.visit(at, memory, tell);
+            }
+        }
+    }
+
+    /// Gives the owner of the reservation its memory, if it is there by now.
+    fn serve_owner<M: Memory<Piece = P>>(&mut self, memory: &mut M, tell: &mut impl FnMut(usize)) {
+        let at = self.owner;
+        let Some((first, len)) = self.first_of(at) else {
+            return memory.release();
+        };
+        let Some(piece) = memory.take_reserved(len) else {
+            // Another part may be better by now.
+            return memory.reserve();
+        };
+        memory.release();
+        self.charge(at, len);
+        self.supply(first, at, len, piece, tell);
+        self.move_to_end(at);
+        // Accounts that were looked at before may have what was reserved.
+        self.again |= self.cursor != self.first;
+    }
+
+    /// Gives the first requester of an account its memory, if it may have it and it is there.
+    fn visit<M: Memory<Piece = P>>(
+        &mut self,
+        at: usize,
+        memory: &mut M,
+        tell: &mut impl FnMut(usize),
+    ) {
+        if self.serve_own(at, memory, tell) {
+            if self.first_of(at).is_some() {
+                // The next one may fit, too.
+                self.cursor = at;
+            }
+            return;
+        }
+        let Some((first, len)) = self.first_of(at) else {
+            return;
+        };
+        match self.take_common(at, len, memory) {
+            Some(piece) => {
+                self.supply(first, at, len, piece, tell);
+                self.move_to_end(at);
+            }
+            None => self.reserve_for(at, memory),
+        }
+    }
+
+    /// Gives the first requester of an account own memory. Returns true if it fits.
     fn serve_own<M: Memory<Piece = P>>(
         &mut self,
         account: usize,
         memory: &mut M,
         tell: &mut impl FnMut(usize),
-    ) {
-        while let Some((first, len)) = self.first_of(account) {
-            let Some(piece) = memory.take_own(account, len) else {
-                return;
-            };
-            self.supply(first, account, len, piece, tell);
+    ) -> bool {
+        let Some((first, len)) = self.first_of(account) else {
+            return false;
+        };
+        let Some(piece) = memory.take_own(account, len) else {
+            return false;
+        };
+        let owned = self.owner == account;
+        self.supply(first, account, len, piece, tell);
+        if owned {
+            // INVARIANT: Nobody is the owner now.
+            memory.release();
+            self.again = true;
+        }
+        true
+    }
+
+    /// Takes `len` bytes of common memory that an account may have, and that are not reserved.
+    fn take_common<M: Memory<Piece = P>>(
+        &mut self,
+        account: usize,
+        len: PieceLen,
+        memory: &mut M,
+    ) -> Option<P> {
+        if account == self.owner || !self.may_have(account, len, memory) {
+            return None;
+        }
+        let piece = memory.take_common(len)?;
+        self.charge(account, len);
+        Some(piece)
+    }
+
+    /// Makes an account whose first requester does not fit the owner of the reservation, if it may
+    /// have the memory and nobody is.
+    fn reserve_for<M: Memory<Piece = P>>(&mut self, account: usize, memory: &mut M) {
+        if self.owner != NONE {
+            return;
+        }
+        let Some((_, len)) = self.first_of(account) else {
+            return;
+        };
+        if self.may_have(account, len, memory) {
+            // INVARIANT: It waits.
+            self.owner = account;
+            memory.reserve();
         }
     }
 
-    /// Gives accounts common memory, in their order.
-    fn serve_common<M: Memory<Piece = P>>(&mut self, memory: &mut M, tell: &mut impl FnMut(usize)) {
-        self.short = false;
-        let mut at = self.first;
-        while let Some((first, len)) = self.first_of(at) {
-            let bytes = bytes_for(len);
-            if !may_hold(self.held(at), bytes, memory.left()) {
-                at = self.account(at).map_or(NONE, |account| account.next);
-                continue;
-            }
-            let Some(piece) = memory.take_common(len) else {
-                // INVARIANT: It may have it, and does not get it.
-                self.short = true;
-                return;
-            };
-            self.charge(at, bytes);
-            self.supply(first, at, len, piece, tell);
-            if self.first_of(at).is_some() {
-                self.unlink(at);
-                self.link(at);
-                self.serve_own(at, memory, tell);
-            }
-            // Less is left, and another account is the first.
-            at = self.first;
-        }
+    /// Returns true if an account may have `len` more bytes of common memory. What the owner of the
+    /// reservation is to get counts as gone.
+    fn may_have<M: Memory<Piece = P>>(&self, account: usize, len: PieceLen, memory: &M) -> bool {
+        let owned = self.first_of(self.owner);
+        let owned = owned.map_or(0, |(_, len)| len.bytes());
+        let left = memory.left().saturating_sub(owned);
+        may_hold(self.held(account), len.bytes(), left)
     }
 
-    /// Lets the first requester of an account have `piece`.
+    /// Lets the first requester of an account have `piece`. If the account was the owner of the
+    /// reservation, nobody is now.
     fn supply(
         &mut self,
         id: usize,
         account: usize,
-        len: usize,
+        len: PieceLen,
         piece: P,
         tell: &mut impl FnMut(usize),
     ) {
         self.unwait(id, account);
+        self.restart_wait(account);
         if let Some(requester) = self.requester_mut(id) {
             requester.asked = Asked::Ready(len, piece);
             tell(requester.poller);
         }
     }
 
-    fn charge(&mut self, account: usize, bytes: usize) {
+    fn charge(&mut self, account: usize, len: PieceLen) {
         if let Some(account) = self.account_mut(account) {
-            account.held = account.held.saturating_add(bytes);
+            account.held = account.held.saturating_add(len.bytes());
         }
     }
 
     /// Returns the first requester in the line of an account, and what it waits for.
-    fn first_of(&self, account: usize) -> Option<(usize, usize)> {
+    fn first_of(&self, account: usize) -> Option<(usize, PieceLen)> {
         let first = self.account(account)?.first;
         match self.requesters.get(first)?.as_ref()?.asked {
             Asked::Waits(len) => Some((first, len)),
             _ => None,
-        }
-    }
-
-    /// Puts a requester at the end of the line of its account.
-    fn wait(&mut self, id: usize, account: usize, len: usize) {
-        let Some(requester) = self.requester_mut(id) else {
-            return;
-        };
-        requester.asked = Asked::Waits(len);
-        requester.next = NONE;
-        let Some(line) = self.account_mut(account) else {
-            return;
-        };
-        let last = core::mem::replace(&mut line.last, id);
-        if last == NONE {
-            line.first = id;
-            self.link(account);
-        } else if let Some(last) = self.requester_mut(last) {
-            last.next = id;
-        }
-        self.waiting += 1;
-    }
-
-    /// Takes a requester out of the line of its account.
-    fn unwait(&mut self, id: usize, account: usize) {
-        let next = self.requester_mut(id).map_or(NONE, |one| one.next);
-        let mut before = NONE;
-        let mut at = self.account(account).map_or(NONE, |line| line.first);
-        while at != id && at != NONE {
-            before = at;
-            at = self.requester_mut(at).map_or(NONE, |one| one.next);
-        }
-        if at == NONE {
-            return;
-        }
-        if let Some(before) = self.requester_mut(before) {
-            before.next = next;
-        }
-        let Some(line) = self.account_mut(account) else {
-            return;
-        };
-        if before == NONE {
-            line.first = next;
-        }
-        if next == NONE {
-            line.last = before;
-        }
-        let empty = line.first == NONE;
-        self.waiting -= 1;
-        if empty {
-            self.unlink(account);
-        }
-    }
-
-    /// Puts an account at the end of the line of accounts.
-    fn link(&mut self, id: usize) {
-        let last = core::mem::replace(&mut self.last, id);
-        match self.account_mut(last) {
-            Some(last) => last.next = id,
-            None => self.first = id,
-        }
-        if let Some(account) = self.account_mut(id) {
-            (account.prev, account.next) = (last, NONE);
-        }
-    }
-
-    /// Takes an account out of the line of accounts.
-    fn unlink(&mut self, id: usize) {
-        let Some((prev, next)) = self.account(id).map(|one| (one.prev, one.next)) else {
-            return;
-        };
-        match self.account_mut(prev) {
-            Some(prev) => prev.next = next,
-            None => self.first = next,
-        }
-        match self.account_mut(next) {
-            Some(next) => next.prev = prev,
-            None => self.last = prev,
         }
     }
 

@@ -24,15 +24,37 @@ const WHOLE: usize = ORDER_MAX as usize;
 /// No chunk.
 const NONE: u32 = u32::MAX;
 
-/// Returns the bytes of the piece that `len` bytes take, at most [`CHUNK`] and at least 1.
-pub const fn bytes_for(len: usize) -> usize {
-    PIECE_MIN << order_for(len)
-}
+/// The length of a piece that is asked for, in bytes: at least 1, and at most [`CHUNK`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceLen(usize);
 
-/// Returns the order of the piece that `len` bytes take, at most [`CHUNK`] and at least 1.
-const fn order_for(len: usize) -> u8 {
-    // CAST: No more than `ORDER_MAX`.
-    len.div_ceil(PIECE_MIN).next_power_of_two().ilog2() as u8
+impl PieceLen {
+    /// That of the smallest piece.
+    pub const MIN: Self = Self(PIECE_MIN);
+
+    /// Makes the length of `len` bytes. `None` if there are no pieces of that length.
+    pub const fn new(len: usize) -> Option<Self> {
+        match len {
+            1..=CHUNK => Some(Self(len)),
+            _ => None,
+        }
+    }
+
+    /// Returns the length.
+    pub const fn get(self) -> usize {
+        self.0
+    }
+
+    /// Returns the bytes of the piece that it takes.
+    pub const fn bytes(self) -> usize {
+        PIECE_MIN << self.order()
+    }
+
+    /// Returns the order of the piece that it takes, at most [`ORDER_MAX`].
+    const fn order(self) -> u8 {
+        // CAST: No more than `ORDER_MAX`.
+        self.0.div_ceil(PIECE_MIN).next_power_of_two().ilog2() as u8
+    }
 }
 
 /// Which pieces of a chunk are free.
@@ -152,10 +174,14 @@ impl Piece {
 ///
 /// `B` owns a chunk, and may own the memory that it is about: they come and go together.
 ///
+/// One chunk can be *reserved*: its pieces come back to it, but only [`Pool::alloc_reserved`] takes
+/// any. So a large piece comes together there, however many small ones others take meanwhile.
+///
 /// # Invariants
 ///
-/// Every chunk with room is in the list of its room, the others in none. `whole` is the length of
-/// the list of those that are all free, and `count` the number of all.
+/// Every chunk with room is in the list of its room, unless it is `reserved`; the others are in
+/// none. `whole` is the length of the list of those that are all free, and `count` the number of
+/// all.
 #[derive(Debug)]
 pub struct Pool<C> {
     chunks: C,
@@ -163,6 +189,8 @@ pub struct Pool<C> {
     heads: [u32; ORDER_MAX as usize + 1],
     count: usize,
     whole: usize,
+    /// The chunk that is reserved, or `NONE`.
+    reserved: u32,
 }
 
 impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
@@ -174,6 +202,7 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
             heads: [NONE; ORDER_MAX as usize + 1],
             count: 0,
             whole: 0,
+            reserved: NONE,
         }
     }
 
@@ -192,11 +221,12 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
 
     /// Withholds the beginning of the only chunk, which is all free, so that a piece of `len` bytes
     /// is left, or of the next power of two. Returns the offset of that piece.
-    pub fn withhold(&mut self, len: usize) -> usize {
+    pub fn withhold(&mut self, len: PieceLen) -> usize {
         let mut withheld = 0;
-        while withheld < CHUNK - bytes_for(len) {
+        while withheld < CHUNK - len.bytes() {
             // The left half of what is left; it is never given back.
-            match self.alloc((CHUNK - withheld) / 2) {
+            let half = PieceLen::new((CHUNK - withheld) / 2);
+            match half.and_then(|half| self.alloc(half)) {
                 Some(piece) => withheld += piece.bytes(),
                 None => break,
             }
@@ -204,7 +234,7 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         withheld
     }
 
-    /// Removes a chunk that is all free, if there is one.
+    /// Removes a chunk that is all free and not reserved, if there is one.
     pub fn remove(&mut self) -> Option<B> {
         let index = *self.heads.last().filter(|head| **head != NONE)?;
         self.unlink(index);
@@ -228,16 +258,48 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         self.chunks.get(piece.chunk())?.as_ref()
     }
 
-    /// Takes a piece of at least `len` bytes, of the smallest size that does. `None` if there is
-    /// none, or if `len` is 0 or more than [`CHUNK`].
-    pub fn alloc(&mut self, len: usize) -> Option<Piece> {
-        if len == 0 || len > CHUNK {
-            return None;
-        }
-        let order = order_for(len);
+    /// Takes a piece of at least `len` bytes, of the smallest size that does, if there is one
+    /// outside of the reserved chunk.
+    pub fn alloc(&mut self, len: PieceLen) -> Option<Piece> {
+        let order = len.order();
         // The chunk with the tightest fit, so that whole chunks stay whole.
         let mut fitting = self.heads.iter().skip(order.into());
         let index = *fitting.find(|head| **head != NONE)?;
+        self.take_from(index, order)
+    }
+
+    /// Takes a piece as [`Pool::alloc`] does, or of the reserved chunk.
+    pub fn alloc_reserved(&mut self, len: PieceLen) -> Option<Piece> {
+        match self.list(self.reserved) {
+            Some(list) if list >= len.order().into() => self.take_from(self.reserved, len.order()),
+            _ => self.alloc(len),
+        }
+    }
+
+    /// Reserves the chunk with the largest free piece, if any has one. The chunk that is reserved
+    /// already stays so if none has a larger one.
+    pub fn reserve(&mut self) {
+        let Some(list) = self.heads.iter().rposition(|head| *head != NONE) else {
+            return;
+        };
+        if self.list(self.reserved).is_some_and(|own| own >= list) {
+            return;
+        }
+        let index = self.heads.get(list).copied().unwrap_or(NONE);
+        self.unlink(index);
+        // INVARIANT: It is in no list, and what was reserved before is in that of its room.
+        let before = core::mem::replace(&mut self.reserved, index);
+        self.link(before);
+    }
+
+    /// Ends the reservation, if there is one.
+    pub fn release(&mut self) {
+        let before = core::mem::replace(&mut self.reserved, NONE);
+        self.link(before);
+    }
+
+    /// Takes a piece of `order`, which must fit, of a chunk.
+    fn take_from(&mut self, index: u32, order: u8) -> Option<Piece> {
         self.unlink(index);
         let first = self.chunk(index)?.take(order);
         self.link(index);
@@ -269,8 +331,11 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         usize::from(room).checked_sub(1)
     }
 
-    /// Puts a chunk that is in no list into that of its room, if it has any.
+    /// Puts a chunk that is in no list into that of its room, if it has any and is not reserved.
     fn link(&mut self, index: u32) {
+        if index == self.reserved {
+            return;
+        }
         let Some(list) = self.list(index) else {
             return;
         };
@@ -288,8 +353,11 @@ impl<B: AsMut<Chunk> + 'static, C: DerefMut<Target = [Option<B>]>> Pool<C> {
         }
     }
 
-    /// Takes a chunk out of the list of its room, if it has any.
+    /// Takes a chunk out of the list of its room, if it has any and is not reserved.
     fn unlink(&mut self, index: u32) {
+        if index == self.reserved {
+            return;
+        }
         // Without room it is in no list, and what it says about its neighbours is of the past.
         let Some(list) = self.list(index) else {
             return;

@@ -15,7 +15,11 @@ use crate::rdma::{
     },
 };
 use crate::server::memory::{
-    arbiter, buddy,
+    arbiter,
+    buddy::{
+        self,
+        PieceLen, //
+    },
     budget::{
         Budget,
         Counted,
@@ -73,14 +77,22 @@ impl AsMut<buddy::Chunk> for OwnChunk {
 impl Own {
     /// Makes pieces of `memory`. May sleep.
     pub(super) fn new(memory: Lasting) -> Result<Self> {
+        let len = PieceLen::new(memory.len()).ok_or(EINVAL)?;
         let mut free = buddy::Pool::new(empty(1)?);
         let chunk = KBox::new(buddy::Chunk::new(), GFP_KERNEL)?;
         free.add(OwnChunk(chunk)).map_err(|_| ENOSPC)?;
         Ok(Self {
-            base: free.withhold(memory.len()),
+            base: free.withhold(len),
             free,
             memory,
         })
+    }
+}
+
+impl Own {
+    /// Returns its size in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.memory.len()
     }
 }
 
@@ -138,11 +150,16 @@ impl Memory {
     }
 
     /// Takes a piece of the common memory. Any context.
-    pub(super) fn take_chunked(&mut self, len: usize) -> Option<buddy::Piece> {
+    pub(super) fn take_chunked(&mut self, len: PieceLen) -> Option<buddy::Piece> {
         let piece = self.free.alloc(len)?;
+        Some(self.count(piece))
+    }
+
+    /// Counts a piece of the common memory that was taken just now.
+    fn count(&mut self, piece: buddy::Piece) -> buddy::Piece {
         self.spare = self.spare.min(self.free.whole());
         self.used += piece.bytes();
-        Some(piece)
+        piece
     }
 
     /// Takes back a piece of the common memory. Any context.
@@ -170,13 +187,27 @@ impl Memory {
 impl arbiter::Memory for Memory {
     type Piece = Place;
 
-    fn take_own(&mut self, account: usize, len: usize) -> Option<Place> {
+    fn take_own(&mut self, account: usize, len: PieceLen) -> Option<Place> {
         let own = self.own.get_mut(account)?.as_mut()?;
         own.free.alloc(len).map(Place::Own)
     }
 
-    fn take_common(&mut self, len: usize) -> Option<Place> {
+    fn take_common(&mut self, len: PieceLen) -> Option<Place> {
         self.take_chunked(len).map(Place::Common)
+    }
+
+    fn take_reserved(&mut self, len: PieceLen) -> Option<Place> {
+        let piece = self.free.alloc_reserved(len)?;
+        Some(Place::Common(self.count(piece)))
+    }
+
+    fn reserve(&mut self) {
+        self.free.reserve();
+        self.spare = self.spare.min(self.free.whole());
+    }
+
+    fn release(&mut self) {
+        self.free.release();
     }
 
     fn left(&self) -> usize {

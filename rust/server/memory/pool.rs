@@ -42,11 +42,11 @@ use crate::server::memory::{
         Account,
         Requester, //
     },
-    arbiter::{
+    arbiter::Arbiter,
+    buddy::{
         self,
-        Arbiter, //
+        PieceLen, //
     },
-    buddy,
     budget::{
         Budget,
         Counted,
@@ -60,81 +60,18 @@ use crate::server::memory::{
         Place, //
     },
     share::OWN_MIN,
+    state::{
+        PoolEvents,
+        State, //
+    },
 };
 
-/// The interval at which the pool gives up chunks that it does not need, in ms.
-const TRIM_MS: Msecs = 5000;
+/// The interval at which the pool looks after those that wait, in ms.
+const LOOK_MS: Msecs = 1000;
+/// Looks after which the pool gives up chunks that it does not need.
+const TRIM_LOOKS: u32 = 5;
 /// Places for accounts, and for requesters, that are made at once.
 const PLACES_AT_ONCE: usize = 16;
-
-/// Receives the events of a pool. All of them may come in any context, with the pool's lock held.
-pub(in crate::server) trait PoolEvents: Send + Sync + 'static {
-    /// A connection of the poller may have memory now, or memory that can be done without is wanted
-    /// back.
-    fn memory_changed(&self);
-
-    /// Some time has passed: what there was no memory for can be tried again.
-    fn retry(&self);
-}
-
-struct State {
-    arbiter: Arbiter<KVVec<Option<arbiter::Account>>, KVVec<Option<arbiter::Requester<Place>>>>,
-    memory: Memory,
-    /// The last attempt to add a chunk failed. The next one is after the next [`Pool::trim`].
-    refused: bool,
-    /// The pollers that use the pool, by their number.
-    pollers: KVec<Option<Arc<dyn PoolEvents>>>,
-}
-
-impl State {
-    /// Lets a requester ask for `len` bytes.
-    fn ask(&mut self, requester: usize, len: usize) -> Option<Place> {
-        let tell = &mut tell(&self.pollers);
-        self.arbiter.ask(requester, len, &mut self.memory, tell)
-    }
-
-    /// Gives those that wait what there is now: after common memory has come back or was added, or
-    /// own memory of `account`.
-    fn serve(&mut self, account: Option<usize>) {
-        let tell = &mut tell(&self.pollers);
-        self.arbiter.serve(account, &mut self.memory, tell);
-    }
-
-    /// Takes back a piece that an account had, and serves those that wait.
-    fn put(&mut self, account: usize, place: Place) {
-        match place {
-            Place::Own(piece) => {
-                if let Some(Some(own)) = self.memory.own.get_mut(account) {
-                    own.free.free(piece);
-                }
-                return self.serve(Some(account));
-            }
-            Place::Common(piece) => {
-                self.arbiter.discharge(account, piece.bytes());
-                self.memory.put_chunked(piece);
-            }
-            Place::Small(piece) => self.memory.put_chunked(piece),
-        }
-        self.serve(None);
-    }
-
-    /// Forgets what a requester of an account has asked for, and serves those that wait.
-    fn cancel(&mut self, account: usize, requester: usize) {
-        match self.arbiter.cancel(requester) {
-            Some(place) => self.put(account, place),
-            None => self.serve(Some(account)),
-        }
-    }
-}
-
-/// Returns what tells a poller that a requester's memory is there.
-fn tell(pollers: &KVec<Option<Arc<dyn PoolEvents>>>) -> impl FnMut(usize) + '_ {
-    |poller| {
-        if let Some(Some(poller)) = pollers.get(poller) {
-            poller.memory_changed();
-        }
-    }
-}
 
 /// Memory that is mapped once for an HCA, and that all connections to one export on it share.
 ///
@@ -168,17 +105,30 @@ impl_has_work! {
     impl HasWork<Self> for Pool { self.work }
 }
 
-/// The periodic work that lets a pool shrink.
-pub(in crate::server) struct Trim(Arc<Pool>);
+/// The periodic work that looks after those that wait, and lets a pool shrink.
+pub(in crate::server) struct PoolMonitor {
+    pool: Arc<Pool>,
+    looks: Atomic<u32>,
+}
 
-impl PeriodicHandler for Trim {
+impl PeriodicHandler for PoolMonitor {
     fn run(&self) {
-        let pool = &self.0;
-        pool.trim();
-        // Other pools may have left more of the budget.
-        pool.change(|state| state.serve(None));
-        for poller in pool.state.lock().pollers.iter().flatten() {
-            poller.retry();
+        let pool = &self.pool;
+        if pool.is_short() {
+            pool.change(|state| {
+                state.arbiter.elapse();
+                // Other pools may have left more of the budget.
+                state.serve(None);
+                // A connection may keep others waiting.
+                let pollers = state.pollers.iter().flatten();
+                pollers.for_each(|poller| poller.memory_changed());
+            });
+        }
+        if self.looks.fetch_add(1, Relaxed) % TRIM_LOOKS == TRIM_LOOKS - 1 {
+            pool.trim();
+            for poller in pool.state.lock().pollers.iter().flatten() {
+                poller.retry();
+            }
         }
     }
 }
@@ -217,15 +167,19 @@ impl Pool {
         &self.counted.budget
     }
 
-    /// Starts the periodic work that lets the pool shrink. It stops when the result is dropped. May
-    /// sleep.
-    pub(in crate::server) fn trimmer(self: &Arc<Self>) -> Result<PeriodicWork<Trim>> {
-        PeriodicWork::new(Trim(self.clone()), TRIM_MS)
+    /// Starts the periodic work of the pool. It stops when the result is dropped. May sleep.
+    pub(in crate::server) fn monitor(self: &Arc<Self>) -> Result<PeriodicWork<PoolMonitor>> {
+        let monitor = PoolMonitor {
+            pool: self.clone(),
+            looks: Atomic::new(0),
+        };
+        PeriodicWork::new(monitor, LOOK_MS)
     }
 
     /// Does `change` under the lock, and then what follows from who waits: if the first one does,
-    /// all pollers are told, so that they give back what they can do without; and the pool grows if
-    /// it may and that helps. Any context.
+    /// all pollers are told, so that they give back what they can do without; the pool grows if it
+    /// may and that helps; and a worker goes on with what there were too few steps for. Any
+    /// context.
     fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let state: &mut State = &mut state;
@@ -238,7 +192,7 @@ impl Pool {
                 pollers.for_each(|poller| poller.memory_changed());
             }
         }
-        if self.wants_chunk(state) {
+        if self.wants_chunk(state) || state.arbiter.is_unfinished() {
             let _ = self.grower.enqueue::<Arc<Self>, 0>(self.clone());
         }
         result
@@ -377,6 +331,13 @@ impl Pool {
         Ok(())
     }
 
+    /// Returns the bytes of own memory of an account. Any context.
+    pub(super) fn own(&self, account: usize) -> usize {
+        let state = self.state.lock();
+        let own = state.memory.own.get(account).and_then(Option::as_ref);
+        own.map_or(0, Own::len)
+    }
+
     /// Removes an account of which nothing is in use. May sleep.
     pub(super) fn remove_account(&self, account: usize) {
         let mut state = self.state.lock();
@@ -424,14 +385,21 @@ impl Pool {
         });
     }
 
-    /// Returns memory for `len` bytes, at most [`buddy::CHUNK`]. If there is none yet, the poller
-    /// of the requester is told when there is, and it has to ask again, or to cancel. Any context.
+    /// Returns the bytes of common memory that an account has, if another account is in need of
+    /// memory, as [`Arbiter::is_in_need`] says. Any context.
+    pub(super) fn needed(&self, account: usize) -> Option<usize> {
+        let arbiter = &self.state.lock().arbiter;
+        let in_need = arbiter.is_in_need(account);
+        in_need.then(|| arbiter.held(account))
+    }
+
+    /// Returns memory for `len` bytes. If there is none yet, the poller of the requester is told
+    /// when there is, and it has to ask again, or to cancel. Any context.
     pub(in crate::server) fn get(
         self: &Arc<Self>,
-        len: u32,
+        len: PieceLen,
         requester: &Requester,
     ) -> Option<Piece> {
-        let len = usize::try_from(len).ok()?;
         let (account, number) = (requester.account.number, requester.number);
         let piece = self.change(|state| {
             if state
@@ -442,7 +410,7 @@ impl Pool {
                 state.cancel(account, number);
             }
             let place = state.ask(number, len)?;
-            match state.memory.piece(account, &place, len) {
+            match state.memory.piece(account, &place, len.get()) {
                 Some(memory) => Some((memory, place)),
                 // Cannot be: the piece has `len` bytes.
                 None => {
@@ -491,7 +459,7 @@ impl Pool {
         if state.arbiter.waiting() > 0 {
             return None;
         }
-        let place = Place::Small(state.memory.take_chunked(buddy::PIECE_MIN)?);
+        let place = Place::Small(state.memory.take_chunked(PieceLen::MIN)?);
         let Some(memory) = state.memory.piece(0, &place, buddy::PIECE_MIN) else {
             // Cannot be: the piece has as many bytes.
             state.put(0, place);
@@ -522,8 +490,11 @@ impl Pool {
 impl WorkItem for Pool {
     type Pointer = Arc<Self>;
 
-    /// Adds chunks as long as that helps those that wait.
+    /// Does what there were too few steps for, some at a time, and adds chunks as long as that
+    /// helps those that wait.
     fn run(this: Arc<Self>) {
+        // If that is not all, it is enqueued again.
+        this.change(State::go_on);
         loop {
             let wants_chunk = this.wants_chunk(&this.state.lock());
             if !wants_chunk {
@@ -550,11 +521,11 @@ pub(in crate::server) struct Piece {
 impl Piece {
     /// Makes it `len` bytes long. What it takes from the pool stays the same. Fails with `EINVAL`
     /// if that is less. Any context.
-    pub(in crate::server) fn fit(&mut self, len: u32) -> Result {
-        if usize::try_from(len)? > self.place.as_ref().map_or(0, Place::bytes) {
+    pub(in crate::server) fn fit(&mut self, len: PieceLen) -> Result {
+        if len.get() > self.place.as_ref().map_or(0, Place::bytes) {
             return Err(EINVAL);
         }
-        self.memory.resize(len)
+        self.memory.resize(u32::try_from(len.get())?)
     }
 
     /// Notes that no command has it, and returns true, if it is one that a poller keeps at hand.

@@ -25,6 +25,7 @@ mod module {
         pub mod memory {
             pub mod arbiter;
             pub mod buddy;
+            pub mod overdue;
             pub mod receives;
             pub mod share;
         }

@@ -13,6 +13,7 @@ mod handshake;
 mod latency;
 mod limits;
 mod messages;
+mod overdue;
 mod parse;
 mod receives;
 mod session;

@@ -95,6 +95,10 @@ const SERVER_COUNTERS: &[(&str, &str)] = &[
         "heartbeats_missed",
         "Sessions that ended because nothing was heard of their client",
     ),
+    (
+        "overdue",
+        "Sessions that ended as others waited for memory that their client did not let go of",
+    ),
 ];
 
 /// The metrics of the host, schema `farblk.metrics/1`.

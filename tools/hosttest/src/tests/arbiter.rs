@@ -2,11 +2,13 @@
 
 //! Who gets the memory for commands, with the memory as `server/memory/pool.rs` has it.
 
+mod simulation;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::server::memory::{
     arbiter::{Account, Arbiter, Memory, Requester},
-    buddy::{self, bytes_for, Chunk, Pool, CHUNK, PIECE_MIN},
+    buddy::{self, Chunk, PieceLen, Pool, CHUNK, PIECE_MIN},
     share::{may_hold, own_len, OWN_MIN},
 };
 use proptest::prelude::*;
@@ -29,14 +31,28 @@ struct Pools {
 impl Memory for Pools {
     type Piece = Piece;
 
-    fn take_own(&mut self, account: usize, len: usize) -> Option<Piece> {
+    fn take_own(&mut self, account: usize, len: PieceLen) -> Option<Piece> {
         self.owns[account].as_mut()?.alloc(len).map(Piece::Own)
     }
 
-    fn take_common(&mut self, len: usize) -> Option<Piece> {
+    fn take_common(&mut self, len: PieceLen) -> Option<Piece> {
         let piece = self.common.alloc(len)?;
         self.used += piece.bytes();
         Some(Piece::Common(piece))
+    }
+
+    fn take_reserved(&mut self, len: PieceLen) -> Option<Piece> {
+        let piece = self.common.alloc_reserved(len)?;
+        self.used += piece.bytes();
+        Some(Piece::Common(piece))
+    }
+
+    fn reserve(&mut self) {
+        self.common.reserve();
+    }
+
+    fn release(&mut self) {
+        self.common.release();
     }
 
     fn left(&self) -> usize {
@@ -55,7 +71,7 @@ fn pool(chunks: usize) -> Pool<Chunks> {
 /// An account's own memory.
 fn own(len: usize) -> Pool<Chunks> {
     let mut pool = pool(1);
-    assert_eq!(pool.withhold(len), CHUNK - len);
+    assert_eq!(pool.withhold(PieceLen::new(len).unwrap()), CHUNK - len);
     pool
 }
 
@@ -69,6 +85,8 @@ struct World {
     told: BTreeSet<usize>,
     /// What each account waits for, in order.
     lines: Vec<VecDeque<usize>>,
+    /// What a call had too few steps for is done only when [`World::finish`] is called.
+    lazy: bool,
 }
 
 impl World {
@@ -100,6 +118,7 @@ impl World {
             accounts,
             told: BTreeSet::new(),
             lines: vec![VecDeque::new(); all / requesters],
+            lazy: false,
         }
     }
 
@@ -115,15 +134,17 @@ impl World {
     fn ask(&mut self, requester: usize, len: usize) -> Option<Piece> {
         let (mut told, before) = (Vec::new(), self.arbiter.asked(requester));
         let ready = self.told.remove(&requester);
-        let got = self
-            .arbiter
-            .ask(requester, len, &mut self.memory, &mut |poller| {
-                told.push(poller)
-            });
+        let got = self.arbiter.ask(
+            requester,
+            PieceLen::new(len).unwrap(),
+            &mut self.memory,
+            &mut |poller| told.push(poller),
+        );
         assert!(!ready || got.is_some(), "told, and there is nothing");
         if got.is_none() && before.is_none() {
             self.lines[self.accounts[requester]].push_back(requester);
         }
+        assert!(told.len() <= STEPS_MAX, "{} in one call", told.len());
         self.note(told);
         self.check();
         got
@@ -150,6 +171,7 @@ impl World {
         let mut told = Vec::new();
         self.arbiter
             .serve(own, &mut self.memory, &mut |poller| told.push(poller));
+        assert!(told.len() <= STEPS_MAX, "{} in one call", told.len());
         self.note(told);
         self.check();
     }
@@ -165,24 +187,49 @@ impl World {
         assert_eq!(self.arbiter.asked(requester), None);
     }
 
+    /// Does what there were too few steps for, until that is all.
+    fn finish(&mut self) {
+        while self.arbiter.is_unfinished() {
+            let mut told = Vec::new();
+            self.arbiter
+                .go_on(&mut self.memory, &mut |poller| told.push(poller));
+            assert!(told.len() <= STEPS_MAX, "{} in one call", told.len());
+            self.note(told);
+        }
+    }
+
     /// Nobody waits for what is there.
     fn check(&mut self) {
         let waiting = self.lines.iter().map(VecDeque::len).sum::<usize>();
         assert_eq!(self.arbiter.waiting(), waiting);
-        let mut may = 0;
-        for (account, line) in self.lines.iter().enumerate() {
-            let Some(first) = line.front() else { continue };
-            let len = self.arbiter.asked(*first).unwrap();
-            let own = self.memory.take_own(account, len);
-            assert!(own.is_none(), "{first} waits for own memory that is there");
-            let held = self.arbiter.held(account);
-            may += usize::from(may_hold(held, bytes_for(len), self.memory.left()));
+        if self.lazy {
+            return;
         }
-        assert_eq!(self.arbiter.is_short(), may > 0);
+        self.finish();
+        let owner = self.arbiter.owner();
+        let first = |line: &VecDeque<usize>| self.arbiter.asked(*line.front()?);
+        let firsts: Vec<_> = self.lines.iter().map(first).collect();
+        let reserved = owner.map_or(0, |owner| firsts[owner].unwrap().bytes());
+        let left = self.memory.left().saturating_sub(reserved);
+        for (account, len) in firsts.into_iter().enumerate() {
+            let Some(len) = len else { continue };
+            let own = self.memory.take_own(account, len);
+            assert!(own.is_none(), "{account} waits for own memory");
+            if owner == Some(account) {
+                assert!(self.memory.take_reserved(len).is_none());
+            } else if may_hold(self.arbiter.held(account), len.bytes(), left) {
+                assert!(owner.is_some(), "nothing comes together for {account}");
+                assert!(self.memory.take_common(len).is_none());
+            }
+        }
+        assert_eq!(self.arbiter.is_short(), owner.is_some());
         let held = (0..self.lines.len()).map(|account| self.arbiter.held(account));
         assert_eq!(held.sum::<usize>(), self.memory.used);
     }
 }
+
+/// The most pieces that one call gives away: one in each step, and one to the owner.
+const STEPS_MAX: usize = 33;
 
 /// Hosts that never give anything back, whatever they ask for and however often, keep no command
 /// waiting that fits the own memory of its account.
@@ -233,6 +280,105 @@ fn nobody_overtakes_in_common_memory() {
     assert_eq!(world.memory.common.whole(), 2);
 }
 
+/// A piece that does not come back in each chunk, and a large command that they are in the way of,
+/// keep nobody else from the rest of the memory; and the others, however often they come, do not
+/// keep the large command from it when the pieces come back.
+#[test]
+fn a_stuck_piece_stops_nobody_else() {
+    let mut world = World::new(2, &[0; 4], 2);
+    let mut stuck = vec![world.ask(0, PIECE_MIN).unwrap()];
+    let half = world.ask(2, CHUNK / 2).unwrap();
+    stuck.push(world.ask(1, CHUNK / 2).unwrap());
+    world.put(2, half);
+    assert!(world.ask(4, CHUNK).is_none());
+    for _ in 0..100 {
+        let one = world.ask(6, OWN_MIN).expect("there is enough");
+        world.put(6, one);
+    }
+    assert_eq!(world.arbiter.owner(), Some(2));
+    let other = world.ask(6, OWN_MIN).unwrap();
+    for piece in stuck {
+        world.put(0, piece);
+    }
+    let large = world.ask(4, CHUNK).expect("it came together");
+    world.put(4, large);
+    world.put(6, other);
+    assert_eq!(world.memory.common.whole(), 2);
+}
+
+/// A reservation ends with the command that it was made for.
+#[test]
+fn who_does_not_wait_has_no_reservation() {
+    let mut world = World::new(1, &[0; 3], 2);
+    let piece = world.ask(0, PIECE_MIN).unwrap();
+    assert!(world.ask(2, CHUNK).is_none());
+    assert!(world.ask(3, PIECE_MIN).is_none());
+    assert!(world.ask(4, PIECE_MIN).is_none());
+    assert_eq!(world.arbiter.owner(), Some(1));
+    world.cancel(2);
+    assert_eq!(world.arbiter.owner(), None);
+    let others = [3, 4].map(|requester| (requester, world.ask(requester, PIECE_MIN).unwrap()));
+    for (requester, other) in others {
+        world.put(requester, other);
+    }
+    world.put(0, piece);
+}
+
+/// Who waits behind many others that may not have memory now is found, too, and one call does not
+/// look at all of them.
+#[test]
+fn a_call_does_a_bounded_number_of_steps() {
+    const MANY: usize = 500;
+    let mut world = World::new(1, &[0; MANY], 2);
+    let all = world.ask(0, CHUNK).unwrap();
+    for account in 1..MANY {
+        assert!(world.ask(2 * account, PIECE_MIN).is_none());
+    }
+    let mut told = Vec::new();
+    world.memory.used = 0;
+    let Piece::Common(piece) = all else { panic!() };
+    world.arbiter.discharge(0, CHUNK);
+    world.memory.common.free(piece);
+    world
+        .arbiter
+        .serve(None, &mut world.memory, &mut |poller| told.push(poller));
+    assert!(told.len() <= STEPS_MAX && world.arbiter.is_unfinished());
+    // Another one may not come before those that were not looked at.
+    let mut tell = |poller| told.push(poller);
+    let got = world
+        .arbiter
+        .ask(1, PieceLen::MIN, &mut world.memory, &mut tell);
+    assert!(got.is_none());
+    world.lines[0].push_back(1);
+    world.note(told);
+    world.finish();
+    // One chunk has 256 pieces.
+    assert_eq!(world.told.len(), CHUNK / PIECE_MIN);
+    assert!(!world.told.contains(&1));
+    world.check();
+}
+
+/// Only who waits for long is in need, and only because of others.
+#[test]
+fn need_is_known_after_two_ticks() {
+    let mut world = World::new(1, &[0; 3], 2);
+    let all = world.ask(0, CHUNK).unwrap();
+    let need = |world: &World| [0, 1, 2].map(|account| world.arbiter.is_in_need(account));
+    assert!(world.ask(2, PIECE_MIN).is_none());
+    world.arbiter.elapse();
+    assert_eq!(need(&world), [false; 3]);
+    world.arbiter.elapse();
+    assert_eq!(need(&world), [true, false, true]);
+    assert!(world.ask(4, PIECE_MIN).is_none());
+    world.arbiter.elapse();
+    world.arbiter.elapse();
+    assert_eq!(need(&world), [true; 3]);
+    world.cancel(2);
+    assert_eq!(need(&world), [true, true, false]);
+    world.put(0, all);
+    assert_eq!(need(&world), [false; 3]);
+}
+
 /// Own memory can be had while a larger command of the same account waits, but only in order.
 #[test]
 fn an_account_has_one_line() {
@@ -275,107 +421,13 @@ fn own_memory_within_the_budget() {
     }
 }
 
-/// A small generator of numbers, so that a run can be repeated.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % limit
-    }
-}
-
-/// Ticks after which the HCA gives up a host that is silent, and memory comes back.
-const GIVEN_UP: usize = 300;
-/// Ticks that a command of a good host takes, at most.
-const TAKES: usize = 3;
-
-/// Runs 24 hosts, of which the first `silent` let go of nothing before they are given up, and ask
-/// again at once. Commands of good hosts are one of `lens`. Returns how long one of them waited.
-fn longest_wait(silent: usize, lens: &[usize], ticks: usize) -> usize {
-    const HOSTS: usize = 24;
-    const EACH: usize = 4;
-    let mut world = World::new(8, &[OWN_MIN; HOSTS], EACH);
-    let mut numbers = Numbers(silent as u64);
-    // Of each requester: since when it wants how much; what it has, and until when.
-    let mut wants = vec![None; HOSTS * EACH];
-    let mut has = (0..HOSTS * EACH).map(|_| None).collect::<Vec<_>>();
-    let mut longest = 0;
-    for now in 0..ticks {
-        for requester in 0..HOSTS * EACH {
-            let is_silent = requester / EACH < silent;
-            match has[requester].take() {
-                Some((until, piece)) if until <= now => world.put(requester, piece),
-                Some(still) => {
-                    has[requester] = Some(still);
-                    continue;
-                }
-                None => {}
-            }
-            let (since, len) = *wants[requester].get_or_insert_with(|| {
-                let len = match is_silent {
-                    true => [PIECE_MIN, OWN_MIN, CHUNK][numbers.below(3)],
-                    false => lens[numbers.below(lens.len())],
-                };
-                (now, len)
-            });
-            if let Some(piece) = world.ask(requester, len) {
-                wants[requester] = None;
-                let takes = match is_silent {
-                    true => GIVEN_UP,
-                    false => 1 + numbers.below(TAKES),
-                };
-                has[requester] = Some((now + takes, piece));
-                if !is_silent {
-                    longest = longest.max(now - since);
-                }
-            }
-        }
-        if now % 16 == 0 {
-            for (since, _) in wants.iter().skip(silent * EACH).flatten() {
-                longest = longest.max(now - since);
-            }
-        }
-    }
-    longest
-}
-
-/// What fits the own memory of an account waits for the other commands of that account at most.
-#[test]
-fn silent_hosts_keep_only_themselves_waiting() {
-    for silent in [0, 1, 8, 23] {
-        let longest = longest_wait(silent, &[PIECE_MIN, OWN_MIN / 2, OWN_MIN], 1500);
-        assert!(
-            longest <= 4 * (TAKES + 1),
-            "{longest} ticks, {silent} silent"
-        );
-    }
-}
-
-/// Nothing is starved if all give back what they have, however large it is.
-#[test]
-fn large_commands_are_not_starved() {
-    let longest = longest_wait(0, &[PIECE_MIN, OWN_MIN, CHUNK, CHUNK], 5000);
-    // Each round of the accounts takes no longer than that of single commands, in 8 chunks.
-    assert!(longest <= 4 * 24 * (TAKES + 1), "{longest} ticks");
-}
-
-/// A large command waits until hosts that are silent are given up, once for each that came before.
-#[test]
-fn large_commands_come_after_those_before() {
-    let longest = longest_wait(8, &[PIECE_MIN, CHUNK], 8000);
-    assert!(longest <= 8 * GIVEN_UP, "{longest} ticks");
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Ask(Index, usize),
     Put(Index),
     Cancel(Index),
     Grow,
+    Elapse,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -385,6 +437,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => any::<Index>().prop_map(Step::Put),
         1 => any::<Index>().prop_map(Step::Cancel),
         1 => Just(Step::Grow),
+        1 => Just(Step::Elapse),
     ];
     proptest::collection::vec(step, 1..200)
 }
@@ -410,7 +463,8 @@ proptest! {
             match step {
                 Step::Ask(index, len) => {
                     let requester = index.index(requesters);
-                    let len = world.arbiter.asked(requester).unwrap_or(len);
+                    let asked = world.arbiter.asked(requester);
+                    let len = asked.map_or(len, PieceLen::get);
                     held.extend(world.ask(requester, len).map(|piece| (requester, piece)));
                 }
                 Step::Put(_) if held.is_empty() => {}
@@ -419,6 +473,7 @@ proptest! {
                     world.put(requester, piece);
                 }
                 Step::Cancel(index) => world.cancel(index.index(requesters)),
+                Step::Elapse => world.arbiter.elapse(),
                 Step::Grow => {
                     let _ = world.memory.common.add(Box::default());
                     world.serve(None);
@@ -435,13 +490,70 @@ proptest! {
                 break;
             }
             for requester in told {
-                let len = world.arbiter.asked(requester).unwrap();
+                let len = world.arbiter.asked(requester).unwrap().get();
                 let piece = world.ask(requester, len).unwrap();
                 held.push((requester, piece));
             }
         }
         prop_assert_eq!(world.arbiter.waiting(), 0);
+        world.arbiter.elapse();
+        world.arbiter.elapse();
+        prop_assert!((0..4).all(|account| !world.arbiter.is_in_need(account)));
+        prop_assert_eq!(world.arbiter.owner(), None);
         prop_assert_eq!(world.memory.common.whole(), world.memory.common.count());
         prop_assert_eq!(world.memory.used, 0);
+    }
+
+    /// The same with more accounts than one call looks at, while calls come before that is made up
+    /// for.
+    #[test]
+    fn nobody_is_forgotten_among_many(
+        steps in proptest::collection::vec((0u8..8, any::<Index>(), 1..CHUNK), 1..600),
+        chunks in 1usize..4,
+    ) {
+        const MANY: usize = 120;
+        let owns: Vec<_> = (0..MANY).map(|account| [0, OWN_MIN][account % 2]).collect();
+        let mut world = World::new(chunks, &owns, 2);
+        world.lazy = true;
+        let mut held: Vec<(usize, Piece)> = Vec::new();
+        for (what, index, len) in steps {
+            match what {
+                0..5 => {
+                    let requester = index.index(2 * MANY);
+                    let asked = world.arbiter.asked(requester);
+                    // Small ones mostly.
+                    let len = asked.map_or((len >> (3 * (what & 1))).max(1), PieceLen::get);
+                    held.extend(world.ask(requester, len).map(|piece| (requester, piece)));
+                }
+                5 => world.cancel(index.index(2 * MANY)),
+                6 if !held.is_empty() => {
+                    let (requester, piece) = held.swap_remove(index.index(held.len()));
+                    world.put(requester, piece);
+                }
+                _ => {
+                    let mut told = Vec::new();
+                    let tell = &mut |poller| told.push(poller);
+                    world.arbiter.go_on(&mut world.memory, tell);
+                    world.note(told);
+                }
+            }
+        }
+        world.lazy = false;
+        world.check();
+        loop {
+            for (requester, piece) in core::mem::take(&mut held) {
+                world.put(requester, piece);
+            }
+            let told = world.told.clone();
+            if told.is_empty() {
+                break;
+            }
+            for requester in told {
+                let len = world.arbiter.asked(requester).unwrap().get();
+                held.push((requester, world.ask(requester, len).unwrap()));
+            }
+        }
+        prop_assert_eq!(world.arbiter.waiting(), 0);
+        prop_assert_eq!(world.memory.common.whole(), world.memory.common.count());
     }
 }

@@ -2,7 +2,7 @@
 
 //! Pieces of chunks.
 
-use crate::server::memory::buddy::{Chunk, Piece, Pool, CHUNK, PIECE_MIN};
+use crate::server::memory::buddy::{Chunk, Piece, PieceLen, Pool, CHUNK, PIECE_MIN};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -17,9 +17,13 @@ fn pool(chunks: usize) -> Pool<Chunks> {
     pool
 }
 
+fn length(len: usize) -> PieceLen {
+    PieceLen::new(len).unwrap()
+}
+
 /// As many pieces of `len` bytes as there are.
 fn all(pool: &mut Pool<Chunks>, len: usize) -> Vec<Piece> {
-    std::iter::from_fn(|| pool.alloc(len)).collect()
+    std::iter::from_fn(|| pool.alloc(length(len))).collect()
 }
 
 #[test]
@@ -34,7 +38,7 @@ fn sizes() {
         (CHUNK / 2 + 1, CHUNK),
         (CHUNK, CHUNK),
     ] {
-        let piece = pool.alloc(len).unwrap();
+        let piece = pool.alloc(length(len)).unwrap();
         assert_eq!(
             (piece.chunk(), piece.offset(), piece.bytes()),
             (0, 0, rounded)
@@ -42,15 +46,16 @@ fn sizes() {
         pool.free(piece);
     }
     for len in [0, CHUNK + 1, usize::MAX] {
-        assert_eq!(pool.alloc(len), None);
+        assert_eq!(PieceLen::new(len), None);
     }
+    assert_eq!((length(1).get(), PieceLen::MIN.bytes()), (1, PIECE_MIN));
     assert_eq!((PIECE_MIN, CHUNK), (4096, 1 << 20));
 }
 
 #[test]
 fn empty() {
     let mut pool = pool(0);
-    assert_eq!(pool.alloc(1), None);
+    assert_eq!(pool.alloc(length(1)), None);
     assert!(pool.remove().is_none());
     assert_eq!((pool.count(), pool.whole()), (0, 0));
 }
@@ -60,13 +65,13 @@ fn empty() {
 #[test]
 fn chunks_come_and_go() {
     let mut pool = pool(2);
-    let piece = pool.alloc(1).unwrap();
+    let piece = pool.alloc(length(1)).unwrap();
     assert_eq!((pool.count(), pool.whole()), (2, 1));
     let chunk = pool.remove().unwrap();
     assert!(pool.remove().is_none());
     assert!(pool.chunk_of(&piece).is_some());
     assert_eq!((pool.count(), pool.whole()), (1, 0));
-    assert_eq!(pool.alloc(CHUNK), None);
+    assert_eq!(pool.alloc(length(CHUNK)), None);
     pool.add(chunk).unwrap();
     pool.add(Box::default()).unwrap();
     assert!(pool.add(Box::default()).is_err());
@@ -76,7 +81,7 @@ fn chunks_come_and_go() {
     pool.free(piece);
     assert_eq!(pool.whole(), 3);
     assert_eq!(std::iter::from_fn(|| pool.remove()).count(), 3);
-    assert_eq!(pool.alloc(1), None);
+    assert_eq!(pool.alloc(length(1)), None);
 }
 
 #[test]
@@ -90,7 +95,7 @@ fn every_byte_can_be_had_in_every_size() {
         places.sort_unstable();
         places.dedup();
         assert_eq!(places.len(), pieces.len());
-        assert_eq!(pool.alloc(1), None);
+        assert_eq!(pool.alloc(length(1)), None);
         // In an order in which no two neighbours come back together.
         let (odd, even): (Vec<_>, Vec<_>) = pieces
             .into_iter()
@@ -104,7 +109,9 @@ fn every_byte_can_be_had_in_every_size() {
 #[test]
 fn whole_chunks_stay_whole() {
     let mut pool = pool(4);
-    let small: Vec<_> = (0..8).map(|_| pool.alloc(PIECE_MIN).unwrap()).collect();
+    let small: Vec<_> = (0..8)
+        .map(|_| pool.alloc(length(PIECE_MIN)).unwrap())
+        .collect();
     assert!(small.iter().all(|piece| piece.chunk() == small[0].chunk()));
     assert_eq!(all(&mut pool, CHUNK).len(), 3);
     // And within a chunk large pieces: the eight lie together.
@@ -128,13 +135,64 @@ fn full_chunks_leave_the_others_alone() {
     pool.free(halves[0].pop().unwrap());
     pool.free(halves[1].pop().unwrap());
     // The one before chunk 0, which is full then.
-    let full = pool.alloc(HALF).unwrap();
+    let full = pool.alloc(length(HALF)).unwrap();
     assert_eq!(full.chunk(), 1);
     pool.free(halves[2].pop().unwrap());
     pool.free(full);
     // Chunk 0 is behind the two others.
     pool.free(halves[0].pop().unwrap());
     assert_eq!(all(&mut pool, HALF).len(), 4);
+}
+
+/// A reserved chunk gets its pieces back, and gives none away but to whom it is reserved for.
+#[test]
+fn a_reserved_chunk_comes_together() {
+    let mut pool = pool(2);
+    let small = pool.alloc(length(1)).unwrap();
+    let large = pool.alloc(length(CHUNK)).unwrap();
+    pool.reserve();
+    assert_eq!(pool.alloc(length(1)), None);
+    assert_eq!(pool.alloc_reserved(length(CHUNK)), None);
+    let half = pool.alloc_reserved(length(CHUNK / 2)).unwrap();
+    assert_eq!(half.chunk(), small.chunk());
+    pool.free(half);
+    pool.free(small);
+    // It is not one to be removed now.
+    assert_eq!((pool.count(), pool.whole()), (2, 0));
+    assert!(pool.remove().is_none());
+    let whole = pool.alloc_reserved(length(CHUNK)).unwrap();
+    pool.free(whole);
+    pool.release();
+    assert_eq!(pool.whole(), 1);
+    pool.free(large);
+    assert_eq!(all(&mut pool, CHUNK).len(), 2);
+}
+
+/// The reservation moves to a chunk that has a larger free piece, and only then.
+#[test]
+fn the_better_chunk_is_reserved() {
+    let mut pool = pool(2);
+    let mut pages: [Vec<Piece>; 2] = Default::default();
+    for page in all(&mut pool, PIECE_MIN) {
+        pages[page.chunk()].push(page);
+    }
+    // Nothing can be reserved where nothing is free.
+    pool.reserve();
+    assert_eq!(pool.alloc_reserved(length(1)), None);
+    pool.free(pages[0].pop().unwrap());
+    pool.reserve();
+    assert_eq!(pool.alloc(length(1)), None);
+    pool.free(pages[1].pop().unwrap());
+    pool.reserve();
+    // That of chunk 0 is as good.
+    let page = pool.alloc(length(1)).unwrap();
+    assert_eq!(page.chunk(), 1);
+    pool.free(page);
+    // All of chunk 1, and so two that lie together.
+    pages[1].drain(..).for_each(|page| pool.free(page));
+    pool.reserve();
+    assert_eq!(all(&mut pool, PIECE_MIN).len(), 1);
+    assert!(pool.alloc_reserved(length(CHUNK)).is_some());
 }
 
 /// Places for chunks in the model.
@@ -155,7 +213,7 @@ proptest! {
     #[test]
     fn as_a_model(
         chunks in 1usize..4,
-        moves in prop::collection::vec((0u8..7, 1usize..=CHUNK, any::<Index>()), 0..300),
+        moves in prop::collection::vec((0u8..10, 1usize..=CHUNK, any::<Index>()), 0..300),
     ) {
         let mut pool = Pool::new((0..PLACES).map(|_| None).collect::<Vec<_>>());
         // The chunks by place: a number, and the pages in use.
@@ -174,6 +232,7 @@ proptest! {
             add(&mut pool, &mut used);
         }
         let mut pieces: Vec<Piece> = Vec::new();
+        let mut reserves = false;
         let span = |piece: &Piece| {
             let first = piece.offset() / PIECE_MIN;
             first..first + piece.bytes() / PIECE_MIN
@@ -188,7 +247,8 @@ proptest! {
                         .chunks(size / PIECE_MIN)
                         .any(|piece| piece.iter().all(|used| !used))
                 });
-                let piece = pool.alloc(len);
+                let open = pool.alloc(length(len));
+                let piece = open.or_else(|| pool.alloc_reserved(length(len)));
                 prop_assert_eq!(piece.is_some(), is_free);
                 if let Some(piece) = piece {
                     prop_assert_eq!(piece.bytes(), size);
@@ -212,7 +272,10 @@ proptest! {
                     place.as_ref().is_some_and(|(_, pages)| pages.iter().all(|used| !used))
                 };
                 let removed = pool.remove().map(|chunk| chunk.0);
-                prop_assert_eq!(removed.is_some(), used.iter().any(whole));
+                let least = usize::from(reserves);
+                let count = used.iter().filter(|place| whole(place)).count();
+                prop_assert!(removed.is_some() || count <= least);
+                prop_assert!(removed.is_none() || count > 0);
                 if let Some(number) = removed {
                     let is_it = |place: &&mut Option<(usize, _)>| {
                         place.as_ref().is_some_and(|place| place.0 == number)
@@ -222,14 +285,24 @@ proptest! {
                     *place = None;
                 }
             }
+            if what == 7 || what == 8 {
+                pool.reserve();
+                reserves = true;
+            } else if what == 9 {
+                pool.release();
+                reserves = false;
+            }
             let whole = used.iter().flatten().filter(|(_, pages)| pages.iter().all(|used| !used));
-            prop_assert_eq!(pool.whole(), whole.count());
+            let whole = whole.count();
+            let least = whole - usize::from(reserves).min(whole);
+            prop_assert!((least..=whole).contains(&pool.whole()));
             prop_assert_eq!(pool.count(), used.iter().flatten().count());
         }
         for piece in pieces {
             pool.free(piece);
         }
-        let whole = std::iter::from_fn(|| pool.alloc(CHUNK)).count();
+        pool.release();
+        let whole = std::iter::from_fn(|| pool.alloc(length(CHUNK))).count();
         prop_assert_eq!(whole, used.iter().flatten().count());
     }
 }

@@ -970,6 +970,7 @@ HOLDS = ((0, lambda io, tag: command(WRITE, tag=tag, length=1 << 20, **io.remote
 
 @cases("silent", 0, ("answers that are not received; RDMA READs that are not served", b"silent"))
 @cases("pretend", 0, ("the same of hosts that are all one", b"hostile"))
+@cases("large", 0, ("the same, while others want more than they have for themselves", b"silent"))
 def silent(host):
     for _ in range(2):
         start = time.monotonic()
@@ -992,6 +993,41 @@ def silent(host):
             raise Failed("the server gives up nobody")
         for connection in reversed(Connection.alive.copy()):
             connection.close()
+
+
+@case("second", "another host, which reads and writes")
+def second():
+    works(Session(host=b"silent0", host_id=b"s" * 16).io())
+
+
+# The host named hog, of tools/bench/neighbour, ends when that file is there.
+HOG_STOP = "/run/hog.stop"
+
+
+@case("hog", "one host that keeps all memory that it can have, for an hour at most")
+def hog():
+    end, taken = time.monotonic() + 3600, 0
+    while not os.path.exists(HOG_STOP) and time.monotonic() < end:
+        try:
+            session = Session(b"block", host=b"hog", host_id=b"o" * 16, queues=4)
+            ios = [session.io(queue, receives=1, reads=0) for queue in range(session.queues)]
+            for io in ios:
+                for tag in range(session.credit):
+                    io.send(command(WRITE, tag=tag, length=session.max_io, **io.remote()))
+            taken += 1
+            print(f"taken {taken}", flush=True)
+            while not os.path.exists(HOG_STOP) and not all(io.ended for io in ios):
+                for io in ios:
+                    io.look(False)
+                time.sleep(0.1)
+        except (Failed, Ended, Refused, OSError) as error:
+            # The server may not have let go of the session before.
+            print(f"again: {type(error).__name__} {error}", flush=True)
+            time.sleep(0.2)
+        for connection in reversed(Connection.alive.copy()):
+            connection.close()
+    if not taken:
+        raise Failed("nothing was taken")
 
 
 # The device takes its time for all that follows.

@@ -6,9 +6,10 @@
 
 violations() { remote "cat $COUNTERS" | awk '$1 == "violations" {print $2; found = 1} END {exit !found}'; }
 
-# load: verified I/O on DEV from now on, in its first 16 MiB. No request may take long.
+# load [SECONDS [SIZES [IOPS]]]: verified I/O on DEV from now on, in its first 16 MiB. No request may
+# take longer.
 load() {
-	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-64k --size=16m --iodepth=4 --rate_iops=100 --time_based \
+	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange="${2:-4k-64k}" --size=16m --iodepth=4 --rate_iops="${3:-100}" --time_based \
 		--runtime=3600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 --max_latency=$((${1:-10} * ${FARBLK_PATIENCE:-1}))s >/run/fio.out 2>&1 &
 	FIO=$!
 	at_exit "kill $FIO 2>/dev/null"
@@ -109,6 +110,46 @@ pretend() {
 	unharmed
 }
 
+# large: the well-behaved one wants more than it has for itself, and so waits for memory that they
+# have: the server does not wait until the HCA gives them up, and says so.
+large() {
+	local before
+	not_local
+	ADMIT=$(echo silent{0..7})
+	reload_server "load_module pool_size=$((4 << 20))"
+	start 60 128k-1m 10
+	before=$(overdue)
+	hostile large
+	note "sessions that were overdue: $(($(overdue) - before))"
+	more_overdue "$before" || bad "the server waits for the HCA"
+	unharmed
+	note "$(grep -E ' (lat|bw) ' /run/fio.out)"
+}
+overdue() { remote "cat $COUNTERS" | awk '$1 == "overdue" {print $2}'; }
+more_overdue() { [ "$(overdue)" -gt "$1" ]; }
+
+# halved: the memory that each of two hosts has for itself is half of what it could be, and half of
+# that again, as there are no larger pieces of memory: less is better than none.
+halved() {
+	local faults=/sys/kernel/debug/fail_page_alloc own
+	not_local
+	remote "[ -d $faults ]" || skip "the kernel has no fault injection"
+	needs python3
+	needs_user_rdma
+	ADMIT=silent0
+	start
+	is "own memory of the only host" "$(own)" 0
+	# From 256 KiB on, in the tasks of the module alone: there are none of that size.
+	must remote "settings $faults probability=100 interval=1 times=-1 verbose=0 task-filter=N ignore-gfp-wait=N min-order=6"
+	at_exit "remote 'settings $faults probability=0'"
+	hostile second
+	is "own memory of the first host" "$(own)" $((128 << 10))
+	must remote "settings $faults probability=0 min-order=1"
+	unharmed
+}
+# own: the memory that the host of the map has for itself, in bytes.
+own() { remote "cat $D/server/connections" | awk '{for (i = 1; i < NF; i++) if ($i == "own") {print $(i + 1); exit}}'; }
+
 # flood: many ask for connections, and nobody knows what for. Who may log in is let in nevertheless,
 # and what the server has for the others is bounded.
 flood() {
@@ -160,5 +201,7 @@ scenario death "a client that dies with commands in flight"
 scenario ram "memory of a RAM export that was not granted"
 scenario silent "eight hosts that keep all memory of the server that they can have"
 scenario pretend "the same of one host that pretends to be eight"
+scenario large "the same beside a host whose commands are larger than its own memory"
+scenario halved "a second host when memory is in small pieces"
 scenario flood "2,000 requests that are not confirmed, and strangers that ping"
 run_scenarios

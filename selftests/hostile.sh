@@ -6,8 +6,8 @@
 
 violations() { remote "cat $COUNTERS" | awk '$1 == "violations" {print $2; found = 1} END {exit !found}'; }
 
-# load [SECONDS [SIZES [IOPS]]]: verified I/O on DEV from now on, in its first 16 MiB. No request may
-# take longer.
+# load [SECONDS [SIZES [IOPS]]]: verified I/O on DEV from now on, in its first 16 MiB. No request
+# may take longer.
 load() {
 	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange="${2:-4k-64k}" --size=16m --iodepth=4 --rate_iops="${3:-100}" --time_based \
 		--runtime=3600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 --max_latency=$((${1:-10} * ${FARBLK_PATIENCE:-1}))s >/run/fio.out 2>&1 &

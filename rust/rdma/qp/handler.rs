@@ -24,8 +24,8 @@ use crate::rdma::{
 /// softirq, in a workqueue, or where it is polled; see
 /// [`PollContext`](crate::rdma::cq::PollContext). What was not posted, what [`Qp::answered`] ends,
 /// and what is left when the queue pair is drained or dropped, comes back in the context of the
-/// function that does so. So a method may sleep only if all of these contexts may. No method may drop the last reference to the queue pair or to one
-/// of its completion queues. All may post.
+/// function that does so. So a method may sleep only if all of these contexts may. No method may
+/// drop the last reference to the queue pair or to one of its completion queues. All may post.
 pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
     /// The owner of a send.
     type Send: SendOwner;

@@ -151,7 +151,7 @@ prop_compose! {
         flags in prop_oneof![Just(0u8), Just(16), 0u8..32, any::<u8>()],
         tag in sometimes(edge(), 0),
         generation: u32,
-        len in prop_oneof![3 => edge(), 1 => (0u64..7, 0u64..8, 0u64..2).prop_map(|(a, k, f)| a | k << 8 | f << 16)],
+        len in prop_oneof![3 => edge(), 1 => (0u64..7, 0u64..8, 0u64..2).prop_map(|(a, k, f)| a | (k << 8) | (f << 16))],
         rkey in sometimes(edge(), 0),
         offset in edge(),
         addr in sometimes(edge(), 0),

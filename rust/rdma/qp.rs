@@ -46,6 +46,10 @@ use crate::rdma::{
         Marker,
         Reservation, //
     },
+    dma::{
+        DmaMemory,
+        DmaPiece, //
+    },
     pd::{
         Parking,
         Pd, //
@@ -158,6 +162,8 @@ pub(crate) struct Qp<H: QpHandler> {
     sends: VVec<SendSlot<H>>,
     large: Large,
     large_keys: LargeMrs,
+    /// Where RDMA READs go that should have no bytes, if there are no such READs.
+    read_sink: Option<DmaPiece>,
     send_wr: u32,
     /// Segments per RDMA READ that goes into no region, and per RDMA WRITE or send.
     read_sges: u32,
@@ -241,6 +247,9 @@ pub(crate) struct Undrained {
     /// The number of these requests.
     pub(crate) parked: u32,
 }
+
+/// The bytes of [`Qp::read_sink`].
+const READ_SINK: usize = 8;
 
 /// The flags of a work request that asks for a completion, and is not the last one of its slot:
 /// `IB_SEND_SOLICITED` is what tells it from that, and has no meaning for what is not a message.
@@ -363,6 +372,10 @@ impl<H: QpHandler> Qp<H> {
         let rq = RecvQueue::new(caps.recv_wr, recv_done::<H>)?;
         let parked = Parked::new(caps.keys)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
+        let read_sink = match device.quirks().no_empty_reads() {
+            true => Some(DmaMemory::alloc(device, READ_SINK, -1)?.piece(0, READ_SINK)?),
+            false => None,
+        };
         let large_keys = LargeMrs::alloc(pd, caps.large_keys, caps.large_key_pages)?;
         let send_reservation = send_cq.reserve(caps.send_cqes())?;
         let receives = receives()?;
@@ -385,6 +398,7 @@ impl<H: QpHandler> Qp<H> {
                 sends,
                 large,
                 large_keys,
+                read_sink,
                 send_wr: caps.send_wr,
                 read_sges,
                 write_sges,

@@ -56,6 +56,13 @@
 //! rather than copies, and takes it for complete once TCP has them. So when the last work request
 //! of a slot completes, the data of those before it may still have to be sent: what is written to
 //! their memory then is what the peer gets. Signaled ones are copied, so all that send data are.
+//!
+//! # READs of no bytes
+//!
+//! Where `siw` cannot answer an RDMA READ at once, `siw_activate_tx()` in `siw_qp.c` leaves the
+//! segment of the work request before it in place if there are no bytes to send, and
+//! `siw_qp_sq_proc_tx()` sends that segment. So where others are under way at the same time, a byte
+//! is read. It may go to memory that has no region of its own: `siw` does not want one.
 
 use crate::base::sync::random_u64;
 use crate::bindings;
@@ -95,6 +102,11 @@ impl Quirks {
     /// Returns true if data are sent from where they are after their work request has completed,
     /// unless that has asked for a completion.
     pub(super) fn sends_by_reference(&self) -> bool {
+        self.siw
+    }
+
+    /// Returns true if the device of a peer may answer an RDMA READ of no bytes with some.
+    pub(super) fn no_empty_reads(&self) -> bool {
         self.siw
     }
 

@@ -237,19 +237,31 @@ impl<H: QpHandler> Qp<H> {
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, _owner, body| {
-            self.add_empty_read(slot, body);
+            self.add_empty_read(slot, body, None);
             Ok(())
         })
     }
 
-    /// Adds an RDMA READ of no bytes behind what `body` has, as its last work request.
+    /// Adds an RDMA READ of no bytes behind what `body` has, as its last work request. If `remote`
+    /// is given, the peer allows a byte to be read there.
     #[inline]
-    fn add_empty_read(&self, slot: &SendSlot<H>, body: &mut Body) {
+    fn add_empty_read(&self, slot: &SendSlot<H>, body: &mut Body, remote: Option<RemoteRange>) {
         // SAFETY: There is room for one more segment than those of the memory.
         let sge = unsafe { body.sges.add(body.nr_sge as usize) };
         // A driver for iWARP may want a segment, be it an empty one.
+        let (segment, remote) = match (&self.read_sink, remote) {
+            (Some(sink), Some(remote)) => (
+                bindings::ib_sge {
+                    addr: sink.addr(),
+                    length: 1,
+                    lkey: self.lkey,
+                },
+                remote,
+            ),
+            _ => (pin_init::zeroed(), RemoteRange { addr: 0, rkey: 0 }),
+        };
         // SAFETY: As above.
-        unsafe { sge.write(pin_init::zeroed()) };
+        unsafe { sge.write(segment) };
         let wr = Wr {
             rdma: bindings::ib_rdma_wr {
                 wr: bindings::ib_send_wr {
@@ -258,8 +270,8 @@ impl<H: QpHandler> Qp<H> {
                     opcode: bindings::ib_wr_opcode_IB_WR_RDMA_READ,
                     ..slot.last_wr()
                 },
-                remote_addr: 0,
-                rkey: 0,
+                remote_addr: remote.addr,
+                rkey: remote.rkey,
             },
         };
         // SAFETY: The slot was claimed, and there is room for one more work request than those of
@@ -285,7 +297,7 @@ impl<H: QpHandler> Qp<H> {
         let confirmed = self.iwarp && op == RdmaOp::Write;
         self.build_rdma(slot, body, op, per_wr, remote, confirmed)?;
         if confirmed {
-            self.add_empty_read(slot, body);
+            self.add_empty_read(slot, body, Some(remote));
         }
         Ok(())
     }

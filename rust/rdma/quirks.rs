@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What devices do against the specification, and how the module copes. The first three are about
-//! `rdma_rxe`, the last two about `siw`.
+//! `rdma_rxe`, the last three about `siw`.
 //!
 //! # Unfinished READs
 //!

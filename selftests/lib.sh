@@ -143,7 +143,13 @@ server_address() {
 
 # rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link
 # was down, and then nobody can connect over it.
-rxe_is_bare() { ! rdma resource show qp link "$1/1" | grep -qv 'type GSI' && [ -z "$(rdma resource show mr dev "$1")" ]; }
+rxe_is_bare() { ! rdma resource show qp link "$1/1" | grep -qv 'type GSI' && { has_ram || [ -z "$(rdma resource show mr dev "$1")" ]; }; }
+# has_ram: an export of RAM is enabled, which keeps the regions that its clients had.
+has_ram() {
+	local e
+	for e in "$C"/exports/*/; do [ "$(cat "$e/enable" "$e/kind" 2>/dev/null)" = $'1\nram' ] && return; done
+	false
+}
 rxe_heal() {
 	local rxe dev p
 	for rxe in $(rdma resource show qp | sed -n 's|^link \([^/]*\)/.* type GSI state ERR.*|\1|p'); do

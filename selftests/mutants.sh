@@ -5,6 +5,8 @@
 # the program and its group, "Case:" the words of the case that has to fail. On one host.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE
+# Short tests leave cases out.
+unset FARBLK_SHORT
 
 # start: what the clients in user space want to have there.
 start() {

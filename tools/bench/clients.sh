@@ -51,11 +51,12 @@ live() { grep -lx live $C/maps/*/state | wc -l; }
 
 # All sessions end at once, and come back, with I/O on every second map: none may fail.
 again() {
-	local start m n jobs=()
+	local start n fio rc=0 jobs=()
 	for ((n = 0; n < CLIENTS; n += 2)); do
 		jobs+=(--name=m$n --filename="/dev/$(cat $C/maps/m$n/device)")
 	done
-	fio --direct=1 --ioengine=psync --rw=randrw --bs=4k --rate_iops=2,2 --time_based --runtime=3600 --thread --group_reporting --output=fio.out "${jobs[@]}" &
+	fio --direct=1 --ioengine=psync --rw=randrw --bs=4k --rate_iops=2,2 --time_based --runtime=$((CLIENTS / 10 + 30)) --thread --group_reporting --output=fio.out "${jobs[@]}" &
+	fio=$!
 	sleep 10
 	echo 0 >$C/ports/p/enable
 	start=$(now)
@@ -65,10 +66,8 @@ again() {
 		sleep 1
 	done
 	echo "farblk: $(live) are back after $(since "$start") s; $(sed -n 's/^\(logins\|sent_away\) /\1 /p' /sys/kernel/debug/farblk/server/counters | tr '\n' ' ')"
-	sleep 5
-	kill -INT $!
-	wait $!
-	grep -q 'err= 0' fio.out || { echo "farblk: I/O has failed: $(grep -m 3 -E 'err|fio:' fio.out)"; return 1; }
+	wait $fio || rc=$?
+	[ $rc = 0 ] && grep -q 'err= 0' fio.out || { echo "farblk: I/O has failed, fio ends with $rc: $(head -n 5 fio.out)"; return 1; }
 }
 
 nvme_serve() { . ./peers/nvme.sh && BENCH_POLL="" && server_up && modprobe nvme-rdma; }

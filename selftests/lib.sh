@@ -140,8 +140,8 @@ server_address() {
 	mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${1//./ }) && wait_for 5 grep -qsx "$mapped" /sys/class/infiniband/rxe0/ports/1/gids/*
 }
 
-# rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link was
-# down, and nobody can connect then. An export of RAM keeps the regions that its clients had.
+# rxe_heal: the GSI queue pair of an rxe device stays in error once it had to send while the link
+# was down, and nobody can connect then. Exports of RAM keep the regions that clients had.
 rxe_is_bare() { ! rdma resource show qp link "$1/1" | grep -qv 'type GSI' && { has_ram || [ -z "$(rdma resource show mr dev "$1")" ]; }; }
 has_ram() { local e; for e in "$C"/exports/*/; do [ "$(cat "$e/enable" "$e/kind" 2>/dev/null)" != $'1\nram' ] || return 0; done; false; }
 rxe_heal() {

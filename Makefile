@@ -55,6 +55,9 @@ HCA_TESTS ?= testhca.sh integrity.sh verify.sh flush.sh errors.sh stats.sh budge
 check-hca: setup modules tool
 	@tools/build testhca
 	@PROVIDER=testhca tools/vm/kselftest $(HCA_TESTS)
+	@tools/setup/guest.sh uml >/dev/null
+	@KERNEL=uml tools/build modules kunit testhca
+	@PROVIDER=testhca KERNEL=uml tools/vm/kselftest testhca.sh kunit.sh
 	@PROVIDER=testhca KSELFTEST_ARGS=--iommu tools/vm/kselftest testhca.sh integrity.sh verify.sh
 
 # FARBLK_SEED=N draws the faults of another run again.

@@ -125,7 +125,10 @@ impl Scrub {
     pub(super) fn foreign() -> Refused {
         Refused::new(
             Refusal::Busy,
-            format_args!("the memory has what another host wrote: only a map that may write can have it cleared"),
+            format_args!(
+                "the memory has what another host wrote: only a map that may write can have it \
+                 cleared"
+            ),
         )
     }
 

@@ -528,7 +528,8 @@ impl Polled for Connection {
         self.cq.reap();
         writeln!(
             f,
-            "export {} host {} queue {} vector {} work_requests {} doorbells {} completions {} credit {} waits {} own {}",
+            "export {} host {} queue {} vector {} work_requests {} doorbells {} completions {} \
+             credit {} waits {} own {}",
             self.label.export,
             self.label.host,
             self.label.index,

@@ -464,7 +464,8 @@ fn known_names() -> BTreeSet<String> {
     host.kernel.put("maps/scratch/paths/0", "rtt_ns", "3100");
     host.counters_file(
         "sys/kernel/debug/farblk/server/counters",
-        "logins 1\ntakeovers 2\nevictions 3\nviolations 4\nforgeries 0\nforged 0\nsent_away 0\nheartbeats_missed 0\noverdue 0\nfences 0\n",
+        "logins 1\ntakeovers 2\nevictions 3\nviolations 4\nforgeries 0\nforged 0\nsent_away 0\n\
+         heartbeats_missed 0\noverdue 0\nfences 0\n",
     );
     let text = host.ok("metrics");
     let samples = text.lines().filter(|line| !line.starts_with('#'));

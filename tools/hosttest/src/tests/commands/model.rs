@@ -119,7 +119,8 @@ prop_compose! {
         small in 0u32..24,
         can: bool,
     ) -> Terms {
-        let [max_io, max_discard, max_write_zeroes, max_secure_erase] = sizes.map(|size| size >> small);
+        let sizes = sizes.map(|size| size >> small);
+        let [max_io, max_discard, max_write_zeroes, max_secure_erase] = sizes;
         let limits = BlockLimits {
             max_io,
             max_discard: if can { max_discard } else { 0 },
@@ -151,7 +152,10 @@ prop_compose! {
         flags in prop_oneof![Just(0u8), Just(16), 0u8..32, any::<u8>()],
         tag in sometimes(edge(), 0),
         generation: u32,
-        len in prop_oneof![3 => edge(), 1 => (0u64..7, 0u64..8, 0u64..2).prop_map(|(a, k, f)| a | (k << 8) | (f << 16))],
+        len in prop_oneof![
+            3 => edge(),
+            1 => (0u64..7, 0u64..8, 0u64..2).prop_map(|(a, k, f)| a | (k << 8) | (f << 16)),
+        ],
         rkey in sometimes(edge(), 0),
         offset in edge(),
         addr in sometimes(edge(), 0),

@@ -80,7 +80,10 @@ impl Inner {
         }
         let (machine, members) = (&self.machine, &self.members);
         self.maps.retain(|(nexus, _)| {
-            machine.is_registered(*nexus) || members.iter().any(|one| one.nexus == *nexus)
+            // With another number, a change that was made would be made again.
+            machine.is_registered(*nexus)
+                || machine.remembers(*nexus)
+                || members.iter().any(|one| one.nexus == *nexus)
         });
         let nexus = self.last.wrapping_add(1);
         self.maps.push((nexus, map), GFP_KERNEL)?;

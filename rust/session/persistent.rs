@@ -215,6 +215,12 @@ impl Persistent {
         self.key_of(nexus).is_some()
     }
 
+    /// Returns true if an answer is remembered for a nexus: its last request may be sent again.
+    pub fn remembers(&self, nexus: Nexus) -> bool {
+        let mut all = self.answered.iter().flatten();
+        all.any(|answered| answered.nexus == nexus)
+    }
+
     /// Returns what a nexus may do.
     pub fn rights(&self, nexus: Nexus) -> Rights {
         let all = Rights {

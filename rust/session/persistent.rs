@@ -162,12 +162,13 @@ impl Held {
     }
 }
 
-/// The last answer to a nexus.
+/// The last request of a nexus that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Answered {
+struct DoneRequest {
     nexus: Nexus,
     token: u32,
-    answer: Answer,
+    /// How many were done before it.
+    number: u64,
 }
 
 /// The registrants of an export and its reservation.
@@ -176,9 +177,10 @@ pub struct Persistent {
     registrants: [Option<Registrant>; REGISTRANTS_MAX],
     held: Option<Held>,
     generation: u32,
-    answered: [Option<Answered>; REGISTRANTS_MAX],
-    /// Which answer is forgotten next.
-    oldest: usize,
+    /// Each registrant has its place here from its registration on.
+    done: [Option<DoneRequest>; REGISTRANTS_MAX],
+    /// How many requests were done.
+    count: u64,
 }
 
 impl Persistent {
@@ -188,8 +190,8 @@ impl Persistent {
             registrants: [None; REGISTRANTS_MAX],
             held: None,
             generation: 0,
-            answered: [None; REGISTRANTS_MAX],
-            oldest: 0,
+            done: [None; REGISTRANTS_MAX],
+            count: 0,
         }
     }
 
@@ -215,10 +217,9 @@ impl Persistent {
         self.key_of(nexus).is_some()
     }
 
-    /// Returns true if an answer is remembered for a nexus: its last request may be sent again.
+    /// Returns true if a request of a nexus that was done is remembered: it may be sent again.
     pub fn remembers(&self, nexus: Nexus) -> bool {
-        let mut all = self.answered.iter().flatten();
-        all.any(|answered| answered.nexus == nexus)
+        self.done.iter().flatten().any(|last| last.nexus == nexus)
     }
 
     /// Returns what a nexus may do.
@@ -239,20 +240,21 @@ impl Persistent {
     }
 
     /// Carries out a request. `token` tells it from earlier ones of this nexus, which has one
-    /// request under way at a time: one that is sent again, because its answer was lost, is not
-    /// carried out twice, and gets the same answer.
+    /// request under way at a time: one that was done and is sent again, because its answer was
+    /// lost, is not done twice. One that changed nothing is as good as new. What a nexus that is
+    /// registered no more has done is forgotten when others that have registered since need all
+    /// places.
     pub fn request(&mut self, nexus: Nexus, token: u32, request: Request) -> Answer {
-        let last = self.answered.iter().flatten();
-        let mut same = last.filter(|last| last.nexus == nexus && last.token == token);
-        if let Some(last) = same.next() {
-            return last.answer;
+        let mut last = self.done.iter().flatten();
+        if last.any(|last| last.nexus == nexus && last.token == token) {
+            return Answer::Done;
         }
+        let was_registered = self.is_registered(nexus);
         let answer = self.carry_out(nexus, request);
-        self.remember(Answered {
-            nexus,
-            token,
-            answer,
-        });
+        // Who is no registrant and did not become one has changed nothing.
+        if answer == Answer::Done && (was_registered || self.is_registered(nexus)) {
+            self.remember(nexus, token);
+        }
         answer
     }
 
@@ -364,17 +366,27 @@ impl Persistent {
         count
     }
 
-    fn remember(&mut self, answered: Answered) {
-        let nexus = answered.nexus;
-        let is_own =
-            |place: &&mut Option<Answered>| place.is_none_or(|last: Answered| last.nexus == nexus);
-        // Places are filled in order, so that the one of this nexus comes before those that are
-        // free.
-        if let Some(place) = self.answered.iter_mut().find(is_own) {
-            *place = Some(answered);
-        } else if let Some(place) = self.answered.get_mut(self.oldest) {
-            *place = Some(answered);
-            self.oldest = (self.oldest + 1) % REGISTRANTS_MAX;
+    fn remember(&mut self, nexus: Nexus, token: u32) {
+        let is_own = |place: &Option<DoneRequest>| place.is_some_and(|last| last.nexus == nexus);
+        let own = self.done.iter().position(is_own);
+        let place = own.or_else(|| self.done.iter().position(Option::is_none));
+        let place = place.or_else(|| {
+            let places = self.done.iter().enumerate();
+            let all = places.filter_map(|(place, last)| Some((place, (*last)?)));
+            // There is one: the registrants are this one and fewer than there are places.
+            let others = all.filter(|(_, last)| !self.is_registered(last.nexus));
+            others
+                .min_by_key(|(_, last)| last.number)
+                .map(|(place, _)| place)
+        });
+        let number = self.count;
+        if let Some(place) = place.and_then(|place| self.done.get_mut(place)) {
+            *place = Some(DoneRequest {
+                nexus,
+                token,
+                number,
+            });
+            self.count = self.count.wrapping_add(1);
         }
     }
 

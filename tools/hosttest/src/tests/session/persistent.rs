@@ -262,12 +262,60 @@ fn what_is_sent_again_is_done_once() {
     assert_eq!(machine.generation(), 2);
     assert_eq!(machine.request(1, 8, register), Answer::Conflict);
     assert_eq!(machine.request(1, 8, register), Answer::Conflict);
-    // However many others ask in between, as long as there is room for them.
-    for nexus in 3..=REGISTRANTS_MAX as u32 {
+    // However many others ask in between for what they do not get.
+    for nexus in 3..=3 * REGISTRANTS_MAX as u32 {
         machine.request(nexus, 1, Request::Clear { key: 1 });
+        machine.request(
+            nexus,
+            2,
+            Request::Register {
+                new: 0,
+                old: 0,
+                ignore_old: true,
+            },
+        );
+        assert!(!machine.remembers(nexus));
     }
     assert_eq!(machine.request(2, 7, register), Answer::Done);
     assert_eq!(machine.generation(), 2);
+}
+
+#[test]
+fn what_was_done_is_remembered_while_there_is_a_place() {
+    const ALL: u32 = REGISTRANTS_MAX as u32;
+    let mut export = Export::with(&[10, 20]);
+    let token = export.token;
+    let kind = Type::WriteExclusive;
+    let preempt = Request::Preempt {
+        key: 10,
+        victim: 20,
+        kind,
+    };
+    assert_eq!(export.ask(1, preempt), Answer::Done);
+    let register = Request::Register {
+        old: 0,
+        new: 20,
+        ignore_old: false,
+    };
+    // One host comes and goes, under as many names as it likes: it takes its own places alone.
+    for nexus in 3..=ALL {
+        assert_eq!(export.register(nexus, 0, 30), Answer::Done);
+        assert_eq!(export.register(nexus, 30, 0), Answer::Done);
+    }
+    let before = export.machine.clone();
+    assert_eq!(export.machine.request(2, token, register), Answer::Done);
+    assert_eq!(export.machine, before);
+    // The next one needs a place: the one that has waited longest goes, but for registrants.
+    assert!(export.machine.remembers(1) && export.machine.remembers(2));
+    assert_eq!(export.register(ALL + 1, 0, 30), Answer::Done);
+    assert!(export.machine.remembers(1) && !export.machine.remembers(2));
+    for nexus in ALL + 2..=3 * ALL {
+        assert_eq!(export.register(nexus, 0, 30), Answer::Done);
+        assert_eq!(export.register(nexus, 30, 0), Answer::Done);
+        for nexus in [1, ALL + 1, nexus] {
+            assert!(export.machine.remembers(nexus));
+        }
+    }
 }
 
 /// The same in other words: lists of nexus and key.
@@ -422,6 +470,8 @@ proptest! {
                 prop_assert_eq!(&machine, &before);
             }
             prop_assert_eq!(machine.generation(), model.generation);
+            let registered = model.registrants.iter().all(|one| machine.remembers(one.0));
+            prop_assert!(registered);
             let mut keys: Vec<_> = machine.keys().collect();
             let mut expected: Vec<_> = model.registrants.iter().map(|one| one.1).collect();
             keys.sort();

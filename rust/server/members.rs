@@ -121,7 +121,8 @@ impl Lease {
 
 struct Inner {
     machine: Reservation<List>,
-    /// The sessions of all registrations that are up, or still hold something.
+    /// The sessions of all registrations that are up, or still hold something, in the order of
+    /// their numbers: each is looked for in every [`Members::check`].
     sessions: KVVec<Arc<Session>>,
     /// The leases that run. There is capacity for one of each registration.
     leases: KVVec<Lease>,
@@ -139,7 +140,7 @@ impl Inner {
         decide: impl FnOnce(&mut Reservation<List>, &[Arc<Session>], &mut dyn FnMut(Action)) -> R,
     ) -> R {
         let (sessions, leases) = (&self.sessions, &mut self.leases);
-        let find = |id| sessions.iter().find(|session| session.id() == id);
+        let find = |id| find(sessions, id);
         decide(&mut self.machine, sessions, &mut |action| match action {
             Action::End(id) => {
                 if let Some(session) = find(id) {
@@ -168,8 +169,7 @@ impl Inner {
     }
 
     fn session(&self, id: u64) -> Option<Arc<Session>> {
-        let found = self.sessions.iter().find(|session| session.id() == id);
-        found.cloned()
+        find(&self.sessions, id).cloned()
     }
 
     /// Reports to the machine which leases are over.
@@ -332,6 +332,11 @@ impl Members {
                 inner.changed = false;
                 // Cannot fail: the capacity was reserved above.
                 let _ = inner.sessions.push_within_capacity(session.clone());
+                let before = |other: &Arc<Session>| other.id() < session.id();
+                let at = inner.sessions.partition_point(before);
+                if let Some(behind) = inner.sessions.get_mut(at..) {
+                    behind.rotate_right(1);
+                }
                 Ok(Outcome::Granted(granted))
             }
             Decision::After(past) => match inner.session(past) {
@@ -390,10 +395,7 @@ impl Members {
         let mut inner = self.inner.lock();
         inner.lapse();
         inner.perform(&self.stats, |machine, sessions, mut act| {
-            let heard = |id| {
-                let session = sessions.iter().find(|session| session.id() == id);
-                session.map_or(0, |session| session.heard())
-            };
+            let heard = |id| find(sessions, id).map_or(0, |session| session.heard());
             machine.look(heard, &mut act)
         });
     }
@@ -522,4 +524,10 @@ impl Members {
 /// Returns a key that was never used; neither 0 nor the key of shared exports.
 fn fresh() -> ReservationKey {
     sync::random_u64() | 2
+}
+
+/// Returns the session with a number, of those that are in the order of their numbers.
+fn find(sessions: &[Arc<Session>], id: u64) -> Option<&Arc<Session>> {
+    let at = sessions.binary_search_by_key(&id, |session| session.id());
+    sessions.get(at.ok()?)
 }

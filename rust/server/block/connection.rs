@@ -76,8 +76,10 @@ use crate::server::{
     stats::ConnectionStats, //
 };
 
-/// The credit of a connection at first: commands that its client may have in flight.
-pub(super) const CREDIT_FIRST: u16 = 16;
+/// The credit of a connection at first: commands that its client may have in flight. A busy client
+/// asks for more, and has twice as much each time; one that is idle costs both hosts memory for so
+/// many receives.
+pub(super) const CREDIT_FIRST: u16 = 4;
 
 /// Bytes from one framed answer to the next in memory.
 const CACHE_LINE: usize = 64;

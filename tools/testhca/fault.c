@@ -42,6 +42,10 @@ static unsigned int max_rd_atom = 16;
 module_param(max_rd_atom, uint, 0644);
 MODULE_PARM_DESC(max_rd_atom, "RDMA READs of a queue pair at a time, each way (16)");
 
+static unsigned int max_qp;
+module_param(max_qp, uint, 0644);
+MODULE_PARM_DESC(max_qp, "queue pairs that there can be at a time, at once (0: no bound), as on a device that many share");
+
 static unsigned int vectors;
 module_param(vectors, uint, 0644);
 MODULE_PARM_DESC(vectors, "completion vectors (0: one for each CPU; simple devices have 1)");
@@ -120,6 +124,18 @@ u32 thca_max_pages(void)
 u32 thca_max_rd_atom(void)
 {
 	return clamp(READ_ONCE(max_rd_atom), 1U, 128U);
+}
+
+/* Takes a place for one more queue pair. */
+bool thca_take_qp(struct thca_dev *dev)
+{
+	unsigned int most = READ_ONCE(max_qp);
+
+	if (atomic_inc_return(&dev->nr_qps) <= most || !most)
+		return true;
+	atomic_dec(&dev->nr_qps);
+	thca_count(dev, THCA_FAULTS, 1);
+	return false;
 }
 
 u32 thca_vectors(void)

@@ -42,6 +42,8 @@ static int sq_init(struct thca_sq *sq, const struct ib_qp_cap *cap)
 
 static void qp_free(struct thca_qp *qp)
 {
+	if (qp->init.qp_type != IB_QPT_GSI)
+		atomic_dec(&to_dev(qp->ib.device)->nr_qps);
 	kvfree(qp->sq.ring);
 	thca_rq_free(&qp->rq);
 	kfree(qp->receive);
@@ -58,6 +60,8 @@ int thca_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_uda
 	ret = thca_refuses(dev) ? -EIO : qp_check(ib->device, init);
 	if (ret)
 		return ret;
+	if (init->qp_type != IB_QPT_GSI && !thca_take_qp(dev))
+		return -ENOMEM;
 	spin_lock_init(&qp->lock);
 	spin_lock_init(&qp->responder);
 	mutex_init(&qp->modify);

@@ -71,6 +71,8 @@ struct thca_dev {
 
 	struct xarray qps;
 	u32 next_qpn;
+	/* But for the one of the management datagrams. */
+	atomic_t nr_qps;
 	struct xarray mrs;
 	u32 next_mr;
 
@@ -345,6 +347,7 @@ bool thca_mem_mgt(void);
 bool thca_remote_inv(void);
 u32 thca_max_pages(void);
 u32 thca_max_rd_atom(void);
+bool thca_take_qp(struct thca_dev *dev);
 u32 thca_vectors(void);
 bool thca_has_last_wqe(void);
 u64 thca_late_ns(void);

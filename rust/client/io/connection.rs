@@ -48,7 +48,8 @@ use crate::client::{
         handler::{
             Handler,
             Posted,
-            RequestOwner, //
+            RequestOwner,
+            CONNECTING, //
         },
         protected::Protected,
         slabs::Slabs, //
@@ -263,6 +264,7 @@ impl<T: RequestOwner> Connection<T> {
             events: config.events.clone(),
             owner: config.owner.clone(),
             hw_queue,
+            state: Atomic::new(CONNECTING),
         };
         let qp = Qp::create(&id, config.pd, &send_cq, &cq, caps, handler)?;
         let (segments, bytes) = match largest {
@@ -492,6 +494,11 @@ impl<T: RequestOwner> Connection<T> {
                 commands.grow();
             }
         }
+    }
+
+    /// Notes that the connection is up, and that the path relies on it from now on. Any context.
+    pub(in crate::client) fn set_up(&self) {
+        self.qp.handler().set_up();
     }
 
     /// Makes the connection fail. May sleep.

@@ -5,7 +5,13 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::sync::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    Arc, //
+};
 
 use crate::base::{
     bounce::Bounced,
@@ -72,6 +78,13 @@ impl<T: RequestOwner> SendOwner for Posted<T> {
     }
 }
 
+/// The connection is being made: its failure is that of the attempt, which may make do without it.
+pub(super) const CONNECTING: u32 = 0;
+/// The connection is up: its failure is the path's.
+pub(super) const UP: u32 = 1;
+/// The connection has failed.
+pub(super) const FAILED: u32 = 2;
+
 /// Handles the completions of a connection.
 pub(in crate::client) struct Handler<T: RequestOwner> {
     /// `None` if the connection is one-sided.
@@ -79,6 +92,8 @@ pub(in crate::client) struct Handler<T: RequestOwner> {
     pub(super) events: PathEvents,
     pub(super) owner: Arc<T>,
     pub(super) hw_queue: u16,
+    /// [`CONNECTING`], [`UP`] or [`FAILED`].
+    pub(super) state: Atomic<u32>,
 }
 
 impl<T: RequestOwner> Handler<T> {
@@ -100,6 +115,13 @@ impl<T: RequestOwner> Handler<T> {
             commands.put_bounce(buffer);
         }
         request
+    }
+
+    /// Notes that the connection is up; reports it as lost if it was. Any context.
+    pub(super) fn set_up(&self) {
+        if self.state.cmpxchg(CONNECTING, UP, Relaxed).is_err() {
+            self.events.lost();
+        }
     }
 
     /// Returns the protection of a connection that has one.
@@ -207,7 +229,9 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
     }
 
     fn error(&self) {
-        self.events.lost();
+        if self.state.xchg(FAILED, Relaxed) != CONNECTING {
+            self.events.lost();
+        }
     }
 
     /// The command goes with the connection. Whether the server has carried it out is unknown.

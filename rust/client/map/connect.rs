@@ -470,33 +470,31 @@ impl Connector {
         };
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
+        let mut queues = login.queues;
         for hw_queue in 0..login.queues {
             config.deadline = self.next_deadline(attempt, config.deadline)?;
-            let (connection, id) = Connection::new(&config, hw_queue, hw_queue >= interrupted)?;
-            connections.push(connection, GFP_KERNEL)?;
-            // Only here: if it fails, the connection fails with the others, so that all of them
-            // are drained in the same time.
-            if let Some(connection) = connections.last() {
-                connection.prepare()?;
-            }
-            let request = proto::Connection::Io {
-                session: login.session,
-                queue: hw_queue,
-            };
-            let shown = match control.channel().tickets() {
-                Some(tickets) => Shown::Ticket(tickets),
-                None => Shown::Nothing,
-            };
-            let connected = self
-                .target
-                .connect(&id, (request, epoch), shown, config.deadline)?;
-            let tickets = control.channel().tickets();
-            let tickets = tickets.map(|tickets| (tickets, &connected.request, &connected.reply));
-            let cipher = Cipher::new(options.protection, Side::Client, tickets)?;
-            if let Some((cipher, connection)) = cipher.zip(connections.last()) {
-                connection.set_cipher(cipher);
+            let polled = hw_queue >= interrupted;
+            match self.connect_queue(
+                (&config, epoch),
+                control,
+                connections,
+                login,
+                (hw_queue, polled),
+            ) {
+                // Neither device has another queue pair to give, or memory for one. A map that has
+                // no disk yet makes do with what it has; a disk keeps the queues that it has.
+                Err(failure)
+                    if failure.error == ENOMEM && hw_queue > 0 && attempt.hw_queues.is_none() =>
+                {
+                    // Nothing was sent on it.
+                    connections.truncate(usize::from(hw_queue));
+                    queues = hw_queue;
+                    break;
+                }
+                connected => connected?,
             }
         }
+        let interrupted = interrupted.min(queues);
         if let Some(geometry) = login.geometry() {
             // The server registers them by one of the connections. They have deadlines of their
             // own.
@@ -508,8 +506,8 @@ impl Connector {
         let device = control.channel().pd().device();
         Ok(DiskLimits {
             login: *login,
-            queues: login.queues,
-            poll_queues: login.queues - interrupted,
+            queues,
+            poll_queues: queues - interrupted,
             depth,
             numa_node: device.numa_node(),
             max_segment_size: device.limits().dma_max_seg_size,
@@ -518,6 +516,46 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         })
+    }
+
+    /// Connects I/O connection `hw_queue`, and adds it to `connections`, where it stays if it has
+    /// failed. May sleep.
+    fn connect_queue(
+        &self,
+        (config, epoch): (&ConnectionConfig<'_, Multipath>, Epoch),
+        control: &ControlConnection,
+        connections: &mut Connections,
+        login: &LoginReply,
+        (hw_queue, polled): (u16, bool),
+    ) -> Result<(), Failure> {
+        let (connection, id) = Connection::new(config, hw_queue, polled)?;
+        connections.push(connection, GFP_KERNEL)?;
+        // Only here: if it fails, the connection fails with the others, so that all of them are
+        // drained in the same time.
+        if let Some(connection) = connections.last() {
+            connection.prepare()?;
+        }
+        let request = proto::Connection::Io {
+            session: login.session,
+            queue: hw_queue,
+        };
+        let shown = match control.channel().tickets() {
+            Some(tickets) => Shown::Ticket(tickets),
+            None => Shown::Nothing,
+        };
+        let connected = self
+            .target
+            .connect(&id, (request, epoch), shown, config.deadline)?;
+        let tickets = control.channel().tickets();
+        let tickets = tickets.map(|tickets| (tickets, &connected.request, &connected.reply));
+        let cipher = Cipher::new(self.params.options.protection, Side::Client, tickets)?;
+        if let Some(connection) = connections.last() {
+            if let Some(cipher) = cipher {
+                connection.set_cipher(cipher);
+            }
+            connection.set_up();
+        }
+        Ok(())
     }
 
     /// Returns the bounce buffers, if connections over `device` need any. May sleep.

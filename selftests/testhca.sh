@@ -120,6 +120,24 @@ bounced() {
 few_segments() { poor max_sge=3; }
 one_segment() { poor max_sge_rd=1; }
 few_pages() { poor max_pages=16; }
+# slabs: the more pages a region of the device has, the larger they are.
+slabs() {
+	local most regions before=1000
+	for most in 4 16 512; do
+		device max_pages=$most
+		must serve e 192M
+		must map m e
+		regions=$(rdma resource show | sed -n 's/.*rxe0: .* mr \([0-9]*\) .*/\1/p')
+		[ "$regions" -lt "$before" ] || bad "with $most pages there are $regions regions, and were $before with fewer"
+		before=$regions
+		moves
+		must direct_write /run/data "$DEV" bs=64k seek=1022
+		must direct_read "$DEV" /run/back bs=64k count=64 skip=1022
+		must cmp /run/data /run/back
+		clean
+	done
+	note "$regions regions"
+}
 one_read() { poor max_rd_atom=1; }
 # few_reads: a server of a disk has no more RDMA READs under way than the devices can have: one more
 # would hold up the answers behind it.
@@ -131,6 +149,31 @@ few_reads() {
 		--verify_fatal=1 --verify_backlog=16 --output=/run/fio.out
 	is "READs that had to wait for others" "$(stat read_stalls)" 0
 }
+# few_qps: where the queue pairs run out, of the client or of the server, a map has fewer queues; a
+# map that has a disk waits.
+few_qps() {
+	local most
+	for most in 8 9; do
+		parameter max_qp=$most
+		# Each connection has two queue pairs here, and one is the control connection.
+		disk_of 'null_disk fbm 16' queues=8
+		is "queues with $most queue pairs" "$(queues)" 3
+		moves
+		# Others take the place of two queues for a while.
+		must reload_port
+		within 10 moves
+		is "queues when it is back" "$(queues)" 3
+		clean
+	done
+	parameter max_qp=3
+	back 'null_disk fbm 16'
+	must serve_block e "$BACK"
+	map m e 2>/dev/null && bad "a map comes up without any queue"
+	is "last_error" "$(show "$C/maps/m/last_error")" "ENOMEM the server is out of memory"
+}
+# queues: I/O connections of the map; the disk has no more queues than there are CPUs.
+queues() { grep -c " waits " "$D/server/connections"; }
+reload_port() { store "$C/ports/p/enable" 0 && store "$C/ports/p/enable" 1; }
 one_vector() { poor vectors=1; }
 # no_last_wqe: what connections take with them when they end leaves enough receives for others.
 no_last_wqe() {
@@ -366,8 +409,10 @@ scenario bounced "bounce buffers for all memory"
 scenario few_segments "three segments per work request"
 scenario one_segment "one segment per RDMA READ"
 scenario few_pages "regions of 64 KiB"
+scenario slabs "slabs of a device with few pages per region, and with many"
 scenario one_read "one RDMA READ at a time"
 scenario few_reads "no more RDMA READs than the device does at a time"
+scenario few_qps "few queue pairs"
 scenario one_vector "one completion vector"
 scenario no_last_wqe "no event for the last receive"
 scenario hard "completion handlers in hard interrupts"

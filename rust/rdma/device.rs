@@ -61,6 +61,8 @@ pub(crate) struct Limits {
 
 /// The page size that all devices have, in bytes.
 const SMALL_PAGE: usize = 4096;
+/// The pages of a memory region that is registered for a whole piece of memory, at most.
+const REGION_PAGES_MAX: u32 = 256;
 
 /// The name of a device at the time of [`Device::name`]: an administrator may change it.
 pub(crate) struct Name {
@@ -346,6 +348,22 @@ impl Device {
             true => PAGE_SIZE as u32,
             false => SMALL_PAGE as u32,
         }
+    }
+
+    /// Returns the base-two logarithm of the bytes that a memory region can have whose memory lies
+    /// in chunks of `chunk` bytes, a power of two, at multiples of that. Any context.
+    pub(crate) fn region_shift(&self, chunk: usize) -> u32 {
+        let limits = self.limits();
+        // An entry of the list of what was mapped is no longer than that.
+        // CAST: A u32 fits a usize on every platform with RDMA.
+        let mut page = chunk.min((limits.dma_max_seg_size as usize / 2 + 1).next_power_of_two());
+        // CAST: As above.
+        let smallest = self.region_page_size() as usize;
+        while page > smallest && !self.has_page_size(page) {
+            page /= 2;
+        }
+        let pages = limits.max_fast_reg_page_list_len.min(REGION_PAGES_MAX);
+        page.max(smallest).ilog2() + pages.max(1).ilog2()
     }
 
     /// Returns the name of the device. Any context.

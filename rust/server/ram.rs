@@ -92,9 +92,8 @@ impl Slabs {
             true => mr::Access::RemoteReadWrite,
             false => mr::Access::RemoteRead,
         };
-        let regions = ram
-            .regions
-            .get(device, (ram.geometry, &ram.memory), access)?;
+        let geometry = ram.geometry_on(device)?;
+        let regions = ram.regions.get(device, (geometry, &ram.memory), access)?;
         Ok(Self {
             queues: none(usize::from(queues))?,
             cq: Cq::alloc(device, cqes, 0, PollContext::Workqueue)?,

@@ -139,7 +139,7 @@ impl Scrub {
             format_args!(
                 "the memory is being overwritten: {} of {} MiB are done",
                 self.done.load(Relaxed) >> MIB_SHIFT,
-                ram.geometry.size() >> MIB_SHIFT
+                ram.size >> MIB_SHIFT
             ),
         )
     }

@@ -56,6 +56,9 @@ const DMA_ALIGNMENT: u32 = 3;
 
 /// The most segments of a request of which the block layer makes one bio, C's `BIO_MAX_VECS`.
 const SEGMENTS_MAX: u16 = 256;
+/// The largest part of a disk, in bytes, across whose end no request goes. Slabs may be larger, but
+/// those of another path, over another device, need not be.
+const BOUNDARY_MAX: u32 = 64 << 20;
 
 /// The disk of a map.
 pub(in crate::client) type Disk = GenDisk<Multipath>;
@@ -88,7 +91,7 @@ impl DiskLimits {
         let atomic = self.atomic();
         session::map::Limits {
             block_size: limits.logical_block_size.get(),
-            slab: geometry.map(|geometry| geometry.shift().bytes()),
+            slab: geometry.map(|geometry| geometry.shift().bytes().min(BOUNDARY_MAX)),
             queues: self.queues,
             poll_queues: self.poll_queues,
             depth: self.depth,
@@ -135,8 +138,8 @@ impl DiskLimits {
         let sectors = |bytes: u32| bytes >> SECTOR_SHIFT;
         let limits = &self.login.limits;
         let atomic = self.atomic();
-        let geometry = self.login.geometry();
-        let chunk_sectors = geometry.map_or(0, |geometry| sectors(geometry.shift().bytes()));
+        let slab = self.to_compare().slab;
+        let chunk_sectors = slab.map_or(0, sectors);
         let virt_boundary = match self.io.gaps {
             true => 0,
             false => PAGE_SIZE as u32 - 1,

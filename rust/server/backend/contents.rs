@@ -144,7 +144,7 @@ impl Backend {
     /// Returns the bytes of memory that are allocated for the contents. Any context.
     pub(crate) fn allocated(&self) -> u64 {
         match self {
-            Self::Ram(ram) => ram.geometry.size(),
+            Self::Ram(ram) => ram.size,
             Self::Block(_) => 0,
         }
     }
@@ -153,7 +153,7 @@ impl Backend {
     pub(crate) fn extent(&self) -> Extent {
         match self {
             Self::Ram(ram) => Extent {
-                size: ram.geometry.size(),
+                size: ram.size,
                 access: Access::ReadWrite,
             },
             Self::Block(block) => block.extent(),

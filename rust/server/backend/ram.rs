@@ -35,10 +35,10 @@ use crate::proto::{
     BlockLimits,
     BlockSize,
     Geometry,
-    Malformed,
     SlabShift,
     Uuid, //
 };
+use crate::rdma::device::Device;
 use crate::server::{
     backend::source::{
         random_uuid,
@@ -48,10 +48,7 @@ use crate::server::{
 };
 
 /// Shift of the largest slab. A slab has one grant and one memory region.
-const SLAB_SHIFT_MAX: u32 = 26;
-/// Shift of the chunks of a slab: a memory region has a page for each, and not every HCA takes
-/// more.
-const SLAB_CHUNKS_SHIFT: u32 = 8;
+const SLAB_SHIFT_MAX: u32 = 29;
 /// Largest number of zero bytes that a client writes in one request.
 const WRITE_ZEROES_MAX: u32 = 1 << 20;
 
@@ -64,8 +61,8 @@ const MIB_SHIFT: u32 = 20;
 pub(crate) struct Ram {
     /// The memory regions of its clients. First: they are gone before the memory is.
     pub(crate) regions: RegionList,
-    /// Its size and slabs.
-    pub(crate) geometry: Geometry,
+    /// Its size in bytes.
+    pub(crate) size: u64,
     /// The memory.
     pub(crate) memory: Arc<PageChunks>,
     /// Random for each allocation.
@@ -101,15 +98,9 @@ impl Ram {
         }
         allocated.store(0, Relaxed);
         let memory = allocate(source, allocated)?;
-        let shift = (memory.chunk_size().ilog2() + SLAB_CHUNKS_SHIFT).min(SLAB_SHIFT_MAX);
-        let geometry = u8::try_from(shift)
-            .map_err(|_| Malformed("the chunks are too large"))
-            .and_then(SlabShift::try_from)
-            .and_then(|shift| Geometry::new(size, shift))
-            .map_err(|Malformed(why)| fail!(EINVAL, "{why}"))?;
         Ok(Self {
             regions: RegionList::new()?,
-            geometry,
+            size,
             memory,
             instance: random_uuid(),
             scrubs: Atomic::new(0),
@@ -117,6 +108,16 @@ impl Ram {
             used: Atomic::new(0),
             released: Released::new()?,
         })
+    }
+
+    /// Returns how the memory is cut into slabs for the clients of a device. Fails with `EINVAL` if
+    /// they would be too many. Any context.
+    pub(crate) fn geometry_on(&self, device: &Device) -> Result<Geometry> {
+        let shift = device.region_shift(self.memory.chunk_size());
+        // CAST: A small number.
+        SlabShift::try_from(shift.min(SLAB_SHIFT_MAX) as u8)
+            .and_then(|shift| Geometry::new(self.size, shift))
+            .map_err(|_| EINVAL)
     }
 
     /// Returns the limits of the memory as a block device.

@@ -134,10 +134,8 @@ impl Control {
         let (data_path, backing) = match &export.backend {
             Backend::Ram(ram) => {
                 let slabs = Slabs::new(device, ram, access, queues).map_err(no_memory)?;
-                (
-                    DataPath::OneSided(slabs),
-                    Backing::Ram(ram.geometry.shift()),
-                )
+                let shift = slabs.geometry().shift();
+                (DataPath::OneSided(slabs), Backing::Ram(shift))
             }
             Backend::Block(block) => {
                 let adapters = &self.exports.adapters;

@@ -358,6 +358,35 @@ fn a_call_does_a_bounded_number_of_steps() {
     world.check();
 }
 
+/// What the owner of the reservation is to get counts as gone: the others leave as much to each
+/// other as if it had that already.
+#[test]
+fn what_is_reserved_counts_as_gone() {
+    let mut world = World::new(2, &[0; 4], 2);
+    // A piece is in the way in each chunk, and half of each is free.
+    let mut stuck = vec![world.ask(0, PIECE_MIN).unwrap()];
+    let half = world.ask(2, CHUNK / 2).unwrap();
+    stuck.push(world.ask(1, CHUNK / 2).unwrap());
+    world.put(2, half);
+    assert!(world.ask(4, CHUNK).is_none());
+    assert_eq!(world.arbiter.owner(), Some(2));
+    let quarter = world.ask(6, CHUNK / 4).expect("it has nothing yet");
+    // As much is free beside the reservation, but less is left than it would have.
+    let left = world.memory.left();
+    assert!(may_hold(CHUNK / 4, CHUNK / 4, left));
+    assert!(!may_hold(CHUNK / 4, CHUNK / 4, left - CHUNK));
+    assert!(world.ask(7, CHUNK / 4).is_none());
+    for piece in stuck {
+        world.put(0, piece);
+    }
+    let large = world.ask(4, CHUNK).expect("it came together");
+    let other = world.ask(7, CHUNK / 4).expect("there is enough for both");
+    for (requester, piece) in [(4, large), (6, quarter), (7, other)] {
+        world.put(requester, piece);
+    }
+    assert_eq!(world.memory.common.whole(), 2);
+}
+
 /// Only who waits for long is in need, and only because of others.
 #[test]
 fn need_is_known_after_two_ticks() {

@@ -404,9 +404,9 @@ where
         memory.release();
         self.charge(at, len);
         self.supply(first, at, len, piece, tell);
+        // This is in a call of `serve()`, as memory has come back: all accounts are looked at from
+        // here on, so that others get what was reserved and is left.
         self.move_to_end(at);
-        // Accounts that were looked at before may have what was reserved.
-        self.again |= self.cursor != self.first;
     }
 
     /// Gives the first requester of an account its memory, if it may have it and it is there.
@@ -453,7 +453,6 @@ where
         if owned {
             // INVARIANT: Nobody is the owner now.
             memory.release();
-            self.again = true;
         }
         true
     }

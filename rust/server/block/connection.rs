@@ -69,7 +69,10 @@ use crate::server::{
             Requester, //
         },
         buddy::PieceLen,
-        overdue::Overdue,
+        overdue::{
+            Overdue,
+            Progress, //
+        },
     },
     persistent::Membership,
     session::Session,
@@ -142,6 +145,8 @@ pub(super) struct Slots {
     pub(super) draining: bool,
     /// No command may begin any more: the connection is being closed.
     pub(super) closed: bool,
+    /// The commands whose data are to be fetched: those that [`Connection::fetch`] got.
+    pub(super) fetches: Progress,
     /// Whether the HCA is overdue.
     overdue: Overdue,
 }
@@ -161,6 +166,7 @@ impl Slots {
             owner: None,
             draining: false,
             closed: false,
+            fetches: Progress::default(),
             overdue: Overdue::default(),
         })
     }
@@ -444,16 +450,19 @@ impl Connection {
             return;
         }
         self.looked_ms.store(now_ms, Relaxed);
-        let (posted, done) = qp.sends();
-        let kept = match posted == done {
-            true => 0,
-            false => self.requester.kept(),
+        let (begun, ended) = qp.sends();
+        let sends = Progress { begun, ended };
+        let kept = match sends.is_busy() {
+            false => 0,
+            true => self.requester.kept(),
         };
         let overdue = {
             let mut slots = self.slots.lock();
-            slots.overdue.look(now_ms, posted, done, kept) && !slots.closed
+            let slots: &mut Slots = &mut slots;
+            let overdue = slots.overdue.look(now_ms, sends, slots.fetches, kept);
+            overdue && !slots.closed
         };
-        if overdue && kept > 0 && !self.session.is_lost() {
+        if overdue && !self.session.is_lost() && self.requester.keeps_from_others() {
             self.session.overdue();
         }
     }

@@ -154,12 +154,12 @@ impl Connection {
             let mut slots = self.slots.lock();
             match slots.closed {
                 true => Some(command),
-                // Cannot fail: there is capacity for all.
-                false => slots
-                    .fetching
-                    .push_within_capacity(command)
-                    .err()
-                    .map(|full| full.0),
+                false => {
+                    slots.fetches.begun = slots.fetches.begun.wrapping_add(1);
+                    // Cannot fail: there is capacity for all.
+                    let full = slots.fetching.push_within_capacity(command).err();
+                    full.map(|full| full.0)
+                }
             }
         };
         match refused {
@@ -176,7 +176,8 @@ impl Connection {
     }
 
     fn end_fetch(&self) {
-        let _slots = self.slots.lock();
+        let mut slots = self.slots.lock();
+        slots.fetches.ended = slots.fetches.ended.wrapping_add(1);
         self.fetches.fetch_sub(1, Relaxed);
     }
 

@@ -48,12 +48,10 @@ impl Account {
         self.pool.make_own(self.number)
     }
 
-    /// Returns the bytes of memory that it keeps from another account that is in need of some, as
-    /// [`Arbiter::is_in_need`](super::arbiter::Arbiter::is_in_need) says. Any context.
+    /// Returns the bytes of common memory that it has. Any context.
     fn kept(&self) -> usize {
         let small = self.small.load(Relaxed) * PIECE_MIN;
-        let held = self.pool.needed(self.number);
-        held.map_or(0, |held| held + small)
+        self.pool.held(self.number) + small
     }
 
     /// Counts one more small piece. Returns false if there are too many. Any context.
@@ -111,10 +109,16 @@ impl Requester {
         self.account.pool.own(self.account.number)
     }
 
-    /// Returns the bytes of memory that its account keeps from another one that is in need of some.
-    /// Any context.
+    /// Returns the bytes of common memory that its account has. Any context.
     pub(in crate::server) fn kept(&self) -> usize {
         self.account.kept()
+    }
+
+    /// Returns true if another account is in need of the memory that its account has, as
+    /// [`Arbiter::is_in_need`](super::arbiter::Arbiter::is_in_need) says. Any context.
+    pub(in crate::server) fn keeps_from_others(&self) -> bool {
+        let account = &self.account;
+        account.pool.is_in_need(account.number, account.kept())
     }
 
     /// Forgets what it has asked for: the command has ended. Any context.

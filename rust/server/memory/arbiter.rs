@@ -21,8 +21,8 @@
 //!   it is to get counts as gone.
 //! - One call does a bounded number of steps, as interrupts are off meanwhile. What it has not
 //!   looked at is left to [`Arbiter::go_on`].
-//! - [`Arbiter::elapse`] is the clock by which an account is known to wait for long:
-//!   [`Arbiter::is_in_need`].
+//! - [`Arbiter::elapse`] is the clock by which an account is known to wait for long, and not
+//!   because of what it has itself: [`Arbiter::is_in_need`].
 //!
 //! Nothing here names a kernel type or touches the memory that it is about: the same source is
 //! compiled into the module and into the host tests.
@@ -245,12 +245,23 @@ where
         self.tick += 1;
     }
 
-    /// Returns true if another account than this one waits for memory, and has got none since
-    /// before the last tick but one.
-    pub fn is_in_need(&self, account: usize) -> bool {
-        let long = |one: &Account| one.first != NONE && self.age(one.since) == 2;
-        let own = self.account(account).is_some_and(long);
-        self.waits[2] > usize::from(own)
+    /// Returns true if another account is in need of the `kept` bytes of common memory that this
+    /// one has: it waits for memory, has got none since before the last tick but one, and has less
+    /// than that. Who has as much itself waits because of what it wants, not because of this one.
+    ///
+    /// One call looks at [`STEPS`] accounts. If there are more, others are looked at in each tick.
+    pub fn is_in_need(&self, account: usize, kept: usize) -> bool {
+        if self.waits[2] == 0 {
+            return false;
+        }
+        let count = self.accounts.len();
+        // CAST: Any number is as good to begin with.
+        let begin = (self.tick as usize).wrapping_mul(STEPS);
+        let looked_at = (0..count.min(STEPS)).map(|step| begin.wrapping_add(step) % count);
+        looked_at.filter(|at| *at != account).any(|at| {
+            let waits = self.account(at).filter(|one| one.first != NONE);
+            waits.is_some_and(|one| self.age(one.since) == 2 && one.held < kept)
+        })
     }
 
     /// Returns the bytes of common memory that an account has.

@@ -385,12 +385,15 @@ impl Pool {
         });
     }
 
-    /// Returns the bytes of common memory that an account has, if another account is in need of
-    /// memory, as [`Arbiter::is_in_need`] says. Any context.
-    pub(super) fn needed(&self, account: usize) -> Option<usize> {
-        let arbiter = &self.state.lock().arbiter;
-        let in_need = arbiter.is_in_need(account);
-        in_need.then(|| arbiter.held(account))
+    /// Returns the bytes of common memory that are charged to an account. Any context.
+    pub(super) fn held(&self, account: usize) -> usize {
+        self.state.lock().arbiter.held(account)
+    }
+
+    /// Returns true if another account is in need of the `kept` bytes of common memory that this
+    /// one has, as [`Arbiter::is_in_need`] says. Any context.
+    pub(super) fn is_in_need(&self, account: usize, kept: usize) -> bool {
+        self.state.lock().arbiter.is_in_need(account, kept)
     }
 
     /// Returns memory for `len` bytes. If there is none yet, the poller of the requester is told

@@ -2,12 +2,17 @@
 
 //! When the HCA is overdue, as the server sees it that looks about once a second.
 
-use crate::server::memory::overdue::{Overdue, BYTES_PER_MS, LOOK_MAX_MS, OVERDUE_MS};
+use crate::server::memory::overdue::{Overdue, Progress, BYTES_PER_MS, LOOK_MAX_MS, OVERDUE_MS};
 use proptest::prelude::*;
 
 /// Looks at `at` ms, when so many work requests were posted and have completed.
 fn look(overdue: &mut Overdue, at: u64, posted: u32, done: u32) -> bool {
-    overdue.look(at, posted, done, 0)
+    look_at(overdue, at, (posted, done), 0)
+}
+
+/// The same of a client that has `held` bytes of memory.
+fn look_at(overdue: &mut Overdue, at: u64, (begun, ended): (u32, u32), held: usize) -> bool {
+    overdue.look(at, Progress { begun, ended }, Progress::default(), held)
 }
 
 #[test]
@@ -49,8 +54,80 @@ fn a_slow_one_is_overdue() {
     // It has the time to move what it has.
     let held = 10_000 * BYTES_PER_MS as usize;
     let mut overdue = Overdue::default();
-    let looks = (0..60).take_while(|at| !overdue.look(at * 1000, 100, *at as u32 / 2, held));
+    let looks =
+        (0..60).take_while(|at| !look_at(&mut overdue, at * 1000, (100, *at as u32 / 2), held));
     assert_eq!(looks.count(), 13);
+}
+
+/// A client that moves what it has in its time is not overdue, though it has less and less
+/// meanwhile.
+#[test]
+fn who_gives_back_has_its_time() {
+    const PIECES: u64 = 20;
+    const PIECE: u64 = 1 << 20;
+    // 6 MiB/s.
+    let moved = |at: u64| (at * 3 * BYTES_PER_MS / 2 / PIECE).min(PIECES);
+    let mut overdue = Overdue::default();
+    for at in (0..6000).step_by(200) {
+        let held = ((PIECES - moved(at)) * PIECE) as usize;
+        let progress = (PIECES as u32, moved(at) as u32);
+        assert!(!look_at(&mut overdue, at, progress, held), "at {at}");
+    }
+}
+
+/// The time of who had much and has little now is that of who has little.
+#[test]
+fn time_is_for_what_one_has() {
+    let mut overdue = Overdue::default();
+    let much = 60_000 * BYTES_PER_MS as usize;
+    let at = |second: u64| second * 1000;
+    for second in 0..10 {
+        assert!(!look_at(
+            &mut overdue,
+            at(second),
+            (100, 9 * second as u32),
+            much
+        ));
+    }
+    assert!(!look_at(&mut overdue, at(10), (100, 100), much));
+    // One of these ends in a second.
+    let slow = |second: u64| (200, 100 + second as u32 - 11);
+    for second in 11..14 {
+        assert!(!look_at(&mut overdue, at(second), slow(second), 0));
+    }
+    assert!(look_at(&mut overdue, at(14), slow(14), 0));
+}
+
+/// Data that are to be fetched keep their memory, too: a client that lets the server read those of
+/// one write now and then does not keep it for all that wait.
+#[test]
+fn slow_reads_are_overdue() {
+    let fetch = |overdue: &mut Overdue, at: u64, held: usize| {
+        // One READ is under way, and each takes a second.
+        let ended = (at / 1000) as u32;
+        let sends = Progress {
+            begun: ended + 1,
+            ended,
+        };
+        let fetches = Progress { begun: 100, ended };
+        overdue.look(at, sends, fetches, held)
+    };
+    for (held, seconds) in [(0, 3), (10_000 * BYTES_PER_MS as usize, 13)] {
+        let mut overdue = Overdue::default();
+        let looks = (0..60).take_while(|at| !fetch(&mut overdue, at * 1000, held));
+        assert_eq!(looks.count(), seconds);
+    }
+    // Those that wait behind answers have their time, though no READ ends meanwhile.
+    let mut overdue = Overdue::default();
+    for at in 0..8 {
+        let sends = Progress {
+            begun: 20,
+            ended: at,
+        };
+        let fetches = Progress { begun: 7, ended: 0 };
+        let held = 8000 * BYTES_PER_MS as usize;
+        assert!(!overdue.look(u64::from(at) * 1000, sends, fetches, held));
+    }
 }
 
 /// A server that was stopped has not seen what has completed meanwhile.

@@ -47,7 +47,8 @@ fn longest_wait(silent: usize, lens: &[usize], ticks: usize, overdue: bool) -> u
             world.arbiter.elapse();
             for (requester, has) in has.iter_mut().enumerate().take(silent * EACH) {
                 let account = requester / EACH;
-                if !world.arbiter.is_in_need(account) || world.arbiter.held(account) == 0 {
+                let kept = world.arbiter.held(account);
+                if !world.arbiter.is_in_need(account, kept) {
                     continue;
                 }
                 if let Some((until, _)) = has {

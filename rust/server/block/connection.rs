@@ -480,7 +480,8 @@ impl Polled for Connection {
             self.resume();
             let interested = self.fetches.load(Relaxed) > 0
                 || self.waiting.load(Relaxed) > 0
-                || self.poller.is_short();
+                // No command begins meanwhile.
+                || self.poller.is_short() && !self.is_idle();
             if reaped.is_none() || !interested || !self.cq.arm() {
                 break;
             }

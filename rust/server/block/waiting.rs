@@ -93,57 +93,53 @@ impl Connection {
                 Err(_) => break,
             }
         }
-        // A command that the poller's worker has taken from the list, and does not put back, does
-        // the same.
+        // The poller's worker does the same if it has asked for memory meanwhile.
         self.requester.cancel();
     }
 
-    /// Puts a command that waits for memory back to the front.
-    fn wait_again(&self, command: KBox<Command>, len: PieceLen) {
-        let mut slots = self.slots.lock();
-        if slots.closed || slots.draining {
-            drop(slots);
-            self.requester.cancel();
-            return command.end();
-        }
-        // Cannot fail: it was taken out just now, and no tag is in the list twice.
-        let waiting = &mut slots.waiting;
-        let again = Waiting::Memory(command, len);
-        let full = waiting.push_within_capacity(again).err();
-        if full.is_none() {
-            waiting.rotate_right(1);
-        }
-        self.waiting.store(waiting.len(), Relaxed);
-        drop(slots);
-        if let Some(full) = full {
-            self.requester.cancel();
-            self.drop_waiting(full.0);
-            self.lose_session();
-        }
-    }
-
-    /// Lets the commands that wait go on, in order, until one cannot.
+    /// Lets the commands that wait go on, in order, until one cannot. That takes the same time
+    /// however many wait behind it.
     pub(super) fn resume(&self) {
         loop {
+            let len = {
+                let slots = self.slots.lock();
+                match slots.waiting.first() {
+                    Some(Waiting::Memory(_, len)) => Some(*len),
+                    Some(first) if first.tag().is_none_or(|tag| slots.is_free(tag)) => None,
+                    _ => return,
+                }
+            };
+            let memory = match len {
+                None => None,
+                Some(len) => match self.poller.get(len, &self.requester) {
+                    None => return self.wait_on(),
+                    memory => memory,
+                },
+            };
             let first = {
                 let mut slots = self.slots.lock();
-                let tag = slots.waiting.first().and_then(Waiting::tag);
-                let free = tag.is_none_or(|tag| slots.is_free(tag));
-                let first = free.then(|| slots.waiting.remove(0).ok()).flatten();
+                let first = slots.waiting.remove(0);
                 self.waiting.store(slots.waiting.len(), Relaxed);
                 first
             };
-            match first {
-                None => return,
-                Some(Waiting::Slot(command, recv)) => self.admit(command, recv),
-                Some(Waiting::Refusal(response)) => self.refuse(response),
-                Some(Waiting::Memory(command, len)) => {
-                    match self.poller.get(len, &self.requester) {
-                        Some(memory) => command.supply(memory),
-                        None => return self.wait_again(command, len),
-                    }
-                }
+            match (first, memory) {
+                (Ok(Waiting::Slot(command, recv)), _) => self.admit(command, recv),
+                (Ok(Waiting::Refusal(response)), _) => self.refuse(response),
+                (Ok(Waiting::Memory(command, _)), Some(memory)) => command.supply(memory),
+                // They were all dropped meanwhile, and no others come.
+                _ => return,
             }
+        }
+    }
+
+    /// Lets the first command wait on for its memory, if it was not dropped meanwhile.
+    fn wait_on(&self) {
+        let dropped = {
+            let slots = self.slots.lock();
+            slots.closed || slots.draining
+        };
+        if dropped {
+            self.requester.cancel();
         }
     }
 

@@ -313,6 +313,19 @@ class Connection:
                 if repost:
                     self.receive_into(slot)
 
+    # When the last answer got here, and whether there is a receive for the next one.
+    taken, ready = 0.0, False
+
+    def take_late(self, seconds):
+        """Takes in what has happened, and receives the next answer so many seconds after the last one, or up to 0.66 s later."""
+        before = len(self.inbox)
+        self.look(False)
+        if len(self.inbox) > before:
+            self.taken, self.ready = time.monotonic(), False
+        if not self.ready and not self.ended and time.monotonic() >= self.taken + seconds:
+            self.receive_into(0)
+            self.ready = True
+
     def until(self, condition, why, repost=True, seconds=SOON):
         end = time.monotonic() + seconds
         while True:
@@ -995,6 +1008,71 @@ def silent(host):
             connection.close()
 
 
+# The server's device sends an answer for which there is no receive again every 0.66 s, six times. In
+# these seconds a receive is posted for the next one: before it is sent for the second time, or for
+# the fourth.
+LATE, LAST = 0.5, 1.5
+
+
+@case("crawl", "answers that are received late, but in time, and writes whose data wait until they are fetched")
+def crawl():
+    for _ in range(2):
+        sessions = [Session(host=b"silent%d" % number, host_id=bytes([number + 1] * 16), features=0) for number in range(8)]
+        ios = [session.io(queue, receives=0, reads=1) for session in sessions for queue in range(session.queues)]
+        for io in ios:
+            for tag in range(sessions[0].credit):
+                io.send(command(WRITE, tag=tag, length=32 << 10, **io.remote()))
+        start = time.monotonic()
+        while time.monotonic() < start + SOON:
+            for io in ios:
+                io.take_late(LATE)
+            time.sleep(0.01)
+        ended = sum(io.ended for io in ios)
+        print(f"{ended} of {len(ios)} end within {time.monotonic() - start:.1f} s")
+        if not ended:
+            raise Failed("the server lets all go on")
+        for connection in reversed(Connection.alive.copy()):
+            connection.close()
+
+
+@case("storm", "hosts that connect, ask for all memory that they can have, and are gone")
+def storm():
+    start, times = time.monotonic(), 0
+    while time.monotonic() < start + 10 * PATIENCE:
+        number = times % 8
+        try:
+            session = Session(host=b"silent%d" % number, host_id=bytes([number + 1] * 16))
+            for queue in range(session.queues):
+                io = session.io(queue)
+                for tag in range(session.credit):
+                    io.send(command(WRITE if tag % 2 else READ, tag=tag, length=session.max_io >> tag % 5, **io.remote()))
+            times += 1
+        except (Failed, Ended, Refused, OSError) as error:
+            print(f"again: {type(error).__name__} {error}", flush=True)
+        for connection in reversed(Connection.alive.copy()):
+            connection.close()
+    print(f"{times} times")
+    if not times:
+        raise Failed("never")
+
+
+@case("modest", "one that has less than a hog is not given up because of what the hog wants")
+def modest():
+    one, hog = (Session(host=b"silent%d" % number, host_id=bytes([number + 1] * 16), features=0) for number in range(2))
+    late, stuck = one.io(receives=0), hog.io(receives=1, reads=0)
+    late.send(command(READ, length=1 << 20, **late.remote()))
+    for tag in range(hog.credit):
+        stuck.send(command(WRITE, tag=tag, length=1 << 20, **stuck.remote()))
+    # No longer than the server's device sends it again.
+    late.taken, start = time.monotonic(), time.monotonic()
+    while not late.inbox and not late.ended and time.monotonic() < start + SOON:
+        late.take_late(3.5)
+        time.sleep(0.01)
+    print(f"the answer is there after {time.monotonic() - start:.1f} s")
+    expect("the end of who is late once", late.ended, False)
+    works(one.io(1))
+
+
 @case("second", "another host, which reads and writes")
 def second():
     works(Session(host=b"silent0", host_id=b"s" * 16).io())
@@ -1004,21 +1082,17 @@ def second():
 HOG_STOP = "/run/hog.stop"
 
 
-@case("hog", "one host that keeps all memory that it can have, for an hour at most")
-def hog():
+def hogs(begin, look):
+    """Takes memory by `begin`, which returns connections, again and again, and looks at them by `look` meanwhile."""
     end, taken = time.monotonic() + 3600, 0
     while not os.path.exists(HOG_STOP) and time.monotonic() < end:
         try:
-            session = Session(b"block", host=b"hog", host_id=b"o" * 16, queues=4)
-            ios = [session.io(queue, receives=1, reads=0) for queue in range(session.queues)]
-            for io in ios:
-                for tag in range(session.credit):
-                    io.send(command(WRITE, tag=tag, length=session.max_io, **io.remote()))
+            ios = begin()
             taken += 1
             print(f"taken {taken}", flush=True)
             while not os.path.exists(HOG_STOP) and not all(io.ended for io in ios):
                 for io in ios:
-                    io.look(False)
+                    look(io)
                 time.sleep(0.1)
         except (Failed, Ended, Refused, OSError) as error:
             # The server may not have let go of the session before.
@@ -1028,6 +1102,61 @@ def hog():
             connection.close()
     if not taken:
         raise Failed("nothing was taken")
+
+
+def hog_session(**wanted):
+    return Session(b"block", host=b"hog", host_id=b"o" * 16, **wanted)
+
+
+@case("hog_silent", "one host that keeps all memory that it can have, for an hour at most")
+def hog_silent():
+    def begin():
+        session = hog_session(queues=4)
+        ios = [session.io(queue, receives=1, reads=0) for queue in range(session.queues)]
+        for io in ios:
+            for tag in range(session.credit):
+                io.send(command(WRITE, tag=tag, length=session.max_io, **io.remote()))
+        return ios
+
+    hogs(begin, lambda io: io.look(False))
+
+
+@case("hog_slow", "one host that lets go of all memory that it can have as late as it may, and asks again, for an hour at most")
+def hog_slow():
+    def ask_again(io, tag):
+        io.send(command(WRITE, tag=tag, length=1 << 20, **io.remote()))
+
+    def begin():
+        sessions = [hog_session(queues=4, features=0) for _ in range(4)]
+        ios = [session.io(queue, receives=0) for session in sessions for queue in range(session.queues)]
+        for io in ios:
+            # What the server has to send on one connection takes no longer than it waits.
+            for tag in range(2):
+                ask_again(io, tag)
+        return ios
+
+    def look(io):
+        io.take_late(LAST)
+        while io.inbox:
+            response, _ = io.inbox.pop(0)
+            ask_again(io, struct.unpack_from("<HH", response)[1])
+
+    hogs(begin, look)
+
+
+@case("hog_many", "one host that waits for memory on as many connections as it can have, for an hour at most")
+def hog_many():
+    def begin():
+        ios = []
+        for _ in range(4):
+            session = hog_session(queues=12)
+            for queue in range(session.queues):
+                ios.append(session.io(queue, receives=1, reads=0))
+                for tag in range(session.credit):
+                    ios[-1].send(command(WRITE, tag=tag, length=64 << 10, **ios[-1].remote()))
+        return ios
+
+    hogs(begin, lambda io: io.look(False))
 
 
 # The device takes its time for all that follows.

@@ -128,6 +128,33 @@ large() {
 overdue() { remote "cat $COUNTERS" | awk '$1 == "overdue" {print $2}'; }
 more_overdue() { [ "$(overdue)" -gt "$1" ]; }
 
+# crawl: hosts that let go of their memory so slowly that the server waits for it, but that are not
+# silent. storm: hosts that come, ask for all, and go. Neither keeps one waiting for long that wants
+# more than it has for itself.
+crawl() { slow_hosts crawl; }
+storm() { slow_hosts storm; }
+slow_hosts() {
+	not_local
+	ADMIT=$(echo silent{0..7})
+	reload_server "load_module pool_size=$((4 << 20))"
+	start 10 128k-1m 10
+	hostile "$1"
+	unharmed
+	note "$(grep -E ' (lat|bw) ' /run/fio.out)"
+}
+# modest: who is late once keeps its session, though a hog wants all of the memory.
+modest() {
+	local before
+	not_local
+	ADMIT=$(echo silent{0..1})
+	reload_server "load_module pool_size=$((4 << 20))"
+	start
+	before=$(overdue)
+	hostile modest
+	is "sessions that were overdue" $(($(overdue) - before)) 0
+	unharmed
+}
+
 # halved: the memory that each of two hosts has for itself is half of what it could be, and half of
 # that again, as there are no larger pieces of memory: less is better than none.
 halved() {
@@ -202,6 +229,9 @@ scenario ram "memory of a RAM export that was not granted"
 scenario silent "eight hosts that keep all memory of the server that they can have"
 scenario pretend "the same of one host that pretends to be eight"
 scenario large "the same beside a host whose commands are larger than its own memory"
+scenario crawl "eight hosts that let go of the memory as late as they may"
+scenario storm "eight hosts that connect, ask for all memory, and are gone"
+scenario modest "a host that is late once beside one that wants all memory"
 scenario halved "a second host when memory is in small pieces"
 scenario flood "2,000 requests that are not confirmed, and strangers that ping"
 run_scenarios

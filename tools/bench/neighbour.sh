@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # Runs in the guest of tools/bench/neighbour: I/O of a map of a block export, alone and beside
-# another host of the export, in turn, so that a drift of the machine hits both. BENCH_MIB,
-# BENCH_REPEATS, BENCH_MS. Results: out/NAME.WITH.REPEAT.json of fio, and the server's counters.
+# another host of the export, of each kind that BENCH_HOGS has, in turn, so that a drift of the
+# machine hits all. BENCH_MIB, BENCH_REPEATS, BENCH_MS. Results: out/NAME.WITH.REPEAT.json of fio,
+# and the server's counters.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit
@@ -32,16 +33,16 @@ measure() {
 	cat /sys/kernel/debug/farblk/server/connections >"out/connections.$1.$2"
 }
 
-# hog: the other host, from now on.
+# hog KIND: the other host, from now on.
 hog() {
 	rm -f /run/hog.stop
-	python3 hostile.py "$ADDR" hog >out/hog.log 2>&1 &
+	python3 hostile.py "$ADDR" "hog_$1" >"out/$1.log" 2>&1 &
 	hog=$!
 	for _ in {1..100}; do
-		! grep -q '^taken' out/hog.log || return 0
+		! grep -q '^taken' "out/$1.log" || return 0
 		sleep 0.1
 	done
-	die "the hog takes nothing: $(tail -n 3 out/hog.log)"
+	die "the hog ($1) takes nothing: $(tail -n 3 "out/$1.log")"
 }
 
 # One host with two names: both have entries, and so memory of their own.
@@ -49,7 +50,7 @@ hog() {
 modprobe -a ib_uverbs rdma_ucm || die "user space has no RDMA"
 export=$farblk/exports/$object
 mkdir $farblk/ports/bench && echo "$ADDR" >$farblk/ports/bench/addr && enable $farblk/ports/bench || die "no port"
-mkdir "$export" && describe "$export" && echo 8 >"$export/max_clients" || die "no export"
+mkdir "$export" && describe "$export" && echo 16 >"$export/max_clients" || die "no export"
 for host in hog "$(cat $farblk/host_name)"; do
 	mkdir "$export/hosts/$host" && echo rw >"$export/hosts/$host/access" || die "no entry for $host"
 done
@@ -60,11 +61,13 @@ for scheduler in /sys/block/*/queue/scheduler; do echo none >"$scheduler"; done
 for ((repeat = 0; repeat <= BENCH_REPEATS; repeat++)); do
 	# The first time does not count.
 	measure alone "$repeat"
-	hog
-	measure hog "$repeat"
-	touch /run/hog.stop
-	wait "$hog" || die "the hog: $(tail -n 3 out/hog.log)"
-	cat out/hog.log
+	for kind in $BENCH_HOGS; do
+		hog "$kind"
+		measure "$kind" "$repeat"
+		touch /run/hog.stop
+		wait "$hog" || die "the hog ($kind): $(tail -n 3 "out/$kind.log")"
+		cat "out/$kind.log"
+	done
 done
 cat /sys/kernel/debug/farblk/server/counters >out/counters
 client_down && server_down

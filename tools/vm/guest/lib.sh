@@ -81,7 +81,7 @@ load() {
 provider_up() {
 	case ${PROVIDER:-rxe} in
 	rxe) modprobe rdma_rxe ;;
-	siw) modprobe siw ;;
+	siw) if [ -e /farblk/siw.ko ]; then load /farblk/siw.ko; else modprobe siw; fi ;;
 	# shellcheck disable=SC2086
 	*) load "/farblk/$PROVIDER.ko" faux=1 ${TESTHCA:-} ;;
 	esac

@@ -13,6 +13,9 @@ static const struct rdma_stat_desc descs[THCA_COUNTERS] = {
 	[THCA_CQ_OVERRUNS].name = "cq_overruns",
 	[THCA_READ_STALLS].name = "read_stalls",
 	[THCA_FAULTS].name = "faults",
+	[THCA_SINKS].name = "sinks",
+	[THCA_BAD_SINKS].name = "bad_sinks",
+	[THCA_WRITABLE].name = "writable",
 };
 
 void thca_count(struct thca_dev *dev, enum thca_counter counter, u64 n)
@@ -33,5 +36,6 @@ int thca_get_hw_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 por
 		return -EINVAL;
 	for (i = 0; i < THCA_COUNTERS; i++)
 		stats->value[i] = atomic64_read(&to_dev(ib)->counters[i]);
+	stats->value[THCA_WRITABLE] = thca_mr_writable(to_dev(ib));
 	return THCA_COUNTERS;
 }

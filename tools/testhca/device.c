@@ -80,6 +80,9 @@ static int query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
 static int get_port_immutable(struct ib_device *ib, u32 port, struct ib_port_immutable *immutable)
 {
 	immutable->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	/* Users that look for it keep its rules; connections are made as ever. */
+	if (to_dev(ib)->iwarp)
+		immutable->core_cap_flags |= RDMA_CORE_CAP_PROT_IWARP;
 	immutable->pkey_tbl_len = 1;
 	immutable->gid_tbl_len = THCA_MAX_GIDS;
 	immutable->max_mad_size = IB_MGMT_MAD_SIZE;
@@ -182,6 +185,7 @@ static void init(struct thca_dev *dev, struct net_device *netdev)
 	dev->max_srq = thca_max_srq();
 	dev->mem_mgt = thca_mem_mgt();
 	dev->remote_inv = thca_remote_inv();
+	dev->iwarp = thca_iwarp();
 	dev->max_pages = thca_max_pages();
 	dev->max_rd_atom = thca_max_rd_atom();
 

@@ -18,6 +18,10 @@ static unsigned int max_sge_rd = 32;
 module_param(max_sge_rd, uint, 0644);
 MODULE_PARM_DESC(max_sge_rd, "segments of an RDMA READ (32; iWARP devices have 1)");
 
+static bool iwarp;
+module_param(iwarp, bool, 0644);
+MODULE_PARM_DESC(iwarp, "the rules of iWARP: a READ needs a region that the peer may write to, and nothing has immediate data (N)");
+
 static unsigned int max_srq = 1024;
 module_param(max_srq, uint, 0644);
 MODULE_PARM_DESC(max_srq, "shared receive queues (1024; irdma has 0 before its third generation)");
@@ -91,9 +95,14 @@ u32 thca_max_sge(void)
 	return clamp(READ_ONCE(max_sge), 1U, (u32)THCA_MAX_SGE);
 }
 
+bool thca_iwarp(void)
+{
+	return READ_ONCE(iwarp);
+}
+
 u32 thca_max_sge_rd(void)
 {
-	return clamp(READ_ONCE(max_sge_rd), 1U, thca_max_sge());
+	return thca_iwarp() ? 1 : clamp(READ_ONCE(max_sge_rd), 1U, thca_max_sge());
 }
 
 u32 thca_max_srq(void)

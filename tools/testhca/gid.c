@@ -3,6 +3,7 @@
  * Who is reached by which GID. The core keeps the GID tables, from the addresses of the netdevs,
  * and tells a device what is in its own.
  */
+#include <net/ipv6.h>
 #include <rdma/ib_cache.h>
 #include "testhca.h"
 
@@ -76,6 +77,29 @@ static bool has_gid(const struct thca_dev *dev, const union ib_gid *gid)
 		if (dev->gids[i].valid && !memcmp(&dev->gids[i].gid, gid, sizeof(*gid)))
 			return true;
 	return false;
+}
+
+/*
+ * The core takes the first GID of a device that says that it is iWARP, where GIDs are no addresses.
+ * But who gets a packet of ours answers to its source: makes that one that fits to the destination.
+ */
+void thca_source_gid(struct thca_dev *dev, union ib_gid *sgid, const union ib_gid *dgid)
+{
+	bool v4 = ipv6_addr_v4mapped((const struct in6_addr *)dgid);
+	int i;
+
+	if (!dev->iwarp || ipv6_addr_v4mapped((const struct in6_addr *)sgid) == v4)
+		return;
+	read_lock_bh(&devices_lock);
+	for (i = 0; i < THCA_MAX_GIDS; i++) {
+		const union ib_gid *gid = &dev->gids[i].gid;
+
+		if (dev->gids[i].valid && ipv6_addr_v4mapped((const struct in6_addr *)gid) == v4) {
+			*sgid = *gid;
+			break;
+		}
+	}
+	read_unlock_bh(&devices_lock);
 }
 
 /* The queue pair that packets of this device reach there, held till thca_put_qp(). */

@@ -168,6 +168,20 @@ bool thca_mr_register(struct thca_qp *qp, const struct thca_swqe *wqe)
 	return done;
 }
 
+/* Regions that a peer may write to now. */
+u32 thca_mr_writable(struct thca_dev *dev)
+{
+	struct thca_mr *mr;
+	unsigned long index;
+	u32 n = 0;
+
+	xa_lock_bh(&dev->mrs);
+	xa_for_each(&dev->mrs, index, mr)
+		n += mr->state == THCA_MR_VALID && (mr->access & IB_ACCESS_REMOTE_WRITE);
+	xa_unlock_bh(&dev->mrs);
+	return n;
+}
+
 /* LOCAL_INV, or what a message asks for. The key must be one of a valid region. */
 bool thca_mr_invalidate(struct thca_qp *qp, u32 key)
 {

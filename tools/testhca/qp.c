@@ -173,7 +173,8 @@ static int modify_check(struct thca_qp *qp, const struct ib_qp_attr *attr, int m
 	return 0;
 }
 
-static void modify_store(struct thca_qp *qp, const struct ib_qp_attr *attr, int mask)
+static void modify_store(struct thca_qp *qp, const struct ib_qp_attr *attr, int mask,
+			 const union ib_gid *sgid)
 {
 	struct ib_qp_attr *to = &qp->attr;
 
@@ -187,7 +188,7 @@ static void modify_store(struct thca_qp *qp, const struct ib_qp_attr *attr, int 
 		to->qkey = attr->qkey;
 	if (mask & IB_QP_AV) {
 		to->ah_attr = attr->ah_attr;
-		qp->sgid = to->ah_attr.grh.sgid_attr->gid;
+		qp->sgid = *sgid;
 		to->ah_attr.grh.sgid_attr = NULL;
 	}
 	if (mask & IB_QP_PATH_MTU)
@@ -216,12 +217,17 @@ int thca_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct i
 {
 	struct thca_qp *qp = to_qp(ib);
 	enum ib_qp_state now, next;
+	union ib_gid sgid = {};
 	int ret;
 
 	if (mask & ~IB_QP_ATTR_STANDARD_BITS)
 		return -EOPNOTSUPP;
 	if (thca_refuses(to_dev(ib->device)))
 		return -EIO;
+	if ((mask & IB_QP_AV) && rdma_ah_read_grh(&attr->ah_attr)->sgid_attr) {
+		sgid = rdma_ah_read_grh(&attr->ah_attr)->sgid_attr->gid;
+		thca_source_gid(to_dev(ib->device), &sgid, &attr->ah_attr.grh.dgid);
+	}
 	mutex_lock(&qp->modify);
 	/* While a message is arriving, or is being answered, the state stays. */
 	spin_lock_bh(&qp->responder);
@@ -235,7 +241,7 @@ int thca_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct i
 	    thca_modify_to_err_fails(to_dev(ib->device)))
 		ret = -EIO;
 	if (!ret) {
-		modify_store(qp, attr, mask);
+		modify_store(qp, attr, mask, &sgid);
 		qp->state = next;
 	}
 	spin_unlock_irq(&qp->lock);

@@ -46,6 +46,7 @@ static enum ib_wc_opcode wc_opcode(enum ib_wr_opcode opcode)
 	case IB_WR_RDMA_WRITE_WITH_IMM:
 		return IB_WC_RDMA_WRITE;
 	case IB_WR_RDMA_READ:
+	case IB_WR_RDMA_READ_WITH_INV:
 		return IB_WC_RDMA_READ;
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 		return IB_WC_COMP_SWAP;
@@ -104,7 +105,7 @@ void thca_complete_send(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_st
 	}
 	spin_lock_irq(&qp->lock);
 	/* From here on a poll, and then a post, may take its place. */
-	if (wqe->opcode == IB_WR_RDMA_READ)
+	if (thca_is_read(wqe->opcode))
 		qp->sq.reads--;
 	cqe.sq_end = ++qp->sq.executed;
 	spin_unlock_irq(&qp->lock);
@@ -262,6 +263,10 @@ bool thca_run_rc(struct thca_qp *qp, struct list_head *fire)
 			break;
 		default:
 			outcome = request(qp, wqe, &status, fire);
+			if (outcome == DONE && status == IB_WC_SUCCESS &&
+			    wqe->opcode == IB_WR_RDMA_READ_WITH_INV &&
+			    !thca_mr_invalidate(qp, wqe->ex.rkey))
+				status = IB_WC_LOC_QP_OP_ERR;
 		}
 		if (outcome == LATER)
 			return false;

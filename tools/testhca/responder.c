@@ -154,6 +154,7 @@ static enum thca_answer receive_write(struct thca_qp *qp, struct thca_swqe *wqe,
 static enum thca_answer answer_read(struct thca_qp *qp, struct thca_swqe *wqe,
 				    struct thca_qp *peer, struct list_head *fire)
 {
+	struct thca_dev *dev = to_dev(qp->ib.device);
 	struct ib_sge sge = remote(wqe);
 	struct thca_cursor from, to;
 
@@ -164,16 +165,23 @@ static enum thca_answer answer_read(struct thca_qp *qp, struct thca_swqe *wqe,
 	if (!(peer->attr.qp_access_flags & IB_ACCESS_REMOTE_READ))
 		return refuse(peer, THCA_ACCESS_ERROR, 0, fire);
 	thca_cursor_sges(&from, peer, &sge, 1, IB_ACCESS_REMOTE_READ);
-	thca_send_cursor(&to, qp, wqe, IB_ACCESS_LOCAL_WRITE);
+	/* With iWARP the answer is a write of the peer. */
+	thca_send_cursor(&to, qp, wqe,
+			 dev->iwarp ? IB_ACCESS_REMOTE_WRITE : IB_ACCESS_LOCAL_WRITE);
 	switch (burst(qp, &to, &from, wqe->length)) {
 	case THCA_BAD_FROM:
 		return refuse(peer, THCA_ACCESS_ERROR, 0, fire);
 	case THCA_BAD_TO:
+		thca_count(dev, THCA_BAD_SINKS, 1);
 		return THCA_LOCAL_ERROR;
 	case THCA_COPIED:
 		break;
 	}
-	return qp->done < wqe->length ? THCA_MORE : THCA_ACK;
+	if (qp->done < wqe->length)
+		return THCA_MORE;
+	if (wqe->length)
+		thca_count(dev, THCA_SINKS, 1);
+	return THCA_ACK;
 }
 
 /* All atomic operations of all devices exclude each other, as those of one HCA do. */
@@ -234,6 +242,7 @@ enum thca_answer thca_respond(struct thca_qp *qp, struct thca_swqe *wqe, struct 
 	case IB_WR_RDMA_WRITE_WITH_IMM:
 		return receive_write(qp, wqe, peer, fire);
 	case IB_WR_RDMA_READ:
+	case IB_WR_RDMA_READ_WITH_INV:
 		return answer_read(qp, wqe, peer, fire);
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:

@@ -6,10 +6,15 @@ static bool is_known(const struct thca_qp *qp, const struct ib_send_wr *wr)
 {
 	switch (wr->opcode) {
 	case IB_WR_SEND:
-	case IB_WR_SEND_WITH_IMM:
 		return true;
-	case IB_WR_RDMA_WRITE:
+	case IB_WR_SEND_WITH_IMM:
+		return qp->ib.qp_type != IB_QPT_RC || !to_dev(qp->ib.device)->iwarp;
 	case IB_WR_RDMA_WRITE_WITH_IMM:
+		return qp->ib.qp_type == IB_QPT_RC && !to_dev(qp->ib.device)->iwarp;
+	case IB_WR_RDMA_READ_WITH_INV:
+		return qp->ib.qp_type == IB_QPT_RC && to_dev(qp->ib.device)->iwarp &&
+		       to_dev(qp->ib.device)->mem_mgt;
+	case IB_WR_RDMA_WRITE:
 	case IB_WR_RDMA_READ:
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
@@ -31,7 +36,7 @@ static int fill_data(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_
 	u64 length = 0;
 	int i;
 
-	if (wr->opcode == IB_WR_RDMA_READ)
+	if (thca_is_read(wr->opcode))
 		max_sge = min(max_sge, qp->ib.device->attrs.max_sge_rd);
 
 	if (wr->opcode == IB_WR_REG_MR || wr->opcode == IB_WR_LOCAL_INV) {
@@ -102,7 +107,8 @@ static int fill(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_send_
 	wqe->wr_id = wr->wr_id;
 	wqe->opcode = wr->opcode;
 	wqe->flags = wr->send_flags;
-	if (wr->opcode == IB_WR_SEND_WITH_INV || wr->opcode == IB_WR_LOCAL_INV)
+	if (wr->opcode == IB_WR_SEND_WITH_INV || wr->opcode == IB_WR_LOCAL_INV ||
+	    wr->opcode == IB_WR_RDMA_READ_WITH_INV)
 		wqe->ex.rkey = wr->ex.invalidate_rkey;
 	else
 		wqe->ex.imm = wr->ex.imm_data;
@@ -116,7 +122,7 @@ static int fill(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_send_
 		wqe->rdma.rkey = atomic_wr(wr)->rkey;
 		wqe->rdma.compare_add = atomic_wr(wr)->compare_add;
 		wqe->rdma.swap = atomic_wr(wr)->swap;
-	} else if (wr->opcode == IB_WR_RDMA_READ || wr->opcode == IB_WR_RDMA_WRITE ||
+	} else if (thca_is_read(wr->opcode) || wr->opcode == IB_WR_RDMA_WRITE ||
 		   wr->opcode == IB_WR_RDMA_WRITE_WITH_IMM) {
 		wqe->rdma.addr = rdma_wr(wr)->remote_addr;
 		wqe->rdma.rkey = rdma_wr(wr)->rkey;
@@ -147,7 +153,7 @@ int thca_post_send(struct ib_qp *ib, const struct ib_send_wr *wr, const struct i
 		if (ret)
 			break;
 		/* Hardware executes nothing behind a READ more than it may have under way. */
-		if (wr->opcode == IB_WR_RDMA_READ && ++sq->reads > qp->attr.max_rd_atomic)
+		if (thca_is_read(wr->opcode) && ++sq->reads > qp->attr.max_rd_atomic)
 			thca_count(to_dev(ib->device), THCA_READ_STALLS, 1);
 		sq->posted++;
 		any = true;

@@ -49,6 +49,10 @@ enum thca_counter {
 	THCA_CQ_OVERRUNS,
 	THCA_READ_STALLS,
 	THCA_FAULTS,
+	THCA_SINKS,
+	THCA_BAD_SINKS,
+	/* How many there are now, rather than ever. */
+	THCA_WRITABLE,
 	THCA_COUNTERS
 };
 
@@ -77,7 +81,7 @@ struct thca_dev {
 	u32 next_mr;
 
 	u32 max_sge, max_sge_rd, max_srq, max_pages, max_rd_atom;
-	bool mem_mgt, remote_inv;
+	bool mem_mgt, remote_inv, iwarp;
 	/* It has failed for good. */
 	bool fatal;
 
@@ -305,6 +309,11 @@ static inline struct thca_qp *to_qp(struct ib_qp *ib)
 	return container_of(ib, struct thca_qp, ib);
 }
 
+static inline bool thca_is_read(enum ib_wr_opcode opcode)
+{
+	return opcode == IB_WR_RDMA_READ || opcode == IB_WR_RDMA_READ_WITH_INV;
+}
+
 /* ah.c */
 int thca_create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init, struct ib_udata *udata);
 int thca_destroy_ah(struct ib_ah *ib, u32 flags);
@@ -340,6 +349,7 @@ enum hrtimer_restart thca_timer(struct hrtimer *timer);
 /* fault.c */
 extern bool thca_hard_interrupt;
 u32 thca_max_sge(void);
+bool thca_iwarp(void);
 u32 thca_max_sge_rd(void);
 u32 thca_max_srq(void);
 bool thca_has_srq_ops(void);
@@ -371,6 +381,7 @@ int thca_add_gid(const struct ib_gid_attr *attr, void **context);
 int thca_del_gid(const struct ib_gid_attr *attr, void **context);
 void thca_set_link(struct thca_dev *dev, bool up);
 struct thca_dev *thca_find_netdev(const struct net_device *netdev);
+void thca_source_gid(struct thca_dev *dev, union ib_gid *sgid, const union ib_gid *dgid);
 struct thca_qp *thca_find_qp(struct thca_dev *from, const union ib_gid *gid, u32 qpn);
 void thca_put_qp(struct thca_qp *qp);
 
@@ -399,6 +410,7 @@ struct thca_mr *thca_mr_get(struct thca_dev *dev, struct ib_pd *pd, u32 key, u64
 void thca_mr_put(struct thca_mr *mr);
 bool thca_mr_register(struct thca_qp *qp, const struct thca_swqe *wqe);
 bool thca_mr_invalidate(struct thca_qp *qp, u32 key);
+u32 thca_mr_writable(struct thca_dev *dev);
 
 /* qp.c */
 int thca_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_udata *udata);

@@ -115,6 +115,7 @@ static enum ib_wc_status send(struct thca_qp *qp, struct thca_swqe *wqe, struct 
 	enum ib_wc_status status = IB_WC_SUCCESS;
 	struct thca_qp *peer;
 
+	thca_source_gid(to_dev(qp->ib.device), &wqe->ud.sgid, &wqe->ud.dgid);
 	if (qp->ib.qp_type == IB_QPT_GSI && thca_mad_is_lost(to_dev(qp->ib.device)))
 		return status;
 	peer = thca_find_qp(to_dev(qp->ib.device), &wqe->ud.dgid, wqe->ud.qpn);

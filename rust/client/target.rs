@@ -237,6 +237,10 @@ impl Target {
                     Some(source) if errno == ENODEV => {
                         fail!(errno, "no RDMA device has the address {}", source.ip())
                     }
+                    // With iWARP, as TCP has it.
+                    _ if errno == ECONNREFUSED => {
+                        fail!(errno, "nobody listens on {addr}")
+                    }
                     _ if errno == ENETUNREACH || errno == ENODEV => {
                         fail!(errno, "no RDMA device leads to {}", addr.ip())
                     }

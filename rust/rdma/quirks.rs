@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What devices do against the specification, and how the module copes. The first three are about
-//! `rdma_rxe`, the last three about `siw`.
+//! `rdma_rxe`, the last four about `siw`.
 //!
 //! # Unfinished READs
 //!
@@ -63,6 +63,12 @@
 //! segment of the work request before it in place if there are no bytes to send, and
 //! `siw_qp_sq_proc_tx()` sends that segment. So where others are under way at the same time, a byte
 //! is read. It may go to memory that has no region of its own: `siw` does not want one.
+//!
+//! # Rejections that look like resets
+//!
+//! When the peer has rejected a connection, `siw_proc_mpareply()` in `siw_cm.c` says `-ECONNRESET`,
+//! as of one that was reset, and not `-ECONNREFUSED`, by which the core knows that the private data
+//! are those of the peer's program. So with iWARP such data are taken as that in both cases.
 
 use crate::base::sync::random_u64;
 use crate::bindings;

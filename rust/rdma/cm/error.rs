@@ -61,20 +61,20 @@ impl CmError {
         let reason = unsafe { (*event).status };
         let mut len = 0;
         // SAFETY: The caller gives a valid id and event.
-        let data = unsafe { bindings::rdma_consumer_reject_data(id, event, &mut len) };
-        let consumer = !data.is_null();
-        let data = match consumer {
-            // SAFETY: This event carries connection parameters.
-            true => unsafe { private_data(event) },
-            false => &[],
-        };
+        let told = unsafe { !bindings::rdma_consumer_reject_data(id, event, &mut len).is_null() };
+        // SAFETY: This event carries connection parameters.
+        let data = unsafe { private_data(event) };
+        // With iWARP the reason is an error code, which may be the wrong one (see `quirks`). But
+        // data are always those of the peer's program.
+        let consumer = told || (reason < 0 && !data.is_empty());
+        let data = if consumer { data } else { &[] };
         // SAFETY: The id is valid, and the function returns a static string.
         let text = unsafe { CStr::from_char_ptr(bindings::rdma_reject_msg(id, reason)) };
         Self::Rejected {
             consumer,
             // InfiniBand and RoCE give a reason of the CM, iWARP an error code.
             no_listener: reason == bindings::ib_cm_rej_reason_IB_CM_REJ_INVALID_SERVICE_ID as i32
-                || reason == ECONNREFUSED.to_errno(),
+                || (reason == ECONNREFUSED.to_errno() && data.is_empty()),
             text: text.to_str().unwrap_or("?"),
             private_data: room.fill(data),
         }

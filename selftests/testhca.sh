@@ -117,6 +117,51 @@ bounced() {
 		            sys.exit(f"{start}, {length}: other data")
 	END
 }
+# iwarp: the data of a READ go to a region that the peer may write to, and only as long as the READ
+# is under way. The server of a disk READs the data of writes; those of RAM are READ by the client.
+iwarp() {
+	local before
+	poor iwarp=1
+	disk_of 'null_disk fbm 16' inline_size=0
+	before=$(stat sinks)
+	verified
+	[ "$(stat sinks)" -gt $((before + 100)) ] || bad "no data were READ"
+	is "READs into what the peer may not write" "$(stat bad_sinks)" 0
+	is "regions that the peer may write when all is done" "$(stat writable)" 0
+	# What a READ that has failed leaves goes with its connection.
+	fails_to_post
+	loses_acks
+	parameter late_ns=300000
+	verified
+	is "READs into what the peer may not write" "$(stat bad_sinks)" 0
+	is "regions that the peer may write when all is done" "$(stat writable)" 0
+}
+verified() {
+	must fio --name=verify --filename="$DEV" --direct=1 --ioengine=io_uring --rw=randrw --bsrange=4k-512k --iodepth=16 --size=16m --verify=crc32c --verify_fatal=1 \
+		--verify_backlog=16 --output=/run/fio.out
+}
+# sinks_noticed: a module that does it wrongly fails that test.
+sinks_noticed() {
+	needs_broken
+	device iwarp=1
+	on_broken bad-sinks
+	direct_write /dev/zero "$DEV" bs=64k count=1 2>/dev/null &
+	wait_for 20 counts bad_sinks || bad "no READ into memory that the peer may not write was noticed"
+	must store "$C/maps/m/enable" force
+	wait
+	clean
+	on_broken standing-sinks
+	must direct_write /dev/zero "$DEV" bs=64k count=1
+	counts writable || bad "no region that stays was noticed"
+	must unmap m
+}
+# on_broken NAME: a map of a disk, of the module with that patch.
+on_broken() {
+	reload_server "FARBLK_KO=$FARBLK_BROKEN load_module $(broken "$1")"
+	disk_of 'null_disk fbm 16' inline_size=0
+}
+# counts NAME: that counter of the device is not 0.
+counts() { [ "$(stat "$1")" -gt 0 ]; }
 few_segments() { poor max_sge=3; }
 one_segment() { poor max_sge_rd=1; }
 few_pages() { poor max_pages=16; }
@@ -406,6 +451,8 @@ scenario no_srq_ops "shared receive queues by number only"
 scenario no_remote_inv "no SEND with invalidation, though it was promised"
 scenario no_mem_mgt "a server whose device registers nothing"
 scenario bounced "bounce buffers for all memory"
+scenario iwarp "the rules of iWARP for RDMA READs"
+scenario sinks_noticed "a module that does not keep them"
 scenario few_segments "three segments per work request"
 scenario one_segment "one segment per RDMA READ"
 scenario few_pages "regions of 64 KiB"

@@ -275,6 +275,43 @@ sealed() {
 	is "DMA faults" "$(stat dma_faults)" 0
 }
 
+# slow_registration: the registrations of requests take 2 ms each.
+slow_registration() { KINDS=block SIZES=64k; kinds with_slow_registration; }
+with_slow_registration() {
+	parameter reg_ns=2000000
+	moves
+}
+# failed_invalidation: an answer that invalidates a key fails to; the map comes back, and its I/O
+# goes on.
+failed_invalidation() {
+	local n
+	disk_of 'null_disk fbm 16'
+	for n in 1 5 20; do
+		must store "$P/fail_inv" $n
+		SIZES=64k moves
+		is "invalidations to go" "$(show "$P/fail_inv")" 0
+	done
+}
+# lost_completion: nobody can know of it. What waits for it is over when the map is ended by force.
+lost_completion() { kinds loses_a_completion; }
+loses_a_completion() {
+	local n pid
+	for n in 1 2 7; do
+		random /run/data 4
+		must store "$P/lose_cqe" $n
+		direct_write /run/data "$DEV" bs=64k &
+		pid=$!
+		wait_for 20 all_lost || bad "no completion is lost"
+		sleep 1
+		within 10 must store "$C/maps/m/enable" force
+		wait_for 20 ended "$pid" || die "the write does not end"
+		wait "$pid"
+		must map_on m
+		moves
+	done
+}
+all_lost() { [ "$(show "$P/lose_cqe")" = 0 ]; }
+
 # removed: the device goes while there is I/O, after so many sends, and is made again.
 removed() { kinds is_removed; }
 is_removed() {
@@ -465,6 +502,9 @@ scenario no_last_wqe "no event for the last receive"
 scenario hard "completion handlers in hard interrupts"
 scenario wire "a wire that takes its time"
 scenario failed_post "sends that fail to be posted"
+scenario slow_registration "registrations that take their time"
+scenario failed_invalidation "answers that fail to invalidate a key"
+is_short || scenario lost_completion "completions that never appear"
 scenario late "completions that are late"
 is_short || scenario sealed "I/O with protection"
 scenario removed "the device is removed at any of its sends"

@@ -90,6 +90,22 @@ static unsigned int fail_modify;
 module_param(fail_modify, uint, 0644);
 MODULE_PARM_DESC(fail_modify, "so many times a queue pair fails to be modified to ERR, as where firmware does not answer (0)");
 
+static unsigned int reg_ns;
+module_param(reg_ns, uint, 0644);
+MODULE_PARM_DESC(reg_ns, "what the registration of memory by a work request takes (0)");
+
+static unsigned int fail_inv;
+module_param(fail_inv, uint, 0644);
+MODULE_PARM_DESC(fail_inv, "this one of the messages to come that invalidate a key fails to do so (0: none)");
+
+static unsigned int lose_cqe;
+module_param(lose_cqe, uint, 0644);
+MODULE_PARM_DESC(lose_cqe, "this one of the completions to come never appears (0: none of them)");
+
+static unsigned int bug;
+module_param(bug, uint, 0644);
+MODULE_PARM_DESC(bug, "what is wrong in the driver, which tests have to find: 1: access rights do not count, 2: sends complete twice (0: nothing)");
+
 u32 thca_max_sge(void)
 {
 	return clamp(READ_ONCE(max_sge), 1U, (u32)THCA_MAX_SGE);
@@ -181,6 +197,31 @@ u64 thca_late_ns(void)
 bool thca_ack_is_lost(struct thca_dev *dev)
 {
 	return READ_ONCE(lose_ack) && is_last(dev, &lose_ack);
+}
+
+u64 thca_reg_ns(void)
+{
+	return READ_ONCE(reg_ns);
+}
+
+bool thca_invalidation_fails(struct thca_dev *dev)
+{
+	return READ_ONCE(fail_inv) && is_last(dev, &fail_inv);
+}
+
+bool thca_completion_is_lost(struct thca_dev *dev)
+{
+	return READ_ONCE(lose_cqe) && is_last(dev, &lose_cqe);
+}
+
+bool thca_ignores_rights(void)
+{
+	return READ_ONCE(bug) == 1;
+}
+
+bool thca_completes_twice(void)
+{
+	return READ_ONCE(bug) == 2;
 }
 
 bool thca_mad_is_lost(struct thca_dev *dev)

@@ -26,6 +26,8 @@ void thca_complete_recv(struct thca_qp *qp, struct thca_cqe *cqe, bool solicited
 	cqe->wc.qp = &qp->ib;
 	if (!cqe->wc.opcode)
 		cqe->wc.opcode = IB_WC_RECV;
+	if (cqe->wc.status == IB_WC_SUCCESS && thca_completion_is_lost(to_dev(qp->ib.device)))
+		return;
 	if (!thca_cq_push(to_cq(qp->ib.recv_cq), cqe, solicited, fire)) {
 		thca_qp_error(qp);
 		if (cqe->wc.status != IB_WC_WR_FLUSH_ERR)
@@ -96,7 +98,9 @@ static enum thca_answer receive_send(struct thca_qp *qp, struct thca_swqe *wqe,
 	if (qp->done < wqe->length)
 		return THCA_MORE;
 	if (wqe->opcode == IB_WR_SEND_WITH_INV) {
-		if (!to_dev(peer->ib.device)->remote_inv || !thca_mr_invalidate(peer, wqe->ex.rkey))
+		if (!to_dev(peer->ib.device)->remote_inv ||
+		    thca_invalidation_fails(to_dev(peer->ib.device)) ||
+		    !thca_mr_invalidate(peer, wqe->ex.rkey))
 			return refuse(peer, THCA_ACCESS_ERROR, IB_WC_LOC_QP_OP_ERR, fire);
 		cqe.wc.wc_flags = IB_WC_WITH_INVALIDATE;
 		cqe.wc.ex.invalidate_rkey = wqe->ex.rkey;

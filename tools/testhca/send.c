@@ -128,6 +128,8 @@ static int fill(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_send_
 		wqe->rdma.rkey = rdma_wr(wr)->rkey;
 	}
 	wqe->due = thca_wire_due(to_dev(qp->ib.device), wqe->length);
+	if (wr->opcode == IB_WR_REG_MR && thca_reg_ns())
+		wqe->due = max(wqe->due, ktime_get()) + thca_reg_ns();
 	return 0;
 }
 

@@ -236,9 +236,11 @@ hanging_neighbour() {
 	reload_server "load_module pool_size=$((2 << 20))"
 	hanging_disk
 	must map m e
+	# A client that was busy before may have that many commands in flight.
+	deep || bad "fio: $(tail -n 3 /run/fio.out)"
 	before=$(waits) || die "no waits in $(remote "cat $D/server/connections")"
 	hang
-	fio --name=deep --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=256k --iodepth=16 --size=16m --output=/run/fio.out >/dev/null 2>&1 &
+	deep &
 	fio=$!
 	wait_for $BOUND commands_wait || die "no command waits for memory: $(remote "cat $D/server/connections")"
 	must remote "null_disk fbf 16 >/dev/null"
@@ -258,6 +260,7 @@ hanging_neighbour() {
 	wait "$fio" || bad "fio: $(tail -n 3 /run/fio.out)"
 	must unmap m
 }
+deep() { fio --name=deep --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=256k --iodepth=16 --size=16m --output=/run/fio.out >/dev/null 2>&1; }
 waits() { remote "counter $D/server/connections waits"; }
 commands_wait() { [ "$(waits)" -gt $((before + 4)) ]; }
 # kill_disable DIR: a task of the server that writes 0 to enable there is killed after two seconds,

@@ -455,7 +455,25 @@ class Session:
         return ask(self.control, asked)
 
     def io(self, queue=0, **options):
-        return Connection(request(IO, queue, self.id, epoch=self.epoch), **options)
+        io = Connection(request(IO, queue, self.id, epoch=self.epoch), **options)
+        io.credit = self.credit
+        return io
+
+    def busy(self, queue=0, **options):
+        """A connection of a client that has asked for all the credit that it can have."""
+        io, grown = self.io(queue, **options), time.monotonic()
+        # When the server's memory is short, it does not grow as far.
+        while io.credit < self.depth - 1 and time.monotonic() < grown + PATIENCE:
+            # This takes no receive of those that it is to have.
+            io.receive_into(io.SLOTS - 1)
+            io.send(flush(flags=PRESSED))
+            io.until(lambda: io.inbox or io.ended, "there is no answer", False)
+            if not io.inbox:
+                raise Ended()
+            credit = struct.unpack_from("<HHIH", io.inbox.pop(0)[0])[3]
+            if credit > io.credit:
+                io.credit, grown = credit, time.monotonic()
+        return io
 
     def grants(self):
         """Address, length and rkey of each slab."""
@@ -1035,9 +1053,9 @@ def silent(host):
     for _ in range(2):
         start = time.monotonic()
         sessions = [Session(host=host + b"%d" % number, host_id=bytes([number + 1] * 16)) for number in range(len(HOLDS))]
-        ios = [session.io(receives=1, reads=reads) for session, (reads, _) in zip(sessions, HOLDS)]
+        ios = [session.busy(receives=1, reads=reads) for session, (reads, _) in zip(sessions, HOLDS)]
         for session, io, (_, make) in zip(sessions, ios, HOLDS):
-            for tag in range(session.credit):
+            for tag in range(io.credit):
                 io.send(make(io, tag))
         # Memory of user space cannot be invalidated by its peer: at the answer to a command with
         # memory the client's device gives up its queue pair, and the specification wants no message
@@ -1065,9 +1083,9 @@ LATE, LAST = 0.5, 1.5
 def crawl():
     for _ in range(2):
         sessions = [Session(host=b"silent%d" % number, host_id=bytes([number + 1] * 16), features=0) for number in range(8)]
-        ios = [session.io(queue, receives=0, reads=1) for session in sessions for queue in range(session.queues)]
+        ios = [session.busy(queue, receives=0, reads=1) for session in sessions for queue in range(session.queues)]
         for io in ios:
-            for tag in range(sessions[0].credit):
+            for tag in range(io.credit):
                 io.send(command(WRITE, tag=tag, length=32 << 10, **io.remote()))
         start = time.monotonic()
         while time.monotonic() < start + SOON:
@@ -1091,7 +1109,7 @@ def storm():
             session = Session(host=b"silent%d" % number, host_id=bytes([number + 1] * 16))
             for queue in range(session.queues):
                 io = session.io(queue)
-                for tag in range(session.credit):
+                for tag in range(io.credit):
                     io.send(command(WRITE if tag % 2 else READ, tag=tag, length=session.max_io >> tag % 5, **io.remote()))
             times += 1
         except (Failed, Ended, Refused, OSError) as error:
@@ -1106,9 +1124,9 @@ def storm():
 @case("modest", "one that has less than a hog is not given up because of what the hog wants")
 def modest():
     one, hog = (Session(host=b"silent%d" % number, host_id=bytes([number + 1] * 16), features=0) for number in range(2))
-    late, stuck = one.io(receives=0), hog.io(receives=1, reads=0)
+    late, stuck = one.io(receives=0), hog.busy(receives=1, reads=0)
     late.send(command(READ, length=1 << 20, **late.remote()))
-    for tag in range(hog.credit):
+    for tag in range(stuck.credit):
         stuck.send(command(WRITE, tag=tag, length=1 << 20, **stuck.remote()))
     # No longer than the server's device sends it again.
     late.taken, start = time.monotonic(), time.monotonic()
@@ -1159,9 +1177,9 @@ def hog_session(**wanted):
 def hog_silent():
     def begin():
         session = hog_session(queues=4)
-        ios = [session.io(queue, receives=1, reads=0) for queue in range(session.queues)]
+        ios = [session.busy(queue, receives=1, reads=0) for queue in range(session.queues)]
         for io in ios:
-            for tag in range(session.credit):
+            for tag in range(io.credit):
                 io.send(command(WRITE, tag=tag, length=session.max_io, **io.remote()))
         return ios
 
@@ -1198,8 +1216,8 @@ def hog_many():
         for _ in range(4):
             session = hog_session(queues=12)
             for queue in range(session.queues):
-                ios.append(session.io(queue, receives=1, reads=0))
-                for tag in range(session.credit):
+                ios.append(session.busy(queue, receives=1, reads=0))
+                for tag in range(ios[-1].credit):
                     ios[-1].send(command(WRITE, tag=tag, length=64 << 10, **ios[-1].remote()))
         return ios
 
@@ -1230,11 +1248,11 @@ def slow_tag(second):
 def in_flight():
     """A session with as many commands of all kinds in flight as it may have."""
     session = Session(b"slow")
-    ios = [session.io(queue) for queue in range(2)]
+    ios = [session.busy(queue) for queue in range(2)]
     for io in ios:
         kinds = (small_read(io, offset=0), inline_write(bytes(4096), offset=4096), flush(),
                  command(READ, offset=0, length=1 << 16, **io.remote()), command(WRITE, offset=0, length=1 << 16, **io.remote()))
-        for tag in range(session.credit):
+        for tag in range(io.credit):
             asked = bytearray(kinds[tag % len(kinds)])
             struct.pack_into("<H", asked, 2, tag)
             io.send(bytes(asked))
@@ -1283,7 +1301,7 @@ def slow_memory():
         verbs.ibv_dereg_mr(mr)
         # The client's device gives up its queue pair without a message if the answer that finds no
         # memory is one to a read.
-        io.until(lambda: io.ended or len(io.inbox) == session.credit, "the connection goes on", False, UNACKNOWLEDGED)
+        io.until(lambda: io.ended or len(io.inbox) == io.credit, "the connection goes on", False, UNACKNOWLEDGED)
         if io.ended:
             return
         # On a busy host all were answered before the memory went away.

@@ -110,7 +110,7 @@ void thca_complete_send(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_st
 	cqe.sq_end = ++qp->sq.executed;
 	spin_unlock_irq(&qp->lock);
 	if (signaled && status == IB_WC_SUCCESS) {
-		if (thca_completes_twice())
+		if (qp->init.qp_type == IB_QPT_RC && thca_completes_twice())
 			thca_cq_push(to_cq(qp->ib.send_cq), &cqe, false, fire);
 		signaled = !thca_completion_is_lost(to_dev(qp->ib.device));
 	}

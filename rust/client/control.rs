@@ -81,6 +81,10 @@ use crate::session::{
     map::Told, //
 };
 
+/// How long an answer may take, in ms, before the server is nudged, if it may have missed what was
+/// asked.
+const NUDGE_MS: u32 = 200;
+
 /// The longest pause before a server is asked again that has no place for a connection, in ms.
 const AGAIN_MAX_MS: u32 = 1000;
 
@@ -278,7 +282,7 @@ impl ControlConnection {
             if deadline.is_over() {
                 return Err(fail!(ETIMEDOUT, "the server does not answer"));
             }
-            let received = self.channel.receive(&mut self.message, deadline.left());
+            let received = self.receive(deadline);
             let len = received.map_err(|error| match error {
                 EBADMSG => fail!(
                     EKEYREJECTED,
@@ -307,6 +311,21 @@ impl ControlConnection {
         }
     }
 
+    /// Reads the next message, and returns its length. May sleep.
+    fn receive(&mut self, deadline: Deadline) -> Result<usize> {
+        let misses = self.channel.pd().device().quirks().misses_first_message();
+        loop {
+            let left = deadline.left();
+            let timeout = if misses { left.min(NUDGE_MS) } else { left };
+            match self.channel.receive(&mut self.message, timeout) {
+                Err(error) if error == ETIMEDOUT && misses && !deadline.is_over() => {
+                    self.channel.write_nothing(left)?;
+                }
+                received => return received,
+            }
+        }
+    }
+
     /// Sends a ping, and returns the nanoseconds until the answer. Only for a connection without a
     /// login, to which the server sends nothing unasked. May sleep.
     pub(super) fn ping(&mut self, deadline: Deadline) -> Result<u64, Failure> {
@@ -319,7 +338,7 @@ impl ControlConnection {
         let start = Instant::<Monotonic>::now();
         self.channel
             .send(deadline.left(), |buf| Ping.encode(sequence, buf))?;
-        let len = self.channel.receive(&mut self.message, deadline.left())?;
+        let len = self.receive(deadline)?;
         let spent = nanos_since(start);
         match Pong::parse(self.message.get(..len).unwrap_or(&[]), sequence) {
             Ok(Pong) => Ok(spent),

@@ -88,7 +88,7 @@ pub(crate) const COMPLETION_TIMEOUT_MS: Msecs = 5000;
 pub(crate) enum Posted {
     /// A message, its length in bytes and its slot.
     Message(KBox<DmaBuffer>, usize, u16),
-    /// A READ of no bytes.
+    /// A READ or WRITE of no bytes.
     Nothing,
 }
 
@@ -445,13 +445,23 @@ impl<O: Linked> Channel<O> {
     /// Does an RDMA READ of no bytes, and waits for it up to `timeout` ms. If it fails, so does the
     /// connection. May sleep.
     pub(crate) fn read_nothing(&mut self, timeout: Msecs) -> Result {
-        self.qp
-            .read_nothing(READ_SLOT, Posted::Nothing, true)
-            .map_err(|(error, _)| error)?;
+        let posted = self.qp.read_nothing(READ_SLOT, Posted::Nothing, true);
+        posted.map_err(|(error, _)| error)?;
+        self.wait_nothing(timeout)
+    }
+
+    /// Does an RDMA WRITE of no bytes, like [`Channel::read_nothing`]. May sleep.
+    pub(crate) fn write_nothing(&mut self, timeout: Msecs) -> Result {
+        let posted = self.qp.write_nothing(READ_SLOT, Posted::Nothing, true);
+        posted.map_err(|(error, _)| error)?;
+        self.wait_nothing(timeout)
+    }
+
+    fn wait_nothing(&mut self, timeout: Msecs) -> Result {
         let link = self.owner.link();
         let read = wait(link, &link.completed, timeout, |inbox| inbox.read.take());
         if read.is_err() {
-            // Otherwise a late completion would be attributed to the next READ.
+            // Otherwise a late completion would be attributed to the next one.
             self.qp.fail();
         }
         read?.map_err(|error| error.to_error())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What devices do against the specification, and how the module copes. The first three are about
-//! `rdma_rxe`, the last four about `siw`.
+//! `rdma_rxe`, the last five about `siw`.
 //!
 //! # Unfinished READs
 //!
@@ -69,6 +69,14 @@
 //! When the peer has rejected a connection, `siw_proc_mpareply()` in `siw_cm.c` says `-ECONNRESET`,
 //! as of one that was reset, and not `-ECONNREFUSED`, by which the core knows that the private data
 //! are those of the peer's program. So with iWARP such data are taken as that in both cases.
+//!
+//! # First messages that are not noticed
+//!
+//! `siw_accept()` in `siw_cm.c` sends the reply to a connection first, and then has the queue pair
+//! take what TCP receives (`siw_qp_socket_assoc()`). In between `siw_cm_llp_data_ready()` ignores
+//! it. So if the client's first message is quick, it stays with the server's TCP until something
+//! else comes: one of about a hundred does. A client that gets no answer sends an RDMA WRITE of no
+//! bytes.
 
 use crate::base::sync::random_u64;
 use crate::bindings;
@@ -113,6 +121,12 @@ impl Quirks {
 
     /// Returns true if the device of a peer may answer an RDMA READ of no bytes with some.
     pub(super) fn no_empty_reads(&self) -> bool {
+        self.siw
+    }
+
+    /// Returns true if the device of a peer that has accepted a connection may not notice the first
+    /// message until something else comes.
+    pub(crate) fn misses_first_message(&self) -> bool {
         self.siw
     }
 

@@ -379,6 +379,7 @@ impl Control {
         if self.attachment.is_none() {
             return Err(Refusal::BadState.into());
         }
+        session.note_leaving();
         self.detach(session, true);
         self.logged_out = Some(Instant::now());
         Ok(self.send(|buf| LogoutReply.encode(sequence, buf)))

@@ -149,6 +149,8 @@ pub(crate) struct Session {
     /// Of [`Session::check`].
     #[pin]
     visit: Mutex<Visit>,
+    /// The client has logged out, and the server closes the I/O connections.
+    leaving: Atomic<u32>,
     /// No command may begin any more.
     draining: Atomic<u32>,
     /// All commands that have begun are answered, or the session holds nothing any more.
@@ -208,6 +210,7 @@ impl Session {
                 pending <- new_mutex!(pending, "Session::pending"),
                 state <- new_mutex!(state, "Session::state"),
                 visit <- new_mutex!(visit, "Session::visit"),
+                leaving: Atomic::new(0),
                 draining: Atomic::new(0),
                 drained <- Completion::new(),
                 dismissal: Atomic::new(Dismissal::None as u32),
@@ -257,6 +260,12 @@ impl Session {
     /// more. May sleep.
     pub(super) fn note_login(&self) {
         self.sessions.log_in(self.id);
+    }
+
+    /// Notes that the client logs out: the end of an I/O connection ends the session no more. With
+    /// iWARP the server hears of it also where it closes the connection itself. Any context.
+    pub(super) fn note_leaving(&self) {
+        self.leaving.store(1, Relaxed);
     }
 
     /// Notes that the client was logged in until now. May sleep.
@@ -425,8 +434,7 @@ impl Session {
         let added = {
             let mut pending = self.pending.lock();
             match pending.open {
-                true => self
-                    .pending_connection(request, asked)
+                true => Self::pending_connection(request, asked, Events(self.clone()))
                     .map(|connection| pending.control = Some(connection)),
                 false => Err(ESHUTDOWN),
             }
@@ -447,7 +455,8 @@ impl Session {
         {
             return reject(request, Refused::from(Refusal::NoMemory));
         }
-        if let Ok(connection) = self.pending_connection(request, asked) {
+        let events = IoEvents(self.clone());
+        if let Ok(connection) = Self::pending_connection(request, asked, events) {
             // Cannot fail: the capacity was reserved above.
             let _ = pending.io.push_within_capacity((queue, connection));
         }
@@ -456,12 +465,11 @@ impl Session {
     }
 
     fn pending_connection(
-        self: &Arc<Self>,
         request: ConnectRequest<'_>,
         asked: Asked,
+        events: impl CmEvents,
     ) -> Result<PendingConnection> {
-        let events = Arc::new(Events(self.clone()), GFP_KERNEL)?;
-        PendingConnection::new(request, asked, events)
+        PendingConnection::new(request, asked, Arc::new(events, GFP_KERNEL)?)
     }
 
     /// Returns the pending request for the control connection. May sleep.
@@ -537,12 +545,23 @@ impl Linked for Session {
     }
 }
 
-/// Receives the events of the session's connections.
+/// Receives the events of the session's control connection.
 struct Events(Arc<Session>);
 
 impl CmEvents for Events {
     fn disconnected(&self) {
         self.0.lose();
+    }
+}
+
+/// Receives the events of an I/O connection of the session.
+struct IoEvents(Arc<Session>);
+
+impl CmEvents for IoEvents {
+    fn disconnected(&self) {
+        if self.0.leaving.load(Relaxed) == 0 {
+            self.0.lose();
+        }
     }
 }
 

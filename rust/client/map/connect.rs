@@ -24,6 +24,10 @@ use kernel::{
         Mutex,
         UniqueArc, //
     },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -108,6 +112,9 @@ const FIRST_ANSWER_ATTEMPTS: u32 = 16;
 
 /// How long an attempt that has failed waits for the answer to its logout, in ms.
 const LOGOUT_TIMEOUT_MS: u32 = 500;
+
+/// How long I/O waits for I/O connections whose server may miss the first command, in ms.
+const SETTLE_MS: i64 = 20;
 
 /// Number of jobs of a path at a time, at most: an attempt to connect, the end of that attempt, and
 /// the end of the path that came of it nevertheless. Each has two outcomes at most.
@@ -504,6 +511,10 @@ impl Connector {
             all.for_each(|connection| connection.set_slabs(&slabs));
         }
         let device = control.channel().pd().device();
+        if device.quirks().misses_first_message() {
+            // On these connections nobody would notice.
+            fsleep(Delta::from_millis(SETTLE_MS));
+        }
         Ok(DiskLimits {
             login: *login,
             queues,

@@ -237,15 +237,38 @@ impl<H: QpHandler> Qp<H> {
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, _owner, body| {
-            self.add_empty_read(slot, body, None);
+            self.add_empty(slot, body, RdmaOp::Read, None);
             Ok(())
         })
     }
 
-    /// Adds an RDMA READ of no bytes behind what `body` has, as its last work request. If `remote`
-    /// is given, the peer allows a byte to be read there.
+    /// Chains an RDMA WRITE of no bytes. It needs no key, and has no effect but that the peer's
+    /// device gets it. `owner` comes back with the completion; its memory is not used.
+    ///
+    /// Otherwise like [`Self::rdma`].
+    pub(crate) fn write_nothing(
+        &self,
+        slot: u16,
+        owner: H::Send,
+        last: bool,
+    ) -> Result<(), (Error, H::Send)> {
+        self.post(slot, owner, last, |slot, _owner, body| {
+            self.add_empty(slot, body, RdmaOp::Write, None);
+            Ok(())
+        })
+    }
+
+    /// Adds an RDMA READ or RDMA WRITE of no bytes behind what `body` has, as its last work
+    /// request. If `remote` is given, the peer allows a byte to be read there.
     #[inline]
-    fn add_empty_read(&self, slot: &SendSlot<H>, body: &mut Body, remote: Option<RemoteRange>) {
+    fn add_empty(
+        &self,
+        slot: &SendSlot<H>,
+        body: &mut Body,
+        op: RdmaOp,
+        remote: Option<RemoteRange>,
+    ) {
+        let (opcode, completes_as) = opcodes(op);
         // SAFETY: There is room for one more segment than those of the memory.
         let sge = unsafe { body.sges.add(body.nr_sge as usize) };
         // A driver for iWARP may want a segment, be it an empty one.
@@ -267,7 +290,7 @@ impl<H: QpHandler> Qp<H> {
                 wr: bindings::ib_send_wr {
                     sg_list: sge,
                     num_sge: i32::from(self.iwarp),
-                    opcode: bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+                    opcode,
                     ..slot.last_wr()
                 },
                 remote_addr: remote.addr,
@@ -278,7 +301,7 @@ impl<H: QpHandler> Qp<H> {
         // the memory.
         unsafe { body.wrs.add(body.nr_wr as usize).write(wr) };
         body.nr_wr += 1;
-        body.opcode = bindings::ib_wc_opcode_IB_WC_RDMA_READ;
+        body.opcode = completes_as;
     }
 
     /// Fills in the work requests of an RDMA operation by itself.
@@ -297,7 +320,7 @@ impl<H: QpHandler> Qp<H> {
         let confirmed = self.iwarp && op == RdmaOp::Write;
         self.build_rdma(slot, body, op, per_wr, remote, confirmed)?;
         if confirmed {
-            self.add_empty_read(slot, body, Some(remote));
+            self.add_empty(slot, body, RdmaOp::Read, Some(remote));
         }
         Ok(())
     }
@@ -375,16 +398,7 @@ impl<H: QpHandler> Qp<H> {
         remote: RemoteRange,
         followed: bool,
     ) -> Result {
-        let (opcode, completes_as) = match op {
-            RdmaOp::Read => (
-                bindings::ib_wr_opcode_IB_WR_RDMA_READ,
-                bindings::ib_wc_opcode_IB_WC_RDMA_READ,
-            ),
-            RdmaOp::Write => (
-                bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-                bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
-            ),
-        };
+        let (opcode, completes_as) = opcodes(op);
         if !followed {
             body.opcode = completes_as;
         }
@@ -435,5 +449,20 @@ impl<H: QpHandler> Qp<H> {
         }
         body.nr_wr = nr_wr;
         Ok(())
+    }
+}
+
+/// Returns the operation of a work request that does `op`, and the one as which it completes.
+#[inline]
+fn opcodes(op: RdmaOp) -> (bindings::ib_wr_opcode, bindings::ib_wc_opcode) {
+    match op {
+        RdmaOp::Read => (
+            bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+            bindings::ib_wc_opcode_IB_WC_RDMA_READ,
+        ),
+        RdmaOp::Write => (
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+            bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
+        ),
     }
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-hca check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-hca check-siw check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
@@ -9,6 +9,7 @@ help:
 	@echo 'make check-all  the same, with every kselftest on both kernels, packages, and one round of reboots'
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-hca  kselftests on an HCA without a wire, also with an IOMMU'
+	@echo 'make check-siw  kselftests over iWARP'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
 	@echo 'make check-boot   ten rounds of reboots of two guests with systemd (hours)'
@@ -56,9 +57,15 @@ check-hca: setup modules tool
 	@tools/build testhca
 	@PROVIDER=testhca tools/vm/kselftest $(HCA_TESTS)
 	@tools/setup/guest.sh uml >/dev/null
-	@KERNEL=uml tools/build modules kunit testhca
+	@KERNEL=uml tools/build modules kunit broken testhca
 	@PROVIDER=testhca KERNEL=uml tools/vm/kselftest testhca.sh kunit.sh
 	@PROVIDER=testhca KSELFTEST_ARGS=--iommu tools/vm/kselftest testhca.sh integrity.sh verify.sh
+
+SIW_TESTS ?= load.sh integrity.sh reconnect.sh multipath.sh ghost.sh hostile.sh
+check-siw: setup modules tool
+	@tools/build siw
+	@PROVIDER=siw KSELFTEST_ENV="FARBLK_SHORT=1 FARBLK_KINDS=block FARBLK_GHOSTS=5 $${KSELFTEST_ENV:-}" \
+		tools/vm/kselftest $(SIW_TESTS)
 
 # FARBLK_SEED=N draws the faults of another run again.
 check-storm: setup modules tool

@@ -862,7 +862,7 @@ class Unspoken:
 def flood():
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
     requests, strangers, slow = [], [], []
-    end = time.monotonic() + 120 * PATIENCE
+    end = time.monotonic() + 240 * PATIENCE
     while not os.path.exists("/run/flood.stop") and time.monotonic() < end:
         if len(requests) < 2000:
             requests.append(Unspoken() if IWARP else Unconfirmed())

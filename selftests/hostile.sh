@@ -204,7 +204,7 @@ flood() {
 		[ $((${now##* } - ${before##* })) -le 16 ] || bad "more than 16 threads more"
 		must store "$C/maps/m/enable" 0
 	done
-	wait_for 60 test -e /run/flood.2000 || bad "not 2,000: $(tail -n 2 /run/hostile.out)"
+	wait_for 120 test -e /run/flood.2000 || bad "not 2,000: $(tail -n 2 /run/hostile.out)"
 	must map_on m
 	touch /run/flood.stop
 	wait

@@ -422,7 +422,7 @@ same_baseline() { if server_is_on; then [ "$(baseline)" = "$1" ]; else [ "$(base
 # memory: KiB that are available without caches. Pages on the lists of the CPUs are free, too, but
 # MemAvailable does not count them, and there may be 50 MiB of them; with them it moves by some 100
 # KiB. slab: KiB of the objects in slabs (their pages may be half empty).
-memory() { sync; echo 3 >/proc/sys/vm/drop_caches; shrink_slabs; awk '/^MemAvailable:/ {sum += $2} $1 == "count:" {sum += 4 * $2} END {print sum}' /proc/meminfo /proc/zoneinfo; }
+memory() { sync; echo 3 >/proc/sys/vm/drop_caches; shrink_slabs; awk '/^KernelPageSize:/ {page = $2} /^MemAvailable:/ {sum += $2} $1 == "count:" {sum += page * $2} END {print sum}' /proc/self/smaps /proc/meminfo /proc/zoneinfo; }
 slab() { shrink_slabs; awk 'NR > 2 {sum += $2 * $4} END {print int(sum / 1024)}' /proc/slabinfo; }
 # shrink_slabs: frees empty slabs, and what KASAN keeps of freed objects to find uses of them.
 shrink_slabs() { local f; for f in /sys/kernel/slab/*/shrink; do echo 1 >"$f"; done; } 2>/dev/null

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 # Makes the build root: a Debian chroot in the cache with the distribution's own rustc, bindgen, compilers and QEMU.
+# buildroot.sh arm64 adds the QEMU of that machine.
 . "$(dirname "$0")/lib.sh"
 
 install_mmdebstrap() { apt-get update -q && apt-get install -qy --no-install-recommends mmdebstrap debian-archive-keyring util-linux; }
@@ -23,20 +24,26 @@ build() {
 	step "build root: Debian $DEBIAN_SUITE, rustc, QEMU" bootstrap
 }
 
-# checkers: installs the packages of CHECK_PACKAGES.
-checkers() {
+# install LIST MARK: installs the packages of a list, and says so in a file.
+install() {
 	in_root apt-get update -q
 	# shellcheck disable=SC2086
-	in_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $CHECK_PACKAGES
-	printf '%s\n' "$CHECK_PACKAGES" >"$checked"
+	in_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $1
+	printf '%s\n' "$1" >"$2"
 }
 
-# Each list has a mark of its own, since checkouts that differ use the same build root.
-checked=$(printf '%s/check-packages-%s' "$BUILDROOT" "$(printf '%s' "$CHECK_PACKAGES" | sha256sum | cut -c1-16)")
+# add NAME LIST: the packages of a list, if they are not there. Each list has a mark of its own, since checkouts that differ
+# use the same build root.
+add() {
+	local mark
+	mark=$BUILDROOT/$1-packages-$(printf '%s' "$2" | sha256sum | cut -c1-16)
+	[ -e "$mark" ] || step "build root: $2" install "$2" "$mark"
+}
 
 main() {
 	need_root
 	[ -d "$BUILDROOT" ] || build
-	[ -e "$checked" ] || step "build root: $CHECK_PACKAGES" checkers
+	add check "$CHECK_PACKAGES"
+	[ "${1:-}" != arm64 ] || add arm64 "$ARM64_PACKAGES"
 }
-locked buildroot main
+locked buildroot main "$@"

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 # Makes what the guests boot, from Debian packages alone: root.ext4 (a Debian root with the modules of the kernel under
-# test), initramfs (busybox, enough to mount it) and vmlinux, or linux for User Mode Linux. Prints the folder.
+# test), initramfs (busybox, enough to mount it) and vmlinux, or linux for User Mode Linux, or Image for arm64. Prints the folder.
 # Takes what kernel.sh takes.
 . "$(dirname "$0")/lib.sh"
 
 PACKAGES="bash coreutils util-linux mount kmod iproute2 procps findutils diffutils gawk grep sed tar jq fio e2fsprogs xfsprogs
  dmsetup nvme-cli rdmacm-utils perftest ibverbs-providers stress-ng
  nftables fdisk btrfs-progs lvm2 mdadm cryptsetup-bin dbench sqlite3 postgresql-17"
+# Of arm64, whose programs do not run here: these are unpacked and not configured, which is enough for load.sh, integrity.sh and
+# what else needs no more programs.
+ARM64_PACKAGES="base-files base-passwd bash dash coreutils util-linux mount kmod iproute2 procps findutils diffutils gawk grep sed
+ tar jq fio e2fsprogs fdisk dmsetup busybox-static"
 # What is in them and nobody uses here: half of the image.
 EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/* /usr/lib/*/libLLVM* /usr/lib/*/libz3*
  /usr/lib/postgresql/*/lib/bitcode/* /usr/lib/postgresql/*/lib/llvmjit*"
@@ -47,9 +51,10 @@ modules() {
 }
 
 initramfs() {
-	local dir=$new/initramfs.d name
+	local dir=$new/initramfs.d from=$BUILDROOT name
+	[ "$kind" != arm64 ] || from=$new/root
 	mkdir -p "$dir"/{bin,dev,proc,root,modules}
-	cp "$BUILDROOT/usr/bin/busybox" "$dir/bin/busybox"
+	cp "$from/usr/bin/busybox" "$dir/bin/busybox"
 	for name in $BOOT_MODULES; do
 		in_root modprobe -d "$new/modules" -S "$release" --show-depends "$name"
 	done | awk '$1 == "insmod" && !seen[$2]++ {print $2}' >"$new/boot-modules"
@@ -73,25 +78,43 @@ initramfs() {
 	in_root bash -c "cd '$dir' && find . | cpio -o -H newc -R 0:0 --quiet" >"$new/initramfs"
 }
 
-image() {
+# root OPTION...: the root, by mmdebstrap.
+root() {
 	local m exclude=()
 	m=$(mirror)
 	set -f
 	exclude=($EXCLUDE)
 	set +f
+	in_root mmdebstrap --mode=root --components=main --skip=check/qemu \
+		--aptopt='APT::Install-Recommends "false"' \
+		"${exclude[@]/#/--dpkgopt=path-exclude=}" "$@" \
+		"$DEBIAN_SUITE" "$new/root" "deb $m $DEBIAN_SUITE main" "deb $m $DEBIAN_SUITE-updates main"
+}
+
+native() {
 	# PostgreSQL makes a database when it is installed; tests copy it, so it is a small one.
 	cat >"$new/createcluster.conf" <<-'CONF'
 		initdb_options = '--wal-segsize=1 --no-sync'
 	CONF
-	in_root mmdebstrap --variant=essential --mode=root --components=main --skip=check/qemu \
-		--include="$(echo $PACKAGES | tr ' ' ',')" \
-		--aptopt='APT::Install-Recommends "false"' \
-		"${exclude[@]/#/--dpkgopt=path-exclude=}" --dpkgopt=force-confold \
+	root --variant=essential --include="$(echo $PACKAGES | tr ' ' ',')" --dpkgopt=force-confold \
 		--essential-hook='mkdir -p "$1/etc/postgresql-common"' \
 		--essential-hook='copy-in '"$new/createcluster.conf"' /etc/postgresql-common' \
 		--customize-hook='copy-in '"$new/modules/lib/modules"' /usr/lib' \
-		--customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/etc/resolv.conf' \
-		"$DEBIAN_SUITE" "$new/root" "deb $m $DEBIAN_SUITE main" "deb $m $DEBIAN_SUITE-updates main"
+		--customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/etc/resolv.conf'
+}
+
+# foreign: what scripts of the packages would do, as far as it is needed, is done here.
+foreign() {
+	root --variant=extract --architectures=arm64 --include="$(echo $ARM64_PACKAGES | tr ' ' ',')"
+	cp "$new/root/usr/share/base-passwd/passwd.master" "$new/root/etc/passwd"
+	cp "$new/root/usr/share/base-passwd/group.master" "$new/root/etc/group"
+	ln -s gawk "$new/root/usr/bin/awk"
+	cp -r "$new/modules/lib/modules" "$new/root/usr/lib/"
+	rm -rf "$new"/root/var/lib/apt/lists/* "$new"/root/var/cache/apt/* "$new/root/etc/resolv.conf"
+}
+
+image() {
+	if [ "$kind" = arm64 ]; then foreign; else native; fi
 	# The image is never written to (guests boot from a snapshot), so the journal is left out; the rest is room for tests.
 	in_root mke2fs -q -t ext4 -O ^has_journal -m 0 -L guest -d "$new/root" "$new/root.ext4" "$(($(du -sm "$new/root" | cut -f1) + 400))M"
 }
@@ -113,9 +136,9 @@ main() {
 	mkdir -p "$new"
 	export TMPDIR=$CACHE
 	step "guest: kernel $release and its modules" modules
-	step "guest: initramfs" initramfs
 	step "guest: kernel image" image_of_kernel
 	step "guest: Debian $DEBIAN_SUITE root, fio, rdma, xfs" image
+	step "guest: initramfs" initramfs
 	rm -rf "$new"/{root,all,modules,initramfs.d,closure,boot-modules,createcluster.conf}
 	printf '%s\n' "$release" >"$new/release"
 	rm -rf "$dir"
@@ -123,7 +146,7 @@ main() {
 }
 
 kind=stock
-case ${1:-} in uml | debug) kind=$1 BOOT_MODULES="" ;; esac
+case ${1:-} in uml | debug | arm64) kind=$1 BOOT_MODULES="" ;; esac
 kernel=$("$(dirname "$0")/kernel.sh" "$@")
 release=$(cat "$kernel/release")
 dir=$(entry guest "$kernel $DEBIAN_SUITE $(sha256sum <"$0")")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Prepares what farblk.ko is built against and what the guests boot: the distribution's kernel, and its source tree with
 # the Rust metadata that Debian's headers leave out. Prints the folder: linux/ (tree), boot/vmlinuz, modules/ (lib/modules),
-# release, and make-args, the words that make needs to build a module. kernel.sh [stock|oldest|RELEASE|uml|debug]; another one
+# release, and make-args, the words that make needs to build a module. kernel.sh [stock|oldest|RELEASE|uml|debug|arm64]; another one
 # of the same series is taken for "stock" and "oldest" if tools/setup/versions names one that is gone, but never for RELEASE.
 . "$(dirname "$0")/lib.sh"
 
@@ -11,6 +11,7 @@ case ${1:-stock} in
 stock) wanted=$KERNEL_RELEASE ;;
 oldest) wanted=$KERNEL_OLDEST ;;
 uml | debug) exec "$(dirname "$0")/debug-kernel.sh" "$1" ;;
+arm64) exec "$(dirname "$0")/arm64-kernel.sh" ;;
 *) wanted=$1 exact=1 ;;
 esac
 

@@ -59,6 +59,8 @@ BUILDROOT_PACKAGES="gcc make bc bison flex dwarves libelf-dev libssl-dev libc6-d
 # What checks need and no build: it is installed into a build root that is there already, whose name, and with it that of all
 # that was built in it, stays the same.
 CHECK_PACKAGES="python3-docutils zsh fish man-db libdw-dev"
+# What the guests with the arm64 kernel need besides, likewise.
+ARM64_PACKAGES="qemu-system-arm"
 BUILDROOT=$(entry buildroot "$DEBIAN_SUITE $BUILDROOT_PACKAGES v1")
 
 # mirror: the Debian mirror of this machine's own apt configuration.

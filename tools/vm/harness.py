@@ -68,6 +68,7 @@ SLABS = "8 16 32 64 96 128 192 256 512 1k 2k".split()
 # The kselftest runner's word that a test has ended.
 ENDED = re.compile(r"(?:not )?ok \d+ selftests: \S+: (\S+)")
 X86 = "console=ttyS0 mitigations=off nokaslr tsc=reliable watchdog_thresh=30"
+ARM64 = "console=ttyAMA0 mitigations=off watchdog_thresh=30"
 # rdtsc; shl rdx, 32; or rax, rdx; ret
 READ_TSC = bytes.fromhex("0f3148c1e2204809d0c3")
 COMMON = "loglevel=5 net.ifnames=0 panic=-1 random.trust_cpu=on"
@@ -106,6 +107,7 @@ class Guest:
 
     def __init__(self, run, number, role, script):
         self.run, self.number, self.role, self.script = run, number, role, script
+        self.guest = run.args.guests.get(role, run.args.guest)
         self.streams = {}
         self.files = {name: open(f"{run.args.out}/{role}.{name}", "wb", buffering=0) for name in ("console", "out", "ctl")}
         self.splats = []
@@ -239,26 +241,35 @@ class Qemu(Guest):
 
     netdev, disk = "eth", "/dev/vdc"
     environment = {}
+    kernel, nic = "vmlinux", ""
 
-    def command(self, fds, nets, words):
+    def board(self, accel):
+        """The program with the machine, and the words for its kernel."""
         a = self.run.args
         # QEMU emulates "rep movsb" byte by byte. A bench that counts instructions keeps it, and so
         # its figures stay comparable.
-        accel, cpu = (["tcg,thread=single", "-icount", "shift=0,sleep=off"], "max") if a.icount else \
-            (["tcg,thread=multi"], "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc")
+        cpu = "max" if a.icount else "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc"
         # Counted instructions make a clock of their own.
-        tsc = [] if a.icount or tsc_khz() is None else [f"tsc_early_khz={tsc_khz()}"]
-        # Before all devices that it is to translate for. Strict: what was unmapped is gone at once.
-        iommu = ["-device", "intel-iommu"] if a.iommu else []
+        words = [X86] if a.icount or tsc_khz() is None else [X86, f"tsc_early_khz={tsc_khz()}"]
+        cmd = ["qemu-system-x86_64", "-M", "q35", "-cpu", cpu, *accel]
         if a.iommu:
+            # Before all devices that it is to translate for. Strict: what was unmapped is gone at
+            # once.
+            cmd += ["-device", "intel-iommu"]
             words.append("intel_iommu=on iommu.strict=1 iommu.passthrough=0")
+        return cmd, words
+
+    def command(self, fds, nets, words):
+        a = self.run.args
+        accel = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"] if a.icount else ["-accel", "tcg,thread=multi"]
+        board, own = self.board(accel)
         if a.slab_debug:
             words.append("slab_debug=FZP," + ",".join(f"kmalloc-{size}" for size in SLABS))
         cmd = [
-            "qemu-system-x86_64", "-M", "q35", "-nodefaults", "-no-user-config", "-display", "none",
-            "-no-reboot", "-cpu", cpu, "-accel", *accel, "-smp", str(a.smp), "-m", str(a.mem), "-name", self.role,
-            "-kernel", f"{a.guest}/vmlinux", "-initrd", f"{a.guest}/initramfs", "-append", " ".join([X86, *tsc, *words]), *iommu,
-            "-drive", f"if=none,id=root,format=raw,file={a.guest}/root.ext4,snapshot=on,cache=unsafe",
+            *board, "-nodefaults", "-no-user-config", "-display", "none",
+            "-no-reboot", "-smp", str(a.smp), "-m", str(a.mem), "-name", self.role,
+            "-kernel", f"{self.guest}/{self.kernel}", "-initrd", f"{self.guest}/initramfs", "-append", " ".join([*own, *words]),
+            "-drive", f"if=none,id=root,format=raw,file={self.guest}/root.ext4,snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=root",
             "-drive", f"if=none,id=files,format=raw,file={a.out}/files.tar,readonly=on",
             "-device", "virtio-blk-pci,drive=files",
@@ -274,8 +285,22 @@ class Qemu(Guest):
         cmd += ["-device", "edu"] * a.edu
         for n, fd in enumerate(nets):
             cmd += ["-netdev", f"dgram,id=n{n},local.type=fd,local.str={fd}",
-                    "-device", f"virtio-net-pci,netdev=n{n},host_mtu=4200,mac=52:54:00:09:{n:02x}:{self.number:02x}"]
+                    "-device", f"virtio-net-pci,netdev=n{n},host_mtu=4200,mac=52:54:00:09:{n:02x}:{self.number:02x}{self.nic}"]
         return cmd
+
+
+class Arm64(Qemu):
+    """An Arm server."""
+
+    # Without firmware nobody boots from the network.
+    kernel, nic = "Image", ",romfile="
+
+    def board(self, accel):
+        if self.run.args.iommu:
+            raise SystemExit("error: --iommu is for a PC only")
+        # A CPU of servers: it has the atomic instructions and 64 KiB pages, but no pointer
+        # authentication, which is slow to emulate.
+        return ["qemu-system-aarch64", "-M", "virt,gic-version=3", "-cpu", "neoverse-n1", *accel], [ARM64]
 
 
 class Uml(Guest):
@@ -288,8 +313,8 @@ class Uml(Guest):
     def command(self, fds, nets, words):
         a = self.run.args
         cmd = [
-            f"{a.guest}/linux", f"mem={a.mem}M", f"initrd={a.guest}/initramfs", f"uml_dir={a.out}/", f"umid={self.role}",
-            f"ubd0={a.out}/{self.role}.cow,{a.guest}/root.ext4", f"ubd1r={a.out}/files.tar", f"hostfs={a.out}",
+            f"{self.guest}/linux", f"mem={a.mem}M", f"initrd={self.guest}/initramfs", f"uml_dir={a.out}/", f"umid={self.role}",
+            f"ubd0={a.out}/{self.role}.cow,{self.guest}/root.ext4", f"ubd1r={a.out}/files.tar", f"hostfs={a.out}",
             # Of its two ways to run user space the first is the faster, the second knows more than
             # one CPU.
             "seccomp=off" if a.smp == 1 else "seccomp=on", f"ncpus={a.smp}",
@@ -321,7 +346,7 @@ class Run:
             role, _, script = item.partition("=")
             if not re.fullmatch(r"[a-z][a-z0-9_]*", role) or not os.path.isfile(script):
                 raise SystemExit(f"error: --roles wants NAME=SCRIPT, and SCRIPT to be under the checkout, the cache or /tmp: {item}")
-            self.guests.append((Uml if args.uml else self.machine)(self, number, role, script))
+            self.guests.append(self.machine_of(args.guests.get(role, args.guest))(self, number, role, script))
         for path in args.files:
             if not os.path.exists(path):
                 raise SystemExit(f"error: --files: there is no {path} (it must be under the checkout, the cache or /tmp)")
@@ -330,6 +355,13 @@ class Run:
             args.smp = 2 if alone and not args.icount and not args.uml else 1
         if args.uml and args.icount:
             raise SystemExit("error: User Mode Linux does not count instructions")
+
+    def machine_of(self, guest):
+        """What boots that folder."""
+        for image, machine in ("linux", Uml), ("Image", Arm64):
+            if os.path.exists(f"{guest}/{image}"):
+                return machine
+        return self.machine
 
     def say(self, guest, text):
         prefix = f"{guest.role:>8}| " if len(self.guests) > 1 else ""
@@ -555,9 +587,11 @@ def arguments(words=None):
     p.add_argument("--verbose", action="store_true", help="show the consoles too")
     p.add_argument("--quiet", action="store_true", help="no closing line")
     p.add_argument("--guest", required=True, help=argparse.SUPPRESS)
+    p.add_argument("--guest-of", nargs="*", default=[], help=argparse.SUPPRESS)
     p.add_argument("--kind", choices=CMDLINE, required=True, help=argparse.SUPPRESS)
     p.add_argument("--cache", required=True, help=argparse.SUPPRESS)
     args = p.parse_args(words)
+    args.guests = dict(item.split("=", 1) for item in args.guest_of)
     args.uml = os.path.exists(f"{args.guest}/linux")
     args.temporary = args.out is None
     args.out = os.path.abspath(args.out or f"{args.cache}/vm/{time.strftime('%m%d-%H%M%S')}-{os.getpid()}")

@@ -4,6 +4,8 @@
 # in selftests/lib.sh), the others run $TESTS with the kernel's own runner.
 export PATH=/farblk:$PATH
 export FARBLK_HARNESS=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/farblk/farblk.ko
+# A server with another kernel has a module of its own.
+[ ! -e "/farblk/$ROLE/farblk.ko" ] || FARBLK_KO=/farblk/$ROLE/farblk.ko
 # A debug kernel has two more kinds of the module.
 [ ! -e /farblk/farblk-kunit.ko ] || export FARBLK_KUNIT_KO=/farblk/farblk-kunit.ko
 [ ! -e /farblk/farblk-broken.ko ] || export FARBLK_BROKEN=/farblk/farblk-broken.ko

@@ -150,8 +150,9 @@ pub(crate) fn total_memory() -> u64 {
     pages as u64 * PAGE_SIZE as u64
 }
 
-/// The order of the largest chunk that is tried: 2 MiB with pages of 4 KiB.
-const LARGEST_ORDER: usize = 9;
+/// The order of the largest chunk that is tried: 2 MiB, whatever the size of a page. Larger ones
+/// would be rare, and what does not fill the last one is wasted.
+const LARGEST_ORDER: usize = ((2 << 20) / PAGE_SIZE).ilog2() as usize;
 
 /// Zeroed memory in power-of-two chunks on a NUMA node.
 ///
@@ -163,8 +164,8 @@ const LARGEST_ORDER: usize = 9;
 ///
 /// # Invariants
 ///
-/// - `chunks` holds pages from `farblk_alloc_pages()` that this object owns: first `count[9]` of
-///   order 9, then `count[8]` of order 8, and so on.
+/// - `chunks` holds pages from `farblk_alloc_pages()` that this object owns: first the
+///   `count[LARGEST_ORDER]` chunks of that order, then those of the next smaller one, and so on.
 /// - `len` is a multiple of `PAGE_SIZE`, greater than 0, and at most the sum of the chunks' sizes.
 pub(crate) struct PageChunks {
     chunks: KVVec<NonNull<bindings::page>>,

@@ -32,12 +32,16 @@ const LARGE: usize = 16;
 const RESERVED: usize = 4;
 /// Bytes of a small buffer.
 const SMALL_SIZE: u32 = PAGE_SIZE as u32;
-/// The number of small buffers. Once they are in use, large ones serve, too.
-const SMALL: usize = 128;
+/// The number of small buffers. Once they are in use, large ones serve, too. Where a page is large,
+/// so many would take more memory than the large ones.
+const SMALL: usize = match SMALL_SIZE {
+    ..=0x4000 => 128,
+    _ => 32,
+};
 /// Bytes of a large buffer and its private part, and of a small one.
 const LARGE_BYTES: usize = 2 * MAX as usize;
 const SMALL_BYTES: usize = 2 * SMALL_SIZE as usize;
-/// Bytes of all buffers: 5 MiB with pages of 4 KiB.
+/// Bytes of all buffers: 5 MiB with pages of 4 KiB, 8 MiB with pages of 64 KiB.
 const TOTAL: usize = LARGE * LARGE_BYTES + SMALL * SMALL_BYTES;
 
 /// The buffers that are not in use. There is capacity for all.

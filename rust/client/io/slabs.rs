@@ -5,10 +5,7 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::{
-    page::PAGE_SIZE,
-    sync::Arc, //
-};
+use kernel::sync::Arc;
 
 use crate::client::{
     control::ControlConnection,
@@ -39,7 +36,7 @@ use crate::session::clock::is_too_slow;
 
 /// Size of the buffer of zeroes, in bytes. A work request repeats it: 32 SGEs cover a request of 1
 /// MiB or more.
-const ZEROES: usize = 16 * PAGE_SIZE;
+const ZEROES: usize = 64 << 10;
 
 /// The most slabs that are asked for at a time.
 // CAST: It is a few hundred.

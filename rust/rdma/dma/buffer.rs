@@ -23,13 +23,12 @@ use crate::rdma::{
     }, //
 };
 use kernel::{
-    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
 
 /// The most bytes of a [`DmaBuffer`].
-const MAX_BUFFER: usize = PAGE_SIZE << 8;
+const MAX_BUFFER: usize = 1 << 20;
 
 /// A buffer that the CPU writes and reads too, mapped for a device as long as it exists.
 ///

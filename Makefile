@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-hca check-siw check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo check check-all check-hca check-siw check-arm64 check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
@@ -10,6 +10,7 @@ help:
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-hca  kselftests on an HCA without a wire, also with an IOMMU'
 	@echo 'make check-siw  kselftests over iWARP'
+	@echo 'make check-arm64  kselftests on an arm64 kernel with pages of 64 KiB, also against the stock one'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
 	@echo 'make check-boot   ten rounds of reboots of two guests with systemd (hours)'
@@ -42,6 +43,7 @@ check: setup
 check-all: setup
 	@tools/setup/guest.sh uml >/dev/null
 	@tools/setup/verifpal.sh >/dev/null
+	@tools/setup/guest.sh arm64 >/dev/null
 	@tools/check all
 
 # Those in which more than one CPU matters; all take half a day. The server is dead after disconnect.sh.
@@ -66,6 +68,15 @@ check-siw: setup modules tool
 	@tools/build siw
 	@PROVIDER=siw KSELFTEST_ENV="FARBLK_SHORT=1 FARBLK_KINDS=block FARBLK_GHOSTS=5 $${KSELFTEST_ENV:-}" \
 		tools/vm/kselftest $(SIW_TESTS)
+
+# Programs of arm64 are emulated, as its kernel is.
+ARM64_TESTS ?= load.sh integrity.sh verify.sh kunit.sh
+check-arm64: setup modules
+	@tools/setup/guest.sh arm64 >/dev/null
+	@KERNEL=arm64 tools/build modules kunit
+	@KERNEL=arm64 tools/vm/kselftest $(ARM64_TESTS)
+	@KERNEL=arm64 SERVER_KERNEL=stock tools/vm/kselftest integrity.sh
+	@SERVER_KERNEL=arm64 tools/vm/kselftest integrity.sh
 
 # FARBLK_SEED=N draws the faults of another run again.
 check-storm: setup modules tool

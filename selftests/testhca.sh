@@ -183,6 +183,8 @@ slabs() {
 	done
 	note "$regions regions"
 }
+# small_pages: where a page of the kernel is larger, a region has several pages for it.
+small_pages() { poor page_sizes=0x40201000; }
 one_read() { poor max_rd_atom=1; }
 # few_reads: a server of a disk has no more RDMA READs under way than the devices can have: one more
 # would hold up the answers behind it.
@@ -492,8 +494,9 @@ scenario iwarp "the rules of iWARP for RDMA READs"
 scenario sinks_noticed "a module that does not keep them"
 scenario few_segments "three segments per work request"
 scenario one_segment "one segment per RDMA READ"
-scenario few_pages "regions of 64 KiB"
+scenario few_pages "regions of few pages"
 scenario slabs "slabs of a device with few pages per region, and with many"
+scenario small_pages "regions of pages of 4 KiB or 2 MiB, whatever a page of the kernel is"
 scenario one_read "one RDMA READ at a time"
 scenario few_reads "no more RDMA READs than the device does at a time"
 scenario few_qps "few queue pairs"

@@ -16,7 +16,7 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 	*attr = (struct ib_device_attr) {
 		.sys_image_guid = ib->node_guid,
 		.max_mr_size = ~0ULL,
-		.page_size_cap = ~4095ULL & 0xffffffff,
+		.page_size_cap = dev->page_sizes,
 		.vendor_id = 0,
 		.max_qp = THCA_MAX_QP,
 		.max_qp_wr = THCA_MAX_WR,
@@ -187,6 +187,7 @@ static void init(struct thca_dev *dev, struct net_device *netdev)
 	dev->remote_inv = thca_remote_inv();
 	dev->iwarp = thca_iwarp();
 	dev->max_pages = thca_max_pages();
+	dev->page_sizes = thca_page_sizes();
 	dev->max_rd_atom = thca_max_rd_atom();
 
 	strscpy(ib->node_desc, "testhca", sizeof(ib->node_desc));

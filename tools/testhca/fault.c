@@ -42,6 +42,10 @@ static unsigned int max_pages = 512;
 module_param(max_pages, uint, 0644);
 MODULE_PARM_DESC(max_pages, "pages of a region that a work request registers (512; siw has 256)");
 
+static unsigned int page_sizes = 0xfffff000;
+module_param(page_sizes, uint, 0644);
+MODULE_PARM_DESC(page_sizes, "sum of the sizes of pages that a region can have (0xfffff000; irdma has 0x40201000)");
+
 static unsigned int max_rd_atom = 16;
 module_param(max_rd_atom, uint, 0644);
 MODULE_PARM_DESC(max_rd_atom, "RDMA READs of a queue pair at a time, each way (16)");
@@ -144,6 +148,11 @@ bool thca_remote_inv(void)
 u32 thca_max_pages(void)
 {
 	return clamp(READ_ONCE(max_pages), 1U, (u32)THCA_MAX_PAGES);
+}
+
+u32 thca_page_sizes(void)
+{
+	return READ_ONCE(page_sizes) & 0xfffff000;
 }
 
 u32 thca_max_rd_atom(void)

@@ -142,7 +142,7 @@ bool thca_mr_register(struct thca_qp *qp, const struct thca_swqe *wqe)
 	struct thca_mr *mr;
 	u64 offset;
 
-	if (!is_power_of_2(wqe->reg.page_size) || wqe->reg.page_size < 4096)
+	if (!is_power_of_2(wqe->reg.page_size) || !(wqe->reg.page_size & dev->page_sizes))
 		return false;
 	/* The specification allows no remote write to what its owner may not write. */
 	if ((wqe->reg.access & (IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_ATOMIC)) &&

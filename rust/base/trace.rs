@@ -40,6 +40,7 @@ macro_rules! is_on {
 /// A request of a disk: the device number of the disk, as the kernel has it, the hardware queue,
 /// and the tag.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(CONFIG_TRACEPOINTS), expect(dead_code))]
 pub(crate) struct RequestId {
     /// The device number.
     pub(crate) dev: u32,

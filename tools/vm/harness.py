@@ -68,7 +68,7 @@ SLABS = "8 16 32 64 96 128 192 256 512 1k 2k".split()
 # The kselftest runner's word that a test has ended.
 ENDED = re.compile(r"(?:not )?ok \d+ selftests: \S+: (\S+)")
 X86 = "console=ttyS0 mitigations=off nokaslr tsc=reliable watchdog_thresh=30"
-ARM64 = "console=ttyAMA0 mitigations=off watchdog_thresh=30"
+ARM64 = "console=ttyAMA0 mitigations=off watchdog_thresh=30 dummy.numdummies=0"
 # rdtsc; shl rdx, 32; or rax, rdx; ret
 READ_TSC = bytes.fromhex("0f3148c1e2204809d0c3")
 COMMON = "loglevel=5 net.ifnames=0 panic=-1 random.trust_cpu=on"

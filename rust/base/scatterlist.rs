@@ -521,8 +521,9 @@ mod tests {
         // SAFETY: The page is one of `memory`.
         let at = |offset: usize, len| unsafe { Segment::new(page, offset as u32, len) };
         let mut segment = at(512, 512);
-        check!(segment.append(&at(1024, 1024)) && segment.append(&at(2048, 2048)));
-        check!(segment.offset() == 512 && segment.len() == 3584);
+        let rest = PAGE_SIZE as u32 - 2048;
+        check!(segment.append(&at(1024, 1024)) && segment.append(&at(2048, rest)));
+        check!(segment.offset() == 512 && segment.len() == rest + 1536);
         // At the end of a page a segment ends.
         check!(!segment.ends_in_page() && !segment.append(&at(PAGE_SIZE, 512)));
         // The next page may be given as itself or by its distance from the first.

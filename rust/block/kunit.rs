@@ -71,6 +71,8 @@ mod mq;
 
 /// How long anything is waited for.
 const TIMEOUT_MS: u32 = 20_000;
+/// The size of a piece of memory, in bytes: a page, or a part of a larger one.
+const PIECE: usize = 4096;
 /// The size of the disk, in bytes.
 const SIZE: usize = 4 << 20;
 /// What is read where something was discarded.
@@ -384,12 +386,12 @@ unsafe impl Segmented for Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// Pages of which none is followed by its physical neighbour.
+    /// Pieces of which none is followed by its physical neighbour.
     fn new(count: usize) -> Result<Self> {
-        let memory = PageChunks::alloc(count * PAGE_SIZE, -1)?;
+        let memory = PageChunks::alloc((count * PIECE).next_multiple_of(PAGE_SIZE), -1)?;
         let mut segments = KVec::with_capacity(count, GFP_KERNEL)?;
         for index in (0..count).rev() {
-            for segment in memory.segments(index * PAGE_SIZE, PAGE_SIZE) {
+            for segment in memory.segments(index * PIECE, PIECE) {
                 segments.push(segment, GFP_KERNEL)?;
             }
         }

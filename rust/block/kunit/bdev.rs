@@ -218,7 +218,7 @@ mod tests {
         check!(read(&deaths) == (0, 0));
         disk.disk.mark_dead();
         check!(read(&deaths) == (1, 0));
-        let request = BioRequest::new(BioOp::Write, 0, PAGE_SIZE as u32);
+        let request = BioRequest::new(BioOp::Write, 0, PIECE as u32);
         let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
         check!(back.result.is_err() && disk.seen()?.is_empty());
         drop((bdev, disk));
@@ -249,7 +249,7 @@ mod tests {
             pages: Some(Pages::new(1)?),
             log: log.clone(),
         };
-        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
+        let request = BioRequest::new(BioOp::Read, 0, PIECE as u32);
         Bio::new(1)?.submit(&bdev, request, owner);
         disk.event()?;
         let queue = OwnedQueue::ordered(c"farblk_kunit")?;
@@ -324,7 +324,7 @@ mod tests {
             return Ok(());
         };
         check!(bdev.is_bio_based());
-        let request = BioRequest::new(BioOp::Read, 0, 4 * PAGE_SIZE as u32);
+        let request = BioRequest::new(BioOp::Read, 0, 4 * PIECE as u32);
         let back = io(&bdev, Bio::new(4)?, request, Some(Pages::new(4)?))?;
         check!(back.result == Ok(()));
         Ok(())

@@ -4,14 +4,14 @@
 
 use super::*;
 
-/// Bytes of a page, as a length.
-const PAGE: u32 = PAGE_SIZE as u32;
+/// The size of a piece of memory, as the length of I/O.
+const LEN: u32 = PIECE as u32;
 
 /// Writes pages with a pattern.
 fn write(bdev: &Bdev, sector: u64, count: usize, seed: u8) -> Result {
     let mut pages = Pages::new(count)?;
     pages.fill(seed);
-    let request = BioRequest::new(BioOp::Write, sector, count as u32 * PAGE);
+    let request = BioRequest::new(BioOp::Write, sector, count as u32 * LEN);
     let back = io(bdev, Bio::new(count)?, request, Some(pages))?;
     check!(back.result == Ok(()));
     Ok(())
@@ -19,7 +19,7 @@ fn write(bdev: &Bdev, sector: u64, count: usize, seed: u8) -> Result {
 
 /// Reads pages.
 fn read(bdev: &Bdev, sector: u64, count: usize) -> Result<Pages> {
-    let request = BioRequest::new(BioOp::Read, sector, count as u32 * PAGE);
+    let request = BioRequest::new(BioOp::Read, sector, count as u32 * LEN);
     let back = io(bdev, Bio::new(count)?, request, Some(Pages::new(count)?))?;
     check!(back.result == Ok(()));
     back.pages.ok_or(EINVAL)
@@ -35,8 +35,8 @@ mod tests {
         let bdev = disk.open(true)?;
         write(&bdev, 8, 3, 1)?;
         write(&bdev, 64, 1, 2)?;
-        check!(read(&bdev, 8, 3)?.matches(1, 3 * PAGE_SIZE));
-        check!(read(&bdev, 64, 1)?.matches(2, PAGE_SIZE));
+        check!(read(&bdev, 8, 3)?.matches(1, 3 * PIECE));
+        check!(read(&bdev, 64, 1)?.matches(2, PIECE));
         check!(read(&bdev, 0, 1)?.all(0) && read(&bdev, 32, 1)?.all(0));
         Ok(())
     }
@@ -47,7 +47,7 @@ mod tests {
         let bdev = disk.open(true)?;
         let mut pages = Pages::new(4)?;
         pages.fill(3);
-        let len = PAGE + 512;
+        let len = LEN + 512;
         let request = BioRequest::new(BioOp::Write, 0, len);
         let back = io(&bdev, Bio::new(4)?, request, Some(pages))?;
         check!(back.result == Ok(()));
@@ -81,10 +81,10 @@ mod tests {
         let mut pages = Pages::new(64)?;
         pages.segments.reverse();
         pages.fill(5);
-        let request = BioRequest::new(BioOp::Write, 0, 64 * PAGE);
+        let request = BioRequest::new(BioOp::Write, 0, 64 * LEN);
         let back = io(&bdev, Bio::new(1)?, request, Some(pages))?;
         check!(back.result == Ok(()));
-        check!(read(&bdev, 0, 64)?.matches(5, 64 * PAGE_SIZE));
+        check!(read(&bdev, 0, 64)?.matches(5, 64 * PIECE));
         Ok(())
     }
 
@@ -108,8 +108,8 @@ mod tests {
             let seen = disk.seen()?;
             check!(seen.len() == count.div_ceil(256) || seen.len() == 1);
             let bytes = seen.iter().map(|seen| seen.bytes as usize).sum::<usize>();
-            check!(bytes == count * PAGE_SIZE);
-            check!(read(&bdev, 16, count)?.matches(count as u8, count * PAGE_SIZE));
+            check!(bytes == count * PIECE);
+            check!(read(&bdev, 16, count)?.matches(count as u8, count * PIECE));
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ mod tests {
             pages: Some(Pages::new(300)?),
             log: log.clone(),
         };
-        let request = BioRequest::new(BioOp::Write, 0, 300 * PAGE);
+        let request = BioRequest::new(BioOp::Write, 0, 300 * LEN);
         Bio::new(300)?.submit(&bdev, request, owner);
         disk.event()?;
         check!(log.backs.lock().is_empty());
@@ -164,7 +164,7 @@ mod tests {
     fn fua_and_preflush_reach_a_cache() -> Result {
         let disk = Disk::new()?;
         let bdev = disk.open(true)?;
-        let plain = BioRequest::new(BioOp::Write, 8, PAGE);
+        let plain = BioRequest::new(BioOp::Write, 8, LEN);
         let back = io(&bdev, Bio::new(1)?, plain, Some(Pages::new(1)?))?;
         let seen = disk.seen()?;
         check!(seen.len() == 1 && seen[0].command == Command::Write && !seen[0].fua);
@@ -209,7 +209,7 @@ mod tests {
         let bdev = disk.open(true)?;
         let request = BioRequest {
             fua: true,
-            ..BioRequest::new(BioOp::Write, 8, PAGE)
+            ..BioRequest::new(BioOp::Write, 8, LEN)
         };
         let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
         check!(back.result == Ok(()));
@@ -236,7 +236,7 @@ mod tests {
         check!(seen.iter().map(|seen| seen.bytes).sum::<u32>() == discard.bytes);
         check!(seen.len() >= 3);
         check!(read(&bdev, 8, 1)?.all(DISCARDED) && read(&bdev, 3072, 1)?.all(DISCARDED));
-        check!(read(&bdev, 0, 1)?.matches(6, PAGE_SIZE));
+        check!(read(&bdev, 0, 1)?.matches(6, PIECE));
 
         for no_unmap in [false, true] {
             disk.seen()?;
@@ -276,17 +276,17 @@ mod tests {
     #[test]
     fn atomic_write_is_never_split() -> Result {
         let limits = Limits {
-            atomic_write_unit_min: PAGE,
-            atomic_write_unit_max: 4 * PAGE,
-            atomic_write_boundary: 8 * PAGE,
+            atomic_write_unit_min: LEN,
+            atomic_write_unit_max: 4 * LEN,
+            atomic_write_boundary: 8 * LEN,
             ..plain()
         };
         let disk = Disk::with(limits, 0, 4, 0)?;
         let bdev = disk.open(true)?;
-        let page_sectors = u64::from(PAGE >> SECTOR_SHIFT);
+        let page_sectors = u64::from(LEN >> SECTOR_SHIFT);
         let at = |page: u64, pages| BioRequest {
             atomic: true,
-            ..BioRequest::new(BioOp::Write, page * page_sectors, pages * PAGE)
+            ..BioRequest::new(BioOp::Write, page * page_sectors, pages * LEN)
         };
         let mut bio = Bio::new(16)?;
         let mut pages = Some(Pages::new(8)?);
@@ -307,7 +307,7 @@ mod tests {
                 .all(|seen| seen.atomic && seen.bytes == request.bytes));
         }
         // Other writes are not atomic.
-        let back = io(&bdev, bio, BioRequest::new(BioOp::Write, 0, PAGE), pages)?;
+        let back = io(&bdev, bio, BioRequest::new(BioOp::Write, 0, LEN), pages)?;
         check!(back.result == Ok(()) && disk.seen()?.iter().all(|seen| !seen.atomic));
         // A device that has none.
         disk.disk.set_limits(plain())?;
@@ -348,10 +348,10 @@ mod tests {
             (BioOp::Discard, 4, 4096),
             (BioOp::WriteZeroes, 0, 4095),
             // More memory than there is, and more pieces than there is room for.
-            (BioOp::Read, 0, 5 * PAGE),
-            (BioOp::Write, 0, 3 * PAGE),
+            (BioOp::Read, 0, 5 * LEN),
+            (BioOp::Write, 0, 3 * LEN),
             // The end wraps.
-            (BioOp::Read, u64::MAX - 7, PAGE),
+            (BioOp::Read, u64::MAX - 7, LEN),
             (BioOp::Discard, u64::MAX - 7, u32::MAX - 4095),
         ] {
             let back = io(&bdev, bio, BioRequest::new(op, sector, bytes), pages)?;
@@ -359,7 +359,7 @@ mod tests {
             (bio, pages) = (back.bio, back.pages);
         }
         // No memory, and memory that must not be written.
-        let request = BioRequest::new(BioOp::Read, 0, PAGE);
+        let request = BioRequest::new(BioOp::Read, 0, LEN);
         let back = io(&bdev, bio, request, None)?;
         check!(back.result == Err(BlkError::Invalid));
         let mut pages = pages.ok_or(EINVAL)?;
@@ -368,7 +368,7 @@ mod tests {
         check!(back.result == Err(BlkError::Invalid));
         check!(disk.seen()?.is_empty());
         // It may be read, and all is fine again.
-        let request = BioRequest::new(BioOp::Write, 0, 2 * PAGE);
+        let request = BioRequest::new(BioOp::Write, 0, 2 * LEN);
         let back = io(&bdev, back.bio, request, back.pages)?;
         check!(back.result == Ok(()));
         Ok(())
@@ -382,7 +382,7 @@ mod tests {
         let mut bio = Bio::new(1)?;
         let mut pages = Some(Pages::new(1)?);
         for sector in [end, end - 7, u64::MAX - 8, 1 << 55] {
-            let request = BioRequest::new(BioOp::Write, sector, PAGE);
+            let request = BioRequest::new(BioOp::Write, sector, LEN);
             let back = io(&bdev, bio, request, pages)?;
             check!(back.result == Err(BlkError::IoError));
             (bio, pages) = (back.bio, back.pages);
@@ -400,7 +400,7 @@ mod tests {
             let back = io(
                 &bdev,
                 bio,
-                BioRequest::new(op, 0, PAGE),
+                BioRequest::new(op, 0, LEN),
                 Some(Pages::new(1)?),
             )?;
             check!(back.result == Err(BlkError::Invalid));
@@ -441,7 +441,7 @@ mod tests {
             BlkError::Invalid,
         ] {
             disk.result(Err(error));
-            let request = BioRequest::new(BioOp::Write, 0, PAGE);
+            let request = BioRequest::new(BioOp::Write, 0, LEN);
             let back = io(&bdev, bio, request, pages)?;
             check!(back.result == Err(error));
             (bio, pages) = (back.bio, back.pages);
@@ -459,7 +459,7 @@ mod tests {
                 pages: Some(Pages::new(1)?),
                 log: log.clone(),
             };
-            let request = BioRequest::new(BioOp::Write, sector, PAGE);
+            let request = BioRequest::new(BioOp::Write, sector, LEN);
             Bio::new(1)?.submit(&bdev, request, owner);
             Ok(())
         };
@@ -489,7 +489,7 @@ mod tests {
             check!(log.wait()?.result == Ok(()));
         }
         let seen = disk.seen()?;
-        check!(seen.len() == 1 && seen[0].bytes == 4 * PAGE);
+        check!(seen.len() == 1 && seen[0].bytes == 4 * LEN);
         Ok(())
     }
 
@@ -501,7 +501,7 @@ mod tests {
         let log = Log::new()?;
         let request = BioRequest {
             nowait: true,
-            ..BioRequest::new(BioOp::Read, 0, PAGE)
+            ..BioRequest::new(BioOp::Read, 0, LEN)
         };
         for index in 0..2 {
             let owner = Io {
@@ -545,7 +545,7 @@ mod tests {
         for ioprio in [0, 1 << 13, (3 << 13) | 7, 4 << 13, u16::MAX] {
             let request = BioRequest {
                 ioprio,
-                ..BioRequest::new(BioOp::Read, 0, PAGE)
+                ..BioRequest::new(BioOp::Read, 0, LEN)
             };
             let back = io(&bdev, bio, request, pages)?;
             check!(back.result == Ok(()));

@@ -180,7 +180,7 @@ mod tests {
             check!(disk.disk.set_capacity(none) == Err(EINVAL));
         }
         check!(bdev.sectors() == sectors / 2);
-        let request = BioRequest::new(BioOp::Read, sectors / 2, PAGE_SIZE as u32);
+        let request = BioRequest::new(BioOp::Read, sectors / 2, PIECE as u32);
         let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
         check!(back.result == Err(BlkError::IoError));
         check!(disk.disk.set_capacity(sectors) == Ok(true));
@@ -235,7 +235,7 @@ mod tests {
             pages: Some(Pages::new(1)?),
             log: log.clone(),
         };
-        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
+        let request = BioRequest::new(BioOp::Read, 0, PIECE as u32);
         Bio::new(1)?.submit(bdev, request, owner);
         Ok(log)
     }
@@ -385,7 +385,7 @@ mod tests {
         let mut bio = Bio::new(1)?;
         let mut pages = Some(Pages::new(1)?);
         for sector in 0..4 {
-            let request = BioRequest::new(BioOp::Write, sector * 8, PAGE_SIZE as u32);
+            let request = BioRequest::new(BioOp::Write, sector * 8, PIECE as u32);
             let back = io(&bdev, bio, request, pages)?;
             check!(back.result == Ok(()));
             (bio, pages) = (back.bio, back.pages);
@@ -458,7 +458,7 @@ mod tests {
         check!(log.backs.lock().len() == 1);
         check!(log.wait()?.result == Ok(()));
         // The device is still open, but gone.
-        let request = BioRequest::new(BioOp::Read, 0, PAGE_SIZE as u32);
+        let request = BioRequest::new(BioOp::Read, 0, PIECE as u32);
         let back = io(&bdev, Bio::new(1)?, request, Some(Pages::new(1)?))?;
         check!(back.result.is_err());
         Ok(())

@@ -180,7 +180,7 @@ mod credits {
     fn are_taken_by_repeated_writes_too() -> Result {
         with_pair(CAPS, |pair| {
             let qp = &pair.near.qp;
-            let len = 3 * PAGE_SIZE;
+            let len = 24 * PIECE;
             let theirs = Block::new(len, 1, 9)?;
             let (_mr, remote) = pair.target(&theirs)?;
             let buffer = DmaBuffer::alloc(pair.pd.device(), PIECE, Direction::ToDevice)?;

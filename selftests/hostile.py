@@ -1152,6 +1152,27 @@ def modest():
     works(one.io(1))
 
 
+@case("passing", "what fits a host's own memory does not wait for a larger command, which waits for what others have")
+def passing():
+    for _ in range(5):
+        for number in range(4):
+            hog = Session(host=b"silent%d" % number, host_id=bytes([number + 1] * 16)).io(receives=1, reads=0)
+            for tag in range(4):
+                hog.send(command(WRITE, tag=tag, length=1 << 20, **hog.remote()))
+        io = Session(host=b"silent4", host_id=b"p" * 16, features=0).io()
+        # Some of it may have been there: then the larger one is answered first.
+        time.sleep(1)
+        for tag, length in enumerate((1 << 20, 4096)):
+            io.send(command(READ, tag=tag, length=length, **io.remote()))
+        tags = [struct.unpack_from("<HH", io.receive()[0])[1] for _ in range(2)]
+        print(f"answered: {tags}")
+        for connection in reversed(Connection.alive.copy()):
+            connection.close()
+        if tags == [1, 0]:
+            return
+    raise Failed("the small one is never answered first")
+
+
 @case("second", "another host, which reads and writes")
 def second():
     works(Session(host=b"silent0", host_id=b"s" * 16).io())

@@ -156,6 +156,16 @@ modest() {
 	unharmed
 }
 
+# passing: what a host reads that fits its own memory does not wait for what it reads that is larger.
+passing() {
+	not_local
+	ADMIT=$(echo silent{0..4})
+	reload_server "load_module pool_size=$((4 << 20))"
+	start
+	hostile passing
+	unharmed
+}
+
 # halved: the memory that each of two hosts has for itself is half of what it could be, and half of
 # that again, as there are no larger pieces of memory: less is better than none.
 halved() {
@@ -233,6 +243,7 @@ scenario large "the same beside a host whose commands are larger than its own me
 scenario crawl "eight hosts that let go of the memory as late as they may"
 scenario storm "eight hosts that connect, ask for all memory, and are gone"
 scenario modest "a host that is late once beside one that wants all memory"
+scenario passing "small commands beside a large one that waits for others"
 scenario halved "a second host when memory is in small pieces"
 scenario flood "2,000 requests that are not confirmed, and strangers that ping"
 run_scenarios

@@ -9,6 +9,7 @@ mod command;
 mod connection;
 pub(in crate::server) mod connections;
 mod credit;
+mod line;
 mod poller;
 mod protected;
 mod reception;

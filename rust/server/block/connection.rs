@@ -56,6 +56,10 @@ use crate::server::{
             Command,
             Handler, //
         },
+        line::{
+            Line,
+            LineState, //
+        },
         poller::{
             Polled,
             Poller,
@@ -64,10 +68,7 @@ use crate::server::{
         protected::Protected,
     },
     memory::{
-        account::{
-            Account,
-            Requester, //
-        },
+        account::Account,
         buddy::PieceLen,
         overdue::{
             Overdue,
@@ -130,8 +131,9 @@ pub(super) struct Slots {
     pub(super) taken: KVec<bool>,
     /// The number of slots that are taken.
     pub(super) in_flight: usize,
-    /// The commands that wait, in order. There is capacity for one of each tag.
-    pub(super) waiting: KVec<Waiting>,
+    /// The commands that wait, by their line, in order. There is capacity for one of each tag.
+    waiting: KVec<Waiting>,
+    waiting_for_own: KVec<Waiting>,
     /// The commands that wait until fewer RDMA READs are under way. There is capacity for all.
     pub(super) fetching: KVec<KBox<Command>>,
     /// The commands that [`Connection::submit_later`] got. There is capacity for all.
@@ -160,6 +162,7 @@ impl Slots {
             taken: KVec::from_elem(false, depth, GFP_KERNEL)?,
             in_flight: 0,
             waiting: KVec::with_capacity(depth, GFP_KERNEL)?,
+            waiting_for_own: KVec::with_capacity(depth, GFP_KERNEL)?,
             fetching: KVec::with_capacity(depth, GFP_KERNEL)?,
             later: KVec::with_capacity(depth, GFP_KERNEL)?,
             finished: KVec::with_capacity(depth, GFP_KERNEL)?,
@@ -169,6 +172,14 @@ impl Slots {
             fetches: Progress::default(),
             overdue: Overdue::default(),
         })
+    }
+
+    /// Returns the commands that wait in a line.
+    pub(super) fn line(&mut self, line: Line) -> &mut KVec<Waiting> {
+        match line {
+            Line::Common => &mut self.waiting,
+            Line::Own => &mut self.waiting_for_own,
+        }
     }
 
     /// Returns true if a command with this tag could begin.
@@ -190,8 +201,9 @@ pub(in crate::server) struct Connection {
     pub(super) terms: Terms,
     /// The poller that looks after it.
     pub(super) poller: Arc<Poller<Connection>>,
-    /// Asks for the memory of its commands.
-    pub(super) requester: Requester,
+    /// The lines of commands that wait.
+    common: LineState,
+    own: LineState,
     /// The completion queue of its sends. It wakes the poller only when the poller waits for
     /// something.
     pub(super) cq: Arc<Cq>,
@@ -203,8 +215,6 @@ pub(in crate::server) struct Connection {
     pub(super) tags: KVec<Atomic<u64>>,
     /// The client has asked for more credit.
     credit_asked: Atomic<u32>,
-    /// The number of commands that wait.
-    pub(super) waiting: Atomic<usize>,
     /// The number of commands that had to wait so far.
     pub(super) waits: Atomic<u64>,
     /// Receives that have completed. As many were posted for them.
@@ -314,7 +324,8 @@ impl Connection {
         let depth = usize::from(config.terms.depth);
         let slots = Slots::new(depth)?;
         let stats = config.block.stats.connection()?;
-        let requester = poller.requester(config.account)?;
+        let common = LineState::new(poller.requester(config.account)?);
+        let own = LineState::new(poller.requester(config.account)?);
         let mut tags = KVec::with_capacity(depth, GFP_KERNEL)?;
         for _ in 0..depth {
             tags.push(Atomic::new(0), GFP_KERNEL)?;
@@ -332,13 +343,13 @@ impl Connection {
                 membership: config.membership.clone(),
                 terms: config.terms,
                 poller: poller.clone(),
-                requester,
+                common,
+                own,
                 cq,
                 slots <- new_irqsave_spinlock!(slots, "Connection::slots"),
                 credit: Atomic::new(credit.into()),
                 tags,
                 credit_asked: Atomic::new(0),
-                waiting: Atomic::new(0),
                 waits: Atomic::new(0),
                 receives: Atomic::new(0),
                 stats,
@@ -355,6 +366,15 @@ impl Connection {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns what the commands of a line wait with.
+    #[inline]
+    pub(super) fn line(&self, line: Line) -> &LineState {
+        match line {
+            Line::Common => &self.common,
+            Line::Own => &self.own,
+        }
     }
 
     /// Sets the reference that slots are made with. Any context.
@@ -454,7 +474,7 @@ impl Connection {
         let sends = Progress { begun, ended };
         let kept = match sends.is_busy() {
             false => 0,
-            true => self.requester.kept(),
+            true => self.common.requester.kept(),
         };
         let overdue = {
             let mut slots = self.slots.lock();
@@ -462,7 +482,8 @@ impl Connection {
             let overdue = slots.overdue.look(now_ms, sends, slots.fetches, kept);
             overdue && !slots.closed
         };
-        if overdue && !self.session.is_lost() && self.requester.keeps_from_others() {
+        let requester = &self.common.requester;
+        if overdue && !self.session.is_lost() && requester.keeps_from_others() {
             self.session.overdue();
         }
     }
@@ -479,7 +500,8 @@ impl Polled for Connection {
             let reaped = self.cq.try_reap();
             self.resume();
             let interested = self.fetches.load(Relaxed) > 0
-                || self.waiting.load(Relaxed) > 0
+                || self.common.is_waited_in()
+                || self.own.is_waited_in()
                 // No command begins meanwhile.
                 || self.poller.is_short() && !self.is_idle();
             if reaped.is_none() || !interested || !self.cq.arm() {
@@ -551,7 +573,7 @@ impl Polled for Connection {
             qp.completions(),
             self.credit(),
             self.waits.load(Relaxed),
-            self.requester.own(),
+            self.common.requester.own(),
         )
     }
 }

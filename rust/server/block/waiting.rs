@@ -2,7 +2,7 @@
 
 //! Commands that cannot go on yet: they wait for their slot, for memory, or for the backing device.
 //!
-//! The first two wait in a list of their connection, in order, until the poller's worker calls
+//! The first two wait in lines of their connection, in order, until the poller's worker calls
 //! [`Connection::resume`]. Commands for which the backing device has to wait are submitted in a
 //! task of their own. Writes whose data are to be fetched wait until fewer are.
 
@@ -24,8 +24,12 @@ use crate::server::{
             Connection,
             Waiting, //
         },
+        line::Line,
     },
-    memory::buddy::PieceLen,
+    memory::{
+        account::Requester,
+        buddy::PieceLen, //
+    },
 };
 
 /// The number of answers that are sealed before other work gets the CPU.
@@ -34,24 +38,35 @@ const ANSWERS_AT_ONCE: usize = 8;
 impl Connection {
     /// Gives a command the memory that it needs, or lets it wait.
     pub(super) fn provide(&self, command: KBox<Command>, len: PieceLen) {
+        let line = match self.line(Line::Own).requester.fits_own(len) {
+            true => Line::Own,
+            false => Line::Common,
+        };
+        let state = self.line(line);
         // Commands that wait already come first.
-        if self.waiting.load(Relaxed) == 0 {
-            if let Some(memory) = self.poller.get(len, &self.requester) {
+        if !state.is_waited_in() {
+            if let Some(memory) = self.poller.get(len, &state.requester) {
                 return command.supply(memory);
             }
         }
-        self.wait(Waiting::Memory(command, len));
+        self.wait_in(line, Waiting::Memory(command, len));
     }
 
     /// Lets a command wait until [`Polled::progress`](super::poller::Polled::progress) tries again.
     pub(super) fn wait(&self, waiting: Waiting) {
+        self.wait_in(Line::Common, waiting);
+    }
+
+    fn wait_in(&self, line: Line, waiting: Waiting) {
+        let state = self.line(line);
         let (refused, draining) = {
             let mut slots = self.slots.lock();
             let refused = match slots.closed || slots.draining {
                 true => Some(waiting),
                 false => {
-                    let full = slots.waiting.push_within_capacity(waiting).err();
-                    self.waiting.store(slots.waiting.len(), Relaxed);
+                    let list = slots.line(line);
+                    let full = list.push_within_capacity(waiting).err();
+                    state.waiting.store(list.len(), Relaxed);
                     full.map(|full| full.0)
                 }
             };
@@ -62,7 +77,7 @@ impl Connection {
             None => self.poller.attend(),
             Some(waiting) => {
                 self.drop_waiting(waiting);
-                self.requester.cancel();
+                state.requester.cancel();
                 if !draining {
                     self.lose_session();
                 }
@@ -81,65 +96,73 @@ impl Connection {
 
     /// Ends the commands that wait. They are not answered.
     pub(super) fn drop_all_waiting(&self) {
-        loop {
-            let first = {
-                let mut slots = self.slots.lock();
-                let first = slots.waiting.remove(0);
-                self.waiting.store(slots.waiting.len(), Relaxed);
-                first
-            };
-            match first {
-                Ok(waiting) => self.drop_waiting(waiting),
-                Err(_) => break,
+        for line in [Line::Common, Line::Own] {
+            while let Some(waiting) = self.take_first(line) {
+                self.drop_waiting(waiting);
             }
+            // The poller's worker does the same if it has asked for memory meanwhile.
+            self.line(line).requester.cancel();
         }
-        // The poller's worker does the same if it has asked for memory meanwhile.
-        self.requester.cancel();
     }
 
-    /// Lets the commands that wait go on, in order, until one cannot. That takes the same time
-    /// however many wait behind it.
+    /// Takes the first command out of a line.
+    fn take_first(&self, line: Line) -> Option<Waiting> {
+        let mut slots = self.slots.lock();
+        let list = slots.line(line);
+        let first = list.remove(0).ok();
+        self.line(line).waiting.store(list.len(), Relaxed);
+        first
+    }
+
+    /// Lets the commands that wait go on, those of a line in order, until one cannot. That takes
+    /// the same time however many wait behind it.
     pub(super) fn resume(&self) {
+        self.resume_line(Line::Common);
+        self.resume_line(Line::Own);
+    }
+
+    fn resume_line(&self, line: Line) {
+        let requester = &self.line(line).requester;
         loop {
             let len = {
-                let slots = self.slots.lock();
-                match slots.waiting.first() {
+                let mut slots = self.slots.lock();
+                match slots.line(line).first() {
+                    None => return,
                     Some(Waiting::Memory(_, len)) => Some(*len),
-                    Some(first) if first.tag().is_none_or(|tag| slots.is_free(tag)) => None,
-                    _ => return,
+                    Some(first) => {
+                        let tag = first.tag();
+                        if tag.is_some_and(|tag| !slots.is_free(tag)) {
+                            return;
+                        }
+                        None
+                    }
                 }
             };
             let memory = match len {
                 None => None,
-                Some(len) => match self.poller.get(len, &self.requester) {
-                    None => return self.wait_on(),
+                Some(len) => match self.poller.get(len, requester) {
+                    None => return self.wait_on(requester),
                     memory => memory,
                 },
             };
-            let first = {
-                let mut slots = self.slots.lock();
-                let first = slots.waiting.remove(0);
-                self.waiting.store(slots.waiting.len(), Relaxed);
-                first
-            };
-            match (first, memory) {
-                (Ok(Waiting::Slot(command, recv)), _) => self.admit(command, recv),
-                (Ok(Waiting::Refusal(response)), _) => self.refuse(response),
-                (Ok(Waiting::Memory(command, _)), Some(memory)) => command.supply(memory),
+            match (self.take_first(line), memory) {
+                (Some(Waiting::Slot(command, recv)), _) => self.admit(command, recv),
+                (Some(Waiting::Refusal(response)), _) => self.refuse(response),
+                (Some(Waiting::Memory(command, _)), Some(memory)) => command.supply(memory),
                 // They were all dropped meanwhile, and no others come.
                 _ => return,
             }
         }
     }
 
-    /// Lets the first command wait on for its memory, if it was not dropped meanwhile.
-    fn wait_on(&self) {
+    /// Lets the first command of a line wait on for its memory, if it was not dropped meanwhile.
+    fn wait_on(&self, requester: &Requester) {
         let dropped = {
             let slots = self.slots.lock();
             slots.closed || slots.draining
         };
         if dropped {
-            self.requester.cancel();
+            requester.cancel();
         }
     }
 

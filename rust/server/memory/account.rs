@@ -14,7 +14,10 @@ use kernel::sync::{
 };
 
 use crate::server::memory::{
-    buddy::PIECE_MIN,
+    buddy::{
+        PieceLen,
+        PIECE_MIN, //
+    },
     pool::Pool, //
 };
 
@@ -29,6 +32,8 @@ pub(in crate::server) struct Account {
     pub(super) number: usize,
     /// The number of small pieces that are not charged to it.
     small: Atomic<usize>,
+    /// The bytes of its own memory.
+    own: Atomic<usize>,
 }
 
 impl Account {
@@ -39,13 +44,16 @@ impl Account {
             pool: pool.clone(),
             number,
             small: Atomic::new(0),
+            own: Atomic::new(0),
         };
         Ok(Arc::new(account, GFP_KERNEL)?)
     }
 
     /// Makes sure that it has own memory. May sleep.
     pub(in crate::server) fn make_own(&self) -> Result {
-        self.pool.make_own(self.number)
+        self.pool.make_own(self.number)?;
+        self.own.store(self.pool.own(self.number), Relaxed);
+        Ok(())
     }
 
     /// Returns the bytes of common memory that it has. Any context.
@@ -106,7 +114,14 @@ impl Requester {
 
     /// Returns the bytes of own memory of its account. Any context.
     pub(in crate::server) fn own(&self) -> usize {
-        self.account.pool.own(self.account.number)
+        self.account.own.load(Relaxed)
+    }
+
+    /// Returns true if the own memory of its account has room for `len` bytes when all is free. Any
+    /// context.
+    #[inline]
+    pub(in crate::server) fn fits_own(&self, len: PieceLen) -> bool {
+        len.bytes() <= self.own()
     }
 
     /// Returns the bytes of common memory that its account has. Any context.

@@ -5,11 +5,15 @@
 //! An *account* is a client host, as the server tells hosts apart. It may have *own* memory, which
 //! no other account ever gets, and it shares the *common* memory with all of them. A *requester*
 //! is a connection, which asks for the memory of one command at a time. What it cannot have now it
-//! waits for: the requesters of an account wait in a line, in the order in which they asked, and
-//! the accounts with such a line wait in a line themselves.
+//! waits for: the requesters of an account wait in two lines, in the order in which they asked, and
+//! the accounts with such lines wait in a line themselves.
 //!
-//! - The first requester of an account gets own memory as soon as it fits. So a command that is no
-//!   larger than the own memory waits for nothing but commands of the same account.
+//! - One line has the requesters whose commands fit the own memory of the account, the other one
+//!   those whose commands are larger. The first one of the former gets own memory as soon as it
+//!   fits. So a command that is no larger than the own memory waits for nothing but commands of
+//!   the same account that are no larger, either.
+//! - Common memory is for the first one of the latter. If there is none, it is for the first one of
+//!   the former, too.
 //! - Common memory goes to the first account that may have more of it, as [`may_hold`] says: an
 //!   account that has much of it leaves a reserve to those that have less. An account that got some
 //!   goes to the end of the line.
@@ -33,6 +37,13 @@ mod line;
 
 use core::ops::DerefMut;
 
+pub use line::Account;
+
+use line::{
+    FITTING,
+    LARGER, //
+};
+
 use super::{
     buddy::PieceLen,
     share::may_hold, //
@@ -48,6 +59,9 @@ const STEPS: usize = 32;
 pub trait Memory {
     /// A piece that is in use. Who drops it has to give it back first.
     type Piece;
+
+    /// Returns true if an account has own memory that has room for `len` bytes when all is free.
+    fn fits_own(&self, account: usize, len: PieceLen) -> bool;
 
     /// Takes `len` bytes of the own memory of an account, if there are any.
     fn take_own(&mut self, account: usize, len: PieceLen) -> Option<Self::Piece>;
@@ -68,21 +82,6 @@ pub trait Memory {
     fn left(&self) -> usize;
 }
 
-/// An account.
-#[derive(Clone, Debug)]
-pub struct Account {
-    /// The bytes of common memory that it has.
-    held: usize,
-    /// Its line of requesters.
-    first: usize,
-    last: usize,
-    /// Its neighbours in the line of accounts. It is in there as long as a requester of it waits.
-    prev: usize,
-    next: usize,
-    /// The tick since which its requesters wait and none of them has got anything.
-    since: u64,
-}
-
 /// What a requester has asked for.
 #[derive(Clone, Debug)]
 enum Asked<P> {
@@ -101,7 +100,9 @@ pub struct Requester<P> {
     /// Who is told when its memory is there.
     poller: usize,
     asked: Asked<P>,
-    /// Its neighbours in the line of its account.
+    /// Which line of its account it is in, if it waits.
+    line: usize,
+    /// Its neighbours in that line.
     prev: usize,
     next: usize,
 }
@@ -110,15 +111,16 @@ pub struct Requester<P> {
 ///
 /// # Invariants
 ///
-/// - The line of accounts has those with a line of requesters, each of which waits, and no others.
+/// - The line of accounts has those with requesters in their lines, each of which waits, and no
+///   others.
 /// - `waiting` is the number of requesters that wait.
-/// - `owner` is the account that has a reservation, and is in the line of accounts, or `NONE`. Then
-///   nothing is reserved after the next call that has the memory.
+/// - `owner` is the requester that has a reservation, and waits as the first one of its line, or
+///   `NONE`. Then nothing is reserved after the next call that has the memory.
 /// - `waits` has the number of accounts in the line that wait since this tick, since the one
 ///   before, and for longer.
-/// - If `unfinished` is not set, no first requester of an account waits for what fits its own
-///   memory, nor for common memory that it may have and that is there. If it is, `cursor` and those
-///   behind it may, and all if `again` is set.
+/// - If `unfinished` is not set, no first requester of a line waits for what fits the own memory of
+///   its account, and no account for common memory that it may have and that is there. If it is,
+///   `cursor` and those behind it may, and all if `again` is set.
 #[derive(Debug)]
 pub struct Arbiter<A, R> {
     accounts: A,
@@ -173,14 +175,7 @@ where
     /// Adds an account that has nothing. `None` if there is no place.
     pub fn add_account(&mut self) -> Option<usize> {
         let id = self.accounts.iter().position(Option::is_none)?;
-        *self.accounts.get_mut(id)? = Some(Account {
-            held: 0,
-            first: NONE,
-            last: NONE,
-            prev: NONE,
-            next: NONE,
-            since: 0,
-        });
+        *self.accounts.get_mut(id)? = Some(Account::new());
         Some(id)
     }
 
@@ -199,6 +194,7 @@ where
             account,
             poller,
             asked: Asked::Nothing,
+            line: LARGER,
             prev: NONE,
             next: NONE,
         });
@@ -227,7 +223,7 @@ where
         self.owner().is_some()
     }
 
-    /// Returns the account for which memory is reserved.
+    /// Returns the requester for which memory is reserved.
     pub fn owner(&self) -> Option<usize> {
         (self.owner != NONE).then_some(self.owner)
     }
@@ -259,7 +255,7 @@ where
         let begin = (self.tick as usize).wrapping_mul(STEPS);
         let looked_at = (0..count.min(STEPS)).map(|step| begin.wrapping_add(step) % count);
         looked_at.filter(|at| *at != account).any(|at| {
-            let waits = self.account(at).filter(|one| one.first != NONE);
+            let waits = self.account(at).filter(|one| !one.is_idle());
             waits.is_some_and(|one| self.age(one.since) == 2 && one.held < kept)
         })
     }
@@ -293,20 +289,25 @@ where
             // Other pools may have left more of the memory since.
             self.serve(None, memory, tell);
         }
-        let is_first = self.account(account)?.first == NONE;
-        if is_first {
+        let line = match memory.fits_own(account, len) {
+            true => FITTING,
+            false => LARGER,
+        };
+        let [fitting, larger] = self.account(account)?.lines;
+        if line == FITTING && fitting.first == NONE {
             if let Some(piece) = memory.take_own(account, len) {
                 return Some(piece);
             }
-            // It would come before accounts that were not looked at yet.
-            if !self.unfinished {
-                if let Some(piece) = self.take_common(account, len, memory) {
-                    return Some(piece);
-                }
+        }
+        let is_next = larger.first == NONE && (line == LARGER || fitting.first == NONE);
+        // It would come before accounts that were not looked at yet.
+        if is_next && !self.unfinished {
+            if let Some(piece) = self.take_common(account, len, memory) {
+                return Some(piece);
             }
         }
-        self.wait(id, account, len);
-        if is_first && !self.unfinished {
+        self.wait(id, account, (len, line));
+        if is_next && !self.unfinished {
             self.reserve_for(account, memory);
         }
         None
@@ -404,8 +405,8 @@ where
 
     /// Gives the owner of the reservation its memory, if it is there by now.
     fn serve_owner<M: Memory<Piece = P>>(&mut self, memory: &mut M, tell: &mut impl FnMut(usize)) {
-        let at = self.owner;
-        let Some((first, len)) = self.first_of(at) else {
+        let owner = self.owner;
+        let Some((account, len)) = self.waits_for(owner) else {
             return memory.release();
         };
         let Some(piece) = memory.take_reserved(len) else {
@@ -413,14 +414,14 @@ where
             return memory.reserve();
         };
         memory.release();
-        self.charge(at, len);
-        self.supply(first, at, len, piece, tell);
+        self.charge(account, len);
+        self.supply(owner, account, len, piece, tell);
         // This is in a call of `serve()`, as memory has come back: all accounts are looked at from
         // here on, so that others get what was reserved and is left.
-        self.move_to_end(at);
+        self.move_to_end(account);
     }
 
-    /// Gives the first requester of an account its memory, if it may have it and it is there.
+    /// Gives an account what it may have now for one of its requesters.
     fn visit<M: Memory<Piece = P>>(
         &mut self,
         at: usize,
@@ -428,44 +429,50 @@ where
         tell: &mut impl FnMut(usize),
     ) {
         if self.serve_own(at, memory, tell) {
-            if self.first_of(at).is_some() {
+            if self.account(at).is_some_and(|account| !account.is_idle()) {
                 // The next one may fit, too.
                 self.cursor = at;
             }
             return;
         }
-        let Some((first, len)) = self.first_of(at) else {
+        let Some((id, len)) = self.next_of(at) else {
             return;
         };
         match self.take_common(at, len, memory) {
             Some(piece) => {
-                self.supply(first, at, len, piece, tell);
+                self.supply(id, at, len, piece, tell);
                 self.move_to_end(at);
             }
             None => self.reserve_for(at, memory),
         }
     }
 
-    /// Gives the first requester of an account own memory. Returns true if it fits.
+    /// Gives the first requester of a line of an account own memory. Returns true if it fits.
     fn serve_own<M: Memory<Piece = P>>(
         &mut self,
         account: usize,
         memory: &mut M,
         tell: &mut impl FnMut(usize),
     ) -> bool {
-        let Some((first, len)) = self.first_of(account) else {
+        let Some(lines) = self.account(account).map(|one| one.lines) else {
             return false;
         };
-        let Some(piece) = memory.take_own(account, len) else {
-            return false;
-        };
-        let owned = self.owner == account;
-        self.supply(first, account, len, piece, tell);
-        if owned {
-            // INVARIANT: Nobody is the owner now.
-            memory.release();
+        // When the larger ones came, the account may have had no own memory.
+        for id in lines.map(|line| line.first) {
+            let Some((_, len)) = self.waits_for(id) else {
+                continue;
+            };
+            if let Some(piece) = memory.take_own(account, len) {
+                let owned = self.owner == id;
+                self.supply(id, account, len, piece, tell);
+                if owned {
+                    // INVARIANT: Nobody is the owner now.
+                    memory.release();
+                }
+                return true;
+            }
         }
-        true
+        false
     }
 
     /// Takes `len` bytes of common memory that an account may have, and that are not reserved.
@@ -475,7 +482,10 @@ where
         len: PieceLen,
         memory: &mut M,
     ) -> Option<P> {
-        if account == self.owner || !self.may_have(account, len, memory) {
+        let owns = self
+            .waits_for(self.owner)
+            .is_some_and(|owner| owner.0 == account);
+        if owns || !self.may_have(account, len, memory) {
             return None;
         }
         let piece = memory.take_common(len)?;
@@ -483,18 +493,18 @@ where
         Some(piece)
     }
 
-    /// Makes an account whose first requester does not fit the owner of the reservation, if it may
-    /// have the memory and nobody is.
+    /// Makes the requester of an account that comes next, and whose command does not fit, the owner
+    /// of the reservation, if the account may have the memory and nobody is.
     fn reserve_for<M: Memory<Piece = P>>(&mut self, account: usize, memory: &mut M) {
         if self.owner != NONE {
             return;
         }
-        let Some((_, len)) = self.first_of(account) else {
+        let Some((id, len)) = self.next_of(account) else {
             return;
         };
         if self.may_have(account, len, memory) {
             // INVARIANT: It waits.
-            self.owner = account;
+            self.owner = id;
             memory.reserve();
         }
     }
@@ -502,14 +512,14 @@ where
     /// Returns true if an account may have `len` more bytes of common memory. What the owner of the
     /// reservation is to get counts as gone.
     fn may_have<M: Memory<Piece = P>>(&self, account: usize, len: PieceLen, memory: &M) -> bool {
-        let owned = self.first_of(self.owner);
+        let owned = self.waits_for(self.owner);
         let owned = owned.map_or(0, |(_, len)| len.bytes());
         let left = memory.left().saturating_sub(owned);
         may_hold(self.held(account), len.bytes(), left)
     }
 
-    /// Lets the first requester of an account have `piece`. If the account was the owner of the
-    /// reservation, nobody is now.
+    /// Lets a requester of an account, the first one of its line, have `piece`. If it was the owner
+    /// of the reservation, nobody is now.
     fn supply(
         &mut self,
         id: usize,
@@ -518,8 +528,11 @@ where
         piece: P,
         tell: &mut impl FnMut(usize),
     ) {
+        let was_next = self.next_of(account).is_some_and(|next| next.0 == id);
         self.unwait(id, account);
-        self.restart_wait(account);
+        if was_next {
+            self.restart_wait(account);
+        }
         if let Some(requester) = self.requester_mut(id) {
             requester.asked = Asked::Ready(len, piece);
             tell(requester.poller);
@@ -532,13 +545,20 @@ where
         }
     }
 
-    /// Returns the first requester in the line of an account, and what it waits for.
-    fn first_of(&self, account: usize) -> Option<(usize, PieceLen)> {
-        let first = self.account(account)?.first;
-        match self.requesters.get(first)?.as_ref()?.asked {
-            Asked::Waits(len) => Some((first, len)),
+    /// Returns the account of a requester that waits, and for what it does.
+    fn waits_for(&self, id: usize) -> Option<(usize, PieceLen)> {
+        let requester = self.requesters.get(id)?.as_ref()?;
+        match requester.asked {
+            Asked::Waits(len) => Some((requester.account, len)),
             _ => None,
         }
+    }
+
+    /// Returns the requester of an account that comes next for common memory, and what it waits
+    /// for.
+    fn next_of(&self, account: usize) -> Option<(usize, PieceLen)> {
+        let id = self.account(account)?.next_for_common();
+        self.waits_for(id).map(|(_, len)| (id, len))
     }
 
     fn account(&self, id: usize) -> Option<&Account> {

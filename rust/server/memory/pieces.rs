@@ -187,6 +187,11 @@ impl Memory {
 impl arbiter::Memory for Memory {
     type Piece = Place;
 
+    fn fits_own(&self, account: usize, len: PieceLen) -> bool {
+        let own = self.own.get(account).and_then(Option::as_ref);
+        own.is_some_and(|own| len.bytes() <= own.len())
+    }
+
     fn take_own(&mut self, account: usize, len: PieceLen) -> Option<Place> {
         let own = self.own.get_mut(account)?.as_mut()?;
         own.free.alloc(len).map(Place::Own)

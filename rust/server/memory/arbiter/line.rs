@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The line of the accounts that wait, and that of the requesters of each: who is the next one, and
-//! for how long they have waited.
+//! The line of the accounts that wait, and the lines of the requesters of each: who is the next one,
+//! and for how long they have waited.
 
 #![forbid(unsafe_code)]
 
 use core::ops::DerefMut;
 
 use super::{
-    Account,
     Arbiter,
     Asked,
     PieceLen,
@@ -16,34 +15,105 @@ use super::{
     NONE, //
 };
 
+/// A line of requesters of an account.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    pub(super) first: usize,
+    last: usize,
+}
+
+impl Line {
+    const EMPTY: Self = Self {
+        first: NONE,
+        last: NONE,
+    };
+}
+
+/// The line of those whose commands fit the own memory of their account, and that of the others.
+pub(super) const FITTING: usize = 0;
+pub(super) const LARGER: usize = 1;
+
+/// An account.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// The bytes of common memory that it has.
+    pub(super) held: usize,
+    /// Its lines of requesters: [`FITTING`] and [`LARGER`].
+    pub(super) lines: [Line; 2],
+    /// Its neighbours in the line of accounts. It is in there as long as a requester of it waits.
+    prev: usize,
+    pub(super) next: usize,
+    /// The tick since which its requesters wait, and it has got nothing of what they may have of the
+    /// common memory.
+    pub(super) since: u64,
+}
+
+impl Account {
+    /// Makes an account that has nothing.
+    pub(super) fn new() -> Self {
+        Self {
+            held: 0,
+            lines: [Line::EMPTY; 2],
+            prev: NONE,
+            next: NONE,
+            since: 0,
+        }
+    }
+
+    /// Returns true if none of its requesters waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lines.iter().all(|line| line.first == NONE)
+    }
+
+    /// Returns the requester that comes next for common memory, or `NONE`.
+    pub(super) fn next_for_common(&self) -> usize {
+        let [fitting, larger] = self.lines;
+        match larger.first {
+            NONE => fitting.first,
+            first => first,
+        }
+    }
+}
+
 impl<P, A, R> Arbiter<A, R>
 where
     A: DerefMut<Target = [Option<Account>]>,
     R: DerefMut<Target = [Option<Requester<P>>]>,
 {
-    /// Puts a requester at the end of the line of its account.
-    pub(super) fn wait(&mut self, id: usize, account: usize, len: PieceLen) {
-        let Some(line) = self.account_mut(account) else {
+    /// Puts a requester at the end of a line of its account.
+    pub(super) fn wait(&mut self, id: usize, at: usize, (len, line): (PieceLen, usize)) {
+        let Some(account) = self.account_mut(at) else {
             return;
         };
-        let last = core::mem::replace(&mut line.last, id);
+        let was_idle = account.is_idle();
+        let Some(ends) = account.lines.get_mut(line) else {
+            return;
+        };
+        let last = core::mem::replace(&mut ends.last, id);
         if last == NONE {
-            line.first = id;
-            self.link(account);
+            ends.first = id;
         } else if let Some(last) = self.requester_mut(last) {
             last.next = id;
         }
+        if was_idle {
+            self.link(at);
+        } else if line == LARGER && last == NONE {
+            // It comes next, and begins to wait now.
+            self.restart_wait(at);
+        }
         if let Some(requester) = self.requester_mut(id) {
             requester.asked = Asked::Waits(len);
+            requester.line = line;
             (requester.prev, requester.next) = (last, NONE);
         }
         self.waiting += 1;
     }
 
-    /// Takes a requester, which waits until now, out of the line of its account. If it was what the
-    /// owner of the reservation waits for, nobody is the owner any more.
-    pub(super) fn unwait(&mut self, id: usize, account: usize) {
-        let Some((prev, next)) = self.requester_mut(id).map(|one| (one.prev, one.next)) else {
+    /// Takes a requester, which waits until now, out of the line of its account. If it was the
+    /// owner of the reservation, nobody is any more.
+    pub(super) fn unwait(&mut self, id: usize, at: usize) {
+        let requester = self.requester_mut(id);
+        let Some((line, prev, next)) = requester.map(|one| (one.line, one.prev, one.next)) else {
             return;
         };
         if let Some(prev) = self.requester_mut(prev) {
@@ -52,23 +122,25 @@ where
         if let Some(next) = self.requester_mut(next) {
             next.prev = prev;
         }
-        let Some(line) = self.account_mut(account) else {
+        let Some(account) = self.account_mut(at) else {
             return;
         };
-        if prev == NONE {
-            line.first = next;
+        if let Some(ends) = account.lines.get_mut(line) {
+            if prev == NONE {
+                ends.first = next;
+            }
+            if next == NONE {
+                ends.last = prev;
+            }
         }
-        if next == NONE {
-            line.last = prev;
-        }
-        let empty = line.first == NONE;
+        let idle = account.is_idle();
         self.waiting -= 1;
-        if prev == NONE && self.owner == account {
+        if self.owner == id {
             // INVARIANT: The next call that has the memory ends the reservation.
             self.owner = NONE;
         }
-        if empty {
-            self.unlink(account);
+        if idle {
+            self.unlink(at);
         }
     }
 
@@ -114,7 +186,7 @@ where
 
     /// Puts an account that is in the line of accounts at its end.
     pub(super) fn move_to_end(&mut self, id: usize) {
-        if self.first_of(id).is_some() {
+        if self.account(id).is_some_and(|account| !account.is_idle()) {
             self.unlink(id);
             self.link(id);
         }
@@ -123,7 +195,7 @@ where
     /// Notes that an account has got something, if it is in the line of accounts.
     pub(super) fn restart_wait(&mut self, id: usize) {
         let tick = self.tick;
-        let Some(account) = self.account_mut(id).filter(|one| one.first != NONE) else {
+        let Some(account) = self.account_mut(id).filter(|one| !one.is_idle()) else {
             return;
         };
         let since = core::mem::replace(&mut account.since, tick);

@@ -3,6 +3,7 @@
 //! Who gets the memory for commands, with the memory as `server/memory/pool.rs` has it.
 
 mod need;
+mod own;
 mod simulation;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -10,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::server::memory::{
     arbiter::{Account, Arbiter, Memory, Requester},
     buddy::{self, Chunk, PieceLen, Pool, CHUNK, PIECE_MIN},
-    share::{may_hold, own_len, OWN_MIN},
+    share::{may_hold, OWN_MIN},
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -27,10 +28,15 @@ struct Pools {
     common: Pool<Chunks>,
     used: usize,
     owns: Vec<Option<Pool<Chunks>>>,
+    own_lens: Vec<usize>,
 }
 
 impl Memory for Pools {
     type Piece = Piece;
+
+    fn fits_own(&self, account: usize, len: PieceLen) -> bool {
+        len.bytes() <= self.own_lens[account]
+    }
 
     fn take_own(&mut self, account: usize, len: PieceLen) -> Option<Piece> {
         self.owns[account].as_mut()?.alloc(len).map(Piece::Own)
@@ -84,8 +90,8 @@ struct World {
     accounts: Vec<usize>,
     /// The requesters that were told, and have not asked again.
     told: BTreeSet<usize>,
-    /// What each account waits for, in order.
-    lines: Vec<VecDeque<usize>>,
+    /// Who of each account waits, in order: for what fits its own memory, and for more.
+    lines: Vec<[VecDeque<usize>; 2]>,
     /// What a call had too few steps for is done only when [`World::finish`] is called.
     lazy: bool,
 }
@@ -107,29 +113,44 @@ impl World {
             assert_eq!(arbiter.add_requester(*account, index), Some(index));
         }
         assert_eq!(arbiter.add_requester(0, 0), None);
+        let own_lens = owns.to_vec();
         let owns = owns.iter().map(|len| (*len > 0).then(|| own(*len)));
         let memory = Pools {
             common: pool(chunks),
             used: 0,
             owns: owns.collect(),
+            own_lens,
         };
         Self {
             arbiter,
             memory,
             accounts,
             told: BTreeSet::new(),
-            lines: vec![VecDeque::new(); all / requesters],
+            lines: vec![Default::default(); all / requesters],
             lazy: false,
         }
     }
 
-    /// Notes who was told, which has to be the first of its account.
+    /// Notes who was told, which has to be the first of a line.
     fn note(&mut self, told: Vec<usize>) {
         for requester in told {
             assert!(self.told.insert(requester), "{requester} is told twice");
-            let first = self.lines[self.accounts[requester]].pop_front();
-            assert_eq!(first, Some(requester), "not the first one");
+            let mut lines = self.lines[self.accounts[requester]].iter_mut();
+            let line = lines.find(|line| line.front() == Some(&requester));
+            line.expect("not the first one").pop_front();
         }
+    }
+
+    /// The line that a requester waits in for so many bytes.
+    fn line(&mut self, requester: usize, len: usize) -> &mut VecDeque<usize> {
+        let account = self.accounts[requester];
+        let fits = self.memory.fits_own(account, PieceLen::new(len).unwrap());
+        &mut self.lines[account][usize::from(!fits)]
+    }
+
+    /// The account that has a reservation.
+    fn owner(&self) -> Option<usize> {
+        self.arbiter.owner().map(|owner| self.accounts[owner])
     }
 
     fn ask(&mut self, requester: usize, len: usize) -> Option<Piece> {
@@ -143,7 +164,7 @@ impl World {
         );
         assert!(!ready || got.is_some(), "told, and there is nothing");
         if got.is_none() && before.is_none() {
-            self.lines[self.accounts[requester]].push_back(requester);
+            self.line(requester, len).push_back(requester);
         }
         assert!(told.len() <= STEPS_MAX, "{} in one call", told.len());
         self.note(told);
@@ -180,7 +201,9 @@ impl World {
     fn cancel(&mut self, requester: usize) {
         self.told.remove(&requester);
         let account = self.accounts[requester];
-        self.lines[account].retain(|other| *other != requester);
+        for line in &mut self.lines[account] {
+            line.retain(|other| *other != requester);
+        }
         match self.arbiter.cancel(requester) {
             Some(piece) => self.put(requester, piece),
             None => self.serve(Some(account)),
@@ -201,24 +224,32 @@ impl World {
 
     /// Nobody waits for what is there.
     fn check(&mut self) {
-        let waiting = self.lines.iter().map(VecDeque::len).sum::<usize>();
-        assert_eq!(self.arbiter.waiting(), waiting);
+        let waiting = self.lines.iter().flatten().map(VecDeque::len);
+        assert_eq!(self.arbiter.waiting(), waiting.sum::<usize>());
         if self.lazy {
             return;
         }
         self.finish();
         let owner = self.arbiter.owner();
-        let first = |line: &VecDeque<usize>| self.arbiter.asked(*line.front()?);
-        let firsts: Vec<_> = self.lines.iter().map(first).collect();
-        let reserved = owner.map_or(0, |owner| firsts[owner].unwrap().bytes());
-        let left = self.memory.left().saturating_sub(reserved);
-        for (account, len) in firsts.into_iter().enumerate() {
-            let Some(len) = len else { continue };
-            let own = self.memory.take_own(account, len);
-            assert!(own.is_none(), "{account} waits for own memory");
-            if owner == Some(account) {
-                assert!(self.memory.take_reserved(len).is_none());
-            } else if may_hold(self.arbiter.held(account), len.bytes(), left) {
+        let asked = |requester: usize| self.arbiter.asked(requester).unwrap();
+        let reserved = owner.map(asked);
+        let left = self.memory.left();
+        let left = left.saturating_sub(reserved.map_or(0, PieceLen::bytes));
+        if let Some(len) = reserved {
+            assert!(self.memory.take_reserved(len).is_none());
+        }
+        for (account, lines) in self.lines.iter().enumerate() {
+            let firsts = lines.iter().filter_map(|line| line.front());
+            for len in firsts.clone().map(|first| asked(*first)) {
+                let own = self.memory.take_own(account, len);
+                assert!(own.is_none(), "{account} waits for own memory");
+            }
+            // The larger ones come first.
+            let Some(len) = firsts.last().map(|first| asked(*first)) else {
+                continue;
+            };
+            let owns = owner.is_some_and(|owner| self.accounts[owner] == account);
+            if !owns && may_hold(self.arbiter.held(account), len.bytes(), left) {
                 assert!(owner.is_some(), "nothing comes together for {account}");
                 assert!(self.memory.take_common(len).is_none());
             }
@@ -231,27 +262,6 @@ impl World {
 
 /// The most pieces that one call gives away: one in each step, and one to the owner.
 const STEPS_MAX: usize = 33;
-
-/// Hosts that never give anything back, whatever they ask for and however often, keep no command
-/// waiting that fits the own memory of its account.
-#[test]
-fn own_memory_waits_for_nobody() {
-    for len in [PIECE_MIN, OWN_MIN, 4 * OWN_MIN, CHUNK] {
-        let mut world = World::new(4, &[OWN_MIN; 9], 16);
-        for round in 0..16 {
-            for host in 0..8 {
-                let requester = host * 16 + round;
-                // What they get is lost.
-                let _ = world.ask(requester, len);
-            }
-            let good = 8 * 16;
-            let piece = world.ask(good, OWN_MIN).expect("own memory");
-            assert!(world.ask(good + 1, OWN_MIN).is_none() || len < CHUNK);
-            world.put(good, piece);
-            world.cancel(good + 1);
-        }
-    }
-}
 
 /// Hosts that hold nothing do not get the last bytes before one that waits for them, however often
 /// they come.
@@ -296,7 +306,7 @@ fn a_stuck_piece_stops_nobody_else() {
         let one = world.ask(6, OWN_MIN).expect("there is enough");
         world.put(6, one);
     }
-    assert_eq!(world.arbiter.owner(), Some(2));
+    assert_eq!(world.owner(), Some(2));
     let other = world.ask(6, OWN_MIN).unwrap();
     for piece in stuck {
         world.put(0, piece);
@@ -315,9 +325,9 @@ fn who_does_not_wait_has_no_reservation() {
     assert!(world.ask(2, CHUNK).is_none());
     assert!(world.ask(3, PIECE_MIN).is_none());
     assert!(world.ask(4, PIECE_MIN).is_none());
-    assert_eq!(world.arbiter.owner(), Some(1));
+    assert_eq!(world.owner(), Some(1));
     world.cancel(2);
-    assert_eq!(world.arbiter.owner(), None);
+    assert_eq!(world.owner(), None);
     let others = [3, 4].map(|requester| (requester, world.ask(requester, PIECE_MIN).unwrap()));
     for (requester, other) in others {
         world.put(requester, other);
@@ -350,7 +360,7 @@ fn a_call_does_a_bounded_number_of_steps() {
         .arbiter
         .ask(1, PieceLen::MIN, &mut world.memory, &mut tell);
     assert!(got.is_none());
-    world.lines[0].push_back(1);
+    world.line(1, PIECE_MIN).push_back(1);
     world.note(told);
     world.finish();
     // One chunk has 256 pieces.
@@ -370,7 +380,7 @@ fn what_is_reserved_counts_as_gone() {
     stuck.push(world.ask(1, CHUNK / 2).unwrap());
     world.put(2, half);
     assert!(world.ask(4, CHUNK).is_none());
-    assert_eq!(world.arbiter.owner(), Some(2));
+    assert_eq!(world.owner(), Some(2));
     let quarter = world.ask(6, CHUNK / 4).expect("it has nothing yet");
     // As much is free beside the reservation, but less is left than it would have.
     let left = world.memory.left();
@@ -388,19 +398,6 @@ fn what_is_reserved_counts_as_gone() {
     assert_eq!(world.memory.common.whole(), 2);
 }
 
-/// Own memory can be had while a larger command of the same account waits, but only in order.
-#[test]
-fn an_account_has_one_line() {
-    let mut world = World::new(1, &[OWN_MIN, OWN_MIN], 4);
-    let all = world.ask(0, CHUNK).unwrap();
-    assert!(world.ask(4, CHUNK).is_none());
-    assert!(world.ask(5, PIECE_MIN).is_none());
-    world.cancel(4);
-    let piece = world.ask(5, PIECE_MIN).expect("nothing is before it");
-    world.put(5, piece);
-    world.put(0, all);
-}
-
 /// An account that was removed leaves its place to another one.
 #[test]
 fn places_are_used_again() {
@@ -413,21 +410,6 @@ fn places_are_used_again() {
     assert_eq!(old.len(), 2);
     assert_eq!(world.arbiter.add_account(), Some(2));
     assert!(world.ask(1, PIECE_MIN).is_some());
-}
-
-#[test]
-fn own_memory_within_the_budget() {
-    assert_eq!(own_len(32 * CHUNK, 0), CHUNK);
-    assert_eq!(own_len(32 * CHUNK, 16 * CHUNK), OWN_MIN);
-    assert_eq!(own_len(0, usize::MAX), OWN_MIN);
-    for size in 2..100 {
-        let (size, mut lasting) = (size * CHUNK, 0);
-        while own_len(size, lasting) > OWN_MIN {
-            assert!(own_len(size, lasting).is_power_of_two());
-            lasting += own_len(size, lasting);
-            assert!(lasting <= size / 2);
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -508,7 +490,7 @@ proptest! {
         world.arbiter.elapse();
         world.arbiter.elapse();
         prop_assert!((0..4).all(|account| !world.arbiter.is_in_need(account, CHUNK)));
-        prop_assert_eq!(world.arbiter.owner(), None);
+        prop_assert_eq!(world.owner(), None);
         prop_assert_eq!(world.memory.common.whole(), world.memory.common.count());
         prop_assert_eq!(world.memory.used, 0);
     }

@@ -357,7 +357,7 @@ class Connection:
                 return
             if time.monotonic() > end:
                 raise Failed(why)
-            # siw may not notice the first message until something else comes: see rust/rdma/quirks.rs.
+            # siw may not notice the first message until something else comes, see quirks.rs.
             # This is no message.
             if IWARP and time.monotonic() > nudge:
                 self.post(WR_RDMA_WRITE, 0, 0, number=NUDGE)
@@ -1087,8 +1087,8 @@ def silent(host):
             connection.close()
 
 
-# The server's device sends an answer for which there is no receive again every 0.66 s, six times. In
-# these seconds a receive is posted for the next one: before it is sent for the second time, or for
+# The server's device sends an answer for which there is no receive again every 0.66 s, six times.
+# In these seconds a receive is posted for the next one: before it is sent for the second time, or for
 # the fourth.
 LATE, LAST = 0.5, 1.5
 

@@ -156,7 +156,7 @@ modest() {
 	unharmed
 }
 
-# passing: what a host reads that fits its own memory does not wait for what it reads that is larger.
+# passing: what a host reads that fits its own memory does not wait for larger reads of its own.
 passing() {
 	not_local
 	ADMIT=$(echo silent{0..4})

@@ -15,14 +15,10 @@ a control stream of one-line requests, each answered by one line ("ok [VALUE]" o
   exit CODE TAINT     the script has ended; answered when every role has ended
 """
 import argparse
-import ctypes
-import functools
 import glob
 import io
 import json
-import mmap
 import os
-import platform
 import random
 import re
 import selectors
@@ -35,6 +31,7 @@ import tarfile
 import time
 
 import network
+import tsc
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -69,37 +66,7 @@ SLABS = "8 16 32 64 96 128 192 256 512 1k 2k".split()
 ENDED = re.compile(r"(?:not )?ok \d+ selftests: \S+: (\S+)")
 X86 = "console=ttyS0 mitigations=off nokaslr tsc=reliable watchdog_thresh=30"
 ARM64 = "console=ttyAMA0 mitigations=off watchdog_thresh=30 dummy.numdummies=0"
-# rdtsc; shl rdx, 32; or rax, rdx; ret
-READ_TSC = bytes.fromhex("0f3148c1e2204809d0c3")
 COMMON = "loglevel=5 net.ifnames=0 panic=-1 random.trust_cpu=on"
-
-
-@functools.cache
-def tsc_khz():
-    """The frequency of this host's time stamp counter, which an emulated one has, too; None if it has none.
-
-    A guest that measures it while the host is busy may be wrong by any factor, and has such a clock then.
-    """
-    if platform.machine() != "x86_64":
-        return None
-    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as room:
-        room.write(READ_TSC)
-        code = ctypes.c_char.from_buffer(room)
-        read_tsc = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(code))
-
-        def look():
-            """Both clocks at the same time, as nearly as can be seen."""
-            looks = []
-            for _ in range(20):
-                before, ticks, after = time.monotonic_ns(), read_tsc(), time.monotonic_ns()
-                looks.append((after - before, (before + after) / 2, ticks))
-            return min(looks)
-
-        _, ns, ticks = look()
-        time.sleep(0.05)
-        _, later_ns, later_ticks = look()
-        del code
-    return round((later_ticks - ticks) * 1e6 / (later_ns - ns))
 
 
 class Guest:
@@ -250,7 +217,7 @@ class Qemu(Guest):
         # its figures stay comparable.
         cpu = "max" if a.icount else "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc"
         # Counted instructions make a clock of their own.
-        words = [X86] if a.icount or tsc_khz() is None else [X86, f"tsc_early_khz={tsc_khz()}"]
+        words = [X86] if a.icount or tsc.khz() is None else [X86, f"tsc_early_khz={tsc.khz()}"]
         cmd = ["qemu-system-x86_64", "-M", "q35", "-cpu", cpu, *accel]
         if a.iommu:
             # Before all devices that it is to translate for. Strict: what was unmapped is gone at

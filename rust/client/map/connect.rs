@@ -480,14 +480,10 @@ impl Connector {
         let mut queues = login.queues;
         for hw_queue in 0..login.queues {
             config.deadline = self.next_deadline(attempt, config.deadline)?;
-            let polled = hw_queue >= interrupted;
-            match self.connect_queue(
-                (&config, epoch),
-                control,
-                connections,
-                login,
-                (hw_queue, polled),
-            ) {
+            let queue = (hw_queue, hw_queue >= interrupted);
+            let connected =
+                self.connect_queue((&config, epoch), control, connections, login, queue);
+            match connected {
                 // Neither device has another queue pair to give, or memory for one. A map that has
                 // no disk yet makes do with what it has; a disk keeps the queues that it has.
                 Err(failure)

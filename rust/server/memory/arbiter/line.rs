@@ -97,9 +97,6 @@ where
         }
         if was_idle {
             self.link(at);
-        } else if line == LARGER && last == NONE {
-            // It comes next, and begins to wait now.
-            self.restart_wait(at);
         }
         if let Some(requester) = self.requester_mut(id) {
             requester.asked = Asked::Waits(len);

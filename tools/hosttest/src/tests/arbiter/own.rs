@@ -52,6 +52,38 @@ fn what_fits_waits_for_nothing_larger() {
     world.put(4, large);
 }
 
+/// Of those that fit, too, none goes before another one, be it that it would fit what is there of
+/// the common memory.
+#[test]
+fn what_fits_goes_in_order() {
+    const EACH: usize = 12;
+    let mut world = World::new(2, &[0, 0, OWN_MIN], EACH);
+    // All but the smallest piece of one chunk, and a piece in the way in the other one.
+    let lens = (1..=8).map(|order| CHUNK >> order).chain([2 * PIECE_MIN]);
+    let pieces = lens
+        .enumerate()
+        .map(|(requester, len)| (requester, world.ask(requester, len)));
+    let mut held: Vec<_> = pieces
+        .map(|(requester, piece)| (requester, piece.unwrap()))
+        .collect();
+    assert!(world.ask(EACH, CHUNK).is_none());
+    assert_eq!(world.owner(), Some(1));
+    held.push((2 * EACH, world.ask(2 * EACH, OWN_MIN).expect("own memory")));
+    assert!(world.ask(2 * EACH + 1, OWN_MIN).is_none());
+    assert!(world.ask(2 * EACH + 2, PIECE_MIN).is_none());
+    for (requester, piece) in held {
+        world.put(requester, piece);
+    }
+    for (requester, len) in [
+        (EACH, CHUNK),
+        (2 * EACH + 1, OWN_MIN),
+        (2 * EACH + 2, PIECE_MIN),
+    ] {
+        let piece = world.ask(requester, len).expect("all is there");
+        world.put(requester, piece);
+    }
+}
+
 /// Of an account, the larger command is the first one for common memory, also if it came later:
 /// others may have own memory.
 #[test]

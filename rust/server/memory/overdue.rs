@@ -4,8 +4,8 @@
 //! not acknowledge what it is sent, or does not let its memory be read.
 //!
 //! The HCA gives such a client up by itself, but only after seven attempts of 2.1 s, and later if
-//! the client acknowledges something now and then. Meanwhile the data keep their memory; so do
-//! those of writes that wait until the client's device serves the READs before theirs.
+//! the client acknowledges something now and then. Meanwhile the data keep their memory. So do the
+//! data of writes that wait until the client's device serves the READs before theirs.
 //!
 //! Nothing here names a kernel type or reads a clock: the same source is compiled into the module
 //! and into the host tests.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The line of the accounts that wait, and the lines of the requesters of each: who is the next one,
-//! and for how long they have waited.
+//! The line of the accounts that wait, and the lines of the requesters of each: who is the next
+//! one, and for how long they have waited.
 
 #![forbid(unsafe_code)]
 
@@ -43,8 +43,8 @@ pub struct Account {
     /// Its neighbours in the line of accounts. It is in there as long as a requester of it waits.
     prev: usize,
     pub(super) next: usize,
-    /// The tick since which its requesters wait, and it has got nothing of what they may have of the
-    /// common memory.
+    /// The tick since which its requesters wait, and that which comes next for common memory has
+    /// got nothing.
     pub(super) since: u64,
 }
 

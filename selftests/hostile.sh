@@ -115,6 +115,7 @@ pretend() {
 large() {
 	local before
 	not_local
+	[ "$PROVIDER" != siw ] || skip "with iWARP a host that does not receive loses its connection, and keeps no memory"
 	ADMIT=$(echo silent{0..7})
 	reload_server "load_module pool_size=$((4 << 20))"
 	start 60 128k-1m 10
@@ -155,7 +156,7 @@ modest() {
 	unharmed
 }
 
-# passing: what a host reads that fits its own memory does not wait for what it reads that is larger.
+# passing: what a host reads that fits its own memory does not wait for larger reads of its own.
 passing() {
 	not_local
 	ADMIT=$(echo silent{0..4})
@@ -213,7 +214,7 @@ flood() {
 		[ $((${now##* } - ${before##* })) -le 16 ] || bad "more than 16 threads more"
 		must store "$C/maps/m/enable" 0
 	done
-	wait_for 60 test -e /run/flood.2000 || bad "not 2,000: $(tail -n 2 /run/hostile.out)"
+	wait_for 120 test -e /run/flood.2000 || bad "not 2,000: $(tail -n 2 /run/hostile.out)"
 	must map_on m
 	touch /run/flood.stop
 	wait

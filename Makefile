@@ -73,8 +73,9 @@ check-siw: setup modules tool
 ARM64_TESTS ?= load.sh integrity.sh verify.sh kunit.sh
 check-arm64: setup modules
 	@tools/setup/guest.sh arm64 >/dev/null
-	@KERNEL=arm64 tools/build modules kunit
+	@KERNEL=arm64 tools/build modules kunit testhca
 	@KERNEL=arm64 tools/vm/kselftest $(ARM64_TESTS)
+	@PROVIDER=testhca KERNEL=arm64 KSELFTEST_ENV=FARBLK_ONLY=plain,few_pages,small_pages tools/vm/kselftest testhca.sh
 	@KERNEL=arm64 SERVER_KERNEL=stock tools/vm/kselftest integrity.sh
 	@SERVER_KERNEL=arm64 tools/vm/kselftest integrity.sh
 

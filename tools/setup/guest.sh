@@ -11,7 +11,7 @@ PACKAGES="bash coreutils util-linux mount kmod iproute2 procps findutils diffuti
 # Of arm64, whose programs do not run here: these are unpacked and not configured, which is enough for load.sh, integrity.sh and
 # what else needs no more programs.
 ARM64_PACKAGES="base-files base-passwd libc-bin bash dash coreutils util-linux mount kmod iproute2 procps findutils diffutils gawk grep sed
- tar jq fio e2fsprogs fdisk dmsetup busybox-static"
+ tar jq fio e2fsprogs fdisk dmsetup busybox-static python3 ibverbs-providers"
 # What is in them and nobody uses here: half of the image.
 EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/* /usr/lib/*/libLLVM* /usr/lib/*/libz3*
  /usr/lib/postgresql/*/lib/bitcode/* /usr/lib/postgresql/*/lib/llvmjit*"

@@ -63,6 +63,8 @@ pub(crate) struct Limits {
 const SMALL_PAGE: usize = 4096;
 /// The pages of a memory region that is registered for a whole piece of memory, at most.
 const REGION_PAGES_MAX: u32 = 256;
+/// The shift of the largest region where the device is software, which has regions to spare.
+const SOFTWARE_REGION_SHIFT: u32 = 26;
 
 /// The name of a device at the time of [`Device::name`]: an administrator may change it.
 pub(crate) struct Name {
@@ -363,7 +365,11 @@ impl Device {
             page /= 2;
         }
         let pages = limits.max_fast_reg_page_list_len.min(REGION_PAGES_MAX);
-        page.max(smallest).ilog2() + pages.max(1).ilog2()
+        let shift = page.max(smallest).ilog2() + pages.max(1).ilog2();
+        match self.uses_virt_dma() {
+            true => shift.min(SOFTWARE_REGION_SHIFT),
+            false => shift,
+        }
     }
 
     /// Returns the name of the device. Any context.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Runs in the guest: PEER (farblk or nvme), CLIENTS and QUEUES of tools/bench/clients.
+# Runs in the guest: PEER (farblk or nvme), CLIENTS, QUEUES, KIND and SIZE of tools/bench/clients.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit
@@ -35,9 +35,11 @@ measured() {
 farblk_serve() {
 	load /farblk/farblk.ko &&
 		mkdir $C/ports/p && echo "$ADDR" >$C/ports/p/addr && echo 1 >$C/ports/p/enable &&
-		mkdir $C/exports/e && echo block >$C/exports/e/kind && echo $BENCH_DISK >$C/exports/e/device_path &&
+		mkdir $C/exports/e && farblk_$KIND &&
 		echo 1 >$C/exports/e/allow_any_host && echo "$CLIENTS" >$C/exports/e/max_clients && echo 1 >$C/exports/e/enable
 }
+farblk_block() { echo block >$C/exports/e/kind && echo $BENCH_DISK >$C/exports/e/device_path; }
+farblk_ram() { echo ram >$C/exports/e/kind && echo $((SIZE << 20)) >$C/exports/e/size; }
 farblk_up() {
 	local m=$C/maps/m$1
 	mkdir "$m" "$m/paths/a" && echo "$ADDR" >"$m/paths/a/addr" && echo e >"$m/export" && echo "$QUEUES" >"$m/queues" && echo -1 >"$m/no_path_timeout_ms" &&
@@ -65,7 +67,7 @@ again() {
 		[ "$(live)" != "$CLIENTS" ] || break
 		sleep 1
 	done
-	echo "farblk: $(live) are back after $(since "$start") s; $(sed -n 's/^\(logins\|sent_away\) /\1 /p' /sys/kernel/debug/farblk/server/counters | tr '\n' ' ')"
+	echo "farblk: $(live) are back after $(since "$start") s; $(sed -n 's/^\(logins\|sent_away\|grants\) /\1 /p' /sys/kernel/debug/farblk/server/counters | tr '\n' ' ')"
 	wait $fio || rc=$?
 	[ $rc = 0 ] && grep -q 'err= 0' fio.out || { echo "farblk: I/O has failed, fio ends with $rc: $(head -n 5 fio.out)"; return 1; }
 }

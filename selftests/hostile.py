@@ -1172,7 +1172,7 @@ def passing():
         for connection in reversed(Connection.alive.copy()):
             connection.close()
         # All memory may not have been taken.
-        if small >= 50:
+        if small >= 10:
             return
     raise Failed("small ones wait for the larger one")
 

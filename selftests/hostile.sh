@@ -138,7 +138,7 @@ slow_hosts() {
 	not_local
 	ADMIT=$(echo silent{0..7})
 	reload_server "load_module pool_size=$((4 << 20))"
-	start 10 128k-1m 10
+	start 20 128k-1m 10
 	hostile "$1"
 	unharmed
 	note "$(grep -E ' (lat|bw) ' /run/fio.out)"

@@ -1088,8 +1088,8 @@ def silent(host):
 
 
 # The server's device sends an answer for which there is no receive again every 0.66 s, six times.
-# In these seconds a receive is posted for the next one: before it is sent for the second time, or for
-# the fourth.
+# In these seconds a receive is posted for the next one: before it is sent for the second time, or
+# for the fourth.
 LATE, LAST = 0.5, 1.5
 
 

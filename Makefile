@@ -62,6 +62,8 @@ check-hca: setup modules tool
 	@KERNEL=uml tools/build modules kunit broken testhca
 	@PROVIDER=testhca KERNEL=uml tools/vm/kselftest testhca.sh kunit.sh
 	@PROVIDER=testhca KSELFTEST_ARGS=--iommu tools/vm/kselftest testhca.sh integrity.sh verify.sh
+	@PROVIDER=testhca KSELFTEST_ARGS="--append swiotlb=force" tools/vm/kselftest testhca.sh
+	@tools/vm/planted
 
 SIW_TESTS ?= load.sh integrity.sh reconnect.sh multipath.sh ghost.sh hostile.sh
 check-siw: setup modules tool

@@ -210,9 +210,9 @@ impl Membership {
     }
 
     /// Carries out a change, and waits until nothing can reach the device any more of those who may
-    /// not do it any more; unless this session is about to end, whose client does not hear the
-    /// answer: it sends the change again. Sleeps, as long as the device takes.
-    pub(super) fn change(&self, reserve: &proto::Reserve, token: u32) -> Status {
+    /// not do it any more. Returns `None` if this session is about to end before that: there must
+    /// be no answer, and the client sends the change again. Sleeps, as long as the device takes.
+    pub(super) fn change(&self, reserve: &proto::Reserve, token: u32) -> Option<Status> {
         let own = self.member.nexus;
         let answer = {
             let mut inner = self.inner().lock();
@@ -221,19 +221,32 @@ impl Membership {
             answer
         };
         // Also if this change did nothing, as it is sent again: the one that did may still wait.
-        while self.reservations.has_fenced(own) && !self.member.session.is_lost() {
-            fsleep(LOOK);
-        }
-        match answer {
+        self.await_fenced()?;
+        Some(match answer {
             Answer::Done => Status::Ok,
             Answer::Conflict => Status::Reservation,
             Answer::Invalid => Status::Invalid,
             Answer::Full => Status::NoSpace,
-        }
+        })
     }
 
-    /// Returns what is reserved, and who has registered. May sleep.
-    pub(super) fn report(&self) -> proto::Report {
+    /// Waits until nothing can reach the device any more of those of other maps who may not do it
+    /// any more. Returns `None` if this session is about to end before that. Sleeps.
+    fn await_fenced(&self) -> Option<()> {
+        while self.reservations.has_fenced(self.member.nexus) {
+            if self.member.session.is_lost() {
+                return None;
+            }
+            fsleep(LOOK);
+        }
+        Some(())
+    }
+
+    /// Returns what is reserved, and who has registered. Others have lost what the reservation
+    /// takes from them by then: nothing of theirs can reach the device any more. Returns `None` if
+    /// this session is about to end before that is so. Sleeps, as long as the device takes.
+    pub(super) fn report(&self) -> Option<proto::Report> {
+        self.await_fenced()?;
         let inner = self.inner().lock();
         let mut report = proto::Report {
             generation: inner.machine.generation(),
@@ -249,7 +262,7 @@ impl Membership {
             *place = key;
             report.count = report.count.saturating_add(1);
         }
-        report
+        Some(report)
     }
 
     fn inner(&self) -> &Mutex<Inner> {

@@ -13,6 +13,7 @@ use super::{
 use crate::proto::{
     persistent::REPORT_SIZE,
     Operation,
+    Report,
     Status, //
 };
 
@@ -24,20 +25,23 @@ impl Command {
         if nowait {
             return connection.submit_later(self);
         }
+        let membership = &connection.membership;
         let status = match &self.operation {
-            Operation::Reserve { reserve, token } => connection.membership.change(reserve, *token),
-            _ => match self.write_report() {
+            Operation::Reserve { reserve, token } => membership.change(reserve, *token),
+            _ => membership.report().map(|report| match self.write(&report) {
                 Ok(()) => Status::Ok,
                 Err(_) => Status::IoError,
-            },
+            }),
         };
-        self.answer(status);
+        match status {
+            Some(status) => self.answer(status),
+            None => self.end(),
+        }
     }
 
     /// Writes the report to the memory of the answer.
-    fn write_report(&self) -> Result {
+    fn write(&self, report: &Report) -> Result {
         let mut bytes = [0; REPORT_SIZE];
-        let report = self.owner.connection.membership.report();
         report.encode(&mut bytes).map_err(|_| EINVAL)?;
         match &self.data {
             Data::Piece(piece) => {

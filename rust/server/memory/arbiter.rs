@@ -245,17 +245,16 @@ where
     /// one has: it waits for memory, has got none since before the last tick but one, and has less
     /// than that. Who has as much itself waits because of what it wants, not because of this one.
     ///
-    /// One call looks at [`STEPS`] accounts. If there are more, others are looked at in each tick.
+    /// One call looks at the first [`STEPS`] accounts of the line of those that wait.
     pub fn is_in_need(&self, account: usize, kept: usize) -> bool {
         if self.waits[2] == 0 {
             return false;
         }
-        let count = self.accounts.len();
-        // CAST: Any number is as good to begin with.
-        let begin = (self.tick as usize).wrapping_mul(STEPS);
-        let looked_at = (0..count.min(STEPS)).map(|step| begin.wrapping_add(step) % count);
-        looked_at.filter(|at| *at != account).any(|at| {
-            let waits = self.account(at).filter(|one| !one.is_idle());
+        let next = |at: &usize| Some(self.account(*at)?.next);
+        let line = core::iter::successors(Some(self.first), next);
+        let mut looked_at = line.take(STEPS).filter(|at| *at != account);
+        looked_at.any(|at| {
+            let waits = self.account(at);
             waits.is_some_and(|one| self.age(one.since) == 2 && one.held < kept)
         })
     }

@@ -212,6 +212,13 @@ few_qps() {
 		is "queues when it is back" "$(queues)" 3
 		clean
 	done
+	# Polled queues are the last ones: the disk has none, and comes back nevertheless.
+	parameter max_qp=9
+	disk_of 'null_disk fbm 16' queues=2 poll_queues=2
+	is "queues of four, of which two are polled" "$(queues)" 3
+	must reload_port
+	within 10 moves
+	clean
 	parameter max_qp=3
 	back 'null_disk fbm 16'
 	must serve_block e "$BACK"

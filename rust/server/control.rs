@@ -190,7 +190,7 @@ impl Control {
                             slabs.keep(queue, qp);
                         }
                     }
-                    Err(_) => pending.refuse(Refusal::NoMemory),
+                    Err(error) => pending.refuse(not_made(error)),
                 }
             }
             DataPath::Commands(connections) if connections.is_free(queue) => {
@@ -208,7 +208,7 @@ impl Control {
                             }
                         }
                     }
-                    Err(_) => pending.refuse(Refusal::NoMemory),
+                    Err(error) => pending.refuse(not_made(error)),
                 }
             }
             _ => pending.refuse(Refusal::BadQueue),
@@ -530,6 +530,15 @@ impl SessionWork for Control {
 
 fn no_memory(_: Error) -> Refused {
     Refusal::NoMemory.into()
+}
+
+/// The refusal of an I/O connection that could not be made. A client without a disk makes do with
+/// fewer of them if that was for want of memory, or of queue pairs.
+fn not_made(error: Error) -> Refusal {
+    match error {
+        ENOMEM | ENOSPC => Refusal::NoMemory,
+        _ => Refusal::Internal,
+    }
 }
 
 /// The refusal of a slab that could not be registered.

@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+mod queue;
+
 use kernel::prelude::*;
 use kernel::{
     cpu::nr_cpu_ids,
@@ -69,14 +71,9 @@ use crate::client::{
     },
     map::connected_path::ConnectedPath,
     params::Params,
-    target::{
-        Shown,
-        Target, //
-    }, //
+    target::Target, //
 };
 use crate::link::{
-    channel::Side,
-    cipher::Cipher,
     failure::{
         fail,
         Failure, //
@@ -84,7 +81,6 @@ use crate::link::{
     may_invalidate, //
 };
 use crate::proto::{
-    self,
     Backing,
     Login,
     LoginReply, //
@@ -127,8 +123,9 @@ pub(in crate::client) struct Attempt {
     pub(in crate::client) epoch: Epoch,
     /// The registration of the map at the server, if the map had a path before.
     pub(in crate::client) resume: Option<ReservationKey>,
-    /// The number of hardware queues with interrupts that the disk has, if there is a disk.
-    pub(in crate::client) hw_queues: Option<u16>,
+    /// The numbers of hardware queues that the disk has, if there is a disk: those with interrupts,
+    /// and polled ones.
+    pub(in crate::client) hw_queues: Option<(u16, u16)>,
     /// I/O waits for the path.
     pub(in crate::client) urgent: bool,
 }
@@ -370,7 +367,7 @@ impl Connector {
         let device = control.channel().pd().device().clone();
         let vectors = device.limits().num_comp_vectors;
         let hw_queues = match (attempt.hw_queues, options.queues) {
-            (Some(count), _) => count,
+            (Some((count, _)), _) => count,
             (None, 0) => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
             (None, count) => count,
         }
@@ -424,7 +421,10 @@ impl Connector {
             resume: attempt.resume,
             export: options.export,
             access: options.access,
-            queues: hw_queues.saturating_add(options.poll_queues),
+            queues: hw_queues.saturating_add(match attempt.hw_queues {
+                Some((_, polled)) => polled,
+                None => options.poll_queues,
+            }),
             depth: options.depth,
             inline_size: options.inline_size.min(inline_max),
             protection: options.protection,
@@ -484,17 +484,15 @@ impl Connector {
             let connected =
                 self.connect_queue((&config, epoch), control, connections, login, queue);
             match connected {
-                // Neither device has another queue pair to give, or memory for one. A map that has
-                // no disk yet makes do with what it has; a disk keeps the queues that it has.
-                Err(failure)
-                    if failure.error == ENOMEM && hw_queue > 0 && attempt.hw_queues.is_none() =>
-                {
-                    // Nothing was sent on it.
+                // One of the devices has no queue pair to give, or no memory for one. A map that
+                // has no disk yet makes do with what it has; a disk keeps the queues that it has.
+                Ok(Err(_)) if hw_queue > 0 && attempt.hw_queues.is_none() => {
                     connections.truncate(usize::from(hw_queue));
                     queues = hw_queue;
                     break;
                 }
-                connected => connected?,
+                Ok(connected) => connected?,
+                Err(failure) => return Err(failure),
             }
         }
         let interrupted = interrupted.min(queues);
@@ -523,46 +521,6 @@ impl Connector {
                 .first()
                 .map_or(IoLimits::NOTHING, Connection::limits),
         })
-    }
-
-    /// Connects I/O connection `hw_queue`, and adds it to `connections`, where it stays if it has
-    /// failed. May sleep.
-    fn connect_queue(
-        &self,
-        (config, epoch): (&ConnectionConfig<'_, Multipath>, Epoch),
-        control: &ControlConnection,
-        connections: &mut Connections,
-        login: &LoginReply,
-        (hw_queue, polled): (u16, bool),
-    ) -> Result<(), Failure> {
-        let (connection, id) = Connection::new(config, hw_queue, polled)?;
-        connections.push(connection, GFP_KERNEL)?;
-        // Only here: if it fails, the connection fails with the others, so that all of them are
-        // drained in the same time.
-        if let Some(connection) = connections.last() {
-            connection.prepare()?;
-        }
-        let request = proto::Connection::Io {
-            session: login.session,
-            queue: hw_queue,
-        };
-        let shown = match control.channel().tickets() {
-            Some(tickets) => Shown::Ticket(tickets),
-            None => Shown::Nothing,
-        };
-        let connected = self
-            .target
-            .connect(&id, (request, epoch), shown, config.deadline)?;
-        let tickets = control.channel().tickets();
-        let tickets = tickets.map(|tickets| (tickets, &connected.request, &connected.reply));
-        let cipher = Cipher::new(self.params.options.protection, Side::Client, tickets)?;
-        if let Some(connection) = connections.last() {
-            if let Some(cipher) = cipher {
-                connection.set_cipher(cipher);
-            }
-            connection.set_up();
-        }
-        Ok(())
     }
 
     /// Returns the bounce buffers, if connections over `device` need any. May sleep.

@@ -397,7 +397,8 @@ impl Resources {
                 let attempt = Attempt {
                     epoch,
                     resume,
-                    hw_queues: limits.map(|limits| limits.queues - limits.poll_queues),
+                    hw_queues: limits
+                        .map(|limits| (limits.queues - limits.poll_queues, limits.poll_queues)),
                     urgent,
                 };
                 if let Some(path) = self.path(path) {

@@ -36,6 +36,8 @@ use crate::server::{
     memory::buddy::CHUNK,
 };
 
+/// The credit that a busy client gets however much memory receives have.
+const CREDIT_SURE: u16 = 16;
 /// Receives that are allocated together.
 const RECVS_AT_ONCE: usize = 32;
 const _: () = assert!(RECVS_AT_ONCE * INLINE_MAX as usize <= CHUNK);
@@ -141,8 +143,8 @@ impl<C: Polled> Poller<C> {
     }
 
     /// Makes sure that the shared receive queue has receives for `count` more commands, `first` if
-    /// they are those of a new connection. Once this returns, a client may rely on them. Fails with
-    /// `ENOSPC` if the queue has too few entries. May sleep.
+    /// they are the first ones of a connection. Once this returns, a client may rely on them. Fails
+    /// with `ENOSPC` if the queue has too few entries. May sleep.
     fn promise(&self, count: u16, first: bool) -> Result {
         let missing = self.shared.lock().receives.promise(count.into());
         let mut missing = missing.ok_or(ENOSPC)?;
@@ -156,8 +158,8 @@ impl<C: Polled> Poller<C> {
         made
     }
 
-    /// Makes `missing` receives, posts each with `post`, and counts `missing` down. `first` if a
-    /// new connection needs them. May sleep.
+    /// Makes `missing` receives, posts each with `post`, and counts `missing` down. `first` if they
+    /// are the first ones of a connection, which it has in any case. May sleep.
     fn make_recvs(
         &self,
         missing: &mut u32,
@@ -214,10 +216,12 @@ impl<C: Polled> Poller<C> {
         if more == 0 {
             return true;
         }
-        let made = connection.make_commands(connection.credit() + more);
+        let all = connection.credit() + more;
+        let first = all <= CREDIT_SURE;
+        let made = connection.make_commands(all);
         let made = made.and_then(|()| match self.has_srq {
-            true => self.promise(more, false),
-            false => self.make_recvs(&mut more.into(), false, |recv| qp.recv(recv)),
+            true => self.promise(more, first),
+            false => self.make_recvs(&mut more.into(), first, |recv| qp.recv(recv)),
         });
         // The owner of the connection may wait for this reference to go.
         drop(qp);

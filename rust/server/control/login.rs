@@ -133,7 +133,7 @@ impl Control {
         let mut limits = export.backend.limits();
         let (data_path, backing) = match &export.backend {
             Backend::Ram(ram) => {
-                let slabs = Slabs::new(device, ram, access, queues).map_err(no_memory)?;
+                let slabs = Slabs::new(device, ram, access, queues).map_err(not_cut)?;
                 let shift = slabs.geometry().shift();
                 (DataPath::OneSided(slabs), Backing::Ram(shift))
             }
@@ -188,5 +188,16 @@ impl Control {
             fences: [None; PATHS_MAX],
         });
         Ok(self.send(|buf| answer.encode(sequence, buf)))
+    }
+}
+
+/// The refusal of a login to an export of RAM.
+fn not_cut(error: Error) -> Refused {
+    match error {
+        EINVAL => Refused::new(
+            Refusal::Unreachable,
+            format_args!("the server's device would need too many memory regions"),
+        ),
+        error => no_memory(error),
     }
 }

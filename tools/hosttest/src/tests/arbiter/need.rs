@@ -55,7 +55,7 @@ fn who_has_most_is_not_in_need() {
     world.put(4, modest);
 }
 
-/// Of many accounts, all are looked at in some ticks, and no more than so many in one call.
+/// One that waits is found in each tick, however many accounts there are that do not.
 #[test]
 fn need_is_found_among_many() {
     const MANY: usize = 100;
@@ -63,15 +63,10 @@ fn need_is_found_among_many() {
     let all = world.ask(0, CHUNK).unwrap();
     assert!(world.ask(MANY / 2, PIECE_MIN).is_none());
     world.arbiter.elapse();
-    let found = (0..MANY).filter(|_| {
+    for _ in 0..MANY {
         world.arbiter.elapse();
-        world.arbiter.is_in_need(0, CHUNK)
-    });
-    let found = found.count();
-    assert!(
-        found >= 100 / MANY.div_ceil(32) && found <= 100 / 2,
-        "{found}"
-    );
+        assert!(world.arbiter.is_in_need(0, CHUNK));
+    }
     world.cancel(MANY / 2);
     world.put(0, all);
 }

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use core::ops::Deref;
 use kernel::prelude::*;
 use kernel::{
     new_mutex,
@@ -104,6 +105,13 @@ impl Inner {
             }
         }
     }
+
+    /// Returns true if a session of another map than `own` still has to end because it has lost a
+    /// right.
+    fn has_fenced(&self, own: Nexus) -> bool {
+        let mut others = self.members.iter().filter(|one| one.nexus != own);
+        others.any(|one| one.fenced.load(Relaxed) != 0)
+    }
 }
 
 /// The persistent reservations of an export. They live as long as the export has a directory.
@@ -162,14 +170,6 @@ impl Reservations {
         let mut inner = self.inner.lock();
         inner.members.retain(|one| !Arc::ptr_eq(one, member));
     }
-
-    /// Returns true if a session of another map than `own` still has to end because it has lost a
-    /// right.
-    fn has_fenced(&self, own: Nexus) -> bool {
-        let inner = self.inner.lock();
-        let mut others = inner.members.iter().filter(|one| one.nexus != own);
-        others.any(|one| one.fenced.load(Relaxed) != 0)
-    }
 }
 
 /// Keeps a session among those that may reach the device. Has to be dropped after the session's
@@ -221,7 +221,7 @@ impl Membership {
             answer
         };
         // Also if this change did nothing, as it is sent again: the one that did may still wait.
-        self.await_fenced()?;
+        drop(self.await_fenced()?);
         Some(match answer {
             Answer::Done => Status::Ok,
             Answer::Conflict => Status::Reservation,
@@ -230,24 +230,28 @@ impl Membership {
         })
     }
 
-    /// Waits until nothing can reach the device any more of those of other maps who may not do it
-    /// any more. Returns `None` if this session is about to end before that. Sleeps.
-    fn await_fenced(&self) -> Option<()> {
-        while self.reservations.has_fenced(self.member.nexus) {
+    /// Waits until nothing of other maps can reach the device any more that they may not do any
+    /// more, and returns the state as it is then, locked. Returns `None` if this session is about
+    /// to end before that. Sleeps.
+    fn await_fenced(&self) -> Option<impl Deref<Target = Inner> + '_> {
+        loop {
+            let inner = self.inner().lock();
+            if !inner.has_fenced(self.member.nexus) {
+                return Some(inner);
+            }
+            drop(inner);
             if self.member.session.is_lost() {
                 return None;
             }
             fsleep(LOOK);
         }
-        Some(())
     }
 
     /// Returns what is reserved, and who has registered. Others have lost what the reservation
     /// takes from them by then: nothing of theirs can reach the device any more. Returns `None` if
     /// this session is about to end before that is so. Sleeps, as long as the device takes.
     pub(super) fn report(&self) -> Option<proto::Report> {
-        self.await_fenced()?;
-        let inner = self.inner().lock();
+        let inner = self.await_fenced()?;
         let mut report = proto::Report {
             generation: inner.machine.generation(),
             reservation: None,

@@ -76,6 +76,7 @@ use crate::proto::{
     ReplyError, //
 };
 use crate::rdma::cm::CmEvents;
+use crate::rdma::wr::RdmaOp;
 use crate::session::{
     clock::Backoff,
     map::Told, //
@@ -319,7 +320,7 @@ impl ControlConnection {
             let timeout = if misses { left.min(NUDGE_MS) } else { left };
             match self.channel.receive(&mut self.message, timeout) {
                 Err(error) if error == ETIMEDOUT && misses && !deadline.is_over() => {
-                    self.channel.write_nothing(left)?;
+                    self.channel.rdma_nothing(RdmaOp::Write, left)?;
                 }
                 received => return received,
             }
@@ -352,7 +353,7 @@ impl ControlConnection {
     /// Does an RDMA READ of no bytes, and returns the nanoseconds that it took. May sleep.
     pub(super) fn read_nothing(&mut self, deadline: Deadline) -> Result<u64, Failure> {
         let start = Instant::<Monotonic>::now();
-        match self.channel.read_nothing(deadline.left()) {
+        match self.channel.rdma_nothing(RdmaOp::Read, deadline.left()) {
             Ok(()) => Ok(nanos_since(start)),
             Err(error) if error == ETIMEDOUT => Err(fail!(error, "no answer to an RDMA READ")),
             Err(error) => Err(fail!(error, "the server's device refused an RDMA READ")),

@@ -60,7 +60,10 @@ use crate::rdma::{
         Received,
         WcError, //
     },
-    wr::SendOwner, //
+    wr::{
+        RdmaOp,
+        SendOwner, //
+    },
 };
 
 /// Maximum number of messages in flight in each direction: a request or its reply, a message
@@ -442,22 +445,11 @@ impl<O: Linked> Channel<O> {
         self.qp.fail();
     }
 
-    /// Does an RDMA READ of no bytes, and waits for it up to `timeout` ms. If it fails, so does the
-    /// connection. May sleep.
-    pub(crate) fn read_nothing(&mut self, timeout: Msecs) -> Result {
-        let posted = self.qp.read_nothing(READ_SLOT, Posted::Nothing, true);
+    /// Does an RDMA READ or RDMA WRITE of no bytes, and waits for it up to `timeout` ms. If it
+    /// fails, so does the connection. May sleep.
+    pub(crate) fn rdma_nothing(&mut self, op: RdmaOp, timeout: Msecs) -> Result {
+        let posted = self.qp.rdma_nothing(READ_SLOT, op, Posted::Nothing, true);
         posted.map_err(|(error, _)| error)?;
-        self.wait_nothing(timeout)
-    }
-
-    /// Does an RDMA WRITE of no bytes, like [`Channel::read_nothing`]. May sleep.
-    pub(crate) fn write_nothing(&mut self, timeout: Msecs) -> Result {
-        let posted = self.qp.write_nothing(READ_SLOT, Posted::Nothing, true);
-        posted.map_err(|(error, _)| error)?;
-        self.wait_nothing(timeout)
-    }
-
-    fn wait_nothing(&mut self, timeout: Msecs) -> Result {
         let link = self.owner.link();
         let read = wait(link, &link.completed, timeout, |inbox| inbox.read.take());
         if read.is_err() {

@@ -226,34 +226,20 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Chains an RDMA READ of no bytes. It needs no key, and shows how long the peer's device takes
-    /// to answer. `owner` comes back with the completion; its memory is not used.
+    /// Chains an RDMA READ or RDMA WRITE of no bytes. It needs no key. A READ shows how long the
+    /// peer's device takes to answer; a WRITE has no effect but that the device gets it. `owner`
+    /// comes back with the completion; its memory is not used.
     ///
     /// Otherwise like [`Self::rdma`].
-    pub(crate) fn read_nothing(
+    pub(crate) fn rdma_nothing(
         &self,
         slot: u16,
+        op: RdmaOp,
         owner: H::Send,
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, _owner, body| {
-            self.add_empty(slot, body, RdmaOp::Read, None);
-            Ok(())
-        })
-    }
-
-    /// Chains an RDMA WRITE of no bytes. It needs no key, and has no effect but that the peer's
-    /// device gets it. `owner` comes back with the completion; its memory is not used.
-    ///
-    /// Otherwise like [`Self::rdma`].
-    pub(crate) fn write_nothing(
-        &self,
-        slot: u16,
-        owner: H::Send,
-        last: bool,
-    ) -> Result<(), (Error, H::Send)> {
-        self.post(slot, owner, last, |slot, _owner, body| {
-            self.add_empty(slot, body, RdmaOp::Write, None);
+            self.add_empty(slot, body, op, None);
             Ok(())
         })
     }

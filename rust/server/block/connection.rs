@@ -32,13 +32,11 @@ use crate::base::{
     workqueue::OwnedQueue, //
 };
 use crate::proto::{
-    self,
     frame,
     response,
     Access,
     Name,
     Protection,
-    Response,
     Terms, //
 };
 use crate::rdma::{
@@ -58,18 +56,17 @@ use crate::server::{
         },
         line::{
             Line,
-            LineState, //
+            LineState,
+            Lines, //
         },
         poller::{
             Polled,
-            Poller,
-            Recv, //
+            Poller, //
         },
         protected::Protected,
     },
     memory::{
         account::Account,
-        buddy::PieceLen,
         overdue::{
             Overdue,
             Progress, //
@@ -100,27 +97,6 @@ pub(super) fn credit_max(depth: u16) -> u16 {
     depth.saturating_sub(1).max(1)
 }
 
-/// A command that waits, and for what.
-pub(super) enum Waiting {
-    /// For its slot: the HCA is not done with the answer to the command before it.
-    Slot(proto::Command, KBox<Recv>),
-    /// For its slot, to be refused then.
-    Refusal(Response),
-    /// For so much memory for its data.
-    Memory(KBox<Command>, PieceLen),
-}
-
-impl Waiting {
-    /// Returns the tag whose slot it waits for.
-    pub(super) fn tag(&self) -> Option<u16> {
-        match self {
-            Self::Slot(command, _) => Some(command.tag),
-            Self::Refusal(response) => Some(response.tag),
-            Self::Memory(..) => None,
-        }
-    }
-}
-
 /// The slots of a connection and the commands that wait.
 pub(super) struct Slots {
     /// The slots with no command in them. There is capacity for all.
@@ -131,9 +107,8 @@ pub(super) struct Slots {
     pub(super) taken: KVec<bool>,
     /// The number of slots that are taken.
     pub(super) in_flight: usize,
-    /// The commands that wait, by their line, in order. There is capacity for one of each tag.
-    waiting: KVec<Waiting>,
-    waiting_for_own: KVec<Waiting>,
+    /// The commands that wait in lines.
+    pub(super) lines: Lines<KBox<Command>>,
     /// The commands that wait until fewer RDMA READs are under way. There is capacity for all.
     pub(super) fetching: KVec<KBox<Command>>,
     /// The commands that [`Connection::submit_later`] got. There is capacity for all.
@@ -161,8 +136,7 @@ impl Slots {
             made: 0,
             taken: KVec::from_elem(false, depth, GFP_KERNEL)?,
             in_flight: 0,
-            waiting: KVec::with_capacity(depth, GFP_KERNEL)?,
-            waiting_for_own: KVec::with_capacity(depth, GFP_KERNEL)?,
+            lines: Lines::new(depth)?,
             fetching: KVec::with_capacity(depth, GFP_KERNEL)?,
             later: KVec::with_capacity(depth, GFP_KERNEL)?,
             finished: KVec::with_capacity(depth, GFP_KERNEL)?,
@@ -172,14 +146,6 @@ impl Slots {
             fetches: Progress::default(),
             overdue: Overdue::default(),
         })
-    }
-
-    /// Returns the commands that wait in a line.
-    pub(super) fn line(&mut self, line: Line) -> &mut KVec<Waiting> {
-        match line {
-            Line::Common => &mut self.waiting,
-            Line::Own => &mut self.waiting_for_own,
-        }
     }
 
     /// Returns true if a command with this tag could begin.

@@ -4,12 +4,23 @@
 
 #![forbid(unsafe_code)]
 
+use kernel::prelude::*;
 use kernel::sync::atomic::{
     Atomic,
     Relaxed, //
 };
 
-use crate::server::memory::account::Requester;
+use crate::proto::{
+    self,
+    Response, //
+};
+use crate::server::{
+    block::poller::Recv,
+    memory::{
+        account::Requester,
+        buddy::PieceLen, //
+    },
+};
 
 /// A line of commands that wait.
 #[derive(Clone, Copy)]
@@ -42,5 +53,94 @@ impl LineState {
     #[inline]
     pub(super) fn is_waited_in(&self) -> bool {
         self.waiting.load(Relaxed) > 0
+    }
+}
+
+/// A command that waits, and for what: `C` is one that has its slot.
+pub(super) enum Waiting<C> {
+    /// For its slot: the HCA is not done with the answer to the command before it.
+    Slot(proto::Command, KBox<Recv>),
+    /// For its slot, to be refused then.
+    Refusal(Response),
+    /// For so much memory for its data.
+    Memory(C, PieceLen),
+}
+
+/// What the first command of a line waits for.
+pub(super) enum Wanted {
+    /// The slot of this tag.
+    Slot(u16),
+    /// So much memory.
+    Memory(PieceLen),
+}
+
+impl<C> Waiting<C> {
+    /// Returns what it waits for.
+    fn wants(&self) -> Wanted {
+        match self {
+            Self::Slot(command, _) => Wanted::Slot(command.tag),
+            Self::Refusal(response) => Wanted::Slot(response.tag),
+            Self::Memory(_, len) => Wanted::Memory(*len),
+        }
+    }
+}
+
+/// The commands of a connection that wait.
+pub(super) struct Lines<C> {
+    common: KVec<Waiting<C>>,
+    /// All of them wait for memory. A queue of many tags has room for each of them here, so that
+    /// an element has to be small.
+    own: KVec<(C, PieceLen)>,
+}
+
+impl<C> Lines<C> {
+    /// Makes lines with room for `depth` commands each. May sleep.
+    pub(super) fn new(depth: usize) -> Result<Self> {
+        Ok(Self {
+            common: KVec::with_capacity(depth, GFP_KERNEL)?,
+            own: KVec::with_capacity(depth, GFP_KERNEL)?,
+        })
+    }
+
+    /// Returns how many commands wait in a line.
+    pub(super) fn len(&self, line: Line) -> usize {
+        match line {
+            Line::Common => self.common.len(),
+            Line::Own => self.own.len(),
+        }
+    }
+
+    /// Returns what the first command of a line waits for.
+    pub(super) fn first_wants(&self, line: Line) -> Option<Wanted> {
+        match line {
+            Line::Common => self.common.first().map(Waiting::wants),
+            Line::Own => self.own.first().map(|(_, len)| Wanted::Memory(*len)),
+        }
+    }
+
+    /// Appends a command to a line. Returns it if the line is full, or not for such commands.
+    pub(super) fn append(&mut self, line: Line, waiting: Waiting<C>) -> Result<(), Waiting<C>> {
+        match (line, waiting) {
+            (Line::Common, waiting) => {
+                let full = self.common.push_within_capacity(waiting);
+                full.map_err(|full| full.0)
+            }
+            (Line::Own, Waiting::Memory(command, len)) => {
+                let full = self.own.push_within_capacity((command, len));
+                full.map_err(|full| Waiting::Memory(full.0 .0, full.0 .1))
+            }
+            (Line::Own, waiting) => Err(waiting),
+        }
+    }
+
+    /// Takes the first command out of a line.
+    pub(super) fn remove_first(&mut self, line: Line) -> Option<Waiting<C>> {
+        match line {
+            Line::Common => self.common.remove(0).ok(),
+            Line::Own => {
+                let (command, len) = self.own.remove(0).ok()?;
+                Some(Waiting::Memory(command, len))
+            }
+        }
     }
 }

@@ -32,9 +32,9 @@ use crate::server::block::{
     },
     connection::{
         Connection,
-        Slots,
-        Waiting, //
+        Slots, //
     },
+    line::Waiting,
     poller::Recv,
     protected::Header,
 };

@@ -20,11 +20,12 @@ use kernel::{
 use crate::server::{
     block::{
         command::Command,
-        connection::{
-            Connection,
-            Waiting, //
+        connection::Connection,
+        line::{
+            Line,
+            Waiting,
+            Wanted, //
         },
-        line::Line,
     },
     memory::{
         account::Requester,
@@ -53,21 +54,20 @@ impl Connection {
     }
 
     /// Lets a command wait until [`Polled::progress`](super::poller::Polled::progress) tries again.
-    pub(super) fn wait(&self, waiting: Waiting) {
+    pub(super) fn wait(&self, waiting: Waiting<KBox<Command>>) {
         self.wait_in(Line::Common, waiting);
     }
 
-    fn wait_in(&self, line: Line, waiting: Waiting) {
+    fn wait_in(&self, line: Line, waiting: Waiting<KBox<Command>>) {
         let state = self.line(line);
         let (refused, draining) = {
             let mut slots = self.slots.lock();
             let refused = match slots.closed || slots.draining {
                 true => Some(waiting),
                 false => {
-                    let list = slots.line(line);
-                    let full = list.push_within_capacity(waiting).err();
-                    state.waiting.store(list.len(), Relaxed);
-                    full.map(|full| full.0)
+                    let refused = slots.lines.append(line, waiting).err();
+                    state.waiting.store(slots.lines.len(line), Relaxed);
+                    refused
                 }
             };
             (refused, slots.draining)
@@ -86,7 +86,7 @@ impl Connection {
     }
 
     /// Ends a command that waits. It is not answered.
-    fn drop_waiting(&self, waiting: Waiting) {
+    fn drop_waiting(&self, waiting: Waiting<KBox<Command>>) {
         match waiting {
             Waiting::Slot(_, recv) => self.put_recv(recv),
             Waiting::Refusal(_) => {}
@@ -106,11 +106,11 @@ impl Connection {
     }
 
     /// Takes the first command out of a line.
-    fn take_first(&self, line: Line) -> Option<Waiting> {
+    fn take_first(&self, line: Line) -> Option<Waiting<KBox<Command>>> {
         let mut slots = self.slots.lock();
-        let list = slots.line(line);
-        let first = list.remove(0).ok();
-        self.line(line).waiting.store(list.len(), Relaxed);
+        let first = slots.lines.remove_first(line);
+        let left = slots.lines.len(line);
+        self.line(line).waiting.store(left, Relaxed);
         first
     }
 
@@ -125,17 +125,12 @@ impl Connection {
         let requester = &self.line(line).requester;
         loop {
             let len = {
-                let mut slots = self.slots.lock();
-                match slots.line(line).first() {
+                let slots = self.slots.lock();
+                match slots.lines.first_wants(line) {
                     None => return,
-                    Some(Waiting::Memory(_, len)) => Some(*len),
-                    Some(first) => {
-                        let tag = first.tag();
-                        if tag.is_some_and(|tag| !slots.is_free(tag)) {
-                            return;
-                        }
-                        None
-                    }
+                    Some(Wanted::Slot(tag)) if !slots.is_free(tag) => return,
+                    Some(Wanted::Slot(_)) => None,
+                    Some(Wanted::Memory(len)) => Some(len),
                 }
             };
             let memory = match len {

@@ -5,12 +5,15 @@
  * several puts it into a list.
  */
 #include <linux/delay.h>
+#include <linux/irq_work.h>
 #include <linux/percpu.h>
+#include <asm/irq_work.h>
 #include "testhca.h"
 
 struct engine {
 	struct llist_head kicked;
 	struct tasklet_struct tasklet;
+	struct irq_work doorbell;
 };
 
 static DEFINE_PER_CPU(struct engine, engines);
@@ -49,8 +52,20 @@ static void queue(struct thca_qp *qp)
 	struct engine *engine = get_cpu_ptr(&engines);
 
 	llist_add(&qp->node, &engine->kicked);
-	tasklet_schedule(&engine->tasklet);
+	/*
+	 * Outside of interrupts a tasklet waits for ksoftirqd. That would make posting with interrupts
+	 * off as dear as a task, which no hardware does.
+	 */
+	if (!in_interrupt() && arch_irq_work_has_interrupt())
+		irq_work_queue(&engine->doorbell);
+	else
+		tasklet_schedule(&engine->tasklet);
 	put_cpu_ptr(&engines);
+}
+
+static void ring(struct irq_work *doorbell)
+{
+	tasklet_schedule(&container_of(doorbell, struct engine, doorbell)->tasklet);
 }
 
 static void look_at(struct thca_qp *qp)
@@ -132,6 +147,7 @@ void thca_engine_init(void)
 
 		init_llist_head(&engine->kicked);
 		tasklet_setup(&engine->tasklet, run);
+		init_irq_work(&engine->doorbell, ring);
 	}
 }
 
@@ -139,6 +155,8 @@ void thca_engine_exit(void)
 {
 	int cpu;
 
-	for_each_possible_cpu(cpu)
+	for_each_possible_cpu(cpu) {
+		irq_work_sync(&per_cpu_ptr(&engines, cpu)->doorbell);
 		tasklet_kill(&per_cpu_ptr(&engines, cpu)->tasklet);
+	}
 }

@@ -120,11 +120,16 @@ pub enum Lease {
     Over,
 }
 
-/// Periods of the heartbeat timer in one heartbeat.
-pub const PERIODS: u8 = 4;
-/// Silent periods after which a path is given up if another one is up.
+/// Quarters of a heartbeat, in which its time is counted.
+const QUARTERS: u8 = 4;
+/// The quarters of a period if another path is up: its loss is to be noticed soon, as I/O can go on
+/// there.
+const PERIOD: u8 = 1;
+/// The same if no other path is up: nothing is gained by asking more often.
+const PERIOD_ALONE: u8 = 2;
+/// Silent quarters after which a path is given up if another one is up.
 const SILENT_MAX: u8 = 5;
-/// The same if no other path is up: three heartbeats. Nothing is gained by giving up early.
+/// The same if no other path is up: three heartbeats.
 const SILENT_ALONE_MAX: u8 = 12;
 
 /// What to do at the end of a period.
@@ -138,38 +143,51 @@ pub enum KeepAlive {
     TimedOut,
 }
 
-/// The heartbeat of a path, as the client sees it: counts the periods in which nothing was heard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// The heartbeat of a path, as the client sees it: counts the time in which nothing was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heartbeat {
+    /// The period that runs, in quarters of a heartbeat.
+    period: u8,
+    /// Quarters in which nothing was heard.
     silent: u8,
-    /// Periods since the last ping.
+    /// Quarters since the last ping.
     since_ping: u8,
 }
 
 impl Heartbeat {
-    /// The path has just come up, and a ping was sent.
-    pub const fn new() -> Self {
+    /// The path has just come up, and a ping was sent. `alone` says whether no other path is up.
+    pub const fn new(alone: bool) -> Self {
         Self {
+            period: Self::period(alone),
             silent: 0,
             since_ping: 0,
         }
     }
 
-    /// The length of a period, in ms; `None` if there is no heartbeat.
-    pub fn period_ms(heartbeat_ms: u32) -> Option<u32> {
-        (heartbeat_ms != 0).then(|| (heartbeat_ms / u32::from(PERIODS)).max(1))
+    const fn period(alone: bool) -> u8 {
+        match alone {
+            true => PERIOD_ALONE,
+            false => PERIOD,
+        }
     }
 
-    /// A period is over. `heard` says whether anything came in it, `alone` whether no other path is
-    /// up.
+    /// The length of the period that runs, in ms; `None` if there is no heartbeat.
+    pub fn period_ms(&self, heartbeat_ms: u32) -> Option<u32> {
+        let quarter = (heartbeat_ms / u32::from(QUARTERS)).max(1);
+        (heartbeat_ms != 0).then(|| quarter.saturating_mul(u32::from(self.period)))
+    }
+
+    /// The period is over, and the next one begins. `heard` says whether anything came in it,
+    /// `alone` whether no other path is up.
     ///
     /// The server wants to hear of this host, too: there is a ping in each heartbeat in any case.
     pub fn elapsed(&mut self, heard: bool, alone: bool) -> KeepAlive {
-        self.since_ping = self.since_ping.saturating_add(1);
+        self.since_ping = self.since_ping.saturating_add(self.period);
         self.silent = match heard {
             true => 0,
-            false => self.silent.saturating_add(1),
+            false => self.silent.saturating_add(self.period),
         };
+        self.period = Self::period(alone);
         let max = match alone {
             true => SILENT_ALONE_MAX,
             false => SILENT_MAX,
@@ -177,7 +195,7 @@ impl Heartbeat {
         if self.silent > max {
             return KeepAlive::TimedOut;
         }
-        if heard && self.since_ping < PERIODS {
+        if heard && self.since_ping < QUARTERS {
             return KeepAlive::Fine;
         }
         self.since_ping = 0;

@@ -27,6 +27,7 @@ impl Machine {
             return;
         };
         let keep_alive = path.heartbeat.elapsed(heard, alone);
+        let next_ms = path.heartbeat.period_ms(heartbeat_ms);
         match keep_alive {
             KeepAlive::Fine => {}
             KeepAlive::Ping => act(Action::Ping(id)),
@@ -35,7 +36,7 @@ impl Machine {
                 return self.close(id, act);
             }
         }
-        if let Some(ms) = Heartbeat::period_ms(heartbeat_ms) {
+        if let Some(ms) = next_ms {
             act(Action::Arm(Timer::Heartbeat(id), Delay::exactly(ms)));
         }
     }
@@ -50,6 +51,7 @@ impl Machine {
         checked: Result<(), Rejection>,
         act: &mut impl FnMut(Action),
     ) {
+        let alone = !self.another_is_up(id);
         let Some(path) = self.newest(id, epoch) else {
             return;
         };
@@ -78,7 +80,8 @@ impl Machine {
         path.fence = FenceRequest::None;
         path.proven = false;
         path.was_up = true;
-        path.heartbeat = Heartbeat::new();
+        path.heartbeat = Heartbeat::new(alone);
+        let heartbeat = path.heartbeat;
         if let Err(Rejection::Map(end)) = checked {
             if end == End::Evicted {
                 act(Action::Blame(id, Fault::OtherReservation));
@@ -110,7 +113,7 @@ impl Machine {
         act(Action::Open(id));
         // The answer proves the path if there is no I/O.
         act(Action::Ping(id));
-        if let Some(ms) = Heartbeat::period_ms(self.config.heartbeat_ms) {
+        if let Some(ms) = heartbeat.period_ms(self.config.heartbeat_ms) {
             act(Action::Arm(Timer::Heartbeat(id), Delay::exactly(ms)));
         }
     }

@@ -96,7 +96,7 @@ impl Path {
         draining: 0,
         closing: 0,
         backoff: Backoff::new(),
-        heartbeat: Heartbeat::new(),
+        heartbeat: Heartbeat::new(true),
     };
 
     /// Returns true if I/O may take it.

@@ -54,12 +54,13 @@ fn io_does_not_wait_for_the_longest_time() {
 
 #[test]
 fn so_many_silent_periods_are_stood() {
-    for (alone, patience) in [(false, 5), (true, 12)] {
-        let mut heartbeat = Heartbeat::new();
+    for (alone, period_ms, patience) in [(false, 250, 5), (true, 500, 6)] {
+        let mut heartbeat = Heartbeat::new(alone);
         assert_eq!(heartbeat.elapsed(true, alone), KeepAlive::Fine);
         for _ in 0..2 {
             for _ in 0..patience {
                 assert_eq!(heartbeat.elapsed(false, alone), KeepAlive::Ping);
+                assert_eq!(heartbeat.period_ms(1000), Some(period_ms));
             }
             assert_eq!(heartbeat.elapsed(true, alone), KeepAlive::Fine);
         }
@@ -72,22 +73,47 @@ fn so_many_silent_periods_are_stood() {
 
 #[test]
 fn there_is_a_ping_in_each_heartbeat() {
-    let mut heartbeat = Heartbeat::new();
-    for _ in 0..3 {
+    for (alone, periods) in [(false, 4), (true, 2)] {
+        let mut heartbeat = Heartbeat::new(alone);
+        assert_eq!(heartbeat.period_ms(1000).map(|ms| ms * periods), Some(1000));
         for _ in 0..3 {
-            assert_eq!(heartbeat.elapsed(true, true), KeepAlive::Fine);
+            for _ in 1..periods {
+                assert_eq!(heartbeat.elapsed(true, alone), KeepAlive::Fine);
+            }
+            assert_eq!(heartbeat.elapsed(true, alone), KeepAlive::Ping);
         }
-        assert_eq!(heartbeat.elapsed(true, true), KeepAlive::Ping);
+    }
+}
+
+#[test]
+fn without_a_heartbeat_there_is_no_period() {
+    for alone in [false, true] {
+        assert_eq!(Heartbeat::new(alone).period_ms(0), None);
+        assert!(Heartbeat::new(alone).period_ms(1).is_some_and(|ms| ms > 0));
+        let longest = Heartbeat::new(alone).period_ms(u32::MAX);
+        assert!(longest.is_some_and(|ms| ms >= u32::MAX / 4));
     }
 }
 
 #[test]
 fn patience_ends_when_another_path_comes_up() {
-    let mut heartbeat = Heartbeat::new();
-    for _ in 0..8 {
+    let mut heartbeat = Heartbeat::new(true);
+    for _ in 0..4 {
         assert_eq!(heartbeat.elapsed(false, true), KeepAlive::Ping);
     }
     assert_eq!(heartbeat.elapsed(false, false), KeepAlive::TimedOut);
+}
+
+/// The time in which nothing came is counted on, whatever the periods were.
+#[test]
+fn a_path_that_is_alone_then_has_its_three_heartbeats() {
+    let mut heartbeat = Heartbeat::new(false);
+    let mut silent_ms = 0;
+    while heartbeat.elapsed(false, silent_ms >= 1000) != KeepAlive::TimedOut {
+        silent_ms += heartbeat.period_ms(1000).unwrap_or_default();
+        assert!(silent_ms <= 4000);
+    }
+    assert!(silent_ms >= 3000);
 }
 
 /// Work requests complete in order: if none does, it does not matter whose tag is whose by now.

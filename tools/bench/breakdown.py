@@ -6,6 +6,7 @@ NORMAL, CALL, RET, JUMP, LEAVE, SYSCALL = range(6)
 # Functions at which another context begins on the stack of the one that was interrupted.
 ENTRY = re.compile(r"asm_(sysvec|exc|common_interrupt|spurious)|irq_entries_start|spurious_entries_start|common_interrupt_entry")
 SOFTIRQ = {"handle_softirqs", "__do_softirq"}
+SCHEDULER = {"__switch_to", "__switch_to_asm", "__schedule", "schedule"}
 SUFFIX = re.compile(r"\.(cold|part|isra|constprop|llvm)\b.*")
 KERNEL = 1 << 63
 USER = "(user)"
@@ -47,11 +48,11 @@ def shorten(name):
 class Trace:
     """The instructions that QEMU logged, as indices of those that there are."""
 
-    def __init__(self, path, symbols):
+    def __init__(self, path, symbols, text):
+        """QEMU says what an instruction is when it first translates it, which may have been for an earlier trace: text remembers."""
         self.pc, self.kind, self.next, self.func = [], [], [], []
         self.entry = []
         index, ids = {}, array.array("I")
-        text = {}
         with open(path, "rb", buffering=1 << 20) as f:
             pending = None
             for line in f:
@@ -73,7 +74,7 @@ class Trace:
                             text[pending][0] += len(hexes.split())
                         else:
                             text[pc] = [1, hexes]
-                elif line[:7] == b"Stopped":
+                elif line[:7] == b"Stopped" and ids:
                     ids.pop()
         self.ids = ids
 
@@ -105,7 +106,7 @@ class Trace:
 
 class Node:
     """A function called in a chain of calls."""
-    __slots__ = ("parent", "func", "children", "cost", "calls")
+    __slots__ = ("parent", "func", "children", "cost", "calls", "total")
 
     def __init__(self, parent, func):
         self.parent, self.func, self.children, self.cost, self.calls = parent, func, {}, 0, 0
@@ -164,7 +165,7 @@ class Walk:
                     node.calls += 1
                     stack.append((node, NEXT[prev], False))
                     if f == "__switch_to_asm":
-                        self.suspended.append(stack)
+                        self.suspended = self.suspended[-100:] + [stack]
                         stack = [self.frame(f)]
                         node = stack[-1][0]
                         self.observed = []
@@ -244,12 +245,18 @@ class Walk:
             self.lost["ret in context " + stack[-1][0].func + " -> " + f] += 1
             stack.append((stack[-1][0].child(f), ANY, False))
             return stack
-        # The bottom, whose caller is not known.
+        # The bottom, whose caller is not known. Who came there by a jump lies there, too.
+        while n == len(stack) - 1 and n > 0 and stack[n - 1][1] is ANY and not stack[n - 1][2]:
+            stack.pop()
+            n -= 1
         if self.observed is not None and len(stack) - 1 == n:
             self.observed.append(pc)
             fits = [s for s in self.suspended if self.fits(s)]
             if not fits:
                 self.observed = None
+            elif f in SCHEDULER:
+                # All tasks have these calls.
+                pass
             elif all(self.same(s, fits[0]) for s in fits[1:]):
                 got = fits[0]
                 self.suspended = [s for s in self.suspended if s is not got]
@@ -289,54 +296,207 @@ class Walk:
         return [x[1] for x in a] == [x[1] for x in b] and [x[0].func for x in a] == [x[0].func for x in b]
 
 
-def walk(node, depth=0):
-    yield node, depth
-    for child in node.children.values():
-        yield from walk(child, depth + 1)
-
-
-def total(node):
-    return node.cost + sum(total(c) for c in node.children.values())
-
-
-def show(node, ios, least, depth=0, out=sys.stdout):
-    t = total(node)
-    if t / ios < least:
-        return
-    print(f"{t / ios:9.1f} {node.cost / ios:9.1f} {node.calls / ios:7.2f} {'  ' * depth}{node.func}", file=out)
-    for child in sorted(node.children.values(), key=total, reverse=True):
-        show(child, ios, least, depth + 1, out)
-
-
 MARK = {"blkdev_read_iter", "blkdev_write_iter"}
 
 
-def load(path, symbols, skip):
-    trace = Trace(path, symbols)
-    marks = {i for i, (f, e) in enumerate(zip(trace.func, trace.entry)) if f in MARK and e}
-    at = [n for n, i in enumerate(trace.ids) if i in marks]
-    print(len(trace.ids), "instructions", len(at), "marks", file=sys.stderr)
-    w = Walk(trace)
-    # Learns the stacks first.
-    w.run(trace.ids[:at[skip]])
-    for node, _ in walk(w.root):
-        node.cost = node.calls = 0
-    first = w.lost.copy()
-    w.run2 = None
-    return trace, w, at, skip
+def walk(node, depth=0):
+    yield node, depth
+    for child in sorted(node.children.values(), key=lambda c: c.func):
+        yield from walk(child, depth + 1)
+
+
+def calls(args):
+    """Makes the trees of calls of traces, which are given in the order in which they were made."""
+    symbols, text = Symbols(args.kallsyms), {}
+    for path in args.traces:
+        trace = Trace(path, symbols, text)
+        marks = {i for i, (f, e) in enumerate(zip(trace.func, trace.entry)) if f in MARK and e}
+        at = [n for n, i in enumerate(trace.ids) if i in marks]
+        skip = len(at) // 8
+        if len(at) < 10:
+            raise SystemExit(f"error: {path}: only {len(at)} I/Os")
+        w = Walk(trace)
+        # From the first ones the stacks are learnt.
+        w.run(trace.ids[:at[skip]])
+        for node, _ in walk(w.root):
+            node.cost = node.calls = 0
+        w.lost.clear()
+        w.run(trace.ids[at[skip]:at[-1]])
+        ios = len(at) - 1 - skip
+        with open(f"{path.removesuffix('.trace')}.calls", "w") as f:
+            print(ios, len(trace.ids), file=f)
+            for node, depth in walk(w.root):
+                print(depth, node.cost, node.calls, node.func, sep="\t", file=f)
+            for what, n in w.lost.most_common():
+                print("lost", n, what, sep="\t", file=f)
+
+
+class Calls:
+    def __init__(self, path):
+        self.root, self.lost = Node(None, ""), []
+        with open(path) as f:
+            self.ios = int(f.readline().split()[0])
+            at = [self.root]
+            for line in f:
+                depth, *rest = line.rstrip("\n").split("\t")
+                if depth == "lost":
+                    self.lost.append(rest)
+                    continue
+                depth = int(depth)
+                if depth == 0:
+                    continue
+                node = at[depth - 1].child(rest[2])
+                node.cost, node.calls = int(rest[0]) / self.ios, int(rest[1]) / self.ios
+                del at[depth:]
+                at.append(node)
+        self.sum(self.root)
+
+    def sum(self, node):
+        node.total = node.cost
+        for child in node.children.values():
+            self.sum(child)
+            node.total += child.total
+
+    def functions(self):
+        """Of each function its own cost, that with all that it calls, and calls."""
+        own, all_, n = collections.Counter(), collections.Counter(), collections.Counter()
+
+        def visit(node, above):
+            own[node.func] += node.cost
+            n[node.func] += node.calls
+            if node.func not in above:
+                all_[node.func] += node.total
+                above = above | {node.func}
+            for child in node.children.values():
+                visit(child, above)
+        visit(self.root, frozenset())
+        return own, all_, n
+
+
+def pattern(text):
+    return re.compile(".*".join(re.escape(part) for part in text.split("*")) + r"\Z", re.S)
+
+
+class Stages:
+    """The table: lines "= NAME TITLE" are the stages in their order, others are rules, of which the first one that fits counts:
+    STAGE | STAGE OF THE CALLER | FUNCTION."""
+
+    def __init__(self, path):
+        self.titles, self.rules, self.known = {}, [], {}
+        with open(path, encoding="ascii") as f:
+            for line in f:
+                line = line.strip()
+                if not line or line.startswith("#"):
+                    continue
+                if line.startswith("="):
+                    _, name, title = line.split(None, 2)
+                    self.titles[name] = title
+                    continue
+                stage, under, func = (word.strip() for word in line.split("|"))
+                self.rules.append((stage, [pattern(word) for word in under.split()], pattern(func)))
+        unknown = {stage for stage, _, _ in self.rules} - set(self.titles)
+        if unknown:
+            raise SystemExit(f"error: {path}: no such stage: {', '.join(unknown)}")
+
+    def of(self, func, above):
+        got = self.known.get((func, above))
+        if got is None:
+            got = next((stage for stage, under, what in self.rules if what.match(func) and any(u.match(above) for u in under)), above)
+            self.known[func, above] = got
+        return got
+
+    def costs(self, calls):
+        cost = collections.Counter()
+        entries = collections.defaultdict(collections.Counter)
+
+        def visit(node, above):
+            stage = self.of(node.func, above)
+            cost[stage] += node.cost
+            entries[stage][node.func] += node.cost
+            for child in node.children.values():
+                visit(child, stage)
+        for child in calls.root.children.values():
+            visit(child, "other")
+        return cost, entries
+
+
+def show(node, least, depth=0):
+    if node.total < least:
+        return
+    yield f"{node.total:9.1f} {node.cost:9.1f} {node.calls:7.2f} {'  ' * depth}{node.func}"
+    for child in sorted(node.children.values(), key=lambda c: -c.total):
+        yield from show(child, least, depth + 1)
+
+
+def lay_out(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) for row in rows)
+
+
+def fio(path):
+    with open(path) as f:
+        job = json.load(f)["jobs"][0]
+    side = max(job["read"], job["write"], key=lambda s: s["total_ios"])
+    return 1e9 / side["iops"], side["lat_ns"]["percentile"]["50.000000"]
+
+
+def report(args):
+    stages = Stages(args.stages)
+    for job in args.jobs:
+        data = {}
+        for peer in args.peers:
+            path = f"{args.folder}/{peer}.{job}"
+            if os.path.exists(path + ".calls"):
+                data[peer] = (Calls(path + ".calls"), fio(path + ".json"))
+        print(f"\n=== {job}: instructions per I/O\n")
+        costs = {peer: stages.costs(c)[0] for peer, (c, _) in data.items()}
+        rows = [["stage", *data]]
+        for name, title in stages.titles.items():
+            if any(costs[peer][name] >= 0.5 for peer in data):
+                rows.append([title, *(f"{costs[peer][name]:.0f}" for peer in data)])
+        rows.append(["all (trace)", *(f"{c.root.total:.0f}" for c, _ in data.values())])
+        rows.append(["time per I/O (fio, ns)", *(f"{f[0]:.0f}" for _, f in data.values())])
+        rows.append(["p50 of latency (fio, ns)", *(f"{f[1]:.0f}" for _, f in data.values())])
+        rows.append(["I/Os traced", *(f"{c.ios}" for c, _ in data.values())])
+        print(lay_out(rows))
+        if args.verbose:
+            for peer, (c, _) in data.items():
+                print(f"\n--- {peer} {job}: where each stage's instructions are")
+                _, entries = stages.costs(c)
+                for name in stages.titles:
+                    if entries[name]:
+                        print(f"{name}: " + ", ".join(f"{f} {n:.0f}" for f, n in entries[name].most_common(12) if n >= 10))
+        for peer, (c, _) in data.items():
+            own, all_, n = c.functions()
+            print(f"\n--- {peer} {job}: top {args.top} functions by their own instructions per I/O (own, calls)\n")
+            print(lay_out([["function", "own", "calls"]] + [[f[:140], f"{x:.0f}", f"{n[f]:.2f}"] for f, x in own.most_common(args.top)]))
+            print(f"\n--- {peer} {job}: with all that they call (inclusive, own, calls)\n")
+            print(lay_out([["function", "inclusive", "own", "calls"]] +
+                          [[f[:140], f"{x:.0f}", f"{own[f]:.0f}", f"{n[f]:.2f}"] for f, x in all_.most_common(args.inclusive) if f]))
+            with open(f"{args.folder}/{peer}.{job}.tree", "w") as f:
+                f.write("\n".join(show(c.root, 5)) + "\n")
+
+
+def main():
+    sys.setrecursionlimit(10000)
+    p = argparse.ArgumentParser()
+    sub = p.add_subparsers(required=True)
+    one = sub.add_parser("calls")
+    one.add_argument("kallsyms")
+    one.add_argument("traces", nargs="+")
+    one.set_defaults(call=calls)
+    two = sub.add_parser("report")
+    two.add_argument("folder")
+    two.add_argument("--stages", required=True)
+    two.add_argument("--peers", nargs="+", required=True)
+    two.add_argument("--jobs", nargs="+", required=True)
+    two.add_argument("--top", type=int, default=40)
+    two.add_argument("--inclusive", type=int, default=100)
+    two.add_argument("--verbose", action="store_true")
+    two.set_defaults(call=report)
+    args = p.parse_args()
+    args.call(args)
 
 
 if __name__ == "__main__":
-    sys.setrecursionlimit(10000)
-    symbols = Symbols(sys.argv[2])
-    skip = int(sys.argv[3])
-    trace = Trace(sys.argv[1], symbols)
-    marks = {i for i, (f, e) in enumerate(zip(trace.func, trace.entry)) if f in MARK and e}
-    at = [n for n, i in enumerate(trace.ids) if i in marks]
-    ios = len(at) - 1 - skip
-    print(len(trace.ids), "instructions", len(at), "marks", (at[-1] - at[skip]) / ios, "per I/O")
-    w = Walk(trace)
-    w.begin = at[skip]
-    w.run(trace.ids[:at[-1]])
-    print(w.lost.most_common(30))
-    show(w.root, len(at), 30)
+    main()

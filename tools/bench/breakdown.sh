@@ -16,22 +16,24 @@ for scheduler in /sys/block/*/queue/scheduler; do echo none >"$scheduler"; done
 # Text only.
 grep -i ' [tw] ' /proc/kallsyms >out/kallsyms
 
-# ios DEVICE: IOS is how many reads and writes it has done.
-ios() {
-	local fields
-	read -ra fields <"/sys/block/${1#/dev/}/stat"
-	IOS=$((fields[0] + fields[4]))
+# moved: KIB is what all disks together have read and written. brd keeps no statistics of its own.
+moved() {
+	local name number
+	KIB=0
+	while read -r name number; do
+		case $name in pgpgin | pgpgout) KIB=$((KIB + number)) ;; esac
+	done </proc/vmstat
 }
 
-# busy DEVICE NUMBER: waits until it has done so many more; the builtin read sleeps without a fork.
+# busy KIB: waits until they have moved so much more. The builtin read sleeps without a fork.
 busy() {
 	local first i
-	ios "$1"
-	first=$IOS
+	moved
+	first=$KIB
 	for ((i = 0; i < 1000; i++)); do
 		read -rt 0.01 <>"$pipe"
-		ios "$1"
-		[ $((IOS - first)) -lt "$2" ] || return 0
+		moved
+		[ $((KIB - first)) -lt "$1" ] || return 0
 	done
 	return 1
 }
@@ -43,7 +45,7 @@ for peer in $BENCH_PEERS; do
 	for job in $BENCH_JOBS; do
 		IFS=: read -r name rw depth mib <<<"$job"
 		(. ./peer.sh "$peer" && peer_measure "${device[$peer]}" "$rw" 4096 "$depth" 400 irq) >"out/$peer.$name.json" </dev/null 9>&- &
-		if busy "${device[$peer]}" 200; then
+		if busy 2000; then
 			ask "trace $peer.$name $mib" >/dev/null || rc=1
 		else
 			echo "peer $peer: no I/O"

@@ -1,501 +1,265 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-import argparse, array, bisect, collections, fnmatch, json, os, re, subprocess, sys
+"""Says where the instructions of an I/O go; started by tools/bench/breakdown."""
+import argparse
+import collections
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
 
-NORMAL, CALL, RET, JUMP, LEAVE, SYSCALL = range(6)
-# Functions at which another context begins on the stack of the one that was interrupted.
-ENTRY = re.compile(r"asm_(sysvec|exc|common_interrupt|spurious)|irq_entries_start|spurious_entries_start|common_interrupt_entry")
-SOFTIRQ = {"handle_softirqs", "__do_softirq"}
-SCHEDULER = {"__switch_to", "__switch_to_asm", "__schedule", "schedule"}
-SUFFIX = re.compile(r"\.(cold|part|isra|constprop|llvm)\b.*")
-KERNEL = 1 << 63
-USER = "(user)"
+import breakdown_calls
+from breakdown_calls import Calls
 
-
-class Symbols:
-    def __init__(self, path):
-        table = {}
-        with open(path, encoding="ascii") as f:
-            lines = subprocess.run(["c++filt", "-s", "rust"], stdin=f, capture_output=True, text=True, check=True).stdout.splitlines()
-        for line in lines:
-            address, _, name = line.split(" ", 2)
-            name, _, module = name.partition("\t")
-            if not name.startswith((".L", "__pfx_", "__cfi_")):
-                table.setdefault(int(address, 16), (name, module))
-        self.at = sorted(table)
-        self.table = table
-
-    def find(self, pc):
-        """The function and its address."""
-        if pc < KERNEL:
-            return USER, 0
-        i = bisect.bisect_right(self.at, pc) - 1
-        if i < 0:
-            return "(unknown)", 0
-        name, module = self.table[self.at[i]]
-        return shorten(SUFFIX.sub("", name)), self.at[i]
-
-
-def shorten(name):
-    """A Rust name without what nobody wants to read."""
-    if "::" not in name:
-        return name
-    name = re.sub(r"\[[0-9a-f]{8,}\]", "", name)
-    name = re.sub(r"\bfarblk::", "", name)
-    return name
-
-
-class Trace:
-    """The instructions that QEMU logged, as indices of those that there are."""
-
-    def __init__(self, path, symbols, text):
-        """QEMU says what an instruction is when it first translates it, which may have been for an earlier trace: text remembers."""
-        self.pc, self.kind, self.next, self.func = [], [], [], []
-        self.entry = []
-        index, ids = {}, array.array("I")
-        with open(path, "rb", buffering=1 << 20) as f:
-            pending = None
-            for line in f:
-                if line[:5] == b"Trace":
-                    pc = line.split(b"/", 2)[1]
-                    i = index.get(pc)
-                    if i is None:
-                        i = index[pc] = self.add(int(pc, 16), text, symbols)
-                    ids.append(i)
-                elif line[:2] == b"0x":
-                    pc, _, rest = line.decode().partition(":")
-                    pc = int(pc, 16)
-                    hexes, _, words = rest.strip().partition("  ")
-                    if words.strip():
-                        pending = pc
-                        text[pc] = [len(hexes.split()), words.strip()]
-                    elif pending is not None:
-                        if re.fullmatch(r"([0-9a-f]{2} ?)+", hexes):
-                            text[pending][0] += len(hexes.split())
-                        else:
-                            text[pc] = [1, hexes]
-                elif line[:7] == b"Stopped" and ids:
-                    ids.pop()
-        self.ids = ids
-
-    def add(self, pc, text, symbols):
-        size, words = text.get(pc, (1, "?"))
-        words = words.replace("rep ", "").replace("repz ", "").replace("bnd ", "").replace("notrack ", "")
-        op = words.split()[0]
-        kind = NORMAL
-        if op.startswith("call") or op == "lcall":
-            kind = CALL
-        elif op.startswith("ret") and not op.startswith("retf"):
-            kind = RET
-        elif op.startswith(("iret", "sysret", "sysexit", "eret", "lret", "retf")):
-            kind = LEAVE
-        elif op == "syscall":
-            kind = SYSCALL
-        elif op.startswith(("j", "loop")):
-            kind = JUMP
-        name, start = symbols.find(pc)
-        if pc < KERNEL and kind not in (SYSCALL,):
-            kind = NORMAL
-        self.pc.append(pc)
-        self.kind.append(kind)
-        self.next.append(pc + size)
-        self.func.append(name)
-        self.entry.append(pc == start)
-        return len(self.pc) - 1
-
-
-class Node:
-    """A function called in a chain of calls."""
-    __slots__ = ("parent", "func", "children", "cost", "calls", "total")
-
-    def __init__(self, parent, func):
-        self.parent, self.func, self.children, self.cost, self.calls = parent, func, {}, 0, 0
-
-    def child(self, func):
-        got = self.children.get(func)
-        if got is None:
-            got = self.children[func] = Node(self, func)
-        return got
-
-
-ANY = None  # a return address that is not known
-
-
-class Walk:
-    """Follows the calls and returns of a trace. A stack is a list of (node, return address, is it where a context begins)."""
-
-    def __init__(self, trace):
-        self.t = trace
-        self.root = Node(None, "")
-        self.unknown = self.root.child("(task)")
-        self.lost = collections.Counter()
-        self.suspended = []
-        self.observed = None
-
-    def frame(self, func):
-        return (self.unknown.child(func), ANY, False)
-
-    def run(self, ids):
-        t = self.t
-        K, F, PC, NEXT, E = t.kind, t.func, t.pc, t.next, t.entry
-        stack = [self.frame(F[ids[0]])]
-        node = stack[-1][0]
-        prev, prevkind, func = ids[0], NORMAL, F[ids[0]]
-        irq_root, soft_root, sys_root, user = (self.root.child(x) for x in ("(irq)", "(softirq)", "(syscall)", USER))
-        for i in ids:
-            f = F[i]
-            if prevkind == NORMAL:
-                if f is not func and f != func:
-                    node = self.enter(stack, i, f, func, irq_root, user, prev)
-            elif prevkind == JUMP:
-                if f is not func and f != func:
-                    node = self.enter(stack, i, f, func, irq_root, user, prev)
-            elif prevkind == CALL:
-                if f == func and PC[i] == NEXT[prev]:
-                    pass
-                elif ENTRY.match(f):
-                    stack.append((irq_root.child(f), ANY, True))
-                    node = stack[-1][0]
-                    node.calls += 1
-                else:
-                    if f in SOFTIRQ:
-                        node = soft_root.child(f)
-                    else:
-                        node = node.child(f)
-                    node.calls += 1
-                    stack.append((node, NEXT[prev], False))
-                    if f == "__switch_to_asm":
-                        self.suspended = self.suspended[-100:] + [stack]
-                        stack = [self.frame(f)]
-                        node = stack[-1][0]
-                        self.observed = []
-            elif prevkind == RET:
-                stack = self.ret(stack, i, f, irq_root)
-                node = stack[-1][0]
-            elif prevkind == LEAVE:
-                n = len(stack) - 1
-                while n >= 0 and not stack[n][2]:
-                    n -= 1
-                if n >= 0:
-                    del stack[n:]
-                else:
-                    stack.clear()
-                if not stack:
-                    stack.append((user, ANY, False) if f == USER else self.frame(f))
-                node = stack[-1][0]
-                if node.func != f:
-                    if f == USER:
-                        stack[:] = [(user, ANY, False)]
-                    elif ENTRY.match(f):
-                        stack.append((irq_root.child(f), ANY, True))
-                    else:
-                        self.lost["leave " + node.func + " -> " + f] += 1
-                        stack.append(self.frame(f))
-                    node = stack[-1][0]
-            elif prevkind == SYSCALL:
-                node = sys_root.child(f)
-                node.calls += 1
-                stack.append((node, ANY, True))
-            node.cost += 1
-            prev, prevkind, func = i, K[i], f
-
-    def enter(self, stack, i, f, func, irq_root, user, prev):
-        """Control got into another function without a call."""
-        if ENTRY.match(f) and not ENTRY.match(func):
-            stack.append((irq_root.child(f), ANY, True))
-            node = stack[-1][0]
-            node.calls += 1
-            return node
-        if f == USER:
-            self.lost["user from " + func] += 1
-            stack[:] = [(user, ANY, False)]
-            return user
-        # A jump back into one that jumped here.
-        node, back, begins = stack[-1]
-        n = len(stack) - 1
-        while n > 0 and stack[n][1] == back and not stack[n][2] and stack[n - 1][1] == back and back is not ANY:
-            n -= 1
-            if stack[n][0].func == f:
-                del stack[n + 1:]
-                return stack[-1][0]
-        node = node.child(f)
-        node.calls += 1
-        stack.append((node, back if not begins else ANY, False))
-        return node
-
-    def ret(self, stack, i, f, irq_root):
-        pc = self.t.pc[i]
-        n = len(stack) - 1
-        while n >= 0 and not stack[n][2]:
-            if stack[n][1] == pc:
-                while n > 0 and stack[n - 1][1] == pc and stack[n - 1][0].func != f:
-                    n -= 1
-                del stack[n:]
-                if stack and stack[-1][0].func == f:
-                    return stack
-                # The function of the frame below is another name of this one (e.g. after a jump in the middle).
-                if stack:
-                    return stack
-                return [self.frame(f)]
-            if stack[n][1] is ANY:
-                break
-            n -= 1
-        if n >= 0 and stack[n][2]:
-            # Return below where the context began: a "ret" used as a jump.
-            self.lost["ret in context " + stack[-1][0].func + " -> " + f] += 1
-            stack.append((stack[-1][0].child(f), ANY, False))
-            return stack
-        # The bottom, whose caller is not known. Who came there by a jump lies there, too.
-        while n == len(stack) - 1 and n > 0 and stack[n - 1][1] is ANY and not stack[n - 1][2]:
-            stack.pop()
-            n -= 1
-        if self.observed is not None and len(stack) - 1 == n:
-            self.observed.append(pc)
-            fits = [s for s in self.suspended if self.fits(s)]
-            if not fits:
-                self.observed = None
-            elif f in SCHEDULER:
-                # All tasks have these calls.
-                pass
-            elif all(self.same(s, fits[0]) for s in fits[1:]):
-                got = fits[0]
-                self.suspended = [s for s in self.suspended if s is not got]
-                keep = self.popped(got)
-                self.observed = None
-                if keep:
-                    return keep
-        elif n < 0 or len(stack) - 1 != n:
-            self.lost["ret " + stack[-1][0].func + " -> " + f] += 1
-        del stack[max(n, 0):]
-        stack.append(self.frame(f))
-        return stack
-
-    def popped(self, stack):
-        """The stack after the returns that were observed."""
-        stack = list(stack)
-        for pc in self.observed:
-            if not stack or stack[-1][1] is ANY:
-                return None
-            while stack and stack[-1][1] == pc:
-                stack.pop()
-        return stack or None
-
-    def fits(self, stack):
-        n = len(stack) - 1
-        for pc in self.observed:
-            if n < 0 or stack[n][1] is ANY:
-                return True
-            if stack[n][1] != pc:
-                return False
-            while n >= 0 and stack[n][1] == pc:
-                n -= 1
-        return True
-
-    @staticmethod
-    def same(a, b):
-        return [x[1] for x in a] == [x[1] for x in b] and [x[0].func for x in a] == [x[0].func for x in b]
-
-
-MARK = {"blkdev_read_iter", "blkdev_write_iter"}
-
-
-def walk(node, depth=0):
-    yield node, depth
-    for child in sorted(node.children.values(), key=lambda c: c.func):
-        yield from walk(child, depth + 1)
-
-
-def calls(args):
-    """Makes the trees of calls of traces, which are given in the order in which they were made."""
-    symbols, text = Symbols(args.kallsyms), {}
-    for path in args.traces:
-        trace = Trace(path, symbols, text)
-        marks = {i for i, (f, e) in enumerate(zip(trace.func, trace.entry)) if f in MARK and e}
-        at = [n for n, i in enumerate(trace.ids) if i in marks]
-        skip = len(at) // 8
-        if len(at) < 10:
-            raise SystemExit(f"error: {path}: only {len(at)} I/Os")
-        w = Walk(trace)
-        # From the first ones the stacks are learnt.
-        w.run(trace.ids[:at[skip]])
-        for node, _ in walk(w.root):
-            node.cost = node.calls = 0
-        w.lost.clear()
-        w.run(trace.ids[at[skip]:at[-1]])
-        ios = len(at) - 1 - skip
-        with open(f"{path.removesuffix('.trace')}.calls", "w") as f:
-            print(ios, len(trace.ids), file=f)
-            for node, depth in walk(w.root):
-                print(depth, node.cost, node.calls, node.func, sep="\t", file=f)
-            for what, n in w.lost.most_common():
-                print("lost", n, what, sep="\t", file=f)
-
-
-class Calls:
-    def __init__(self, path):
-        self.root, self.lost = Node(None, ""), []
-        with open(path) as f:
-            self.ios = int(f.readline().split()[0])
-            at = [self.root]
-            for line in f:
-                depth, *rest = line.rstrip("\n").split("\t")
-                if depth == "lost":
-                    self.lost.append(rest)
-                    continue
-                depth = int(depth)
-                if depth == 0:
-                    continue
-                node = at[depth - 1].child(rest[2])
-                node.cost, node.calls = int(rest[0]) / self.ios, int(rest[1]) / self.ios
-                del at[depth:]
-                at.append(node)
-        self.sum(self.root)
-
-    def sum(self, node):
-        node.total = node.cost
-        for child in node.children.values():
-            self.sum(child)
-            node.total += child.total
-
-    def functions(self):
-        """Of each function its own cost, that with all that it calls, and calls."""
-        own, all_, n = collections.Counter(), collections.Counter(), collections.Counter()
-
-        def visit(node, above):
-            own[node.func] += node.cost
-            n[node.func] += node.calls
-            if node.func not in above:
-                all_[node.func] += node.total
-                above = above | {node.func}
-            for child in node.children.values():
-                visit(child, above)
-        visit(self.root, frozenset())
-        return own, all_, n
+# Each I/O of fio enters one of these once.
+MARKS = {"blkdev_read_iter", "blkdev_write_iter"}
+# The module whose lines of source are asked for.
+LINES_OF = "farblk"
+# The most that the count may differ from the time that fio measures, in percent.
+TOLERANCE = 5
 
 
 def pattern(text):
-    return re.compile(".*".join(re.escape(part) for part in text.split("*")) + r"\Z", re.S)
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.S).fullmatch
 
 
 class Stages:
-    """The table: lines "= NAME TITLE" are the stages in their order, others are rules, of which the first one that fits counts:
-    STAGE | STAGE OF THE CALLER | FUNCTION."""
+    """The table of stages; its head says what is in it."""
 
     def __init__(self, path):
         self.titles, self.rules, self.known = {}, [], {}
         with open(path, encoding="ascii") as f:
-            for line in f:
-                line = line.strip()
-                if not line or line.startswith("#"):
-                    continue
+            for line in map(str.strip, f):
                 if line.startswith("="):
                     _, name, title = line.split(None, 2)
                     self.titles[name] = title
-                    continue
-                stage, under, func = (word.strip() for word in line.split("|"))
-                self.rules.append((stage, [pattern(word) for word in under.split()], pattern(func)))
-        unknown = {stage for stage, _, _ in self.rules} - set(self.titles)
-        if unknown:
-            raise SystemExit(f"error: {path}: no such stage: {', '.join(unknown)}")
+                elif line and not line.startswith("#"):
+                    try:
+                        stage, callers, function = map(str.strip, line.split("|"))
+                    except ValueError:
+                        raise SystemExit(f"error: {path}: not STAGE | STAGES | FUNCTION: {line}") from None
+                    if stage not in self.titles:
+                        raise SystemExit(f"error: {path}: there is no stage {stage}: {line}")
+                    self.rules.append((stage, [pattern(word) for word in callers.split()], pattern(function)))
 
-    def of(self, func, above):
-        got = self.known.get((func, above))
+    def of(self, function, above):
+        """The stage of a function, and whether a rule names it."""
+        got = self.known.get((function, above))
         if got is None:
-            got = next((stage for stage, under, what in self.rules if what.match(func) and any(u.match(above) for u in under)), above)
-            self.known[func, above] = got
+            got = next(((stage, True) for stage, callers, what in self.rules if what(function) and any(caller(above) for caller in callers)),
+                       (above, False))
+            self.known[function, above] = got
         return got
 
     def costs(self, calls):
-        cost = collections.Counter()
-        entries = collections.defaultdict(collections.Counter)
+        """Stage -> function -> instructions."""
+        costs = {name: collections.Counter() for name in self.titles}
 
         def visit(node, above):
-            stage = self.of(node.func, above)
-            cost[stage] += node.cost
-            entries[stage][node.func] += node.cost
+            stage, _ = self.of(node.function, above)
+            costs[stage][node.function] += node.own
             for child in node.children.values():
                 visit(child, stage)
         for child in calls.root.children.values():
             visit(child, "other")
-        return cost, entries
+        return costs
+
+    def landmarks(self, calls):
+        """The functions at which a stage begins."""
+        found = set()
+
+        def visit(node, above):
+            stage, named = self.of(node.function, above)
+            if named and stage != above:
+                found.add(node.function)
+            for child in node.children.values():
+                visit(child, stage)
+        for child in calls.root.children.values():
+            visit(child, "other")
+        return found
 
 
-def show(node, least, depth=0):
-    if node.total < least:
-        return
-    yield f"{node.total:9.1f} {node.cost:9.1f} {node.calls:7.2f} {'  ' * depth}{node.func}"
-    for child in sorted(node.children.values(), key=lambda c: -c.total):
-        yield from show(child, least, depth + 1)
+class Function:
+    """What a function costs, wherever it is called: alone, with all that it calls, and how often it is called."""
+
+    def __init__(self):
+        self.own = self.total = self.calls = 0
+
+
+def functions(calls):
+    found = collections.defaultdict(Function)
+
+    def visit(node, above):
+        got = found[node.function]
+        got.own += node.own
+        got.calls += node.calls
+        if node.function not in above:
+            got.total += node.total
+            above = above | {node.function}
+        for child in node.children.values():
+            visit(child, above)
+    for child in calls.root.children.values():
+        visit(child, frozenset())
+    return found
+
+
+def tree(node, least, depth=0):
+    """The lines of a tree of calls."""
+    if node.total >= least:
+        yield f"{node.total:9.1f} {node.own:9.1f} {node.calls:7.2f}  {'  ' * depth}{short(node.function)}"
+        for child in sorted(node.children.values(), key=lambda child: -child.total):
+            yield from tree(child, least, depth + 1)
+
+
+def short(name):
+    """A name without hashes of crates."""
+    return re.sub(r"\[[0-9a-f]{4,}\]", "", name)
 
 
 def lay_out(rows):
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) for row in rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "".join("  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip() + "\n" for row in rows)
+
+
+class Lines:
+    """Lines of the source of a module that has its debug information."""
+
+    def __init__(self, path):
+        self.path = path
+        symbols = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout.split("\n")
+        self.at = {words[2]: int(words[0], 16) for words in map(str.split, symbols) if len(words) == 3 and words[1] in "tT"}
+
+    def find(self, calls, module):
+        """(function, line of it, what is inlined there) -> instructions."""
+        wanted = {}
+        for (of, symbol, offset), times in calls.addresses.items():
+            if of == module and symbol in self.at:
+                wanted[self.at[symbol] + offset] = times
+        said = subprocess.run(["addr2line", "-e", self.path, "-j", ".text", "-afis"], input="\n".join(map(hex, wanted)), capture_output=True,
+                              text=True, check=True).stdout
+        found = collections.Counter()
+        for part in re.split(r"^0x", said, flags=re.M)[1:]:
+            address, *lines = part.splitlines()
+            inlined, function, line = lines[0], lines[-2], lines[-1].partition(" ")[0]
+            found[function, line, "" if inlined == function else inlined] += wanted[int(address, 16)]
+        return found
+
+
+def demangle(text):
+    return short(subprocess.run(["c++filt", "-s", "rust"], input=text, capture_output=True, text=True, check=True).stdout)
 
 
 def fio(path):
-    with open(path) as f:
+    """What fio says of a job: nanoseconds per I/O, and the median of the latency."""
+    with open(path, encoding="ascii") as f:
         job = json.load(f)["jobs"][0]
-    side = max(job["read"], job["write"], key=lambda s: s["total_ios"])
+    side = max(job["read"], job["write"], key=lambda side: side["total_ios"])
     return 1e9 / side["iops"], side["lat_ns"]["percentile"]["50.000000"]
+
+
+def details(stages, calls, args, lines):
+    """All that is known of one peer and job."""
+    found = functions(calls)
+    yield f"{calls.ios} I/Os, {calls.instructions} instructions; all numbers are per I/O\n\n"
+    yield "Functions of each stage\n\n"
+    for name, costs in stages.costs(calls).items():
+        if sum(costs.values()) >= 0.5:
+            yield f"{sum(costs.values()):9.0f}  {stages.titles[name]}\n"
+            for function, cost in costs.most_common():
+                if cost >= 5:
+                    yield f"{cost:9.0f}      {short(function)}\n"
+    yield f"\nThe {args.top} functions with the most instructions of their own\n\n"
+    top = sorted(found.items(), key=lambda item: -item[1].own)[:args.top]
+    yield lay_out([["own", "calls", "", "function"]] + [[f"{f.own:.0f}", f"{f.calls:.2f}", "", short(name)] for name, f in top])
+    yield "\nWhat functions cost with all that they call: those at which a stage begins, and those of modules\n\n"
+    chosen = stages.landmarks(calls) | {name for name in found if calls.modules.get(name)}
+    rows = [(name, f) for name, f in sorted(found.items(), key=lambda item: -item[1].total) if name in chosen and f.total >= 20]
+    yield lay_out([["inclusive", "own", "calls", "", "function"]] + [[f"{f.total:.0f}", f"{f.own:.0f}", f"{f.calls:.2f}", "", short(name)] for name, f in rows])
+    if lines and any(module == LINES_OF for module, _, _ in calls.addresses):
+        yield f"\nLines of {LINES_OF} with the most instructions, and what is inlined there\n\n"
+        rows = [["own", "", "line", "", "function", "", "inlined"]]
+        for (function, line, inlined), cost in lines.find(calls, LINES_OF).most_common(args.lines):
+            rows.append([f"{cost:.0f}", "", line, "", function, "", inlined])
+        yield demangle(lay_out(rows))
+    yield "\nThe tree of calls: inclusive, own, calls\n\n"
+    for line in tree(calls.root, 5):
+        yield line + "\n"
 
 
 def report(args):
     stages = Stages(args.stages)
+    lines = Lines(args.module) if args.module else None
+    wrong = []
     for job in args.jobs:
-        data = {}
+        found = {}
         for peer in args.peers:
             path = f"{args.folder}/{peer}.{job}"
-            if os.path.exists(path + ".calls"):
-                data[peer] = (Calls(path + ".calls"), fio(path + ".json"))
-        print(f"\n=== {job}: instructions per I/O\n")
-        costs = {peer: stages.costs(c)[0] for peer, (c, _) in data.items()}
-        rows = [["stage", *data]]
+            if not os.path.exists(path + ".calls"):
+                wrong.append(f"{peer}, {job}: not traced")
+                continue
+            calls = found[peer] = Calls.load(path + ".calls")
+            with open(path + ".txt", "w", encoding="utf-8") as f:
+                f.writelines(details(stages, calls, args, lines))
+            if calls.lost.total() * 100 > calls.ios:
+                wrong.append(f"{peer}, {job}: {calls.lost.total()} calls were not understood: {calls.lost.most_common(3)}")
+        if not found:
+            continue
+        costs = {peer: {name: sum(c.values()) for name, c in stages.costs(calls).items()} for peer, calls in found.items()}
+        rows = [[f"{job}, instructions per I/O", *found]]
         for name, title in stages.titles.items():
-            if any(costs[peer][name] >= 0.5 for peer in data):
-                rows.append([title, *(f"{costs[peer][name]:.0f}" for peer in data)])
-        rows.append(["all (trace)", *(f"{c.root.total:.0f}" for c, _ in data.values())])
-        rows.append(["time per I/O (fio, ns)", *(f"{f[0]:.0f}" for _, f in data.values())])
-        rows.append(["p50 of latency (fio, ns)", *(f"{f[1]:.0f}" for _, f in data.values())])
-        rows.append(["I/Os traced", *(f"{c.ios}" for c, _ in data.values())])
+            if any(cost[name] >= 0.5 for cost in costs.values()):
+                rows.append(["  " + title, *(f"{cost[name]:.0f}" for cost in costs.values())])
+        rows.append(["all", *(f"{calls.root.total:.0f}" for calls in found.values())])
+        times = {peer: fio(f"{args.folder}/{peer}.{job}.json") for peer in found}
+        rows.append(["time per I/O (fio, ns)", *(f"{time:.0f}" for time, _ in times.values())])
+        rows.append(["  differs by", *(f"{100 * found[peer].root.total / time - 100:+.1f} %" for peer, (time, _) in times.items())])
+        rows.append(["median latency (fio, ns)", *(f"{p50:.0f}" for _, p50 in times.values())])
         print(lay_out(rows))
-        if args.verbose:
-            for peer, (c, _) in data.items():
-                print(f"\n--- {peer} {job}: where each stage's instructions are")
-                _, entries = stages.costs(c)
-                for name in stages.titles:
-                    if entries[name]:
-                        print(f"{name}: " + ", ".join(f"{f} {n:.0f}" for f, n in entries[name].most_common(12) if n >= 10))
-        for peer, (c, _) in data.items():
-            own, all_, n = c.functions()
-            print(f"\n--- {peer} {job}: top {args.top} functions by their own instructions per I/O (own, calls)\n")
-            print(lay_out([["function", "own", "calls"]] + [[f[:140], f"{x:.0f}", f"{n[f]:.2f}"] for f, x in own.most_common(args.top)]))
-            print(f"\n--- {peer} {job}: with all that they call (inclusive, own, calls)\n")
-            print(lay_out([["function", "inclusive", "own", "calls"]] +
-                          [[f[:140], f"{x:.0f}", f"{own[f]:.0f}", f"{n[f]:.2f}"] for f, x in all_.most_common(args.inclusive) if f]))
-            with open(f"{args.folder}/{peer}.{job}.tree", "w") as f:
-                f.write("\n".join(show(c.root, 5)) + "\n")
+        for peer, (time, _) in times.items():
+            if abs(100 * found[peer].root.total / time - 100) > TOLERANCE:
+                wrong.append(f"{peer}, {job}: the count differs by more than {TOLERANCE} % from fio's time")
+    print(f"functions, lines and trees of calls: {args.folder}/PEER.JOB.txt")
+    for line in wrong:
+        print(f"warning: {line}")
+
+
+def calls(args):
+    """Makes the trees of all logs of a folder, which are OF.PEER.JOB.WINDOW.trace, in the order in which they were made."""
+    windows = collections.defaultdict(list)
+    for path in sorted(glob.glob(f"{args.logs}/*.trace"), key=os.path.getmtime):
+        _, peer, job, _, _ = os.path.basename(path).split(".")
+        windows[f"{peer}.{job}"].append(path)
+    instructions = breakdown_calls.Instructions(breakdown_calls.Symbols(args.kallsyms))
+    for name, paths in windows.items():
+        breakdown_calls.follow(instructions, paths, MARKS, {LINES_OF}).save(f"{args.folder}/{name}.calls")
+        for path in paths if args.remove else []:
+            os.unlink(path)
 
 
 def main():
-    sys.setrecursionlimit(10000)
-    p = argparse.ArgumentParser()
-    sub = p.add_subparsers(required=True)
-    one = sub.add_parser("calls")
-    one.add_argument("kallsyms")
-    one.add_argument("traces", nargs="+")
-    one.set_defaults(call=calls)
-    two = sub.add_parser("report")
-    two.add_argument("folder")
-    two.add_argument("--stages", required=True)
-    two.add_argument("--peers", nargs="+", required=True)
-    two.add_argument("--jobs", nargs="+", required=True)
-    two.add_argument("--top", type=int, default=40)
-    two.add_argument("--inclusive", type=int, default=100)
-    two.add_argument("--verbose", action="store_true")
-    two.set_defaults(call=report)
+    # Chains of calls are long where the trace was not understood.
+    sys.setrecursionlimit(20000)
+    p = argparse.ArgumentParser(prog="tools/bench/breakdown", description=__doc__)
+    commands = p.add_subparsers(required=True)
+    c = commands.add_parser("calls", help="logs of instructions -> trees of calls")
+    c.add_argument("logs")
+    c.add_argument("kallsyms")
+    c.add_argument("folder")
+    c.add_argument("--remove", action="store_true", help="remove the logs then")
+    c.set_defaults(run=calls)
+    c = commands.add_parser("report", help="trees of calls -> tables")
+    c.add_argument("folder")
+    c.add_argument("--stages", required=True)
+    c.add_argument("--module", help="farblk.ko with its debug information")
+    c.add_argument("--peers", nargs="+", required=True)
+    c.add_argument("--jobs", nargs="+", required=True)
+    c.add_argument("--top", type=int, default=40, help="functions")
+    c.add_argument("--lines", type=int, default=100, help="lines")
+    c.set_defaults(run=report)
     args = p.parse_args()
-    args.call(args)
+    args.run(args)
 
 
 if __name__ == "__main__":

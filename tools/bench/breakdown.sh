@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Runs in the guest: brings up all peers, then has each do the I/O of each job, and QEMU log a part of its instructions.
-# BENCH_PEERS, BENCH_MIB, BENCH_POLL: as guest.sh; BENCH_JOBS: NAME:RW:DEPTH:MIB (of the log) with blanks between them.
-# Results: out/PEER.JOB.json of fio, out/kallsyms; the logs are the host's.
+# Runs in the guest: brings up all peers, then has each do the I/O of each job, and QEMU log the
+# instructions of a part of it. BENCH_PEERS, BENCH_MIB, BENCH_POLL: as guest.sh. BENCH_JOBS:
+# NAME:RW:DEPTH:WINDOWS:MIB, with blanks between them; so many logs of so many MiB are made. Results:
+# out/PEER.JOB.json of fio, and out/kallsyms; the logs are on the host.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit
@@ -11,12 +12,15 @@ declare -A device
 (. ./peer.sh brd && disk_up) || exit
 for peer in $BENCH_PEERS; do
 	device[$peer]=$(. ./peer.sh "$peer" && peer_up) || { echo "peer $peer does not come up"; exit 1; }
+	[ -b "${device[$peer]}" ] || { echo "peer $peer is no block device"; exit 1; }
 done
+# As guest.sh.
 for scheduler in /sys/block/*/queue/scheduler; do echo none >"$scheduler"; done
-# Text only.
 grep -i ' [tw] ' /proc/kallsyms >out/kallsyms
+# Nobody writes to it: a read with a timeout sleeps without a process of its own.
+mkfifo /tmp/nothing
 
-# moved: KIB is what all disks together have read and written. brd keeps no statistics of its own.
+# moved: KIB is what all disks together have read and written. brd has no statistics of its own.
 moved() {
 	local name number
 	KIB=0
@@ -25,33 +29,41 @@ moved() {
 	done </proc/vmstat
 }
 
-# busy KIB: waits until they have moved so much more. The builtin read sleeps without a fork.
+# busy KIB: waits until they have moved so much more.
 busy() {
 	local first i
 	moved
 	first=$KIB
-	for ((i = 0; i < 1000; i++)); do
-		read -rt 0.01 <>"$pipe"
+	for ((i = 0; i < 3000; i++)); do
+		read -rt 0.005 <>/tmp/nothing
 		moved
 		[ $((KIB - first)) -lt "$1" ] || return 0
 	done
 	return 1
 }
-pipe=/tmp/nothing
-mkfifo $pipe
+
+# trace PEER NAME RW DEPTH WINDOWS MIB
+trace() {
+	local window pid rc=0
+	# As peer_measure of peer.sh.
+	fio --name=bench --filename="${device[$1]}" --rw="$3" --bs=4096 --iodepth="$4" --runtime=250ms --time_based --ioengine=io_uring --direct=1 \
+		--thread --norandommap --scramble_buffers=0 --disk_util=0 --lat_percentiles=1 --percentile_list=50 --output-format=json \
+		>"out/$1.$2.json" </dev/null 9>&- &
+	pid=$!
+	for ((window = 1; window <= $5; window++)); do
+		busy $((window == 1 ? 2000 : 400)) || { echo "there is no I/O"; rc=1; break; }
+		ask "trace $1.$2.$window $6" >/dev/null || { rc=1; break; }
+		# What fio had still to do then was logged instead.
+		[ -d /proc/$pid ] || { echo "fio had ended before window $window"; rc=1; break; }
+	done
+	wait $pid && return $rc
+}
 
 rc=0
 for peer in $BENCH_PEERS; do
 	for job in $BENCH_JOBS; do
-		IFS=: read -r name rw depth mib <<<"$job"
-		(. ./peer.sh "$peer" && peer_measure "${device[$peer]}" "$rw" 4096 "$depth" 400 irq) >"out/$peer.$name.json" </dev/null 9>&- &
-		if busy 2000; then
-			ask "trace $peer.$name $mib" >/dev/null || rc=1
-		else
-			echo "peer $peer: no I/O"
-			rc=1
-		fi
-		wait $! || { echo "peer $peer: $name failed"; rc=1; }
+		IFS=: read -ra words <<<"$job"
+		trace "$peer" "${words[@]}" || { echo "peer $peer: ${words[0]} failed"; rc=1; }
 	done
 done
 exit $rc

@@ -12,7 +12,7 @@ a control stream of one-line requests, each answered by one line ("ok [VALUE]" o
                       another, both ways by default, of one network (0, 1, ...) or all
   net count [NETWORK [FROM TO]]   packets there that are held, and that were lost
   tolerate on|off     what selftests/tolerated lists is no complaint meanwhile
-  trace NAME MIB      answered when QEMU has written so much about the instructions that follow to OUT/ROLE.NAME.trace (--trace)
+  trace NAME MIB      answered when QEMU has logged so much of what the guest executes in OUT/ROLE.NAME.trace (--trace)
   exit CODE TAINT     the script has ended; answered when every role has ended
 """
 import argparse
@@ -31,11 +31,11 @@ import sys
 import tarfile
 import time
 
+import instructions
 import network
 import tsc
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-
 
 
 def expression(name):
@@ -77,8 +77,7 @@ class Guest:
         self.run, self.number, self.role, self.script = run, number, role, script
         self.guest = run.args.guests.get(role, run.args.guest)
         self.streams = {}
-        names = ["console", "out", "ctl"] + ["monitor"] * run.args.trace
-        self.files = {name: open(f"{run.args.out}/{role}.{name}", "wb", buffering=0) for name in names}
+        self.files = {name: open(f"{run.args.out}/{role}.{name}", "wb", buffering=0) for name in ("console", "out", "ctl")}
         self.splats = []
         self.tolerated = False  # it said something that was tolerated
         self.proc = None
@@ -91,7 +90,6 @@ class Guest:
         self.waits_for = None  # ("barrier"|"get"|"exit", name)
         self.part = slice(None)  # of what it gets
         self.expect_off = self.frozen = False
-        self.trace = None  # the file that QEMU writes, and how long it is to be
 
     def new_disk(self):
         """Gives it an empty disk, in memory: one of the host may be busy for longer than tests let I/O wait."""
@@ -112,6 +110,9 @@ class Guest:
             ours, theirs = socket.socketpair()
             self.streams[name] = ours
             fds[name] = theirs.detach()
+        if a.trace:
+            self.monitor = instructions.Monitor()
+            fds["monitor"] = self.monitor.theirs.detach()
         nets = [os.dup(net.ports[self.number].end.fileno()) for net in self.run.networks]
         words = [COMMON, CMDLINE[a.kind], *a.append, f"ROLE={self.role}", f"NUMBER={self.number}"]
         words += ["ROLES=" + ",".join(g.role for g in self.run.guests), f"SCRIPT={os.path.basename(self.script)}"]
@@ -127,8 +128,6 @@ class Guest:
         for name, sock in self.streams.items():
             sock.setblocking(False)
             self.run.selector.register(sock, selectors.EVENT_READ, (self.read, name))
-        if "monitor" in self.streams:
-            self.streams["monitor"].send(b'{"execute": "qmp_capabilities"}\n')
 
     def alive(self):
         return self.proc is not None and self.proc.poll() is None
@@ -200,31 +199,6 @@ class Guest:
     def on_ctl(self, line):
         self.run.request(self, *line.split(" "))
 
-    def on_monitor(self, line):
-        said = json.loads(line)
-        if "error" in said or said.get("return"):
-            self.answer(f"fail {said}")
-        elif said.get("id") == "traced":
-            self.answer("ok")
-
-    def begin_trace(self, name, mib):
-        """Lets QEMU log each instruction: one line when it is translated, and one whenever it is executed."""
-        self.trace = (f"{self.run.args.out}/{self.role}.{name}.trace", mib << 20)
-        self.monitor(f"logfile {self.trace[0]}", "one-insn-per-tb on", "log in_asm,exec,nochain")
-
-    def end_trace(self):
-        """Ends that when the log is long enough."""
-        if self.trace and os.path.exists(self.trace[0]) and os.path.getsize(self.trace[0]) >= self.trace[1]:
-            self.trace = None
-            self.monitor("log none", "one-insn-per-tb off", "logfile /dev/null")
-
-    def monitor(self, *commands):
-        """Has QEMU execute these; the reply to the last one that ends a trace answers the guest."""
-        lines = [{"execute": "human-monitor-command", "arguments": {"command-line": line}} for line in commands]
-        if not self.trace:
-            lines[-1]["id"] = "traced"
-        self.streams["monitor"].send("".join(json.dumps(line) + "\n" for line in lines).encode())
-
     def answer(self, line):
         self.waits_for = None
         try:
@@ -277,7 +251,7 @@ class Qemu(Guest):
             "-device", "virtserialport,chardev=artefacts,name=artefacts",
         ]
         if a.trace:
-            cmd += ["-mon", "chardev=monitor,mode=control"]
+            cmd += ["-chardev", f"socket,id=monitor,fd={fds['monitor']}", "-mon", "chardev=monitor,mode=control"]
         if a.disk:
             cmd += ["-drive", f"if=none,id=disk,format=raw,file={a.out}/{self.role}.disk,cache=unsafe",
                     "-device", "virtio-blk-pci,drive=disk,write-cache=off,serial=farblk-disk"]
@@ -352,10 +326,8 @@ class Run:
         if args.smp is None:
             alone = len(self.guests) == 1 or args.kind == "debug"
             args.smp = 2 if alone and not args.icount and not args.uml else 1
-        if args.uml and args.icount:
-            raise SystemExit("error: User Mode Linux does not count instructions")
-        if args.uml and args.trace:
-            raise SystemExit("error: User Mode Linux does not log instructions")
+        if args.uml and (args.icount or args.trace):
+            raise SystemExit("error: User Mode Linux does not count instructions, nor log them")
 
     def machine_of(self, guest):
         """What boots that folder."""
@@ -409,7 +381,7 @@ class Run:
             guest.answer(self.net(*words))
         elif verb == "trace" and len(words) == 2 and self.args.trace:
             guest.waits_for = (verb, words[0])
-            guest.begin_trace(words[0], int(words[1]))
+            guest.monitor.log(f"{self.args.out}/{guest.role}.{words[0]}.trace", int(words[1]) << 20, guest.answer)
         elif verb == "tolerate" and len(words) == 1:
             self.tolerates = words[0] == "on"
             guest.answer("ok")
@@ -510,8 +482,6 @@ class Run:
             if time.monotonic() >= tick:
                 for net in self.networks:
                     net.drop_what_nobody_takes()
-                for guest in self.guests:
-                    guest.end_trace()
                 tick = time.monotonic() + 0.2
         # A guest that panicked says why in its last lines.
         until = time.monotonic() + (1 if self.failure else 0.1)
@@ -579,7 +549,7 @@ def arguments(words=None):
     p.add_argument("--smp", type=int, help="CPUs of each guest (2 for one guest and for the debug kernel, else 1)")
     p.add_argument("--mem", type=int, default=1024, help="MiB of each guest")
     p.add_argument("--icount", action="store_true", help="1 ns of guest time is 1 instruction")
-    p.add_argument("--trace", action="store_true", help="allow the scripts to have QEMU log instructions")
+    p.add_argument("--trace", action="store_true", help="let the scripts have what they execute logged")
     p.add_argument("--slab-debug", action="store_true", help="check what kmalloc gives, up to 2 KiB, for overruns and use after free (slower)")
     p.add_argument("--networks", type=int, default=1, help="networks that join them: network 1 has rxe1 and 10.9.1.1, .2, ...")
     p.add_argument("--seed", type=int, help="of the random numbers that the faults of networks take")

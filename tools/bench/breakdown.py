@@ -108,14 +108,9 @@ def functions(calls):
 def tree(node, least, depth=0):
     """The lines of a tree of calls."""
     if node.total >= least:
-        yield f"{node.total:9.1f} {node.own:9.1f} {node.calls:7.2f}  {'  ' * depth}{short(node.function)}"
+        yield f"{node.total:9.1f} {node.own:9.1f} {node.calls:7.2f}  {'  ' * depth}{node.function}"
         for child in sorted(node.children.values(), key=lambda child: -child.total):
             yield from tree(child, least, depth + 1)
-
-
-def short(name):
-    """A name without hashes of crates."""
-    return re.sub(r"\[[0-9a-f]{4,}\]", "", name)
 
 
 def lay_out(rows):
@@ -132,23 +127,39 @@ class Lines:
         self.at = {words[2]: int(words[0], 16) for words in map(str.split, symbols) if len(words) == 3 and words[1] in "tT"}
 
     def find(self, calls, module):
-        """(function, line of it, what is inlined there) -> instructions."""
+        """A tree: a function, a line of it, what the compiler has put there of another function, a line of that, and so on."""
         wanted = {}
         for (of, symbol, offset), times in calls.addresses.items():
             if of == module and symbol in self.at:
                 wanted[self.at[symbol] + offset] = times
-        said = subprocess.run(["addr2line", "-e", self.path, "-j", ".text", "-afis"], input="\n".join(map(hex, wanted)), capture_output=True,
+        said = subprocess.run(["addr2line", "-e", self.path, "-j", ".text", "-afi"], input="\n".join(map(hex, wanted)), capture_output=True,
                               text=True, check=True).stdout
-        found = collections.Counter()
+        root = breakdown_calls.Node("")
         for part in re.split(r"^0x", said, flags=re.M)[1:]:
             address, *lines = part.splitlines()
-            inlined, function, line = lines[0], lines[-2], lines[-1].partition(" ")[0]
-            found[function, line, "" if inlined == function else inlined] += wanted[int(address, 16)]
-        return found
+            node = root
+            for function, line in reversed(list(zip(lines[::2], lines[1::2]))):
+                node = node.child(function).child(re.sub(".*/rust/", "", line.partition(" ")[0]))
+            node.own += wanted[int(address, 16)]
+        root.sum()
+        return root
+
+    @staticmethod
+    def show(node, least, depth=0):
+        """What costs so much. What has nothing but one thing of the same cost in it is one line of text with that."""
+        for child in sorted(node.children.values(), key=lambda child: -child.total):
+            if child.total >= least:
+                names, cost = [child.function], child.total
+                while len(child.children) == 1 and child.own == 0:
+                    child, = child.children.values()
+                    names.append(child.function)
+                yield f"{cost:9.0f}  {'  ' * depth}{' '.join(names)}\n"
+                yield from Lines.show(child, least, depth + 1)
 
 
 def demangle(text):
-    return short(subprocess.run(["c++filt", "-s", "rust"], input=text, capture_output=True, text=True, check=True).stdout)
+    said = subprocess.run(["c++filt", "-s", "rust"], input=text, capture_output=True, text=True, check=True).stdout
+    return "".join(breakdown_calls.plain_name(line) for line in said.splitlines(keepends=True))
 
 
 def fio(path):
@@ -169,22 +180,19 @@ def details(stages, calls, args, lines):
             yield f"{sum(costs.values()):9.0f}  {stages.titles[name]}\n"
             for function, cost in costs.most_common():
                 if cost >= 5:
-                    yield f"{cost:9.0f}      {short(function)}\n"
+                    yield f"{cost:9.0f}      {function}\n"
     yield f"\nThe {args.top} functions with the most instructions of their own\n\n"
     top = sorted(found.items(), key=lambda item: -item[1].own)[:args.top]
-    yield lay_out([["own", "calls", "", "function"]] + [[f"{f.own:.0f}", f"{f.calls:.2f}", "", short(name)] for name, f in top])
+    yield lay_out([["own", "calls", "", "function"]] + [[f"{f.own:.0f}", f"{f.calls:.2f}", "", name] for name, f in top])
     yield "\nWhat functions cost with all that they call: those at which a stage begins, and those of modules\n\n"
     chosen = stages.landmarks(calls) | {name for name in found if calls.modules.get(name)}
     rows = [(name, f) for name, f in sorted(found.items(), key=lambda item: -item[1].total) if name in chosen and f.total >= 20]
-    yield lay_out([["inclusive", "own", "calls", "", "function"]] + [[f"{f.total:.0f}", f"{f.own:.0f}", f"{f.calls:.2f}", "", short(name)] for name, f in rows])
-    if lines and any(module == LINES_OF for module, _, _ in calls.addresses):
-        yield f"\nLines of {LINES_OF} with the most instructions, and what is inlined there\n\n"
-        rows = [["own", "", "line", "", "function", "", "inlined"]]
-        for (function, line, inlined), cost in lines.find(calls, LINES_OF).most_common(args.lines):
-            rows.append([f"{cost:.0f}", "", line, "", function, "", inlined])
-        yield demangle(lay_out(rows))
+    yield lay_out([["inclusive", "own", "calls", "", "function"]] + [[f"{f.total:.0f}", f"{f.own:.0f}", f"{f.calls:.2f}", "", name] for name, f in rows])
+    if lines and calls.addresses:
+        yield f"\nLines of {LINES_OF} with at least {args.least} instructions, and what the compiler has put there of others\n\n"
+        yield demangle("".join(lines.show(lines.find(calls, LINES_OF), args.least)))
     yield "\nThe tree of calls: inclusive, own, calls\n\n"
-    for line in tree(calls.root, 5):
+    for line in tree(calls.root, args.least):
         yield line + "\n"
 
 
@@ -256,7 +264,7 @@ def main():
     c.add_argument("--peers", nargs="+", required=True)
     c.add_argument("--jobs", nargs="+", required=True)
     c.add_argument("--top", type=int, default=40, help="functions")
-    c.add_argument("--lines", type=int, default=100, help="lines")
+    c.add_argument("--least", type=int, default=5, help="instructions of a line, and of a call in the tree")
     c.set_defaults(run=report)
     args = p.parse_args()
     args.run(args)

@@ -30,6 +30,12 @@ SCHEDULER = {"__switch_to", "__switch_to_asm", "__schedule", "schedule"}
 VARIANT = re.compile(r"\.(cold|part|isra|constprop|llvm)\b.*")
 
 
+def plain_name(name):
+    """A demangled name, as a person wants to read it."""
+    name = re.sub(r"\[[0-9a-f]{4,}\]", "", VARIANT.sub("", name))
+    return re.sub(r"\bfarblk::", "", name)
+
+
 class Symbols:
     """The functions of a kernel and of its modules, from /proc/kallsyms."""
 
@@ -44,7 +50,7 @@ class Symbols:
             # Of several names of an address the first one counts.
             if not name.startswith((".L", "__pfx_", "__cfi_")) and int(address, 16) not in self.names:
                 address = int(address, 16)
-                self.names[address] = sys.intern(VARIANT.sub("", name))
+                self.names[address] = sys.intern(plain_name(name))
                 self.modules[self.names[address]] = module.strip("[]")
                 self.mangled[address] = raw.split()[2]
         self.starts = sorted(self.names)
@@ -68,7 +74,8 @@ class Instructions:
         """The number of one that was not executed before."""
         start = self.symbols.find(pc)
         name = USER if start is None else self.symbols.names[start]
-        for column, value in zip((self.pc, self.start, self.function, self.entry), (pc, start, name, bool(ENTRIES.match(name)))):
+        entry = bool(ENTRIES.match(name)) and (pc == start or name.endswith("_entries_start"))
+        for column, value in zip((self.pc, self.start, self.function, self.entry), (pc, start, name, entry)):
             column.append(value)
         self.kind.append(PLAIN)
         self.behind.append(pc)
@@ -200,8 +207,7 @@ class Walk:
             elif kind == CALL:
                 # A call of what follows is for the address alone.
                 if pcs[number] != of.behind[last]:
-                    root = ROOTS.get(function)
-                    node = self.push((self.root.child(root) if root else node).child(function), of.behind[last])
+                    node = self.push(self.below(node, function), of.behind[last])
                     if function == "__switch_to_asm":
                         self.suspended = self.suspended[-100:] + [self.stack]
                         self.stack = [self.begin(function)]
@@ -242,7 +248,12 @@ class Walk:
             if stack[top].node.function is function:
                 del stack[top + 1:]
                 return stack[top].node
-        return self.push(stack[-1].node.child(function), back)
+        return self.push(self.below(stack[-1].node, function), back)
+
+    def below(self, node, function):
+        """The node of a function that was called there."""
+        root = ROOTS.get(function)
+        return (self.root.child(root) if root else node).child(function)
 
     def ret(self, pc, function):
         stack = self.stack

@@ -146,12 +146,12 @@ class Lines:
 
     @staticmethod
     def show(node, least, depth=0):
-        """What costs so much. What has nothing but one thing of the same cost in it is one line of text with that."""
+        """What costs so much. What has little but one thing in it is one line of text with that."""
         for child in sorted(node.children.values(), key=lambda child: -child.total):
             if child.total >= least:
                 names, cost = [child.function], child.total
-                while len(child.children) == 1 and child.own == 0:
-                    child, = child.children.values()
+                while (inner := max(child.children.values(), key=lambda inner: inner.total, default=child)).total > cost * 0.9 and inner is not child:
+                    child = inner
                     names.append(child.function)
                 yield f"{cost:9.0f}  {'  ' * depth}{' '.join(names)}\n"
                 yield from Lines.show(child, least, depth + 1)

@@ -42,21 +42,26 @@ busy() {
 	return 1
 }
 
-# trace PEER NAME RW DEPTH WINDOWS MIB
+# io PEER RW DEPTH MILLISECONDS: as peer_measure of peer.sh does it.
+io() {
+	exec fio --name=bench --filename="${device[$1]}" --rw="$2" --bs=4096 --iodepth="$3" --runtime="$4ms" --time_based --ioengine=io_uring --direct=1 \
+		--thread --norandommap --scramble_buffers=0 --disk_util=0 --lat_percentiles=1 --percentile_list=50 --output-format=json </dev/null 9>&-
+}
+
+# trace PEER NAME RW DEPTH WINDOWS MIB: measures, and then has windows of the same logged. This script
+# takes time of the CPU then, which is not to count.
 trace() {
 	local window pid rc=0
-	# As peer_measure of peer.sh.
-	fio --name=bench --filename="${device[$1]}" --rw="$3" --bs=4096 --iodepth="$4" --runtime=250ms --time_based --ioengine=io_uring --direct=1 \
-		--thread --norandommap --scramble_buffers=0 --disk_util=0 --lat_percentiles=1 --percentile_list=50 --output-format=json \
-		>"out/$1.$2.json" </dev/null 9>&- &
+	(io "$1" "$3" "$4" 100) >"out/$1.$2.json" || return
+	io "$1" "$3" "$4" 60000 >/dev/null 2>&1 &
 	pid=$!
 	for ((window = 1; window <= $5; window++)); do
 		busy $((window == 1 ? 2000 : 400)) || { echo "there is no I/O"; rc=1; break; }
 		ask "trace $1.$2.$window $6" >/dev/null || { rc=1; break; }
-		# What fio had still to do then was logged instead.
-		[ -d /proc/$pid ] || { echo "fio had ended before window $window"; rc=1; break; }
 	done
-	wait $pid && return $rc
+	kill -TERM $pid || { echo "fio has ended"; rc=1; }
+	wait $pid
+	return $rc
 }
 
 rc=0

@@ -77,6 +77,10 @@ module! {
             default: 4096,
             description: "Largest write that the server takes with its command, in bytes",
         },
+        poll_us: u32 {
+            default: 20,
+            description: "Longest time for which a server looks for commands before it sleeps, in us",
+        },
         remote_invalidate: u8 {
             default: 1,
             description: "Keys are invalidated by answers; 0 if a device says it can and cannot",

@@ -8,7 +8,7 @@ use kernel::prelude::*;
 
 mod accept;
 mod backend;
-mod block;
+pub mod block;
 mod control;
 mod export;
 mod host;

@@ -247,6 +247,43 @@ wire() {
 	kinds moves
 }
 
+# poll_us: a server whose commands come in close together is woken less often, and not for ever.
+poll_us() {
+	local asleep awake
+	[ "$(nproc)" -gt 1 ] || skip "the worker lets the reader have the only CPU"
+	parameter vector_cpus=1
+	parameter latency_ns=20000
+	asleep=$(woken 0) || bad "$asleep"
+	awake=$(woken 10000) || bad "$awake"
+	note "the worker was woken $asleep times for 400 reads, $awake times if it looks on"
+	[ "${asleep##*[!0-9]*}" -gt 350 ] || bad "without poll_us the worker was woken $asleep times only"
+	[ "${awake##*[!0-9]*}" -lt 200 ] || bad "with poll_us the worker was woken $awake times"
+	DEV=/dev/$(show "$C/maps/m/device")
+	moves
+	sleep 1
+	awake=$(woken_so_far)
+	sleep 1
+	is "interrupts of a server that has nothing to do" "$(woken_so_far)" "$awake"
+	is "state" "$(show "$C/maps/m/state")" live
+}
+# woken POLL_US: how often the server's worker is woken for 400 reads, one at a time.
+woken() {
+	local before
+	{
+		clean_all
+		remove_module
+		load_module "poll_us=$1"
+		disk_of 'null_disk fbm 16' queues=1 heartbeat_ms=60000
+		before=$(woken_so_far)
+		# Not on the CPU whose interrupts wake the worker.
+		must not_on "$(sed -n 's/.* vector \([0-9]*\) .*/\1/p' "$D/server/connections")" direct_read "$DEV" /dev/null bs=4k count=400
+	} >&2
+	echo $(($(woken_so_far) - before))
+}
+# not_on CPU COMMAND...: on the other ones.
+not_on() { (all=$(seq 0 $(($(nproc) - 1)) | grep -vx "$1" | paste -sd,) && taskset -cp "$all" "$BASHPID" >/dev/null && "${@:2}"); }
+woken_so_far() { sed -n 's/.* interrupts //p' "$D/server/connections"; }
+
 # A post that fails costs a connection at the most, and no data.
 failed_post() { kinds fails_to_post; }
 fails_to_post() {
@@ -511,6 +548,7 @@ scenario one_vector "one completion vector"
 scenario no_last_wqe "no event for the last receive"
 scenario hard "completion handlers in hard interrupts"
 scenario wire "a wire that takes its time"
+scenario poll_us "a server that looks for commands before it sleeps"
 scenario failed_post "sends that fail to be posted"
 scenario slow_registration "registrations that take their time"
 scenario failed_invalidation "answers that fail to invalidate a key"

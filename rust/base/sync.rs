@@ -302,6 +302,13 @@ pub(crate) fn signal_pending() -> bool {
     kernel::current!().signal_pending()
 }
 
+/// Returns true if no other task waits for this CPU, so that one that only looks whether there is
+/// something to do may go on. Any context.
+pub(crate) fn may_look_on() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::farblk_may_look_on() }
+}
+
 /// A random number fit for secrets. Any context.
 pub(crate) fn random_u64() -> u64 {
     // SAFETY: No requirements.

@@ -8,6 +8,7 @@
 #include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/stat.h>
 #include <linux/spinlock.h>
 #include <linux/timer.h>
 #include <linux/wait_bit.h>
@@ -80,6 +81,15 @@ __rust_helper bool rust_helper_farblk_irqs_disabled(void)
 __rust_helper void rust_helper_farblk_irqs_enable(void)
 {
 	local_irq_enable();
+}
+
+/* Whether a task may go on that only looks whether there is something to do. */
+__rust_helper bool rust_helper_farblk_may_look_on(void)
+{
+	if (!single_task_running() || need_resched())
+		return false;
+	cpu_relax();
+	return true;
 }
 
 __rust_helper void rust_helper_reinit_completion(struct completion *x)

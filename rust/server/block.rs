@@ -13,4 +13,6 @@ mod line;
 mod poller;
 mod protected;
 mod reception;
+pub mod vigil;
 mod waiting;
+mod watch;

@@ -47,6 +47,23 @@ static void cq_interrupt(struct irq_work *work)
 	call_handlers(container_of(work, struct thca_cq, interrupt));
 }
 
+static void remote_interrupt(void *data)
+{
+	struct thca_cq *cq = data;
+
+	call_handlers(cq);
+	atomic_dec_return_release(&cq->users);
+}
+
+/* Has the CPU of the queue's vector call the handlers. Returns false if it cannot. */
+static bool interrupt_vector(struct thca_cq *cq)
+{
+	/* Where CPUs go offline another one does it. */
+	unsigned int cpu = cpumask_nth(cq->vector % num_online_cpus(), cpu_online_mask);
+
+	return cpu < nr_cpu_ids && !smp_call_function_single_async(cpu, &cq->remote);
+}
+
 int thca_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 		   struct uverbs_attr_bundle *attrs)
 {
@@ -62,6 +79,8 @@ int thca_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 		return -ENOMEM;
 	spin_lock_init(&cq->lock);
 	init_irq_work(&cq->interrupt, cq_interrupt);
+	INIT_CSD(&cq->remote, remote_interrupt, cq);
+	cq->vector = attr->comp_vector;
 	hrtimer_setup(&cq->timer, appear, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
 	cq->size = attr->cqe;
 	ib->cqe = attr->cqe;
@@ -181,6 +200,8 @@ void thca_cq_fire(struct list_head *fire)
 			if (cq->ib.event_handler)
 				cq->ib.event_handler(&event, cq->ib.cq_context);
 		}
+		if (completion && thca_vector_cpus && interrupt_vector(cq))
+			continue;
 		if (completion && thca_hard_interrupt)
 			irq_work_queue(&cq->interrupt);
 		else if (completion)

@@ -10,6 +10,10 @@ bool thca_hard_interrupt;
 module_param_named(hard_interrupt, thca_hard_interrupt, bool, 0644);
 MODULE_PARM_DESC(hard_interrupt, "call completion handlers in a hard interrupt, as mlx4 does, not in a softirq");
 
+bool thca_vector_cpus;
+module_param_named(vector_cpus, thca_vector_cpus, bool, 0644);
+MODULE_PARM_DESC(vector_cpus, "call completion handlers in a hard interrupt on the CPU of their vector, not where the work was done");
+
 static unsigned int max_sge = 32;
 module_param(max_sge, uint, 0644);
 MODULE_PARM_DESC(max_sge, "segments of a send or receive (32; 3 is what some iWARP devices have)");

@@ -18,6 +18,7 @@
 #include <linux/interrupt.h>
 #include <linux/iommu.h>
 #include <linux/irq_work.h>
+#include <linux/smp.h>
 #include <linux/llist.h>
 #include <linux/xarray.h>
 #include <rdma/ib_verbs.h>
@@ -113,7 +114,7 @@ struct thca_cq {
 	struct ib_cq ib;
 	spinlock_t lock;
 	struct thca_cqe *ring;
-	u32 size, head, count;
+	u32 size, head, count, vector;
 	/* How many of them can be polled; those behind are late. */
 	u32 visible;
 	bool late_solicited;
@@ -127,6 +128,7 @@ struct thca_cq {
 	atomic_t users;
 	struct list_head fire_node;
 	struct irq_work interrupt;
+	call_single_data_t remote;
 };
 
 struct thca_rwqe {
@@ -347,7 +349,7 @@ void thca_quiesce(struct thca_qp *qp);
 enum hrtimer_restart thca_timer(struct hrtimer *timer);
 
 /* fault.c */
-extern bool thca_hard_interrupt;
+extern bool thca_hard_interrupt, thca_vector_cpus;
 u32 thca_max_sge(void);
 bool thca_iwarp(void);
 u32 thca_max_sge_rd(void);

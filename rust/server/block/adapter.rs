@@ -35,7 +35,8 @@ use crate::server::{
     block::{
         connection::Connection,
         credit::ReceiveCredit,
-        poller::Poller, //
+        poller::Poller,
+        vigil::Vigil, //
     },
     memory::{
         account::Account,
@@ -54,6 +55,8 @@ use crate::session::half_open::Source;
 
 /// The smallest limit of inline data, in bytes: a piece of memory.
 const INLINE_MIN: u32 = PIECE_MIN as u32;
+/// The most that `poll_us` can be: a worker that looks on has its CPU for itself.
+const POLL_US_MAX: u32 = 10_000;
 /// The smallest budget, in bytes: a chunk for the largest command, and as much for receives.
 const POOL_MIN: usize = 2 * CHUNK;
 
@@ -70,6 +73,8 @@ pub(in crate::server) struct Adapter {
     _monitor: PeriodicWork<PoolMonitor>,
     /// The most bytes of inline data.
     pub(in crate::server) inline_size: u32,
+    /// The longest time for which a poller looks for commands before it sleeps.
+    poll_us: u32,
     pub(in crate::server) worker: Arc<OwnedQueue>,
     /// The workqueue of what may wait: for the backing device, or for memory.
     pub(in crate::server) maker: Arc<OwnedQueue>,
@@ -118,6 +123,7 @@ impl Adapter {
                 inline_size: inline_size
                     .clamp(INLINE_MIN, INLINE_MAX)
                     .next_power_of_two(),
+                poll_us: compat::param(&crate::module_parameters::poll_us).min(POLL_US_MAX),
                 worker: Arc::new(OwnedQueue::per_cpu(c"farblk_poll")?, GFP_KERNEL)?,
                 maker,
                 pollers <- new_mutex!(KVec::new(), "Adapter::pollers"),
@@ -222,6 +228,7 @@ impl Adapter {
             (vector, self.pool.next_number(), max),
             &self.pool,
             (self.inline_size, self.protection),
+            Vigil::new(self.poll_us),
             (&self.worker, &self.maker),
         )?;
         // A poller that has no connections and still had too few receives is of no use any more.

@@ -523,13 +523,13 @@ impl Polled for Connection {
         self.credit_asked.store(0, Relaxed);
     }
 
-    fn show(&self, qp: &Qp<Handler>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn show(&self, qp: &Qp<Handler>, interrupts: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The completions of the last answers may not have been reaped yet.
         self.cq.reap();
         writeln!(
             f,
             "export {} host {} queue {} vector {} work_requests {} doorbells {} completions {} \
-             credit {} waits {} own {}",
+             credit {} waits {} own {} interrupts {interrupts}",
             self.label.export,
             self.label.host,
             self.label.index,

@@ -22,7 +22,8 @@ use kernel::{
     },
     time::{
         delay::fsleep,
-        Delta, //
+        Delta,
+        Instant, //
     },
     workqueue::{
         Work,
@@ -68,7 +69,11 @@ use crate::rdma::{
     },
 };
 use crate::server::{
-    block::credit::ReceiveCredit,
+    block::{
+        credit::ReceiveCredit,
+        vigil::Vigil,
+        watch::Watch, //
+    },
     memory::{
         account::{
             Account,
@@ -155,8 +160,13 @@ pub(in crate::server) trait Polled: Send + Sync + Sized + 'static {
     /// answer. Any context.
     fn grant_credit(&self, more: u16);
 
-    /// Shows what the connection did. May sleep.
-    fn show(&self, qp: &Qp<Self::Handler>, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    /// Shows what the connection did, and how many interrupts its poller had. May sleep.
+    fn show(
+        &self,
+        qp: &Qp<Self::Handler>,
+        interrupts: u64,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result;
 }
 
 /// The queue that a connection receives its commands from.
@@ -173,6 +183,7 @@ pub(super) struct Hca<C: Polled> {
     pub(super) connections: KVec<Entry<C>>,
     cq: Arc<Cq>,
     pd: Arc<Pd>,
+    watch: Watch,
 }
 
 /// A connection that a poller looks after.
@@ -271,6 +282,7 @@ impl<C: Polled> Poller<C> {
         (vector, number, credit): (u32, usize, u16),
         pool: &Arc<Pool>,
         (inline_size, protection): (u32, Protection),
+        vigil: Vigil,
         (worker, maker): (&Arc<OwnedQueue>, &Arc<OwnedQueue>),
     ) -> Result<Arc<Self>> {
         let device = pd.device();
@@ -326,6 +338,7 @@ impl<C: Polled> Poller<C> {
             connections,
             cq,
             pd: pd.clone(),
+            watch: Watch::new(vigil),
         });
         Ok(this)
     }
@@ -511,8 +524,11 @@ impl<C: Polled> Poller<C> {
             fsleep(Delta::from_millis(1));
         };
         let hca: &Option<Hca<C>> = &hca;
-        let mut entries = hca.iter().flat_map(|hca| &hca.connections);
-        entries.try_for_each(|entry| entry.connection.show(&entry.qp, f))
+        hca.iter().try_for_each(|hca| {
+            let interrupts = hca.cq.interrupts();
+            let mut entries = hca.connections.iter();
+            entries.try_for_each(|entry| entry.connection.show(&entry.qp, interrupts, f))
+        })
     }
 
     /// Lets the commands of all connections that wait for something go on.
@@ -522,8 +538,30 @@ impl<C: Polled> Poller<C> {
         }
     }
 
-    /// Handles the commands that were received. Returns true if there may be more.
-    fn poll(self: &Arc<Self>, hca: &Hca<C>) -> bool {
+    /// Handles the commands that were received, and looks for more as long as that pays and no
+    /// other task wants the CPU. Returns true if there may be more: others have their turn first.
+    fn watch(self: &Arc<Self>, hca: &mut Hca<C>) -> bool {
+        if !hca.watch.is_on() {
+            return self.poll(hca) == BATCH || hca.cq.arm();
+        }
+        let mut now = hca.watch.begin();
+        loop {
+            let handled = self.poll(hca);
+            if handled > 0 {
+                hca.watch.handled(now);
+            }
+            now = Instant::now();
+            if handled == BATCH || hca.watch.is_over(now) {
+                return true;
+            }
+            if !hca.watch.goes_on(now) {
+                return hca.cq.arm();
+            }
+        }
+    }
+
+    /// Handles commands that were received, at most [`BATCH`], and returns how many they were.
+    fn poll(self: &Arc<Self>, hca: &Hca<C>) -> u32 {
         self.shared.lock().batch = true;
         let handled = plugged(|| {
             let handled = hca.cq.poll(BATCH);
@@ -543,7 +581,7 @@ impl<C: Polled> Poller<C> {
         }
         // Without `batch`, nothing was added meanwhile.
         core::mem::swap(&mut self.shared.lock().chained, &mut chained);
-        handled == BATCH || hca.cq.arm()
+        handled
     }
 }
 
@@ -551,9 +589,10 @@ impl<C: Polled> WorkItem<0> for Poller<C> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let hca = this.hca.lock();
-        if let Some(hca) = &*hca {
-            if this.poll(hca) {
+        let mut hca = this.hca.lock();
+        let hca: &mut Option<Hca<C>> = &mut hca;
+        if let Some(hca) = hca {
+            if this.watch(hca) {
                 this.wake();
             }
         }

@@ -22,6 +22,9 @@ mod module {
     }
     pub mod proto;
     pub mod server {
+        pub mod block {
+            pub mod vigil;
+        }
         pub mod memory {
             pub mod arbiter;
             pub mod buddy;

@@ -22,6 +22,7 @@ mod status;
 mod tag;
 mod uapi;
 mod values;
+mod vigil;
 
 use crate::proto::wire::MESSAGE_MAX;
 use crate::proto::*;

@@ -61,7 +61,7 @@ check-hca: setup modules tool
 	@tools/setup/guest.sh uml >/dev/null
 	@KERNEL=uml tools/build modules kunit broken testhca
 	@PROVIDER=testhca KERNEL=uml tools/vm/kselftest testhca.sh kunit.sh
-	@PROVIDER=testhca KSELFTEST_ARGS=--iommu tools/vm/kselftest testhca.sh integrity.sh verify.sh
+	@PROVIDER=testhca KSELFTEST_ARGS="--iommu --smp 2" tools/vm/kselftest testhca.sh integrity.sh verify.sh
 	@PROVIDER=testhca KSELFTEST_ARGS="--append swiotlb=force" tools/vm/kselftest testhca.sh
 	@tools/vm/planted
 

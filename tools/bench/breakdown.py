@@ -13,8 +13,8 @@ import sys
 import breakdown_calls
 from breakdown_calls import Calls
 
-# Each I/O of fio enters one of these once.
-MARKS = {"blkdev_read_iter", "blkdev_write_iter"}
+# Each I/O of fio enters one of these once when it starts, and one when it ends.
+STARTS, ENDS = {"blkdev_read_iter", "blkdev_write_iter"}, {"blkdev_bio_end_io_async"}
 # The module whose lines of source are asked for.
 LINES_OF = "farblk"
 # The most that the count may differ from the time that fio measures, in percent.
@@ -241,7 +241,7 @@ def calls(args):
         windows[f"{peer}.{job}"].append(path)
     instructions = breakdown_calls.Instructions(breakdown_calls.Symbols(args.kallsyms))
     for name, paths in windows.items():
-        breakdown_calls.follow(instructions, paths, MARKS, {LINES_OF}).save(f"{args.folder}/{name}.calls")
+        breakdown_calls.follow(instructions, paths, STARTS, ENDS, {LINES_OF}).save(f"{args.folder}/{name}.calls")
         for path in paths if args.remove else []:
             os.unlink(path)
 

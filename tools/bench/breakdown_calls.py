@@ -105,6 +105,10 @@ class Instructions:
         if number is not None:
             self.define(number)
 
+    def first(self, functions):
+        """The first instructions of these functions."""
+        return {n for n, name in enumerate(self.function) if name in functions and self.pc[n] == self.start[n]}
+
     def read(self, path):
         """The numbers of the instructions of a log, in their order."""
         numbers, known = array.array("I"), self.number
@@ -350,33 +354,51 @@ class Calls:
         return self
 
 
-def follow(instructions, paths, marks, modules):
-    """The calls in these logs, each from one I/O to another: a mark is a function that each I/O enters once. The addresses of
-    instructions are kept for these modules."""
+def window(numbers, starts, ends):
+    """Where the part of a log begins and ends that counts, and how many I/Os it has. starts and ends are the instructions with
+    which an I/O starts and ends. As many are under way where that part begins as where it ends: with many at a time they come in
+    bursts, and otherwise some would have only been started there, or only been completed."""
+    at, level = [], 0
+    for i, number in enumerate(numbers):
+        if number in starts:
+            at.append((i, level))
+            level += 1
+        elif number in ends:
+            level -= 1
+    # What comes before is for the walk to learn the stacks of the tasks.
+    skip, first, best = len(at) // 8, {}, (0, 0, 0)
+    for n, (i, level) in enumerate(at[skip:]):
+        begin, of = first.setdefault(level, (n, i))
+        best = max(best, (n - begin, of, i))
+    ios, begin, end = best
+    return begin, end, ios
+
+
+def follow(instructions, paths, starts, ends, modules):
+    """The calls in these logs. starts and ends are the functions that each I/O enters once. The addresses of instructions are
+    kept for these modules."""
     out = Calls()
     for path in paths:
         numbers = instructions.read(path)
-        first = {n for n, function in enumerate(instructions.function) if function in marks and instructions.pc[n] == instructions.start[n]}
-        at = [i for i, number in enumerate(numbers) if number in first]
-        # From what comes before these the stacks of the tasks are learnt.
-        skip = len(at) // 8
-        if len(at) - skip < 10:
-            raise SystemExit(f"error: {path}: there are only {len(at)} I/Os")
+        begin, end, ios = window(numbers, instructions.first(starts), instructions.first(ends))
+        if ios < 10:
+            raise SystemExit(f"error: {path}: there are only {ios} I/Os")
         walk = Walk(instructions)
-        walk.run(numbers[:at[skip]])
+        walk.run(numbers[:begin])
         walk.root.clear()
         walk.lost.clear()
-        window = numbers[at[skip]:at[-1]]
-        walk.run(window)
+        part = numbers[begin:end]
+        walk.run(part)
         out.root.add(walk.root)
         out.lost.update(walk.lost)
-        out.ios += len(at) - 1 - skip
-        out.instructions += len(window)
-        for number, times in collections.Counter(window).items():
-            start = instructions.start[number]
+        out.ios += ios
+        out.instructions += len(part)
+        for number, times in collections.Counter(part).items():
+            start, name = instructions.start[number], instructions.function[number]
+            if instructions.pc[number] not in instructions.text:
+                out.lost[f"QEMU does not say what the instruction {instructions.pc[number]:x} of {name} is"] += times
             if start is not None:
-                module = instructions.symbols.modules[instructions.function[number]]
-                out.modules[instructions.function[number]] = module
-                if module in modules:
-                    out.addresses[module, instructions.symbols.mangled[start], instructions.pc[number] - start] += times
+                out.modules[name] = instructions.symbols.modules[name]
+                if out.modules[name] in modules:
+                    out.addresses[out.modules[name], instructions.symbols.mangled[start], instructions.pc[number] - start] += times
     return out

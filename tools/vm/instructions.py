@@ -10,8 +10,9 @@ import socket
 import threading
 import time
 
-BEGIN = "one-insn-per-tb on", "log in_asm,exec,nochain"
-END = "log none", "one-insn-per-tb off", "logfile /dev/null"
+# No block of one instruction may be translated when that is not logged: it would be used again later.
+BEGIN = "log in_asm", "one-insn-per-tb on", "log in_asm,exec,nochain"
+END = "log in_asm", "one-insn-per-tb off", "log none", "logfile /dev/null"
 
 
 class Monitor:

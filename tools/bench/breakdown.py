@@ -82,7 +82,7 @@ class Stages:
 
 
 class Function:
-    """What a function costs, wherever it is called: alone, with all that it calls, and how often it is called."""
+    """What a function costs, wherever it is called: alone, and with all that it calls."""
 
     def __init__(self):
         self.own = self.total = self.calls = 0
@@ -127,7 +127,8 @@ class Lines:
         self.at = {words[2]: int(words[0], 16) for words in map(str.split, symbols) if len(words) == 3 and words[1] in "tT"}
 
     def find(self, calls, module):
-        """A tree: a function, a line of it, what the compiler has put there of another function, a line of that, and so on."""
+        """A tree: a function, a line of it, the function that the compiler has put there, a line of
+        that, and so on."""
         wanted = {}
         for (of, symbol, offset), times in calls.addresses.items():
             if of == module and symbol in self.at:
@@ -234,7 +235,8 @@ def report(args):
 
 
 def calls(args):
-    """Makes the trees of all logs of a folder, which are OF.PEER.JOB.WINDOW.trace, in the order in which they were made."""
+    """Makes the trees of all logs of a folder, which are called GUEST.PEER.JOB.WINDOW.trace. They
+    are read in the order in which they were made, as each says only what is new to it."""
     windows = collections.defaultdict(list)
     for path in sorted(glob.glob(f"{args.logs}/*.trace"), key=os.path.getmtime):
         _, peer, job, _, _ = os.path.basename(path).split(".")

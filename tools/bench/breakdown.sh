@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs in the guest: brings up all peers, then has each do the I/O of each job, and QEMU log the
 # instructions of a part of it. BENCH_PEERS, BENCH_MIB, BENCH_POLL: as guest.sh. BENCH_JOBS:
-# NAME:RW:DEPTH:WINDOWS:MIB, with blanks between them; so many logs of so many MiB are made. Results:
-# out/PEER.JOB.json of fio, and out/kallsyms; the logs are on the host.
+# NAME:RW:DEPTH:WINDOWS:MIB, with blanks between them; so many logs of so many MiB are made.
+# Results: out/PEER.JOB.json of fio, and out/kallsyms; the logs are on the host.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit
@@ -48,8 +48,8 @@ io() {
 		--thread --norandommap --scramble_buffers=0 --disk_util=0 --lat_percentiles=1 --percentile_list=50 --output-format=json </dev/null 9>&-
 }
 
-# trace PEER NAME RW DEPTH WINDOWS MIB: measures, and then has windows of the same logged. This script
-# takes time of the CPU then, which is not to count.
+# trace PEER NAME RW DEPTH WINDOWS MIB: measures, and then has windows of the same logged. What is
+# measured is not what is logged, as this script takes time of the CPU then.
 trace() {
 	local window pid rc=0
 	(io "$1" "$3" "$4" 100) >"out/$1.$2.json" || return

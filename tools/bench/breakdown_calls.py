@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Makes trees of calls from the log of instructions that QEMU writes (tools/vm/instructions.py).
+"""Makes trees of calls from logs of instructions that QEMU wrote (tools/vm/instructions.py).
 
-A tree counts how often each function was called in each chain of calls, and how many instructions it had there itself. What runs
-on the stack of something else without being called by it has a tree of its own below the root: (irq), (softirq), (syscall), and
-(task) for kernel threads. So an interrupt counts for nobody that it interrupts. Nobody sees into user space: it is (user).
+A tree counts how often each function was called in each chain of calls, and how many instructions
+it had there itself. What runs on the stack of something else without being called by it has a tree
+of its own below the root: (irq), (softirq), (syscall), and (task) for kernel threads. So an
+interrupt does not count for what it interrupts. User space is one function, (user).
 
-The order of the instructions alone says who called whom: an instruction behind a call is in the function that was called, and one
-behind a return is where that was called. A task that runs again after others is recognised by where it returns to.
+The order of the instructions alone says who called whom: an instruction behind a call is in the
+function that was called, and one behind a return is where that was called. A task that runs again
+after others is recognised by where it returns to.
 """
 import array
 import bisect
@@ -17,12 +19,13 @@ import sys
 
 # What follows an instruction: the next one, or elsewhere.
 PLAIN, CALL, RETURN, JUMP, LEAVE, SYSCALL = range(6)
-KINDS = [("call", CALL), ("ret", RETURN), ("iret", LEAVE), ("sysret", LEAVE), ("syscall", SYSCALL), ("j", JUMP), ("loop", JUMP)]
+KINDS = [("call", CALL), ("ret", RETURN), ("iret", LEAVE), ("sysret", LEAVE), ("syscall", SYSCALL),
+         ("j", JUMP), ("loop", JUMP)]
 PREFIXES = {"rep", "repz", "repnz", "bnd", "notrack", "lock", "data16", "ds", "cs"}
 KERNEL = 1 << 63
 USER, SOFTIRQ, SYSCALLS, IRQ, TASK = "(user)", "(softirq)", "(syscall)", "(irq)", "(task)"
 # What interrupts and exceptions enter.
-ENTRIES = re.compile(r"asm_(sysvec|exc|common_interrupt|spurious|fred)|irq_entries_start|spurious_entries_start")
+ENTRIES = re.compile("asm_(sysvec|exc|common_interrupt|spurious|fred)|(irq|spurious)_entries_start")
 # Functions that begin a tree of their own, and the functions that every task returns through.
 ROOTS = {"handle_softirqs": SOFTIRQ}
 SCHEDULER = {"__switch_to", "__switch_to_asm", "__schedule", "schedule"}
@@ -91,7 +94,8 @@ class Instructions:
         self.behind[number] = self.pc[number] + size
 
     def describe(self, line):
-        """Takes a line "0xADDRESS:  BYTES  INSTRUCTION"; one that is long goes on in a second line, without the instruction."""
+        """Takes a line "0xADDRESS:  BYTES  INSTRUCTION". Where the bytes need a second line, that has
+        no instruction."""
         address, _, rest = line.decode("ascii").partition(":")
         hexes, _, words = rest.strip().partition("  ")
         size, pc = len(hexes.split()), int(address, 16)
@@ -159,8 +163,8 @@ class Node:
 
 
 class Frame:
-    """A call that has not returned: where it returns to (None if it is not known), and if a context begins there, what was
-    interrupted."""
+    """A call that has not returned: where it returns to, or None if that is not known; and if a
+    context begins there, what was interrupted."""
     __slots__ = ("node", "back", "interrupted")
 
     def __init__(self, node, back=None, interrupted=None):
@@ -238,7 +242,8 @@ class Walk:
         return self.stack[-1].node, last, PLAIN
 
     def jump(self, function):
-        """Control is in another function without a call: one that was left by a jump, or a tail call."""
+        """Control is in another function without a call: one that jumped here before, or one that is
+        called in place of this one's return."""
         stack = self.stack
         if stack[-1].node.function is function:
             return stack[-1].node
@@ -355,9 +360,10 @@ class Calls:
 
 
 def window(numbers, starts, ends):
-    """Where the part of a log begins and ends that counts, and how many I/Os it has. starts and ends are the instructions with
-    which an I/O starts and ends. As many are under way where that part begins as where it ends: with many at a time they come in
-    bursts, and otherwise some would have only been started there, or only been completed."""
+    """Where the part of a log begins and ends that counts, and how many I/Os it has. starts and
+    ends are the instructions with which an I/O starts and ends. As many are under way where that
+    part begins as where it ends: with many at a time they come in bursts, and otherwise some would
+    have only been started there, or only been completed."""
     at, level = [], 0
     for i, number in enumerate(numbers):
         if number in starts:
@@ -375,8 +381,8 @@ def window(numbers, starts, ends):
 
 
 def follow(instructions, paths, starts, ends, modules):
-    """The calls in these logs. starts and ends are the functions that each I/O enters once. The addresses of instructions are
-    kept for these modules."""
+    """The calls in these logs. starts and ends are the functions that each I/O enters once. The
+    addresses of instructions are kept for these modules."""
     out = Calls()
     for path in paths:
         numbers = instructions.read(path)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Has QEMU log each instruction of a guest for a while: tools/vm/run --trace, and the request "trace" of its scripts.
+"""Has QEMU log each instruction of a guest for a while: tools/vm/run --trace, and the request
+"trace" of its scripts.
 
-The log has a line for each instruction that is executed, and one that says what it is when QEMU first translates it. An
-instruction that the log is to have alone must be a block of its own ("one-insn-per-tb"), and blocks must not be chained.
+The log has a line for each block that is executed, and lines that say what is in a block when QEMU
+first translates it. So each instruction is made a block of its own ("one-insn-per-tb"), and blocks
+must not be chained.
 """
 import json
 import os
@@ -10,7 +12,8 @@ import socket
 import threading
 import time
 
-# No block of one instruction may be translated when that is not logged: it would be used again later.
+# No block of one instruction may be translated while that is not logged, as later logs would have
+# it without a word of what it is.
 BEGIN = "log in_asm", "one-insn-per-tb on", "log in_asm,exec,nochain"
 END = "log in_asm", "one-insn-per-tb off", "log none", "logfile /dev/null"
 

@@ -18,9 +18,8 @@ import subprocess
 import sys
 
 # What follows an instruction: the next one, or elsewhere.
-PLAIN, CALL, RETURN, JUMP, LEAVE, SYSCALL = range(6)
-KINDS = [("call", CALL), ("ret", RETURN), ("iret", LEAVE), ("sysret", LEAVE), ("syscall", SYSCALL),
-         ("j", JUMP), ("loop", JUMP)]
+PLAIN, CALL, RETURN, JUMP, LEAVE = range(5)
+KINDS = [("call", CALL), ("ret", RETURN), ("iret", LEAVE), ("sysret", LEAVE), ("j", JUMP), ("loop", JUMP)]
 PREFIXES = {"rep", "repz", "repnz", "bnd", "notrack", "lock", "data16", "ds", "cs"}
 KERNEL = 1 << 63
 USER, SOFTIRQ, SYSCALLS, IRQ, TASK = "(user)", "(softirq)", "(syscall)", "(irq)", "(task)"
@@ -89,7 +88,7 @@ class Instructions:
         """Takes what is known of one by now."""
         size, words = self.text.get(self.pc[number], (1, []))
         op = next((word for word in words if word not in PREFIXES), "")
-        if self.function[number] is not USER or op == "syscall":
+        if self.function[number] is not USER:
             self.kind[number] = next((kind for name, kind in KINDS if op.startswith(name)), PLAIN)
         self.behind[number] = self.pc[number] + size
 
@@ -211,7 +210,10 @@ class Walk:
                 node = self.push(self.root.child(IRQ).child(function), None, (last, kind))
             elif kind == PLAIN or kind == JUMP:
                 if function is not functions[last]:
-                    node = self.jump(function)
+                    if functions[last] is USER:
+                        node = self.push(self.root.child(SYSCALLS).child(function), None, (last, PLAIN))
+                    else:
+                        node = self.jump(function)
             elif kind == CALL:
                 # A call of what follows is for the address alone.
                 if pcs[number] != of.behind[last]:
@@ -223,8 +225,6 @@ class Walk:
                         node = self.stack[-1].node
             elif kind == RETURN:
                 node = self.ret(pcs[number], function)
-            elif kind == SYSCALL:
-                node = self.push(self.root.child(SYSCALLS).child(function), None, (last, PLAIN))
             node.own += 1
             last, kind = number, kinds[number]
         self.before = last, kind
@@ -401,9 +401,9 @@ def follow(instructions, paths, starts, ends, modules):
         out.instructions += len(part)
         for number, times in collections.Counter(part).items():
             start, name = instructions.start[number], instructions.function[number]
-            if instructions.pc[number] not in instructions.text:
-                out.lost[f"QEMU does not say what the instruction {instructions.pc[number]:x} of {name} is"] += times
             if start is not None:
+                if instructions.pc[number] not in instructions.text:
+                    out.lost[f"QEMU does not say what the instruction {instructions.pc[number]:x} of {name} is"] += times
                 out.modules[name] = instructions.symbols.modules[name]
                 if out.modules[name] in modules:
                     out.addresses[out.modules[name], instructions.symbols.mangled[start], instructions.pc[number] - start] += times

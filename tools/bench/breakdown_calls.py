@@ -387,7 +387,7 @@ def follow(instructions, paths, starts, ends, modules):
     for path in paths:
         numbers = instructions.read(path)
         begin, end, ios = window(numbers, instructions.first(starts), instructions.first(ends))
-        if ios < 10:
+        if ios < 5:
             raise SystemExit(f"error: {path}: there are only {ios} I/Os")
         walk = Walk(instructions)
         walk.run(numbers[:begin])

@@ -76,7 +76,7 @@ nvme_serve() { . ./peers/nvme.sh && BENCH_POLL="" && server_up && modprobe nvme-
 nvme_up() {
 	local id
 	id=$(cat /proc/sys/kernel/random/uuid)
-	nvme connect -t rdma -a "$ADDR" -s 4420 -n bench -i "$QUEUES" -Q 128 -q "nqn.2014-08.org.nvmexpress:uuid:$id" -I "$id" >/dev/null
+	nvme connect -t rdma -a "$ADDR" -s $port -n $transport -i "$QUEUES" -Q 128 -q "nqn.2014-08.org.nvmexpress:uuid:$id" -I "$id" >/dev/null
 }
 
 modprobe brd rd_nr=1 rd_size=65536 && "${PEER}_serve" || exit

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 
 PACKAGES="bash coreutils util-linux mount kmod iproute2 procps findutils diffutils gawk grep sed tar jq fio e2fsprogs xfsprogs
- dmsetup nvme-cli rdmacm-utils perftest ibverbs-providers stress-ng
+ dmsetup nvme-cli nbd-server nbd-client rdmacm-utils perftest ibverbs-providers stress-ng
  nftables fdisk btrfs-progs lvm2 mdadm cryptsetup-bin dbench sqlite3 postgresql-17"
 # Of arm64, whose programs do not run here: these are unpacked and not configured, which is enough for load.sh, integrity.sh and
 # what else needs no more programs.
@@ -18,7 +18,7 @@ EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/*
 
 # What the initramfs inserts, and what tests may modprobe; their dependencies follow by themselves.
 BOOT_MODULES="virtio_blk virtio_net ext4"
-MODULES="$BOOT_MODULES configfs libcurve25519 libchacha20poly1305 ib_core ib_uverbs rdma_cm rdma_ucm rdma_rxe nvme-rdma nvmet nvmet-rdma brd loop null_blk nbd
+MODULES="$BOOT_MODULES configfs libcurve25519 libchacha20poly1305 ib_core ib_uverbs rdma_cm rdma_ucm rdma_rxe nvme-rdma nvmet nvmet-rdma nvme-tcp nvmet-tcp brd loop null_blk nbd
  xfs btrfs overlay dummy veth tun ifb sch_netem sch_ingress act_gact act_mirred cls_flower cls_matchall
  dm-mod dm-flakey dm-delay dm-log-writes dm-integrity dm-crypt dm-thin-pool dm-multipath dm-round-robin
  raid1 raid10 zram scsi_debug sd_mod

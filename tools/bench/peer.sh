@@ -23,12 +23,4 @@ peer_down() {
 	return $rc
 }
 
-# peer_measure DEVICE RW BYTES DEPTH MILLISECONDS COMPLETION: prints the result as JSON.
-peer_measure() {
-	local poll=()
-	[ "$6" = irq ] || poll=(--hipri --cpus_allowed=1)
-	fio --name=bench --filename="$1" --rw="$2" --bs="$3" --iodepth="$4" --runtime="${5}ms" --time_based --ioengine=io_uring --direct=1 \
-		--thread --norandommap --scramble_buffers=0 --disk_util=0 --lat_percentiles=1 --percentile_list=50 --output-format=json "${poll[@]}"
-}
-
 . "/farblk/peers/$1.sh"

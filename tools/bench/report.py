@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Turns what the guests measured into a table, report.json and plot.svg; started by tools/bench/run."""
+"""Turns what the guests measured into tables, report.json and plots; started by tools/bench/run."""
 import argparse
 import datetime
 import glob
@@ -7,114 +7,120 @@ import json
 import os
 import statistics
 
+import goals
+import plot
+
 UNITS = {"p50": "us", "cost": "us/IO", "iops": "IOPS", "mib": "MiB/s"}
+PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+MODES = {
+    "hca-icount": "test HCA without a wire, 1 CPU",
+    "hca-2cpus": "test HCA, wire of 2 us and 100 Gbit/s, 2 CPUs",
+    "hca-4cpus": "test HCA, wire of 2 us and 100 Gbit/s, 4 CPUs",
+    "rxe-icount": "rxe, 1 CPU",
+    "rxe-2cpus": "rxe, 2 CPUs in real time",
+    "scale-1cpu": "test HCA without a wire, 1 CPU",
+    "scale-2cpus": "test HCA without a wire, 2 CPUs",
+    "scale-4cpus": "test HCA without a wire, 4 CPUs",
+}
 REFERENCE = "nvme"
 # The peer in question, and those whose better one it is compared with.
 CANDIDATE = "farblk-block"
 RIVALS = ("nvme", "rnbd")
-BETTER = "better of " + " and ".join(RIVALS)
-COLOURS = ["#9aa0a6", "#e8a33d", "#3b6fb6", "#c0504d", "#4f9d69", "#7f5fa8", "#444444"]
-
-# The project's goals: (job, numerator, sum of these, limit, "at most" or "at least").
-GOALS = [
-    ("4k-read-qd1-icount", "farblk", ("raw", "brd"), 1.10, "at most"),
-    ("4k-write-qd1-icount", "farblk", ("raw", "brd"), 1.10, "at most"),
-    ("4k-read-qd1-icount", "farblk", ("raw handler", "brd"), 1.10, "at most"),
-    ("4k-write-qd1-icount", "farblk", ("raw handler", "brd"), 1.10, "at most"),
-    ("4k-read-qd32-icount", "farblk", ("nvme",), 0.5, "at most"),
-    ("4k-write-qd32-icount", "farblk", ("nvme",), 0.5, "at most"),
-    ("128k-read-qd4-icount", "farblk", ("raw",), 1 / 0.95, "at most"),
-    ("128k-write-qd4-icount", "farblk", ("raw",), 1 / 0.95, "at most"),
-    ("4k-read-qd32", "farblk", ("nvme",), 2.0, "at least"),
-    ("4k-write-qd32", "farblk", ("nvme",), 2.0, "at least"),
-    ("128k-read-qd4", "farblk", ("raw",), 0.95, "at least"),
-    ("128k-write-qd4", "farblk", ("raw",), 0.95, "at least"),
-    ("4k-read-qd1-polled", "farblk", ("nvme",), 0.25, "at most"),
-    ("4k-read-qd1-icount", CANDIDATE, (BETTER,), 0.80, "at most"),
-    ("4k-write-qd1-icount", CANDIDATE, (BETTER,), 0.90, "at most"),
-    ("4k-read-qd32-icount", CANDIDATE, (BETTER,), 1 / 1.25, "at most"),
-    ("4k-write-qd32-icount", CANDIDATE, (BETTER,), 1 / 1.25, "at most"),
-    ("128k-read-qd4-icount", CANDIDATE, (BETTER,), 1 / 1.05, "at most"),
-    ("128k-write-qd4-icount", CANDIDATE, (BETTER,), 1 / 1.05, "at most"),
-    ("4k-read-qd1", CANDIDATE, (BETTER,), 0.65, "at most"),
-    ("4k-write-qd1", CANDIDATE, (BETTER,), 0.65, "at most"),
-    ("4k-read-qd1-polled", CANDIDATE, (BETTER,), 0.35, "at most"),
-    ("4k-write-qd1-polled", CANDIDATE, (BETTER,), 0.35, "at most"),
-    ("4k-read-qd32", CANDIDATE, (BETTER,), 1.25, "at least"),
-    ("4k-write-qd32", CANDIDATE, (BETTER,), 1.25, "at least"),
-    ("128k-read-qd4", CANDIDATE, (BETTER,), 1.05, "at least"),
-    ("128k-write-qd4", CANDIDATE, (BETTER,), 1.05, "at least"),
-]
-
-# An idle connection, KiB per queue: (side, limit).
-MEMORY_GOALS = [("client", 256), ("server", 100)]
+# Repeats that differ by more, relative to their median, say that the machine was not quiet.
+SPREAD_MAX = 0.10
 
 
 def read_jobs(path, modes):
+    """The jobs of these modes, in the order of the modes. A name is unique with its mode before it."""
     jobs = []
     with open(path) as f:
         for line in f:
             if line.strip() and not line.startswith("#"):
-                mode, name, completion, rw, size, depth, ms, metric, title = line.split(maxsplit=8)
-                if mode not in modes:
-                    continue
-                jobs.append({"mode": mode, "name": name, "completion": completion, "rw": rw, "bytes": int(size), "depth": int(depth),
-                             "milliseconds": int(ms), "metric": metric, "unit": UNITS[metric], "title": title.strip()})
-    return jobs
+                of, name, completion, rw, size, depth, count, ms, metric, title = line.split(maxsplit=9)
+                for mode in of.split(","):
+                    jobs.append({"mode": mode, "name": f"{mode}/{name}", "completion": completion, "rw": rw, "bytes": int(size), "depth": int(depth),
+                                 "jobs": int(count), "milliseconds": int(ms), "metric": metric, "unit": UNITS[metric], "title": title.strip()})
+    return sorted((job for job in jobs if job["mode"] in modes), key=lambda job: modes.index(job["mode"]))
 
 
-def value(data, metric, p50_key="p50_ns"):
-    """The metric of one result: fio's JSON, or that of a peer that measures in its own way. None if it failed."""
-    if "jobs" in data:
-        job = data["jobs"][0]
-        if job["error"]:
-            return None
+def lower_is_better(job):
+    return job["metric"] in ("p50", "cost")
+
+
+def values(p50, rate, size):
+    return {"p50": p50, "cost": 1e6 / rate, "iops": rate, "mib": rate * size / 2**20}
+
+
+def of_fio(data):
+    """What one fio measured, by peer; without those that failed."""
+    out = {}
+    for job in data["jobs"]:
         side = max(job["read"], job["write"], key=lambda s: s["total_ios"])
-        if not side["total_ios"]:
-            return None
-        p50, rate, size = side["lat_ns"]["percentile"]["50.000000"], side["iops"], side["bw_bytes"] / side["iops"]
-    else:
-        p50, rate, size = data[p50_key], data["ios"] * 1e9 / data["ns"], data["bytes"]
-    return {"p50": p50 / 1000, "cost": 1e6 / rate, "iops": rate, "mib": rate * size / 2**20}[metric]
+        if not job["error"] and side["total_ios"]:
+            percentiles = {float(name): ns / 1000 for name, ns in side["lat_ns"]["percentile"].items()}
+            out[job["jobname"]] = {**values(percentiles[50.0], side["iops"], side["bw_bytes"] / side["iops"]), "percentiles": percentiles}
+    return out
 
 
-def collect(folder, jobs, peers):
+def of_raw(peer, data):
+    """The same of what measured itself. Its latency may also end in the completion handler, before a thread runs."""
+    percentiles = {float(name): ns / 1000 for name, ns in data["percentiles_ns"].items()}
+    rate = data["ios"] * 1e9 / data["ns"]
+    return {peer: {**values(percentiles[50.0], rate, data["bytes"]), "percentiles": percentiles},
+            f"{peer} handler": {**values(data["handler_p50_ns"] / 1000, rate, data["bytes"]), "percentiles": {}}}
+
+
+def read_results(folder, job):
+    """What each repeat of a job gave, by peer."""
+    out = {}
+    mode, name = job["name"].split("/")
+    for path in sorted(glob.glob(f"{folder}/{mode}/bench/*.{name}.*.json")):
+        with open(path, errors="replace") as f:
+            text = f.read()
+        try:
+            # fio says first what failed.
+            data, _ = json.JSONDecoder().raw_decode(text[text.index("{"):])
+            got = of_fio(data) if "jobs" in data else of_raw(os.path.basename(path).split(".")[0], data)
+        except (ValueError, KeyError, ZeroDivisionError):
+            continue
+        for peer, measured in got.items():
+            out.setdefault(peer, []).append(measured)
+    return out
+
+
+def summary(job, repeats):
+    """Of one peer: the median of the repeats in the job's metric and of each percentile of the latency, and how far they spread."""
+    measured = [repeat[job["metric"]] for repeat in repeats]
+    median = statistics.median(measured)
+    return {"median": median, "values": measured, "spread": (max(measured) - min(measured)) / median,
+            "percentiles": {f"{at:g}": statistics.median(repeat["percentiles"][at] for repeat in repeats)
+                            for at in PERCENTILES if all(at in repeat["percentiles"] for repeat in repeats)}}
+
+
+def collect(folder, jobs):
     results = {}
     for job in jobs:
-        # The handler is a second way to end raw's latency: not a column, but there for the goals.
-        for peer, key in [(peer, "p50_ns") for peer in peers] + [("raw handler", "handler_p50_ns")] * (job["metric"] == "p50"):
-            values = []
-            for path in sorted(glob.glob(f"{folder}/{job['mode']}/bench/{peer.split()[0]}.{job['name']}.*.json")):
-                try:
-                    with open(path) as f:
-                        got = value(json.load(f), job["metric"], key)
-                except (ValueError, KeyError, ZeroDivisionError):
-                    got = None
-                if got is not None:
-                    values.append(got)
-            if values:
-                results.setdefault(job["name"], {})[peer] = {"median": statistics.median(values), "values": values}
-        got = results.get(job["name"], {})
+        got = {peer: summary(job, repeats) for peer, repeats in read_results(folder, job).items()}
         rivals = [peer for peer in RIVALS if peer in got]
         # Without one of them the better one is not known, but for what cannot poll.
         if rivals and (len(rivals) == len(RIVALS) or job["completion"] == "poll"):
-            best = (min if lower_is_better(job["unit"]) else max)(rivals, key=lambda peer: got[peer]["median"])
-            got[BETTER] = {**got[best], "peer": best}
+            best = (min if lower_is_better(job) else max)(rivals, key=lambda peer: got[peer]["median"])
+            got[goals.BETTER] = {**got[best], "peer": best}
+        if got:
+            results[job["name"]] = got
     return results
 
 
-def lower_is_better(unit):
-    return unit in (UNITS["p50"], UNITS["cost"])
-
-
-def comparisons(jobs, results):
+def comparisons(results):
     """The candidate against the better rival, job by job."""
-    out = {}
-    for job in jobs:
-        got = results.get(job["name"], {})
-        if CANDIDATE in got and BETTER in got:
-            out[job["name"]] = {"peer": CANDIDATE, "against": got[BETTER]["peer"], "ratio": got[CANDIDATE]["median"] / got[BETTER]["median"]}
-    return out
+    return {name: {"peer": CANDIDATE, "against": got[goals.BETTER]["peer"], "ratio": got[CANDIDATE]["median"] / got[goals.BETTER]["median"]}
+            for name, got in results.items() if CANDIDATE in got and goals.BETTER in got}
+
+
+def unreliable(peers, results):
+    """By job the peers whose repeats spread too far."""
+    out = {name: [peer for peer in peers if peer in got and got[peer]["spread"] > SPREAD_MAX] for name, got in results.items()}
+    return {name: wide for name, wide in out.items() if wide}
 
 
 def collect_memory(folder, peers):
@@ -136,8 +142,8 @@ def collect_memory(folder, peers):
             rounds = [steps[side][repeat] for repeat in sorted(steps[side])]
             kinds = {}
             for kind in rounds[0][before]:
-                values = [(step[after][kind] - step[before][kind]) / parts for step in rounds]
-                kinds[kind] = {"median": statistics.median(values), "values": values}
+                kib = [(step[after][kind] - step[before][kind]) / parts for step in rounds]
+                kinds[kind] = {"median": statistics.median(kib), "values": kib}
             return kinds
 
         out[peer] = {"queues": queues, "client": taken("client", "alone", "connected", queues),
@@ -158,22 +164,29 @@ def lay_out(rows):
     return "\n".join(lines)
 
 
-def table(jobs, peers, results, compared):
-    rows = [["", "unit", *peers, *([f"{CANDIDATE} is"] if compared else [])]]
+def table(jobs, peers, report):
+    """The jobs of one mode: a row for the metric, and below a median latency one for its tail."""
+    rows = [["", "unit", *peers, f"{CANDIDATE} is"]]
     for job in jobs:
-        got = results.get(job["name"], {})
+        got = report["results"].get(job["name"], {})
         base = got.get(REFERENCE, {}).get("median")
-        row = [job["title"], job["unit"]]
+        wide = report["unreliable"].get(job["name"], [])
+        row = [job["title"] + (" (unreliable)" if wide else ""), job["unit"]]
         for peer in peers:
             if peer not in got:
                 row.append("-")
                 continue
             median = got[peer]["median"]
-            row.append(number(median) + (f" {median / base:5.2f}x" if base else ""))
-        if compared:
-            got = compared.get(job["name"])
-            row.append(f"{got['ratio']:.2f}x {got['against']}" if got else "-")
-        rows.append(row)
+            row.append(("~" if peer in wide else "") + number(median) + (f" {median / base:5.2f}x" if base else ""))
+        compared = report["comparisons"].get(job["name"])
+        rows.append([*row, f"{compared['ratio']:.2f}x {compared['against']}" if compared else "-"])
+        if job["metric"] == "p50":
+            base = got.get(REFERENCE, {}).get("percentiles", {}).get("99.9")
+            row = ["  its p99.9", job["unit"]]
+            for peer in peers:
+                tail = got.get(peer, {}).get("percentiles", {}).get("99.9")
+                row.append("-" if tail is None else number(tail) + (f" {tail / base:5.2f}x" if base else ""))
+            rows.append([*row, ""])
     return lay_out(rows)
 
 
@@ -188,72 +201,6 @@ def memory_table(memory):
                 row.append(f"{kib['median']:.0f}{spread}")
             rows.append(row)
     return lay_out(rows)
-
-
-def goals(jobs, results, memory):
-    titles = {job["name"]: job["title"] for job in jobs}
-    out = []
-    for name, peer, parts, limit, sense in GOALS:
-        got = results.get(name, {})
-        if name not in titles or peer not in got or any(part not in got for part in parts):
-            continue
-        ratio = got[peer]["median"] / sum(got[part]["median"] for part in parts)
-        met = ratio <= limit if sense == "at most" else ratio >= limit
-        against = " + ".join(got[part].get("peer", part) for part in parts)
-        out.append({"job": name, "title": titles[name], "peer": peer, "against": against, "ratio": ratio, "sense": sense, "limit": limit, "met": met})
-    for side, limit in MEMORY_GOALS:
-        if CANDIDATE in memory:
-            kib = memory[CANDIDATE][side]["all"]["median"]
-            out.append({"job": "memory", "title": f"idle queue, {side}", "peer": CANDIDATE, "against": "KiB", "ratio": kib, "sense": "at most",
-                        "limit": limit, "met": kib <= limit})
-    return out
-
-
-def text(x, y, what, size=11, anchor="middle", extra=""):
-    what = what.replace("&", "&amp;").replace("<", "&lt;")
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"{extra}>{what}</text>'
-
-
-def plot(jobs, peers, results, compared, caption):
-    """One panel for each unit, as the scales differ; brd is left out, being no remote disk. Below a job is how the candidate compares."""
-    peers = [peer for peer in peers if peer != "brd"]
-    colour = {peer: COLOURS[i % len(COLOURS)] for i, peer in enumerate(peers)}
-    bar, gap, height, top, left = 26, 30, 220, 70, 20
-    parts, x = [], left
-    for unit in UNITS.values():
-        group = [job for job in jobs if job["unit"] == unit and job["name"] in results]
-        values = [results[job["name"]][peer]["median"] for job in group for peer in peers if peer in results[job["name"]]]
-        if not values:
-            continue
-        scale = height / max(values)
-        start = x
-        for job in group:
-            first = x
-            for peer in peers:
-                got = results[job["name"]].get(peer)
-                if got:
-                    h = got["median"] * scale
-                    parts.append(f'<rect x="{x:.1f}" y="{top + height - h:.1f}" width="{bar - 3}" height="{h:.1f}" fill="{colour[peer]}"/>')
-                    parts.append(text(x + bar / 2 - 1, top + height - h - 4, f"{got['median']:.0f}", 9))
-                x += bar
-            lines = job["title"].split(", ")
-            if job["name"] in compared:
-                lines.append("{peer}: {ratio:.2f} x {against}".format(**compared[job["name"]]))
-            for i, line in enumerate(lines):
-                parts.append(text((first + x) / 2, top + height + 16 + 14 * i, line))
-            x = max(x, first + (150 if compared else 110)) + gap
-        better = "lower is better" if lower_is_better(unit) else "higher is better"
-        parts.append(text(start, top - 22, f"{unit} ({better})", 12, "start", ' font-weight="bold"'))
-        parts.append(f'<line x1="{start}" y1="{top + height}" x2="{x - gap}" y2="{top + height}" stroke="#888"/>')
-        x += gap
-    legend = left
-    for peer in peers:
-        parts.append(f'<rect x="{legend}" y="12" width="12" height="12" fill="{colour[peer]}"/>')
-        parts.append(text(legend + 17, 22, peer, 12, "start"))
-        legend += 30 + 8 * len(peer)
-    parts.append(text(left, top + height + 62, caption, 10, "start"))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{x:.0f}" height="{top + height + 75}" font-family="sans-serif">'
-            f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n")
 
 
 def main():
@@ -274,34 +221,37 @@ def main():
         with open(path, errors="replace") as f:
             left_out[os.path.basename(path).removesuffix(".error")] = ([line.strip() for line in f if line.strip()] or ["no reason given"])[-1]
     peers = [peer for peer in args.peers if peer not in left_out]
-    results = collect(args.folder, jobs, peers)
-    compared = comparisons(jobs, results)
+    results = collect(args.folder, jobs)
     memory = collect_memory(args.folder, peers)
-    reached = goals(jobs, results, memory)
+    wide = unreliable(peers, results)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    report = {"schema": "farblk.bench/2", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
+    report = {"schema": "farblk.bench/3", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
               "load": os.getloadavg()[0], "peers": peers, "left_out": left_out, "reference": REFERENCE, "jobs": jobs, "results": results,
-              "comparisons": compared, "memory": memory, "goals": reached}
+              "comparisons": comparisons(results), "unreliable": wide, "memory": memory, "goals": goals.reached(jobs, results, wide, memory)}
     with open(f"{args.folder}/report.json", "w") as f:
         json.dump(report, f, indent=1)
         f.write("\n")
-    with open(f"{args.folder}/plot.svg", "w") as f:
-        f.write(plot(jobs, peers, results, compared, f"kernel {args.kernel}, farblk {args.commit}, {date}; one guest in software emulation, rxe over a dummy device"))
+    modes = {mode: title for mode, title in MODES.items() if any(job["mode"] == mode for job in jobs)}
+    caption = f"kernel {args.kernel}, farblk {args.commit}, {date}; guests in software emulation"
+    plots = {name: svg for name, svg in plot.plots(report, modes, caption).items() if svg}
+    for name, svg in plots.items():
+        with open(f"{args.folder}/{name}.svg", "w") as f:
+            f.write(svg)
 
-    print(f"kernel {args.kernel}, farblk {args.commit}; one guest, rxe over a dummy device; x = times {REFERENCE} in the same run")
-    print("icount: one CPU, a microsecond is a thousand instructions; the other rows: 2 CPUs in software emulation\n")
-    if jobs:
-        print(table(jobs, peers, results, compared) + "\n")
+    print(f"kernel {args.kernel}, farblk {args.commit}; x = times {REFERENCE} in the same run, ~ = repeats differ by more than {SPREAD_MAX:.0%}")
+    print("where instructions are counted (all but real time) a microsecond is a thousand of them\n")
+    for mode, title in modes.items():
+        print(f"{title} ({mode})")
+        print(table([job for job in jobs if job["mode"] == mode], peers, report) + "\n")
     if memory:
         print(memory_table(memory))
         print("medians (least..most); server and client in two guests; export: what the server takes before anybody connects\n")
     for peer, why in left_out.items():
         print(f"left out {peer}: {why}")
-    for goal in reached:
-        unit = "KiB" if goal["against"] == "KiB" else f"x ({goal['against']})"
-        print(f"{'met   ' if goal['met'] else 'missed'} {goal['title']}: {goal['peer']} is {goal['ratio']:.3f} {unit}, to be {goal['sense']} {goal['limit']:.3f}")
-    print(f"{args.folder}/report.json\n{args.folder}/plot.svg")
-    absent = [peer for peer in peers if any(peer not in results.get(job["name"], {}) for job in jobs if job["completion"] == "irq")]
+    for goal in report["goals"]:
+        print(goals.line(goal))
+    print("\n".join(f"{args.folder}/{name}" for name in ["report.json", *(f"{name}.svg" for name in plots)]))
+    absent = [peer for peer in peers if any(peer not in results.get(job["name"], {}) for job in jobs if job["completion"] == "irq" and job["jobs"] == 1)]
     absent += [peer for peer in left_out if peer in args.must.split()]
     if absent:
         raise SystemExit("error: not everything was measured of: " + " ".join(absent))

@@ -10,10 +10,16 @@ peer_files() {
 	echo "$to/rawverbs.ko"
 }
 
-peer_up() { modprobe rdma_cm && insmod rawverbs.ko addr="$ADDR" || return; echo none; }
+# raw_load N|Y: Y if the poster polls.
+raw_load() { modprobe rdma_cm && insmod rawverbs.ko addr="$ADDR" polled="$1"; }
+
+peer_up() { raw_load N && echo none; }
 
 peer_down() { rmmod rawverbs; }
 
 peer_measure() {
-	echo "${2#rand} $3 $4 $5" >/sys/kernel/debug/rawverbs/run && cat /sys/kernel/debug/rawverbs/run
+	local run=/sys/kernel/debug/rawverbs/run cpu=() polled=N
+	[ "$5" = irq ] || polled=Y cpu=(taskset -c 1)
+	[ "$(cat /sys/module/rawverbs/parameters/polled)" = $polled ] || { rmmod rawverbs && raw_load $polled; } || return
+	"${cpu[@]}" bash -c 'echo "$1" >"$2"' bash "${1#rand} $2 $3 $4" $run && cat $run
 }

@@ -2,7 +2,8 @@
 /*
  * Raw kernel verbs, the floor under every remote block device: one RC QP connected to this
  * machine's own address, RDMA READ and WRITE to a region registered by FRWR, an interrupt (softirq)
- * completion, and a thread that is woken for it.
+ * completion, and a thread that is woken for it. With polled=1 no completion interrupts, and the
+ * thread polls the CQ instead of sleeping.
  *
  *   echo "read 4096 1 500" >/sys/kernel/debug/rawverbs/run
  *   cat /sys/kernel/debug/rawverbs/run
@@ -10,8 +11,8 @@
  * The first is: read or write, bytes, queue depth, milliseconds. It returns when that is done; the
  * second shows the results of the last run, as JSON.
  *
- * A latency is from just before ib_post_send() until the posting thread runs again (p50_ns), or
- * until the completion handler runs (handler_p50_ns). Only for measuring: the RDMA device must not
+ * A latency is from just before ib_post_send() until the posting thread runs again (percentiles_ns),
+ * or until the completion handler runs (handler_p50_ns). Only for measuring: the RDMA device must not
  * be removed while this module is loaded.
  */
 #include <linux/bitmap.h>
@@ -40,6 +41,9 @@ MODULE_PARM_DESC(addr, "this machine's own IPv4 address on an RDMA device");
 static ushort port = 7421;
 module_param(port, ushort, 0444);
 MODULE_PARM_DESC(port, "rdma_cm port to connect to oneself by");
+static bool polled;
+module_param(polled, bool, 0444);
+MODULE_PARM_DESC(polled, "the posting thread polls the CQ (N)");
 
 /* One end of the connection. */
 struct end {
@@ -79,8 +83,9 @@ static u32 *samples, *handler_samples;
 static struct {
 	unsigned int bytes;
 	u64 ios, ns;
-	u32 p50, handler_p50, min;
+	u32 handler_p50, percentile[4];
 } result;
+static const unsigned int permille[] = { 500, 900, 990, 999 };
 static struct dentry *dir;
 
 /* After it nothing of this end is in flight. */
@@ -104,7 +109,7 @@ static void end_destroy(struct end *end)
 	rdma_destroy_id(end->id);
 }
 
-static int end_create(struct end *end)
+static int end_create(struct end *end, enum ib_poll_context context)
 {
 	struct ib_qp_init_attr attr = {
 		.cap = {
@@ -123,7 +128,7 @@ static int end_create(struct end *end)
 	if (IS_ERR(pd))
 		return PTR_ERR(pd);
 	end->pd = pd;
-	cq = ib_alloc_cq(end->id->device, NULL, MAX_DEPTH + 4, 0, IB_POLL_SOFTIRQ);
+	cq = ib_alloc_cq(end->id->device, NULL, MAX_DEPTH + 4, 0, context);
 	if (IS_ERR(cq))
 		return PTR_ERR(cq);
 	end->cq = cq;
@@ -144,7 +149,7 @@ static int accept(struct rdma_cm_id *id)
 	if (passive.id)
 		return -EBUSY;
 	passive.id = id;
-	ret = end_create(&passive);
+	ret = end_create(&passive, IB_POLL_SOFTIRQ);
 	if (!ret)
 		ret = rdma_accept(id, &param);
 	/* Once in @passive, module_init() destroys the id at its end: it is not refused here. */
@@ -224,7 +229,7 @@ static int connect_self(void)
 	if (!ret)
 		ret = cm_wait(rdma_resolve_route(id, TIMEOUT_MS));
 	if (!ret)
-		ret = end_create(&active);
+		ret = end_create(&active, polled ? IB_POLL_DIRECT : IB_POLL_SOFTIRQ);
 	if (!ret)
 		ret = cm_wait(rdma_connect(id, &param));
 	return ret;
@@ -280,7 +285,20 @@ static void io_done(struct ib_cq *cq, struct ib_wc *wc)
 		WRITE_ONCE(io_status, wc->status);
 	smp_mb__before_atomic();
 	set_bit(slot - slots, idle);
-	wake_up(&idle_wait);
+	if (!polled)
+		wake_up(&idle_wait);
+}
+
+/* Waits until so many of the first @depth slots are idle. */
+static void wait_idle(unsigned int depth, unsigned int count)
+{
+	if (!polled)
+		wait_event(idle_wait, bitmap_weight(idle, depth) >= count);
+	while (bitmap_weight(idle, depth) < count) {
+		ib_process_cq_direct(active.cq, -1);
+		cond_resched();
+		cpu_relax();
+	}
 }
 
 static int prepare_slots(void)
@@ -347,8 +365,9 @@ static int measure(enum ib_wr_opcode opcode, unsigned int bytes, unsigned int de
 	for (;;) {
 		struct slot *slot;
 
-		wait_event(idle_wait, (i = find_first_bit(idle, depth)) < depth);
+		wait_idle(depth, 1);
 		now = ktime_get_ns();
+		i = find_first_bit(idle, depth);
 		slot = &slots[i];
 		if (slot->start) {
 			if (n < MAX_SAMPLES) {
@@ -371,7 +390,7 @@ static int measure(enum ib_wr_opcode opcode, unsigned int bytes, unsigned int de
 			break;
 		}
 	}
-	wait_event(idle_wait, bitmap_weight(idle, depth) == depth);
+	wait_idle(depth, depth);
 	if (ret)
 		return ret;
 	if (io_status != IB_WC_SUCCESS) {
@@ -385,9 +404,9 @@ static int measure(enum ib_wr_opcode opcode, unsigned int bytes, unsigned int de
 	result.bytes = bytes;
 	result.ios = ios;
 	result.ns = now - begin;
-	result.p50 = samples[n / 2];
+	for (i = 0; i < ARRAY_SIZE(permille); i++)
+		result.percentile[i] = samples[n * permille[i] / 1000];
 	result.handler_p50 = handler_samples[n / 2];
-	result.min = samples[0];
 	return 0;
 }
 
@@ -421,9 +440,14 @@ static ssize_t run_write(struct file *file, const char __user *ubuf, size_t coun
 
 static int run_show(struct seq_file *m, void *unused)
 {
+	unsigned int i;
+
 	mutex_lock(&run_lock);
-	seq_printf(m, "{\"bytes\": %u, \"ios\": %llu, \"ns\": %llu, \"p50_ns\": %u, \"handler_p50_ns\": %u, \"min_ns\": %u}\n",
-		   result.bytes, result.ios, result.ns, result.p50, result.handler_p50, result.min);
+	seq_printf(m, "{\"bytes\": %u, \"ios\": %llu, \"ns\": %llu, \"handler_p50_ns\": %u, \"percentiles_ns\": {",
+		   result.bytes, result.ios, result.ns, result.handler_p50);
+	for (i = 0; i < ARRAY_SIZE(permille); i++)
+		seq_printf(m, "%s\"%u.%u\": %u", i ? ", " : "", permille[i] / 10, permille[i] % 10, result.percentile[i]);
+	seq_puts(m, "}}\n");
 	mutex_unlock(&run_lock);
 	return 0;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tests of the report's arithmetic: python3 -m unittest discover -s tools/bench"""
+"""Tests of the report: python3 -B -m unittest discover -s tools/bench"""
 import json
 import os
 import tempfile
@@ -75,11 +75,11 @@ class Results(Folder):
         self.assertEqual({metric: got[metric] for metric in report.UNITS}, {"p50": 10, "cost": 10, "iops": 1e5, "mib": 390.625})
 
     def test_better_rival(self):
-        rates = "hca-4cpus/4k-read-qd32-jobs4"
-        for name in self.NAME, rates:
+        cost, rates = "hca-icount/4k-read-qd32", "hca-4cpus/4k-read-qd32-jobs4"
+        for name in self.NAME, cost, rates:
             self.put(name, "fio", 1, fio(nvme=40, rnbd=30, farblk_block=20))
-        got = self.collect(self.NAME, rates)
-        self.assertEqual([got[name][goals.BETTER]["peer"] for name in (self.NAME, rates)], ["rnbd", "rnbd"])
+        got = self.collect(self.NAME, cost, rates)
+        self.assertEqual([got[name][goals.BETTER]["peer"] for name in (self.NAME, cost, rates)], ["rnbd"] * 3)
         compared = report.comparisons(got)
         self.assertAlmostEqual(compared[self.NAME]["ratio"], 2 / 3)
         self.assertAlmostEqual(compared[rates]["ratio"], 3 / 2)

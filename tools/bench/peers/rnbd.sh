@@ -41,7 +41,7 @@ client_up() {
 	modprobe rdma_cm && insert rtrs-core && insert rtrs-client && insert rnbd-client || return
 	echo "sessname=bench path=ip:$1 device_path=$BENCH_DISK" >/sys/devices/virtual/rnbd-client/ctl/map_device || return
 	# By default a request that preempts another one on its CPU finds no path and fails.
-	echo round-robin >/sys/devices/virtual/rtrs-client/bench/mp_policy || return
+	echo round-robin >/sys/class/rtrs-client/bench/mpath_policy || return
 	for ((i = 0; i < 100; i++)); do
 		[ ! -b /dev/rnbd0 ] || { echo /dev/rnbd0; return; }
 		sleep 0.05

@@ -5,7 +5,7 @@ import math
 COLOURS = {"brd": "#b5b5b5", "raw": "#777777", "nvme": "#e8a33d", "rnbd": "#9c6b30", "farblk": "#3b6fb6", "farblk-block": "#c0504d",
            "farblk-sealed": "#7f5fa8", "nvme-tcp": "#4f9d69", "nbd": "#8fbf6f"}
 LIMIT = "#000000"
-WIDTH, HEIGHT, GAP, LEFT, COLUMNS = 250, 150, 60, 50, 4
+WIDTH, HEIGHT, GAP, LEFT, COLUMNS = 260, 150, 55, 50, 4
 
 
 def text(x, y, what, size=10, anchor="middle", extra=""):
@@ -67,16 +67,17 @@ def bars(got, peers, limits):
     return draw
 
 
-def lines(series, points, log):
-    """A line for each peer over points that are evenly spaced."""
+def lines(series, points, most=None):
+    """A line for each peer over points that are evenly spaced: on a logarithmic scale, or on one from 0 to that."""
     every = [y for ys in series.values() for y in ys.values()]
+    log = most is None
     scale = math.log10 if log else float
-    low, high = (scale(min(every)) if log else 0.0), scale(max(every))
+    low, high = (scale(min(every)), scale(max(every))) if log else (0.0, most)
 
     def draw(left, top):
-        parts, step = [], WIDTH / (len(points) - 1)
+        parts, step = [], WIDTH / max(len(points) - 1, 1)
         inner = [(float(at), 10**at) for at in range(math.ceil(low), math.floor(high) + 1)] if log else []
-        for at, label in [(low, min(every) if log else 0), *inner, (high, max(every))]:
+        for at, label in [(low, min(every) if log else 0), *inner, (high, max(every) if log else most)]:
             y = top + HEIGHT - (at - low) / ((high - low) or 1) * HEIGHT
             parts += [segment(left, y, left + WIDTH, y, "#dddddd"), text(left - 3, y + 3, short(label), 8, "end")]
         for i, point in enumerate(points):
@@ -90,42 +91,46 @@ def lines(series, points, log):
     return draw
 
 
-def jobs_of(report, mode):
-    return [job for job in report["jobs"] if job["mode"] == mode and job["name"] in report["results"]]
+def measured(report, mode):
+    """The jobs of a mode with their results, by peer."""
+    for job in report["jobs"]:
+        got = {peer: got for peer, got in report["results"].get(job["name"], {}).items() if peer in report["peers"]}
+        if job["mode"] == mode and got:
+            yield job, got
+
+
+def panels_of_bars(report, mode):
+    for job, got in measured(report, mode):
+        limits = [(goal["peer"], goal["limit_value"]) for goal in report["goals"] if goal["job"] == job["name"] and not goal["of"] and goal["limit_value"] is not None]
+        doubt = " (unreliable)" if job["name"] in report["unreliable"] else ""
+        yield f"{job['title']}, {job['unit']}{doubt}", bars(got, report["peers"], limits)
+
+
+def panels_of_tails(report, mode):
+    for job, got in measured(report, mode):
+        yield f"{job['title']}, us", lines({peer: got[peer]["percentiles"] for peer in report["peers"] if peer in got}, ["50", "90", "99", "99.9"])
+
+
+def panel_of_scale(report, mode, most):
+    """One panel of all jobs of the mode."""
+    series, unit = {}, ""
+    for job, got in measured(report, mode):
+        unit = job["unit"]
+        for peer in got:
+            series.setdefault(peer, {})[str(job["jobs"])] = got[peer]["median"]
+    return unit, lines(series, sorted({point for ys in series.values() for point in ys}, key=int), most)
 
 
 def plots(report, modes, caption):
-    """By name: "bars" with the limits of the goals, "latency" from p50 to p99.9, "scale" over the number of jobs. None if there is nothing."""
-    measured, tails, scaling = [], [], []
-    for mode, title in modes.items():
-        panels = []
-        for job in jobs_of(report, mode):
-            got = report["results"][job["name"]]
-            limits = [(goal["peer"], goal["limit_value"]) for goal in report["goals"]
-                      if goal["job"] == job["name"] and not goal["of"] and goal["limit_value"] is not None]
-            doubt = " (unreliable)" if job["name"] in report["unreliable"] else ""
-            if any(peer in got for peer in report["peers"]):
-                panels.append((f"{job['title']}, {job['unit']}{doubt}", bars(got, report["peers"], limits)))
-        if panels and not mode.startswith("scale"):
-            measured.append((title, panels))
-        panels = []
-        for job in jobs_of(report, mode):
-            got = report["results"][job["name"]]
-            series = {peer: got[peer]["percentiles"] for peer in report["peers"] if got.get(peer, {}).get("percentiles")}
-            if series:
-                panels.append((f"{job['title']}, us", lines(series, ["50", "90", "99", "99.9"], True)))
-        if panels and not mode.startswith("scale"):
-            tails.append((title, panels))
-        if mode.startswith("scale"):
-            counts = [str(job["jobs"]) for job in jobs_of(report, mode)]
-            series = {peer: {str(job["jobs"]): report["results"][job["name"]][peer]["median"] for job in jobs_of(report, mode) if peer in report["results"][job["name"]]}
-                      for peer in report["peers"]}
-            series = {peer: ys for peer, ys in series.items() if ys}
-            if series and len(counts) > 1:
-                scaling.append((title, [(f"{jobs_of(report, mode)[0]['unit']} over jobs", lines(series, counts, False))]))
-    out = {"bars": measured and page(measured, caption, report["peers"], "- - limit of a goal"), "latency": tails and page(tails, caption, report["peers"])}
-    # Beside each other, as they are compared.
-    if scaling:
-        panels = [(f"{title.rpartition(', ')[2]}: {panel[0]}", panel[1]) for title, (panel,) in scaling]
-        out["scale"] = page([("jobs of 4K at QD8", panels)], caption, report["peers"])
+    """By name: "bars" with the limits of the goals, "latency" from p50 to p99.9, "scale" over the number of jobs; those that there are."""
+    plain, scale = ([mode for mode in modes if mode.startswith("scale") == which and any(measured(report, mode))] for which in (False, True))
+    out = {}
+    if plain:
+        out["bars"] = page([(modes[mode], list(panels_of_bars(report, mode))) for mode in plain], caption, report["peers"], "- - limit of a goal")
+        out["latency"] = page([(modes[mode], list(panels_of_tails(report, mode))) for mode in plain], caption, report["peers"])
+    if scale:
+        # Beside each other and of one scale, as they are compared.
+        most = max(result["median"] for mode in scale for _, got in measured(report, mode) for result in got.values())
+        panels = [(f"{modes[mode]}, {unit}", draw) for mode in scale for unit, draw in [panel_of_scale(report, mode, most)]]
+        out["scale"] = page([("4K reads over the number of jobs, each with 8 in flight", panels)], caption, report["peers"])
     return out

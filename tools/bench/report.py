@@ -233,7 +233,7 @@ def main():
         f.write("\n")
     modes = {mode: title for mode, title in MODES.items() if any(job["mode"] == mode for job in jobs)}
     caption = f"kernel {args.kernel}, farblk {args.commit}, {date}; guests in software emulation"
-    plots = {name: svg for name, svg in plot.plots(report, modes, caption).items() if svg}
+    plots = plot.plots(report, modes, caption)
     for name, svg in plots.items():
         with open(f"{args.folder}/{name}.svg", "w") as f:
             f.write(svg)

@@ -4,6 +4,9 @@
 # The better one of the peers that farblk is compared with, in that job.
 BETTER = "better of nvme and rnbd"
 
+# Repeats that differ by more, relative to their median, are unreliable.
+SPREAD_MAX = 0.10
+
 # Of what: the metric of the job, or a percentile of the latency.
 METRIC, P999 = None, "99.9"
 
@@ -40,10 +43,13 @@ MEMORY_GOALS = {"client": 256, "server": 100}
 
 
 def figure(result, of):
-    return result["median"] if of is METRIC else result.get("percentiles", {}).get(of)
+    """Its value and the spread of that, or None for each."""
+    if not result:
+        return None, None
+    return (result["median"], result["spread"]) if of is METRIC else (result["percentiles"].get(of), result["percentile_spreads"].get(of))
 
 
-def reached(jobs, results, unreliable, memory):
+def reached(jobs, results, memory):
     """All goals of the jobs that were asked for; "met" is None where something was not measured."""
     titles = {job["name"]: f"{job['mode']}: {job['title']}" for job in jobs}
     out = []
@@ -51,14 +57,14 @@ def reached(jobs, results, unreliable, memory):
         if name not in titles:
             continue
         got = results.get(name, {})
-        mine, theirs = figure(got.get(peer, {"median": None}), of), [figure(got.get(part, {"median": None}), of) for part in parts]
+        (mine, *theirs), spreads = zip(*(figure(got.get(part), of) for part in (peer, *parts)))
         ratio = None if mine is None or None in theirs else mine / sum(theirs)
         met = None if ratio is None else ratio <= limit if sense == "at most" else ratio >= limit
         against = [got.get(part, {}).get("peer", part) for part in parts]
         out.append({"job": name, "title": titles[name] + (f", p{of}" if of else ""), "peer": peer, "against": " + ".join(against), "unit": "x",
                     "value": ratio, "sense": sense, "limit": limit, "met": met,
                     "limit_value": None if None in theirs else limit * sum(theirs), "of": of,
-                    "unreliable": any(part in unreliable.get(name, []) for part in [peer, *against])})
+                    "unreliable": any(spread is not None and spread > SPREAD_MAX for spread in spreads)})
     for side, limit in MEMORY_GOALS.items():
         if "farblk-block" in memory:
             kib = memory["farblk-block"][side]["all"]["median"]
@@ -70,7 +76,7 @@ def reached(jobs, results, unreliable, memory):
 def line(goal):
     """One goal as text."""
     word = {True: "met", False: "missed", None: "unknown"}[goal["met"]]
-    value = "not measured" if goal["value"] is None else f"{goal['value']:.2f} {goal['unit']}"
+    value = "not measured" if goal["value"] is None else f"{goal['value']:.3f} {goal['unit']}"
     against = f" ({goal['against']})" if goal["against"] else ""
     doubt = ", unreliable" if goal["unreliable"] else ""
-    return f"{word:<7} {goal['title']}: {goal['peer']} is {value}{against}, to be {goal['sense']} {goal['limit']:.2f}{doubt}"
+    return f"{word:<7} {goal['title']}: {goal['peer']} is {value}{against}, to be {goal['sense']} {goal['limit']:.3f}{doubt}"

@@ -55,8 +55,8 @@ client() {
 for peer in $BENCH_PEERS; do
 	(
 		. ./peer.sh "$peer"
-		# What is no client of a server is not asked.
-		declare -F server_up >/dev/null || exit 0
+		# What is no client of a server, or has no RDMA, is not asked.
+		declare -F server_up >/dev/null && [ -z "${without_rdma:-}" ] || exit 0
 		for ((n = 0; n <= BENCH_REPEATS; n++)); do
 			"$ROLE" "$peer" "$n" || { echo "peer $peer does not come up: $(tail -n 1 "out/$peer.error" 2>/dev/null)"; break; }
 		done

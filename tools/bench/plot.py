@@ -76,7 +76,9 @@ def lines(series, points, most=None):
 
     def draw(left, top):
         parts, step = [], WIDTH / max(len(points) - 1, 1)
-        inner = [(float(at), 10**at) for at in range(math.ceil(low), math.floor(high) + 1)] if log else []
+        # Powers of ten, unless the label would be on that of an end.
+        near = (high - low) / 15
+        inner = [(float(at), 10**at) for at in range(math.ceil(low + near), math.floor(high - near) + 1)] if log else []
         for at, label in [(low, min(every) if log else 0), *inner, (high, max(every) if log else most)]:
             y = top + HEIGHT - (at - low) / ((high - low) or 1) * HEIGHT
             parts += [segment(left, y, left + WIDTH, y, "#dddddd"), text(left - 3, y + 3, short(label), 8, "end")]

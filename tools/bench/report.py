@@ -26,8 +26,6 @@ REFERENCE = "nvme"
 # The peer in question, and those whose better one it is compared with.
 CANDIDATE = "farblk-block"
 RIVALS = ("nvme", "rnbd")
-# Repeats that differ by more, relative to their median, say that the machine was not quiet.
-SPREAD_MAX = 0.10
 
 
 def read_jobs(path, modes):
@@ -88,13 +86,17 @@ def read_results(folder, job):
     return out
 
 
+def spread(measured):
+    """How far repeats differ, relative to their median."""
+    return (max(measured) - min(measured)) / statistics.median(measured)
+
+
 def summary(job, repeats):
-    """Of one peer: the median of the repeats in the job's metric and of each percentile of the latency, and how far they spread."""
+    """Of one peer: the median of the repeats in the job's metric and of each percentile of the latency, and their spreads."""
     measured = [repeat[job["metric"]] for repeat in repeats]
-    median = statistics.median(measured)
-    return {"median": median, "values": measured, "spread": (max(measured) - min(measured)) / median,
-            "percentiles": {f"{at:g}": statistics.median(repeat["percentiles"][at] for repeat in repeats)
-                            for at in PERCENTILES if all(at in repeat["percentiles"] for repeat in repeats)}}
+    tails = {f"{at:g}": [repeat["percentiles"][at] for repeat in repeats] for at in PERCENTILES if all(at in repeat["percentiles"] for repeat in repeats)}
+    return {"median": statistics.median(measured), "values": measured, "spread": spread(measured),
+            "percentiles": {at: statistics.median(us) for at, us in tails.items()}, "percentile_spreads": {at: spread(us) for at, us in tails.items()}}
 
 
 def collect(folder, jobs):
@@ -119,7 +121,7 @@ def comparisons(results):
 
 def unreliable(peers, results):
     """By job the peers whose repeats spread too far."""
-    out = {name: [peer for peer in peers if peer in got and got[peer]["spread"] > SPREAD_MAX] for name, got in results.items()}
+    out = {name: [peer for peer in peers if peer in got and got[peer]["spread"] > goals.SPREAD_MAX] for name, got in results.items()}
     return {name: wide for name, wide in out.items() if wide}
 
 
@@ -185,7 +187,8 @@ def table(jobs, peers, report):
             row = ["  its p99.9", job["unit"]]
             for peer in peers:
                 tail = got.get(peer, {}).get("percentiles", {}).get("99.9")
-                row.append("-" if tail is None else number(tail) + (f" {tail / base:5.2f}x" if base else ""))
+                doubt = "~" if got.get(peer, {}).get("percentile_spreads", {}).get("99.9", 0) > goals.SPREAD_MAX else ""
+                row.append("-" if tail is None else doubt + number(tail) + (f" {tail / base:5.2f}x" if base else ""))
             rows.append([*row, ""])
     return lay_out(rows)
 
@@ -223,11 +226,10 @@ def main():
     peers = [peer for peer in args.peers if peer not in left_out]
     results = collect(args.folder, jobs)
     memory = collect_memory(args.folder, peers)
-    wide = unreliable(peers, results)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     report = {"schema": "farblk.bench/3", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
               "load": os.getloadavg()[0], "peers": peers, "left_out": left_out, "reference": REFERENCE, "jobs": jobs, "results": results,
-              "comparisons": comparisons(results), "unreliable": wide, "memory": memory, "goals": goals.reached(jobs, results, wide, memory)}
+              "comparisons": comparisons(results), "unreliable": unreliable(peers, results), "memory": memory, "goals": goals.reached(jobs, results, memory)}
     with open(f"{args.folder}/report.json", "w") as f:
         json.dump(report, f, indent=1)
         f.write("\n")
@@ -238,7 +240,7 @@ def main():
         with open(f"{args.folder}/{name}.svg", "w") as f:
             f.write(svg)
 
-    print(f"kernel {args.kernel}, farblk {args.commit}; x = times {REFERENCE} in the same run, ~ = repeats differ by more than {SPREAD_MAX:.0%}")
+    print(f"kernel {args.kernel}, farblk {args.commit}; x = times {REFERENCE} in the same run, ~ = repeats differ by more than {goals.SPREAD_MAX:.0%}")
     print("where instructions are counted (all but real time) a microsecond is a thousand of them\n")
     for mode, title in modes.items():
         print(f"{title} ({mode})")

@@ -3,6 +3,8 @@
 # each CPU.
 # shellcheck shell=bash
 
+without_rdma=1
+
 server_up() {
 	printf '[generic]\nlistenaddr = %s\n[bench]\nexportname = %s\n' "$ADDR" $BENCH_DISK >nbd.conf &&
 		nbd-server -C "$PWD/nbd.conf" -p "$PWD/nbd.pid" >&2

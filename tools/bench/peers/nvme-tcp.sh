@@ -4,5 +4,5 @@
 # shellcheck shell=bash
 
 . "$(dirname "${BASH_SOURCE[0]}")/nvme.sh"
-transport=tcp port=4421
+transport=tcp port=4421 without_rdma=1
 BENCH_POLL=""

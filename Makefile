@@ -19,7 +19,7 @@ help:
 	@echo 'make install    both with manual pages, completions and units (PREFIX=/usr/local, DESTDIR=folder)'
 	@echo 'make deb        Debian packages of the tool, of the module and of its source, in build/deb'
 	@echo 'make doc        build/doc: the pages of Documentation, rustdoc of the module and of the tool'
-	@echo 'make bench      latency and IOPS against nvme-rdma, in one run'
+	@echo 'make bench      latency and IOPS against nvme-rdma, rnbd, nvme-tcp and nbd, in one run'
 	@echo 'make fmt, clippy, hosttest, kselftest (KERNEL=stock|uml|debug), setup, debug-kernel, clean'
 	@echo 'All of them run as root and set up what they need; see Documentation/building.rst.'
 

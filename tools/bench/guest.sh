@@ -3,8 +3,8 @@
 # Runs in the guest: brings up all peers beside each other, then asks them in turn, so that a drift
 # of the machine hits all. BENCH_MODE (of the file jobs), BENCH_PEERS, BENCH_REPEATS, BENCH_MIB
 # (size of the disks), BENCH_POLL (poll queues of each). Results: out/fio.JOB.REPEAT.json for all
-# that have a disk, out/PEER.JOB.REPEAT.json for the others, and out/PEER.error if it did not come up:
-# the others are measured all the same.
+# that have a disk, out/PEER.JOB.REPEAT.json for the others, and out/PEER.error if it did not come
+# up: the others are measured all the same.
 # shellcheck source=tools/vm/guest/lib.sh
 . /farblk/vm/guest/lib.sh
 cd /farblk || exit

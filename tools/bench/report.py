@@ -153,6 +153,18 @@ def collect_memory(folder, peers):
     return out
 
 
+def read_errors(folder):
+    """What was not built or did not come up, by peer: why, and in which mode."""
+    out = {}
+    for path in sorted(glob.glob(f"{folder}/*.error") + glob.glob(f"{folder}/*/*/*.error")):
+        with open(path, errors="replace") as f:
+            why = ([line.strip() for line in f if line.strip()] or ["no reason given"])[-1]
+        mode = os.path.relpath(path, folder).split("/")[0]
+        # Both ends may say it.
+        out.setdefault(os.path.basename(path).removesuffix(".error"), {})[why if mode.endswith(".error") else f"{mode}: {why}"] = True
+    return {peer: list(reasons) for peer, reasons in out.items()}
+
+
 def number(x):
     return f"{x:.1f}" if x < 1000 else f"{x:.0f}"
 
@@ -218,13 +230,10 @@ def main():
     args = p.parse_args()
 
     jobs = read_jobs(args.jobs, args.modes.split())
-    # Without a result, and why: they were not built, or did not come up.
-    left_out = {}
-    for path in glob.glob(f"{args.folder}/*.error") + glob.glob(f"{args.folder}/*/*/*.error"):
-        with open(path, errors="replace") as f:
-            left_out[os.path.basename(path).removesuffix(".error")] = ([line.strip() for line in f if line.strip()] or ["no reason given"])[-1]
-    peers = [peer for peer in args.peers if peer not in left_out]
+    left_out = read_errors(args.folder)
     results = collect(args.folder, jobs)
+    # What has come up somewhere has a column.
+    peers = [peer for peer in args.peers if peer not in left_out or any(peer in got for got in results.values())]
     memory = collect_memory(args.folder, peers)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     report = {"schema": "farblk.bench/3", "date": date, "commit": args.commit, "kernel": args.kernel, "cpus": os.cpu_count(),
@@ -248,8 +257,8 @@ def main():
     if memory:
         print(memory_table(memory))
         print("medians (least..most); server and client in two guests; export: what the server takes before anybody connects\n")
-    for peer, why in left_out.items():
-        print(f"left out {peer}: {why}")
+    for peer, reasons in left_out.items():
+        print("\n".join(f"left out {peer}: {why}" for why in reasons))
     for goal in report["goals"]:
         print(goals.line(goal))
     print("\n".join(f"{args.folder}/{name}" for name in ["report.json", *(f"{name}.svg" for name in plots)]))

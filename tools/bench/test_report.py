@@ -94,6 +94,14 @@ class Results(Folder):
         self.assertEqual(got[polled][goals.BETTER]["peer"], "nvme")
 
 
+    def test_what_did_not_come_up(self):
+        for path, content in ("memory/client/rnbd.error", "one\ntwo\n"), ("memory/server/rnbd.error", "two\n"), ("raw.error", ""):
+            os.makedirs(os.path.dirname(f"{self.folder.name}/{path}"), exist_ok=True)
+            with open(f"{self.folder.name}/{path}", "w") as f:
+                f.write(content)
+        self.assertEqual(report.read_errors(self.folder.name), {"rnbd": ["memory: two"], "raw": ["no reason given"]})
+
+
 class Goals(Folder):
     NAME = "hca-icount/4k-read-qd1"
 

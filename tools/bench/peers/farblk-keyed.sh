@@ -4,3 +4,4 @@
 
 . "$(dirname "${BASH_SOURCE[0]}")/farblk-sealed.sh"
 object=keyed protection=none
+BENCH_SECOND_DISK=/dev/ram2

@@ -8,8 +8,8 @@ object=sealed protection=seal
 key=farblk1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR
 
 describe() {
-	local entry
-	entry=$1/hosts/$(cat $farblk/host_name)
+	# The last role, be it the only one, is the client.
+	local entry=$1/hosts/${ROLES##*,}
 	echo block >"$1/kind" && echo "$BENCH_SECOND_DISK" >"$1/device_path" && echo $protection >"$1/protection" &&
 		mkdir "$entry" && echo $key >"$entry/key" && echo rw >"$entry/access"
 }

@@ -25,7 +25,7 @@ struct farblk_irqs {
 
 static DEFINE_PER_CPU(struct farblk_irqs, farblk_irqs);
 
-static inline void farblk_irqs_get(void)
+static __always_inline void farblk_irqs_get(void)
 {
 #ifndef CONFIG_PREEMPT_RT
 	unsigned long flags;
@@ -36,7 +36,7 @@ static inline void farblk_irqs_get(void)
 #endif
 }
 
-static inline void farblk_irqs_put(void)
+static __always_inline void farblk_irqs_put(void)
 {
 #ifndef CONFIG_PREEMPT_RT
 	if (raw_cpu_dec_return(farblk_irqs.held) == 0)

@@ -13,6 +13,6 @@ mod line;
 mod poller;
 mod protected;
 mod reception;
+mod turn;
 pub mod vigil;
 mod waiting;
-mod watch;

@@ -53,8 +53,8 @@ static void queue(struct thca_qp *qp)
 
 	llist_add(&qp->node, &engine->kicked);
 	/*
-	 * Outside of interrupts a tasklet waits for ksoftirqd. That would make posting with interrupts
-	 * off as dear as a task, which no hardware does.
+	 * Outside of interrupts a tasklet waits for ksoftirqd. That would make posting with
+	 * interrupts off as dear as a task, which no hardware does.
 	 */
 	if (!in_interrupt() && arch_irq_work_has_interrupt())
 		irq_work_queue(&engine->doorbell);

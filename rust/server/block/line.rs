@@ -67,7 +67,7 @@ pub(super) enum Waiting<C> {
 }
 
 /// What the first command of a line waits for.
-pub(super) enum Wanted {
+pub(super) enum WaitsFor {
     /// The slot of this tag.
     Slot(u16),
     /// So much memory.
@@ -76,11 +76,11 @@ pub(super) enum Wanted {
 
 impl<C> Waiting<C> {
     /// Returns what it waits for.
-    fn wants(&self) -> Wanted {
+    fn wants(&self) -> WaitsFor {
         match self {
-            Self::Slot(command, _) => Wanted::Slot(command.tag),
-            Self::Refusal(response) => Wanted::Slot(response.tag),
-            Self::Memory(_, len) => Wanted::Memory(*len),
+            Self::Slot(command, _) => WaitsFor::Slot(command.tag),
+            Self::Refusal(response) => WaitsFor::Slot(response.tag),
+            Self::Memory(_, len) => WaitsFor::Memory(*len),
         }
     }
 }
@@ -111,10 +111,10 @@ impl<C> Lines<C> {
     }
 
     /// Returns what the first command of a line waits for.
-    pub(super) fn first_wants(&self, line: Line) -> Option<Wanted> {
+    pub(super) fn first_wants(&self, line: Line) -> Option<WaitsFor> {
         match line {
             Line::Common => self.common.first().map(Waiting::wants),
-            Line::Own => self.own.first().map(|(_, len)| Wanted::Memory(*len)),
+            Line::Own => self.own.first().map(|(_, len)| WaitsFor::Memory(*len)),
         }
     }
 

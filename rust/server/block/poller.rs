@@ -71,8 +71,8 @@ use crate::rdma::{
 use crate::server::{
     block::{
         credit::ReceiveCredit,
+        turn::Turn, //
         vigil::Vigil,
-        watch::Watch, //
     },
     memory::{
         account::{
@@ -183,7 +183,7 @@ pub(super) struct Hca<C: Polled> {
     pub(super) connections: KVec<Entry<C>>,
     cq: Arc<Cq>,
     pd: Arc<Pd>,
-    watch: Watch,
+    turn: Turn,
 }
 
 /// A connection that a poller looks after.
@@ -338,7 +338,7 @@ impl<C: Polled> Poller<C> {
             connections,
             cq,
             pd: pd.clone(),
-            watch: Watch::new(vigil),
+            turn: Turn::new(vigil),
         });
         Ok(this)
     }
@@ -541,20 +541,20 @@ impl<C: Polled> Poller<C> {
     /// Handles the commands that were received, and looks for more as long as that pays and no
     /// other task wants the CPU. Returns true if there may be more: others have their turn first.
     fn watch(self: &Arc<Self>, hca: &mut Hca<C>) -> bool {
-        if !hca.watch.is_on() {
+        if !hca.turn.is_on() {
             return self.poll(hca) == BATCH || hca.cq.arm();
         }
-        let mut now = hca.watch.begin();
+        let mut now = hca.turn.begin();
         loop {
             let handled = self.poll(hca);
             if handled > 0 {
-                hca.watch.handled(now);
+                hca.turn.handled(now);
             }
             now = Instant::now();
-            if handled == BATCH || hca.watch.is_over(now) {
+            if handled == BATCH || hca.turn.is_over(now) {
                 return true;
             }
-            if !hca.watch.goes_on(now) {
+            if !hca.turn.goes_on(now) {
                 return hca.cq.arm();
             }
         }

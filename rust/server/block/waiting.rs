@@ -24,7 +24,7 @@ use crate::server::{
         line::{
             Line,
             Waiting,
-            Wanted, //
+            WaitsFor, //
         },
     },
     memory::{
@@ -128,9 +128,9 @@ impl Connection {
                 let slots = self.slots.lock();
                 match slots.lines.first_wants(line) {
                     None => return,
-                    Some(Wanted::Slot(tag)) if !slots.is_free(tag) => return,
-                    Some(Wanted::Slot(_)) => None,
-                    Some(Wanted::Memory(len)) => Some(len),
+                    Some(WaitsFor::Slot(tag)) if !slots.is_free(tag) => return,
+                    Some(WaitsFor::Slot(_)) => None,
+                    Some(WaitsFor::Memory(len)) => Some(len),
                 }
             };
             let memory = match len {

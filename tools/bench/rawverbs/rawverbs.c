@@ -11,9 +11,9 @@
  * The first is: read or write, bytes, queue depth, milliseconds. It returns when that is done; the
  * second shows the results of the last run, as JSON.
  *
- * A latency is from just before ib_post_send() until the posting thread runs again (percentiles_ns),
- * or until the completion handler runs (handler_p50_ns). Only for measuring: the RDMA device must not
- * be removed while this module is loaded.
+ * A latency is from just before ib_post_send() until the posting thread runs again
+ * (percentiles_ns), or until the completion handler runs (handler_p50_ns). Only for measuring: the
+ * RDMA device must not be removed while this module is loaded.
  */
 #include <linux/bitmap.h>
 #include <linux/debugfs.h>

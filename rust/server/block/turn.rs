@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long the worker of a poller looks for more commands, by the clock.
+//! A turn of the worker of a poller: how long it looks for more commands, by the clock.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use crate::server::block::vigil::Vigil;
 const TURN_NS: u64 = 1_000_000;
 
 /// What a poller's worker knows of the time. Only the worker uses it.
-pub(super) struct Watch {
+pub(super) struct Turn {
     vigil: Vigil,
     /// When its turn began.
     begun: Instant<Monotonic>,
@@ -25,7 +25,7 @@ pub(super) struct Watch {
     idle_since: Instant<Monotonic>,
 }
 
-impl Watch {
+impl Turn {
     /// Makes one that has learned as much as `vigil`. Any context.
     pub(super) fn new(vigil: Vigil) -> Self {
         let now = Instant::now();

@@ -244,8 +244,8 @@ def calls(args):
     instructions = breakdown_calls.Instructions(breakdown_calls.Symbols(args.kallsyms))
     for name, paths in windows.items():
         breakdown_calls.follow(instructions, paths, STARTS, ENDS, {LINES_OF}).save(f"{args.folder}/{name}.calls")
-        for path in paths if args.remove else []:
-            os.unlink(path)
+    for path in sum(windows.values(), []) if args.remove else []:
+        os.unlink(path)
 
 
 def main():

@@ -29,15 +29,17 @@ moved() {
 	done </proc/vmstat
 }
 
-# busy KIB: waits until they have moved so much more.
+# busy PID: waits until fio has the thread that does the I/O, beside two others, and has done some. A
+# program that starts reads from a disk, too.
 busy() {
-	local first i
-	moved
-	first=$KIB
+	local first=0 i tasks
 	for ((i = 0; i < 3000; i++)); do
 		read -rt 0.005 <>/tmp/nothing
+		tasks=("/proc/$1/task"/*)
+		[ ${#tasks[@]} -ge 3 ] || continue
 		moved
-		[ $((KIB - first)) -lt "$1" ] || return 0
+		[ "$first" != 0 ] || first=$KIB
+		[ $((KIB - first)) -lt 800 ] || return 0
 	done
 	return 1
 }
@@ -56,7 +58,7 @@ trace() {
 	io "$1" "$3" "$4" 60000 >/dev/null 2>&1 &
 	pid=$!
 	for ((window = 1; window <= $5; window++)); do
-		busy $((window == 1 ? 2000 : 400)) || { echo "there is no I/O"; rc=1; break; }
+		busy $pid || { echo "there is no I/O"; rc=1; break; }
 		ask "trace $1.$2.$window $6" >/dev/null || { rc=1; break; }
 	done
 	kill -TERM $pid || { echo "fio has ended"; rc=1; }

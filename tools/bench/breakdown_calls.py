@@ -388,7 +388,8 @@ def follow(instructions, paths, starts, ends, modules):
         numbers = instructions.read(path)
         begin, end, ios = window(numbers, instructions.first(starts), instructions.first(ends))
         if ios < 5:
-            raise SystemExit(f"error: {path}: there are only {ios} I/Os")
+            out.lost[f"{path}: there are only {ios} I/Os"] += 1
+            continue
         walk = Walk(instructions)
         walk.run(numbers[:begin])
         walk.root.clear()
@@ -407,4 +408,6 @@ def follow(instructions, paths, starts, ends, modules):
                 out.modules[name] = instructions.symbols.modules[name]
                 if out.modules[name] in modules:
                     out.addresses[out.modules[name], instructions.symbols.mangled[start], instructions.pc[number] - start] += times
+    if not out.ios:
+        raise SystemExit(f"error: there are hardly any I/Os in {', '.join(paths)}")
     return out

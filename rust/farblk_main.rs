@@ -78,7 +78,7 @@ module! {
             description: "Largest write that the server takes with its command, in bytes",
         },
         poll_us: u32 {
-            default: 20,
+            default: 0,
             description: "Longest time for which a server looks for commands before it sleeps, in us",
         },
         remote_invalidate: u8 {

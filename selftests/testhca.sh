@@ -256,8 +256,8 @@ poll_us() {
 	asleep=$(woken 0) || bad "$asleep"
 	awake=$(woken 10000) || bad "$awake"
 	note "the worker was woken $asleep times for 400 reads, $awake times if it looks on"
-	[ "${asleep##*[!0-9]*}" -gt 350 ] || bad "without poll_us the worker was woken $asleep times only"
-	[ "${awake##*[!0-9]*}" -lt 200 ] || bad "with poll_us the worker was woken $awake times"
+	# How many these are depends on what else runs.
+	[ $((awake * 4)) -lt $((asleep * 3)) ] || bad "with poll_us the worker was woken $awake times, without it $asleep times"
 	DEV=/dev/$(show "$C/maps/m/device")
 	moves
 	sleep 1

@@ -13,6 +13,7 @@ mod line;
 mod poller;
 mod protected;
 mod reception;
+mod recv;
 mod turn;
 pub mod vigil;
 mod waiting;

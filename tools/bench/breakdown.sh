@@ -29,8 +29,8 @@ moved() {
 	done </proc/vmstat
 }
 
-# busy PID: waits until fio has the thread that does the I/O, beside two others, and has done some. A
-# program that starts reads from a disk, too.
+# busy PID: waits until fio has the thread that does the I/O, beside two others, and has done some.
+# A program that starts reads from a disk, too.
 busy() {
 	local first=0 i tasks
 	for ((i = 0; i < 3000; i++)); do

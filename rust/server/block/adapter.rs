@@ -223,12 +223,17 @@ impl Adapter {
         max: u16,
     ) -> Result<Arc<Poller<Connection>>> {
         pollers.reserve(1, GFP_KERNEL)?;
+        // Their answers are sealed by another worker of the same CPU.
+        let vigil = Vigil::new(match self.protection.is_on() {
+            true => 0,
+            false => self.poll_us,
+        });
         let poller = Poller::new(
             &self.pd,
             (vector, self.pool.next_number(), max),
             &self.pool,
             (self.inline_size, self.protection),
-            Vigil::new(self.poll_us),
+            vigil,
             (&self.worker, &self.maker),
         )?;
         // A poller that has no connections and still had too few receives is of no use any more.

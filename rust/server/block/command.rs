@@ -74,10 +74,8 @@ use crate::server::{
             Connection,
             ConnectionRef, //
         },
-        poller::{
-            Polled,
-            Recv, //
-        },
+        poller::Polled,
+        recv::Recv, //
     },
     memory::{
         buddy::PieceLen,

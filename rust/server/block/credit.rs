@@ -24,14 +24,16 @@ use crate::rdma::{
     qp::Qp,
 };
 use crate::server::{
-    block::poller::{
-        spare,
-        Entry,
-        Hca,
-        Polled,
-        Poller,
-        Recv,
-        CONNECTIONS_MAX, //
+    block::{
+        poller::{
+            spare,
+            Entry,
+            Hca,
+            Polled,
+            Poller,
+            CONNECTIONS_MAX, //
+        },
+        recv::Recv, //
     },
     memory::buddy::CHUNK,
 };

@@ -15,7 +15,7 @@ use crate::proto::{
     Response, //
 };
 use crate::server::{
-    block::poller::Recv,
+    block::recv::Recv,
     memory::{
         account::Requester,
         buddy::PieceLen, //

@@ -52,27 +52,19 @@ use crate::rdma::{
         PollContext, //
     },
     device::Device,
-    dma::{
-        DmaBuffer,
-        DmaPiece, //
-    },
     pd::Pd,
     qp::{
         Qp,
         QpHandler, //
     },
     srq::Srq,
-    wr::{
-        RecvBuffer,
-        RecvOwner,
-        RECV_BUFFERS, //
-    },
 };
 use crate::server::{
     block::{
         credit::ReceiveCredit,
-        turn::Turn, //
-        vigil::Vigil,
+        recv::Recv,
+        turn::Turn,
+        vigil::Vigil, //
     },
     memory::{
         account::{
@@ -83,7 +75,6 @@ use crate::server::{
             PieceLen,
             PIECE_MIN, //
         },
-        budget::Lasting,
         pool::{
             Piece,
             Pool, //
@@ -115,26 +106,6 @@ pub(super) fn spare(device: &Device) -> u32 {
     match device.quirks().loses_receives() {
         true => SPARE,
         false => 0,
-    }
-}
-
-/// The buffers that a command is received into.
-pub(in crate::server) struct Recv {
-    /// The command itself.
-    pub(in crate::server) header: DmaBuffer,
-    /// Its inline data.
-    pub(in crate::server) data: DmaPiece,
-    /// The memory that `data` is a piece of.
-    pub(in crate::server) _memory: Arc<Lasting>,
-}
-
-impl RecvOwner for KBox<Recv> {
-    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
-        let Recv { header, data, .. } = &mut **self;
-        [
-            Some(RecvBuffer::Cpu(header)),
-            Some(RecvBuffer::Devices(data)),
-        ]
     }
 }
 
@@ -242,6 +213,8 @@ pub(in crate::server) struct Poller<C: Polled> {
     maker: Arc<OwnedQueue>,
     /// A connection wants the worker to look after it.
     attention: Atomic<u32>,
+    /// The number of tasks that wait for `hca`.
+    visitors: Atomic<u32>,
     #[pin]
     work: Work<Poller<C>, 0>,
     #[pin]
@@ -320,6 +293,7 @@ impl<C: Polled> Poller<C> {
                 shared <- new_irqsave_spinlock!(shared, "Poller::shared"),
                 maker: maker.clone(),
                 attention: Atomic::new(0),
+                visitors: Atomic::new(0),
                 work <- new_work!("Poller::work"),
                 credit_work <- new_work!("Poller::credit_work"),
             }),
@@ -362,7 +336,7 @@ impl<C: Polled> Poller<C> {
             (shared.srq.take(), core::mem::take(&mut shared.stash))
         };
         drop((srq, stash));
-        let hca = core::mem::take(&mut *self.hca.lock());
+        let hca = core::mem::take(&mut *self.visit(|| self.hca.lock()));
         drop(hca);
     }
 
@@ -391,7 +365,7 @@ impl<C: Polled> Poller<C> {
         connection: &Arc<C>,
         create: impl FnOnce(ReceiveQueue<'_, C::Handler>) -> Result<Arc<Qp<C::Handler>>>,
     ) -> Result<Arc<Qp<C::Handler>>> {
-        let mut hca = self.hca.lock();
+        let mut hca = self.visit(|| self.hca.lock());
         let hca: &mut Option<Hca<C>> = &mut hca;
         let hca = hca.as_mut().ok_or(ENODEV)?;
         let srq = self.shared.lock().srq.clone();
@@ -411,7 +385,7 @@ impl<C: Polled> Poller<C> {
     /// Stops looking after a connection: once this returns, the worker does not touch it. May
     /// sleep.
     pub(in crate::server) fn remove(&self, connection: &Arc<C>) {
-        let mut hca = self.hca.lock();
+        let mut hca = self.visit(|| self.hca.lock());
         let hca: &mut Option<Hca<C>> = &mut hca;
         let removed = hca.as_mut().and_then(|hca| {
             let mut entries = hca.connections.iter();
@@ -512,16 +486,16 @@ impl<C: Polled> Poller<C> {
     /// Shows what the connections to `export` did, or that the worker was busy for [`BUSY_LOOKS`]
     /// ms: it may sleep in a disk that hangs. May sleep.
     pub(in crate::server) fn show(&self, export: &Name, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut looks = BUSY_LOOKS;
-        let hca = loop {
-            if let Some(hca) = self.hca.try_lock() {
-                break hca;
+        let look = |first| match first {
+            true => self.hca.try_lock(),
+            false => {
+                fsleep(Delta::from_millis(1));
+                self.hca.try_lock()
             }
-            if looks == 0 {
-                return writeln!(f, "export {export} vector {} busy", self.vector);
-            }
-            looks -= 1;
-            fsleep(Delta::from_millis(1));
+        };
+        let hca = self.visit(|| (0..=BUSY_LOOKS).find_map(|looks| look(looks == 0)));
+        let Some(hca) = hca else {
+            return writeln!(f, "export {export} vector {} busy", self.vector);
         };
         let hca: &Option<Hca<C>> = &hca;
         hca.iter().try_for_each(|hca| {
@@ -550,14 +524,39 @@ impl<C: Polled> Poller<C> {
             if handled > 0 {
                 hca.turn.handled(now);
             }
-            now = Instant::now();
-            if handled == BATCH || hca.turn.is_over(now) {
+            if handled == BATCH {
                 return true;
             }
-            if !hca.turn.goes_on(now) {
-                return hca.cq.arm();
+            // Without what a batch needs: there may be nothing for long, and answers of other CPUs
+            // are not to wait for this one.
+            loop {
+                now = Instant::now();
+                if hca.turn.is_over(now) {
+                    return true;
+                }
+                if self.is_wanted() || !hca.turn.goes_on(now) {
+                    return hca.cq.arm();
+                }
+                if hca.cq.poll(1) > 0 {
+                    hca.turn.handled(now);
+                    break;
+                }
             }
         }
+    }
+
+    /// Returns true if the worker is not to look on: connections wait for something, or a task for
+    /// the lock that the worker holds.
+    fn is_wanted(&self) -> bool {
+        self.visitors.load(Relaxed) > 0 || self.attention.load(Relaxed) != 0 || self.pool.is_short()
+    }
+
+    /// Takes the lock that the worker holds while it runs, with `take`. May sleep.
+    fn visit<T>(&self, take: impl FnOnce() -> T) -> T {
+        self.visitors.fetch_add(1, Relaxed);
+        let taken = take();
+        self.visitors.fetch_sub(1, Relaxed);
+        taken
     }
 
     /// Handles commands that were received, at most [`BATCH`], and returns how many they were.

@@ -33,7 +33,7 @@ use crate::proto::{
     },
     Malformed, //
 };
-use crate::server::block::poller::Recv;
+use crate::server::block::recv::Recv;
 
 /// A command that was received, as it is on the wire.
 pub(super) struct Header {

@@ -35,8 +35,8 @@ use crate::server::block::{
         Slots, //
     },
     line::Waiting,
-    poller::Recv,
     protected::Header,
+    recv::Recv,
 };
 
 /// Set for a tag in use; the generation of its command is in the bits below.

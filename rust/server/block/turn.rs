@@ -13,8 +13,9 @@ use kernel::time::{
 use crate::base::sync;
 use crate::server::block::vigil::Vigil;
 
-/// The longest time for which a worker runs before others of its CPU have their turn, in ns.
-const TURN_NS: u64 = 1_000_000;
+/// The longest time for which a worker runs before others of its CPU have their turn, in ns. Those
+/// of the same kind, also of other drivers, do not show as tasks that want the CPU.
+const TURN_NS: u64 = 50_000;
 
 /// What a poller's worker knows of the time. Only the worker uses it.
 pub(super) struct Turn {

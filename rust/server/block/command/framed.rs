@@ -24,14 +24,12 @@ use crate::proto::{
 };
 use crate::rdma::wr::Reply;
 use crate::server::block::{
-    poller::{
-        Polled,
-        Recv, //
-    },
+    poller::Polled,
     protected::{
         Frame,
         Protected, //
     },
+    recv::Recv, //
 };
 
 impl Command {

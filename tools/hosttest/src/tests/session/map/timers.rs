@@ -135,7 +135,7 @@ fn a_silent_server_is_given_up() {
         ..CONFIG
     };
     let mut map = up_with(config, 1);
-    for _ in 0..6 {
+    for _ in 0..5 {
         let actions = all(&mut map, Event::Heartbeat(0, false));
         assert_eq!(actions[0], Action::Ping(0));
         let period = Action::Arm(Timer::Heartbeat(0), Delay::exactly(500));

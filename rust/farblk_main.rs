@@ -79,7 +79,7 @@ module! {
         },
         poll_us: u32 {
             default: 0,
-            description: "Longest time for which a server looks for commands before it sleeps, in us",
+            description: "Longest time for which a server looks for commands before it sleeps, us",
         },
         remote_invalidate: u8 {
             default: 1,

@@ -203,7 +203,8 @@ impl Heartbeat {
         if self.silent >= max {
             return KeepAlive::TimedOut;
         }
-        if heard && self.since_ping < QUARTERS {
+        // The next period ends in time for the next ping.
+        if heard && self.since_ping.saturating_add(self.period) <= QUARTERS {
             return KeepAlive::Fine;
         }
         self.since_ping = 0;

@@ -12,7 +12,7 @@ MODULE_PARM_DESC(hard_interrupt, "call completion handlers in a hard interrupt, 
 
 bool thca_vector_cpus;
 module_param_named(vector_cpus, thca_vector_cpus, bool, 0644);
-MODULE_PARM_DESC(vector_cpus, "call completion handlers in a hard interrupt on the CPU of their vector, not where the work was done");
+MODULE_PARM_DESC(vector_cpus, "call completion handlers on the CPU of their vector (N)");
 
 static unsigned int max_sge = 32;
 module_param(max_sge, uint, 0644);

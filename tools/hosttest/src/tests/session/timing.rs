@@ -85,6 +85,16 @@ fn there_is_a_ping_in_each_heartbeat() {
     }
 }
 
+/// Also where the periods become longer, as the other path was lost.
+#[test]
+fn a_ping_is_not_late_when_a_path_is_alone_then() {
+    let mut heartbeat = Heartbeat::new(false);
+    for _ in 0..2 {
+        assert_eq!(heartbeat.elapsed(true, false), KeepAlive::Fine);
+    }
+    assert_eq!(heartbeat.elapsed(true, true), KeepAlive::Ping);
+}
+
 #[test]
 fn without_a_heartbeat_there_is_no_period() {
     for alone in [false, true] {

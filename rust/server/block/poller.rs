@@ -14,8 +14,10 @@ use kernel::{
     fmt, impl_has_work, new_mutex, new_work,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         Mutex, //
@@ -347,7 +349,7 @@ impl<C: Polled> Poller<C> {
 
     /// Lets the worker call [`Polled::progress`] of the connections, too. Any context.
     pub(in crate::server) fn attend(self: &Arc<Self>) {
-        self.attention.store(1, Relaxed);
+        self.attention.store(1, Release);
         self.wake();
     }
 
@@ -531,11 +533,11 @@ impl<C: Polled> Poller<C> {
             // are not to wait for this one.
             loop {
                 now = Instant::now();
-                if hca.turn.is_over(now) {
-                    return true;
-                }
                 if self.is_wanted() || !hca.turn.goes_on(now) {
                     return hca.cq.arm();
+                }
+                if hca.turn.is_over(now) {
+                    return true;
                 }
                 if hca.cq.poll(1) > 0 {
                     hca.turn.handled(now);
@@ -545,8 +547,7 @@ impl<C: Polled> Poller<C> {
         }
     }
 
-    /// Returns true if the worker is not to look on: connections wait for something, or a task for
-    /// the lock that the worker holds.
+    /// Returns true if connections wait for something, or a task for the lock of the worker.
     fn is_wanted(&self) -> bool {
         self.visitors.load(Relaxed) > 0 || self.attention.load(Relaxed) != 0 || self.pool.is_short()
     }
@@ -564,7 +565,7 @@ impl<C: Polled> Poller<C> {
         self.shared.lock().batch = true;
         let handled = plugged(|| {
             let handled = hca.cq.poll(BATCH);
-            if self.attention.xchg(0, Relaxed) != 0 || self.pool.is_short() {
+            if self.attention.xchg(0, Acquire) != 0 || self.pool.is_short() {
                 self.give_back();
                 self.progress(hca);
             }

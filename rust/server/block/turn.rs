@@ -51,7 +51,11 @@ impl Turn {
 
     /// The worker has looked at `at`, and has handled the commands that it found then.
     pub(super) fn handled(&mut self, at: Instant<Monotonic>) {
-        self.vigil.note(nanoseconds(at - self.idle_since));
+        let pause = at - self.idle_since;
+        // Those of one look may be handled in two parts.
+        if !pause.is_negative() {
+            self.vigil.note(nanoseconds(pause));
+        }
         self.idle_since = Instant::now();
     }
 

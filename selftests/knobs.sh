@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # What an administrator turns while there is I/O, and I/O from odd places: nothing is lost, nothing
-# is misread. One host.
+# is misread. And the commands of Documentation/tuning.rst. One host.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE FARBLK_SERVER
 ROUNDS=12
@@ -110,10 +110,55 @@ vectors() {
 	must unmap m
 }
 
+# page: what is given to a and b are commands of tuning.rst, as they stand there.
+page() {
+	local polls='--direct=1 --ioengine=io_uring --hipri --rw=randread --bs=4k' polled
+	not_local
+	needs farblk
+	needs_module null_blk
+	back "null_disk fbk 32"
+	must serve_block vol1 "$BACK"
+	must farblk map "$FARBLK_SERVER/vol1" >/run/page.out
+	DEV=$(cat /run/page.out)
+	# shellcheck disable=SC2086
+	! fio --name=refused "--filename=$DEV" $polls --io_size=4k >/run/page.out 2>&1 && grep -q "Operation not supported" /run/page.out ||
+		bad "polled I/O without poll queues: $(tail -n 3 /run/page.out)"
+	must farblk -q unmap vol1
+	b 'farblk map 10.0.0.1/vol1 --poll-queues 2'
+	DEV=/dev/$(show "$C/maps/vol1/device")
+	is "io_poll" "$(queue_file "$DEV" io_poll)" 1
+	b 'fio --name=polled --filename=/dev/farblk/by-name/vol1 --direct=1 --ioengine=io_uring --hipri --rw=randread --bs=4k --runtime=10 --time_based'
+	b 'farblk stats vol1 1 5'
+	b 'cat /sys/kernel/debug/farblk/client/vol1/counters'
+	polled=$(tail -n 2 /run/page.out | sed -nE 's/.* completions ([0-9]+) interrupts 0 .*/\1/p' | paste -sd+)
+	[ "$((${polled:-0}))" -gt 100 ] || bad "the polled queues are not the last ones, or took no I/O: $(cat /run/page.out)"
+	a 'cat /sys/kernel/debug/farblk/server/connections'
+	grep -q '^export vol1 .* vector .* work_requests .* doorbells .* completions .* credit .* waits .* interrupts ' /run/page.out ||
+		bad "server/connections: $(cat /run/page.out)"
+	a 'farblk export create scratch --ram 4G --numa 0 --allow node-b'
+	if [ -c /dev/cpu_dma_latency ]; then
+		b 'exec 9>/dev/cpu_dma_latency && printf 0x0000000a >&9'
+		is "the limit of idle states" "$(od -An -td4 /dev/cpu_dma_latency | tr -d ' ')" 10
+	fi
+	must unmap vol1
+}
+# a LINE, b LINE: both hosts of the page are this one.
+a() { b "$1"; }
+b() {
+	local line=$1
+	line=${line/10.0.0.1/$FARBLK_SERVER}
+	line=${line/\/dev\/farblk\/by-name\/vol1/${DEV:-}}
+	line=${line/--ram 4G/--ram 16M}
+	line=${line/--runtime=10/--runtime=2}
+	note "# $1"
+	eval "$line" >/run/page.out 2>&1 || die "exit code $? of: $1: $(cat /run/page.out)"
+}
+
 trap '[ ! -w $CPU1 ] || echo 1 >$CPU1' EXIT
 scenario schedulers "every I/O scheduler, and the depth of its queue, under I/O"
 scenario limits "the queue's limits under I/O"
 scenario read_only "blockdev --setro"
 scenario hotplug "a CPU goes and comes back under I/O"
 scenario vectors "direct I/O from and to vectors of odd pieces"
+scenario page "the commands of Documentation/tuning.rst"
 run_scenarios

@@ -57,7 +57,7 @@ again() {
 	for ((n = 0; n < CLIENTS; n += 2)); do
 		jobs+=(--name=m$n --filename="/dev/$(cat $C/maps/m$n/device)")
 	done
-	fio --direct=1 --ioengine=psync --rw=randrw --bs=4k --rate_iops=2,2 --time_based --runtime=$((CLIENTS / 10 + 30)) --thread --group_reporting --output=fio.out "${jobs[@]}" &
+	fio --direct=1 --ioengine=psync --rw=randrw --bs=4k --rate_iops=2,2 --time_based --runtime=$((CLIENTS / 25 + 20)) --thread --group_reporting --output=fio.out "${jobs[@]}" &
 	fio=$!
 	sleep 10
 	echo 0 >$C/ports/p/enable

@@ -100,11 +100,13 @@ static void run(struct tasklet_struct *tasklet)
 /*
  * Lets the engine look at a queue pair. Any context. Where that is possible it does so before this
  * returns: what hardware does at once the CPU has to do here, and an interrupt may come at any
- * time.
+ * time. With interrupts off, that is the interrupt of the doorbell, once they are on. With
+ * interrupts on it is, too, though there is a cheaper way: hardware does not charge a driver for
+ * posting with interrupts off.
  */
 void thca_kick(struct thca_qp *qp)
 {
-	bool direct = !in_interrupt() && !irqs_disabled();
+	bool direct = !in_interrupt() && !irqs_disabled() && !arch_irq_work_has_interrupt();
 
 	if (atomic_inc_return(&qp->kicks) != 1)
 		return;

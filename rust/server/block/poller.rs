@@ -154,6 +154,8 @@ pub(in crate::server) enum ReceiveQueue<'a, H: QpHandler> {
 pub(super) struct Hca<C: Polled> {
     // Fields drop in this order.
     pub(super) connections: KVec<Entry<C>>,
+    /// Queue pairs whose answers are posted at the end of a round. There is capacity for each.
+    ringing: KVec<Arc<Qp<C::Handler>>>,
     cq: Arc<Cq>,
     pd: Arc<Pd>,
     turn: Turn,
@@ -178,8 +180,6 @@ pub(super) struct Shared<C: Polled> {
     stash: KVec<Piece>,
     /// Queue pairs with answers that are chained and not posted. There is capacity for each.
     chained: KVec<Arc<Qp<C::Handler>>>,
-    /// The worker handles completions, and posts what is chained afterwards.
-    batch: bool,
 }
 
 impl<C: Polled> Shared<C> {
@@ -211,6 +211,8 @@ pub(in crate::server) struct Poller<C: Polled> {
     pub(super) hca: Mutex<Option<Hca<C>>>,
     #[pin]
     pub(super) shared: IrqSaveSpinLock<Shared<C>>,
+    /// The worker posts what is chained after its round. It clears this with `shared` locked.
+    batch: Atomic<u32>,
     /// The workqueue on which receives and commands are made.
     maker: Arc<OwnedQueue>,
     /// A connection wants the worker to look after it.
@@ -275,9 +277,9 @@ impl<C: Polled> Poller<C> {
             users: 0,
             stash: KVec::with_capacity(STASH, GFP_KERNEL)?,
             chained: KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?,
-            batch: false,
         };
         let connections = KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?;
+        let ringing = KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 vector,
@@ -293,6 +295,7 @@ impl<C: Polled> Poller<C> {
                 worker: worker.clone(),
                 hca <- new_mutex!(None, "Poller::hca"),
                 shared <- new_irqsave_spinlock!(shared, "Poller::shared"),
+                batch: Atomic::new(0),
                 maker: maker.clone(),
                 attention: Atomic::new(0),
                 visitors: Atomic::new(0),
@@ -312,6 +315,7 @@ impl<C: Polled> Poller<C> {
         this.shared.lock().srq = srq;
         *this.hca.lock() = Some(Hca {
             connections,
+            ringing,
             cq,
             pd: pd.clone(),
             turn: Turn::new(vigil),
@@ -476,7 +480,7 @@ impl<C: Polled> Poller<C> {
     /// worker does so at the end of its round. Any context.
     pub(in crate::server) fn chained(&self, qp: &Arc<Qp<C::Handler>>) -> bool {
         let mut shared = self.shared.lock();
-        if !shared.batch {
+        if self.batch.load(Relaxed) == 0 {
             return true;
         }
         if shared.chained.iter().any(|other| Arc::ptr_eq(other, qp)) {
@@ -561,8 +565,8 @@ impl<C: Polled> Poller<C> {
     }
 
     /// Handles commands that were received, at most [`BATCH`], and returns how many they were.
-    fn poll(self: &Arc<Self>, hca: &Hca<C>) -> u32 {
-        self.shared.lock().batch = true;
+    fn poll(self: &Arc<Self>, hca: &mut Hca<C>) -> u32 {
+        self.batch.store(1, Relaxed);
         let handled = plugged(|| {
             let handled = hca.cq.poll(BATCH);
             if self.attention.xchg(0, Acquire) != 0 || self.pool.is_short() {
@@ -571,16 +575,12 @@ impl<C: Polled> Poller<C> {
             }
             handled
         });
-        let mut chained = {
-            let mut shared = self.shared.lock();
-            shared.batch = false;
-            core::mem::take(&mut shared.chained)
-        };
-        for qp in chained.drain_all() {
-            qp.ring();
+        {
+            let chained = &mut self.shared.lock().chained;
+            self.batch.store(0, Relaxed);
+            core::mem::swap(chained, &mut hca.ringing);
         }
-        // Without `batch`, nothing was added meanwhile.
-        core::mem::swap(&mut self.shared.lock().chained, &mut chained);
+        hca.ringing.drain_all().for_each(|qp| qp.ring());
         handled
     }
 }

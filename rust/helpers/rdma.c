@@ -65,6 +65,11 @@ int rust_helper_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr
 	return ib_post_srq_recv(srq, wr, bad_wr);
 }
 
+int rust_helper_ib_poll_cq(struct ib_cq *cq, int num_entries, struct ib_wc *wc)
+{
+	return ib_poll_cq(cq, num_entries, wc);
+}
+
 /* More than 0 if there may be a completion already. */
 int rust_helper_farblk_req_notify_cq(struct ib_cq *cq)
 {

@@ -11,6 +11,7 @@ use crate::rdma::{
     MODULE_NAME, //
 };
 use core::{
+    cell::UnsafeCell,
     ffi::c_void,
     ptr::NonNull, //
 };
@@ -33,8 +34,10 @@ use kernel::{
 };
 
 mod marker;
+mod reservation;
 
 pub(super) use marker::Marker;
+pub(super) use reservation::Reservation;
 
 /// Receives the interrupts of a [`PollContext::Manual`] completion queue.
 pub(crate) trait CqNotify: Send + Sync {
@@ -67,6 +70,9 @@ pub(crate) enum PollContext {
     Manual(Arc<dyn CqNotify>),
 }
 
+/// Completions that are taken out of a direct queue at a time.
+const BATCH: usize = 8;
+
 /// No completions are being handled.
 const IDLE: u32 = 0;
 /// A task or softirq handles completions.
@@ -88,8 +94,8 @@ const CLOSED: u32 = 3;
 /// - `state` is a lock: the caller that has changed it from `IDLE` is the only one to flush the
 ///   queue until it is `IDLE` again. If the queue is `direct`, which is to say a
 ///   [`PollContext::Direct`] or [`PollContext::Manual`] one, it is also the only one to handle
-///   completions. Once `state` is `CLOSED`, there is no such caller any more, and [`irq_work_fn`]
-///   does not use `raw`.
+///   completions, and to use `wcs`. Once `state` is `CLOSED`, there is no such caller any more, and
+///   [`irq_work_fn`] does not use `raw`.
 /// - `raw` has `self` as its context. `work` and `irq_work` are initialised; they run only until
 ///   `drop()` ends.
 /// - `waiting` is, but for calls that are just changing it, the number of requests that need a
@@ -108,6 +114,8 @@ pub(crate) struct Cq {
     interrupts: Atomic<u64>,
     state: Atomic<u32>,
     waiting: Atomic<i32>,
+    /// The completions that are being handled, if the queue is `direct`.
+    wcs: UnsafeCell<[bindings::ib_wc; BATCH]>,
     #[pin]
     work: Opaque<bindings::work_struct>,
     #[pin]
@@ -180,6 +188,7 @@ impl Cq {
                 interrupts: Atomic::new(0),
                 state: Atomic::new(IDLE),
                 waiting: Atomic::new(0),
+                wcs: UnsafeCell::new(pin_init::zeroed()),
                 work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
                     // SAFETY: The memory is valid for the work, and stays where it is.
                     unsafe { bindings::farblk_init_work(work, Some(work_fn)) };
@@ -304,26 +313,19 @@ impl Cq {
     #[inline]
     fn process_entered(&self, budget: u32) -> u32 {
         if self.notify.is_some() {
-            // CAST: `budget` is at most `entries`, so it fits a C int.
-            let budget = budget as i32;
-            // SAFETY: By the type invariants the queue is valid, and by those of `state` only this
-            // caller uses it now.
-            let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget) };
+            // SAFETY: The caller has entered the queue.
+            let handled = unsafe { self.handle(budget) };
             if self.state.xchg(IDLE, Full) == AGAIN {
                 self.reschedule();
             }
-            return u32::try_from(done).unwrap_or(0);
+            return handled;
         }
         let mut handled: u32 = 0;
         // Once more for the callers that found this one busy. They may come without end, and so may
         // completions of other queue pairs, but this caller has something else to do.
         for _ in 0..2 {
-            // CAST: `budget` is at most `entries`, so it fits a C int.
-            let left = budget.saturating_sub(handled) as i32;
-            // SAFETY: By the type invariants the queue is valid, and by those of `state` only
-            // this caller uses it now.
-            let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), left) };
-            handled = handled.wrapping_add(u32::try_from(done).unwrap_or(0));
+            // SAFETY: As above.
+            handled += unsafe { self.handle(budget.saturating_sub(handled)) };
             let missed = self.waiting.load(Relaxed) > 0 && self.request_notify();
             if !missed && self.state.cmpxchg(BUSY, IDLE, Full).is_ok() {
                 return handled;
@@ -335,6 +337,46 @@ impl Cq {
         }
         self.state.xchg(IDLE, Full);
         self.reschedule();
+        handled
+    }
+
+    /// Handles at most `budget` completions of a direct queue, and returns how many they were.
+    ///
+    /// `ib_process_cq_direct()` does the same, but clears room for as many completions on the stack
+    /// first, where the kernel clears what is on the stack.
+    ///
+    /// # Safety
+    ///
+    /// The queue must be a direct one that [`Self::enter`] has let the caller handle.
+    #[inline]
+    unsafe fn handle(&self, budget: u32) -> u32 {
+        let mut handled: u32 = 0;
+        while handled < budget {
+            // CAST: A small number.
+            let room = (budget - handled).min(BATCH as u32);
+            let wcs = self.wcs.get().cast::<bindings::ib_wc>();
+            // SAFETY: By the type invariants the queue is valid, and by those of `state` only this
+            // caller uses it, and `wcs`, now: there is room for so many.
+            let found = unsafe { bindings::ib_poll_cq(self.as_raw(), room as i32, wcs) };
+            // Less than 0 is an error: then there is nothing that could be handled.
+            let found = u32::try_from(found).unwrap_or(0).min(room);
+            for index in 0..found as usize {
+                // SAFETY: It is one of `wcs`, which were initialised and which nobody else uses. All
+                // work requests of this module have the `ib_cqe` of a slot or a marker that is valid
+                // until its completion was handled.
+                unsafe {
+                    let wc = wcs.add(index);
+                    let cqe = (*wc).__bindgen_anon_1.wr_cqe;
+                    if let Some(done) = cqe.as_ref().and_then(|cqe| cqe.done) {
+                        done(self.as_raw(), wc);
+                    }
+                }
+            }
+            handled += found;
+            if found < room {
+                break;
+            }
+        }
         handled
     }
 
@@ -549,28 +591,4 @@ unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
     // SAFETY: It is the work of a `Cq`, which waits for it when it is dropped.
     let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Cq, work) };
     this.reap();
-}
-
-/// Reserved entries of a completion queue, and a reference to the queue.
-///
-/// # Invariants
-///
-/// - `cq.reserved` includes `entries`.
-pub(super) struct Reservation {
-    cq: Arc<Cq>,
-    entries: u32,
-}
-
-impl Reservation {
-    /// Returns the queue.
-    #[inline]
-    pub(super) fn cq(&self) -> &Arc<Cq> {
-        &self.cq
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.cq.reserved.fetch_sub(self.entries, Relaxed);
-    }
 }

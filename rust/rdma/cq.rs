@@ -361,9 +361,9 @@ impl Cq {
             // Less than 0 is an error: then there is nothing that could be handled.
             let found = u32::try_from(found).unwrap_or(0).min(room);
             for index in 0..found as usize {
-                // SAFETY: It is one of `wcs`, which were initialised and which nobody else uses. All
-                // work requests of this module have the `ib_cqe` of a slot or a marker that is valid
-                // until its completion was handled.
+                // SAFETY: It is one of `wcs`, which were initialised and which nobody else uses.
+                // All work requests of this module have the `ib_cqe` of a slot or a marker that is
+                // valid until its completion was handled.
                 unsafe {
                     let wc = wcs.add(index);
                     let cqe = (*wc).__bindgen_anon_1.wr_cqe;

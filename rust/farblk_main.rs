@@ -21,7 +21,8 @@ use crate::client::host::Host;
 use crate::rdma::{
     client::{
         Client,
-        Registration, //
+        Registration,
+        Slot, //
     },
     device::Device, //
 };
@@ -94,7 +95,7 @@ struct Farblk {
     _config: base::configfs::Subsystem,
     _connections: base::debugfs::File<Adapters>,
     _stats: base::debugfs::File<server::stats::Server>,
-    _devices: Pin<KBox<Registration<Devices>>>,
+    _client: Registration<Hcas>,
     _release: ReleaseQueue,
     // Callbacks may have let go of all that, and not have returned yet.
     _code: base::users::CodeUsers,
@@ -105,20 +106,20 @@ impl kernel::Module for Farblk {
         // Also if what follows fails: locals drop in the reverse order.
         let code = base::users::CodeUsers;
         let release = ReleaseQueue::new(c"farblk_release")?;
-        let devices = KBox::pin_init(Registration::new(Devices), GFP_KERNEL)?;
+        let client = Registration::new(Hcas)?;
         let server_stats = server::stats::Server::new()?;
         let files = server::stats::Files::new()?;
-        let exports = Exports::new(server_stats.clone(), files.exports)?;
+        let exports = Exports::new(client.devices(), server_stats.clone(), files.exports)?;
         let connections = files
             .server
             .file(c"connections", ROOT_ONLY, exports.adapters.clone());
-        let host = Host::new(files.client, files.maps)?;
+        let host = Host::new(client.devices(), files.client, files.maps)?;
         let config = config::register(host, exports)?;
         Ok(Self {
             _config: config,
             _connections: connections,
             _stats: files.server.file(c"counters", ROOT_ONLY, server_stats),
-            _devices: devices,
+            _client: client,
             _release: release,
             _code: code,
         })
@@ -127,8 +128,14 @@ impl kernel::Module for Farblk {
 
 /// The client of the RDMA core. It does nothing when a device is removed: the connection manager
 /// tells every object that uses the device, and the object releases it.
-struct Devices;
+struct Hcas;
 
-impl Client for Devices {
+static SLOT: Slot<Hcas> = Slot::new();
+
+impl Client for Hcas {
+    fn slot() -> &'static Slot<Self> {
+        &SLOT
+    }
+
     fn remove(&self, _device: &Arc<Device>) {}
 }

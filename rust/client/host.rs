@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+use core::net::SocketAddr;
+
 use kernel::prelude::*;
 use kernel::{
     new_mutex,
@@ -19,15 +21,20 @@ use kernel::{
 
 use crate::base::{
     debugfs::Dir,
-    net,
+    net::{
+        self,
+        Net, //
+    },
     sync,
     workqueue::OwnedQueue, //
 };
 use crate::block::mq::DiskNames;
+use crate::client::Target;
 use crate::proto::{
     Name,
     Uuid, //
 };
+use crate::rdma::client::Devices;
 
 /// The identity of this host, as other hosts see it.
 #[derive(Clone, Copy)]
@@ -68,6 +75,8 @@ pub(crate) struct Host {
     pub(crate) boot: u64,
     /// How often maps were enabled.
     incarnations: Atomic<u64>,
+    /// The RDMA devices.
+    devices: Arc<Devices>,
     /// Numbers of the disks: farblk0, farblk1 and so on.
     pub(crate) disk_names: Arc<DiskNames>,
     /// The debugfs directory of the counters of connections.
@@ -81,7 +90,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// Makes a host with the name of the node and a random id. May sleep.
-    pub(crate) fn new(client_dir: Dir, maps_dir: Dir) -> Result<Arc<Self>> {
+    pub(crate) fn new(devices: &Arc<Devices>, client_dir: Dir, maps_dir: Dir) -> Result<Arc<Self>> {
         let mut id = [0; 16];
         sync::random_bytes(&mut id);
         let identity = Identity {
@@ -99,6 +108,7 @@ impl Host {
                 identity <- new_mutex!(identity, "Host::identity"),
                 boot: sync::random_u64() | 1,
                 incarnations: Atomic::new(0),
+                devices: devices.clone(),
                 disk_names,
                 client_dir,
                 maps_dir,
@@ -106,6 +116,17 @@ impl Host {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns the way to a server, in the network namespace of the current task. Any context.
+    pub(crate) fn target(&self, addr: SocketAddr, source: Option<SocketAddr>, tos: u8) -> Target {
+        Target {
+            devices: self.devices.clone(),
+            net: Net::current(),
+            addr,
+            source,
+            tos,
+        }
     }
 
     /// Returns a number for a map that is enabled: larger than all before it, never 0. Any context.

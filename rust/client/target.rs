@@ -62,11 +62,14 @@ use crate::proto::{
     Refused,
     Reject, //
 };
-use crate::rdma::cm::{
-    CmError,
-    CmEvents,
-    CmId,
-    ConnParam, //
+use crate::rdma::{
+    client::Devices,
+    cm::{
+        CmError,
+        CmEvents,
+        CmId,
+        ConnParam, //
+    },
 };
 
 /// Timeout of the resolution of the server's address, in ms.
@@ -80,6 +83,8 @@ const SOFTWARE_ACK_TIMEOUT: u8 = 17;
 /// The address of a server, and how to get there.
 #[derive(Clone)]
 pub(crate) struct Target {
+    /// The RDMA devices that may lead to it.
+    pub(super) devices: Arc<Devices>,
     /// The network namespace of the addresses.
     pub(crate) net: Net,
     /// The address and port of the server.
@@ -97,7 +102,7 @@ impl Target {
         events: Arc<dyn CmEvents>,
         deadline: Deadline,
     ) -> Result<Arc<CmId>, Failure> {
-        let id = CmId::new(&self.net, events)?;
+        let id = CmId::new(&self.devices, &self.net, events)?;
         id.set_service_type(self.tos);
         id.resolve(
             self.source,

@@ -16,21 +16,17 @@ use kernel::{
     },
 };
 
-use crate::base::{
-    configfs::{
-        Attribute,
-        Group,
-        GroupOperations,
-        NewGroup,
-        NoChild,
-        PageWriter, //
-    },
-    net::Net, //
+use crate::base::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter, //
 };
 use crate::client::{
     self,
-    host::Host,
-    Target, //
+    host::Host, //
 };
 use crate::config::{
     invalid,
@@ -183,14 +179,10 @@ impl Discovery {
 
     fn ask(&self) -> Result<(KVec<ListEntry>, u32), Failure> {
         let question = *self.question.lock();
-        let target = Target {
-            net: Net::current(),
-            addr: question
-                .addr
-                .ok_or_else(|| fail!(EINVAL, "addr is not set"))?,
-            source: question.source,
-            tos: 0,
-        };
+        let addr = question
+            .addr
+            .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
+        let target = self.host.target(addr, question.source, 0);
         client::discover(&self.host, &target, question.first)
     }
 

@@ -228,7 +228,7 @@ impl MapDir {
         let path = Path::new(*name, addr, source);
         let (id, target, map) = self.switch.adjust(|settings, running| {
             let id = settings.add(path)?;
-            let target = path.target(settings.tos);
+            let target = path.target(&self.host, settings.tos);
             Ok((id, target, running.map(|running| running.map.clone())))
         })?;
         match map.map_or(Ok(()), |map| map.add_path(id, target)) {
@@ -434,7 +434,7 @@ impl MapDir {
             }
         }
         let make = |settings: &Settings| {
-            if settings.targets().next().is_none() {
+            if settings.targets(&group.host).next().is_none() {
                 return Err(fail!(EINVAL, "no path is enabled"));
             }
             let pinned = group.pin()?;
@@ -455,7 +455,7 @@ impl MapDir {
             Ok(Arc::new(running, GFP_KERNEL)?)
         };
         group.switch.make_and_start(make, |running, settings| {
-            running.map.start(settings.targets())
+            running.map.start(settings.targets(&group.host))
         })
     }
 

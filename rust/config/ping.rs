@@ -15,22 +15,19 @@ use kernel::{
     },
 };
 
-use crate::base::{
-    configfs::{
-        Attribute,
-        Group,
-        GroupOperations,
-        NewGroup,
-        NoChild,
-        PageWriter, //
-    },
-    net::Net, //
+use crate::base::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter, //
 };
 use crate::client::{
     self,
+    host::Host,
     PingRequest,
-    RoundTrips,
-    Target, //
+    RoundTrips, //
 };
 use crate::config::{
     invalid,
@@ -57,14 +54,24 @@ const INTERVAL_MAX_US: u64 = 1_000_000;
 const PAUSES_MAX_US: u64 = 10_000_000;
 
 /// `ping/`.
-pub(super) struct Pings;
+pub(super) struct Pings {
+    host: Arc<Host>,
+}
+
+impl Pings {
+    /// Makes the directory of the pings of `host`.
+    pub(super) fn new(host: Arc<Host>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { host }, GFP_KERNEL)?)
+    }
+}
 
 #[vtable]
 impl GroupOperations for Pings {
     type Child = Ping;
 
-    fn make_child(_: &Group<Self>, name: &str) -> Result<NewGroup<Ping>> {
+    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<Ping>> {
         new_name(name)?;
+        let host = group.host.clone();
         let settings = Settings {
             addr: None,
             source: None,
@@ -76,6 +83,7 @@ impl GroupOperations for Pings {
         };
         let ping = Arc::pin_init(
             pin_init!(Ping {
+                host,
                 settings <- new_mutex!(settings, "Ping::settings"),
                 trips <- new_mutex!(RoundTrips::default(), "Ping::trips"),
                 last_error <- LastError::new(),
@@ -96,6 +104,7 @@ struct Settings {
 /// `ping/<name>/`. Writing 1 to `enable` measures. `enable` is on only during the write.
 #[pin_data]
 pub(super) struct Ping {
+    host: Arc<Host>,
     #[pin]
     settings: Mutex<Settings>,
     /// What the last write to `enable` has measured.
@@ -207,12 +216,8 @@ impl Ping {
             source,
             request,
         } = *self.settings.lock();
-        let target = Target {
-            net: Net::current(),
-            addr: addr.ok_or_else(|| fail!(EINVAL, "addr is not set"))?,
-            source,
-            tos: 0,
-        };
+        let addr = addr.ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
+        let target = self.host.target(addr, source, 0);
         if u64::from(request.count) * u64::from(request.interval_us) > PAUSES_MAX_US {
             return Err(fail!(EINVAL, "count times interval_us is more than 10 s"));
         }

@@ -50,8 +50,8 @@ pub(crate) fn register(host: Arc<Host>, exports: Arc<Exports>) -> Result<Subsyst
             NewGroup::new(ExportDirs::new(exports, host.clone())?)?,
         )?
         .with_default(c"maps", NewGroup::new(Maps::new(host.clone())?)?)?
-        .with_default(c"discover", NewGroup::new(Discoveries::new(host)?)?)?
-        .with_default(c"ping", NewGroup::new(Arc::new(Pings, GFP_KERNEL)?)?)?;
+        .with_default(c"discover", NewGroup::new(Discoveries::new(host.clone())?)?)?
+        .with_default(c"ping", NewGroup::new(Pings::new(host)?)?)?;
     Subsystem::register(c"farblk", root)
 }
 

@@ -32,6 +32,7 @@ use crate::base::{
 };
 use crate::bindings;
 use crate::rdma::{
+    client::Devices,
     cm::shared::{
         handler,
         Phase,
@@ -203,10 +204,14 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// Creates an id for a connection from network namespace `net`. Fails with `ENOMEM`, and with
-    /// the core's error. May sleep.
-    pub(crate) fn new(net: &Net, events: Arc<dyn CmEvents>) -> Result<Arc<Self>> {
-        let shared = Shared::new(events, Phase::Idle, None)?;
+    /// Creates an id for a connection from network namespace `net`, by one of `devices`. Fails with
+    /// `ENOMEM`, and with the core's error. May sleep.
+    pub(crate) fn new(
+        devices: &Arc<Devices>,
+        net: &Net,
+        events: Arc<dyn CmEvents>,
+    ) -> Result<Arc<Self>> {
+        let shared = Shared::new(devices, events, Phase::Idle, None)?;
         // SAFETY: The namespace is valid; the handler is for a context that is a `Shared`, to which
         // a reference is kept as long as the id exists; the name is static.
         let raw = from_err_ptr(unsafe {

@@ -159,11 +159,36 @@ fn address(device: &Device) -> Option<SocketAddr> {
     })
 }
 
-/// Runs a test with a device and its address; skips it if there is none.
+/// The tests as a client of the RDMA core, for as long as [`with_device`] runs.
+struct Tests;
+
+static SLOT: client::Slot<Tests> = client::Slot::new();
+
+impl client::Client for Tests {
+    fn slot() -> &'static client::Slot<Self> {
+        &SLOT
+    }
+
+    fn remove(&self, _device: &Arc<Device>) {}
+}
+
+/// Returns the devices, within [`with_device`].
+fn devices() -> Result<Arc<client::Devices>> {
+    SLOT.devices().ok_or(ENODEV)
+}
+
+/// Returns a device and its address, within [`with_device`].
+fn some_device() -> Result<(Arc<Device>, SocketAddr)> {
+    devices()?.find(address).ok_or(ENODEV)
+}
+
+/// Runs a test with a device and its address; skips it if there is none. The test must leave
+/// nothing of the device.
 fn with_device(test: impl FnOnce(&Arc<Device>, SocketAddr) -> Result) -> Result {
-    match client::find(address) {
-        Some((device, addr)) => test(&device, addr),
-        None => {
+    let _registration = client::Registration::new(Tests)?;
+    match some_device() {
+        Ok((device, addr)) => test(&device, addr),
+        Err(_) => {
             skip(c"there is no RDMA device with an IPv4 address");
             Ok(())
         }

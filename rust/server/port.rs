@@ -158,7 +158,7 @@ impl Port {
 
     fn listener(self: &Arc<Self>) -> Result<Listener> {
         let events = Arc::new(Events(self.clone()), GFP_KERNEL)?;
-        Listener::new(&self.net, self.addr, BACKLOG, events)
+        Listener::new(&self.exports.devices, &self.net, self.addr, BACKLOG, events)
     }
 
     /// Looks after the port and its sessions for as long as the result lives. May sleep.

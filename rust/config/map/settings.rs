@@ -8,8 +8,8 @@ use core::net::SocketAddr;
 
 use kernel::prelude::*;
 
-use crate::base::net::Net;
 use crate::client::{
+    host::Host,
     Options,
     Policy,
     Target, //
@@ -49,14 +49,9 @@ impl Path {
         }
     }
 
-    /// Returns the path as a map takes it, in the network namespace of the current task.
-    pub(super) fn target(&self, tos: u8) -> Target {
-        Target {
-            net: Net::current(),
-            addr: self.addr,
-            source: self.source,
-            tos,
-        }
+    /// Returns the path as a map of `host` takes it, in the network namespace of the current task.
+    pub(super) fn target(&self, host: &Host, tos: u8) -> Target {
+        host.target(self.addr, self.source, tos)
     }
 }
 
@@ -110,13 +105,16 @@ impl Settings {
         self.position(|path| path.as_ref().is_some_and(|path| path.name == *name))
     }
 
-    /// Returns the enabled paths, as a map takes them.
-    pub(super) fn targets(&self) -> impl Iterator<Item = (PathId, Target)> + '_ {
+    /// Returns the enabled paths, as a map of `host` takes them.
+    pub(super) fn targets<'a>(
+        &'a self,
+        host: &'a Host,
+    ) -> impl Iterator<Item = (PathId, Target)> + 'a {
         let tos = self.tos;
         let paths = (0..).zip(&self.paths);
         paths
             .filter_map(|(id, path)| Some((id, path.as_ref().filter(|path| !path.removing)?)))
-            .map(move |(id, path)| (id, path.target(tos)))
+            .map(move |(id, path)| (id, path.target(host, tos)))
     }
 
     /// Adds an enabled path, and returns its id. Fails with `ENOSPC` if there are as many as a map

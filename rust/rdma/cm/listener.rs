@@ -10,7 +10,7 @@ use crate::base::net::{
 };
 use crate::bindings;
 use crate::rdma::{
-    client,
+    client::Devices,
     cm::{
         reject,
         reply_addr,
@@ -74,6 +74,7 @@ pub(crate) struct ConnectRequest<'a> {
     id: NonNull<bindings::rdma_cm_id>,
     event: NonNull<bindings::rdma_cm_event>,
     taken: &'a Cell<Option<Arc<Shared>>>,
+    devices: &'a Arc<Devices>,
 }
 
 impl ConnectRequest<'_> {
@@ -130,8 +131,8 @@ impl ConnectRequest<'_> {
     /// refused. May sleep.
     pub(crate) fn into_id(self, events: Arc<dyn CmEvents>) -> Result<Arc<CmId>> {
         // SAFETY: By the type invariants the id is valid, and it is bound to a device.
-        let device = client::lookup(unsafe { (*self.id.as_ptr()).device })?;
-        let shared = Shared::new(events, Phase::Passive, Some(device.clone()))?;
+        let device = self.devices.lookup(unsafe { (*self.id.as_ptr()).device })?;
+        let shared = Shared::new(self.devices, events, Phase::Passive, Some(device.clone()))?;
         shared.enter_handler();
         // SAFETY: By the type invariants the event is valid and carries connection parameters.
         unsafe { shared.note_peer_qp(self.event.as_ptr()) };
@@ -163,7 +164,7 @@ unsafe extern "C" fn listen_handler(
 ) -> c_int {
     // SAFETY: The context of an id with this handler is an `Events` that the listener drops after
     // the listening id has been destroyed, and that waits for this handler.
-    let listen = unsafe { &(*(*id).context.cast::<Events>()).0 };
+    let Events { listen, devices } = unsafe { &*(*id).context.cast::<Events>() };
     // SAFETY: The core gives a valid event.
     match unsafe { (*event).event } {
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST => {
@@ -176,6 +177,7 @@ unsafe extern "C" fn listen_handler(
                 id,
                 event,
                 taken: &taken,
+                devices,
             });
             match taken.take() {
                 // SAFETY: This is the end of the handler for the id that `shared` belongs to.
@@ -194,11 +196,14 @@ unsafe extern "C" fn listen_handler(
 }
 
 /// The context of a listener's handler.
-struct Events(Arc<dyn Listen>);
+struct Events {
+    listen: Arc<dyn Listen>,
+    devices: Arc<Devices>,
+}
 
 impl DeviceUser for Events {
     fn device_removed(&self) {
-        self.0.removed();
+        self.listen.removed();
     }
 }
 
@@ -222,7 +227,8 @@ unsafe impl Send for Listener {}
 unsafe impl Sync for Listener {}
 
 impl Listener {
-    /// Listens on `addr` in network namespace `net`. Requests may come before this returns.
+    /// Listens on `addr` in network namespace `net`, on `devices`. Requests may come before this
+    /// returns.
     ///
     /// Fails with, among others, `EADDRNOTAVAIL` or `ENODEV` if no RDMA device has the address, and
     /// with `EADDRINUSE`.
@@ -232,12 +238,17 @@ impl Listener {
     /// May sleep; so may dropping it, which must not happen in a method of `handler`, and which
     /// waits for one that is running.
     pub(crate) fn new(
+        devices: &Arc<Devices>,
         net: &Net,
         addr: SocketAddr,
         backlog: u32,
         handler: Arc<dyn Listen>,
     ) -> Result<Self> {
-        let events = Arc::new(Events(handler), GFP_KERNEL)?;
+        let events = Events {
+            listen: handler,
+            devices: devices.clone(),
+        };
+        let events = Arc::new(events, GFP_KERNEL)?;
         // SAFETY: The namespace is valid; the handler is for a context that is an `Events`, to
         // which a reference is kept as long as the id exists; the name is static.
         let raw = from_err_ptr(unsafe {
@@ -265,7 +276,7 @@ impl Listener {
         // SAFETY: The id is ours, and does not listen yet, so that nothing changes its device.
         let device = unsafe { (*raw).device };
         if !device.is_null() {
-            let device = client::lookup(device)?;
+            let device = devices.lookup(device)?;
             device.add_user(this.events.clone())?;
             // INVARIANT: This is the id's device, and `events` was added.
             this.device = Some(device);

@@ -10,7 +10,7 @@ use crate::base::{
 };
 use crate::bindings;
 use crate::rdma::{
-    client,
+    client::Devices,
     cm::{
         CmError,
         CmEvents,
@@ -76,6 +76,8 @@ pub(super) struct Shared {
     progress: Mutex<Progress>,
     #[pin]
     changed: Completion,
+    /// Where the device is looked up.
+    devices: Arc<Devices>,
     events: Arc<dyn CmEvents>,
     /// The address of the task that is in the handler, or 0.
     task: Atomic<usize>,
@@ -89,6 +91,7 @@ pub(super) struct Shared {
 impl Shared {
     /// Makes the object for an id in `phase` that may already have a `device`.
     pub(super) fn new(
+        devices: &Arc<Devices>,
         events: Arc<dyn CmEvents>,
         phase: Phase,
         device: Option<Arc<Device>>,
@@ -108,6 +111,7 @@ impl Shared {
                     lost: false,
                 }),
                 changed <- Completion::new(),
+                devices: devices.clone(),
                 events,
                 task: Atomic::new(0),
                 peer_qp: Atomic::new(0),
@@ -205,7 +209,7 @@ impl Shared {
     /// `id` must be a valid id.
     unsafe fn bind(this: ArcBorrow<'_, Self>, id: *mut bindings::rdma_cm_id) -> Result {
         // SAFETY: The caller gives a valid id.
-        let device = client::lookup(unsafe { (*id).device })?;
+        let device = this.devices.lookup(unsafe { (*id).device })?;
         device.add_user(Arc::<Self>::from(this))?;
         this.progress.lock().device = Some(device);
         Ok(())

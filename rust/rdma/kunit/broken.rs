@@ -222,7 +222,7 @@ mod device {
             for number in 0..4 {
                 posted(srq.recv(srq::landing(device, &alive, number)?))?;
             }
-            let (_, addr) = client::find(address).ok_or(ENODEV)?;
+            let (_, addr) = some_device()?;
             let pair = srq::pair(addr, &srq)?;
             // The near side has no receive.
             posted(pair.far.qp.send(0, pair.message(1, 64, 1)?, true))?;
@@ -465,7 +465,7 @@ mod peer {
     #[test]
     fn id_has_a_queue_pair_only_when_that_was_created() -> Result {
         with_device(|_, addr| {
-            let id = CmId::new(&Net::current(), Connection::new()?)?;
+            let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
             id.resolve(None, addr, TIMEOUT_MS)
                 .map_err(|error| error.to_error())?;
             id.claim_qp()?;

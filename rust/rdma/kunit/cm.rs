@@ -42,7 +42,7 @@ impl Listen for Forget {
 /// A side that could connect to `addr`.
 fn resolved(addr: SocketAddr) -> Result<Side> {
     let connection = Connection::new()?;
-    let id = CmId::new(&Net::current(), connection.clone())?;
+    let id = CmId::new(&devices()?, &Net::current(), connection.clone())?;
     check!(id.device().err() == Some(ENODEV));
     id.resolve(None, addr, TIMEOUT_MS)
         .map_err(|error| error.to_error())?;
@@ -55,15 +55,18 @@ fn resolved(addr: SocketAddr) -> Result<Side> {
 mod tests {
     use super::*;
 
-    struct Nobody;
-
-    impl client::Client for Nobody {
-        fn remove(&self, _device: &Arc<Device>) {}
+    #[test]
+    fn client_is_registered_once() -> Result {
+        with_device(|_, _| {
+            check!(client::Registration::new(Tests).err() == Some(EBUSY));
+            Ok(())
+        })
     }
 
     #[test]
-    fn client_is_registered_once() -> Result {
-        check!(client::Registration::new(Nobody).err() == Some(EBUSY));
+    fn client_knows_no_device_without_a_registration() -> Result {
+        with_device(|_, _| Ok(()))?;
+        check!(devices().err() == Some(ENODEV));
         Ok(())
     }
 
@@ -117,7 +120,7 @@ mod tests {
             // The last one is as long as the words of a refusal can be.
             for words in [None, Some(&b"no"[..]), Some(&[b'n'; 148][..])] {
                 let refuse = Arc::new(Refuse(words), GFP_KERNEL)?;
-                let _listener = Listener::new(&Net::current(), addr, 1, refuse)?;
+                let _listener = Listener::new(&devices()?, &Net::current(), addr, 1, refuse)?;
                 let side = resolved(addr)?;
                 let error = side.id.connect(&PARAM, TIMEOUT_MS).err().ok_or(EIO)?;
                 check!(error.to_error() == ECONNREFUSED);
@@ -140,7 +143,7 @@ mod tests {
     fn request_may_be_dropped_where_it_came_in() -> Result {
         with_device(|_, addr| {
             let forget = Arc::new(Forget, GFP_KERNEL)?;
-            let _listener = Listener::new(&Net::current(), addr, 1, forget)?;
+            let _listener = Listener::new(&devices()?, &Net::current(), addr, 1, forget)?;
             let side = resolved(addr)?;
             let error = side.id.connect(&PARAM, TIMEOUT_MS).err().ok_or(EIO)?;
             check!(error.to_error() == ECONNREFUSED);
@@ -153,13 +156,10 @@ mod tests {
         with_device(|_, addr| {
             let listen = || {
                 let refuse = Arc::new(Refuse(None), GFP_KERNEL)?;
-                Listener::new(&Net::current(), addr, 1, refuse)
+                Listener::new(&devices()?, &Net::current(), addr, 1, refuse)
             };
             let first = listen()?;
-            check!(
-                first.device()?.name().as_str()
-                    == client::find(address).ok_or(ENODEV)?.0.name().as_str()
-            );
+            check!(first.device()?.name().as_str() == some_device()?.0.name().as_str());
             check!(listen().err() == Some(Error::from_errno(-(bindings::EADDRINUSE as i32))));
             drop(first);
             check!(listen().is_ok());
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn id_serves_in_order_and_once() -> Result {
         with_pair(CAPS, |pair| {
-            let id = CmId::new(&Net::current(), Connection::new()?)?;
+            let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
             let connect = |id: &CmId| {
                 let result = id.connect(&PARAM, TIMEOUT_MS);
                 result.err().map(|error| error.to_error())
@@ -180,7 +180,7 @@ mod tests {
             check!(id.accept(&PARAM) == Err(EINVAL));
             // Connected already.
             check!(connect(&pair.near.id) == Some(EBUSY));
-            let (_, addr) = client::find(address).ok_or(ENODEV)?;
+            let (_, addr) = some_device()?;
             let again = pair.near.id.resolve(None, addr, TIMEOUT_MS);
             check!(again.err().map(|error| error.to_error()) == Some(EBUSY));
             Ok(())

@@ -279,7 +279,7 @@ impl Pair {
     pub(super) fn new(addr: SocketAddr, caps: QpCaps, kind: Kind) -> Result<Self> {
         let net = Net::current();
         let connection = Connection::new()?;
-        let id = CmId::new(&net, connection.clone())?;
+        let id = CmId::new(&devices()?, &net, connection.clone())?;
         id.resolve(None, addr, TIMEOUT_MS)
             .map_err(|error| error.to_error())?;
         let pd = match &kind.srq {
@@ -310,7 +310,7 @@ impl Pair {
             GFP_KERNEL,
         )?;
         let door = Arc::new(Door(acceptor.clone()), GFP_KERNEL)?;
-        let listener = Listener::new(&net, addr, 1, door)?;
+        let listener = Listener::new(&devices()?, &net, addr, 1, door)?;
         near.id
             .connect(&PARAM, TIMEOUT_MS)
             .map_err(|error| error.to_error())?;

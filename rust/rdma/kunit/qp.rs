@@ -236,8 +236,8 @@ mod create {
             // An id has one queue pair.
             check!(create(&pair.near.id, &cq, CAPS) == Err(EBUSY));
 
-            let id = CmId::new(&Net::current(), Connection::new()?)?;
-            let (_, addr) = client::find(address).ok_or(ENODEV)?;
+            let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
+            let (_, addr) = some_device()?;
             id.resolve(None, addr, TIMEOUT_MS)
                 .map_err(|error| error.to_error())?;
             let wrong = [

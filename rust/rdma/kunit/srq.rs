@@ -48,7 +48,7 @@ pub(super) fn join(
     srq: &Arc<Srq<Handler>>,
     caps: QpCaps,
 ) -> Result<(Arc<CmId>, Arc<Qp<Handler>>)> {
-    let id = CmId::new(&Net::current(), Connection::new()?)?;
+    let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
     id.resolve(None, addr, TIMEOUT_MS)
         .map_err(|error| error.to_error())?;
     let caps = QpCaps { recv_wr: 0, ..caps };
@@ -189,7 +189,7 @@ mod tests {
 
             let caps = QpCaps { recv_wr: 0, ..CAPS };
             let join = |srq: &Arc<Srq<Handler>>, caps| {
-                let id = CmId::new(&Net::current(), Connection::new()?)?;
+                let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
                 id.resolve(None, addr, TIMEOUT_MS)
                     .map_err(|error| error.to_error())?;
                 Qp::create_on(&id, srq, srq.cq(), caps, Handler(Events::new()?))

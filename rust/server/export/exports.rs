@@ -26,6 +26,7 @@ use crate::proto::{
     Refusal,
     Refused, //
 };
+use crate::rdma::client::Devices;
 use crate::server::{
     block::adapter::Adapters,
     host::Hosts,
@@ -38,6 +39,8 @@ const STRANGERS_WORKERS: i32 = 8;
 /// All exports by name, enabled or not.
 #[pin_data]
 pub(crate) struct Exports {
+    /// The RDMA devices.
+    pub(in crate::server) devices: Arc<Devices>,
     /// The counters of the server.
     pub(crate) stats: Arc<stats::Server>,
     /// What the server has on RDMA devices.
@@ -64,13 +67,18 @@ struct Entry {
 
 impl Exports {
     /// Makes an empty list. Exports show themselves in the debugfs directory `dir`.
-    pub(crate) fn new(stats: Arc<stats::Server>, dir: Dir) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        devices: &Arc<Devices>,
+        stats: Arc<stats::Server>,
+        dir: Dir,
+    ) -> Result<Arc<Self>> {
         let adapters = Adapters::new()?;
         let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
         let strangers = OwnedQueue::limited(c"farblk_strangers", STRANGERS_WORKERS)?;
         let strangers = Arc::new(strangers, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
+                devices: devices.clone(),
                 stats,
                 adapters,
                 dir,

@@ -20,9 +20,9 @@ use crate::base::{
 use crate::client::host::Host;
 use crate::rdma::{
     client::{
+        rdma_client,
         Client,
-        Registration,
-        Slot, //
+        Registration, //
     },
     device::Device, //
 };
@@ -130,12 +130,8 @@ impl kernel::Module for Farblk {
 /// tells every object that uses the device, and the object releases it.
 struct Hcas;
 
-static SLOT: Slot<Hcas> = Slot::new();
+rdma_client!(Hcas);
 
 impl Client for Hcas {
-    fn slot() -> &'static Slot<Self> {
-        &SLOT
-    }
-
     fn remove(&self, _device: &Arc<Device>) {}
 }

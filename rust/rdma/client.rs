@@ -24,7 +24,8 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
-            Full, //
+            Full,
+            Release, //
         },
         Arc,
         Mutex, //
@@ -74,12 +75,37 @@ impl Devices {
     }
 }
 
-/// A client of the RDMA core: receives an event when a device comes or goes.
-pub(crate) trait Client: Send + Sync + Sized + 'static {
-    /// Returns where the [`Registration`] of this client is noted: always the same static, as the
-    /// core says of a new device only that it is there.
+/// Has a static for its [`Registration`]. [`rdma_client`](crate::rdma::client::rdma_client) makes
+/// it: the core says of a new device only that it is there, not which client is to hear of it.
+///
+/// # Safety
+///
+/// [`Self::slot`] must return the same static each time.
+pub(crate) unsafe trait Registered: Sized + 'static {
+    /// Returns the static.
     fn slot() -> &'static Slot<Self>;
+}
 
+/// Makes the static that the registration of a client is noted in.
+macro_rules! rdma_client {
+    ($client:ty) => {
+        #[allow(unsafe_code)]
+        const _: () = {
+            static SLOT: $crate::rdma::client::Slot<$client> = $crate::rdma::client::Slot::new();
+
+            // SAFETY: There is this one static.
+            unsafe impl $crate::rdma::client::Registered for $client {
+                fn slot() -> &'static $crate::rdma::client::Slot<Self> {
+                    &SLOT
+                }
+            }
+        };
+    };
+}
+pub(crate) use rdma_client;
+
+/// A client of the RDMA core: receives an event when a device comes or goes.
+pub(crate) trait Client: Registered + Send + Sync {
     /// Called for each device that is there when the module registers, and for each new one.
     ///
     /// # Context
@@ -108,54 +134,50 @@ struct Inner<C> {
     client: C,
 }
 
-/// Where the [`Registration`] of a client is noted: to be in a static.
+/// Where the [`Registration`] of a client is noted.
 ///
 /// # Invariants
 ///
-/// - `inner` is null, or comes from `KBox::into_raw()` of an `Inner<C>`. It is freed only after it
-///   was replaced by null, when `users` has been 0 since.
+/// - `inner` is null, or comes from `KBox::into_raw()` of the `Inner<C>` of a client that is
+///   registered, or is being registered or unregistered, and is valid until it was replaced by null.
 pub(crate) struct Slot<C> {
     inner: Atomic<*mut c_void>,
-    /// The calls of [`Self::with`] that run.
-    users: Atomic<u32>,
     _client: PhantomData<fn() -> C>,
 }
 
-impl<C: Client> Slot<C> {
+impl<C> Slot<C> {
     /// Makes one without a registration.
     pub(crate) const fn new() -> Self {
         // INVARIANT: There is none.
         Self {
             inner: Atomic::new(core::ptr::null_mut()),
-            users: Atomic::new(0),
             _client: PhantomData,
         }
     }
 
     /// Returns the devices of the registration, if there is one. May sleep.
+    ///
+    /// # Safety
+    ///
+    /// The registration must not go meanwhile.
     #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
-    pub(super) fn devices(&self) -> Option<Arc<Devices>> {
-        self.with(|inner| inner.devices.clone())
-    }
-
-    /// Calls `what` for the registration, if there is one. What it does may sleep.
-    fn with<R>(&self, what: impl FnOnce(&Inner<C>) -> R) -> Option<R> {
-        self.users.fetch_add(1, Full);
+    pub(super) unsafe fn devices(&self) -> Option<Arc<Devices>> {
         let inner = self.inner.load(Acquire).cast::<Inner<C>>();
-        // SAFETY: By the type invariants it is null or valid, and stays so while this is a user.
-        let result = unsafe { inner.as_ref() }.map(what);
-        self.users.fetch_sub(1, Full);
-        result
+        // SAFETY: By the type invariants it is null or valid, and the caller promises that it stays
+        // so.
+        let inner = unsafe { inner.as_ref() };
+        inner.map(|inner| inner.devices.clone())
     }
+}
 
-    /// Takes the registration away, and waits until nobody uses it. May sleep.
-    fn clear(&self) {
-        self.inner.xchg(core::ptr::null_mut(), Full);
-        while self.users.load(Acquire) != 0 {
-            // SAFETY: Sleeping is allowed here.
-            unsafe { bindings::msleep(1) };
-        }
-    }
+/// What the core keeps for a device and a client.
+///
+/// # Invariants
+///
+/// `inner` is that of the client, and valid until it is unregistered.
+struct Added<C> {
+    device: Arc<Device>,
+    inner: NonNull<Inner<C>>,
 }
 
 /// The registration of a client of the RDMA core.
@@ -203,7 +225,7 @@ impl<C: Client> Registration<C> {
         )?;
         let slot = C::slot();
         let inner = KBox::into_raw(inner);
-        // INVARIANT: It comes from a box, and nobody else has it.
+        // INVARIANT: It comes from a box, and is being registered.
         let taken = slot
             .inner
             .cmpxchg(core::ptr::null_mut(), inner.cast(), Full);
@@ -216,7 +238,7 @@ impl<C: Client> Registration<C> {
         // on failure, or in `drop()`.
         let result = to_result(unsafe { bindings::ib_register_client((*inner).raw.get()) });
         if let Err(error) = result {
-            slot.clear();
+            slot.inner.store(core::ptr::null_mut(), Release);
             // SAFETY: It is not registered, so no callback runs, and `slot` does not have it.
             drop(unsafe { KBox::from_raw(inner) });
             return Err(error);
@@ -242,7 +264,7 @@ impl<C: Client> Drop for Registration<C> {
         // SAFETY: By the type invariants the client is registered. After the call no callback
         // runs, nor will one.
         unsafe { bindings::ib_unregister_client((*self.inner.as_ptr()).raw.get()) };
-        self.slot.clear();
+        self.slot.inner.store(core::ptr::null_mut(), Release);
         // SAFETY: By the type invariants the box is ours. No callback runs, and `slot` does not
         // have it any more.
         drop(unsafe { KBox::from_raw(self.inner.as_ptr()) });
@@ -253,51 +275,67 @@ impl<C: Client> Drop for Registration<C> {
 ///
 /// Must only be called by the RDMA core, for the client of a [`Registration<C>`].
 unsafe extern "C" fn add<C: Client>(raw: *mut bindings::ib_device) -> c_int {
-    let Some(raw) = NonNull::new(raw) else {
+    let (Some(raw), Some(inner)) = (
+        NonNull::new(raw),
+        NonNull::new(C::slot().inner.load(Acquire).cast::<Inner<C>>()),
+    ) else {
         return EINVAL.to_errno();
     };
-    // SAFETY: The core gives a registered device, which it keeps until `remove()` returns, and that
-    // waits for the completion of `gone()`.
-    let device = match unsafe { Device::new(raw) } {
-        Ok(device) => device,
-        Err(error) => return error.to_errno(),
-    };
-    let added = C::slot().with(|inner| {
-        let mut list = inner.devices.list.lock();
-        list.push(device.clone(), GFP_KERNEL)?;
-        drop(list);
-        inner.client.add(&device);
-        // SAFETY: This is the client's own data, set while it is being added.
-        unsafe {
-            bindings::ib_set_client_data(
-                raw.as_ptr(),
-                inner.raw.get(),
-                Arc::into_raw(device).cast_mut().cast(),
-            )
-        };
-        Ok(())
-    });
-    match added {
-        Some(Ok(())) => 0,
-        Some(Err(error)) => Error::to_errno(error),
-        // The static was not the same one each time.
-        None => ENODEV.to_errno(),
+    // SAFETY: The core calls this between the registration of the client, before which it was
+    // noted in the one static that `C` has, and the end of its unregistration, until which it is
+    // valid. It gives a registered device, which it keeps until `remove()` returns.
+    match unsafe { added(raw, inner) } {
+        Ok(()) => 0,
+        Err(error) => {
+            pr_err!("a device cannot be used: {}\n", error.to_errno());
+            error.to_errno()
+        }
     }
+}
+
+/// Tells a client of a device.
+///
+/// # Safety
+///
+/// `inner` must be that of a client that is registered, and be called for `raw` by the core.
+unsafe fn added<C: Client>(raw: NonNull<bindings::ib_device>, inner: NonNull<Inner<C>>) -> Result {
+    let data = KBox::new_uninit(GFP_KERNEL)?;
+    // SAFETY: The caller promises that the device is registered. It is until `remove()` returns,
+    // and that waits for the completion of `gone()`.
+    let device = unsafe { Device::new(raw) }?;
+    // SAFETY: The caller promises that it is valid.
+    let client = unsafe { inner.as_ref() };
+    client
+        .devices
+        .list
+        .lock()
+        .push(device.clone(), GFP_KERNEL)?;
+    client.client.add(&device);
+    // INVARIANT: It is that of the client that is told of the device.
+    let data = KBox::write(data, Added { device, inner });
+    // SAFETY: This is the client's own data, set while it is being added.
+    unsafe {
+        bindings::ib_set_client_data(
+            raw.as_ptr(),
+            client.raw.get(),
+            KBox::into_raw(data).cast::<c_void>(),
+        )
+    };
+    Ok(())
 }
 
 /// # Safety
 ///
 /// Must only be called by the RDMA core, for the client of a [`Registration<C>`].
 unsafe extern "C" fn remove<C: Client>(_raw: *mut bindings::ib_device, data: *mut c_void) {
-    if data.is_null() {
-        return;
-    }
-    // SAFETY: `add()` set the data to what `into_raw()` gave; `remove()` is called once.
-    let device = unsafe { Arc::from_raw(data.cast_const().cast::<Device>()) };
-    C::slot().with(|inner| {
-        inner.devices.remove(&device);
-        inner.client.remove(&device);
-    });
+    // SAFETY: `added()` has set the data to what `into_raw()` gave, or else the core does not call
+    // this; it does so once.
+    let data = unsafe { KBox::from_raw(data.cast::<Added<C>>()) };
+    let Added { device, inner } = KBox::into_inner(data);
+    // SAFETY: By the type invariants it is valid: the client is registered until this returns.
+    let inner = unsafe { inner.as_ref() };
+    inner.devices.remove(&device);
+    inner.client.remove(&device);
     // The connection manager tells connections of the removal only after this has returned, as it
     // has registered as a client before us.
     device.tell_users();

@@ -11,7 +11,6 @@ use crate::rdma::{
     MODULE_NAME, //
 };
 use core::{
-    cell::UnsafeCell,
     ffi::c_void,
     ptr::NonNull, //
 };
@@ -33,9 +32,11 @@ use kernel::{
     types::Opaque, //
 };
 
+mod completions;
 mod marker;
 mod reservation;
 
+use completions::Completions;
 pub(super) use marker::Marker;
 pub(super) use reservation::Reservation;
 
@@ -69,9 +70,6 @@ pub(crate) enum PollContext {
     /// [`Cq::arm`] requests one interrupt, which calls [`CqNotify::notify`].
     Manual(Arc<dyn CqNotify>),
 }
-
-/// Completions that are taken out of a direct queue at a time.
-const BATCH: usize = 8;
 
 /// No completions are being handled.
 const IDLE: u32 = 0;
@@ -114,8 +112,8 @@ pub(crate) struct Cq {
     interrupts: Atomic<u64>,
     state: Atomic<u32>,
     waiting: Atomic<i32>,
-    /// The completions that are being handled, if the queue is `direct`.
-    wcs: UnsafeCell<[bindings::ib_wc; BATCH]>,
+    /// The completions that are being handled; none unless the queue is `direct`.
+    wcs: Completions,
     #[pin]
     work: Opaque<bindings::work_struct>,
     #[pin]
@@ -125,8 +123,8 @@ pub(crate) struct Cq {
 // SAFETY: `ib_cq` belongs to no thread.
 unsafe impl Send for Cq {}
 
-// SAFETY: The fields that change are atomic, and the C object is handed to the core, or used as the
-// type invariants say.
+// SAFETY: The fields that change are atomic; the C object is handed to the core, and it and `wcs` are
+// used as the type invariants say.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -159,6 +157,10 @@ impl Cq {
                 (bindings::ib_poll_context_IB_POLL_DIRECT, true, Some(notify))
             }
         };
+        let wcs = match direct {
+            true => Completions::new()?,
+            false => Completions::none(),
+        };
         // SAFETY: The device is registered by its invariants, and the name is static.
         let raw = from_err_ptr(unsafe {
             bindings::__ib_alloc_cq(
@@ -188,7 +190,7 @@ impl Cq {
                 interrupts: Atomic::new(0),
                 state: Atomic::new(IDLE),
                 waiting: Atomic::new(0),
-                wcs: UnsafeCell::new(pin_init::zeroed()),
+                wcs,
                 work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
                     // SAFETY: The memory is valid for the work, and stays where it is.
                     unsafe { bindings::farblk_init_work(work, Some(work_fn)) };
@@ -280,7 +282,8 @@ impl Cq {
     /// the queue empty must not wait for that one: it may need this CPU.
     pub(crate) fn try_reap(&self) -> Option<u32> {
         let entered = self.notify.is_some() && self.enter();
-        entered.then(|| self.process_entered(self.entries))
+        // SAFETY: The queue was entered.
+        entered.then(|| unsafe { self.process_entered(self.entries) })
     }
 
     /// Handles at most `budget` completions, if the queue is one to poll. `budget` must be at most
@@ -291,7 +294,8 @@ impl Cq {
         }
         if self.notify.is_some() {
             return match self.enter() {
-                true => self.process_entered(budget),
+                // SAFETY: The queue was entered.
+                true => unsafe { self.process_entered(budget) },
                 false => 0,
             };
         }
@@ -300,7 +304,8 @@ impl Cq {
         // SAFETY: The function has no requirements; the opposite follows.
         unsafe { bindings::farblk_keep_cpu() };
         let handled = match self.enter() {
-            true => self.process_entered(budget),
+            // SAFETY: The queue was entered.
+            true => unsafe { self.process_entered(budget) },
             false => 0,
         };
         // SAFETY: The opposite was done above.
@@ -308,13 +313,18 @@ impl Cq {
         handled
     }
 
-    /// Handles at most `budget` completions after [`Self::enter`] has returned true. `budget` must
-    /// be at most `entries`.
+    /// Handles at most `budget` completions, and leaves the queue. `budget` must be at most
+    /// `entries`.
+    ///
+    /// # Safety
+    ///
+    /// The queue must be a direct one, whose `state` the caller has changed from `IDLE`.
     #[inline]
-    fn process_entered(&self, budget: u32) -> u32 {
+    unsafe fn process_entered(&self, budget: u32) -> u32 {
         if self.notify.is_some() {
-            // SAFETY: The caller has entered the queue.
-            let handled = unsafe { self.handle(budget) };
+            // SAFETY: By the type invariants the queue is valid, and by those of `state` only this
+            // caller uses it, and `wcs`, now.
+            let handled = unsafe { self.wcs.handle(self.as_raw(), budget) };
             if self.state.xchg(IDLE, Full) == AGAIN {
                 self.reschedule();
             }
@@ -324,8 +334,9 @@ impl Cq {
         // Once more for the callers that found this one busy. They may come without end, and so may
         // completions of other queue pairs, but this caller has something else to do.
         for _ in 0..2 {
+            let left = budget.saturating_sub(handled);
             // SAFETY: As above.
-            handled += unsafe { self.handle(budget.saturating_sub(handled)) };
+            handled += unsafe { self.wcs.handle(self.as_raw(), left) };
             let missed = self.waiting.load(Relaxed) > 0 && self.request_notify();
             if !missed && self.state.cmpxchg(BUSY, IDLE, Full).is_ok() {
                 return handled;
@@ -337,46 +348,6 @@ impl Cq {
         }
         self.state.xchg(IDLE, Full);
         self.reschedule();
-        handled
-    }
-
-    /// Handles at most `budget` completions of a direct queue, and returns how many they were.
-    ///
-    /// `ib_process_cq_direct()` does the same, but clears room for as many completions on the stack
-    /// first, where the kernel clears what is on the stack.
-    ///
-    /// # Safety
-    ///
-    /// The queue must be a direct one that [`Self::enter`] has let the caller handle.
-    #[inline]
-    unsafe fn handle(&self, budget: u32) -> u32 {
-        let mut handled: u32 = 0;
-        while handled < budget {
-            // CAST: A small number.
-            let room = (budget - handled).min(BATCH as u32);
-            let wcs = self.wcs.get().cast::<bindings::ib_wc>();
-            // SAFETY: By the type invariants the queue is valid, and by those of `state` only this
-            // caller uses it, and `wcs`, now: there is room for so many.
-            let found = unsafe { bindings::ib_poll_cq(self.as_raw(), room as i32, wcs) };
-            // Less than 0 is an error: then there is nothing that could be handled.
-            let found = u32::try_from(found).unwrap_or(0).min(room);
-            for index in 0..found as usize {
-                // SAFETY: It is one of `wcs`, which were initialised and which nobody else uses.
-                // All work requests of this module have the `ib_cqe` of a slot or a marker that is
-                // valid until its completion was handled.
-                unsafe {
-                    let wc = wcs.add(index);
-                    let cqe = (*wc).__bindgen_anon_1.wr_cqe;
-                    if let Some(done) = cqe.as_ref().and_then(|cqe| cqe.done) {
-                        done(self.as_raw(), wc);
-                    }
-                }
-            }
-            handled += found;
-            if found < room {
-                break;
-            }
-        }
         handled
     }
 
@@ -419,7 +390,8 @@ impl Cq {
         }
         let entered = self.state.cmpxchg(IDLE, BUSY, Full).is_ok();
         if entered && self.direct {
-            self.process_entered(self.entries);
+            // SAFETY: The queue is a direct one, and was entered.
+            unsafe { self.process_entered(self.entries) };
         } else if entered {
             // SAFETY: By the type invariants the queue is valid, and was allocated with this
             // context. Two tasks must not do this at the same time: only one can have changed

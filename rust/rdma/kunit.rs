@@ -162,19 +162,16 @@ fn address(device: &Device) -> Option<SocketAddr> {
 /// The tests as a client of the RDMA core, for as long as [`with_device`] runs.
 struct Tests;
 
-static SLOT: client::Slot<Tests> = client::Slot::new();
+client::rdma_client!(Tests);
 
 impl client::Client for Tests {
-    fn slot() -> &'static client::Slot<Self> {
-        &SLOT
-    }
-
     fn remove(&self, _device: &Arc<Device>) {}
 }
 
 /// Returns the devices, within [`with_device`].
 fn devices() -> Result<Arc<client::Devices>> {
-    SLOT.devices().ok_or(ENODEV)
+    // SAFETY: `with_device()`, which runs one test at a time, has the registration.
+    unsafe { <Tests as client::Registered>::slot().devices() }.ok_or(ENODEV)
 }
 
 /// Returns a device and its address, within [`with_device`].

@@ -275,10 +275,10 @@ impl<H: QpHandler> PinnedDrop for Srq<H> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a [`Srq<H>`]
-/// that was posted.
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a receive
+/// with the `cqe` of a slot of a [`Srq<H>`] that was posted.
 unsafe extern "C" fn srq_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion.
+    // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
     // SAFETY: `drop()` of the queue takes all owners, so it is in place as long as a slot has one;
     // and this is the handler of the completion.

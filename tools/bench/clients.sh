@@ -50,22 +50,31 @@ farblk_down() {
 	echo 0 >"$m/enable" && echo 0 >"$m/paths/a/enable" && rmdir "$m/paths/a" "$m"
 }
 live() { grep -lx live $C/maps/*/state | wc -l; }
+# How often paths came back, in all.
+reconnects() { cat $C/maps/*/paths/a/reconnects | awk '{n += $1} END {print n}'; }
+# ended NUMBER: I/Os of that map that have ended.
+ended() { awk '{print $1 + $5}' "/sys/block/$(cat "$C/maps/m$1/device")/stat"; }
 
 # All sessions end at once, and come back, with I/O on every second map: none may fail. To look for
 # each disk in sysfs, as fio does for its statistics of disks, takes minutes with so many.
 again() {
-	local start n fio rc=0 jobs=()
+	local start n fio rc=0 jobs=() before sum last=$(((CLIENTS - 1) / 2 * 2))
 	for ((n = 0; n < CLIENTS; n += 2)); do
 		jobs+=(--name=m$n --filename="/dev/$(cat $C/maps/m$n/device)")
 	done
+	before=$(ended "$last")
 	fio --disk_util=0 --direct=1 --ioengine=psync --rw=randrw --bs=4k --rate_iops=2,2 --time_based --runtime=$((CLIENTS / 25 + 20)) --thread --group_reporting --output=fio.out "${jobs[@]}" &
 	fio=$!
-	sleep 10
+	until [ "$(ended "$last")" -gt $((before + 4)) ]; do
+		kill -0 $fio || return
+		sleep 1
+	done
+	sum=$(reconnects)
 	echo 0 >$C/ports/p/enable
 	start=$(now)
 	echo 1 >$C/ports/p/enable
 	for ((n = 0; n < 600; n++)); do
-		[ "$(live)" != "$CLIENTS" ] || break
+		[ $(($(reconnects) - sum)) -lt "$CLIENTS" ] || [ "$(live)" != "$CLIENTS" ] || break
 		sleep 1
 	done
 	echo "farblk: $(live) are back after $(since "$start") s; $(sed -n 's/^\(logins\|sent_away\|grants\) /\1 /p' /sys/kernel/debug/farblk/server/counters | tr '\n' ' ')"

@@ -102,7 +102,7 @@ static void run(struct tasklet_struct *tasklet)
  * returns: what hardware does at once the CPU has to do here, and an interrupt may come at any
  * time. With interrupts off, that is the interrupt of the doorbell, once they are on. With
  * interrupts on it is, too, though there is a cheaper way: hardware does not charge a driver for
- * posting with interrupts off.
+ * posting with interrupts off. Within interrupts, and with bottom halves off, a tasklet is enough.
  */
 void thca_kick(struct thca_qp *qp)
 {

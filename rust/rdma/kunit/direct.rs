@@ -66,6 +66,42 @@ mod direct {
     }
 
     #[test]
+    fn more_are_reaped_than_are_taken_at_a_time() -> Result {
+        let caps = QpCaps {
+            slots: 20,
+            send_wr: 20,
+            recv_wr: 20,
+            ..CAPS
+        };
+        with_pair_of(caps, KIND, |pair| {
+            for slot in 0..20 {
+                posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
+                let message = pair.message(slot.into(), 16, 1)?;
+                posted(pair.near.qp.send(slot, message, true))?;
+                pair.requested()?;
+            }
+            a_while();
+            let (cq, sends) = (&pair.near.send_cq, &pair.near.events.sends);
+            let mut left: u32 = 11;
+            wait_until(|| {
+                left -= cq.poll(left);
+                left == 0
+            })?;
+            check!(sends.len() == 11);
+            let mut left: u32 = 9;
+            wait_until(|| {
+                left -= cq.reap();
+                left == 0
+            })?;
+            check!(sends.len() == 20);
+            for number in 0..20 {
+                check!(back(&pair)? == number);
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
     fn send_that_is_late_is_waited_for() -> Result {
         with_pair_of(CAPS, KIND, |pair| {
             let block = Block::new(1, PAGE_SIZE, 1)?;

@@ -323,13 +323,13 @@ impl<H: QpHandler> Qp<H> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a receive with the `cqe` of a slot of a queue pair
-/// with this handler that was posted.
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a receive
+/// with the `cqe` of a slot of a queue pair with this handler that was posted.
 pub(super) unsafe extern "C" fn recv_done<H: QpHandler>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
-    // SAFETY: The core gives a valid completion.
+    // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
     // SAFETY: By the invariants of `Qp` it is in place as long as its slots have owners, and this
     // is the handler of the completion.

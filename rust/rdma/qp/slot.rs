@@ -435,10 +435,10 @@ impl Large {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a work request with the `cqe` of a [`SendSlot<H>`]
-/// that was posted.
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
+/// request with the `cqe` of a [`SendSlot<H>`] that was posted.
 unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion of a slot that exists until all completions of it
+    // SAFETY: The caller gives a valid completion of a slot that exists until all completions of it
     // were handled, and no other can come.
     let (wc, slot) = unsafe { (&*wc, &*(*wc).__bindgen_anon_1.wr_cqe.cast::<SendSlot<H>>()) };
     // Never true, unless a device completes a work request twice.
@@ -454,10 +454,10 @@ unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a work request with the `error_cqe` of a
-/// [`SendSlot<H>`] that was posted.
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
+/// request with the `error_cqe` of a [`SendSlot<H>`] that was posted.
 unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion.
+    // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
     // SAFETY: It is that of a work request with this field of a slot, which exists until all
     // completions of it were handled, and no other can come.
@@ -479,10 +479,10 @@ unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mu
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for a work request with the `inv_cqe` of a [`SendSlot<H>`]
-/// that was posted.
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
+/// request with the `inv_cqe` of a [`SendSlot<H>`] that was posted.
 unsafe extern "C" fn inv_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: The core gives a valid completion.
+    // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
     // SAFETY: As in `send_error()`.
     let slot = unsafe {

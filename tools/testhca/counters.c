@@ -12,6 +12,7 @@ static const struct rdma_stat_desc descs[THCA_COUNTERS] = {
 	[THCA_DMA_FAULTS].name = "dma_faults",
 	[THCA_CQ_OVERRUNS].name = "cq_overruns",
 	[THCA_READ_STALLS].name = "read_stalls",
+	[THCA_DROPS].name = "drops",
 	[THCA_FAULTS].name = "faults",
 	[THCA_SINKS].name = "sinks",
 	[THCA_BAD_SINKS].name = "bad_sinks",

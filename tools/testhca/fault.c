@@ -78,6 +78,10 @@ static unsigned int lose_ack;
 module_param(lose_ack, uint, 0644);
 MODULE_PARM_DESC(lose_ack, "the acknowledgment of this one of the messages to come never arrives, as where a link breaks just then (0: of none)");
 
+static unsigned int lose_message;
+module_param(lose_message, uint, 0644);
+MODULE_PARM_DESC(lose_message, "this one of the messages to come of unreliable connections is lost (0: none)");
+
 static unsigned int drop_mads;
 module_param(drop_mads, uint, 0644);
 MODULE_PARM_DESC(drop_mads, "percent of the management datagrams that are lost, as on a lossy network (0)");
@@ -210,6 +214,12 @@ u64 thca_late_ns(void)
 bool thca_ack_is_lost(struct thca_dev *dev)
 {
 	return READ_ONCE(lose_ack) && is_last(dev, &lose_ack);
+}
+
+/* Whether a message of an unreliable connection never arrives. */
+bool thca_message_is_lost(struct thca_dev *dev)
+{
+	return READ_ONCE(lose_message) && is_last(dev, &lose_message);
 }
 
 u64 thca_reg_ns(void)

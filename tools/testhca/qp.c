@@ -12,7 +12,11 @@ static int qp_check(struct ib_device *ib, struct ib_qp_init_attr *init)
 
 	if (init->create_flags)
 		return -EOPNOTSUPP;
-	if (init->qp_type != IB_QPT_RC && init->qp_type != IB_QPT_UD && init->qp_type != IB_QPT_GSI)
+	if (!thca_is_connected_type(init->qp_type) && init->qp_type != IB_QPT_UD &&
+	    init->qp_type != IB_QPT_GSI)
+		return -EOPNOTSUPP;
+	/* iWARP has reliable connections alone. */
+	if (init->qp_type == IB_QPT_UC && to_dev(ib)->iwarp)
 		return -EOPNOTSUPP;
 	if (!init->send_cq || !init->recv_cq)
 		return -EINVAL;

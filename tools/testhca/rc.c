@@ -61,7 +61,7 @@ static enum ib_wc_opcode wc_opcode(enum ib_wr_opcode opcode)
 	}
 }
 
-/* An error moves a connected queue pair to ERR, one for datagrams to SQE. */
+/* An error moves a reliable connection to ERR, others to SQE. */
 static void send_error(struct thca_qp *qp)
 {
 	if (qp->ib.qp_type == IB_QPT_RC) {
@@ -143,9 +143,10 @@ void thca_flush(struct thca_qp *qp, struct list_head *fire)
 }
 
 /* Only the one that it is connected to may be the responder. */
-static bool is_connected(const struct thca_qp *peer, const struct thca_qp *qp)
+bool thca_is_peer(const struct thca_qp *peer, const struct thca_qp *qp)
 {
-	if (peer->dead || peer->ib.qp_type != IB_QPT_RC || READ_ONCE(to_dev(peer->ib.device)->fatal))
+	if (peer->dead || peer->ib.qp_type != qp->ib.qp_type ||
+	    READ_ONCE(to_dev(peer->ib.device)->fatal))
 		return false;
 	if (peer->state != IB_QPS_RTR && peer->state != IB_QPS_RTS && peer->state != IB_QPS_SQD)
 		return false;
@@ -195,7 +196,7 @@ static enum outcome request(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_w
 	if (!peer)
 		return times_out(qp) ? DONE : LATER;
 	spin_lock(&peer->responder);
-	if (!is_connected(peer, qp)) {
+	if (!thca_is_peer(peer, qp)) {
 		spin_unlock(&peer->responder);
 		thca_put_qp(peer);
 		thca_count(dev, THCA_UNREACHABLE, 1);

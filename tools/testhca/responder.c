@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The responder of a reliable connection. The requester's engine runs it, which holds the lock
- * "responder" of the peer.
+ * The responder of a connection. The requester's engine runs it, which holds the lock "responder"
+ * of the peer.
  */
 #include "testhca.h"
 
@@ -35,12 +35,31 @@ void thca_complete_recv(struct thca_qp *qp, struct thca_cqe *cqe, bool solicited
 	}
 }
 
-/* The responder refuses: it fails as well. Its own receive, if it has one, gets that status. */
+/*
+ * The responder of an unreliable connection drops a message in silence, and goes on. The receive
+ * that it has taken is there for the next message; one of a shared queue cannot go back, so it
+ * completes.
+ */
+static enum thca_answer drop(struct thca_qp *peer, enum thca_answer answer, struct list_head *fire)
+{
+	struct thca_cqe cqe = { .wc.status = IB_WC_REM_INV_REQ_ERR };
+
+	if (peer->receiving && peer->ib.srq)
+		thca_complete_recv(peer, &cqe, false, fire);
+	return answer;
+}
+
+/*
+ * The responder refuses: it fails as well. Its own receive, if it has one, gets that status. An
+ * unreliable connection fails only for what is wrong with its own memory.
+ */
 static enum thca_answer refuse(struct thca_qp *peer, enum thca_answer answer,
 			       enum ib_wc_status status, struct list_head *fire)
 {
 	struct thca_cqe cqe = { .wc.status = status };
 
+	if (peer->ib.qp_type == IB_QPT_UC && answer != THCA_OPERATION_ERROR)
+		return drop(peer, answer, fire);
 	thca_count(to_dev(peer->ib.device), THCA_REMOTE_ERRORS, 1);
 	if (peer->receiving && status)
 		thca_complete_recv(peer, &cqe, false, fire);
@@ -76,14 +95,17 @@ static enum thca_answer receive_send(struct thca_qp *qp, struct thca_swqe *wqe,
 				     struct thca_qp *peer, struct list_head *fire)
 {
 	struct thca_cqe cqe = { .wc.byte_len = wqe->length };
+	bool taken = !peer->receiving;
 	struct thca_cursor from, to;
 
-	if (!peer->receiving) {
-		if (!thca_take_recv(peer))
-			return THCA_RNR;
-		if (wqe->length > peer->receive->length)
-			return refuse(peer, THCA_INVALID_REQUEST, IB_WC_LOC_LEN_ERR, fire);
-	}
+	/* Without its beginning an unreliable message is lost. */
+	if (taken && qp->done && qp->ib.qp_type == IB_QPT_UC)
+		return THCA_RNR;
+	if (taken && !thca_take_recv(peer))
+		return THCA_RNR;
+	/* It may be one that a message was to arrive in that was dropped. */
+	if ((taken || !qp->done) && wqe->length > peer->receive->length)
+		return refuse(peer, THCA_INVALID_REQUEST, IB_WC_LOC_LEN_ERR, fire);
 	thca_send_cursor(&from, qp, wqe, 0);
 	thca_cursor_sges(&to, peer, peer->receive->sge, peer->receive->num_sge,
 			 IB_ACCESS_LOCAL_WRITE);
@@ -145,7 +167,7 @@ static enum thca_answer receive_write(struct thca_qp *qp, struct thca_swqe *wqe,
 		return THCA_MORE;
 	if (wqe->opcode == IB_WR_RDMA_WRITE_WITH_IMM) {
 		/* The data are there already; another try moves none. */
-		if (!thca_take_recv(peer))
+		if (!peer->receiving && !thca_take_recv(peer))
 			return THCA_RNR;
 		cqe.wc.opcode = IB_WC_RECV_RDMA_WITH_IMM;
 		cqe.wc.wc_flags = IB_WC_WITH_IMM;

@@ -10,11 +10,12 @@ static bool is_known(const struct thca_qp *qp, const struct ib_send_wr *wr)
 	case IB_WR_SEND_WITH_IMM:
 		return qp->ib.qp_type != IB_QPT_RC || !to_dev(qp->ib.device)->iwarp;
 	case IB_WR_RDMA_WRITE_WITH_IMM:
-		return qp->ib.qp_type == IB_QPT_RC && !to_dev(qp->ib.device)->iwarp;
+		return thca_is_connected_type(qp->ib.qp_type) && !to_dev(qp->ib.device)->iwarp;
 	case IB_WR_RDMA_READ_WITH_INV:
 		return qp->ib.qp_type == IB_QPT_RC && to_dev(qp->ib.device)->iwarp &&
 		       to_dev(qp->ib.device)->mem_mgt;
 	case IB_WR_RDMA_WRITE:
+		return thca_is_connected_type(qp->ib.qp_type);
 	case IB_WR_RDMA_READ:
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
@@ -112,7 +113,7 @@ static int fill(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_send_
 		wqe->ex.rkey = wr->ex.invalidate_rkey;
 	else
 		wqe->ex.imm = wr->ex.imm_data;
-	if (qp->ib.qp_type != IB_QPT_RC) {
+	if (!thca_is_connected_type(qp->ib.qp_type)) {
 		fill_ud(wqe, ud_wr(wr));
 	} else if (wr->opcode == IB_WR_REG_MR) {
 		fill_reg(wqe, reg_wr(wr));

@@ -49,6 +49,7 @@ enum thca_counter {
 	THCA_DMA_FAULTS,
 	THCA_CQ_OVERRUNS,
 	THCA_READ_STALLS,
+	THCA_DROPS,
 	THCA_FAULTS,
 	THCA_SINKS,
 	THCA_BAD_SINKS,
@@ -311,6 +312,11 @@ static inline struct thca_qp *to_qp(struct ib_qp *ib)
 	return container_of(ib, struct thca_qp, ib);
 }
 
+static inline bool thca_is_connected_type(enum ib_qp_type type)
+{
+	return type == IB_QPT_RC || type == IB_QPT_UC;
+}
+
 static inline bool thca_is_read(enum ib_wr_opcode opcode)
 {
 	return opcode == IB_WR_RDMA_READ || opcode == IB_WR_RDMA_READ_WITH_INV;
@@ -370,6 +376,7 @@ u32 thca_vectors(void);
 bool thca_has_last_wqe(void);
 u64 thca_late_ns(void);
 bool thca_ack_is_lost(struct thca_dev *dev);
+bool thca_message_is_lost(struct thca_dev *dev);
 bool thca_mad_is_lost(struct thca_dev *dev);
 bool thca_post_fails(struct thca_dev *dev);
 bool thca_refuses(const struct thca_dev *dev);
@@ -436,6 +443,7 @@ void thca_complete_send(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_st
 struct thca_swqe *thca_next_send(struct thca_qp *qp);
 void thca_flush(struct thca_qp *qp, struct list_head *fire);
 bool thca_waits(struct thca_qp *qp, struct thca_swqe *wqe);
+bool thca_is_peer(const struct thca_qp *peer, const struct thca_qp *qp);
 
 /* responder.c */
 enum thca_answer {
@@ -477,6 +485,9 @@ int thca_query_srq(struct ib_srq *ib, struct ib_srq_attr *attr);
 int thca_destroy_srq(struct ib_srq *ib, struct ib_udata *udata);
 int thca_post_srq_recv(struct ib_srq *ib, const struct ib_recv_wr *wr,
 		       const struct ib_recv_wr **bad);
+
+/* uc.c */
+bool thca_run_uc(struct thca_qp *qp, struct list_head *fire);
 
 /* ud.c */
 bool thca_run_ud(struct thca_qp *qp, struct list_head *fire);

@@ -40,10 +40,16 @@ use crate::rdma::{
     },
     device::Device,
     might_sleep,
+    qp::{
+        Connected,
+        Rc,
+        Transport, //
+    },
     MODULE_NAME, //
 };
 use core::{
     ffi::c_void,
+    marker::PhantomData,
     mem::ManuallyDrop,
     net::SocketAddr,
     ops::Deref,
@@ -125,7 +131,8 @@ impl Deref for PrivateData {
 pub(crate) struct ConnParam<'a> {
     /// Data for the peer: at most 56 bytes to connect and 196 to accept.
     pub(crate) private_data: &'a [u8],
-    /// How often a request that is not acknowledged is sent again; 0 to 7. Not used to accept.
+    /// How often a request that is not acknowledged is sent again; 0 to 7. Not used to accept, nor,
+    /// as what follows, but for [`Rc`].
     ///
     /// `rdma_rxe` takes 7 to mean without a limit.
     pub(crate) retry_count: u8,
@@ -139,12 +146,14 @@ pub(crate) struct ConnParam<'a> {
 }
 
 impl ConnParam<'_> {
-    fn as_raw(&self) -> Result<bindings::rdma_conn_param> {
+    fn as_raw<T: Transport>(&self) -> Result<bindings::rdma_conn_param> {
+        // Else the queue pair would be told that the peer may read.
+        let reads = |limit| if T::HAS_READS { limit } else { 0 };
         Ok(bindings::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
             private_data_len: u8::try_from(self.private_data.len())?,
-            responder_resources: self.responder_resources,
-            initiator_depth: self.initiator_depth,
+            responder_resources: reads(self.responder_resources),
+            initiator_depth: reads(self.initiator_depth),
             retry_count: self.retry_count.min(7),
             rnr_retry_count: self.rnr_retry_count.min(7),
             ..pin_init::zeroed()
@@ -169,7 +178,7 @@ const NEW_QP: u32 = 1;
 /// It has a queue pair.
 const HAS_QP: u32 = 2;
 
-/// A connection, or an attempt at one: C's `struct rdma_cm_id`.
+/// A connection of queue pairs of transport `T`, or an attempt at one: C's `struct rdma_cm_id`.
 ///
 /// An id is good for one attempt to connect. Another attempt needs a new id.
 ///
@@ -187,23 +196,25 @@ const HAS_QP: u32 = 2;
 /// - `qp` is [`NO_QP`] unless a [`Qp`](super::qp::Qp) of the id exists or is being created, and
 ///   [`HAS_QP`] only while it exists.
 /// - `connected` is 1 from before its queue pair can receive.
-pub(crate) struct CmId {
+/// - The id's `qp_type` is that of `T`.
+pub(crate) struct CmId<T: Transport = Rc> {
     raw: NonNull<bindings::rdma_cm_id>,
     shared: ManuallyDrop<Arc<Shared>>,
     qp: Atomic<u32>,
     /// The number of the last queue pair.
     qp_number: Atomic<u32>,
     connected: Atomic<u32>,
+    _transport: PhantomData<T>,
 }
 
 // SAFETY: An id belongs to no thread, and what `shared` points to is `Send` and `Sync`.
-unsafe impl Send for CmId {}
+unsafe impl<T: Transport> Send for CmId<T> {}
 
 // SAFETY: As above; the core's functions that are used take the locks they need, or are serialised
 // by `Progress::phase`.
-unsafe impl Sync for CmId {}
+unsafe impl<T: Transport> Sync for CmId<T> {}
 
-impl CmId {
+impl<T: Connected> CmId<T> {
     /// Creates an id for a connection from network namespace `net`, by one of `devices`. Fails with
     /// `ENOMEM`, and with the core's error. May sleep.
     pub(crate) fn new(
@@ -220,7 +231,7 @@ impl CmId {
                 Some(handler),
                 Arc::as_ptr(&shared).cast_mut().cast::<c_void>(),
                 bindings::rdma_ucm_port_space_RDMA_PS_TCP,
-                bindings::ib_qp_type_IB_QPT_RC,
+                T::QP_TYPE,
                 MODULE_NAME.as_char_ptr(),
             )
         })?;
@@ -229,18 +240,22 @@ impl CmId {
         let this = unsafe { Self::from_raw(raw, shared) };
         Ok(Arc::new(this, GFP_KERNEL)?)
     }
+}
 
+impl<T: Transport> CmId<T> {
     /// # Safety
     ///
-    /// `raw` must be an id with `handler` and `shared` as its context, which the caller gives up.
+    /// `raw` must be an id with `handler` and `shared` as its context and the type of `T`, which
+    /// the caller gives up.
     unsafe fn from_raw(raw: NonNull<bindings::rdma_cm_id>, shared: Arc<Shared>) -> Self {
-        // INVARIANT: The caller gives the id up, with this context. There is no queue pair.
+        // INVARIANT: The caller gives the id up, with this context and type. There is no queue pair.
         Self {
             raw,
             shared: ManuallyDrop::new(shared),
             qp: Atomic::new(NO_QP),
             qp_number: Atomic::new(0),
             connected: Atomic::new(0),
+            _transport: PhantomData,
         }
     }
 
@@ -342,24 +357,6 @@ impl CmId {
         unsafe { bindings::rdma_set_service_type(self.as_raw(), tos.into()) };
     }
 
-    /// Sets how long the device waits for an acknowledgement: 4.096 us * 2^`timeout`; 0 is for
-    /// ever.
-    ///
-    /// To be called before the connection is made.
-    pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
-        // SAFETY: By the type invariants the id is valid.
-        to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
-    }
-
-    /// Sets how long a peer waits that finds no receive posted before it sends again, as the
-    /// specification encodes it: 1 to 31 grow from 0.01 to 491.52 ms; 0, the default, is 655.36 ms.
-    ///
-    /// To be called before the connection is made. It has no meaning with iWARP.
-    pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
-        // SAFETY: By the type invariants the id is valid.
-        to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
-    }
-
     /// Resolves `dst` to a device and a route, from address `src` if it is given.
     ///
     /// Each of the two steps takes at most `timeout_ms` milliseconds and [`RESOLVE_SLACK_MS`].
@@ -416,7 +413,7 @@ impl CmId {
         timeout_ms: u32,
     ) -> Result<PrivateData, CmError> {
         self.check_qp().map_err(CmError::Errno)?;
-        let mut param = param.as_raw().map_err(CmError::Errno)?;
+        let mut param = param.as_raw::<T>().map_err(CmError::Errno)?;
         let shared = &self.shared;
         shared.start(Phase::Connect)?;
         self.connected.store(1, Release);
@@ -431,7 +428,7 @@ impl CmId {
     /// any failure the request is rejected.
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result {
         self.check_qp()?;
-        let mut param = param.as_raw()?;
+        let mut param = param.as_raw::<T>()?;
         self.connected.store(1, Release);
         // SAFETY: By the type invariants the id is valid. `rdma_accept()` wants the lock held. The
         // parameters are valid for the call.
@@ -456,6 +453,26 @@ impl CmId {
         // An error says that there is nothing to disconnect.
         // SAFETY: By the type invariants the id is valid.
         let _ = unsafe { bindings::rdma_disconnect(self.as_raw()) };
+    }
+}
+
+impl CmId {
+    /// Sets how long the device waits for an acknowledgement: 4.096 us * 2^`timeout`; 0 is for
+    /// ever.
+    ///
+    /// To be called before the connection is made.
+    pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
+        // SAFETY: By the type invariants the id is valid.
+        to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
+    }
+
+    /// Sets how long a peer waits that finds no receive posted before it sends again, as the
+    /// specification encodes it: 1 to 31 grow from 0.01 to 491.52 ms; 0, the default, is 655.36 ms.
+    ///
+    /// To be called before the connection is made. It has no meaning with iWARP.
+    pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
+        // SAFETY: By the type invariants the id is valid.
+        to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
     }
 }
 
@@ -489,7 +506,7 @@ unsafe fn reject(id: *mut bindings::rdma_cm_id, private_data: &[u8]) -> Result {
     })
 }
 
-impl Drop for CmId {
+impl<T: Transport> Drop for CmId<T> {
     fn drop(&mut self) {
         might_sleep();
         let abandoned = self.shared.in_handler();

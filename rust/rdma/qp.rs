@@ -16,6 +16,7 @@
 mod caps;
 mod chain;
 mod drain;
+mod event;
 mod fast_reg_mr;
 mod handler;
 mod read;
@@ -24,19 +25,36 @@ mod reply;
 mod request;
 mod send;
 mod slot;
+mod transport;
 
 pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
 };
+#[cfg_attr(
+    not(CONFIG_FARBLK_KUNIT_TEST),
+    expect(unused_imports, reason = "the driver needs reliable connections")
+)]
+pub(crate) use self::transport::{
+    Uc,
+    Unacknowledged, //
+};
 pub(crate) use self::{
     caps::QpCaps,
-    handler::QpHandler, //
+    handler::QpHandler,
+    transport::{
+        Connected,
+        Rc,
+        Transport, //
+    },
 };
-use crate::base::sync::{
-    new_irqsave_spinlock,
-    Completion,
-    IrqSaveSpinLock, //
+use crate::base::{
+    errno::EOPNOTSUPP,
+    sync::{
+        new_irqsave_spinlock,
+        Completion,
+        IrqSaveSpinLock, //
+    },
 };
 use crate::bindings;
 use crate::rdma::{
@@ -57,6 +75,7 @@ use crate::rdma::{
     qp::{
         chain::SendQueue,
         drain::Parked,
+        event::event,
         fast_reg_mr::{
             FastRegMr,
             LargeMrs, //
@@ -97,7 +116,7 @@ use kernel::{
     },
 };
 
-/// A reliably connected queue pair, which belongs to a [`CmId`].
+/// A connected queue pair, which belongs to a [`CmId`]: a reliable one, or of transport `T`.
 ///
 /// # Context
 ///
@@ -121,6 +140,7 @@ use kernel::{
 /// - The memory region of a slot, and the large one that its `body` names, are registered at most
 ///   from when it is posted until it is cleared; nobody else uses them while the slot is not
 ///   `FREE`.
+/// - If the transport has no RDMA READs, no slot has a memory region, and `iwarp` is false.
 /// - The device was given at most `send_wr` work requests, and a `LOCAL_INV` for each slot with a
 ///   memory region, that have not completed, for which `send_cq` has room; likewise at most
 ///   `recv_wr` receives.
@@ -131,7 +151,7 @@ use kernel::{
 ///   that of the receive queue writes `recv_completions`. `send_posted`, `doorbells` and
 ///   `invalidations` are written with `sq` held, `recv_posted` with `rq`.
 #[pin_data(PinnedDrop)]
-pub(crate) struct Qp<H: QpHandler> {
+pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
     raw: Atomic<*mut bindings::ib_qp>,
     /// Taken by `drop()`, as its last step.
     handler: ManuallyDrop<H>,
@@ -140,7 +160,7 @@ pub(crate) struct Qp<H: QpHandler> {
     stage: Mutex<Stage>,
     /// Requests that could not be given back; `None` if there are no memory regions.
     #[pin]
-    parked: Mutex<Option<KBox<Parking<Parked<H>>>>>,
+    parked: Mutex<Option<KBox<Parking<Parked<H, T>>>>>,
     #[pin]
     send_marker: Marker,
     #[pin]
@@ -159,7 +179,7 @@ pub(crate) struct Qp<H: QpHandler> {
     send_completions: Atomic<u64>,
 
     // In whole pages: as one piece, they would take up to twice the memory.
-    sends: VVec<SendSlot<H>>,
+    sends: VVec<SendSlot<H, T>>,
     large: Large,
     large_keys: LargeMrs,
     /// Where RDMA READs go that should have no bytes, if there are no such READs.
@@ -182,7 +202,7 @@ pub(crate) struct Qp<H: QpHandler> {
     failed: Atomic<u32>,
 
     #[pin]
-    rq: RecvQueue<H::Recv, Qp<H>>,
+    rq: RecvQueue<H::Recv, Qp<H, T>>,
     recv_sges: u32,
     recv_posted: Atomic<u64>,
     recv_completions: Atomic<u64>,
@@ -198,17 +218,17 @@ pub(crate) struct Qp<H: QpHandler> {
 
     // Fields are dropped in declaration order, after the queue pair: queues, domain, id.
     send_cq: Reservation,
-    receives: Receives<H>,
+    receives: Receives<H, T>,
     pd: Arc<Pd>,
-    id: Arc<CmId>,
+    id: Arc<CmId<T>>,
 }
 
 /// The queue that a queue pair receives from.
-enum Receives<H: QpHandler> {
+enum Receives<H: QpHandler<T>, T: Transport> {
     /// In the queue pair's own queue, to complete there.
     Own(Reservation),
     /// In a queue that others share.
-    Shared(Arc<Srq<H>>),
+    Shared(Arc<Srq<H, T>>),
 }
 
 /// The progress of the teardown of a queue pair.
@@ -234,7 +254,7 @@ enum Stage {
 /// # Invariants
 ///
 /// The stage of the queue pair is [`Stage::Drained`] or [`Stage::Destroyed`].
-struct Drained<'a, H: QpHandler>(&'a Qp<H>);
+struct Drained<'a, H: QpHandler<T>, T: Transport>(&'a Qp<H, T>);
 
 /// Some requests could not be given back: their memory regions could not be deregistered, so the
 /// peer may still have access to their memory.
@@ -258,12 +278,12 @@ const SIGNALED_ALSO: i32 =
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
 // `Sync`, the owners are `Send`.
-unsafe impl<H: QpHandler> Send for Qp<H> {}
+unsafe impl<H: QpHandler<T>, T: Transport> Send for Qp<H, T> {}
 
 // SAFETY: As above; the type invariants say who may access what is not atomic or locked.
-unsafe impl<H: QpHandler> Sync for Qp<H> {}
+unsafe impl<H: QpHandler<T>, T: Transport> Sync for Qp<H, T> {}
 
-impl<H: QpHandler> Qp<H> {
+impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// The segments that a slot's memory can have at most: 1 MiB in pages of 4 KiB, and one more
     /// if it does not begin at a page.
     pub(crate) const MAX_SEGMENTS: u32 = 257;
@@ -272,14 +292,15 @@ impl<H: QpHandler> Qp<H> {
     /// Receives may be posted at once, sends when the connection has been made.
     ///
     /// Fails with `EINVAL` if the devices differ or the device cannot do what `caps` ask for, with
-    /// `EBUSY` if the id has a queue pair, with `ENOSPC` if a completion queue has too few entries
+    /// `EBUSY` if the id has a queue pair, with `EOPNOTSUPP` if it is not [`Rc`] and the device is
+    /// one for iWARP, with `ENOSPC` if a completion queue has too few entries
     /// left, with `ENOMEM`, and with the device's error.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn create(
-        id: &Arc<CmId>,
+        id: &Arc<CmId<T>>,
         pd: &Arc<Pd>,
         send_cq: &Arc<Cq>,
         recv_cq: &Arc<Cq>,
@@ -294,41 +315,11 @@ impl<H: QpHandler> Qp<H> {
         Self::build(id, pd, send_cq, receives, reaps, caps, handler)
     }
 
-    /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain of
-    /// that. Its sends complete in `send_cq`: either the completion queue of `srq`, or another one
-    /// if that is a [`PollContext::Direct`](super::cq::PollContext::Direct) or
-    /// [`PollContext::Manual`](super::cq::PollContext::Manual) one.
-    ///
-    /// Otherwise like [`Self::create`]. Also fails with `ENOSPC` if `srq` has too many queue pairs,
-    /// and with `EAGAIN` if one that had the same address is just being dropped.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn create_on(
-        id: &Arc<CmId>,
-        srq: &Arc<Srq<H>>,
-        send_cq: &Arc<Cq>,
-        caps: QpCaps,
-        handler: H,
-    ) -> Result<Arc<Self>> {
-        // Otherwise there would be no way to know when the last receive was handled.
-        let flushes = srq.cq().is_direct() || Arc::ptr_eq(srq.cq(), send_cq);
-        if caps.recv_wr != 0 || !flushes {
-            return Err(EINVAL);
-        }
-        let receives = || Ok(Receives::Shared(srq.clone()));
-        let this = Self::build(id, srq.pd(), send_cq, receives, false, caps, handler)?;
-        // SAFETY: `drop()` removes it before anything of it goes.
-        unsafe { srq.add(this.as_raw(), &this) }?;
-        Ok(this)
-    }
-
     fn build(
-        id: &Arc<CmId>,
+        id: &Arc<CmId<T>>,
         pd: &Arc<Pd>,
         send_cq: &Arc<Cq>,
-        receives: impl FnOnce() -> Result<Receives<H>>,
+        receives: impl FnOnce() -> Result<Receives<H, T>>,
         reaps: bool,
         caps: QpCaps,
         handler: H,
@@ -344,9 +335,13 @@ impl<H: QpHandler> Qp<H> {
             || max_recv_wr > limits.max_qp_wr
             || caps.recv_wr > u32::from(u16::MAX)
             || caps.keys > caps.slots
+            || (!T::HAS_READS && caps.keys | caps.large_keys != 0)
             || !Arc::ptr_eq(device, send_cq.device())
         {
             return Err(EINVAL);
+        }
+        if !T::HAS_READS && id.is_iwarp() {
+            return Err(EOPNOTSUPP);
         }
         let write_sges = caps
             .sges
@@ -369,7 +364,7 @@ impl<H: QpHandler> Qp<H> {
                 .transpose()?;
             sends.push(SendSlot::new(write_sges, key)?, GFP_KERNEL)?;
         }
-        let rq = RecvQueue::new(caps.recv_wr, recv_done::<H>)?;
+        let rq = RecvQueue::new(caps.recv_wr, recv_done::<H, T>)?;
         let parked = Parked::new(caps.keys)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
         let read_sink = match device.quirks().no_empty_reads() {
@@ -436,7 +431,7 @@ impl<H: QpHandler> Qp<H> {
         unsafe { this.rq.init(&this) };
 
         let mut attr = bindings::ib_qp_init_attr {
-            event_handler: Some(event::<H>),
+            event_handler: Some(event::<H, T>),
             qp_context: core::ptr::from_ref(&*this).cast_mut().cast::<c_void>(),
             send_cq: send_cq.as_raw(),
             cap: bindings::ib_qp_cap {
@@ -445,7 +440,7 @@ impl<H: QpHandler> Qp<H> {
                 ..pin_init::zeroed()
             },
             sq_sig_type: bindings::ib_sig_type_IB_SIGNAL_REQ_WR,
-            qp_type: bindings::ib_qp_type_IB_QPT_RC,
+            qp_type: T::QP_TYPE,
             ..pin_init::zeroed()
         };
         match &this.receives {
@@ -474,7 +469,41 @@ impl<H: QpHandler> Qp<H> {
         id.ready_qp(number);
         Ok(this)
     }
+}
 
+impl<H: QpHandler> Qp<H> {
+    /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain of
+    /// that. Its sends complete in `send_cq`: either the completion queue of `srq`, or another one
+    /// if that is a [`PollContext::Direct`](super::cq::PollContext::Direct) or
+    /// [`PollContext::Manual`](super::cq::PollContext::Manual) one.
+    ///
+    /// Otherwise like [`Self::create`]. Also fails with `ENOSPC` if `srq` has too many queue pairs,
+    /// and with `EAGAIN` if one that had the same address is just being dropped.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn create_on(
+        id: &Arc<CmId>,
+        srq: &Arc<Srq<H>>,
+        send_cq: &Arc<Cq>,
+        caps: QpCaps,
+        handler: H,
+    ) -> Result<Arc<Self>> {
+        // Otherwise there would be no way to know when the last receive was handled.
+        let flushes = srq.cq().is_direct() || Arc::ptr_eq(srq.cq(), send_cq);
+        if caps.recv_wr != 0 || !flushes {
+            return Err(EINVAL);
+        }
+        let receives = || Ok(Receives::Shared(srq.clone()));
+        let this = Self::build(id, srq.pd(), send_cq, receives, false, caps, handler)?;
+        // SAFETY: `drop()` removes it before anything of it goes.
+        unsafe { srq.add(this.as_raw(), &this) }?;
+        Ok(this)
+    }
+}
+
+impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// The C object, or null if there is none (yet, or any more). It is valid as long as one of the
     /// queues' locks is held and `close()` has not had that lock, or `stage` is locked and not
     /// `Destroyed`.
@@ -558,28 +587,5 @@ impl<H: QpHandler> Qp<H> {
         if self.failed.xchg(1, Relaxed) == 0 {
             self.handler.error();
         }
-    }
-}
-
-/// Handles an asynchronous event of a queue pair.
-///
-/// # Safety
-///
-/// Must only be called by the RDMA core, with the address of a [`Qp<H>`] as context.
-unsafe extern "C" fn event<H: QpHandler>(event: *mut bindings::ib_event, context: *mut c_void) {
-    // SAFETY: The context is a `Qp` that is in place until the queue pair is destroyed, after which
-    // there are no events.
-    let (event, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H>>()) };
-    match event {
-        // The peer's first message has overtaken its confirmation of the connection.
-        bindings::ib_event_type_IB_EVENT_COMM_EST => {
-            // SAFETY: The id is valid, as the queue pair holds a reference.
-            unsafe { bindings::rdma_notify(qp.id.as_raw(), event) };
-        }
-        bindings::ib_event_type_IB_EVENT_QP_FATAL
-        | bindings::ib_event_type_IB_EVENT_QP_REQ_ERR
-        | bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR => qp.note_error(),
-        bindings::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED => qp.last_wqe.complete_all(),
-        _ => {}
     }
 }

@@ -22,8 +22,10 @@ use crate::rdma::{
     qp::{
         Qp,
         QpHandler,
+        Rc,
         RecvQueue,
-        RecvSlot, //
+        RecvSlot,
+        Transport, //
     },
     wr::RECV_BUFFERS, //
 };
@@ -35,13 +37,13 @@ use kernel::{
 };
 
 /// A queue pair that receives from a shared queue.
-struct Member<H: QpHandler> {
+struct Member<H: QpHandler<T>, T: Transport> {
     /// Only compared with the queue pair that a completion names.
     raw: *mut bindings::ib_qp,
     /// Only compared.
-    address: *const Qp<H>,
+    address: *const Qp<H, T>,
     /// `None` once it has retired: what is received for it after that is posted again.
-    qp: Option<NonNull<Qp<H>>>,
+    qp: Option<NonNull<Qp<H, T>>>,
 }
 
 /// A receive queue that several queue pairs share; all have the same protection domain and
@@ -71,12 +73,12 @@ struct Member<H: QpHandler> {
 ///   those of one completion queue, so only one is handled at a time.
 /// - No two members have the same `raw`.
 #[pin_data(PinnedDrop)]
-pub(crate) struct Srq<H: QpHandler> {
+pub(crate) struct Srq<H: QpHandler<T>, T: Transport = Rc> {
     raw: NonNull<bindings::ib_srq>,
     #[pin]
-    rq: RecvQueue<H::Recv, Srq<H>>,
+    rq: RecvQueue<H::Recv, Srq<H, T>>,
     #[pin]
-    members: IrqSaveSpinLock<KVec<Member<H>>>,
+    members: IrqSaveSpinLock<KVec<Member<H, T>>>,
     max_sge: u32,
     cq: Reservation,
     pd: Arc<Pd>,
@@ -84,12 +86,12 @@ pub(crate) struct Srq<H: QpHandler> {
 
 // SAFETY: What is reachable through a `Srq` may be used by any thread: the owners are `Send`, and a
 // `Qp` is `Sync`.
-unsafe impl<H: QpHandler> Send for Srq<H> {}
+unsafe impl<H: QpHandler<T>, T: Transport> Send for Srq<H, T> {}
 
 // SAFETY: As above; what changes is atomic or locked.
-unsafe impl<H: QpHandler> Sync for Srq<H> {}
+unsafe impl<H: QpHandler<T>, T: Transport> Sync for Srq<H, T> {}
 
-impl<H: QpHandler> Srq<H> {
+impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue
     /// pairs.
     ///
@@ -123,7 +125,7 @@ impl<H: QpHandler> Srq<H> {
         {
             return Err(EINVAL);
         }
-        let rq = RecvQueue::new(receives, srq_done::<H>)?;
+        let rq = RecvQueue::new(receives, srq_done::<H, T>)?;
         let members = KVec::with_capacity(members, GFP_KERNEL)?;
         let cq = cq.reserve(receives)?;
         let mut attr = bindings::ib_srq_init_attr {
@@ -207,7 +209,7 @@ impl<H: QpHandler> Srq<H> {
     /// # Safety
     ///
     /// `qp` must stay in place until [`Self::retire`] of it has returned.
-    pub(super) unsafe fn add(&self, raw: *mut bindings::ib_qp, qp: &Qp<H>) -> Result {
+    pub(super) unsafe fn add(&self, raw: *mut bindings::ib_qp, qp: &Qp<H, T>) -> Result {
         let member = Member {
             raw,
             address: qp,
@@ -227,7 +229,7 @@ impl<H: QpHandler> Srq<H> {
     /// # Context
     ///
     /// May sleep.
-    pub(super) fn retire(&self, qp: &Qp<H>) {
+    pub(super) fn retire(&self, qp: &Qp<H, T>) {
         might_sleep();
         let mut members = self.members.lock();
         let mut all = members.iter_mut();
@@ -243,7 +245,7 @@ impl<H: QpHandler> Srq<H> {
 
     /// Undoes [`Self::add`] of `qp`, which has retired, once no receive can complete for it any
     /// more.
-    pub(super) fn forget(&self, qp: &Qp<H>) {
+    pub(super) fn forget(&self, qp: &Qp<H, T>) {
         let mut members = self.members.lock();
         let mut all = members.iter();
         if let Some(index) = all.position(|member| core::ptr::eq(member.address, qp)) {
@@ -253,7 +255,7 @@ impl<H: QpHandler> Srq<H> {
 }
 
 #[pinned_drop]
-impl<H: QpHandler> PinnedDrop for Srq<H> {
+impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
         self.rq.close();
@@ -275,14 +277,18 @@ impl<H: QpHandler> PinnedDrop for Srq<H> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core or a completion queue, once, for the completion of a receive
-/// with the `cqe` of a slot of a [`Srq<H>`] that was posted.
-unsafe extern "C" fn srq_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a
+/// receive with the `cqe` of a slot of a [`Srq<H, T>`]
+/// that was posted.
+unsafe extern "C" fn srq_done<H: QpHandler<T>, T: Transport>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
     // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
     // SAFETY: `drop()` of the queue takes all owners, so it is in place as long as a slot has one;
     // and this is the handler of the completion.
-    let Some((slot, srq)) = (unsafe { RecvSlot::<H::Recv, Srq<H>>::completed(wc) }) else {
+    let Some((slot, srq)) = (unsafe { RecvSlot::<H::Recv, Srq<H, T>>::completed(wc) }) else {
         return;
     };
     // SAFETY: As above.

@@ -30,11 +30,16 @@ use crate::rdma::{
         DeviceUser, //
     },
     might_sleep,
+    qp::{
+        Connected,
+        Rc, //
+    },
     MODULE_NAME, //
 };
 use core::{
     cell::Cell,
     ffi::c_void,
+    marker::PhantomData,
     net::SocketAddr,
     ptr::NonNull, //
 };
@@ -48,15 +53,15 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Receives the requests of peers for connections.
+/// Receives the requests of peers for connections of transport `T`.
 ///
 /// # Context
 ///
 /// The methods are called with the listener's `handler_mutex` held: they may sleep, but hold up
 /// other peers. They must not drop the [`Listener`].
-pub(crate) trait Listen: Send + Sync + 'static {
+pub(crate) trait Listen<T: Connected = Rc>: Send + Sync + 'static {
     /// A peer requests a connection. The peer is refused if `request` is dropped.
-    fn connect_request(&self, request: ConnectRequest<'_>);
+    fn connect_request(&self, request: ConnectRequest<'_, T>);
 
     /// The device or the address that the [`Listener`] listens on goes away: a work item must drop
     /// the listener soon. May be called more than once, and while the listener is being dropped.
@@ -69,15 +74,17 @@ pub(crate) trait Listen: Send + Sync + 'static {
 ///
 /// - `id` and `event` are what the RDMA core called the listener's handler with, for
 ///   `RDMA_CM_EVENT_CONNECT_REQUEST`, and that handler is running in this task.
+/// - The id's `qp_type` is that of `T`.
 /// - `taken` is `None`.
-pub(crate) struct ConnectRequest<'a> {
+pub(crate) struct ConnectRequest<'a, T: Connected = Rc> {
     id: NonNull<bindings::rdma_cm_id>,
     event: NonNull<bindings::rdma_cm_event>,
     taken: &'a Cell<Option<Arc<Shared>>>,
     devices: &'a Arc<Devices>,
+    _transport: PhantomData<T>,
 }
 
-impl ConnectRequest<'_> {
+impl<T: Connected> ConnectRequest<'_, T> {
     /// Returns the peer's private data. InfiniBand and RoCE pad it with zeroes to 56 bytes.
     pub(crate) fn private_data(&self) -> &[u8] {
         // SAFETY: By the type invariants the event is valid, as long as `self` at least, and
@@ -129,7 +136,7 @@ impl ConnectRequest<'_> {
     ///
     /// Fails with `ENODEV` if the device is being removed, and with `ENOMEM`; then the peer is
     /// refused. May sleep.
-    pub(crate) fn into_id(self, events: Arc<dyn CmEvents>) -> Result<Arc<CmId>> {
+    pub(crate) fn into_id(self, events: Arc<dyn CmEvents>) -> Result<Arc<CmId<T>>> {
         // SAFETY: By the type invariants the id is valid, and it is bound to a device.
         let device = self.devices.lookup(unsafe { (*self.id.as_ptr()).device })?;
         let shared = Shared::new(self.devices, events, Phase::Passive, Some(device.clone()))?;
@@ -144,7 +151,7 @@ impl ConnectRequest<'_> {
         }
         // The handler lets the core keep the id, unless it is dropped meanwhile.
         self.taken.set(Some(shared.clone()));
-        // SAFETY: The id has this handler and context. It is given up: the core does not destroy
+        // SAFETY: The id has this handler, context and type. It is given up: the core does not destroy
         // it, as `taken` is set.
         let id = unsafe { CmId::from_raw(self.id, shared.clone()) };
         let id = Arc::new(id, GFP_KERNEL)?;
@@ -157,27 +164,33 @@ impl ConnectRequest<'_> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, for an id whose `context` is an [`Events`].
-unsafe extern "C" fn listen_handler(
+/// Must only be called by the RDMA core, for an id whose `context` is an [`Events<T>`].
+unsafe extern "C" fn listen_handler<T: Connected>(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> c_int {
     // SAFETY: The context of an id with this handler is an `Events` that the listener drops after
     // the listening id has been destroyed, and that waits for this handler.
-    let Events { listen, devices } = unsafe { &*(*id).context.cast::<Events>() };
+    let Events { listen, devices } = unsafe { &*(*id).context.cast::<Events<T>>() };
     // SAFETY: The core gives a valid event.
     match unsafe { (*event).event } {
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST => {
             let (Some(id), Some(event)) = (NonNull::new(id), NonNull::new(event)) else {
                 return EINVAL.to_errno();
             };
+            // The core sees to that, but for a port of iWARP: there all ids are `Rc`.
+            // SAFETY: The core gives a valid id.
+            if unsafe { (*id.as_ptr()).qp_type } != T::QP_TYPE {
+                return EINVAL.to_errno();
+            }
             let taken = Cell::new(None);
-            // INVARIANT: This is what the core called with, and nothing is taken.
+            // INVARIANT: This is what the core called with, of this type, and nothing is taken.
             listen.connect_request(ConnectRequest {
                 id,
                 event,
                 taken: &taken,
                 devices,
+                _transport: PhantomData,
             });
             match taken.take() {
                 // SAFETY: This is the end of the handler for the id that `shared` belongs to.
@@ -196,37 +209,37 @@ unsafe extern "C" fn listen_handler(
 }
 
 /// The context of a listener's handler.
-struct Events {
-    listen: Arc<dyn Listen>,
+struct Events<T: Connected> {
+    listen: Arc<dyn Listen<T>>,
     devices: Arc<Devices>,
 }
 
-impl DeviceUser for Events {
+impl<T: Connected> DeviceUser for Events<T> {
     fn device_removed(&self) {
         self.listen.removed();
     }
 }
 
-/// A port that the module listens on.
+/// A port that the module listens on, for connections of transport `T`.
 ///
 /// # Invariants
 ///
 /// - `raw` is an id that is destroyed by `drop()` and nothing else. Its `context` is the object of
 ///   `events`.
 /// - `device` is its device, if it listens on that of one device; `events` is a user of it.
-pub(crate) struct Listener {
+pub(crate) struct Listener<T: Connected = Rc> {
     raw: NonNull<bindings::rdma_cm_id>,
     device: Option<Arc<Device>>,
-    events: Arc<Events>,
+    events: Arc<Events<T>>,
 }
 
 // SAFETY: An id belongs to no thread, and `dyn Listen` is `Send` and `Sync`.
-unsafe impl Send for Listener {}
+unsafe impl<T: Connected> Send for Listener<T> {}
 
 // SAFETY: As above; the methods only read what does not change.
-unsafe impl Sync for Listener {}
+unsafe impl<T: Connected> Sync for Listener<T> {}
 
-impl Listener {
+impl<T: Connected> Listener<T> {
     /// Listens on `addr` in network namespace `net`, on `devices`. Requests may come before this
     /// returns.
     ///
@@ -242,7 +255,7 @@ impl Listener {
         net: &Net,
         addr: SocketAddr,
         backlog: u32,
-        handler: Arc<dyn Listen>,
+        handler: Arc<dyn Listen<T>>,
     ) -> Result<Self> {
         let events = Events {
             listen: handler,
@@ -254,10 +267,10 @@ impl Listener {
         let raw = from_err_ptr(unsafe {
             bindings::__rdma_create_kernel_id(
                 net.as_ptr(),
-                Some(listen_handler),
+                Some(listen_handler::<T>),
                 Arc::as_ptr(&events).cast_mut().cast::<c_void>(),
                 bindings::rdma_ucm_port_space_RDMA_PS_TCP,
-                bindings::ib_qp_type_IB_QPT_RC,
+                T::QP_TYPE,
                 MODULE_NAME.as_char_ptr(),
             )
         })?;
@@ -292,7 +305,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl<T: Connected> Drop for Listener<T> {
     fn drop(&mut self) {
         might_sleep();
         // SAFETY: By the type invariants the id is ours.

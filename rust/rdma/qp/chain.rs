@@ -14,6 +14,7 @@ use crate::rdma::{
         },
         Qp,
         QpHandler,
+        Transport,
         SIGNALED_ALSO, //
     },
     wc::WcError,
@@ -88,7 +89,7 @@ struct Unposted {
     error: Error,
 }
 
-impl<H: QpHandler> Qp<H> {
+impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Posts the chain.
     ///
     /// If the device refuses a part of it, the queue pair has failed, and what was not posted comes
@@ -114,7 +115,7 @@ impl<H: QpHandler> Qp<H> {
         slot: u16,
         owner: H::Send,
         last: bool,
-        build: impl FnOnce(&SendSlot<H>, &mut H::Send, &mut Body) -> Result,
+        build: impl FnOnce(&SendSlot<H, T>, &mut H::Send, &mut Body) -> Result,
     ) -> Result<(), (Error, H::Send)> {
         let Some(slot) = self.sends.get(usize::from(slot)) else {
             return Err((EINVAL, owner));
@@ -146,7 +147,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// On success the slot must not be used any more.
     #[inline]
-    fn chain(&self, slot: &SendSlot<H>, nr_wr: u32, last: bool) -> Result {
+    fn chain(&self, slot: &SendSlot<H, T>, nr_wr: u32, last: bool) -> Result {
         let (head, tail) = self.ends(slot, nr_wr);
         let mut sq = self.sq.lock();
         if sq.closed {
@@ -178,7 +179,7 @@ impl<H: QpHandler> Qp<H> {
     #[inline]
     fn ends(
         &self,
-        slot: &SendSlot<H>,
+        slot: &SendSlot<H, T>,
         nr_wr: u32,
     ) -> (*mut bindings::ib_send_wr, *mut bindings::ib_send_wr) {
         // SAFETY: The caller has claimed the slot.
@@ -294,7 +295,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// `wr` must be valid, and one of a slot of a queue pair of this type.
     #[inline]
-    unsafe fn ends_slot<'a>(wr: *const bindings::ib_send_wr) -> Option<&'a SendSlot<H>> {
+    unsafe fn ends_slot<'a>(wr: *const bindings::ib_send_wr) -> Option<&'a SendSlot<H, T>> {
         // SAFETY: By the safety requirements.
         let (flags, cqe) = unsafe { ((*wr).send_flags, (*wr).__bindgen_anon_1.wr_cqe) };
         if flags & SIGNALED_ALSO != bindings::ib_send_flags_IB_SEND_SIGNALED {
@@ -302,7 +303,7 @@ impl<H: QpHandler> Qp<H> {
         }
         // SAFETY: Only a slot's last work request has this flag alone, with the slot's first field
         // as its completion entry.
-        Some(unsafe { &*cqe.cast::<SendSlot<H>>() })
+        Some(unsafe { &*cqe.cast::<SendSlot<H, T>>() })
     }
 
     /// Gives the slots of a chain back to the handler.
@@ -342,10 +343,10 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// The caller must be the one who may use the slot, and the device be done with it.
     #[inline]
-    pub(super) unsafe fn finish(&self, slot: &SendSlot<H>, result: Result<(), WcError>) {
+    pub(super) unsafe fn finish(&self, slot: &SendSlot<H, T>, result: Result<(), WcError>) {
         // SAFETY: The caller promises the same.
         if let Some(owner) = unsafe { self.clear(slot) } {
-            self.handler.send_done(self, owner, result);
+            self.handler.send_done(self, owner, T::sent(result));
         }
     }
 
@@ -357,7 +358,7 @@ impl<H: QpHandler> Qp<H> {
     /// The caller must be the one who may use the slot, and the device be done with it, its key
     /// included. Neither may be used by the caller afterwards.
     #[inline]
-    pub(super) unsafe fn clear(&self, slot: &SendSlot<H>) -> Option<H::Send> {
+    pub(super) unsafe fn clear(&self, slot: &SendSlot<H, T>) -> Option<H::Send> {
         // SAFETY: The caller promises that nobody else uses the slot.
         let (owner, body) = unsafe { (&mut *slot.owner.get(), &mut *slot.body.get()) };
         if let (Some(direction), false) = (body.mapped.take(), self.virt_dma) {
@@ -410,7 +411,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// Must be called by the handler of that completion.
     #[inline]
-    pub(super) unsafe fn send_completed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
+    pub(super) unsafe fn send_completed(&self, slot: &SendSlot<H, T>, wc: &bindings::ib_wc) {
         self.count_send_completion();
         // SAFETY: By the type invariants the handler of completions may use the slot.
         let body = unsafe { &mut *slot.body.get() };
@@ -469,7 +470,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// Must be called by the handler of that completion.
     #[cold]
-    pub(super) unsafe fn send_failed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
+    pub(super) unsafe fn send_failed(&self, slot: &SendSlot<H, T>, wc: &bindings::ib_wc) {
         self.count_send_completion();
         let error = match WcError::check(wc, wc.opcode) {
             Err(error) => error,

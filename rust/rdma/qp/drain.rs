@@ -19,6 +19,7 @@ use crate::rdma::{
         QpHandler,
         Receives,
         Stage,
+        Transport,
         Undrained, //
     },
     wc::WcError, //
@@ -45,7 +46,7 @@ const DRAIN_STEP_MS: u32 = 10;
 /// error state, if it is not known not to do so. A device that takes longer loses receives at most.
 const LAST_RECEIVE_MS: u32 = 1_000;
 
-impl<H: QpHandler> Qp<H> {
+impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Moves the queue pair to its error state: all that is posted or chained comes back with an
     /// error, and nothing can be posted any more. Requests may come back only when the queue pair
     /// is drained or dropped; see [`Self::request`].
@@ -122,7 +123,7 @@ impl<H: QpHandler> Qp<H> {
 
     /// Makes the device and the completions stop using the slots: by draining the queue pair, or
     /// else by destroying it.
-    fn stop(&self, stage: &mut Stage) -> Drained<'_, H> {
+    fn stop(&self, stage: &mut Stage) -> Drained<'_, H, T> {
         self.close();
         if matches!(*stage, Stage::Live | Stage::Failed(_) | Stage::Stuck) {
             match self.quiesce(stage) {
@@ -344,14 +345,14 @@ enum Quiet {
 /// The requests of a queue pair that could not be given back.
 ///
 /// The drop gives them to the handler: that of the queue pair, which has none any more by then.
-pub(super) struct Parked<H: QpHandler> {
+pub(super) struct Parked<H: QpHandler<T>, T: Transport> {
     /// What stays of their owners. The capacity suffices for each slot that has a memory region.
     rests: KVVec<H::Parked>,
     /// The handler, once the queue pair is gone.
     handler: Option<H>,
 }
 
-impl<H: QpHandler> Parked<H> {
+impl<H: QpHandler<T>, T: Transport> Parked<H, T> {
     /// Makes room for the requests of `keys` slots; `None` if there are no such slots. May sleep.
     pub(super) fn new(keys: u16) -> Result<Option<KBox<Parking<Self>>>> {
         if keys == 0 {
@@ -379,7 +380,7 @@ impl<H: QpHandler> Parked<H> {
     }
 }
 
-impl<H: QpHandler> Drop for Parked<H> {
+impl<H: QpHandler<T>, T: Transport> Drop for Parked<H, T> {
     fn drop(&mut self) {
         if let Some(handler) = &self.handler {
             while let Some(rest) = self.rests.pop() {
@@ -389,7 +390,7 @@ impl<H: QpHandler> Drop for Parked<H> {
     }
 }
 
-impl<H: QpHandler> Drained<'_, H> {
+impl<H: QpHandler<T>, T: Transport> Drained<'_, H, T> {
     /// Gives back all that was posted and has not completed, or was not answered.
     fn give_back(&self) {
         let qp = self.0;
@@ -410,7 +411,7 @@ impl<H: QpHandler> Drained<'_, H> {
     /// Ends all access to the memory of `slot`, which was posted, and gives back its owner. If a
     /// peer may still have access, the owner stays with the queue pair instead, and is parked with
     /// the protection domain when that goes.
-    fn end(&self, slot: &SendSlot<H>) {
+    fn end(&self, slot: &SendSlot<H, T>) {
         let qp = self.0;
         // SAFETY: By the type invariants neither the device nor a completion uses the slot, and
         // `request_ends()` has kept all others from it.
@@ -442,7 +443,7 @@ impl<H: QpHandler> Drained<'_, H> {
 }
 
 #[pinned_drop]
-impl<H: QpHandler> PinnedDrop for Qp<H> {
+impl<H: QpHandler<T>, T: Transport> PinnedDrop for Qp<H, T> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: No field is moved that is pinned.
         let this = unsafe { self.get_unchecked_mut() };

@@ -5,7 +5,11 @@
 #[cfg(doc)]
 use crate::rdma::qp::Undrained;
 use crate::rdma::{
-    qp::Qp,
+    qp::{
+        Qp,
+        Rc,
+        Transport, //
+    },
     wc::{
         Received,
         WcError, //
@@ -26,7 +30,7 @@ use crate::rdma::{
 /// and what is left when the queue pair is drained or dropped, comes back in the context of the
 /// function that does so. So a method may sleep only if all of these contexts may. No method may
 /// drop the last reference to the queue pair or to one of its completion queues. All may post.
-pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
+pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// The owner of a send.
     type Send: SendOwner;
     /// The owner of a receive.
@@ -37,12 +41,13 @@ pub(crate) trait QpHandler: Send + Sync + Sized + 'static {
 
     /// A send has completed, or will not be posted any more.
     ///
-    /// The slot is free again. After an error the device does not access the owner's memory any
+    /// The slot is free again. A success says what the transport tells of it: with [`Rc`] that the
+    /// peer has it, with [`Uc`](crate::rdma::qp::Uc) only that it has left. After an error the device does not access the owner's memory any
     /// more, but it is unknown whether the peer has received the message or the data.
-    fn send_done(&self, qp: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>);
+    fn send_done(&self, qp: &Qp<Self, T>, owner: Self::Send, result: Result<T::Sent, WcError>);
 
     /// A receive has completed, or will not be used any more.
-    fn recv_done(&self, qp: &Qp<Self>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
+    fn recv_done(&self, qp: &Qp<Self, T>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
 
     /// The queue pair has failed. Called once at most, and before the [`WcError`] of the first work
     /// request that failed; after it if that is [`WcError::Unexpected`] of a receive.

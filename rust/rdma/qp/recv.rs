@@ -17,7 +17,8 @@ use crate::rdma::{
     qp::{
         Qp,
         QpHandler,
-        Receives, //
+        Receives,
+        Transport, //
     },
     wc::{
         Received,
@@ -264,7 +265,7 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
     }
 }
 
-impl<H: QpHandler> Qp<H> {
+impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Posts a receive; if the queue pair has a shared receive queue, there.
     ///
     /// On failure the owner is returned. The errors are: `EAGAIN` if there is no room until a
@@ -323,9 +324,10 @@ impl<H: QpHandler> Qp<H> {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core or a completion queue, once, for the completion of a receive
-/// with the `cqe` of a slot of a queue pair with this handler that was posted.
-pub(super) unsafe extern "C" fn recv_done<H: QpHandler>(
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a
+/// receive with the `cqe` of a slot of a queue pair
+/// with this handler that was posted.
+pub(super) unsafe extern "C" fn recv_done<H: QpHandler<T>, T: Transport>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
@@ -333,7 +335,7 @@ pub(super) unsafe extern "C" fn recv_done<H: QpHandler>(
     let wc = unsafe { &*wc };
     // SAFETY: By the invariants of `Qp` it is in place as long as its slots have owners, and this
     // is the handler of the completion.
-    let Some((slot, qp)) = (unsafe { RecvSlot::<H::Recv, Qp<H>>::completed(wc) }) else {
+    let Some((slot, qp)) = (unsafe { RecvSlot::<H::Recv, Qp<H, T>>::completed(wc) }) else {
         return;
     };
     // SAFETY: As above.

@@ -29,7 +29,8 @@ use crate::rdma::{
             Wr, //
         },
         Qp,
-        QpHandler, //
+        QpHandler,
+        Transport, //
     },
     wc::{
         Received,
@@ -282,10 +283,12 @@ impl<H: QpHandler> Qp<H> {
         }
         Ok(())
     }
+}
 
+impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Sets bits in the progress of a request; returns what it is then.
     #[inline]
-    fn advance(&self, slot: &SendSlot<H>, bits: u64) -> u64 {
+    fn advance(&self, slot: &SendSlot<H, T>, bits: u64) -> u64 {
         let mut old = slot.progress.load(Relaxed);
         loop {
             match slot.progress.cmpxchg(old, old | bits, Full) {
@@ -301,7 +304,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// Must be called by the handler of that completion, which must not use the slot afterwards.
     #[inline]
-    pub(super) unsafe fn request_sent(&self, slot: &SendSlot<H>, result: Result<(), WcError>) {
+    pub(super) unsafe fn request_sent(&self, slot: &SendSlot<H, T>, result: Result<(), WcError>) {
         let bit = match result {
             // SAFETY: The caller is the handler of the completion.
             Ok(()) => match unsafe { (*slot.body.get()).opcode } {
@@ -326,7 +329,7 @@ impl<H: QpHandler> Qp<H> {
 
     /// Posts the `LOCAL_INV` of the request in `slot`.
     #[cold]
-    fn invalidate(&self, slot: &SendSlot<H>, progress: u64) {
+    fn invalidate(&self, slot: &SendSlot<H, T>, progress: u64) {
         let mut wr = slot.inv_wr();
         // CAST: The key is the upper half.
         wr.ex.invalidate_rkey = (progress >> RKEY_SHIFT) as u32;
@@ -357,7 +360,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// Must be called by the handler of that completion.
     #[cold]
-    pub(super) unsafe fn inv_completed(&self, slot: &SendSlot<H>, wc: &bindings::ib_wc) {
+    pub(super) unsafe fn inv_completed(&self, slot: &SendSlot<H, T>, wc: &bindings::ib_wc) {
         self.count_send_completion();
         match WcError::check(wc, bindings::ib_wc_opcode_IB_WC_LOCAL_INV) {
             Ok(_) => {
@@ -379,7 +382,7 @@ impl<H: QpHandler> Qp<H> {
     ///
     /// It must be done, and the caller be the one who has made it so.
     #[inline]
-    unsafe fn finish_request(&self, slot: &SendSlot<H>) {
+    unsafe fn finish_request(&self, slot: &SendSlot<H, T>) {
         // Before its progress is reset, so that no task that drains the queue pair takes it for
         // something that it has to end. Pairs with `request_ends()`.
         slot.set_unposted();
@@ -391,7 +394,7 @@ impl<H: QpHandler> Qp<H> {
 
     /// Resets the progress of the request in `slot`, which is being freed.
     #[inline]
-    pub(super) fn forget(&self, slot: &SendSlot<H>) {
+    pub(super) fn forget(&self, slot: &SendSlot<H, T>) {
         if slot.progress.xchg(0, Full) & PARKED != 0 {
             self.send_cq.cq().stop_waiting();
         }
@@ -400,7 +403,7 @@ impl<H: QpHandler> Qp<H> {
     /// Returns true if the caller, which drains the queue pair, has to end what was posted in
     /// `slot`. A request cannot be answered any more after this. Returns false if nothing is
     /// posted, or if the request is done: then the function that made it so is just giving it back.
-    pub(super) fn request_ends(&self, slot: &SendSlot<H>) -> bool {
+    pub(super) fn request_ends(&self, slot: &SendSlot<H, T>) -> bool {
         let mut progress = slot.progress.load(Acquire);
         while progress & REQUEST != 0 {
             if is_done(progress) {

@@ -17,8 +17,10 @@ use crate::rdma::{
             SendSlot,
             Wr, //
         },
+        Connected,
         Qp,
-        QpHandler, //
+        QpHandler,
+        Transport, //
     },
     quirks::Mark,
     wr::{
@@ -36,7 +38,7 @@ use kernel::{
     },
 };
 
-impl<H: QpHandler> Qp<H> {
+impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Returns how many work requests of slots were posted, and how many of these have completed,
     /// both modulo 2^32. A completion may be counted before its work request. Any context.
     pub(crate) fn sends(&self) -> (u32, u32) {
@@ -44,7 +46,9 @@ impl<H: QpHandler> Qp<H> {
         // CAST: Modulo 2^32.
         (self.send_posted.load(Relaxed) as u32, done)
     }
+}
 
+impl<H: QpHandler> Qp<H> {
     /// Chains an RDMA READ or RDMA WRITE between the owner's memory and the peer's.
     ///
     /// If `last`, the chain is posted, too, as by [`Self::ring`], but under the same lock.
@@ -93,6 +97,26 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
+    /// Chains an RDMA READ or RDMA WRITE of no bytes. It needs no key. A READ shows how long the
+    /// peer's device takes to answer; a WRITE has no effect but that the device gets it. `owner`
+    /// comes back with the completion; its memory is not used.
+    ///
+    /// Otherwise like [`Self::rdma`].
+    pub(crate) fn rdma_nothing(
+        &self,
+        slot: u16,
+        op: RdmaOp,
+        owner: H::Send,
+        last: bool,
+    ) -> Result<(), (Error, H::Send)> {
+        self.post(slot, owner, last, |slot, _owner, body| {
+            self.add_empty(slot, body, op, None);
+            Ok(())
+        })
+    }
+}
+
+impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     /// Maps the owner's memory for `op`, and adds its segments.
     #[inline]
     pub(super) fn gather(
@@ -170,7 +194,7 @@ impl<H: QpHandler> Qp<H> {
     /// Chains an RDMA WRITE of `len` bytes, which repeats those of `buffer`. `owner` comes back
     /// with the completion; its memory is not used.
     ///
-    /// Otherwise like [`Self::rdma`].
+    /// Otherwise like [`Self::write`].
     pub(crate) fn write_repeated(
         &self,
         slot: u16,
@@ -199,7 +223,7 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Chains a send of the owner's message. Otherwise like [`Self::rdma`].
+    /// Chains a send of the owner's message. Otherwise like [`Self::write`].
     pub(crate) fn send(
         &self,
         slot: u16,
@@ -226,21 +250,32 @@ impl<H: QpHandler> Qp<H> {
         })
     }
 
-    /// Chains an RDMA READ or RDMA WRITE of no bytes. It needs no key. A READ shows how long the
-    /// peer's device takes to answer; a WRITE has no effect but that the device gets it. `owner`
-    /// comes back with the completion; its memory is not used.
+    /// Chains an RDMA WRITE of the owner's memory to the peer's.
     ///
-    /// Otherwise like [`Self::rdma`].
-    pub(crate) fn rdma_nothing(
+    /// What a success tells is [`Transport::Sent`](crate::rdma::qp::Transport::Sent): with
+    /// [`Rc`](crate::rdma::qp::Rc) that the data are in the peer's memory, with
+    /// [`Uc`](crate::rdma::qp::Uc) only that they have left, so that the owner's memory may be
+    /// changed. A peer that has to know sends a message.
+    ///
+    /// Otherwise like [`Self::rdma`](Qp::rdma), which reliable queue pairs have for both
+    /// directions.
+    #[cfg_attr(
+        not(CONFIG_FARBLK_KUNIT_TEST),
+        expect(
+            dead_code,
+            reason = "the driver has reliable connections, and calls `rdma()`"
+        )
+    )]
+    pub(crate) fn write(
         &self,
         slot: u16,
-        op: RdmaOp,
+        remote: RemoteRange,
         owner: H::Send,
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
-        self.post(slot, owner, last, |slot, _owner, body| {
-            self.add_empty(slot, body, op, None);
-            Ok(())
+        self.post(slot, owner, last, |slot, owner, body| {
+            self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
+            self.build_access(slot, body, RdmaOp::Write, self.write_sges, remote)
         })
     }
 
@@ -249,7 +284,7 @@ impl<H: QpHandler> Qp<H> {
     #[inline]
     fn add_empty(
         &self,
-        slot: &SendSlot<H>,
+        slot: &SendSlot<H, T>,
         body: &mut Body,
         op: RdmaOp,
         remote: Option<RemoteRange>,
@@ -297,7 +332,7 @@ impl<H: QpHandler> Qp<H> {
     #[inline]
     fn build_access(
         &self,
-        slot: &SendSlot<H>,
+        slot: &SendSlot<H, T>,
         body: &mut Body,
         op: RdmaOp,
         per_wr: u32,
@@ -310,7 +345,9 @@ impl<H: QpHandler> Qp<H> {
         }
         Ok(())
     }
+}
 
+impl<H: QpHandler> Qp<H> {
     /// Chains the registration of the owner's memory region, which must be of this protection
     /// domain and not be registered. Otherwise like [`Self::rdma`].
     ///
@@ -346,7 +383,9 @@ impl<H: QpHandler> Qp<H> {
             Ok(())
         })
     }
+}
 
+impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     /// Makes room for one more segment, of which a work request can have `per_wr`. Fails with
     /// `EAGAIN` if that takes a large array and none is free, and with `EINVAL` if there are too
     /// many segments.
@@ -377,7 +416,7 @@ impl<H: QpHandler> Qp<H> {
     #[inline]
     pub(super) fn build_rdma(
         &self,
-        slot: &SendSlot<H>,
+        slot: &SendSlot<H, T>,
         body: &mut Body,
         op: RdmaOp,
         per_wr: u32,

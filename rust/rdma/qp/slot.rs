@@ -5,7 +5,9 @@
 use super::{
     fast_reg_mr::FastRegMr,
     Qp,
-    QpHandler, //
+    QpHandler,
+    Rc,
+    Transport, //
 };
 use crate::{
     bindings,
@@ -147,14 +149,14 @@ impl Body {
 /// - `cqe` is the first field, as [`send_done`] needs it.
 /// - `progress` says how far a request is, see [`request`](super::request); otherwise it is 0.
 #[repr(C)]
-pub(super) struct SendSlot<H: QpHandler> {
+pub(super) struct SendSlot<H: QpHandler<T>, T: Transport = Rc> {
     /// For the last work request.
     cqe: Opaque<bindings::ib_cqe>,
     /// For all others.
     error_cqe: Opaque<bindings::ib_cqe>,
     /// For a `LOCAL_INV`.
     inv_cqe: Opaque<bindings::ib_cqe>,
-    qp: UnsafeCell<*const Qp<H>>,
+    qp: UnsafeCell<*const Qp<H, T>>,
     state: Atomic<u32>,
     pub(super) owner: UnsafeCell<Option<H::Send>>,
     pub(super) body: UnsafeCell<Body>,
@@ -164,7 +166,7 @@ pub(super) struct SendSlot<H: QpHandler> {
     key: Option<FastRegMr>,
 }
 
-impl<H: QpHandler> SendSlot<H> {
+impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
     /// Makes a slot with arrays of its own, for work requests of `sges` segments.
     pub(super) fn new(sges: u32, key: Option<FastRegMr>) -> Result<Self> {
         let mut inline_sges = KVec::with_capacity(sges as usize + 1, GFP_KERNEL)?;
@@ -192,13 +194,13 @@ impl<H: QpHandler> SendSlot<H> {
         };
         Ok(Self {
             cqe: Opaque::new(bindings::ib_cqe {
-                done: Some(send_done::<H>),
+                done: Some(send_done::<H, T>),
             }),
             error_cqe: Opaque::new(bindings::ib_cqe {
-                done: Some(send_error::<H>),
+                done: Some(send_error::<H, T>),
             }),
             inv_cqe: Opaque::new(bindings::ib_cqe {
-                done: Some(inv_done::<H>),
+                done: Some(inv_done::<H, T>),
             }),
             qp: UnsafeCell::new(core::ptr::null()),
             state: Atomic::new(FREE),
@@ -220,7 +222,7 @@ impl<H: QpHandler> SendSlot<H> {
     /// # Safety
     ///
     /// Nobody else may use the slot yet, and it must be one of `qp`'s.
-    pub(super) unsafe fn init(&self, qp: &Qp<H>) {
+    pub(super) unsafe fn init(&self, qp: &Qp<H, T>) {
         // SAFETY: The caller promises that nobody else uses it.
         unsafe { *self.qp.get() = qp };
     }
@@ -436,11 +438,20 @@ impl Large {
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
-/// request with the `cqe` of a [`SendSlot<H>`] that was posted.
-unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+/// request with the `cqe` of a [`SendSlot<H, T>`]
+/// that was posted.
+unsafe extern "C" fn send_done<H: QpHandler<T>, T: Transport>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
     // SAFETY: The caller gives a valid completion of a slot that exists until all completions of it
     // were handled, and no other can come.
-    let (wc, slot) = unsafe { (&*wc, &*(*wc).__bindgen_anon_1.wr_cqe.cast::<SendSlot<H>>()) };
+    let (wc, slot) = unsafe {
+        (
+            &*wc,
+            &*(*wc).__bindgen_anon_1.wr_cqe.cast::<SendSlot<H, T>>(),
+        )
+    };
     // Never true, unless a device completes a work request twice.
     if !slot.is_posted() {
         return;
@@ -455,8 +466,12 @@ unsafe extern "C" fn send_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
-/// request with the `error_cqe` of a [`SendSlot<H>`] that was posted.
-unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+/// request with the `error_cqe` of a
+/// [`SendSlot<H, T>`] that was posted.
+unsafe extern "C" fn send_error<H: QpHandler<T>, T: Transport>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
     // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
     // SAFETY: It is that of a work request with this field of a slot, which exists until all
@@ -466,7 +481,7 @@ unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mu
             .__bindgen_anon_1
             .wr_cqe
             .cast::<Opaque<bindings::ib_cqe>>();
-        &*kernel::container_of!(cqe, SendSlot<H>, error_cqe)
+        &*kernel::container_of!(cqe, SendSlot<H, T>, error_cqe)
     };
     if !slot.is_posted() {
         return;
@@ -480,8 +495,12 @@ unsafe extern "C" fn send_error<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mu
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
-/// request with the `inv_cqe` of a [`SendSlot<H>`] that was posted.
-unsafe extern "C" fn inv_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+/// request with the `inv_cqe` of a [`SendSlot<H, T>`]
+/// that was posted.
+unsafe extern "C" fn inv_done<H: QpHandler<T>, T: Transport>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
     // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
     // SAFETY: As in `send_error()`.
@@ -490,7 +509,7 @@ unsafe extern "C" fn inv_done<H: QpHandler>(_cq: *mut bindings::ib_cq, wc: *mut 
             .__bindgen_anon_1
             .wr_cqe
             .cast::<Opaque<bindings::ib_cqe>>();
-        &*kernel::container_of!(cqe, SendSlot<H>, inv_cqe)
+        &*kernel::container_of!(cqe, SendSlot<H, T>, inv_cqe)
     };
     if !slot.is_posted() {
         return;

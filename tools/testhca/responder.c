@@ -36,7 +36,7 @@ void thca_complete_recv(struct thca_qp *qp, struct thca_cqe *cqe, bool solicited
 }
 
 /*
- * The responder of an unreliable connection drops a message in silence, and goes on. The receive
+ * The responder of an unreliable connection drops a message, and goes on. The receive
  * that it has taken is there for the next message; one of a shared queue cannot go back, so it
  * completes.
  */

@@ -147,7 +147,7 @@ pub(crate) struct ConnParam<'a> {
 
 impl ConnParam<'_> {
     fn as_raw<T: Transport>(&self) -> Result<bindings::rdma_conn_param> {
-        // Else the queue pair would be told that the peer may read.
+        // Else the core would allow the peer's RDMA READs in the queue pair.
         let reads = |limit| if T::HAS_READS { limit } else { 0 };
         Ok(bindings::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),

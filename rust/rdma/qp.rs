@@ -68,13 +68,13 @@ use crate::rdma::{
         DmaMemory,
         DmaPiece, //
     },
-    pd::{
-        Parking,
-        Pd, //
-    },
+    pd::Pd,
     qp::{
         chain::SendQueue,
-        drain::Parked,
+        drain::{
+            Parkable,
+            Parked, //
+        },
         event::event,
         fast_reg_mr::{
             FastRegMr,
@@ -160,7 +160,7 @@ pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
     stage: Mutex<Stage>,
     /// Requests that could not be given back; `None` if there are no memory regions.
     #[pin]
-    parked: Mutex<Option<KBox<Parking<Parked<H, T>>>>>,
+    parked: Mutex<Parkable<H, T>>,
     #[pin]
     send_marker: Marker,
     #[pin]
@@ -340,7 +340,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         {
             return Err(EINVAL);
         }
-        if !T::HAS_READS && id.is_iwarp() {
+        let iwarp = id.is_iwarp();
+        if !T::HAS_READS && iwarp {
             return Err(EOPNOTSUPP);
         }
         let write_sges = caps
@@ -401,7 +402,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 virt_dma: device.uses_virt_dma(),
                 marks: device.quirks().unfinished_reads(),
                 registers_again: device.quirks().registers_again(),
-                iwarp: id.is_iwarp(),
+                iwarp,
                 data_flags: match device.quirks().sends_by_reference() {
                     true => SIGNALED_ALSO,
                     false => 0,

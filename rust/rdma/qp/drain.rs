@@ -342,6 +342,10 @@ enum Quiet {
     MayReceive,
 }
 
+/// Room for the requests of a queue pair that cannot be given back; `None` if it has no memory
+/// regions.
+pub(super) type Parkable<H, T> = Option<KBox<Parking<Parked<H, T>>>>;
+
 /// The requests of a queue pair that could not be given back.
 ///
 /// The drop gives them to the handler: that of the queue pair, which has none any more by then.
@@ -354,7 +358,7 @@ pub(super) struct Parked<H: QpHandler<T>, T: Transport> {
 
 impl<H: QpHandler<T>, T: Transport> Parked<H, T> {
     /// Makes room for the requests of `keys` slots; `None` if there are no such slots. May sleep.
-    pub(super) fn new(keys: u16) -> Result<Option<KBox<Parking<Self>>>> {
+    pub(super) fn new(keys: u16) -> Result<Parkable<H, T>> {
         if keys == 0 {
             return Ok(None);
         }

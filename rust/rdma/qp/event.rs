@@ -16,7 +16,7 @@ use core::ffi::c_void;
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core, with the address of a [`Qp<H>`] as context.
+/// Must only be called by the RDMA core, with the address of a [`Qp<H, T>`] as context.
 pub(super) unsafe extern "C" fn event<H: QpHandler<T>, T: Transport>(
     event: *mut bindings::ib_event,
     context: *mut c_void,

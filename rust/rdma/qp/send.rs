@@ -252,7 +252,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
 
     /// Chains an RDMA WRITE of the owner's memory to the peer's.
     ///
-    /// What a success tells is [`Transport::Sent`](crate::rdma::qp::Transport::Sent): with
+    /// What a success tells is [`Transport::Sent`]: with
     /// [`Rc`](crate::rdma::qp::Rc) that the data are in the peer's memory, with
     /// [`Uc`](crate::rdma::qp::Uc) only that they have left, so that the owner's memory may be
     /// changed. A peer that has to know sends a message.

@@ -19,6 +19,7 @@ mod reply;
 mod request;
 mod rival;
 mod srq;
+mod uc;
 
 use self::{
     owners::*,

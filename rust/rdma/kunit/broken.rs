@@ -465,7 +465,7 @@ mod peer {
     #[test]
     fn id_has_a_queue_pair_only_when_that_was_created() -> Result {
         with_device(|_, addr| {
-            let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
+            let id: Arc<CmId> = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
             id.resolve(None, addr, TIMEOUT_MS)
                 .map_err(|error| error.to_error())?;
             id.claim_qp()?;

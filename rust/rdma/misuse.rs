@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the types keep callers from doing: each line that ends in `//~` and the code of an error
+//! must not compile. "tools/build misuse" compiles the module with this file, and compares. Other
+//! lines show that the same is possible where it should be.
+
+use crate::rdma::{
+    cm::CmId,
+    cq::Cq,
+    pd::Pd,
+    qp::{
+        Qp,
+        QpCaps,
+        QpHandler,
+        Uc,
+        Unacknowledged, //
+    },
+    wc::{
+        Received,
+        WcError, //
+    },
+    wr::{
+        Carry,
+        RdmaOp,
+        RemoteRange,
+        Reply, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+fn read_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, remote: RemoteRange, owner: H::Send) {
+    let _ = qp.rdma(0, RdmaOp::Read, remote, owner, true); //~ E0599
+}
+
+fn empty_read_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, owner: H::Send) {
+    let _ = qp.rdma_nothing(0, RdmaOp::Read, owner, true); //~ E0599
+}
+
+fn request_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, owner: H::Send) {
+    let _ = qp.request(0, Carry::Nothing, owner, |_, _| Ok(()), true); //~ E0599
+}
+
+fn answer_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, answer: Received<'_>) {
+    let _ = qp.answered(0, answer); //~ E0599
+}
+
+fn invalidation_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, reply: Reply, owner: H::Send) {
+    let _ = qp.reply(0, reply, owner, true); //~ E0599
+}
+
+fn registration_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, owner: H::Send) {
+    let _ = qp.reg_mr(0, owner, true); //~ E0599
+}
+
+fn acknowledgment_of_uc(id: &CmId<Uc>) {
+    let _ = id.set_ack_timeout(14); //~ E0599
+    let _ = id.set_min_rnr_timer(1); //~ E0599
+}
+
+fn uc_on_another_id<H: QpHandler<Uc>>(id: &Arc<CmId>, pd: &Arc<Pd>, cq: &Arc<Cq>, handler: H) {
+    let _ = Qp::<H, Uc>::create(id, pd, cq, cq, QpCaps::default(), handler); //~ E0308
+}
+
+fn delivery_by_uc(result: Result<Unacknowledged, WcError>) -> Result<(), WcError> {
+    result //~ E0308
+}
+
+fn what_both_have<H: QpHandler<Uc>, R: QpHandler>(
+    uc: &Qp<H, Uc>,
+    rc: &Qp<R>,
+    remote: RemoteRange,
+    owners: (H::Send, H::Send, R::Send, R::Send, R::Send),
+) {
+    let _ = uc.send(0, owners.0, false);
+    let _ = uc.write(1, remote, owners.1, true);
+    let _ = rc.send(0, owners.2, false);
+    let _ = rc.write(1, remote, owners.3, true);
+    let _ = rc.rdma(2, RdmaOp::Read, remote, owners.4, true);
+}

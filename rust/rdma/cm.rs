@@ -248,7 +248,8 @@ impl<T: Transport> CmId<T> {
     /// `raw` must be an id with `handler` and `shared` as its context and the type of `T`, which
     /// the caller gives up.
     unsafe fn from_raw(raw: NonNull<bindings::rdma_cm_id>, shared: Arc<Shared>) -> Self {
-        // INVARIANT: The caller gives the id up, with this context and type. There is no queue pair.
+        // INVARIANT: The caller gives the id up, with this context and type. There is no queue
+        // pair.
         Self {
             raw,
             shared: ManuallyDrop::new(shared),

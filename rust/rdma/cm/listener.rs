@@ -151,8 +151,8 @@ impl<T: Connected> ConnectRequest<'_, T> {
         }
         // The handler lets the core keep the id, unless it is dropped meanwhile.
         self.taken.set(Some(shared.clone()));
-        // SAFETY: The id has this handler, context and type. It is given up: the core does not destroy
-        // it, as `taken` is set.
+        // SAFETY: The id has this handler, context and type. It is given up: the core does not
+        // destroy it, as `taken` is set.
         let id = unsafe { CmId::from_raw(self.id, shared.clone()) };
         let id = Arc::new(id, GFP_KERNEL)?;
         device.add_user(shared)?;

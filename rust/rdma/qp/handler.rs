@@ -42,8 +42,9 @@ pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// A send has completed, or will not be posted any more.
     ///
     /// The slot is free again. A success says what the transport tells of it: with [`Rc`] that the
-    /// peer has it, with [`Uc`](crate::rdma::qp::Uc) only that it has left. After an error the device does not access the owner's memory any
-    /// more, but it is unknown whether the peer has received the message or the data.
+    /// peer has it, with [`Uc`](crate::rdma::qp::Uc) only that it has left. After an error the
+    /// device does not access the owner's memory any more, but it is unknown whether the peer has
+    /// received the message or the data.
     fn send_done(&self, qp: &Qp<Self, T>, owner: Self::Send, result: Result<T::Sent, WcError>);
 
     /// A receive has completed, or will not be used any more.

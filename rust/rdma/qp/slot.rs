@@ -438,8 +438,7 @@ impl Large {
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
-/// request with the `cqe` of a [`SendSlot<H, T>`]
-/// that was posted.
+/// request with the `cqe` of a [`SendSlot<H, T>`] that was posted.
 unsafe extern "C" fn send_done<H: QpHandler<T>, T: Transport>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
@@ -466,8 +465,7 @@ unsafe extern "C" fn send_done<H: QpHandler<T>, T: Transport>(
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
-/// request with the `error_cqe` of a
-/// [`SendSlot<H, T>`] that was posted.
+/// request with the `error_cqe` of a [`SendSlot<H, T>`] that was posted.
 unsafe extern "C" fn send_error<H: QpHandler<T>, T: Transport>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
@@ -495,8 +493,7 @@ unsafe extern "C" fn send_error<H: QpHandler<T>, T: Transport>(
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
-/// request with the `inv_cqe` of a [`SendSlot<H, T>`]
-/// that was posted.
+/// request with the `inv_cqe` of a [`SendSlot<H, T>`] that was posted.
 unsafe extern "C" fn inv_done<H: QpHandler<T>, T: Transport>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,

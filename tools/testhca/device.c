@@ -35,6 +35,7 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		.max_res_rd_atom = THCA_MAX_QP * dev->max_rd_atom,
 		.max_qp_init_rd_atom = dev->max_rd_atom,
 		.atomic_cap = IB_ATOMIC_HCA,
+		.masked_atomic_cap = IB_ATOMIC_HCA,
 		.max_ah = 65536,
 		.max_srq = dev->max_srq,
 		/* irdma has a number here even where it has no SRQ. */

@@ -210,6 +210,31 @@ static enum thca_answer answer_read(struct thca_qp *qp, struct thca_swqe *wqe,
 	return THCA_ACK;
 }
 
+/* Adds field by field; nothing is carried out of the bits that are set in highest. */
+static u64 add_fields(u64 a, u64 b, u64 highest)
+{
+	return ((a & ~highest) + (b & ~highest)) ^ ((a ^ b) & highest);
+}
+
+/* What an atomic operation makes of the number. */
+static u64 result_of(const struct thca_swqe *wqe, u64 old)
+{
+	u64 compare_mask = wqe->rdma.compare_add_mask, swap_mask = wqe->rdma.swap_mask;
+
+	switch (wqe->opcode) {
+	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		return old + wqe->rdma.compare_add;
+	case IB_WR_MASKED_ATOMIC_FETCH_AND_ADD:
+		return add_fields(old, wqe->rdma.compare_add, compare_mask);
+	case IB_WR_MASKED_ATOMIC_CMP_AND_SWP:
+		if ((old ^ wqe->rdma.compare_add) & compare_mask)
+			return old;
+		return (old & ~swap_mask) | (wqe->rdma.swap & swap_mask);
+	default:
+		return old == wqe->rdma.compare_add ? wqe->rdma.swap : old;
+	}
+}
+
 /* All atomic operations of all devices exclude each other, as those of one HCA do. */
 static u64 operate(const struct thca_swqe *wqe, u64 *p)
 {
@@ -218,10 +243,7 @@ static u64 operate(const struct thca_swqe *wqe, u64 *p)
 
 	spin_lock(&lock);
 	old = READ_ONCE(*p);
-	if (wqe->opcode == IB_WR_ATOMIC_FETCH_AND_ADD)
-		WRITE_ONCE(*p, old + wqe->rdma.compare_add);
-	else if (old == wqe->rdma.compare_add)
-		WRITE_ONCE(*p, wqe->rdma.swap);
+	WRITE_ONCE(*p, result_of(wqe, old));
 	spin_unlock(&lock);
 	return old;
 }
@@ -272,6 +294,8 @@ enum thca_answer thca_respond(struct thca_qp *qp, struct thca_swqe *wqe, struct 
 		return answer_read(qp, wqe, peer, fire);
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
+	case IB_WR_MASKED_ATOMIC_CMP_AND_SWP:
+	case IB_WR_MASKED_ATOMIC_FETCH_AND_ADD:
 		return answer_atomic(qp, wqe, peer, fire);
 	default:
 		return receive_send(qp, wqe, peer, fire);

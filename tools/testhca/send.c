@@ -19,6 +19,8 @@ static bool is_known(const struct thca_qp *qp, const struct ib_send_wr *wr)
 	case IB_WR_RDMA_READ:
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
+	case IB_WR_MASKED_ATOMIC_CMP_AND_SWP:
+	case IB_WR_MASKED_ATOMIC_FETCH_AND_ADD:
 		return qp->ib.qp_type == IB_QPT_RC;
 	case IB_WR_SEND_WITH_INV:
 		return qp->ib.qp_type == IB_QPT_RC && to_dev(qp->ib.device)->remote_inv;
@@ -117,12 +119,13 @@ static int fill(struct thca_qp *qp, struct thca_swqe *wqe, const struct ib_send_
 		fill_ud(wqe, ud_wr(wr));
 	} else if (wr->opcode == IB_WR_REG_MR) {
 		fill_reg(wqe, reg_wr(wr));
-	} else if (wr->opcode == IB_WR_ATOMIC_CMP_AND_SWP ||
-		   wr->opcode == IB_WR_ATOMIC_FETCH_AND_ADD) {
+	} else if (thca_is_atomic(wr->opcode)) {
 		wqe->rdma.addr = atomic_wr(wr)->remote_addr;
 		wqe->rdma.rkey = atomic_wr(wr)->rkey;
 		wqe->rdma.compare_add = atomic_wr(wr)->compare_add;
 		wqe->rdma.swap = atomic_wr(wr)->swap;
+		wqe->rdma.compare_add_mask = atomic_wr(wr)->compare_add_mask;
+		wqe->rdma.swap_mask = atomic_wr(wr)->swap_mask;
 	} else if (thca_is_read(wr->opcode) || wr->opcode == IB_WR_RDMA_WRITE ||
 		   wr->opcode == IB_WR_RDMA_WRITE_WITH_IMM) {
 		wqe->rdma.addr = rdma_wr(wr)->remote_addr;

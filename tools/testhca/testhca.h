@@ -193,7 +193,7 @@ struct thca_swqe {
 		struct {
 			u64 addr;
 			u32 rkey;
-			u64 compare_add, swap;
+			u64 compare_add, swap, compare_add_mask, swap_mask;
 		} rdma;
 		struct {
 			u32 index, key;
@@ -320,6 +320,13 @@ static inline bool thca_is_connected_type(enum ib_qp_type type)
 static inline bool thca_is_read(enum ib_wr_opcode opcode)
 {
 	return opcode == IB_WR_RDMA_READ || opcode == IB_WR_RDMA_READ_WITH_INV;
+}
+
+static inline bool thca_is_atomic(enum ib_wr_opcode opcode)
+{
+	return opcode == IB_WR_ATOMIC_CMP_AND_SWP || opcode == IB_WR_ATOMIC_FETCH_AND_ADD ||
+	       opcode == IB_WR_MASKED_ATOMIC_CMP_AND_SWP ||
+	       opcode == IB_WR_MASKED_ATOMIC_FETCH_AND_ADD;
 }
 
 /* ah.c */

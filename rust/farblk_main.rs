@@ -43,6 +43,10 @@ mod base;
 mod block;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
+#[cfg_attr(
+    not(CONFIG_FARBLK_KUNIT_TEST),
+    expect(dead_code, reason = "the tests use more of it than the driver yet")
+)]
 mod rdma;
 
 // Floor 2: the driver.

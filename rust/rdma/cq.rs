@@ -35,6 +35,7 @@ use kernel::{
 mod completions;
 mod marker;
 mod reservation;
+mod solicited;
 
 use completions::Completions;
 pub(super) use marker::Marker;

@@ -10,6 +10,7 @@ mod cq;
 mod credits;
 mod direct;
 mod dma;
+mod immediate;
 mod mr;
 mod owner;
 mod owners;
@@ -82,9 +83,11 @@ use crate::rdma::{
     srq::Srq,
     wc::{
         Received,
-        WcError, //
+        WcError,
+        Written, //
     },
     wr::{
+        Announcement,
         Carry,
         RdmaOp,
         RecvBuffer,

@@ -19,6 +19,7 @@ mod drain;
 mod event;
 mod fast_reg_mr;
 mod handler;
+mod immediate;
 mod read;
 mod recv;
 mod reply;
@@ -272,7 +273,8 @@ pub(crate) struct Undrained {
 const READ_SINK: usize = 8;
 
 /// The flags of a work request that asks for a completion, and is not the last one of its slot:
-/// `IB_SEND_SOLICITED` is what tells it from that, and has no meaning for what is not a message.
+/// `IB_SEND_SOLICITED` is what tells it from that, and has no meaning for what is not a message. A
+/// message is always the last one of its slot; so is an RDMA WRITE with immediate data.
 const SIGNALED_ALSO: i32 =
     bindings::ib_send_flags_IB_SEND_SIGNALED | bindings::ib_send_flags_IB_SEND_SOLICITED;
 

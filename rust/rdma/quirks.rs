@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What devices do against the specification, and how the module copes. The first three are about
-//! `rdma_rxe`, the last five about `siw`.
+//! What devices do against the specification, and how the module copes. The first four are about
+//! `rdma_rxe`, the five from pages of any size on about `siw`.
 //!
 //! # Unfinished READs
 //!
@@ -35,6 +35,13 @@
 //! `rxe_srq` loses a receive if its queue pair fails while it receives a message of several packets
 //! into it. Such a receive stays in the [`Srq`](super::srq::Srq) until that is dropped, and nobody
 //! can tell which one it was.
+//!
+//! # Flushes that are not solicited
+//!
+//! A completion with an error counts as solicited, so that a queue that is armed for solicited ones
+//! tells of it. `flush_recv_wqe()` in `rxe_resp.c` does not have it so for the receives of a queue
+//! pair that has failed, nor `rxe_comp.c` for sends. A task that waits for such a queue has to be
+//! woken by [`QpHandler::error`](super::qp::QpHandler::error) as well, or when the connection ends.
 //!
 //! # No event of the last receive
 //!
@@ -139,6 +146,12 @@ impl Quirks {
     /// segments are then virtual ones.
     pub(super) fn unfinished_reads(&self) -> bool {
         self.rxe && self.virt_dma
+    }
+
+    /// Returns true if a completion queue that is armed for solicited completions may not tell of
+    /// the receives of a queue pair that has failed.
+    pub(crate) fn flushes_unsolicited(&self) -> bool {
+        self.rxe
     }
 
     /// Returns true if a `REG_MR` may run again until the message behind it has completed.

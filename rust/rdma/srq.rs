@@ -278,8 +278,7 @@ impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a
-/// receive with the `cqe` of a slot of a [`Srq<H, T>`]
-/// that was posted.
+/// receive with the `cqe` of a slot of a [`Srq<H, T>`] that was posted.
 unsafe extern "C" fn srq_done<H: QpHandler<T>, T: Transport>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,

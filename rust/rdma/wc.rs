@@ -30,7 +30,9 @@ pub(crate) enum WcError {
     /// The device reports success of another operation than the one that was posted.
     ///
     /// For a receive this means that the peer violates the protocol: it has used up the receive by
-    /// an RDMA WRITE with immediate data, which is no message. The queue pair was closed.
+    /// an RDMA WRITE with immediate data, which is no message, and which the handler does not take
+    /// ([`QpHandler::write_received`](super::qp::QpHandler::write_received)). The queue pair was
+    /// closed.
     Unexpected {
         /// The operation that has completed: an `enum ib_wc_opcode`.
         opcode: u32,
@@ -47,7 +49,7 @@ pub(crate) enum WcError {
 }
 
 /// A message that was received. The peer can also use up a receive by an RDMA WRITE with immediate
-/// data: that is no `Received`, but [`WcError::Unexpected`].
+/// data: that is no `Received`, but a [`Written`], or else [`WcError::Unexpected`].
 ///
 /// It can be used only while the handler of its completion runs. It is also the proof that a key
 /// was invalidated, and good for one answer: a key comes again after 256 registrations of a region.
@@ -103,6 +105,42 @@ impl<'a> Received<'a> {
     #[inline]
     pub(super) fn is_of(&self, qp: *const bindings::ib_qp) -> bool {
         core::ptr::eq(self.qp, qp)
+    }
+}
+
+/// An RDMA WRITE of the peer with immediate data, which has used up a receive. The data are where
+/// the peer wrote them; there is no message, and the receive's buffers are as they were.
+///
+/// It can be used only while the handler of its completion runs.
+pub(crate) struct Written<'a> {
+    len: u32,
+    immediate: u32,
+    _completion: PhantomData<&'a bindings::ib_wc>,
+}
+
+impl<'a> Written<'a> {
+    /// Returns the RDMA WRITE that `wc`, the completion of a receive, reports, if it is one that
+    /// has succeeded.
+    pub(super) fn new(wc: &'a bindings::ib_wc) -> Option<Self> {
+        let opcode = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;
+        let len = WcError::check(wc, opcode).ok()?;
+        Some(Self {
+            len,
+            // SAFETY: Both variants are plain numbers.
+            immediate: u32::from_be(unsafe { wc.ex.imm_data }),
+            _completion: PhantomData,
+        })
+    }
+
+    /// Returns how many bytes the peer has written, according to the device. Where they are only
+    /// the peer knows.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Returns the immediate data.
+    pub(crate) fn immediate(&self) -> u32 {
+        self.immediate
     }
 }
 

@@ -5,6 +5,7 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use crate::base::scatterlist::Segmented;
+use crate::bindings;
 use crate::rdma::{
     device::Device,
     dma::{
@@ -68,6 +69,27 @@ impl Reply {
         Self {
             immediate: Some(immediate),
             ..Self::default()
+        }
+    }
+}
+
+/// What the peer receives of an RDMA WRITE, by
+/// [`Qp::write_with_immediate`](super::qp::Qp::write_with_immediate).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Announcement {
+    /// The immediate data.
+    pub(crate) immediate: u32,
+    /// If set, it wakes a peer whose completion queue is armed by
+    /// [`Cq::arm_solicited`](super::cq::Cq::arm_solicited).
+    pub(crate) solicited: bool,
+}
+
+impl Announcement {
+    /// The C flags.
+    pub(super) fn flags(&self) -> i32 {
+        match self.solicited {
+            true => bindings::ib_send_flags_IB_SEND_SOLICITED,
+            false => 0,
         }
     }
 }

@@ -99,6 +99,8 @@ pub(super) struct Landing {
     pub(super) answer: Option<Result>,
     /// It has invalidated a key.
     pub(super) invalidated: bool,
+    /// It was used up by an RDMA WRITE.
+    pub(super) written: bool,
     /// The immediate data; of an answer, the slot of the request.
     pub(super) immediate: Option<u32>,
     /// How often it is to be posted again when something was received.

@@ -15,6 +15,8 @@ pub(super) struct Events {
     #[pin]
     pub(super) released: Inbox<Owner>,
     pub(super) errors: Atomic<u32>,
+    /// 1 if the peer may use up receives by RDMA WRITEs.
+    pub(super) takes_writes: Atomic<u32>,
     /// The task that runs while the queue pair tells of its failure.
     #[pin]
     pub(super) rival: IrqSaveSpinLock<Option<Arc<Rival>>>,
@@ -29,6 +31,7 @@ impl Events {
                 recvs <- recvs,
                 released <- released,
                 errors: Atomic::new(0),
+                takes_writes: Atomic::new(0),
                 rival <- new_irqsave_spinlock!(None),
             }),
             GFP_KERNEL,
@@ -86,6 +89,21 @@ impl QpHandler for Handler {
         self.0.recvs.put(done);
     }
 
+    fn write_received(
+        &self,
+        _qp: &Qp<Self>,
+        mut owner: Landing,
+        written: Written<'_>,
+    ) -> Result<(), Landing> {
+        if self.0.takes_writes.load(Relaxed) == 0 {
+            return Err(owner);
+        }
+        owner.written = true;
+        owner.immediate = Some(written.immediate());
+        self.0.recvs.put((owner, Ok(written.len())));
+        Ok(())
+    }
+
     fn error(&self) {
         self.0.errors.fetch_add(1, Relaxed);
         let rival = self.0.rival.lock().take();
@@ -141,6 +159,7 @@ pub(super) struct Side {
     pub(super) id: Arc<CmId>,
     pub(super) connection: Arc<Connection>,
     pub(super) send_cq: Arc<Cq>,
+    pub(super) recv_cq: Arc<Cq>,
 }
 
 /// The kinds of completion queues and receive queues that the sides have.
@@ -165,17 +184,17 @@ impl Side {
     ) -> Result<Self> {
         let events = Events::new()?;
         let handler = Handler(events.clone());
-        let (qp, send_cq) = match srq {
+        let (qp, send_cq, recv_cq) = match srq {
             Some(srq) => {
                 let caps = QpCaps { recv_wr: 0, ..caps };
                 let cq = srq.cq().clone();
-                (Qp::create_on(&id, srq, &cq, caps, handler)?, cq)
+                (Qp::create_on(&id, srq, &cq, caps, handler)?, cq.clone(), cq)
             }
             None => {
                 let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
                 let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
                 let qp = Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?;
-                (qp, send_cq)
+                (qp, send_cq, recv_cq)
             }
         };
         Ok(Self {
@@ -184,6 +203,7 @@ impl Side {
             id,
             connection,
             send_cq,
+            recv_cq,
         })
     }
 
@@ -277,21 +297,31 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(addr: SocketAddr, caps: QpCaps, kind: Kind) -> Result<Self> {
-        let net = Net::current();
-        let connection = Connection::new()?;
-        let id = CmId::new(&devices()?, &net, connection.clone())?;
-        id.resolve(None, addr, TIMEOUT_MS)
-            .map_err(|error| error.to_error())?;
-        let pd = match &kind.srq {
-            Some(srq) => srq.pd().clone(),
-            None => Pd::alloc(&id.device()?)?,
-        };
         let context = |direct| match direct {
             true => PollContext::Direct,
             false => PollContext::Softirq,
         };
         let (send, recv) = kind.direct.unwrap_or_default();
-        let contexts = (context(send), context(recv));
+        Self::with_contexts(addr, caps, (context(send), context(recv)), kind.srq)
+    }
+
+    /// Makes a pair whose near side's sends and receives complete in these contexts. The far side
+    /// receives from `srq`, if it is given.
+    pub(super) fn with_contexts(
+        addr: SocketAddr,
+        caps: QpCaps,
+        contexts: (PollContext, PollContext),
+        srq: Option<Arc<Srq<Handler>>>,
+    ) -> Result<Self> {
+        let net = Net::current();
+        let connection = Connection::new()?;
+        let id = CmId::new(&devices()?, &net, connection.clone())?;
+        id.resolve(None, addr, TIMEOUT_MS)
+            .map_err(|error| error.to_error())?;
+        let pd = match &srq {
+            Some(srq) => srq.pd().clone(),
+            None => Pd::alloc(&id.device()?)?,
+        };
         let near = Side::new(id, connection, &pd, caps, contexts, None)?;
 
         let queue = OwnedQueue::ordered(c"farblk_kunit")?;
@@ -301,7 +331,7 @@ impl Pair {
                 queue,
                 pd: far_pd,
                 caps,
-                srq: kind.srq,
+                srq,
                 connection,
                 id <- new_mutex!(None),
                 side <- side,
@@ -364,6 +394,7 @@ impl Pair {
             piece: None,
             answer: None,
             invalidated: false,
+            written: false,
             immediate: None,
             again: 0,
             rival: None,

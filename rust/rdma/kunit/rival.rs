@@ -132,7 +132,7 @@ unsafe extern "C" fn slow_poll(
 }
 
 /// Counts how often somebody is to poll.
-struct Notified(Atomic<u32>);
+pub(super) struct Notified(pub(super) Atomic<u32>);
 
 impl CqNotify for Notified {
     fn notify(&self) {

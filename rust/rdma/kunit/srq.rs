@@ -35,6 +35,7 @@ pub(super) fn landing(
         piece: Some(memory.piece(0, PAGE_SIZE)?),
         answer: None,
         invalidated: false,
+        written: false,
         immediate: None,
         again: 0,
         rival: None,

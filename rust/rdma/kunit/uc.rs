@@ -100,7 +100,7 @@ impl UcSide {
     /// A side that could connect to `addr`.
     fn resolved(addr: SocketAddr, pd: &Arc<Pd>, caps: QpCaps) -> Result<Self> {
         let connection = Connection::new()?;
-        let id = CmId::new(&Net::current(), connection.clone())?;
+        let id = CmId::new(&devices()?, &Net::current(), connection.clone())?;
         id.resolve(None, addr, TIMEOUT_MS)
             .map_err(|error| error.to_error())?;
         Self::new(id, connection, pd, caps)
@@ -186,7 +186,7 @@ impl UcPair {
             GFP_KERNEL,
         )?;
         let door = Arc::new(UcDoor(acceptor.clone()), GFP_KERNEL)?;
-        let listener = Listener::new(&Net::current(), addr, 1, door)?;
+        let listener = Listener::new(&devices()?, &Net::current(), addr, 1, door)?;
         let near = UcSide::resolved(addr, &rc.pd, CAPS)?;
         near.id
             .connect(&PARAM, TIMEOUT_MS)
@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn slots_have_no_memory_regions() -> Result {
         with_uc(|pair| {
-            let (_, addr) = client::find(address).ok_or(ENODEV)?;
+            let (_, addr) = some_device()?;
             for (keys, large_keys) in [(1, 0), (0, 1)] {
                 let caps = QpCaps {
                     keys,

@@ -297,12 +297,25 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     #[inline]
     unsafe fn ends_slot<'a>(wr: *const bindings::ib_send_wr) -> Option<&'a SendSlot<H, T>> {
         // SAFETY: By the safety requirements.
-        let (flags, cqe) = unsafe { ((*wr).send_flags, (*wr).__bindgen_anon_1.wr_cqe) };
-        if flags & SIGNALED_ALSO != bindings::ib_send_flags_IB_SEND_SIGNALED {
+        let (flags, opcode, cqe) = unsafe {
+            let cqe = (*wr).__bindgen_anon_1.wr_cqe;
+            ((*wr).send_flags, (*wr).opcode, cqe)
+        };
+        let ends = match flags & SIGNALED_ALSO {
+            bindings::ib_send_flags_IB_SEND_SIGNALED => true,
+            // A message that is solicited. Plain RDMA operations are not, and have this for another
+            // reason.
+            SIGNALED_ALSO => {
+                opcode != bindings::ib_wr_opcode_IB_WR_RDMA_WRITE
+                    && opcode != bindings::ib_wr_opcode_IB_WR_RDMA_READ
+            }
+            _ => false,
+        };
+        if !ends {
             return None;
         }
-        // SAFETY: Only a slot's last work request has this flag alone, with the slot's first field
-        // as its completion entry.
+        // SAFETY: Only a slot's last work request has these flags, with the slot's first field as
+        // its completion entry.
         Some(unsafe { &*cqe.cast::<SendSlot<H, T>>() })
     }
 

@@ -310,6 +310,9 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
             return self.handler.recv_done(self, owner, result);
         };
         if matches!(error, WcError::Unexpected { .. }) {
+            let Err(owner) = self.offer_write(owner, wc) else {
+                return;
+            };
             // The handler receives the reason before the failure.
             self.close();
             self.handler.recv_done(self, owner, result);
@@ -325,8 +328,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
 /// # Safety
 ///
 /// Must only be called by the RDMA core or a completion queue, once, for the completion of a
-/// receive with the `cqe` of a slot of a queue pair
-/// with this handler that was posted.
+/// receive with the `cqe` of a slot of a queue pair with this handler that was posted.
 pub(super) unsafe extern "C" fn recv_done<H: QpHandler<T>, T: Transport>(
     _cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,

@@ -88,6 +88,28 @@ impl fmt::Display for Name {
     }
 }
 
+/// Which accesses to memory do not come in between those of an atomic operation that a device does
+/// for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Atomicity {
+    /// The atomic operations of the same device (`IB_ATOMIC_HCA`): neither those of other devices
+    /// nor those of the CPU.
+    Device,
+    /// All others that are atomic, of other devices and of the CPU (`IB_ATOMIC_GLOB`).
+    Host,
+}
+
+impl Atomicity {
+    /// Returns what the C value means; `None` if there are no such operations.
+    fn of(cap: bindings::ib_atomic_cap) -> Option<Self> {
+        match cap {
+            bindings::ib_atomic_cap_IB_ATOMIC_HCA => Some(Self::Device),
+            bindings::ib_atomic_cap_IB_ATOMIC_GLOB => Some(Self::Host),
+            _ => None,
+        }
+    }
+}
+
 /// Receives an event when a device is being removed, to drop its references to it.
 pub(crate) trait DeviceUser: Send + Sync {
     /// The device is being removed.
@@ -332,6 +354,31 @@ impl Device {
     /// write to: [`Qp::rdma`](super::qp::Qp::rdma) uses that of its slot.
     pub(crate) fn reads_need_regions(&self) -> bool {
         self.iwarp
+    }
+
+    /// Returns how the device does atomic operations of 8 bytes on the memory of this host for its
+    /// peers; `None` if it does none, or as with iWARP no connection lets peers do them. Any
+    /// context.
+    pub(crate) fn atomics(&self) -> Option<Atomicity> {
+        // SAFETY: By the type invariants the device is registered.
+        let cap = unsafe { (*self.as_raw()).attrs.atomic_cap };
+        Atomicity::of(cap).filter(|_| !self.iwarp)
+    }
+
+    /// Returns the same of masked atomic operations. Any context.
+    pub(crate) fn masked_atomics(&self) -> Option<Atomicity> {
+        // SAFETY: By the type invariants the device is registered.
+        let cap = unsafe { (*self.as_raw()).attrs.masked_atomic_cap };
+        Atomicity::of(cap).filter(|_| !self.iwarp)
+    }
+
+    /// Returns true if the device can be asked to do atomic operations on memory of a peer, or
+    /// `masked` ones.
+    pub(super) fn posts_atomics(&self, masked: bool) -> bool {
+        match masked {
+            true => self.masked_atomics().is_some() && !self.quirks.posts_no_masked_atomics(),
+            false => self.atomics().is_some() && !self.quirks.posts_no_atomics(),
+        }
     }
 
     /// Returns true if memory regions can have pages of `size` bytes.

@@ -3,6 +3,7 @@
 //! KUnit suites of the RDMA abstractions, and what they share: two queue pairs of one device,
 //! connected to each other over the device's own address.
 
+mod atomic;
 mod broken;
 mod chain;
 mod cm;
@@ -87,6 +88,11 @@ use crate::rdma::{
         Written, //
     },
     wr::{
+        atomic::{
+            AtomicOp,
+            AtomicResult,
+            RemoteAtomic, //
+        },
         Announcement,
         Carry,
         RdmaOp,

@@ -13,6 +13,7 @@ use super::{
     },
     wr::RemoteRange, //
 };
+use crate::base::errno::EOPNOTSUPP;
 use crate::bindings;
 use core::{
     mem::ManuallyDrop,
@@ -24,8 +25,7 @@ use kernel::{
     sync::{
         atomic::{
             Acquire,
-            Atomic,
-            Release, //
+            Atomic, //
         },
         Arc, //
     },
@@ -68,6 +68,7 @@ impl Access {
 pub(crate) struct Mr {
     raw: NonNull<bindings::ib_mr>,
     access: Access,
+    atomics: bool,
     registered: Atomic<u32>,
     // Dropped only once the region is deregistered.
     mapping: ManuallyDrop<KBox<Parking<Arc<SgMapping>>>>,
@@ -114,6 +115,7 @@ impl Mr {
         let this = Self {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
             access,
+            atomics: false,
             registered: Atomic::new(0),
             mapping: ManuallyDrop::new(parking),
             pd: pd.clone(),
@@ -157,11 +159,41 @@ impl Mr {
         self.raw.as_ptr()
     }
 
+    /// Also allows peers atomic operations. To be called before the region is registered.
+    ///
+    /// The connection has to allow them, too: one of `rdma_cm` does so if its
+    /// [`responder_resources`](super::cm::ConnParam::responder_resources) are not 0, as for RDMA
+    /// READs. So this right is all that keeps peers from atomic operations elsewhere.
+    ///
+    /// Fails with `EOPNOTSUPP` if the device does none, and with `EINVAL` if the mapping does not
+    /// allow it to write, or the region is registered.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn with_atomics(mut self) -> Result<Self> {
+        if self.pd.device().atomics().is_none() {
+            return Err(EOPNOTSUPP);
+        }
+        if !self.mapping.value.direction().device_writes() || self.remote().is_some() {
+            return Err(EINVAL);
+        }
+        self.atomics = true;
+        Ok(self)
+    }
+
     /// The C access flags.
     #[inline]
     pub(super) fn access(&self) -> i32 {
+        let atomics = match self.atomics {
+            true => {
+                bindings::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC
+                    | bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+            }
+            false => 0,
+        };
         // CAST: Flags fit, see the definition of `enum ib_access_flags`.
-        self.access.as_raw() as i32
+        (self.access.as_raw() | atomics) as i32
     }
 
     /// Returns the key that `REG_MR` gives the region.
@@ -183,9 +215,10 @@ impl Mr {
         unsafe { (*self.as_raw()).iova }
     }
 
-    /// Notes that a `REG_MR` has completed with success.
-    pub(super) fn set_registered(&self) {
-        self.registered.store(1, Release);
+    /// Returns the flag to be set to 1 when a `REG_MR` has completed with success.
+    #[inline]
+    pub(super) fn registered(&self) -> &Atomic<u32> {
+        &self.registered
     }
 
     /// Returns what a peer needs to access the region, or `None` if it is not registered. Any

@@ -13,6 +13,7 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+mod atomic;
 mod caps;
 mod chain;
 mod drain;

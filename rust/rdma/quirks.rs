@@ -16,7 +16,7 @@
 //!
 //! So the end of the memory of each work request gets a [`Mark`] before the READ is posted.
 //! `copy_data()` fills the memory from its beginning to its end: what was overwritten at the end
-//! was overwritten everywhere.
+//! was overwritten everywhere. The result of an atomic operation gets one for the same reason.
 //!
 //! # Registrations that run again
 //!
@@ -84,6 +84,13 @@
 //! it. So if the client's first message is quick, it stays with the server's TCP until something
 //! else comes: one of about a hundred does. A client that gets no answer sends an RDMA WRITE of no
 //! bytes.
+//!
+//! # Atomic operations that cannot be posted
+//!
+//! `mlx5` does atomic operations for peers, and says so in `atomic_cap`, but `ib_post_send()` of a
+//! kernel user refuses them (`handle_qpt_rc()` in `wr.c`: "not supported yet"). `ionic`, `irdma` and
+//! `bnxt_re` report masked ones in `masked_atomic_cap` that they refuse, and `vmw_pvrdma` some that
+//! it posts without their operands. A work request that is refused would end the queue pair.
 
 use crate::base::sync::random_u64;
 use crate::bindings;
@@ -95,6 +102,8 @@ pub(crate) struct Quirks {
     siw: bool,
     virt_dma: bool,
     hides_last_receive: bool,
+    posts_no_atomics: bool,
+    posts_no_masked_atomics: bool,
 }
 
 impl Quirks {
@@ -115,6 +124,15 @@ impl Quirks {
                 bindings::rdma_driver_id_RDMA_DRIVER_SIW,
                 bindings::rdma_driver_id_RDMA_DRIVER_IRDMA,
                 bindings::rdma_driver_id_RDMA_DRIVER_QEDR,
+            ]
+            .contains(&driver),
+            posts_no_atomics: driver == bindings::rdma_driver_id_RDMA_DRIVER_MLX5,
+            posts_no_masked_atomics: [
+                bindings::rdma_driver_id_RDMA_DRIVER_MLX5,
+                bindings::rdma_driver_id_RDMA_DRIVER_IONIC,
+                bindings::rdma_driver_id_RDMA_DRIVER_IRDMA,
+                bindings::rdma_driver_id_RDMA_DRIVER_BNXT_RE,
+                bindings::rdma_driver_id_RDMA_DRIVER_VMW_PVRDMA,
             ]
             .contains(&driver),
         }
@@ -167,6 +185,16 @@ impl Quirks {
     /// Returns true if the device is known not to tell of the last receive of a queue pair.
     pub(super) fn hides_last_receive(&self) -> bool {
         self.hides_last_receive
+    }
+
+    /// Returns true if the device does atomic operations for peers, but its driver posts none.
+    pub(super) fn posts_no_atomics(&self) -> bool {
+        self.posts_no_atomics
+    }
+
+    /// Returns true if the driver posts no masked atomic operations, whatever it reports.
+    pub(super) fn posts_no_masked_atomics(&self) -> bool {
+        self.posts_no_masked_atomics
     }
 
     /// Returns the timeout for acknowledgments that a connection needs if its requests register

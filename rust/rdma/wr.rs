@@ -4,6 +4,8 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+pub(crate) mod atomic;
+
 use crate::base::scatterlist::Segmented;
 use crate::bindings;
 use crate::rdma::{
@@ -12,7 +14,8 @@ use crate::rdma::{
         DmaBuffer,
         DmaPiece, //
     },
-    mr::Mr, //
+    mr::Mr,
+    wr::atomic::AtomicResult, //
 };
 use kernel::prelude::*;
 
@@ -128,6 +131,12 @@ pub(crate) trait SendOwner: Send + 'static {
 
     /// Returns the memory region of [`Qp::reg_mr`](super::qp::Qp::reg_mr).
     fn mr(&self) -> Option<&Mr> {
+        None
+    }
+
+    /// Returns the room for the result of [`Qp::atomic`](super::qp::Qp::atomic), which the device
+    /// writes.
+    fn result(&mut self) -> Option<&mut AtomicResult> {
         None
     }
 }

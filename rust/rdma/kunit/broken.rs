@@ -27,11 +27,11 @@ const CAPS: QpCaps = QpCaps {
 // CAST: A small number.
 const MINUS_EIO: c_int = -(bindings::EIO as c_int);
 
-/// An operation of a device that was replaced until this drops.
+/// An operation or attribute of a device that was replaced until this drops.
 ///
 /// # Invariants
 ///
-/// `place` is a field of the table of operations of `_device`, and only the test uses it.
+/// `place` is a field of the operations or attributes of `_device`, and only the test uses it.
 pub(super) struct Replaced<T: Copy> {
     place: *mut T,
     old: T,

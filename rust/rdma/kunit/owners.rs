@@ -64,6 +64,8 @@ pub(super) struct Owner {
     /// All of it is the message.
     pub(super) message: Option<DmaBuffer>,
     pub(super) mr: Option<Mr>,
+    /// Room for the result of an atomic operation.
+    pub(super) result: Option<AtomicResult>,
     /// How often it is to be written again when that has completed, and where to.
     pub(super) again: Option<(u32, RemoteRange)>,
     pub(super) _alive: Alive,
@@ -87,6 +89,10 @@ impl SendOwner for Owner {
 
     fn piece(&self) -> Option<&DmaPiece> {
         self.piece.as_ref()
+    }
+
+    fn result(&mut self) -> Option<&mut AtomicResult> {
+        self.result.as_mut()
     }
 }
 

@@ -361,6 +361,7 @@ impl Pair {
             piece: None,
             message: None,
             mr: None,
+            result: None,
             again: None,
             _alive: Alive::new(&self.alive),
         }

@@ -441,9 +441,9 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         }
         if result.is_err() {
             self.note_error();
-        } else if !body.mr.is_null() {
-            // SAFETY: The region was borrowed from the owner, which is still in place.
-            unsafe { (*body.mr).set_registered() };
+        } else if !body.success.is_null() {
+            // SAFETY: The flag was borrowed from the owner, which is still in place.
+            unsafe { (*body.success).store(1, Release) };
         }
         // All of the slot's work requests have completed, as they do so in order. One completion is
         // handled at a time, so no read-modify-write is needed. Pairs with the load in `chain()`.

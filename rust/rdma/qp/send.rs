@@ -364,7 +364,7 @@ impl<H: QpHandler> Qp<H> {
             if !Arc::ptr_eq(mr.pd(), &self.pd) {
                 return Err(EINVAL);
             }
-            body.mr = mr;
+            body.success = mr.registered();
             body.nr_wr = 1;
             body.opcode = bindings::ib_wc_opcode_IB_WC_REG_MR;
             let wr = Wr {

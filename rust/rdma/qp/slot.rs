@@ -16,7 +16,6 @@ use crate::{
             Direction,
             DmaBuffer, //
         },
-        mr::Mr,
         quirks::Mark,
         wc::WcError, //
     }, //
@@ -56,7 +55,7 @@ const LOST: u32 = 3;
 
 /// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send or RDMA
 /// READ.
-const OWN_WRS: usize = 2;
+pub(super) const OWN_WRS: usize = 2;
 
 /// The data of a slot's work requests, in addition to the owner.
 ///
@@ -90,8 +89,9 @@ pub(super) struct Body {
     pub(super) buffer: Option<Arc<DmaBuffer>>,
     /// The mark of an RDMA READ, at the end of each of its work requests.
     pub(super) mark: Option<Mark>,
-    /// The owner's memory region that is being registered, or null.
-    pub(super) mr: *const Mr,
+    /// What to set to 1 on success: a flag of the owner's memory region that is being registered,
+    /// or of its room for a result; or null.
+    pub(super) success: *const Atomic<u32>,
     /// The first error of a work request other than the last, or of what is no completion of it.
     pub(super) error: Option<WcError>,
 }
@@ -110,7 +110,7 @@ impl Body {
         self.nr_wr = 0;
         self.opcode = bindings::ib_wc_opcode_IB_WC_SEND;
         self.mark = None;
-        self.mr = core::ptr::null();
+        self.success = core::ptr::null();
         self.error = None;
     }
 
@@ -189,7 +189,7 @@ impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
             large: None,
             buffer: None,
             mark: None,
-            mr: core::ptr::null(),
+            success: core::ptr::null(),
             error: None,
         };
         Ok(Self {

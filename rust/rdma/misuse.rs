@@ -20,6 +20,10 @@ use crate::rdma::{
         WcError, //
     },
     wr::{
+        atomic::{
+            AtomicOp,
+            RemoteAtomic, //
+        },
         Carry,
         RdmaOp,
         RemoteRange,
@@ -53,6 +57,15 @@ fn invalidation_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, reply: Reply, owner: H::
 
 fn registration_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, owner: H::Send) {
     let _ = qp.reg_mr(0, owner, true); //~ E0599
+}
+
+fn atomic_on_uc<H: QpHandler<Uc>>(
+    qp: &Qp<H, Uc>,
+    op: AtomicOp,
+    remote: RemoteAtomic,
+    owner: H::Send,
+) {
+    let _ = qp.atomic(0, op, remote, owner, true); //~ E0599
 }
 
 fn acknowledgment_of_uc(id: &CmId<Uc>) {

@@ -259,13 +259,6 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     ///
     /// Otherwise like [`Self::rdma`](Qp::rdma), which reliable queue pairs have for both
     /// directions.
-    #[cfg_attr(
-        not(CONFIG_FARBLK_KUNIT_TEST),
-        expect(
-            dead_code,
-            reason = "the driver has reliable connections, and calls `rdma()`"
-        )
-    )]
     pub(crate) fn write(
         &self,
         slot: u16,

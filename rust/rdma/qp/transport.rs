@@ -78,10 +78,6 @@ impl Connected for Rc {}
 ///
 /// The connection manager makes such connections as it makes reliable ones: `rdma_create_id()`
 /// takes the type for callers in the kernel. With iWARP there are none.
-#[cfg_attr(
-    not(CONFIG_FARBLK_KUNIT_TEST),
-    expect(dead_code, reason = "the driver needs reliable connections")
-)]
 pub(crate) enum Uc {}
 
 /// A send has left, and nobody knows whether it arrives: what is known of one that a [`Uc`] queue

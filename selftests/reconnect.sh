@@ -144,7 +144,7 @@ two_filesystems() {
 	trap 'umount -q /run/mnt/1 /run/mnt/2 || true' EXIT
 	for n in 1 2; do
 		wait_for 5 test -b "$(part $n)" || die "no $(part $n)"
-		# A table that is left to be initialised later is flushed, and so are the files, within 5 s.
+		# Initialising a table later would flush it within 5 s, and the files with it.
 		must mkfs.ext4 -q -E lazy_itable_init=0 "$(part $n)"
 		mkdir -p /run/mnt/$n
 		must mount -o commit=900 "$(part $n)" /run/mnt/$n

@@ -75,8 +75,8 @@ impl Devices {
     }
 }
 
-/// Has a static for its [`Registration`]. [`rdma_client`](crate::rdma::client::rdma_client) makes
-/// it: the core says of a new device only that it is there, not which client is to hear of it.
+/// Has a static for its [`Registration`], which the macro [`rdma_client`] makes: the core says of a
+/// new device only that it is there, not which client is to hear of it.
 ///
 /// # Safety
 ///
@@ -139,7 +139,8 @@ struct Inner<C> {
 /// # Invariants
 ///
 /// - `inner` is null, or comes from `KBox::into_raw()` of the `Inner<C>` of a client that is
-///   registered, or is being registered or unregistered, and is valid until it was replaced by null.
+///   registered, or is being registered or unregistered, and is valid until it was replaced by
+///   null.
 pub(crate) struct Slot<C> {
     inner: Atomic<*mut c_void>,
     _client: PhantomData<fn() -> C>,

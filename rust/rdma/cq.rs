@@ -124,8 +124,8 @@ pub(crate) struct Cq {
 // SAFETY: `ib_cq` belongs to no thread.
 unsafe impl Send for Cq {}
 
-// SAFETY: The fields that change are atomic; the C object is handed to the core, and it and `wcs` are
-// used as the type invariants say.
+// SAFETY: The fields that change are atomic; the C object is handed to the core, and it and `wcs`
+// are used as the type invariants say.
 unsafe impl Sync for Cq {}
 
 impl Cq {

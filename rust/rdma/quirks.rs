@@ -88,9 +88,9 @@
 //! # Atomic operations that cannot be posted
 //!
 //! `mlx5` does atomic operations for peers, and says so in `atomic_cap`, but `ib_post_send()` of a
-//! kernel user refuses them (`handle_qpt_rc()` in `wr.c`: "not supported yet"). `ionic`, `irdma` and
-//! `bnxt_re` report masked ones in `masked_atomic_cap` that they refuse, and `vmw_pvrdma` some that
-//! it posts without their operands. A work request that is refused would end the queue pair.
+//! kernel user refuses them (`handle_qpt_rc()` in `wr.c`: "not supported yet"). `ionic`, `irdma`
+//! and `bnxt_re` report masked ones in `masked_atomic_cap` that they refuse, and `vmw_pvrdma` some
+//! that it posts without their operands. A work request that is refused would end the queue pair.
 
 use crate::base::sync::random_u64;
 use crate::bindings;

@@ -37,8 +37,8 @@ pub(crate) enum WcError {
         /// The operation that has completed: an `enum ib_wc_opcode`.
         opcode: u32,
     },
-    /// The device reports success, but an RDMA READ has not written all data, or an atomic operation
-    /// not its result.
+    /// The device reports success, but an RDMA READ has not written all data, or an atomic
+    /// operation not its result.
     ///
     /// The queue pair does not access the request's memory any more.
     Unfinished,

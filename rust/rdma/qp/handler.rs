@@ -25,8 +25,8 @@ use crate::rdma::{
 ///
 /// # Context
 ///
-/// `send_done`, `recv_done` and `write_received` are called where the completion queue handles completions: in
-/// softirq, in a workqueue, or where it is polled; see
+/// `send_done`, `recv_done` and `write_received` are called where the completion queue handles
+/// completions: in softirq, in a workqueue, or where it is polled; see
 /// [`PollContext`](crate::rdma::cq::PollContext). What was not posted, what [`Qp::answered`] ends,
 /// and what is left when the queue pair is drained or dropped, comes back in the context of the
 /// function that does so. So a method may sleep only if all of these contexts may. No method may
@@ -51,8 +51,8 @@ pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// A receive has completed, or will not be used any more.
     fn recv_done(&self, qp: &Qp<Self, T>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
 
-    /// The peer has used up a receive by an RDMA WRITE with immediate data. It has written to memory
-    /// that this side lets it write; nothing is in the buffers of `owner`.
+    /// The peer has used up a receive by an RDMA WRITE with immediate data. It has written to
+    /// memory that this side lets it write; nothing is in the buffers of `owner`.
     ///
     /// A handler that takes no such RDMA WRITEs returns the owner, as the default does. Then the
     /// peer violates the protocol: the queue pair is closed, and the owner comes back by

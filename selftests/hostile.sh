@@ -115,7 +115,7 @@ pretend() {
 large() {
 	local before
 	not_local
-	[ "$PROVIDER" != siw ] || skip "with iWARP a host that does not receive loses its connection, and keeps no memory"
+	needs_hogs
 	ADMIT=$(echo silent{0..7})
 	reload_server "load_module pool_size=$((4 << 20))"
 	start 60 128k-1m 10
@@ -126,6 +126,7 @@ large() {
 	unharmed
 	note "$(grep -E ' (lat|bw) ' /run/fio.out)"
 }
+needs_hogs() { [ "$PROVIDER" != siw ] || skip "with iWARP a host that does not receive loses its connection, and keeps no memory"; }
 overdue() { remote "cat $COUNTERS" | awk '$1 == "overdue" {print $2}'; }
 more_overdue() { [ "$(overdue)" -gt "$1" ]; }
 
@@ -133,7 +134,7 @@ more_overdue() { [ "$(overdue)" -gt "$1" ]; }
 # silent. storm: hosts that come, ask for all, and go. Neither keeps one waiting for long that wants
 # more than it has for itself.
 crawl() { slow_hosts crawl; }
-storm() { slow_hosts storm; }
+storm() { needs_hogs; slow_hosts storm; }
 slow_hosts() {
 	not_local
 	ADMIT=$(echo silent{0..7})
@@ -147,6 +148,7 @@ slow_hosts() {
 modest() {
 	local before
 	not_local
+	needs_hogs
 	ADMIT=$(echo silent{0..1})
 	reload_server "load_module pool_size=$((4 << 20))"
 	start
@@ -159,6 +161,7 @@ modest() {
 # passing: what a host reads that fits its own memory does not wait for larger reads of its own.
 passing() {
 	not_local
+	needs_hogs
 	ADMIT=$(echo silent{0..4})
 	reload_server "load_module pool_size=$((4 << 20))"
 	start

@@ -4,6 +4,8 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+mod port;
+
 use super::{
     limit,
     quirks::Quirks, //

@@ -19,6 +19,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod ah;
 pub(crate) mod client;
 pub(crate) mod cm;
 pub(crate) mod cq;

@@ -20,6 +20,7 @@ pub(crate) use crate::base::compat::errno::{
     ECONNRESET,
     EHOSTUNREACH,
     EKEYREJECTED,
+    EMSGSIZE,
     ENAMETOOLONG,
     ENETUNREACH,
     ENOKEY,

@@ -11,6 +11,7 @@
 
 pub(crate) mod error;
 pub(crate) mod listener;
+mod service;
 mod shared;
 
 pub(crate) use self::{
@@ -19,7 +20,8 @@ pub(crate) use self::{
         ConnectRequest,
         Listen,
         Listener, //
-    }, //
+    },
+    service::Service, //
 };
 
 use crate::base::{
@@ -180,7 +182,9 @@ const HAS_QP: u32 = 2;
 
 /// A connection of queue pairs of transport `T`, or an attempt at one: C's `struct rdma_cm_id`.
 ///
-/// An id is good for one attempt to connect. Another attempt needs a new id.
+/// An id is good for one attempt to connect. Another attempt needs a new id. With
+/// [`Ud`](super::qp::Ud) nothing is connected: the id has the address of its queue pair, and may
+/// look for a service, once.
 ///
 /// # Context
 ///
@@ -214,8 +218,8 @@ unsafe impl<T: Transport> Send for CmId<T> {}
 // by `Progress::phase`.
 unsafe impl<T: Transport> Sync for CmId<T> {}
 
-impl<T: Connected> CmId<T> {
-    /// Creates an id for a connection from network namespace `net`, by one of `devices`. Fails with
+impl<T: Transport> CmId<T> {
+    /// Creates an id for network namespace `net`, and one of `devices`. Fails with
     /// `ENOMEM`, and with the core's error. May sleep.
     pub(crate) fn new(
         devices: &Arc<Devices>,
@@ -230,7 +234,7 @@ impl<T: Connected> CmId<T> {
                 net.as_ptr(),
                 Some(handler),
                 Arc::as_ptr(&shared).cast_mut().cast::<c_void>(),
-                bindings::rdma_ucm_port_space_RDMA_PS_TCP,
+                T::PORT_SPACE,
                 T::QP_TYPE,
                 MODULE_NAME.as_char_ptr(),
             )
@@ -401,6 +405,18 @@ impl<T: Transport> CmId<T> {
         self.shared.device()
     }
 
+    /// Returns the number of the port that the id is bound to; 0 if it is not.
+    pub(super) fn port_num(&self) -> u32 {
+        if self.device().is_err() {
+            return 0;
+        }
+        // SAFETY: By the type invariants the id is valid. It is bound to a device and a port, which
+        // do not change.
+        unsafe { (*self.as_raw()).port_num }
+    }
+}
+
+impl<T: Connected> CmId<T> {
     /// Connects to the peer, within `timeout_ms` milliseconds, and returns the private data of its
     /// reply.
     ///

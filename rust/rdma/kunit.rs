@@ -22,6 +22,7 @@ mod request;
 mod rival;
 mod srq;
 mod uc;
+mod ud;
 
 use self::{
     owners::*,
@@ -104,10 +105,7 @@ use crate::rdma::{
         RECV_BUFFERS, //
     },
 };
-use core::net::{
-    Ipv6Addr,
-    SocketAddr, //
-};
+use core::net::SocketAddr;
 use kernel::{
     impl_has_work, new_mutex, new_work,
     page::PAGE_SIZE,
@@ -160,12 +158,8 @@ const CAPS: QpCaps = QpCaps {
 /// The IPv4 address of a device, if it has one.
 fn address(device: &Device) -> Option<SocketAddr> {
     (0..16).find_map(|index| {
-        let mut gid = bindings::ib_gid { raw: [0; 16] };
-        // SAFETY: The device is registered by its invariants, and `gid` is valid for a write.
-        let ret = unsafe { bindings::rdma_query_gid(device.as_raw(), 1, index, &mut gid) };
-        // SAFETY: All variants of the union are plain bytes.
-        let ip = Ipv6Addr::from(unsafe { gid.raw }).to_ipv4_mapped();
-        Some(SocketAddr::from((ip.filter(|_| ret == 0)?, PORT)))
+        let ip = device.gid(1, index).ok()?.to_ipv4_mapped()?;
+        Some(SocketAddr::from((ip, PORT)))
     })
 }
 

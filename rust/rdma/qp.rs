@@ -16,6 +16,7 @@
 mod atomic;
 mod caps;
 mod chain;
+mod datagram;
 mod drain;
 mod event;
 mod fast_reg_mr;
@@ -29,6 +30,11 @@ mod send;
 mod slot;
 mod transport;
 
+#[cfg_attr(
+    not(CONFIG_FARBLK_KUNIT_TEST),
+    expect(unused_imports, reason = "the driver needs reliable connections")
+)]
+pub(crate) use self::datagram::SendTo;
 pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
@@ -47,7 +53,8 @@ pub(crate) use self::{
     transport::{
         Connected,
         Rc,
-        Transport, //
+        Transport,
+        Ud, //
     },
 };
 use crate::base::{
@@ -118,7 +125,7 @@ use kernel::{
     },
 };
 
-/// A connected queue pair, which belongs to a [`CmId`]: a reliable one, or of transport `T`.
+/// A queue pair, which belongs to a [`CmId`]: one with a reliable connection, or of transport `T`.
 ///
 /// # Context
 ///
@@ -292,7 +299,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     pub(crate) const MAX_SEGMENTS: u32 = 257;
 
     /// Creates a queue pair on `id`, which must be bound to the device of `pd` and of the queues.
-    /// Receives may be posted at once, sends when the connection has been made.
+    /// Receives may be posted at once, sends when the connection has been made, or with [`Ud`] at
+    /// once, too.
     ///
     /// Fails with `EINVAL` if the devices differ or the device cannot do what `caps` ask for, with
     /// `EBUSY` if the id has a queue pair, with `EOPNOTSUPP` if it is not [`Rc`] and the device is

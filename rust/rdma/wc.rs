@@ -4,6 +4,8 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+pub(crate) mod datagram;
+
 use crate::base::errno::EPROTO;
 use crate::bindings::{
     self,

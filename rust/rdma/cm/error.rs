@@ -80,6 +80,25 @@ impl CmError {
         }
     }
 
+    /// Returns the error of a service that was not found, for a reason of C's
+    /// `enum ib_cm_sidr_status`.
+    pub(super) fn refused(status: i32, private_data: PrivateData) -> Self {
+        // CAST: The core gives what came in a message: a byte.
+        let (consumer, no_listener, text) = match status as u32 {
+            bindings::ib_cm_sidr_status_IB_SIDR_UNSUPPORTED => (false, true, "no such service"),
+            bindings::ib_cm_sidr_status_IB_SIDR_REJECT => (true, false, "the service refuses"),
+            bindings::ib_cm_sidr_status_IB_SIDR_NO_QP => (false, false, "no queue pair"),
+            bindings::ib_cm_sidr_status_IB_SIDR_REDIRECT => (false, false, "it is elsewhere"),
+            _ => (false, false, "another version of the connection manager"),
+        };
+        Self::Rejected {
+            consumer,
+            no_listener,
+            text,
+            private_data,
+        }
+    }
+
     /// Returns the error as an error code.
     pub(crate) fn to_error(&self) -> Error {
         let status = |status: i32, otherwise| match status {

@@ -4,12 +4,16 @@
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
-use crate::base::net::{
-    Net,
-    SockaddrStorage, //
+use crate::base::{
+    errno::ESHUTDOWN,
+    net::{
+        Net,
+        SockaddrStorage, //
+    },
 };
 use crate::bindings;
 use crate::rdma::{
+    ah::UDP_QKEY,
     client::Devices,
     cm::{
         reject,
@@ -32,7 +36,11 @@ use crate::rdma::{
     might_sleep,
     qp::{
         Connected,
-        Rc, //
+        Qp,
+        QpHandler,
+        Rc,
+        Transport,
+        Ud, //
     },
     MODULE_NAME, //
 };
@@ -53,13 +61,14 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Receives the requests of peers for connections of transport `T`.
+/// Receives the requests of peers for connections of transport `T`, or with [`Ud`] for the queue
+/// pair of a service.
 ///
 /// # Context
 ///
 /// The methods are called with the listener's `handler_mutex` held: they may sleep, but hold up
 /// other peers. They must not drop the [`Listener`].
-pub(crate) trait Listen<T: Connected = Rc>: Send + Sync + 'static {
+pub(crate) trait Listen<T: Transport = Rc>: Send + Sync + 'static {
     /// A peer requests a connection. The peer is refused if `request` is dropped.
     fn connect_request(&self, request: ConnectRequest<'_, T>);
 
@@ -68,7 +77,8 @@ pub(crate) trait Listen<T: Connected = Rc>: Send + Sync + 'static {
     fn removed(&self);
 }
 
-/// A peer's request for a connection. It can only be used in [`Listen::connect_request`].
+/// A peer's request for a connection, or with [`Ud`] for the queue pair of a service (service ID
+/// resolution, SIDR). It can only be used in [`Listen::connect_request`].
 ///
 /// # Invariants
 ///
@@ -76,7 +86,7 @@ pub(crate) trait Listen<T: Connected = Rc>: Send + Sync + 'static {
 ///   `RDMA_CM_EVENT_CONNECT_REQUEST`, and that handler is running in this task.
 /// - The id's `qp_type` is that of `T`.
 /// - `taken` is `None`.
-pub(crate) struct ConnectRequest<'a, T: Connected = Rc> {
+pub(crate) struct ConnectRequest<'a, T: Transport = Rc> {
     id: NonNull<bindings::rdma_cm_id>,
     event: NonNull<bindings::rdma_cm_event>,
     taken: &'a Cell<Option<Arc<Shared>>>,
@@ -84,14 +94,53 @@ pub(crate) struct ConnectRequest<'a, T: Connected = Rc> {
     _transport: PhantomData<T>,
 }
 
-impl<T: Connected> ConnectRequest<'_, T> {
-    /// Returns the peer's private data. InfiniBand and RoCE pad it with zeroes to 56 bytes.
+impl<T: Transport> ConnectRequest<'_, T> {
+    /// Returns the peer's private data. InfiniBand and RoCE pad it with zeroes: to 56 bytes, or 180
+    /// with [`Ud`].
     pub(crate) fn private_data(&self) -> &[u8] {
         // SAFETY: By the type invariants the event is valid, as long as `self` at least, and
-        // carries connection parameters.
+        // carries connection parameters, or those of datagrams.
         unsafe { private_data(self.event.as_ptr()) }
     }
 
+    /// Refuses the peer, with at most 148 bytes of private data, or 136 with [`Ud`].
+    pub(crate) fn reject(self, private_data: &[u8]) {
+        // On failure the peer is refused without the data, as the request is being dropped.
+        // SAFETY: By the type invariants the id is valid.
+        let _ = unsafe { reject(self.id.as_ptr(), private_data) };
+    }
+}
+
+impl ConnectRequest<'_, Ud> {
+    /// Answers that the service is had from `qp`, with at most 136 bytes of private data. That is
+    /// the end of it: no connection is made, and the peer does not tell whether it uses the answer.
+    ///
+    /// On failure the peer is refused. Fails with `EINVAL` if `qp` is not on the device that the
+    /// request came in by, or the data are too long, with `ESHUTDOWN` if it is destroyed, and with
+    /// the core's error.
+    pub(crate) fn answer<H: QpHandler<Ud>>(self, qp: &Qp<H, Ud>, private_data: &[u8]) -> Result {
+        let number = qp.number();
+        if number == 0 {
+            return Err(ESHUTDOWN);
+        }
+        // SAFETY: By the type invariants the id is valid, and it is bound to a device.
+        if unsafe { (*self.id.as_ptr()).device } != qp.device().as_raw() {
+            return Err(EINVAL);
+        }
+        let mut param = bindings::rdma_conn_param {
+            private_data: private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(private_data.len())?,
+            qp_num: number,
+            qkey: UDP_QKEY,
+            ..pin_init::zeroed()
+        };
+        // SAFETY: By the type invariants the id is valid, and its handler is running in this task,
+        // so that its lock is held. The parameters are valid for the call.
+        to_result(unsafe { bindings::rdma_accept(self.id.as_ptr(), &mut param) })
+    }
+}
+
+impl<T: Connected> ConnectRequest<'_, T> {
     /// Returns the address that replies to the peer go to: see [`CmId::reply_addr`].
     pub(crate) fn reply_addr(&self) -> ReplyAddr {
         // SAFETY: By the type invariants the id is valid, and its handler is running in this task.
@@ -123,13 +172,6 @@ impl<T: Connected> ConnectRequest<'_, T> {
     pub(crate) fn rnr_retry_count(&self) -> u8 {
         // SAFETY: By the type invariants the event is valid and carries connection parameters.
         unsafe { (*self.event.as_ptr()).param.conn.rnr_retry_count }
-    }
-
-    /// Refuses the peer, with at most 148 bytes of private data.
-    pub(crate) fn reject(self, private_data: &[u8]) {
-        // On failure the peer is refused without the data, as the request is being dropped.
-        // SAFETY: By the type invariants the id is valid.
-        let _ = unsafe { reject(self.id.as_ptr(), private_data) };
     }
 
     /// Turns the request into an id, which a work item must accept or reject soon.
@@ -165,7 +207,7 @@ impl<T: Connected> ConnectRequest<'_, T> {
 /// # Safety
 ///
 /// Must only be called by the RDMA core, for an id whose `context` is an [`Events<T>`].
-unsafe extern "C" fn listen_handler<T: Connected>(
+unsafe extern "C" fn listen_handler<T: Transport>(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> c_int {
@@ -209,37 +251,38 @@ unsafe extern "C" fn listen_handler<T: Connected>(
 }
 
 /// The context of a listener's handler.
-struct Events<T: Connected> {
+struct Events<T: Transport> {
     listen: Arc<dyn Listen<T>>,
     devices: Arc<Devices>,
 }
 
-impl<T: Connected> DeviceUser for Events<T> {
+impl<T: Transport> DeviceUser for Events<T> {
     fn device_removed(&self) {
         self.listen.removed();
     }
 }
 
-/// A port that the module listens on, for connections of transport `T`.
+/// A port that the module listens on, for connections of transport `T`, or for who asks for a
+/// service of [`Ud`]; the ports of both are not the same.
 ///
 /// # Invariants
 ///
 /// - `raw` is an id that is destroyed by `drop()` and nothing else. Its `context` is the object of
 ///   `events`.
 /// - `device` is its device, if it listens on that of one device; `events` is a user of it.
-pub(crate) struct Listener<T: Connected = Rc> {
+pub(crate) struct Listener<T: Transport = Rc> {
     raw: NonNull<bindings::rdma_cm_id>,
     device: Option<Arc<Device>>,
     events: Arc<Events<T>>,
 }
 
 // SAFETY: An id belongs to no thread, and `dyn Listen` is `Send` and `Sync`.
-unsafe impl<T: Connected> Send for Listener<T> {}
+unsafe impl<T: Transport> Send for Listener<T> {}
 
 // SAFETY: As above; the methods only read what does not change.
-unsafe impl<T: Connected> Sync for Listener<T> {}
+unsafe impl<T: Transport> Sync for Listener<T> {}
 
-impl<T: Connected> Listener<T> {
+impl<T: Transport> Listener<T> {
     /// Listens on `addr` in network namespace `net`, on `devices`. Requests may come before this
     /// returns.
     ///
@@ -269,7 +312,7 @@ impl<T: Connected> Listener<T> {
                 net.as_ptr(),
                 Some(listen_handler::<T>),
                 Arc::as_ptr(&events).cast_mut().cast::<c_void>(),
-                bindings::rdma_ucm_port_space_RDMA_PS_TCP,
+                T::PORT_SPACE,
                 T::QP_TYPE,
                 MODULE_NAME.as_char_ptr(),
             )
@@ -305,7 +348,7 @@ impl<T: Connected> Listener<T> {
     }
 }
 
-impl<T: Connected> Drop for Listener<T> {
+impl<T: Transport> Drop for Listener<T> {
     fn drop(&mut self) {
         might_sleep();
         // SAFETY: By the type invariants the id is ours.

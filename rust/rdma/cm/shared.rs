@@ -12,6 +12,7 @@ use crate::bindings;
 use crate::rdma::{
     client::Devices,
     cm::{
+        service::Found,
         CmError,
         CmEvents,
         PrivateData, //
@@ -19,6 +20,10 @@ use crate::rdma::{
     device::{
         Device,
         DeviceUser, //
+    },
+    qp::{
+        Transport,
+        Ud, //
     },
 };
 use kernel::{
@@ -46,11 +51,11 @@ pub(super) enum Phase {
     Addr,
     /// `resolve()` waits for the route.
     Route,
-    /// `connect()` waits for the peer.
+    /// `connect()` or `find()` waits for the peer.
     Connect,
     /// A peer's request, not confirmed yet.
     Passive,
-    /// Both sides are ready.
+    /// Both sides are ready, or the service was found.
     Connected,
 }
 
@@ -65,6 +70,8 @@ struct Progress {
     /// more.
     device: Option<Arc<Device>>,
     removed: bool,
+    /// What was found of a service that the owner looks for.
+    found: Option<Found>,
     /// `disconnected()` was called.
     lost: bool,
 }
@@ -108,6 +115,7 @@ impl Shared {
                     room,
                     device,
                     removed: false,
+                    found: None,
                     lost: false,
                 }),
                 changed <- Completion::new(),
@@ -151,6 +159,11 @@ impl Shared {
     /// Makes the handler, which the current task runs, destroy the id when it returns.
     pub(super) fn abandon(&self) {
         self.abandoned.store(1, Relaxed);
+    }
+
+    /// Takes out what was found of a service.
+    pub(super) fn take_found(&self) -> Option<Found> {
+        self.progress.lock().found.take()
     }
 
     /// Returns the device. Fails with `ENODEV` if it is not known yet, or is being removed.
@@ -202,16 +215,23 @@ impl Shared {
         }
     }
 
-    /// Notes the device that the address was resolved to.
+    /// Notes the device that the address was resolved to, or that the id was bound to.
     ///
     /// # Safety
     ///
-    /// `id` must be a valid id.
-    unsafe fn bind(this: ArcBorrow<'_, Self>, id: *mut bindings::rdma_cm_id) -> Result {
+    /// `id` must be a valid id that has a device.
+    pub(super) unsafe fn bind(this: ArcBorrow<'_, Self>, id: *mut bindings::rdma_cm_id) -> Result {
         // SAFETY: The caller gives a valid id.
         let device = this.devices.lookup(unsafe { (*id).device })?;
         device.add_user(Arc::<Self>::from(this))?;
-        this.progress.lock().device = Some(device);
+        let mut progress = this.progress.lock();
+        if progress.device.is_none() {
+            progress.device = Some(device);
+            return Ok(());
+        }
+        drop(progress);
+        // The id was bound before its address was resolved.
+        device.remove_user(&Arc::<Self>::from(this));
         Ok(())
     }
 
@@ -255,12 +275,27 @@ impl Shared {
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Connect) => {
                     progress.phase = Phase::Connected;
-                    // SAFETY: The event carries connection parameters.
-                    let data = unsafe {
-                        this.note_peer_qp(event);
-                        private_data(event)
-                    };
+                    // SAFETY: The id is valid.
+                    if unsafe { (*id).qp_type } == Ud::QP_TYPE {
+                        let device = progress.device.clone();
+                        // SAFETY: The event is one of datagrams, of an id with this device.
+                        progress.found = device.map(|device| unsafe { Found::new(event, device) });
+                    } else {
+                        // SAFETY: The event carries connection parameters.
+                        unsafe { this.note_peer_qp(event) };
+                    }
+                    // SAFETY: The event carries one or the other.
+                    let data = unsafe { private_data(event) };
                     Some(Ok(core::mem::take(&mut progress.room).fill(data)))
+                }
+                // SAFETY: The id is valid.
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE, Phase::Connect)
+                    if status > 0 && unsafe { (*id).qp_type } == Ud::QP_TYPE =>
+                {
+                    // SAFETY: The event is one of datagrams.
+                    let data = unsafe { private_data(event) };
+                    let room = core::mem::take(&mut progress.room);
+                    Some(Err(CmError::refused(status, room.fill(data))))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Passive) => {
                     progress.phase = Phase::Connected;
@@ -336,10 +371,19 @@ impl DeviceUser for Shared {
 ///
 /// # Safety
 ///
-/// `event` must be a valid event of the core's that carries connection parameters. The data is
-/// valid as long as the handler runs.
+/// `event` must be a valid event of the core's that carries connection parameters, or those of
+/// datagrams. The data is valid as long as the handler runs.
 pub(super) unsafe fn private_data<'a>(event: *const bindings::rdma_cm_event) -> &'a [u8] {
-    // SAFETY: The caller promises that the union holds `conn`.
+    const {
+        use bindings::{rdma_conn_param, rdma_ud_param};
+        use core::mem::offset_of;
+        let data = offset_of!(rdma_ud_param, private_data);
+        let len = offset_of!(rdma_ud_param, private_data_len);
+        assert!(offset_of!(rdma_conn_param, private_data) == data);
+        assert!(offset_of!(rdma_conn_param, private_data_len) == len);
+    }
+    // SAFETY: The caller promises that the union holds `conn`, or `ud`, which has the same fields
+    // in the same places, as was just checked. Its other fields are plain numbers.
     let conn = unsafe { &(*event).param.conn };
     if conn.private_data.is_null() {
         return &[];

@@ -129,7 +129,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
             match self.quiesce(stage) {
                 // INVARIANT: It was closed, and all completions were handled.
                 Ok(Quiet::Drained) => *stage = Stage::Drained,
-                Ok(Quiet::MayReceive) => self.destroy_undrained(stage),
+                Ok(Quiet::Unknown) => self.destroy_undrained(stage),
                 Err(error) => {
                     pr_warn!(
                         "cannot drain a queue pair: {}; it is destroyed\n",
@@ -157,6 +157,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         // SAFETY: `stage` is locked, and `Live` or `Failed`.
         let failed = unsafe { self.enter_error_state(stage) }?;
         match &self.receives {
+            Receives::Own(_) if !T::TAKES_MARKERS => return Ok(Quiet::Unknown),
             Receives::Own(cq) => {
                 // A queue that was never used has nothing to drain; and rxe, if it had no memory to
                 // connect the queue pair, never drains its receive queue.
@@ -176,7 +177,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                     self.drain_sends(failed)?;
                 }
                 if !told {
-                    return Ok(Quiet::MayReceive);
+                    return Ok(Quiet::Unknown);
                 }
                 if connected && srq.cq().is_direct() {
                     srq.cq().flush();
@@ -333,13 +334,13 @@ fn left_ms(failed: Instant<Monotonic>, most: u32) -> u32 {
     most.saturating_sub(spent).max(DRAIN_STEP_MS)
 }
 
-/// What is known of a queue pair whose posted work requests have completed.
+/// What is known of a queue pair that is in its error state.
 enum Quiet {
-    /// No completion can come any more.
+    /// All that was posted has completed, and no completion can come any more.
     Drained,
-    /// The device does not tell whether it still receives into the shared queue. Only when the
-    /// queue pair is destroyed it is certain that it does not.
-    MayReceive,
+    /// Only when the queue pair is destroyed it is certain that no completion can come: the device
+    /// does not tell whether it still receives into the shared queue, or no marker can be posted.
+    Unknown,
 }
 
 /// Room for the requests of a queue pair that cannot be given back; `None` if it has no memory

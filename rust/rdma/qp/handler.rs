@@ -11,7 +11,6 @@ use crate::rdma::{
         Transport, //
     },
     wc::{
-        Received,
         WcError,
         Written, //
     },
@@ -48,8 +47,15 @@ pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// received the message or the data.
     fn send_done(&self, qp: &Qp<Self, T>, owner: Self::Send, result: Result<T::Sent, WcError>);
 
-    /// A receive has completed, or will not be used any more.
-    fn recv_done(&self, qp: &Qp<Self, T>, owner: Self::Recv, result: Result<Received<'_>, WcError>);
+    /// A receive has completed, or will not be used any more. What has come is a
+    /// [`Received`](crate::rdma::wc::Received), or with [`Ud`](crate::rdma::qp::Ud) a
+    /// [`Datagram`](crate::rdma::wc::datagram::Datagram).
+    fn recv_done(
+        &self,
+        qp: &Qp<Self, T>,
+        owner: Self::Recv,
+        result: Result<T::Received<'_>, WcError>,
+    );
 
     /// The peer has used up a receive by an RDMA WRITE with immediate data. It has written to
     /// memory that this side lets it write; nothing is in the buffers of `owner`.

@@ -20,10 +20,7 @@ use crate::rdma::{
         Receives,
         Transport, //
     },
-    wc::{
-        Received,
-        WcError, //
-    },
+    wc::WcError,
     wr::{
         RecvOwner,
         RECV_BUFFERS, //
@@ -305,7 +302,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         let completions = self.recv_completions.load(Relaxed);
         self.recv_completions
             .store(completions.wrapping_add(1), Relaxed);
-        let result = Received::new(wc);
+        let result = T::received(wc);
         let Err(error) = &result else {
             return self.handler.recv_done(self, owner, result);
         };

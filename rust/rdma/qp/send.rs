@@ -46,6 +46,27 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         // CAST: Modulo 2^32.
         (self.send_posted.load(Relaxed) as u32, done)
     }
+
+    /// Returns the segment of the owner's message. Fails with `EINVAL` if the device cannot send
+    /// it.
+    #[inline]
+    pub(super) fn message(&self, owner: &H::Send) -> Result<bindings::ib_sge> {
+        let (buffer, len) = owner.message().ok_or(EINVAL)?;
+        if len == 0
+            || len > buffer.len()
+            || !buffer.is_for(self.pd.device())
+            || !buffer.direction().device_reads()
+        {
+            return Err(EINVAL);
+        }
+        buffer.sync_for_device();
+        Ok(bindings::ib_sge {
+            addr: buffer.addr(),
+            // CAST: A buffer has at most 1 MiB.
+            length: len as u32,
+            lkey: self.lkey,
+        })
+    }
 }
 
 impl<H: QpHandler> Qp<H> {
@@ -168,27 +189,6 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
             unsafe { body.push_sge(addr, segment.len(), self.lkey) };
         }
         Ok(())
-    }
-
-    /// Returns the segment of the owner's message. Fails with `EINVAL` if the device cannot send
-    /// it.
-    #[inline]
-    pub(super) fn message(&self, owner: &H::Send) -> Result<bindings::ib_sge> {
-        let (buffer, len) = owner.message().ok_or(EINVAL)?;
-        if len == 0
-            || len > buffer.len()
-            || !buffer.is_for(self.pd.device())
-            || !buffer.direction().device_reads()
-        {
-            return Err(EINVAL);
-        }
-        buffer.sync_for_device();
-        Ok(bindings::ib_sge {
-            addr: buffer.addr(),
-            // CAST: A buffer has at most 1 MiB.
-            length: len as u32,
-            lkey: self.lkey,
-        })
     }
 
     /// Chains an RDMA WRITE of `len` bytes, which repeats those of `buffer`. `owner` comes back

@@ -11,7 +11,11 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use crate::bindings;
-use crate::rdma::wc::WcError;
+use crate::rdma::wc::{
+    datagram::Datagram,
+    Received,
+    WcError, //
+};
 
 mod sealed {
     /// Keeps other modules from adding a transport.
@@ -19,12 +23,16 @@ mod sealed {
 
     impl Sealed for super::Rc {}
     impl Sealed for super::Uc {}
+    impl Sealed for super::Ud {}
 }
 
-/// A transport service of queue pairs: [`Rc`] or [`Uc`].
+/// A transport service of queue pairs: [`Rc`], [`Uc`] or [`Ud`].
 pub(crate) trait Transport: sealed::Sealed + Send + Sync + 'static {
     /// What is known of a send that has completed with success.
     type Sent: Copy;
+
+    /// What was received.
+    type Received<'a>;
 
     /// C's name of it.
     const QP_TYPE: bindings::ib_qp_type;
@@ -32,8 +40,18 @@ pub(crate) trait Transport: sealed::Sealed + Send + Sync + 'static {
     /// It has RDMA READs, and what else needs an answer or a memory region of a slot.
     const HAS_READS: bool;
 
+    /// A work request that is there only to complete behind all others may be posted to the send
+    /// queue.
+    const TAKES_MARKERS: bool;
+
+    /// The port space of its ids.
+    const PORT_SPACE: bindings::rdma_ucm_port_space;
+
     /// Returns the result of a send, of which the device says this.
     fn sent(result: Result<(), WcError>) -> Result<Self::Sent, WcError>;
+
+    /// Returns what `wc`, the completion of a receive, reports, or its error.
+    fn received(wc: &bindings::ib_wc) -> Result<Self::Received<'_>, WcError>;
 }
 
 /// A transport whose queue pairs are connected to one other queue pair, by a
@@ -48,13 +66,21 @@ pub(crate) enum Rc {}
 
 impl Transport for Rc {
     type Sent = ();
+    type Received<'a> = Received<'a>;
 
     const QP_TYPE: bindings::ib_qp_type = bindings::ib_qp_type_IB_QPT_RC;
     const HAS_READS: bool = true;
+    const TAKES_MARKERS: bool = true;
+    const PORT_SPACE: bindings::rdma_ucm_port_space = bindings::rdma_ucm_port_space_RDMA_PS_TCP;
 
     #[inline]
     fn sent(result: Result<(), WcError>) -> Result<(), WcError> {
         result
+    }
+
+    #[inline]
+    fn received(wc: &bindings::ib_wc) -> Result<Received<'_>, WcError> {
+        Received::new(wc)
     }
 }
 
@@ -80,21 +106,69 @@ impl Connected for Rc {}
 /// takes the type for callers in the kernel. With iWARP there are none.
 pub(crate) enum Uc {}
 
-/// A send has left, and nobody knows whether it arrives: what is known of one that a [`Uc`] queue
-/// pair has completed.
+/// A send has left, and nobody knows whether it arrives: what is known of one that a [`Uc`] or
+/// [`Ud`] queue pair has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unacknowledged;
 
 impl Transport for Uc {
     type Sent = Unacknowledged;
+    type Received<'a> = Received<'a>;
 
     const QP_TYPE: bindings::ib_qp_type = bindings::ib_qp_type_IB_QPT_UC;
     const HAS_READS: bool = false;
+    const TAKES_MARKERS: bool = true;
+    const PORT_SPACE: bindings::rdma_ucm_port_space = bindings::rdma_ucm_port_space_RDMA_PS_TCP;
 
     #[inline]
     fn sent(result: Result<(), WcError>) -> Result<Unacknowledged, WcError> {
         result.map(|()| Unacknowledged)
     }
+
+    #[inline]
+    fn received(wc: &bindings::ib_wc) -> Result<Received<'_>, WcError> {
+        Received::new(wc)
+    }
 }
 
 impl Connected for Uc {}
+
+/// Datagrams: each message goes to the [`Destination`](crate::rdma::ah::Destination) that it is
+/// posted with, and comes from whoever knows the number of the queue pair and its Q_Key.
+///
+/// A message has at most the bytes that fit into one packet of the port, and either arrives as a
+/// whole or is lost, of which nobody tells. Messages may arrive in another order. What is received
+/// begins with [`GRH_BYTES`](crate::rdma::wc::datagram::GRH_BYTES) that tell of its sender; see
+/// [`Datagram`]. A message that is longer than its receive makes the receive fail, and with some
+/// devices the queue pair with it.
+///
+/// There are messages and nothing else: no RDMA READs or WRITEs, no atomic operations, no memory
+/// regions. A queue pair is not connected: it may be used once it is created. Its peers are found
+/// by the connection manager's service ID resolution, by [`CmId::find`], or by what they send.
+///
+/// It cannot be drained: a driver looks up the address of each work request that is posted, and one
+/// that only completes has none. So [`Qp::drain`](super::Qp::drain) destroys it. With iWARP there
+/// are none.
+///
+/// [`CmId::find`]: crate::rdma::cm::CmId::find
+pub(crate) enum Ud {}
+
+impl Transport for Ud {
+    type Sent = Unacknowledged;
+    type Received<'a> = Datagram<'a>;
+
+    const QP_TYPE: bindings::ib_qp_type = bindings::ib_qp_type_IB_QPT_UD;
+    const HAS_READS: bool = false;
+    const TAKES_MARKERS: bool = false;
+    const PORT_SPACE: bindings::rdma_ucm_port_space = bindings::rdma_ucm_port_space_RDMA_PS_UDP;
+
+    #[inline]
+    fn sent(result: Result<(), WcError>) -> Result<Unacknowledged, WcError> {
+        result.map(|()| Unacknowledged)
+    }
+
+    #[inline]
+    fn received(wc: &bindings::ib_wc) -> Result<Datagram<'_>, WcError> {
+        Datagram::new(wc)
+    }
+}

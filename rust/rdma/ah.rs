@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address handles: where datagrams go.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::bindings;
+use crate::rdma::{
+    device::Device,
+    pd::Pd,
+    wc::datagram::Sender, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The Q_Key of the queue pairs for datagrams that belong to a [`CmId`](crate::rdma::cm::CmId).
+pub(crate) const UDP_QKEY: u32 = bindings::RDMA_UDP_QKEY;
+
+/// An address, as the core has resolved it: C's `struct rdma_ah_attr`.
+///
+/// # Invariants
+///
+/// `raw` has the references that `rdma_destroy_ah_attr()` drops, which `drop()` and nothing else
+/// calls. It is an address of a port of `device`.
+pub(super) struct AhAttr {
+    raw: bindings::rdma_ah_attr,
+    device: Arc<Device>,
+}
+
+// SAFETY: What it refers to are counted objects of the core, which belong to no thread.
+unsafe impl Send for AhAttr {}
+
+impl AhAttr {
+    /// Copies `attr`, an address of a port of `device`.
+    ///
+    /// # Safety
+    ///
+    /// `attr` must be valid, as the core has resolved it, and `device` its device.
+    pub(super) unsafe fn copy(attr: *const bindings::rdma_ah_attr, device: Arc<Device>) -> Self {
+        let mut raw = pin_init::zeroed();
+        // SAFETY: The caller gives a valid address, and `raw` is valid for a write.
+        unsafe { bindings::rdma_copy_ah_attr(&mut raw, attr) };
+        // INVARIANT: The copy has references of its own.
+        Self { raw, device }
+    }
+
+    /// Makes the address of the sender of a datagram that came in by port `port_num` of `device`.
+    /// With RoCE this looks up the sender's neighbour entry, and so may wait for the network.
+    ///
+    /// Fails with `EPROTOTYPE` or `EINVAL` if the datagram does not say where it came from, with
+    /// `ENODATA` or `ENOENT` if it came to an address that the port has no more, with
+    /// `EHOSTUNREACH` and the like if there is no way back, and with `ENOMEM`. May sleep.
+    fn of_sender(device: &Arc<Device>, port_num: u32, sender: &Sender) -> Result<Self> {
+        let (wc, grh) = sender.as_raw();
+        let mut raw = pin_init::zeroed();
+        // SAFETY: The device is registered, by its invariants; the rest is valid for the call.
+        to_result(unsafe {
+            bindings::ib_init_ah_attr_from_wc(device.as_raw(), port_num, wc, grh, &mut raw)
+        })?;
+        // INVARIANT: As it has succeeded, `raw` has its references.
+        Ok(Self {
+            raw,
+            device: device.clone(),
+        })
+    }
+}
+
+impl Drop for AhAttr {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants it has its references, and is not used again.
+        unsafe { bindings::rdma_destroy_ah_attr(&mut self.raw) };
+    }
+}
+
+/// An address in the form in which the device sends to it: C's `struct ib_ah`.
+///
+/// # Context
+///
+/// Dropping the last reference does not sleep, unless that drops the last one to the protection
+/// domain. It must not happen in hard interrupt.
+///
+/// # Invariants
+///
+/// `raw` is an address handle of `pd` that is destroyed by `drop()` and by nothing else.
+struct AddressHandle {
+    raw: NonNull<bindings::ib_ah>,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: `ib_ah` belongs to no thread.
+unsafe impl Send for AddressHandle {}
+
+// SAFETY: It does not change.
+unsafe impl Sync for AddressHandle {}
+
+impl AddressHandle {
+    /// Creates a handle of `attr`. Fails with `EINVAL` if that is another device's, with `ENOMEM`,
+    /// and with the device's error. May sleep.
+    fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Self> {
+        if !Arc::ptr_eq(pd.device(), &attr.device) {
+            return Err(EINVAL);
+        }
+        let mut raw = attr.raw;
+        // SAFETY: The domain is valid by its invariants. The address is one of its device. What the
+        // core changes in the copy it changes back.
+        let raw = from_err_ptr(unsafe {
+            bindings::rdma_create_ah(
+                pd.as_raw(),
+                &mut raw,
+                bindings::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE,
+            )
+        })?;
+        // INVARIANT: It was just created.
+        Ok(Self {
+            raw: NonNull::new(raw).ok_or(ENOMEM)?,
+            pd: pd.clone(),
+        })
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        // Not as one who may sleep: the last reference may be that of a send that has completed.
+        // SAFETY: By the type invariants it is ours. Nothing that was posted uses it: whoever
+        // posts keeps the handle until the completion.
+        let ret =
+            unsafe { bindings::rdma_destroy_ah_user(self.raw.as_ptr(), 0, core::ptr::null_mut()) };
+        if ret != 0 {
+            self.pd.keep();
+        }
+    }
+}
+
+/// Where a datagram goes: an address handle, the number of a queue pair there and its Q_Key.
+///
+/// Clones share the handle.
+///
+/// # Context
+///
+/// May be dropped in any context but hard interrupt, as long as the queue pair that it is of is
+/// there; after that where sleeping is allowed.
+#[derive(Clone)]
+pub(crate) struct Destination {
+    ah: Arc<AddressHandle>,
+    qp_num: u32,
+    qkey: u32,
+    mtu: u32,
+}
+
+impl Destination {
+    /// Makes the destination of queue pair `qp_num` at `attr`. May sleep.
+    pub(super) fn new(pd: &Arc<Pd>, attr: &AhAttr, qp_num: u32, qkey: u32) -> Result<Self> {
+        let ah = AddressHandle::create(pd, attr)?;
+        // SAFETY: A plain field of an address.
+        let port_num = attr.raw.port_num;
+        Ok(Self {
+            ah: Arc::new(ah, GFP_KERNEL)?,
+            qp_num,
+            qkey,
+            mtu: pd.device().port(port_num)?.mtu,
+        })
+    }
+
+    /// Makes the destination of what is sent back to the sender of a datagram. May sleep.
+    pub(super) fn of_sender(pd: &Arc<Pd>, port_num: u32, sender: &Sender) -> Result<Self> {
+        let attr = AhAttr::of_sender(pd.device(), port_num, sender)?;
+        Self::new(pd, &attr, sender.qp_num(), UDP_QKEY)
+    }
+
+    /// Returns how many bytes a datagram can have, as the port was when the destination was made.
+    /// What is longer than the port takes when it is sent is lost.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Fills in a work request. Fails with `EINVAL` if the destination is another domain's.
+    #[inline]
+    pub(super) fn wr(&self, pd: &Arc<Pd>, wr: bindings::ib_send_wr) -> Result<bindings::ib_ud_wr> {
+        if !Arc::ptr_eq(&self.ah.pd, pd) {
+            return Err(EINVAL);
+        }
+        Ok(bindings::ib_ud_wr {
+            wr,
+            ah: self.ah.raw.as_ptr(),
+            remote_qpn: self.qp_num,
+            remote_qkey: self.qkey,
+            ..pin_init::zeroed()
+        })
+    }
+}

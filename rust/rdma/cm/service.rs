@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Services of datagrams, and how their queue pairs are found: service ID resolution (SIDR).
+//!
+//! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
+
+use crate::base::{
+    errno::ECONNRESET,
+    net::SockaddrStorage, //
+};
+use crate::bindings;
+use crate::rdma::{
+    ah::{
+        AhAttr,
+        Destination, //
+    },
+    cm::{
+        shared::{
+            Phase,
+            Shared, //
+        },
+        CmError,
+        CmId,
+        ConnParam,
+        PrivateData, //
+    },
+    device::Device,
+    pd::Pd,
+    qp::Ud, //
+};
+use core::net::SocketAddr;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Where a service was found.
+pub(super) struct Found {
+    attr: AhAttr,
+    qp_num: u32,
+    qkey: u32,
+}
+
+impl Found {
+    /// Notes where an event says that the service is.
+    ///
+    /// # Safety
+    ///
+    /// `event` must be `RDMA_CM_EVENT_ESTABLISHED` of an id for datagrams of `device`, as the core
+    /// called the handler with it.
+    pub(super) unsafe fn new(event: *const bindings::rdma_cm_event, device: Arc<Device>) -> Self {
+        // SAFETY: The caller promises that the union holds `ud`.
+        let ud = unsafe { &raw const (*event).param.ud };
+        // SAFETY: As above; the address is one of the id's device, resolved.
+        unsafe {
+            Self {
+                attr: AhAttr::copy(&raw const (*ud).ah_attr, device),
+                qp_num: (*ud).qp_num,
+                qkey: (*ud).qkey,
+            }
+        }
+    }
+}
+
+/// A service of datagrams that was found by [`CmId::find`].
+pub(crate) struct Service {
+    found: Found,
+    private_data: PrivateData,
+}
+
+impl Service {
+    /// Returns the private data of the answer, which InfiniBand and RoCE pad with zeroes to 136
+    /// bytes.
+    pub(crate) fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Makes the destination of its queue pair. May sleep.
+    pub(in crate::rdma) fn destination(&self, pd: &Arc<Pd>) -> Result<Destination> {
+        let Found { attr, qp_num, qkey } = &self.found;
+        Destination::new(pd, attr, *qp_num, *qkey)
+    }
+}
+
+impl CmId<Ud> {
+    /// Binds the id to `addr` of this host, so that a queue pair can be created for it. The port,
+    /// which is a port of SIDR and not one of the queue pair, may be 0.
+    ///
+    /// Fails with `EADDRNOTAVAIL` or `ENODEV` if no RDMA device has the address, with `EADDRINUSE`,
+    /// and with `EINVAL` if the id is bound or resolved.
+    pub(crate) fn bind(&self, addr: SocketAddr) -> Result {
+        let addr = SockaddrStorage::from(addr);
+        // SAFETY: By the type invariants the id is valid. The address is, and is only read: C lacks
+        // a `const`.
+        to_result(unsafe { bindings::rdma_bind_addr(self.as_raw(), addr.as_ptr().cast_mut()) })?;
+        // SAFETY: By the type invariants the id is valid. It is bound, so that its device does not
+        // change.
+        if unsafe { (*self.as_raw()).device }.is_null() {
+            // The address of all devices.
+            return Err(ENODEV);
+        }
+        // SAFETY: The id is valid and has a device.
+        unsafe { Shared::bind(self.shared.as_arc_borrow(), self.as_raw()) }
+    }
+
+    /// Asks the address that the id was resolved to for the queue pair of the service at its port,
+    /// with at most 180 bytes of private data, and waits `timeout_ms` milliseconds for the answer.
+    ///
+    /// Fails with [`CmError::Rejected`] if there is no such service or it refuses, with
+    /// [`CmError::Unreachable`] or [`CmError::Timeout`] if nobody answers, with
+    /// [`CmError::DeviceRemoved`], and with [`CmError::Errno`] for what the core says, which
+    /// includes that the id was not resolved, or has found a service.
+    pub(crate) fn find(&self, private_data: &[u8], timeout_ms: u32) -> Result<Service, CmError> {
+        let param = ConnParam {
+            private_data,
+            retry_count: 0,
+            rnr_retry_count: 0,
+            responder_resources: 0,
+            initiator_depth: 0,
+        };
+        let mut param = param.as_raw::<Ud>().map_err(CmError::Errno)?;
+        self.shared.start(Phase::Connect)?;
+        // SAFETY: By the type invariants the id is valid. The parameters are valid for the call.
+        let started = to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut param) });
+        let private_data = self.shared.finish(started, timeout_ms)?;
+        let found = self.shared.take_found();
+        Ok(Service {
+            // It was noted with the answer.
+            found: found.ok_or(CmError::Errno(ECONNRESET))?,
+            private_data,
+        })
+    }
+}

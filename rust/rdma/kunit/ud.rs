@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of datagrams: how a service is found, what arrives and from whom, and what is lost.
+
+use crate::base::errno::{
+    EBADMSG,
+    ECONNREFUSED,
+    EMSGSIZE,
+    EOPNOTSUPP,
+    ESHUTDOWN, //
+};
+use crate::rdma::{
+    ah::Destination,
+    cm::Service,
+    kunit::*,
+    qp::{
+        SendTo,
+        Ud,
+        Unacknowledged, //
+    },
+    wc::datagram::{
+        Datagram,
+        Sender,
+        GRH_BYTES, //
+    },
+};
+
+const CAPS: QpCaps = QpCaps {
+    sges: 1,
+    ..super::CAPS
+};
+
+/// The owner of a datagram.
+struct Letter {
+    owner: Owner,
+    to: Destination,
+}
+
+impl SendOwner for Letter {
+    type Memory = Block;
+
+    fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        self.owner.message()
+    }
+}
+
+impl SendTo for Letter {
+    fn destination(&self) -> &Destination {
+        &self.to
+    }
+}
+
+/// A datagram that came in: its length, immediate data and sender.
+type Arrival = (u32, Option<u32>, Sender);
+
+/// The events of a queue pair for datagrams.
+#[pin_data]
+struct Post {
+    #[pin]
+    sent: Inbox<(Letter, Result<Unacknowledged, WcError>)>,
+    #[pin]
+    received: Inbox<(Landing, Result<Arrival, WcError>)>,
+    /// The queue pair that the last datagram came from.
+    from: Atomic<u32>,
+    errors: Atomic<u32>,
+}
+
+struct Handler(Arc<Post>);
+
+impl QpHandler<Ud> for Handler {
+    type Send = Letter;
+    type Recv = Landing;
+    type Parked = Letter;
+
+    fn park(&self, owner: Letter) -> Letter {
+        owner
+    }
+
+    fn send_done(&self, _: &Qp<Self, Ud>, letter: Letter, result: Result<Unacknowledged, WcError>) {
+        self.0.sent.put((letter, result));
+    }
+
+    fn recv_done(&self, _: &Qp<Self, Ud>, landing: Landing, result: Result<Datagram<'_>, WcError>) {
+        let arrival = result.and_then(|datagram| {
+            let sender = Sender::of(&datagram, &landing.buffer);
+            let sender = sender.map_err(WcError::NotCompleted)?;
+            self.0.from.store(datagram.src_qp(), Relaxed);
+            Ok((datagram.len(), datagram.immediate(), sender))
+        });
+        self.0.received.put((landing, arrival));
+    }
+
+    fn error(&self) {
+        self.0.errors.fetch_add(1, Relaxed);
+    }
+}
+
+/// A queue pair for datagrams, and its id.
+struct Peer {
+    // Fields are dropped in this order.
+    qp: Arc<Qp<Handler, Ud>>,
+    post: Arc<Post>,
+    id: Arc<CmId<Ud>>,
+    pd: Arc<Pd>,
+    alive: Arc<Atomic<i32>>,
+}
+
+/// Returns an id without an address.
+fn new_id() -> Result<Arc<CmId<Ud>>> {
+    CmId::new(&devices()?, &Net::current(), Connection::new()?)
+}
+
+impl Peer {
+    /// Creates a queue pair of `id`, which has a device.
+    fn new(id: Arc<CmId<Ud>>, caps: QpCaps) -> Result<Self> {
+        let pd = Pd::alloc(&id.device()?)?;
+        let (sent, received) = (Inbox::new()?, Inbox::new()?);
+        let post = Arc::pin_init(
+            pin_init!(Post {
+                sent <- sent,
+                received <- received,
+                from: Atomic::new(0),
+                errors: Atomic::new(0),
+            }),
+            GFP_KERNEL,
+        )?;
+        let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, PollContext::Softirq)?;
+        let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, PollContext::Workqueue)?;
+        let handler = Handler(post.clone());
+        Ok(Self {
+            qp: Qp::create(&id, &pd, &send_cq, &recv_cq, caps, handler)?,
+            post,
+            id,
+            pd,
+            alive: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+        })
+    }
+
+    /// A peer at any port of `addr`.
+    fn bound(addr: SocketAddr) -> Result<Self> {
+        let id = new_id()?;
+        id.bind(SocketAddr::new(addr.ip(), 0))?;
+        Self::new(id, CAPS)
+    }
+
+    /// A datagram of `len` times `byte`.
+    fn letter(&self, to: &Destination, len: usize, byte: u8) -> Result<Letter> {
+        let mut message = DmaBuffer::alloc(self.pd.device(), len, Direction::ToDevice)?;
+        for at in 0..len {
+            message.copy_in(at, &[byte])?;
+        }
+        Ok(Letter {
+            owner: Owner {
+                number: byte.into(),
+                block: None,
+                piece: None,
+                message: Some(message),
+                mr: None,
+                result: None,
+                again: None,
+                _alive: Alive::new(&self.alive),
+            },
+            to: to.clone(),
+        })
+    }
+
+    /// Sends a datagram, which leaves.
+    fn send(&self, to: &Destination, len: usize, byte: u8, immediate: Option<u32>) -> Result {
+        let letter = self.letter(to, len, byte)?;
+        posted(self.qp.send_to(0, immediate, letter, true))?;
+        let (letter, result) = self.post.sent.take()?;
+        check!(letter.owner.number == byte.into() && result == Ok(Unacknowledged));
+        Ok(())
+    }
+
+    /// Posts a receive for a datagram of `len` bytes.
+    fn recv(&self, len: usize) -> Result {
+        let len = GRH_BYTES + len;
+        posted(self.qp.recv(Landing {
+            number: 0,
+            buffer: DmaBuffer::alloc(self.pd.device(), len, Direction::FromDevice)?,
+            piece: None,
+            answer: None,
+            invalidated: false,
+            written: false,
+            immediate: None,
+            again: 0,
+            rival: None,
+            _alive: Alive::new(&self.alive),
+        }))
+    }
+
+    /// Waits for a datagram, which must be `len` times `byte`.
+    fn received(&self, len: usize, byte: u8) -> Result<(Option<u32>, Sender)> {
+        let (landing, result) = self.post.received.take()?;
+        let (bytes, immediate, sender) = result.map_err(|error| error.to_error())?;
+        let mut data = [0; 64];
+        let data = data.get_mut(..len).ok_or(EIO)?;
+        landing.buffer.copy_out(GRH_BYTES, data)?;
+        match bytes as usize == len && data.iter().all(|found| *found == byte) {
+            true => Ok((immediate, sender)),
+            false => Err(EBADMSG),
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        let nothing = self.post.sent.len() == 0 && self.post.received.len() == 0;
+        nothing && self.post.errors.load(Relaxed) == 0
+    }
+}
+
+/// Answers who asks for the service: with the queue pair, or with these words of refusal, or by
+/// dropping the request.
+enum Desk {
+    Serves(Arc<Qp<Handler, Ud>>),
+    Refuses(&'static [u8]),
+    Drops,
+}
+
+/// What the service wants to be asked with, and answers.
+const QUESTION: &[u8] = b"where are you?";
+const ANSWER: &[u8] = b"here";
+
+impl Listen<Ud> for Desk {
+    fn connect_request(&self, request: ConnectRequest<'_, Ud>) {
+        match self {
+            Self::Serves(qp) if request.private_data().starts_with(QUESTION) => {
+                let _ = request.answer(qp, ANSWER);
+            }
+            Self::Refuses(words) => request.reject(words),
+            _ => {}
+        }
+    }
+
+    fn removed(&self) {}
+}
+
+/// Listens at `addr`.
+fn listen(addr: SocketAddr, desk: Desk) -> Result<Listener<Ud>> {
+    let desk = Arc::new(desk, GFP_KERNEL)?;
+    Listener::new(&devices()?, &Net::current(), addr, 1, desk)
+}
+
+/// An id that was resolved to `addr`.
+fn resolved(addr: SocketAddr) -> Result<Arc<CmId<Ud>>> {
+    let id = new_id()?;
+    id.resolve(None, addr, TIMEOUT_MS)
+        .map_err(|error| error.to_error())?;
+    Ok(id)
+}
+
+/// Asks for the service at `addr`.
+fn find(id: &CmId<Ud>, question: &[u8]) -> Result<Service, CmError> {
+    id.find(question, TIMEOUT_MS)
+}
+
+/// Runs a test with two peers, the destination of the second one, and the domain of the first.
+/// Checks that both are as good as new then, and that nothing is left. Skips it where there are no
+/// datagrams.
+fn with_peers(test: impl FnOnce(&Peer, &Peer, &Destination) -> Result) -> Result {
+    with_device(|device, addr| {
+        if device.reads_need_regions() {
+            check!(Peer::bound(addr).err() == Some(EOPNOTSUPP));
+            skip(c"iWARP has no datagrams");
+            return Ok(());
+        }
+        let far = Peer::bound(addr)?;
+        let listener = listen(addr, Desk::Serves(far.qp.clone()))?;
+        let near = Peer::new(resolved(addr)?, CAPS)?;
+        let service = find(&near.id, QUESTION).map_err(|error| error.to_error())?;
+        let to = near.qp.destination(&service)?;
+        drop((listener, service));
+        test(&near, &far, &to)?;
+        check!(near.is_quiet() && far.is_quiet());
+        let alive = [near.alive.clone(), far.alive.clone()];
+        drop((near, far, to));
+        check!(alive.iter().all(|alive| alive.load(Relaxed) == 0));
+        Ok(())
+    })
+}
+
+#[kernel::macros::kunit_tests(farblk_rdma_ud)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_answers_with_its_queue_pair() -> Result {
+        with_peers(|_, far, _| {
+            let (_, addr) = some_device()?;
+            let _listener = listen(addr, Desk::Serves(far.qp.clone()))?;
+            let id = resolved(addr)?;
+            let service = find(&id, QUESTION).map_err(|error| error.to_error())?;
+            check!(service.private_data().starts_with(ANSWER));
+            // An id finds one service.
+            check!(find(&id, QUESTION).err().map(|error| error.to_error()) == Some(EBUSY));
+            // It belongs to no protection domain yet.
+            let other = Peer::bound(addr)?;
+            far.recv(8)?;
+            other.send(&other.qp.destination(&service)?, 8, 1, None)?;
+            far.received(8, 1)?;
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn service_may_be_missing_or_refuse() -> Result {
+        with_peers(|_, far, _| {
+            let (_, addr) = some_device()?;
+            let ask = |question: &'static [u8]| {
+                let id = resolved(addr)?;
+                match find(&id, question).err().ok_or(EIO)? {
+                    CmError::Rejected {
+                        consumer,
+                        no_listener,
+                        private_data,
+                        ..
+                    } => Ok((consumer, no_listener, private_data)),
+                    error => Err(error.to_error()),
+                }
+            };
+            let (consumer, no_listener, _) = ask(QUESTION)?;
+            check!(!consumer && no_listener);
+            for desk in [
+                Desk::Drops,
+                Desk::Refuses(b"not you"),
+                Desk::Serves(far.qp.clone()),
+            ] {
+                let _listener = listen(addr, desk)?;
+                let (consumer, no_listener, _) = ask(b"something else")?;
+                check!(consumer && !no_listener);
+            }
+            let error = find(&*resolved(addr)?, QUESTION).err().ok_or(EIO)?;
+            check!(error.to_error() == ECONNREFUSED);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn question_and_answer_have_bounds() -> Result {
+        with_peers(|_, far, _| {
+            struct Long(Arc<Qp<Handler, Ud>>);
+
+            impl Listen<Ud> for Long {
+                fn connect_request(&self, request: ConnectRequest<'_, Ud>) {
+                    let _ = request.answer(&self.0, &[7; 137]);
+                }
+
+                fn removed(&self) {}
+            }
+
+            let (_, addr) = some_device()?;
+            let ask = |question: &[u8]| {
+                let id = resolved(addr)?;
+                let found = find(&id, question).map(|service| service.private_data().len());
+                found.map_err(|error| error.to_error())
+            };
+            let long = Arc::new(Long(far.qp.clone()), GFP_KERNEL)?;
+            let listener = Listener::new(&devices()?, &Net::current(), addr, 1, long)?;
+            check!(ask(QUESTION) == Err(ECONNREFUSED));
+            drop(listener);
+            let _listener = listen(addr, Desk::Serves(far.qp.clone()))?;
+            check!(ask(&[0; 181]) == Err(EINVAL));
+            check!(ask(&[0; 300]).is_err());
+            let mut longest = [0; 180];
+            for (place, byte) in longest.iter_mut().zip(QUESTION) {
+                *place = *byte;
+            }
+            check!(ask(&longest) == Ok(136));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn datagrams_arrive_and_are_answered() -> Result {
+        with_peers(|near, far, to| {
+            for len in [1, 8, 64] {
+                far.recv(64)?;
+                near.send(to, len, 3, None)?;
+                let (immediate, sender) = far.received(len, 3)?;
+                check!(immediate.is_none() && far.post.from.load(Relaxed) == near.qp.number());
+                let back = far.qp.answer_to(&sender)?;
+                near.recv(64)?;
+                // CAST: A small number.
+                far.send(&back, len, 4, Some(0x0102_0304 + len as u32))?;
+                let (immediate, _) = near.received(len, 4)?;
+                check!(immediate == Some(0x0102_0304 + len as u32));
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn one_queue_pair_serves_many() -> Result {
+        with_peers(|near, far, to| {
+            let (_, addr) = some_device()?;
+            let third = Peer::bound(addr)?;
+            for _ in 0..2 {
+                far.recv(64)?;
+            }
+            near.send(to, 8, 1, None)?;
+            let (_, first) = far.received(8, 1)?;
+            // A destination belongs to the protection domain of who sends.
+            let letter = third.letter(to, 8, 2)?;
+            check!(posted(third.qp.send_to(0, None, letter, true)) == Err(EINVAL));
+            // Whoever was sent to can be sent to by others.
+            let back = far.qp.answer_to(&first)?;
+            near.recv(64)?;
+            far.send(&back, 8, 3, None)?;
+            let (_, server) = near.received(8, 3)?;
+            third.send(&third.qp.answer_to(&server)?, 8, 4, None)?;
+            let (_, second) = far.received(8, 4)?;
+            third.recv(64)?;
+            far.send(&far.qp.answer_to(&second)?, 8, 5, None)?;
+            third.received(8, 5)?;
+            check!(third.is_quiet());
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn datagram_without_a_receive_is_lost() -> Result {
+        with_peers(|near, far, to| {
+            for _ in 0..3 {
+                near.send(to, 64, 1, None)?;
+            }
+            // It has left, but may be on its way yet, and find this.
+            for _ in 0..4 {
+                far.recv(64)?;
+                near.send(to, 64, 2, None)?;
+                if far.received(64, 2).is_ok() {
+                    break;
+                }
+            }
+            near.send(to, 64, 3, None)?;
+            check!(far.post.received.len() == 0 && (1..=4).contains(&far.qp.completions()));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn datagram_is_no_longer_than_a_packet() -> Result {
+        with_peers(|near, far, to| {
+            let (device, _) = some_device()?;
+            let port = device.port(1)?;
+            check!(port.active && device.ports() >= 1 && port.gid_tbl_len > 0);
+            check!(to.mtu() == port.mtu && port.mtu >= 256 && port.max_msg_sz >= port.mtu);
+            check!(device.port(0).is_err() && device.port(device.ports() + 1).is_err());
+            check!(device.gid(1, port.gid_tbl_len).is_err());
+            // That of the default partition, whose limited members lack the highest bit.
+            check!(port.pkey_tbl_len > 0 && device.pkey(1, 0)? & 0x7fff == 0x7fff);
+            let letter = near.letter(to, port.mtu as usize + 1, 1)?;
+            check!(posted(near.qp.send_to(0, None, letter, true)) == Err(EMSGSIZE));
+            far.recv(port.mtu as usize)?;
+            let letter = near.letter(to, port.mtu as usize, 2)?;
+            posted(near.qp.send_to(0, None, letter, true))?;
+            check!(near.post.sent.take()?.1 == Ok(Unacknowledged));
+            let (landing, result) = far.post.received.take()?;
+            check!(result.is_ok_and(|(len, ..)| len == port.mtu));
+            let mut last = [0];
+            landing
+                .buffer
+                .copy_out(GRH_BYTES + port.mtu as usize - 1, &mut last)?;
+            check!(last == [2]);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn last_reference_to_an_address_may_go_with_the_send() -> Result {
+        with_peers(|near, far, to| {
+            far.recv(8)?;
+            near.send(to, 8, 1, None)?;
+            let (_, sender) = far.received(8, 1)?;
+            near.recv(8)?;
+            let letter = {
+                let back = far.qp.answer_to(&sender)?;
+                far.letter(&back, 8, 2)?
+            };
+            posted(far.qp.send_to(1, None, letter, true))?;
+            near.received(8, 2)?;
+            let (letter, _) = far.post.sent.take()?;
+            drop(letter);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn what_is_posted_comes_back_when_it_is_drained() -> Result {
+        with_device(|device, addr| {
+            if device.reads_need_regions() {
+                skip(c"iWARP has no datagrams");
+                return Ok(());
+            }
+            let (near, far) = (Peer::bound(addr)?, Peer::bound(addr)?);
+            let _listener = listen(addr, Desk::Serves(far.qp.clone()))?;
+            let service = find(&*resolved(addr)?, QUESTION).map_err(|error| error.to_error())?;
+            let to = near.qp.destination(&service)?;
+            for slot in 0..3 {
+                near.recv(64)?;
+                posted(near.qp.send_to(slot, None, near.letter(&to, 8, 1)?, false))?;
+            }
+            check!(near.qp.drain() == Ok(()));
+            check!(near.post.sent.len() == 3 && near.post.received.len() == 3);
+            for _ in 0..3 {
+                check!(near.post.sent.take()?.1.is_err());
+                check!(near.post.received.take()?.1.is_err());
+            }
+            check!(near.alive.load(Relaxed) == 0);
+            check!(near.post.errors.load(Relaxed) == 1 && near.qp.number() == 0);
+            let letter = near.letter(&to, 8, 1)?;
+            check!(posted(near.qp.send_to(0, None, letter, true)) == Err(ESHUTDOWN));
+            check!(near.recv(64) == Err(ESHUTDOWN));
+            check!(near.qp.drain() == Ok(()));
+            // Nobody is told, and what is sent there is lost.
+            check!(far.is_quiet());
+            // A service whose queue pair is gone is none.
+            check!(far.qp.drain() == Ok(()));
+            let error = find(&*resolved(addr)?, QUESTION).err().ok_or(EIO)?;
+            check!(error.to_error() == ECONNREFUSED);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn drained_while_datagrams_fly() -> Result {
+        with_peers(|near, far, to| {
+            let (_, addr) = some_device()?;
+            for _ in 0..5 {
+                let busy = Peer::bound(addr)?;
+                far.recv(8)?;
+                near.send(to, 8, 1, None)?;
+                let (_, sender) = far.received(8, 1)?;
+                // To itself, whoever sends there meanwhile.
+                let own = busy.qp.answer_to(&sender)?;
+                for slot in 0..4 {
+                    busy.recv(8)?;
+                    posted(busy.qp.send_to(slot, None, busy.letter(&own, 8, 9)?, true))?;
+                }
+                check!(busy.qp.drain() == Ok(()));
+                check!(busy.post.sent.len() == 4 && busy.post.received.len() == 4);
+                drop(own);
+                let alive = busy.alive.clone();
+                drop(busy);
+                check!(alive.load(Relaxed) == 0);
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn address_without_a_device_or_with_regions_is_refused() -> Result {
+        with_peers(|near, _, _| {
+            let (_, addr) = some_device()?;
+            let id = new_id()?;
+            let nowhere = SocketAddr::from(([203, 0, 113, 1], 0));
+            check!(id.bind(nowhere).is_err());
+            check!(id.device().err() == Some(ENODEV));
+            check!(find(&id, QUESTION).err().is_some());
+            let id = new_id()?;
+            id.bind(SocketAddr::new(addr.ip(), 0))?;
+            check!(id.bind(SocketAddr::new(addr.ip(), 0)) == Err(EINVAL));
+            let caps = QpCaps {
+                keys: 1,
+                key_pages: 1,
+                ..CAPS
+            };
+            check!(Peer::new(id.clone(), caps).err() == Some(EINVAL));
+            // A bound id may be resolved.
+            id.resolve(None, addr, TIMEOUT_MS)
+                .map_err(|error| error.to_error())?;
+            check!(Peer::new(near.id.clone(), CAPS).err() == Some(EBUSY));
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sending datagrams.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::base::errno::EMSGSIZE;
+use crate::bindings;
+use crate::rdma::{
+    ah::Destination,
+    cm::Service,
+    device::Device,
+    qp::{
+        slot::{
+            Wr,
+            OWN_WRS, //
+        },
+        Qp,
+        QpHandler,
+        Ud, //
+    },
+    wc::datagram::Sender,
+    wr::SendOwner, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The owner of a datagram, which has its destination, too.
+pub(crate) trait SendTo: SendOwner {
+    /// Returns where the message goes.
+    fn destination(&self) -> &Destination;
+}
+
+impl<H: QpHandler<Ud>> Qp<H, Ud>
+where
+    H::Send: SendTo,
+{
+    /// Chains a datagram: a send of the owner's message to its destination, with immediate data if
+    /// there are some.
+    ///
+    /// If `last`, the chain is posted, too, as by [`Self::ring`], but under the same lock.
+    ///
+    /// On failure the owner is returned and nothing is chained. The errors are: `EBUSY` if the slot
+    /// is in use; `EAGAIN` if there is no room until a request has completed; `ESHUTDOWN` after the
+    /// queue pair has failed; `EMSGSIZE` if the message is longer than [`Destination::mtu`]; and
+    /// `EINVAL` for what is never possible, such as a destination of another protection domain.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupt. Does not sleep or allocate.
+    pub(crate) fn send_to(
+        &self,
+        slot: u16,
+        immediate: Option<u32>,
+        owner: H::Send,
+        last: bool,
+    ) -> Result<(), (Error, H::Send)> {
+        // As for atomic operations: a larger `Wr` would make all slots larger.
+        const {
+            assert!(size_of::<bindings::ib_ud_wr>() <= OWN_WRS * size_of::<Wr>());
+            assert!(align_of::<bindings::ib_ud_wr>() <= align_of::<Wr>());
+        }
+        self.post(slot, owner, last, |slot, owner, body| {
+            let sge = self.message(owner)?;
+            let destination = owner.destination();
+            if sge.length > destination.mtu() {
+                return Err(EMSGSIZE);
+            }
+            // SAFETY: A slot has room for at least one segment.
+            unsafe { body.push_sge(sge.addr, sge.length, sge.lkey) };
+            let mut wr = bindings::ib_send_wr {
+                sg_list: body.sges,
+                num_sge: 1,
+                opcode: bindings::ib_wr_opcode_IB_WR_SEND,
+                ..slot.last_wr()
+            };
+            if let Some(immediate) = immediate {
+                wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM;
+                wr.ex.imm_data = immediate.to_be();
+            }
+            let wr = destination.wr(&self.pd, wr)?;
+            // SAFETY: The slot was claimed. It has the work requests of its own, as no large array
+            // was taken, and there is room for this one where they are. The address handle stays
+            // until the completion, as the owner lies in the slot.
+            unsafe { body.wrs.cast::<bindings::ib_ud_wr>().write(wr) };
+            body.nr_wr = 1;
+            Ok(())
+        })
+    }
+}
+
+impl<H: QpHandler<Ud>> Qp<H, Ud> {
+    /// Returns the number of the queue pair, by which peers send to it; 0 once it is destroyed.
+    /// May sleep.
+    pub(crate) fn number(&self) -> u32 {
+        let _stage = self.stage.lock();
+        let raw = self.as_raw();
+        if raw.is_null() {
+            return 0;
+        }
+        // SAFETY: `stage` is locked and there is a C object, so it is valid. The number does not
+        // change.
+        unsafe { (*raw).qp_num }
+    }
+
+    /// The device of the queue pair.
+    pub(in crate::rdma) fn device(&self) -> &Arc<Device> {
+        self.pd.device()
+    }
+
+    /// Makes the destination of a service that the id of this queue pair, or another one, has
+    /// found. Fails with `EINVAL` if that is on another device, with `ENOMEM`, and with the device's
+    /// error. May sleep.
+    pub(crate) fn destination(&self, service: &Service) -> Result<Destination> {
+        service.destination(&self.pd)
+    }
+
+    /// Makes the destination of what is sent back to the sender of a datagram that this queue pair
+    /// has received. The sender must have the Q_Key of the connection manager's queue pairs.
+    ///
+    /// Fails with `EPROTOTYPE` or `EINVAL` if the datagram does not say where it came from, with
+    /// `EHOSTUNREACH` and the like if there is no way back, with `ENOMEM`, and with the device's
+    /// error.
+    ///
+    /// # Context
+    ///
+    /// Sleeps: it may wait for the network. A peer that makes up senders can make it wait long, for
+    /// each datagram: whoever answers those of strangers limits that.
+    pub(crate) fn answer_to(&self, sender: &Sender) -> Result<Destination> {
+        Destination::of_sender(&self.pd, self.id.port_num(), sender)
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Datagrams that were received, and who has sent them.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::bindings;
+use crate::rdma::{
+    dma::DmaBuffer,
+    wc::WcError, //
+};
+use kernel::prelude::*;
+
+/// The bytes before a datagram in the buffer that it is received into: the global route header of
+/// the packet that it came in. They are there with every device; what they hold is for
+/// [`Sender::of`].
+pub(crate) const GRH_BYTES: usize = size_of::<bindings::ib_grh>();
+
+/// A datagram that was received: behind the first [`GRH_BYTES`] of the receive's buffers.
+///
+/// Anybody on the network may have sent it who knows the number of the queue pair and its Q_Key,
+/// which is no secret.
+///
+/// It can be used only while the handler of its completion runs.
+///
+/// # Invariants
+///
+/// `wc` is the completion of a receive that has succeeded, of [`GRH_BYTES`] at least.
+pub(crate) struct Datagram<'a> {
+    wc: &'a bindings::ib_wc,
+}
+
+impl<'a> Datagram<'a> {
+    /// Returns the datagram that `wc` reports, or its error.
+    #[inline]
+    pub(in crate::rdma) fn new(wc: &'a bindings::ib_wc) -> Result<Self, WcError> {
+        let len = WcError::check(wc, bindings::ib_wc_opcode_IB_WC_RECV)?;
+        if (len as usize) < GRH_BYTES {
+            return Err(WcError::Unfinished);
+        }
+        // INVARIANT: As was just checked.
+        Ok(Self { wc })
+    }
+
+    /// Returns the length of the message, in bytes, without the header before it.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        // By the type invariants there are so many. CAST: 40.
+        self.wc.byte_len.saturating_sub(GRH_BYTES as u32)
+    }
+
+    /// Returns the immediate data of the message, if it has some.
+    #[inline]
+    pub(crate) fn immediate(&self) -> Option<u32> {
+        let with_imm = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
+        // SAFETY: Both variants are plain numbers.
+        let immediate = u32::from_be(unsafe { self.wc.ex.imm_data });
+        (self.wc.wc_flags & with_imm != 0).then_some(immediate)
+    }
+
+    /// Returns the number of the queue pair that the message says it comes from.
+    #[inline]
+    pub(crate) fn src_qp(&self) -> u32 {
+        self.wc.src_qp
+    }
+}
+
+/// Who has sent a datagram, as that says: enough to send something back.
+#[derive(Clone, Copy)]
+pub(crate) struct Sender {
+    wc: bindings::ib_wc,
+    grh: bindings::ib_grh,
+}
+
+// SAFETY: The pointers in the completion are not followed.
+unsafe impl Send for Sender {}
+
+impl Sender {
+    /// Returns the sender of `datagram`, which was received into `buffer`, from its beginning.
+    ///
+    /// A buffer that holds something else makes for another sender, or for none. Fails with `EINVAL`
+    /// if the buffer is too short, or the CPU cannot read it. Any context.
+    pub(crate) fn of(datagram: &Datagram<'_>, buffer: &DmaBuffer) -> Result<Self> {
+        let mut bytes = [0; GRH_BYTES];
+        buffer.copy_out(0, &mut bytes)?;
+        Ok(Self {
+            wc: *datagram.wc,
+            // SAFETY: The header is plain bytes of this size, of any values.
+            grh: unsafe { core::mem::transmute::<[u8; GRH_BYTES], bindings::ib_grh>(bytes) },
+        })
+    }
+
+    /// The number of its queue pair.
+    pub(in crate::rdma) fn qp_num(&self) -> u32 {
+        self.wc.src_qp
+    }
+
+    /// The completion and the header, for the core's functions.
+    pub(in crate::rdma) fn as_raw(&self) -> (&bindings::ib_wc, &bindings::ib_grh) {
+        (&self.wc, &self.grh)
+    }
+}

@@ -302,6 +302,34 @@ mod tests {
     }
 
     #[test]
+    fn result_of_a_success_is_not_read_after_a_refusal() -> Result {
+        with_pair(CAPS, |pair| {
+            let (qp, device) = (&pair.near.qp, pair.pd.device());
+            let number = Number::new(&pair, 5, true)?;
+            let (remote, add) = (number.remote()?, AtomicOp::FetchAdd(0));
+            // The device has none, there is no such slot, and the slot is in use.
+            for (slot, error) in [(0, EOPNOTSUPP), (CAPS.slots, EINVAL), (1, EBUSY)] {
+                let (owner, result) = run(&pair, add, remote)?;
+                check!(result == Ok(()) && value(&owner) == Some(5));
+                if error == EBUSY {
+                    posted(qp.atomic(slot, add, remote, room(&pair, 2)?, false))?;
+                }
+                let none = bindings::ib_atomic_cap_IB_ATOMIC_NONE;
+                let without = (error == EOPNOTSUPP).then(|| reports!(device, atomic_cap, none));
+                let refused = qp.atomic(slot, add, remote, owner, true);
+                drop(without);
+                let Err((found, owner)) = refused else {
+                    return Err(EIO);
+                };
+                check!(found == error && value(&owner).is_none());
+            }
+            qp.ring();
+            check!(value(&pair.near.events.sends.take()?.0) == Some(5));
+            Ok(())
+        })
+    }
+
+    #[test]
     fn operations_of_two_queue_pairs_add_up() -> Result {
         const ROUNDS: u16 = 8;
         with_pair(CAPS, |pair| {

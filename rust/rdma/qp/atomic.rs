@@ -47,7 +47,7 @@ impl<H: QpHandler> Qp<H> {
         slot: u16,
         op: AtomicOp,
         remote: RemoteAtomic,
-        owner: H::Send,
+        mut owner: H::Send,
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         // It takes the room of all work requests that a slot has of its own: a larger `Wr` would
@@ -55,6 +55,10 @@ impl<H: QpHandler> Qp<H> {
         const {
             assert!(size_of::<bindings::ib_atomic_wr>() <= OWN_WRS * size_of::<Wr>());
             assert!(align_of::<bindings::ib_atomic_wr>() <= align_of::<Wr>());
+        }
+        // An owner that is refused before it gets into its slot must have no old result either.
+        if let Some(result) = owner.result() {
+            result.clear();
         }
         self.post(slot, owner, last, |slot, owner, body| {
             let device = self.pd.device();

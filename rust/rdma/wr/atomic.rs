@@ -182,8 +182,8 @@ impl AtomicOp {
 /// # Invariants
 ///
 /// - `buffer` has 8 bytes at a multiple of 8, which its device may write.
-/// - `succeeded` is 1 only if the last operation that was posted with this room has succeeded, so
-///   that the bytes are its result.
+/// - `succeeded` is 1 only if the last operation that was to be posted with this room has
+///   succeeded, so that the bytes are its result.
 pub(crate) struct AtomicResult {
     buffer: DmaBuffer,
     succeeded: Atomic<u32>,
@@ -205,8 +205,8 @@ impl AtomicResult {
         })
     }
 
-    /// Returns the result of the last operation that was posted with this room; `None` if it has
-    /// failed, was refused, or if there was none.
+    /// Returns the result of the last operation that was to be posted with this room; `None` if it
+    /// has failed, was refused, or if there was none.
     ///
     /// # Context
     ///
@@ -221,16 +221,21 @@ impl AtomicResult {
         Some(u64::from_ne_bytes(bytes))
     }
 
-    /// Prepares for another operation of `device`: returns the segment of the result, and the flag
-    /// to be set to 1 when the operation has succeeded, which is valid as long as `self`. Fails
-    /// with `EINVAL` if the room is another device's. Also then there is no result any more.
+    /// Forgets the result, as another operation is to be posted with this room.
+    #[inline]
+    pub(in crate::rdma) fn clear(&mut self) {
+        // INVARIANT: The result of an older operation is none of the next.
+        self.succeeded = Atomic::new(0);
+    }
+
+    /// Prepares for another operation of `device`, after [`Self::clear`]: returns the segment of
+    /// the result, and the flag to be set to 1 when the operation has succeeded, which is valid as
+    /// long as `self`. Fails with `EINVAL` if the room is another device's.
     pub(in crate::rdma) fn prepare(
         &mut self,
         device: &Device,
         lkey: u32,
     ) -> Result<(bindings::ib_sge, &Atomic<u32>)> {
-        // INVARIANT: The result of an older operation is none of the next.
-        self.succeeded = Atomic::new(0);
         if !self.buffer.is_for(device) {
             return Err(EINVAL);
         }

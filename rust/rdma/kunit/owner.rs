@@ -96,6 +96,47 @@ mod owner {
         })
     }
 
+    /// What must fit in one work request needs no large array, so that it need not wait for one.
+    #[test]
+    fn of_what_never_fits_is_not_to_be_tried_again() -> Result {
+        with_pair(CAPS, |pair| {
+            let qp = &pair.near.qp;
+            let many = Block::new(most_pieces(&pair, 40), 16, 0)?;
+            let more = Block::new(40, 16, 0)?;
+            let (_mr, remote) = pair.target(&Block::new(1, PAGE_SIZE, 0)?)?;
+            // Slot 0 has the only large array, for as long as it is not posted.
+            posted(qp.rdma(0, RdmaOp::Write, remote, pair.block(0, &many), false))?;
+            let refused = qp.rdma(1, RdmaOp::Write, remote, pair.block(1, &many), false);
+            check!(refusal(refused) == Some((EAGAIN, 1)));
+            if !pair.near.id.is_iwarp() {
+                let announcement = Announcement::default();
+                let owner = pair.block(2, &more);
+                let refused = qp.write_with_immediate(1, Some(remote), announcement, owner, false);
+                check!(refusal(refused) == Some((EINVAL, 2)));
+                let reply = Reply::with_immediate(1);
+                let refused = qp.reply(1, reply, pair.block(3, &more), false);
+                check!(refusal(refused) == Some((EINVAL, 3)));
+            }
+            let with_message = |number| -> Result<Owner> {
+                Ok(Owner {
+                    block: Some(more.clone()),
+                    ..pair.message(number, 16, 0)?
+                })
+            };
+            let reply = Reply {
+                append: true,
+                ..Reply::default()
+            };
+            check!(refusal(qp.reply(1, reply, with_message(4)?, false)) == Some((EINVAL, 4)));
+            let prepare = |_: &mut Owner, _| Ok(());
+            let refused = qp.request(1, Carry::Inline, with_message(5)?, prepare, false);
+            check!(refusal(refused) == Some((EINVAL, 5)));
+            qp.ring();
+            check!(pair.near.events.sends.take()?.1.is_ok());
+            Ok(())
+        })
+    }
+
     #[test]
     fn of_a_taken_slot_stays_there() -> Result {
         with_pair(CAPS, |pair| {

@@ -18,7 +18,6 @@ use crate::rdma::{
     wc::Written,
     wr::{
         Announcement,
-        RdmaOp,
         RemoteRange, //
     },
 };
@@ -52,12 +51,12 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
             }
             let range = match remote {
                 Some(range) => {
-                    self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
+                    self.gather_in_one(owner, body)?;
                     range
                 }
                 None => RemoteRange { addr: 0, rkey: 0 },
             };
-            if body.nr_sge > self.write_sges || (remote.is_some() && body.nr_sge == 0) {
+            if remote.is_some() && body.nr_sge == 0 {
                 return Err(EINVAL);
             }
             let mut end = range.addr;

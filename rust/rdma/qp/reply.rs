@@ -56,12 +56,8 @@ impl<H: QpHandler> Qp<H> {
                 if reply != Reply::with_immediate(immediate) {
                     return Err(EINVAL);
                 }
-                self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
-                if body.nr_sge > self.write_sges {
-                    return Err(EINVAL);
-                }
-                // It may have got another array. CAST: At most 32.
-                wr.sg_list = body.sges;
+                self.gather_in_one(owner, body)?;
+                // CAST: At most 32.
                 wr.num_sge = body.nr_sge as i32;
                 wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM;
                 wr.ex.imm_data = immediate.to_be();
@@ -76,12 +72,8 @@ impl<H: QpHandler> Qp<H> {
                 }
                 // INVARIANT: The message was just written there.
                 body.nr_sge += 1;
-                self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
-                if body.nr_sge > self.write_sges {
-                    return Err(EINVAL);
-                }
+                self.gather_in_one(owner, body)?;
                 // As above.
-                wr.sg_list = body.sges;
                 wr.num_sge = body.nr_sge as i32;
             }
             if let Some(rkey) = reply.invalidate {

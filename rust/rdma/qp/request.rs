@@ -162,12 +162,8 @@ impl<H: QpHandler> Qp<H> {
                 ..slot.last_wr()
             };
             if matches!(carry, Carry::Inline) {
-                self.gather(owner, body, RdmaOp::Write, self.write_sges)?;
-                if body.nr_sge > self.write_sges {
-                    return Err(EINVAL);
-                }
-                // It may have got another array. CAST: At most 32.
-                send.sg_list = body.sges;
+                self.gather_in_one(owner, body)?;
+                // CAST: At most 32.
                 send.num_sge = body.nr_sge as i32;
             }
             if let Some((op, key, range)) = access {

@@ -138,7 +138,8 @@ impl<H: QpHandler> Qp<H> {
 }
 
 impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
-    /// Maps the owner's memory for `op`, and adds its segments.
+    /// Maps the owner's memory for `op`, and adds its segments, of which a work request can have
+    /// `per_wr`.
     #[inline]
     pub(super) fn gather(
         &self,
@@ -147,13 +148,34 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
         op: RdmaOp,
         per_wr: u32,
     ) -> Result {
+        self.gather_as(owner, body, op, per_wr, false)
+    }
+
+    /// Maps the owner's memory to be sent or written by one work request, and adds its segments to
+    /// those that this has already. Fails with `EINVAL` if they are too many then.
+    #[inline]
+    pub(super) fn gather_in_one(&self, owner: &H::Send, body: &mut Body) -> Result {
+        self.gather_as(owner, body, RdmaOp::Write, self.write_sges, true)
+    }
+
+    /// Maps the owner's memory for `op`, and adds its segments. A work request can have `per_wr` of
+    /// them; if all must be `in_one`, those that are there already count.
+    #[inline]
+    fn gather_as(
+        &self,
+        owner: &H::Send,
+        body: &mut Body,
+        op: RdmaOp,
+        per_wr: u32,
+        in_one: bool,
+    ) -> Result {
         if let Some(piece) = owner.piece() {
             if !piece.is_for(self.pd.device()) {
                 return Err(EINVAL);
             }
             piece.sync_for_device();
             body.reads_piece = op == RdmaOp::Read;
-            self.make_room(body, per_wr)?;
+            self.make_room(body, per_wr, in_one)?;
             // SAFETY: Room was made.
             unsafe { body.push_sge(piece.addr(), piece.len(), self.lkey) };
             return Ok(());
@@ -170,7 +192,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
             if segment.len() == 0 {
                 continue;
             }
-            self.make_room(body, per_wr)?;
+            self.make_room(body, per_wr, in_one)?;
             let mut addr = 0;
             // SAFETY: The device is registered. The memory is valid, may be accessed in this
             // direction, and stays so, as `Segmented` promises, since the owner lies in the
@@ -212,7 +234,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
             buffer.sync_for_device();
             let mut left = len;
             while left > 0 {
-                self.make_room(body, self.write_sges)?;
+                self.make_room(body, self.write_sges, false)?;
                 let part = left.min(buffer.len());
                 // SAFETY: Room was made. CAST: A buffer has at most 1 MiB.
                 unsafe { body.push_sge(buffer.addr(), part as u32, self.lkey) };
@@ -232,7 +254,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, owner, body| {
             let sge = self.message(owner)?;
-            self.make_room(body, self.write_sges)?;
+            self.make_room(body, self.write_sges, false)?;
             // SAFETY: Room was made.
             unsafe { body.push_sge(sge.addr, sge.length, sge.lkey) };
             body.nr_wr = 1;
@@ -379,11 +401,11 @@ impl<H: QpHandler> Qp<H> {
 }
 
 impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
-    /// Makes room for one more segment, of which a work request can have `per_wr`. Fails with
-    /// `EAGAIN` if that takes a large array and none is free, and with `EINVAL` if there are too
-    /// many segments.
+    /// Makes room for one more segment, of which a work request can have `per_wr`, and of which all
+    /// must be `in_one` or not. Fails with `EAGAIN` if that takes a large array and none is free,
+    /// and with `EINVAL` if there are too many segments.
     #[inline]
-    fn make_room(&self, body: &mut Body, per_wr: u32) -> Result {
+    fn make_room(&self, body: &mut Body, per_wr: u32, in_one: bool) -> Result {
         let room = match body.large {
             None => per_wr,
             Some(_) => Self::MAX_SEGMENTS,
@@ -391,7 +413,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
         if body.nr_sge < room {
             return Ok(());
         }
-        if body.large.is_some() || self.large.is_empty() {
+        if in_one || body.large.is_some() || self.large.is_empty() {
             return Err(EINVAL);
         }
         let (index, sges, wrs) = self.large.take().ok_or(EAGAIN)?;

@@ -294,6 +294,11 @@ void *rust_helper_farblk_page_address(const struct page *page)
 	return page_address(page);
 }
 
+void rust_helper_farblk_get_page(struct page *page)
+{
+	get_page(page);
+}
+
 /* memmove() of memory that others may write at the same time: in Rust that would be undefined. */
 void rust_helper_farblk_copy_racy(void *to, const void *from, size_t len)
 {

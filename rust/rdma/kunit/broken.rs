@@ -277,6 +277,12 @@ mod device {
             stuck = pair.pd.as_raw();
             let alive = pair.alive.clone();
             let block = Block::new(1, PAGE_SIZE, 1)?;
+            for segment in block.memory.segments(0, block.len) {
+                // The page stays mapped for ever, so nobody else may get it: to DMA_API_DEBUG a
+                // part of a page that is mapped twice is not mapped.
+                // SAFETY: The page is one of the memory's.
+                unsafe { bindings::farblk_get_page(segment.page().as_ptr()) };
+            }
             posted(pair.far.qp.recv(pair.landing(0, 64)?))?;
             pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
             pair.requested()?;

@@ -76,10 +76,10 @@ static void look_at(struct thca_qp *qp)
 	bool more = false;
 
 	if (!thca_is_connected_type(qp->ib.qp_type))
-		more = thca_run_ud(qp, &fire);
+		more = thca_run_unacked(qp, &fire);
 	else if (!fatal)
 		more = qp->ib.qp_type == IB_QPT_RC ? thca_run_rc(qp, &fire) :
-						     thca_run_uc(qp, &fire);
+						     thca_run_unacked(qp, &fire);
 	thca_cq_fire(&fire);
 	if (READ_ONCE(qp->events) && !fatal)
 		deliver(qp);

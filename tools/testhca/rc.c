@@ -2,9 +2,6 @@
 /* The requester of a reliable connection. */
 #include "testhca.h"
 
-/* What the engine executes of one queue pair before others have their turn. */
-#define BUDGET 32
-
 struct thca_swqe *thca_next_send(struct thca_qp *qp)
 {
 	struct thca_sq *sq = &qp->sq;
@@ -246,7 +243,7 @@ bool thca_run_rc(struct thca_qp *qp, struct list_head *fire)
 {
 	int budget;
 
-	for (budget = BUDGET; budget; budget--) {
+	for (budget = THCA_BUDGET; budget; budget--) {
 		enum ib_qp_state state = thca_qp_state(qp);
 		enum outcome outcome = DONE;
 		enum ib_wc_status status;

@@ -36,6 +36,8 @@
 #define THCA_DMA_LKEY 0x42
 /* Bytes of one work request that the engine moves before others have their turn. */
 #define THCA_BURST (64 * 1024)
+/* What the engine executes of one queue pair before others have their turn. */
+#define THCA_BUDGET 32
 
 struct thca_function;
 
@@ -494,10 +496,14 @@ int thca_post_srq_recv(struct ib_srq *ib, const struct ib_recv_wr *wr,
 		       const struct ib_recv_wr **bad);
 
 /* uc.c */
-bool thca_run_uc(struct thca_qp *qp, struct list_head *fire);
+bool thca_send_uc(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_status *status,
+		  struct list_head *fire);
 
 /* ud.c */
-bool thca_run_ud(struct thca_qp *qp, struct list_head *fire);
+enum ib_wc_status thca_send_ud(struct thca_qp *qp, struct thca_swqe *wqe, struct list_head *fire);
+
+/* unacked.c */
+bool thca_run_unacked(struct thca_qp *qp, struct list_head *fire);
 
 /* wire.c */
 ktime_t thca_wire_due(struct thca_dev *dev, u32 bytes);

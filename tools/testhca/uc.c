@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The requester of an unreliable connection. A message is complete when it has left: the peer
- * acknowledges nothing, and what it cannot place is lost.
- */
+/* What an unreliable connection sends: the peer loses what it cannot place. */
 #include "testhca.h"
-
-/* What the engine executes of one queue pair before others have their turn. */
-#define BUDGET 32
 
 /* What cannot be sent must not reach the peer in part. */
 static bool can_be_sent(struct thca_qp *qp, struct thca_swqe *wqe)
@@ -21,8 +15,8 @@ static bool can_be_sent(struct thca_qp *qp, struct thca_swqe *wqe)
 }
 
 /* Sends a burst of a message. Returns true if there is more of it. */
-static bool send(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_status *status,
-		 struct list_head *fire)
+bool thca_send_uc(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_status *status,
+		  struct list_head *fire)
 {
 	struct thca_dev *dev = to_dev(qp->ib.device);
 	enum thca_answer answer = THCA_RNR;
@@ -50,34 +44,4 @@ static bool send(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_status *s
 		thca_count(dev, THCA_DROPS, 1);
 	*status = IB_WC_SUCCESS;
 	return false;
-}
-
-/* Executes what is posted. Returns true if there is more to do at once. */
-bool thca_run_uc(struct thca_qp *qp, struct list_head *fire)
-{
-	int budget;
-
-	for (budget = BUDGET; budget; budget--) {
-		enum ib_qp_state state = thca_qp_state(qp);
-		enum ib_wc_status status;
-		struct thca_swqe *wqe;
-
-		if (state == IB_QPS_ERR) {
-			thca_flush(qp, fire);
-			return false;
-		}
-		if (state != IB_QPS_RTS && state != IB_QPS_SQE)
-			return false;
-		wqe = thca_next_send(qp);
-		/* An error concerns the send queue alone, till it is modified to RTS. */
-		if (wqe && state == IB_QPS_SQE) {
-			thca_complete_send(qp, wqe, IB_WC_WR_FLUSH_ERR, fire);
-			continue;
-		}
-		if (!wqe || thca_waits(qp, wqe))
-			return false;
-		if (!send(qp, wqe, &status, fire))
-			thca_complete_send(qp, wqe, status, fire);
-	}
-	return true;
 }

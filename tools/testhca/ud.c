@@ -10,7 +10,6 @@
 #include <rdma/ib_pack.h>
 #include "testhca.h"
 
-#define BUDGET 32
 #define GRH_BYTES 40
 
 static bool is_ipv4(const union ib_gid *gid)
@@ -108,7 +107,8 @@ static enum ib_wc_status deliver(struct thca_qp *qp, struct thca_swqe *wqe, stru
 	return copied == THCA_BAD_FROM ? IB_WC_LOC_PROT_ERR : IB_WC_SUCCESS;
 }
 
-static enum ib_wc_status send(struct thca_qp *qp, struct thca_swqe *wqe, struct list_head *fire)
+/* Sends a datagram. */
+enum ib_wc_status thca_send_ud(struct thca_qp *qp, struct thca_swqe *wqe, struct list_head *fire)
 {
 	/* A key with the highest bit set stands for the sender's own. */
 	u32 qkey = wqe->ud.qkey & BIT(31) ? qp->attr.qkey : wqe->ud.qkey;
@@ -129,33 +129,4 @@ static enum ib_wc_status send(struct thca_qp *qp, struct thca_swqe *wqe, struct 
 		thca_kick(peer);
 	thca_put_qp(peer);
 	return status;
-}
-
-/* Executes what is posted. Returns true if there is more to do at once. */
-bool thca_run_ud(struct thca_qp *qp, struct list_head *fire)
-{
-	int budget;
-
-	for (budget = BUDGET; budget; budget--) {
-		enum ib_qp_state state = thca_qp_state(qp);
-		struct thca_swqe *wqe;
-
-		/* Drivers of devices that fail for good flush these, or nobody got rid of one. */
-		if (state == IB_QPS_ERR || thca_refuses(to_dev(qp->ib.device))) {
-			thca_flush(qp, fire);
-			return false;
-		}
-		if (state != IB_QPS_RTS && state != IB_QPS_SQE)
-			return false;
-		wqe = thca_next_send(qp);
-		/* An error concerns the send queue alone, till it is modified to RTS. */
-		if (wqe && state == IB_QPS_SQE) {
-			thca_complete_send(qp, wqe, IB_WC_WR_FLUSH_ERR, fire);
-			continue;
-		}
-		if (!wqe || thca_waits(qp, wqe))
-			return false;
-		thca_complete_send(qp, wqe, send(qp, wqe, fire), fire);
-	}
-	return true;
 }

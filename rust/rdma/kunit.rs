@@ -77,9 +77,11 @@ use crate::rdma::{
     },
     pd::Pd,
     qp::{
+        Connected,
         Qp,
         QpCaps,
         QpHandler,
+        Rc,
         Undrained, //
     },
     srq::Srq,

@@ -48,7 +48,7 @@ fn resolved(addr: SocketAddr) -> Result<Side> {
         .map_err(|error| error.to_error())?;
     let pd = Pd::alloc(&id.device()?)?;
     let contexts = (PollContext::Workqueue, PollContext::Workqueue);
-    Side::new(id, connection, &pd, CAPS, contexts, None)
+    Side::new(id, connection, &pd, CAPS, contexts)
 }
 
 #[kernel::macros::kunit_tests(farblk_rdma_cm)]

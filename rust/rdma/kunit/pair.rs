@@ -152,11 +152,14 @@ impl CmEvents for Connection {
 }
 
 /// One side of a connection.
-pub(super) struct Side {
+pub(super) struct Side<T: Connected = Rc>
+where
+    Handler: QpHandler<T>,
+{
     // Fields are dropped in this order.
-    pub(super) qp: Arc<Qp<Handler>>,
+    pub(super) qp: Arc<Qp<Handler, T>>,
     pub(super) events: Arc<Events>,
-    pub(super) id: Arc<CmId>,
+    pub(super) id: Arc<CmId<T>>,
     pub(super) connection: Arc<Connection>,
     pub(super) send_cq: Arc<Cq>,
     pub(super) recv_cq: Arc<Cq>,
@@ -171,34 +174,24 @@ pub(super) struct Kind {
     pub(super) srq: Option<Arc<Srq<Handler>>>,
 }
 
-impl Side {
-    /// Creates a queue pair, with completion queues of its own that are just large enough, or on
-    /// `srq`.
+impl<T: Connected> Side<T>
+where
+    Handler: QpHandler<T>,
+{
+    /// Creates a queue pair, with completion queues of its own that are just large enough.
     pub(super) fn new(
-        id: Arc<CmId>,
+        id: Arc<CmId<T>>,
         connection: Arc<Connection>,
         pd: &Arc<Pd>,
         caps: QpCaps,
         contexts: (PollContext, PollContext),
-        srq: Option<&Arc<Srq<Handler>>>,
     ) -> Result<Self> {
         let events = Events::new()?;
         let handler = Handler(events.clone());
-        let (qp, send_cq, recv_cq) = match srq {
-            Some(srq) => {
-                let caps = QpCaps { recv_wr: 0, ..caps };
-                let cq = srq.cq().clone();
-                (Qp::create_on(&id, srq, &cq, caps, handler)?, cq.clone(), cq)
-            }
-            None => {
-                let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
-                let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
-                let qp = Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?;
-                (qp, send_cq, recv_cq)
-            }
-        };
+        let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
+        let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
         Ok(Self {
-            qp,
+            qp: Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?,
             events,
             id,
             connection,
@@ -211,6 +204,28 @@ impl Side {
     pub(super) fn raw_qp(&self) -> *mut bindings::ib_qp {
         // SAFETY: The id is valid by its invariants.
         unsafe { (*self.id.as_raw()).qp }
+    }
+}
+
+impl Side {
+    /// Creates a queue pair that receives from `srq`.
+    fn on(
+        id: Arc<CmId>,
+        connection: Arc<Connection>,
+        srq: &Arc<Srq<Handler>>,
+        caps: QpCaps,
+    ) -> Result<Self> {
+        let events = Events::new()?;
+        let handler = Handler(events.clone());
+        let (caps, cq) = (QpCaps { recv_wr: 0, ..caps }, srq.cq());
+        Ok(Self {
+            qp: Qp::create_on(&id, srq, cq, caps, handler)?,
+            events,
+            id,
+            connection,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+        })
     }
 
     /// Answers a request as if a message had come in, which has invalidated a key or none.
@@ -234,37 +249,35 @@ impl Side {
     }
 }
 
-/// Makes the far side of a [`Pair`].
+/// What makes the far side of a connection, of type `S`.
+type CreateFar<T, S> = dyn Fn(Arc<CmId<T>>, Arc<Connection>) -> Result<S> + Send + Sync;
+
+/// Accepts a connection with a far side of type `S`.
 #[pin_data]
-pub(super) struct Acceptor {
-    pub(super) queue: OwnedQueue,
-    pub(super) pd: Arc<Pd>,
-    pub(super) caps: QpCaps,
-    pub(super) srq: Option<Arc<Srq<Handler>>>,
-    pub(super) connection: Arc<Connection>,
+struct Acceptor<T: Connected, S: Send + 'static> {
+    queue: OwnedQueue,
+    connection: Arc<Connection>,
+    create: KBox<CreateFar<T, S>>,
     #[pin]
-    pub(super) id: Mutex<Option<Arc<CmId>>>,
+    id: Mutex<Option<Arc<CmId<T>>>>,
     #[pin]
-    pub(super) side: Inbox<Result<Side>>,
+    side: Inbox<Result<S>>,
     #[pin]
-    pub(super) work: Work<Acceptor>,
+    work: Work<Acceptor<T, S>>,
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Acceptor { self.work }
+    impl{T: Connected, S: Send + 'static} HasWork<Self> for Acceptor<T, S> { self.work }
 }
 
-impl WorkItem for Acceptor {
+impl<T: Connected, S: Send + 'static> WorkItem for Acceptor<T, S> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         let accept = || {
             let id = this.id.lock().take().ok_or(ENODEV)?;
-            let connection = this.connection.clone();
-            let contexts = (PollContext::Workqueue, PollContext::Workqueue);
-            let srq = this.srq.as_ref();
-            let side = Side::new(id, connection, &this.pd, this.caps, contexts, srq)?;
-            side.id.accept(&PARAM)?;
+            let side = (this.create)(id.clone(), this.connection.clone())?;
+            id.accept(&PARAM)?;
             Ok(side)
         };
         this.side.put(accept());
@@ -272,16 +285,44 @@ impl WorkItem for Acceptor {
 }
 
 /// Receives the requests for connections of an [`Acceptor`].
-pub(super) struct Door(pub(super) Arc<Acceptor>);
+struct Door<T: Connected, S: Send + 'static>(Arc<Acceptor<T, S>>);
 
-impl Listen for Door {
-    fn connect_request(&self, request: ConnectRequest<'_>) {
+impl<T: Connected, S: Send + 'static> Listen<T> for Door<T, S> {
+    fn connect_request(&self, request: ConnectRequest<'_, T>) {
         let id = request.into_id(self.0.connection.clone());
         *self.0.id.lock() = id.ok();
         let _ = self.0.queue.enqueue(self.0.clone());
     }
 
     fn removed(&self) {}
+}
+
+/// Connects `near`, which could connect to `addr`, to a far side there that `create` makes. Returns
+/// that side, and what listens there.
+pub(super) fn connect<T: Connected, S: Send + 'static>(
+    near: &CmId<T>,
+    addr: SocketAddr,
+    create: impl Fn(Arc<CmId<T>>, Arc<Connection>) -> Result<S> + Send + Sync + 'static,
+) -> Result<(S, Listener<T>)> {
+    let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+    let create: KBox<CreateFar<T, S>> = KBox::new(create, GFP_KERNEL)?;
+    let (connection, side) = (Connection::new()?, Inbox::new()?);
+    let acceptor = Arc::pin_init(
+        pin_init!(Acceptor {
+            queue,
+            connection,
+            create,
+            id <- new_mutex!(None),
+            side <- side,
+            work <- new_work!("Acceptor::work"),
+        }),
+        GFP_KERNEL,
+    )?;
+    let door = Arc::new(Door(acceptor.clone()), GFP_KERNEL)?;
+    let listener = Listener::new(&devices()?, &Net::current(), addr, 1, door)?;
+    near.connect(&PARAM, TIMEOUT_MS)
+        .map_err(|error| error.to_error())?;
+    Ok((acceptor.side.take()??, listener))
 }
 
 /// Two connected queue pairs. The near one's completions are handled in softirq, the far one's in a
@@ -313,40 +354,26 @@ impl Pair {
         contexts: (PollContext, PollContext),
         srq: Option<Arc<Srq<Handler>>>,
     ) -> Result<Self> {
-        let net = Net::current();
         let connection = Connection::new()?;
-        let id = CmId::new(&devices()?, &net, connection.clone())?;
+        let id = CmId::new(&devices()?, &Net::current(), connection.clone())?;
         id.resolve(None, addr, TIMEOUT_MS)
             .map_err(|error| error.to_error())?;
         let pd = match &srq {
             Some(srq) => srq.pd().clone(),
             None => Pd::alloc(&id.device()?)?,
         };
-        let near = Side::new(id, connection, &pd, caps, contexts, None)?;
-
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
-        let (far_pd, connection, side) = (pd.clone(), Connection::new()?, Inbox::new()?);
-        let acceptor = Arc::pin_init(
-            pin_init!(Acceptor {
-                queue,
-                pd: far_pd,
-                caps,
-                srq,
-                connection,
-                id <- new_mutex!(None),
-                side <- side,
-                work <- new_work!("Acceptor::work"),
-            }),
-            GFP_KERNEL,
-        )?;
-        let door = Arc::new(Door(acceptor.clone()), GFP_KERNEL)?;
-        let listener = Listener::new(&devices()?, &net, addr, 1, door)?;
-        near.id
-            .connect(&PARAM, TIMEOUT_MS)
-            .map_err(|error| error.to_error())?;
+        let near = Side::new(id, connection, &pd, caps, contexts)?;
+        let far_pd = pd.clone();
+        let (far, listener) = connect(&near.id, addr, move |id, connection| {
+            let contexts = (PollContext::Workqueue, PollContext::Workqueue);
+            match &srq {
+                Some(srq) => Side::on(id, connection, srq, caps),
+                None => Side::new(id, connection, &far_pd, caps, contexts),
+            }
+        })?;
         Ok(Self {
             near,
-            far: acceptor.side.take()??,
+            far,
             pd,
             alive: Arc::new(Atomic::new(0), GFP_KERNEL)?,
             listener: Some(listener),

@@ -68,44 +68,19 @@ impl QpHandler<Uc> for Handler {
     }
 }
 
-/// One side of an unreliable connection.
-struct UcSide {
-    qp: Arc<Qp<Handler, Uc>>,
-    events: Arc<Events>,
-    id: Arc<CmId<Uc>>,
-    connection: Arc<Connection>,
+/// In which contexts sends and receives complete.
+const CONTEXTS: (PollContext, PollContext) = (PollContext::Softirq, PollContext::Workqueue);
+
+/// A side that could connect to `addr`.
+fn resolved(addr: SocketAddr, pd: &Arc<Pd>, caps: QpCaps) -> Result<Side<Uc>> {
+    let connection = Connection::new()?;
+    let id = CmId::new(&devices()?, &Net::current(), connection.clone())?;
+    id.resolve(None, addr, TIMEOUT_MS)
+        .map_err(|error| error.to_error())?;
+    Side::new(id, connection, pd, caps, CONTEXTS)
 }
 
-impl UcSide {
-    /// Creates a queue pair with completion queues of its own that are just large enough.
-    fn new(
-        id: Arc<CmId<Uc>>,
-        connection: Arc<Connection>,
-        pd: &Arc<Pd>,
-        caps: QpCaps,
-    ) -> Result<Self> {
-        let events = Events::new()?;
-        let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, PollContext::Softirq)?;
-        let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, PollContext::Workqueue)?;
-        let handler = Handler(events.clone());
-        let qp = Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?;
-        Ok(Self {
-            qp,
-            events,
-            id,
-            connection,
-        })
-    }
-
-    /// A side that could connect to `addr`.
-    fn resolved(addr: SocketAddr, pd: &Arc<Pd>, caps: QpCaps) -> Result<Self> {
-        let connection = Connection::new()?;
-        let id = CmId::new(&devices()?, &Net::current(), connection.clone())?;
-        id.resolve(None, addr, TIMEOUT_MS)
-            .map_err(|error| error.to_error())?;
-        Self::new(id, connection, pd, caps)
-    }
-
+impl Side<Uc> {
     /// Returns true if nothing was left behind, and nothing has failed.
     fn is_quiet(&self) -> bool {
         let events = &self.events;
@@ -114,56 +89,12 @@ impl UcSide {
     }
 }
 
-/// Makes the far side of a [`UcPair`].
-#[pin_data]
-struct UcAcceptor {
-    queue: OwnedQueue,
-    pd: Arc<Pd>,
-    connection: Arc<Connection>,
-    #[pin]
-    id: Mutex<Option<Arc<CmId<Uc>>>>,
-    #[pin]
-    side: Inbox<Result<UcSide>>,
-    #[pin]
-    work: Work<UcAcceptor>,
-}
-
-impl_has_work! {
-    impl HasWork<Self> for UcAcceptor { self.work }
-}
-
-impl WorkItem for UcAcceptor {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let accept = || {
-            let id = this.id.lock().take().ok_or(ENODEV)?;
-            let side = UcSide::new(id, this.connection.clone(), &this.pd, CAPS)?;
-            side.id.accept(&PARAM)?;
-            Ok(side)
-        };
-        this.side.put(accept());
-    }
-}
-
-struct UcDoor(Arc<UcAcceptor>);
-
-impl Listen<Uc> for UcDoor {
-    fn connect_request(&self, request: ConnectRequest<'_, Uc>) {
-        let id = request.into_id(self.0.connection.clone());
-        *self.0.id.lock() = id.ok();
-        let _ = self.0.queue.enqueue(self.0.clone());
-    }
-
-    fn removed(&self) {}
-}
-
 /// Two queue pairs with an unreliable connection, and two with a reliable one in the same
 /// protection domain, which register memory.
 struct UcPair {
     // Fields are dropped in this order.
-    near: UcSide,
-    far: UcSide,
+    near: Side<Uc>,
+    far: Side<Uc>,
     rc: Pair,
     _listener: Listener<Uc>,
 }
@@ -172,28 +103,13 @@ impl UcPair {
     fn new(addr: SocketAddr, mut rc: Pair) -> Result<Self> {
         // It has the same port.
         rc.listener = None;
-        let (queue, pd) = (OwnedQueue::ordered(c"farblk_kunit")?, rc.pd.clone());
-        let (connection, side) = (Connection::new()?, Inbox::new()?);
-        let acceptor = Arc::pin_init(
-            pin_init!(UcAcceptor {
-                queue,
-                pd,
-                connection,
-                id <- new_mutex!(None),
-                side <- side,
-                work <- new_work!("UcAcceptor::work"),
-            }),
-            GFP_KERNEL,
-        )?;
-        let door = Arc::new(UcDoor(acceptor.clone()), GFP_KERNEL)?;
-        let listener = Listener::new(&devices()?, &Net::current(), addr, 1, door)?;
-        let near = UcSide::resolved(addr, &rc.pd, CAPS)?;
-        near.id
-            .connect(&PARAM, TIMEOUT_MS)
-            .map_err(|error| error.to_error())?;
+        let (near, pd) = (resolved(addr, &rc.pd, CAPS)?, rc.pd.clone());
+        let (far, listener) = connect(&near.id, addr, move |id, connection| {
+            Side::new(id, connection, &pd, CAPS, CONTEXTS)
+        })?;
         Ok(Self {
             near,
-            far: acceptor.side.take()??,
+            far,
             rc,
             _listener: listener,
         })
@@ -256,7 +172,7 @@ fn with_uc_that_ends(test: impl FnOnce(&UcPair) -> Result) -> Result {
         let rc = Pair::new(addr, super::CAPS, Kind::default())?;
         let alive = rc.alive.clone();
         if rc.near.id.is_iwarp() {
-            let created = UcSide::resolved(addr, &rc.pd, CAPS).map(drop);
+            let created = resolved(addr, &rc.pd, CAPS).map(drop);
             check!(created == Err(EOPNOTSUPP));
             skip(c"iWARP has no unreliable connections");
             return Ok(());
@@ -430,8 +346,7 @@ mod tests {
         with_uc(|pair| {
             let theirs = Block::new(1, PAGE_SIZE, 0)?;
             let (_mr, remote) = pair.rc.target(&theirs)?;
-            // SAFETY: The id is valid by its invariants, and has a queue pair.
-            let qp = unsafe { (*pair.near.id.as_raw()).qp };
+            let qp = pair.near.raw_qp();
             let mut sge = bindings::ib_sge::default();
             let all = [
                 bindings::ib_wr_opcode_IB_WR_RDMA_READ,
@@ -477,7 +392,7 @@ mod tests {
                     large_key_pages: 1,
                     ..CAPS
                 };
-                let created = UcSide::resolved(addr, &pair.rc.pd, caps).map(drop);
+                let created = resolved(addr, &pair.rc.pd, caps).map(drop);
                 check!(created == Err(EINVAL));
             }
             Ok(())
@@ -492,7 +407,7 @@ mod tests {
                 skip(c"iWARP has no unreliable connections");
                 return Ok(());
             }
-            let near = UcSide::resolved(addr, &rc.pd, CAPS)?;
+            let near = resolved(addr, &rc.pd, CAPS)?;
             let connected = near.id.connect(&PARAM, TIMEOUT_MS);
             check!(connected.err().map(|error| error.to_error()) == Some(ECONNREFUSED));
             Ok(())

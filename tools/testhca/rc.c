@@ -146,10 +146,8 @@ void thca_flush(struct thca_qp *qp, struct list_head *fire)
 /* Only the one that it is connected to may be the responder. */
 bool thca_is_peer(const struct thca_qp *peer, const struct thca_qp *qp)
 {
-	if (peer->dead || peer->ib.qp_type != qp->ib.qp_type ||
+	if (!thca_receives(peer) || peer->ib.qp_type != qp->ib.qp_type ||
 	    READ_ONCE(to_dev(peer->ib.device)->fatal))
-		return false;
-	if (peer->state != IB_QPS_RTR && peer->state != IB_QPS_RTS && peer->state != IB_QPS_SQD)
 		return false;
 	return peer->attr.dest_qp_num == qp->ib.qp_num &&
 	       !memcmp(&peer->attr.ah_attr.grh.dgid, &qp->sgid, sizeof(qp->sgid));

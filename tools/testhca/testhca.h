@@ -319,6 +319,13 @@ static inline bool thca_is_connected_type(enum ib_qp_type type)
 	return type == IB_QPT_RC || type == IB_QPT_UC;
 }
 
+/* Whether it is in a state in which it receives: an error of its sends alone does not end that. */
+static inline bool thca_receives(const struct thca_qp *qp)
+{
+	return !qp->dead && (qp->state == IB_QPS_RTR || qp->state == IB_QPS_RTS ||
+			     qp->state == IB_QPS_SQD || qp->state == IB_QPS_SQE);
+}
+
 static inline bool thca_is_read(enum ib_wr_opcode opcode)
 {
 	return opcode == IB_WR_RDMA_READ || opcode == IB_WR_RDMA_READ_WITH_INV;

@@ -45,9 +45,8 @@ static void make_header(union rdma_network_hdr *hdr, const struct thca_swqe *wqe
 
 static bool takes_datagrams(const struct thca_qp *peer, u32 qkey)
 {
-	if (peer->dead || (peer->ib.qp_type != IB_QPT_UD && peer->ib.qp_type != IB_QPT_GSI))
-		return false;
-	if (peer->state != IB_QPS_RTR && peer->state != IB_QPS_RTS && peer->state != IB_QPS_SQD)
+	if (!thca_receives(peer) ||
+	    (peer->ib.qp_type != IB_QPT_UD && peer->ib.qp_type != IB_QPT_GSI))
 		return false;
 	return peer->attr.qkey == qkey;
 }

@@ -380,6 +380,59 @@ mod tests {
         })
     }
 
+    /// What the methods post fails for no reason of this side, so this has a wrong local key.
+    #[test]
+    fn send_that_fails_ends_the_sends_alone() -> Result {
+        with_uc_that_ends(|pair| {
+            let UcPair { near, far, rc, .. } = pair;
+            for number in 0..3 {
+                posted(near.qp.recv(rc.landing(number, 64)?))?;
+            }
+            let buffer = DmaBuffer::alloc(rc.pd.device(), 64, Direction::ToDevice)?;
+            let mut sge = bindings::ib_sge {
+                addr: buffer.addr(),
+                length: 64,
+                lkey: !rc.pd.local_dma_lkey(),
+            };
+            let wr = bindings::ib_send_wr {
+                __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                    wr_cqe: (&raw const IGNORED.0).cast_mut(),
+                },
+                sg_list: &mut sge,
+                num_sge: 1,
+                opcode: bindings::ib_wr_opcode_IB_WR_SEND,
+                ..pin_init::zeroed()
+            };
+            let mut bad = core::ptr::null();
+            // SAFETY: The queue pair is valid; the device copies the work request. The buffer is
+            // dropped after the queue pair was drained.
+            let ret = unsafe { bindings::ib_post_send(near.raw_qp(), &wr, &mut bad) };
+            check!(ret == 0);
+            posted(near.qp.send(0, rc.message(9, 64, 1)?, true))?;
+            let (owner, result) = near.events.sends.take()?;
+            check!(owner.number == 9 && result.is_err() && near.qp.has_failed());
+            if is_rxe(pair) {
+                // It fails the whole queue pair.
+                wait_until(|| near.events.recvs.len() == 3)?;
+            } else {
+                for number in 0..2 {
+                    posted(far.qp.send(0, rc.message(number, 64, 5)?, true))?;
+                    check!(far.events.sends.take()?.1 == Ok(()));
+                    let (landing, result) = near.events.recvs.take()?;
+                    check!(landing.number == number && result == Ok(64));
+                }
+            }
+            check!(near.qp.drain() == Ok(()));
+            check!(near.events.recvs.len() == if is_rxe(pair) { 3 } else { 1 });
+            while near.events.recvs.len() != 0 {
+                check!(near.events.recvs.take()?.1.is_err());
+            }
+            check!(near.events.errors.load(Relaxed) == 1 && far.is_quiet());
+            drop(buffer);
+            Ok(())
+        })
+    }
+
     #[test]
     fn slots_have_no_memory_regions() -> Result {
         with_uc(|pair| {

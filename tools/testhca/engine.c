@@ -71,17 +71,12 @@ static void ring(struct irq_work *doorbell)
 static void look_at(struct thca_qp *qp)
 {
 	int kicks = atomic_read_acquire(&qp->kicks);
-	bool fatal = READ_ONCE(to_dev(qp->ib.device)->fatal);
 	LIST_HEAD(fire);
-	bool more = false;
+	bool more;
 
-	if (!thca_is_connected_type(qp->ib.qp_type))
-		more = thca_run_unacked(qp, &fire);
-	else if (!fatal)
-		more = qp->ib.qp_type == IB_QPT_RC ? thca_run_rc(qp, &fire) :
-						     thca_run_unacked(qp, &fire);
+	more = qp->ib.qp_type == IB_QPT_RC ? thca_run_rc(qp, &fire) : thca_run_unacked(qp, &fire);
 	thca_cq_fire(&fire);
-	if (READ_ONCE(qp->events) && !fatal)
+	if (READ_ONCE(qp->events) && !READ_ONCE(to_dev(qp->ib.device)->fatal))
 		deliver(qp);
 	/* After the last one of these it may be gone. */
 	if (more || atomic_sub_return(kicks, &qp->kicks))

@@ -247,6 +247,8 @@ bool thca_run_rc(struct thca_qp *qp, struct list_head *fire)
 		enum ib_wc_status status;
 		struct thca_swqe *wqe;
 
+		if (READ_ONCE(to_dev(qp->ib.device)->fatal))
+			return false;
 		if (state == IB_QPS_ERR) {
 			thca_flush(qp, fire);
 			return false;

@@ -17,7 +17,9 @@ bool thca_run_unacked(struct thca_qp *qp, struct list_head *fire)
 		enum ib_wc_status status;
 		struct thca_swqe *wqe;
 
-		/* Drivers of devices that fail for good flush datagrams, or nobody got rid of one. */
+		if (connected && READ_ONCE(dev->fatal))
+			return false;
+		/* Datagrams are flushed, as such drivers do, or nobody got rid of one. */
 		if (state == IB_QPS_ERR || (!connected && thca_refuses(dev))) {
 			thca_flush(qp, fire);
 			return false;

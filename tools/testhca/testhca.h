@@ -416,6 +416,12 @@ void thca_source_gid(struct thca_dev *dev, union ib_gid *sgid, const union ib_gi
 struct thca_qp *thca_find_qp(struct thca_dev *from, const union ib_gid *gid, u32 qpn);
 void thca_put_qp(struct thca_qp *qp);
 
+/* mcast.c */
+int thca_attach_mcast(struct ib_qp *ib, union ib_gid *gid, u16 lid);
+int thca_detach_mcast(struct ib_qp *ib, union ib_gid *gid, u16 lid);
+enum ib_wc_status thca_send_mcast(struct thca_qp *qp, struct thca_swqe *wqe, u32 qkey,
+				  struct list_head *fire);
+
 /* memory.c */
 struct iommu_domain *thca_domain(struct device *dev);
 void *thca_dma_to_virt(struct thca_dev *dev, u64 addr, size_t *len);
@@ -507,6 +513,8 @@ bool thca_send_uc(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_status *
 		  struct list_head *fire);
 
 /* ud.c */
+enum ib_wc_status thca_deliver(struct thca_qp *qp, struct thca_swqe *wqe, struct thca_qp *peer,
+			       u32 qkey, struct list_head *fire);
 enum ib_wc_status thca_send_ud(struct thca_qp *qp, struct thca_swqe *wqe, struct list_head *fire);
 
 /* unacked.c */

@@ -106,6 +106,21 @@ static enum ib_wc_status deliver(struct thca_qp *qp, struct thca_swqe *wqe, stru
 	return copied == THCA_BAD_FROM ? IB_WC_LOC_PROT_ERR : IB_WC_SUCCESS;
 }
 
+/* Delivers a datagram to a queue pair that stays meanwhile, if it takes datagrams with this key. */
+enum ib_wc_status thca_deliver(struct thca_qp *qp, struct thca_swqe *wqe, struct thca_qp *peer,
+			       u32 qkey, struct list_head *fire)
+{
+	enum ib_wc_status status = IB_WC_SUCCESS;
+
+	spin_lock(&peer->responder);
+	if (takes_datagrams(peer, qkey))
+		status = deliver(qp, wqe, peer, fire);
+	spin_unlock(&peer->responder);
+	if (READ_ONCE(peer->events) || READ_ONCE(peer->state) == IB_QPS_ERR)
+		thca_kick(peer);
+	return status;
+}
+
 /* Sends a datagram. */
 enum ib_wc_status thca_send_ud(struct thca_qp *qp, struct thca_swqe *wqe, struct list_head *fire)
 {
@@ -117,15 +132,12 @@ enum ib_wc_status thca_send_ud(struct thca_qp *qp, struct thca_swqe *wqe, struct
 	thca_source_gid(to_dev(qp->ib.device), &wqe->ud.sgid, &wqe->ud.dgid);
 	if (qp->ib.qp_type == IB_QPT_GSI && thca_mad_is_lost(to_dev(qp->ib.device)))
 		return status;
+	if (wqe->ud.qpn == IB_MULTICAST_QPN)
+		return thca_send_mcast(qp, wqe, qkey, fire);
 	peer = thca_find_qp(to_dev(qp->ib.device), &wqe->ud.dgid, wqe->ud.qpn);
 	if (!peer)
 		return status;
-	spin_lock(&peer->responder);
-	if (takes_datagrams(peer, qkey))
-		status = deliver(qp, wqe, peer, fire);
-	spin_unlock(&peer->responder);
-	if (READ_ONCE(peer->events) || READ_ONCE(peer->state) == IB_QPS_ERR)
-		thca_kick(peer);
+	status = thca_deliver(qp, wqe, peer, qkey, fire);
 	thca_put_qp(peer);
 	return status;
 }

@@ -29,9 +29,15 @@ use crate::rdma::{
     },
     wr::RECV_BUFFERS, //
 };
-use core::ptr::NonNull;
+use core::{
+    ffi::c_void,
+    ptr::NonNull, //
+};
 use kernel::{
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     prelude::*,
     sync::Arc, //
 };
@@ -44,6 +50,20 @@ struct Member<H: QpHandler<T>, T: Transport> {
     address: *const Qp<H, T>,
     /// `None` once it has retired: what is received for it after that is posted again.
     qp: Option<NonNull<Qp<H, T>>>,
+}
+
+/// Receives the events of a shared receive queue.
+///
+/// # Context
+///
+/// Any: the methods must not sleep, and not drop the last reference to the queue.
+pub(crate) trait SrqEvents: Send + Sync + 'static {
+    /// There are fewer receives than [`Srq::arm_limit`] has said. Called once for each time that
+    /// the limit is armed.
+    fn limit_reached(&self);
+
+    /// The queue has failed: nothing is received any more.
+    fn failed(&self) {}
 }
 
 /// A receive queue that several queue pairs share; all have the same protection domain and
@@ -66,6 +86,7 @@ struct Member<H: QpHandler<T>, T: Transport> {
 /// - `raw` is a shared receive queue of `pd` that is destroyed by `drop()` and nothing else. The
 ///   device was given at most as many receives as `cq` has entries reserved for.
 /// - The slots of `rq` have the address of `self`.
+/// - The C object's context is the address of what `events` has, which does not change.
 /// - A completion of one of its receives is handled as one of queue pair `qp` only if `members` has
 ///   that with the `raw` that the completion tells, and `qp` has been marked as being in its
 ///   handler under the lock. Each member is in place until [`Self::retire`] of it returns: that
@@ -80,6 +101,9 @@ pub(crate) struct Srq<H: QpHandler<T>, T: Transport = Rc> {
     #[pin]
     members: IrqSaveSpinLock<KVec<Member<H, T>>>,
     max_sge: u32,
+    receives: u32,
+    /// The context of the events, which are dropped after the C object.
+    events: Option<KBox<Arc<dyn SrqEvents>>>,
     cq: Reservation,
     pd: Arc<Pd>,
 }
@@ -95,7 +119,8 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue
     /// pairs.
     ///
-    /// `cq` is where the receives complete. Fails with `EOPNOTSUPP` if the device has no such
+    /// `cq` is where the receives complete, `events` who receives the events of the queue, if
+    /// anybody does. Fails with `EOPNOTSUPP` if the device has no such
     /// queues, with `EINVAL` if `cq` is another device's or there are no queues of so many
     /// receives, and with `ENOSPC` if `cq` is too small: it must have an entry for each receive,
     /// and [`send_cqes`](super::qp::QpCaps::send_cqes) for each queue pair whose sends complete
@@ -109,6 +134,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         cq: &Arc<Cq>,
         receives: u32,
         members: usize,
+        events: Option<Arc<dyn SrqEvents>>,
     ) -> Result<Arc<Self>> {
         let device = pd.device();
         let limits = device.limits();
@@ -128,7 +154,15 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         let rq = RecvQueue::new(receives, srq_done::<H, T>)?;
         let members = KVec::with_capacity(members, GFP_KERNEL)?;
         let cq = cq.reserve(receives)?;
+        let events = events
+            .map(|events| KBox::new(events, GFP_KERNEL))
+            .transpose()?;
+        let context = events.as_deref().map(core::ptr::from_ref);
         let mut attr = bindings::ib_srq_init_attr {
+            event_handler: context.map(|_| srq_event as _),
+            srq_context: context.map_or(core::ptr::null_mut(), |events| {
+                events.cast_mut().cast::<c_void>()
+            }),
             attr: bindings::ib_srq_attr {
                 max_wr: receives,
                 max_sge,
@@ -155,6 +189,8 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
                 rq <- rq,
                 members <- new_irqsave_spinlock!(members),
                 max_sge,
+                receives,
+                events,
                 cq,
                 pd: pd.clone(),
             }? Error),
@@ -185,6 +221,33 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
             // SAFETY: By the type invariants the queue is valid. The work request is valid for the
             // call, and the buffers until the completion, as the owner lies in the slot.
             unsafe { bindings::ib_post_srq_recv(self.raw.as_ptr(), wr, core::ptr::null_mut()) }
+        })
+    }
+
+    /// Asks for one [`SrqEvents::limit_reached`] when fewer than `limit` receives are left; 0 asks
+    /// for none any more. Where there are fewer already the device may tell at once.
+    ///
+    /// Fails with `EINVAL` if nobody receives events or the queue has not so many receives, with
+    /// `EOPNOTSUPP` if the device tells of no limits, and with its error.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn arm_limit(&self, limit: u32) -> Result {
+        if self.events.is_none() || limit > self.receives {
+            return Err(EINVAL);
+        }
+        let mut attr = bindings::ib_srq_attr {
+            srq_limit: limit,
+            ..pin_init::zeroed()
+        };
+        // SAFETY: By the type invariants the queue is valid.
+        to_result(unsafe {
+            bindings::ib_modify_srq(
+                self.raw.as_ptr(),
+                &mut attr,
+                bindings::ib_srq_attr_mask_IB_SRQ_LIMIT,
+            )
         })
     }
 
@@ -270,6 +333,22 @@ impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
         // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is
         // left.
         unsafe { self.rq.take_rest() }.for_each(drop);
+    }
+}
+
+/// Handles an event of a shared receive queue.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core, with the address of the events of a [`Srq`] as context.
+unsafe extern "C" fn srq_event(event: *mut bindings::ib_event, context: *mut c_void) {
+    // SAFETY: The events are in place until the queue was destroyed, after which there are none.
+    // The core gives a valid event.
+    let (event, events) = unsafe { ((*event).event, &*context.cast::<Arc<dyn SrqEvents>>()) };
+    match event {
+        bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED => events.limit_reached(),
+        bindings::ib_event_type_IB_EVENT_SRQ_ERR => events.failed(),
+        _ => {}
     }
 }
 

@@ -3,6 +3,7 @@
 //! KUnit suite of shared receive queues.
 
 use super::*;
+use crate::rdma::srq::SrqEvents;
 
 pub(super) const CAPS: QpCaps = QpCaps {
     slots: 8,
@@ -16,10 +17,21 @@ const MEMBERS: usize = 2;
 
 /// Makes a queue for [`MEMBERS`] queue pairs.
 pub(super) fn create(device: &Arc<Device>) -> Result<Arc<Srq<Handler>>> {
+    create_with(device, None)
+}
+
+/// Makes such a queue with `events`.
+fn create_with(device: &Arc<Device>, events: Option<Arc<Short>>) -> Result<Arc<Srq<Handler>>> {
     let caps = QpCaps { recv_wr: 0, ..CAPS };
     let entries = RECEIVES + MEMBERS as u32 * caps.send_cqes();
     let cq = Cq::alloc(device, entries, 0, PollContext::Workqueue)?;
-    Srq::create(&Pd::alloc(device)?, &cq, RECEIVES, MEMBERS)
+    Srq::create(
+        &Pd::alloc(device)?,
+        &cq,
+        RECEIVES,
+        MEMBERS,
+        events.map(|events| events as _),
+    )
 }
 
 /// An owner of room for a message.
@@ -68,9 +80,64 @@ pub(super) fn pair(addr: SocketAddr, srq: &Arc<Srq<Handler>>) -> Result<Pair> {
     Ok(pair)
 }
 
+/// Counts how often a queue got short of receives.
+struct Short(Atomic<u32>);
+
+impl SrqEvents for Short {
+    fn limit_reached(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
 #[kernel::macros::kunit_tests(farblk_rdma_srq)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limit_is_told_of_once_each_time() -> Result {
+        with_device(|device, addr| {
+            let alive = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+            check!(create(device)?.arm_limit(1) == Err(EINVAL));
+            let short = Arc::new(Short(Atomic::new(0)), GFP_KERNEL)?;
+            let srq = create_with(device, Some(short.clone()))?;
+            for number in 0..4 {
+                posted(srq.recv(landing(device, &alive, number)?))?;
+            }
+            check!(srq.arm_limit(RECEIVES + 1) == Err(EINVAL));
+            srq.arm_limit(3)?;
+            let pair = pair(addr, &srq)?;
+            let send = || -> Result {
+                posted(pair.near.qp.send(0, pair.message(0, 8, 1)?, true))?;
+                check!(pair.near.events.sends.take()?.1 == Ok(()));
+                check!(pair.far.events.recvs.take()?.1 == Ok(8));
+                Ok(())
+            };
+            // Three are left: not fewer than that.
+            send()?;
+            check!(short.0.load(Relaxed) == 0);
+            send()?;
+            wait_until(|| short.0.load(Relaxed) == 1)?;
+            send()?;
+            a_while();
+            check!(short.0.load(Relaxed) == 1);
+            for number in 4..8 {
+                posted(srq.recv(landing(device, &alive, number)?))?;
+            }
+            srq.arm_limit(5)?;
+            send()?;
+            wait_until(|| short.0.load(Relaxed) == 2)?;
+            // It may be disarmed.
+            srq.arm_limit(4)?;
+            srq.arm_limit(0)?;
+            send()?;
+            a_while();
+            check!(short.0.load(Relaxed) == 2);
+            drop(pair);
+            drop(srq);
+            check!(alive.load(Relaxed) == 0 && last(short));
+            Ok(())
+        })
+    }
 
     #[test]
     fn messages_come_in_where_they_were_sent_to() -> Result {
@@ -181,7 +248,7 @@ mod tests {
             let pd = Pd::alloc(device)?;
             let max = device.limits().max_srq_wr;
             let cq = Cq::alloc(device, RECEIVES, 0, PollContext::Workqueue)?;
-            let create = |receives| Srq::<Handler>::create(&pd, &cq, receives, 1);
+            let create = |receives| Srq::<Handler>::create(&pd, &cq, receives, 1, None);
             check!(create(0).err() == Some(EINVAL));
             check!(create(max.saturating_add(1)).err() == Some(EINVAL));
             check!(create(RECEIVES + 1).err() == Some(ENOSPC));

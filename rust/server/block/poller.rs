@@ -308,7 +308,7 @@ impl<C: Polled> Poller<C> {
         // With receives of its own, the end of each connection takes an entry, too.
         let context = PollContext::Manual(wake.clone());
         let cq = Cq::alloc(device, receives + ends, vector, context)?;
-        let srq = has_srq.then(|| Srq::create(pd, &cq, receives, CONNECTIONS_MAX));
+        let srq = has_srq.then(|| Srq::create(pd, &cq, receives, CONNECTIONS_MAX, None));
         let srq = srq.transpose()?;
         pool.add_poller(number, wake)?;
         cq.arm();

@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+pub(crate) mod event;
 mod port;
 
 use super::{

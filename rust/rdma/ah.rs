@@ -51,6 +51,18 @@ impl AhAttr {
         Self { raw, device }
     }
 
+    /// The destination GID, and its LID where there are LIDs.
+    pub(super) fn target(&self) -> (bindings::ib_gid, u16) {
+        let lid = match self.raw.type_ {
+            // SAFETY: The address is one of InfiniBand, with LIDs of 16 bits.
+            bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_IB => unsafe {
+                self.raw.__bindgen_anon_1.ib.dlid
+            },
+            _ => 0,
+        };
+        (self.raw.grh.dgid, lid)
+    }
+
     /// Makes the address of the sender of a datagram that came in by port `port_num` of `device`.
     /// With RoCE this looks up the sender's neighbour entry, and so may wait for the network.
     ///

@@ -10,12 +10,14 @@
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 pub(crate) mod error;
+mod group;
 pub(crate) mod listener;
 mod service;
 mod shared;
 
 pub(crate) use self::{
     error::CmError,
+    group::Group,
     listener::{
         ConnectRequest,
         Listen,
@@ -269,6 +271,11 @@ impl<T: Transport> CmId<T> {
         self.raw.as_ptr()
     }
 
+    /// The data of its handler.
+    fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Claims the id for a queue pair. Fails with `EBUSY` if it has one, or another caller is
     /// creating one.
     pub(super) fn claim_qp(&self) -> Result {
@@ -280,6 +287,11 @@ impl<T: Transport> CmId<T> {
     pub(super) fn ready_qp(&self, number: u32) {
         self.qp_number.store(number, Relaxed);
         self.qp.store(HAS_QP, Release);
+    }
+
+    /// The number of the last queue pair; 0 if there was none.
+    pub(super) fn qp_number(&self) -> u32 {
+        self.qp_number.load(Relaxed)
     }
 
     /// Returns this end of the connection, and the peer's.
@@ -307,7 +319,7 @@ impl<T: Transport> CmId<T> {
         let (local_qp, peer_qp) = match self.is_iwarp() {
             // There the numbers have a meaning on one host only.
             true => (0, 0),
-            false => (self.qp_number.load(Relaxed), self.shared.peer_qp()),
+            false => (self.qp_number(), self.shared.peer_qp()),
         };
         Ok(((local, local_qp), (peer, peer_qp)))
     }

@@ -9,6 +9,7 @@ mod chain;
 mod cm;
 mod cq;
 mod credits;
+mod device;
 mod direct;
 mod dma;
 mod immediate;

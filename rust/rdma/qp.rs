@@ -28,13 +28,9 @@ mod reply;
 mod request;
 mod send;
 mod slot;
+mod state;
 mod transport;
 
-#[cfg_attr(
-    not(CONFIG_FARBLK_KUNIT_TEST),
-    expect(unused_imports, reason = "the driver needs reliable connections")
-)]
-pub(crate) use self::datagram::SendTo;
 pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
@@ -57,6 +53,14 @@ pub(crate) use self::{
         Ud, //
     },
 };
+#[cfg_attr(
+    not(CONFIG_FARBLK_KUNIT_TEST),
+    expect(unused_imports, reason = "the driver needs reliable connections")
+)]
+pub(crate) use self::{
+    datagram::SendTo,
+    state::QpState, //
+};
 use crate::base::{
     errno::EOPNOTSUPP,
     sync::{
@@ -67,7 +71,10 @@ use crate::base::{
 };
 use crate::bindings;
 use crate::rdma::{
-    cm::CmId,
+    cm::{
+        CmId,
+        Group, //
+    },
     cq::{
         Cq,
         Marker,
@@ -140,6 +147,8 @@ use kernel::{
 ///   again: with `stage` locked, after `close()`, so that nobody posts to it any more.
 /// - `stage` is `Live`, `Failed` or `Stuck` until `close()` was called and every completion of the
 ///   slots has been handled, and no other can come; it is `Destroyed` if and only if `raw` was.
+/// - The C object, while there is one, is attached to just the groups in `groups`, which is changed
+///   with `stage` locked.
 /// - Each slot's `qp` is the address of `self`. As long as a completion of a slot may come, `self`
 ///   and what its fields own stay in place.
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once it
@@ -167,6 +176,9 @@ pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
 
     #[pin]
     stage: Mutex<Stage>,
+    /// The multicast groups that it is attached to; only datagrams have some.
+    #[pin]
+    groups: Mutex<KVec<Arc<Group>>>,
     /// Requests that could not be given back; `None` if there are no memory regions.
     #[pin]
     parked: Mutex<Parkable<H, T>>,
@@ -393,6 +405,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 raw: Atomic::new(core::ptr::null_mut()),
                 handler: ManuallyDrop::new(handler),
                 stage <- new_mutex!(Stage::Live, "Qp::stage"),
+                groups <- new_mutex!(KVec::new(), "Qp::groups"),
                 parked <- new_mutex!(parked, "Qp::parked"),
                 send_marker <- Marker::new(),
                 recv_marker <- Marker::new(),

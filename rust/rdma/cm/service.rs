@@ -35,20 +35,20 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Where a service was found.
+/// Where a service was found, or a group is.
 pub(super) struct Found {
-    attr: AhAttr,
+    pub(super) attr: AhAttr,
     qp_num: u32,
     qkey: u32,
 }
 
 impl Found {
-    /// Notes where an event says that the service is.
+    /// Notes where an event says that the service or group is.
     ///
     /// # Safety
     ///
-    /// `event` must be `RDMA_CM_EVENT_ESTABLISHED` of an id for datagrams of `device`, as the core
-    /// called the handler with it.
+    /// `event` must be `RDMA_CM_EVENT_ESTABLISHED` or `RDMA_CM_EVENT_MULTICAST_JOIN` of an id for
+    /// datagrams of `device`, as the core called the handler with it.
     pub(super) unsafe fn new(event: *const bindings::rdma_cm_event, device: Arc<Device>) -> Self {
         // SAFETY: The caller promises that the union holds `ud`.
         let ud = unsafe { &raw const (*event).param.ud };
@@ -60,6 +60,11 @@ impl Found {
                 qkey: (*ud).qkey,
             }
         }
+    }
+
+    /// Makes its destination. May sleep.
+    pub(super) fn destination(&self, pd: &Arc<Pd>) -> Result<Destination> {
+        Destination::new(pd, &self.attr, self.qp_num, self.qkey)
     }
 }
 
@@ -78,8 +83,7 @@ impl Service {
 
     /// Makes the destination of its queue pair. May sleep.
     pub(in crate::rdma) fn destination(&self, pd: &Arc<Pd>) -> Result<Destination> {
-        let Found { attr, qp_num, qkey } = &self.found;
-        Destination::new(pd, attr, *qp_num, *qkey)
+        self.found.destination(pd)
     }
 }
 

@@ -53,6 +53,8 @@ pub(super) enum Phase {
     Route,
     /// `connect()` or `find()` waits for the peer.
     Connect,
+    /// [`Group::join`](super::group::Group::join) waits for the network.
+    Join,
     /// A peer's request, not confirmed yet.
     Passive,
     /// Both sides are ready, or the service was found.
@@ -300,6 +302,20 @@ impl Shared {
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Passive) => {
                     progress.phase = Phase::Connected;
                     established = true;
+                    None
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_MULTICAST_JOIN, Phase::Join) => {
+                    progress.phase = Phase::Connected;
+                    let device = progress.device.clone();
+                    // SAFETY: The event is one of datagrams, of an id with this device.
+                    progress.found = device.map(|device| unsafe { Found::new(event, device) });
+                    Some(Ok(PrivateData::default()))
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_MULTICAST_ERROR, Phase::Join) => {
+                    Some(Err(CmError::Unreachable(status)))
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_MULTICAST_ERROR, Phase::Connected) => {
+                    lost = true;
                     None
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED, Phase::Connect) => {

@@ -11,9 +11,13 @@ use crate::base::errno::{
 };
 use crate::rdma::{
     ah::Destination,
-    cm::Service,
+    cm::{
+        Group,
+        Service, //
+    },
     kunit::*,
     qp::{
+        QpState,
         SendTo,
         Ud,
         Unacknowledged, //
@@ -23,6 +27,10 @@ use crate::rdma::{
         Sender,
         GRH_BYTES, //
     },
+};
+use core::net::{
+    IpAddr,
+    Ipv4Addr, //
 };
 
 const CAPS: QpCaps = QpCaps {
@@ -277,6 +285,23 @@ fn with_peers(test: impl FnOnce(&Peer, &Peer, &Destination) -> Result) -> Result
         check!(alive.iter().all(|alive| alive.load(Relaxed) == 0));
         Ok(())
     })
+}
+
+/// A multicast group that nobody else uses, as its scope is the host's site.
+const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 255, 47, 19));
+
+/// Joins `group` by the port that has the address `source`.
+fn join(source: IpAddr, group: IpAddr) -> Result<Arc<Group>> {
+    let (devices, net) = (devices()?, Net::current());
+    let joined = Group::join(
+        &devices,
+        &net,
+        source,
+        group,
+        Connection::new()?,
+        TIMEOUT_MS,
+    );
+    joined.map_err(|error| error.to_error())
 }
 
 #[kernel::macros::kunit_tests(farblk_rdma_ud)]
@@ -569,6 +594,74 @@ mod tests {
             id.resolve(None, addr, TIMEOUT_MS)
                 .map_err(|error| error.to_error())?;
             check!(Peer::new(near.id.clone(), CAPS).err() == Some(EBUSY));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn group_receives_what_is_sent_to_it() -> Result {
+        with_peers(|near, far, _| {
+            let (_, addr) = some_device()?;
+            let third = Peer::bound(addr)?;
+            let group = join(addr.ip(), GROUP)?;
+            match far.qp.attach(&group) {
+                Err(error) if error == EOPNOTSUPP => {
+                    skip(c"the device has no multicast");
+                    return Ok(());
+                }
+                result => result?,
+            }
+            check!(far.qp.attach(&group) == Err(EBUSY));
+            third.qp.attach(&group)?;
+            // Who sends is no member.
+            let all = near.qp.destination_of_group(&group)?;
+            for peer in [near, far, &third] {
+                peer.recv(64)?;
+            }
+            near.send(&all, 16, 1, Some(2))?;
+            for peer in [far, &third] {
+                check!(peer.received(16, 1)?.0 == Some(2));
+            }
+            // One that goes leaves it to the others.
+            check!(third.qp.drain() == Ok(()));
+            check!(third.qp.attach(&group) == Err(ESHUTDOWN));
+            far.recv(64)?;
+            near.send(&all, 16, 3, None)?;
+            far.received(16, 3)?;
+            check!(near.post.received.len() == 0 && near.qp.drain() == Ok(()));
+            check!(near.post.received.take()?.1.is_err());
+            near.post.errors.store(0, Relaxed);
+            // The members that are left keep it.
+            drop(group);
+            far.recv(64)?;
+            let other = Peer::bound(addr)?;
+            let again = join(addr.ip(), GROUP)?;
+            other.send(&other.qp.destination_of_group(&again)?, 16, 4, None)?;
+            far.received(16, 4)?;
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn group_is_one_of_many_addresses() -> Result {
+        with_peers(|_, _, _| {
+            let (_, addr) = some_device()?;
+            check!(join(addr.ip(), addr.ip()).err() == Some(EINVAL));
+            let elsewhere = IpAddr::from([203, 0, 113, 1]);
+            check!(join(elsewhere, GROUP).err().is_some());
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn state_is_that_of_the_device() -> Result {
+        with_peers(|near, _, _| {
+            check!(near.qp.state() == Ok(QpState::ReadyToSend));
+            near.qp.fail();
+            check!(near.qp.state() == Ok(QpState::Error));
+            check!(near.qp.drain() == Ok(()));
+            check!(near.qp.state() == Err(ESHUTDOWN));
+            near.post.errors.store(0, Relaxed);
             Ok(())
         })
     }

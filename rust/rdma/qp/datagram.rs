@@ -4,11 +4,17 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::errno::EMSGSIZE;
+use crate::base::errno::{
+    EMSGSIZE,
+    ESHUTDOWN, //
+};
 use crate::bindings;
 use crate::rdma::{
     ah::Destination,
-    cm::Service,
+    cm::{
+        Group,
+        Service, //
+    },
     device::Device,
     qp::{
         slot::{
@@ -17,6 +23,7 @@ use crate::rdma::{
         },
         Qp,
         QpHandler,
+        Stage,
         Ud, //
     },
     wc::datagram::Sender,
@@ -92,17 +99,13 @@ where
 }
 
 impl<H: QpHandler<Ud>> Qp<H, Ud> {
-    /// Returns the number of the queue pair, by which peers send to it; 0 once it is destroyed.
-    /// May sleep.
+    /// Returns the number of the queue pair, by which peers send to it; 0 once it is destroyed. Any
+    /// context.
     pub(crate) fn number(&self) -> u32 {
-        let _stage = self.stage.lock();
-        let raw = self.as_raw();
-        if raw.is_null() {
-            return 0;
+        match self.as_raw().is_null() {
+            true => 0,
+            false => self.id.qp_number(),
         }
-        // SAFETY: `stage` is locked and there is a C object, so it is valid. The number does not
-        // change.
-        unsafe { (*raw).qp_num }
     }
 
     /// The device of the queue pair.
@@ -130,5 +133,37 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
     /// each datagram: whoever answers those of strangers limits that.
     pub(crate) fn answer_to(&self, sender: &Sender) -> Result<Destination> {
         Destination::of_sender(&self.pd, self.id.port_num(), sender)
+    }
+
+    /// Lets the queue pair receive what is sent to `group`, until it is drained or dropped.
+    ///
+    /// Fails with `EINVAL` if the group is on another device, with `EBUSY` if the queue pair is
+    /// attached to it, with `ESHUTDOWN` once the queue pair has been closed or destroyed, with
+    /// `EOPNOTSUPP` if the device has no multicast, and with its error. May sleep.
+    pub(crate) fn attach(&self, group: &Arc<Group>) -> Result {
+        if !group.is_for(self.pd.device()) {
+            return Err(EINVAL);
+        }
+        let stage = self.stage.lock();
+        if !matches!(*stage, Stage::Live) || self.as_raw().is_null() {
+            return Err(ESHUTDOWN);
+        }
+        let mut groups = self.groups.lock();
+        if groups.iter().any(|other| Arc::ptr_eq(other, group)) {
+            return Err(EBUSY);
+        }
+        groups.reserve(1, GFP_KERNEL)?;
+        // SAFETY: `stage` is locked and there is a C object. It is detached before it is destroyed,
+        // as the group is in the list then.
+        unsafe { group.attach(self.as_raw()) }?;
+        // Room was made.
+        let _ = groups.push_within_capacity(group.clone());
+        Ok(())
+    }
+
+    /// Makes the destination of what is sent to all members of `group`. Whoever sends need not be
+    /// attached to it. The errors are those of [`Self::destination`]. May sleep.
+    pub(crate) fn destination_of_group(&self, group: &Group) -> Result<Destination> {
+        group.destination(&self.pd)
     }
 }

@@ -238,6 +238,12 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ///
     /// A driver has no way to refuse that: `rdma_destroy_qp()` returns nothing.
     fn destroy(&self, stage: &mut Stage) {
+        // The core destroys no queue pair that is attached to a group. The groups are left with
+        // `self`: that waits for handlers, which must not happen with `stage` locked.
+        for group in self.groups.lock().iter() {
+            // SAFETY: `stage` is locked, and there is a C object.
+            unsafe { group.detach(self.as_raw()) };
+        }
         // SAFETY: By the type invariants the queue pair is ours, and is that of the id. As it is
         // closed and `stage` is locked, nobody else uses it.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };

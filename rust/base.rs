@@ -15,7 +15,11 @@ pub(crate) mod contents;
 pub(crate) mod crypto;
 pub(crate) mod debugfs;
 pub(crate) mod errno;
+#[cfg(farblk_samples)]
+pub(crate) mod file;
 pub(crate) mod net;
+#[cfg(farblk_samples)]
+pub(crate) mod param;
 pub(crate) mod periodic;
 pub(crate) mod rcu;
 pub(crate) mod scatterlist;

@@ -260,6 +260,14 @@ impl OwnedQueue {
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
     }
 
+    /// Has a task of the workqueue call `function`. Fails with `ENOMEM`. May sleep.
+    #[cfg(farblk_samples)]
+    pub(crate) fn spawn(&self, function: impl FnOnce() + Send + 'static) -> Result {
+        // SAFETY: By the invariants of `RawQueue` the queue is valid as long as `self` is.
+        unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, function)?;
+        Ok(())
+    }
+
     /// Waits until all items that were queued before have run. Sleeps. An item of the workqueue
     /// must not call it: it would wait for itself.
     pub(crate) fn flush(&self) {

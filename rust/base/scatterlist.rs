@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::base::contents::Contents;
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
@@ -184,7 +185,7 @@ impl PageChunks {
     pub(crate) const CHUNK: usize = PAGE_SIZE << LARGEST_ORDER;
 
     /// Allocates all of [`PageChunksBuilder`] at once.
-    #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+    #[cfg(any(CONFIG_FARBLK_KUNIT_TEST, farblk_samples))]
     pub(crate) fn alloc(len: usize, node: i32) -> Result<Arc<Self>> {
         let mut builder = PageChunksBuilder::new(len, node)?;
         builder.grow(len)?;
@@ -225,6 +226,19 @@ impl PageChunks {
             .iter()
             .zip(orders)
             .map(|(page, order)| (*page, PAGE_SIZE << order))
+    }
+
+    /// Returns the contents of the `len` bytes at `offset`; none if these are not all inside.
+    pub(crate) fn contents(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> impl Iterator<Item = Contents<'_>> + '_ {
+        self.segments(offset, len).map(|segment| {
+            // SAFETY: By the type invariants the pages are ours as long as `self` exists, and in
+            // the direct map; no Rust reference to their contents exists.
+            unsafe { Contents::new(segment) }
+        })
     }
 
     /// Returns the segments of the `len` bytes at `offset`, one per chunk that they touch.

@@ -256,8 +256,8 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         self.raw.as_ptr()
     }
 
-    /// The completion queue.
-    pub(super) fn cq(&self) -> &Arc<Cq> {
+    /// Returns the completion queue.
+    pub(crate) fn cq(&self) -> &Arc<Cq> {
         self.cq.cq()
     }
 

@@ -6,7 +6,10 @@
 
 pub(crate) mod atomic;
 
-use crate::base::scatterlist::Segmented;
+use crate::base::scatterlist::{
+    NoMemory,
+    Segmented, //
+};
 use crate::bindings;
 use crate::rdma::{
     device::Device,
@@ -138,6 +141,15 @@ pub(crate) trait SendOwner: Send + 'static {
     /// writes.
     fn result(&mut self) -> Option<&mut AtomicResult> {
         None
+    }
+}
+
+/// A buffer is a message of its whole length.
+impl SendOwner for DmaBuffer {
+    type Memory = NoMemory;
+
+    fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        Some((self, self.len()))
     }
 }
 

@@ -26,8 +26,8 @@ use kernel::{
 /// # Invariants
 ///
 /// - `table` was allocated by `sg_alloc_table()` and is freed by `drop()` and nothing else.
-/// - It describes `len` bytes of `memory`, mapped for `device` in `direction` to the first
-///   `mapped` entries.
+/// - It describes the `len` bytes at `offset` of `memory`, which has them, mapped for `device` in
+///   `direction` to the first `mapped` entries.
 /// - All these begin at a multiple of `page_size`, which is a power of two and which the device
 ///   supports, and all but the last end at one.
 pub(crate) struct SgMapping {
@@ -37,7 +37,8 @@ pub(crate) struct SgMapping {
     page_size: usize,
     direction: Direction,
     device: Arc<Device>,
-    _memory: Arc<PageChunks>,
+    memory: Arc<PageChunks>,
+    offset: usize,
 }
 
 // SAFETY: Mappings belong to no thread.
@@ -115,7 +116,8 @@ impl SgMapping {
             page_size: 0,
             direction,
             device: device.clone(),
-            _memory: memory.clone(),
+            memory: memory.clone(),
+            offset,
         };
         if this.is_copy() {
             return Err(EOPNOTSUPP);
@@ -171,6 +173,65 @@ impl SgMapping {
     /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Copies from `offset` on to `bytes`. Fails with `EINVAL` if there is not as much. What a peer
+    /// writes meanwhile may be there in part. Any context.
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result {
+        self.check(offset, bytes.len())?;
+        self.sync(bindings::farblk_dma_sync_for_cpu);
+        let mut rest = bytes;
+        for part in self.memory.contents(self.offset + offset, rest.len()) {
+            let (now, later) = rest.split_at_mut(part.len().min(rest.len()));
+            part.read(now)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`. Fails with `EINVAL`, and copies nothing, if they do not fit. Any
+    /// context.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result {
+        self.check(offset, bytes.len())?;
+        let mut rest = bytes;
+        for part in self.memory.contents(self.offset + offset, rest.len()) {
+            let (now, later) = rest.split_at(part.len().min(rest.len()));
+            part.write(now)?;
+            rest = later;
+        }
+        self.sync(bindings::farblk_dma_sync_for_device);
+        Ok(())
+    }
+
+    /// Fails with `EINVAL` if the `len` bytes at `offset` are not all inside.
+    fn check(&self, offset: usize, len: usize) -> Result {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Calls one of the DMA API's functions that make what one side wrote visible to the other, for
+    /// each piece of the memory.
+    fn sync(&self, sync: unsafe extern "C" fn(*mut bindings::ib_device, u64, usize, i32)) {
+        if self.device.uses_virt_dma() {
+            return;
+        }
+        let mut entry = self.table.sgl;
+        for index in 1..=self.mapped {
+            // SAFETY: By the type invariants there are `mapped` mapped entries, mapped just so.
+            unsafe {
+                sync(
+                    self.device.as_raw(),
+                    bindings::sg_dma_address(entry),
+                    bindings::sg_dma_len(entry) as usize,
+                    self.direction.as_raw(),
+                );
+                if index < self.mapped {
+                    entry = bindings::sg_next(entry);
+                }
+            }
+        }
     }
 
     /// Returns the mapped entries, for `ib_map_mr_sg()`, which does not change them.

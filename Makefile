@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo check check-all check-hca check-siw check-arm64 check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo samples check check-all check-hca check-siw check-arm64 check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
@@ -15,6 +15,7 @@ help:
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
 	@echo 'make check-boot   ten rounds of reboots of two guests with systemd (hours)'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
+	@echo 'make samples    small modules that teach floor 1, in build/stock/samples (KERNEL=uml|RELEASE)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
 	@echo 'make install    both with manual pages, completions and units (PREFIX=/usr/local, DESTDIR=folder)'
 	@echo 'make deb        Debian packages of the tool, of the module and of its source, in build/deb'
@@ -59,8 +60,8 @@ check-hca: setup modules tool
 	@tools/build testhca
 	@PROVIDER=testhca tools/vm/kselftest $(HCA_TESTS)
 	@tools/setup/guest.sh uml >/dev/null
-	@KERNEL=uml tools/build modules kunit broken testhca
-	@PROVIDER=testhca KERNEL=uml tools/vm/kselftest testhca.sh kunit.sh
+	@KERNEL=uml tools/build modules kunit broken samples testhca
+	@PROVIDER=testhca KERNEL=uml tools/vm/kselftest testhca.sh kunit.sh samples.sh
 	@PROVIDER=testhca KSELFTEST_ARGS="--iommu --smp 2" tools/vm/kselftest testhca.sh integrity.sh verify.sh
 	@PROVIDER=testhca KSELFTEST_ARGS="--append swiotlb=force" tools/vm/kselftest testhca.sh
 	@tools/vm/planted
@@ -96,6 +97,9 @@ check-modversions: setup
 check-boot: setup modules tool
 	@tools/vm/boot --rounds 10
 
+samples: setup
+	@tools/build samples
+
 doc: setup modules
 	@tools/build doc
 
@@ -109,7 +113,7 @@ modules tool clippy fmt fmtcheck hosttest clean:
 	@tools/build $@
 
 kselftest: setup modules tool
-	@case "$(KERNEL)" in uml | debug) tools/build kunit broken ;; esac
+	@case "$(KERNEL)" in uml | debug) tools/build kunit broken samples ;; esac
 	@tools/vm/kselftest
 
 bench: setup modules tool

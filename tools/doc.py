@@ -18,7 +18,7 @@ from docutils.utils import SystemMessage
 ROOT = Path(__file__).resolve().parent.parent
 # What is named as ``DIRECTORY/...`` is a file of the project, or a pattern of some. A word in
 # capitals stands for a part of the name.
-DIRECTORIES = "Documentation|include|rust|selftests|tools"
+DIRECTORIES = "Documentation|include|rust|samples|selftests|tools"
 MADE_BY_BUILD = {"rust/farblk.ko", "tools/farblk/farblk"}
 
 

@@ -3,7 +3,7 @@
 """Reads which files of the module import which, and refuses what makes it hard to follow: layout.py [--graph]
 
 - Files of rust/client or rust/server that import each other in a circle of more than two.
-- Files of more than 600 lines that do not say at their head why ("Long: ..."): those of the module, of the tool and of the tests.
+- Files of more than 600 lines that do not say at their head why ("Long: ..."): those of the module, of the samples, of the tool and of the tests.
 
 What a parent module re-exports counts as an import of the file that has it. --graph prints the imports instead.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 ROOT = TOP / "rust"
 # Where no file is long without a reason.
-FOLDERS = ("rust", "tools/farblk/src", "tools/farblk/tests", "tools/hosttest/src", "tools/vm", "selftests")
+FOLDERS = ("rust", "samples", "tools/farblk/src", "tools/farblk/tests", "tools/hosttest/src", "tools/vm", "selftests")
 LINES_MAX = 600
 CIRCLE_MAX = 2
 USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ((?:crate|super|self)::[^;]+);", re.M)

@@ -8,6 +8,7 @@ export FARBLK_HARNESS=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/far
 [ ! -e "/farblk/$ROLE/farblk.ko" ] || FARBLK_KO=/farblk/$ROLE/farblk.ko
 # A debug kernel has two more kinds of the module.
 [ ! -e /farblk/farblk-kunit.ko ] || export FARBLK_KUNIT_KO=/farblk/farblk-kunit.ko
+[ ! -d /farblk/samples ] || export FARBLK_SAMPLES=/farblk/samples
 [ ! -e /farblk/farblk-broken.ko ] || export FARBLK_BROKEN=/farblk/farblk-broken.ko
 case $ROLE in
 server | second)

@@ -1,0 +1,46 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The samples of samples/rdma: each does what it says, between two hosts or, where there is one, as
+# its own peer, and leaves nothing. Their modules are in FARBLK_SAMPLES.
+. "$(dirname "$0")/lib.sh"
+PORT=4711
+
+# insert NAME [PARAMETER=VALUE]...: loads that sample; at the end of the scenario it is not there.
+insert() {
+	at_exit "remove $1"
+	insmod "$FARBLK_SAMPLES/$1.ko" "${@:2}"
+}
+# remove NAME: unloads it, if it is there. rmmod sleeps for ever if something of it is still in use.
+remove() {
+	[ -d "/sys/module/$1" ] || return 0
+	rmmod "$1" >/run/rmmod.out 2>&1 3>&- 4>&- &
+	wait_for 30 [ ! -d "/sys/module/$1" ] || { bad "rmmod $1: $(cat /run/rmmod.out)"; return 1; }
+}
+# says NAME REGEX: the kernel's log has such a line of that sample, in this boot. there NAME REGEX:
+# that of the server has.
+says() { wait_for 10 said "$1" "$2" || bad "$1 did not say '$2', but: $(dmesg | grep -F "$1: " | tail -n 5)"; }
+said() { dmesg | grep -qE "$1: $2\$"; }
+there() { wait_for 10 remote "dmesg | grep -qE '$1: $2\$'" || bad "the server's $1 did not say '$2', but: $(remote "dmesg | grep -F '$1: ' | tail -n 5")"; }
+
+# sample NAME CLIENT-SAYS SERVER-SAYS [PARAMETER=VALUE]...: one run of it; the parameters are the
+# client's. What the server says when it is unloaded is looked for after that.
+sample() {
+	local name=rdma_$1 addr=$FARBLK_SERVER:$PORT
+	if two_hosts; then
+		at_exit "remote '! rmmod $name 2>/dev/null'"
+		must remote "insmod $FARBLK_SAMPLES/$name.ko listen=$addr"
+		must insert "$name" "connect=$addr" "${@:4}"
+	else
+		must insert "$name" "listen=$addr" "connect=$addr" "${@:4}"
+	fi
+	says "$name" "$2"
+	must remove "$name"
+	! two_hosts || must remote "rmmod $name"
+	there "$name" "$3"
+}
+
+pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "1000 messages were sent back"; }
+
+[ -d "${FARBLK_SAMPLES:-}" ] || skip "there are no samples (FARBLK_SAMPLES)"
+scenario pingpong_rc "messages over RC, back and forth"
+run_scenarios

@@ -40,7 +40,10 @@ sample() {
 }
 
 pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "1000 messages were sent back"; }
+# What is lost is sent again.
+pingpong_uc() { sample pingpong_uc "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }
 
 [ -d "${FARBLK_SAMPLES:-}" ] || skip "there are no samples (FARBLK_SAMPLES)"
 scenario pingpong_rc "messages over RC, back and forth"
+scenario pingpong_uc "messages over UC, back and forth"
 run_scenarios

@@ -42,8 +42,10 @@ sample() {
 pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "1000 messages were sent back"; }
 # What is lost is sent again.
 pingpong_uc() { sample pingpong_uc "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }
+one_sided() { sample one_sided "24 bytes of the server were read and written" "a client has read and written 24 bytes"; }
 
 [ -d "${FARBLK_SAMPLES:-}" ] || skip "there are no samples (FARBLK_SAMPLES)"
 scenario pingpong_rc "messages over RC, back and forth"
 scenario pingpong_uc "messages over UC, back and forth"
+scenario one_sided "memory of the server is read and written"
 run_scenarios

@@ -43,9 +43,11 @@ pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "100
 # What is lost is sent again.
 pingpong_uc() { sample pingpong_uc "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }
 one_sided() { sample one_sided "24 bytes of the server were read and written" "a client has read and written 24 bytes"; }
+atomics() { sample atomics "4 clients held the lock 25 times each" "a client has gone"; }
 
 [ -d "${FARBLK_SAMPLES:-}" ] || skip "there are no samples (FARBLK_SAMPLES)"
 scenario pingpong_rc "messages over RC, back and forth"
 scenario pingpong_uc "messages over UC, back and forth"
 scenario one_sided "memory of the server is read and written"
+scenario atomics "a lock and a counter in the server's memory"
 run_scenarios

@@ -44,10 +44,28 @@ pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "100
 pingpong_uc() { sample pingpong_uc "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }
 one_sided() { sample one_sided "24 bytes of the server were read and written" "a client has read and written 24 bytes"; }
 atomics() { sample atomics "4 clients held the lock 25 times each" "a client has gone"; }
+# write_imm: a file of some pieces, of which the last one is not full; both sides find its CRC.
+write_imm() {
+	local crc
+	needs python3
+	head -c 300001 /dev/urandom >/run/sent
+	crc=$(python3 -c 'if 1:
+		table = []
+		for n in range(256):
+		    for _ in range(8):
+		        n = n >> 1 ^ (0x82F63B78 if n & 1 else 0)
+		    table.append(n)
+		crc = 0xFFFFFFFF
+		for byte in open("/run/sent", "rb").read():
+		    crc = table[(crc ^ byte) & 255] ^ crc >> 8
+		print("%08x" % (crc ^ 0xFFFFFFFF))')
+	sample write_imm "300001 bytes were written, crc32c $crc" "300001 bytes in 19 pieces, crc32c $crc" file=/run/sent
+}
 
 [ -d "${FARBLK_SAMPLES:-}" ] || skip "there are no samples (FARBLK_SAMPLES)"
 scenario pingpong_rc "messages over RC, back and forth"
 scenario pingpong_uc "messages over UC, back and forth"
 scenario one_sided "memory of the server is read and written"
 scenario atomics "a lock and a counter in the server's memory"
+scenario write_imm "a file, by WRITE with immediate data"
 run_scenarios

@@ -39,6 +39,7 @@ sample() {
 	there "$name" "$3"
 }
 
+cm_lifecycle() { sample cm_lifecycle "the client was refused, then welcome, and has gone" "a client has gone, confirmed: true"; }
 pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "1000 messages were sent back"; }
 # What is lost is sent again.
 pingpong_uc() { sample pingpong_uc "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }
@@ -63,6 +64,7 @@ write_imm() {
 }
 
 [ -d "${FARBLK_SAMPLES:-}" ] || skip "there are no samples (FARBLK_SAMPLES)"
+scenario cm_lifecycle "a connection is refused, made and ended"
 scenario pingpong_rc "messages over RC, back and forth"
 scenario pingpong_uc "messages over UC, back and forth"
 scenario one_sided "memory of the server is read and written"

@@ -62,6 +62,32 @@ write_imm() {
 		print("%08x" % (crc ^ 0xFFFFFFFF))')
 	sample write_imm "300001 bytes were written, crc32c $crc" "300001 bytes in 19 pieces, crc32c $crc" file=/run/sent
 }
+srq() { sample srq "12 clients had 50 answers each" "a client sent 50 messages"; }
+
+# A sample that cannot do its work is not loaded, and says by which error. What insmod makes of
+# EINVAL and ENOENT is not their text.
+refused() {
+	local name=rdma_pingpong_rc
+	ends "no address" "?(Invalid parameters)" insert $name
+	ends "an address that is none" "?(Invalid parameters)" insert $name connect=there
+	ends "an address twice" EEXIST insert $name "connect=$FARBLK_SERVER:$PORT" "connect=$FARBLK_SERVER:$PORT"
+	ends "a port where nobody listens" ECONNREFUSED insert $name "connect=$FARBLK_SERVER:$PORT"
+	ends "an address of nobody" EADDRNOTAVAIL insert $name listen=10.200.0.1:$PORT
+	ends "no file" "?(Invalid parameters)" insert rdma_write_imm "connect=$FARBLK_SERVER:$PORT"
+	ends "a file that is not there" "?(Unknown symbol in module)" insert rdma_write_imm "connect=$FARBLK_SERVER:$PORT" file=/run/none
+	is "samples that are loaded" "$(ls -d /sys/module/rdma_{pingpong,write}_* 2>/dev/null)" ""
+}
+
+# device_removed: the device of a sample that listens, and of its clients, goes at once.
+device_removed() {
+	local dev address
+	dev=$(rxe_netdev)
+	address=$(ip -4 -o addr show dev "$dev" | awk '{sub("/.*", "", $4); print $4; exit}')
+	must insert rdma_srq "listen=$address:$PORT" "connect=$address:$PORT"
+	must within 10 rdma link delete rxe0
+	must remove rdma_srq
+	must rxe_add "$dev"
+}
 
 [ -d "${FARBLK_SAMPLES:-}" ] || skip "there are no samples (FARBLK_SAMPLES)"
 scenario cm_lifecycle "a connection is refused, made and ended"
@@ -70,4 +96,7 @@ scenario pingpong_uc "messages over UC, back and forth"
 scenario one_sided "memory of the server is read and written"
 scenario atomics "a lock and a counter in the server's memory"
 scenario write_imm "a file, by WRITE with immediate data"
+scenario srq "many clients with one shared receive queue"
+scenario refused "what cannot work is not loaded"
+scenario device_removed "the device goes, and takes the server along"
 run_scenarios

@@ -224,8 +224,8 @@ impl<T: Connected> Endpoint<T> {
 
 /// A connection, or what becomes one.
 pub(crate) struct Connection<T: Connected = Rc> {
-    // Fields drop in this order. The queue pair is drained when it drops; it must have the last
-    // word, as the device accesses memory until then.
+    // Fields drop in this order: first the queue pair, which is drained then. After that the device
+    // accesses no memory of its work requests any more.
     pub(crate) qp: Arc<Qp<Handler, T>>,
     pub(crate) pd: Arc<Pd>,
     /// What happens to it.

@@ -216,6 +216,36 @@ mod tests {
     }
 
     #[test]
+    fn mapping_is_read_and_written_on_this_side() -> Result {
+        with_device(|device, _| {
+            // A chunk of four pages, and one of two. The last page is not mapped.
+            let memory = PageChunks::alloc(6 * PAGE_SIZE, -1)?;
+            let (offset, len) = (PAGE_SIZE, 4 * PAGE_SIZE);
+            let mapping = SgMapping::map(device, &memory, offset, len, Direction::Bidirectional)?;
+            // Across the end of the first chunk.
+            let at = 3 * PAGE_SIZE - 3;
+            check!(mapping.write(at, b"mapping") == Ok(()));
+            let mut found = [0; 9];
+            check!(mapping.read(at - 1, &mut found) == Ok(()) && found == *b"\0mapping\0");
+            for (place, byte) in bytes(&memory, offset + at + 7)
+                .skip(offset + at)
+                .zip(b"mapping")
+            {
+                // SAFETY: The place is in the memory, to which there are no references.
+                check!(unsafe { place.read_volatile() } == *byte);
+            }
+            for (at, count) in [(len, 1), (len - 8, 9), (usize::MAX, 1)] {
+                let part = found.get_mut(..count).ok_or(EIO)?;
+                check!(mapping.read(at, part) == Err(EINVAL));
+                check!(mapping.write(at, part) == Err(EINVAL));
+            }
+            check!(mapping.write(len - 7, b"the end") == Ok(()));
+            check!(mapping.read(len, &mut []) == Ok(()));
+            Ok(())
+        })
+    }
+
+    #[test]
     fn mapping_keeps_its_memory() -> Result {
         with_device(|device, _| {
             let memory = PageChunks::alloc(PAGE_SIZE, -1)?;

@@ -27,7 +27,7 @@ module! {
 }
 
 /// How many clients there are here, and how often each of them takes the lock.
-const TASKS: u32 = 4;
+const TASKS: usize = 4;
 const ROUNDS: u32 = 25;
 /// How often a client tries to take the lock: its holder may have gone.
 const TRIES: u32 = 100_000;
@@ -36,7 +36,6 @@ const TRIES: u32 = 100_000;
 const LOCK: usize = 0;
 const COUNTER: usize = 8;
 const GUARDED: usize = 16;
-const LEN: usize = 24;
 
 impl kernel::Module for Roles<Board> {
     fn init(_module: &'static ThisModule) -> Result<Self> {
@@ -47,17 +46,23 @@ impl kernel::Module for Roles<Board> {
 
 /// Runs the clients, each in a task and with a connection of its own.
 fn count(host: &Host, addr: SocketAddr) -> Result {
-    let tasks = OwnedQueue::unbound(c"rdma_atomics")?;
-    let done = Arc::new(Atomic::new(0u32), GFP_KERNEL)?;
-    for number in 0..TASKS {
+    // First all connections, so that the clients meet.
+    let mut servers = KVec::with_capacity(TASKS, GFP_KERNEL)?;
+    for _ in 0..TASKS {
         let end = Endpoint::resolve(host, addr)?;
         let pd = Pd::alloc(&end.id.device()?)?;
         let server = Connection::new(end, &pd)?;
         server.recv(server.buffer(Grant::LEN)?)?;
         server.connect()?;
+        server.send(server.buffer(1)?)?;
+        servers.push(server, GFP_KERNEL)?;
+    }
+    let tasks = OwnedQueue::unbound(c"rdma_atomics")?;
+    let done = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+    for (number, server) in (1..).zip(servers) {
         let done = done.clone();
-        tasks.spawn(move || match client(server, number.into()) {
-            Ok(()) => drop(done.fetch_add(1, Relaxed)),
+        tasks.spawn(move || match client(server, number) {
+            Ok(()) => drop(done.fetch_add(1usize, Relaxed)),
             Err(error) => pr_err!("client {} failed: {}\n", number, errno::name(error)),
         })?;
     }
@@ -71,24 +76,19 @@ fn count(host: &Host, addr: SocketAddr) -> Result {
 
 /// A client.
 fn client(server: Connection, number: u64) -> Result {
-    server.send(server.buffer(1)?)?;
     let grant = Grant::from_bytes(server.received(TIMEOUT_MS)?.message()?);
     let remote = |offset| RemoteAtomic::new(grant.at(offset, 8)?);
     let (lock, counter, guarded) = (remote(LOCK)?, remote(COUNTER)?, grant.at(GUARDED, 8)?);
     // Other hosts have clients, too.
-    let me = random_u64() << 8 | (number + 1);
+    let me = random_u64() << 8 | number;
+    let exchange = |compare, swap| AtomicOp::CompareSwap { compare, swap };
     let device = server.pd.device();
     let mut piece = DmaMemory::alloc(device, 8, device.numa_node())?.piece(0, 8)?;
     for _ in 0..ROUNDS {
-        let (compare, swap) = (0, me);
-        let take = AtomicOp::CompareSwap { compare, swap };
         // The result is what the number was: 0 says that nobody held it, and now we do.
-        let mut tries = 0;
-        while server.atomic(take, lock)? != 0 {
-            tries += 1;
-            if tries == TRIES {
-                return Err(EBUSY);
-            }
+        let mut tries = 0..TRIES;
+        while server.atomic(exchange(0, me), lock)? != 0 {
+            tries.next().ok_or(EBUSY)?;
         }
         // READ, add and WRITE are three steps, between which only the lock keeps others away.
         piece = server.rdma(RdmaOp::Read, guarded, piece)?;
@@ -105,8 +105,7 @@ fn client(server: Connection, number: u64) -> Result {
             return Err(EPROTO);
         }
         // Gives the lock back. What was written before is there when the next holder READs it.
-        let (compare, swap) = (me, 0);
-        if server.atomic(AtomicOp::CompareSwap { compare, swap }, lock)? != me {
+        if server.atomic(exchange(me, 0), lock)? != me {
             return Err(EPROTO);
         }
     }
@@ -123,7 +122,8 @@ struct Board {
 
 impl Serve for Board {
     fn serve(&self, client: Endpoint) -> Result {
-        // One client after the other is told, as the first one's queue pair registers the region.
+        // Clients are told one after the other: the first one's queue pair registers the region,
+        // which it can do when it is connected. One that says nothing delays the others.
         let mut region = self.region.lock();
         let pd = match &*region {
             Some(region) => region.pd.clone(),
@@ -135,7 +135,7 @@ impl Serve for Board {
         client.received(TIMEOUT_MS)?;
         if region.is_none() {
             // Fails if the device does no atomic operations for peers.
-            *region = Some(client.offer(LEN, Access::RemoteReadWrite, true)?);
+            *region = Some(client.offer(GUARDED + 8, Access::RemoteReadWrite, true)?);
         }
         let grant = region.as_ref().ok_or(EIO)?.grant()?;
         drop(region);

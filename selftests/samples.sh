@@ -43,6 +43,7 @@ cm_lifecycle() { sample cm_lifecycle "the client was refused, then welcome, and 
 pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "1000 messages were sent back"; }
 # What is lost is sent again.
 pingpong_uc() { sample pingpong_uc "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }
+pingpong_ud() { sample pingpong_ud "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }
 one_sided() { sample one_sided "24 bytes of the server were read and written" "a client has read and written 24 bytes"; }
 atomics() { sample atomics "4 clients held the lock 25 times each" "a client has gone"; }
 # write_imm: a file of some pieces, of which the last one is not full; both sides find its CRC.
@@ -84,8 +85,10 @@ device_removed() {
 	dev=$(rxe_netdev)
 	address=$(ip -4 -o addr show dev "$dev" | awk '{sub("/.*", "", $4); print $4; exit}')
 	must insert rdma_srq "listen=$address:$PORT" "connect=$address:$PORT"
+	must insert rdma_pingpong_ud "listen=$address:$PORT" "connect=$address:$PORT"
 	must within 10 rdma link delete rxe0
 	must remove rdma_srq
+	must remove rdma_pingpong_ud
 	must rxe_add "$dev"
 }
 
@@ -93,6 +96,7 @@ device_removed() {
 scenario cm_lifecycle "a connection is refused, made and ended"
 scenario pingpong_rc "messages over RC, back and forth"
 scenario pingpong_uc "messages over UC, back and forth"
+scenario pingpong_ud "datagrams, back and forth"
 scenario one_sided "memory of the server is read and written"
 scenario atomics "a lock and a counter in the server's memory"
 scenario write_imm "a file, by WRITE with immediate data"

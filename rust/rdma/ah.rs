@@ -170,7 +170,6 @@ impl Destination {
     /// Makes the destination of queue pair `qp_num` at `attr`. May sleep.
     pub(super) fn new(pd: &Arc<Pd>, attr: &AhAttr, qp_num: u32, qkey: u32) -> Result<Self> {
         let ah = AddressHandle::create(pd, attr)?;
-        // SAFETY: A plain field of an address.
         let port_num = attr.raw.port_num;
         Ok(Self {
             ah: Arc::new(ah, GFP_KERNEL)?,

@@ -35,13 +35,18 @@ pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
 };
-#[cfg_attr(
-    not(CONFIG_FARBLK_KUNIT_TEST),
-    expect(unused_imports, reason = "the driver needs reliable connections")
+#[allow(
+    unused_imports,
+    reason = "the driver needs reliable connections; tests and samples more"
 )]
-pub(crate) use self::transport::{
-    Uc,
-    Unacknowledged, //
+pub(crate) use self::{
+    datagram::SendTo,
+    state::QpState,
+    transport::{
+        Uc,
+        Ud,
+        Unacknowledged, //
+    },
 };
 pub(crate) use self::{
     caps::QpCaps,
@@ -49,8 +54,7 @@ pub(crate) use self::{
     transport::{
         Connected,
         Rc,
-        Transport,
-        Ud, //
+        Transport, //
     },
 };
 #[cfg_attr(

@@ -157,12 +157,17 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         let events = events
             .map(|events| KBox::new(events, GFP_KERNEL))
             .transpose()?;
-        let context = events.as_deref().map(core::ptr::from_ref);
+        let context = match &events {
+            Some(events) => core::ptr::from_ref(&**events).cast_mut().cast::<c_void>(),
+            None => core::ptr::null_mut(),
+        };
+        let mut handler: Option<unsafe extern "C" fn(*mut bindings::ib_event, *mut c_void)> = None;
+        if events.is_some() {
+            handler = Some(srq_event);
+        }
         let mut attr = bindings::ib_srq_init_attr {
-            event_handler: context.map(|_| srq_event as _),
-            srq_context: context.map_or(core::ptr::null_mut(), |events| {
-                events.cast_mut().cast::<c_void>()
-            }),
+            event_handler: handler,
+            srq_context: context,
             attr: bindings::ib_srq_attr {
                 max_wr: receives,
                 max_sge,

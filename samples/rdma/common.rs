@@ -60,7 +60,9 @@ pub(crate) use crate::{
             QpCaps,
             QpHandler,
             Rc,
-            Uc, //
+            Transport,
+            Uc,
+            Unacknowledged, //
         },
         srq::Srq,
         wc::{
@@ -97,10 +99,12 @@ pub(crate) use kernel::{
 };
 
 mod connection;
+mod datagram;
 mod server;
 
 pub(crate) use self::{
     connection::*,
+    datagram::*,
     server::*, //
 };
 use crate::base::{
@@ -181,7 +185,7 @@ impl Host {
     }
 
     /// Listens at `addr`, for clients whose requests go to `listen`.
-    pub(crate) fn listen<T: Connected>(
+    pub(crate) fn listen<T: Transport>(
         &self,
         addr: SocketAddr,
         listen: Arc<dyn Listen<T>>,

@@ -249,6 +249,8 @@ impl Shared {
     ) {
         // SAFETY: The caller got both from the core.
         let (kind, status) = unsafe { ((*event).event, (*event).status) };
+        // SAFETY: As above.
+        let for_datagrams = unsafe { (*id).qp_type } == Ud::QP_TYPE;
         let bound = match kind {
             // SAFETY: The caller got it from the core.
             bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => unsafe {
@@ -277,8 +279,7 @@ impl Shared {
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED, Phase::Connect) => {
                     progress.phase = Phase::Connected;
-                    // SAFETY: The id is valid.
-                    if unsafe { (*id).qp_type } == Ud::QP_TYPE {
+                    if for_datagrams {
                         let device = progress.device.clone();
                         // SAFETY: The event is one of datagrams, of an id with this device.
                         progress.found = device.map(|device| unsafe { Found::new(event, device) });
@@ -290,9 +291,8 @@ impl Shared {
                     let data = unsafe { private_data(event) };
                     Some(Ok(core::mem::take(&mut progress.room).fill(data)))
                 }
-                // SAFETY: The id is valid.
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE, Phase::Connect)
-                    if status > 0 && unsafe { (*id).qp_type } == Ud::QP_TYPE =>
+                    if for_datagrams && status > 0 =>
                 {
                     // SAFETY: The event is one of datagrams.
                     let data = unsafe { private_data(event) };

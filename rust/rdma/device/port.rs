@@ -75,8 +75,7 @@ impl Device {
 /// least.
 fn mtu(mtu: bindings::ib_mtu) -> u32 {
     match mtu {
-        // CAST: A small number.
-        2..=5 => 128 << mtu as u32,
+        2..=5 => 128 << mtu,
         _ => 256,
     }
 }

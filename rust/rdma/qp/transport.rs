@@ -58,7 +58,7 @@ pub(crate) trait Transport: sealed::Sealed + Send + Sync + 'static {
 /// [`CmId`](crate::rdma::cm::CmId).
 ///
 /// All of them have messages and RDMA WRITEs.
-pub(crate) trait Connected: Transport {}
+pub(crate) trait Connected: for<'a> Transport<Received<'a> = Received<'a>> {}
 
 /// The reliable connection: what was sent has arrived when it completes, in order, and once. It has
 /// all operations.

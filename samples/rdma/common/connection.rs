@@ -84,7 +84,7 @@ impl Incoming {
 
 /// Completions that no task has waited for yet, in order.
 #[pin_data]
-struct Inbox<T> {
+pub(super) struct Inbox<T> {
     #[pin]
     list: IrqSaveSpinLock<KVec<T>>,
     #[pin]
@@ -92,7 +92,7 @@ struct Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    fn new() -> Result<impl PinInit<Self>> {
+    pub(super) fn new() -> Result<impl PinInit<Self>> {
         // As much as can complete: a handler cannot wait for memory.
         let list = KVec::with_capacity(2 * usize::from(DEPTH), GFP_KERNEL)?;
         Ok(pin_init!(Self {
@@ -101,14 +101,19 @@ impl<T> Inbox<T> {
         }))
     }
 
-    fn put(&self, value: T) {
+    pub(super) fn put(&self, value: T) {
         let _ = self.list.lock().push_within_capacity(value);
         self.filled.complete();
     }
 
-    fn take(&self, timeout_ms: u32) -> Result<T> {
+    pub(super) fn take(&self, timeout_ms: u32) -> Result<T> {
         self.filled.wait_timeout(timeout_ms)?;
         self.list.lock().remove(0).map_err(|_| ECONNRESET)
+    }
+
+    /// Wakes the tasks that wait, now and later: they find nothing.
+    pub(super) fn wake(&self) {
+        self.filled.complete_all();
     }
 }
 
@@ -153,8 +158,8 @@ impl CmEvents for Events {
 
     /// Wakes the tasks that wait, now and later: they find nothing, and give up the connection.
     fn disconnected(&self) {
-        self.sent.filled.complete_all();
-        self.received.filled.complete_all();
+        self.sent.wake();
+        self.received.wake();
         self.lost.complete_all();
     }
 }
@@ -433,7 +438,7 @@ impl<T: Connected> Drop for Connection<T> {
 }
 
 /// Says why a work request failed.
-fn failed(error: WcError) -> Error {
+pub(super) fn failed(error: WcError) -> Error {
     pr_warn!("a work request failed: {}\n", error);
     error.to_error()
 }

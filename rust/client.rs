@@ -8,8 +8,9 @@
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
 //! - `io/stats`: the counters of a map.
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
-//! - `discovery` and `ping`: what a server is asked without a login.
+//! - `discovery` and `ping`, with `ping/meter`: what a server is asked without a login.
 //! - `control`: control connections.
+//! - `operation`: RDMA and atomic operations on a control connection, to measure them.
 //! - `target`: the address of a server, and how a connection to it is made.
 //! - `deadline`: how long an attempt to connect may take.
 //! - `events`: the mailbox of a map, which all the files above post to.
@@ -24,6 +25,7 @@ mod events;
 pub(crate) mod host;
 pub mod io;
 mod map;
+mod operation;
 mod params;
 mod ping;
 mod target;
@@ -43,6 +45,9 @@ pub(crate) use params::{
 pub(crate) use ping::{
     ping,
     PingRequest,
-    RoundTrips, //
+    RoundTrips,
+    Trip,
+    DEPTH_MAX,
+    SIZE_MAX, //
 };
 pub(crate) use target::Target;

@@ -19,6 +19,7 @@ mod port;
 mod ports;
 mod proof;
 mod ram;
+mod scratch;
 mod scrub;
 mod session;
 mod sessions;

@@ -470,10 +470,11 @@ discover() {
 }
 
 ping() {
-	local p=$C/ping/p
+	local p=$C/ping/p kind
 	must mkdir "$p"
-	defaults ping/p addr= source= count=10 interval_us=10000 read=0 enable=0 send_ns= read_ns= last_error=
-	read_only ping/p/{send_ns,read_ns,last_error}
+	defaults ping/p addr= source= count=10 interval_us=10000 export= key_id= size=8 depth=1 polled=0 send=1 read=0 write=0 cas=0 faa=0 enable=0 \
+		send_ns= read_ns= write_ns= cas_ns= faa_ns= elapsed_ns= unavailable= last_error=
+	read_only ping/p/{key_id,send_ns,read_ns,write_ns,cas_ns,faa_ns,elapsed_ns,unavailable,last_error}
 	refused EINVAL "$p/enable" 1 addr
 	takes ping/p/addr "10.9.0.1=>10.9.0.1:7420"
 	leaves_words ping/p/addr "${NOT_ADDRESSES[@]}"
@@ -483,21 +484,28 @@ ping() {
 	leaves_numbers ping/p/count 0 257 -1 4294967297
 	takes ping/p/interval_us 1000 1000000
 	leaves_numbers ping/p/interval_us 0 999 1000001 4294968296
-	takes ping/p/read 1 0
-	leaves_switch ping/p/read
-	leaves_switch ping/p/enable
+	takes ping/p/export e ""
+	leaves_words ping/p/export "a b" .x a/b
+	takes ping/p/size 1 61440 "60K=>61440" "512=>512"
+	leaves_words ping/p/size 0 61441 64K 4G 4294967297 x -1
+	takes ping/p/depth 1 32
+	leaves_numbers ping/p/depth 0 33 -1 65537
+	for kind in send read write cas faa polled; do takes ping/p/$kind 1 0; done
+	for kind in send read write cas faa polled enable; do leaves_switch ping/p/$kind; done
 	must store "$p/addr" "$FARBLK_SERVER"
 	must store "$p/count" 11
 	refused EINVAL "$p/enable" 1 "more than 10 s"
 	must store "$p/interval_us" 1000
 	refused ECONNREFUSED "$p/enable" 1 "nobody listens"
 	must port_add p "$FARBLK_SERVER"
-	must store "$p/enable" 0
-	must store "$p/enable" 1
+	must settings "$p" enable=0 enable=1
+	is "messages without send" "$(<"$p/send_ns")" ""
+	for kind in write cas faa; do must store "$p/$kind" 1 && refused EINVAL "$p/enable" 1 "$kind needs an export" && must store "$p/$kind" 0; done
+	must settings "$p" send=1 enable=1
 	is "messages" "$(wc -l <"$p/send_ns")" 11
 	is "READs without read" "$(<"$p/read_ns")" ""
-	must store "$p/read" 1
-	must store "$p/enable" 1
+	[[ $(<"$p/elapsed_ns") =~ ^send\ [1-9][0-9]*$ ]] || bad "elapsed_ns is $(<"$p/elapsed_ns")"
+	must settings "$p" read=1 enable=1
 	is "READs" "$(grep -c '^[1-9][0-9]*$' "$p/read_ns")" 11
 	no_error ping/p
 	must rmdir "$p"

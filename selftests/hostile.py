@@ -210,7 +210,8 @@ class Connection:
         cm.rdma_connect(self.id, byref(param))
         reply = self.event(ESTABLISHED)
         self.reply = reply[:24]
-        expect("the reply to the connection", struct.unpack_from("<4sH", reply), (MAGIC, VERSION))
+        newest, = struct.unpack_from("<H", private, 6)
+        expect("the reply to the connection", struct.unpack_from("<4sH", reply), (MAGIC, min(newest, VERSION)))
 
     def make(self, receives, room):
         """Makes what is on the device, and posts the receives."""
@@ -388,12 +389,12 @@ class Connection:
 
 # --- the protocol ---------------------------------------------------------------------------------
 
-MAGIC, VERSION = b"FARB", 8
+MAGIC, OLDEST, VERSION = b"FARB", 8, 9
 CONTROL, IO = 0, 1
 # Kinds 8 and 11, here QUERY and FATE, mean nothing.
-LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, FLUSHED, CHALLENGE, REPLY = *range(1, 14), 0x8000
+LOGIN, GRANT, LIST, LOGOUT, EXTENT, PING, FENCE, QUERY, PONG, FENCED, FATE, FLUSHED, CHALLENGE, SCRATCH, REPLY = *range(1, 15), 0x8000
 REMOTE_INVALIDATE = 1
-NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY = range(1, 8)
+NO_VERSION, MALFORMED, NO_SUCH_EXPORT, EXPORT_DISABLED, NOT_ADMITTED, NO_WRITES, BUSY, NO_MEMORY = range(1, 9)
 BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
 EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED, AGAIN, PROTECTION = 14, 15, 16, 17, 18, 19
 READ, WRITE, FLUSH, DISCARD, ZEROES, ERASE, RESERVE, REPORT = 1, 2, 3, 4, 5, 6, 7, 8

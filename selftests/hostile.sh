@@ -32,14 +32,14 @@ start() {
 	load "$@"
 }
 
-# hostile GROUP: the cases of that group, and what the server counts.
+# hostile GROUP [SCRIPT]: the cases of that group, and what the server counts.
 hostile() {
 	local before after rc
 	before=$(violations) || die "the server does not count violations in $COUNTERS"
-	python3 "$HERE/hostile.py" "$FARBLK_SERVER" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	python3 "$HERE/${2:-hostile.py}" "$FARBLK_SERVER" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
 	rc=${PIPESTATUS[0]}
 	[ $rc != 4 ] || skip "user space has no RDMA"
-	[ $rc = 0 ] || bad "hostile.py $1 ends with $rc; the server has:"$'\n'"$(remote "cat $D/server/connections")"
+	[ $rc = 0 ] || bad "${2:-hostile.py} $1 ends with $rc; the server has:"$'\n'"$(remote "cat $D/server/connections")"
 	after=$(violations) || die "no violations any more"
 	is "violations of the protocol" "violations $((after - before))" "$(tail -n 1 /run/hostile.out)"
 }
@@ -80,6 +80,7 @@ control() { start; block_exports; hostile control; unharmed; }
 malformed() { start; hostile malformed; unharmed; }
 refused_commands() { start; block_exports; hostile refused; unharmed; }
 memory() { start; hostile memory; unharmed; }
+scratch() { start; block_exports; hostile scratch hostile_scratch.py; unharmed; }
 stranger() { start; hostile stranger; unharmed; }
 slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
@@ -237,6 +238,7 @@ scenario malformed "commands that are malformed: the connection ends"
 scenario refused_commands "commands that are refused, and nothing is done"
 scenario memory "memory that the server cannot reach"
 scenario stranger "more messages, and for longer, than without a login"
+scenario scratch "memory to measure round trips with that one should not have"
 scenario slow "too many commands, tags twice, and ends, with commands in flight"
 scenario death "a client that dies with commands in flight"
 scenario ram "memory of a RAM export that was not granted"

@@ -33,8 +33,8 @@ from ctypes import POINTER, addressof, byref, c_char, c_int, c_ubyte, c_void_p, 
 
 import hostile
 from hostile import (
-    CONTROL, ESTABLISHED, EXTENT, FENCE, FENCED, FLUSHED, GRANT, IO, LIST, LOGIN, LOGOUT, MAGIC, PATIENCE,
-    PING, PONG, PORT, READ, RECEIVED, REPLY, RO, RW, VERSION, WR_RDMA_READ, WR_RDMA_WRITE,
+    CONTROL, ESTABLISHED, EXTENT, FENCE, FENCED, FLUSHED, GRANT, IO, LIST, LOGIN, LOGOUT, MAGIC, OLDEST,
+    PATIENCE, PING, PONG, PORT, READ, RECEIVED, REPLY, RO, RW, SCRATCH, VERSION, WR_RDMA_READ, WR_RDMA_WRITE,
     WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND, WR_SEND_WITH_IMMEDIATE, WR_SEND_WITH_INVALIDATE, WRITE,
     CmEvent, CmId, Connection, ConnParam, Failed, Wc, checked, cm, expect, verbs)
 
@@ -44,6 +44,8 @@ CONNECT_REQUEST = 4
 AWAITED, COUNTED = 1, 2
 INLINE = 2
 KIND_BLOCK, KIND_RAM = 0, 1
+# Access of remote atomic operations, which there are none of with iWARP.
+ATOMICS = 0 if hostile.IWARP else 8
 # Within so many seconds `enable` has ended, force has, and I/O that may wait for a path has.
 ENABLE, FORCE, PATIENT = 10 * PATIENCE, 10 * PATIENCE, 30 * PATIENCE
 BLOCK, PAGE, LARGE = 512, 4096, 64 << 10
@@ -273,7 +275,7 @@ class Server:
     def domain(self, device):
         if not self.pd:
             self.pd = verbs.ibv_alloc_pd(device)
-            self.disk_mr = verbs.ibv_reg_mr(self.pd, self.base, SIZE, hostile.LOCAL_WRITE | hostile.REMOTE_WRITE | hostile.REMOTE_READ)
+            self.disk_mr = verbs.ibv_reg_mr(self.pd, self.base, SIZE, hostile.LOCAL_WRITE | hostile.REMOTE_WRITE | hostile.REMOTE_READ | ATOMICS)
         return self.pd
 
     def close(self):
@@ -353,7 +355,7 @@ class Server:
             return
         kind, _, sequence = struct.unpack_from("<HHI", message)
         name, answer = {LOGIN: ("login", self.login), GRANT: ("grant", self.grant), LIST: ("list", self.list), LOGOUT: ("logout", self.logout),
-                        PING: ("ping", self.ping), FENCE: ("fence", self.fence)}[kind]
+                        PING: ("ping", self.ping), FENCE: ("fence", self.fence), SCRATCH: ("scratch", self.scratch)}[kind]
         if not self.hook(name, peer, message):
             for said in answer(sequence, message):
                 peer.send(said)
@@ -396,6 +398,11 @@ class Server:
 
     def ping(self, sequence, message):
         return [event(PONG)]
+
+    def scratch(self, sequence, message, **changed):
+        size, = struct.unpack_from("<I", message, 152)
+        fields = {"addr": self.base, "length": size, "rkey": self.disk_mr.contents.rkey, "flags": 0, **changed}
+        return [reply(SCRATCH, sequence, struct.pack("<QIII4x", *fields.values()))]
 
     def fence(self, sequence, message):
         return [event(FENCED, message[8:])]
@@ -742,7 +749,7 @@ NOT_FARBLK = "is no farblk server"
        ("no private data", b"", NOT_FARBLK),
        ("half of the magic", b"FA", NOT_FARBLK),
        ("another magic", struct.pack("<4sHH16x", b"FARC", VERSION, 0), NOT_FARBLK),
-       ("an older version", struct.pack("<4sHH16x", MAGIC, VERSION - 1, 0), NOT_FARBLK),
+       ("an older version", struct.pack("<4sHH16x", MAGIC, OLDEST - 1, 0), NOT_FARBLK),
        ("version 0", struct.pack("<4sHH16x", MAGIC, 0, 0), NOT_FARBLK),
        ("a version of the future", struct.pack("<4sHH16x", MAGIC, 0xFFFF, 0), NOT_FARBLK),
        ("196 random bytes", b"x" * 196, NOT_FARBLK))
@@ -2009,6 +2016,8 @@ def ping(**settings):
         start = time.monotonic()
         error = Task(store, at + "enable", "1").end("ping", 25 * PATIENCE)
         took = time.monotonic() - start
+        counts = {name: len(show(f"{at}{name}_ns").split()) for name in ("write", "cas", "faa")}
+        ping.counts, ping.unavailable = counts, show(at + "unavailable").split()
         return error, show(at + "last_error"), len(show(at + "send_ns").split()), len(show(at + "read_ns").split()), took
     finally:
         os.rmdir(at)
@@ -2047,6 +2056,91 @@ def ping_garbage(begin, said, wanted):
     expect("the outcome", (error, sends), (wanted, 0))
     if not re.fullmatch(wanted + " [ -~]+", words):
         raise Failed(f"last_error is {words!r}")
+    return words
+
+
+@case("ping", "an honest server that has a scratch region, and no atomic operations")
+def ping_scratch(begin):
+    begin.server()
+    for wanted in {}, {"depth": 8}, {"polled": 1}, {"depth": 32, "polled": 1, "size": 61440}:
+        outcome = ping(export="e", read=1, write=1, cas=1, faa=1, **wanted)
+        expect("the outcome", outcome[:4], (None, "", 5, 5))
+        expect("what else is counted", ping.counts, {"write": 5, "cas": 0, "faa": 0})
+        expect("what is not available", ping.unavailable, ["cas", "faa"])
+
+
+@cases("ping",
+       ("of another length", {"length": 4096}, "EPROTO"),
+       ("at no multiple of 8", {"addr": 4}, "EPROTO"),
+       ("around the end of all addresses", {"addr": 2**64 - 4096}, "EPROTO"),
+       ("with flags that are unknown", {"flags": 2}, "EPROTO"),
+       ("at another address", {"addr": 4096}, None),
+       ("with another key", {"rkey": 0x5A5A5A}, None),
+       ("that is not there, with atomic operations", {"addr": 4096, "flags": 1}, None))
+def ping_scratch_garbage(begin, changed, wanted):
+    begin.server(on={"scratch": lambda server, peer, message: peer.send(server.scratch(
+        struct.unpack_from("<I", message, 4)[0], message, **changed)[0]) or True})
+    error, words, *_ = ping(export="e", write=1, read=1, cas=1)
+    if error is None or not re.fullmatch(f"{error} [ -~]+", words) or wanted not in (None, error):
+        raise Failed(f"the outcome is {error}, {words!r}")
+    return words
+
+
+@case("ping", "a server that changes what is in its scratch region")
+def ping_scratch_changed(begin):
+    def hook(server, peer, message):
+        # After what the measured operations have written.
+        server.memory[4096 : 4096 + 8] = os.urandom(8)
+        return False
+
+    begin.server(on={"ping": hook})
+    error, words, *_ = ping(export="e", read=1)
+    expect("the error", error, "EBADMSG")
+    return words
+
+
+@cases("ping", ("a compare and swap", "cas", 0), ("a fetch and add", "faa", 64))
+def ping_numbers(begin, kind, offset):
+    if not ATOMICS:
+        return "skipped with iWARP"
+
+    def give(server, peer, message):
+        peer.send(*server.scratch(struct.unpack_from("<I", message, 4)[0], message, flags=1))
+        return True
+
+    def change(server, peer, message):
+        # After the measured operation has changed it.
+        server.memory[offset : offset + 8] = os.urandom(8)
+        return False
+
+    server = begin.server(on={"scratch": give})
+    server.memory[:PAGE] = bytes(PAGE)
+    expect("the outcome", (ping(export="e", cas=1, faa=1)[0], ping.counts), (None, {"write": 0, "cas": 5, "faa": 5}))
+    # It is not another one for the next connection.
+    server.memory[:PAGE] = bytes(PAGE)
+    server.on["ping"] = change
+    error, words, *_ = ping(export="e", **{kind: 1})
+    expect("the error", error, "EBADMSG")
+    return words
+
+
+@case("ping", "a server that gives no scratch region")
+def ping_scratch_refused(begin):
+    begin.server(on={"scratch": lambda server, peer, message: peer.send(
+        reply(SCRATCH, struct.unpack_from("<I", message, 4)[0], code=hostile.NOT_ADMITTED, text="go away")) or True})
+    error, words, sends, *_ = ping(export="e", write=1)
+    expect("the outcome", (error, words, sends), ("EACCES", "EACCES go away", 0))
+
+
+@case("ping", "a server of the version before")
+def ping_older(begin):
+    def hook(server, peer, message):
+        raise Failed("it is asked for what it does not know")
+
+    begin.server(on={"connect": lambda server, peer, *_: peer.accept(struct.pack("<4sHH16x", MAGIC, OLDEST, 0)) or True, "scratch": hook})
+    expect("the outcome", ping(read=1)[:4], (None, "", 5, 5))
+    error, words, sends, *_ = ping(export="e", write=1)
+    expect("the outcome", (error, sends), ("EPROTONOSUPPORT", 0))
     return words
 
 

@@ -184,8 +184,7 @@ impl PageChunks {
     /// The size in bytes of the largest chunk.
     pub(crate) const CHUNK: usize = PAGE_SIZE << LARGEST_ORDER;
 
-    /// Allocates all of [`PageChunksBuilder`] at once.
-    #[cfg(any(CONFIG_FARBLK_KUNIT_TEST, farblk_samples))]
+    /// Allocates all of [`PageChunksBuilder`] at once. May sleep.
     pub(crate) fn alloc(len: usize, node: i32) -> Result<Arc<Self>> {
         let mut builder = PageChunksBuilder::new(len, node)?;
         builder.grow(len)?;

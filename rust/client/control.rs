@@ -12,9 +12,7 @@ use kernel::{
     },
     time::{
         delay::fsleep,
-        Delta,
-        Instant,
-        Monotonic, //
+        Delta, //
     },
 };
 
@@ -29,9 +27,11 @@ use crate::base::{
 use crate::client::{
     deadline::Deadline,
     events::PathEvents,
+    operation::Operation,
     target::{
         refused,
         unproven,
+        Connected,
         NotConnected,
         Shown,
         Target, //
@@ -41,6 +41,7 @@ use crate::link::{
     channel::{
         message_buffer,
         Channel,
+        ChannelConfig,
         Link,
         Linked,
         Side, //
@@ -93,13 +94,15 @@ const AGAIN_MAX_MS: u32 = 1000;
 #[pin_data]
 pub(super) struct ControlLink {
     #[pin]
-    link: Link,
+    link: Link<Operation>,
     /// Where to post the events of a connection of a path, once it is there.
     events: SetOnce<PathEvents>,
 }
 
 impl Linked for ControlLink {
-    fn link(&self) -> &Link {
+    type Operation = Operation;
+
+    fn link(&self) -> &Link<Operation> {
         &self.link
     }
 
@@ -125,6 +128,8 @@ impl CmEvents for ControlCmEvents {
 /// A connected control connection.
 pub(super) struct ControlConnection {
     channel: Channel<ControlLink>,
+    /// The version of the protocol that the connection uses.
+    version: u16,
     sequence: u32,
     /// Buffer for the message that is being read.
     message: KVec<u8>,
@@ -146,12 +151,24 @@ impl ControlConnection {
         key: Option<&Psk>,
         deadline: Deadline,
     ) -> Result<Self, Failure> {
+        let config = ChannelConfig::new(0);
+        Self::connect_with(target, (epoch, &config), events, key, deadline)
+    }
+
+    /// Connects like [`Self::connect`], for the operations that `config` says.
+    pub(super) fn connect_with(
+        target: &Target,
+        (epoch, config): (u64, &ChannelConfig),
+        events: Option<PathEvents>,
+        key: Option<&Psk>,
+        deadline: Deadline,
+    ) -> Result<Self, Failure> {
         // A server that has many half-open connections wants to see a cookie.
         let mut cookie = Ticket::default();
         let mut is_first = true;
         let mut backoff = Backoff::new();
-        let (channel, transcript) = loop {
-            match Self::open(target, epoch, cookie, deadline) {
+        let (channel, connected) = loop {
+            match Self::open(target, (epoch, config), cookie, deadline) {
                 Ok(opened) => break opened,
                 Err(NotConnected::Again(next)) if !deadline.is_over() => {
                     // The first time it may only want to see that the answer got here. Then it has
@@ -175,13 +192,14 @@ impl ControlConnection {
         }
         let mut this = Self {
             channel,
+            version: connected.version,
             sequence: 0,
             message: message_buffer()?,
             extent: None,
             granted: None,
         };
         if let Some(key) = key {
-            this.challenge(key, transcript, deadline)?;
+            this.challenge(key, connected.transcript, deadline)?;
         }
         Ok(this)
     }
@@ -189,10 +207,10 @@ impl ControlConnection {
     /// Connects, and shows `cookie`. Returns what both sides have said. May sleep.
     fn open(
         target: &Target,
-        epoch: u64,
+        (epoch, config): (u64, &ChannelConfig),
         cookie: Ticket,
         deadline: Deadline,
-    ) -> Result<(Channel<ControlLink>, Transcript), NotConnected> {
+    ) -> Result<(Channel<ControlLink>, Connected), NotConnected> {
         let link = Arc::pin_init(
             pin_init!(ControlLink {
                 link <- Link::new(),
@@ -202,10 +220,10 @@ impl ControlConnection {
         )?;
         let cm_events = Arc::new(ControlCmEvents(link.clone()), GFP_KERNEL)?;
         let id = target.resolve(cm_events, deadline)?;
-        let channel = Channel::new(id, link)?;
+        let channel = Channel::new(id, link, config)?;
         let asked = (Connection::Control, epoch);
         let connected = target.connect(channel.id(), asked, Shown::Cookie(cookie), deadline)?;
-        Ok((channel, connected.transcript))
+        Ok((channel, connected))
     }
 
     /// Has the server prove that it has `key`, and has each later message show that its sender has
@@ -254,6 +272,16 @@ impl ControlConnection {
     /// Returns the channel, whose protection domain the I/O connections share.
     pub(super) fn channel(&self) -> &Channel<ControlLink> {
         &self.channel
+    }
+
+    /// Returns the channel, for operations of a connection that was made for them.
+    pub(super) fn channel_mut(&mut self) -> &mut Channel<ControlLink> {
+        &mut self.channel
+    }
+
+    /// Returns the version of the protocol that the connection uses.
+    pub(super) fn version(&self) -> u16 {
+        self.version
     }
 
     /// Tells `server`, which has let the map in, that the map leaves. If it confirms that, it does
@@ -327,36 +355,34 @@ impl ControlConnection {
         }
     }
 
-    /// Sends a ping, and returns the nanoseconds until the answer. Only for a connection without a
-    /// login, to which the server sends nothing unasked. May sleep.
-    pub(super) fn ping(&mut self, deadline: Deadline) -> Result<u64, Failure> {
-        // What is there already would pass for the answer.
-        if self.channel.try_receive(&mut self.message)?.is_some() {
-            return Err(fail!(EPROTO, "the server answers what it was not asked"));
+    /// Fails if the server has sent a message that nobody waits for: it would pass for the answer
+    /// to a ping. For a connection without a login, to which it sends nothing unasked. May sleep.
+    pub(super) fn check_unasked(&mut self) -> Result<(), Failure> {
+        match self.channel.try_receive(&mut self.message)? {
+            Some(_) => Err(fail!(EPROTO, "the server answers what it was not asked")),
+            None => Ok(()),
         }
+    }
+
+    /// Sends a ping, and returns its sequence number. No more than
+    /// [`MESSAGES`](crate::link::channel::MESSAGES) may be unanswered. May sleep.
+    pub(super) fn send_ping(&mut self, deadline: Deadline) -> Result<u32, Failure> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
-        let start = Instant::<Monotonic>::now();
         self.channel
             .send(deadline.left(), |buf| Ping.encode(sequence, buf))?;
+        Ok(sequence)
+    }
+
+    /// Waits for the answer to the oldest ping that has none, which has this `sequence`. May sleep.
+    pub(super) fn await_pong(&mut self, sequence: u32, deadline: Deadline) -> Result<(), Failure> {
         let len = self.receive(deadline)?;
-        let spent = nanos_since(start);
         match Pong::parse(self.message.get(..len).unwrap_or(&[]), sequence) {
-            Ok(Pong) => Ok(spent),
+            Ok(Pong) => Ok(()),
             Err(ReplyError::Refused(why)) => Err(refused(&why)),
             Err(ReplyError::Malformed(malformed)) => {
                 Err(fail!(EPROTO, "malformed answer to a ping: {malformed}"))
             }
-        }
-    }
-
-    /// Does an RDMA READ of no bytes, and returns the nanoseconds that it took. May sleep.
-    pub(super) fn read_nothing(&mut self, deadline: Deadline) -> Result<u64, Failure> {
-        let start = Instant::<Monotonic>::now();
-        match self.channel.rdma_nothing(RdmaOp::Read, deadline.left()) {
-            Ok(()) => Ok(nanos_since(start)),
-            Err(error) if error == ETIMEDOUT => Err(fail!(error, "no answer to an RDMA READ")),
-            Err(error) => Err(fail!(error, "the server's device refused an RDMA READ")),
         }
     }
 
@@ -392,11 +418,6 @@ impl ControlConnection {
             None => Err(fail!(EPROTO, "a reply without a request")),
         }
     }
-}
-
-/// Returns the nanoseconds since `start`.
-fn nanos_since(start: Instant<Monotonic>) -> u64 {
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(0)
 }
 
 /// Parses a message if it is an event.

@@ -4,6 +4,10 @@
 
 #![forbid(unsafe_code)]
 
+mod meter;
+
+use core::fmt;
+
 use kernel::{
     prelude::*,
     time::{
@@ -13,70 +17,312 @@ use kernel::{
     },
 };
 
-use crate::base::sync::signal_pending;
+use self::meter::Meter;
+use crate::base::{
+    errno::{
+        EOPNOTSUPP,
+        EPROTONOSUPPORT, //
+    },
+    sync::signal_pending, //
+};
 use crate::client::{
     control::ControlConnection,
     deadline::Deadline,
+    host::Host,
     target::Target, //
 };
-use crate::link::failure::Failure;
+use crate::link::{
+    channel::ChannelConfig,
+    failure::{
+        fail,
+        Failure, //
+    },
+    keys::Psk,
+};
+use crate::proto::{
+    wire::{
+        SCRATCH_MAX,
+        SCRATCH_UNIT,
+        VERSION_SCRATCH, //
+    },
+    Malformed,
+    Name,
+    ScratchReply,
+    ScratchRequest, //
+};
+use crate::rdma::cq::PollContext;
 
 /// How long the round trips of one connection take at most, in ms, with the pauses: a server that
 /// is slow, or pretends to be, must not hold up the task. It would end the connection soon.
 const ROUND_TRIPS_MAX_MS: Msecs = 8000;
+/// The longest time without a message to the server, in ms: it ends a connection on which it hears
+/// nothing. An RDMA operation is none.
+const QUIET_MAX_MS: Msecs = 1000;
+/// The pause between what does not count and what does.
+const SHORT_PAUSE: Delta = Delta::from_millis(1);
+/// Where the data of RDMA operations begin in a scratch region. Before that are the numbers of
+/// atomic operations.
+const DATA_AT: u32 = SCRATCH_UNIT;
+/// The most bytes of an RDMA READ or WRITE.
+pub(crate) const SIZE_MAX: u32 = SCRATCH_MAX - DATA_AT;
+/// The most operations that are under way at once.
+pub(crate) const DEPTH_MAX: u16 = 32;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trip {
+    /// A message to the server's module and its answer.
+    Send,
+    /// An RDMA READ.
+    Read,
+    /// An RDMA WRITE.
+    Write,
+    /// An atomic compare and swap.
+    Cas,
+    /// An atomic fetch and add.
+    Faa,
+}
+
+impl Trip {
+    /// All of them, in the order in which they are measured. Messages come last, with a pause
+    /// behind them: a device may not answer a READ of no bytes rightly while it sends something
+    /// (see `rust/rdma/quirks.rs`).
+    pub(crate) const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Cas, Self::Faa, Self::Send];
+
+    fn is_atomic(self) -> bool {
+        matches!(self, Self::Cas | Self::Faa)
+    }
+}
+
+impl fmt::Display for Trip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "send",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Cas => "cas",
+            Self::Faa => "faa",
+        })
+    }
+}
 
 /// The round trips to measure.
 #[derive(Clone, Copy)]
 pub(crate) struct PingRequest {
-    /// Their number.
+    /// Their number, of each kind.
     pub(crate) count: u32,
-    /// The pause after each, in microseconds.
+    /// The pause after each, in microseconds, if one is under way at a time.
     pub(crate) interval_us: u32,
-    /// Whether to measure RDMA READs as well.
-    pub(crate) read: bool,
+    /// Those of [`Trip::ALL`] to measure.
+    pub(crate) trips: [bool; Trip::ALL.len()],
+    /// The export that admits this host to a scratch region of the server; `None` for no region.
+    pub(crate) export: Option<Name>,
+    /// The bytes of an RDMA READ or WRITE of the region, from 1 to [`SIZE_MAX`].
+    pub(crate) size: u32,
+    /// How many are under way at once, from 1 to [`DEPTH_MAX`].
+    pub(crate) depth: u16,
+    /// Whether to look for completions until there are some, rather than to sleep.
+    pub(crate) polled: bool,
 }
 
-/// The round trips that were measured, in nanoseconds.
+impl PingRequest {
+    /// Returns true if a kind is to be measured.
+    pub(crate) fn has(&self, trip: Trip) -> bool {
+        let [read, write, cas, faa, send] = self.trips;
+        match trip {
+            Trip::Send => send,
+            Trip::Read => read,
+            Trip::Write => write,
+            Trip::Cas => cas,
+            Trip::Faa => faa,
+        }
+    }
+
+    /// Sets whether a kind is to be measured.
+    pub(crate) fn set(&mut self, trip: Trip, wanted: bool) {
+        for (one, place) in Trip::ALL.into_iter().zip(&mut self.trips) {
+            if one == trip {
+                *place = wanted;
+            }
+        }
+    }
+}
+
+/// What was measured of one kind of round trips.
 #[derive(Default)]
-pub(crate) struct RoundTrips {
-    /// Of messages: from the client to the server's module and back.
-    pub(crate) send: KVec<u64>,
-    /// Of RDMA READs: from the client to the server's device and back.
-    pub(crate) read: KVec<u64>,
+pub(crate) struct Measured {
+    /// The nanoseconds of each.
+    pub(crate) times: KVec<u64>,
+    /// The nanoseconds that all of them took together.
+    pub(crate) elapsed: u64,
+    /// One of the two devices does no such operations.
+    pub(crate) unavailable: bool,
+}
+
+/// The round trips that were measured.
+#[derive(Default)]
+pub(crate) struct RoundTrips([Measured; Trip::ALL.len()]);
+
+impl RoundTrips {
+    /// Returns those of one kind.
+    pub(crate) fn of(&self, trip: Trip) -> &Measured {
+        let [read, write, cas, faa, send] = &self.0;
+        match trip {
+            Trip::Send => send,
+            Trip::Read => read,
+            Trip::Write => write,
+            Trip::Cas => cas,
+            Trip::Faa => faa,
+        }
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (Trip, &mut Measured)> {
+        Trip::ALL.into_iter().zip(&mut self.0)
+    }
 }
 
 /// Connects to a server, measures round trips, and adds them to `trips`, also if it fails in the
-/// end. A signal to the task, or too little time, ends it early, without a failure. May sleep.
+/// end. Both sides prove that they have `key`, if there is one. A signal to the task, or too little
+/// time, ends it early, without a failure. May sleep.
 pub(crate) fn ping(
+    host: &Host,
     target: &Target,
+    key: Option<&Psk>,
     request: &PingRequest,
     trips: &mut RoundTrips,
 ) -> Result<(), Failure> {
     let count = usize::try_from(request.count).unwrap_or(0);
-    trips.send.reserve(count, GFP_KERNEL)?;
-    trips.read.reserve(count, GFP_KERNEL)?;
-    let mut connection = ControlConnection::connect(target, 0, None, None, Deadline::start())?;
-    let started = Deadline::start();
-    // The first one finds cold caches on both hosts, and does not count.
-    for number in 0..=count {
-        if signal_pending() || started.spent() > ROUND_TRIPS_MAX_MS {
-            break;
+    for (trip, measured) in trips.iter_mut() {
+        if request.has(trip) {
+            measured.times.reserve(count, GFP_KERNEL)?;
         }
-        let send = connection.ping(Deadline::start())?;
-        let read = match request.read {
-            true => Some(connection.read_nothing(Deadline::start())?),
-            false => None,
-        };
-        if number == 0 {
+    }
+    let config = ChannelConfig {
+        operations: request.depth,
+        rdma_size: match request.export {
+            Some(_) => request.size,
+            None => 0,
+        },
+        context: match request.polled {
+            true => PollContext::Direct,
+            // Where disks have the completions of their I/O handled, too.
+            false => PollContext::Softirq,
+        },
+    };
+    let deadline = Deadline::start();
+    let mut connection =
+        ControlConnection::connect_with(target, (0, &config), None, key, deadline)?;
+    let scratch = match request.export {
+        Some(export) => Some(get_scratch(
+            host,
+            &mut connection,
+            (export, request.size),
+            deadline,
+        )?),
+        None => None,
+    };
+    let mut meter = Meter::new(connection, scratch, request)?;
+    begin(&mut meter, request, trips)?;
+    match request.depth {
+        0 | 1 => one_by_one(&mut meter, request, trips)?,
+        _ => all_at_once(&mut meter, count, request, trips)?,
+    }
+    meter.verify()
+}
+
+/// Asks for a scratch region with room for `size` bytes of data. May sleep.
+fn get_scratch(
+    host: &Host,
+    connection: &mut ControlConnection,
+    (export, size): (Name, u32),
+    deadline: Deadline,
+) -> Result<ScratchReply, Failure> {
+    if connection.version() < VERSION_SCRATCH {
+        return Err(fail!(
+            EPROTONOSUPPORT,
+            "the server is older: it takes part in no more than SEND, and READ without an export"
+        ));
+    }
+    let identity = host.identity();
+    let len = DATA_AT + size.next_multiple_of(SCRATCH_UNIT);
+    let request = ScratchRequest::new((identity.id, identity.name), export, len)
+        .map_err(|Malformed(why)| fail!(EINVAL, "{why}"))?;
+    connection.call(
+        deadline,
+        |sequence, buf| request.encode(sequence, buf),
+        |bytes, sequence| ScratchReply::parse(bytes, sequence, &request),
+    )
+}
+
+/// Measures each kind once: that finds cold caches on both hosts, and does not count. Notes which
+/// kinds are not available. A short pause follows. May sleep.
+fn begin(meter: &mut Meter, request: &PingRequest, trips: &mut RoundTrips) -> Result<(), Failure> {
+    meter.prepare()?;
+    for (trip, measured) in trips.iter_mut() {
+        if !request.has(trip) {
             continue;
         }
-        trips.send.push(send, GFP_KERNEL)?;
-        if let Some(read) = read {
-            trips.read.push(read, GFP_KERNEL)?;
+        match meter.run(trip, 1, &|| true, &mut Measured::default()) {
+            // The server's device, or that of this host.
+            Err(failure) if trip.is_atomic() && failure.error == EOPNOTSUPP => {
+                measured.unavailable = true;
+            }
+            outcome => outcome?,
         }
-        if number < count {
+    }
+    fsleep(SHORT_PAUSE);
+    Ok(())
+}
+
+/// Measures round trips of which one is under way at a time, with pauses in between. May sleep.
+fn one_by_one(
+    meter: &mut Meter,
+    request: &PingRequest,
+    trips: &mut RoundTrips,
+) -> Result<(), Failure> {
+    let goes_on = goes_on();
+    let mut heard = Deadline::start();
+    for number in 1..=request.count {
+        for (trip, measured) in trips.iter_mut() {
+            if request.has(trip) && !measured.unavailable {
+                meter.run(trip, 1, &goes_on, measured)?;
+            }
+        }
+        if request.has(Trip::Send) {
+            heard = Deadline::start();
+        } else if heard.spent() > QUIET_MAX_MS {
+            meter.run(Trip::Send, 1, &|| true, &mut Measured::default())?;
+            heard = Deadline::start();
+        }
+        if !goes_on() {
+            break;
+        }
+        if number < request.count {
             fsleep(Delta::from_micros(request.interval_us.into()));
         }
     }
     Ok(())
+}
+
+/// Measures round trips of which several are under way at a time. May sleep.
+fn all_at_once(
+    meter: &mut Meter,
+    count: usize,
+    request: &PingRequest,
+    trips: &mut RoundTrips,
+) -> Result<(), Failure> {
+    let goes_on = goes_on();
+    for (trip, measured) in trips.iter_mut() {
+        if request.has(trip) && !measured.unavailable {
+            meter.run(trip, count, &goes_on, measured)?;
+            meter.run(Trip::Send, 1, &goes_on, &mut Measured::default())?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns what tells whether to measure more: no signal has come, and there is time.
+fn goes_on() -> impl Fn() -> bool {
+    let started = Deadline::start();
+    move || !signal_pending() && started.spent() <= ROUND_TRIPS_MAX_MS
 }

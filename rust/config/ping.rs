@@ -27,7 +27,10 @@ use crate::client::{
     self,
     host::Host,
     PingRequest,
-    RoundTrips, //
+    RoundTrips,
+    Trip,
+    DEPTH_MAX,
+    SIZE_MAX, //
 };
 use crate::config::{
     invalid,
@@ -37,12 +40,21 @@ use crate::config::{
     show,
     show_option, //
 };
-use crate::link::failure::{
-    fail,
-    Failure,
-    LastError, //
+use crate::link::{
+    failure::{
+        fail,
+        Failure,
+        LastError, //
+    },
+    keys::{
+        KeySlot,
+        Psk, //
+    },
 };
-use crate::proto::wire::PORT;
+use crate::proto::{
+    wire::PORT,
+    Name, //
+};
 
 /// The most round trips of one write to `enable`. As many numbers fit into one page.
 const COUNT_MAX: u64 = 256;
@@ -78,12 +90,17 @@ impl GroupOperations for Pings {
             request: PingRequest {
                 count: 10,
                 interval_us: 10_000,
-                read: false,
+                trips: Trip::ALL.map(|trip| trip == Trip::Send),
+                export: None,
+                size: 8,
+                depth: 1,
+                polled: false,
             },
         };
         let ping = Arc::pin_init(
             pin_init!(Ping {
                 host,
+                key <- KeySlot::new(),
                 settings <- new_mutex!(settings, "Ping::settings"),
                 trips <- new_mutex!(RoundTrips::default(), "Ping::trips"),
                 last_error <- LastError::new(),
@@ -105,6 +122,9 @@ struct Settings {
 #[pin_data]
 pub(super) struct Ping {
     host: Arc<Host>,
+    /// What both sides prove to have, if there is one.
+    #[pin]
+    key: KeySlot,
     #[pin]
     settings: Mutex<Settings>,
     /// What the last write to `enable` has measured.
@@ -123,10 +143,25 @@ impl GroupOperations for Ping {
         Attribute::rw(c"source", Self::show_source, Self::store_source),
         Attribute::rw(c"count", Self::show_count, Self::store_count),
         Attribute::rw(c"interval_us", Self::show_interval, Self::store_interval),
+        Attribute::rw(c"export", Self::show_export, Self::store_export),
+        Attribute::secret(c"key", Self::store_key),
+        Attribute::ro(c"key_id", Self::show_key_id),
+        Attribute::rw(c"size", Self::show_size, Self::store_size),
+        Attribute::rw(c"depth", Self::show_depth, Self::store_depth),
+        Attribute::rw(c"polled", Self::show_polled, Self::store_polled),
+        Attribute::rw(c"send", Self::show_send, Self::store_send),
         Attribute::rw(c"read", Self::show_read, Self::store_read),
+        Attribute::rw(c"write", Self::show_write, Self::store_write),
+        Attribute::rw(c"cas", Self::show_cas, Self::store_cas),
+        Attribute::rw(c"faa", Self::show_faa, Self::store_faa),
         Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
         Attribute::ro(c"send_ns", Self::show_send_ns),
         Attribute::ro(c"read_ns", Self::show_read_ns),
+        Attribute::ro(c"write_ns", Self::show_write_ns),
+        Attribute::ro(c"cas_ns", Self::show_cas_ns),
+        Attribute::ro(c"faa_ns", Self::show_faa_ns),
+        Attribute::ro(c"elapsed_ns", Self::show_elapsed_ns),
+        Attribute::ro(c"unavailable", Self::show_unavailable),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
 }
@@ -184,15 +219,117 @@ impl Ping {
         })
     }
 
+    fn show_export(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.settings.lock().request.export)
+    }
+
+    fn store_export(group: &Group<Self>, value: &str) -> Result {
+        group.set(|settings| {
+            settings.request.export = match value {
+                "" => None,
+                name => Some(Name::new(name.as_bytes()).map_err(invalid("export"))?),
+            };
+            Ok(())
+        })
+    }
+
+    fn store_key(group: &Group<Self>, value: &str) -> Result {
+        group.key.set(Psk::parse(value)?);
+        Ok(())
+    }
+
+    fn show_key_id(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.key.id())
+    }
+
+    fn show_size(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.settings.lock().request.size)
+    }
+
+    fn store_size(group: &Group<Self>, value: &str) -> Result {
+        group.set(|settings| {
+            let size = parse::size(value).map_err(invalid("size"))?;
+            settings.request.size = match u32::try_from(size) {
+                Ok(size @ 1..=SIZE_MAX) => size,
+                _ => return Err(fail!(EINVAL, "size: not from 1 to {SIZE_MAX}")),
+            };
+            Ok(())
+        })
+    }
+
+    fn show_depth(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.settings.lock().request.depth)
+    }
+
+    fn store_depth(group: &Group<Self>, value: &str) -> Result {
+        group.set(|settings| {
+            let depth = parse::unsigned(value, 1, DEPTH_MAX.into()).map_err(invalid("depth"))?;
+            settings.request.depth = u16::try_from(depth).unwrap_or(1);
+            Ok(())
+        })
+    }
+
+    fn show_polled(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, u8::from(self.settings.lock().request.polled))
+    }
+
+    fn store_polled(group: &Group<Self>, value: &str) -> Result {
+        group.set(|settings| {
+            settings.request.polled = parse::boolean(value).map_err(invalid("polled"))?;
+            Ok(())
+        })
+    }
+
+    fn show_trip(&self, trip: Trip, page: &mut PageWriter<'_>) -> Result {
+        show(page, u8::from(self.settings.lock().request.has(trip)))
+    }
+
+    fn store_trip(group: &Group<Self>, trip: Trip, value: &str) -> Result {
+        group.set(|settings| {
+            let wanted = parse::boolean(value).map_err(|why| fail!(EINVAL, "{trip}: {why}"))?;
+            settings.request.set(trip, wanted);
+            Ok(())
+        })
+    }
+
+    fn show_send(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_trip(Trip::Send, page)
+    }
+
+    fn store_send(group: &Group<Self>, value: &str) -> Result {
+        Self::store_trip(group, Trip::Send, value)
+    }
+
     fn show_read(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, u8::from(self.settings.lock().request.read))
+        self.show_trip(Trip::Read, page)
     }
 
     fn store_read(group: &Group<Self>, value: &str) -> Result {
-        group.set(|settings| {
-            settings.request.read = parse::boolean(value).map_err(invalid("read"))?;
-            Ok(())
-        })
+        Self::store_trip(group, Trip::Read, value)
+    }
+
+    fn show_write(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_trip(Trip::Write, page)
+    }
+
+    fn store_write(group: &Group<Self>, value: &str) -> Result {
+        Self::store_trip(group, Trip::Write, value)
+    }
+
+    fn show_cas(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_trip(Trip::Cas, page)
+    }
+
+    fn store_cas(group: &Group<Self>, value: &str) -> Result {
+        Self::store_trip(group, Trip::Cas, value)
+    }
+
+    fn show_faa(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_trip(Trip::Faa, page)
+    }
+
+    fn store_faa(group: &Group<Self>, value: &str) -> Result {
+        Self::store_trip(group, Trip::Faa, value)
     }
 
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
@@ -221,15 +358,59 @@ impl Ping {
         if u64::from(request.count) * u64::from(request.interval_us) > PAUSES_MAX_US {
             return Err(fail!(EINVAL, "count times interval_us is more than 10 s"));
         }
-        client::ping(&target, &request, trips)
+        let needs_export = [Trip::Write, Trip::Cas, Trip::Faa];
+        if let (Some(trip), None) = (
+            needs_export.into_iter().find(|trip| request.has(*trip)),
+            request.export,
+        ) {
+            return Err(fail!(
+                EINVAL,
+                "{trip} needs an export, and export is not set"
+            ));
+        }
+        let key = self.key.get();
+        client::ping(&self.host, &target, key.as_deref(), &request, trips)
+    }
+
+    fn show_times(&self, trip: Trip, page: &mut PageWriter<'_>) -> Result {
+        show_all(page, &self.trips.lock().of(trip).times)
     }
 
     fn show_send_ns(&self, page: &mut PageWriter<'_>) -> Result {
-        show_all(page, &self.trips.lock().send)
+        self.show_times(Trip::Send, page)
     }
 
     fn show_read_ns(&self, page: &mut PageWriter<'_>) -> Result {
-        show_all(page, &self.trips.lock().read)
+        self.show_times(Trip::Read, page)
+    }
+
+    fn show_write_ns(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_times(Trip::Write, page)
+    }
+
+    fn show_cas_ns(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_times(Trip::Cas, page)
+    }
+
+    fn show_faa_ns(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_times(Trip::Faa, page)
+    }
+
+    /// Shows a line for each kind that was measured.
+    fn show_elapsed_ns(&self, page: &mut PageWriter<'_>) -> Result {
+        let trips = self.trips.lock();
+        let measured = Trip::ALL.map(|trip| (trip, trips.of(trip)));
+        let mut measured = measured.iter().filter(|(_, one)| !one.times.is_empty());
+        measured.try_for_each(|(trip, one)| show(page, format_args!("{trip} {}", one.elapsed)))
+    }
+
+    fn show_unavailable(&self, page: &mut PageWriter<'_>) -> Result {
+        let trips = self.trips.lock();
+        let mut all = Trip::ALL.into_iter();
+        all.try_for_each(|trip| match trips.of(trip).unavailable {
+            true => show(page, trip),
+            false => Ok(()),
+        })
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {

@@ -10,10 +10,16 @@
 
 #![forbid(unsafe_code)]
 
+mod posted;
+
 use kernel::prelude::*;
 use kernel::{
     sync::Arc,
-    time::Msecs, //
+    time::{
+        Instant,
+        Monotonic,
+        Msecs, //
+    }, //
 };
 
 use crate::base::{
@@ -23,6 +29,7 @@ use crate::base::{
     },
     scatterlist::NoMemory,
     sync::{
+        self,
         new_irqsave_spinlock,
         Completion,
         IrqSaveSpinLock, //
@@ -53,7 +60,6 @@ use crate::rdma::{
     pd::Pd,
     qp::{
         Qp,
-        QpCaps,
         QpHandler, //
     },
     wc::{
@@ -66,61 +72,43 @@ use crate::rdma::{
     },
 };
 
+use self::posted::Posted;
+pub(crate) use self::posted::{
+    ChannelConfig,
+    Work, //
+};
+
 /// Maximum number of messages in flight in each direction: a request or its reply, a message
 /// without a reply, and as many again whose completions are late.
 pub(crate) const MESSAGES: usize = 4;
 /// Bytes of a buffer: a message and its tag.
 const BUFFER_SIZE: usize = MESSAGE_MAX + TAG_SIZE;
-/// Send slot of a READ. The slots below it are for messages.
-const READ_SLOT: u16 = MESSAGES as u16;
-const CAPS: QpCaps = QpCaps {
-    slots: READ_SLOT + 1,
-    send_wr: READ_SLOT as u32 + 1,
-    recv_wr: MESSAGES as u32,
-    sges: 1,
-    large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
-};
+/// Send slot of a READ or WRITE of no bytes, and of the first operation of the owner. The slots
+/// below it are for messages.
+const OPERATION_SLOT: u16 = MESSAGES as u16;
 /// Timeout for a local operation of the HCA, and for the acknowledgement of a message by the peer.
 pub(crate) const COMPLETION_TIMEOUT_MS: Msecs = 5000;
 
-/// The owner of a posted send on a control connection.
-pub(crate) enum Posted {
-    /// A message, its length in bytes and its slot.
-    Message(KBox<DmaBuffer>, usize, u16),
-    /// A READ or WRITE of no bytes.
-    Nothing,
-}
-
-impl SendOwner for Posted {
-    type Memory = NoMemory;
-
-    fn message(&self) -> Option<(&DmaBuffer, usize)> {
-        match self {
-            Self::Message(buffer, len, _) => Some((buffer, *len)),
-            Self::Nothing => None,
-        }
-    }
-}
+/// An operation that is over, and its result.
+type Over<T> = (T, Result<(), WcError>);
 
 /// The results of completions, for the owner of the connection.
-struct Inbox {
+struct Inbox<T> {
     /// Received messages that were not read yet, oldest first.
     received: [Option<(KBox<DmaBuffer>, u32)>; MESSAGES],
     /// Free buffers for sending. The index is the send slot.
     free: [Option<KBox<DmaBuffer>>; MESSAGES],
     /// The result of the last READ.
     read: Option<Result<(), WcError>>,
+    /// The operations that are over and were not taken yet, by their index.
+    over: KVec<Option<Over<T>>>,
     /// Number of signs of life of the peer so far: messages, and what [`Link::note_heard`] counts.
     heard: u64,
     /// True if the connection is broken. No message is received any more.
     lost: bool,
 }
 
-impl Inbox {
+impl<T> Inbox<T> {
     /// Takes a free buffer for sending, and its slot.
     fn free(&mut self) -> Option<(u16, KBox<DmaBuffer>)> {
         let mut free = (0..).zip(self.free.iter_mut());
@@ -137,24 +125,25 @@ impl Inbox {
 
 /// The part of a control connection that completion handlers and other threads use.
 #[pin_data]
-pub(crate) struct Link {
+pub(crate) struct Link<T> {
     #[pin]
-    inbox: IrqSaveSpinLock<Inbox>,
+    inbox: IrqSaveSpinLock<Inbox<T>>,
     /// Signalled when a message was received, or the link was cut.
     #[pin]
     arrived: Completion,
-    /// Signalled when a message was sent or a READ is over, or the link was cut.
+    /// Signalled when a message was sent or an operation is over, or the link was cut.
     #[pin]
     completed: Completion,
 }
 
-impl Link {
+impl<T> Link<T> {
     /// Makes a link that is not connected yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         let inbox = Inbox {
             received: [const { None }; MESSAGES],
             free: [const { None }; MESSAGES],
             read: None,
+            over: KVec::new(),
             heard: 0,
             lost: false,
         };
@@ -184,6 +173,12 @@ impl Link {
         self.inbox.lock().heard += 1;
     }
 
+    /// Drops the operations that are over and were not taken. May sleep, if dropping one does.
+    pub(crate) fn drop_operations(&self) {
+        let over = core::mem::take(&mut self.inbox.lock().over);
+        drop(over);
+    }
+
     /// Returns true if the connection is broken. Any context.
     pub(crate) fn is_lost(&self) -> bool {
         self.inbox.lock().lost
@@ -192,8 +187,11 @@ impl Link {
 
 /// An object that owns a control connection.
 pub(crate) trait Linked: Send + Sync + 'static {
+    /// What it has under way beside messages.
+    type Operation: SendOwner<Memory = NoMemory>;
+
     /// Returns the link that completion handlers fill.
-    fn link(&self) -> &Link;
+    fn link(&self) -> &Link<Self::Operation>;
 
     /// Schedules the work of the owner: a message was received, or the link was cut. Any context.
     fn notify(this: &Arc<Self>);
@@ -206,28 +204,39 @@ pub(crate) trait Linked: Send + Sync + 'static {
 pub(crate) struct Handler<O: Linked>(Arc<O>);
 
 impl<O: Linked> QpHandler for Handler<O> {
-    type Send = Posted;
+    type Send = Posted<O::Operation>;
     type Recv = KBox<DmaBuffer>;
-    type Parked = Posted;
+    type Parked = Posted<O::Operation>;
 
-    fn park(&self, owner: Posted) -> Posted {
+    fn park(&self, owner: Self::Send) -> Self::Parked {
         owner
     }
 
-    fn send_done(&self, _: &Qp<Self>, owner: Posted, result: Result<(), WcError>) {
+    fn send_done(&self, _: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>) {
         let link = self.0.link();
         let is_message = owner.message().is_some();
-        {
+        let before = {
             let mut inbox = link.inbox.lock();
             match owner {
                 Posted::Message(buffer, _, slot) => {
                     if let Some(free) = inbox.free.get_mut(usize::from(slot)) {
                         *free = Some(buffer);
                     }
+                    None
                 }
-                Posted::Nothing => inbox.read = Some(result),
+                Posted::Nothing => {
+                    inbox.read = Some(result);
+                    None
+                }
+                // There is none there: its index is used again only once it was taken.
+                Posted::Operation(operation, index) => match inbox.over.get_mut(usize::from(index))
+                {
+                    Some(place) => place.replace((operation, result)),
+                    None => Some((operation, result)),
+                },
             }
-        }
+        };
+        drop(before);
         link.completed.complete();
         if is_message {
             O::sent(&self.0);
@@ -269,6 +278,8 @@ pub(crate) struct Channel<O: Linked> {
     pd: Arc<Pd>,
     id: Arc<CmId>,
     owner: Arc<O>,
+    /// The completion queue, if those who wait poll it.
+    polled: Option<Arc<Cq>>,
     /// Buffer for the message that is being encoded.
     scratch: KVec<u8>,
     /// The side that this host is, and the keys of a connection whose messages have tags.
@@ -287,17 +298,19 @@ pub(crate) enum Side {
 impl<O: Linked> Channel<O> {
     /// Makes the queue pair on a bound `id`, and posts its receives. The caller connects or accepts
     /// afterwards. May sleep.
-    pub(crate) fn new(id: Arc<CmId>, owner: Arc<O>) -> Result<Self> {
+    pub(crate) fn new(id: Arc<CmId>, owner: Arc<O>, config: &ChannelConfig) -> Result<Self> {
         let device = id.device()?;
         let pd = Pd::alloc(&device)?;
-        let cq = Cq::alloc(
-            &device,
-            CAPS.send_cqes() + CAPS.recv_cqes(),
-            0,
-            PollContext::Workqueue,
-        )?;
+        let caps = config.caps(&device);
+        let cqes = caps.send_cqes() + caps.recv_cqes();
+        let cq = Cq::alloc(&device, cqes, 0, config.context.clone())?;
         let handler = Handler(owner.clone());
-        let qp = Qp::create(&id, &pd, &cq, &cq, CAPS, handler)?;
+        let qp = Qp::create(&id, &pd, &cq, &cq, caps, handler)?;
+        let mut over = KVec::with_capacity(config.operations.into(), GFP_KERNEL)?;
+        for _ in 0..config.operations {
+            over.push(None, GFP_KERNEL)?;
+        }
+        owner.link().inbox.lock().over = over;
         for slot in 0..MESSAGES {
             let buffer = DmaBuffer::alloc(&device, BUFFER_SIZE, Direction::FromDevice)?;
             qp.recv(KBox::new(buffer, GFP_KERNEL)?)
@@ -313,6 +326,7 @@ impl<O: Linked> Channel<O> {
             pd,
             id,
             owner,
+            polled: matches!(config.context, PollContext::Direct).then_some(cq),
             scratch: KVec::from_elem(0, BUFFER_SIZE, GFP_KERNEL)?,
             auth: None,
         })
@@ -352,7 +366,7 @@ impl<O: Linked> Channel<O> {
         encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
         let link = self.owner.link();
-        let free = wait(link, &link.completed, timeout, Inbox::free)?;
+        let free = self.wait(&link.completed, timeout, Inbox::free)?;
         self.send_in(free, encode)
     }
 
@@ -411,12 +425,15 @@ impl<O: Linked> Channel<O> {
     /// connection has to end. May sleep.
     pub(crate) fn receive(&mut self, message: &mut [u8], timeout: Msecs) -> Result<usize> {
         let link = self.owner.link();
-        let oldest = wait(link, &link.arrived, timeout, Inbox::oldest)?;
+        let oldest = self.wait(&link.arrived, timeout, Inbox::oldest)?;
         self.read(oldest, message)
     }
 
     /// Receives like [`Channel::receive`], but without waiting for a message. May sleep.
     pub(crate) fn try_receive(&mut self, message: &mut [u8]) -> Result<Option<usize>> {
+        if let Some(cq) = &self.polled {
+            cq.reap();
+        }
         let oldest = self.owner.link().inbox.lock().oldest();
         oldest.map(|oldest| self.read(oldest, message)).transpose()
     }
@@ -448,15 +465,83 @@ impl<O: Linked> Channel<O> {
     /// Does an RDMA READ or RDMA WRITE of no bytes, and waits for it up to `timeout` ms. If it
     /// fails, so does the connection. May sleep.
     pub(crate) fn rdma_nothing(&mut self, op: RdmaOp, timeout: Msecs) -> Result {
-        let posted = self.qp.rdma_nothing(READ_SLOT, op, Posted::Nothing, true);
+        let posted = self
+            .qp
+            .rdma_nothing(OPERATION_SLOT, op, Posted::Nothing, true);
         posted.map_err(|(error, _)| error)?;
-        let link = self.owner.link();
-        let read = wait(link, &link.completed, timeout, |inbox| inbox.read.take());
+        let completed = &self.owner.link().completed;
+        let read = self.wait(completed, timeout, |inbox| inbox.read.take());
         if read.is_err() {
             // Otherwise a late completion would be attributed to the next one.
             self.qp.fail();
         }
         read?.map_err(|error| error.to_error())
+    }
+
+    /// Posts operation `index` of the owner, which is not under way. Fails as the method of [`Qp`]
+    /// for it does. Does not sleep.
+    pub(crate) fn post(&self, index: u16, work: Work, operation: O::Operation) -> Result {
+        let (qp, slot) = (&self.qp, OPERATION_SLOT + index);
+        let owner = Posted::Operation(operation, index);
+        let posted = match work {
+            Work::Nothing(op) => qp.rdma_nothing(slot, op, owner, true),
+            Work::Rdma(op, remote) => qp.rdma(slot, op, remote, owner, true),
+            Work::Atomic(op, remote) => qp.atomic(slot, op, remote, owner, true),
+            Work::Register => qp.reg_mr(slot, owner, true),
+        };
+        posted.map_err(|(error, _)| error)
+    }
+
+    /// Waits up to `timeout` ms until operation `index`, which was posted, is over, and returns it
+    /// with its result. If that takes longer, the connection fails. May sleep.
+    pub(crate) fn take_operation(
+        &mut self,
+        index: u16,
+        timeout: Msecs,
+    ) -> Result<(O::Operation, Result<(), WcError>)> {
+        let completed = &self.owner.link().completed;
+        let over = self.wait(completed, timeout, |inbox| {
+            inbox.over.get_mut(usize::from(index))?.take()
+        });
+        if over.is_err() {
+            // Otherwise a late completion would be attributed to the next one.
+            self.qp.fail();
+        }
+        over
+    }
+
+    /// Waits until `take` returns a value, or until `completion` was not signalled for `timeout`
+    /// ms. Gives `ENOTCONN` if the connection is broken. May sleep.
+    fn wait<T>(
+        &self,
+        completion: &Completion,
+        timeout: Msecs,
+        mut take: impl FnMut(&mut Inbox<O::Operation>) -> Option<T>,
+    ) -> Result<T> {
+        let start = Instant::<Monotonic>::now();
+        loop {
+            // This comes before the check, so that an event after the check signals again.
+            completion.reinit();
+            if let Some(cq) = &self.polled {
+                cq.reap();
+            }
+            {
+                let mut inbox = self.owner.link().inbox.lock();
+                if let Some(found) = take(&mut inbox) {
+                    return Ok(found);
+                }
+                if inbox.lost {
+                    return Err(ENOTCONN);
+                }
+            }
+            match self.polled {
+                None => completion.wait_timeout(timeout)?,
+                Some(_) if start.elapsed().as_millis() >= i64::from(timeout) => {
+                    return Err(ETIMEDOUT);
+                }
+                Some(_) => sync::yield_cpu(),
+            }
+        }
     }
 }
 
@@ -470,27 +555,4 @@ impl<O: Linked> Drop for Channel<O> {
 /// Returns a buffer for received messages. May sleep.
 pub(crate) fn message_buffer() -> Result<KVec<u8>> {
     Ok(KVec::from_elem(0, BUFFER_SIZE, GFP_KERNEL)?)
-}
-
-/// Waits until `take` returns a value. Gives `ENOTCONN` if the connection is broken. May sleep.
-fn wait<T>(
-    link: &Link,
-    completion: &Completion,
-    timeout: Msecs,
-    mut take: impl FnMut(&mut Inbox) -> Option<T>,
-) -> Result<T> {
-    loop {
-        // This comes before the check, so that an event after the check signals again.
-        completion.reinit();
-        {
-            let mut inbox = link.inbox.lock();
-            if let Some(found) = take(&mut inbox) {
-                return Ok(found);
-            }
-            if inbox.lost {
-                return Err(ENOTCONN);
-            }
-        }
-        completion.wait_timeout(timeout)?;
-    }
 }

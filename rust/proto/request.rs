@@ -11,6 +11,7 @@ use super::list::ListRequest;
 use super::login::Login;
 use super::message::Message;
 use super::refusal::Malformed;
+use super::scratch::ScratchRequest;
 use super::wire;
 
 /// What a client asks for.
@@ -24,6 +25,8 @@ pub enum Request {
     Grant(GrantRequest),
     /// The exports it may use.
     List(ListRequest),
+    /// Memory to measure round trips with.
+    Scratch(ScratchRequest),
     /// The end of the session.
     Logout,
     /// A sign of life; answered by [`Event::Pong`](super::Event::Pong).
@@ -34,12 +37,16 @@ pub enum Request {
 }
 
 impl Message<'_> {
-    /// Reads the request; an error is to be answered with [`Message::refuse`].
-    pub fn request(&self) -> Result<Request, Malformed> {
+    /// Reads the request of a connection that uses `version`; an error is to be answered with
+    /// [`Message::refuse`].
+    pub fn request(&self, version: u16) -> Result<Request, Malformed> {
         match self.kind() {
             wire::CHALLENGE => Challenge::from_wire(&self.whole()?).map(Request::Challenge),
             wire::LOGIN => Login::from_wire(&self.whole()?).map(Request::Login),
             wire::GRANT => GrantRequest::from_wire(&self.whole()?).map(Request::Grant),
+            wire::SCRATCH if version >= wire::VERSION_SCRATCH => {
+                ScratchRequest::from_wire(&self.whole()?).map(Request::Scratch)
+            }
             wire::LIST => ListRequest::from_wire(&self.whole()?).map(Request::List),
             wire::LOGOUT => self.whole::<wire::Header>().map(|_| Request::Logout),
             wire::PING => self.whole::<wire::Header>().map(|_| Request::Ping),

@@ -22,7 +22,9 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
 pub const VERSION_MIN: u16 = 8;
 /// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 8;
+pub const VERSION_MAX: u16 = 9;
+/// Oldest protocol version that has [`SCRATCH`].
+pub const VERSION_SCRATCH: u16 = 9;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -47,6 +49,11 @@ pub const GRANTS_MAX: usize = (MESSAGE_MAX - size_of::<GrantReply>()) / size_of:
 pub const SLABS_MAX: u32 = 1 << 20;
 /// Most entries that fit into one [`ListReply`] message.
 pub const LIST_ENTRIES_MAX: usize = (MESSAGE_MAX - size_of::<ListReply>()) / size_of::<ListEntry>();
+
+/// Unit of the size of a scratch region, in bytes.
+pub const SCRATCH_UNIT: u32 = 4 << 10;
+/// Most that a scratch region may have, in bytes.
+pub const SCRATCH_MAX: u32 = 64 << 10;
 
 /// Paths of a map; the index of one is below it.
 pub const PATHS_MAX: u8 = 8;
@@ -92,6 +99,8 @@ pub const FENCED: u16 = 10;
 pub const FLUSHED: u16 = 12;
 /// [`Header::kind`] of [`Challenge`].
 pub const CHALLENGE: u16 = 13;
+/// [`Header::kind`] of [`ScratchRequest`].
+pub const SCRATCH: u16 = 14;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
@@ -110,6 +119,9 @@ pub const LOGIN_REMOTE_INVALIDATE: u8 = 1 << 0;
 
 /// [`LoginReply::flags`]: the server knew the reservation key that the login resumes.
 pub const LOGIN_REMEMBERED: u16 = 1 << 0;
+
+/// [`ScratchReply::flags`]: the server's device does atomic operations on the region.
+pub const SCRATCH_ATOMICS: u32 = 1 << 0;
 
 /// What the private data of the CM REQ begin with in every version.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -454,6 +466,42 @@ pub struct ListEntry {
     pub reserved: U16,
 }
 
+/// Client asks for memory to measure round trips with.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ScratchRequest {
+    /// Kind [`SCRATCH`].
+    pub header: Header,
+    /// UUID of the client host.
+    pub host_id: [u8; 16],
+    /// Name of the client host.
+    pub host_name: [u8; NAME_SIZE],
+    /// Name of the export that admits the host.
+    pub export_name: [u8; NAME_SIZE],
+    /// Size, in bytes: of whole [`SCRATCH_UNIT`], not 0, at most [`SCRATCH_MAX`].
+    pub size: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Server has made a scratch region.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ScratchReply {
+    /// Kind [`SCRATCH`] | [`REPLY`].
+    pub reply: Reply,
+    /// Remote address of the region's first byte.
+    pub addr: U64,
+    /// Length of the region, in bytes, as asked.
+    pub length: U32,
+    /// Remote key of the region.
+    pub rkey: U32,
+    /// `SCRATCH_*` flags.
+    pub flags: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
 /// Server says, unasked, what became of the export.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -519,6 +567,8 @@ const _: () = {
     assert!(size_of::<ListRequest>() == 96);
     assert!(size_of::<ListReply>() == 128);
     assert!(size_of::<ListEntry>() == 96);
+    assert!(size_of::<ScratchRequest>() == 160);
+    assert!(size_of::<ScratchReply>() == 136);
     assert!(size_of::<Extent>() == 24);
     assert!(size_of::<Flushed>() == 32);
     assert!(size_of::<Fence>() == 24);

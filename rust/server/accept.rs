@@ -43,13 +43,17 @@ const RNR_TIMER: u8 = 24;
 /// 4.096 us x 2^19 = 2.1 s: how long the HCA waits for an acknowledgement before it sends again.
 const ACK_TIMEOUT: u8 = 19;
 
+/// RDMA READs and atomic operations that a client may have under way on a control connection.
+const CONTROL_READS_MAX: u32 = 16;
+
 /// A connection request that was not answered yet.
 pub(super) struct PendingConnection {
     /// The id that a queue pair is made for.
     pub(super) id: Arc<CmId>,
     /// The epoch of the path.
     pub(super) epoch: u64,
-    version: u16,
+    /// The version of the protocol that the connection uses.
+    pub(super) version: u16,
     /// The private data of the request, and their length.
     request: ([u8; CONNECT_REQUEST_MAX], usize),
     /// RDMA READs that the client wants to have under way at once.
@@ -110,10 +114,12 @@ impl PendingConnection {
     /// Accepts a control connection, whose queue pair exists. Returns what both sides have said so
     /// far. May sleep.
     ///
-    /// The client may have one RDMA READ under way. Without a key it can read no byte, but measure
-    /// how long that takes.
-    pub(super) fn accept_control(&self) -> Result<Transcript> {
-        let reply = self.accept(at_most(self.reads, 1), 0, None, |_| Ok(()))?;
+    /// The client may have a few RDMA READs and atomic operations under way, if the device can have
+    /// `max`. Without a key to a memory region it can read no byte, but measure how long that
+    /// takes.
+    pub(super) fn accept_control(&self, max: u32) -> Result<Transcript> {
+        let reads = at_most(self.reads, max.clamp(1, CONTROL_READS_MAX));
+        let reply = self.accept(reads, 0, None, |_| Ok(()))?;
         let ends = self.ends()?;
         Ok(Transcript::new(self.request(), reply.bytes(), &ends))
     }

@@ -19,6 +19,7 @@ use kernel::{
 };
 
 mod login;
+mod scratch;
 
 use crate::base::errno::{
     EBADMSG,
@@ -31,6 +32,7 @@ use crate::link::{
     channel::{
         message_buffer,
         Channel,
+        ChannelConfig,
         Linked,
         COMPLETION_TIMEOUT_MS,
         MESSAGES, //
@@ -61,6 +63,7 @@ use crate::server::{
         Exports, //
     },
     ram::Slabs,
+    scratch::Scratch,
     session::{
         Dismissal,
         Session,
@@ -111,11 +114,16 @@ enum DataPath {
 pub(super) struct Control {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     attachment: Option<Attachment>,
+    /// Memory that a client which is not logged in reads and writes to measure round trips.
+    scratch: Option<Scratch>,
     channel: Option<Channel<Session>>,
     /// The client may use the export that it has asked for.
     is_admitted: bool,
-    /// The login of a client that is admitted, until the session runs on a workqueue of its own.
-    login: Option<KVec<u8>>,
+    /// The request of a client that was just admitted, until the session runs on a workqueue of its
+    /// own.
+    admitted_request: Option<KVec<u8>>,
+    /// The version of the protocol that the control connection uses.
+    version: u16,
     /// What was said so far, until the first message that is no ping.
     transcript: Option<Transcript>,
     /// When the client logged out.
@@ -136,9 +144,11 @@ impl Control {
     pub(super) fn new(port: Name, exports: Arc<Exports>) -> Self {
         Self {
             attachment: None,
+            scratch: None,
             channel: None,
             is_admitted: false,
-            login: None,
+            admitted_request: None,
+            version: 0,
             transcript: None,
             logged_out: None,
             drained: None,
@@ -151,9 +161,13 @@ impl Control {
 
     /// Accepts the control connection.
     fn open_channel(&mut self, session: &Arc<Session>, pending: &PendingConnection) -> Result {
-        let channel = Channel::new(pending.id.clone(), session.clone())
+        // It registers a scratch region.
+        let config = ChannelConfig::new(1);
+        let channel = Channel::new(pending.id.clone(), session.clone(), &config)
             .inspect_err(|_| pending.refuse(Refusal::NoMemory))?;
-        self.transcript = Some(pending.accept_control()?);
+        let limits = channel.pd().device().limits();
+        self.transcript = Some(pending.accept_control(limits.max_qp_rd_atom)?);
+        self.version = pending.version;
         self.channel = Some(channel);
         Ok(())
     }
@@ -226,7 +240,7 @@ impl Control {
             return Err(EPROTO);
         }
         let sequence = message.sequence();
-        let request = message.request();
+        let request = message.request(self.version);
         // A key may only be proved before anything was asked for.
         let transcript = match request {
             Ok(Request::Ping) => None,
@@ -241,6 +255,9 @@ impl Control {
             },
             Ok(Request::Login(login)) => self.log_in(session, (sequence, bytes), &login),
             Ok(Request::Grant(request)) => self.grant(sequence, &request),
+            Ok(Request::Scratch(request)) => {
+                self.make_scratch(session, (sequence, bytes), &request)
+            }
             Ok(Request::List(request)) => self.list(session, sequence, &request),
             Ok(Request::Logout) => self.logout(session, sequence),
             Ok(Request::Ping) => Ok(self.ping(session)),
@@ -253,10 +270,10 @@ impl Control {
         }
     }
 
-    /// Goes on with the login of a client that is admitted, if there is one.
+    /// Goes on with the request of a client that was just admitted, if there is one.
     fn go_on(&mut self, session: &Arc<Session>) -> Result {
-        match self.login.take() {
-            Some(login) => self.answer(session, &login),
+        match self.admitted_request.take() {
+            Some(request) => self.answer(session, &request),
             None => Ok(()),
         }
     }
@@ -484,7 +501,7 @@ impl SessionWork for Control {
                 Some(len) => self.answer(session, message.get(..len).ok_or(EPROTO)?)?,
                 None => break,
             }
-            if self.login.is_some() {
+            if self.admitted_request.is_some() {
                 break;
             }
         }
@@ -514,7 +531,10 @@ impl SessionWork for Control {
             channel.fail();
         }
         self.detach(session, false);
+        self.scratch = None;
         self.channel = None;
+        // A registration that took too long is over now, too.
+        session.link().drop_operations();
     }
 
     fn is_logged_in(&self) -> bool {

@@ -90,6 +90,7 @@ use crate::session::reservation::{
     LOOK_MS, //
 };
 
+pub(super) use self::exports::Applicant;
 pub(crate) use self::exports::Exports;
 
 /// How long a login waits for the end of an older session before it checks that its own client
@@ -251,11 +252,27 @@ impl Export {
         }
     }
 
-    /// Returns who answers for the memory that the commands of a client have which logs in: the
-    /// host whose entry admits it, or all hosts at its address if none does. May sleep.
-    pub(super) fn account_owner(&self, session: &Session, login: &Login) -> AccountOwner {
-        match self.hosts.access(&login.host_name, &login.host_id) {
-            Some(_) => AccountOwner::Host(login.host_name),
+    /// Returns why a host, which has proved the key `proven`, may use nothing of the export through
+    /// `port`, whatever it would do. May sleep.
+    pub(super) fn check_host(
+        &self,
+        port: &Name,
+        host: (&Name, &Uuid),
+        proven: Option<&Psk>,
+    ) -> Result<(), Refused> {
+        self.admit(port, host, proven)?;
+        let own = proven.is_some_and(|key| self.hosts.has_proved(host.0, key));
+        match self.spec.protection.needs_key() && !own {
+            true => Err(Refusal::AuthRequired.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns who answers for the memory that a client of `session` has which is admitted as
+    /// `host`: the host whose entry admits it, or all hosts at its address if none does. May sleep.
+    pub(super) fn account_owner(&self, session: &Session, host: (&Name, &Uuid)) -> AccountOwner {
+        match self.hosts.access(host.0, host.1) {
+            Some(_) => AccountOwner::Host(*host.0),
             None => AccountOwner::Source(*session.source()),
         }
     }

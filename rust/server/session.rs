@@ -57,6 +57,7 @@ use crate::server::{
         reject,
         PendingConnection, //
     },
+    ram::regions::Registration,
     sessions::Sessions,
     stats, //
 };
@@ -138,7 +139,7 @@ pub(crate) struct Session {
     /// Its own, once its client is admitted.
     queue: SetOnce<OwnedQueue>,
     #[pin]
-    link: Link,
+    link: Link<Registration>,
     /// The key that the client has proved to have.
     #[pin]
     proven: Mutex<Option<Arc<Psk>>>,
@@ -528,7 +529,9 @@ impl WorkItem<STRANGER> for Session {
 }
 
 impl Linked for Session {
-    fn link(&self) -> &Link {
+    type Operation = Registration;
+
+    fn link(&self) -> &Link<Registration> {
         &self.link
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a server does for a client that is not logged in: of such a client it knows nothing, and
-//! anybody may be one.
+//! What a server does for a client that is not logged in: of most such clients it knows nothing,
+//! and anybody may be one.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,17 @@ const REQUESTS_MAX: u32 = 512;
 /// The longest time that a connection may stay without a login, in ms, whatever it sends: a port
 /// carries only so many.
 const STAY_MAX_MS: u32 = 10_000;
+
+/// The bytes that the scratch regions of a client host may have, and those of all. Each connection
+/// has one at most, and for no longer than [`STAY_MAX_MS`].
+const SCRATCH_OWN_MAX: u32 = 256 << 10;
+const SCRATCH_ALL_MAX: u32 = 4 << 20;
+
+/// Returns true if a client host whose scratch regions have `own` bytes may have one of `size`,
+/// where those of all hosts have `all`.
+pub const fn may_have_scratch(own: u32, all: u32, size: u32) -> bool {
+    own.saturating_add(size) <= SCRATCH_OWN_MAX && all.saturating_add(size) <= SCRATCH_ALL_MAX
+}
 
 /// Counts the messages that a connection has sent without a login.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

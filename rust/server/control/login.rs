@@ -33,7 +33,10 @@ use crate::proto::{
 use crate::server::{
     backend::Backend,
     block::connections::Connections,
-    export::not_admitted,
+    export::{
+        not_admitted,
+        Applicant, //
+    },
     proof::Proof,
     ram::Slabs,
     session::{
@@ -65,10 +68,16 @@ impl Control {
         Ok(sent)
     }
 
-    /// Returns what a client is told that may not log in to an export. One that is admitted to no
-    /// export does not learn what there is; on a server that has keys, neither does one that has
-    /// proved none of its own for this export.
-    fn disguise(&self, session: &Session, login: &Login, refused: Refused) -> Refused {
+    /// Returns what a client is told that may not use an export. One that is admitted to no export
+    /// does not learn what there is; on a server that has keys, neither does one that has proved
+    /// none of its own for this export, unless it is one that was `evicted` from there.
+    pub(super) fn disguise(
+        &self,
+        session: &Session,
+        applicant: &Applicant<'_>,
+        evicted: impl FnOnce() -> bool,
+        refused: Refused,
+    ) -> Refused {
         let tells = matches!(
             refused.refusal,
             Refusal::NoSuchExport
@@ -76,23 +85,36 @@ impl Control {
                 | Refusal::NotAdmitted
                 | Refusal::NotOnPort
         );
-        let evicted = || {
-            let export = self.exports.find(&login.export);
-            export.is_ok_and(|export| export.has_evicted(login))
-        };
         match session.proven() {
             _ if !tells => refused,
             // Who is admitted to nothing does not learn what there is.
-            _ if !self.exports.have_keys() => match self.exports.refuse(login) {
-                true => not_admitted(&login.host_name, &login.export),
+            _ if !self.exports.have_keys() => match self.exports.refuse(applicant) {
+                true => not_admitted(applicant.host.0, applicant.export),
                 false => refused,
             },
             // It has been let in before, and knows.
             _ if evicted() => Refusal::Evicted.into(),
             None => Refusal::AuthRequired.into(),
-            Some(key) if self.exports.has_proved(login, &key) => refused,
+            Some(key) if self.exports.has_proved(applicant, &key) => refused,
             Some(_) => Refusal::AuthFailed.into(),
         }
+    }
+
+    /// Lets the session of a client that is admitted run on a workqueue of its own, where `request`
+    /// is answered: that may wait for a device, and must not be in the way of strangers.
+    pub(super) fn admit(
+        &mut self,
+        session: &Arc<Session>,
+        request: &[u8],
+    ) -> Result<Result, Refused> {
+        let mut copy = KVec::new();
+        let copied = copy.extend_from_slice(request, GFP_KERNEL);
+        copied.map_err(|_| Refused::from(Refusal::NoMemory))?;
+        session.admit().map_err(no_memory)?;
+        self.is_admitted = true;
+        self.admitted_request = Some(copy);
+        Session::notify(session);
+        Ok(Ok(()))
     }
 
     /// Lets a client use the export that it asks for. The first time it only finds out whether the
@@ -103,7 +125,7 @@ impl Control {
         (sequence, bytes): (u32, &[u8]),
         login: &Login,
     ) -> Result<Result, Refused> {
-        if self.attachment.is_some() {
+        if self.attachment.is_some() || self.scratch.is_some() {
             return Err(Refusal::BadState.into());
         }
         // Nothing is allocated for a client that is not admitted.
@@ -111,17 +133,19 @@ impl Control {
             let writes = export.check(&self.port, login, session.proven().as_deref())?;
             Ok((export, writes))
         });
-        let (export, writes) = found.map_err(|refused| self.disguise(session, login, refused))?;
+        let (export, writes) = found.map_err(|refused| {
+            let applicant = Applicant {
+                export: &login.export,
+                host: (&login.host_name, &login.host_id),
+            };
+            let evicted = || {
+                let export = self.exports.find(&login.export);
+                export.is_ok_and(|export| export.has_evicted(login))
+            };
+            self.disguise(session, &applicant, evicted, refused)
+        })?;
         if !session.is_admitted() {
-            // What follows may wait for a backing device, and must not be in the way of strangers.
-            let mut login = KVec::new();
-            let copied = login.extend_from_slice(bytes, GFP_KERNEL);
-            copied.map_err(|_| Refused::from(Refusal::NoMemory))?;
-            session.admit().map_err(no_memory)?;
-            self.is_admitted = true;
-            self.login = Some(login);
-            Session::notify(session);
-            return Ok(Ok(()));
+            return self.admit(session, bytes);
         }
         let channel = self.channel.as_ref().ok_or(Refusal::BadState)?;
         let device = channel.pd().device();
@@ -139,7 +163,7 @@ impl Control {
             }
             Backend::Block(block) => {
                 let adapters = &self.exports.adapters;
-                let owner = export.account_owner(session, login);
+                let owner = export.account_owner(session, (&login.host_name, &login.host_id));
                 let user = adapters.get(device, (&login.export, login.protection), &owner);
                 let user = user.map_err(no_memory)?;
                 let joined = export.join(session, login).map_err(no_memory)?;

@@ -21,20 +21,29 @@ use crate::base::{
 use crate::link::keys::Psk;
 use crate::proto::{
     auth::KeyId,
-    Login,
     Name,
     Refusal,
-    Refused, //
+    Refused,
+    Uuid, //
 };
 use crate::rdma::client::Devices;
 use crate::server::{
     block::adapter::Adapters,
     host::Hosts,
+    scratch::ScratchAccounts,
     stats, //
 };
 
 /// How many sessions of strangers are served at the same time. None of them waits for anybody.
 const STRANGERS_WORKERS: i32 = 8;
+
+/// What a client names when it asks for something of an export.
+pub(in crate::server) struct Applicant<'a> {
+    /// The name of the export.
+    pub(in crate::server) export: &'a Name,
+    /// The name and the UUID of the client's host.
+    pub(in crate::server) host: (&'a Name, &'a Uuid),
+}
 
 /// All exports by name, enabled or not.
 #[pin_data]
@@ -45,6 +54,8 @@ pub(crate) struct Exports {
     pub(crate) stats: Arc<stats::Server>,
     /// What the server has on RDMA devices.
     pub(crate) adapters: Arc<Adapters>,
+    /// What the scratch regions of client hosts have.
+    pub(in crate::server) scratch: Arc<ScratchAccounts>,
     /// The debugfs directory of the exports.
     pub(super) dir: Dir,
     /// The workqueue on which exports are closed, and memory is overwritten.
@@ -73,6 +84,7 @@ impl Exports {
         dir: Dir,
     ) -> Result<Arc<Self>> {
         let adapters = Adapters::new()?;
+        let scratch = ScratchAccounts::new()?;
         let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
         let strangers = OwnedQueue::limited(c"farblk_strangers", STRANGERS_WORKERS)?;
         let strangers = Arc::new(strangers, GFP_KERNEL)?;
@@ -81,6 +93,7 @@ impl Exports {
                 devices: devices.clone(),
                 stats,
                 adapters,
+                scratch,
                 dir,
                 closer,
                 strangers,
@@ -108,12 +121,12 @@ impl Exports {
         list.iter().find_map(|entry| entry.hosts.key(id))
     }
 
-    /// Returns true if the host that logs in has proved a key which it needs for the export that it
-    /// asks for, also if that is not enabled. May sleep.
-    pub(in crate::server) fn has_proved(&self, login: &Login, proven: &Psk) -> bool {
+    /// Returns true if the host of `applicant` has proved a key which it needs for the export that
+    /// it names, also if that is not enabled. May sleep.
+    pub(in crate::server) fn has_proved(&self, applicant: &Applicant<'_>, proven: &Psk) -> bool {
         let list = self.list.lock();
-        let entry = list.iter().find(|entry| entry.name == login.export);
-        entry.is_some_and(|entry| entry.hosts.has_proved(&login.host_name, proven))
+        let entry = list.iter().find(|entry| entry.name == *applicant.export);
+        entry.is_some_and(|entry| entry.hosts.has_proved(applicant.host.0, proven))
     }
 
     /// Returns true if a host of an export needs a key. May sleep.
@@ -122,11 +135,11 @@ impl Exports {
         list.iter().any(|entry| entry.hosts.have_keys())
     }
 
-    /// Returns true if there are exports, and the host that logs in is admitted to none of them,
+    /// Returns true if there are exports, and the host of `applicant` is admitted to none of them,
     /// whatever it has proved. May sleep.
-    pub(in crate::server) fn refuse(&self, login: &Login) -> bool {
+    pub(in crate::server) fn refuse(&self, applicant: &Applicant<'_>) -> bool {
         let list = self.list.lock();
-        let (name, id) = (&login.host_name, &login.host_id);
+        let (name, id) = applicant.host;
         let admits = |entry: &Entry| entry.allow_any_host || entry.hosts.access(name, id).is_some();
         !list.is_empty() && !list.iter().any(admits)
     }

@@ -60,8 +60,8 @@ use crate::server::none;
 /// The slot of the one send that a queue pair of a client can have.
 const SLOT: u16 = 0;
 
-/// The owner of the registration of a slab.
-pub(in crate::server) struct Registration(Mr);
+/// The owner of the registration of a memory region.
+pub(crate) struct Registration(pub(in crate::server) Mr);
 
 impl SendOwner for Registration {
     type Memory = NoMemory;

@@ -235,6 +235,19 @@ fn list_request() -> ListRequest {
     }
 }
 
+fn scratch_request() -> ScratchRequest {
+    let host = (uuid(0x10), name("client.example"));
+    ScratchRequest::new(host, name("data"), 0x2000).unwrap()
+}
+
+fn scratch_reply() -> ScratchReply {
+    ScratchReply {
+        addr: 0x0102_0304_0506_0708,
+        rkey: 0x1112_1314,
+        atomics: true,
+    }
+}
+
 fn list_entry(entry: &str) -> ListEntry {
     ListEntry {
         name: name(entry),
@@ -257,5 +270,5 @@ fn list_reply(sequence: u32, first: u32, total: u32, entries: &[ListEntry]) -> V
 
 /// Reads a request, header and all.
 fn request(bytes: &[u8]) -> Result<Request, Malformed> {
-    Message::parse(bytes)?.request()
+    Message::parse(bytes)?.request(wire::VERSION_MAX)
 }

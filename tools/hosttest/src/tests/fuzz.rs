@@ -29,13 +29,14 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
         return Ok(());
     };
     let sequence = message.sequence();
-    match message.request() {
+    match message.request(VERSION_MAX) {
         Ok(sound) => {
             let again = encoded(|buf| match sound {
                 Request::Challenge(challenge) => challenge.encode(sequence, buf),
                 Request::Login(login) => login.encode(sequence, buf),
                 Request::Grant(grant) => grant.encode(sequence, buf),
                 Request::List(list) => list.encode(sequence, buf),
+                Request::Scratch(scratch) => scratch.encode(sequence, buf),
                 Request::Logout => Logout.encode(sequence, buf),
                 Request::Ping => Ping.encode(sequence, buf),
                 Request::Fence(fence) => fence.encode(sequence, buf),
@@ -77,6 +78,15 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
         prop_assert_eq!(
             Event::parse(bytes, BlockSize::MIN, Access::ReadOnly),
             Ok(Event::Pong)
+        );
+    }
+    if let Ok(reply) = ScratchReply::parse(bytes, sequence, &scratch_request()) {
+        let size = u64::from(scratch_request().size());
+        prop_assert!(reply.addr % 8 == 0 && reply.addr.checked_add(size).is_some());
+        let again = encoded(|buf| reply.encode(sequence, &scratch_request(), buf));
+        prop_assert_eq!(
+            ScratchReply::parse(&again, sequence, &scratch_request()),
+            Ok(reply)
         );
     }
     let asked = GrantRequest::new(0, 3).unwrap();
@@ -131,6 +141,8 @@ fn samples() -> Vec<Vec<u8>> {
         encoded(|buf| fence.encode(1, buf)),
         encoded(|buf| grant.encode(1, buf)),
         grant_reply(1, 0, &grants()),
+        encoded(|buf| scratch_request().encode(1, buf)),
+        encoded(|buf| scratch_reply().encode(1, &scratch_request(), buf)),
         encoded(|buf| list_request().encode(1, buf)),
         list_reply(
             1,
@@ -158,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_message(kind in 0u8..13, reply: bool, tail in prop::collection::vec(byte(), 6..400)) {
+    fn arbitrary_message(kind in 0u8..15, reply: bool, tail in prop::collection::vec(byte(), 6..400)) {
         let bytes = [&[kind, if reply { 0x80 } else { 0 }], &tail[..]].concat();
         parse_all(&sized(bytes))?;
     }

@@ -3,9 +3,10 @@
 //! Control messages.
 
 mod login;
+mod scratch;
 
 use super::*;
-use crate::proto::wire::{GRANTS_MAX, LIST_ENTRIES_MAX, SLABS_MAX};
+use crate::proto::wire::{GRANTS_MAX, LIST_ENTRIES_MAX, SLABS_MAX, VERSION_MAX};
 
 const SEQUENCE: u32 = 0xa1a2_a3a4;
 const SEQUENCE_BYTES: [u8; 4] = [0xa4, 0xa3, 0xa2, 0xa1];
@@ -469,6 +470,11 @@ fn every_reply_can_be_a_refusal() {
         ListReply::parse(&list, SEQUENCE, &list_request()).map(drop),
         Err(ReplyError::Refused(refused))
     );
+    let scratch = reply(&encoded(|buf| scratch_request().encode(SEQUENCE, buf)));
+    assert_eq!(
+        ScratchReply::parse(&scratch, SEQUENCE, &scratch_request()),
+        Err(ReplyError::Refused(refused))
+    );
 }
 
 #[test]
@@ -476,7 +482,7 @@ fn unknown_request_can_be_refused() {
     for kind in [0, 5, 0x7fff, 0x8001, 0xffff] {
         let bytes = [&u16::to_le_bytes(kind)[..], &[8, 0], &SEQUENCE_BYTES].concat();
         let message = Message::parse(&bytes).unwrap();
-        let fault = message.request().unwrap_err();
+        let fault = message.request(VERSION_MAX).unwrap_err();
         let reply = encoded(|buf| message.refuse(&fault.into(), buf));
         assert_eq!(reply[..2], (kind | 0x8000).to_le_bytes());
         assert_eq!(reply[8..10], [2, 0]);

@@ -243,6 +243,30 @@ fn layouts() -> Vec<Layout> {
     );
     layout!(
         all,
+        "farblk_scratch_request",
+        ScratchRequest {
+            header,
+            host_id,
+            host_name,
+            export_name,
+            size,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_scratch_reply",
+        ScratchReply {
+            reply,
+            addr,
+            length,
+            rkey,
+            flags,
+            reserved
+        }
+    );
+    layout!(
+        all,
         "farblk_extent",
         Extent {
             header,
@@ -317,6 +341,7 @@ fn constants() -> Vec<(String, u64)> {
         ("MAGIC", u64::from(MAGIC)),
         ("VERSION_MIN", VERSION_MIN.into()),
         ("VERSION_MAX", VERSION_MAX.into()),
+        ("VERSION_SCRATCH", VERSION_SCRATCH.into()),
         ("PORT", PORT.into()),
         ("CONNECT_REQUEST_MAX", CONNECT_REQUEST_MAX as u64),
         ("CONNECT_REPLY_MAX", CONNECT_REPLY_MAX as u64),
@@ -329,6 +354,8 @@ fn constants() -> Vec<(String, u64)> {
         ("LIST_ENTRIES_MAX", LIST_ENTRIES_MAX as u64),
         ("SLABS_MAX", SLABS_MAX.into()),
         ("IO_HINT_MAX", IO_HINT_MAX.into()),
+        ("SCRATCH_UNIT", SCRATCH_UNIT.into()),
+        ("SCRATCH_MAX", SCRATCH_MAX.into()),
         ("SLAB_SHIFT_MIN", SlabShift::MIN.into()),
         ("SLAB_SHIFT_MAX", SlabShift::MAX.into()),
         ("BLOCK_SIZE_MIN", BlockSize::MIN.get().into()),
@@ -347,6 +374,7 @@ fn constants() -> Vec<(String, u64)> {
         ("PONG", PONG.into()),
         ("FENCED", FENCED.into()),
         ("FLUSHED", FLUSHED.into()),
+        ("SCRATCH", SCRATCH.into()),
         ("REPLY", REPLY.into()),
         ("ACCESS_RO", Access::ReadOnly as u64),
         ("ACCESS_RW", Access::ReadWrite as u64),
@@ -366,6 +394,7 @@ fn constants() -> Vec<(String, u64)> {
         ("FEATURE_FUA", FEATURE_FUA.into()),
         ("FEATURE_ROTATIONAL", FEATURE_ROTATIONAL.into()),
         ("LOGIN_REMEMBERED", LOGIN_REMEMBERED.into()),
+        ("SCRATCH_ATOMICS", SCRATCH_ATOMICS.into()),
         ("LOGIN_REMOTE_INVALIDATE", LOGIN_REMOTE_INVALIDATE.into()),
         ("OP_READ", OP_READ.into()),
         ("OP_WRITE", OP_WRITE.into()),

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is posted on a control connection: messages, and the operations of its owner.
+
+#![forbid(unsafe_code)]
+
+use kernel::prelude::*;
+
+use super::{
+    MESSAGES,
+    OPERATION_SLOT, //
+};
+use crate::base::scatterlist::NoMemory;
+use crate::rdma::{
+    cq::PollContext,
+    device::Device,
+    dma::{
+        DmaBuffer,
+        DmaPiece, //
+    },
+    mr::Mr,
+    qp::QpCaps,
+    wr::{
+        atomic::{
+            AtomicOp,
+            AtomicResult,
+            RemoteAtomic, //
+        },
+        RdmaOp,
+        RemoteRange,
+        SendOwner, //
+    },
+};
+
+/// What a control connection is made for beside messages.
+#[derive(Clone)]
+pub(crate) struct ChannelConfig {
+    /// Operations of the owner that are under way at once.
+    pub(crate) operations: u16,
+    /// The bytes of an RDMA operation of the owner, at most; 0 if there are none but those of no
+    /// bytes.
+    pub(crate) rdma_size: u32,
+    /// Where completions are handled. If that is [`PollContext::Direct`], the caller of a method
+    /// that waits does it, and looks until there are some.
+    pub(crate) context: PollContext,
+}
+
+impl ChannelConfig {
+    /// Returns that of a connection with up to `operations` operations at once.
+    pub(crate) const fn new(operations: u16) -> Self {
+        Self {
+            operations,
+            rdma_size: 0,
+            context: PollContext::Workqueue,
+        }
+    }
+
+    /// Returns the sizes of the queue pair.
+    pub(super) fn caps(&self, device: &Device) -> QpCaps {
+        let slots = OPERATION_SLOT + self.operations.max(1);
+        let caps = QpCaps {
+            slots,
+            send_wr: slots.into(),
+            // CAST: A small number.
+            recv_wr: MESSAGES as u32,
+            sges: 1,
+            ..QpCaps::default()
+        };
+        match self.rdma_size {
+            0 => caps,
+            // With iWARP a READ needs a region, and another one follows a WRITE.
+            size if device.reads_need_regions() => QpCaps {
+                send_wr: 2 * u32::from(slots),
+                keys: slots,
+                key_pages: size / device.region_page_size() + 2,
+                ..caps
+            },
+            _ => caps,
+        }
+    }
+}
+
+/// What an operation of the owner does.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    /// An RDMA operation of no bytes.
+    Nothing(RdmaOp),
+    /// An RDMA operation between the peer's memory and [`SendOwner::piece`].
+    Rdma(RdmaOp, RemoteRange),
+    /// An atomic operation.
+    Atomic(AtomicOp, RemoteAtomic),
+    /// The registration of [`SendOwner::mr`].
+    Register,
+}
+
+/// The owner of a posted send on a control connection.
+pub(crate) enum Posted<T> {
+    /// A message, its length in bytes and its slot.
+    Message(KBox<DmaBuffer>, usize, u16),
+    /// A READ or WRITE of no bytes.
+    Nothing,
+    /// An operation of the connection's owner, and its index.
+    Operation(T, u16),
+}
+
+impl<T: SendOwner<Memory = NoMemory>> SendOwner for Posted<T> {
+    type Memory = NoMemory;
+
+    fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        match self {
+            Self::Message(buffer, len, _) => Some((buffer, *len)),
+            _ => None,
+        }
+    }
+
+    fn piece(&self) -> Option<&DmaPiece> {
+        match self {
+            Self::Operation(operation, _) => operation.piece(),
+            _ => None,
+        }
+    }
+
+    fn mr(&self) -> Option<&Mr> {
+        match self {
+            Self::Operation(operation, _) => operation.mr(),
+            _ => None,
+        }
+    }
+
+    fn result(&mut self) -> Option<&mut AtomicResult> {
+        match self {
+            Self::Operation(operation, _) => operation.result(),
+            _ => None,
+        }
+    }
+}

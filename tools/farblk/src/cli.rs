@@ -472,9 +472,11 @@ pub struct Discover {
 
 /// Measures round trips to a server.
 ///
-/// SEND is a message to the server's module and its answer. READ, which only an export of RAM has,
-/// is an RDMA READ of no bytes: the RDMA device of the server answers it without its CPUs. Nothing
-/// is read from the export, no map loses its place, and none is made.
+/// SEND is a message to the server's module and its answer. READ is an RDMA READ of no bytes, which
+/// is measured of an export of RAM: the RDMA device of the server answers it without its CPUs. With
+/// --op and --size more is measured, on memory that the server makes for that and that is no part of
+/// the export. Nothing is read from the export or written to it, no map loses its place, and none is
+/// made.
 #[derive(Debug, Args)]
 pub struct Ping {
     /// The server, or one of its exports; an IPv6 address with a port or export is in brackets
@@ -483,9 +485,27 @@ pub struct Ping {
     /// Number of round trips
     #[arg(short = 'c', long, value_name = "COUNT", default_value = "100", value_parser = size::number::<1, 1_000_000>)]
     pub count: u64,
-    /// Pause after each: 1ms, 500ms, 2s
+    /// Pause after each: 1ms, 500ms, 2s; only with a depth of 1
     #[arg(short = 'i', long, value_name = "INTERVAL", default_value = "10ms", value_parser = size::duration::<1, 3_600_000>)]
     pub interval: Duration,
+    /// What to measure; write, cas (compare and swap) and faa (fetch and add) need an export that
+    /// admits this host [default: send, and read of an export of RAM]
+    #[arg(long, value_enum, value_name = "OP,...", value_delimiter = ',')]
+    pub op: Vec<Op>,
+    /// Bytes of a READ or WRITE, up to 60K; needs an export that admits this host [default: 8 of a
+    /// WRITE, 0 of a READ alone]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_ping)]
+    pub size: Option<u64>,
+    /// Number of requests under way at once; with more than 1 there is a rate, too
+    #[arg(long, value_name = "N", default_value = "1", value_parser = size::number::<1, 32>)]
+    pub depth: u64,
+    /// Look for answers all the time, rather than sleep until an interrupt comes
+    #[arg(long)]
+    pub polled: bool,
+    /// Prove to the server that this host has the key in FILE, and let it prove the same; - for
+    /// stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub key_file: Option<PathBuf>,
     /// IP address of this host to use
     #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
     pub source: Option<IpAddr>,
@@ -702,6 +722,21 @@ pub enum Unit {
         #[arg(long, value_name = "DURATION", value_parser = size::parse_duration, default_value = "60s")]
         within: Duration,
     },
+}
+
+/// What `farblk ping` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Op {
+    /// A message to the module of the server and its answer
+    Send,
+    /// An RDMA READ
+    Read,
+    /// An RDMA WRITE
+    Write,
+    /// An atomic compare and swap of 8 bytes
+    Cas,
+    /// An atomic fetch and add of 8 bytes
+    Faa,
 }
 
 /// How to select the path of a request.

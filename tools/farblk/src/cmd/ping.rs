@@ -1,44 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk ping`: round trips to a server, without a map.
 
+mod plan;
+mod times;
+
 use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Context, discover};
-use crate::cli::Ping;
+use self::plan::Plan;
+use self::times::{Times, microseconds};
+use super::{Context, discover, key};
+use crate::cli::{Op, Ping};
 use crate::configfs::{Job, Made};
 use crate::error::{Code, Error};
+use crate::identity;
 use crate::interrupt::Interrupt;
 use crate::quote;
+use crate::secret::Source;
 
 /// The most round trips that the module measures at a time.
 const BATCH_MAX: u64 = 256;
 /// How long the module shall measure at a time, so that a signal need not wait.
 const BATCH_TIME: Duration = Duration::from_millis(500);
-/// The longest pause that the module makes between two round trips.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Columns of the longest bar of a histogram.
-const BAR: u64 = 40;
+/// All that can be measured, in the order in which it is.
+const OPS: [Op; 5] = [Op::Send, Op::Read, Op::Write, Op::Cas, Op::Faa];
 
-/// Round trips of one kind.
-#[derive(Debug, PartialEq, Eq, JsonSchema, Serialize)]
-struct Times {
-    count: usize,
-    min_ns: u64,
-    p50_ns: u64,
-    p99_ns: u64,
-    max_ns: u64,
-    histogram: Vec<Bucket>,
+/// Returns the word of the module for what is measured.
+fn word(op: Op) -> &'static str {
+    match op {
+        Op::Send => "send",
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Cas => "cas",
+        Op::Faa => "faa",
+    }
 }
 
-/// The round trips that took less than a time, and not less than that of the bucket before.
-#[derive(Debug, PartialEq, Eq, JsonSchema, Serialize)]
-struct Bucket {
-    below_ns: u64,
-    count: u64,
+/// Returns the word for people.
+fn title(op: Op) -> String {
+    word(op).to_uppercase()
 }
 
 /// The round trips to a server, schema `farblk.ping/1`.
@@ -50,88 +53,15 @@ pub struct Document {
     interval_us: u64,
     /// False if a signal or an error came before the last round trip.
     complete: bool,
+    /// Whether this host has looked for answers all the time, rather than slept.
+    polled: bool,
+    /// What was to be measured and one of the two RDMA devices does not do.
+    unavailable: Vec<String>,
     send: Option<Times>,
     read: Option<Times>,
-}
-
-impl Times {
-    /// Sums up round trips; `None` if there is none.
-    fn new(mut times: Vec<u64>) -> Option<Self> {
-        times.sort_unstable();
-        let (&min_ns, &max_ns) = (times.first()?, times.last()?);
-        // The least time that so many of them do not exceed.
-        let percentile = |percent: usize| {
-            let rank = (times.len() * percent).div_ceil(100);
-            times[rank.clamp(1, times.len()) - 1]
-        };
-        Some(Self {
-            count: times.len(),
-            min_ns,
-            p50_ns: percentile(50),
-            p99_ns: percentile(99),
-            max_ns,
-            histogram: histogram(&times),
-        })
-    }
-
-    /// The lines for people.
-    fn lines(&self, what: &str) -> Vec<String> {
-        let [min, p50, p99, max] =
-            [self.min_ns, self.p50_ns, self.p99_ns, self.max_ns].map(microseconds);
-        let count = self.count;
-        let mut lines = vec![format!(
-            "{what}  {count} round trips  min {min}  p50 {p50}  p99 {p99}  max {max}"
-        )];
-        let most = self.histogram.iter().map(|bucket| bucket.count).max();
-        let most = most.unwrap_or(1).max(1);
-        lines.extend(self.histogram.iter().map(|bucket| {
-            let columns = (bucket.count * BAR).div_ceil(most);
-            let bar = "#".repeat(usize::try_from(columns).unwrap_or(0));
-            let below = format!("< {}", microseconds(bucket.below_ns));
-            format!("{below:>16}  {:>7}  {bar}", bucket.count)
-                .trim_end()
-                .to_owned()
-        }));
-        lines
-    }
-}
-
-/// The end of the first bucket that ends after `ns`: 1, 1.5, 2, 3, 4, 6, 8 us and so on.
-fn bucket_end(ns: u64) -> u64 {
-    let mut octave = 1000;
-    loop {
-        if ns < octave {
-            return octave;
-        }
-        if ns < octave / 2 * 3 {
-            return octave / 2 * 3;
-        }
-        octave *= 2;
-    }
-}
-
-/// The buckets from the first to the last that has anything, of times in ascending order.
-fn histogram(times: &[u64]) -> Vec<Bucket> {
-    let mut buckets: Vec<Bucket> = Vec::new();
-    for &ns in times {
-        let end = bucket_end(ns);
-        while buckets.last().is_none_or(|last| last.below_ns < end) {
-            let below_ns = buckets.last().map_or(end, |last| bucket_end(last.below_ns));
-            buckets.push(Bucket { below_ns, count: 0 });
-        }
-        if let Some(last) = buckets.last_mut() {
-            last.count += 1;
-        }
-    }
-    buckets
-}
-
-/// A time as "41.3 us" or "12.1 ms".
-fn microseconds(ns: u64) -> String {
-    match ns {
-        0..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        _ => format!("{:.1} ms", ns as f64 / 1e6),
-    }
+    write: Option<Times>,
+    cas: Option<Times>,
+    faa: Option<Times>,
 }
 
 /// Parses numbers, one on each line.
@@ -142,24 +72,79 @@ fn parse(text: &str) -> Option<Vec<u64>> {
         .collect()
 }
 
-/// The round trips that were measured so far, in ns.
+/// Parses lines of a word and a number.
+fn parse_elapsed(text: &str) -> Option<Vec<(&str, u64)>> {
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines
+        .map(|line| {
+            let (word, number) = line.split_once(' ')?;
+            Some((word, number.parse().ok()?))
+        })
+        .collect()
+}
+
+/// What was measured of one kind.
+#[derive(Default)]
+struct Trips {
+    times: Vec<u64>,
+    elapsed_ns: u64,
+}
+
+/// The round trips that were measured so far.
 #[derive(Default)]
 struct Measured {
-    send: Vec<u64>,
-    read: Vec<u64>,
+    trips: [Trips; OPS.len()],
+    unavailable: Vec<Op>,
 }
 
 impl Measured {
-    /// Adds what the module has measured. Returns how many that was.
-    fn add(&mut self, context: &Context, object: &Path, job: &Job) -> Result<usize, Error> {
+    fn of(&mut self, op: Op) -> &mut Trips {
+        let [send, read, write, cas, faa] = &mut self.trips;
+        match op {
+            Op::Send => send,
+            Op::Read => read,
+            Op::Write => write,
+            Op::Cas => cas,
+            Op::Faa => faa,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.trips.iter().all(|trips| trips.times.is_empty())
+    }
+
+    /// Adds what the module has measured. Returns how many round trips of a kind that was.
+    fn add(
+        &mut self,
+        context: &Context,
+        plan: &Plan,
+        object: &Path,
+        job: &Job,
+    ) -> Result<usize, Error> {
         let configfs = &context.configfs;
+        let unparsable = |text: &str| job.error(Code::Unparsable, format!("{text:?}"));
+        let read = |name: &str| Ok(configfs.read(object, name, job)?.unwrap_or_default());
         let mut added = 0;
-        for (name, times) in [("send_ns", &mut self.send), ("read_ns", &mut self.read)] {
-            let text = configfs.read(object, name, job)?.unwrap_or_default();
-            let more =
-                parse(&text).ok_or_else(|| job.error(Code::Unparsable, format!("{text:?}")))?;
+        for &op in &plan.ops {
+            let text = read(&format!("{}_ns", word(op)))?;
+            let more = parse(&text).ok_or_else(|| unparsable(&text))?;
             added = added.max(more.len());
-            times.extend(more);
+            self.of(op).times.extend(more);
+        }
+        if plan.depth > 1 {
+            let text = read("elapsed_ns")?;
+            let more = parse_elapsed(&text).ok_or_else(|| unparsable(&text))?;
+            for &op in &plan.ops {
+                let mut own = more.iter().filter(|(name, _)| *name == word(op));
+                let nanos = own.next().map_or(0, |(_, nanos)| *nanos);
+                let trips = self.of(op);
+                trips.elapsed_ns = trips.elapsed_ns.saturating_add(nanos);
+            }
+        }
+        if plan.has_atomics() {
+            let text = read("unavailable")?;
+            let named = |op: &Op| text.lines().any(|line| line == word(*op));
+            self.unavailable = plan.ops.iter().copied().filter(named).collect();
         }
         Ok(added)
     }
@@ -207,32 +192,39 @@ pub fn run(context: &Context, arguments: &Ping) -> Result<(), Error> {
         .variable("host", &arguments.place.server.host);
     let addr = arguments.place.server.resolve(&job.what)?;
     let interrupt = Interrupt::take().map_err(|e| job.error(Code::Io, e.to_string()))?;
-    let read = match &arguments.place.export {
-        Some(export) => has_reads(context, arguments, export, addr, &job)?,
-        None => false,
-    };
+    let source = arguments.key_file.as_deref().map(Source::of);
+    let secret = source.as_ref().map(|source| key::read(source, &job));
+    let secret = secret.transpose()?;
+    let plan = Plan::new(arguments, &job, |export| {
+        has_reads(context, arguments, export, addr, &job)
+    })?;
+    if plan.has_scratch {
+        identity::settle(context, &job)?;
+    }
     let mut made = Made::new(configfs, &context.output);
     let object = discover::make_own(context, "ping", &mut made, &job)?;
-    let batch = batch_of(arguments.interval).min(arguments.count);
-    let interval_us = arguments.interval.min(PAUSE_MAX).as_micros().to_string();
-    let mut settings = vec![
-        ("addr", addr.to_string()),
-        ("count", batch.to_string()),
-        ("interval_us", interval_us),
-        ("read", u8::from(read).to_string()),
-    ];
+    let batch = match plan.depth {
+        1 => batch_of(arguments.interval),
+        _ => BATCH_MAX,
+    };
+    let batch = batch.min(arguments.count);
+    let mut settings = vec![("addr", addr.to_string())];
+    settings.extend(plan.settings(arguments, batch));
     if let Some(source) = arguments.source {
         settings.push(("source", source.to_string()));
     }
     configfs.set_all(&object, &settings, &job)?;
+    if let Some(key) = secret.as_ref().zip(source.as_ref()) {
+        configfs.set_key(&object, "key", Some(key), &job)?;
+    }
     if configfs.is_dry_run() {
-        script(context, arguments, &object, batch);
+        script(context, arguments, &plan, &object, batch);
         return made.remove(&job);
     }
     let mut measured = Measured::default();
     let result = measure(
         context,
-        arguments,
+        (arguments, &plan),
         &object,
         batch,
         &interrupt,
@@ -242,8 +234,14 @@ pub fn run(context: &Context, arguments: &Ping) -> Result<(), Error> {
     let removed = made.remove(&job);
     let complete = result.is_ok() && !interrupt.came();
     // An error alone says what is wrong, if nothing was measured before it.
-    if result.is_ok() || !measured.send.is_empty() {
-        report(context, arguments, addr.to_string(), measured, complete)?;
+    if result.is_ok() || !measured.is_empty() {
+        report(
+            context,
+            (arguments, &plan),
+            addr.to_string(),
+            measured,
+            complete,
+        )?;
     }
     result.and(removed)
 }
@@ -257,7 +255,7 @@ fn batch_of(interval: Duration) -> u64 {
 /// Measures all round trips, unless a signal comes.
 fn measure(
     context: &Context,
-    arguments: &Ping,
+    (arguments, plan): (&Ping, &Plan),
     object: &Path,
     batch: u64,
     interrupt: &Interrupt,
@@ -271,15 +269,20 @@ fn measure(
             configfs.set(object, "count", &left.to_string(), job)?;
         }
         let result = configfs.set(object, "enable", "1", job);
-        let added = measured.add(context, object, job)?;
+        let added = measured.add(context, plan, object, job)?;
         if batch == 1 && added == 1 {
-            let of = |times: &[u64]| times.last().map(|&ns| microseconds(ns));
-            let send = of(&measured.send).map(|time| format!("SEND {time}"));
-            let read = of(&measured.read).map(|time| format!("READ {time}"));
-            let words: Vec<_> = send.into_iter().chain(read).collect();
+            let mut words = Vec::new();
+            for &op in &plan.ops {
+                if let Some(&ns) = measured.of(op).times.last() {
+                    words.push(format!("{} {}", title(op), microseconds(ns)));
+                }
+            }
             context.output.note(&words.join("  "));
         }
         result?;
+        if measured.unavailable.len() == plan.ops.len() {
+            return Ok(());
+        }
         if added == 0 && !interrupt.came() {
             return Err(job.error(Code::TimedOut, "the server answers too slowly"));
         }
@@ -292,14 +295,10 @@ fn measure(
 }
 
 /// Writes down the rest of a dry run: what is measured again and again is a loop.
-fn script(context: &Context, arguments: &Ping, object: &Path, batch: u64) {
+fn script(context: &Context, arguments: &Ping, plan: &Plan, object: &Path, batch: u64) {
     let file = |name: &str| quote::path(&object.join(name));
-    let measure = format!(
-        "echo 1 > {}; cat {} {}",
-        file("enable"),
-        file("send_ns"),
-        file("read_ns")
-    );
+    let files: Vec<_> = plan.files().iter().map(|name| file(name)).collect();
+    let measure = format!("echo 1 > {}; cat {}", file("enable"), files.join(" "));
     let times = arguments.count.div_ceil(batch.max(1));
     let pause = arguments.interval.as_secs_f64();
     context.configfs.record(|| match times {
@@ -311,28 +310,55 @@ fn script(context: &Context, arguments: &Ping, object: &Path, batch: u64) {
 /// Prints what was measured.
 fn report(
     context: &Context,
-    arguments: &Ping,
+    (arguments, plan): (&Ping, &Plan),
     addr: String,
-    measured: Measured,
+    mut measured: Measured,
     complete: bool,
 ) -> Result<(), Error> {
+    let mut times = |op| {
+        let trips = std::mem::take(measured.of(op));
+        let (size, depth) = (plan.size_of(op), plan.depth_of(op));
+        Times::new(trips.times, size, depth, trips.elapsed_ns)
+    };
+    let [send, read, write, cas, faa] = OPS.map(&mut times);
     let document = Document {
         schema: "farblk.ping/1",
         addr,
         export: arguments.place.export.clone(),
         interval_us: u64::try_from(arguments.interval.as_micros()).unwrap_or(u64::MAX),
         complete,
-        send: Times::new(measured.send),
-        read: Times::new(measured.read),
+        polled: arguments.polled,
+        unavailable: measured
+            .unavailable
+            .iter()
+            .map(|op| word(*op).to_owned())
+            .collect(),
+        send,
+        read,
+        write,
+        cas,
+        faa,
     };
     if context.output.is_json() {
         return context.output.document(&document);
     }
-    let kinds = [("SEND", &document.send), ("READ", &document.read)];
-    let lines = kinds
+    let kinds = [
+        &document.send,
+        &document.read,
+        &document.write,
+        &document.cas,
+        &document.faa,
+    ];
+    let lines = OPS
         .iter()
-        .filter_map(|(what, times)| Some(times.as_ref()?.lines(what)));
+        .zip(kinds)
+        .filter_map(|(op, times)| Some(times.as_ref()?.lines(&title(*op))));
     let lines: Vec<_> = lines.flatten().collect();
+    let missing = measured.unavailable.iter().map(|op| {
+        let op = title(*op);
+        format!("{op}  not available: the RDMA device of one of the two hosts does none")
+    });
+    let lines: Vec<_> = lines.into_iter().chain(missing).collect();
     if lines.is_empty() {
         context.output.note("nothing was measured");
     }
@@ -344,46 +370,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums() {
-        assert_eq!(Times::new(Vec::new()), None);
-        let times = Times::new((1..=200).rev().map(|n| n * 1000).collect()).unwrap();
+    fn elapsed() {
         assert_eq!(
-            [times.min_ns, times.p50_ns, times.p99_ns, times.max_ns],
-            [1000, 100_000, 198_000, 200_000]
+            parse_elapsed("send 5\nread 7\n\n"),
+            Some(vec![("send", 5), ("read", 7)])
         );
-        assert_eq!(
-            times.histogram.iter().map(|one| one.count).sum::<u64>(),
-            200
-        );
-        let one = Times::new(vec![7]).unwrap();
-        assert_eq!([one.min_ns, one.p50_ns, one.p99_ns, one.max_ns], [7; 4]);
-    }
-
-    #[test]
-    fn histograms() {
-        let ends: Vec<_> = [0, 999, 1000, 1499, 1500, 2000, 3000, 4000]
-            .map(bucket_end)
-            .into();
-        assert_eq!(ends, [1000, 1000, 1500, 1500, 2000, 3000, 4000, 6000]);
-        // Those between are there, too.
-        let buckets = histogram(&[1200, 5000, 5999]);
-        let list: Vec<_> = buckets
-            .iter()
-            .map(|one| (one.below_ns, one.count))
-            .collect();
-        assert_eq!(
-            list,
-            [(1500, 1), (2000, 0), (3000, 0), (4000, 0), (6000, 2)]
-        );
-        let lines = Times::new(vec![40_000; 8]).unwrap().lines("SEND");
-        assert_eq!(
-            lines[0],
-            "SEND  8 round trips  min 40.0 us  p50 40.0 us  p99 40.0 us  max 40.0 us"
-        );
-        assert_eq!(lines[1].split_whitespace().last(), Some(&*"#".repeat(40)));
-        assert_eq!(lines.len(), 2);
-        // The module never says so, but its file might.
-        assert!(bucket_end(u64::MAX / 4) > u64::MAX / 4);
+        for bad in ["send\n", "send x\n", "send -1\n"] {
+            assert_eq!(parse_elapsed(bad), None, "{bad:?}");
+        }
     }
 
     #[test]

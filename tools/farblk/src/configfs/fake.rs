@@ -216,10 +216,25 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("source", ""),
             ("count", "10"),
             ("interval_us", "10000"),
+            ("export", ""),
+            ("key", ""),
+            ("key_id", ""),
+            ("size", "8"),
+            ("depth", "1"),
+            ("polled", "0"),
+            ("send", "1"),
             ("read", "0"),
+            ("write", "0"),
+            ("cas", "0"),
+            ("faa", "0"),
             ("enable", "0"),
             ("send_ns", ""),
             ("read_ns", ""),
+            ("write_ns", ""),
+            ("cas_ns", ""),
+            ("faa_ns", ""),
+            ("elapsed_ns", ""),
+            ("unavailable", ""),
             ("last_error", ""),
         ],
         _ => return None,
@@ -286,18 +301,33 @@ impl State {
             attributes.insert("enable".into(), "0".into());
         }
         if let ["ping", _] = parts.as_slice() {
-            // 40 us, 41 us and so on; READs take half as long.
+            // 40 us, 41 us and so on; what takes no message takes half as long. There is no fetch
+            // and add.
             let count: u64 = attributes["count"].parse().unwrap_or(0);
-            let times = |first: u64, read: bool| match read {
-                true => (0..count)
-                    .map(|n| format!("{}\n", first + 1000 * n))
-                    .collect::<Vec<_>>()
-                    .concat(),
-                false => String::new(),
+            let times = |first: u64| {
+                let lines = (0..count).map(|n| format!("{}\n", first + 1000 * n));
+                lines.collect::<String>()
             };
-            let read = attributes["read"] == "1";
-            attributes.insert("send_ns".into(), times(40_000, true));
-            attributes.insert("read_ns".into(), times(20_000, read));
+            let mut elapsed = String::new();
+            for (word, first) in [
+                ("send", 40_000),
+                ("read", 20_000),
+                ("write", 20_000),
+                ("cas", 20_000),
+            ] {
+                let text = match attributes.get(word).is_some_and(|value| value == "1") {
+                    true => times(first),
+                    false => String::new(),
+                };
+                if !text.is_empty() {
+                    elapsed += &format!("{word} {}\n", 10_000 * count);
+                }
+                attributes.insert(format!("{word}_ns"), text);
+            }
+            attributes.insert("elapsed_ns".into(), elapsed);
+            let has_faa = attributes.get("faa").is_some_and(|value| value == "1");
+            let unavailable = if has_faa { "faa\n" } else { "" };
+            attributes.insert("unavailable".into(), unavailable.into());
             attributes.insert("enable".into(), "0".into());
         }
     }

@@ -63,6 +63,120 @@ fn an_export_of_ram_is_read_too() {
 }
 
 #[test]
+fn more_is_measured_of_a_scratch_region() {
+    let host = Host::new("ping-scratch");
+    // Nobody asks what kind of export it is.
+    let text = host.ok("ping 10.9.0.1/e2 -c 4 --op cas,write,faa --size 4K --depth 8 --polled");
+    let log = host.kernel.take_log().join("\n");
+    assert!(!log.contains("discover/"), "{log}");
+    for wanted in [
+        "export = e2",
+        "size = 4096",
+        "depth = 8",
+        "polled = 1",
+        "send = 0",
+        "read = 0",
+        "write = 1",
+        "cas = 1",
+        "faa = 1",
+    ] {
+        assert!(log.contains(wanted), "{wanted}: {log}");
+    }
+    assert!(
+        text.starts_with(
+            "WRITE  4 round trips  min 20.0 us  p50 21.0 us  p99 23.0 us  max 23.0 us  depth 8  100000/s\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("\nCAS  4 round trips"), "{text}");
+    assert!(text.contains("\nFAA  not available: "), "{text}");
+    assert!(!text.contains("SEND") && !text.contains("READ"), "{text}");
+    let json = value(
+        &host,
+        "-j ping 10.9.0.1/e2 -c 4 --op cas,write,faa --size 4K --depth 8",
+    );
+    assert_eq!(json["write"]["iops"], 100_000);
+    assert_eq!(
+        (&json["write"]["size"], &json["cas"]["size"]),
+        (&4096.into(), &8.into())
+    );
+    assert_eq!(json["write"]["depth"], 8);
+    assert_eq!(json["unavailable"], serde_json::json!(["faa"]));
+    assert!(json["faa"].is_null() && json["send"].is_null() && json["polled"] == false);
+    assert_eq!(json["complete"], true);
+    // The batches are full ones, whatever the pause would be, and the rate is that of all of them.
+    host.kernel.take_log();
+    let json = value(
+        &host,
+        "-j ping 10.9.0.1/e2 -c 300 -i 1s --op read --size 8 --depth 2",
+    );
+    assert_eq!(json["read"]["count"], 300);
+    assert_eq!(json["read"]["iops"], 100_000);
+    let log = host.kernel.take_log().join("\n");
+    assert!(log.contains("interval_us = 1000\n"), "{log}");
+    // Nothing can be measured: that is no failure.
+    let json = value(&host, "-j ping 10.9.0.1/e2 -c 4 --op faa");
+    assert_eq!(json["unavailable"], serde_json::json!(["faa"]));
+    assert_eq!(json["complete"], true);
+    assert!(host.kernel.objects().is_empty());
+}
+
+#[test]
+fn depth_is_that_which_can_be_had() {
+    let host = Host::new("ping-depth");
+    let json = value(&host, "-j ping 10.9.0.1 -c 4 --op send,read --depth 8");
+    assert_eq!(
+        (&json["send"]["depth"], &json["read"]["depth"]),
+        (&4.into(), &1.into())
+    );
+    assert_eq!(
+        (&json["send"]["size"], &json["read"]["size"]),
+        (&8.into(), &0.into())
+    );
+    assert!(json["read"]["iops"].is_null());
+    let json = value(&host, "-j ping 10.9.0.1/e2 -c 4 --size 60K");
+    assert_eq!(json["read"]["size"], 61_440);
+    assert_eq!(json["send"]["count"], 4);
+}
+
+#[test]
+fn a_key_is_proved_for_a_scratch_region() {
+    let host = Host::new("ping-key");
+    let file = host.key("a", crate::secret::tests::TEXT);
+    host.ok(&format!(
+        "ping 10.9.0.1/e2 -c 1 --op write --key-file {file}"
+    ));
+    let log = host.kernel.take_log();
+    assert!(log.iter().any(|line| line.contains("/key = ")), "{log:?}");
+}
+
+#[test]
+fn what_is_new_needs_an_export() {
+    let host = Host::new("ping-needs");
+    for bad in ["--op write", "--op read,faa", "--op cas", "--size 8"] {
+        let (code, exit, text) = host.fails(&format!("ping 10.9.0.1 {bad}"));
+        assert_eq!((code, exit), ("F0101", 2), "{bad}: {text}");
+    }
+    for bad in [
+        "--op x",
+        "--size 0",
+        "--size 60.5K",
+        "--size 61441",
+        "--depth 0",
+        "--depth 33",
+    ] {
+        assert_eq!(host.fails(&format!("ping 10.9.0.1/e2 {bad}")).1, 2, "{bad}");
+    }
+    assert!(host.kernel.objects().is_empty());
+    let script = host.ok("--dry-run ping 10.9.0.1/e2 -c 3 --op cas,read --depth 2");
+    for wanted in ["/cas; ", "/cas\n", "/read_ns ", "/cas_ns ", "/elapsed_ns"] {
+        let found = script.contains(wanted) || wanted.starts_with("/cas");
+        assert!(found, "{wanted}: {script}");
+    }
+    assert!(super::is_shell(&script), "{script}");
+}
+
+#[test]
 fn many_round_trips_are_measured_in_parts() {
     let host = Host::new("ping-parts");
     let json = value(&host, "-j ping 10.9.0.1 -c 300 -i 1ms");
@@ -102,6 +216,30 @@ fn a_failure_comes_after_what_was_measured() {
         "cannot ping 10.9.0.1: nobody listens on 10.9.0.1:7420"
     );
     assert!(host.kernel.objects().is_empty());
+    // A module that does not know what is new.
+    let old = Host::new("ping-older");
+    for name in [
+        "export",
+        "size",
+        "depth",
+        "polled",
+        "send",
+        "write",
+        "unavailable",
+    ] {
+        old.kernel.forget(name);
+    }
+    assert!(old.ok("ping 10.9.0.1/e2 -c 4").contains("READ  4 round"));
+    for more in [
+        "--op write",
+        "--op read",
+        "--size 4K",
+        "--depth 2",
+        "--polled",
+    ] {
+        let line = format!("ping 10.9.0.1/e2 {more}");
+        assert_eq!(old.fails(&line).0, "F0402", "{more}");
+    }
     // A module that does not know it.
     let old = Host::new("ping-old");
     fs::create_dir_all(old.root.join("proc/self")).expect("a directory");

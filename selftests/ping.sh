@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Round trips to a server: by the tool, without a login, and against servers that are away, silent
-# or hostile. Nobody's place is touched. What a stranger may ask of a server is in hostile.sh.
+# Round trips to a server: by the tool, without a login, and against servers that are away, silent,
+# older or hostile. Nobody's place is touched. What a stranger may ask of a server is in hostile.sh.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/cli.sh"
 # The hostile server's address.
@@ -38,6 +38,82 @@ round_trips() {
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER" -c 1
 	exits 0 "$FARBLK" --dry-run ping "$FARBLK_SERVER" -c 3
 	is "round trips of what a dry run printed" "$(bash -e /run/stdout | grep -c '^[0-9]*$')" 3
+	nothing_left
+}
+
+# RDMA and atomic operations, each way in which they can be measured. The module that measures them
+# checks what they do to the server's memory. The export, and the map that has it, are as before.
+ALL_OPS=send,read,write,cas,faa
+operations() {
+	local options before wanted='[300,300,300,300,300]' missing='[]'
+	needs jq
+	not_local
+	# With iWARP there are no atomic operations.
+	[ "$PROVIDER" != siw ] || wanted='[300,300,300,null,null]' missing='["cas","faa"]'
+	must serve e 8M max_clients=1
+	must map m e
+	random /run/data 1
+	must direct_write /run/data "$DEV"
+	before=$(remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l")
+	for options in "" "--size 4K --depth 8" "--polled" "--size 60K --depth 32 --polled"; do
+		# shellcheck disable=SC2086
+		exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 -i 1ms --op $ALL_OPS $options
+		is "round trips with '$options'" "$(json '[.send, .read, .write, .cas, .faa] | map(.count?)' | tr -d ' \n')" "$wanted"
+		is "what is not available" "$(json .unavailable | tr -d ' \n')" "$missing"
+		is "complete" "$(json .complete)" true
+		note "$(json '"READ p50 \(.read.p50_ns) WRITE p50 \(.write.p50_ns) CAS p50 \(.cas.p50_ns?) ns, READs/s \(.read.iops)"')"
+	done
+	is "size and depth" "$(json '.read.size, .write.depth, .send.depth, .polled' | xargs)" "61440 32 4 true"
+	json '.read.iops > 0 and .write.iops > 0 and .send.iops > 0 and .read.min_ns > 0' >/dev/null
+	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 10 --op write,faa --depth 2
+	grep -q '^WRITE  10 round trips .*  depth 2  [0-9]*/s$' /run/stdout || bad "ping: $(cat /run/stdout)"
+	grep -q '^FAA  ' /run/stdout || bad "ping: $(cat /run/stdout)"
+	is "what the server has more, or less" "$(remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l")" "$before"
+	is "the state of the map that has the export" "$(show "$C/maps/m/state")" live
+	is "reconnects of the map" "$(show "$C/maps/m/paths/a/reconnects")" 0
+	must direct_read "$DEV" /run/back bs=1M count=1
+	must cmp /run/data /run/back
+	is "maps with a place" "$(remote "cat $C/exports/e/clients $C/exports/e/clients_away" | xargs)" "1 0"
+	must unmap m
+	nothing_left
+}
+
+# Any kind of export admits a host, for reading or writing; whom it does not admit gets no memory.
+admitted() {
+	local host
+	needs jq
+	not_local
+	needs_module null_blk
+	host=$(show "$C/host_name")
+	back "null_disk fbp 8 blocksize=512"
+	must serve_block e "$BACK" allow_any_host=0
+	exits 6 "$FARBLK" ping "$FARBLK_SERVER/e" -c 1 --op write
+	grep -q F0204 /run/stderr || bad "not admitted: $(cat /run/stderr)"
+	must remote "mkdir $C/exports/e/hosts/$host && store $C/exports/e/hosts/$host/access ro"
+	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 5 --op write,read --size 512
+	is "round trips" "$(json '.write.count, .read.count' | xargs)" "5 5"
+	exits 3 "$FARBLK" ping "$FARBLK_SERVER/nothing" -c 1 --op write
+	must remote "store $C/exports/e/enable 0"
+	exits 5 "$FARBLK" ping "$FARBLK_SERVER/e" -c 1 --op write
+	# READs of no bytes need nobody to admit this host.
+	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER" -c 5 --op read
+	is "round trips" "$(json '.read.count, (.send == null)' | xargs)" "5 true"
+	nothing_left
+}
+
+# A connection that uses the version before has no such memory.
+older() {
+	not_local
+	two_hosts || skip "the server would be older, too"
+	must serve e 8M
+	at_exit 'clean_all; ! loaded || remove_module; must load_module'
+	must remove_module
+	must load_module protocol_version=8
+	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3
+	exits 7 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3 --op write
+	grep -q "F0208.*the server is older" <(tr -d '\n' </run/stderr) || bad "an older server: $(cat /run/stderr)"
+	must map m e
+	must unmap m
 	nothing_left
 }
 
@@ -83,9 +159,9 @@ not_there() {
 	nothing_left
 }
 
-# interrupted SIGNAL INTERVAL: it sums up, and leaves nothing behind.
+# interrupted SIGNAL INTERVAL [OPTION...]: it sums up, and leaves nothing behind.
 interrupted() {
-	"$FARBLK" -j ping "$FARBLK_SERVER" -c 100000 -i "$2" >/run/stdout 2>/run/stderr &
+	"$FARBLK" -j ping "$FARBLK_SERVER" -c 100000 -i "$2" "${@:3}" >/run/stdout 2>/run/stderr &
 	local pid=$! rc=0
 	wait_for 5 made_one || die "ping does not begin: $(cat /run/stderr)"
 	sleep 2
@@ -107,6 +183,7 @@ signals() {
 	set -m
 	interrupted INT 10ms
 	interrupted TERM 1s
+	interrupted INT 1ms --op send,read --depth 4 --polled
 	# What a killed one has left goes with the next.
 	"$FARBLK" ping "$FARBLK_SERVER" -c 100000 >/dev/null 2>&1 &
 	wait_for 5 made_one
@@ -150,6 +227,9 @@ hostile_answers() {
 }
 
 scenario round_trips "SEND without a login, READ of an export of RAM whose only place is taken"
+scenario operations "RDMA and atomic operations of any size and depth, with interrupts and polled"
+scenario admitted "memory of the server for those whom an export admits, and for nobody else"
+scenario older "a version without memory to measure with"
 scenario map_that_is_away "a map that is away keeps its place, and comes back"
 scenario not_there "a closed port, no host, a wrong source, and a port that goes away"
 scenario signals "a signal ends it with what was measured, and nothing is left"

@@ -366,3 +366,9 @@ void rust_helper_farblk_give_up_cpu(void)
 	preempt_enable();
 #endif
 }
+
+/* A queue pair that could not be detached from a group is to be destroyed all the same. */
+void rust_helper_farblk_forget_mcast(struct ib_qp *qp)
+{
+	atomic_dec(&qp->usecnt);
+}

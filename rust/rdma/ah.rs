@@ -4,9 +4,11 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+use crate::base::workqueue::Deferred;
 use crate::bindings;
 use crate::rdma::{
     device::Device,
+    might_sleep,
     pd::Pd,
     wc::datagram::Sender, //
 };
@@ -37,6 +39,9 @@ pub(super) struct AhAttr {
 // SAFETY: What it refers to are counted objects of the core, which belong to no thread.
 unsafe impl Send for AhAttr {}
 
+// SAFETY: As above, and it does not change.
+unsafe impl Sync for AhAttr {}
+
 impl AhAttr {
     /// Copies `attr`, an address of a port of `device`.
     ///
@@ -54,6 +59,11 @@ impl AhAttr {
     /// The destination GID, and its LID where there are LIDs.
     pub(super) fn target(&self) -> (bindings::ib_gid, u16) {
         let lid = match self.raw.type_ {
+            // SAFETY: The address is one of OPA. A multicast LID is cut to 16 bits, as the core has
+            // it in `ib_attach_mcast()`.
+            bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_OPA => unsafe {
+                self.raw.__bindgen_anon_1.opa.dlid as u16
+            },
             // SAFETY: The address is one of InfiniBand, with LIDs of 16 bits.
             bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_IB => unsafe {
                 self.raw.__bindgen_anon_1.ib.dlid
@@ -95,8 +105,7 @@ impl Drop for AhAttr {
 ///
 /// # Context
 ///
-/// Dropping the last reference does not sleep, unless that drops the last one to the protection
-/// domain. It must not happen in hard interrupt.
+/// Dropping it sleeps.
 ///
 /// # Invariants
 ///
@@ -139,11 +148,16 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // Not as one who may sleep: the last reference may be that of a send that has completed.
-        // SAFETY: By the type invariants it is ours. Nothing that was posted uses it: whoever
-        // posts keeps the handle until the completion.
-        let ret =
-            unsafe { bindings::rdma_destroy_ah_user(self.raw.as_ptr(), 0, core::ptr::null_mut()) };
+        might_sleep();
+        // SAFETY: By the type invariants it is ours. Nothing that was posted uses it: the
+        // owner of a send keeps the handle until the completion.
+        let ret = unsafe {
+            bindings::rdma_destroy_ah_user(
+                self.raw.as_ptr(),
+                bindings::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE,
+                core::ptr::null_mut(),
+            )
+        };
         if ret != 0 {
             self.pd.keep();
         }
@@ -156,11 +170,12 @@ impl Drop for AddressHandle {
 ///
 /// # Context
 ///
-/// May be dropped in any context but hard interrupt, as long as the queue pair that it is of is
-/// there; after that where sleeping is allowed.
+/// May be dropped in any context: the last one may be that of a send that has completed. Drivers do
+/// not expect a handle to be destroyed there, whatever flags say: rxe takes a lock that tasks take
+/// with softirqs enabled. So another task does it.
 #[derive(Clone)]
 pub(crate) struct Destination {
-    ah: Arc<AddressHandle>,
+    ah: Arc<Deferred<AddressHandle>>,
     qp_num: u32,
     qkey: u32,
     mtu: u32,
@@ -172,7 +187,7 @@ impl Destination {
         let ah = AddressHandle::create(pd, attr)?;
         let port_num = attr.raw.port_num;
         Ok(Self {
-            ah: Arc::new(ah, GFP_KERNEL)?,
+            ah: Arc::new(Deferred::new(ah)?, GFP_KERNEL)?,
             qp_num,
             qkey,
             mtu: pd.device().port(port_num)?.mtu,

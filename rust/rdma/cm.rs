@@ -201,7 +201,7 @@ const HAS_QP: u32 = 2;
 ///   destruction.
 /// - `qp` is [`NO_QP`] unless a [`Qp`](super::qp::Qp) of the id exists or is being created, and
 ///   [`HAS_QP`] only while it exists.
-/// - `connected` is 1 from before its queue pair can receive.
+/// - `connected` is 1 from before its queue pair can receive, but with [`Ud`](super::qp::Ud).
 /// - The id's `qp_type` is that of `T`.
 pub(crate) struct CmId<T: Transport = Rc> {
     raw: NonNull<bindings::rdma_cm_id>,

@@ -17,6 +17,7 @@ mod mr;
 mod owner;
 mod owners;
 mod pair;
+mod peer;
 mod qp;
 mod reply;
 mod request;

@@ -5,17 +5,23 @@
 //! lines show that the same is possible where it should be.
 
 use crate::rdma::{
-    cm::CmId,
+    cm::{
+        CmId,
+        ConnParam, //
+    },
     cq::Cq,
     pd::Pd,
     qp::{
         Qp,
         QpCaps,
         QpHandler,
+        SendTo,
         Uc,
+        Ud,
         Unacknowledged, //
     },
     wc::{
+        datagram::Datagram,
         Received,
         WcError, //
     },
@@ -92,4 +98,44 @@ fn what_both_have<H: QpHandler<Uc>, R: QpHandler>(
     let _ = rc.send(0, owners.2, false);
     let _ = rc.write(1, remote, owners.3, true);
     let _ = rc.rdma(2, RdmaOp::Read, remote, owners.4, true);
+}
+
+fn read_on_ud<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, remote: RemoteRange, owner: H::Send) {
+    let _ = qp.rdma(0, RdmaOp::Read, remote, owner, true); //~ E0599
+}
+
+fn write_on_ud<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, remote: RemoteRange, owner: H::Send) {
+    let _ = qp.write(0, remote, owner, true); //~ E0599
+}
+
+fn send_without_an_address<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, owner: H::Send) {
+    let _ = qp.send(0, owner, true); //~ E0599
+}
+
+fn owner_without_an_address<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, owner: H::Send) {
+    let _ = qp.send_to(0, None, owner, true); //~ E0599
+}
+
+fn owner_with_an_address<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, owner: H::Send)
+where
+    H::Send: SendTo,
+{
+    let _ = qp.send_to(0, None, owner, true);
+}
+
+fn address_on_rc<H: QpHandler>(qp: &Qp<H>, owner: H::Send) {
+    let _ = qp.send_to(0, None, owner, true); //~ E0599
+}
+
+fn connection_of_datagrams(id: &CmId<Ud>, param: &ConnParam<'_>) {
+    let _ = id.connect(param, 1000); //~ E0599
+    id.disconnect(); //~ E0599
+}
+
+fn service_of_a_connection(id: &CmId) {
+    let _ = id.find(&[], 1000); //~ E0599
+}
+
+fn datagram_as_a_message(datagram: Datagram<'_>) -> Received<'_> {
+    datagram //~ E0308
 }

@@ -16,6 +16,7 @@
 mod atomic;
 mod caps;
 mod chain;
+mod counters;
 mod datagram;
 mod drain;
 mod event;
@@ -35,6 +36,15 @@ pub(super) use self::recv::{
     RecvQueue,
     RecvSlot, //
 };
+pub(crate) use self::{
+    caps::QpCaps,
+    handler::QpHandler,
+    transport::{
+        Connected,
+        Rc,
+        Transport, //
+    },
+};
 #[allow(
     unused_imports,
     reason = "the driver needs reliable connections; tests and samples more"
@@ -47,23 +57,6 @@ pub(crate) use self::{
         Ud,
         Unacknowledged, //
     },
-};
-pub(crate) use self::{
-    caps::QpCaps,
-    handler::QpHandler,
-    transport::{
-        Connected,
-        Rc,
-        Transport, //
-    },
-};
-#[cfg_attr(
-    not(CONFIG_FARBLK_KUNIT_TEST),
-    expect(unused_imports, reason = "the driver needs reliable connections")
-)]
-pub(crate) use self::{
-    datagram::SendTo,
-    state::QpState, //
 };
 use crate::base::{
     errno::EOPNOTSUPP,
@@ -303,7 +296,7 @@ const SIGNALED_ALSO: i32 =
     bindings::ib_send_flags_IB_SEND_SIGNALED | bindings::ib_send_flags_IB_SEND_SOLICITED;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
-// `Sync`, the owners are `Send`.
+// `Sync`, the owners are `Send`, and groups are both.
 unsafe impl<H: QpHandler<T>, T: Transport> Send for Qp<H, T> {}
 
 // SAFETY: As above; the type invariants say who may access what is not atomic or locked.
@@ -319,9 +312,10 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// once, too.
     ///
     /// Fails with `EINVAL` if the devices differ or the device cannot do what `caps` ask for, with
-    /// `EBUSY` if the id has a queue pair, with `EOPNOTSUPP` if it is not [`Rc`] and the device is
-    /// one for iWARP, with `ENOSPC` if a completion queue has too few entries
-    /// left, with `ENOMEM`, and with the device's error.
+    /// `ENODEV` if the id has no device or that is being removed, with `EBUSY` if the id has a
+    /// queue pair, with `EOPNOTSUPP` if it is not [`Rc`] and the device is one for iWARP, with
+    /// `ENOSPC` if a completion queue has too few entries left, with `ENOMEM`, and with the
+    /// device's error.
     ///
     /// # Context
     ///
@@ -353,6 +347,9 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ) -> Result<Arc<Self>> {
         let device = pd.device();
         let limits = device.limits();
+        if !Arc::ptr_eq(&id.device()?, device) {
+            return Err(EINVAL);
+        }
         // Draining posts a work request to each queue.
         let max_send_wr = caps.max_send_wr().checked_add(1).ok_or(EINVAL)?;
         let max_recv_wr = caps.recv_wr.checked_add(1).ok_or(EINVAL)?;
@@ -554,36 +551,6 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     #[inline]
     pub(crate) fn handler(&self) -> &H {
         &self.handler
-    }
-
-    /// Returns how many remote keys this side has invalidated since the peer did not. Any context.
-    pub(crate) fn invalidations(&self) -> u64 {
-        self.invalidations.load(Relaxed)
-    }
-
-    /// Returns how many work requests were posted, receives included. Any context.
-    pub(crate) fn posted(&self) -> u64 {
-        let sends = self.send_posted.load(Relaxed) + self.invalidations.load(Relaxed);
-        sends + self.recv_posted.load(Relaxed)
-    }
-
-    /// Returns how many work requests of slots were posted and have not completed. The number is
-    /// not exact while others post, or completions are handled. Any context.
-    #[inline]
-    pub(crate) fn in_flight(&self) -> u32 {
-        // CAST: Both modulo 2^32.
-        let posted = self.send_posted.load(Relaxed) as u32;
-        posted.wrapping_sub(self.done.load(Relaxed))
-    }
-
-    /// Returns how many chains of work requests were posted. Any context.
-    pub(crate) fn doorbells(&self) -> u64 {
-        self.doorbells.load(Relaxed)
-    }
-
-    /// Returns how many completions were handled, of receives too. Any context.
-    pub(crate) fn completions(&self) -> u64 {
-        self.send_completions.load(Relaxed) + self.recv_completions.load(Relaxed)
     }
 
     /// Returns true if a completion of a shared receive is being handled as one of this queue pair.

@@ -324,7 +324,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
 
 #[pinned_drop]
 impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
-    fn drop(self: Pin<&mut Self>) {
+    fn drop(mut self: Pin<&mut Self>) {
         might_sleep();
         self.rq.close();
         // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to `self`,
@@ -334,6 +334,8 @@ impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
         if ret != 0 {
             pr_err!("cannot destroy a shared receive queue: {}\n", ret);
             self.pd.keep();
+            // The C object may tell of events yet.
+            core::mem::forget(self.as_mut().project().events.take());
         }
         // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is
         // left.

@@ -109,8 +109,7 @@ impl Announcement {
 ///
 /// The methods are called by the function that posts.
 pub(crate) trait SendOwner: Send + 'static {
-    /// The type of [`Self::memory`]; [`NoMemory`](crate::base::scatterlist::NoMemory) if there is
-    /// none.
+    /// The type of [`Self::memory`]; [`NoMemory`] if there is none.
     type Memory: Segmented;
 
     /// Returns the memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes, and that

@@ -39,8 +39,8 @@ use kernel::{
 /// The membership of this host in a multicast group, by the port of one address.
 ///
 /// The group is left when the last reference is dropped; a queue pair that is attached to it has
-/// one. With RoCE the network is told by IGMP, for IPv4 groups only; with InfiniBand the subnet
-/// manager is.
+/// one. With RoCE v2 the network is told by IGMP, and there are no IPv6 groups; with InfiniBand the
+/// subnet manager is told.
 ///
 /// # Context
 ///
@@ -48,19 +48,19 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `id` has joined the group, and has no queue pair: the core has no multicast for ids of the kernel
-/// that have one.
+/// `id` has joined the group, and has no queue pair: the core has no multicast for ids of the
+/// kernel that have one.
 pub(crate) struct Group {
     found: Found,
     device: Arc<Device>,
     // Dropping it leaves the group.
-    _id: Arc<CmId<Ud>>,
+    id: Arc<CmId<Ud>>,
 }
 
 impl Group {
     /// Joins `group` by the port that has the address `source`, in network namespace `net`, and
     /// waits `timeout_ms` milliseconds for the network. `events` receives
-    /// [`CmEvents::disconnected`] if the membership is lost.
+    /// [`CmEvents::disconnected`] if the address or the device goes away.
     ///
     /// Fails with [`CmError::Unreachable`] if the network refuses, with [`CmError::Timeout`], with
     /// [`CmError::DeviceRemoved`], and with [`CmError::Errno`] of `EADDRNOTAVAIL` or `ENODEV` if no
@@ -84,8 +84,8 @@ impl Group {
         let shared = id.shared();
         let addr = SockaddrStorage::from(SocketAddr::new(group, 0));
         shared.start(Phase::Join)?;
-        // SAFETY: The id is valid by its invariants, has a device and no queue pair, and nobody else
-        // has it. The address is valid, and is only read: C lacks a `const`.
+        // SAFETY: The id is valid by its invariants, has a device and no queue pair, and nobody
+        // else has it. The address is valid, and is only read: C lacks a `const`.
         let started = to_result(unsafe {
             bindings::rdma_join_multicast(
                 id.as_raw(),
@@ -100,14 +100,30 @@ impl Group {
             // It was noted with the answer.
             found: found.ok_or(CmError::Errno(ECONNRESET))?,
             device,
-            _id: id,
+            id,
         };
         Arc::new(this, GFP_KERNEL).map_err(|error| CmError::Errno(error.into()))
     }
 
-    /// Returns true if it is a group of `device`.
-    pub(in crate::rdma) fn is_for(&self, device: &Arc<Device>) -> bool {
-        Arc::ptr_eq(&self.device, device)
+    /// Returns true if the network has ended the membership, as a subnet manager may: nothing is
+    /// received any more. Nobody is told of that; it may be joined again. May sleep.
+    pub(crate) fn has_left(&self) -> bool {
+        self.id.shared().has_left()
+    }
+
+    /// Returns true if it is a group of port `number` of `device`.
+    pub(in crate::rdma) fn is_for(&self, device: &Arc<Device>, number: u32) -> bool {
+        Arc::ptr_eq(&self.device, device) && self.id.port_num() == number
+    }
+
+    /// Returns true if both are memberships in the same group: drivers do not count how often a
+    /// queue pair is attached to one.
+    pub(in crate::rdma) fn is_same(&self, other: &Self) -> bool {
+        let ((ours, our_lid), (theirs, their_lid)) =
+            (self.found.attr.target(), other.found.attr.target());
+        // SAFETY: All variants of the union are plain bytes.
+        let gids = unsafe { ours.raw == theirs.raw };
+        gids && our_lid == their_lid
     }
 
     /// Lets a queue pair receive what is sent to the group. Fails with the device's error. May
@@ -129,15 +145,17 @@ impl Group {
     /// `qp` must be a valid queue pair that is attached.
     pub(in crate::rdma) unsafe fn detach(&self, qp: *mut bindings::ib_qp) {
         let (mut gid, lid) = self.found.attr.target();
-        // A driver that fails to detach what is attached leaves the queue pair behind, in its error
-        // state, as the core will not destroy it.
         // SAFETY: The caller gives a valid queue pair; the GID is valid for the call.
         let ret = unsafe { bindings::ib_detach_mcast(qp, &mut gid, lid) };
         if ret != 0 {
+            // As the core counts it as attached, it would not have the driver destroy it: the
+            // device would go on to use what was posted.
             pr_err!(
                 "cannot detach a queue pair from a multicast group: {}\n",
                 ret
             );
+            // SAFETY: The caller gives a valid queue pair that the core has counted so.
+            unsafe { bindings::farblk_forget_mcast(qp) };
         }
     }
 

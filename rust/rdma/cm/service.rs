@@ -92,9 +92,19 @@ impl CmId<Ud> {
     /// which is a port of SIDR and not one of the queue pair, may be 0.
     ///
     /// Fails with `EADDRNOTAVAIL` or `ENODEV` if no RDMA device has the address, with `EADDRINUSE`,
-    /// and with `EINVAL` if the id is bound or resolved.
+    /// with `EINVAL` if the id is bound or resolved, and with `EBUSY` while it is being resolved.
     pub(crate) fn bind(&self, addr: SocketAddr) -> Result {
         let addr = SockaddrStorage::from(addr);
+        // The core does not expect that the address is resolved meanwhile.
+        self.shared()
+            .start(Phase::Addr)
+            .map_err(|error| error.to_error())?;
+        let bound = self.bind_now(&addr);
+        self.shared().end();
+        bound
+    }
+
+    fn bind_now(&self, addr: &SockaddrStorage) -> Result {
         // SAFETY: By the type invariants the id is valid. The address is, and is only read: C lacks
         // a `const`.
         to_result(unsafe { bindings::rdma_bind_addr(self.as_raw(), addr.as_ptr().cast_mut()) })?;

@@ -5,7 +5,10 @@
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 use crate::base::{
-    errno::ECONNRESET,
+    errno::{
+        EADDRNOTAVAIL,
+        ECONNRESET, //
+    },
     sync::Completion, //
 };
 use crate::bindings;
@@ -74,6 +77,8 @@ struct Progress {
     removed: bool,
     /// What was found of a service that the owner looks for.
     found: Option<Found>,
+    /// The network has ended the membership in a multicast group.
+    left: bool,
     /// `disconnected()` was called.
     lost: bool,
 }
@@ -118,6 +123,7 @@ impl Shared {
                     device,
                     removed: false,
                     found: None,
+                    left: false,
                     lost: false,
                 }),
                 changed <- Completion::new(),
@@ -163,6 +169,11 @@ impl Shared {
         self.abandoned.store(1, Relaxed);
     }
 
+    /// Returns true if the network has ended the membership in a multicast group.
+    pub(super) fn has_left(&self) -> bool {
+        self.progress.lock().left
+    }
+
     /// Takes out what was found of a service.
     pub(super) fn take_found(&self) -> Option<Found> {
         self.progress.lock().found.take()
@@ -196,6 +207,11 @@ impl Shared {
         progress.outcome = None;
         self.changed.reinit();
         Ok(())
+    }
+
+    /// Ends the phase that [`Self::start`] began, for which there is no event.
+    pub(super) fn end(&self) {
+        self.progress.lock().phase = Phase::Idle;
     }
 
     /// Waits for the end of the phase after [`Self::start`]; `started` is what the core's function
@@ -315,8 +331,19 @@ impl Shared {
                     Some(Err(CmError::Unreachable(status)))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_MULTICAST_ERROR, Phase::Connected) => {
-                    lost = true;
+                    // The owner is not called: he might drop the id, and after this event the core
+                    // does not destroy an id whose handler asks for it.
+                    progress.left = true;
                     None
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE, Phase::Join) => {
+                    Some(Err(CmError::Errno(EADDRNOTAVAIL)))
+                }
+                // The core does not like the Q_Key of the answer.
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR, Phase::Connect)
+                    if for_datagrams =>
+                {
+                    Some(Err(CmError::Unreachable(status)))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED, Phase::Connect) => {
                     // SAFETY: `id` and `event` are what the core gave.

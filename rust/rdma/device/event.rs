@@ -63,8 +63,8 @@ pub(crate) trait DeviceEvents: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// A workqueue of the core's. May sleep, but holds up all other users of events. Must not drop
-    /// the [`Subscription`].
+    /// A workqueue of the core's. May sleep, but holds up all other users of events. Must neither
+    /// make nor drop a [`Subscription`] of the device.
     fn event(&self, event: DeviceEvent);
 }
 

@@ -114,8 +114,8 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
     }
 
     /// Makes the destination of a service that the id of this queue pair, or another one, has
-    /// found. Fails with `EINVAL` if that is on another device, with `ENOMEM`, and with the device's
-    /// error. May sleep.
+    /// found. Fails with `EINVAL` if that is on another device, with `ENOMEM`, and with the
+    /// device's error. May sleep.
     pub(crate) fn destination(&self, service: &Service) -> Result<Destination> {
         service.destination(&self.pd)
     }
@@ -123,25 +123,31 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
     /// Makes the destination of what is sent back to the sender of a datagram that this queue pair
     /// has received. The sender must have the Q_Key of the connection manager's queue pairs.
     ///
-    /// Fails with `EPROTOTYPE` or `EINVAL` if the datagram does not say where it came from, with
-    /// `EHOSTUNREACH` and the like if there is no way back, with `ENOMEM`, and with the device's
-    /// error.
+    /// Fails with `EPROTOTYPE` or `EINVAL` if the datagram does not say where it came from; with
+    /// `ENOENT` or `ENODATA` if it did not come to an address of this port, as one that came by a
+    /// multicast group; with `EHOSTUNREACH` and the like if there is no way back; with `ENOMEM`,
+    /// and with the device's error.
     ///
     /// # Context
     ///
     /// Sleeps: it may wait for the network. A peer that makes up senders can make it wait long, for
-    /// each datagram: whoever answers those of strangers limits that.
+    /// each datagram: a user who answers those of strangers limits that.
     pub(crate) fn answer_to(&self, sender: &Sender) -> Result<Destination> {
         Destination::of_sender(&self.pd, self.id.port_num(), sender)
     }
 
     /// Lets the queue pair receive what is sent to `group`, until it is drained or dropped.
     ///
-    /// Fails with `EINVAL` if the group is on another device, with `EBUSY` if the queue pair is
-    /// attached to it, with `ESHUTDOWN` once the queue pair has been closed or destroyed, with
-    /// `EOPNOTSUPP` if the device has no multicast, and with its error. May sleep.
+    /// Fails with `EINVAL` if the group is on another device or port, or that is being removed;
+    /// with `EBUSY` if the queue pair is attached to it; with `ESHUTDOWN` once the queue pair has
+    /// been closed or destroyed; with `EOPNOTSUPP` if the device has no multicast; with `ENOMEM`,
+    /// and with the device's error.
+    ///
+    /// # Context
+    ///
+    /// Sleeps. Not in a method of the handler.
     pub(crate) fn attach(&self, group: &Arc<Group>) -> Result {
-        if !group.is_for(self.pd.device()) {
+        if !group.is_for(self.pd.device(), self.id.port_num()) {
             return Err(EINVAL);
         }
         let stage = self.stage.lock();
@@ -149,7 +155,7 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
             return Err(ESHUTDOWN);
         }
         let mut groups = self.groups.lock();
-        if groups.iter().any(|other| Arc::ptr_eq(other, group)) {
+        if groups.iter().any(|other| other.is_same(group)) {
             return Err(EBUSY);
         }
         groups.reserve(1, GFP_KERNEL)?;
@@ -161,7 +167,7 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
         Ok(())
     }
 
-    /// Makes the destination of what is sent to all members of `group`. Whoever sends need not be
+    /// Makes the destination of what is sent to all members of `group`. A sender need not be
     /// attached to it. The errors are those of [`Self::destination`]. May sleep.
     pub(crate) fn destination_of_group(&self, group: &Group) -> Result<Destination> {
         group.destination(&self.pd)

@@ -32,21 +32,10 @@ use crate::rdma::{
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
-    /// Returns how many work requests of slots were posted, and how many of these have completed,
-    /// both modulo 2^32. A completion may be counted before its work request. Any context.
-    pub(crate) fn sends(&self) -> (u32, u32) {
-        let done = self.done.load(Relaxed);
-        // CAST: Modulo 2^32.
-        (self.send_posted.load(Relaxed) as u32, done)
-    }
-
     /// Returns the segment of the owner's message. Fails with `EINVAL` if the device cannot send
     /// it.
     #[inline]

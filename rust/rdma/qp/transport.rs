@@ -134,7 +134,7 @@ impl Transport for Uc {
 impl Connected for Uc {}
 
 /// Datagrams: each message goes to the [`Destination`](crate::rdma::ah::Destination) that it is
-/// posted with, and comes from whoever knows the number of the queue pair and its Q_Key.
+/// posted with, and comes from anybody who knows the number of the queue pair and its Q_Key.
 ///
 /// A message has at most the bytes that fit into one packet of the port, and either arrives as a
 /// whole or is lost, of which nobody tells. Messages may arrive in another order. What is received

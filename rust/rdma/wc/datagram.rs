@@ -78,8 +78,8 @@ unsafe impl Send for Sender {}
 impl Sender {
     /// Returns the sender of `datagram`, which was received into `buffer`, from its beginning.
     ///
-    /// A buffer that holds something else makes for another sender, or for none. Fails with `EINVAL`
-    /// if the buffer is too short, or the CPU cannot read it. Any context.
+    /// A buffer that holds something else makes for another sender, or for none. Fails with
+    /// `EINVAL` if the buffer is too short, or the CPU cannot read it. Any context.
     pub(crate) fn of(datagram: &Datagram<'_>, buffer: &DmaBuffer) -> Result<Self> {
         let mut bytes = [0; GRH_BYTES];
         buffer.copy_out(0, &mut bytes)?;

@@ -195,6 +195,31 @@ impl<T: Send + 'static> Drop for Deferred<T> {
     }
 }
 
+/// A function that a task of a workqueue calls.
+#[cfg(farblk_samples)]
+#[pin_data]
+struct Call<F> {
+    #[pin]
+    work: Work<Call<F>>,
+    function: Option<F>,
+}
+
+#[cfg(farblk_samples)]
+impl_has_work! {
+    impl{F} HasWork<Self> for Call<F> { self.work }
+}
+
+#[cfg(farblk_samples)]
+impl<F: FnOnce() + Send + 'static> WorkItem for Call<F> {
+    type Pointer = Pin<KBox<Self>>;
+
+    fn run(mut this: Pin<KBox<Self>>) {
+        if let Some(function) = this.as_mut().project().function.take() {
+            function();
+        }
+    }
+}
+
 /// A workqueue whose items also run when memory is short (`WQ_MEM_RECLAIM`).
 ///
 /// It may be dropped in any context, also by one of its own items: the [`ReleaseQueue`] lets the
@@ -261,10 +286,20 @@ impl OwnedQueue {
     }
 
     /// Has a task of the workqueue call `function`. Fails with `ENOMEM`. May sleep.
+    ///
+    /// `Queue::try_spawn()` of the kernel crate is no way to do that in a module: lockdep finds its
+    /// key in the kernel and the name of the key in each module that calls it, and complains about
+    /// the second one.
     #[cfg(farblk_samples)]
-    pub(crate) fn spawn(&self, function: impl FnOnce() + Send + 'static) -> Result {
-        // SAFETY: By the invariants of `RawQueue` the queue is valid as long as `self` is.
-        unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, function)?;
+    pub(crate) fn spawn<F: FnOnce() + Send + 'static>(&self, function: F) -> Result {
+        let call = KBox::pin_init(
+            pin_init!(Call {
+                work <- new_work!("Call::work"),
+                function: Some(function),
+            }),
+            GFP_KERNEL,
+        )?;
+        self.enqueue(call);
         Ok(())
     }
 

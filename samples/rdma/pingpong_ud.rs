@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Ping-pong by datagrams: there is no connection. The server has one queue pair for all clients,
-//! and answers whoever sends. What is lost is sent again, as in `pingpong_uc.rs`.
+//! and answers each sender. What is lost is sent again, as in `pingpong_uc.rs`.
 //!
 //!     server# insmod rdma_pingpong_ud.ko listen=10.0.0.1:4711
 //!     client# insmod rdma_pingpong_ud.ko connect=10.0.0.1:4711

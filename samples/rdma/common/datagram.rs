@@ -35,7 +35,7 @@ impl SendTo for Letter {
 }
 
 /// A message that came in, and who says to have sent it.
-pub(crate) struct Arrival {
+pub(crate) struct Delivery {
     /// The buffer that was posted.
     pub(crate) buffer: DmaBuffer,
     /// Where an answer goes.
@@ -43,8 +43,9 @@ pub(crate) struct Arrival {
     len: u32,
 }
 
-impl Arrival {
-    /// Returns the message. Fails with `EPROTO` if it has another length: anybody may send anything.
+impl Delivery {
+    /// Returns the message. Fails with `EPROTO` if it has another length: anybody may send
+    /// anything.
     pub(crate) fn message<const N: usize>(&self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         let is_whole = self.buffer.copy_out(GRH_BYTES, &mut bytes).is_ok();
@@ -61,7 +62,7 @@ pub(crate) struct Mail {
     #[pin]
     sent: Inbox<Result<Letter, WcError>>,
     #[pin]
-    received: Inbox<Result<Arrival, WcError>>,
+    received: Inbox<Result<Delivery, WcError>>,
 }
 
 impl CmEvents for Mail {
@@ -87,7 +88,7 @@ impl QpHandler<Ud> for Sorter {
     fn recv_done(&self, _: &Qp<Self, Ud>, buffer: DmaBuffer, got: Result<Datagram<'_>, WcError>) {
         self.0.received.put(got.and_then(|datagram| {
             let sender = Sender::of(&datagram, &buffer).map_err(WcError::NotCompleted)?;
-            Ok(Arrival {
+            Ok(Delivery {
                 len: datagram.len(),
                 buffer,
                 sender,
@@ -144,9 +145,9 @@ impl Mailbox {
         self.qp.recv(buffer).map_err(|(error, _)| error)
     }
 
-    /// Waits for a message. Fails with `ETIMEDOUT`, and with `ECONNRESET` if the device goes, or the
-    /// server stops.
-    pub(crate) fn received(&self, timeout_ms: u32) -> Result<Arrival> {
+    /// Waits for a message. Fails with `ETIMEDOUT`, and with `ECONNRESET` if the device goes, or
+    /// the server stops.
+    pub(crate) fn received(&self, timeout_ms: u32) -> Result<Delivery> {
         self.mail.received.take(timeout_ms)?.map_err(failed)
     }
 

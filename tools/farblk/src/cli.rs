@@ -474,9 +474,9 @@ pub struct Discover {
 ///
 /// SEND is a message to the server's module and its answer. READ is an RDMA READ of no bytes, which
 /// is measured of an export of RAM: the RDMA device of the server answers it without its CPUs. With
-/// --op and --size more is measured, on memory that the server makes for that and that is no part of
-/// the export. Nothing is read from the export or written to it, no map loses its place, and none is
-/// made.
+/// --op and --size more is measured, on memory that the server makes for that and that is no part
+/// of the export. Nothing is read from the export or written to it, no map loses its place, and
+/// none is made.
 #[derive(Debug, Args)]
 pub struct Ping {
     /// The server, or one of its exports; an IPv6 address with a port or export is in brackets

@@ -425,7 +425,10 @@ mod tests {
                 let there = busy.qp.answer_to(&sender)?;
                 for slot in 0..4 {
                     busy.recv(8)?;
-                    posted(busy.qp.send_to(slot, None, busy.letter(&there, 8, 9)?, true))?;
+                    posted(
+                        busy.qp
+                            .send_to(slot, None, busy.letter(&there, 8, 9)?, true),
+                    )?;
                 }
                 check!(busy.qp.drain() == Ok(()));
                 check!(busy.post.sent.len() == 4 && busy.post.received.len() == 4);

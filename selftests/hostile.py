@@ -53,7 +53,7 @@ ADDR_RESOLVED, ROUTE_RESOLVED, REJECTED, ESTABLISHED, DISCONNECTED = 0, 2, 8, 9,
 LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ = 1, 2, 4
 WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND, WR_SEND_WITH_IMMEDIATE, WR_RDMA_READ, WR_SEND_WITH_INVALIDATE = 0, 1, 2, 3, 4, 9
 SIGNALED, WITH_IMMEDIATE = 2, 2
-RECEIVED, NUDGE = 128, 127
+RECEIVED, NUDGE, OPERATION = 128, 127, 126
 FLUSHED_ERROR = 5
 
 
@@ -311,13 +311,13 @@ class Connection:
         """Reads or writes the server's memory; the status, 0 if it went well."""
         # The READ behind a WRITE fails with the connection, if the WRITE was refused.
         opcodes = [opcode, WR_RDMA_READ] if IWARP and opcode == WR_RDMA_WRITE else [opcode]
-        self.sent.clear()
+        self.operations = []
         for each in opcodes:
-            if self.post(each, self.data, length, addr, rkey):
+            if self.post(each, self.data, length, addr, rkey, number=OPERATION):
                 raise Failed("a work request is not taken")
         # What is posted to a queue pair of siw that has failed never completes.
-        self.until(lambda: len(self.sent) == len(opcodes) or (IWARP and self.ended), "a work request does not complete")
-        return self.sent.pop() if len(self.sent) == len(opcodes) else FLUSHED_ERROR
+        self.until(lambda: len(self.operations) == len(opcodes) or (IWARP and self.ended), "a work request does not complete")
+        return self.operations.pop() if len(self.operations) == len(opcodes) else FLUSHED_ERROR
 
     def look(self, repost=True):
         """Takes in what has happened."""
@@ -327,7 +327,10 @@ class Connection:
             slot = wc.wr_id - RECEIVED
             if wc.wr_id == NUDGE:
                 continue
-            if slot < 0:
+            if wc.wr_id == OPERATION:
+                # The answer to a message may be there before the message has completed.
+                self.operations.append(wc.status)
+            elif slot < 0:
                 self.sent.append(wc.status)
             elif wc.status == 0:
                 at = self.SENDS + slot * self.room

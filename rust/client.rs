@@ -48,6 +48,7 @@ pub(crate) use ping::{
     RoundTrips,
     Trip,
     DEPTH_MAX,
-    SIZE_MAX, //
+    SIZE_MAX,
+    SIZE_MIN, //
 };
 pub(crate) use target::Target;

@@ -486,8 +486,8 @@ ping() {
 	leaves_numbers ping/p/interval_us 0 999 1000001 4294968296
 	takes ping/p/export e ""
 	leaves_words ping/p/export "a b" .x a/b
-	takes ping/p/size 1 61440 "60K=>61440" "512=>512"
-	leaves_words ping/p/size 0 61441 64K 4G 4294967297 x -1
+	takes ping/p/size 8 61440 "60K=>61440" "512=>512"
+	leaves_words ping/p/size 0 7 61441 64K 4G 4294967297 x -1
 	takes ping/p/depth 1 32
 	leaves_numbers ping/p/depth 0 33 -1 65537
 	for kind in send read write cas faa polled; do takes ping/p/$kind 1 0; done

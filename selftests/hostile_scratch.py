@@ -202,6 +202,22 @@ def scratch_stay():
         raise Failed("another one reads it")
 
 
+@case("scratch", "for longer than one may stay, by taking answers late")
+def scratch_late():
+    control = Connection(request(), receives=1)
+    region(control)
+    for _ in range(8):
+        control.send(message(PING))
+    start = time.monotonic()
+    while not control.ended and time.monotonic() < start + 30 * PATIENCE:
+        # The server's device sends it again so long.
+        control.take_late(3.5)
+        time.sleep(0.01)
+    took = time.monotonic() - start
+    if not control.ended or took > 20 * PATIENCE:
+        raise Failed(f"the connection ends after {took:.1f} s: {control.ended}")
+
+
 @case("scratch", "nothing but RDMA: the server hears nothing")
 def scratch_silent():
     control = Connection(request())

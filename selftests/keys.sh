@@ -61,6 +61,9 @@ pings() {
 	is "the name of the key" "$(show "$p/key_id")" "$(id_of "$KEY")"
 	must store "$p/enable" 1
 	is "round trips" "$(show "$p/write_ns" | wc -l)" 5
+	(umask 077 && echo "$KEY" >/run/ping.key)
+	must "${FARBLK_TOOL:-farblk}" ping "$FARBLK_SERVER/e" --key-file /run/ping.key -c 3 >/run/stdout
+	is "kinds that the tool measures" "$(grep -cE "^(SEND|READ)  3 round trips" /run/stdout)" 2
 	is clients "$(clients)" 0
 }
 

@@ -63,6 +63,9 @@ const SHORT_PAUSE: Delta = Delta::from_millis(1);
 /// Where the data of RDMA operations begin in a scratch region. Before that are the numbers of
 /// atomic operations.
 const DATA_AT: u32 = SCRATCH_UNIT;
+/// The fewest bytes of an RDMA READ or WRITE. Data of a READ that are shorter may by chance be what
+/// some devices have to overwrite (see `rust/rdma/quirks.rs`).
+pub(crate) const SIZE_MIN: u32 = 8;
 /// The most bytes of an RDMA READ or WRITE.
 pub(crate) const SIZE_MAX: u32 = SCRATCH_MAX - DATA_AT;
 /// The most operations that are under way at once.
@@ -117,7 +120,7 @@ pub(crate) struct PingRequest {
     pub(crate) trips: [bool; Trip::ALL.len()],
     /// The export that admits this host to a scratch region of the server; `None` for no region.
     pub(crate) export: Option<Name>,
-    /// The bytes of an RDMA READ or WRITE of the region, from 1 to [`SIZE_MAX`].
+    /// The bytes of an RDMA READ or WRITE of the region, from [`SIZE_MIN`] to [`SIZE_MAX`].
     pub(crate) size: u32,
     /// How many are under way at once, from 1 to [`DEPTH_MAX`].
     pub(crate) depth: u16,
@@ -222,12 +225,16 @@ pub(crate) fn ping(
         None => None,
     };
     let mut meter = Meter::new(connection, scratch, request)?;
-    begin(&mut meter, request, trips)?;
+    let goes_on = goes_on();
+    begin(&mut meter, request, &goes_on, trips)?;
     match request.depth {
-        0 | 1 => one_by_one(&mut meter, request, trips)?,
-        _ => all_at_once(&mut meter, count, request, trips)?,
+        0 | 1 => one_by_one(&mut meter, request, &goes_on, trips)?,
+        _ => all_at_once(&mut meter, count, request, &goes_on, trips)?,
     }
-    meter.verify()
+    match signal_pending() {
+        true => Ok(()),
+        false => meter.verify(),
+    }
 }
 
 /// Asks for a scratch region with room for `size` bytes of data. May sleep.
@@ -256,13 +263,18 @@ fn get_scratch(
 
 /// Measures each kind once: that finds cold caches on both hosts, and does not count. Notes which
 /// kinds are not available. A short pause follows. May sleep.
-fn begin(meter: &mut Meter, request: &PingRequest, trips: &mut RoundTrips) -> Result<(), Failure> {
+fn begin(
+    meter: &mut Meter,
+    request: &PingRequest,
+    goes_on: &dyn Fn() -> bool,
+    trips: &mut RoundTrips,
+) -> Result<(), Failure> {
     meter.prepare()?;
     for (trip, measured) in trips.iter_mut() {
         if !request.has(trip) {
             continue;
         }
-        match meter.run(trip, 1, &|| true, &mut Measured::default()) {
+        match meter.run(trip, 1, goes_on, &mut Measured::default()) {
             // The server's device, or that of this host.
             Err(failure) if trip.is_atomic() && failure.error == EOPNOTSUPP => {
                 measured.unavailable = true;
@@ -278,20 +290,20 @@ fn begin(meter: &mut Meter, request: &PingRequest, trips: &mut RoundTrips) -> Re
 fn one_by_one(
     meter: &mut Meter,
     request: &PingRequest,
+    goes_on: &dyn Fn() -> bool,
     trips: &mut RoundTrips,
 ) -> Result<(), Failure> {
-    let goes_on = goes_on();
     let mut heard = Deadline::start();
     for number in 1..=request.count {
         for (trip, measured) in trips.iter_mut() {
             if request.has(trip) && !measured.unavailable {
-                meter.run(trip, 1, &goes_on, measured)?;
+                meter.run(trip, 1, goes_on, measured)?;
             }
         }
         if request.has(Trip::Send) {
             heard = Deadline::start();
         } else if heard.spent() > QUIET_MAX_MS {
-            meter.run(Trip::Send, 1, &|| true, &mut Measured::default())?;
+            meter.run(Trip::Send, 1, goes_on, &mut Measured::default())?;
             heard = Deadline::start();
         }
         if !goes_on() {
@@ -304,18 +316,25 @@ fn one_by_one(
     Ok(())
 }
 
-/// Measures round trips of which several are under way at a time. May sleep.
+/// Measures round trips of which several are under way at a time, with a message to the server now
+/// and then. May sleep.
 fn all_at_once(
     meter: &mut Meter,
     count: usize,
     request: &PingRequest,
+    goes_on: &dyn Fn() -> bool,
     trips: &mut RoundTrips,
 ) -> Result<(), Failure> {
-    let goes_on = goes_on();
     for (trip, measured) in trips.iter_mut() {
-        if request.has(trip) && !measured.unavailable {
-            meter.run(trip, count, &goes_on, measured)?;
-            meter.run(Trip::Send, 1, &goes_on, &mut Measured::default())?;
+        if !request.has(trip) || measured.unavailable {
+            continue;
+        }
+        while measured.times.len() < count && goes_on() {
+            let begin = Deadline::start();
+            let left = count - measured.times.len();
+            let is_soon = || goes_on() && begin.spent() <= QUIET_MAX_MS;
+            meter.run(trip, left, &is_soon, measured)?;
+            meter.run(Trip::Send, 1, goes_on, &mut Measured::default())?;
         }
     }
     Ok(())

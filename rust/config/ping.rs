@@ -30,7 +30,8 @@ use crate::client::{
     RoundTrips,
     Trip,
     DEPTH_MAX,
-    SIZE_MAX, //
+    SIZE_MAX,
+    SIZE_MIN, //
 };
 use crate::config::{
     invalid,
@@ -250,8 +251,8 @@ impl Ping {
         group.set(|settings| {
             let size = parse::size(value).map_err(invalid("size"))?;
             settings.request.size = match u32::try_from(size) {
-                Ok(size @ 1..=SIZE_MAX) => size,
-                _ => return Err(fail!(EINVAL, "size: not from 1 to {SIZE_MAX}")),
+                Ok(size @ SIZE_MIN..=SIZE_MAX) => size,
+                _ => return Err(fail!(EINVAL, "size: not from {SIZE_MIN} to {SIZE_MAX}")),
             };
             Ok(())
         })
@@ -355,7 +356,8 @@ impl Ping {
         } = *self.settings.lock();
         let addr = addr.ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
         let target = self.host.target(addr, source, 0);
-        if u64::from(request.count) * u64::from(request.interval_us) > PAUSES_MAX_US {
+        let pauses = u64::from(request.count) * u64::from(request.interval_us);
+        if request.depth == 1 && pauses > PAUSES_MAX_US {
             return Err(fail!(EINVAL, "count times interval_us is more than 10 s"));
         }
         let needs_export = [Trip::Write, Trip::Cas, Trip::Faa];
@@ -418,7 +420,8 @@ impl Ping {
     }
 }
 
-/// Shows numbers, one on each line. No round trip that is waited for has more than ten digits.
+/// Shows numbers, one on each line. No round trip that is waited for has more than ten digits, or
+/// 12 the last ones of many that are under way at once, which still fits.
 fn show_all(page: &mut PageWriter<'_>, numbers: &[u64]) -> Result {
     numbers.iter().try_for_each(|number| show(page, number))
 }

@@ -510,8 +510,8 @@ impl<O: Linked> Channel<O> {
         over
     }
 
-    /// Waits until `take` returns a value, or until `completion` was not signalled for `timeout`
-    /// ms. Gives `ENOTCONN` if the connection is broken. May sleep.
+    /// Waits until `take` returns a value, or `timeout` ms have passed, however often `completion`
+    /// is signalled. Gives `ENOTCONN` if the connection is broken. May sleep.
     fn wait<T>(
         &self,
         completion: &Completion,
@@ -519,6 +519,10 @@ impl<O: Linked> Channel<O> {
         mut take: impl FnMut(&mut Inbox<O::Operation>) -> Option<T>,
     ) -> Result<T> {
         let start = Instant::<Monotonic>::now();
+        let left = || {
+            let spent = Msecs::try_from(start.elapsed().as_millis()).unwrap_or(Msecs::MAX);
+            timeout.checked_sub(spent).filter(|left| *left > 0)
+        };
         loop {
             // This comes before the check, so that an event after the check signals again.
             completion.reinit();
@@ -534,11 +538,9 @@ impl<O: Linked> Channel<O> {
                     return Err(ENOTCONN);
                 }
             }
+            let left = left().ok_or(ETIMEDOUT)?;
             match self.polled {
-                None => completion.wait_timeout(timeout)?,
-                Some(_) if start.elapsed().as_millis() >= i64::from(timeout) => {
-                    return Err(ETIMEDOUT);
-                }
+                None => completion.wait_timeout(left)?,
                 Some(_) => sync::yield_cpu(),
             }
         }

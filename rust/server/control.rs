@@ -278,14 +278,21 @@ impl Control {
         }
     }
 
-    /// Sends a message on the control connection. A stranger is not waited for: its requests are
-    /// only read while there is room for an answer.
+    /// Sends a message on the control connection. A stranger is not waited for, nor who has a
+    /// scratch region: their requests are only read while there is room for an answer.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
+        let is_waited_for = self.is_waited_for();
         let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
-        match self.is_admitted {
+        match is_waited_for {
             true => channel.send(COMPLETION_TIMEOUT_MS, encode),
             false => channel.try_send(encode),
         }
+    }
+
+    /// Returns true if the client may be waited for: it was admitted, and is not one that only
+    /// measures. Others hold up nothing, and stay for a short time.
+    fn is_waited_for(&self) -> bool {
+        self.is_admitted && self.scratch.is_none()
     }
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
@@ -489,8 +496,9 @@ impl SessionWork for Control {
             false => 1,
         };
         for _ in 0..most {
+            let is_waited_for = self.is_waited_for();
             let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
-            if !self.is_admitted && !channel.has_room() {
+            if !is_waited_for && !channel.has_room() {
                 break;
             }
             let received = channel.try_receive(&mut message);
@@ -509,7 +517,7 @@ impl SessionWork for Control {
         if session.is_lost() {
             return Err(ENOTCONN);
         }
-        if !self.is_admitted && self.has_work() {
+        if !self.is_waited_for() && self.has_work() {
             Session::notify(session);
         }
         if let Some(since) = self.logged_out {

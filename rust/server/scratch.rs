@@ -20,7 +20,10 @@ use kernel::{
 };
 
 use crate::base::{
-    errno::ENOTCONN,
+    errno::{
+        ENOTCONN,
+        EOPNOTSUPP, //
+    },
     scatterlist::PageChunks, //
 };
 use crate::link::channel::{
@@ -119,7 +122,9 @@ impl Scratch {
         let device = pd.device();
         let memory = PageChunks::alloc(len, device.numa_node())?;
         let mapping = SgMapping::map(device, &memory, 0, len, Direction::Bidirectional)?;
-        let mr = Mr::alloc(&pd, &mapping, Access::RemoteReadWrite)?;
+        let mr = Mr::alloc(&pd, &mapping, Access::RemoteReadWrite);
+        // It registers no memory by work requests, or not so much.
+        let mr = mr.map_err(|error| if error == EINVAL { EOPNOTSUPP } else { error })?;
         let atomics = device.atomics().is_some();
         let mr = match atomics {
             true => mr.with_atomics()?,

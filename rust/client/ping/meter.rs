@@ -26,6 +26,7 @@ use super::{
 use crate::base::{
     errno::{
         EBADMSG,
+        ENOTCONN,
         EOPNOTSUPP, //
     },
     sync, //
@@ -171,7 +172,7 @@ impl Meter {
         let remote = at(&scratch, DATA_AT);
         let channel = self.connection.channel();
         channel.post(0, Work::Rdma(RdmaOp::Write, remote), operation)?;
-        self.take(Trip::Write, 0).map(drop)
+        self.take(Trip::Write, 0, Deadline::start()).map(drop)
     }
 
     /// Returns how many round trips of a kind can be under way at once.
@@ -200,6 +201,8 @@ impl Meter {
         let next = |index: usize| if index + 1 < depth { index + 1 } else { 0 };
         let (mut newest, mut oldest) = (0, 0);
         let (mut started, mut under_way) = (0, 0);
+        // What is under way when no more is begun has that time together.
+        let mut end = None;
         loop {
             while started < count && under_way < depth && goes_on() {
                 if under_way == 0 && trip == Trip::Send {
@@ -213,7 +216,10 @@ impl Meter {
             if under_way == 0 {
                 break;
             }
-            let nanos = self.finish(trip, oldest)?;
+            if end.is_none() && !goes_on() {
+                end = Some(Deadline::start());
+            }
+            let nanos = self.finish(trip, oldest, end.unwrap_or_else(Deadline::start))?;
             measured.times.push(nanos, GFP_KERNEL)?;
             oldest = next(oldest);
             under_way -= 1;
@@ -269,14 +275,13 @@ impl Meter {
 
     /// Waits until the oldest round trip is over, checks it, and returns its nanoseconds. May
     /// sleep.
-    fn finish(&mut self, trip: Trip, index: usize) -> Result<u64, Failure> {
+    fn finish(&mut self, trip: Trip, index: usize, deadline: Deadline) -> Result<u64, Failure> {
         let started = *self.started.get(index).ok_or(EINVAL)?;
         if trip == Trip::Send {
-            self.connection
-                .await_pong(started.sequence, Deadline::start())?;
+            self.connection.await_pong(started.sequence, deadline)?;
             return Ok(nanos_since(started.at));
         }
-        let operation = self.take(trip, index)?;
+        let operation = self.take(trip, index, deadline)?;
         let nanos = nanos_since(started.at);
         if let Operation::Number(result) = &operation {
             let (found, expected) = (result.value().ok_or(EINVAL)?, started.expected);
@@ -312,18 +317,19 @@ impl Meter {
     }
 
     /// Waits until an operation is over, and returns it. May sleep.
-    fn take(&mut self, trip: Trip, index: usize) -> Result<Operation, Failure> {
+    fn take(&mut self, trip: Trip, index: usize, deadline: Deadline) -> Result<Operation, Failure> {
         let index = u16::try_from(index).map_err(|_| EINVAL)?;
         let channel = self.connection.channel_mut();
         let name = name(trip);
-        let outcome = match channel.take_operation(index, Deadline::start().left()) {
+        let outcome = match channel.take_operation(index, deadline.left()) {
             Ok((operation, Ok(()))) => return Ok(operation),
             Ok((_, Err(error))) => error.to_error(),
             Err(error) => error,
         };
-        match outcome == ETIMEDOUT {
-            true => Err(fail!(outcome, "no answer to {name}")),
-            false => Err(fail!(outcome, "the server's device refused {name}")),
+        match outcome {
+            ETIMEDOUT => Err(fail!(outcome, "no answer to {name}")),
+            ENOTCONN => Err(fail!(outcome, "the connection was lost during {name}")),
+            _ => Err(fail!(outcome, "the server's device refused {name}")),
         }
     }
 
@@ -345,7 +351,7 @@ impl Meter {
             }
         }
         self.start(Trip::Read, 0)?;
-        self.finish(Trip::Read, 0)?;
+        self.finish(Trip::Read, 0, Deadline::start())?;
         let last = self.contents(0)?;
         let [first, second] = &self.patterns;
         let written = if self.has_written { second } else { first };

@@ -492,7 +492,7 @@ pub struct Ping {
     /// admits this host [default: send, and read of an export of RAM]
     #[arg(long, value_enum, value_name = "OP,...", value_delimiter = ',')]
     pub op: Vec<Op>,
-    /// Bytes of a READ or WRITE, up to 60K; needs an export that admits this host [default: 8 of a
+    /// Bytes of a READ or WRITE, 8 to 60K; needs an export that admits this host [default: 8 of a
     /// WRITE, 0 of a READ alone]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_ping)]
     pub size: Option<u64>,

@@ -7,7 +7,8 @@ const UNITS: &str = "KMGTPE";
 
 /// The largest `inline_size`, in bytes.
 const INLINE_MAX: u64 = 16 << 10;
-/// The most bytes of an RDMA operation that is measured.
+/// The fewest and the most bytes of an RDMA operation that is measured.
+const PING_MIN: u64 = 8;
 const PING_MAX: u64 = 60 << 10;
 /// The longest time that I/O waits for a path, in ms.
 const NO_PATH_MAX_MS: u64 = 86_400_000;
@@ -42,8 +43,8 @@ pub fn parse_inline(text: &str) -> Result<u64, String> {
 /// Parses the bytes of an RDMA operation that is measured.
 pub fn parse_ping(text: &str) -> Result<u64, String> {
     match parse(text)? {
-        size @ 1..=PING_MAX => Ok(size),
-        _ => Err(format!("{text:?} is not from 1 to {PING_MAX}")),
+        size @ PING_MIN..=PING_MAX => Ok(size),
+        _ => Err(format!("{text:?} is not from {PING_MIN} to {PING_MAX}")),
     }
 }
 

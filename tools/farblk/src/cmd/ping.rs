@@ -113,7 +113,8 @@ impl Measured {
         self.trips.iter().all(|trips| trips.times.is_empty())
     }
 
-    /// Adds what the module has measured. Returns how many round trips of a kind that was.
+    /// Adds what the module has measured. Returns how many round trips that was of each kind that
+    /// is available, at least.
     fn add(
         &mut self,
         context: &Context,
@@ -124,11 +125,18 @@ impl Measured {
         let configfs = &context.configfs;
         let unparsable = |text: &str| job.error(Code::Unparsable, format!("{text:?}"));
         let read = |name: &str| Ok(configfs.read(object, name, job)?.unwrap_or_default());
-        let mut added = 0;
+        if plan.has_atomics() {
+            let text = read("unavailable")?;
+            let named = |op: &Op| text.lines().any(|line| line == word(*op));
+            self.unavailable = plan.ops.iter().copied().filter(named).collect();
+        }
+        let mut added = None;
         for &op in &plan.ops {
             let text = read(&format!("{}_ns", word(op)))?;
             let more = parse(&text).ok_or_else(|| unparsable(&text))?;
-            added = added.max(more.len());
+            if !self.unavailable.contains(&op) {
+                added = Some(more.len().min(added.unwrap_or(usize::MAX)));
+            }
             self.of(op).times.extend(more);
         }
         if plan.depth > 1 {
@@ -141,12 +149,7 @@ impl Measured {
                 trips.elapsed_ns = trips.elapsed_ns.saturating_add(nanos);
             }
         }
-        if plan.has_atomics() {
-            let text = read("unavailable")?;
-            let named = |op: &Op| text.lines().any(|line| line == word(*op));
-            self.unavailable = plan.ops.iter().copied().filter(named).collect();
-        }
-        Ok(added)
+        Ok(added.unwrap_or(0))
     }
 }
 

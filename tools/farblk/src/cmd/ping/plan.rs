@@ -36,7 +36,12 @@ impl Plan {
         has_reads: impl FnOnce(&str) -> Result<bool, Error>,
     ) -> Result<Self, Error> {
         let needs = |op: &Op| matches!(op, Op::Write | Op::Cas | Op::Faa);
-        let has_scratch = arguments.size.is_some() || arguments.op.iter().any(needs);
+        // Whether an export that wants a key is one of RAM is only told with the key.
+        let is_told_by_key = arguments.op.is_empty()
+            && arguments.key_file.is_some()
+            && arguments.place.export.is_some();
+        let has_scratch =
+            arguments.size.is_some() || arguments.op.iter().any(needs) || is_told_by_key;
         let ops = match (arguments.op.as_slice(), &arguments.place.export) {
             (_, None) if has_scratch => {
                 let why = "WRITE, CAS, FAA and --size need an export that admits this host";

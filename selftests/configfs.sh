@@ -494,6 +494,9 @@ ping() {
 	for kind in send read write cas faa polled enable; do leaves_switch ping/p/$kind; done
 	must store "$p/addr" "$FARBLK_SERVER"
 	must store "$p/count" 11
+	# There are no pauses while many are under way.
+	refused ECONNREFUSED "$p/enable" 1 "nobody listens"
+	must store "$p/depth" 1
 	refused EINVAL "$p/enable" 1 "more than 10 s"
 	must store "$p/interval_us" 1000
 	refused ECONNREFUSED "$p/enable" 1 "nobody listens"

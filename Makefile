@@ -15,7 +15,7 @@ help:
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
 	@echo 'make check-boot   ten rounds of reboots of two guests with systemd (hours)'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
-	@echo 'make samples    small modules that teach floor 1, in build/stock/samples (KERNEL=uml|RELEASE)'
+	@echo 'make samples    small modules that teach floor 1 (KERNEL=uml|RELEASE)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
 	@echo 'make install    both with manual pages, completions and units (PREFIX=/usr/local, DESTDIR=folder)'
 	@echo 'make deb        Debian packages of the tool, of the module and of its source, in build/deb'

@@ -86,7 +86,7 @@
 #define FARBLK_LOGIN_REMEMBERED		1
 
 /* farblk_scratch_reply.flags */
-#define FARBLK_SCRATCH_ATOMICS		1	/* the server's device does atomic operations there */
+#define FARBLK_SCRATCH_ATOMICS		1	/* its device does atomic operations */
 
 /* farblk_command.op */
 #define FARBLK_OP_READ			1

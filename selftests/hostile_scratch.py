@@ -208,10 +208,14 @@ def scratch_late():
     region(control)
     for _ in range(8):
         control.send(message(PING))
-    start = time.monotonic()
+    start = said = time.monotonic()
     while not control.ended and time.monotonic() < start + 30 * PATIENCE:
-        # The server's device sends it again so long.
-        control.take_late(3.5)
+        # In time: the server's device sends it again for some seconds.
+        control.take_late(1.5)
+        # The server hears something all the time.
+        if time.monotonic() > said + 1:
+            control.send(message(PING))
+            said = time.monotonic()
         time.sleep(0.01)
     took = time.monotonic() - start
     if not control.ended or took > 20 * PATIENCE:

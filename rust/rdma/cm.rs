@@ -174,6 +174,11 @@ pub(crate) type ReplyAddr = [u8; 24];
 /// How much longer than the core this module waits for a resolution, so that the core's timeout
 /// ends it and gives the reason.
 const RESOLVE_SLACK_MS: u32 = 250;
+/// How long one try to resolve an address takes at most. The core looks at the neighbour first, and
+/// only then queues the request that a change of the neighbour wakes: an answer that comes between
+/// the two wakes nobody, and the request sleeps until its timeout (`queue_req` in
+/// `drivers/infiniband/core/addr.c`). So a long timeout is made of short ones.
+const RESOLVE_TRY_MS: u32 = 500;
 
 /// An id has no queue pair.
 const NO_QP: u32 = 0;
@@ -389,19 +394,31 @@ impl<T: Transport> CmId<T> {
         let src = src.map(SockaddrStorage::from);
         let dst = SockaddrStorage::from(dst);
         let shared = &self.shared;
-        shared.start(Phase::Addr)?;
-        // SAFETY: By the type invariants the id is valid. Both addresses are, and are only read: C
-        // lacks a `const`.
-        let started = to_result(unsafe {
-            bindings::rdma_resolve_addr(
-                self.as_raw(),
-                src.as_ref()
-                    .map_or(core::ptr::null_mut(), |src| src.as_ptr().cast_mut()),
-                dst.as_ptr(),
-                timeout_ms as c_ulong,
-            )
-        });
-        shared.finish(started, timeout_ms.saturating_add(RESOLVE_SLACK_MS))?;
+        let mut left_ms = timeout_ms;
+        loop {
+            let try_ms = left_ms.min(RESOLVE_TRY_MS);
+            left_ms -= try_ms;
+            shared.start(Phase::Addr)?;
+            // SAFETY: By the type invariants the id is valid. Both addresses are, and are only read:
+            // C lacks a `const`.
+            let started = to_result(unsafe {
+                bindings::rdma_resolve_addr(
+                    self.as_raw(),
+                    src.as_ref()
+                        .map_or(core::ptr::null_mut(), |src| src.as_ptr().cast_mut()),
+                    dst.as_ptr(),
+                    try_ms as c_ulong,
+                )
+            });
+            match shared.finish(started, try_ms.saturating_add(RESOLVE_SLACK_MS)) {
+                Err(CmError::AddrError(status))
+                    if status == ETIMEDOUT.to_errno() && left_ms > 0 => {}
+                result => {
+                    result?;
+                    break;
+                }
+            };
+        }
         shared.start(Phase::Route)?;
         // SAFETY: By the type invariants the id is valid; it is bound to a device.
         let started = to_result(unsafe {

@@ -43,6 +43,9 @@ mod base;
 mod block;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
+#[cfg(farblk_misuse)]
+#[path = "rdma/misuse.rs"]
+mod misuse;
 #[cfg_attr(
     not(CONFIG_FARBLK_KUNIT_TEST),
     expect(dead_code, reason = "the tests use more of it than the driver yet")

@@ -27,8 +27,6 @@ pub(crate) mod device;
 pub(crate) mod dma;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
-#[cfg(farblk_misuse)]
-mod misuse;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;

@@ -32,7 +32,10 @@ use crate::client::{
     target::Target, //
 };
 use crate::link::{
-    channel::ChannelConfig,
+    channel::{
+        ChannelConfig,
+        Completions, //
+    },
     failure::{
         fail,
         Failure, //
@@ -50,7 +53,6 @@ use crate::proto::{
     ScratchReply,
     ScratchRequest, //
 };
-use crate::rdma::cq::PollContext;
 
 /// How long the round trips of one connection take at most, in ms, with the pauses: a server that
 /// is slow, or pretends to be, must not hold up the task. It would end the connection soon.
@@ -206,10 +208,10 @@ pub(crate) fn ping(
             Some(_) => request.size,
             None => 0,
         },
-        context: match request.polled {
-            true => PollContext::Direct,
+        completions: match request.polled {
+            true => Completions::Waiter,
             // Where disks have the completions of their I/O handled, too.
-            false => PollContext::Softirq,
+            false => Completions::Softirq,
         },
     };
     let deadline = Deadline::start();

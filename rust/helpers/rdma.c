@@ -82,6 +82,11 @@ int rust_helper_farblk_req_notify_solicited(struct ib_cq *cq)
 	return ib_req_notify_cq(cq, IB_CQ_SOLICITED | IB_CQ_REPORT_MISSED_EVENTS);
 }
 
+void rust_helper_farblk_destroy_cq(struct ib_cq *cq)
+{
+	ib_destroy_cq(cq);
+}
+
 /*
  * Handles at most budget completions, while nobody else does so. Not for IB_POLL_DIRECT. Interrupts
  * that come meanwhile have no effect: the caller has the queue looked at once more.

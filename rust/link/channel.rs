@@ -51,7 +51,9 @@ use crate::rdma::{
     cm::CmId,
     cq::{
         Cq,
-        PollContext, //
+        Direct,
+        Softirq,
+        Workqueue, //
     },
     dma::{
         Direction,
@@ -75,6 +77,7 @@ use crate::rdma::{
 use self::posted::Posted;
 pub(crate) use self::posted::{
     ChannelConfig,
+    Completions,
     Work, //
 };
 
@@ -279,7 +282,7 @@ pub(crate) struct Channel<O: Linked> {
     id: Arc<CmId>,
     owner: Arc<O>,
     /// The completion queue, if those who wait poll it.
-    polled: Option<Arc<Cq>>,
+    polled: Option<Cq<Direct>>,
     /// Buffer for the message that is being encoded.
     scratch: KVec<u8>,
     /// The side that this host is, and the keys of a connection whose messages have tags.
@@ -303,7 +306,14 @@ impl<O: Linked> Channel<O> {
         let pd = Pd::alloc(&device)?;
         let caps = config.caps(&device);
         let cqes = caps.send_cqes() + caps.recv_cqes();
-        let cq = Cq::alloc(&device, cqes, 0, config.context.clone())?;
+        let (cq, polled) = match config.completions {
+            Completions::Workqueue => (Cq::<Workqueue>::alloc(&device, cqes, 0)?.into(), None),
+            Completions::Softirq => (Cq::<Softirq>::alloc(&device, cqes, 0)?.into(), None),
+            Completions::Waiter => {
+                let cq = Cq::<Direct>::alloc(&device, cqes, 0)?;
+                (cq.clone().into(), Some(cq))
+            }
+        };
         let handler = Handler(owner.clone());
         let qp = Qp::create(&id, &pd, &cq, &cq, caps, handler)?;
         let mut over = KVec::with_capacity(config.operations.into(), GFP_KERNEL)?;
@@ -326,7 +336,7 @@ impl<O: Linked> Channel<O> {
             pd,
             id,
             owner,
-            polled: matches!(config.context, PollContext::Direct).then_some(cq),
+            polled,
             scratch: KVec::from_elem(0, BUFFER_SIZE, GFP_KERNEL)?,
             auth: None,
         })

@@ -33,15 +33,22 @@ use kernel::{
 };
 
 mod completions;
+mod context;
 mod marker;
 mod reservation;
-mod solicited;
 
 use completions::Completions;
+pub(crate) use context::{
+    Cq,
+    Direct,
+    Manual,
+    Softirq,
+    Workqueue, //
+};
 pub(super) use marker::Marker;
 pub(super) use reservation::Reservation;
 
-/// Receives the interrupts of a [`PollContext::Manual`] completion queue.
+/// Receives the interrupts of a completion queue that is [`Manual`].
 pub(crate) trait CqNotify: Send + Sync {
     /// Called once after [`Cq::arm`], when a completion is in the queue. Also called, at any time,
     /// when a task that handled completions could not handle all, or another one has found it doing
@@ -53,22 +60,13 @@ pub(crate) trait CqNotify: Send + Sync {
     fn notify(&self);
 }
 
-/// The context in which a completion queue calls the handlers of its completions.
+/// The context in which a completion queue calls the handlers of its completions; see the types of
+/// the same names.
 #[derive(Clone)]
-pub(crate) enum PollContext {
-    /// Softirq, on the CPU that took the interrupt. Handlers must not sleep.
+pub(super) enum PollContext {
     Softirq,
-    /// The RDMA core's workqueue `ib-comp-wq`. Handlers may sleep, but delay the handlers of all
-    /// other queues there.
     Workqueue,
-    /// The caller of [`Cq::poll`] or [`Cq::reap`]; there are no interrupts. Handlers must not
-    /// sleep.
-    ///
-    /// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it
-    /// handles a receive. See also [`Qp::answered`](super::qp::Qp::answered).
     Direct,
-    /// The caller of [`Cq::poll`] or [`Cq::reap`]. If callers may sleep, handlers may sleep, too.
-    /// [`Cq::arm`] requests one interrupt, which calls [`CqNotify::notify`].
     Manual(Arc<dyn CqNotify>),
 }
 
@@ -81,26 +79,27 @@ const AGAIN: u32 = 2;
 /// The queue is being dropped: no completions are handled any more.
 const CLOSED: u32 = 3;
 
-/// A completion queue, which calls the handlers of its queue pairs.
+/// A completion queue in whichever context, which calls the handlers of its queue pairs.
 ///
-/// It handles one completion at a time.
+/// It handles one completion at a time. Whether a caller may poll it shows in the type of its
+/// [`Cq`], which this does not know.
 ///
 /// # Invariants
 ///
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
-///   `drop()` and by nothing else.
+///   `drop()` and by nothing else. If the queue is `direct`, it was made by `__ib_create_cq()`, and
+///   else by `__ib_alloc_cq()`.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
 /// - `state` is a lock: the caller that has changed it from `IDLE` is the only one to flush the
-///   queue until it is `IDLE` again. If the queue is `direct`, which is to say a
-///   [`PollContext::Direct`] or [`PollContext::Manual`] one, it is also the only one to handle
-///   completions, and to use `wcs`. Once `state` is `CLOSED`, there is no such caller any more, and
+///   queue until it is `IDLE` again. If the queue is `direct`, which is to say
+///   [`Direct`] or [`Manual`], it is also the only one to handle completions, and to use `wcs`. Once `state` is `CLOSED`, there is no such caller any more, and
 ///   [`irq_work_fn`] does not use `raw`.
-/// - `raw` has `self` as its context. `work` and `irq_work` are initialised; they run only until
+/// - `raw` has `self` as its context if it has [`comp_handler`] as its handler. `work` and `irq_work` are initialised; they run only until
 ///   `drop()` ends.
 /// - `waiting` is, but for calls that are just changing it, the number of requests that need a
 ///   completion in this queue and for which no other event makes a caller poll it.
 #[pin_data(PinnedDrop)]
-pub(crate) struct Cq {
+pub(crate) struct AnyCq {
     raw: NonNull<bindings::ib_cq>,
     device: Arc<Device>,
     entries: u32,
@@ -122,25 +121,15 @@ pub(crate) struct Cq {
 }
 
 // SAFETY: `ib_cq` belongs to no thread.
-unsafe impl Send for Cq {}
+unsafe impl Send for AnyCq {}
 
 // SAFETY: The fields that change are atomic; the C object is handed to the core, and it and `wcs`
 // are used as the type invariants say.
-unsafe impl Sync for Cq {}
+unsafe impl Sync for AnyCq {}
 
-impl Cq {
-    /// Allocates a completion queue of `entries` entries whose interrupt is completion vector
-    /// `vector`, modulo their number.
-    ///
-    /// The entries must suffice for all work requests of all its queue pairs: the sum of their
-    /// [`send_cqes`](super::qp::QpCaps::send_cqes) and [`recv_cqes`](super::qp::QpCaps::recv_cqes),
-    /// and the receives of shared receive queues. Fails with `EINVAL` if `entries` is 0 or more
-    /// than the device can have, and with what the device says.
-    ///
-    /// # Context
-    ///
-    /// May sleep. Dropping the last reference may sleep, too, and must not happen in a completion.
-    pub(crate) fn alloc(
+impl AnyCq {
+    /// Allocates a completion queue as [`Cq::alloc`] says.
+    pub(super) fn alloc(
         device: &Arc<Device>,
         entries: u32,
         vector: u32,
@@ -150,44 +139,35 @@ impl Cq {
         if entries == 0 || entries > limits.max_cqe {
             return Err(EINVAL);
         }
-        let (poll_ctx, direct, notify) = match context {
-            PollContext::Softirq => (bindings::ib_poll_context_IB_POLL_SOFTIRQ, false, None),
-            PollContext::Workqueue => (bindings::ib_poll_context_IB_POLL_WORKQUEUE, false, None),
-            PollContext::Direct => (bindings::ib_poll_context_IB_POLL_DIRECT, true, None),
-            PollContext::Manual(notify) => {
-                (bindings::ib_poll_context_IB_POLL_DIRECT, true, Some(notify))
-            }
+        let vector = vector % limits.num_comp_vectors.max(1);
+        let poll_ctx = match &context {
+            PollContext::Softirq => Some(bindings::ib_poll_context_IB_POLL_SOFTIRQ),
+            PollContext::Workqueue => Some(bindings::ib_poll_context_IB_POLL_WORKQUEUE),
+            PollContext::Direct | PollContext::Manual(_) => None,
         };
-        let wcs = match direct {
-            true => Completions::new()?,
-            false => Completions::none(),
+        let wcs = match poll_ctx {
+            None => Completions::new()?,
+            Some(_) => Completions::none(),
         };
-        // SAFETY: The device is registered by its invariants, and the name is static.
-        let raw = from_err_ptr(unsafe {
-            bindings::__ib_alloc_cq(
-                device.as_raw(),
-                core::ptr::null_mut(),
-                i32::try_from(entries)?,
-                i32::try_from(vector % limits.num_comp_vectors.max(1))?,
-                poll_ctx,
-                MODULE_NAME.as_char_ptr(),
-            )
-        })?;
-        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        let raw = poll_ctx
+            .map(|poll_ctx| Self::alloc_raw(device, entries, vector, poll_ctx))
+            .transpose()?;
         // SAFETY: The queue was just allocated.
-        let forward = unsafe { (*raw.as_ptr()).comp_handler };
-        // INVARIANT: The queue was just allocated on `device`; nothing is reserved, and no task
-        // uses it or waits for it.
+        let forward = raw.and_then(|raw| unsafe { (*raw.as_ptr()).comp_handler });
+        let create = |this| Self::create_raw(device, entries, vector, this);
+        // INVARIANT: `raw` is allocated on `device`; nothing is reserved, and no task uses it or
+        // waits for it.
         let this = Arc::pin_init(
-            try_pin_init!(Self {
-                raw,
+            try_pin_init!(&this in Self {
                 device: device.clone(),
                 entries,
                 reserved: Atomic::new(0),
-                direct,
-                softirq: poll_ctx == bindings::ib_poll_context_IB_POLL_SOFTIRQ,
-                notify,
-                forward,
+                direct: poll_ctx.is_none(),
+                softirq: matches!(context, PollContext::Softirq),
+                notify: match context {
+                    PollContext::Manual(notify) => Some(notify),
+                    _ => None,
+                },
                 interrupts: Atomic::new(0),
                 state: Atomic::new(IDLE),
                 waiting: Atomic::new(0),
@@ -200,25 +180,82 @@ impl Cq {
                     // SAFETY: As above.
                     unsafe { bindings::farblk_init_irq_work(work, Some(irq_work_fn)) };
                 }),
+                forward,
+                // INVARIANT: `self` is the context of a queue that is made here. That comes last, so
+                // that there is nothing to undo.
+                raw: match raw {
+                    Some(raw) => raw,
+                    None => create(this)?,
+                },
             }? Error),
             GFP_KERNEL,
         );
-        let this = match this {
-            Ok(this) => this,
-            Err(error) => {
+        match (this, raw) {
+            (Ok(this), Some(raw)) if this.softirq => {
+                // INVARIANT: `self` becomes the context.
+                // SAFETY: The queue is ours, and without queue pairs there is no interrupt that
+                // would read these.
+                unsafe {
+                    (*raw.as_ptr()).cq_context = Arc::as_ptr(&this).cast_mut().cast::<c_void>();
+                    (*raw.as_ptr()).comp_handler = Some(comp_handler);
+                }
+                Ok(this)
+            }
+            (Err(error), Some(raw)) => {
                 // SAFETY: The queue was just allocated, and nobody else knows it.
                 unsafe { bindings::ib_free_cq(raw.as_ptr()) };
-                return Err(error);
+                Err(error)
             }
-        };
-        // INVARIANT: `self` becomes the context.
-        // SAFETY: The queue is ours, and without queue pairs there is no interrupt that would
-        // read these.
-        unsafe {
-            (*raw.as_ptr()).cq_context = Arc::as_ptr(&this).cast_mut().cast::<c_void>();
-            (*raw.as_ptr()).comp_handler = Some(comp_handler);
+            (this, _) => this,
         }
-        Ok(this)
+    }
+
+    /// Makes a queue whose completions the core handles, in context `poll_ctx`.
+    fn alloc_raw(
+        device: &Device,
+        entries: u32,
+        vector: u32,
+        poll_ctx: bindings::ib_poll_context,
+    ) -> Result<NonNull<bindings::ib_cq>> {
+        // SAFETY: The device is registered by its invariants, and the name is static.
+        let raw = from_err_ptr(unsafe {
+            bindings::__ib_alloc_cq(
+                device.as_raw(),
+                core::ptr::null_mut(),
+                i32::try_from(entries)?,
+                i32::try_from(vector)?,
+                poll_ctx,
+                MODULE_NAME.as_char_ptr(),
+            )
+        })?;
+        NonNull::new(raw).ok_or(ENOMEM)
+    }
+
+    /// Makes a queue that does nothing but call [`comp_handler`], for `this`.
+    fn create_raw(
+        device: &Device,
+        entries: u32,
+        vector: u32,
+        this: NonNull<Self>,
+    ) -> Result<NonNull<bindings::ib_cq>> {
+        let attr = bindings::ib_cq_init_attr {
+            cqe: entries,
+            comp_vector: vector,
+            ..Default::default()
+        };
+        // SAFETY: The device is registered by its invariants, and the name is static. The context is
+        // initialised before the queue has a queue pair, and until then there is no interrupt.
+        let raw = from_err_ptr(unsafe {
+            bindings::__ib_create_cq(
+                device.as_raw(),
+                Some(comp_handler),
+                None,
+                this.as_ptr().cast::<c_void>(),
+                &attr,
+                MODULE_NAME.as_char_ptr(),
+            )
+        })?;
+        NonNull::new(raw).ok_or(ENOMEM)
     }
 
     /// The C object, which is valid as long as `self`.
@@ -227,7 +264,7 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// Calls the core's own handler of interrupts. Not for a direct queue.
+    /// Calls the core's own handler of interrupts, which a direct queue does not have.
     fn forward(&self) {
         if let Some(forward) = self.forward {
             // SAFETY: It is what the core would have had called; it does not look at the context.
@@ -235,53 +272,47 @@ impl Cq {
         }
     }
 
-    /// Returns how many interrupts there were.
+    /// Returns how many interrupts there were; 0 if the context is [`Workqueue`].
     pub(crate) fn interrupts(&self) -> u64 {
         self.interrupts.load(Relaxed)
     }
 
     /// Requests one interrupt at the next completion. Returns true if there may be a completion
     /// already, in which case there may be no interrupt. Does nothing, and returns false, unless
-    /// the queue is a [`PollContext::Manual`] one.
+    /// the queue is [`Manual`].
     ///
     /// # Context
     ///
     /// Any. Does not sleep.
-    pub(crate) fn arm(&self) -> bool {
+    pub(super) fn arm(&self) -> bool {
         self.notify.is_some() && self.request_notify()
     }
 
-    /// Returns true if the queue is a [`PollContext::Direct`] or [`PollContext::Manual`] one.
+    /// As [`Cq::arm_solicited`]. Does nothing, and returns false, unless the queue is [`Manual`].
+    pub(super) fn arm_solicited(&self) -> bool {
+        // SAFETY: By the type invariants the queue is valid; this may be done at any time.
+        self.notify.is_some() && unsafe { bindings::farblk_req_notify_solicited(self.as_raw()) > 0 }
+    }
+
+    /// Returns true if the queue is [`Direct`] or [`Manual`].
     #[inline]
     pub(super) fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// Handles at most `budget` completions of a [`PollContext::Direct`] or [`PollContext::Manual`]
-    /// queue, and returns how many they were.
-    ///
-    /// If another caller is handling completions already, that one looks for completions once more,
-    /// or has another task do so, and this returns 0.
-    ///
-    /// # Context
-    ///
-    /// Any but hard interrupt. Does not sleep, if the handlers do not; those of a direct queue are
-    /// called with preemption disabled, or, with `PREEMPT_RT`, with softirqs disabled.
-    pub(crate) fn poll(&self, budget: u32) -> u32 {
+    /// As [`Cq::poll`]. Does nothing, and returns 0, unless the queue is [`Direct`] or [`Manual`].
+    pub(super) fn poll(&self, budget: u32) -> u32 {
         self.process(budget.min(self.entries))
     }
 
-    /// Like [`Self::poll`], but handles all completions that are in the queue now: they are at most
-    /// as many as it has entries. What comes in while it does so may be handled or not.
+    /// As [`Cq::reap`]. Does nothing, and returns 0, unless the queue is [`Direct`] or [`Manual`].
     #[inline]
-    pub(crate) fn reap(&self) -> u32 {
+    pub(super) fn reap(&self) -> u32 {
         self.process(self.entries)
     }
 
-    /// Like [`Self::reap`], for a [`PollContext::Manual`] queue. Returns `None` if another caller
-    /// is handling completions, which then calls [`CqNotify::notify`]. A caller that wants to see
-    /// the queue empty must not wait for that one: it may need this CPU.
-    pub(crate) fn try_reap(&self) -> Option<u32> {
+    /// As [`Cq::try_reap`]. Returns `None` unless the queue is [`Manual`].
+    pub(super) fn try_reap(&self) -> Option<u32> {
         let entered = self.notify.is_some() && self.enter();
         // SAFETY: The queue was entered.
         entered.then(|| unsafe { self.process_entered(self.entries) })
@@ -498,7 +529,7 @@ impl Cq {
 }
 
 #[pinned_drop]
-impl PinnedDrop for Cq {
+impl PinnedDrop for AnyCq {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
         // Only `work` can still be handling completions.
@@ -509,9 +540,14 @@ impl PinnedDrop for Cq {
         // SAFETY: By the type invariants the work is initialised. When this returns, no
         // `irq_work_fn()` uses `raw`: one that runs later finds the queue closed.
         unsafe { bindings::farblk_irq_work_sync(self.irq_work.get()) };
-        // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to
-        // `self`, so none is left.
-        unsafe { bindings::ib_free_cq(self.as_raw()) };
+        // SAFETY: By the type invariants the queue is ours, and was made by that function's opposite.
+        // Queue pairs hold a reference to `self`, so none is left.
+        unsafe {
+            match self.direct {
+                true => bindings::farblk_destroy_cq(self.as_raw()),
+                false => bindings::ib_free_cq(self.as_raw()),
+            }
+        };
         // Until here the device may have told of a completion that was handled before.
         // SAFETY: By the type invariants both works are initialised. Nothing queues them any more.
         unsafe {
@@ -521,19 +557,20 @@ impl PinnedDrop for Cq {
     }
 }
 
-/// Handles an interrupt of the queue. A direct queue takes one only if it has requested it.
+/// Handles an interrupt of a queue that is [`Softirq`], or [`Direct`] or [`Manual`]: these take one
+/// only if they have requested it.
 ///
 /// # Safety
 ///
-/// Must only be called by the driver, for a completion queue with a [`Cq`] as its context.
+/// Must only be called by the driver, for a completion queue with a [`AnyCq`] as its context.
 unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_void) {
-    // SAFETY: The context is a `Cq` that exists at least as long as the C object.
-    let this = unsafe { &*context.cast::<Cq>() };
+    // SAFETY: The context is a `AnyCq` that exists at least as long as the C object.
+    let this = unsafe { &*context.cast::<AnyCq>() };
     this.interrupts.fetch_add(1, Relaxed);
     if !this.direct {
         // A software device calls this in a task.
         // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
-        if !this.softirq || !unsafe { bindings::farblk_irq_work_queue(this.irq_work.get()) } {
+        if !unsafe { bindings::farblk_irq_work_queue(this.irq_work.get()) } {
             this.forward();
         }
         return;
@@ -545,10 +582,10 @@ unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_voi
 ///
 /// # Safety
 ///
-/// Must only be called by `irq_work`, for the work of a [`Cq`].
+/// Must only be called by `irq_work`, for the work of a [`AnyCq`].
 unsafe extern "C" fn irq_work_fn(work: *mut bindings::irq_work) {
-    // SAFETY: It is the work of a `Cq`, which waits for it when it is dropped.
-    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Cq, irq_work) };
+    // SAFETY: It is the work of a `AnyCq`, which waits for it when it is dropped.
+    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), AnyCq, irq_work) };
     // An interrupt may be late: then the C object may be gone.
     if this.state.load(Relaxed) != CLOSED {
         this.forward();
@@ -559,9 +596,9 @@ unsafe extern "C" fn irq_work_fn(work: *mut bindings::irq_work) {
 ///
 /// # Safety
 ///
-/// Must only be called by the workqueue, for the work of a [`Cq`].
+/// Must only be called by the workqueue, for the work of a [`AnyCq`].
 unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
-    // SAFETY: It is the work of a `Cq`, which waits for it when it is dropped.
-    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Cq, work) };
+    // SAFETY: It is the work of a `AnyCq`, which waits for it when it is dropped.
+    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), AnyCq, work) };
     this.reap();
 }

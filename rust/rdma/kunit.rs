@@ -62,7 +62,9 @@ use crate::rdma::{
         Listener, //
     },
     cq::{
+        AnyCq,
         Cq,
+        Manual,
         PollContext, //
     },
     device::Device,

@@ -9,7 +9,14 @@ use crate::rdma::{
         CmId,
         ConnParam, //
     },
-    cq::Cq,
+    cq::{
+        AnyCq,
+        Cq,
+        Direct,
+        Manual,
+        Softirq,
+        Workqueue, //
+    },
     pd::Pd,
     qp::{
         Qp,
@@ -79,8 +86,26 @@ fn acknowledgment_of_uc(id: &CmId<Uc>) {
     let _ = id.set_min_rnr_timer(1); //~ E0599
 }
 
-fn uc_on_another_id<H: QpHandler<Uc>>(id: &Arc<CmId>, pd: &Arc<Pd>, cq: &Arc<Cq>, handler: H) {
+fn uc_on_another_id<H: QpHandler<Uc>>(id: &Arc<CmId>, pd: &Arc<Pd>, cq: &Arc<AnyCq>, handler: H) {
     let _ = Qp::<H, Uc>::create(id, pd, cq, cq, QpCaps::default(), handler); //~ E0308
+}
+
+fn reap_where_the_core_does(softirq: &Cq<Softirq>, workqueue: &Cq<Workqueue>) {
+    let _ = softirq.reap(); //~ E0624
+    let _ = softirq.poll(1); //~ E0624
+    let _ = workqueue.reap(); //~ E0624
+    softirq.arm(); //~ E0624
+}
+
+fn interrupts_of_a_queue_without(direct: &Cq<Direct>, any: &AnyCq) {
+    let _ = direct.arm(); //~ E0624
+    let _ = direct.try_reap(); //~ E0624
+    let _ = any.reap(); //~ E0624
+}
+
+fn what_is_polled(direct: &Cq<Direct>, manual: &Cq<Manual>) {
+    let _ = (direct.reap(), direct.poll(1));
+    let _ = (manual.reap(), manual.try_reap(), manual.arm());
 }
 
 fn delivery_by_uc(result: Result<Unacknowledged, WcError>) -> Result<(), WcError> {

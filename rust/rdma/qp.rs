@@ -73,7 +73,7 @@ use crate::rdma::{
         Group, //
     },
     cq::{
-        Cq,
+        AnyCq,
         Marker,
         Reservation, //
     },
@@ -323,8 +323,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     pub(crate) fn create(
         id: &Arc<CmId<T>>,
         pd: &Arc<Pd>,
-        send_cq: &Arc<Cq>,
-        recv_cq: &Arc<Cq>,
+        send_cq: &Arc<AnyCq>,
+        recv_cq: &Arc<AnyCq>,
         caps: QpCaps,
         handler: H,
     ) -> Result<Arc<Self>> {
@@ -339,7 +339,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     fn build(
         id: &Arc<CmId<T>>,
         pd: &Arc<Pd>,
-        send_cq: &Arc<Cq>,
+        send_cq: &Arc<AnyCq>,
         receives: impl FnOnce() -> Result<Receives<H, T>>,
         reaps: bool,
         caps: QpCaps,
@@ -500,8 +500,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
 impl<H: QpHandler> Qp<H> {
     /// Creates a queue pair on `id` that receives from `srq`, and has the protection domain of
     /// that. Its sends complete in `send_cq`: either the completion queue of `srq`, or another one
-    /// if that is a [`PollContext::Direct`](super::cq::PollContext::Direct) or
-    /// [`PollContext::Manual`](super::cq::PollContext::Manual) one.
+    /// if that is a [`Direct`](super::cq::Direct) or
+    /// [`Manual`](super::cq::Manual) one.
     ///
     /// Otherwise like [`Self::create`]. Also fails with `ENOSPC` if `srq` has too many queue pairs,
     /// and with `EAGAIN` if one that had the same address is just being dropped.
@@ -512,7 +512,7 @@ impl<H: QpHandler> Qp<H> {
     pub(crate) fn create_on(
         id: &Arc<CmId>,
         srq: &Arc<Srq<H>>,
-        send_cq: &Arc<Cq>,
+        send_cq: &Arc<AnyCq>,
         caps: QpCaps,
         handler: H,
     ) -> Result<Arc<Self>> {

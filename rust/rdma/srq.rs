@@ -14,7 +14,7 @@ use crate::base::{
 use crate::bindings;
 use crate::rdma::{
     cq::{
-        Cq,
+        AnyCq,
         Reservation, //
     },
     might_sleep,
@@ -131,7 +131,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     /// May sleep.
     pub(crate) fn create(
         pd: &Arc<Pd>,
-        cq: &Arc<Cq>,
+        cq: &Arc<AnyCq>,
         receives: u32,
         members: usize,
         events: Option<Arc<dyn SrqEvents>>,
@@ -262,7 +262,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     }
 
     /// Returns the completion queue.
-    pub(crate) fn cq(&self) -> &Arc<Cq> {
+    pub(crate) fn cq(&self) -> &Arc<AnyCq> {
         self.cq.cq()
     }
 

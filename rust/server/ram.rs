@@ -24,7 +24,7 @@ use crate::rdma::{
     cm::CmId,
     cq::{
         Cq,
-        PollContext, //
+        Workqueue, //
     },
     device::Device,
     dma::DmaBuffer,
@@ -74,7 +74,7 @@ pub(super) struct Slabs {
     /// Those that are up, by their index.
     queues: KVec<Option<Arc<Qp<Handler>>>>,
     /// The completion queue of all I/O queue pairs.
-    cq: Arc<Cq>,
+    cq: Cq<Workqueue>,
     pd: Arc<Pd>,
     regions: Arc<Regions>,
 }
@@ -96,7 +96,7 @@ impl Slabs {
         let regions = ram.regions.get(device, (geometry, &ram.memory), access)?;
         Ok(Self {
             queues: none(usize::from(queues))?,
-            cq: Cq::alloc(device, cqes, 0, PollContext::Workqueue)?,
+            cq: Cq::<Workqueue>::alloc(device, cqes, 0)?,
             pd: regions.pd().ok_or(ENOTCONN)?,
             regions,
         })

@@ -54,7 +54,7 @@ impl kernel::Module for Roles<Greeter> {
 fn queue_pair(id: &Arc<CmId>, events: &Arc<Events>) -> Result<Arc<Qp<Handler>>> {
     let pd = Pd::alloc(&id.device()?)?;
     let entries = CAPS.send_cqes() + CAPS.recv_cqes();
-    let cq = Cq::alloc(pd.device(), entries, 0, PollContext::Softirq)?;
+    let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;
     Qp::create(id, &pd, &cq, &cq, CAPS, Handler(events.clone()))
 }
 

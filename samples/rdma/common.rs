@@ -39,7 +39,7 @@ pub(crate) use crate::{
         },
         cq::{
             Cq,
-            PollContext, //
+            Softirq, //
         },
         device::Device,
         dma::{

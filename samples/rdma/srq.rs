@@ -82,7 +82,7 @@ struct Shared {
 fn create(device: &Arc<Device>) -> Result<Arc<Srq<Answering>>> {
     // Completions of all receives and of all answers may be there at once.
     let entries = RECEIVES + CLIENTS as u32 * ANSWERS.send_cqes();
-    let cq = Cq::alloc(device, entries, 0, PollContext::Softirq)?;
+    let cq = Cq::<Softirq>::alloc(device, entries, 0)?;
     let srq = Srq::create(&Pd::alloc(device)?, &cq, RECEIVES, CLIENTS, None)?;
     for _ in 0..RECEIVES {
         let buffer = DmaBuffer::alloc(device, size_of::<u32>(), Direction::Bidirectional)?;

@@ -68,9 +68,12 @@ use crate::proto::{
 use crate::rdma::{
     cm::CmId,
     cq::{
+        AnyCq,
         Cq,
-        PollContext, //
+        Direct,
+        Softirq, //
     },
+    device::Device,
     dma::DmaBuffer,
     pd::Pd,
     qp::{
@@ -161,14 +164,36 @@ type Unsent<T> = (BlkError, Owned<Request<T>>);
 /// The result of posting the work request of a request.
 type PostResult<T> = Result<(), (Error, Posted<T>)>;
 
+/// The completion queue of the receives of an I/O connection, and without commands of the sends.
+#[derive(Clone)]
+enum ReceiveCq {
+    /// It raises no interrupt. Only tasks that wait for I/O poll it
+    /// ([`Operations::poll`](mq::Operations::poll)).
+    Polled(Cq<Direct>),
+    /// Its interrupts tell of completions.
+    Interrupts(Cq<Softirq>),
+}
+
+impl ReceiveCq {
+    fn alloc(device: &Arc<Device>, entries: u32, vector: u32, polled: bool) -> Result<Self> {
+        Ok(match polled {
+            true => Self::Polled(Cq::<Direct>::alloc(device, entries, vector)?),
+            false => Self::Interrupts(Cq::<Softirq>::alloc(device, entries, vector)?),
+        })
+    }
+
+    fn any(&self) -> &Arc<AnyCq> {
+        match self {
+            Self::Polled(cq) => cq,
+            Self::Interrupts(cq) => cq,
+        }
+    }
+}
+
 /// An I/O connection.
 pub(in crate::client) struct Connection<T: RequestOwner> {
     qp: Arc<Qp<Handler<T>>>,
-    /// The completion queue of the receives, and without commands of the sends.
-    cq: Arc<Cq>,
-    /// The completion queue raises no interrupt. Only tasks that wait for I/O poll it
-    /// ([`Operations::poll`](mq::Operations::poll)).
-    polled: bool,
+    cq: ReceiveCq,
     /// The server's memory, once it is known, if the connection is one-sided.
     slabs: Option<Arc<Slabs>>,
     limits: IoLimits,
@@ -194,10 +219,6 @@ impl<T: RequestOwner> Connection<T> {
         }
         let limits = device.limits();
         let vector = u32::from(hw_queue) % limits.num_comp_vectors.max(1);
-        let context = match polled {
-            true => PollContext::Direct,
-            false => PollContext::Softirq,
-        };
         let depth = u32::from(config.depth);
         // The largest request whose memory needs a region; `None` if requests need none.
         let largest = match &config.data_path {
@@ -236,8 +257,8 @@ impl<T: RequestOwner> Connection<T> {
         let (cq, send_cq, commands) = match &config.data_path {
             DataPath::OneSided => {
                 let entries = caps.send_cqes() + caps.recv_cqes();
-                let cq = Cq::alloc(device, entries, vector, context)?;
-                (cq.clone(), cq, None)
+                let cq = ReceiveCq::alloc(device, entries, vector, polled)?;
+                (cq.clone(), cq.any().clone(), None)
             }
             // The completion of a send is polled when its response is there, so it needs no
             // interrupt.
@@ -247,8 +268,8 @@ impl<T: RequestOwner> Connection<T> {
                     false => terms.inline_size,
                 };
                 (
-                    Cq::alloc(device, caps.recv_cqes(), vector, context)?,
-                    Cq::alloc(device, caps.send_cqes(), vector, PollContext::Direct)?,
+                    ReceiveCq::alloc(device, caps.recv_cqes(), vector, polled)?,
+                    Cq::<Direct>::alloc(device, caps.send_cqes(), vector)?.into(),
                     Some(Commands::new(
                         device,
                         terms,
@@ -266,7 +287,7 @@ impl<T: RequestOwner> Connection<T> {
             hw_queue,
             state: Atomic::new(CONNECTING),
         };
-        let qp = Qp::create(&id, config.pd, &send_cq, &cq, caps, handler)?;
+        let qp = Qp::create(&id, config.pd, &send_cq, cq.any(), caps, handler)?;
         let (segments, bytes) = match largest {
             None => (qp.max_segments(), u32::MAX),
             Some(_) => (
@@ -280,7 +301,6 @@ impl<T: RequestOwner> Connection<T> {
             Self {
                 qp,
                 cq,
-                polled,
                 slabs: None,
                 limits: IoLimits {
                     segments: u16::try_from(segments).unwrap_or(u16::MAX),
@@ -423,15 +443,16 @@ impl<T: RequestOwner> Connection<T> {
     /// Handles the completions that are there, and returns their number. Atomic context.
     #[inline]
     pub(in crate::client) fn poll(&self) -> u32 {
-        self.cq.reap()
+        match &self.cq {
+            ReceiveCq::Polled(cq) => cq.reap(),
+            ReceiveCq::Interrupts(_) => 0,
+        }
     }
 
     /// Polls like [`Self::poll`] if no interrupt tells of completions. No task may be waiting for
     /// the I/O of this connection just now, so that it would not end by itself. Any context.
     pub(in crate::client) fn catch_up(&self) {
-        if self.polled {
-            self.poll();
-        }
+        self.poll();
     }
 
     /// Returns the number of work requests in flight, which may be slightly out of date. Any
@@ -485,7 +506,7 @@ impl<T: RequestOwner> Connection<T> {
             return Ok(());
         };
         loop {
-            let receives = commands.make_receives(self.cq.device(), alloc)?;
+            let receives = commands.make_receives(self.cq.any().device(), alloc)?;
             if receives.is_empty() {
                 return Ok(());
             }
@@ -521,7 +542,7 @@ impl<T: RequestOwner> Connection<T> {
             self.qp.posted(),
             self.qp.doorbells(),
             self.qp.completions(),
-            self.cq.interrupts(),
+            self.cq.any().interrupts(),
             self.qp.invalidations(),
         )
     }

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::base::scatterlist::NoMemory;
 use crate::rdma::{
-    cq::PollContext,
     device::Device,
     dma::{
         DmaBuffer,
@@ -32,6 +31,17 @@ use crate::rdma::{
     },
 };
 
+/// Where a control connection handles its completions.
+#[derive(Clone, Copy)]
+pub(crate) enum Completions {
+    /// The RDMA core's workqueue.
+    Workqueue,
+    /// Softirq.
+    Softirq,
+    /// The caller of a method that waits, which looks until there are some.
+    Waiter,
+}
+
 /// What a control connection is made for beside messages.
 #[derive(Clone)]
 pub(crate) struct ChannelConfig {
@@ -40,9 +50,8 @@ pub(crate) struct ChannelConfig {
     /// The bytes of an RDMA operation of the owner, at most; 0 if there are none but those of no
     /// bytes.
     pub(crate) rdma_size: u32,
-    /// Where completions are handled. If that is [`PollContext::Direct`], the caller of a method
-    /// that waits does it, and looks until there are some.
-    pub(crate) context: PollContext,
+    /// Where completions are handled.
+    pub(crate) completions: Completions,
 }
 
 impl ChannelConfig {
@@ -51,7 +60,7 @@ impl ChannelConfig {
         Self {
             operations,
             rdma_size: 0,
-            context: PollContext::Workqueue,
+            completions: Completions::Workqueue,
         }
     }
 

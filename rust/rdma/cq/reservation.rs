@@ -2,7 +2,7 @@
 
 //! Entries of a completion queue that a queue of work requests may fill.
 
-use crate::rdma::cq::Cq;
+use crate::rdma::cq::AnyCq;
 use kernel::sync::{
     atomic::Relaxed,
     Arc, //
@@ -14,14 +14,14 @@ use kernel::sync::{
 ///
 /// - `cq.reserved` includes `entries`.
 pub(in crate::rdma) struct Reservation {
-    pub(super) cq: Arc<Cq>,
+    pub(super) cq: Arc<AnyCq>,
     pub(super) entries: u32,
 }
 
 impl Reservation {
     /// Returns the queue.
     #[inline]
-    pub(in crate::rdma) fn cq(&self) -> &Arc<Cq> {
+    pub(in crate::rdma) fn cq(&self) -> &Arc<AnyCq> {
         &self.cq
     }
 }

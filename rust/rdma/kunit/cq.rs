@@ -12,7 +12,7 @@ mod tests {
     fn has_at_least_one_entry_and_no_more_than_the_device_can() -> Result {
         with_device(|device, _| {
             let max = device.limits().max_cqe;
-            let alloc = |entries| Cq::alloc(device, entries, 0, PollContext::Workqueue);
+            let alloc = |entries| AnyCq::alloc(device, entries, 0, PollContext::Workqueue);
             check!(alloc(0).err() == Some(EINVAL));
             check!(alloc(max + 1).err() == Some(EINVAL));
             check!(alloc(1).is_ok());
@@ -24,7 +24,7 @@ mod tests {
     fn takes_any_vector() -> Result {
         with_device(|device, _| {
             for vector in [0, device.limits().num_comp_vectors, u32::MAX] {
-                check!(Cq::alloc(device, 1, vector, PollContext::Softirq).is_ok());
+                check!(AnyCq::alloc(device, 1, vector, PollContext::Softirq).is_ok());
             }
             Ok(())
         })
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn has_each_entry_reserved_once() -> Result {
         with_device(|device, _| {
-            let cq = Cq::alloc(device, 10, 0, PollContext::Workqueue)?;
+            let cq = AnyCq::alloc(device, 10, 0, PollContext::Workqueue)?;
             let first = cq.reserve(4)?;
             let second = cq.reserve(6)?;
             check!(cq.reserve(1).err() == Some(ENOSPC));

@@ -161,8 +161,8 @@ where
     pub(super) events: Arc<Events>,
     pub(super) id: Arc<CmId<T>>,
     pub(super) connection: Arc<Connection>,
-    pub(super) send_cq: Arc<Cq>,
-    pub(super) recv_cq: Arc<Cq>,
+    pub(super) send_cq: Arc<AnyCq>,
+    pub(super) recv_cq: Arc<AnyCq>,
 }
 
 /// The kinds of completion queues and receive queues that the sides have.
@@ -188,8 +188,8 @@ where
     ) -> Result<Self> {
         let events = Events::new()?;
         let handler = Handler(events.clone());
-        let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
-        let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
+        let send_cq = AnyCq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
+        let recv_cq = AnyCq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
         Ok(Self {
             qp: Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?,
             events,

@@ -124,8 +124,8 @@ impl Peer {
             }),
             GFP_KERNEL,
         )?;
-        let send_cq = Cq::alloc(pd.device(), caps.send_cqes(), 0, PollContext::Softirq)?;
-        let recv_cq = Cq::alloc(pd.device(), caps.recv_cqes(), 0, PollContext::Workqueue)?;
+        let send_cq = AnyCq::alloc(pd.device(), caps.send_cqes(), 0, PollContext::Softirq)?;
+        let recv_cq = AnyCq::alloc(pd.device(), caps.recv_cqes(), 0, PollContext::Workqueue)?;
         let handler = Handler(post.clone());
         Ok(Self {
             qp: Qp::create(&id, &pd, &send_cq, &recv_cq, caps, handler)?,

@@ -221,8 +221,8 @@ mod create {
         with_pair(CAPS, |pair| {
             let device = pair.pd.device();
             let limits = *device.limits();
-            let cq = Cq::alloc(device, 64, 0, PollContext::Workqueue)?;
-            let create = |id: &Arc<CmId>, cq: &Arc<Cq>, caps| {
+            let cq = AnyCq::alloc(device, 64, 0, PollContext::Workqueue)?;
+            let create = |id: &Arc<CmId>, cq: &Arc<AnyCq>, caps| {
                 Qp::create(
                     id,
                     &pair.pd,
@@ -272,7 +272,7 @@ mod create {
             }
             // A completion queue of one entry less than two such queue pairs need, or than one.
             let entries = CAPS.send_cqes() + CAPS.recv_cqes();
-            let small = Cq::alloc(device, entries - 1, 0, PollContext::Workqueue)?;
+            let small = AnyCq::alloc(device, entries - 1, 0, PollContext::Workqueue)?;
             check!(create(&id, &small, CAPS) == Err(ENOSPC));
             // None of these has taken anything.
             check!(last(small));

@@ -29,9 +29,9 @@ pub(super) enum Job {
     /// Drains a queue pair.
     Drain(Arc<Qp<Handler>>),
     /// Flushes a completion queue.
-    Flush(Arc<Cq>),
+    Flush(Arc<AnyCq>),
     /// Handles the completions of one.
-    Reap(Arc<Cq>),
+    Reap(Arc<AnyCq>),
 }
 
 /// A task that does its job while another task is in the middle of something.
@@ -229,7 +229,7 @@ mod tests {
         with_device(|device, _| {
             for context in [PollContext::Direct, PollContext::Workqueue] {
                 let is_direct = matches!(context, PollContext::Direct);
-                let cq = Cq::alloc(device, 8, 0, context)?;
+                let cq = AnyCq::alloc(device, 8, 0, context)?;
                 TASK.store(Task::current_raw().addr(), Relaxed);
                 FLUSHED.store(cq.as_raw().addr(), Relaxed);
                 SEEN.store(0, Relaxed);
@@ -253,8 +253,9 @@ mod tests {
     fn is_told_when_another_one_is_done() -> Result {
         with_device(|device, _| {
             let notified = Arc::new(Notified(Atomic::new(0)), GFP_KERNEL)?;
-            let cq = Cq::alloc(device, 8, 0, PollContext::Manual(notified.clone()))?;
-            let rival = Rival::new(Job::Reap(cq.clone()), &Events::new()?)?;
+            let cq = Cq::<Manual>::alloc(device, 8, 0, notified.clone())?;
+            check!(!cq.arm() && !cq.arm_solicited() && cq.poll(1) == 0);
+            let rival = Rival::new(Job::Reap(cq.clone().into()), &Events::new()?)?;
             let broken = replaced!(device, poll_cq, slow_poll);
             FLUSHED.store(cq.as_raw().addr(), Relaxed);
             check!(rival.queue.enqueue(rival.clone()).is_ok());
@@ -274,7 +275,7 @@ mod tests {
     #[test]
     fn flushes_a_completion_queue_alone() -> Result {
         with_device(|device, _| {
-            let cq = Cq::alloc(device, 8, 0, PollContext::Workqueue)?;
+            let cq = AnyCq::alloc(device, 8, 0, PollContext::Workqueue)?;
             let rival = Rival::new(Job::Flush(cq.clone()), &Events::new()?)?;
             let broken = replaced!(device, poll_cq, slow_poll);
             FLUSHED.store(cq.as_raw().addr(), Relaxed);

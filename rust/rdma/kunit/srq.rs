@@ -24,7 +24,7 @@ pub(super) fn create(device: &Arc<Device>) -> Result<Arc<Srq<Handler>>> {
 fn create_with(device: &Arc<Device>, events: Option<Arc<Short>>) -> Result<Arc<Srq<Handler>>> {
     let caps = QpCaps { recv_wr: 0, ..CAPS };
     let entries = RECEIVES + MEMBERS as u32 * caps.send_cqes();
-    let cq = Cq::alloc(device, entries, 0, PollContext::Workqueue)?;
+    let cq = AnyCq::alloc(device, entries, 0, PollContext::Workqueue)?;
     Srq::create(
         &Pd::alloc(device)?,
         &cq,
@@ -247,7 +247,7 @@ mod tests {
         with_device(|device, addr| {
             let pd = Pd::alloc(device)?;
             let max = device.limits().max_srq_wr;
-            let cq = Cq::alloc(device, RECEIVES, 0, PollContext::Workqueue)?;
+            let cq = AnyCq::alloc(device, RECEIVES, 0, PollContext::Workqueue)?;
             let create = |receives| Srq::<Handler>::create(&pd, &cq, receives, 1, None);
             check!(create(0).err() == Some(EINVAL));
             check!(create(max.saturating_add(1)).err() == Some(EINVAL));

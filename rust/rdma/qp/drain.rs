@@ -8,7 +8,7 @@
 use crate::base::errno::ESHUTDOWN;
 use crate::bindings;
 use crate::rdma::{
-    cq::Cq,
+    cq::AnyCq,
     might_sleep,
     pd::Parking,
     qp::{
@@ -320,7 +320,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
 
     /// Waits until all that was posted to the queue pair's own receive queue has completed. As for
     /// [`Self::drain_sends`].
-    fn drain_receives(&self, cq: &Cq, failed: Instant<Monotonic>) -> Result {
+    fn drain_receives(&self, cq: &AnyCq, failed: Instant<Monotonic>) -> Result {
         cq.drain(&self.recv_marker, left_ms(failed, DRAIN_MS), |cqe| {
             let wr = bindings::ib_recv_wr {
                 __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 { wr_cqe: cqe },

@@ -26,7 +26,7 @@ use crate::rdma::{
 ///
 /// `send_done`, `recv_done` and `write_received` are called where the completion queue handles
 /// completions: in softirq, in a workqueue, or where it is polled; see
-/// [`PollContext`](crate::rdma::cq::PollContext). What was not posted, what [`Qp::answered`] ends,
+/// [`Cq`](crate::rdma::cq::Cq). What was not posted, what [`Qp::answered`] ends,
 /// and what is left when the queue pair is drained or dropped, comes back in the context of the
 /// function that does so. So a method may sleep only if all of these contexts may. No method may
 /// drop the last reference to the queue pair or to one of its completion queues. All may post.

@@ -67,7 +67,7 @@ const FAILED: u64 = 1 << 2;
 const ANSWERED: u64 = 1 << 3;
 /// The peer has no access.
 const INVALID: u64 = 1 << 4;
-/// It is counted by [`Cq::start_waiting`](crate::rdma::cq::Cq::start_waiting).
+/// It is counted by [`AnyCq::start_waiting`](crate::rdma::cq::AnyCq::start_waiting).
 const PARKED: u64 = 1 << 5;
 /// Where the remote key begins.
 const RKEY_SHIFT: u32 = 32;
@@ -224,7 +224,7 @@ impl<H: QpHandler> Qp<H> {
     /// such request, if it was answered already, or if it has failed and is being given back.
     ///
     /// [`QpHandler::send_done`] may be called before this returns. If the sends complete in a
-    /// [`PollContext::Direct`](crate::rdma::cq::PollContext::Direct) queue of their own, and the
+    /// [`Direct`](crate::rdma::cq::Direct) queue of their own, and the
     /// request's has not yet, an interrupt is requested, so that no caller has to poll for it.
     ///
     /// # Context

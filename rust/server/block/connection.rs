@@ -40,7 +40,10 @@ use crate::proto::{
     Terms, //
 };
 use crate::rdma::{
-    cq::Cq,
+    cq::{
+        Cq,
+        Manual, //
+    },
     dma::{
         Direction,
         DmaBuffer, //
@@ -172,7 +175,7 @@ pub(in crate::server) struct Connection {
     own: LineState,
     /// The completion queue of its sends. It wakes the poller only when the poller waits for
     /// something.
-    pub(super) cq: Arc<Cq>,
+    pub(super) cq: Cq<Manual>,
     #[pin]
     pub(super) slots: IrqSaveSpinLock<Slots>,
     /// Commands that the client may have in flight.
@@ -284,7 +287,7 @@ impl Connection {
     pub(super) fn new(
         config: &ConnectionConfig<'_>,
         poller: &Arc<Poller<Self>>,
-        cq: Arc<Cq>,
+        cq: Cq<Manual>,
         credit: u16,
     ) -> Result<Arc<Self>> {
         let depth = usize::from(config.terms.depth);

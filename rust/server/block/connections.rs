@@ -29,7 +29,7 @@ use crate::rdma::{
     cq::{
         Cq,
         CqNotify,
-        PollContext, //
+        Manual, //
     },
     device::Device,
     qp::{
@@ -104,8 +104,7 @@ impl OpenConnection {
             true => caps.with_regions(&device, config.terms.limits.max_io),
         };
         let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
-        let context = PollContext::Manual(wake);
-        let cq = Cq::alloc(&device, caps.send_cqes(), poller.vector(), context)?;
+        let cq = Cq::<Manual>::alloc(&device, caps.send_cqes(), poller.vector(), wake)?;
         let connection = Connection::new(config, &poller, cq, credit)?;
         let qp = poller.add(reserved, &connection, |queue| {
             let handler = Handler(connection.clone());

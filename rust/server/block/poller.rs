@@ -51,7 +51,7 @@ use crate::rdma::{
     cq::{
         Cq,
         CqNotify,
-        PollContext, //
+        Manual, //
     },
     device::Device,
     pd::Pd,
@@ -147,7 +147,7 @@ pub(in crate::server) enum ReceiveQueue<'a, H: QpHandler> {
     /// The poller's shared receive queue.
     Shared(&'a Arc<Srq<H>>),
     /// A queue of its own, with so many receives, that completes on the poller's completion queue.
-    Own(&'a Arc<Pd>, &'a Arc<Cq>, u32),
+    Own(&'a Arc<Pd>, &'a Cq<Manual>, u32),
 }
 
 /// What the HCA has for a poller, and the connections that use it.
@@ -156,7 +156,7 @@ pub(super) struct Hca<C: Polled> {
     pub(super) connections: KVec<Entry<C>>,
     /// Queue pairs whose answers are posted at the end of a round. There is capacity for each.
     ringing: KVec<Arc<Qp<C::Handler>>>,
-    cq: Arc<Cq>,
+    cq: Cq<Manual>,
     pd: Arc<Pd>,
     turn: Turn,
 }
@@ -306,8 +306,7 @@ impl<C: Polled> Poller<C> {
         )?;
         let wake = Arc::new(Wake(this.clone()), GFP_KERNEL)?;
         // With receives of its own, the end of each connection takes an entry, too.
-        let context = PollContext::Manual(wake.clone());
-        let cq = Cq::alloc(device, receives + ends, vector, context)?;
+        let cq = Cq::<Manual>::alloc(device, receives + ends, vector, wake.clone())?;
         let srq = has_srq.then(|| Srq::create(pd, &cq, receives, CONNECTIONS_MAX, None));
         let srq = srq.transpose()?;
         pool.add_poller(number, wake)?;

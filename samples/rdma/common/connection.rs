@@ -244,7 +244,7 @@ impl<T: Connected> Connection<T> {
     pub(crate) fn new(end: Endpoint<T>, pd: &Arc<Pd>) -> Result<Self> {
         let Endpoint { id, events } = end;
         let entries = CAPS.send_cqes() + CAPS.recv_cqes();
-        let cq = Cq::alloc(pd.device(), entries, 0, PollContext::Softirq)?;
+        let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;
         Ok(Self {
             qp: Qp::create(&id, pd, &cq, &cq, CAPS, Handler(events.clone()))?,
             pd: pd.clone(),

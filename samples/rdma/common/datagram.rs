@@ -129,7 +129,7 @@ impl Mailbox {
         place(&id)?;
         let pd = Pd::alloc(&id.device()?)?;
         let entries = CAPS.send_cqes() + CAPS.recv_cqes();
-        let cq = Cq::alloc(pd.device(), entries, 0, PollContext::Softirq)?;
+        let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;
         Ok(Self {
             qp: Qp::create(&id, &pd, &cq, &cq, CAPS, Sorter(mail.clone()))?,
             id,

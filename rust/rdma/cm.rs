@@ -75,6 +75,10 @@ use kernel::{
         },
         Arc, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
 };
 
 /// Receives the events of a connection.
@@ -83,7 +87,8 @@ use kernel::{
 ///
 /// The methods are called with the id's `handler_mutex` held: they may sleep, but should only
 /// record and notify. No method of the same id may be called in them that is not said to be allowed
-/// there. Dropping the id is allowed.
+/// there, and neither an id nor a queue pair may be dropped: other events of it may wait behind this
+/// one, and its end for them.
 pub(crate) trait CmEvents: Send + Sync + 'static {
     /// The peer has confirmed a connection that was accepted.
     fn established(&self) {}
@@ -174,10 +179,10 @@ pub(crate) type ReplyAddr = [u8; 24];
 /// How much longer than the core this module waits for a resolution, so that the core's timeout
 /// ends it and gives the reason.
 const RESOLVE_SLACK_MS: u32 = 250;
-/// How long one try to resolve an address takes at most. The core looks at the neighbour first, and
-/// only then queues the request that a change of the neighbour wakes: an answer that comes between
-/// the two wakes nobody, and the request sleeps until its timeout (`queue_req` in
-/// `drivers/infiniband/core/addr.c`). So a long timeout is made of short ones.
+/// How long the first try to resolve an address takes at most. The core looks at the neighbour
+/// first, and only then queues the request that a change of the neighbour wakes: an answer that
+/// comes between the two wakes nobody, and the request sleeps until its timeout (`queue_req` in
+/// `drivers/infiniband/core/addr.c`). The second try then finds the neighbour at once.
 const RESOLVE_TRY_MS: u32 = 500;
 
 /// An id has no queue pair.
@@ -299,36 +304,6 @@ impl<T: Transport> CmId<T> {
         self.qp_number.load(Relaxed)
     }
 
-    /// Returns this end of the connection, and the peer's.
-    ///
-    /// The number of a queue pair that is not there yet, or not known, is 0: that of the peer
-    /// before [`Self::connect`] has returned, and that of this end before there is one. Fails with
-    /// `EAFNOSUPPORT` if the addresses are no IP addresses. Must not be called in a handler of the
-    /// id. May sleep.
-    pub(crate) fn ends(&self) -> Result<(End, End)> {
-        self.device()?;
-        // SAFETY: By the type invariants the id is valid. The core sets both addresses before the
-        // device, and changes them afterwards (iWARP does, when it has connected) only in the
-        // handler, whose lock is held.
-        let (local, peer) = unsafe {
-            bindings::rdma_lock_handler(self.as_raw());
-            let addr = &raw const (*self.as_raw()).route.addr;
-            let ends = (
-                socket_addr(&raw const (*addr).src_addr),
-                socket_addr(&raw const (*addr).dst_addr),
-            );
-            bindings::rdma_unlock_handler(self.as_raw());
-            ends
-        };
-        let (local, peer) = local.zip(peer).ok_or(EAFNOSUPPORT)?;
-        let (local_qp, peer_qp) = match self.is_iwarp() {
-            // There the numbers have a meaning on one host only.
-            true => (0, 0),
-            false => (self.qp_number(), self.shared.peer_qp()),
-        };
-        Ok(((local, local_qp), (peer, peer_qp)))
-    }
-
     /// Returns the address that replies to the peer go to, of an id that was made of a
     /// [`ConnectRequest`]: its GID, and behind it the address on the link; with iWARP its IP
     /// address, as an IPv6 one. What [`Self::ends`] returns is only what the peer says. May sleep.
@@ -394,11 +369,14 @@ impl<T: Transport> CmId<T> {
         let src = src.map(SockaddrStorage::from);
         let dst = SockaddrStorage::from(dst);
         let shared = &self.shared;
-        let mut left_ms = timeout_ms;
+        let begin = Instant::<Monotonic>::now();
+        let left_ms = || {
+            let spent = u32::try_from(begin.elapsed().as_millis()).unwrap_or(u32::MAX);
+            timeout_ms.saturating_sub(spent)
+        };
+        let mut try_ms = timeout_ms.min(RESOLVE_TRY_MS);
+        shared.start(Phase::Addr)?;
         loop {
-            let try_ms = left_ms.min(RESOLVE_TRY_MS);
-            left_ms -= try_ms;
-            shared.start(Phase::Addr)?;
             // SAFETY: By the type invariants the id is valid. Both addresses are, and are only read:
             // C lacks a `const`.
             let started = to_result(unsafe {
@@ -410,14 +388,19 @@ impl<T: Transport> CmId<T> {
                     try_ms as c_ulong,
                 )
             });
-            match shared.finish(started, try_ms.saturating_add(RESOLVE_SLACK_MS)) {
-                Err(CmError::AddrError(status))
-                    if status == ETIMEDOUT.to_errno() && left_ms > 0 => {}
-                result => {
-                    result?;
-                    break;
-                }
-            };
+            // The core ends the try. It may be late, and then the next one is as good as begun.
+            let finished = shared.finish_or_retry(
+                started,
+                left_ms().saturating_add(RESOLVE_SLACK_MS),
+                |error| match error {
+                    CmError::AddrError(status) => *status == ETIMEDOUT.to_errno() && left_ms() > 0,
+                    _ => false,
+                },
+            )?;
+            if finished.is_some() {
+                break;
+            }
+            try_ms = left_ms();
         }
         shared.start(Phase::Route)?;
         // SAFETY: By the type invariants the id is valid; it is bound to a device.
@@ -446,6 +429,36 @@ impl<T: Transport> CmId<T> {
 }
 
 impl<T: Connected> CmId<T> {
+    /// Returns this end of the connection, and the peer's.
+    ///
+    /// The number of a queue pair that is not there yet, or not known, is 0: that of the peer
+    /// before [`Self::connect`] has returned, and that of this end before there is one. Fails with
+    /// `EAFNOSUPPORT` if the addresses are no IP addresses. Must not be called in a handler of the
+    /// id. May sleep.
+    pub(crate) fn ends(&self) -> Result<(End, End)> {
+        self.device()?;
+        // SAFETY: By the type invariants the id is valid. The core sets both addresses before the
+        // device, and changes them afterwards (iWARP does, when it has connected) only in the
+        // handler, whose lock is held.
+        let (local, peer) = unsafe {
+            bindings::rdma_lock_handler(self.as_raw());
+            let addr = &raw const (*self.as_raw()).route.addr;
+            let ends = (
+                socket_addr(&raw const (*addr).src_addr),
+                socket_addr(&raw const (*addr).dst_addr),
+            );
+            bindings::rdma_unlock_handler(self.as_raw());
+            ends
+        };
+        let (local, peer) = local.zip(peer).ok_or(EAFNOSUPPORT)?;
+        let (local_qp, peer_qp) = match self.is_iwarp() {
+            // There the numbers have a meaning on one host only.
+            true => (0, 0),
+            false => (self.qp_number(), self.shared.peer_qp()),
+        };
+        Ok(((local, local_qp), (peer, peer_qp)))
+    }
+
     /// Connects to the peer, within `timeout_ms` milliseconds, and returns the private data of its
     /// reply.
     ///

@@ -66,6 +66,9 @@ pub(crate) trait SrqEvents: Send + Sync + 'static {
     fn failed(&self) {}
 }
 
+/// Who receives the events of a queue; nobody once it is gone.
+type EventTarget = IrqSaveSpinLock<Option<Arc<dyn SrqEvents>>>;
+
 /// A receive queue that several queue pairs share; all have the same protection domain and
 /// completion queue.
 ///
@@ -102,8 +105,8 @@ pub(crate) struct Srq<H: QpHandler<T>, T: Transport = Rc> {
     members: IrqSaveSpinLock<KVec<Member<H, T>>>,
     max_sge: u32,
     receives: u32,
-    /// The context of the events, which are dropped after the C object.
-    events: Option<KBox<Arc<dyn SrqEvents>>>,
+    /// The context of the events.
+    events: Option<Pin<KBox<EventTarget>>>,
     cq: Reservation,
     pd: Arc<Pd>,
 }
@@ -155,7 +158,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         let members = KVec::with_capacity(members, GFP_KERNEL)?;
         let cq = cq.reserve(receives)?;
         let events = events
-            .map(|events| KBox::new(events, GFP_KERNEL))
+            .map(|events| KBox::pin_init(new_irqsave_spinlock!(Some(events)), GFP_KERNEL))
             .transpose()?;
         let context = match &events {
             Some(events) => core::ptr::from_ref(&**events).cast_mut().cast::<c_void>(),
@@ -176,21 +179,22 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
             srq_type: bindings::ib_srq_type_IB_SRQT_BASIC,
             ..pin_init::zeroed()
         };
-        // SAFETY: The domain is valid by its invariants. Kernel users give no `udata`.
-        let raw = from_err_ptr(unsafe {
-            bindings::ib_create_srq_user(
-                pd.as_raw(),
-                &mut attr,
-                core::ptr::null_mut(),
-                core::ptr::null_mut(),
-            )
-        })?;
-        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
-        // INVARIANT: The queue was just created in `pd`; nothing is posted, and there are no
-        // members.
+        let mut create = || {
+            // SAFETY: The domain is valid by its invariants. Kernel users give no `udata`.
+            let raw = from_err_ptr(unsafe {
+                bindings::ib_create_srq_user(
+                    pd.as_raw(),
+                    &mut attr,
+                    core::ptr::null_mut(),
+                    core::ptr::null_mut(),
+                )
+            })?;
+            NonNull::new(raw).ok_or(ENOMEM)
+        };
+        // INVARIANT: The queue is created in `pd`; nothing is posted, and there are no members. It
+        // comes last, so that there is nothing to undo.
         let this = Arc::pin_init(
             try_pin_init!(Self {
-                raw,
                 rq <- rq,
                 members <- new_irqsave_spinlock!(members),
                 max_sge,
@@ -198,21 +202,13 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
                 events,
                 cq,
                 pd: pd.clone(),
+                raw: create()?,
             }? Error),
             GFP_KERNEL,
-        );
-        match this {
-            Ok(this) => {
-                // SAFETY: Nobody else uses the slots yet. `drop()` takes all their owners.
-                unsafe { this.rq.init(&this) };
-                Ok(this)
-            }
-            Err(error) => {
-                // SAFETY: The queue was just created, and nobody else knows it.
-                unsafe { bindings::ib_destroy_srq_user(raw.as_ptr(), core::ptr::null_mut()) };
-                Err(error)
-            }
-        }
+        )?;
+        // SAFETY: Nobody else uses the slots yet. `drop()` takes all their owners.
+        unsafe { this.rq.init(&this) };
+        Ok(this)
     }
 
     /// Posts a receive. The errors are those of [`Qp::recv`].
@@ -334,8 +330,15 @@ impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
         if ret != 0 {
             pr_err!("cannot destroy a shared receive queue: {}\n", ret);
             self.pd.keep();
-            // The C object may tell of events yet.
-            core::mem::forget(self.as_mut().project().events.take());
+            // The C object stays, with its context: it may tell of an event just now, but it must
+            // not need the code of this module when that goes, or what the user has given.
+            // SAFETY: The queue is still there.
+            unsafe { (*self.raw.as_ptr()).event_handler = None };
+            if let Some(target) = self.as_mut().project().events.take() {
+                let events = target.lock().take();
+                core::mem::forget(target);
+                drop(events);
+            }
         }
         // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is
         // left.
@@ -349,13 +352,15 @@ impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
 ///
 /// Must only be called by the RDMA core, with the address of the events of a [`Srq`] as context.
 unsafe extern "C" fn srq_event(event: *mut bindings::ib_event, context: *mut c_void) {
-    // SAFETY: The events are in place until the queue was destroyed, after which there are none.
-    // The core gives a valid event.
-    let (event, events) = unsafe { ((*event).event, &*context.cast::<Arc<dyn SrqEvents>>()) };
-    match event {
-        bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED => events.limit_reached(),
-        bindings::ib_event_type_IB_EVENT_SRQ_ERR => events.failed(),
-        _ => {}
+    // SAFETY: The context is in place until the queue was destroyed, after which there are no
+    // events. The core gives a valid event.
+    let (event, target) = unsafe { ((*event).event, &*context.cast::<EventTarget>()) };
+    if let Some(events) = &*target.lock() {
+        match event {
+            bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED => events.limit_reached(),
+            bindings::ib_event_type_IB_EVENT_SRQ_ERR => events.failed(),
+            _ => {}
+        }
     }
 }
 

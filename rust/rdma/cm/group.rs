@@ -113,7 +113,8 @@ impl Group {
 
     /// Returns true if it is a group of port `number` of `device`.
     pub(in crate::rdma) fn is_for(&self, device: &Arc<Device>, number: u32) -> bool {
-        Arc::ptr_eq(&self.device, device) && self.id.port_num() == number
+        // There is no number while the device goes.
+        number != 0 && Arc::ptr_eq(&self.device, device) && self.id.port_num() == number
     }
 
     /// Returns true if both are memberships in the same group: drivers do not count how often a

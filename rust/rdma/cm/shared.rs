@@ -217,20 +217,40 @@ impl Shared {
     /// Waits for the end of the phase after [`Self::start`]; `started` is what the core's function
     /// returned.
     pub(super) fn finish(&self, started: Result, timeout_ms: u32) -> Result<PrivateData, CmError> {
+        let finished = self.finish_or_retry(started, timeout_ms, |_| false)?;
+        Ok(finished.unwrap_or_default())
+    }
+
+    /// As [`Self::finish`], but returns `None`, and the phase goes on for another try, if
+    /// `is_retried` returns true for the error, and the device is still there.
+    pub(super) fn finish_or_retry(
+        &self,
+        started: Result,
+        timeout_ms: u32,
+        is_retried: impl FnOnce(&CmError) -> bool,
+    ) -> Result<Option<PrivateData>, CmError> {
         if started.is_ok() {
             // A timeout shows in that there is no outcome.
             let _ = self.changed.wait_timeout(timeout_ms);
         }
         let mut progress = self.progress.lock();
         let outcome = progress.outcome.take();
-        if progress.phase != Phase::Connected {
-            progress.phase = Phase::Idle;
-        }
-        match (started, outcome) {
+        let result = match (started, outcome) {
             (Err(error), _) => Err(CmError::Errno(error)),
             (Ok(()), Some(outcome)) => outcome,
             (Ok(()), None) => Err(CmError::Timeout),
+        };
+        match &result {
+            Err(error) if !progress.removed && is_retried(error) => {
+                self.changed.reinit();
+                return Ok(None);
+            }
+            _ => {}
         }
+        if progress.phase != Phase::Connected {
+            progress.phase = Phase::Idle;
+        }
+        result.map(Some)
     }
 
     /// Notes the device that the address was resolved to, or that the id was bound to.

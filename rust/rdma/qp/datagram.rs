@@ -139,7 +139,8 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
     /// Lets the queue pair receive what is sent to `group`, until it is drained or dropped.
     ///
     /// Fails with `EINVAL` if the group is on another device or port, or that is being removed;
-    /// with `EBUSY` if the queue pair is attached to it; with `ESHUTDOWN` once the queue pair has
+    /// with `EBUSY` if the queue pair is attached to it by a membership that has
+    /// not left; with `ESHUTDOWN` once the queue pair has
     /// been closed or destroyed; with `EOPNOTSUPP` if the device has no multicast; with `ENOMEM`,
     /// and with the device's error.
     ///
@@ -155,8 +156,17 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
             return Err(ESHUTDOWN);
         }
         let mut groups = self.groups.lock();
-        if groups.iter().any(|other| other.is_same(group)) {
-            return Err(EBUSY);
+        if let Some(other) = groups.iter_mut().find(|other| other.is_same(group)) {
+            if Arc::ptr_eq(other, group) || !other.has_left() {
+                return Err(EBUSY);
+            }
+            // The device has the queue pair attached. The membership that the network has ended
+            // makes room for the new one; its id is destroyed when nothing is locked.
+            let left = core::mem::replace(other, group.clone());
+            drop(groups);
+            drop(stage);
+            drop(left);
+            return Ok(());
         }
         groups.reserve(1, GFP_KERNEL)?;
         // SAFETY: `stage` is locked and there is a C object. It is detached before it is destroyed,

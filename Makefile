@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo samples check check-all check-hca check-siw check-arm64 check-smp check-storm check-modversions check-boot debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo samples check check-all check-hca check-siw check-arm64 check-smp check-storm check-modversions check-boot check-upstream upstream debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
@@ -14,6 +14,7 @@ help:
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
 	@echo 'make check-boot   ten rounds of reboots of two guests with systemd (hours)'
+	@echo 'make upstream   build/upstream/patches: the series for the kernel; check-upstream builds each step'
 	@echo 'make modules    rust/farblk.ko for the stock kernel (KERNEL=release for another one)'
 	@echo 'make samples    small modules that teach floor 1 (KERNEL=uml|RELEASE)'
 	@echo 'make tool       tools/farblk/farblk, the control tool'
@@ -96,6 +97,13 @@ check-modversions: setup
 
 check-boot: setup modules tool
 	@tools/vm/boot --rounds 10
+
+upstream: setup
+	@tools/upstream/checkpatch build/upstream
+
+check-upstream: setup
+	@tools/setup/guest.sh uml >/dev/null
+	@tools/upstream/check
 
 samples: setup
 	@tools/build samples

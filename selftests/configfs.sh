@@ -577,10 +577,7 @@ path_races() {
 	must store "$C/maps/m/enable" 0
 	must store "$p/enable" 0
 	must rmdir "$p"
-	for n in {1..7}; do
-		must mkdir "$p$n"
-		must settings "$p$n" "addr=$FARBLK_SERVER" enable=1
-	done
+	for n in {1..7}; do must mkdir "$p$n" && must settings "$p$n" "addr=$FARBLK_SERVER" enable=1; done
 }
 gone() { [ ! -d "/proc/$1" ]; }
 

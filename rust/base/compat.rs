@@ -13,15 +13,18 @@ use kernel::module_param::{
 };
 
 /// Returns the value of a module parameter.
+#[cfg(not(kernel_7_2))]
 pub(crate) fn param<T: ModuleParam + Copy>(param: &ModuleParamAccess<T>) -> T {
-    #[cfg(kernel_7_2)]
-    let value = *param.value();
-    #[cfg(not(kernel_7_2))]
-    let value = param.value();
-    value
+    param.value()
 }
 
-/// Error codes that the kernel crate of 7.2 lacks.
+/// Returns the value of a module parameter.
+#[cfg(kernel_7_2)]
+pub(crate) fn param<T: ModuleParam + Copy>(param: &ModuleParamAccess<T>) -> T {
+    *param.value()
+}
+
+/// Error codes.
 pub(crate) mod errno {
     #[cfg(not(kernel_7_2))]
     pub(crate) use kernel::error::code::{
@@ -108,10 +111,15 @@ pub(crate) unsafe fn raw_try_init<T, E>(
 }
 
 /// Returns how many bytes of the current bvec an iterator has passed.
+#[cfg(not(kernel_7_2))]
 #[inline(always)]
 pub(crate) fn bi_offset(iter: bindings::bvec_iter) -> u32 {
-    #[cfg(not(kernel_7_2))]
-    return iter.bi_offset;
-    #[cfg(kernel_7_2)]
-    return iter.bi_bvec_done;
+    iter.bi_offset
+}
+
+/// Returns how many bytes of the current bvec an iterator has passed.
+#[cfg(kernel_7_2)]
+#[inline(always)]
+pub(crate) fn bi_offset(iter: bindings::bvec_iter) -> u32 {
+    iter.bi_bvec_done
 }

@@ -19,6 +19,10 @@
 //!
 //! C header: [`include/linux/configfs.h`](srctree/include/linux/configfs.h)
 
+// UPSTREAM: kernel::configfs needs: files of one directory with different data, default groups,
+// names that `make_group` refuses, an end of use before `drop_item`, modes, and the `Arc` of a
+// child. Then this file is the driver's part of it.
+
 #![allow(unsafe_code)]
 
 mod attribute;

@@ -13,6 +13,8 @@
 //! Any but hard interrupt: these functions may use vector registers. None of them sleeps, and none
 //! leaves a secret on the stack.
 
+// UPSTREAM: the kernel crate has nothing of lib/crypto. A module of it could be this file.
+
 use crate::base::contents::Contents;
 use crate::bindings;
 
@@ -309,7 +311,9 @@ mod tests {
 
     /// The text of the example of RFC 8439, section 2.8.2. The nonce there does not begin with
     /// zeroes, so that the tag below is one of another implementation, that of the selftests.
-    const TEXT: &[u8; 114] = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would be it.";
+    const TEXT: &[u8; 114] =
+        b"Ladies and Gentlemen of the class of '99: If I could offer you only one \
+        tip for the future, sunscreen would be it.";
 
     /// Returns a buffer with `bytes` and room for a tag, in two pieces.
     fn buffers(bytes: &[u8]) -> Result<[BounceBuffer; 3]> {

@@ -8,6 +8,8 @@
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
+// UPSTREAM: kernel::debugfs needs an owner in its file operations. Then this file goes.
+
 #![allow(unsafe_code)]
 
 use core::{

@@ -5,6 +5,8 @@
 //! C header: [`include/uapi/asm-generic/errno.h`](srctree/include/uapi/asm-generic/errno.h)\
 //! C header: [`include/linux/errno.h`](srctree/include/linux/errno.h)
 
+// UPSTREAM: kernel::error needs the names of its codes. Then this file goes.
+
 #![allow(unsafe_code)]
 
 use kernel::error::Error;

@@ -5,6 +5,8 @@
 //! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)\
 //! C header: [`include/uapi/linux/socket.h`](srctree/include/uapi/linux/socket.h)
 
+// UPSTREAM: kernel::net needs network namespaces and `sockaddr_storage`. Then this file goes.
+
 #![allow(unsafe_code)]
 
 use core::{

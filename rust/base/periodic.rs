@@ -4,6 +4,9 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
+// UPSTREAM: kernel::workqueue needs to cancel and to change the delay of delayed work. Then this
+// file is a few lines.
+
 #![allow(unsafe_code)]
 
 use core::pin::Pin;

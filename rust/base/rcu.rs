@@ -4,6 +4,9 @@
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
+// UPSTREAM: kernel::sync::rcu needs a pointer that readers follow and a writer replaces. Then this
+// file goes.
+
 #![allow(unsafe_code)]
 
 use core::{

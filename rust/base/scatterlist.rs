@@ -4,6 +4,10 @@
 //!
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
+// UPSTREAM: kernel::scatterlist maps memory that it owns, for a bound `struct device`; an RDMA
+// device may have none (rxe, siw). It needs tables of pages of others, without a mapping. Then this
+// file goes.
+
 #![allow(unsafe_code)]
 
 use crate::base::contents::Contents;

@@ -6,6 +6,10 @@
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)\
 //! C header: [`include/linux/random.h`](srctree/include/linux/random.h)
 
+// UPSTREAM: kernel::sync::Completion needs `complete`, `reinit` and a wait with a timeout;
+// kernel::sync needs a spinlock that saves the interrupt flags (`SpinLockIrq`, which 7.2 does not
+// have, is for code that knows they are on). Then this file keeps random numbers.
+
 #![allow(unsafe_code)]
 
 use core::marker::PhantomData;

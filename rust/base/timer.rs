@@ -6,6 +6,8 @@
 //!
 //! C header: [`include/linux/timer.h`](srctree/include/linux/timer.h)
 
+// UPSTREAM: kernel::time needs `timer_list`. Then this file goes.
+
 #![allow(unsafe_code)]
 
 use core::pin::Pin;

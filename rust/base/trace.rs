@@ -8,6 +8,9 @@
 //!
 //! Any context but NMI. The events are in `include/trace/events/farblk.h`.
 
+// UPSTREAM: `declare_trace!` needs tracepoints that are a module's. Then this file keeps the
+// events.
+
 #[cfg(CONFIG_TRACEPOINTS)]
 use crate::bindings;
 

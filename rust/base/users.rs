@@ -4,6 +4,9 @@
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
+// UPSTREAM: kernel::sync needs `percpu_ref`, and a module reference that callbacks hold. Then this
+// file goes.
+
 #![allow(unsafe_code)]
 
 use crate::base::sync::Completion;

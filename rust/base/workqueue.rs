@@ -4,6 +4,9 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
+// UPSTREAM: kernel::workqueue needs queues that a module owns, with flush and drain. Then this file
+// keeps `Deferred`.
+
 #![allow(unsafe_code)]
 
 use core::{

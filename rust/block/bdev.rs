@@ -4,6 +4,8 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
+// UPSTREAM: kernel::block needs block devices that are opened: a module of it could be this file.
+
 use crate::base::{
     errno::EOPNOTSUPP,
     users::{

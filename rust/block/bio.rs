@@ -8,6 +8,8 @@
 //! nothing and cannot fail for lack of memory. [`Bio::submit`] takes it together with an owner of
 //! the memory that is read or written. [`BioOwner::end_io`] gives both back, once, with the result.
 
+// UPSTREAM: kernel::block needs bios: a module of it could be this file.
+
 use crate::base::{
     scatterlist::{
         Segment,

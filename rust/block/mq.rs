@@ -39,6 +39,11 @@
 //! [`BlkError::IoError`]: super::BlkError::IoError
 //! [`Owned<IdleRequest>::start`]: Owned::start
 
+// UPSTREAM: kernel::block::mq needs: errors and bytes of requests, data of a request and of a
+// hardware queue, quiesce, freeze and requeue, timeouts, polling, limits that change, capacity that
+// changes, tags, attribute groups, persistent reservations. The types here have its names, so that
+// what it gets can go here.
+
 mod disk_names;
 mod gen_disk;
 mod limits;

@@ -74,7 +74,7 @@ use crate::rdma::{
 
 /// Timeout of the resolution of the server's address, in ms.
 const RESOLVE_TIMEOUT_MS: Msecs = 2000;
-/// The time that the HCA waits for an acknowledgement before it sends again: 4.096 us x 2^14 = 67
+/// The time that the HCA waits for an acknowledgment before it sends again: 4.096 us x 2^14 = 67
 /// ms.
 const ACK_TIMEOUT: u8 = 14;
 /// The same for a software device, which is as late as the CPU is busy: 4.096 us x 2^17 = 0.54 s.

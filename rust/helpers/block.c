@@ -83,7 +83,8 @@ __rust_helper void rust_helper_ida_init(struct ida *ida)
 	ida_init(ida);
 }
 
-__rust_helper void rust_helper_queue_limits_start_update(struct request_queue *q, struct queue_limits *lim)
+__rust_helper void rust_helper_queue_limits_start_update(struct request_queue *q,
+							 struct queue_limits *lim)
 {
 	*lim = queue_limits_start_update(q);
 }

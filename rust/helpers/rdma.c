@@ -50,17 +50,20 @@ void rust_helper_farblk_reply_addr(struct rdma_cm_id *id, u8 addr[24])
 	}
 }
 
-int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr, const struct ib_send_wr **bad_wr)
+int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+			     const struct ib_send_wr **bad_wr)
 {
 	return ib_post_send(qp, wr, bad_wr);
 }
 
-int rust_helper_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad_wr)
+int rust_helper_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+			     const struct ib_recv_wr **bad_wr)
 {
 	return ib_post_recv(qp, wr, bad_wr);
 }
 
-int rust_helper_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad_wr)
+int rust_helper_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
+				 const struct ib_recv_wr **bad_wr)
 {
 	return ib_post_srq_recv(srq, wr, bad_wr);
 }
@@ -158,7 +161,8 @@ bool rust_helper_farblk_dma_loses_offsets(struct ib_device *dev)
 
 	if (ib_uses_virt_dma(dev) || dma_get_min_align_mask(dma) >= PAGE_SIZE - 1)
 		return false;
-	return dma_max_mapping_size(dma) != SIZE_MAX || (get_dma_ops(dma) && dma_dev_need_sync(dma));
+	return dma_max_mapping_size(dma) != SIZE_MAX ||
+	       (get_dma_ops(dma) && dma_dev_need_sync(dma));
 }
 
 /* A node that has no memory is none: not all that allocates there checks it. */
@@ -170,8 +174,8 @@ int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)
 }
 
 /* Returns 0, or a negative errno when the page cannot be mapped. */
-int rust_helper_farblk_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset, size_t size,
-				    int direction, u64 *addr)
+int rust_helper_farblk_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
+				    size_t size, int direction, u64 *addr)
 {
 	*addr = ib_dma_map_page(dev, page, offset, size, (enum dma_data_direction)direction);
 	return ib_dma_mapping_error(dev, *addr) ? -ENOMEM : 0;
@@ -182,22 +186,26 @@ void rust_helper_farblk_dma_unmap_page(struct ib_device *dev, u64 addr, size_t s
 	ib_dma_unmap_page(dev, addr, size, (enum dma_data_direction)direction);
 }
 
-int rust_helper_farblk_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents, int direction)
+int rust_helper_farblk_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+				  int direction)
 {
 	return ib_dma_map_sg(dev, sg, nents, (enum dma_data_direction)direction);
 }
 
-void rust_helper_farblk_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents, int direction)
+void rust_helper_farblk_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+				     int direction)
 {
 	ib_dma_unmap_sg(dev, sg, nents, (enum dma_data_direction)direction);
 }
 
-void rust_helper_farblk_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t size, int direction)
+void rust_helper_farblk_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t size,
+					 int direction)
 {
 	ib_dma_sync_single_for_cpu(dev, addr, size, (enum dma_data_direction)direction);
 }
 
-void rust_helper_farblk_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size, int direction)
+void rust_helper_farblk_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
+					    int direction)
 {
 	ib_dma_sync_single_for_device(dev, addr, size, (enum dma_data_direction)direction);
 }
@@ -239,18 +247,22 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool m
 }
 
 /* Zeroed pages that the device reaches as they are; not for one with virtual DMA. */
-struct page *rust_helper_farblk_dma_alloc_pages(struct ib_device *dev, unsigned int order, bool may_sleep, int direction,
+struct page *rust_helper_farblk_dma_alloc_pages(struct ib_device *dev, unsigned int order,
+						bool may_sleep, int direction,
 						u64 *addr)
 {
 	gfp_t flags = may_sleep ? GFP_KERNEL | __GFP_RETRY_MAYFAIL : GFP_NOWAIT | __GFP_NOMEMALLOC;
 
-	return dma_alloc_pages(dev->dma_device, PAGE_SIZE << order, addr, (enum dma_data_direction)direction,
+	return dma_alloc_pages(dev->dma_device, PAGE_SIZE << order, addr,
+			       (enum dma_data_direction)direction,
 			       flags | __GFP_NOWARN);
 }
 
-void rust_helper_farblk_dma_free_pages(struct ib_device *dev, struct page *page, unsigned int order, u64 addr, int direction)
+void rust_helper_farblk_dma_free_pages(struct ib_device *dev, struct page *page,
+				       unsigned int order, u64 addr, int direction)
 {
-	dma_free_pages(dev->dma_device, PAGE_SIZE << order, page, addr, (enum dma_data_direction)direction);
+	dma_free_pages(dev->dma_device, PAGE_SIZE << order, page, addr,
+		       (enum dma_data_direction)direction);
 }
 
 void rust_helper_farblk_clear_pages(struct page *page, size_t count)
@@ -320,7 +332,8 @@ void rust_helper_farblk_might_sleep(void)
 	might_sleep();
 }
 
-void rust_helper_farblk_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len, unsigned int offset)
+void rust_helper_farblk_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len,
+				    unsigned int offset)
 {
 	sg_set_page(sg, page, len, offset);
 }

@@ -117,13 +117,15 @@ __rust_helper void rust_helper_percpu_ref_kill(struct percpu_ref *ref)
 	percpu_ref_kill(ref);
 }
 
-__rust_helper struct workqueue_struct *rust_helper_alloc_workqueue(const char *name, unsigned int flags,
+__rust_helper struct workqueue_struct *rust_helper_alloc_workqueue(const char *name,
+								   unsigned int flags,
 								   int max_active)
 {
 	return alloc_workqueue("%s", flags, max_active, name);
 }
 
-__rust_helper struct workqueue_struct *rust_helper_alloc_ordered_workqueue(const char *name, unsigned int flags)
+__rust_helper struct workqueue_struct *rust_helper_alloc_ordered_workqueue(const char *name,
+									   unsigned int flags)
 {
 	return alloc_ordered_workqueue("%s", flags, name);
 }
@@ -138,12 +140,14 @@ __rust_helper void rust_helper_farblk_init_delayed_work(struct delayed_work *wor
 	INIT_DELAYED_WORK(work, func);
 }
 
-__rust_helper void rust_helper_farblk_queue_delayed_work(struct delayed_work *work, unsigned long jiffies)
+__rust_helper void rust_helper_farblk_queue_delayed_work(struct delayed_work *work,
+							 unsigned long jiffies)
 {
 	queue_delayed_work(system_freezable_wq, work, jiffies);
 }
 
-__rust_helper void rust_helper_farblk_timer_setup(struct timer_list *timer, void (*func)(struct timer_list *))
+__rust_helper void rust_helper_farblk_timer_setup(struct timer_list *timer,
+						  void (*func)(struct timer_list *))
 {
 	timer_setup(timer, func, 0);
 }

@@ -89,7 +89,7 @@ const BUFFER_SIZE: usize = MESSAGE_MAX + TAG_SIZE;
 /// Send slot of a READ or WRITE of no bytes, and of the first operation of the owner. The slots
 /// below it are for messages.
 const OPERATION_SLOT: u16 = MESSAGES as u16;
-/// Timeout for a local operation of the HCA, and for the acknowledgement of a message by the peer.
+/// Timeout for a local operation of the HCA, and for the acknowledgment of a message by the peer.
 pub(crate) const COMPLETION_TIMEOUT_MS: Msecs = 5000;
 
 /// An operation that is over, and its result.

@@ -87,8 +87,8 @@ use kernel::{
 ///
 /// The methods are called with the id's `handler_mutex` held: they may sleep, but should only
 /// record and notify. No method of the same id may be called in them that is not said to be allowed
-/// there, and neither an id nor a queue pair may be dropped: other events of it may wait behind this
-/// one, and its end for them.
+/// there, and neither an id nor a queue pair may be dropped: other events of it may wait behind
+/// this one, and its end for them.
 pub(crate) trait CmEvents: Send + Sync + 'static {
     /// The peer has confirmed a connection that was accepted.
     fn established(&self) {}
@@ -377,8 +377,8 @@ impl<T: Transport> CmId<T> {
         let mut try_ms = timeout_ms.min(RESOLVE_TRY_MS);
         shared.start(Phase::Addr)?;
         loop {
-            // SAFETY: By the type invariants the id is valid. Both addresses are, and are only read:
-            // C lacks a `const`.
+            // SAFETY: By the type invariants the id is valid. Both addresses are, and are only
+            // read: C lacks a `const`.
             let started = to_result(unsafe {
                 bindings::rdma_resolve_addr(
                     self.as_raw(),
@@ -516,7 +516,7 @@ impl<T: Connected> CmId<T> {
 }
 
 impl CmId {
-    /// Sets how long the device waits for an acknowledgement: 4.096 us * 2^`timeout`; 0 is for
+    /// Sets how long the device waits for an acknowledgment: 4.096 us * 2^`timeout`; 0 is for
     /// ever.
     ///
     /// To be called before the connection is made.

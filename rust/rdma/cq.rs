@@ -7,15 +7,13 @@
 use crate::bindings;
 use crate::rdma::{
     device::Device,
-    might_sleep,
-    MODULE_NAME, //
+    might_sleep, //
 };
 use core::{
     ffi::c_void,
     ptr::NonNull, //
 };
 use kernel::{
-    error::from_err_ptr,
     prelude::*,
     sync::{
         atomic::{
@@ -32,6 +30,7 @@ use kernel::{
     types::Opaque, //
 };
 
+mod c_object;
 mod completions;
 mod context;
 mod marker;
@@ -91,11 +90,11 @@ const CLOSED: u32 = 3;
 ///   else by `__ib_alloc_cq()`.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
 /// - `state` is a lock: the caller that has changed it from `IDLE` is the only one to flush the
-///   queue until it is `IDLE` again. If the queue is `direct`, which is to say
-///   [`Direct`] or [`Manual`], it is also the only one to handle completions, and to use `wcs`. Once `state` is `CLOSED`, there is no such caller any more, and
-///   [`irq_work_fn`] does not use `raw`.
-/// - `raw` has `self` as its context if it has [`comp_handler`] as its handler. `work` and `irq_work` are initialised; they run only until
-///   `drop()` ends.
+///   queue until it is `IDLE` again. If the queue is `direct`, which is to say [`Direct`] or
+///   [`Manual`], it is also the only one to handle completions, and to use `wcs`. Once `state` is
+///   `CLOSED`, there is no such caller any more, and [`irq_work_fn`] does not use `raw`.
+/// - `raw` has `self` as its context if it has [`comp_handler`] as its handler. `work` and
+///   `irq_work` are initialised; they run only until `drop()` ends.
 /// - `waiting` is, but for calls that are just changing it, the number of requests that need a
 ///   completion in this queue and for which no other event makes a caller poll it.
 #[pin_data(PinnedDrop)]
@@ -181,8 +180,8 @@ impl AnyCq {
                     unsafe { bindings::farblk_init_irq_work(work, Some(irq_work_fn)) };
                 }),
                 forward,
-                // INVARIANT: `self` is the context of a queue that is made here. That comes last, so
-                // that there is nothing to undo.
+                // INVARIANT: `self` is the context of a queue that is made here. That comes last,
+                // so that there is nothing to undo.
                 raw: match raw {
                     Some(raw) => raw,
                     None => create(this)?,
@@ -208,54 +207,6 @@ impl AnyCq {
             }
             (this, _) => this,
         }
-    }
-
-    /// Makes a queue whose completions the core handles, in context `poll_ctx`.
-    fn alloc_raw(
-        device: &Device,
-        entries: u32,
-        vector: u32,
-        poll_ctx: bindings::ib_poll_context,
-    ) -> Result<NonNull<bindings::ib_cq>> {
-        // SAFETY: The device is registered by its invariants, and the name is static.
-        let raw = from_err_ptr(unsafe {
-            bindings::__ib_alloc_cq(
-                device.as_raw(),
-                core::ptr::null_mut(),
-                i32::try_from(entries)?,
-                i32::try_from(vector)?,
-                poll_ctx,
-                MODULE_NAME.as_char_ptr(),
-            )
-        })?;
-        NonNull::new(raw).ok_or(ENOMEM)
-    }
-
-    /// Makes a queue that does nothing but call [`comp_handler`], for `this`.
-    fn create_raw(
-        device: &Device,
-        entries: u32,
-        vector: u32,
-        this: NonNull<Self>,
-    ) -> Result<NonNull<bindings::ib_cq>> {
-        let attr = bindings::ib_cq_init_attr {
-            cqe: entries,
-            comp_vector: vector,
-            ..Default::default()
-        };
-        // SAFETY: The device is registered by its invariants, and the name is static. The context is
-        // initialised before the queue has a queue pair, and until then there is no interrupt.
-        let raw = from_err_ptr(unsafe {
-            bindings::__ib_create_cq(
-                device.as_raw(),
-                Some(comp_handler),
-                None,
-                this.as_ptr().cast::<c_void>(),
-                &attr,
-                MODULE_NAME.as_char_ptr(),
-            )
-        })?;
-        NonNull::new(raw).ok_or(ENOMEM)
     }
 
     /// The C object, which is valid as long as `self`.
@@ -540,8 +491,8 @@ impl PinnedDrop for AnyCq {
         // SAFETY: By the type invariants the work is initialised. When this returns, no
         // `irq_work_fn()` uses `raw`: one that runs later finds the queue closed.
         unsafe { bindings::farblk_irq_work_sync(self.irq_work.get()) };
-        // SAFETY: By the type invariants the queue is ours, and was made by that function's opposite.
-        // Queue pairs hold a reference to `self`, so none is left.
+        // SAFETY: By the type invariants the queue is ours, and was made by that function's
+        // opposite. Queue pairs hold a reference to `self`, so none is left.
         unsafe {
             match self.direct {
                 true => bindings::farblk_destroy_cq(self.as_raw()),

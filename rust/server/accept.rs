@@ -40,7 +40,7 @@ use crate::rdma::cm::{
 /// receives of a poller. It tries [`RETRY_COUNT`](crate::RETRY_COUNT) times at most, within which
 /// the session of the hostile client must have ended.
 const RNR_TIMER: u8 = 24;
-/// 4.096 us x 2^19 = 2.1 s: how long the HCA waits for an acknowledgement before it sends again.
+/// 4.096 us x 2^19 = 2.1 s: how long the HCA waits for an acknowledgment before it sends again.
 const ACK_TIMEOUT: u8 = 19;
 
 /// RDMA READs and atomic operations that a client may have under way on a control connection.

@@ -6,6 +6,8 @@
 # of the same series is taken for "stock" and "oldest" if tools/setup/versions names one that is gone, but never for RELEASE.
 . "$(dirname "$0")/lib.sh"
 
+# Another tree of that kind, for example that of tools/upstream/check.
+[ -z "${KERNEL_TREE:-}" ] || { printf '%s\n' "$KERNEL_TREE"; exit; }
 exact=
 case ${1:-stock} in
 stock) wanted=$KERNEL_RELEASE ;;

@@ -35,7 +35,7 @@
 #define FARBLK_PHYSICAL_BLOCK_SIZE_MAX	1048576
 #define FARBLK_PATHS_MAX		8	/* of a map */
 #define FARBLK_DEPTH_MAX		1024	/* commands in flight on an I/O connection */
-#define FARBLK_INLINE_MAX		16384	/* data behind a command, or as its answer, in bytes */
+#define FARBLK_INLINE_MAX		16384	/* data behind a command, or its answer, bytes */
 #define FARBLK_IO_SIZE_MIN		65536	/* of max_io, in bytes */
 #define FARBLK_IO_SIZE_MAX		1048576
 #define FARBLK_IO_HINT_MAX		16777216	/* of io_min and io_opt, in bytes */
@@ -100,7 +100,7 @@
 
 /* farblk_command.flags */
 #define FARBLK_FLAG_FUA			1	/* of a write */
-#define FARBLK_FLAG_INLINE		2	/* of a write: the data follow; of a read: they are the answer */
+#define FARBLK_FLAG_INLINE		2	/* data follow a write, or answer a read */
 #define FARBLK_FLAG_NO_UNMAP		4	/* of a write of zeroes */
 #define FARBLK_FLAG_PRESSED		8
 #define FARBLK_FLAG_ATOMIC		16	/* of a write */

@@ -111,6 +111,12 @@ impl Group {
         self.id.shared().has_left()
     }
 
+    /// Has the membership look as if the network had ended it.
+    #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+    pub(in crate::rdma) fn end_membership(&self) {
+        self.id.shared().leave();
+    }
+
     /// Returns true if it is a group of port `number` of `device`.
     pub(in crate::rdma) fn is_for(&self, device: &Arc<Device>, number: u32) -> bool {
         // There is no number while the device goes.

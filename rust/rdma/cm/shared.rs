@@ -174,6 +174,12 @@ impl Shared {
         self.progress.lock().left
     }
 
+    /// Notes that the network has ended the membership in a multicast group.
+    #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+    pub(super) fn leave(&self) {
+        self.progress.lock().left = true;
+    }
+
     /// Takes out what was found of a service.
     pub(super) fn take_found(&self) -> Option<Found> {
         self.progress.lock().found.take()

@@ -41,12 +41,12 @@ pub(crate) struct Workqueue;
 /// Handlers are called by the caller of [`Cq::poll`] or [`Cq::reap`]; there are no interrupts. They
 /// must not sleep.
 ///
-/// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it handles a
-/// receive. See also [`Qp::answered`](crate::rdma::qp::Qp::answered).
+/// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it handles
+/// a receive. See also [`Qp::answered`](crate::rdma::qp::Qp::answered).
 pub(crate) struct Direct;
 
-/// Handlers are called by the caller of [`Cq::poll`] or [`Cq::reap`]. If callers may sleep, handlers
-/// may sleep, too. [`Cq::arm`] requests one interrupt, which calls [`CqNotify::notify`].
+/// Handlers are called by the caller of [`Cq::poll`] or [`Cq::reap`]. If callers may sleep,
+/// handlers may sleep, too. [`Cq::arm`] requests one interrupt, which calls [`CqNotify::notify`].
 pub(crate) struct Manual;
 
 impl Sealed for Softirq {}
@@ -104,9 +104,9 @@ impl Cq<Softirq> {
     ///
     /// The entries must suffice for all work requests of all its queue pairs: the sum of their
     /// [`send_cqes`](crate::rdma::qp::QpCaps::send_cqes) and
-    /// [`recv_cqes`](crate::rdma::qp::QpCaps::recv_cqes), and the receives of shared receive queues.
-    /// Fails with `EINVAL` if `entries` is 0 or more than the device can have, and with what the
-    /// device says.
+    /// [`recv_cqes`](crate::rdma::qp::QpCaps::recv_cqes), and the receives of shared receive
+    /// queues. Fails with `EINVAL` if `entries` is 0 or more than the device can have, and with
+    /// what the device says.
     ///
     /// # Context
     ///
@@ -171,8 +171,8 @@ impl Cq<Manual> {
     }
 
     /// Like [`Self::reap`]. Returns `None` if another caller is handling completions, which then
-    /// calls [`CqNotify::notify`]. A caller that wants to see the queue empty must not wait for that
-    /// one: it may need this CPU.
+    /// calls [`CqNotify::notify`]. A caller that wants to see the queue empty must not wait for
+    /// that one: it may need this CPU.
     pub(crate) fn try_reap(&self) -> Option<u32> {
         self.queue.try_reap()
     }

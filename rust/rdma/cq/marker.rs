@@ -41,8 +41,8 @@ impl Marker {
 ///
 /// # Safety
 ///
-/// Must only be called by the RDMA core or a [`AnyCq`](super::AnyCq), once, for the completion of a work
-/// request with the `cqe` of a [`Marker`].
+/// Must only be called by the RDMA core or a [`AnyCq`](super::AnyCq), once, for the completion of a
+/// work request with the `cqe` of a [`Marker`].
 unsafe extern "C" fn marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     // SAFETY: The caller gives a valid completion, of a marker that its queue pair keeps until no
     // completion of it can come.

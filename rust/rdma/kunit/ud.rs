@@ -483,6 +483,13 @@ mod tests {
             check!(far.qp.attach(&group) == Err(EBUSY) && !group.has_left());
             check!(far.qp.attach(&join(addr.ip(), GROUP)?) == Err(EBUSY));
             third.qp.attach(&group)?;
+            // A membership that has ended makes room for another one, and the device, which has the
+            // queue pair attached, is not asked.
+            group.end_membership();
+            check!(far.qp.attach(&group) == Err(EBUSY));
+            let group = join(addr.ip(), GROUP)?;
+            far.qp.attach(&group)?;
+            check!(far.qp.attach(&group) == Err(EBUSY));
             // Who sends is no member.
             let all = near.qp.destination_of_group(&group)?;
             for peer in [near, far, &third] {

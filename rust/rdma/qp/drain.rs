@@ -431,7 +431,7 @@ impl<H: QpHandler<T>, T: Transport> Drained<'_, H, T> {
         let mut keys = [slot.key(), large_key].into_iter().flatten();
         if let Err(error) = keys.try_for_each(FastRegMr::deregister) {
             pr_err!(
-                "cannot deregister a memory region: {}; a request waits for its protection domain\n",
+                "cannot deregister a memory region: {}; a request waits for its domain\n",
                 error.to_errno()
             );
             // SAFETY: As above. The slot stays taken, and its memory mapped.

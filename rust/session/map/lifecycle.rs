@@ -247,9 +247,11 @@ impl Machine {
         });
         // What was asked on it will not be answered.
         for path in &mut self.paths {
-            if matches!(path.fence, FenceRequest::Sent(via) | FenceRequest::Unsent(via) if via == id)
-            {
-                path.fence = FenceRequest::None;
+            match path.fence {
+                FenceRequest::Sent(via) | FenceRequest::Unsent(via) if via == id => {
+                    path.fence = FenceRequest::None;
+                }
+                _ => {}
             }
         }
     }

@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Writes farblk as a series of patches for a kernel tree: tools/upstream/series.py KERNEL-TREE FOLDER
+
+The patches of upstream/core and upstream/rxe come first, then the steps of upstream/steps, each of
+which builds. They are signed off by git's user, if there is one. Documentation/upstream.rst says
+what is in them, and how they are tested.
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+HERE = pathlib.Path(__file__).resolve().parent.parent.parent
+DRIVER = "drivers/block/farblk"
+PAGES = "Documentation/admin-guide/blockdev/farblk"
+# Pages of this project that are of no use in the kernel: of its own build, tests and packages.
+OTHER_PAGES = {"building", "benchmarks", "performance", "testing", "testhca", "samples", "upstream"}
+# Files of floors 0 and 1 that only samples use, and what must not compile.
+LEFT_OUT = {"base/file.rs", "base/param.rs", "rdma/misuse.rs"}
+# The steps of RDMA, with their modules: each needs those before it only.
+RDMA = (
+    ("03-devices", ["client", "device", "dma", "pd", "quirks"]),
+    ("04-completions", ["cq"]),
+    ("05-requests", ["ah", "mr", "wc", "wr"]),
+    ("06-connections", ["cm", "qp", "srq", "kunit"]),
+)
+
+
+def git(tree, *arguments, **options):
+    return subprocess.run(["git", "-C", tree, *arguments], check=True, text=True, **options)
+
+
+def text_of(file):
+    """Returns the text of a file of upstream, without the line that says its licence."""
+    return re.sub(r"\A(?:\W*SPDX-License-Identifier: .*\n)+", "", file.read_text())
+
+
+def user():
+    """Returns the options for a commit: signed off if git has a user, else by nobody."""
+    name = subprocess.run(["git", "config", "user.email"], text=True, capture_output=True)
+    if name.stdout.strip():
+        return [], ["--signoff"]
+    return ["-c", "user.name=The farblk developers", "-c", "user.email=farblk@localhost"], []
+
+
+def without_item(text, start):
+    """Returns the text without the item of Rust that begins at start: up to its `;` or `}`."""
+    depth, at = 0, start
+    while True:
+        match = re.compile(r"[{}();]|,\n").search(text, at)
+        at = match.end()
+        if match.group() in "{(":
+            depth += 1
+        elif match.group() in "})":
+            depth -= 1
+            if depth == 0 and match.group() == "}":
+                break
+        elif depth == 0:
+            break
+    return text[:start].rstrip(" ") + text[at:].removeprefix("\n")
+
+
+def for_the_tree(text):
+    """Returns a Rust file without what is there for other kernels, for samples and misuse."""
+    gone = re.compile(r"^ *#\[cfg\((?:kernel_\d_\d+|farblk_samples|farblk_misuse)\)\]\n", re.M)
+    while match := gone.search(text):
+        # Its documentation goes, too.
+        head = re.search(r"(?:^ *///.*\n)*\Z", text[: match.start()], re.M).start()
+        text = without_item(text[:head] + text[match.end() :], head)
+    text = re.sub(r"^ *#\[cfg\(not\(kernel_\d_\d+\)\)\]\n", "", text, flags=re.M)
+    text = re.sub(r"\n\n+( *}\n|\n)", r"\n\1", re.sub(r"\n{3,}", "\n\n", text))
+    return re.sub(
+        r'^( *)include!\("(bindings/.*?)"\);',
+        rf'\1include!(concat!(\n\1    env!("OBJTREE"),\n\1    "/{DRIVER}/\2"\n\1));',
+        text,
+        flags=re.M,
+    )
+
+
+class Series:
+    """A repository of those files of the kernel that the series changes."""
+
+    def __init__(self, kernel, folder):
+        self.kernel, self.folder, self.tree = kernel, folder, folder / "tree"
+        shutil.rmtree(folder, ignore_errors=True)
+        self.tree.mkdir(parents=True)
+        git(self.tree, "init", "-q")
+        self.who, self.sign = user()
+        self.fixes = sorted(HERE.glob("upstream/*/*.patch"))
+        changed = {"drivers/block/Kconfig", "drivers/block/Makefile", "MAINTAINERS"}
+        changed.add("Documentation/admin-guide/blockdev/index.rst")
+        for fix in self.fixes:
+            changed.update(re.findall(r"^--- a/(\S+)", fix.read_text(), re.M))
+        for path in changed:
+            self.put(path, (kernel / path).read_text())
+        self.commit("the kernel", [])
+        git(self.tree, "tag", "base")
+
+    def put(self, path, text):
+        path = self.tree / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def change(self, path, before, text):
+        """Puts the text before the first line of the file that begins so."""
+        old = (self.tree / path).read_text()
+        at = re.search(rf"^{re.escape(before)}", old, re.M).start()
+        self.put(path, old[:at] + text + old[at:])
+
+    def commit(self, message, sign):
+        git(self.tree, "add", "-A")
+        git(self.tree, *self.who, "commit", "-q", *sign, "-F", "-", input=message)
+
+    def apply(self, fix):
+        git(self.tree, *self.who, "am", "-q", *self.sign, input=text_of(fix))
+
+    def step(self, name):
+        self.commit(text_of(HERE / "upstream/steps" / name), self.sign)
+
+    def rust(self, *names):
+        """Takes these files and folders of rust."""
+        for name in names:
+            top = HERE / "rust" / name
+            for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
+                if not file.exists():
+                    continue
+                path = file.relative_to(HERE / "rust")
+                if not file.is_file() or str(path) in LEFT_OUT or "_generated" in file.name:
+                    continue
+                if file.suffix == ".rs":
+                    self.put(f"{DRIVER}/{path}", for_the_tree(file.read_text()))
+                elif file.suffix in {"", ".c", ".h", ".bindgen"} and not file.name.startswith("."):
+                    self.put(f"{DRIVER}/{path}", file.read_text())
+
+    def floors(self, modules):
+        """Writes the main file of a module that has floors 0 and 1 only, or a part of them."""
+        lines = "mod bindings;\n"
+        for module in modules:
+            if module == "kunit":
+                lines += "#[cfg(CONFIG_FARBLK_KUNIT_TEST)]\n"
+            else:
+                lines += '#[allow(dead_code, unused_imports, reason = "the driver uses it")]\n'
+            lines += f"mod {module};\n"
+        text = (HERE / "upstream/floors.rs").read_text().replace("@MODULES@\n", lines + "\n")
+        if "base" not in modules:
+            text = text.replace("    _release: base::workqueue::ReleaseQueue,\n", "")
+            text = text.replace("    _code: base::users::CodeUsers,\n", "")
+            text = text.replace("struct Farblk {\n}", "struct Farblk;")
+            text = re.sub(r"        let code.*?\)\)?\n    }\n", "        Ok(Self)\n    }\n", text, flags=re.S)
+            text = text.replace(", which does nothing yet but run its tests", ", which does nothing yet")
+        self.put(f"{DRIVER}/farblk_main.rs", text)
+
+    def documentation(self):
+        pages = []
+        for page in sorted((HERE / "Documentation").glob("*.rst")):
+            if page.stem not in OTHER_PAGES:
+                pages.append(page.stem)
+                self.put(f"{PAGES}/{page.name}", page.read_text())
+        title = "farblk: block devices of other hosts over RDMA"
+        text = f".. SPDX-License-Identifier: GPL-2.0\n\n{'=' * len(title)}\n{title}\n{'=' * len(title)}\n\n"
+        text += ".. toctree::\n   :maxdepth: 1\n\n" + "".join(f"   {page}\n" for page in pages)
+        self.put(f"{PAGES}/index.rst", text)
+        for abi in sorted((HERE / "Documentation/ABI/testing").glob("*")):
+            self.put(f"Documentation/ABI/testing/{abi.name}", abi.read_text())
+        index = "Documentation/admin-guide/blockdev/index.rst"
+        self.put(index, (self.tree / index).read_text().rstrip("\n") + "\n   farblk/index\n")
+
+    def copies(self):
+        """Returns a list of the files whose place is the kernel crate, with their lines."""
+        text, total = "", 0
+        for floor in ("base", "block"):
+            for file in sorted((self.tree / DRIVER / floor).rglob("*.rs")):
+                note = re.search(r"^// UPSTREAM: ((?:.*\n// )*.*)", file.read_text(), re.M)
+                if not note:
+                    continue
+                folder = file.with_suffix("")
+                files = [file] + ([] if not folder.is_dir() else sorted(folder.rglob("*.rs")))
+                lines = sum(len(each.read_text().splitlines()) for each in files if "kunit" not in each.name)
+                total += lines
+                entry = f"{file.relative_to(self.tree / DRIVER)}, {lines} lines: {note[1].replace(chr(10) + '// ', ' ')}"
+                text += textwrap.fill(entry, 72, initial_indent=" - ", subsequent_indent="   ") + "\n"
+        return text + f"\nAll together {total} lines."
+
+    def write(self):
+        for fix in self.fixes:
+            self.apply(fix)
+        for name in ("Kconfig", "Makefile"):
+            self.put(f"{DRIVER}/{name}", (HERE / "upstream/farblk" / name).read_text())
+        self.change("drivers/block/Kconfig", 'source "drivers/block/rnbd/Kconfig"', f'source "{DRIVER}/Kconfig"\n\n')
+        self.change("drivers/block/Makefile", "obj-$(CONFIG_BLK_DEV_RNBD)", "obj-$(CONFIG_BLK_DEV_FARBLK)	+= farblk/\n")
+        # Entries are in the order of the alphabet.
+        entry = text_of(HERE / "upstream/farblk/maintainers.txt")
+        titles = re.findall(r"^([0-9A-Z][^\n]*)\nM:", (self.tree / "MAINTAINERS").read_text(), re.M)
+        after = next(title for title in titles if title > entry and title > "F")
+        self.change("MAINTAINERS", after, entry)
+        self.put("include/trace/events/farblk.h", (HERE / "include/trace/events/farblk.h").read_text())
+        self.rust("bindings.rs", "bindings", "helpers")
+        self.floors([])
+        self.step("01-bindings")
+        floors = ["base", "kunit"]
+        self.rust("base.rs", "base", "kunit.rs")
+        self.floors(floors)
+        self.step("02-base")
+        floors.append("rdma")
+        self.floors(floors)
+        parts = []
+        for name, more in RDMA:
+            parts += more
+            self.rust("rdma.rs", *(path for part in more for path in (f"rdma/{part}.rs", f"rdma/{part}")))
+            text = (self.tree / DRIVER / "rdma.rs").read_text()
+            for module in re.findall(r"^(?:#\[cfg.*\n)?(?:pub\(crate\) )?mod (\w+);\n", text, re.M):
+                if module not in parts:
+                    text = re.sub(rf"^(?:#\[cfg.*\n)?(?:pub\(crate\) )?mod {module};\n", "", text, flags=re.M)
+            self.put(f"{DRIVER}/rdma.rs", text)
+            self.step(name)
+        floors.append("block")
+        self.rust("block.rs", "block")
+        self.floors(floors)
+        self.step("07-block")
+        self.put("include/uapi/linux/farblk.h", (HERE / "include/uapi/linux/farblk.h").read_text())
+        for number, pure in (("08", "proto"), ("09", "session")):
+            floors.append(pure)
+            self.rust(f"{pure}.rs", pure)
+            self.floors(floors)
+            self.step(f"{number}-{pure}")
+        self.rust(*(part for name in ("link", "config", "client", "server", "stats") for part in (f"{name}.rs", name)))
+        self.rust("farblk_main.rs")
+        self.step("10-driver")
+        self.documentation()
+        self.step("11-documentation")
+        out = self.folder / "patches"
+        git(self.tree, "format-patch", "-q", "--rfc", "--cover-letter", "-o", str(out.resolve()), "base")
+        cover = next(out.glob("0000-*.patch"))
+        subject, _, body = text_of(HERE / "upstream/cover-letter.txt").partition("\n\n")
+        body = body.replace("@COPIES@", self.copies())
+        text = cover.read_text().replace("*** SUBJECT HERE ***", subject)
+        cover.write_text(text.replace("*** BLURB HERE ***", body.rstrip("\n")))
+        return sorted(out.glob("*.patch"))
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit("usage: tools/upstream/series.py KERNEL-TREE FOLDER")
+    for patch in Series(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])).write():
+        print(patch)
+
+
+main()

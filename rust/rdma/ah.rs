@@ -4,12 +4,17 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::workqueue::Deferred;
+use crate::base::{
+    errno::EOPNOTSUPP,
+    workqueue::Deferred, //
+};
 use crate::bindings;
 use crate::rdma::{
+    cm::CmId,
     device::Device,
     might_sleep,
     pd::Pd,
+    qp::Connected,
     wc::datagram::Sender, //
 };
 use core::ptr::NonNull;
@@ -54,6 +59,45 @@ impl AhAttr {
         unsafe { bindings::rdma_copy_ah_attr(&mut raw, attr) };
         // INVARIANT: The copy has references of its own.
         Self { raw, device }
+    }
+
+    /// Makes the address of the peer of a connection, as the core makes it for the queue pair of
+    /// that. With RoCE this may look up the route. Fails with `EOPNOTSUPP` if `id` has no path,
+    /// which is so with iWARP, and with the core's error. May sleep.
+    ///
+    /// # Safety
+    ///
+    /// `id` must be a valid id of a port of `device`, and its route not change meanwhile.
+    pub(super) unsafe fn of_route(
+        id: *mut bindings::rdma_cm_id,
+        device: Arc<Device>,
+    ) -> Result<Self> {
+        // SAFETY: The caller gives a valid id.
+        let (path, port_num, sgid_attr) = unsafe {
+            let route = &raw const (*id).route;
+            let sgid_attr = (*route).addr.dev_addr.sgid_attr;
+            ((*route).path_rec, (*id).port_num, sgid_attr)
+        };
+        if path.is_null() {
+            return Err(EOPNOTSUPP);
+        }
+        // SAFETY: The path of an id is valid, and does not change. The core notes in it that it has
+        // looked up the route: that is for the copy.
+        let mut path = unsafe { *path };
+        let mut raw = pin_init::zeroed();
+        // SAFETY: The device is registered, by its invariants; the id holds a reference to the GID
+        // attribute, which may be null; the rest is valid for the call.
+        to_result(unsafe {
+            bindings::ib_init_ah_attr_from_path(
+                device.as_raw(),
+                port_num,
+                &mut path,
+                &mut raw,
+                sgid_attr,
+            )
+        })?;
+        // INVARIANT: As it has succeeded, `raw` has its references.
+        Ok(Self { raw, device })
     }
 
     /// The destination GID, and its LID where there are LIDs.
@@ -179,19 +223,59 @@ pub(crate) struct Destination {
     qp_num: u32,
     qkey: u32,
     mtu: u32,
+    /// What [`AhAttr::target`] returns.
+    gid: [u8; 16],
+    lid: u16,
 }
 
 impl Destination {
+    /// Makes the destination of queue pair `qp_num` of the peer of `connection`, on the port by
+    /// which the peer has that connection. The queue pair that sends there is created on an id of
+    /// [`CmId::beside`].
+    ///
+    /// Fails with `EINVAL` if the connection is another device's, with `ENODEV` if it has no
+    /// device, or that is being removed, with `EOPNOTSUPP` if the transport is iWARP, with
+    /// `ENOMEM`, and with the core's and the device's error.
+    ///
+    /// # Context
+    ///
+    /// Sleeps.
+    pub(crate) fn beside<T: Connected>(
+        connection: &CmId<T>,
+        pd: &Arc<Pd>,
+        (qp_num, qkey): (u32, u32),
+    ) -> Result<Self> {
+        Self::new(pd, &connection.peer_attr()?, qp_num, qkey)
+    }
+
+
     /// Makes the destination of queue pair `qp_num` at `attr`. May sleep.
     pub(super) fn new(pd: &Arc<Pd>, attr: &AhAttr, qp_num: u32, qkey: u32) -> Result<Self> {
         let ah = AddressHandle::create(pd, attr)?;
         let port_num = attr.raw.port_num;
+        let (gid, lid) = attr.target();
         Ok(Self {
             ah: Arc::new(Deferred::new(ah)?, GFP_KERNEL)?,
             qp_num,
             qkey,
             mtu: pd.device().port(port_num)?.mtu,
+            // SAFETY: All variants of the union are plain bytes.
+            gid: unsafe { gid.raw },
+            lid,
         })
+    }
+
+    /// Returns true if a datagram says that it comes from there: from the queue pair, and from the
+    /// address. Any context.
+    #[inline]
+    pub(crate) fn has_sent(&self, sender: &Sender) -> bool {
+        let is_there = match sender.address() {
+            Ok((Some(gid), _)) => gid == self.gid,
+            // It has not left its subnet.
+            Ok((None, lid)) => lid == self.lid && lid != 0,
+            Err(_) => false,
+        };
+        is_there && sender.qp_num() == self.qp_num
     }
 
     /// Makes the destination of what is sent back to the sender of a datagram. May sleep.

@@ -36,6 +36,7 @@ use crate::base::{
 };
 use crate::bindings;
 use crate::rdma::{
+    ah::AhAttr,
     client::Devices,
     cm::shared::{
         handler,
@@ -238,12 +239,26 @@ impl<T: Transport> CmId<T> {
         net: &Net,
         events: Arc<dyn CmEvents>,
     ) -> Result<Arc<Self>> {
+        // SAFETY: The namespace is valid.
+        unsafe { Self::create(devices, net.as_ptr(), events) }
+    }
+
+    /// Creates an id like [`Self::new`].
+    ///
+    /// # Safety
+    ///
+    /// `net` must be a valid network namespace.
+    unsafe fn create(
+        devices: &Arc<Devices>,
+        net: *mut bindings::net,
+        events: Arc<dyn CmEvents>,
+    ) -> Result<Arc<Self>> {
         let shared = Shared::new(devices, events, Phase::Idle, None)?;
-        // SAFETY: The namespace is valid; the handler is for a context that is a `Shared`, to which
-        // a reference is kept as long as the id exists; the name is static.
+        // SAFETY: The caller gives a valid namespace; the handler is for a context that is a
+        // `Shared`, to which a reference is kept as long as the id exists; the name is static.
         let raw = from_err_ptr(unsafe {
             bindings::__rdma_create_kernel_id(
-                net.as_ptr(),
+                net,
                 Some(handler),
                 Arc::as_ptr(&shared).cast_mut().cast::<c_void>(),
                 T::PORT_SPACE,
@@ -504,6 +519,23 @@ impl<T: Connected> CmId<T> {
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         // SAFETY: By the type invariants the id is valid.
         unsafe { reject(self.as_raw(), private_data) }
+    }
+
+    /// Makes the address of the peer: the one that the packets of the connection go to. The id must
+    /// be resolved, or have been made of a request.
+    ///
+    /// Fails with `ENODEV` if the id has no device, or that is being removed, with `EOPNOTSUPP` if
+    /// the transport is iWARP, and with the core's error.
+    pub(super) fn peer_attr(&self) -> Result<AhAttr> {
+        let device = self.device()?;
+        // SAFETY: By the type invariants the id is valid. The core changes the route only in the
+        // handler, whose lock is held.
+        unsafe {
+            bindings::rdma_lock_handler(self.as_raw());
+            let attr = AhAttr::of_route(self.as_raw(), device);
+            bindings::rdma_unlock_handler(self.as_raw());
+            attr
+        }
     }
 
     /// Disconnects, if connected: moves the queue pair to its error state and sends a message to

@@ -4,6 +4,7 @@
 //! connected to each other over the device's own address.
 
 mod atomic;
+mod beside;
 mod broken;
 mod chain;
 mod cm;

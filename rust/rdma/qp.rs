@@ -50,7 +50,10 @@ pub(crate) use self::{
     reason = "the driver needs reliable connections; tests and samples more"
 )]
 pub(crate) use self::{
-    datagram::SendTo,
+    datagram::{
+        SendTo,
+        QKEY_OF_SENDER, //
+    },
     state::QpState,
     transport::{
         Uc,

@@ -20,13 +20,17 @@ use crate::rdma::{
             Shared, //
         },
         CmError,
+        CmEvents,
         CmId,
         ConnParam,
         PrivateData, //
     },
     device::Device,
     pd::Pd,
-    qp::Ud, //
+    qp::{
+        Connected,
+        Ud, //
+    },
 };
 use core::net::SocketAddr;
 use kernel::{
@@ -88,6 +92,29 @@ impl Service {
 }
 
 impl CmId<Ud> {
+    /// Makes an id that is bound to the local address of `connection`, in its network namespace, so
+    /// that a queue pair for datagrams can be created beside that of the connection: on the same
+    /// port, for [`Destination::beside`]. Nobody is told where it is, and nobody can find it.
+    ///
+    /// Fails with `ENODEV` if the connection has no device, or that is being removed; with
+    /// `EAFNOSUPPORT`; with `ENOMEM`, and with the errors of [`Self::bind`].
+    pub(crate) fn beside<T: Connected>(
+        connection: &CmId<T>,
+        events: Arc<dyn CmEvents>,
+    ) -> Result<Arc<Self>> {
+        let ((mut addr, _), _) = connection.ends()?;
+        addr.set_port(0);
+        let devices = connection.shared().devices();
+        // SAFETY: The id of the connection is valid, and holds a reference to its namespace, which
+        // does not change.
+        let this = unsafe {
+            let net = (*connection.as_raw()).route.addr.dev_addr.net;
+            Self::create(devices, net, events)
+        }?;
+        this.bind(addr)?;
+        Ok(this)
+    }
+
     /// Binds the id to `addr` of this host, so that a queue pair can be created for it. The port,
     /// which is a port of SIDR and not one of the queue pair, may be 0.
     ///

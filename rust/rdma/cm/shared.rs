@@ -137,6 +137,11 @@ impl Shared {
         )
     }
 
+    /// Returns the devices that the id may be one of.
+    pub(super) fn devices(&self) -> &Arc<Devices> {
+        &self.devices
+    }
+
     /// Returns the number of the peer's queue pair, once it is known; 0 before, and with iWARP.
     pub(super) fn peer_qp(&self) -> u32 {
         self.peer_qp.load(Relaxed)

@@ -30,9 +30,13 @@ use crate::rdma::{
     wr::SendOwner, //
 };
 use kernel::{
+    error::to_result,
     prelude::*,
     sync::Arc, //
 };
+
+/// A send whose Q_Key has this bit carries that of its queue pair instead.
+pub(crate) const QKEY_OF_SENDER: u32 = 1 << 31;
 
 /// The owner of a datagram, which has its destination, too.
 pub(crate) trait SendTo: SendOwner {
@@ -106,6 +110,33 @@ impl<H: QpHandler<Ud>> Qp<H, Ud> {
             true => 0,
             false => self.id.qp_number(),
         }
+    }
+
+    /// Has the queue pair take only datagrams that carry `qkey`, rather than the Q_Key that all
+    /// queue pairs of the connection manager have. To be called before receives are posted.
+    ///
+    /// Fails with `EINVAL` if it has the highest bit, which stands for a sender's own Q_Key; with
+    /// `ESHUTDOWN` once the queue pair has been closed or destroyed; and with the device's error.
+    ///
+    /// # Context
+    ///
+    /// Sleeps. Not in a method of the handler.
+    pub(crate) fn set_qkey(&self, qkey: u32) -> Result {
+        if qkey & QKEY_OF_SENDER != 0 {
+            return Err(EINVAL);
+        }
+        let stage = self.stage.lock();
+        if !matches!(*stage, Stage::Live) || self.as_raw().is_null() {
+            return Err(ESHUTDOWN);
+        }
+        let mut attr = bindings::ib_qp_attr {
+            qp_state: bindings::ib_qp_state_IB_QPS_RTS,
+            qkey,
+            ..pin_init::zeroed()
+        };
+        let mask = bindings::ib_qp_attr_mask_IB_QP_STATE | bindings::ib_qp_attr_mask_IB_QP_QKEY;
+        // SAFETY: `stage` is locked and there is a C object.
+        to_result(unsafe { bindings::ib_modify_qp(self.as_raw(), &mut attr, mask as i32) })
     }
 
     /// The device of the queue pair.

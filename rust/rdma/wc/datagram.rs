@@ -9,7 +9,10 @@ use crate::rdma::{
     dma::DmaBuffer,
     wc::WcError, //
 };
-use kernel::prelude::*;
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
 
 /// The bytes before a datagram in the buffer that it is received into: the global route header of
 /// the packet that it came in. They are there with every device; what they hold is for
@@ -93,6 +96,36 @@ impl Sender {
     /// The number of its queue pair.
     pub(in crate::rdma) fn qp_num(&self) -> u32 {
         self.wc.src_qp
+    }
+
+    /// Returns where it is: the GID, which with RoCE is its IP address; `None` if the datagram has
+    /// none, as within a subnet of InfiniBand; and the LID, or 0. Fails with `EINVAL` if the header
+    /// is of an unknown kind.
+    #[inline]
+    pub(in crate::rdma) fn address(&self) -> Result<(Option<[u8; 16]>, u16)> {
+        let has = |flag: bindings::ib_wc_flags| self.wc.wc_flags & flag as i32 != 0;
+        // CAST: There are no longer LIDs but with OPA, whose high bits `AhAttr::target` cuts, too.
+        let lid = self.wc.slid as u16;
+        if !has(bindings::ib_wc_flags_IB_WC_GRH) {
+            return Ok((None, lid));
+        }
+        let header = core::ptr::from_ref(&self.grh).cast::<bindings::rdma_network_hdr>();
+        // With RoCE v2 over IPv4 the second half of the header is one of IPv4.
+        let kind = match has(bindings::ib_wc_flags_IB_WC_WITH_NETWORK_HDR_TYPE) {
+            true => self.wc.network_hdr_type.into(),
+            // SAFETY: The union is as long as its `ibgrh`, which this is, and plain bytes.
+            false => match unsafe { bindings::ib_get_rdma_header_version(header) } {
+                4 => bindings::rdma_network_type_RDMA_NETWORK_IPV4,
+                _ => bindings::rdma_network_type_RDMA_NETWORK_IB,
+            },
+        };
+        let (mut from, mut to) = (bindings::ib_gid::default(), bindings::ib_gid::default());
+        // SAFETY: As above; both GIDs are valid for a write.
+        to_result(unsafe {
+            bindings::ib_get_gids_from_rdma_hdr(header, kind, &mut from, &mut to)
+        })?;
+        // SAFETY: All variants of the union are plain bytes.
+        Ok((Some(unsafe { from.raw }), lid))
     }
 
     /// The completion and the header, for the core's functions.

@@ -8,7 +8,8 @@
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
 //! - `io/stats`: the counters of a map.
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
-//! - `discovery` and `ping`, with `ping/meter`: what a server is asked without a login.
+//! - `discovery` and `ping`, with `ping/meter` and `ping/datagrams`: what a server is asked without
+//!   a login.
 //! - `control`: control connections.
 //! - `operation`: RDMA and atomic operations on a control connection, to measure them.
 //! - `target`: the address of a server, and how a connection to it is made.
@@ -44,6 +45,7 @@ pub(crate) use params::{
 };
 pub(crate) use ping::{
     ping,
+    PerTrip,
     PingRequest,
     RoundTrips,
     Trip,

@@ -10,6 +10,7 @@ mod accept;
 mod backend;
 pub mod block;
 mod control;
+mod echo;
 mod export;
 mod host;
 mod members;

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod datagrams;
 mod meter;
 
 use core::fmt;
@@ -17,7 +18,10 @@ use kernel::{
     },
 };
 
-use self::meter::Meter;
+use self::{
+    datagrams::Datagrams,
+    meter::Meter, //
+};
 use crate::base::{
     errno::{
         EOPNOTSUPP,
@@ -73,11 +77,11 @@ pub(crate) const SIZE_MAX: u32 = SCRATCH_MAX - DATA_AT;
 /// The most operations that are under way at once.
 pub(crate) const DEPTH_MAX: u16 = 32;
 
-/// What is measured.
+/// What is measured. The kinds are in the order in which they are: RDMA operations come before
+/// messages, with a pause behind those. A device may not answer a READ of no bytes rightly while it
+/// sends something (see `rust/rdma/quirks.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trip {
-    /// A message to the server's module and its answer.
-    Send,
     /// An RDMA READ.
     Read,
     /// An RDMA WRITE.
@@ -86,16 +90,37 @@ pub(crate) enum Trip {
     Cas,
     /// An atomic fetch and add.
     Faa,
+    /// A message to the server's module and its answer.
+    Send,
+    /// A datagram to a queue pair of the server, which sends it back.
+    SendUd,
 }
 
 impl Trip {
-    /// All of them, in the order in which they are measured. Messages come last, with a pause
-    /// behind them: a device may not answer a READ of no bytes rightly while it sends something
-    /// (see `rust/rdma/quirks.rs`).
-    pub(crate) const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Cas, Self::Faa, Self::Send];
+    /// All of them, in their order.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Read,
+        Self::Write,
+        Self::Cas,
+        Self::Faa,
+        Self::Send,
+        Self::SendUd,
+    ];
 
-    fn is_atomic(self) -> bool {
-        matches!(self, Self::Cas | Self::Faa)
+    /// Returns true if the module measures it only in what a server makes for hosts that an export
+    /// admits.
+    pub(crate) fn needs_export(self) -> bool {
+        !matches!(self, Self::Send | Self::Read)
+    }
+
+    /// Returns true if it is done with a scratch region.
+    fn needs_scratch(self) -> bool {
+        !matches!(self, Self::Send | Self::SendUd)
+    }
+
+    /// Returns true if not all devices do it.
+    fn may_be_unavailable(self) -> bool {
+        matches!(self, Self::Cas | Self::Faa | Self::SendUd)
     }
 }
 
@@ -107,7 +132,43 @@ impl fmt::Display for Trip {
             Self::Write => "write",
             Self::Cas => "cas",
             Self::Faa => "faa",
+            Self::SendUd => "send_ud",
         })
+    }
+}
+
+/// A value for each kind, by its index.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PerTrip<T>([T; Trip::ALL.len()]);
+
+// The index of a kind is its place in the list of all.
+const _: () = {
+    let mut index = 0;
+    while index < Trip::ALL.len() {
+        assert!(Trip::ALL[index] as usize == index);
+        index += 1;
+    }
+};
+
+impl<T> PerTrip<T> {
+    /// Makes the value of each kind.
+    pub(crate) fn from_fn(make: impl FnMut(Trip) -> T) -> Self {
+        Self(Trip::ALL.map(make))
+    }
+
+    /// Returns that of one kind.
+    pub(crate) fn of(&self, trip: Trip) -> &T {
+        // Always inside, as the compiler sees.
+        &self.0[trip as usize]
+    }
+
+    /// Returns that of one kind, to be changed.
+    pub(crate) fn of_mut(&mut self, trip: Trip) -> &mut T {
+        &mut self.0[trip as usize]
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (Trip, &mut T)> {
+        Trip::ALL.into_iter().zip(&mut self.0)
     }
 }
 
@@ -118,11 +179,13 @@ pub(crate) struct PingRequest {
     pub(crate) count: u32,
     /// The pause after each, in microseconds, if one is under way at a time.
     pub(crate) interval_us: u32,
-    /// Those of [`Trip::ALL`] to measure.
-    pub(crate) trips: [bool; Trip::ALL.len()],
-    /// The export that admits this host to a scratch region of the server; `None` for no region.
+    /// The kinds to measure.
+    pub(crate) trips: PerTrip<bool>,
+    /// The export that admits this host to what the server makes to measure with: a scratch region,
+    /// or a queue pair for datagrams. `None` for neither.
     pub(crate) export: Option<Name>,
-    /// The bytes of an RDMA READ or WRITE of the region, from [`SIZE_MIN`] to [`SIZE_MAX`].
+    /// The bytes of an RDMA READ or WRITE of the region, from [`SIZE_MIN`] to [`SIZE_MAX`], and of
+    /// a datagram.
     pub(crate) size: u32,
     /// How many are under way at once, from 1 to [`DEPTH_MAX`].
     pub(crate) depth: u16,
@@ -133,22 +196,23 @@ pub(crate) struct PingRequest {
 impl PingRequest {
     /// Returns true if a kind is to be measured.
     pub(crate) fn has(&self, trip: Trip) -> bool {
-        let [read, write, cas, faa, send] = self.trips;
-        match trip {
-            Trip::Send => send,
-            Trip::Read => read,
-            Trip::Write => write,
-            Trip::Cas => cas,
-            Trip::Faa => faa,
-        }
+        *self.trips.of(trip)
     }
 
-    /// Sets whether a kind is to be measured.
-    pub(crate) fn set(&mut self, trip: Trip, wanted: bool) {
-        for (one, place) in Trip::ALL.into_iter().zip(&mut self.trips) {
-            if one == trip {
-                *place = wanted;
-            }
+    /// Returns the export that admits this host to a scratch region, if one is used.
+    fn scratch_export(&self) -> Option<Name> {
+        let needs = |trip: Trip| self.has(trip) && trip.needs_scratch();
+        // Who wants nothing but messages is admitted, too, or not.
+        let is_used = Trip::ALL.into_iter().any(needs) || !self.has(Trip::SendUd);
+        self.export.filter(|_| is_used)
+    }
+
+    /// Returns where completions are handled.
+    fn context(&self) -> PollContext {
+        match self.polled {
+            true => PollContext::Direct,
+            // Where disks have the completions of their I/O handled, too.
+            false => PollContext::Softirq,
         }
     }
 }
@@ -158,33 +222,24 @@ impl PingRequest {
 pub(crate) struct Measured {
     /// The nanoseconds of each.
     pub(crate) times: KVec<u64>,
+    /// How many datagrams had no answer in time.
+    pub(crate) lost: u32,
     /// The nanoseconds that all of them took together.
     pub(crate) elapsed: u64,
     /// One of the two devices does no such operations.
     pub(crate) unavailable: bool,
 }
 
-/// The round trips that were measured.
-#[derive(Default)]
-pub(crate) struct RoundTrips([Measured; Trip::ALL.len()]);
-
-impl RoundTrips {
-    /// Returns those of one kind.
-    pub(crate) fn of(&self, trip: Trip) -> &Measured {
-        let [read, write, cas, faa, send] = &self.0;
-        match trip {
-            Trip::Send => send,
-            Trip::Read => read,
-            Trip::Write => write,
-            Trip::Cas => cas,
-            Trip::Faa => faa,
-        }
-    }
-
-    fn iter_mut(&mut self) -> impl Iterator<Item = (Trip, &mut Measured)> {
-        Trip::ALL.into_iter().zip(&mut self.0)
+impl Measured {
+    /// Returns how many round trips are over, be they lost.
+    fn done(&self) -> usize {
+        let lost = usize::try_from(self.lost).unwrap_or(usize::MAX);
+        self.times.len().saturating_add(lost)
     }
 }
+
+/// The round trips that were measured.
+pub(crate) type RoundTrips = PerTrip<Measured>;
 
 /// Connects to a server, measures round trips, and adds them to `trips`, also if it fails in the
 /// end. Both sides prove that they have `key`, if there is one. A signal to the task, or too little
@@ -204,20 +259,16 @@ pub(crate) fn ping(
     }
     let config = ChannelConfig {
         operations: request.depth,
-        rdma_size: match request.export {
+        rdma_size: match request.scratch_export() {
             Some(_) => request.size,
             None => 0,
         },
-        completions: match request.polled {
-            true => Completions::Waiter,
-            // Where disks have the completions of their I/O handled, too.
-            false => Completions::Softirq,
-        },
+        completions: request.completions(),
     };
     let deadline = Deadline::start();
     let mut connection =
         ControlConnection::connect_with(target, (0, &config), None, key, deadline)?;
-    let scratch = match request.export {
+    let scratch = match request.scratch_export() {
         Some(export) => Some(get_scratch(
             host,
             &mut connection,
@@ -226,7 +277,17 @@ pub(crate) fn ping(
         )?),
         None => None,
     };
-    let mut meter = Meter::new(connection, scratch, request)?;
+    let datagrams = match request.export.filter(|_| request.has(Trip::SendUd)) {
+        Some(export) => {
+            match Datagrams::new(host, &mut connection, (export, request), deadline) {
+                // As with iWARP; what else is measured is there.
+                Err(failure) if failure.error == EOPNOTSUPP => None,
+                outcome => Some(outcome?),
+            }
+        }
+        None => None,
+    };
+    let mut meter = Meter::new(connection, (scratch, datagrams), request)?;
     let goes_on = goes_on();
     begin(&mut meter, request, &goes_on, trips)?;
     match request.depth {
@@ -278,7 +339,7 @@ fn begin(
         }
         match meter.run(trip, 1, goes_on, &mut Measured::default()) {
             // The server's device, or that of this host.
-            Err(failure) if trip.is_atomic() && failure.error == EOPNOTSUPP => {
+            Err(failure) if trip.may_be_unavailable() && failure.error == EOPNOTSUPP => {
                 measured.unavailable = true;
             }
             outcome => outcome?,
@@ -331,9 +392,9 @@ fn all_at_once(
         if !request.has(trip) || measured.unavailable {
             continue;
         }
-        while measured.times.len() < count && goes_on() {
+        while measured.done() < count && goes_on() {
             let begin = Deadline::start();
-            let left = count - measured.times.len();
+            let left = count - measured.done();
             let is_soon = || goes_on() && begin.spent() <= QUIET_MAX_MS;
             meter.run(trip, left, &is_soon, measured)?;
             meter.run(Trip::Send, 1, goes_on, &mut Measured::default())?;

@@ -26,6 +26,7 @@ use crate::base::configfs::{
 use crate::client::{
     self,
     host::Host,
+    PerTrip,
     PingRequest,
     RoundTrips,
     Trip,
@@ -91,7 +92,7 @@ impl GroupOperations for Pings {
             request: PingRequest {
                 count: 10,
                 interval_us: 10_000,
-                trips: Trip::ALL.map(|trip| trip == Trip::Send),
+                trips: PerTrip::from_fn(|trip| trip == Trip::Send),
                 export: None,
                 size: 8,
                 depth: 1,
@@ -155,12 +156,15 @@ impl GroupOperations for Ping {
         Attribute::rw(c"write", Self::show_write, Self::store_write),
         Attribute::rw(c"cas", Self::show_cas, Self::store_cas),
         Attribute::rw(c"faa", Self::show_faa, Self::store_faa),
+        Attribute::rw(c"send_ud", Self::show_send_ud, Self::store_send_ud),
         Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
         Attribute::ro(c"send_ns", Self::show_send_ns),
         Attribute::ro(c"read_ns", Self::show_read_ns),
         Attribute::ro(c"write_ns", Self::show_write_ns),
         Attribute::ro(c"cas_ns", Self::show_cas_ns),
         Attribute::ro(c"faa_ns", Self::show_faa_ns),
+        Attribute::ro(c"send_ud_ns", Self::show_send_ud_ns),
+        Attribute::ro(c"send_ud_lost", Self::show_send_ud_lost),
         Attribute::ro(c"elapsed_ns", Self::show_elapsed_ns),
         Attribute::ro(c"unavailable", Self::show_unavailable),
         Attribute::ro(c"last_error", Self::show_last_error),
@@ -288,7 +292,7 @@ impl Ping {
     fn store_trip(group: &Group<Self>, trip: Trip, value: &str) -> Result {
         group.set(|settings| {
             let wanted = parse::boolean(value).map_err(|why| fail!(EINVAL, "{trip}: {why}"))?;
-            settings.request.set(trip, wanted);
+            *settings.request.trips.of_mut(trip) = wanted;
             Ok(())
         })
     }
@@ -333,6 +337,14 @@ impl Ping {
         Self::store_trip(group, Trip::Faa, value)
     }
 
+    fn show_send_ud(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_trip(Trip::SendUd, page)
+    }
+
+    fn store_send_ud(group: &Group<Self>, value: &str) -> Result {
+        Self::store_trip(group, Trip::SendUd, value)
+    }
+
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
         show(page, 0)
     }
@@ -360,11 +372,8 @@ impl Ping {
         if request.depth == 1 && pauses > PAUSES_MAX_US {
             return Err(fail!(EINVAL, "count times interval_us is more than 10 s"));
         }
-        let needs_export = [Trip::Write, Trip::Cas, Trip::Faa];
-        if let (Some(trip), None) = (
-            needs_export.into_iter().find(|trip| request.has(*trip)),
-            request.export,
-        ) {
+        let needs_export = |trip: &Trip| request.has(*trip) && trip.needs_export();
+        if let (Some(trip), None) = (Trip::ALL.into_iter().find(needs_export), request.export) {
             return Err(fail!(
                 EINVAL,
                 "{trip} needs an export, and export is not set"
@@ -396,6 +405,14 @@ impl Ping {
 
     fn show_faa_ns(&self, page: &mut PageWriter<'_>) -> Result {
         self.show_times(Trip::Faa, page)
+    }
+
+    fn show_send_ud_ns(&self, page: &mut PageWriter<'_>) -> Result {
+        self.show_times(Trip::SendUd, page)
+    }
+
+    fn show_send_ud_lost(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.trips.lock().of(Trip::SendUd).lost)
     }
 
     /// Shows a line for each kind that was measured.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::challenge::Challenge;
+use super::echo::EchoRequest;
 use super::fence::Fence;
 use super::grant::GrantRequest;
 use super::list::ListRequest;
@@ -27,6 +28,8 @@ pub enum Request {
     List(ListRequest),
     /// Memory to measure round trips with.
     Scratch(ScratchRequest),
+    /// A queue pair that echoes datagrams.
+    Echo(EchoRequest),
     /// The end of the session.
     Logout,
     /// A sign of life; answered by [`Event::Pong`](super::Event::Pong).
@@ -46,6 +49,9 @@ impl Message<'_> {
             wire::GRANT => GrantRequest::from_wire(&self.whole()?).map(Request::Grant),
             wire::SCRATCH if version >= wire::VERSION_SCRATCH => {
                 ScratchRequest::from_wire(&self.whole()?).map(Request::Scratch)
+            }
+            wire::ECHO if version >= wire::VERSION_SCRATCH => {
+                EchoRequest::from_wire(&self.whole()?).map(Request::Echo)
             }
             wire::LIST => ListRequest::from_wire(&self.whole()?).map(Request::List),
             wire::LOGOUT => self.whole::<wire::Header>().map(|_| Request::Logout),

@@ -23,7 +23,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 pub const VERSION_MIN: u16 = 8;
 /// Newest protocol version this code speaks.
 pub const VERSION_MAX: u16 = 9;
-/// Oldest protocol version that has [`SCRATCH`].
+/// Oldest protocol version that has [`SCRATCH`] and may have [`ECHO`].
 pub const VERSION_SCRATCH: u16 = 9;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
@@ -54,6 +54,13 @@ pub const LIST_ENTRIES_MAX: usize = (MESSAGE_MAX - size_of::<ListReply>()) / siz
 pub const SCRATCH_UNIT: u32 = 4 << 10;
 /// Most that a scratch region may have, in bytes.
 pub const SCRATCH_MAX: u32 = 64 << 10;
+
+/// Most bytes of a datagram that is echoed: the largest MTU of a port.
+pub const ECHO_SIZE_MAX: u16 = 4 << 10;
+/// The smallest MTU of a port.
+pub const ECHO_MTU_MIN: u16 = 256;
+/// Most datagrams that are under way at once.
+pub const ECHO_COUNT_MAX: u16 = 32;
 
 /// Paths of a map; the index of one is below it.
 pub const PATHS_MAX: u8 = 8;
@@ -101,6 +108,9 @@ pub const FLUSHED: u16 = 12;
 pub const CHALLENGE: u16 = 13;
 /// [`Header::kind`] of [`ScratchRequest`].
 pub const SCRATCH: u16 = 14;
+/// [`Header::kind`] of [`EchoRequest`]. Not all servers of version 9 know it: others refuse it as
+/// malformed.
+pub const ECHO: u16 = 15;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
@@ -502,6 +512,47 @@ pub struct ScratchReply {
     pub reserved: U32,
 }
 
+/// Client asks for a queue pair that echoes its datagrams.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct EchoRequest {
+    /// Kind [`ECHO`].
+    pub header: Header,
+    /// UUID of the client host.
+    pub host_id: [u8; 16],
+    /// Name of the client host.
+    pub host_name: [u8; NAME_SIZE],
+    /// Name of the export that admits the host.
+    pub export_name: [u8; NAME_SIZE],
+    /// Number of the client's queue pair: more than 1, less than 0xffffff.
+    pub qp_number: U32,
+    /// Its Q_Key: less than 0x80000000.
+    pub qkey: U32,
+    /// Bytes of a datagram, not 0, at most [`ECHO_SIZE_MAX`].
+    pub size: U32,
+    /// Datagrams under way at once, not 0, at most [`ECHO_COUNT_MAX`].
+    pub count: U32,
+    /// Zero.
+    pub reserved: [u8; 8],
+}
+
+/// Server has made a queue pair that echoes datagrams.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct EchoReply {
+    /// Kind [`ECHO`] | [`REPLY`].
+    pub reply: Reply,
+    /// Number of the server's queue pair.
+    pub qp_number: U32,
+    /// Its Q_Key.
+    pub qkey: U32,
+    /// Bytes that a datagram can have at the server's port: from [`ECHO_MTU_MIN`] to
+    /// [`ECHO_SIZE_MAX`].
+    pub mtu: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
 /// Server says, unasked, what became of the export.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -569,6 +620,8 @@ const _: () = {
     assert!(size_of::<ListEntry>() == 96);
     assert!(size_of::<ScratchRequest>() == 160);
     assert!(size_of::<ScratchReply>() == 136);
+    assert!(size_of::<EchoRequest>() == 176);
+    assert!(size_of::<EchoReply>() == 128);
     assert!(size_of::<Extent>() == 24);
     assert!(size_of::<Flushed>() == 32);
     assert!(size_of::<Fence>() == 24);

@@ -248,7 +248,6 @@ impl Destination {
         Self::new(pd, &connection.peer_attr()?, qp_num, qkey)
     }
 
-
     /// Makes the destination of queue pair `qp_num` at `attr`. May sleep.
     pub(super) fn new(pd: &Arc<Pd>, attr: &AhAttr, qp_num: u32, qkey: u32) -> Result<Self> {
         let ah = AddressHandle::create(pd, attr)?;

@@ -58,6 +58,7 @@ use crate::proto::{
 use crate::server::{
     accept::PendingConnection,
     block::connections::Connections,
+    echo::Echo,
     export::{
         Export,
         Exports, //
@@ -116,6 +117,8 @@ pub(super) struct Control {
     attachment: Option<Attachment>,
     /// Memory that a client which is not logged in reads and writes to measure round trips.
     scratch: Option<Scratch>,
+    /// What sends the datagrams of such a client back.
+    echo: Option<Echo>,
     channel: Option<Channel<Session>>,
     /// The client may use the export that it has asked for.
     is_admitted: bool,
@@ -145,6 +148,7 @@ impl Control {
         Self {
             attachment: None,
             scratch: None,
+            echo: None,
             channel: None,
             is_admitted: false,
             admitted_request: None,
@@ -258,6 +262,7 @@ impl Control {
             Ok(Request::Scratch(request)) => {
                 self.make_scratch(session, (sequence, bytes), &request)
             }
+            Ok(Request::Echo(request)) => self.make_echo(session, (sequence, bytes), &request),
             Ok(Request::List(request)) => self.list(session, sequence, &request),
             Ok(Request::Logout) => self.logout(session, sequence),
             Ok(Request::Ping) => Ok(self.ping(session)),
@@ -278,8 +283,8 @@ impl Control {
         }
     }
 
-    /// Sends a message on the control connection. A stranger is not waited for, nor who has a
-    /// scratch region: their requests are only read while there is room for an answer.
+    /// Sends a message on the control connection. A stranger is not waited for, nor who measures:
+    /// their requests are only read while there is room for an answer.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
         let is_waited_for = self.is_waited_for();
         let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
@@ -292,7 +297,12 @@ impl Control {
     /// Returns true if the client may be waited for: it was admitted, and is not one that only
     /// measures. Others hold up nothing, and stay for a short time.
     fn is_waited_for(&self) -> bool {
-        self.is_admitted && self.scratch.is_none()
+        self.is_admitted && !self.measures()
+    }
+
+    /// Returns true if the client has something to measure round trips with.
+    fn measures(&self) -> bool {
+        self.scratch.is_some() || self.echo.is_some()
     }
 
     /// Answers a ping. A client sends the first one when I/O takes the path.
@@ -540,6 +550,7 @@ impl SessionWork for Control {
         }
         self.detach(session, false);
         self.scratch = None;
+        self.echo = None;
         self.channel = None;
         // A registration that took too long is over now, too.
         session.link().drop_operations();

@@ -12,15 +12,25 @@ const REQUESTS_MAX: u32 = 512;
 /// carries only so many.
 const STAY_MAX_MS: u32 = 10_000;
 
-/// The bytes that the scratch regions of a client host may have, and those of all. Each connection
-/// has one at most, and for no longer than [`STAY_MAX_MS`].
+/// The datagrams of a connection that are looked at, be they of its client or not: it may send
+/// about as many as messages, and some more come late or are lost.
+const DATAGRAMS_MAX: u32 = 1024;
+
+/// The bytes that what the connections of a client host have to measure with may have, and those of
+/// all hosts: scratch regions, and the buffers of queue pairs that echo datagrams. A connection has
+/// one of each at most, and for no longer than [`STAY_MAX_MS`].
 const SCRATCH_OWN_MAX: u32 = 256 << 10;
 const SCRATCH_ALL_MAX: u32 = 4 << 20;
 
-/// Returns true if a client host whose scratch regions have `own` bytes may have one of `size`,
-/// where those of all hosts have `all`.
+/// Returns true if a client host whose connections have `own` bytes may have `size` more, where
+/// those of all hosts have `all`.
 pub const fn may_have_scratch(own: u32, all: u32, size: u32) -> bool {
     own.saturating_add(size) <= SCRATCH_OWN_MAX && all.saturating_add(size) <= SCRATCH_ALL_MAX
+}
+
+/// Returns true if one more datagram of a connection is looked at that has received `count`.
+pub const fn may_look_at_datagram(count: u32) -> bool {
+    count < DATAGRAMS_MAX
 }
 
 /// Counts the messages that a connection has sent without a login.

@@ -18,6 +18,7 @@ use kernel::{
 };
 
 use super::{
+    datagrams::Datagrams,
     Measured,
     PingRequest,
     Trip,
@@ -102,13 +103,14 @@ struct Started {
 
 /// Measures round trips.
 pub(super) struct Meter {
-    connection: ControlConnection,
+    // Fields drop in this order: the connection last, which all else is on.
     scratch: Option<ScratchReply>,
     size: u32,
     moves_data: bool,
     /// By the index of the operation; as many as can be under way.
     memory: KVec<Memory>,
     started: KVec<Started>,
+    datagrams: Option<Datagrams>,
     /// What the next compare and swap, and the next fetch and add, find.
     cas: u64,
     faa: u64,
@@ -116,13 +118,14 @@ pub(super) struct Meter {
     patterns: [KVec<u8>; 2],
     /// The second pattern was written.
     has_written: bool,
+    connection: ControlConnection,
 }
 
 impl Meter {
     /// Makes one for what `request` asks for. May sleep.
     pub(super) fn new(
         connection: ControlConnection,
-        scratch: Option<ScratchReply>,
+        (scratch, datagrams): (Option<ScratchReply>, Option<Datagrams>),
         request: &PingRequest,
     ) -> Result<Self, Failure> {
         let device = connection.channel().pd().device().clone();
@@ -134,6 +137,7 @@ impl Meter {
             moves_data: scratch.is_some() && (request.has(Trip::Read) || request.has(Trip::Write)),
             memory: KVec::new(),
             started: KVec::new(),
+            datagrams,
             cas: 0,
             faa: 0,
             patterns: [pattern(seed, request.size)?, pattern(!seed, request.size)?],
@@ -187,8 +191,8 @@ impl Meter {
     }
 
     /// Measures up to `count` round trips of a kind, as many at once as there may be, and adds them
-    /// to `measured`. Begins none when `goes_on` returns false. Fails with `EOPNOTSUPP` if it is an
-    /// atomic operation, and one of the devices does none. May sleep.
+    /// to `measured`. Begins none when `goes_on` returns false. Fails with `EOPNOTSUPP` if they are
+    /// atomic operations or datagrams, and one of the devices does none. May sleep.
     pub(super) fn run(
         &mut self,
         trip: Trip,
@@ -196,6 +200,11 @@ impl Meter {
         goes_on: &dyn Fn() -> bool,
         measured: &mut Measured,
     ) -> Result<(), Failure> {
+        if trip == Trip::SendUd {
+            let datagrams = self.datagrams.as_mut();
+            let datagrams = datagrams.ok_or_else(|| fail!(EOPNOTSUPP, "there are no datagrams"))?;
+            return datagrams.run(count, goes_on, measured);
+        }
         let depth = self.depth(trip);
         let begin = Instant::<Monotonic>::now();
         let next = |index: usize| if index + 1 < depth { index + 1 } else { 0 };
@@ -383,7 +392,7 @@ impl Meter {
 const NUMBER: usize = 8;
 
 /// Returns `size` bytes. Those of two seeds of which one is the other inverted are all different.
-fn pattern(seed: u64, size: u32) -> Result<KVec<u8>> {
+pub(super) fn pattern(seed: u64, size: u32) -> Result<KVec<u8>> {
     let mut bytes = KVec::with_capacity(usize::try_from(size)?, GFP_KERNEL)?;
     for index in 0..size {
         let [byte, ..] = seed.rotate_left(index % 64).to_le_bytes();
@@ -421,10 +430,11 @@ fn name(trip: Trip) -> &'static str {
         Trip::Write => "an RDMA WRITE",
         Trip::Cas => "an atomic compare and swap",
         Trip::Faa => "an atomic fetch and add",
+        Trip::SendUd => "a datagram",
     }
 }
 
 /// Returns the nanoseconds since `start`.
-fn nanos_since(start: Instant<Monotonic>) -> u64 {
+pub(super) fn nanos_since(start: Instant<Monotonic>) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(0)
 }

@@ -488,12 +488,12 @@ pub struct Ping {
     /// Pause after each: 1ms, 500ms, 2s; only with a depth of 1
     #[arg(short = 'i', long, value_name = "INTERVAL", default_value = "10ms", value_parser = size::duration::<1, 3_600_000>)]
     pub interval: Duration,
-    /// What to measure; write, cas (compare and swap) and faa (fetch and add) need an export that
-    /// admits this host [default: send, and read of an export of RAM]
+    /// What to measure; write, cas (compare and swap), faa (fetch and add) and send-ud (a datagram)
+    /// need an export that admits this host [default: send, and read of an export of RAM]
     #[arg(long, value_enum, value_name = "OP,...", value_delimiter = ',')]
     pub op: Vec<Op>,
-    /// Bytes of a READ or WRITE, 8 to 60K; needs an export that admits this host [default: 8 of a
-    /// WRITE, 0 of a READ alone]
+    /// Bytes of a READ or WRITE, 8 to 60K, or of a datagram, up to the MTU of the ports; needs an
+    /// export that admits this host [default: 8, 0 of a READ alone]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_ping)]
     pub size: Option<u64>,
     /// Number of requests under way at once; with more than 1 there is a rate, too
@@ -737,6 +737,8 @@ pub enum Op {
     Cas,
     /// An atomic fetch and add of 8 bytes
     Faa,
+    /// A datagram (UD) that the server sends back
+    SendUd,
 }
 
 /// How to select the path of a request.

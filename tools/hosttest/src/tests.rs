@@ -248,6 +248,19 @@ fn scratch_reply() -> ScratchReply {
     }
 }
 
+fn echo_request() -> EchoRequest {
+    let host = (uuid(0x10), name("client.example"));
+    let client = QueuePair::new(0x0001_0203, 0x1112_1314).unwrap();
+    EchoRequest::new(host, name("data"), client, (0x0201, 0x1f)).unwrap()
+}
+
+fn echo_reply() -> EchoReply {
+    EchoReply {
+        server: QueuePair::new(0x0004_0506, 0x2122_2324).unwrap(),
+        mtu: 0x0400,
+    }
+}
+
 fn list_entry(entry: &str) -> ListEntry {
     ListEntry {
         name: name(entry),

@@ -25,8 +25,8 @@ use crate::secret::Source;
 const BATCH_MAX: u64 = 256;
 /// How long the module shall measure at a time, so that a signal need not wait.
 const BATCH_TIME: Duration = Duration::from_millis(500);
-/// All that can be measured, in the order in which it is.
-const OPS: [Op; 5] = [Op::Send, Op::Read, Op::Write, Op::Cas, Op::Faa];
+/// All that can be measured, in the order of [`Op`], in which it is shown.
+const OPS: [Op; 6] = [Op::Send, Op::Read, Op::Write, Op::Cas, Op::Faa, Op::SendUd];
 
 /// Returns the word of the module for what is measured.
 fn word(op: Op) -> &'static str {
@@ -36,12 +36,13 @@ fn word(op: Op) -> &'static str {
         Op::Write => "write",
         Op::Cas => "cas",
         Op::Faa => "faa",
+        Op::SendUd => "send_ud",
     }
 }
 
-/// Returns the word for people.
+/// Returns the words for people.
 fn title(op: Op) -> String {
-    word(op).to_uppercase()
+    word(op).to_uppercase().replace('_', " ")
 }
 
 /// The round trips to a server, schema `farblk.ping/1`.
@@ -62,6 +63,9 @@ pub struct Document {
     write: Option<Times>,
     cas: Option<Times>,
     faa: Option<Times>,
+    send_ud: Option<Times>,
+    /// How many datagrams had no answer in time; null if there were none, or no round trips of them.
+    lost: Option<u64>,
 }
 
 /// Parses numbers, one on each line.
@@ -95,22 +99,22 @@ struct Trips {
 struct Measured {
     trips: [Trips; OPS.len()],
     unavailable: Vec<Op>,
+    /// The datagrams that had no answer.
+    lost: u64,
 }
 
 impl Measured {
     fn of(&mut self, op: Op) -> &mut Trips {
-        let [send, read, write, cas, faa] = &mut self.trips;
-        match op {
-            Op::Send => send,
-            Op::Read => read,
-            Op::Write => write,
-            Op::Cas => cas,
-            Op::Faa => faa,
-        }
+        &mut self.trips[op as usize]
     }
 
     fn is_empty(&self) -> bool {
-        self.trips.iter().all(|trips| trips.times.is_empty())
+        self.lost == 0 && self.trips.iter().all(|trips| trips.times.is_empty())
+    }
+
+    /// Returns true if all datagrams were lost that were to be measured.
+    fn has_lost_all(&mut self) -> bool {
+        self.lost > 0 && self.of(Op::SendUd).times.is_empty()
     }
 
     /// Adds what the module has measured. Returns how many round trips that was of each kind that
@@ -125,7 +129,7 @@ impl Measured {
         let configfs = &context.configfs;
         let unparsable = |text: &str| job.error(Code::Unparsable, format!("{text:?}"));
         let read = |name: &str| Ok(configfs.read(object, name, job)?.unwrap_or_default());
-        if plan.has_atomics() {
+        if plan.may_be_unavailable() {
             let text = read("unavailable")?;
             let named = |op: &Op| text.lines().any(|line| line == word(*op));
             self.unavailable = plan.ops.iter().copied().filter(named).collect();
@@ -134,8 +138,16 @@ impl Measured {
         for &op in &plan.ops {
             let text = read(&format!("{}_ns", word(op)))?;
             let more = parse(&text).ok_or_else(|| unparsable(&text))?;
+            let mut lost = 0;
+            if op == Op::SendUd {
+                let text = read("send_ud_lost")?;
+                lost = text.trim().parse().map_err(|_| unparsable(&text))?;
+                self.lost = self.lost.saturating_add(lost);
+            }
             if !self.unavailable.contains(&op) {
-                added = Some(more.len().min(added.unwrap_or(usize::MAX)));
+                let lost = usize::try_from(lost).unwrap_or(usize::MAX);
+                let done = more.len().saturating_add(lost);
+                added = Some(done.min(added.unwrap_or(usize::MAX)));
             }
             self.of(op).times.extend(more);
         }
@@ -236,6 +248,12 @@ pub fn run(context: &Context, arguments: &Ping) -> Result<(), Error> {
     );
     let removed = made.remove(&job);
     let complete = result.is_ok() && !interrupt.came();
+    let result = match result {
+        Ok(()) if measured.has_lost_all() => {
+            Err(job.error(Code::TimedOut, "no datagram was answered"))
+        }
+        result => result,
+    };
     // An error alone says what is wrong, if nothing was measured before it.
     if result.is_ok() || !measured.is_empty() {
         report(
@@ -271,12 +289,16 @@ fn measure(
         if left < batch {
             configfs.set(object, "count", &left.to_string(), job)?;
         }
+        let lost = measured.lost;
         let result = configfs.set(object, "enable", "1", job);
+        let result = result.map_err(|error| plan.explain(arguments, error));
         let added = measured.add(context, plan, object, job)?;
         if batch == 1 && added == 1 {
             let mut words = Vec::new();
             for &op in &plan.ops {
-                if let Some(&ns) = measured.of(op).times.last() {
+                if op == Op::SendUd && measured.lost > lost {
+                    words.push(format!("{} lost", title(op)));
+                } else if let Some(&ns) = measured.of(op).times.last() {
                     words.push(format!("{} {}", title(op), microseconds(ns)));
                 }
             }
@@ -318,12 +340,14 @@ fn report(
     mut measured: Measured,
     complete: bool,
 ) -> Result<(), Error> {
+    let lost = measured.lost;
+    let is_sent = lost > 0 || !measured.of(Op::SendUd).times.is_empty();
     let mut times = |op| {
         let trips = std::mem::take(measured.of(op));
         let (size, depth) = (plan.size_of(op), plan.depth_of(op));
         Times::new(trips.times, size, depth, trips.elapsed_ns)
     };
-    let [send, read, write, cas, faa] = OPS.map(&mut times);
+    let [send, read, write, cas, faa, send_ud] = OPS.map(&mut times);
     let document = Document {
         schema: "farblk.ping/1",
         addr,
@@ -341,6 +365,8 @@ fn report(
         write,
         cas,
         faa,
+        send_ud,
+        lost: is_sent.then_some(lost),
     };
     if context.output.is_json() {
         return context.output.document(&document);
@@ -351,12 +377,16 @@ fn report(
         &document.write,
         &document.cas,
         &document.faa,
+        &document.send_ud,
     ];
     let lines = OPS
         .iter()
         .zip(kinds)
         .filter_map(|(op, times)| Some(times.as_ref()?.lines(&title(*op))));
-    let lines: Vec<_> = lines.flatten().collect();
+    let mut lines: Vec<_> = lines.flatten().collect();
+    if let Some(lost) = document.lost {
+        lines.push(plan.loss(lost, document.send_ud.as_ref().map_or(0, Times::count)));
+    }
     let missing = measured.unavailable.iter().map(|op| {
         let op = title(*op);
         format!("{op}  not available: the RDMA device of one of the two hosts does none")
@@ -371,6 +401,17 @@ fn report(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operations() {
+        for (index, op) in OPS.into_iter().enumerate() {
+            assert_eq!(op as usize, index, "{}", word(op));
+        }
+        assert_eq!(
+            (title(Op::Faa), title(Op::SendUd)),
+            ("FAA".into(), "SEND UD".into())
+        );
+    }
 
     #[test]
     fn elapsed() {

@@ -227,12 +227,15 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("write", "0"),
             ("cas", "0"),
             ("faa", "0"),
+            ("send_ud", "0"),
             ("enable", "0"),
             ("send_ns", ""),
             ("read_ns", ""),
             ("write_ns", ""),
             ("cas_ns", ""),
             ("faa_ns", ""),
+            ("send_ud_ns", ""),
+            ("send_ud_lost", "0"),
             ("elapsed_ns", ""),
             ("unavailable", ""),
             ("last_error", ""),
@@ -314,6 +317,7 @@ impl State {
                 ("read", 20_000),
                 ("write", 20_000),
                 ("cas", 20_000),
+                ("send_ud", 30_000),
             ] {
                 let measured = attributes.get(word);
                 // An older module always measures messages.
@@ -321,6 +325,15 @@ impl State {
                     true => times(first),
                     false => String::new(),
                 };
+                // Every fourth datagram is lost, and each of one alone.
+                let mut text = text;
+                if word == "send_ud" && !text.is_empty() {
+                    let lost = if count == 1 { 1 } else { count / 4 };
+                    let left = count.saturating_sub(lost);
+                    let lines = text.lines().take(usize::try_from(left).unwrap_or(0));
+                    text = lines.map(|line| format!("{line}\n")).collect();
+                    attributes.insert("send_ud_lost".into(), lost.to_string());
+                }
                 if !text.is_empty() {
                     elapsed += &format!("{word} {}\n", 10_000 * count);
                 }

@@ -37,6 +37,7 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
                 Request::Grant(grant) => grant.encode(sequence, buf),
                 Request::List(list) => list.encode(sequence, buf),
                 Request::Scratch(scratch) => scratch.encode(sequence, buf),
+                Request::Echo(echo) => echo.encode(sequence, buf),
                 Request::Logout => Logout.encode(sequence, buf),
                 Request::Ping => Ping.encode(sequence, buf),
                 Request::Fence(fence) => fence.encode(sequence, buf),
@@ -88,6 +89,11 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             ScratchReply::parse(&again, sequence, &scratch_request()),
             Ok(reply)
         );
+    }
+    if let Ok(reply) = EchoReply::parse(bytes, sequence) {
+        prop_assert!(QueuePair::new(reply.server.number(), reply.server.qkey()).is_ok());
+        let again = encoded(|buf| reply.encode(sequence, buf));
+        prop_assert_eq!(EchoReply::parse(&again, sequence), Ok(reply));
     }
     let asked = GrantRequest::new(0, 3).unwrap();
     if let Ok(reply) = GrantReply::parse(bytes, sequence, &asked, &three_slabs()) {
@@ -143,6 +149,8 @@ fn samples() -> Vec<Vec<u8>> {
         grant_reply(1, 0, &grants()),
         encoded(|buf| scratch_request().encode(1, buf)),
         encoded(|buf| scratch_reply().encode(1, &scratch_request(), buf)),
+        encoded(|buf| echo_request().encode(1, buf)),
+        encoded(|buf| echo_reply().encode(1, buf)),
         encoded(|buf| list_request().encode(1, buf)),
         list_reply(
             1,

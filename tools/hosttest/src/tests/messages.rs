@@ -2,6 +2,7 @@
 
 //! Control messages.
 
+mod echo;
 mod login;
 mod scratch;
 
@@ -473,6 +474,11 @@ fn every_reply_can_be_a_refusal() {
     let scratch = reply(&encoded(|buf| scratch_request().encode(SEQUENCE, buf)));
     assert_eq!(
         ScratchReply::parse(&scratch, SEQUENCE, &scratch_request()),
+        Err(ReplyError::Refused(refused))
+    );
+    let echo = reply(&encoded(|buf| echo_request().encode(SEQUENCE, buf)));
+    assert_eq!(
+        EchoReply::parse(&echo, SEQUENCE),
         Err(ReplyError::Refused(refused))
     );
 }

@@ -267,6 +267,32 @@ fn layouts() -> Vec<Layout> {
     );
     layout!(
         all,
+        "farblk_echo_request",
+        EchoRequest {
+            header,
+            host_id,
+            host_name,
+            export_name,
+            qp_number,
+            qkey,
+            size,
+            count,
+            reserved
+        }
+    );
+    layout!(
+        all,
+        "farblk_echo_reply",
+        EchoReply {
+            reply,
+            qp_number,
+            qkey,
+            mtu,
+            reserved
+        }
+    );
+    layout!(
+        all,
         "farblk_extent",
         Extent {
             header,
@@ -356,6 +382,9 @@ fn constants() -> Vec<(String, u64)> {
         ("IO_HINT_MAX", IO_HINT_MAX.into()),
         ("SCRATCH_UNIT", SCRATCH_UNIT.into()),
         ("SCRATCH_MAX", SCRATCH_MAX.into()),
+        ("ECHO_SIZE_MAX", ECHO_SIZE_MAX.into()),
+        ("ECHO_MTU_MIN", ECHO_MTU_MIN.into()),
+        ("ECHO_COUNT_MAX", ECHO_COUNT_MAX.into()),
         ("SLAB_SHIFT_MIN", SlabShift::MIN.into()),
         ("SLAB_SHIFT_MAX", SlabShift::MAX.into()),
         ("BLOCK_SIZE_MIN", BlockSize::MIN.get().into()),
@@ -375,6 +404,7 @@ fn constants() -> Vec<(String, u64)> {
         ("FENCED", FENCED.into()),
         ("FLUSHED", FLUSHED.into()),
         ("SCRATCH", SCRATCH.into()),
+        ("ECHO", ECHO.into()),
         ("REPLY", REPLY.into()),
         ("ACCESS_RO", Access::ReadOnly as u64),
         ("ACCESS_RW", Access::ReadWrite as u64),

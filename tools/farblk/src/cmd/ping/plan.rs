@@ -13,6 +13,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The bytes of a message, of what an atomic operation changes, and of a WRITE without `--size`.
 const SMALL: u64 = 8;
+/// The most bytes of a datagram: no port has a larger MTU.
+const DATAGRAM_MAX: u64 = 4096;
+/// The bytes that a datagram may have on any port.
+const EVERYWHERE: u64 = 256;
 /// The messages that can be under way at once.
 const MESSAGES: u64 = 4;
 
@@ -35,7 +39,7 @@ impl Plan {
         job: &Job,
         has_reads: impl FnOnce(&str) -> Result<bool, Error>,
     ) -> Result<Self, Error> {
-        let needs = |op: &Op| matches!(op, Op::Write | Op::Cas | Op::Faa);
+        let needs = |op: &Op| matches!(op, Op::Write | Op::Cas | Op::Faa | Op::SendUd);
         // Whether an export that wants a key is one of RAM is only told with the key.
         let is_told_by_key = arguments.op.is_empty()
             && arguments.key_file.is_some()
@@ -44,7 +48,8 @@ impl Plan {
             arguments.size.is_some() || arguments.op.iter().any(needs) || is_told_by_key;
         let ops = match (arguments.op.as_slice(), &arguments.place.export) {
             (_, None) if has_scratch => {
-                let why = "WRITE, CAS, FAA and --size need an export that admits this host";
+                let why =
+                    "WRITE, CAS, FAA, SEND UD and --size need an export that admits this host";
                 return Err(job
                     .error(Code::Usage, why)
                     .hint(format!("farblk ping {}/EXPORT", arguments.place.server)));
@@ -57,10 +62,16 @@ impl Plan {
             },
             (wanted, _) => OPS.into_iter().filter(|op| wanted.contains(op)).collect(),
         };
+        let size = arguments.size.unwrap_or(SMALL);
+        if ops.contains(&Op::SendUd) && size > DATAGRAM_MAX {
+            let why = format!("a datagram is one packet: it has {DATAGRAM_MAX} bytes at most");
+            let hint = "# measure it with a smaller --size, and what else there is by itself";
+            return Err(job.error(Code::Usage, why).hint(hint));
+        }
         Ok(Self {
             ops,
             has_scratch,
-            size: arguments.size.unwrap_or(SMALL),
+            size,
             depth: arguments.depth,
         })
     }
@@ -75,6 +86,7 @@ impl Plan {
         match op {
             Op::Send | Op::Cas | Op::Faa => SMALL,
             Op::Read | Op::Write if self.has_scratch => self.size,
+            Op::SendUd => self.size,
             Op::Read | Op::Write => 0,
         }
     }
@@ -104,7 +116,7 @@ impl Plan {
         if !self.has(Op::Send) {
             settings.push(("send", flag(false)));
         }
-        for op in [Op::Write, Op::Cas, Op::Faa] {
+        for op in [Op::Write, Op::Cas, Op::Faa, Op::SendUd] {
             if self.has(op) {
                 settings.push((word(op), flag(true)));
             }
@@ -126,11 +138,34 @@ impl Plan {
     pub fn files(&self) -> Vec<String> {
         let times = self.ops.iter().map(|op| format!("{}_ns", word(*op)));
         let elapsed = (self.depth > 1).then(|| "elapsed_ns".to_owned());
-        times.chain(elapsed).collect()
+        let lost = self.has(Op::SendUd).then(|| "send_ud_lost".to_owned());
+        times.chain(lost).chain(elapsed).collect()
+    }
+
+    /// Returns the line for people of how many datagrams are `lost`, where `answered` were not.
+    pub fn loss(&self, lost: u64, answered: usize) -> String {
+        let sent = u64::try_from(answered)
+            .unwrap_or(u64::MAX)
+            .saturating_add(lost);
+        let percent = u128::from(lost) * 100 / u128::from(sent.max(1));
+        format!("SEND UD  {lost} of {sent} lost, {percent}%")
+    }
+
+    /// Returns the error of the module with what helps, if it is one of datagrams.
+    pub fn explain(&self, arguments: &Ping, error: Error) -> Error {
+        match error.code {
+            Code::BadValue if self.has(Op::SendUd) && self.size > EVERYWHERE => {
+                let place = &arguments.place;
+                error.hint(format!(
+                    "farblk ping {place} --op send-ud --size {EVERYWHERE}  # any port takes that"
+                ))
+            }
+            _ => error,
+        }
     }
 
     /// Returns true if a device may not be able to do something of it.
-    pub fn has_atomics(&self) -> bool {
-        self.has(Op::Cas) || self.has(Op::Faa)
+    pub fn may_be_unavailable(&self) -> bool {
+        self.has(Op::Cas) || self.has(Op::Faa) || self.has(Op::SendUd)
     }
 }

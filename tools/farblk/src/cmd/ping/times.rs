@@ -55,6 +55,11 @@ impl Times {
         })
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// The lines for people.
     pub fn lines(&self, what: &str) -> Vec<String> {
         let [min, p50, p99, max] =

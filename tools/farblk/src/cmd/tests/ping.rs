@@ -122,6 +122,66 @@ fn more_is_measured_of_a_scratch_region() {
 }
 
 #[test]
+fn datagrams_may_be_lost() {
+    let host = Host::new("ping-ud");
+    let text = host.ok("ping 10.9.0.1/e2 -c 8 --op send-ud --size 1K --depth 4");
+    let log = host.kernel.take_log().join("\n");
+    for wanted in [
+        "export = e2",
+        "size = 1024",
+        "depth = 4",
+        "send = 0",
+        "send_ud = 1",
+    ] {
+        assert!(log.contains(wanted), "{wanted}: {log}");
+    }
+    assert!(
+        text.starts_with("SEND UD  6 round trips  min 30.0 us"),
+        "{text}"
+    );
+    assert!(text.contains("\nSEND UD  2 of 8 lost, 25%"), "{text}");
+    let json = value(
+        &host,
+        "-j ping 10.9.0.1/e2 -c 300 --op send-ud,send --depth 2",
+    );
+    assert_eq!(
+        json["send_ud"]["count"]
+            .as_u64()
+            .map(|count| count + json["lost"].as_u64().unwrap()),
+        Some(300)
+    );
+    assert_eq!(
+        (
+            &json["send"]["count"],
+            &json["lost"],
+            &json["send_ud"]["size"]
+        ),
+        (&300.into(), &75.into(), &8.into())
+    );
+    assert_eq!(json["complete"], true);
+    assert!(value(&host, "-j ping 10.9.0.1 -c 4")["lost"].is_null());
+    // Each has a connection of its own, and none an answer.
+    let (code, exit, text) = host.fails("ping 10.9.0.1/e2 -c 1 --op send-ud");
+    assert_eq!((code, exit), ("F0205", 5), "{text}");
+    let (code, exit, text) = host.fails("ping 10.9.0.1/e2 --op send-ud --size 4097");
+    assert_eq!((code, exit), ("F0101", 2), "{text}");
+    let enable = format!("ping/tool-{}/enable", std::process::id());
+    let why =
+        "EMSGSIZE a datagram is one packet: it has 1024 bytes at most between these two ports";
+    host.kernel.refuse(&enable, "1", 90, why, 1);
+    let (code, exit, text) = host.fails("ping 10.9.0.1/e2 --op send-ud --size 4K");
+    assert_eq!((code, exit), ("F0106", 2), "{text}");
+    assert!(text.contains("1024 bytes at most"), "{text}");
+    assert!(host.kernel.objects().is_empty());
+    let script = host.ok("--dry-run ping 10.9.0.1/e2 -c 3 --op send-ud");
+    assert!(
+        script.contains("/send_ud_ns ") && script.contains("/send_ud_lost"),
+        "{script}"
+    );
+    assert!(super::is_shell(&script), "{script}");
+}
+
+#[test]
 fn depth_is_that_which_can_be_had() {
     let host = Host::new("ping-depth");
     let json = value(&host, "-j ping 10.9.0.1 -c 4 --op send,read --depth 8");
@@ -153,7 +213,13 @@ fn a_key_is_proved_for_a_scratch_region() {
 #[test]
 fn what_is_new_needs_an_export() {
     let host = Host::new("ping-needs");
-    for bad in ["--op write", "--op read,faa", "--op cas", "--size 8"] {
+    for bad in [
+        "--op write",
+        "--op read,faa",
+        "--op cas",
+        "--op send-ud",
+        "--size 8",
+    ] {
         let (code, exit, text) = host.fails(&format!("ping 10.9.0.1 {bad}"));
         assert_eq!((code, exit), ("F0101", 2), "{bad}: {text}");
     }

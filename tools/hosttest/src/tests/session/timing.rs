@@ -6,7 +6,7 @@ use crate::session::{
     clock::{is_too_slow, Backoff, Heartbeat, KeepAlive, KeepAliveTimeout, Progress},
     flush::{Flushes, LastClose},
     reservation::lease_ms,
-    stranger::{may_have_scratch, Requests, Stay},
+    stranger::{may_have_scratch, may_look_at_datagram, Requests, Stay},
 };
 use proptest::prelude::*;
 
@@ -59,6 +59,14 @@ fn scratch_regions_of_a_host_and_of_all_are_bounded() {
     assert!(!may_have_scratch(u32::MAX, 0, 4096));
     assert!(!may_have_scratch(0, u32::MAX, 4096));
     assert!(!may_have_scratch(0, 0, u32::MAX));
+}
+
+#[test]
+fn datagrams_of_a_connection_are_bounded() {
+    let most = (0..u32::MAX).find(|&count| !may_look_at_datagram(count));
+    // More than a client sends that measures as many as it may.
+    assert_eq!(most, Some(1024));
+    assert!(!may_look_at_datagram(u32::MAX));
 }
 
 #[test]

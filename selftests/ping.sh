@@ -78,6 +78,82 @@ operations() {
 	nothing_left
 }
 
+# What the server has now, which is to be the same in the end.
+resources() { remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l"; }
+as_before() { [ "$(resources)" = "$before" ]; }
+
+# Datagrams, which a queue pair of the server sends back. Some may get lost, and each is counted.
+datagrams() {
+	local options before netdev mtu
+	needs jq
+	not_local
+	must serve e 8M max_clients=1
+	if [ "$PROVIDER" = siw ]; then
+		exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 5 --op send-ud,write
+		is "what is not available" "$(json '.unavailable, .send_ud, .write.count' | tr -d ' \n')" '["send_ud"]null5'
+		return
+	fi
+	must map m e
+	before=$(resources)
+	for options in "" "--size 1K --depth 8" "--polled" "--size 256 --depth 32 --polled"; do
+		# shellcheck disable=SC2086
+		exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 -i 1ms --op send-ud,send $options
+		is "datagrams with '$options'" "$(json '.send_ud.count + .lost, .send.count' | xargs)" "300 300"
+		is "complete" "$(json '.complete, .unavailable == []' | xargs)" "true true"
+		json '.send_ud.count > 200 and .send_ud.min_ns > 0' >/dev/null
+		note "$(json '"SEND UD p50 \(.send_ud.p50_ns) SEND p50 \(.send.p50_ns) ns, \(.lost) lost, datagrams/s \(.send_ud.iops)"')"
+	done
+	is "size and depth" "$(json '.send_ud.size, .send_ud.depth' | xargs)" "256 32"
+	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 10 --op "$ALL_OPS,send-ud" --size 512 --depth 4
+	grep -q '^SEND UD  [0-9]* round trips .*  depth 4  [0-9]*/s$' /run/stdout || bad "ping: $(cat /run/stdout)"
+	grep -q '^SEND UD  [0-9]* of 10 lost, [0-9]*%$' /run/stdout || bad "ping: $(cat /run/stdout)"
+	wait_for 5 as_before || bad "the server had $before, and has $(resources)"
+	exits 2 "$FARBLK" ping "$FARBLK_SERVER/e" --op send-ud --size 4097
+	if [ "$PROVIDER" = rxe ]; then
+		netdev=$(rxe_netdev)
+		mtu=$(show "/sys/class/net/$netdev/mtu")
+		at_exit "ip link set dev $netdev mtu $mtu"
+		must ip link set dev "$netdev" mtu 1500
+		exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 5 --op send-ud --size 1K
+		exits 2 "$FARBLK" ping "$FARBLK_SERVER/e" -c 5 --op send-ud --size 2K
+		grep -q "F0106.*it has 1024 bytes at most" <(tr -d '\n' </run/stderr) || bad "too long: $(cat /run/stderr)"
+		grep -q "hint: farblk ping .* --op send-ud --size 256" /run/stderr || bad "too long: $(cat /run/stderr)"
+		must ip link set dev "$netdev" mtu "$mtu"
+	fi
+	is "the state of the map that has the export" "$(show "$C/maps/m/state")" live
+	must unmap m
+	nothing_left
+}
+
+# Every fourth datagram to the server gets lost, by its packet sequence number, and then all do. What
+# is no datagram gets there, and so do those of the connection manager, whose queue pair is 1.
+datagrams_lost() {
+	local is_one="udp dport 4791 @th,64,8 0x64 @th,104,24 != 1"
+	needs jq
+	two_hosts || skip "the packets of one host pass no filter"
+	[ "$PROVIDER" = rxe ] || skip "packets of $PROVIDER are others"
+	remote "has_module nf_tables && command -v nft >/dev/null" || skip "the server's kernel has no nf_tables"
+	at_exit "remote 'nft delete table inet lossy 2>/dev/null'; :"
+	must serve e 8M
+	must remote "modprobe nf_tables && nft 'add table inet lossy; add chain inet lossy input { type filter hook input priority 0; }'"
+	must remote "nft 'add rule inet lossy input $is_one @th,152,8 & 3 == 0 drop'"
+	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 20 -i 1ms --op send-ud,send
+	is "datagrams" "$(json '.send_ud.count + .lost, .send.count, .complete' | xargs)" "20 20 true"
+	json '.lost >= 5 and .send_ud.count >= 5' >/dev/null
+	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 100 --op send-ud --depth 32
+	is "datagrams" "$(json '.send_ud.count + .lost, .complete' | xargs)" "100 true"
+	json '.lost >= 10 and .send_ud.count > 0' >/dev/null
+	must remote "nft 'flush chain inet lossy input; add rule inet lossy input $is_one drop'"
+	exits 5 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 12 -i 1ms --op send-ud
+	is "datagrams" "$(json '.send_ud, .lost' | xargs)" "null 12"
+	grep -q "F0205.*no datagram was answered" <(tr -d '\n' </run/stderr) || bad "all are lost: $(cat /run/stderr)"
+	# They are the server's answers now.
+	must remote "nft 'delete table inet lossy; add table inet lossy; add chain inet lossy output { type filter hook output priority 0; }; add rule inet lossy output $is_one drop'"
+	exits 5 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3 -i 1ms --op send-ud
+	grep -q '^SEND UD  3 of 3 lost, 100%$' /run/stdout || bad "ping: $(cat /run/stdout)"
+	nothing_left
+}
+
 # Any kind of export admits a host, for reading or writing; whom it does not admit gets no memory.
 admitted() {
 	local host
@@ -89,6 +165,7 @@ admitted() {
 	must serve_block e "$BACK" allow_any_host=0
 	exits 6 "$FARBLK" ping "$FARBLK_SERVER/e" -c 1 --op write
 	grep -q F0204 /run/stderr || bad "not admitted: $(cat /run/stderr)"
+	exits 6 "$FARBLK" ping "$FARBLK_SERVER/e" -c 1 --op send-ud
 	must remote "mkdir $C/exports/e/hosts/$host && store $C/exports/e/hosts/$host/access ro"
 	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 5 --op write,read --size 512
 	is "round trips" "$(json '.write.count, .read.count' | xargs)" "5 5"
@@ -111,6 +188,8 @@ older() {
 	must load_module protocol_version=8
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3
 	exits 7 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3 --op write
+	grep -q "F0208.*the server is older" <(tr -d '\n' </run/stderr) || bad "an older server: $(cat /run/stderr)"
+	exits 7 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3 --op send-ud
 	grep -q "F0208.*the server is older" <(tr -d '\n' </run/stderr) || bad "an older server: $(cat /run/stderr)"
 	must map m e
 	must unmap m
@@ -228,6 +307,8 @@ hostile_answers() {
 
 scenario round_trips "SEND without a login, READ of an export of RAM whose only place is taken"
 scenario operations "RDMA and atomic operations of any size and depth, with interrupts and polled"
+scenario datagrams "datagrams of any size and depth come back, or are counted"
+scenario datagrams_lost "datagrams that get lost are counted, and nothing waits for them"
 scenario admitted "memory of the server for those whom an export admits, and for nobody else"
 scenario older "a version without memory to measure with"
 scenario map_that_is_away "a map that is away keeps its place, and comes back"

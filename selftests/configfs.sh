@@ -472,9 +472,9 @@ discover() {
 ping() {
 	local p=$C/ping/p kind
 	must mkdir "$p"
-	defaults ping/p addr= source= count=10 interval_us=10000 export= key_id= size=8 depth=1 polled=0 send=1 read=0 write=0 cas=0 faa=0 enable=0 \
-		send_ns= read_ns= write_ns= cas_ns= faa_ns= elapsed_ns= unavailable= last_error=
-	read_only ping/p/{key_id,send_ns,read_ns,write_ns,cas_ns,faa_ns,elapsed_ns,unavailable,last_error}
+	defaults ping/p addr= source= count=10 interval_us=10000 export= key_id= size=8 depth=1 polled=0 send=1 read=0 write=0 cas=0 faa=0 send_ud=0 enable=0 \
+		send_ns= read_ns= write_ns= cas_ns= faa_ns= send_ud_ns= elapsed_ns= lost=0 unavailable= last_error=
+	read_only ping/p/{key_id,send_ns,read_ns,write_ns,cas_ns,faa_ns,send_ud_ns,elapsed_ns,lost,unavailable,last_error}
 	refused EINVAL "$p/enable" 1 addr
 	takes ping/p/addr "10.9.0.1=>10.9.0.1:7420"
 	leaves_words ping/p/addr "${NOT_ADDRESSES[@]}"
@@ -490,8 +490,8 @@ ping() {
 	leaves_words ping/p/size 0 7 61441 64K 4G 4294967297 x -1
 	takes ping/p/depth 1 32
 	leaves_numbers ping/p/depth 0 33 -1 65537
-	for kind in send read write cas faa polled; do takes ping/p/$kind 1 0; done
-	for kind in send read write cas faa polled enable; do leaves_switch ping/p/$kind; done
+	for kind in send read write cas faa send_ud polled; do takes ping/p/$kind 1 0; done
+	for kind in send read write cas faa send_ud polled enable; do leaves_switch ping/p/$kind; done
 	must store "$p/addr" "$FARBLK_SERVER"
 	must store "$p/count" 11
 	# There are no pauses while many are under way.
@@ -503,7 +503,7 @@ ping() {
 	must port_add p "$FARBLK_SERVER"
 	must settings "$p" enable=0 enable=1
 	is "messages without send" "$(<"$p/send_ns")" ""
-	for kind in write cas faa; do must store "$p/$kind" 1 && refused EINVAL "$p/enable" 1 "$kind needs an export" && must store "$p/$kind" 0; done
+	for kind in write cas faa send_ud; do must store "$p/$kind" 1 && refused EINVAL "$p/enable" 1 "$kind needs an export" && must store "$p/$kind" 0; done
 	must settings "$p" send=1 enable=1
 	is "messages" "$(wc -l <"$p/send_ns")" 11
 	is "READs without read" "$(<"$p/read_ns")" ""

@@ -34,7 +34,7 @@ from ctypes import POINTER, addressof, byref, c_char, c_int, c_ubyte, c_void_p, 
 import hostile
 from hostile import (
     CONTROL, ESTABLISHED, EXTENT, FENCE, FENCED, FLUSHED, GRANT, IO, LIST, LOGIN, LOGOUT, MAGIC, OLDEST,
-    PATIENCE, PING, PONG, PORT, READ, RECEIVED, REPLY, RO, RW, SCRATCH, VERSION, WR_RDMA_READ, WR_RDMA_WRITE,
+    PATIENCE, PING, PONG, PORT, READ, RECEIVED, REPLY, RO, RW, ECHO, SCRATCH, VERSION, WR_RDMA_READ, WR_RDMA_WRITE,
     WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND, WR_SEND_WITH_IMMEDIATE, WR_SEND_WITH_INVALIDATE, WRITE,
     CmEvent, CmId, Connection, ConnParam, Failed, Wc, checked, cm, expect, verbs)
 
@@ -355,7 +355,7 @@ class Server:
             return
         kind, _, sequence = struct.unpack_from("<HHI", message)
         name, answer = {LOGIN: ("login", self.login), GRANT: ("grant", self.grant), LIST: ("list", self.list), LOGOUT: ("logout", self.logout),
-                        PING: ("ping", self.ping), FENCE: ("fence", self.fence), SCRATCH: ("scratch", self.scratch)}[kind]
+                        PING: ("ping", self.ping), FENCE: ("fence", self.fence), SCRATCH: ("scratch", self.scratch), ECHO: ("echo", self.echo)}[kind]
         if not self.hook(name, peer, message):
             for said in answer(sequence, message):
                 peer.send(said)
@@ -403,6 +403,11 @@ class Server:
         size, = struct.unpack_from("<I", message, 152)
         fields = {"addr": self.base, "length": size, "rkey": self.disk_mr.contents.rkey, "flags": 0, **changed}
         return [reply(SCRATCH, sequence, struct.pack("<QIII4x", *fields.values()))]
+
+    def echo(self, sequence, message, **changed):
+        # Nobody has that queue pair: nothing comes back.
+        fields = {"number": 0xABCDE, "qkey": 0x1234, "mtu": 1024, **changed}
+        return [reply(ECHO, sequence, struct.pack("<III4x", *fields.values()))]
 
     def fence(self, sequence, message):
         return [event(FENCED, message[8:])]
@@ -2017,6 +2022,7 @@ def ping(**settings):
         error = Task(store, at + "enable", "1").end("ping", 25 * PATIENCE)
         took = time.monotonic() - start
         counts = {name: len(show(f"{at}{name}_ns").split()) for name in ("write", "cas", "faa")}
+        ping.lost, ping.answered = int(show(at + "lost")), len(show(at + "send_ud_ns").split())
         ping.counts, ping.unavailable = counts, show(at + "unavailable").split()
         return error, show(at + "last_error"), len(show(at + "send_ns").split()), len(show(at + "read_ns").split()), took
     finally:
@@ -2130,6 +2136,47 @@ def ping_scratch_refused(begin):
         reply(SCRATCH, struct.unpack_from("<I", message, 4)[0], code=hostile.NOT_ADMITTED, text="go away")) or True})
     error, words, sends, *_ = ping(export="e", write=1)
     expect("the outcome", (error, words, sends), ("EACCES", "EACCES go away", 0))
+
+
+@case("ping", "a server whose queue pair sends nothing back")
+def ping_no_echo(begin):
+    if not ATOMICS:
+        return "skipped with iWARP"
+    begin.server()
+    for wanted in {}, {"depth": 8}, {"polled": 1}:
+        expect("the outcome", ping(export="e", send_ud=1, **wanted)[:3], (None, "", 5))
+        expect("what is lost and answered", (ping.lost, ping.answered), (5, 0))
+
+
+@cases("ping",
+       ("queue pair 0", {"number": 0}, "EPROTO"),
+       ("queue pair 1", {"number": 1}, "EPROTO"),
+       ("the queue pair of multicast", {"number": 0xFFFFFF}, "EPROTO"),
+       ("a queue pair with 32 bits", {"number": 0xFFFFFFFF}, "EPROTO"),
+       ("a controlled Q_Key", {"qkey": 1 << 31}, "EPROTO"),
+       ("no MTU", {"mtu": 0}, "EPROTO"),
+       ("a huge MTU", {"mtu": 1 << 20}, "EPROTO"),
+       ("a small MTU", {"mtu": 256}, "EMSGSIZE"))
+def ping_echo_garbage(begin, changed, wanted):
+    if not ATOMICS:
+        return "skipped with iWARP"
+    begin.server(on={"echo": lambda server, peer, message: peer.send(server.echo(
+        struct.unpack_from("<I", message, 4)[0], message, **changed)[0]) or True})
+    error, words, *_ = ping(export="e", send_ud=1, size=512)
+    if error != wanted or not re.fullmatch(f"{error} [ -~]+", words):
+        raise Failed(f"the outcome is {error}, {words!r}")
+    return words
+
+
+@cases("ping", ("as malformed", hostile.MALFORMED, "EPROTONOSUPPORT"), ("as not admitted", hostile.NOT_ADMITTED, "EACCES"))
+def ping_echo_refused(begin, code, wanted):
+    if not ATOMICS:
+        return "skipped with iWARP"
+    begin.server(on={"echo": lambda server, peer, message: peer.send(
+        reply(ECHO, struct.unpack_from("<I", message, 4)[0], code=code, text="go away")) or True})
+    error, words, sends, *_ = ping(export="e", send_ud=1)
+    expect("the outcome", (error, sends), (wanted, 0))
+    return words
 
 
 @case("ping", "a server of the version before")

@@ -79,6 +79,17 @@ pings() {
 			is "what is not available" "$(show "$p/unavailable")" ""
 		done
 	done
+	# Datagrams are no longer than a packet.
+	must settings "$p" size=4K send_ud=1
+	for polled in 0 1; do
+		for depth in 1 32; do
+			must settings "$p" "polled=$polled" "depth=$depth"
+			must store "$p/enable" 1
+			is "datagrams, depth $depth, polled $polled" $(($(show "$p/send_ud_ns" | wc -l) + $(show "$p/lost"))) 200
+			[ "$(show "$p/lost")" -lt 100 ] || bad "$(show "$p/lost") of 200 datagrams are lost"
+		done
+	done
+	is "what is not available" "$(show "$p/unavailable")" ""
 	is "DMA faults" "$(stat dma_faults)" 0
 	is "completion queues that overran" "$(stat cq_overruns)" 0
 }

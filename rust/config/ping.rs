@@ -164,8 +164,8 @@ impl GroupOperations for Ping {
         Attribute::ro(c"cas_ns", Self::show_cas_ns),
         Attribute::ro(c"faa_ns", Self::show_faa_ns),
         Attribute::ro(c"send_ud_ns", Self::show_send_ud_ns),
-        Attribute::ro(c"send_ud_lost", Self::show_send_ud_lost),
         Attribute::ro(c"elapsed_ns", Self::show_elapsed_ns),
+        Attribute::ro(c"lost", Self::show_lost),
         Attribute::ro(c"unavailable", Self::show_unavailable),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
@@ -411,7 +411,7 @@ impl Ping {
         self.show_times(Trip::SendUd, page)
     }
 
-    fn show_send_ud_lost(&self, page: &mut PageWriter<'_>) -> Result {
+    fn show_lost(&self, page: &mut PageWriter<'_>) -> Result {
         show(page, self.trips.lock().of(Trip::SendUd).lost)
     }
 

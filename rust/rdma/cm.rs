@@ -36,7 +36,6 @@ use crate::base::{
 };
 use crate::bindings;
 use crate::rdma::{
-    ah::AhAttr,
     client::Devices,
     cm::shared::{
         handler,
@@ -519,23 +518,6 @@ impl<T: Connected> CmId<T> {
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         // SAFETY: By the type invariants the id is valid.
         unsafe { reject(self.as_raw(), private_data) }
-    }
-
-    /// Makes the address of the peer: the one that the packets of the connection go to. The id must
-    /// be resolved, or have been made of a request.
-    ///
-    /// Fails with `ENODEV` if the id has no device, or that is being removed, with `EOPNOTSUPP` if
-    /// the transport is iWARP, and with the core's error.
-    pub(super) fn peer_attr(&self) -> Result<AhAttr> {
-        let device = self.device()?;
-        // SAFETY: By the type invariants the id is valid. The core changes the route only in the
-        // handler, whose lock is held.
-        unsafe {
-            bindings::rdma_lock_handler(self.as_raw());
-            let attr = AhAttr::of_route(self.as_raw(), device);
-            bindings::rdma_unlock_handler(self.as_raw());
-            attr
-        }
     }
 
     /// Disconnects, if connected: moves the queue pair to its error state and sends a message to

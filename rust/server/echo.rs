@@ -142,9 +142,15 @@ pub(super) struct Echo {
 }
 
 impl Echo {
+    /// Returns how many letters there are. A letter is there to receive again when its answer has
+    /// left, and the next datagram may be faster: so there are more than are under way.
+    fn letters(request: &EchoRequest) -> u16 {
+        request.count() + request.count() / 2 + 4
+    }
+
     /// Returns the bytes of memory that an echo takes.
     pub(super) fn footprint(request: &EchoRequest) -> u32 {
-        Letter::footprint((request.size(), request.count()))
+        Letter::footprint((request.size(), Self::letters(request)))
     }
 
     /// Makes one for the client of `channel`, on the port of that connection. Fails with
@@ -159,7 +165,8 @@ impl Echo {
         let client = (request.client.number(), request.client.qkey());
         let to = Destination::beside(connection, pd, client)?;
         let id = CmId::<Ud>::beside(connection, Arc::new(NoEvents, GFP_KERNEL)?)?;
-        let caps = Letter::caps((request.count(), request.count()));
+        let count = Self::letters(request);
+        let caps = Letter::caps((count, count));
         let entries = caps.send_cqes() + caps.recv_cqes();
         let cq = Cq::alloc(pd.device(), entries, 0, PollContext::Softirq)?;
         let handler = Handler {
@@ -168,7 +175,7 @@ impl Echo {
         let qp = Qp::create(&id, pd, &cq, &cq, caps, handler)?;
         let qkey = random_qkey();
         qp.set_qkey(qkey)?;
-        for letter in Letter::alloc(pd.device(), &to, (request.size(), request.count()))? {
+        for letter in Letter::alloc(pd.device(), &to, (request.size(), count))? {
             qp.recv(letter).map_err(|(error, _)| error)?;
         }
         Ok(Self {

@@ -91,6 +91,25 @@ impl Service {
     }
 }
 
+impl<T: Connected> CmId<T> {
+    /// Makes the address of the peer: the one that the packets of the connection go to. The id must
+    /// be resolved, or have been made of a request.
+    ///
+    /// Fails with `ENODEV` if the id has no device, or that is being removed, with `EOPNOTSUPP` if
+    /// the transport is iWARP, and with the core's error.
+    pub(in crate::rdma) fn peer_attr(&self) -> Result<AhAttr> {
+        let device = self.device()?;
+        // SAFETY: By the type invariants the id is valid. The core changes the route only in the
+        // handler, whose lock is held.
+        unsafe {
+            bindings::rdma_lock_handler(self.as_raw());
+            let attr = AhAttr::of_route(self.as_raw(), device);
+            bindings::rdma_unlock_handler(self.as_raw());
+            attr
+        }
+    }
+}
+
 impl CmId<Ud> {
     /// Makes an id that is bound to the local address of `connection`, in its network namespace, so
     /// that a queue pair for datagrams can be created beside that of the connection: on the same

@@ -64,7 +64,7 @@ pub struct Document {
     cas: Option<Times>,
     faa: Option<Times>,
     send_ud: Option<Times>,
-    /// How many datagrams had no answer in time; null if there were none, or no round trips of them.
+    /// How many datagrams had no answer in time; null if none was sent.
     lost: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ impl Measured {
             let more = parse(&text).ok_or_else(|| unparsable(&text))?;
             let mut lost = 0;
             if op == Op::SendUd {
-                let text = read("send_ud_lost")?;
+                let text = read("lost")?;
                 lost = text.trim().parse().map_err(|_| unparsable(&text))?;
                 self.lost = self.lost.saturating_add(lost);
             }

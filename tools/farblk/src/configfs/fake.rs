@@ -235,7 +235,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("cas_ns", ""),
             ("faa_ns", ""),
             ("send_ud_ns", ""),
-            ("send_ud_lost", "0"),
+            ("lost", "0"),
             ("elapsed_ns", ""),
             ("unavailable", ""),
             ("last_error", ""),
@@ -332,7 +332,7 @@ impl State {
                     let left = count.saturating_sub(lost);
                     let lines = text.lines().take(usize::try_from(left).unwrap_or(0));
                     text = lines.map(|line| format!("{line}\n")).collect();
-                    attributes.insert("send_ud_lost".into(), lost.to_string());
+                    attributes.insert("lost".into(), lost.to_string());
                 }
                 if !text.is_empty() {
                     elapsed += &format!("{word} {}\n", 10_000 * count);

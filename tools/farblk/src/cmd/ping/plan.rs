@@ -138,7 +138,7 @@ impl Plan {
     pub fn files(&self) -> Vec<String> {
         let times = self.ops.iter().map(|op| format!("{}_ns", word(*op)));
         let elapsed = (self.depth > 1).then(|| "elapsed_ns".to_owned());
-        let lost = self.has(Op::SendUd).then(|| "send_ud_lost".to_owned());
+        let lost = self.has(Op::SendUd).then(|| "lost".to_owned());
         times.chain(lost).chain(elapsed).collect()
     }
 

@@ -8,8 +8,8 @@
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
 //! - `io/stats`: the counters of a map.
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
-//! - `discovery` and `ping`, with `ping/meter` and `ping/datagrams`: what a server is asked without
-//!   a login.
+//! - `discovery` and `ping`: what a server is asked without a login; with `ping/meter`,
+//!   `ping/datagrams` and `ping/trips` below it.
 //! - `control`: control connections.
 //! - `operation`: RDMA and atomic operations on a control connection, to measure them.
 //! - `target`: the address of a server, and how a connection to it is made.

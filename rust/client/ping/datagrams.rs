@@ -18,11 +18,9 @@ use kernel::{
     },
 };
 
-use super::{
-    meter::{
-        nanos_since,
-        pattern, //
-    },
+use super::trips::{
+    nanos_since,
+    pattern,
     Measured,
     PingRequest, //
 };

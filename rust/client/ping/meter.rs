@@ -19,10 +19,14 @@ use kernel::{
 
 use super::{
     datagrams::Datagrams,
-    Measured,
-    PingRequest,
-    Trip,
-    DATA_AT, //
+    trips::{
+        nanos_since,
+        pattern,
+        Measured,
+        PingRequest,
+        Trip,
+        DATA_AT, //
+    },
 };
 use crate::base::{
     errno::{
@@ -391,18 +395,6 @@ impl Meter {
 /// The bytes of the result of an atomic operation.
 const NUMBER: usize = 8;
 
-/// Returns `size` bytes. Those of two seeds of which one is the other inverted are all different.
-pub(super) fn pattern(seed: u64, size: u32) -> Result<KVec<u8>> {
-    let mut bytes = KVec::with_capacity(usize::try_from(size)?, GFP_KERNEL)?;
-    for index in 0..size {
-        let [byte, ..] = seed.rotate_left(index % 64).to_le_bytes();
-        // Pages differ, too.
-        let [line, ..] = (index / 64).to_le_bytes();
-        bytes.push(byte.wrapping_add(line), GFP_KERNEL)?;
-    }
-    Ok(bytes)
-}
-
 /// Makes memory for an RDMA operation of `size` bytes, which has `contents` or zeroes. May sleep.
 fn data(device: &Arc<Device>, size: u32, contents: Option<&[u8]>) -> Result<Operation> {
     let len = usize::try_from(size)?;
@@ -432,9 +424,4 @@ fn name(trip: Trip) -> &'static str {
         Trip::Faa => "an atomic fetch and add",
         Trip::SendUd => "a datagram",
     }
-}
-
-/// Returns the nanoseconds since `start`.
-pub(super) fn nanos_since(start: Instant<Monotonic>) -> u64 {
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(0)
 }

@@ -161,8 +161,9 @@ fn datagrams_may_be_lost() {
     assert_eq!(json["complete"], true);
     assert!(value(&host, "-j ping 10.9.0.1 -c 4")["lost"].is_null());
     // Each has a connection of its own, and none an answer.
-    let (code, exit, text) = host.fails("ping 10.9.0.1/e2 -c 1 --op send-ud");
-    assert_eq!((code, exit), ("F0205", 5), "{text}");
+    let error = host.run("ping 10.9.0.1/e2 -c 1 --op send-ud").unwrap_err();
+    assert_eq!((error.code.entry().name, error.exit()), ("F0205", 5));
+    assert_eq!(host.out.take(), "SEND UD  1 of 1 lost, 100%\n");
     let (code, exit, text) = host.fails("ping 10.9.0.1/e2 --op send-ud --size 4097");
     assert_eq!((code, exit), ("F0101", 2), "{text}");
     let enable = format!("ping/tool-{}/enable", std::process::id());

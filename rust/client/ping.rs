@@ -49,10 +49,7 @@ use crate::client::{
     target::Target, //
 };
 use crate::link::{
-    channel::{
-        ChannelConfig,
-        Completions, //
-    },
+    channel::ChannelConfig,
     failure::{
         fail,
         Failure, //

@@ -51,9 +51,7 @@ use crate::rdma::{
     cm::CmId,
     cq::{
         Cq,
-        Direct,
-        Softirq,
-        Workqueue, //
+        Direct, //
     },
     dma::{
         Direction,
@@ -306,14 +304,7 @@ impl<O: Linked> Channel<O> {
         let pd = Pd::alloc(&device)?;
         let caps = config.caps(&device);
         let cqes = caps.send_cqes() + caps.recv_cqes();
-        let (cq, polled) = match config.completions {
-            Completions::Workqueue => (Cq::<Workqueue>::alloc(&device, cqes, 0)?.into(), None),
-            Completions::Softirq => (Cq::<Softirq>::alloc(&device, cqes, 0)?.into(), None),
-            Completions::Waiter => {
-                let cq = Cq::<Direct>::alloc(&device, cqes, 0)?;
-                (cq.clone().into(), Some(cq))
-            }
-        };
+        let (cq, polled) = config.completions.queue(&device, cqes)?;
         let handler = Handler(owner.clone());
         let qp = Qp::create(&id, &pd, &cq, &cq, caps, handler)?;
         let mut over = KVec::with_capacity(config.operations.into(), GFP_KERNEL)?;

@@ -47,7 +47,7 @@ use crate::rdma::{
     },
     cq::{
         Cq,
-        PollContext, //
+        Softirq, //
     },
     qp::{
         Qp,
@@ -168,7 +168,7 @@ impl Echo {
         let count = Self::letters(request);
         let caps = Letter::caps((count, count));
         let entries = caps.send_cqes() + caps.recv_cqes();
-        let cq = Cq::alloc(pd.device(), entries, 0, PollContext::Softirq)?;
+        let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;
         let handler = Handler {
             count: Atomic::new(0),
         };

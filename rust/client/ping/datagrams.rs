@@ -75,7 +75,7 @@ use crate::rdma::{
     },
     cq::{
         Cq,
-        PollContext, //
+        Direct, //
     },
     qp::{
         Qp,
@@ -194,7 +194,7 @@ pub(super) struct Datagrams {
     qp: Arc<Qp<Handler, Ud>>,
     post: Arc<Post>,
     /// The completion queue, if the task that waits polls it.
-    polled: Option<Arc<Cq>>,
+    polled: Option<Cq<Direct>>,
     /// What follows the number in each datagram.
     contents: KVec<u8>,
     /// Room for an answer.
@@ -233,11 +233,9 @@ impl Datagrams {
         )?;
         let pd = connection.channel().pd().clone();
         let id = CmId::<Ud>::beside(&**connection.channel().id(), post.clone())?;
-        let context = request.context();
-        let is_polled = matches!(context, PollContext::Direct);
         let caps = Letter::caps((count, recvs));
         let entries = caps.send_cqes() + caps.recv_cqes();
-        let cq = Cq::alloc(pd.device(), entries, 0, context)?;
+        let (cq, polled) = request.completions().queue(pd.device(), entries)?;
         let qp = Qp::create(&id, &pd, &cq, &cq, caps, Handler(post.clone()))?;
         let qkey = random_qkey();
         qp.set_qkey(qkey)?;
@@ -266,7 +264,7 @@ impl Datagrams {
         Ok(Self {
             qp,
             post,
-            polled: is_polled.then_some(cq),
+            polled,
             answer: KVec::from_elem(0, contents.len(), GFP_KERNEL)?,
             contents,
             next: sync::random_u64(),

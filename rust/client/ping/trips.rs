@@ -14,6 +14,7 @@ use kernel::{
     },
 };
 
+use crate::link::channel::Completions;
 use crate::proto::{
     wire::{
         SCRATCH_MAX,
@@ -21,7 +22,6 @@ use crate::proto::{
     },
     Name,
 };
-use crate::rdma::cq::PollContext;
 
 /// Where the data of RDMA operations begin in a scratch region. Before that are the numbers of
 /// atomic operations.
@@ -165,11 +165,11 @@ impl PingRequest {
     }
 
     /// Returns where completions are handled.
-    pub(super) fn context(&self) -> PollContext {
+    pub(super) fn completions(&self) -> Completions {
         match self.polled {
-            true => PollContext::Direct,
+            true => Completions::Waiter,
             // Where disks have the completions of their I/O handled, too.
-            false => PollContext::Softirq,
+            false => Completions::Softirq,
         }
     }
 }

@@ -4,7 +4,10 @@
 
 #![forbid(unsafe_code)]
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::{
     MESSAGES,
@@ -12,6 +15,13 @@ use super::{
 };
 use crate::base::scatterlist::NoMemory;
 use crate::rdma::{
+    cq::{
+        AnyCq,
+        Cq,
+        Direct,
+        Softirq,
+        Workqueue, //
+    },
     device::Device,
     dma::{
         DmaBuffer,
@@ -40,6 +50,25 @@ pub(crate) enum Completions {
     Softirq,
     /// The caller of a method that waits, which looks until there are some.
     Waiter,
+}
+
+impl Completions {
+    /// Makes a completion queue of `entries` entries. Also returns it as one to poll, if those who
+    /// wait do that. May sleep.
+    pub(crate) fn queue(
+        self,
+        device: &Arc<Device>,
+        entries: u32,
+    ) -> Result<(Arc<AnyCq>, Option<Cq<Direct>>)> {
+        Ok(match self {
+            Self::Workqueue => (Cq::<Workqueue>::alloc(device, entries, 0)?.into(), None),
+            Self::Softirq => (Cq::<Softirq>::alloc(device, entries, 0)?.into(), None),
+            Self::Waiter => {
+                let cq = Cq::<Direct>::alloc(device, entries, 0)?;
+                (cq.clone().into(), Some(cq))
+            }
+        })
+    }
 }
 
 /// What a control connection is made for beside messages.

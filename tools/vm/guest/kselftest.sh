@@ -9,6 +9,7 @@ export FARBLK_HARNESS=/farblk/vm/guest/lib.sh FARBLK_SERVER=$ADDR FARBLK_KO=/far
 # A debug kernel has two more kinds of the module.
 [ ! -e /farblk/farblk-kunit.ko ] || export FARBLK_KUNIT_KO=/farblk/farblk-kunit.ko
 [ ! -d /farblk/samples ] || export FARBLK_SAMPLES=/farblk/samples
+[ ! -e /farblk/rdma_rxe.ko ] || export FARBLK_RXE=/farblk/rdma_rxe.ko
 [ ! -e /farblk/farblk-broken.ko ] || export FARBLK_BROKEN=/farblk/farblk-broken.ko
 case $ROLE in
 server | second)

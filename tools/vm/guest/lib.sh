@@ -80,7 +80,7 @@ load() {
 # TESTHCA. A guest without PCI has no functions for it.
 provider_up() {
 	case ${PROVIDER:-rxe} in
-	rxe) modprobe rdma_rxe ;;
+	rxe) if [ -e /farblk/rdma_rxe.ko ]; then load /farblk/rdma_rxe.ko; else modprobe rdma_rxe; fi ;;
 	siw) if [ -e /farblk/siw.ko ]; then load /farblk/siw.ko; else modprobe siw; fi ;;
 	# shellcheck disable=SC2086
 	*) load "/farblk/$PROVIDER.ko" faux=1 ${TESTHCA:-} ;;

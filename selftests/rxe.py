@@ -34,9 +34,11 @@ QKEY = 0x1234
 
 SEND_FIRST, SEND_LAST, SEND_ONLY, READ_REQUEST, READ_FIRST, READ_MIDDLE, READ_LAST, READ_ONLY, ACKNOWLEDGE = 0, 2, 4, 12, 13, 14, 15, 16, 17
 UD_SEND_ONLY = 100
+WR_LOCAL_INV, WR_BIND_MW = 7, 8
 SUCCESS, FLUSHED, BAD_RESPONSE = 0, 5, 7
 RESET, INIT, RTR, RTS, ERR = 0, 1, 2, 3, 6
 RC, UD = 2, 4
+MW_BIND = 16
 
 
 class Bug(Exception):
@@ -76,6 +78,10 @@ RQ_PSN, MAX_RD_ATOMIC, MIN_RNR_TIMER, SQ_PSN, MAX_DEST_RD_ATOMIC, DEST_QPN = (1 
 
 class Qp(Structure):
     _fields_ = [("context", c_void_p * 6), ("handle", c_uint32), ("number", c_uint32)]
+
+
+class Mw(Structure):
+    _fields_ = [("context", c_void_p), ("pd", c_void_p), ("rkey", c_uint32)]
 
 
 class SrqInitAttr(Structure):
@@ -134,7 +140,7 @@ class Queue:
         self.base = addressof(c_char.from_buffer(self.memory))
         self.pd = verbs.ibv_alloc_pd(self.device)
         access = hostile.LOCAL_WRITE | hostile.REMOTE_WRITE | hostile.REMOTE_READ
-        self.mr = verbs.ibv_reg_mr(self.pd, self.base, len(self.memory), access)
+        self.mr = verbs.ibv_reg_mr(self.pd, self.base, len(self.memory), access | MW_BIND)
         self.cq = verbs.ibv_create_cq(self.device, 64, None, None, 0)
         self.srq = verbs.ibv_create_srq(self.pd, byref(SrqInitAttr(None, 16, 1, 0))) if srq else None
         init = QpInitAttr(None, self.cq, self.cq, self.srq, Cap(16, 0 if srq else 16, 1, 0 if srq else 1, 0), kind, 1)
@@ -201,6 +207,18 @@ class Queue:
 
     def read(self, number, length):
         return SendWr(number, None, self.sge(0, length), 1, hostile.WR_RDMA_READ, hostile.SIGNALED, 0, 0x1000, 0x42)
+
+    def window(self):
+        """A memory window of the second type."""
+        return ctypes.CFUNCTYPE(POINTER(Mw), c_void_p, c_int)(self.device.contents.ops[7])(self.pd, 2)
+
+    def bind(self, number, mw, key):
+        """Makes it valid, with this key."""
+        wr = SendWr(number, None, None, 0, WR_BIND_MW, hostile.SIGNALED)
+        # From the byte 80 of the work request on; what is there begins at 52.
+        bind = struct.pack("=QI4xQQQI", addressof(mw.contents), key, addressof(self.mr.contents), self.base, len(self.memory), hostile.REMOTE_WRITE)
+        wr.rest[28 : 28 + len(bind)] = bind
+        return wr
 
     def completions(self, count, seconds=SOON):
         """Completions, by their numbers: `count` of them, or those that came in time."""
@@ -365,6 +383,26 @@ def bad_response():
         raise Bug("an RDMA READ completed with success when its answer began with a middle packet")
     expect("completions", found, {1: BAD_RESPONSE})
     queue.ends()
+
+
+def local_operation():
+    """A message is sent again, and a local operation behind it was done already."""
+    # 4.096 us x 2^14 = 67 ms.
+    peer, queue = Peer(), Queue(timeout=14)
+    window = queue.window()
+    key = window.contents.rkey & ~0xFF | (window.contents.rkey + 1) & 0xFF
+    queue.post(queue.send(1), queue.bind(2, window, key))
+    for _ in range(2):
+        peer.expect(SEND_ONLY, OUR_PSN)
+    peer.answer(queue, ACKNOWLEDGE, OUR_PSN)
+    found = queue.completions(2)
+    if found.get(1) == FLUSHED or found.get(2, SUCCESS) not in (SUCCESS, FLUSHED):
+        raise Bug(f"a memory window was bound twice, which fails: completions {found}, state {queue.state()}")
+    expect("completions", found, {1: SUCCESS, 2: SUCCESS})
+    expect("the state", queue.state(), RTS)
+    # The window has its new key, and can be made invalid by it.
+    queue.post(SendWr(3, None, None, 0, WR_LOCAL_INV, hostile.SIGNALED, key))
+    expect("the completion of LOCAL_INV", queue.completions(1), {3: SUCCESS})
 
 
 def main():

@@ -41,6 +41,7 @@ control() { setting; must python3 -B "$HERE/rxe.py" control; }
 late_ack() { bug late_ack; }
 acknowledged() { bug acknowledged; }
 bad_response() { bug bad_response; }
+local_operation() { bug local_operation; }
 
 # asked_for: the module is the one that it is meant to be.
 asked_for() {
@@ -60,5 +61,6 @@ scenario control "what rxe does right"
 scenario late_ack "a late ACK does not end a READ"
 scenario acknowledged "an ACK does not complete a READ"
 scenario bad_response "a bad response does not complete a READ with success"
+scenario local_operation "a local operation does not run again with a message before it"
 scenario asked_for "the module is the one that was asked for"
 run_scenarios

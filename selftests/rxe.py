@@ -39,6 +39,7 @@ SUCCESS, FLUSHED, BAD_RESPONSE = 0, 5, 7
 RESET, INIT, RTR, RTS, ERR = 0, 1, 2, 3, 6
 RC, UD = 2, 4
 MW_BIND = 16
+LAST_WQE_REACHED = 16
 
 
 class Bug(Exception):
@@ -88,13 +89,18 @@ class SrqInitAttr(Structure):
     _fields_ = [("context", c_void_p), ("max_wr", c_uint32), ("max_sge", c_uint32), ("srq_limit", c_uint32)]
 
 
+class AsyncEvent(Structure):
+    _fields_ = [("element", c_void_p), ("type", c_int)]
+
+
 verbs = hostile.library(
     "libibverbs.so.1", ibv_get_device_list=(POINTER(c_void_p), c_void_p), ibv_get_device_name=(ctypes.c_char_p, c_void_p),
     ibv_open_device=(POINTER(Context), c_void_p), ibv_alloc_pd=(c_void_p, POINTER(Context)),
     ibv_create_cq=(c_void_p, POINTER(Context), c_int, c_void_p, c_void_p, c_int),
     ibv_reg_mr=(POINTER(Mr), c_void_p, c_void_p, ctypes.c_size_t, c_int), ibv_create_qp=(POINTER(Qp), c_void_p, POINTER(QpInitAttr)),
     ibv_create_srq=(c_void_p, c_void_p, POINTER(SrqInitAttr)), ibv_modify_qp=(c_int, POINTER(Qp), POINTER(QpAttr), c_int),
-    ibv_query_qp=(c_int, POINTER(Qp), POINTER(QpAttr), c_int, POINTER(QpInitAttr)), ibv_create_ah=(c_void_p, c_void_p, POINTER(AhAttr)))
+    ibv_query_qp=(c_int, POINTER(Qp), POINTER(QpAttr), c_int, POINTER(QpInitAttr)), ibv_create_ah=(c_void_p, c_void_p, POINTER(AhAttr)),
+    ibv_get_async_event=(c_int, POINTER(Context), POINTER(AsyncEvent)), ibv_ack_async_event=(None, POINTER(AsyncEvent)))
 
 
 def open_device():
@@ -232,6 +238,20 @@ class Queue:
             else:
                 time.sleep(0.01)
         return found
+
+    def wait_for_event(self, wanted):
+        """Waits for an asynchronous event of the queue pair."""
+        # The context has its number behind the operations and another one.
+        ready = select.poll()
+        ready.register(c_int.from_address(addressof(self.device.contents) + 268).value, select.POLLIN)
+        event = AsyncEvent()
+        while True:
+            if not ready.poll(SOON * 1000):
+                raise Failed(f"event {wanted} does not come")
+            verbs.ibv_get_async_event(self.device, byref(event))
+            verbs.ibv_ack_async_event(byref(event))
+            if event.type == wanted:
+                return
 
 
 # --- packets --------------------------------------------------------------------------------------
@@ -403,6 +423,21 @@ def local_operation():
     # The window has its new key, and can be made invalid by it.
     queue.post(SendWr(3, None, None, 0, WR_LOCAL_INV, hostile.SIGNALED, key))
     expect("the completion of LOCAL_INV", queue.completions(1), {3: SUCCESS})
+
+
+def shared_receive():
+    """A queue pair fails when the first packet of a message has come, and its receive was taken from the shared queue."""
+    peer, queue = Peer(), Queue(srq=True)
+    queue.receive(9, 4096)
+    peer.send(queue.number, SEND_FIRST, PEER_PSN, data(MTU), wants_ack=True)
+    peer.expect(ACKNOWLEDGE, PEER_PSN)
+    queue.modify(STATE, qp_state=ERR)
+    # Nothing of this queue pair comes after that.
+    queue.wait_for_event(LAST_WQE_REACHED)
+    found = queue.completions(1, 0)
+    if not found:
+        raise Bug("a receive was taken from the shared queue, and never completes")
+    expect("completions", found, {9: FLUSHED})
 
 
 def main():

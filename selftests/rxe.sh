@@ -42,6 +42,7 @@ late_ack() { bug late_ack; }
 acknowledged() { bug acknowledged; }
 bad_response() { bug bad_response; }
 local_operation() { bug local_operation; }
+shared_receive() { bug shared_receive; }
 
 # asked_for: the module is the one that it is meant to be.
 asked_for() {
@@ -62,5 +63,6 @@ scenario late_ack "a late ACK does not end a READ"
 scenario acknowledged "an ACK does not complete a READ"
 scenario bad_response "a bad response does not complete a READ with success"
 scenario local_operation "a local operation does not run again with a message before it"
+scenario shared_receive "a receive from a shared queue completes when its queue pair fails"
 scenario asked_for "the module is the one that was asked for"
 run_scenarios

@@ -16,13 +16,14 @@ import os
 import select
 import socket
 import struct
+import subprocess
 import sys
 import time
 import zlib
 from ctypes import POINTER, Structure, addressof, byref, c_char, c_int, c_ubyte, c_uint, c_uint16, c_uint32, c_uint64, c_void_p
 
 import hostile
-from hostile import Cap, Context, Mr, QpInitAttr, RecvWr, SendWr, Sge, Wc
+from hostile import Cap, ConnParam, Context, Mr, QpInitAttr, RecvWr, SendWr, Sge, Wc, cm
 
 SOON = 10 * hostile.PATIENCE
 DEVICE, NEAR, FAR = "rxe9", "rxe-near", "rxe-far"
@@ -438,6 +439,81 @@ def shared_receive():
     if not found:
         raise Bug("a receive was taken from the shared queue, and never completes")
     expect("completions", found, {9: FLUSHED})
+
+
+def link(state):
+    subprocess.run(["ip", "link", "set", NEAR, state], check=True)
+    if state == "up":
+        with open(f"/sys/class/net/{FAR}/address", encoding="ascii") as mac:
+            subprocess.run(["ip", "neigh", "replace", THERE, "lladdr", mac.read().strip(), "dev", NEAR, "nud", "permanent"], check=True)
+
+
+def datagram():
+    """A datagram is sent while the link is down."""
+    peer, queue = Peer(), Queue(UD)
+    link("down")
+    queue.post(queue.datagram(1))
+    found = queue.completions(1)
+    link("up")
+    if found != {1: SUCCESS}:
+        raise Bug(f"a datagram that cannot be sent fails its queue pair: completions {found}, state {queue.state()}")
+    expect("the state", queue.state(), RTS)
+    queue.post(queue.datagram(2))
+    expect("completions", queue.completions(1), {2: SUCCESS})
+    peer.expect(UD_SEND_ONLY, OUR_PSN + 1)
+
+
+def gsi_state():
+    """The state of the queue pair of the connection manager."""
+    text = subprocess.run(["rdma", "resource", "show", "qp", "link", f"{DEVICE}/1"], check=True, capture_output=True, text=True).stdout
+    line, = (line for line in text.splitlines() if " type GSI " in line)
+    words = line.split()
+    return words[words.index("state") + 1]
+
+
+def sends():
+    with open(f"{SYS}/hw_counters/rdma_sends", encoding="ascii") as count:
+        return int(count.read())
+
+
+def gsi():
+    """The connection manager has to send while the link is down, and sends again when it is up."""
+    peer, before = Peer(), sends()
+    channel, ident = cm.rdma_create_event_channel(), hostile.ID()
+    cm.rdma_create_id(channel, byref(ident), None, hostile.PS_TCP)
+    ready = select.poll()
+    ready.register(c_int.from_address(channel).value, select.POLLIN)
+
+    def resolved(wanted):
+        event = POINTER(hostile.CmEvent)()
+        if not ready.poll(SOON * 1000):
+            raise Failed(f"event {wanted} of the connection manager does not come")
+        cm.rdma_get_cm_event(channel, byref(event))
+        expect("the event of the connection manager", event.contents.type, wanted)
+        cm.rdma_ack_cm_event(event)
+
+    address = struct.pack("=H", socket.AF_INET) + struct.pack(">H4s8x", 4711, socket.inet_aton(THERE))
+    cm.rdma_resolve_addr(ident, None, ctypes.create_string_buffer(address), 2000)
+    resolved(hostile.ADDR_RESOLVED)
+    cm.rdma_resolve_route(ident, 2000)
+    resolved(hostile.ROUTE_RESOLVED)
+    link("down")
+    cm.rdma_connect(ident, byref(ConnParam(None, 0, 1, 1, 0, 6, 6, 0, 4711)))
+    end = time.monotonic() + 3 * SOON
+    while sends() == before and gsi_state() == "RTS":
+        if time.monotonic() > end:
+            raise Failed("the connection manager sends nothing")
+        time.sleep(0.05)
+    link("up")
+    # It sends again after some seconds.
+    end = time.monotonic() + 6 * SOON
+    while (state := gsi_state()) == "RTS" and time.monotonic() < end:
+        got = peer.packet(1)
+        if got and got[:2] == (UD_SEND_ONLY, 1):
+            return
+    if state == "ERR":
+        raise Bug("the queue pair of the connection manager is in error, and stays there")
+    raise Failed(f"the connection manager does not send again, the state is {state}")
 
 
 def main():

@@ -43,6 +43,8 @@ acknowledged() { bug acknowledged; }
 bad_response() { bug bad_response; }
 local_operation() { bug local_operation; }
 shared_receive() { bug shared_receive; }
+datagram() { bug datagram; }
+gsi() { bug gsi; }
 
 # asked_for: the module is the one that it is meant to be.
 asked_for() {
@@ -64,5 +66,7 @@ scenario acknowledged "an ACK does not complete a READ"
 scenario bad_response "a bad response does not complete a READ with success"
 scenario local_operation "a local operation does not run again with a message before it"
 scenario shared_receive "a receive from a shared queue completes when its queue pair fails"
+scenario datagram "a datagram that cannot be sent does not fail its queue pair"
+scenario gsi "connections can be made after the link was down"
 scenario asked_for "the module is the one that was asked for"
 run_scenarios

@@ -370,6 +370,9 @@ def late_ack():
         raise Bug("an RDMA READ completed with success, and not all of its bytes were read")
     expect("completions", found, {1: SUCCESS, 2: SUCCESS})
     expect("the state", queue.state(), RTS)
+    # Nor is the READ sent again.
+    queue.post(queue.send(3))
+    peer.expect(SEND_ONLY, OUR_PSN + 4)
 
 
 def acknowledged():

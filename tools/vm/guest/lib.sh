@@ -76,6 +76,14 @@ load() {
 	{ [ -z "$depends" ] || modprobe -a $depends; } && insmod "$@"
 }
 
+# core_up: with FARBLK_CORE=patched the RDMA core that "tools/build ibcore" made, before anything
+# takes the kernel's own.
+core_up() {
+	local m
+	[ "${FARBLK_CORE:-}" = patched ] || return 0
+	for m in ib_core ib_cm iw_cm rdma_cm; do load "/farblk/ibcore/$m.ko" || return; done
+}
+
 # provider_up: the module that makes RDMA devices: PROVIDER=rxe, siw, or testhca with the parameters
 # TESTHCA. A guest without PCI has no functions for it.
 provider_up() {

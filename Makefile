@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo samples check check-all check-hca check-siw check-arm64 check-smp check-storm check-modversions check-boot check-upstream upstream debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo samples check check-all check-hca check-siw check-core check-arm64 check-smp check-storm check-modversions check-boot check-upstream upstream debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
@@ -10,6 +10,7 @@ help:
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-hca  kselftests on an HCA without a wire, also with an IOMMU'
 	@echo 'make check-siw  kselftests over iWARP'
+	@echo 'make check-core kselftests of the patches of the RDMA core, upstream/core'
 	@echo 'make check-arm64  kselftests on an arm64 kernel with pages of 64 KiB, also against the stock one'
 	@echo 'make check-smp  kselftests on a debug kernel with two CPUs (slow)'
 	@echo 'make check-modversions  the module on a kernel with MODVERSIONS, as Ubuntu builds them'
@@ -72,6 +73,13 @@ check-siw: setup modules tool
 	@tools/build siw
 	@PROVIDER=siw KSELFTEST_ENV="FARBLK_SHORT=1 FARBLK_KINDS=block FARBLK_GHOSTS=5 $${KSELFTEST_ENV:-}" \
 		tools/vm/kselftest $(SIW_TESTS)
+
+# CORE_FAULTS is how many times all paths are lost while the host swaps.
+CORE_FAULTS ?= 3
+check-core: setup modules tool
+	@tools/build ibcore
+	@FARBLK_CORE=patched KSELFTEST_ENV="FARBLK_ONLY=addresses,all_lost FARBLK_SWAP_FAULTS=$(CORE_FAULTS) $${KSELFTEST_ENV:-}" \
+		tools/vm/kselftest core.sh swap.sh
 
 # Programs of arm64 are emulated, as its kernel is.
 ARM64_TESTS ?= load.sh integrity.sh verify.sh kunit.sh

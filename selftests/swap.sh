@@ -85,6 +85,8 @@ swap() {
 		note "$n: $(($(reconnects) - before)) reconnects"
 		sleep 2
 		kill -0 $pid || die "stress-ng has ended: $(cat /run/stress.out)"
+		# Of a write the program hears nothing: its page stays in memory.
+		! dmesg | grep -m 1 "error on swap-device" || die "I/O has failed"
 	done
 	kill -INT $pid
 	wait_for 120 ended $pid || die "stress-ng does not end"

@@ -125,8 +125,8 @@ datagrams() {
 	nothing_left
 }
 
-# Every fourth datagram to the server gets lost, by its packet sequence number, and then all do. What
-# is no datagram gets there, and so do those of the connection manager, whose queue pair is 1.
+# Every fourth datagram to the server gets lost, by its packet sequence number, and then all do.
+# What is no datagram gets there, and so do those of the connection manager, whose queue pair is 1.
 datagrams_lost() {
 	local is_one="udp dport 4791 @th,64,8 0x64 @th,104,24 != 1"
 	needs jq

@@ -41,7 +41,7 @@ def wait(condition):
 
 def memory():
     """Takes memory that cannot be swapped, until there is none."""
-    # Whoever else needs memory must not be killed for this.
+    # Others that need memory must not be killed for this.
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     while True:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Echoes: a queue pair of the server sends the datagrams of a client back to it, so that the client
-//! can measure round trips. It belongs to a control connection without a login, and ends with it.
+//! Echoes: a queue pair of the server sends the datagrams of a client back to it, so that it can
+//! measure round trips. It belongs to a control connection without a login, and ends with it.
 
 #![forbid(unsafe_code)]
 

@@ -79,8 +79,8 @@ operations() {
 }
 
 # What the server has now, which is to be the same in the end.
-resources() { remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l"; }
-as_before() { [ "$(resources)" = "$before" ]; }
+of_server() { remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l"; }
+as_before() { [ "$(of_server)" = "$before" ]; }
 
 # Datagrams, which a queue pair of the server sends back. Some may get lost, and each is counted.
 datagrams() {
@@ -94,7 +94,7 @@ datagrams() {
 		return
 	fi
 	must map m e
-	before=$(resources)
+	before=$(of_server)
 	for options in "" "--size 1K --depth 8" "--polled" "--size 256 --depth 32 --polled"; do
 		# shellcheck disable=SC2086
 		exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 -i 1ms --op send-ud,send $options
@@ -107,7 +107,7 @@ datagrams() {
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 10 --op "$ALL_OPS,send-ud" --size 512 --depth 4
 	grep -q '^SEND UD  [0-9]* round trips .*  depth 4  [0-9]*/s$' /run/stdout || bad "ping: $(cat /run/stdout)"
 	grep -q '^SEND UD  [0-9]* of 10 lost, [0-9]*%$' /run/stdout || bad "ping: $(cat /run/stdout)"
-	wait_for 5 as_before || bad "the server had $before, and has $(resources)"
+	wait_for 5 as_before || bad "the server had $before, and has $(of_server)"
 	exits 2 "$FARBLK" ping "$FARBLK_SERVER/e" --op send-ud --size 4097
 	netdev=$(rxe_netdev)
 	mtu=$(show "/sys/class/net/$netdev/mtu")

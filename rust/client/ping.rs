@@ -171,7 +171,7 @@ fn begin(
         if !request.has(trip) {
             continue;
         }
-        match meter.run(trip, 1, goes_on, &mut Measured::default()) {
+        match meter.run(trip, 1, (&|| true, goes_on), &mut Measured::default()) {
             // The server's device, or that of this host.
             Err(failure) if trip.may_be_unavailable() && failure.error == EOPNOTSUPP => {
                 measured.unavailable = true;
@@ -194,13 +194,13 @@ fn one_by_one(
     for number in 1..=request.count {
         for (trip, measured) in trips.iter_mut() {
             if request.has(trip) && !measured.unavailable {
-                meter.run(trip, 1, goes_on, measured)?;
+                meter.run(trip, 1, (&|| true, goes_on), measured)?;
             }
         }
         if request.has(Trip::Send) {
             heard = Deadline::start();
         } else if heard.spent() > QUIET_MAX_MS {
-            meter.run(Trip::Send, 1, goes_on, &mut Measured::default())?;
+            meter.run(Trip::Send, 1, (&|| true, goes_on), &mut Measured::default())?;
             heard = Deadline::start();
         }
         if !goes_on() {
@@ -222,16 +222,20 @@ fn all_at_once(
     goes_on: &dyn Fn() -> bool,
     trips: &mut RoundTrips,
 ) -> Result<(), Failure> {
-    for (trip, measured) in trips.iter_mut() {
-        if !request.has(trip) || measured.unavailable {
-            continue;
-        }
-        while measured.done() < count && goes_on() {
+    // In turns, so that each kind has some if there is no time for all.
+    let mut is_done = false;
+    while !is_done && goes_on() {
+        is_done = true;
+        for (trip, measured) in trips.iter_mut() {
+            let left = count.saturating_sub(measured.done());
+            if !request.has(trip) || measured.unavailable || left == 0 || !goes_on() {
+                continue;
+            }
+            is_done = false;
             let begin = Deadline::start();
-            let left = count - measured.done();
-            let is_soon = || goes_on() && begin.spent() <= QUIET_MAX_MS;
-            meter.run(trip, left, &is_soon, measured)?;
-            meter.run(Trip::Send, 1, goes_on, &mut Measured::default())?;
+            let is_soon = || begin.spent() <= QUIET_MAX_MS;
+            meter.run(trip, left, (&is_soon, goes_on), measured)?;
+            meter.run(Trip::Send, 1, (&|| true, goes_on), &mut Measured::default())?;
         }
     }
     Ok(())

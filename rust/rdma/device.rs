@@ -376,8 +376,8 @@ impl Device {
     }
 
     /// Returns true if the device can be asked to do atomic operations on memory of a peer, or
-    /// `masked` ones.
-    pub(super) fn posts_atomics(&self, masked: bool) -> bool {
+    /// `masked` ones. Any context.
+    pub(crate) fn posts_atomics(&self, masked: bool) -> bool {
         match masked {
             true => self.masked_atomics().is_some() && !self.quirks.posts_no_masked_atomics(),
             false => self.atomics().is_some() && !self.quirks.posts_no_atomics(),

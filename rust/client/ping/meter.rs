@@ -133,6 +133,11 @@ impl Meter {
         request: &PingRequest,
     ) -> Result<Self, Failure> {
         let device = connection.channel().pd().device().clone();
+        // The server's device may do what this host's does not ask for.
+        let scratch = scratch.map(|scratch| ScratchReply {
+            atomics: scratch.atomics && device.posts_atomics(false),
+            ..scratch
+        });
         let seed = sync::random_u64();
         let mut this = Self {
             connection,
@@ -154,7 +159,7 @@ impl Meter {
                 let [_, second] = &this.patterns;
                 memory.write = Some(data(&device, this.size, Some(second))?);
             }
-            if scratch.is_some_and(|scratch| scratch.atomics) {
+            if this.scratch.is_some_and(|scratch| scratch.atomics) {
                 let buffer = DmaBuffer::alloc(&device, NUMBER, Direction::FromDevice)?;
                 memory.number = Some(Operation::Number(AtomicResult::new(buffer)?));
             }
@@ -195,29 +200,29 @@ impl Meter {
     }
 
     /// Measures up to `count` round trips of a kind, as many at once as there may be, and adds them
-    /// to `measured`. Begins none when `goes_on` returns false. Fails with `EOPNOTSUPP` if they are
-    /// atomic operations or datagrams, and one of the devices does none. May sleep.
+    /// to `measured`. Begins none when one of `begins` and `goes_on` returns false; what is under way
+    /// when `goes_on` does has one time together. Fails with `EOPNOTSUPP` if they are atomic
+    /// operations or datagrams, and one of the devices does none. May sleep.
     pub(super) fn run(
         &mut self,
         trip: Trip,
         count: usize,
-        goes_on: &dyn Fn() -> bool,
+        (begins, goes_on): (&dyn Fn() -> bool, &dyn Fn() -> bool),
         measured: &mut Measured,
     ) -> Result<(), Failure> {
         if trip == Trip::SendUd {
             let datagrams = self.datagrams.as_mut();
             let datagrams = datagrams.ok_or_else(|| fail!(EOPNOTSUPP, "there are no datagrams"))?;
-            return datagrams.run(count, goes_on, measured);
+            return datagrams.run(count, &|| begins() && goes_on(), measured);
         }
         let depth = self.depth(trip);
         let begin = Instant::<Monotonic>::now();
         let next = |index: usize| if index + 1 < depth { index + 1 } else { 0 };
         let (mut newest, mut oldest) = (0, 0);
         let (mut started, mut under_way) = (0, 0);
-        // What is under way when no more is begun has that time together.
         let mut end = None;
         loop {
-            while started < count && under_way < depth && goes_on() {
+            while started < count && under_way < depth && begins() && goes_on() {
                 if under_way == 0 && trip == Trip::Send {
                     self.connection.check_unasked()?;
                 }

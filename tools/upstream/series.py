@@ -143,7 +143,7 @@ class Series:
             if module == "kunit":
                 lines += "#[cfg(CONFIG_FARBLK_KUNIT_TEST)]\n"
             else:
-                lines += '#[allow(dead_code, unused_imports, reason = "the driver uses it")]\n'
+                lines += '#[allow(dead_code, unused_imports, unused_macros, reason = "the driver uses it")]\n'
             lines += f"mod {module};\n"
         text = (HERE / "upstream/floors.rs").read_text().replace("@MODULES@\n", lines + "\n")
         if "base" not in modules:

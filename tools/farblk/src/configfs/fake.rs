@@ -331,7 +331,7 @@ impl State {
                     let lost = if count == 1 { 1 } else { count / 4 };
                     let left = count.saturating_sub(lost);
                     let lines = text.lines().take(usize::try_from(left).unwrap_or(0));
-                    text = lines.map(|line| format!("{line}\n")).collect();
+                    text = lines.flat_map(|line| [line, "\n"]).collect();
                     attributes.insert("lost".into(), lost.to_string());
                 }
                 if !text.is_empty() {

@@ -27,7 +27,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The Q_Key of the queue pairs for datagrams that belong to a [`CmId`](crate::rdma::cm::CmId).
+/// The Q_Key of the queue pairs for datagrams that belong to a [`CmId`].
 pub(crate) const UDP_QKEY: u32 = bindings::RDMA_UDP_QKEY;
 
 /// An address, as the core has resolved it: C's `struct rdma_ah_attr`.

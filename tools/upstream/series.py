@@ -25,8 +25,8 @@ LEFT_OUT = {"base/file.rs", "base/param.rs", "rdma/misuse.rs"}
 RDMA = (
     ("03-devices", ["client", "device", "dma", "pd", "quirks"]),
     ("04-completions", ["cq"]),
-    ("05-requests", ["ah", "mr", "wc", "wr"]),
-    ("06-connections", ["cm", "qp", "srq", "kunit"]),
+    ("05-requests", ["mr", "wc", "wr"]),
+    ("06-connections", ["ah", "cm", "qp", "srq", "kunit"]),
 )
 
 

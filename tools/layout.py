@@ -4,6 +4,7 @@
 
 - Files of rust/client or rust/server that import each other in a circle of more than two.
 - Files of more than 600 lines that do not say at their head why ("Long: ..."): those of the module, of the samples, of the tool and of the tests.
+- Items of floor 1 that other files see, and that have no documentation: the kernel crate has missing_docs on.
 
 What a parent module re-exports counts as an import of the file that has it. --graph prints the imports instead.
 """
@@ -18,6 +19,7 @@ FOLDERS = ("rust", "samples", "tools/farblk/src", "tools/farblk/tests", "tools/h
 LINES_MAX = 600
 CIRCLE_MAX = 2
 USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ((?:crate|super|self)::[^;]+);", re.M)
+ITEM = re.compile(r"\s*pub\((?:crate|in crate::\w+)\) (?:unsafe |const |async )*(?:fn|struct|enum|trait|type|const|static) (\w+)")
 INLINE = re.compile(r"\b(crate(?:::\w+)+)")
 
 
@@ -116,6 +118,25 @@ def circles(graph):
     return found
 
 
+def undocumented():
+    """Items of floor 1 without documentation, as FILE:LINE: NAME."""
+    for path in sorted(path for floor in ("base", "block", "rdma") for path in ROOT.glob(f"{floor}/**/*.rs")):
+        if "kunit" in path.parts or path.name in ("kunit.rs", "misuse.rs"):
+            continue
+        documented, attribute, macro = False, False, False
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            text = line.strip()
+            macro = macro and line != "}" or line.startswith("macro_rules!")
+            if (item := ITEM.match(line)) and not documented and not macro:
+                yield f"{path.relative_to(TOP)}:{number}: {item[1]} has no documentation"
+            # Attributes, which may have several lines, stand between an item and its documentation.
+            attribute = text.startswith("#[") or attribute
+            if not attribute and not (text.startswith("//") and not text.startswith("///")):
+                documented = text.startswith("///")
+            if attribute and text.endswith("]"):
+                attribute = False
+
+
 def main():
     sys.setrecursionlimit(10000)
     modules = read()
@@ -131,6 +152,9 @@ def main():
             if len(circle) > CIRCLE_MAX:
                 print(f"rust/{side}: {len(circle)} files import each other: " + " ".join("/".join(of) for of in circle))
                 bad = 1
+    for line in undocumented():
+        print(line)
+        bad = 1
     for path in sorted(path for folder in FOLDERS for path in (TOP / folder).rglob("*")):
         if path.suffix not in (".rs", ".py", ".sh") or path.name.endswith("_generated.rs"):
             continue

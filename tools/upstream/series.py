@@ -144,7 +144,8 @@ class Series:
                 lines += "#[cfg(CONFIG_FARBLK_KUNIT_TEST)]\n"
             else:
                 lines += '#[allow(dead_code, unused_imports, unused_macros, reason = "the driver uses it")]\n'
-            lines += f"mod {module};\n"
+            # As the driver has them: what is pure has items that are pub.
+            lines += ("pub " if module in ("proto", "session") else "") + f"mod {module};\n"
         text = (HERE / "upstream/floors.rs").read_text().replace("@MODULES@\n", lines + "\n")
         if "base" not in modules:
             text = text.replace("    _release: base::workqueue::ReleaseQueue,\n", "")

@@ -389,13 +389,13 @@ pub(crate) struct GenDisk<T: Operations> {
     tag_set: Arc<TagSet<T>>,
 }
 
-// SAFETY: Its methods are C functions that may be called from any thread, and what it owns is
-// `Send`.
+// SAFETY: Its methods are C functions that any thread may call, and what it owns is `Send`.
 unsafe impl<T: Operations> Send for GenDisk<T> {}
 // SAFETY: As above; what its methods change is locked by C.
 unsafe impl<T: Operations> Sync for GenDisk<T> {}
 
 impl<T: Operations> GenDisk<T> {
+    /// The C object, which is valid as long as `self`.
     pub(in crate::block) fn as_raw(&self) -> *mut bindings::gendisk {
         self.disk.as_ptr()
     }

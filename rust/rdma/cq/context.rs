@@ -20,6 +20,7 @@ use kernel::{
 };
 
 mod sealed {
+    /// No other type is a context.
     pub(crate) trait Sealed {}
 }
 

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Writes farblk as a series of patches for a kernel tree: tools/upstream/series.py KERNEL-TREE FOLDER
 
-The patches of upstream/core and upstream/rxe come first, then the steps of upstream/steps, each of
-which builds. They are signed off by git's user, if there is one. Documentation/upstream.rst says
-what is in them, and how they are tested.
+The patches of upstream/core, upstream/rust and upstream/rxe come first, then the steps of
+upstream/steps, each of which builds. A file of upstream/tree takes the place of that of rust with
+its name, and of the folder of that: it is what is left of it on top of the patches of
+upstream/rust. The patches are signed off by git's user, if there is one. Documentation/upstream.rst
+says what is in them, and how they are tested.
 """
 
 import pathlib
@@ -131,7 +133,13 @@ class Series:
                 path = file.relative_to(HERE / "rust")
                 if not file.is_file() or str(path) in LEFT_OUT or "_generated" in file.name:
                     continue
-                if file.suffix == ".rs":
+                # It, and the folders that it is in.
+                thin = [HERE / "upstream/tree" / each for each in (path, *path.parents)]
+                if thin[0].exists():
+                    self.put(f"{DRIVER}/{path}", thin[0].read_text())
+                elif any(each.with_suffix(".rs").exists() for each in thin[1:-1]):
+                    continue
+                elif file.suffix == ".rs":
                     self.put(f"{DRIVER}/{path}", for_the_tree(file.read_text()))
                 elif file.suffix in {"", ".c", ".h", ".bindgen"} and not file.name.startswith("."):
                     self.put(f"{DRIVER}/{path}", file.read_text())

@@ -31,6 +31,7 @@ pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod quirks;
+pub(crate) mod request;
 pub(crate) mod srq;
 pub(crate) mod wc;
 pub(crate) mod wr;

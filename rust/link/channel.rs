@@ -62,6 +62,10 @@ use crate::rdma::{
         Qp,
         QpHandler, //
     },
+    request::{
+        RequestHandler,
+        Requests, //
+    },
     wc::{
         Received,
         WcError, //
@@ -207,11 +211,7 @@ pub(crate) struct Handler<O: Linked>(Arc<O>);
 impl<O: Linked> QpHandler for Handler<O> {
     type Send = Posted<O::Operation>;
     type Recv = KBox<DmaBuffer>;
-    type Parked = Posted<O::Operation>;
-
-    fn park(&self, owner: Self::Send) -> Self::Parked {
-        owner
-    }
+    type Ulp = Requests;
 
     fn send_done(&self, _: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>) {
         let link = self.0.link();
@@ -269,6 +269,14 @@ impl<O: Linked> QpHandler for Handler<O> {
     fn error(&self) {
         self.0.link().cut();
         O::notify(&self.0);
+    }
+}
+
+impl<O: Linked> RequestHandler for Handler<O> {
+    type Parked = Posted<O::Operation>;
+
+    fn park(&self, owner: Self::Send) -> Self::Parked {
+        owner
     }
 }
 

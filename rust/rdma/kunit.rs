@@ -87,6 +87,14 @@ use crate::rdma::{
         QpCaps,
         QpHandler,
         Rc,
+        Ulp, //
+    },
+    request::{
+        Carry,
+        Reply,
+        RequestCaps,
+        RequestHandler,
+        Requests,
         Undrained, //
     },
     srq::Srq,
@@ -102,12 +110,10 @@ use crate::rdma::{
             RemoteAtomic, //
         },
         Announcement,
-        Carry,
         RdmaOp,
         RecvBuffer,
         RecvOwner,
         RemoteRange,
-        Reply,
         SendOwner,
         RECV_BUFFERS, //
     },
@@ -156,10 +162,6 @@ const CAPS: QpCaps = QpCaps {
     recv_wr: 4,
     sges: QpCaps::MAX_SGES,
     large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
 };
 
 /// The IPv4 address of a device, if it has one.
@@ -204,12 +206,16 @@ fn with_device(test: impl FnOnce(&Arc<Device>, SocketAddr) -> Result) -> Result 
 }
 
 /// Runs a test with a connected pair, and checks that every owner is dropped once at its end.
-fn with_pair(caps: QpCaps, test: impl FnOnce(Pair) -> Result) -> Result {
+fn with_pair(caps: impl Into<RequestCaps>, test: impl FnOnce(Pair) -> Result) -> Result {
     with_pair_of(caps, Kind::default(), test)
 }
 
 /// Like [`with_pair`], with a pair of another kind.
-fn with_pair_of(caps: QpCaps, kind: Kind, test: impl FnOnce(Pair) -> Result) -> Result {
+fn with_pair_of(
+    caps: impl Into<RequestCaps>,
+    kind: Kind,
+    test: impl FnOnce(Pair) -> Result,
+) -> Result {
     with_device(|_, addr| {
         let pair = Pair::new(addr, caps, kind)?;
         let alive = pair.alive.clone();

@@ -5,7 +5,7 @@
 //! A queue pair has a fixed table of *slots* for sends. To post, the caller names a slot and gives
 //! an *owner*: the value that owns what the work request refers to. The owner lies in the slot
 //! until the device is done with it, and then goes back to the [`QpHandler`]. A slot has room for
-//! all that most requests need, and a few large arrays are there for the others, so that posting
+//! all that most sends need, and a few large arrays are there for the others, so that posting
 //! allocates nothing.
 //!
 //! Work requests are chained in memory; [`Qp::ring`] posts the whole chain. Of the work requests of
@@ -20,22 +20,15 @@ mod counters;
 mod datagram;
 mod drain;
 mod event;
-mod fast_reg_mr;
 mod handler;
 mod immediate;
-mod read;
 mod recv;
-mod reply;
-mod request;
 mod send;
 mod slot;
 mod state;
 mod transport;
+mod ulp;
 
-pub(super) use self::recv::{
-    RecvQueue,
-    RecvSlot, //
-};
 pub(crate) use self::{
     caps::QpCaps,
     handler::QpHandler,
@@ -43,6 +36,10 @@ pub(crate) use self::{
         Connected,
         Rc,
         Transport, //
+    },
+    ulp::{
+        Caps,
+        Ulp, //
     },
 };
 #[allow(
@@ -59,6 +56,18 @@ pub(crate) use self::{
         Uc,
         Ud,
         Unacknowledged, //
+    },
+};
+pub(super) use self::{
+    recv::{
+        RecvQueue,
+        RecvSlot, //
+    },
+    slot::{
+        Body,
+        Free,
+        SendSlot,
+        Wr, //
     },
 };
 use crate::base::{
@@ -87,20 +96,10 @@ use crate::rdma::{
     pd::Pd,
     qp::{
         chain::SendQueue,
-        drain::{
-            Parkable,
-            Parked, //
-        },
         event::event,
-        fast_reg_mr::{
-            FastRegMr,
-            LargeMrs, //
-        },
         recv::recv_done,
-        slot::{
-            Large,
-            SendSlot, //
-        },
+        slot::Large,
+        ulp::Shared, //
     },
     srq::Srq,
     wr::{
@@ -153,21 +152,19 @@ use kernel::{
 ///   and what its fields own stay in place.
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once it
 ///   is chained, by the holder of `sq`, and once it is posted, by the handler of its completions,
-///   of which one runs at a time. What was chained and cannot be posted is claimed by the function
-///   that takes it out of the chain, before that function releases `sq`.
-/// - The memory region of a slot, and the large one that its `body` names, are registered at most
-///   from when it is posted until it is cleared; nobody else uses them while the slot is not
-///   `FREE`.
-/// - If the transport has no RDMA READs, no slot has a memory region, and `iwarp` is false.
-/// - The device was given at most `send_wr` work requests, and a `LOCAL_INV` for each slot with a
-///   memory region, that have not completed, for which `send_cq` has room; likewise at most
-///   `recv_wr` receives.
+///   of which one runs at a time; and then, if the ULP keeps it, by the function of that which ends
+///   it. What was chained and cannot be posted is claimed by the function that takes it out of the
+///   chain, before that function releases `sq`.
+/// - If the transport has no RDMA READs, `iwarp` is false.
+/// - The device was given at most `send_wr` work requests of slots, and of the ULP's own as many as
+///   that says, that have not completed, for which `send_cq` has room; likewise at most `recv_wr`
+///   receives.
 /// - If it receives from a shared queue, it is a member of that from when `create_on()` returns
 ///   until `drop()` has removed it, before anything of it goes. `receiving` is not 0 while that
 ///   queue has it handle a receive.
 /// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
 ///   that of the receive queue writes `recv_completions`. `send_posted`, `doorbells` and
-///   `invalidations` are written with `sq` held, `recv_posted` with `rq`.
+///   `extra_posted` are written with `sq` held, `recv_posted` with `rq`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
     raw: Atomic<*mut bindings::ib_qp>,
@@ -179,9 +176,6 @@ pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
     /// The multicast groups that it is attached to; only datagrams have some.
     #[pin]
     groups: Mutex<KVec<Arc<Group>>>,
-    /// Requests that could not be given back; `None` if there are no memory regions.
-    #[pin]
-    parked: Mutex<Parkable<H, T>>,
     #[pin]
     send_marker: Marker,
     #[pin]
@@ -192,8 +186,9 @@ pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
     /// All work requests of slots that were ever posted.
     send_posted: Atomic<u64>,
     doorbells: Atomic<u64>,
-    /// The `LOCAL_INV`s that were ever posted; [`Self::send_posted`] does not count them.
-    invalidations: Atomic<u64>,
+    /// The work requests of the ULP's own that were ever posted; [`Self::send_posted`] does not
+    /// count them.
+    pub(super) extra_posted: Atomic<u64>,
 
     /// All work requests of slots that ever completed, modulo 2^32.
     done: Atomic<u32>,
@@ -202,20 +197,20 @@ pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
     // In whole pages: as one piece, they would take up to twice the memory.
     sends: VVec<SendSlot<H, T>>,
     large: Large,
-    large_keys: LargeMrs,
+    /// What the ULP has.
+    #[pin]
+    pub(super) ulp: Shared<H, T>,
     /// Where RDMA READs go that should have no bytes, if there are no such READs.
     read_sink: Option<DmaPiece>,
     send_wr: u32,
     /// Segments per RDMA READ that goes into no region, and per RDMA WRITE or send.
     read_sges: u32,
-    write_sges: u32,
+    pub(super) write_sges: u32,
     lkey: u32,
     virt_dma: bool,
     /// RDMA READs are given a [`Mark`](crate::rdma::quirks::Mark).
     marks: bool,
-    /// A registration may run again until the message behind it has completed.
-    registers_again: bool,
-    iwarp: bool,
+    pub(super) iwarp: bool,
     /// The flags of work requests that send data, but for the last one of a slot.
     data_flags: i32,
     /// An RDMA READ needs a memory region for where the data go.
@@ -235,12 +230,12 @@ pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
     lost_receives: Atomic<u32>,
 
     /// The sends complete in a direct queue of their own: it is polled when a receive completes.
-    reaps: bool,
+    pub(super) reaps: bool,
 
     // Fields are dropped in declaration order, after the queue pair: queues, domain, id.
-    send_cq: Reservation,
+    pub(super) send_cq: Reservation,
     receives: Receives<H, T>,
-    pd: Arc<Pd>,
+    pub(super) pd: Arc<Pd>,
     id: Arc<CmId<T>>,
 }
 
@@ -277,18 +272,6 @@ enum Stage {
 /// The stage of the queue pair is [`Stage::Drained`] or [`Stage::Destroyed`].
 struct Drained<'a, H: QpHandler<T>, T: Transport>(&'a Qp<H, T>);
 
-/// Some requests could not be given back: their memory regions could not be deregistered, so the
-/// peer may still have access to their memory.
-///
-/// They come back by [`QpHandler::send_released`] when the last reference to the protection domain
-/// is dropped: then no queue pair is left by which the peer could reach their memory. The regions
-/// and the domain stay with the device for ever, as does the mapping of the memory for DMA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Undrained {
-    /// The number of these requests.
-    pub(crate) parked: u32,
-}
-
 /// The bytes of [`Qp::read_sink`].
 const READ_SINK: usize = 8;
 
@@ -299,7 +282,7 @@ const SIGNALED_ALSO: i32 =
     bindings::ib_send_flags_IB_SEND_SIGNALED | bindings::ib_send_flags_IB_SEND_SOLICITED;
 
 // SAFETY: What is reachable through a `Qp` may be used by any thread: the handler is `Send` and
-// `Sync`, the owners are `Send`, and groups are both.
+// `Sync`, the owners are `Send`, groups are both, and so is what a ULP has, as `Ulp` promises.
 unsafe impl<H: QpHandler<T>, T: Transport> Send for Qp<H, T> {}
 
 // SAFETY: As above; the type invariants say who may access what is not atomic or locked.
@@ -328,14 +311,15 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         pd: &Arc<Pd>,
         send_cq: &Arc<AnyCq>,
         recv_cq: &Arc<AnyCq>,
-        caps: QpCaps,
+        caps: Caps<H, T>,
         handler: H,
     ) -> Result<Arc<Self>> {
         if !Arc::ptr_eq(pd.device(), recv_cq.device()) {
             return Err(EINVAL);
         }
         let reaps = send_cq.is_direct() && !Arc::ptr_eq(send_cq, recv_cq);
-        let receives = || Ok(Receives::Own(recv_cq.reserve(caps.recv_cqes())?));
+        let entries = H::Ulp::sizes(&caps).0.recv_cqes();
+        let receives = || Ok(Receives::Own(recv_cq.reserve(entries)?));
         Self::build(id, pd, send_cq, receives, reaps, caps, handler)
     }
 
@@ -345,24 +329,25 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         send_cq: &Arc<AnyCq>,
         receives: impl FnOnce() -> Result<Receives<H, T>>,
         reaps: bool,
-        caps: QpCaps,
+        ulp_caps: Caps<H, T>,
         handler: H,
     ) -> Result<Arc<Self>> {
+        let (caps, extra_wr) = H::Ulp::sizes(&ulp_caps);
         let device = pd.device();
         let limits = device.limits();
         if !Arc::ptr_eq(&id.device()?, device) {
             return Err(EINVAL);
         }
         // Draining posts a work request to each queue.
-        let max_send_wr = caps.max_send_wr().checked_add(1).ok_or(EINVAL)?;
+        let send_cqes = caps.send_cqes().saturating_add(extra_wr);
+        let max_send_wr = caps.send_wr.saturating_add(extra_wr);
+        let max_send_wr = max_send_wr.checked_add(1).ok_or(EINVAL)?;
         let max_recv_wr = caps.recv_wr.checked_add(1).ok_or(EINVAL)?;
         if caps.slots == 0
             || caps.send_wr == 0
             || max_send_wr > limits.max_qp_wr
             || max_recv_wr > limits.max_qp_wr
             || caps.recv_wr > u32::from(u16::MAX)
-            || caps.keys > caps.slots
-            || (!T::HAS_READS && caps.keys | caps.large_keys != 0)
             || !Arc::ptr_eq(device, send_cq.device())
         {
             return Err(EINVAL);
@@ -385,22 +370,19 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         // CAST: A small number.
         let recv_sges = limits.max_recv_sge.clamp(1, H::Recv::BUFFERS as u32);
 
+        let ulp = H::Ulp::make(pd, &ulp_caps)?;
         let mut sends = VVec::with_capacity(caps.slots.into(), GFP_KERNEL)?;
         for index in 0..caps.slots {
-            let key = (index < caps.keys)
-                .then(|| FastRegMr::alloc(pd, caps.key_pages))
-                .transpose()?;
-            sends.push(SendSlot::new(write_sges, key)?, GFP_KERNEL)?;
+            let ulp = H::Ulp::make_slot(pd, &ulp_caps, index)?;
+            sends.push(SendSlot::new(write_sges, ulp)?, GFP_KERNEL)?;
         }
         let rq = RecvQueue::new(caps.recv_wr, recv_done::<H, T>)?;
-        let parked = Parked::new(caps.keys)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
         let read_sink = match device.quirks().no_empty_reads() {
             true => Some(DmaMemory::alloc(device, READ_SINK, -1)?.piece(0, READ_SINK)?),
             false => None,
         };
-        let large_keys = LargeMrs::alloc(pd, caps.large_keys, caps.large_key_pages)?;
-        let send_reservation = send_cq.reserve(caps.send_cqes())?;
+        let send_reservation = send_cq.reserve(send_cqes)?;
         let receives = receives()?;
 
         // INVARIANT: There is no queue pair yet, and nothing is posted.
@@ -410,18 +392,17 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 handler: ManuallyDrop::new(handler),
                 stage <- new_mutex!(Stage::Live, "Qp::stage"),
                 groups <- new_mutex!(KVec::new(), "Qp::groups"),
-                parked <- new_mutex!(parked, "Qp::parked"),
                 send_marker <- Marker::new(),
                 recv_marker <- Marker::new(),
                 sq <- new_irqsave_spinlock!(SendQueue::new()),
                 send_posted: Atomic::new(0),
                 doorbells: Atomic::new(0),
-                invalidations: Atomic::new(0),
+                extra_posted: Atomic::new(0),
                 done: Atomic::new(0),
                 send_completions: Atomic::new(0),
                 sends,
                 large,
-                large_keys,
+                ulp <- ulp,
                 read_sink,
                 send_wr: caps.send_wr,
                 read_sges,
@@ -429,7 +410,6 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 lkey: pd.local_dma_lkey(),
                 virt_dma: device.uses_virt_dma(),
                 marks: device.quirks().unfinished_reads(),
-                registers_again: device.quirks().registers_again(),
                 iwarp,
                 data_flags: match device.quirks().sends_by_reference() {
                     true => SIGNALED_ALSO,
@@ -516,12 +496,12 @@ impl<H: QpHandler> Qp<H> {
         id: &Arc<CmId>,
         srq: &Arc<Srq<H>>,
         send_cq: &Arc<AnyCq>,
-        caps: QpCaps,
+        caps: Caps<H, Rc>,
         handler: H,
     ) -> Result<Arc<Self>> {
         // Otherwise there would be no way to know when the last receive was handled.
         let flushes = srq.cq().is_direct() || Arc::ptr_eq(srq.cq(), send_cq);
-        if caps.recv_wr != 0 || !flushes {
+        if H::Ulp::sizes(&caps).0.recv_wr != 0 || !flushes {
             return Err(EINVAL);
         }
         let receives = || Ok(Receives::Shared(srq.clone()));
@@ -537,8 +517,14 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// queues' locks is held and `close()` has not had that lock, or `stage` is locked and not
     /// `Destroyed`.
     #[inline]
-    fn as_raw(&self) -> *mut bindings::ib_qp {
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_qp {
         self.raw.load(Relaxed)
+    }
+
+    /// Returns the send slot of this index.
+    #[inline]
+    pub(super) fn slot(&self, index: u16) -> Option<&SendSlot<H, T>> {
+        self.sends.get(usize::from(index))
     }
 
     /// Returns how many segments the memory of a slot can have.
@@ -582,7 +568,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
 
     /// Calls [`QpHandler::error`], once.
     #[cold]
-    fn note_error(&self) {
+    pub(super) fn note_error(&self) {
         if self.failed.xchg(1, Relaxed) == 0 {
             self.handler.error();
         }

@@ -40,45 +40,6 @@ pub(crate) struct RemoteRange {
     pub(crate) rkey: u32,
 }
 
-/// What a request carries in addition to its message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carry {
-    /// Nothing.
-    Nothing,
-    /// The owner's memory, behind the message. With the message it must fit in the segments of one
-    /// work request.
-    Inline,
-    /// The right of the peer to do this operation on the owner's memory, until the request is
-    /// answered.
-    ///
-    /// The *peer* does the operation: it reads what is to be written to its disk, for example.
-    Access(RdmaOp),
-}
-
-/// What a reply does in addition to sending a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reply {
-    /// If set, the owner's memory is the message, and this its immediate data. Not over iWARP.
-    pub(crate) immediate: Option<u32>,
-    /// If set, the owner's memory follows its message. With the message it must fit in the segments
-    /// of one work request.
-    pub(crate) append: bool,
-    /// If set, the owner's memory is written there first.
-    pub(crate) write: Option<RemoteRange>,
-    /// If set, the message invalidates this remote key of the peer.
-    pub(crate) invalidate: Option<u32>,
-}
-
-impl Reply {
-    /// Returns a reply that is the owner's memory with `immediate`, and does nothing else.
-    pub(crate) fn with_immediate(immediate: u32) -> Self {
-        Self {
-            immediate: Some(immediate),
-            ..Self::default()
-        }
-    }
-}
-
 /// What the peer receives of an RDMA WRITE, by
 /// [`Qp::write_with_immediate`](super::qp::Qp::write_with_immediate).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,21 +73,20 @@ pub(crate) trait SendOwner: Send + 'static {
     /// The type of [`Self::memory`]; [`NoMemory`] if there is none.
     type Memory: Segmented;
 
-    /// Returns the memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes, and that
-    /// [`Qp::request`](super::qp::Qp::request) sends or lets the peer access.
+    /// Returns the memory that [`Qp::rdma`](super::qp::Qp::rdma) reads or writes, and that a
+    /// [`request`](super::request) sends or lets the peer access.
     fn memory(&self) -> Option<&Self::Memory> {
         None
     }
 
-    /// Returns the message of [`Qp::send`](super::qp::Qp::send),
-    /// [`Qp::request`](super::qp::Qp::request) and [`Qp::reply`](super::qp::Qp::reply): the first
-    /// so many bytes of a buffer.
+    /// Returns the message of [`Qp::send`](super::qp::Qp::send), of a [`request`](super::request)
+    /// or of its reply: the first so many bytes of a buffer.
     fn message(&self) -> Option<(&DmaBuffer, usize)> {
         None
     }
 
-    /// Returns memory that is mapped already. If there is some, [`Qp::rdma`](super::qp::Qp::rdma)
-    /// and [`Qp::reply`](super::qp::Qp::reply) use it rather than [`Self::memory`].
+    /// Returns memory that is mapped already. If there is some, it is used rather than
+    /// [`Self::memory`], but by requests.
     fn piece(&self) -> Option<&DmaPiece> {
         None
     }

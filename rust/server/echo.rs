@@ -82,11 +82,7 @@ impl Handler {
 impl QpHandler<Ud> for Handler {
     type Send = KBox<Letter>;
     type Recv = KBox<Letter>;
-    type Parked = KBox<Letter>;
-
-    fn park(&self, letter: KBox<Letter>) -> KBox<Letter> {
-        letter
-    }
+    type Ulp = ();
 
     fn send_done(
         &self,

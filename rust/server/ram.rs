@@ -61,10 +61,6 @@ const CAPS: QpCaps = QpCaps {
     recv_wr: 1,
     sges: 1,
     large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
 };
 
 /// A session's I/O connections.
@@ -190,11 +186,7 @@ impl Registrar for Handler {
 impl QpHandler for Handler {
     type Send = Registration;
     type Recv = KBox<DmaBuffer>;
-    type Parked = Registration;
-
-    fn park(&self, owner: Registration) -> Registration {
-        owner
-    }
+    type Ulp = ();
 
     fn send_done(&self, _: &Qp<Self>, registration: Registration, result: Result<(), WcError>) {
         self.registered.put(registration, result);

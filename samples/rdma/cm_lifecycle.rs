@@ -81,7 +81,7 @@ fn client(host: &Host, addr: SocketAddr, hello: &[u8]) -> Result<(), CmError> {
     //    state, and tells the peer.
     id.disconnect();
     // 5. What was posted comes back, with an error if it was not done. Only then may the memory go.
-    let _ = qp.drain();
+    qp.drain();
     // 6. The queue pair drops, with it its queue and its domain, then the id. So no event of the id
     //    finds a queue pair that is half gone.
     Ok(())
@@ -112,7 +112,7 @@ impl Serve for Greeter {
         let confirmed = events.established.is_done();
         // 4, 5, 6. That the peer has gone does not move this side's queue pair to its error state.
         id.disconnect();
-        let _ = qp.drain();
+        qp.drain();
         pr_info!("a client has gone, confirmed: {}\n", confirmed);
         Ok(())
     }

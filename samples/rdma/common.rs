@@ -128,10 +128,6 @@ pub(crate) const CAPS: QpCaps = QpCaps {
     recv_wr: DEPTH as u32,
     sges: 1,
     large: 0,
-    keys: 0,
-    key_pages: 0,
-    large_keys: 0,
-    large_key_pages: 0,
 };
 
 /// The parameters of connections: how often what is lost is sent again, and how many RDMA READs and

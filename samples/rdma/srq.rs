@@ -119,7 +119,7 @@ struct Answering(Atomic<u32>);
 impl QpHandler for Answering {
     type Send = DmaBuffer;
     type Recv = DmaBuffer;
-    type Parked = DmaBuffer;
+    type Ulp = ();
 
     fn recv_done(&self, qp: &Qp<Self>, mut buffer: DmaBuffer, got: Result<Received<'_>, WcError>) {
         if got.is_ok() {
@@ -142,8 +142,4 @@ impl QpHandler for Answering {
     }
 
     fn error(&self) {}
-
-    fn park(&self, buffer: DmaBuffer) -> DmaBuffer {
-        buffer
-    }
 }

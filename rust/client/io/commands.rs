@@ -71,8 +71,8 @@ use crate::rdma::{
         Direction,
         DmaBuffer, //
     },
+    request::Carry,
     wr::{
-        Carry,
         RdmaOp,
         RemoteRange, //
     },

@@ -78,7 +78,10 @@ use crate::rdma::{
     pd::Pd,
     qp::{
         Qp,
-        QpCaps,
+        QpCaps, //
+    },
+    request::{
+        RequestCaps,
         Undrained, //
     },
     wr::RdmaOp,
@@ -250,9 +253,9 @@ impl<T: RequestOwner> Connection<T> {
                 ..QpCaps::default()
             },
         };
-        let caps = match largest {
-            None => caps,
-            Some(bytes) => caps.with_regions(device, bytes),
+        let caps: RequestCaps = match largest {
+            None => caps.into(),
+            Some(bytes) => RequestCaps::with_regions(caps, device, bytes),
         };
         let (cq, send_cq, commands) = match &config.data_path {
             DataPath::OneSided => {
@@ -291,8 +294,9 @@ impl<T: RequestOwner> Connection<T> {
         let (segments, bytes) = match largest {
             None => (qp.max_segments(), u32::MAX),
             Some(_) => (
-                caps.large_key_pages.min(QpCaps::MAX_KEY_SEGMENTS),
-                caps.large_key_pages
+                caps.large_region_pages
+                    .min(RequestCaps::MAX_REGION_SEGMENTS),
+                caps.large_region_pages
                     .saturating_sub(1)
                     .saturating_mul(device.region_page_size()),
             ),

@@ -41,6 +41,10 @@ use crate::rdma::{
         Qp,
         QpHandler, //
     },
+    request::{
+        RequestHandler,
+        Requests, //
+    },
     wc::{
         Received,
         WcError, //
@@ -162,11 +166,7 @@ impl<T: RequestOwner> Handler<T> {
 impl<T: RequestOwner> QpHandler for Handler<T> {
     type Send = Posted<T>;
     type Recv = KBox<DmaBuffer>;
-    type Parked = Posted<T>;
-
-    fn park(&self, posted: Posted<T>) -> Posted<T> {
-        posted
-    }
+    type Ulp = Requests;
 
     #[inline]
     fn send_done(&self, qp: &Qp<Self>, posted: Posted<T>, result: Result<(), WcError>) {
@@ -232,6 +232,14 @@ impl<T: RequestOwner> QpHandler for Handler<T> {
         if self.state.xchg(FAILED, Relaxed) != CONNECTING {
             self.events.lost();
         }
+    }
+}
+
+impl<T: RequestOwner> RequestHandler for Handler<T> {
+    type Parked = Posted<T>;
+
+    fn park(&self, posted: Posted<T>) -> Posted<T> {
+        posted
     }
 
     /// The command goes with the connection. Whether the server has carried it out is unknown.

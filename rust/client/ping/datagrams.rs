@@ -143,11 +143,7 @@ struct Handler(Arc<Post>);
 impl QpHandler<Ud> for Handler {
     type Send = KBox<Letter>;
     type Recv = KBox<Letter>;
-    type Parked = KBox<Letter>;
-
-    fn park(&self, letter: KBox<Letter>) -> KBox<Letter> {
-        letter
-    }
+    type Ulp = ();
 
     fn send_done(
         &self,

@@ -29,6 +29,7 @@ use crate::rdma::{
     },
     mr::Mr,
     qp::QpCaps,
+    request::RequestCaps,
     wr::{
         atomic::{
             AtomicOp,
@@ -94,7 +95,7 @@ impl ChannelConfig {
     }
 
     /// Returns the sizes of the queue pair.
-    pub(super) fn caps(&self, device: &Device) -> QpCaps {
+    pub(super) fn caps(&self, device: &Device) -> RequestCaps {
         let slots = OPERATION_SLOT + self.operations.max(1);
         let caps = QpCaps {
             slots,
@@ -105,15 +106,17 @@ impl ChannelConfig {
             ..QpCaps::default()
         };
         match self.rdma_size {
-            0 => caps,
             // With iWARP a READ needs a region, and another one follows a WRITE.
-            size if device.reads_need_regions() => QpCaps {
-                send_wr: 2 * u32::from(slots),
-                keys: slots,
-                key_pages: size / device.region_page_size() + 2,
-                ..caps
+            size @ 1.. if device.reads_need_regions() => RequestCaps {
+                qp: QpCaps {
+                    send_wr: 2 * u32::from(slots),
+                    ..caps
+                },
+                regions: slots,
+                region_pages: size / device.region_page_size() + 2,
+                ..RequestCaps::default()
             },
-            _ => caps,
+            _ => caps.into(),
         }
     }
 }

@@ -17,11 +17,15 @@ use crate::rdma::{
 };
 use kernel::ffi::c_int;
 
-const CAPS: QpCaps = QpCaps {
-    large: 1,
-    keys: 4,
-    key_pages: 4,
-    ..super::CAPS
+const CAPS: RequestCaps = RequestCaps {
+    qp: QpCaps {
+        large: 1,
+        ..super::CAPS
+    },
+    regions: 4,
+    region_pages: 4,
+    large_regions: 0,
+    large_region_pages: 0,
 };
 
 // CAST: A small number.

@@ -71,7 +71,7 @@ mod direct {
             slots: 20,
             send_wr: 20,
             recv_wr: 20,
-            ..CAPS
+            ..CAPS.qp
         };
         with_pair_of(caps, KIND, |pair| {
             for slot in 0..20 {

@@ -3,6 +3,7 @@
 //! Two connected queue pairs, for KUnit suites.
 
 use super::*;
+use crate::rdma::qp::Caps;
 
 /// The events of a queue pair.
 #[pin_data]
@@ -44,11 +45,7 @@ pub(super) struct Handler(pub(super) Arc<Events>);
 impl QpHandler for Handler {
     type Send = Owner;
     type Recv = Landing;
-    type Parked = Owner;
-
-    fn park(&self, owner: Owner) -> Owner {
-        owner
-    }
+    type Ulp = Requests;
 
     fn send_done(&self, qp: &Qp<Self>, owner: Owner, result: Result<(), WcError>) {
         let mut done = (owner, result);
@@ -110,6 +107,14 @@ impl QpHandler for Handler {
         if let Some(rival) = rival {
             rival.race();
         }
+    }
+}
+
+impl RequestHandler for Handler {
+    type Parked = Owner;
+
+    fn park(&self, owner: Owner) -> Owner {
+        owner
     }
 
     fn send_released(&self, owner: Owner) {
@@ -183,13 +188,15 @@ where
         id: Arc<CmId<T>>,
         connection: Arc<Connection>,
         pd: &Arc<Pd>,
-        caps: QpCaps,
+        caps: impl Into<Caps<Handler, T>>,
         contexts: (PollContext, PollContext),
     ) -> Result<Self> {
         let events = Events::new()?;
         let handler = Handler(events.clone());
-        let send_cq = AnyCq::alloc(pd.device(), caps.send_cqes(), 0, contexts.0)?;
-        let recv_cq = AnyCq::alloc(pd.device(), caps.recv_cqes(), 0, contexts.1)?;
+        let caps = caps.into();
+        let (sizes, extra) = <Handler as QpHandler<T>>::Ulp::sizes(&caps);
+        let send_cq = AnyCq::alloc(pd.device(), sizes.send_cqes() + extra, 0, contexts.0)?;
+        let recv_cq = AnyCq::alloc(pd.device(), sizes.recv_cqes(), 0, contexts.1)?;
         Ok(Self {
             qp: Qp::create(&id, pd, &send_cq, &recv_cq, caps, handler)?,
             events,
@@ -213,11 +220,12 @@ impl Side {
         id: Arc<CmId>,
         connection: Arc<Connection>,
         srq: &Arc<Srq<Handler>>,
-        caps: QpCaps,
+        mut caps: RequestCaps,
     ) -> Result<Self> {
         let events = Events::new()?;
         let handler = Handler(events.clone());
-        let (caps, cq) = (QpCaps { recv_wr: 0, ..caps }, srq.cq());
+        caps.qp.recv_wr = 0;
+        let cq = srq.cq();
         Ok(Self {
             qp: Qp::create_on(&id, srq, cq, caps, handler)?,
             events,
@@ -337,7 +345,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn new(addr: SocketAddr, caps: QpCaps, kind: Kind) -> Result<Self> {
+    pub(super) fn new(addr: SocketAddr, caps: impl Into<RequestCaps>, kind: Kind) -> Result<Self> {
         let context = |direct| match direct {
             true => PollContext::Direct,
             false => PollContext::Softirq,
@@ -350,10 +358,11 @@ impl Pair {
     /// receives from `srq`, if it is given.
     pub(super) fn with_contexts(
         addr: SocketAddr,
-        caps: QpCaps,
+        caps: impl Into<RequestCaps>,
         contexts: (PollContext, PollContext),
         srq: Option<Arc<Srq<Handler>>>,
     ) -> Result<Self> {
+        let caps = caps.into();
         let connection = Connection::new()?;
         let id = CmId::new(&devices()?, &Net::current(), connection.clone())?;
         id.resolve(None, addr, TIMEOUT_MS)

@@ -66,11 +66,7 @@ pub(super) struct Handler(pub(super) Arc<Post>);
 impl QpHandler<Ud> for Handler {
     type Send = Letter;
     type Recv = Landing;
-    type Parked = Letter;
-
-    fn park(&self, owner: Letter) -> Letter {
-        owner
-    }
+    type Ulp = ();
 
     fn send_done(&self, _: &Qp<Self, Ud>, letter: Letter, result: Result<Unacknowledged, WcError>) {
         match self.0.forgets.load(Relaxed) {

@@ -222,7 +222,7 @@ mod create {
             let device = pair.pd.device();
             let limits = *device.limits();
             let cq = AnyCq::alloc(device, 64, 0, PollContext::Workqueue)?;
-            let create = |id: &Arc<CmId>, cq: &Arc<AnyCq>, caps| {
+            let create = |id: &Arc<CmId>, cq: &Arc<AnyCq>, caps: RequestCaps| {
                 Qp::create(
                     id,
                     &pair.pd,
@@ -234,7 +234,7 @@ mod create {
                 .map(drop)
             };
             // An id has one queue pair.
-            check!(create(&pair.near.id, &cq, CAPS) == Err(EBUSY));
+            check!(create(&pair.near.id, &cq, CAPS.into()) == Err(EBUSY));
 
             let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
             let (_, addr) = some_device()?;
@@ -256,28 +256,39 @@ mod create {
                     ..CAPS
                 },
                 QpCaps { large: 65, ..CAPS },
-                QpCaps { keys: 1, ..CAPS },
-                QpCaps {
-                    large_keys: 1,
-                    ..CAPS
+            ];
+            let caps = RequestCaps::from(CAPS);
+            let regions = [
+                RequestCaps { regions: 1, ..caps },
+                RequestCaps {
+                    regions: CAPS.slots + 1,
+                    region_pages: 1,
+                    ..caps
                 },
-                QpCaps {
-                    large_keys: 65,
-                    large_key_pages: 1,
-                    ..CAPS
+                RequestCaps {
+                    large_regions: 1,
+                    ..caps
+                },
+                RequestCaps {
+                    large_regions: 65,
+                    large_region_pages: 1,
+                    ..caps
                 },
             ];
             for caps in wrong {
+                check!(create(&id, &cq, caps.into()) == Err(EINVAL));
+            }
+            for caps in regions {
                 check!(create(&id, &cq, caps) == Err(EINVAL));
             }
             // A completion queue of one entry less than two such queue pairs need, or than one.
             let entries = CAPS.send_cqes() + CAPS.recv_cqes();
             let small = AnyCq::alloc(device, entries - 1, 0, PollContext::Workqueue)?;
-            check!(create(&id, &small, CAPS) == Err(ENOSPC));
+            check!(create(&id, &small, CAPS.into()) == Err(ENOSPC));
             // None of these has taken anything.
             check!(last(small));
-            check!(create(&id, &cq, CAPS) == Ok(()));
-            check!(create(&id, &cq, CAPS) == Ok(()));
+            check!(create(&id, &cq, CAPS.into()) == Ok(()));
+            check!(create(&id, &cq, CAPS.into()) == Ok(()));
             check!(last(cq));
             Ok(())
         })

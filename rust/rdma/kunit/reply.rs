@@ -4,11 +4,15 @@
 
 use super::*;
 
-const CAPS: QpCaps = QpCaps {
-    large: 1,
-    keys: 1,
-    key_pages: 64,
-    ..super::CAPS
+const CAPS: RequestCaps = RequestCaps {
+    qp: QpCaps {
+        large: 1,
+        ..super::CAPS
+    },
+    regions: 1,
+    region_pages: 64,
+    large_regions: 0,
+    large_region_pages: 0,
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_reply)]

@@ -8,22 +8,25 @@ use crate::base::errno::{
 };
 use crate::rdma::kunit::*;
 
-pub(super) const CAPS: QpCaps = QpCaps {
-    slots: 8,
-    send_wr: 16,
-    recv_wr: 8,
-    sges: 4,
-    large: 1,
-    keys: 4,
-    key_pages: 4,
-    ..super::CAPS
+pub(super) const CAPS: RequestCaps = RequestCaps {
+    qp: QpCaps {
+        slots: 8,
+        send_wr: 16,
+        recv_wr: 8,
+        sges: 4,
+        large: 1,
+    },
+    regions: 4,
+    region_pages: 4,
+    large_regions: 0,
+    large_region_pages: 0,
 };
 
 /// With regions so small that a request of a few pages takes the large one.
-const LARGE: QpCaps = QpCaps {
-    key_pages: 2,
-    large_keys: 1,
-    large_key_pages: 4,
+const LARGE: RequestCaps = RequestCaps {
+    region_pages: 2,
+    large_regions: 1,
+    large_region_pages: 4,
     ..CAPS
 };
 
@@ -36,10 +39,10 @@ fn with_requests(test: impl Fn(&Pair) -> Result) -> Result {
 }
 
 /// Like [`with_requests`], with pairs of other sizes.
-fn with_requests_of(caps: QpCaps, test: impl Fn(&Pair) -> Result) -> Result {
+fn with_requests_of(caps: RequestCaps, test: impl Fn(&Pair) -> Result) -> Result {
     for direct in KINDS {
         with_pair_of(caps, Kind { direct, srq: None }, |pair| {
-            for number in 0..CAPS.recv_wr {
+            for number in 0..CAPS.qp.recv_wr {
                 posted(pair.near.qp.recv(pair.answer()?))?;
                 posted(pair.far.qp.recv(pair.landing(number, 64)?))?;
             }

@@ -65,7 +65,7 @@ pub(super) fn join(
     id.resolve(None, addr, TIMEOUT_MS)
         .map_err(|error| error.to_error())?;
     let caps = QpCaps { recv_wr: 0, ..caps };
-    let qp = Qp::create_on(&id, srq, srq.cq(), caps, Handler(Events::new()?))?;
+    let qp = Qp::create_on(&id, srq, srq.cq(), caps.into(), Handler(Events::new()?))?;
     Ok((id, qp))
 }
 
@@ -256,11 +256,11 @@ mod tests {
             check!(create(1).err() == Some(ENOSPC));
 
             let caps = QpCaps { recv_wr: 0, ..CAPS };
-            let join = |srq: &Arc<Srq<Handler>>, caps| {
+            let join = |srq: &Arc<Srq<Handler>>, caps: QpCaps| {
                 let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
                 id.resolve(None, addr, TIMEOUT_MS)
                     .map_err(|error| error.to_error())?;
-                Qp::create_on(&id, srq, srq.cq(), caps, Handler(Events::new()?))
+                Qp::create_on(&id, srq, srq.cq(), caps.into(), Handler(Events::new()?))
             };
             // It has no room for sends.
             check!(join(&srq, caps).err() == Some(ENOSPC));

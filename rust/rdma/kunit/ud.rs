@@ -342,7 +342,7 @@ mod tests {
                 near.recv(64)?;
                 posted(near.qp.send_to(slot, None, near.letter(&to, 8, 1)?, false))?;
             }
-            check!(near.qp.drain() == Ok(()));
+            near.qp.drain();
             check!(near.post.sent.len() == 3 && near.post.received.len() == 3);
             for _ in 0..3 {
                 check!(near.post.sent.take()?.1.is_err());
@@ -353,11 +353,11 @@ mod tests {
             let letter = near.letter(&to, 8, 1)?;
             check!(posted(near.qp.send_to(0, None, letter, true)) == Err(ESHUTDOWN));
             check!(near.recv(64) == Err(ESHUTDOWN));
-            check!(near.qp.drain() == Ok(()));
+            near.qp.drain();
             // Nobody is told, and what is sent there is lost.
             check!(far.is_quiet());
             // A service whose queue pair is gone is none.
-            check!(far.qp.drain() == Ok(()));
+            far.qp.drain();
             let error = find(&*resolved(addr)?, QUESTION).err().ok_or(EIO)?;
             check!(error.to_error() == ECONNREFUSED);
             Ok(())
@@ -406,7 +406,8 @@ mod tests {
                 far.send(&back, 8, 3, None)?;
                 near.received(8, 3)?;
             }
-            check!(near.qp.drain() == Ok(()) && near.post.received.take()?.1.is_err());
+            near.qp.drain();
+            check!(near.post.received.take()?.1.is_err());
             near.post.errors.store(0, Relaxed);
             drop(buffer);
             Ok(())
@@ -430,7 +431,7 @@ mod tests {
                             .send_to(slot, None, busy.letter(&there, 8, 9)?, true),
                     )?;
                 }
-                check!(busy.qp.drain() == Ok(()));
+                busy.qp.drain();
                 check!(busy.post.sent.len() == 4 && busy.post.received.len() == 4);
                 drop(there);
                 let alive = busy.alive.clone();
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn address_without_a_device_or_with_regions_is_refused() -> Result {
+    fn address_without_a_device_is_refused() -> Result {
         with_peers(|near, _, _| {
             let (_, addr) = some_device()?;
             let id = new_id()?;
@@ -453,12 +454,6 @@ mod tests {
             let id = new_id()?;
             id.bind(SocketAddr::new(addr.ip(), 0))?;
             check!(id.bind(SocketAddr::new(addr.ip(), 0)) == Err(EINVAL));
-            let caps = QpCaps {
-                keys: 1,
-                key_pages: 1,
-                ..CAPS
-            };
-            check!(Peer::new(id.clone(), caps).err() == Some(EINVAL));
             // A bound id may be resolved.
             id.resolve(None, addr, TIMEOUT_MS)
                 .map_err(|error| error.to_error())?;
@@ -500,12 +495,13 @@ mod tests {
                 check!(peer.received(16, 1)?.0 == Some(2));
             }
             // One that goes leaves it to the others.
-            check!(third.qp.drain() == Ok(()));
+            third.qp.drain();
             check!(third.qp.attach(&group) == Err(ESHUTDOWN));
             far.recv(64)?;
             near.send(&all, 16, 3, None)?;
             far.received(16, 3)?;
-            check!(near.post.received.len() == 0 && near.qp.drain() == Ok(()));
+            check!(near.post.received.len() == 0);
+            near.qp.drain();
             check!(near.post.received.take()?.1.is_err());
             near.post.errors.store(0, Relaxed);
             // The members that are left keep it.
@@ -536,7 +532,7 @@ mod tests {
             check!(near.qp.state() == Ok(QpState::ReadyToSend));
             near.qp.fail();
             check!(near.qp.state() == Ok(QpState::Error));
-            check!(near.qp.drain() == Ok(()));
+            near.qp.drain();
             check!(near.qp.state() == Err(ESHUTDOWN));
             near.post.errors.store(0, Relaxed);
             Ok(())

@@ -15,6 +15,7 @@ use crate::rdma::{
         Qp,
         QpHandler,
         Transport,
+        Ulp,
         SIGNALED_ALSO, //
     },
     wc::WcError,
@@ -97,8 +98,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ///
     /// # Context
     ///
-    /// Any but hard interrupt; also hard interrupt if all that is chained are replies with a
-    /// [`DmaPiece`](crate::rdma::dma::DmaPiece). Does not sleep.
+    /// Any but hard interrupt; also hard interrupt if all that is chained are messages and RDMA
+    /// WRITEs, of a [`DmaPiece`](crate::rdma::dma::DmaPiece). Does not sleep.
     pub(crate) fn ring(&self) {
         let mut sq = self.sq.lock();
         let unposted = self.post_chain(&mut sq);
@@ -110,7 +111,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ///
     /// `build` must leave in `body` what must be undone, also on failure.
     #[inline]
-    pub(super) fn post(
+    pub(in crate::rdma) fn post(
         &self,
         slot: u16,
         owner: H::Send,
@@ -234,7 +235,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// # Context
     ///
     /// Any but hard interrupt. Does not sleep.
-    pub(super) fn close(&self) {
+    pub(in crate::rdma) fn close(&self) {
         let mut sq = self.sq.lock();
         sq.closed = true;
         let first = sq.take();
@@ -356,7 +357,11 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ///
     /// The caller must be the one who may use the slot, and the device be done with it.
     #[inline]
-    pub(super) unsafe fn finish(&self, slot: &SendSlot<H, T>, result: Result<(), WcError>) {
+    pub(in crate::rdma) unsafe fn finish(
+        &self,
+        slot: &SendSlot<H, T>,
+        result: Result<(), WcError>,
+    ) {
         // SAFETY: The caller promises the same.
         if let Some(owner) = unsafe { self.clear(slot) } {
             self.handler.send_done(self, owner, T::sent(result));
@@ -368,8 +373,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ///
     /// # Safety
     ///
-    /// The caller must be the one who may use the slot, and the device be done with it, its key
-    /// included. Neither may be used by the caller afterwards.
+    /// The caller must be the one who may use the slot, the device be done with it, and the access
+    /// of the peer by it have ended. The caller must not use it afterwards.
     #[inline]
     pub(super) unsafe fn clear(&self, slot: &SendSlot<H, T>) -> Option<H::Send> {
         // SAFETY: The caller promises that nobody else uses the slot.
@@ -388,25 +393,10 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 }
             }
         }
-        if let Some(listed) = body.listed.take() {
-            let key = match body.large_key {
-                Some(index) => self.large_keys.get(index),
-                None => slot.key(),
-            };
-            if let Some(key) = key {
-                // SAFETY: The device is done with it, and nobody else uses it.
-                unsafe { key.unmap(&self.pd, listed) };
-            }
-        }
-        if let Some(index) = body.large_key.take() {
-            // SAFETY: A slot is cleared only if its key was not registered, or is not any more.
-            unsafe { self.large_keys.put(index) };
-        }
+        // SAFETY: The caller promises the same.
+        unsafe { H::Ulp::clear(self, slot) };
         if let (true, Some(piece)) = (body.reads_piece, owner.as_ref().and_then(H::Send::piece)) {
             piece.sync_for_cpu();
-        }
-        if body.request {
-            self.forget(slot);
         }
         if let Some(index) = body.large.take() {
             self.large.put(index);
@@ -452,12 +442,11 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         if self.is_being_posted(done) {
             drop(self.sq.lock());
         }
-        if body.request {
+        // SAFETY: This is the handler of the completion.
+        if let Some(result) = unsafe { H::Ulp::completed(self, slot, result) } {
             // SAFETY: As above.
-            return unsafe { self.request_sent(slot, result) };
+            unsafe { self.finish(slot, result) };
         }
-        // SAFETY: As above.
-        unsafe { self.finish(slot, result) };
     }
 
     /// Returns true if the function that posts the last of the `done` work requests, which have
@@ -497,7 +486,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     }
 
     #[inline]
-    pub(super) fn count_send_completion(&self) {
+    pub(in crate::rdma) fn count_send_completion(&self) {
         let completions = self.send_completions.load(Relaxed);
         self.send_completions
             .store(completions.wrapping_add(1), Relaxed);

@@ -18,14 +18,9 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         (self.send_posted.load(Relaxed) as u32, done)
     }
 
-    /// Returns how many remote keys this side has invalidated since the peer did not. Any context.
-    pub(crate) fn invalidations(&self) -> u64 {
-        self.invalidations.load(Relaxed)
-    }
-
     /// Returns how many work requests were posted, receives included. Any context.
     pub(crate) fn posted(&self) -> u64 {
-        let sends = self.send_posted.load(Relaxed) + self.invalidations.load(Relaxed);
+        let sends = self.send_posted.load(Relaxed) + self.extra_posted.load(Relaxed);
         sends + self.recv_posted.load(Relaxed)
     }
 

@@ -10,17 +10,16 @@ use crate::bindings;
 use crate::rdma::{
     cq::AnyCq,
     might_sleep,
-    pd::Parking,
     qp::{
-        fast_reg_mr::FastRegMr,
         slot::SendSlot,
+        ulp::Outcome,
         Drained,
         Qp,
         QpHandler,
         Receives,
         Stage,
         Transport,
-        Undrained, //
+        Ulp, //
     },
     wc::WcError, //
 };
@@ -48,8 +47,7 @@ const LAST_RECEIVE_MS: u32 = 1_000;
 
 impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Moves the queue pair to its error state: all that is posted or chained comes back with an
-    /// error, and nothing can be posted any more. Requests may come back only when the queue pair
-    /// is drained or dropped; see [`Self::request`].
+    /// error, and nothing can be posted any more.
     ///
     /// The time that the device may take to drain the queue pair begins here. A task that drains
     /// several queue pairs calls this for all of them first, so that they have that time together.
@@ -94,12 +92,11 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Moves the queue pair to its error state, as [`Self::fail`] does, and gives back all that was
     /// posted or chained: when this returns, neither the device nor the peer accesses the owners'
     /// memory, and all owners are back. Exceptions are those that another task is just posting,
-    /// which that call returns, and those that another task is just ending by [`Self::answered`].
+    /// which that call returns, and those that the ULP is just giving back, or could not; what is
+    /// returned tells that.
     ///
     /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same
-    /// effect. So the only error is [`Undrained`]: some requests did not come back, since the peer
-    /// may still have access to their memory. They come back by [`QpHandler::send_released`] once
-    /// the last reference to the protection domain is dropped.
+    /// effect.
     ///
     /// May be called again, and returns the same then.
     ///
@@ -108,17 +105,14 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Sleeps. If the device does not drain, until some seconds have passed since the queue pair
     /// has failed, by [`Self::fail`] or here. Neither in a method of the handler nor in a
     /// completion of another queue pair on the same completion queues.
-    pub(crate) fn drain(&self) -> Result<(), Undrained> {
+    pub(crate) fn drain(&self) -> Outcome<H, T> {
         might_sleep();
         self.close();
         self.wait_given_back();
         let mut stage = self.stage.lock();
         let drained = self.stop(&mut stage);
         drained.give_back();
-        match self.parked.lock().as_ref().map(|parked| parked.value.len()) {
-            None | Some(0) => Ok(()),
-            Some(parked) => Err(Undrained { parked }),
-        }
+        H::Ulp::outcome(&self.ulp)
     }
 
     /// Makes the device and the completions stop using the slots: by draining the queue pair, or
@@ -349,66 +343,14 @@ enum Quiet {
     Unknown,
 }
 
-/// Room for the requests of a queue pair that cannot be given back; `None` if it has no memory
-/// regions.
-pub(super) type Parkable<H, T> = Option<KBox<Parking<Parked<H, T>>>>;
-
-/// The requests of a queue pair that could not be given back.
-///
-/// The drop gives them to the handler: that of the queue pair, which has none any more by then.
-pub(super) struct Parked<H: QpHandler<T>, T: Transport> {
-    /// What stays of their owners. The capacity suffices for each slot that has a memory region.
-    rests: KVVec<H::Parked>,
-    /// The handler, once the queue pair is gone.
-    handler: Option<H>,
-}
-
-impl<H: QpHandler<T>, T: Transport> Parked<H, T> {
-    /// Makes room for the requests of `keys` slots; `None` if there are no such slots. May sleep.
-    pub(super) fn new(keys: u16) -> Result<Parkable<H, T>> {
-        if keys == 0 {
-            return Ok(None);
-        }
-        Ok(Some(Parking::new(Self {
-            rests: KVVec::with_capacity(keys.into(), GFP_KERNEL)?,
-            handler: None,
-        })?))
-    }
-
-    /// The number of requests.
-    fn len(&self) -> u32 {
-        // CAST: There are at most as many as slots.
-        self.rests.len() as u32
-    }
-
-    /// Adds what stays of the owner of a request.
-    fn push(&mut self, rest: H::Parked) {
-        // Cannot fail: only slots with a memory region, one request of each, get here.
-        if let Err(error) = self.rests.push_within_capacity(rest) {
-            // Leaked memory is better than memory that a peer writes after it was freed.
-            core::mem::forget(error);
-        }
-    }
-}
-
-impl<H: QpHandler<T>, T: Transport> Drop for Parked<H, T> {
-    fn drop(&mut self) {
-        if let Some(handler) = &self.handler {
-            while let Some(rest) = self.rests.pop() {
-                handler.send_released(rest);
-            }
-        }
-    }
-}
-
 impl<H: QpHandler<T>, T: Transport> Drained<'_, H, T> {
-    /// Gives back all that was posted and has not completed, or was not answered.
+    /// Gives back all that was posted and has not completed, and what the ULP has kept.
     fn give_back(&self) {
         let qp = self.0;
         for slot in qp.sends.iter() {
             // A slot that is claimed, and not posted or not any more, is given back by the function
             // that has claimed it.
-            if qp.request_ends(slot) {
+            if H::Ulp::is_left(slot) {
                 self.end(slot);
             }
         }
@@ -419,34 +361,17 @@ impl<H: QpHandler<T>, T: Transport> Drained<'_, H, T> {
         }
     }
 
-    /// Ends all access to the memory of `slot`, which was posted, and gives back its owner. If a
-    /// peer may still have access, the owner stays with the queue pair instead, and is parked with
-    /// the protection domain when that goes.
+    /// Ends all access to the memory of `slot`, which was posted, and gives back its owner, unless
+    /// the ULP has to keep that.
     fn end(&self, slot: &SendSlot<H, T>) {
         let qp = self.0;
         // SAFETY: By the type invariants neither the device nor a completion uses the slot, and
-        // `request_ends()` has kept all others from it.
-        let body = unsafe { &mut *slot.body.get() };
-        let large_key = body.large_key.and_then(|index| qp.large_keys.get(index));
-        let mut keys = [slot.key(), large_key].into_iter().flatten();
-        if let Err(error) = keys.try_for_each(FastRegMr::deregister) {
-            pr_err!(
-                "cannot deregister a memory region: {}; a request waits for its domain\n",
-                error.to_errno()
-            );
-            // SAFETY: As above. The slot stays taken, and its memory mapped.
-            if let Some(owner) = unsafe { (*slot.owner.get()).take() } {
-                qp.forget(slot);
-                slot.lose();
-                let rest = qp.handler.park(owner);
-                // There is room: the slot has a memory region.
-                if let Some(parked) = &mut *qp.parked.lock() {
-                    parked.value.push(rest);
-                }
-            }
+        // `is_left()` has kept all others from it.
+        if !unsafe { H::Ulp::end(qp, slot) } {
             return;
         }
-        let error = body.error.take();
+        // SAFETY: As above.
+        let error = unsafe { (*slot.body.get()).error.take() };
         let error = error.unwrap_or(WcError::NotCompleted(ESHUTDOWN));
         // SAFETY: As above, and the peer has no access any more.
         unsafe { qp.finish(slot, Err(error)) };
@@ -461,10 +386,6 @@ impl<H: QpHandler<T>, T: Transport> PinnedDrop for Qp<H, T> {
         this.tear_down();
         // SAFETY: It is not used again: the C object is gone, and no completion can come.
         let handler = unsafe { ManuallyDrop::take(&mut this.handler) };
-        let parking = this.parked.lock().take();
-        if let Some(mut parking) = parking.filter(|parking| parking.value.len() != 0) {
-            parking.value.handler = Some(handler);
-            this.pd.park(parking);
-        }
+        H::Ulp::retire(&this.ulp, &this.pd, handler);
     }
 }

@@ -2,13 +2,12 @@
 
 //! What the user of a queue pair implements.
 
-#[cfg(doc)]
-use crate::rdma::qp::Undrained;
 use crate::rdma::{
     qp::{
         Qp,
         Rc,
-        Transport, //
+        Transport,
+        Ulp, //
     },
     wc::{
         WcError,
@@ -26,18 +25,17 @@ use crate::rdma::{
 ///
 /// `send_done`, `recv_done` and `write_received` are called where the completion queue handles
 /// completions: in softirq, in a workqueue, or where it is polled; see
-/// [`Cq`](crate::rdma::cq::Cq). What was not posted, what [`Qp::answered`] ends,
-/// and what is left when the queue pair is drained or dropped, comes back in the context of the
-/// function that does so. So a method may sleep only if all of these contexts may. No method may
-/// drop the last reference to the queue pair or to one of its completion queues. All may post.
+/// [`Cq`](crate::rdma::cq::Cq). What was not posted, and what is left when the queue pair is drained
+/// or dropped, comes back in the context of the function that does so. So a method may sleep only if
+/// all of these contexts may. No method may drop the last reference to the queue pair or to one of
+/// its completion queues. All may post.
 pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// The owner of a send.
     type Send: SendOwner;
     /// The owner of a receive.
     type Recv: RecvOwner;
-    /// What stays of the owner of a send whose memory the peer may still access; see
-    /// [`Self::park`].
-    type Parked: Send + 'static;
+    /// What is built on verbs: `()` if nothing is, or [`Requests`](crate::rdma::request::Requests).
+    type Ulp: Ulp<Self, T>;
 
     /// A send has completed, or will not be posted any more.
     ///
@@ -80,28 +78,4 @@ pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     ///
     /// Any. Must not sleep, and not wait for a task that drains the queue pair.
     fn error(&self);
-
-    /// A send will not be given back by [`Self::send_done`]: its memory region could not be
-    /// deregistered, so that the peer may still access its memory. [`Undrained`] counts it.
-    ///
-    /// What is returned must own that memory. It comes back by [`Self::send_released`].
-    ///
-    /// # Context
-    ///
-    /// That in which the queue pair is drained or dropped. May sleep.
-    fn park(&self, owner: Self::Send) -> Self::Parked;
-
-    /// A send that was parked is over: the last reference to the protection domain was dropped, and
-    /// with it the last queue pair by which the peer could access the memory. The queue pair of the
-    /// send is gone, too.
-    ///
-    /// The handler is dropped after the last of these calls. It must not hold a reference to the
-    /// protection domain, nor must what was parked, or there is no such call.
-    ///
-    /// # Context
-    ///
-    /// That in which the last reference to the protection domain is dropped. May sleep.
-    fn send_released(&self, parked: Self::Parked) {
-        drop(parked);
-    }
 }

@@ -20,7 +20,8 @@ use crate::rdma::{
         Connected,
         Qp,
         QpHandler,
-        Transport, //
+        Transport,
+        Ulp, //
     },
     quirks::Mark,
     wr::{
@@ -39,7 +40,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// Returns the segment of the owner's message. Fails with `EINVAL` if the device cannot send
     /// it.
     #[inline]
-    pub(super) fn message(&self, owner: &H::Send) -> Result<bindings::ib_sge> {
+    pub(in crate::rdma) fn message(&self, owner: &H::Send) -> Result<bindings::ib_sge> {
         let (buffer, len) = owner.message().ok_or(EINVAL)?;
         if len == 0
             || len > buffer.len()
@@ -68,10 +69,11 @@ impl<H: QpHandler> Qp<H> {
     /// until a request has completed; `ENOMEM` if memory cannot be mapped; `ESHUTDOWN` after the
     /// queue pair has failed; and `EINVAL` for what is never possible.
     ///
-    /// If [`Device::reads_need_regions`](crate::rdma::device::Device::reads_need_regions), the
-    /// memory of an RDMA READ is that of a region, as [`Self::request`] has it: the slot must have
-    /// one, the memory must have no gaps between pages, `EAGAIN` is also for a large region, and a
-    /// READ that has failed may come back only when the queue pair is drained or dropped.
+    /// If [`Device::reads_need_regions`](crate::rdma::device::Device::reads_need_regions), an RDMA
+    /// READ needs a memory region for where the data go, which a handler with
+    /// [`Requests`](crate::rdma::request::Requests) has, as
+    /// [`RequestCaps`](crate::rdma::request::RequestCaps) says. With others it fails with
+    /// `EOPNOTSUPP`.
     ///
     /// # Context
     ///
@@ -87,7 +89,8 @@ impl<H: QpHandler> Qp<H> {
         self.post(slot, owner, last, |slot, owner, body| {
             let per_wr = match op {
                 RdmaOp::Read if self.reads_need_regions => {
-                    return self.read_into_region(slot, owner, body, remote);
+                    // SAFETY: These are what `post()` gives.
+                    return unsafe { H::Ulp::read_into_region(self, slot, owner, body, remote) };
                 }
                 RdmaOp::Read => self.read_sges,
                 RdmaOp::Write => self.write_sges,
@@ -130,7 +133,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     /// Maps the owner's memory for `op`, and adds its segments, of which a work request can have
     /// `per_wr`.
     #[inline]
-    pub(super) fn gather(
+    pub(in crate::rdma) fn gather(
         &self,
         owner: &H::Send,
         body: &mut Body,
@@ -143,7 +146,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     /// Maps the owner's memory to be sent or written by one work request, and adds its segments to
     /// those that this has already. Fails with `EINVAL` if they are too many then.
     #[inline]
-    pub(super) fn gather_in_one(&self, owner: &H::Send, body: &mut Body) -> Result {
+    pub(in crate::rdma) fn gather_in_one(&self, owner: &H::Send, body: &mut Body) -> Result {
         self.gather_as(owner, body, RdmaOp::Write, self.write_sges, true)
     }
 
@@ -418,7 +421,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     /// Fills in the work requests of an RDMA operation over all segments, `per_wr` each. If they
     /// are `followed` by another one, it is to be filled in behind them.
     #[inline]
-    pub(super) fn build_rdma(
+    pub(in crate::rdma) fn build_rdma(
         &self,
         slot: &SendSlot<H, T>,
         body: &mut Body,

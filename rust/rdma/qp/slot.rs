@@ -3,7 +3,7 @@
 //! The slots of a queue pair, and the functions that its completions call.
 
 use super::{
-    fast_reg_mr::FastRegMr,
+    ulp::UlpSlot,
     Qp,
     QpHandler,
     Rc,
@@ -38,10 +38,10 @@ use kernel::{
 /// Any work request for the send queue. All begin with an `ib_send_wr`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) union Wr {
-    pub(super) send: bindings::ib_send_wr,
-    pub(super) rdma: bindings::ib_rdma_wr,
-    pub(super) reg: bindings::ib_reg_wr,
+pub(crate) union Wr {
+    pub(in crate::rdma) send: bindings::ib_send_wr,
+    pub(in crate::rdma) rdma: bindings::ib_rdma_wr,
+    pub(in crate::rdma) reg: bindings::ib_reg_wr,
 }
 
 /// The slot is free.
@@ -50,7 +50,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// Its work requests are chained or posted.
 const POSTED: u32 = 2;
-/// Its owner was parked: it is not used again.
+/// Its owner was taken out of it by the ULP: it is not used again.
 const LOST: u32 = 3;
 
 /// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send or RDMA
@@ -65,48 +65,41 @@ pub(super) const OWN_WRS: usize = 2;
 ///   given, and for one more; the first `nr_sge` are initialised.
 /// - `wrs` has room for [`OWN_WRS`], or, if `large` is given, for work requests for so many
 ///   segments and one more.
-pub(super) struct Body {
-    pub(super) sges: *mut bindings::ib_sge,
-    pub(super) wrs: *mut Wr,
-    pub(super) nr_sge: u32,
-    pub(super) nr_wr: u32,
+pub(crate) struct Body {
+    pub(in crate::rdma) sges: *mut bindings::ib_sge,
+    pub(in crate::rdma) wrs: *mut Wr,
+    pub(in crate::rdma) nr_sge: u32,
+    pub(in crate::rdma) nr_wr: u32,
     /// The operation as which the last work request completes.
-    pub(super) opcode: bindings::ib_wc_opcode,
+    pub(in crate::rdma) opcode: bindings::ib_wc_opcode,
     /// The segments were mapped, one by one, and must be unmapped, but for the first so many.
-    pub(super) mapped: Option<Direction>,
-    pub(super) premapped: u32,
-    /// The large [`FastRegMr`] that is used, rather than the slot's own.
-    pub(super) large_key: Option<u32>,
-    /// So many entries of the key were mapped.
-    pub(super) listed: Option<(Direction, i32)>,
+    pub(in crate::rdma) mapped: Option<Direction>,
+    pub(in crate::rdma) premapped: u32,
     /// The device writes the owner's piece.
-    pub(super) reads_piece: bool,
-    /// It is a request: its end is not only the completion of its work requests.
-    pub(super) request: bool,
+    pub(in crate::rdma) reads_piece: bool,
     /// The large arrays that are used.
-    pub(super) large: Option<u32>,
+    pub(in crate::rdma) large: Option<u32>,
     /// The buffer that the segments are in, if it is not the owner's.
-    pub(super) buffer: Option<Arc<DmaBuffer>>,
+    pub(in crate::rdma) buffer: Option<Arc<DmaBuffer>>,
     /// The mark of an RDMA READ, at the end of each of its work requests.
-    pub(super) mark: Option<Mark>,
+    pub(in crate::rdma) mark: Option<Mark>,
     /// What to set to 1 on success: a flag of the owner's memory region that is being registered,
     /// or of its room for a result; or null.
-    pub(super) success: *const Atomic<u32>,
+    pub(in crate::rdma) success: *const Atomic<u32>,
     /// The first error of a work request other than the last, or of what is no completion of it.
-    pub(super) error: Option<WcError>,
+    pub(in crate::rdma) error: Option<WcError>,
 }
 
 impl Body {
     /// Prepares for new work requests, with the slot's own arrays.
     #[inline]
-    pub(super) fn reset(&mut self, sges: *mut bindings::ib_sge, wrs: *mut Wr) {
+    pub(in crate::rdma) fn reset(&mut self, sges: *mut bindings::ib_sge, wrs: *mut Wr) {
         // INVARIANT: The slot's own arrays have just this room; nothing is initialised.
         self.sges = sges;
         self.wrs = wrs;
         self.nr_sge = 0;
         self.premapped = 0;
         self.reads_piece = false;
-        self.request = false;
         self.nr_wr = 0;
         self.opcode = bindings::ib_wc_opcode_IB_WC_SEND;
         self.mark = None;
@@ -120,7 +113,7 @@ impl Body {
     ///
     /// There must be room.
     #[inline]
-    pub(super) unsafe fn push_sge(&mut self, addr: u64, length: u32, lkey: u32) {
+    pub(in crate::rdma) unsafe fn push_sge(&mut self, addr: u64, length: u32, lkey: u32) {
         let sge = bindings::ib_sge { addr, length, lkey };
         // SAFETY: The caller has made room.
         unsafe { self.sges.add(self.nr_sge as usize).write(sge) };
@@ -131,7 +124,10 @@ impl Body {
     /// The last segment of each work request of an RDMA operation, which has `per_wr` segments or,
     /// if it is the last, what is left.
     #[inline]
-    pub(super) fn ends(&self, per_wr: u32) -> impl Iterator<Item = &bindings::ib_sge> + '_ {
+    pub(in crate::rdma) fn ends(
+        &self,
+        per_wr: u32,
+    ) -> impl Iterator<Item = &bindings::ib_sge> + '_ {
         (1..=self.nr_wr).filter_map(move |wrs| {
             let last = wrs.saturating_mul(per_wr).min(self.nr_sge).checked_sub(1)?;
             // SAFETY: By the type invariants the first `nr_sge` are initialised.
@@ -147,28 +143,25 @@ impl Body {
 /// # Invariants
 ///
 /// - `cqe` is the first field, as [`send_done`] needs it.
-/// - `progress` says how far a request is, see [`request`](super::request); otherwise it is 0.
 #[repr(C)]
-pub(super) struct SendSlot<H: QpHandler<T>, T: Transport = Rc> {
+pub(crate) struct SendSlot<H: QpHandler<T>, T: Transport = Rc> {
     /// For the last work request.
     cqe: Opaque<bindings::ib_cqe>,
     /// For all others.
     error_cqe: Opaque<bindings::ib_cqe>,
-    /// For a `LOCAL_INV`.
-    inv_cqe: Opaque<bindings::ib_cqe>,
     qp: UnsafeCell<*const Qp<H, T>>,
     state: Atomic<u32>,
-    pub(super) owner: UnsafeCell<Option<H::Send>>,
-    pub(super) body: UnsafeCell<Body>,
+    pub(in crate::rdma) owner: UnsafeCell<Option<H::Send>>,
+    pub(in crate::rdma) body: UnsafeCell<Body>,
+    /// What the ULP has in it.
+    pub(in crate::rdma) ulp: UlpSlot<H, T>,
     wrs: UnsafeCell<[Wr; OWN_WRS]>,
     inline_sges: KVec<UnsafeCell<bindings::ib_sge>>,
-    pub(super) progress: Atomic<u64>,
-    key: Option<FastRegMr>,
 }
 
 impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
     /// Makes a slot with arrays of its own, for work requests of `sges` segments.
-    pub(super) fn new(sges: u32, key: Option<FastRegMr>) -> Result<Self> {
+    pub(in crate::rdma) fn new(sges: u32, ulp: UlpSlot<H, T>) -> Result<Self> {
         let mut inline_sges = KVec::with_capacity(sges as usize + 1, GFP_KERNEL)?;
         for _ in 0..=sges {
             inline_sges.push(UnsafeCell::new(pin_init::zeroed()), GFP_KERNEL)?;
@@ -182,10 +175,7 @@ impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
             opcode: bindings::ib_wc_opcode_IB_WC_SEND,
             mapped: None,
             premapped: 0,
-            large_key: None,
-            listed: None,
             reads_piece: false,
-            request: false,
             large: None,
             buffer: None,
             mark: None,
@@ -199,21 +189,17 @@ impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
             error_cqe: Opaque::new(bindings::ib_cqe {
                 done: Some(send_error::<H, T>),
             }),
-            inv_cqe: Opaque::new(bindings::ib_cqe {
-                done: Some(inv_done::<H, T>),
-            }),
             qp: UnsafeCell::new(core::ptr::null()),
             state: Atomic::new(FREE),
             owner: UnsafeCell::new(None),
             body: UnsafeCell::new(body),
+            ulp,
             wrs: UnsafeCell::new(
                 [Wr {
                     send: pin_init::zeroed(),
                 }; OWN_WRS],
             ),
             inline_sges,
-            progress: Atomic::new(0),
-            key,
         })
     }
 
@@ -222,70 +208,75 @@ impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
     /// # Safety
     ///
     /// Nobody else may use the slot yet, and it must be one of `qp`'s.
-    pub(super) unsafe fn init(&self, qp: &Qp<H, T>) {
+    pub(in crate::rdma) unsafe fn init(&self, qp: &Qp<H, T>) {
         // SAFETY: The caller promises that nobody else uses it.
         unsafe { *self.qp.get() = qp };
     }
 
     /// The slot's own array of segments.
     #[inline]
-    pub(super) fn inline_sges(&self) -> *mut bindings::ib_sge {
+    pub(in crate::rdma) fn inline_sges(&self) -> *mut bindings::ib_sge {
         UnsafeCell::raw_get(self.inline_sges.as_ptr())
     }
 
     /// The slot's own array of work requests.
     #[inline]
-    pub(super) fn own_wrs(&self) -> *mut Wr {
+    pub(in crate::rdma) fn own_wrs(&self) -> *mut Wr {
         self.wrs.get().cast()
     }
 
-    /// The slot's own memory region, if it has one.
+    /// Returns the queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The slot must be posted, and the caller handle a completion of it.
     #[inline]
-    pub(super) fn key(&self) -> Option<&FastRegMr> {
-        self.key.as_ref()
+    pub(in crate::rdma) unsafe fn qp<'a>(&self) -> &'a Qp<H, T> {
+        // SAFETY: By the invariants of `Qp` it is in place as long as a completion may come.
+        unsafe { &**self.qp.get() }
     }
 
     /// Takes the slot, if it is free.
     #[inline]
-    pub(super) fn claim(&self) -> bool {
+    pub(in crate::rdma) fn claim(&self) -> bool {
         self.state.cmpxchg(FREE, TAKEN, Acquire).is_ok()
     }
 
     /// Frees the slot.
     #[inline]
-    pub(super) fn release(&self) {
+    pub(in crate::rdma) fn release(&self) {
         self.state.store(FREE, Release);
     }
 
     /// Notes that the work requests of the slot, which was claimed, are being chained. With the
     /// lock of the send queue held.
     #[inline]
-    pub(super) fn set_posted(&self) {
+    pub(in crate::rdma) fn set_posted(&self) {
         self.state.store(POSTED, Relaxed);
     }
 
     /// Notes that the slot, which was chained, is claimed again: its work requests will not be
-    /// posted, or have completed. With the lock of the send queue held, or by the function that
-    /// ends the slot's request.
+    /// posted, or have completed. With the lock of the send queue held, or by the function of the
+    /// ULP that ends the slot.
     #[inline]
-    pub(super) fn set_unposted(&self) {
+    pub(in crate::rdma) fn set_unposted(&self) {
         self.state.store(TAKEN, Relaxed);
     }
 
     /// Returns true if its work requests are chained or posted, and its owner did not come back.
     #[inline]
-    pub(super) fn is_posted(&self) -> bool {
+    pub(in crate::rdma) fn is_posted(&self) -> bool {
         self.state.load(Acquire) == POSTED
     }
 
-    /// Notes that the owner was parked: the slot is never used again.
-    pub(super) fn lose(&self) {
+    /// Notes that the ULP has taken the owner out of the slot, which is never used again.
+    pub(in crate::rdma) fn lose(&self) {
         self.state.store(LOST, Relaxed);
     }
 
     /// Returns a work request with the fields that the last one of a slot has, whatever its kind.
     #[inline]
-    pub(super) fn last_wr(&self) -> bindings::ib_send_wr {
+    pub(in crate::rdma) fn last_wr(&self) -> bindings::ib_send_wr {
         let slot = core::ptr::from_ref(self).cast_mut();
         bindings::ib_send_wr {
             __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
@@ -297,24 +288,12 @@ impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
         }
     }
 
-    /// Returns a `LOCAL_INV` without its key.
-    #[inline]
-    pub(super) fn inv_wr(&self) -> bindings::ib_send_wr {
-        let slot = core::ptr::from_ref(self).cast_mut();
-        bindings::ib_send_wr {
-            __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
-                // SAFETY: The field is in the slot.
-                wr_cqe: unsafe { core::ptr::addr_of_mut!((*slot).inv_cqe) }.cast(),
-            },
-            opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
-            send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
-            ..pin_init::zeroed()
-        }
-    }
-
     /// Returns a work request with the fields that all but the last one of a slot have.
     #[inline]
-    pub(super) fn chained_wr(&self, next: *mut bindings::ib_send_wr) -> bindings::ib_send_wr {
+    pub(in crate::rdma) fn chained_wr(
+        &self,
+        next: *mut bindings::ib_send_wr,
+    ) -> bindings::ib_send_wr {
         let slot = core::ptr::from_ref(self).cast_mut();
         bindings::ib_send_wr {
             next,
@@ -332,12 +311,12 @@ impl<H: QpHandler<T>, T: Transport> SendSlot<H, T> {
 /// # Invariants
 ///
 /// - Bit `n` is set if thing `n` is free.
-pub(super) struct Free(Atomic<u64>);
+pub(in crate::rdma) struct Free(Atomic<u64>);
 
 impl Free {
     /// Returns a bitmap of `count` things that are all free. Fails with `EINVAL` if they are more
     /// than 64.
-    pub(super) fn new(count: u16) -> Result<Self> {
+    pub(in crate::rdma) fn new(count: u16) -> Result<Self> {
         if count > 64 {
             return Err(EINVAL);
         }
@@ -347,7 +326,7 @@ impl Free {
     }
 
     /// Takes a thing and returns its number, if one is free.
-    pub(super) fn take(&self) -> Option<u32> {
+    pub(in crate::rdma) fn take(&self) -> Option<u32> {
         let mut free = self.0.load(Relaxed);
         loop {
             if free == 0 {
@@ -363,7 +342,7 @@ impl Free {
 
     /// Gives back a thing that [`Self::take`] has returned, and that the caller does not use any
     /// more.
-    pub(super) fn put(&self, index: u32) {
+    pub(in crate::rdma) fn put(&self, index: u32) {
         // INVARIANT: The bit was clear, so that adding it sets it.
         self.0.fetch_add(1 << index, Release);
     }
@@ -455,9 +434,8 @@ unsafe extern "C" fn send_done<H: QpHandler<T>, T: Transport>(
     if !slot.is_posted() {
         return;
     }
-    // SAFETY: By the invariants of `Qp` it is in place as long as its slots are taken, and this is
-    // the handler of the completion.
-    unsafe { (**slot.qp.get()).send_completed(slot, wc) };
+    // SAFETY: The slot is posted, and this is the handler of its completion.
+    unsafe { slot.qp().send_completed(slot, wc) };
 }
 
 /// Handles the completion of another of a slot's work requests.
@@ -485,32 +463,5 @@ unsafe extern "C" fn send_error<H: QpHandler<T>, T: Transport>(
         return;
     }
     // SAFETY: As in `send_done()`.
-    unsafe { (**slot.qp.get()).send_failed(slot, wc) };
-}
-
-/// Handles the completion of a slot's `LOCAL_INV`.
-///
-/// # Safety
-///
-/// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
-/// request with the `inv_cqe` of a [`SendSlot<H, T>`] that was posted.
-unsafe extern "C" fn inv_done<H: QpHandler<T>, T: Transport>(
-    _cq: *mut bindings::ib_cq,
-    wc: *mut bindings::ib_wc,
-) {
-    // SAFETY: The caller gives a valid completion.
-    let wc = unsafe { &*wc };
-    // SAFETY: As in `send_error()`.
-    let slot = unsafe {
-        let cqe = wc
-            .__bindgen_anon_1
-            .wr_cqe
-            .cast::<Opaque<bindings::ib_cqe>>();
-        &*kernel::container_of!(cqe, SendSlot<H, T>, inv_cqe)
-    };
-    if !slot.is_posted() {
-        return;
-    }
-    // SAFETY: As in `send_done()`.
-    unsafe { (**slot.qp.get()).inv_completed(slot, wc) };
+    unsafe { slot.qp().send_failed(slot, wc) };
 }

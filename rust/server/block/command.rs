@@ -57,6 +57,11 @@ use crate::rdma::{
         Qp,
         QpHandler, //
     },
+    request::{
+        Reply,
+        RequestHandler,
+        Requests, //
+    },
     wc::{
         Received,
         WcError, //
@@ -64,7 +69,6 @@ use crate::rdma::{
     wr::{
         RdmaOp,
         RemoteRange,
-        Reply,
         SendOwner, //
     },
 };
@@ -90,18 +94,7 @@ pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
 impl QpHandler for Handler {
     type Send = KBox<Command>;
     type Recv = KBox<Recv>;
-    /// The memory that the data of a write are read into.
-    type Parked = Option<Piece>;
-
-    /// Nothing of the command but its memory stays: the connection waits for its commands.
-    fn park(&self, mut command: KBox<Command>) -> Option<Piece> {
-        let piece = match core::mem::replace(&mut command.data, Data::None) {
-            Data::Piece(piece) => Some(piece),
-            Data::None | Data::Inline(_) => None,
-        };
-        command.sent(false);
-        piece
-    }
+    type Ulp = Requests;
 
     #[inline]
     fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
@@ -126,6 +119,21 @@ impl QpHandler for Handler {
 
     fn error(&self) {
         self.0.lose_session();
+    }
+}
+
+impl RequestHandler for Handler {
+    /// The memory that the data of a write are read into.
+    type Parked = Option<Piece>;
+
+    /// Nothing of the command but its memory stays: the connection waits for its commands.
+    fn park(&self, mut command: KBox<Command>) -> Option<Piece> {
+        let piece = match core::mem::replace(&mut command.data, Data::None) {
+            Data::Piece(piece) => Some(piece),
+            Data::None | Data::Inline(_) => None,
+        };
+        command.sent(false);
+        piece
     }
 }
 

@@ -36,6 +36,7 @@ use crate::rdma::{
         Qp,
         QpCaps, //
     },
+    request::RequestCaps,
 };
 use crate::server::{
     backend::Block,
@@ -99,9 +100,9 @@ impl OpenConnection {
             ..QpCaps::default()
         };
         let caps = match device.reads_need_regions() {
-            false => caps,
+            false => RequestCaps::from(caps),
             // For the data of writes.
-            true => caps.with_regions(&device, config.terms.limits.max_io),
+            true => RequestCaps::with_regions(caps, &device, config.terms.limits.max_io),
         };
         let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
         let cq = Cq::<Manual>::alloc(&device, caps.send_cqes(), poller.vector(), wake)?;
@@ -111,7 +112,8 @@ impl OpenConnection {
             match queue {
                 ReceiveQueue::Shared(srq) => Qp::create_on(id, srq, &connection.cq, caps, handler),
                 ReceiveQueue::Own(pd, cq, recv_wr) => {
-                    let caps = QpCaps { recv_wr, ..caps };
+                    let qp = QpCaps { recv_wr, ..caps.qp };
+                    let caps = RequestCaps { qp, ..caps };
                     Qp::create(id, pd, &connection.cq, cq, caps, handler)
                 }
             }

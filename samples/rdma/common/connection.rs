@@ -170,7 +170,7 @@ pub(crate) struct Handler(pub(crate) Arc<Events>);
 impl<T: Connected> QpHandler<T> for Handler {
     type Send = Owner;
     type Recv = DmaBuffer;
-    type Parked = Owner;
+    type Ulp = ();
 
     fn send_done(&self, _: &Qp<Self, T>, owner: Owner, result: Result<T::Sent, WcError>) {
         self.0.sent.put(result.map(|_| owner));
@@ -200,10 +200,6 @@ impl<T: Connected> QpHandler<T> for Handler {
 
     /// Here is nothing to do: all that is posted comes back with an error.
     fn error(&self) {}
-
-    fn park(&self, owner: Owner) -> Owner {
-        owner
-    }
 }
 
 /// A connection before it has a queue pair.

@@ -79,7 +79,7 @@ pub(crate) struct Sorter(Arc<Mail>);
 impl QpHandler<Ud> for Sorter {
     type Send = Letter;
     type Recv = DmaBuffer;
-    type Parked = Letter;
+    type Ulp = ();
 
     fn send_done(&self, _: &Qp<Self, Ud>, letter: Letter, sent: Result<Unacknowledged, WcError>) {
         self.0.sent.put(sent.map(|Unacknowledged| letter));
@@ -98,10 +98,6 @@ impl QpHandler<Ud> for Sorter {
 
     /// Here is nothing to do: all that is posted comes back with an error.
     fn error(&self) {}
-
-    fn park(&self, letter: Letter) -> Letter {
-        letter
-    }
 }
 
 /// A queue pair for datagrams. It is connected to nobody, and serves any number of peers.

@@ -22,7 +22,7 @@ use crate::proto::{
     Response,
     Status, //
 };
-use crate::rdma::wr::Reply;
+use crate::rdma::request::Reply;
 use crate::server::block::{
     poller::Polled,
     protected::{

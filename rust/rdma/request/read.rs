@@ -15,15 +15,15 @@ use crate::bindings;
 use crate::rdma::{
     dma::Direction,
     qp::{
-        fast_reg_mr::MemoryShape,
-        request,
-        slot::{
-            Body,
-            SendSlot,
-            Wr, //
-        },
+        Body,
         Qp,
-        QpHandler, //
+        SendSlot,
+        Wr, //
+    },
+    request::{
+        fast_reg_mr::MemoryShape,
+        progress,
+        RequestHandler, //
     },
     wr::{
         RdmaOp,
@@ -36,10 +36,14 @@ use kernel::{
     sync::atomic::Release, //
 };
 
-impl<H: QpHandler> Qp<H> {
+impl<H: RequestHandler> Qp<H> {
     /// Maps the owner's memory, and fills in the work requests that register it and read into it.
+    ///
+    /// # Safety
+    ///
+    /// The caller must have claimed the slot, and `owner` and `body` be in it.
     #[inline]
-    pub(super) fn read_into_region(
+    pub(super) unsafe fn read_by_region(
         &self,
         slot: &SendSlot<H>,
         owner: &H::Send,
@@ -53,34 +57,36 @@ impl<H: QpHandler> Qp<H> {
             _ => return Err(EINVAL),
         };
         let length = u32::try_from(shape.len())?;
-        let key = self.choose_key(slot, body, &shape)?;
-        // SAFETY: The slot was claimed, so that its own key is not used by anybody else, and
-        // neither is a large one that was taken. The last request with it, if any, has been given
-        // back, so that it is invalid.
-        let sink = unsafe { key.renew(&shape) };
-        body.request = true;
-        slot.progress.store(request::of_read(sink.rkey), Release);
+        // SAFETY: The slot was claimed.
+        let region = unsafe { self.choose_region(slot, &shape) }?;
+        // SAFETY: By the invariants of `RequestSlot` the region is not registered, and nobody else
+        // uses it.
+        let sink = unsafe { region.renew(&shape) };
+        let reading = progress::of_read(sink.rkey);
+        slot.ulp.progress.store(reading, Release);
         match (piece, owner.memory()) {
             (Some(piece), _) => {
                 piece.sync_for_device();
                 body.reads_piece = true;
                 // SAFETY: As above.
-                unsafe { key.map_piece(piece, sink.addr) }?;
+                unsafe { region.map_piece(piece, sink.addr) }?;
             }
             (None, Some(memory)) => {
                 let direction = Direction::FromDevice;
+                // SAFETY: The slot was claimed.
+                let mapped = unsafe { &mut (*slot.ulp.lent.get()).mapped };
                 // SAFETY: As above. The memory stays, as `Segmented` promises, since the owner lies
                 // in the slot until it is unmapped.
-                unsafe { key.map(&self.pd, memory, direction, sink.addr, &mut body.listed) }?;
+                unsafe { region.map(&self.pd, memory, direction, sink.addr, mapped) }?;
             }
             (None, None) => return Err(EINVAL),
         }
         // SAFETY: A slot has room for at least one segment.
-        unsafe { body.push_sge(sink.addr, length, key.lkey()) };
+        unsafe { body.push_sge(sink.addr, length, region.lkey()) };
         // SAFETY: A slot has two work requests, which are its array's.
         let next = unsafe { body.wrs.add(1) };
         // The peer writes what we read.
-        let reg = key.reg_wr(RdmaOp::Write, sink.rkey, slot.chained_wr(next.cast()));
+        let reg = region.reg_wr(RdmaOp::Write, sink.rkey, slot.chained_wr(next.cast()));
         let mut read = bindings::ib_send_wr {
             sg_list: body.sges,
             num_sge: 1,

@@ -14,7 +14,7 @@ use crate::rdma::{
     },
     might_sleep,
     pd::Pd,
-    qp::slot::Free,
+    qp::Free,
     wr::{
         RdmaOp,
         RemoteRange, //

@@ -8,18 +8,42 @@ use crate::base::errno::EOPNOTSUPP;
 use crate::bindings;
 use crate::rdma::{
     qp::{
-        slot::Wr,
         Qp,
-        QpHandler, //
+        Wr, //
     },
+    request::RequestHandler,
     wr::{
         RdmaOp,
-        Reply, //
+        RemoteRange, //
     },
 };
 use kernel::prelude::*;
 
-impl<H: QpHandler> Qp<H> {
+/// What a reply does in addition to sending a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reply {
+    /// If set, the owner's memory is the message, and this its immediate data. Not over iWARP.
+    pub(crate) immediate: Option<u32>,
+    /// If set, the owner's memory follows its message. With the message it must fit in the segments
+    /// of one work request.
+    pub(crate) append: bool,
+    /// If set, the owner's memory is written there first.
+    pub(crate) write: Option<RemoteRange>,
+    /// If set, the message invalidates this remote key of the peer.
+    pub(crate) invalidate: Option<u32>,
+}
+
+impl Reply {
+    /// Returns a reply that is the owner's memory with `immediate`, and does nothing else.
+    pub(crate) fn with_immediate(immediate: u32) -> Self {
+        Self {
+            immediate: Some(immediate),
+            ..Self::default()
+        }
+    }
+}
+
+impl<H: RequestHandler> Qp<H> {
     /// Chains a send of the owner's message, of its memory, or of both, after an RDMA WRITE of all
     /// its memory if `reply` has one. The peer has the data when it gets the message. There is one
     /// completion.

@@ -25,7 +25,15 @@ use crate::rdma::{
         SendTo,
         Uc,
         Ud,
+        Ulp,
         Unacknowledged, //
+    },
+    request::{
+        Carry,
+        Reply,
+        RequestCaps,
+        RequestHandler,
+        Requests, //
     },
     wc::{
         datagram::Datagram,
@@ -37,10 +45,8 @@ use crate::rdma::{
             AtomicOp,
             RemoteAtomic, //
         },
-        Carry,
         RdmaOp,
-        RemoteRange,
-        Reply, //
+        RemoteRange, //
     },
 };
 use kernel::{
@@ -159,6 +165,46 @@ fn connection_of_datagrams(id: &CmId<Ud>, param: &ConnParam<'_>) {
 
 fn service_of_a_connection(id: &CmId) {
     let _ = id.find(&[], 1000); //~ E0599
+}
+
+fn request_of_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>, owner: H::Send) {
+    let _ = qp.request(0, Carry::Nothing, owner, |_, _| Ok(()), true); //~ E0599
+}
+
+fn answer_to_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>, answer: Received<'_>) {
+    let _ = qp.answered(0, answer); //~ E0599
+    let _ = qp.invalidations(); //~ E0599
+}
+
+fn reply_of_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>, reply: Reply, owner: H::Send) {
+    let _ = qp.reply(0, reply, owner, true); //~ E0599
+}
+
+fn regions_of_plain_verbs<H: QpHandler<Ulp = ()>>(
+    id: &Arc<CmId>,
+    pd: &Arc<Pd>,
+    cq: &Arc<AnyCq>,
+    caps: RequestCaps,
+    handler: H,
+) {
+    let _ = Qp::create(id, pd, cq, cq, caps, handler); //~ E0271
+}
+
+fn what_comes_back_of_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>) -> Result {
+    qp.drain() //~ E0308
+}
+
+fn a_ulp_of_uc<H: QpHandler<Uc>, U: Ulp<H, Uc>>() {}
+
+fn requests_over_uc<H: QpHandler<Uc, Ulp = ()>>() {
+    a_ulp_of_uc::<H, Requests>(); //~ E0277
+    a_ulp_of_uc::<H, ()>();
+}
+
+fn what_requests_have<H: RequestHandler>(qp: &Qp<H>, answer: Received<'_>, owner: H::Send) {
+    let _ = qp.request(0, Carry::Nothing, owner, |_, _| Ok(()), true);
+    let _ = qp.answered(0, answer);
+    let _: Result<(), _> = qp.drain();
 }
 
 fn datagram_as_a_message(datagram: Datagram<'_>) -> Received<'_> {

@@ -115,9 +115,9 @@ pub(crate) struct RequestState<H: RequestHandler> {
 ///
 /// # Invariants
 ///
-/// - `progress` says how far the request in the slot is, see [`progress`]; it is 0 if there is none,
-///   which is so while the slot is free. One function makes it [`is_done`](progress::is_done), and
-///   that one uses the slot from then on.
+/// - `progress` says how far the request in the slot is, see [`progress`]; it is 0 if there is
+///   none, which is so while the slot is free. One function makes it
+///   [`is_done`](progress::is_done), and that one uses the slot from then on.
 /// - `lent` is accessed by the function that may use the slot, see [`Qp`].
 /// - `region`, and the large region that `lent` names, are registered at most from when the slot is
 ///   posted until it is cleared; no other slot uses them meanwhile.
@@ -144,9 +144,9 @@ struct Lent {
 
 // SAFETY: `Shared` has regions that are used by those who use their slot, or have taken them, and
 // what else it has is atomic, locked or constant. So is what `Slot` has, but for what the function
-// uses that may use the slot. `progress` lets one function end a slot that was kept, and `is_left()`
-// none any more. `clear()` is called when the access has ended; `end()` ends it by deregistering
-// the regions.
+// uses that may use the slot. `progress` lets one function end a slot that was kept, and
+// `is_left()` none any more. `clear()` is called when the access has ended; `end()` ends it by
+// deregistering the regions.
 unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
     type Caps = RequestCaps;
     type Shared = RequestState<H>;

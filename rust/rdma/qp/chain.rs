@@ -485,6 +485,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         self.note_error();
     }
 
+    /// Counts a completion of the send queue. To be called by its handler.
     #[inline]
     pub(in crate::rdma) fn count_send_completion(&self) {
         let completions = self.send_completions.load(Relaxed);

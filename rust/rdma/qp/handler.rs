@@ -24,11 +24,11 @@ use crate::rdma::{
 /// # Context
 ///
 /// `send_done`, `recv_done` and `write_received` are called where the completion queue handles
-/// completions: in softirq, in a workqueue, or where it is polled; see
-/// [`Cq`](crate::rdma::cq::Cq). What was not posted, and what is left when the queue pair is drained
-/// or dropped, comes back in the context of the function that does so. So a method may sleep only if
-/// all of these contexts may. No method may drop the last reference to the queue pair or to one of
-/// its completion queues. All may post.
+/// completions: in softirq, in a workqueue, or where it is polled; see [`Cq`](crate::rdma::cq::Cq).
+/// What was not posted, and what is left when the queue pair is drained or dropped, comes back in
+/// the context of the function that does so. So a method may sleep only if all of these contexts
+/// may. No method may drop the last reference to the queue pair or to one of its completion queues.
+/// All may post.
 pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// The owner of a send.
     type Send: SendOwner;

@@ -3,9 +3,9 @@
 //! What an upper-layer protocol (ULP) adds to a queue pair.
 //!
 //! A slot of a queue pair ends when its last work request has completed: then its owner comes back.
-//! A ULP may keep the owner for longer, as the peer may still have access to its memory. For that it
-//! has data of its own in the queue pair and in each slot, and is asked where a slot may end. It is
-//! a type, which the handler names ([`QpHandler::Ulp`]), so that all of it is compiled for that
+//! A ULP may keep the owner for longer, as the peer may still have access to its memory. For that
+//! it has data of its own in the queue pair and in each slot, and is asked where a slot may end. It
+//! is a type, which the handler names ([`QpHandler::Ulp`]), so that all of it is compiled for that
 //! handler alone: `()` is the one of users that want verbs and nothing else, and costs nothing.
 //!
 //! [`Requests`](crate::rdma::request::Requests) is the other one.
@@ -38,12 +38,13 @@ use kernel::{
     }, //
 };
 
-/// An upper-layer protocol for queue pairs of transport `T` with handler `H`; `()` if there is none.
+/// An upper-layer protocol for queue pairs of transport `T` with handler `H`; `()` if there is
+/// none.
 ///
 /// # Safety
 ///
-/// - What is in [`Self::Shared`] and [`Self::Slot`] may be used by any thread, as far as the methods
-///   of the ULP do so.
+/// - What is in [`Self::Shared`] and [`Self::Slot`] may be used by any thread, as far as the
+///   methods of the ULP do so.
 /// - A ULP uses a slot within [`Self::read_into_region`], [`Self::completed`], [`Self::clear`] and
 ///   [`Self::end`], when they are given it, and in [`Qp::post`]. Between [`Self::completed`], if
 ///   that keeps the slot, and [`Self::is_left`], if that returns true, the function that ends the

@@ -39,8 +39,8 @@ impl RequestCaps {
     const LARGE_REGIONS: u16 = 8;
 
     /// Returns sizes with a memory region for each slot. What does not fit, up to `bytes` bytes as
-    /// far as `device` has such regions, takes one of a few large ones; when these are in use, other
-    /// such requests fail with `EAGAIN`.
+    /// far as `device` has such regions, takes one of a few large ones; when these are in use,
+    /// other such requests fail with `EAGAIN`.
     ///
     /// Both ends of a connection have as many large regions, so the one that answers large requests
     /// by RDMA READs has a region for each that the other one can send.

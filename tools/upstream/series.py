@@ -28,7 +28,8 @@ RDMA = (
     ("03-devices", ["client", "device", "dma", "pd", "quirks"]),
     ("04-completions", ["cq"]),
     ("05-requests", ["mr", "wc", "wr"]),
-    ("06-connections", ["ah", "cm", "qp", "srq", "kunit"]),
+    ("06-connections", ["ah", "cm", "qp", "srq"]),
+    ("07-request-layer", ["request", "kunit"]),
 )
 
 
@@ -229,18 +230,18 @@ class Series:
         floors.append("block")
         self.rust("block.rs", "block")
         self.floors(floors)
-        self.step("07-block")
+        self.step("08-block")
         self.put("include/uapi/linux/farblk.h", (HERE / "include/uapi/linux/farblk.h").read_text())
-        for number, pure in (("08", "proto"), ("09", "session")):
+        for number, pure in (("09", "proto"), ("10", "session")):
             floors.append(pure)
             self.rust(f"{pure}.rs", pure)
             self.floors(floors)
             self.step(f"{number}-{pure}")
         self.rust(*(part for name in ("link", "config", "client", "server", "stats") for part in (f"{name}.rs", name)))
         self.rust("farblk_main.rs")
-        self.step("10-driver")
+        self.step("11-driver")
         self.documentation()
-        self.step("11-documentation")
+        self.step("12-documentation")
         out = self.folder / "patches"
         git(self.tree, "format-patch", "-q", "--rfc", "--cover-letter", "-o", str(out.resolve()), "base")
         cover = next(out.glob("0000-*.patch"))

@@ -21,8 +21,10 @@ pub(crate) const GRH_BYTES: usize = size_of::<bindings::ib_grh>();
 
 /// A datagram that was received: behind the first [`GRH_BYTES`] of the receive's buffers.
 ///
-/// Anybody on the network may have sent it who knows the number of the queue pair and its Q_Key,
-/// which is no secret.
+/// Anybody on the network may have sent it who knows the number of the queue pair and its Q_Key.
+/// [`UDP_QKEY`](crate::rdma::ah::UDP_QKEY), which the queue pairs of the connection manager have,
+/// is known to all. One that was chosen at random is known to those whom its owner has told, and to
+/// all who see the packets, which carry it in the clear.
 ///
 /// It can be used only while the handler of its completion runs.
 ///

@@ -150,8 +150,8 @@ impl Echo {
     }
 
     /// Makes one for the client of `channel`, on the port of that connection. Fails with
-    /// `EOPNOTSUPP` if there are no datagrams, with `ENOMEM`, and with the device's error. May
-    /// sleep.
+    /// `EOPNOTSUPP` if there are no datagrams, or none on that port, with `ENOMEM`, and with the
+    /// device's error. May sleep.
     pub(super) fn new(
         channel: &Channel<Session>,
         charge: Charge,

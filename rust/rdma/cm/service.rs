@@ -5,7 +5,11 @@
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 use crate::base::{
-    errno::ECONNRESET,
+    errno::{
+        EADDRNOTAVAIL,
+        ECONNRESET,
+        EOPNOTSUPP, //
+    },
     net::SockaddrStorage, //
 };
 use crate::bindings;
@@ -115,12 +119,15 @@ impl CmId<Ud> {
     /// that a queue pair for datagrams can be created beside that of the connection: on the same
     /// port, for [`Destination::beside`]. Nobody is told where it is, and nobody can find it.
     ///
-    /// Fails with `ENODEV` if the connection has no device, or that is being removed; with
-    /// `EAFNOSUPPORT`; with `ENOMEM`, and with the errors of [`Self::bind`].
+    /// Fails with `EOPNOTSUPP` if the core binds that address to no port, or to another one: several
+    /// devices may share a network interface, and some connections outlive their address. Fails
+    /// with `ENODEV` if the connection has no device, or that is being removed; with
+    /// `EAFNOSUPPORT`; with `ENOMEM`, and with the other errors of [`Self::bind`].
     pub(crate) fn beside<T: Connected>(
         connection: &CmId<T>,
         events: Arc<dyn CmEvents>,
     ) -> Result<Arc<Self>> {
+        let device = connection.device()?;
         let ((mut addr, _), _) = connection.ends()?;
         addr.set_port(0);
         let devices = connection.shared().devices();
@@ -130,8 +137,16 @@ impl CmId<Ud> {
             let net = (*connection.as_raw()).route.addr.dev_addr.net;
             Self::create(devices, net, events)
         }?;
-        this.bind(addr)?;
-        Ok(this)
+        this.bind(addr).map_err(|error| match error {
+            EINVAL | ENODEV | EADDRNOTAVAIL => EOPNOTSUPP,
+            error => error,
+        })?;
+        // The core takes the first port that has the address.
+        let is_beside = Arc::ptr_eq(&this.device()?, &device);
+        match is_beside && this.port_num() == connection.port_num() {
+            true => Ok(this),
+            false => Err(EOPNOTSUPP),
+        }
     }
 
     /// Binds the id to `addr` of this host, so that a queue pair can be created for it. The port,

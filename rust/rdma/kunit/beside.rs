@@ -37,6 +37,21 @@ fn beside(id: &CmId, qkey: u32) -> Result<Peer> {
     Ok(peer)
 }
 
+/// Returns the error of [`CmId::beside`] while a field of the connection has another value.
+///
+/// # Safety
+///
+/// `place` must be a field of the core's id of `connection`, and nobody else use it meanwhile.
+unsafe fn refused_with<T>(connection: &CmId, place: *mut T, value: T) -> Result<Option<Error>> {
+    let events = Connection::new()?;
+    // SAFETY: The caller gives a valid field, which is only used here.
+    let old = unsafe { place.replace(value) };
+    let refused = CmId::<Ud>::beside(connection, events).err();
+    // SAFETY: As above.
+    unsafe { place.write(old) };
+    Ok(refused)
+}
+
 /// Runs a test with a peer at both ends of a connection, and the destination that each has for the
 /// other one. Skips it where there are no datagrams.
 fn with_peers(
@@ -131,6 +146,31 @@ mod tests {
             check!(near.qp.set_qkey(NEAR_QKEY) == Err(ESHUTDOWN));
             near.post.errors.store(0, Relaxed);
             Ok(())
+        })
+    }
+
+    #[test]
+    fn another_port_is_not_beside() -> Result {
+        with_peers(|pair, _, _| {
+            let id = &pair.near.id;
+            // SAFETY: The id is valid. The address is one of IPv4, as that of the device is.
+            let (port_num, ip) = unsafe {
+                let route = &raw mut (*id.as_raw()).route;
+                let addr = (&raw mut (*route).addr.src_addr).cast::<bindings::sockaddr_in>();
+                let port_num = &raw mut (*id.as_raw()).port_num;
+                (port_num, &raw mut (*addr).sin_addr.s_addr)
+            };
+            // SAFETY: Both are fields of the id. The core does not use them before the connection
+            // ends.
+            unsafe {
+                check!(refused_with(id, port_num, 2)? == Some(EOPNOTSUPP));
+                // Nobody has this address; that of all devices is at no port.
+                for nowhere in [[203, 0, 113, 1], [0; 4]] {
+                    let nowhere = u32::from_ne_bytes(nowhere);
+                    check!(refused_with(id, ip, nowhere)? == Some(EOPNOTSUPP));
+                }
+            }
+            beside(id, NEAR_QKEY).map(drop)
         })
     }
 

@@ -125,7 +125,7 @@ fn no_echo(error: Error) -> Refused {
     match error {
         EOPNOTSUPP => Refused::new(
             Refusal::Unreachable,
-            format_args!("the server's device has no datagrams"),
+            format_args!("there are no datagrams on the server's port"),
         ),
         ENOMEM | ENOSPC => Refusal::NoMemory.into(),
         _ => Refusal::Internal.into(),

@@ -55,7 +55,7 @@ mod rdma;
 // Floor 2: the driver.
 pub mod client;
 pub mod config;
-mod link;
+pub mod link;
 pub mod proto;
 pub mod server;
 pub mod session;

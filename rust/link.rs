@@ -9,7 +9,7 @@ pub(crate) mod channel;
 pub(crate) mod cipher;
 pub(crate) mod failure;
 pub(crate) mod keys;
-pub(crate) mod letter;
+pub mod letter;
 pub(crate) mod status;
 
 use crate::base::compat;

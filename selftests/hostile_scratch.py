@@ -145,13 +145,13 @@ def scratch_foreign(opcode):
 
 @case("scratch", "more than a host may have, and again when the others are gone")
 def scratch_many():
-    controls = [Connection(request()) for _ in range(5)]
-    regions = [region(control, size=LARGEST) for control in controls[:4]]
+    controls = [Connection(request()) for _ in range(6)]
+    regions = [region(control, size=LARGEST) for control in controls[:5]]
     # Whatever name it has: no entry admits it.
     for name in b"hostile", b"another":
-        expect("the status of one more", ask(controls[4], scratch(host=name))[0], NO_MEMORY)
+        expect("the status of one more", ask(controls[5], scratch(host=name))[0], NO_MEMORY)
     # One that has an entry is another one.
-    usable(controls[4], *region(controls[4], export=b"host", size=LARGEST))
+    usable(controls[5], *region(controls[5], export=b"host", size=LARGEST))
     for control, own in zip(controls, regions):
         usable(control, *own)
     for control in controls[:2]:

@@ -7,12 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod layout;
+
 use kernel::prelude::*;
 use kernel::{
     page::PAGE_SIZE,
     sync::Arc, //
 };
 
+use self::layout::Layout;
 use crate::base::{
     scatterlist::NoMemory,
     sync, //
@@ -45,10 +48,6 @@ use crate::rdma::{
     },
 };
 
-/// What the bodies of letters that a device writes at the same time are multiples of, so that they
-/// share no cache line.
-const APART: usize = 128;
-
 /// The memory of a datagram.
 pub(crate) struct Letter {
     /// Where the device writes the header of what is received.
@@ -62,19 +61,39 @@ pub(crate) struct Letter {
 }
 
 impl Letter {
-    /// Makes `count` letters of at most `size` bytes to `to`, whose slots begin with 0. May sleep.
+    /// Makes `count` letters of at most `size` bytes to `to`, whose slots begin with 0. Fails with
+    /// `EINVAL` if `size` is 0, or more than a page, and with `ENOMEM`. May sleep.
     pub(crate) fn alloc(
         device: &Arc<Device>,
         to: &Destination,
         (size, count): (u16, u16),
     ) -> Result<KVec<KBox<Self>>> {
-        let mut headers = pieces(device, GRH_BYTES, count, Direction::FromDevice)?;
-        let mut bodies = pieces(device, size.into(), count, Direction::Bidirectional)?;
+        let layout = layout((size, count)).ok_or(EINVAL)?;
+        let mut bodies = KVec::with_capacity(layout.pieces(), GFP_KERNEL)?;
+        for _ in 0..layout.pages() {
+            let page = DmaBuffer::alloc(device, PAGE_SIZE, Direction::Bidirectional)?;
+            for piece in page.split(layout.piece()) {
+                // The last page may have more of them.
+                let _ = bodies.push_within_capacity(piece);
+            }
+        }
+        let mut headers = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for _ in 0..layout.headers() {
+            let piece = bodies.pop().ok_or(EINVAL)?;
+            for header in piece.split(layout.header()) {
+                // The last piece may have more of them.
+                let _ = headers.push_within_capacity(header);
+            }
+        }
         let mut letters = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for slot in 0..count {
+            let mut header = headers.pop().ok_or(EINVAL)?;
+            header.truncate(GRH_BYTES)?;
+            let mut body = bodies.pop().ok_or(EINVAL)?;
+            body.truncate(size.into())?;
             let letter = Self {
-                header: headers.pop().ok_or(EINVAL)?,
-                body: bodies.pop().ok_or(EINVAL)?,
+                header,
+                body,
                 len: size.into(),
                 to: to.clone(),
                 slot,
@@ -84,9 +103,9 @@ impl Letter {
         Ok(letters)
     }
 
-    /// Returns the bytes of memory that so many letters of so many bytes take.
+    /// Returns the bytes of the pages that so many letters of so many bytes take.
     pub(crate) fn footprint((size, count): (u16, u16)) -> u32 {
-        let pages = pages(GRH_BYTES, count).saturating_add(pages(size.into(), count));
+        let pages = layout((size, count)).map_or(usize::MAX, |layout| layout.pages());
         u32::try_from(pages.saturating_mul(PAGE_SIZE)).unwrap_or(u32::MAX)
     }
 
@@ -154,37 +173,9 @@ impl RecvOwner for KBox<Letter> {
     }
 }
 
-/// Returns how far pieces of `len` bytes are apart in a page.
-fn stride(len: usize) -> usize {
-    len.div_ceil(APART).saturating_mul(APART)
-}
-
-/// Returns how many pages `count` pieces of `len` bytes take.
-fn pages(len: usize, count: u16) -> usize {
-    let in_a_page = PAGE_SIZE.checked_div(stride(len)).unwrap_or(1);
-    usize::from(count).div_ceil(in_a_page.max(1))
-}
-
-/// Makes `count` buffers of `len` bytes. Fails with `EINVAL` if a page is shorter. May sleep.
-fn pieces(
-    device: &Arc<Device>,
-    len: usize,
-    count: u16,
-    direction: Direction,
-) -> Result<KVec<DmaBuffer>> {
-    let mut pieces = KVec::with_capacity(count.into(), GFP_KERNEL)?;
-    for _ in 0..pages(len, count) {
-        let page = DmaBuffer::alloc(device, PAGE_SIZE, direction)?;
-        for mut piece in page.split(stride(len)) {
-            piece.truncate(len)?;
-            // There may be more than were asked for.
-            let _ = pieces.push_within_capacity(piece);
-        }
-    }
-    match pieces.len() < count.into() {
-        true => Err(EINVAL),
-        false => Ok(pieces),
-    }
+/// Returns how `count` letters of `size` bytes lie in pages, if they can.
+fn layout((size, count): (u16, u16)) -> Option<Layout> {
+    Layout::new(count, (GRH_BYTES, size.into()), PAGE_SIZE)
 }
 
 /// Returns a Q_Key that nobody can guess. Any context.

@@ -64,7 +64,10 @@ use crate::server::{
     scratch::Charge,
     session::Session, //
 };
-use crate::session::stranger::may_look_at_datagram;
+use crate::session::stranger::{
+    echo_letters,
+    may_look_at_datagram, //
+};
 
 /// Sends back what the client sends. In softirq: neither sleeps nor allocates.
 struct Handler {
@@ -138,15 +141,9 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Returns how many letters there are. A letter is there to receive again when its answer has
-    /// left, and the next datagram may be faster: so there are more than are under way.
-    fn letters(request: &EchoRequest) -> u16 {
-        request.count() + request.count() / 2 + 4
-    }
-
-    /// Returns the bytes of memory that an echo takes.
+    /// Returns the bytes of the pages that an echo takes.
     pub(super) fn footprint(request: &EchoRequest) -> u32 {
-        Letter::footprint((request.size(), Self::letters(request)))
+        Letter::footprint((request.size(), echo_letters(request.count())))
     }
 
     /// Makes one for the client of `channel`, on the port of that connection. Fails with
@@ -161,7 +158,7 @@ impl Echo {
         let client = (request.client.number(), request.client.qkey());
         let to = Destination::beside(connection, pd, client)?;
         let id = CmId::<Ud>::beside(connection, Arc::new(NoEvents, GFP_KERNEL)?)?;
-        let count = Self::letters(request);
+        let count = echo_letters(request.count());
         let caps = Letter::caps((count, count));
         let entries = caps.send_cqes() + caps.recv_cqes();
         let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;

@@ -31,7 +31,10 @@ use crate::link::channel::{
     Work,
     COMPLETION_TIMEOUT_MS, //
 };
-use crate::proto::ScratchReply;
+use crate::proto::{
+    ScratchReply,
+    ScratchRequest, //
+};
 use crate::rdma::{
     dma::{
         Direction,
@@ -47,12 +50,15 @@ use crate::server::{
     ram::regions::Registration,
     session::Session, //
 };
-use crate::session::stranger::may_have_scratch;
+use crate::session::stranger::{
+    in_pages,
+    may_have_scratch, //
+};
 
 /// What the scratch regions of all client hosts have.
 #[pin_data]
 pub(crate) struct ScratchAccounts {
-    /// Whose each region is, and its size in bytes.
+    /// Whose each region is, and the bytes of its pages.
     #[pin]
     regions: Mutex<KVec<(AccountOwner, u32)>>,
 }
@@ -66,8 +72,8 @@ impl ScratchAccounts {
         )
     }
 
-    /// Counts a region of `size` bytes of `owner`. Fails with `ENOMEM` if that is more than the
-    /// owner, or all of them, may have. May sleep.
+    /// Counts a region of `owner` whose pages have `size` bytes. Fails with `ENOMEM` if that is more
+    /// than the owner, or all of them, may have. May sleep.
     pub(super) fn charge(self: &Arc<Self>, owner: AccountOwner, size: u32) -> Result<Charge> {
         let mut regions = self.regions.lock();
         let (mut own, mut all) = (0u32, 0u32);
@@ -112,12 +118,18 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// Returns the bytes of the pages that a region takes.
+    pub(super) fn footprint(request: &ScratchRequest) -> u32 {
+        // CAST: A page has far less than 4 GiB.
+        in_pages(request.size(), PAGE_SIZE as u32)
+    }
+
     /// Makes a region of zeroes of the size that was charged, for the client of `channel`. Fails
     /// with `EOPNOTSUPP` if the device cannot let clients access memory, and with the device's
     /// error. May sleep, as long as the device takes to register it.
     pub(super) fn new(channel: &mut Channel<Session>, charge: Charge) -> Result<Self> {
         let (_, size) = charge.region;
-        let len = usize::try_from(size)?.next_multiple_of(PAGE_SIZE);
+        let len = usize::try_from(size)?;
         let pd = channel.pd().clone();
         let device = pd.device();
         let memory = PageChunks::alloc(len, device.numa_node())?;

@@ -46,7 +46,8 @@ impl Control {
             export: &request.export,
             host: (&request.host_name, &request.host_id),
         };
-        let charge = match self.charge(session, bytes, &applicant, request.size())? {
+        let size = Scratch::footprint(request);
+        let charge = match self.charge(session, bytes, &applicant, size)? {
             ControlFlow::Continue(charge) => charge,
             ControlFlow::Break(begun) => return Ok(begun),
         };

@@ -11,6 +11,7 @@ mod fuzz;
 mod geometry;
 mod handshake;
 mod latency;
+mod letters;
 mod limits;
 mod messages;
 mod overdue;

@@ -283,8 +283,8 @@ impl Control {
         }
     }
 
-    /// Sends a message on the control connection. A stranger is not waited for, nor who measures:
-    /// their requests are only read while there is room for an answer.
+    /// Sends a message on the control connection. A client that is not logged in is not waited for:
+    /// its requests are only read while there is room for an answer.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
         let is_waited_for = self.is_waited_for();
         let channel = self.channel.as_mut().ok_or(ENOTCONN)?;
@@ -294,10 +294,10 @@ impl Control {
         }
     }
 
-    /// Returns true if the client may be waited for: it was admitted, and is not one that only
-    /// measures. Others hold up nothing, and stay for a short time.
+    /// Returns true if the client may be waited for: it is logged in, or was until now. Others stay
+    /// for a short time, whether an export admits them or not: a session that waits is not ended.
     fn is_waited_for(&self) -> bool {
-        self.is_admitted && !self.measures()
+        self.attachment.is_some() || self.logged_out.is_some()
     }
 
     /// Returns true if the client has something to measure round trips with.

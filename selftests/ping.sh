@@ -288,8 +288,8 @@ server_away() {
 	nothing_left
 }
 
-# Servers that answer with garbage, too much, too late or not at all.
-hostile_answers() {
+# Servers that answer with garbage, too much, too late or not at all. hostile_ping PROGRAM GROUP
+hostile_ping() {
 	local rc mapped
 	unset FARBLK_AGENT FARBLK_REMOTE
 	not_local
@@ -299,13 +299,15 @@ hostile_answers() {
 	# shellcheck disable=SC2046
 	mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${HOSTILE//./ })
 	wait_for 5 grep -qsx "$mapped" /sys/class/infiniband/rxe0/ports/1/gids/*
-	python3 "$HERE/hostile_server.py" "$HOSTILE" "$HOSTILE" ping 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
+	python3 "$HERE/$1" "$HOSTILE" "$HOSTILE" "$2" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
 	rc=${PIPESTATUS[0]}
 	ip addr del "$HOSTILE/24" dev "$(rxe_netdev)"
 	[ "$rc" != 4 ] || skip "user space has no RDMA"
-	[ "$rc" = 0 ] || bad "hostile_server.py ping ends with $rc"
+	[ "$rc" = 0 ] || bad "$1 $2 ends with $rc"
 	nothing_left
 }
+hostile_answers() { hostile_ping hostile_server.py ping; }
+hostile_datagrams() { hostile_ping hostile_server_echo.py echo; }
 
 scenario round_trips "SEND without a login, READ of an export of RAM whose only place is taken"
 scenario operations "RDMA and atomic operations of any size and depth, with interrupts and polled"
@@ -318,4 +320,5 @@ scenario not_there "a closed port, no host, a wrong source, and a port that goes
 scenario signals "a signal ends it with what was measured, and nothing is left"
 scenario server_away "a server that is cut off is given up in time"
 is_short || scenario hostile_answers "garbage, silence and slowness end it with a reason"
+is_short || scenario hostile_datagrams "answers that are none, and datagrams without end, end it with a reason, or do not count"
 run_scenarios

@@ -12,8 +12,8 @@ const REQUESTS_MAX: u32 = 512;
 /// carries only so many.
 const STAY_MAX_MS: u32 = 10_000;
 
-/// The datagrams of a connection that are looked at, be they of its client or not: it may send
-/// about as many as messages, and some more come late or are lost.
+/// The datagrams that each side of an echo looks at, be they of the other side or not: a client may
+/// send about as many as messages, and some more come late or are lost.
 const DATAGRAMS_MAX: u32 = 1024;
 
 /// The bytes of the pages that what the connections of a client host have to measure with may take,
@@ -42,7 +42,7 @@ pub const fn echo_letters(count: u16) -> u16 {
     count.saturating_add(count / 2).saturating_add(4)
 }
 
-/// Returns true if one more datagram of a connection is looked at that has received `count`.
+/// Returns true if one more datagram is looked at by a side that has received `count`.
 pub const fn may_look_at_datagram(count: u32) -> bool {
     count < DATAGRAMS_MAX
 }

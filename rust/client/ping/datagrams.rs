@@ -3,14 +3,21 @@
 //! Measures round trips of datagrams, which a queue pair of the server echoes.
 //!
 //! Each datagram has a number of its own, by which its answer is known, and behind that what no
-//! other program sends. A datagram is lost if its answer is not there in time: late answers are
-//! nobody's. So nothing waits for one that is lost but the count of those that are.
+//! other program sends. The number is random, so that a server which has not received it cannot
+//! answer it. A datagram is lost if its answer is not there in time: late answers are nobody's. So
+//! nothing waits for one that is lost but the count of those that are.
 
 #![forbid(unsafe_code)]
 
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
     time::{
         Instant,
         Monotonic,
@@ -88,6 +95,7 @@ use crate::rdma::{
         WcError, //
     },
 };
+use crate::session::stranger::may_look_at_datagram;
 
 /// After so long an answer does not count any more, in ms.
 const LOST_AFTER_MS: Msecs = 1000;
@@ -96,14 +104,31 @@ const RECVS: u16 = 2;
 /// The bytes of the number at the beginning of a datagram.
 const NUMBER: usize = 8;
 
+/// Why no more answers come in.
+#[derive(Clone, Copy)]
+enum Stop {
+    /// The queue pair has failed, or its device goes.
+    Failed,
+    /// More datagrams have come in than there can be answers.
+    Flooded,
+}
+
+impl From<Stop> for Failure {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Failed => fail!(ENOTCONN, "the queue pair for datagrams has failed"),
+            Stop::Flooded => fail!(EPROTO, "more datagrams came in than were sent"),
+        }
+    }
+}
+
 /// The results of completions.
 struct Inbox {
     /// Answers of the server, oldest first, and their lengths.
     received: KVec<(KBox<Letter>, usize)>,
     /// Letters that are not under way.
     free: KVec<KBox<Letter>>,
-    /// The queue pair has failed, or its device goes.
-    failed: bool,
+    stop: Option<Stop>,
 }
 
 impl Inbox {
@@ -124,8 +149,8 @@ struct Post {
 }
 
 impl Post {
-    fn fail(&self) {
-        self.inbox.lock().failed = true;
+    fn stop(&self, why: Stop) {
+        self.inbox.lock().stop.get_or_insert(why);
         self.changed.complete();
     }
 }
@@ -133,12 +158,16 @@ impl Post {
 impl CmEvents for Post {
     /// The device goes.
     fn disconnected(&self) {
-        self.fail();
+        self.stop(Stop::Failed);
     }
 }
 
 /// Handles completions. Any context: neither sleeps nor allocates.
-struct Handler(Arc<Post>);
+struct Handler {
+    post: Arc<Post>,
+    /// The datagrams that have come in.
+    count: Atomic<u32>,
+}
 
 impl QpHandler<Ud> for Handler {
     type Send = KBox<Letter>;
@@ -152,8 +181,8 @@ impl QpHandler<Ud> for Handler {
         _: Result<Unacknowledged, WcError>,
     ) {
         // There is room for all letters.
-        let _ = self.0.inbox.lock().free.push_within_capacity(letter);
-        self.0.changed.complete();
+        let _ = self.post.inbox.lock().free.push_within_capacity(letter);
+        self.post.changed.complete();
     }
 
     fn recv_done(
@@ -162,23 +191,29 @@ impl QpHandler<Ud> for Handler {
         mut letter: KBox<Letter>,
         result: Result<Datagram<'_>, WcError>,
     ) {
-        match letter.received(result) {
-            Ok(Some(len)) => {
-                // There is room for all letters.
-                let answers = &mut self.0.inbox.lock().received;
-                let _ = answers.push_within_capacity((letter, len));
+        let Ok(received) = letter.received(result) else {
+            return;
+        };
+        // One completion is handled at a time.
+        let count = self.count.load(Relaxed);
+        self.count.store(count.saturating_add(1), Relaxed);
+        match (may_look_at_datagram(count), received) {
+            // The letter goes, and so do the others that are left.
+            (false, _) => self.post.stop(Stop::Flooded),
+            (true, None) => drop(qp.recv(letter)),
+            (true, Some(len)) => {
+                {
+                    // There is room for all letters.
+                    let answers = &mut self.post.inbox.lock().received;
+                    let _ = answers.push_within_capacity((letter, len));
+                }
+                self.post.changed.complete();
             }
-            Ok(None) => {
-                let _ = qp.recv(letter);
-                return;
-            }
-            Err(_) => return,
         }
-        self.0.changed.complete();
     }
 
     fn error(&self) {
-        self.0.fail();
+        self.post.stop(Stop::Failed);
     }
 }
 
@@ -195,9 +230,7 @@ pub(super) struct Datagrams {
     contents: KVec<u8>,
     /// Room for an answer.
     answer: KVec<u8>,
-    /// The number of the next datagram.
-    next: u64,
-    /// Those that are under way, in the order of their numbers. There is room for all.
+    /// Those that are under way, in the order in which they were sent. There is room for all.
     started: KVec<Started>,
     depth: usize,
 }
@@ -218,7 +251,7 @@ impl Datagrams {
         let inbox = Inbox {
             received: KVec::with_capacity(recvs.into(), GFP_KERNEL)?,
             free: KVec::with_capacity(count.into(), GFP_KERNEL)?,
-            failed: false,
+            stop: None,
         };
         let post = Arc::pin_init(
             pin_init!(Post {
@@ -232,7 +265,11 @@ impl Datagrams {
         let caps = Letter::caps((count, recvs));
         let entries = caps.send_cqes() + caps.recv_cqes();
         let (cq, polled) = request.completions().queue(pd.device(), entries)?;
-        let qp = Qp::create(&id, &pd, &cq, &cq, caps, Handler(post.clone()))?;
+        let handler = Handler {
+            post: post.clone(),
+            count: Atomic::new(0),
+        };
+        let qp = Qp::create(&id, &pd, &cq, &cq, caps, handler)?;
         let qkey = random_qkey();
         qp.set_qkey(qkey)?;
         let own =
@@ -263,7 +300,6 @@ impl Datagrams {
             polled,
             answer: KVec::from_elem(0, contents.len(), GFP_KERNEL)?,
             contents,
-            next: sync::random_u64(),
             started: KVec::with_capacity(count.into(), GFP_KERNEL)?,
             depth: count.into(),
         })
@@ -296,7 +332,7 @@ impl Datagrams {
                 continue;
             }
             // What came in time while this task had no CPU counts, but no more answers than there
-            // can have been: a server may send others without end.
+            // can have been: a server may send others.
             for _ in 0..self.qp_letters() {
                 match self.wait(0, Inbox::oldest)? {
                     Some(answer) => self.finish(answer, measured)?,
@@ -323,8 +359,7 @@ impl Datagrams {
         let free = self.wait(LOST_AFTER_MS, |inbox| inbox.free.pop())?;
         let mut letter =
             free.ok_or_else(|| fail!(ETIMEDOUT, "this host's device sends no datagrams"))?;
-        let number = self.next;
-        self.next = number.wrapping_add(1);
+        let number = sync::random_u64();
         letter.body_mut().copy_in(0, &number.to_le_bytes())?;
         let at = Instant::now();
         let sent = self.qp.send_to(letter.slot(), None, letter, true);
@@ -364,7 +399,8 @@ impl Datagrams {
     }
 
     /// Waits until `take` returns a value, or `timeout` ms have passed: then it returns `None`.
-    /// Fails with `ENOTCONN` if the queue pair has failed. May sleep.
+    /// Fails with `ENOTCONN` if the queue pair has failed, and with `EPROTO` if the server sends
+    /// more than can be answers. May sleep.
     fn wait<T>(
         &self,
         timeout: Msecs,
@@ -382,8 +418,8 @@ impl Datagrams {
                 if let Some(found) = take(&mut inbox) {
                     return Ok(Some(found));
                 }
-                if inbox.failed {
-                    return Err(fail!(ENOTCONN, "the queue pair for datagrams has failed"));
+                if let Some(stop) = inbox.stop {
+                    return Err(stop.into());
                 }
             }
             let spent = Msecs::try_from(start.elapsed().as_millis()).unwrap_or(Msecs::MAX);

@@ -72,8 +72,8 @@ impl ScratchAccounts {
         )
     }
 
-    /// Counts a region of `owner` whose pages have `size` bytes. Fails with `ENOMEM` if that is more
-    /// than the owner, or all of them, may have. May sleep.
+    /// Counts a region of `owner` whose pages have `size` bytes. Fails with `ENOMEM` if that is
+    /// more than the owner, or all of them, may have. May sleep.
     pub(super) fn charge(self: &Arc<Self>, owner: AccountOwner, size: u32) -> Result<Charge> {
         let mut regions = self.regions.lock();
         let (mut own, mut all) = (0u32, 0u32);

@@ -31,7 +31,8 @@ pub const fn may_have_scratch(own: u32, all: u32, size: u32) -> bool {
 }
 
 /// Returns the bytes of the pages of `page` bytes that a region of `size` bytes takes.
-pub const fn in_pages(size: u32, page: u32) -> u32 {
+pub fn in_pages(size: u32, page: u32) -> u32 {
+    let page = page.max(1);
     size.div_ceil(page).saturating_mul(page)
 }
 

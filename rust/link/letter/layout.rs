@@ -16,30 +16,27 @@ const APART: usize = 128;
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The bytes of a piece.
     piece: usize,
-    /// The bytes from one header to the next.
     header: usize,
-    bodies: usize,
-    /// How many pieces have headers.
     headers: usize,
-    /// How many pieces are in a page.
-    in_a_page: usize,
+    pieces: usize,
+    pages: usize,
 }
 
 impl Layout {
     /// Returns how `count` letters lie in pages of `page` bytes, whose bodies have `body` bytes,
     /// and the headers before them `header`. Returns `None` if a page is shorter than one of them.
     pub fn new(count: u16, (header, body): (usize, usize), page: usize) -> Option<Self> {
-        let header = header.max(1).checked_next_multiple_of(APART)?;
-        let piece = body.max(header).checked_next_multiple_of(APART)?;
-        let bodies = usize::from(count);
+        let header = apart(header.max(1))?;
+        let piece = apart(body.max(header))?;
+        let headers = ceil(count.into(), piece.checked_div(header)?)?;
+        let pieces = headers.checked_add(count.into())?;
         Some(Self {
             piece,
             header,
-            bodies,
-            headers: bodies.div_ceil(piece / header),
-            in_a_page: page.checked_div(piece).filter(|&pieces| pieces > 0)?,
+            headers,
+            pieces,
+            pages: ceil(pieces, page.checked_div(piece)?)?,
         })
     }
 
@@ -60,11 +57,21 @@ impl Layout {
 
     /// Returns how many pieces there are.
     pub fn pieces(&self) -> usize {
-        self.bodies.saturating_add(self.headers)
+        self.pieces
     }
 
     /// Returns how many pages there are.
     pub fn pages(&self) -> usize {
-        self.pieces().div_ceil(self.in_a_page)
+        self.pages
     }
+}
+
+/// Rounds up to a multiple of [`APART`], which is a power of two.
+fn apart(len: usize) -> Option<usize> {
+    Some(len.checked_add(APART - 1)? & !(APART - 1))
+}
+
+/// Returns how many groups of `each` make `count`. Returns `None` if `each` is 0.
+fn ceil(count: usize, each: usize) -> Option<usize> {
+    count.checked_add(each.checked_sub(1)?)?.checked_div(each)
 }

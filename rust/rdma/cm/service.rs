@@ -119,9 +119,9 @@ impl CmId<Ud> {
     /// that a queue pair for datagrams can be created beside that of the connection: on the same
     /// port, for [`Destination::beside`]. Nobody is told where it is, and nobody can find it.
     ///
-    /// Fails with `EOPNOTSUPP` if the core binds that address to no port, or to another one: several
-    /// devices may share a network interface, and some connections outlive their address. Fails
-    /// with `ENODEV` if the connection has no device, or that is being removed; with
+    /// Fails with `EOPNOTSUPP` if the core binds that address to no port, or to another one:
+    /// several devices may share a network interface, and some connections outlive their address.
+    /// Fails with `ENODEV` if the connection has no device, or that is being removed; with
     /// `EAFNOSUPPORT`; with `ENOMEM`, and with the other errors of [`Self::bind`].
     pub(crate) fn beside<T: Connected>(
         connection: &CmId<T>,

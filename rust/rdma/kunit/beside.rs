@@ -163,7 +163,8 @@ mod tests {
             // SAFETY: Both are fields of the id. The core does not use them before the connection
             // ends.
             unsafe {
-                check!(refused_with(id, port_num, 2)? == Some(EOPNOTSUPP));
+                // No device has this port, and the core's tables of ports have an entry for it.
+                check!(refused_with(id, port_num, 0)? == Some(EOPNOTSUPP));
                 // Nobody has this address; that of all devices is at no port.
                 for nowhere in [[203, 0, 113, 1], [0; 4]] {
                     let nowhere = u32::from_ne_bytes(nowhere);

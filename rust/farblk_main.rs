@@ -41,6 +41,10 @@ mod base;
     expect(dead_code, reason = "the tests use more of it than the driver yet")
 )]
 mod block;
+#[cfg(farblk_examples)]
+mod examples {
+    include!("examples_generated.rs");
+}
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
 #[cfg(farblk_misuse)]

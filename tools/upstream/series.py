@@ -68,8 +68,8 @@ def without_item(text, start):
 
 
 def for_the_tree(text):
-    """Returns a Rust file without what is there for other kernels, for samples and misuse."""
-    gone = re.compile(r"^ *#\[cfg\((?:kernel_\d_\d+|farblk_samples|farblk_misuse)\)\]\n", re.M)
+    """Returns a Rust file without what is there for other kernels, samples, misuse and examples."""
+    gone = re.compile(r"^ *#\[cfg\((?:kernel_\d_\d+|farblk_samples|farblk_misuse|farblk_examples)\)\]\n", re.M)
     while match := gone.search(text):
         # Its documentation goes, too.
         head = re.search(r"(?:^ *///.*\n)*\Z", text[: match.start()], re.M).start()

@@ -217,6 +217,32 @@ impl Drop for AddressHandle {
 /// May be dropped in any context: the last one may be that of a send that has completed. Drivers do
 /// not expect a handle to be destroyed there, whatever flags say: rxe takes a lock that tasks take
 /// with softirqs enabled. So another task does it.
+///
+/// # Examples
+///
+/// Two queue pairs for datagrams beside a connection, whose peers have told each other the numbers:
+///
+/// ```
+/// # use crate::rdma::{
+/// #     ah::Destination,
+/// #     cm::CmId,
+/// #     pd::Pd,
+/// #     qp::{Qp, QpHandler, Ud},
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Ud>>(
+/// #     connection: &CmId,
+/// #     pd: &Arc<Pd>,
+/// #     qp: &Qp<H, Ud>,
+/// #     peer: (u32, u32),
+/// # ) -> Result {
+/// let (number, qkey) = peer;
+/// let peer = Destination::beside(connection, pd, (number, qkey))?;
+/// // A longer message would be lost.
+/// pr_info!("datagrams to queue pair {}: {} bytes\n", number, peer.mtu());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub(crate) struct Destination {
     ah: Arc<Deferred<AddressHandle>>,

@@ -105,6 +105,30 @@ macro_rules! rdma_client {
 pub(crate) use rdma_client;
 
 /// A client of the RDMA core: receives an event when a device comes or goes.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     client::{rdma_client, Client},
+/// #     device::Device,
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// struct Driver;
+///
+/// rdma_client!(Driver);
+///
+/// impl Client for Driver {
+///     fn add(&self, device: &Arc<Device>) {
+///         pr_info!("{} has come\n", device.name());
+///     }
+///
+///     fn remove(&self, device: &Arc<Device>) {
+///         // Connections on it end by events of their own.
+///         pr_info!("{} goes\n", device.name());
+///     }
+/// }
+/// ```
 pub(crate) trait Client: Registered + Send + Sync {
     /// Called for each device that is there when the module registers, and for each new one.
     ///
@@ -185,6 +209,23 @@ struct Added<C> {
 ///
 /// There is one for each client at a time. Dropping it removes all devices, and so waits for the
 /// last reference to each of them.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::net::Net, rdma::{
+/// #     client::{Client, Registration},
+/// #     cm::{CmEvents, CmId},
+/// # }};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<C: Client>(client: C, events: Arc<dyn CmEvents>) -> Result {
+/// // A field of the module, which drops after all that uses devices.
+/// let registration = Registration::new(client)?;
+/// // Connections are made on the devices that are there then.
+/// let id: Arc<CmId> = CmId::new(registration.devices(), &Net::current(), events)?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -86,6 +86,31 @@ use kernel::{
 /// record and notify. No method of the same id may be called in them that is not said to be allowed
 /// there, and neither an id nor a queue pair may be dropped: other events of it may wait behind
 /// this one, and its end for them.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::sync::Completion, rdma::cm::CmEvents};
+/// # use kernel::prelude::*;
+/// /// What happens to a connection. The task that owns the connection waits for it.
+/// #[pin_data]
+/// struct Events {
+///     #[pin]
+///     confirmed: Completion,
+///     #[pin]
+///     lost: Completion,
+/// }
+///
+/// impl CmEvents for Events {
+///     fn established(&self) {
+///         self.confirmed.complete_all();
+///     }
+///
+///     fn disconnected(&self) {
+///         self.lost.complete_all();
+///     }
+/// }
+/// ```
 pub(crate) trait CmEvents: Send + Sync + 'static {
     /// The peer has confirmed a connection that was accepted.
     fn established(&self) {}
@@ -105,6 +130,18 @@ const PRIVATE_DATA_MAX: usize = u8::MAX as usize;
 ///
 /// InfiniBand and RoCE pad it with zeroes to the most that a message carries. The default is no
 /// data, and no room for any.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::cm::{CmError, CmId, ConnParam};
+/// # fn example(id: &CmId, param: &ConnParam<'_>) -> Result<(), CmError> {
+/// let answer = id.connect(param, 5_000)?;
+/// // There may be zeroes behind what the server has said.
+/// let is_known = answer.starts_with(b"version 1");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub(crate) struct PrivateData(KVec<u8>);
 
@@ -133,6 +170,24 @@ impl Deref for PrivateData {
 }
 
 /// The parameters of a connection.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::cm::ConnParam;
+/// # fn example() {
+/// let param = ConnParam {
+///     private_data: b"version 1",
+///     // Some devices take 7 for no limit.
+///     retry_count: 6,
+///     // The peer may be out of receives for long, and is not lost for that.
+///     rnr_retry_count: 7,
+///     // RDMA READs and atomic operations: 16 of the peer at once, and none of this side.
+///     responder_resources: 16,
+///     initiator_depth: 0,
+/// };
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct ConnParam<'a> {
     /// Data for the peer: at most 56 bytes to connect and 196 to accept.
@@ -199,6 +254,69 @@ const HAS_QP: u32 = 2;
 ///
 /// Unless said otherwise, methods and dropping the last reference may sleep, and methods must not
 /// be called by a handler of the same id.
+///
+/// # Examples
+///
+/// A client, up to where it sends:
+///
+/// ```
+/// # use crate::{
+/// #     base::net::Net,
+/// #     rdma::{
+/// #         client::Devices,
+/// #         cm::{CmEvents, CmId, ConnParam},
+/// #         cq::{Cq, Softirq},
+/// #         pd::Pd,
+/// #         qp::{Qp, QpCaps, QpHandler},
+/// #     },
+/// # };
+/// # use core::net::SocketAddr;
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Ulp = ()>>(
+/// #     devices: &Arc<Devices>,
+/// #     server: SocketAddr,
+/// #     events: Arc<dyn CmEvents>,
+/// #     param: &ConnParam<'_>,
+/// #     caps: QpCaps,
+/// #     handler: H,
+/// # ) -> Result {
+/// let id: Arc<CmId> = CmId::new(devices, &Net::current(), events)?;
+/// // The address leads to a device, on which all that follows is made.
+/// id.resolve(None, server, 5_000).map_err(|error| error.to_error())?;
+/// let pd = Pd::alloc(&id.device()?)?;
+/// let cq = Cq::<Softirq>::alloc(pd.device(), caps.send_cqes() + caps.recv_cqes(), 0)?;
+/// let qp = Qp::create(&id, &pd, &cq, &cq, caps, handler)?;
+/// // Here receives are posted: the server may send as soon as it has accepted.
+/// let answer = id.connect(param, 5_000).map_err(|error| error.to_error())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A server, whose [`Listen`] has had another task do this:
+///
+/// ```
+/// # use crate::rdma::{
+/// #     cm::{CmId, ConnParam},
+/// #     cq::{Cq, Softirq},
+/// #     pd::Pd,
+/// #     qp::{Qp, QpCaps, QpHandler},
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Ulp = ()>>(
+/// #     id: &Arc<CmId>,
+/// #     param: &ConnParam<'_>,
+/// #     caps: QpCaps,
+/// #     handler: H,
+/// # ) -> Result {
+/// // The request has told the device.
+/// let pd = Pd::alloc(&id.device()?)?;
+/// let cq = Cq::<Softirq>::alloc(pd.device(), caps.send_cqes() + caps.recv_cqes(), 0)?;
+/// let qp = Qp::create(id, &pd, &cq, &cq, caps, handler)?;
+/// // Here receives are posted.
+/// id.accept(param)?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -114,6 +114,32 @@ impl Atomicity {
 }
 
 /// Receives an event when a device is being removed, to drop its references to it.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::sync::Completion, rdma::device::{Device, DeviceUser}};
+/// # use kernel::{prelude::*, sync::Arc};
+/// #[pin_data]
+/// struct Session {
+///     #[pin]
+///     over: Completion,
+/// }
+///
+/// impl DeviceUser for Session {
+///     /// Wakes the task that owns the session: it drops what it has on the device.
+///     fn device_removed(&self) {
+///         self.over.complete_all();
+///     }
+/// }
+///
+/// fn serve(device: &Device, session: Arc<Session>) -> Result {
+///     device.add_user(session.clone())?;
+///     session.over.wait();
+///     device.remove_user(&session);
+///     Ok(())
+/// }
+/// ```
 pub(crate) trait DeviceUser: Send + Sync {
     /// The device is being removed.
     ///
@@ -134,6 +160,27 @@ struct Users {
 ///
 /// Everything that is created on a device holds a reference. The device goes away only after the
 /// last of them: see [`Client::remove`](super::client::Client::remove).
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::errno::EOPNOTSUPP, rdma::device::Device};
+/// # use kernel::prelude::*;
+/// # fn example(device: &Device) -> Result {
+/// for number in 1..=device.ports() {
+///     let port = device.port(number)?;
+///     pr_info!("{} port {}: active {}\n", device.name(), number, port.active);
+/// }
+/// // Without that no memory can be registered by work requests.
+/// if !device.limits().mem_mgt_extensions {
+///     return Err(EOPNOTSUPP);
+/// }
+/// // A queue pair for each interrupt. Draining it takes one of its work requests.
+/// let queues = device.limits().num_comp_vectors;
+/// let receives = device.limits().max_qp_wr.saturating_sub(1).min(128);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -60,6 +60,31 @@ impl Access {
 /// dropped; dropping waits until no access is under way. What it covers is unmapped and freed only
 /// after that; if that fails, when the protection domain goes.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     dma::SgMapping,
+/// #     mr::{Access, Mr},
+/// #     pd::Pd,
+/// #     qp::{Qp, QpHandler},
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Send = Mr>>(
+/// #     qp: &Qp<H>,
+/// #     pd: &Arc<Pd>,
+/// #     memory: &Arc<SgMapping>,
+/// # ) -> Result {
+/// let mr = Mr::alloc(pd, memory, Access::RemoteRead)?;
+/// // It has no key yet.
+/// assert!(mr.remote().is_none());
+/// // The work request registers it. When it has completed, `send_done` of the handler gets the
+/// // region, and `remote()` is what the peer has to be told.
+/// qp.reg_mr(0, mr, true).map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - `raw` is a memory region of `pd` over `mapping` that is deregistered by `drop()` and nothing

@@ -44,6 +44,19 @@ impl<T> Parking<T> {
 
 /// A protection domain: a key gives access only through a queue pair of the same domain.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cm::CmId, pd::Pd};
+/// # use kernel::prelude::*;
+/// # fn example(first: &CmId, second: &CmId) -> Result {
+/// // A domain for each client: so neither can use a key of the other.
+/// let ours = Pd::alloc(&first.device()?)?;
+/// let theirs = Pd::alloc(&second.device()?)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - `raw` is a protection domain of `device` that is freed by `drop()` and by nothing else.

@@ -20,6 +20,24 @@ use kernel::{
 };
 
 /// The reason why a work request did not succeed. There is no variant for success.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::wc::{WcError, WcStatus};
+/// # use kernel::prelude::*;
+/// # fn example(result: Result<(), WcError>) -> Result {
+/// match result {
+///     // There is no other way to learn of a success.
+///     Ok(()) => Ok(()),
+///     Err(error @ WcError::Failed { status, .. }) if status == WcStatus::REM_ACCESS_ERR => {
+///         pr_warn!("the peer does not let us: {}\n", error);
+///         Err(EACCES)
+///     }
+///     Err(error) => Err(error.to_error()),
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WcError {
     /// The device reports an error; the queue pair is in its error state.
@@ -56,6 +74,24 @@ pub(crate) enum WcError {
 ///
 /// It can be used only while the handler of its completion runs. It is also the proof that a key
 /// was invalidated, and good for one answer: a key comes again after 256 registrations of a region.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::DmaBuffer, wc::{Received, WcError}};
+/// # use kernel::prelude::*;
+/// # fn example(buffer: &DmaBuffer, result: Result<Received<'_>, WcError>) -> Result {
+/// let message = result.map_err(|error| error.to_error())?;
+/// // A peer may send anything: a message of another length is none of ours.
+/// let mut number = [0; 4];
+/// if message.len() as usize != number.len() {
+///     return Err(EINVAL);
+/// }
+/// buffer.copy_out(0, &mut number)?;
+/// pr_info!("{} came in\n", u32::from_be_bytes(number));
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Received<'a> {
     len: u32,
     immediate: Option<u32>,
@@ -115,6 +151,20 @@ impl<'a> Received<'a> {
 /// the peer wrote them; there is no message, and the receive's buffers are as they were.
 ///
 /// It can be used only while the handler of its completion runs.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::SgMapping, wc::Written};
+/// # use kernel::prelude::*;
+/// # fn example(memory: &SgMapping, written: Written<'_>) -> Result {
+/// // The peer has written a block of memory that it may write to, and says which one.
+/// let block = written.immediate() as usize;
+/// let mut bytes = [0; 64];
+/// memory.read(block.checked_mul(bytes.len()).ok_or(EINVAL)?, &mut bytes)?;
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Written<'a> {
     len: u32,
     immediate: u32,

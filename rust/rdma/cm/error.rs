@@ -18,6 +18,28 @@ use kernel::{
 };
 
 /// The reason why a connection could not be made.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::cm::{CmError, CmId, ConnParam};
+/// # use kernel::prelude::*;
+/// # fn example(id: &CmId, param: &ConnParam<'_>) -> Result {
+/// match id.connect(param, 5_000) {
+///     Ok(answer) => Ok(()),
+///     // The server's program says why.
+///     Err(CmError::Rejected { consumer: true, private_data, .. }) => {
+///         pr_info!("refused for reason {:?}\n", private_data.first());
+///         Err(EACCES)
+///     }
+///     // Another attempt, which needs another id, may find the server.
+///     Err(error) => {
+///         pr_info!("cannot connect: {}\n", error);
+///         Err(error.to_error())
+///     }
+/// }
+/// # }
+/// ```
 pub(crate) enum CmError {
     /// The peer, or its host, has rejected the request.
     Rejected {

@@ -46,6 +46,35 @@ use kernel::{
 ///
 /// The last reference must be dropped where sleeping is allowed.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::{
+/// #     base::net::Net,
+/// #     rdma::{
+/// #         client::Devices,
+/// #         cm::{CmEvents, Group},
+/// #         qp::{Qp, QpHandler, Ud},
+/// #     },
+/// # };
+/// # use core::net::{IpAddr, Ipv4Addr};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Ud>>(
+/// #     devices: &Arc<Devices>,
+/// #     qp: &Qp<H, Ud>,
+/// #     own: IpAddr,
+/// #     events: Arc<dyn CmEvents>,
+/// # ) -> Result {
+/// let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+/// let group = Group::join(devices, &Net::current(), own, group, events, 5_000)
+///     .map_err(|error| error.to_error())?;
+/// // The queue pair receives what members send, and can send to them.
+/// qp.attach(&group)?;
+/// let members = qp.destination_of_group(&group)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// `id` has joined the group, and has no queue pair: the core has no multicast for ids of the

@@ -68,6 +68,34 @@ use kernel::{
 ///
 /// The methods are called with the listener's `handler_mutex` held: they may sleep, but hold up
 /// other peers. They must not drop the [`Listener`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::cm::{CmEvents, ConnectRequest, Listen};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn new_client() -> Result<Arc<dyn CmEvents>> { Err(ENOMEM) }
+/// # fn serve_in_a_work_item(id: Arc<crate::rdma::cm::CmId>) {}
+/// # fn drop_the_listener_in_a_work_item() {}
+/// struct Server;
+///
+/// impl Listen for Server {
+///     fn connect_request(&self, request: ConnectRequest<'_>) {
+///         if !request.private_data().starts_with(b"version 1") {
+///             return request.reject(b"only version 1");
+///         }
+///         // Where one of these fails the request is dropped, and so refused.
+///         let id = new_client().and_then(|events| request.into_id(events));
+///         if let Ok(id) = id {
+///             serve_in_a_work_item(id);
+///         }
+///     }
+///
+///     fn removed(&self) {
+///         drop_the_listener_in_a_work_item();
+///     }
+/// }
+/// ```
 pub(crate) trait Listen<T: Transport = Rc>: Send + Sync + 'static {
     /// A peer requests a connection. The peer is refused if `request` is dropped.
     fn connect_request(&self, request: ConnectRequest<'_, T>);
@@ -79,6 +107,21 @@ pub(crate) trait Listen<T: Transport = Rc>: Send + Sync + 'static {
 
 /// A peer's request for a connection, or with [`Ud`] for the queue pair of a service (service ID
 /// resolution, SIDR). It can only be used in [`Listen::connect_request`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::cm::{CmEvents, CmId, ConnectRequest};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(request: ConnectRequest<'_>, events: Arc<dyn CmEvents>) -> Result<Arc<CmId>> {
+/// // The client wants its RDMA READs served. A device of this side may do fewer at once.
+/// let reads = request.responder_resources();
+/// let id = request.into_id(events)?;
+/// let limit = id.device()?.limits().max_qp_rd_atom;
+/// pr_info!("{} RDMA READs at once\n", limit.min(reads.into()));
+/// # Ok(id)
+/// # }
+/// ```
 ///
 /// # Invariants
 ///
@@ -264,6 +307,22 @@ impl<T: Transport> DeviceUser for Events<T> {
 
 /// A port that the module listens on, for connections of transport `T`, or for who asks for a
 /// service of [`Ud`]; the ports of both are not the same.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::net::Net, rdma::{client::Devices, cm::{Listen, Listener}}};
+/// # use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(devices: &Arc<Devices>, server: Arc<dyn Listen>) -> Result {
+/// // All addresses of IPv6, and so all devices that have one.
+/// let addr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 7420);
+/// let listener = Listener::new(devices, &Net::current(), addr, 16, server)?;
+/// // Until it is dropped clients may come.
+/// drop(listener);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

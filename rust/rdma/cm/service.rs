@@ -77,6 +77,25 @@ impl Found {
 }
 
 /// A service of datagrams that was found by [`CmId::find`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     ah::Destination,
+/// #     cm::CmId,
+/// #     qp::{Qp, QpHandler, Ud},
+/// # };
+/// # use kernel::prelude::*;
+/// # fn example<H: QpHandler<Ud>>(id: &CmId<Ud>, qp: &Qp<H, Ud>) -> Result<Destination> {
+/// // The id was resolved to the address of the server before `qp` was made on it.
+/// let service = id.find(b"version 1", 5_000).map_err(|error| error.to_error())?;
+/// if !service.private_data().starts_with(b"version 1") {
+///     return Err(EINVAL);
+/// }
+/// qp.destination(&service)
+/// # }
+/// ```
 pub(crate) struct Service {
     found: Found,
     private_data: PrivateData,

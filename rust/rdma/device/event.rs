@@ -58,6 +58,25 @@ impl DeviceEvent {
 }
 
 /// Receives the events of a device.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::device::event::{DeviceEvent, DeviceEvents};
+/// # use kernel::prelude::*;
+/// struct Log;
+///
+/// impl DeviceEvents for Log {
+///     fn event(&self, event: DeviceEvent) {
+///         match event {
+///             DeviceEvent::PortActive(port) => pr_info!("port {} is up\n", port),
+///             DeviceEvent::PortError(port) => pr_warn!("port {} is down\n", port),
+///             DeviceEvent::Fatal => pr_err!("the device has failed\n"),
+///             _ => {}
+///         }
+///     }
+/// }
+/// ```
 pub(crate) trait DeviceEvents: Send + Sync + 'static {
     /// Something has happened to the device or one of its ports.
     ///
@@ -84,6 +103,31 @@ struct Subscriber {
 /// # Context
 ///
 /// Dropping it sleeps until no event is being handled.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::device::{
+/// #     event::{DeviceEvents, Subscription},
+/// #     Device,
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// /// A device that is in use, with its events.
+/// struct Adapter {
+///     // Dropped first: then no event comes any more.
+///     _events: Subscription,
+///     device: Arc<Device>,
+/// }
+///
+/// impl Adapter {
+///     fn new(device: Arc<Device>, events: Arc<dyn DeviceEvents>) -> Result<Self> {
+///         Ok(Self {
+///             _events: Subscription::new(&device, events)?,
+///             device,
+///         })
+///     }
+/// }
+/// ```
 ///
 /// # Invariants
 ///

@@ -32,6 +32,21 @@ const MAX_BUFFER: usize = 1 << 20;
 
 /// A buffer that the CPU writes and reads too, mapped for a device as long as it exists.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{device::Device, dma::{Direction, DmaBuffer}};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>) -> Result {
+/// let mut message = DmaBuffer::alloc(device, 64, Direction::Bidirectional)?;
+/// message.copy_in(0, b"hello")?;
+/// // Only these are sent then. A work request owns the buffer from when it is posted until it has
+/// // completed, so that nobody changes what the device is reading.
+/// message.truncate(b"hello".len())?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - `0 < len`, and the `len` bytes at `offset` are inside `pages`. No other buffer has any of

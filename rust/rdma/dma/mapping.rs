@@ -23,6 +23,22 @@ use kernel::{
 
 /// A range of [`PageChunks`] that is mapped for a device.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::{
+/// #     base::scatterlist::PageChunks,
+/// #     rdma::{device::Device, dma::{Direction, SgMapping}},
+/// # };
+/// # use kernel::{page::PAGE_SIZE, prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>) -> Result {
+/// let pages = PageChunks::alloc(16 * PAGE_SIZE, device.numa_node())?;
+/// let memory = SgMapping::map(device, &pages, 0, 16 * PAGE_SIZE, Direction::Bidirectional)?;
+/// memory.write(0, b"what peers find there")?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - `table` was allocated by `sg_alloc_table()` and is freed by `drop()` and nothing else.

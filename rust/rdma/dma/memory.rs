@@ -34,6 +34,22 @@ use kernel::{
 ///
 /// Dropping it, and its pieces, does not sleep.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{device::Device, dma::DmaMemory};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>) -> Result {
+/// // Mapped once, and given out in pieces without an allocation for each I/O.
+/// let memory = DmaMemory::alloc(device, 1 << 20, device.numa_node())?;
+/// let mut pieces = KVec::new();
+/// for offset in (0..memory.len()).step_by(4096) {
+///     pieces.push(memory.piece(offset, 4096)?, GFP_KERNEL)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - No [`DmaBuffer`](super::DmaBuffer) has these pages.
@@ -101,6 +117,23 @@ impl DmaMemory {
 ///
 /// It is what a queue pair sends and receives without mapping it, and, as it is [`Segmented`], what
 /// other devices access as well.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::DmaPiece, qp::{Qp, QpHandler}, wr::{RdmaOp, RemoteRange}};
+/// # use kernel::prelude::*;
+/// # fn example<H: QpHandler<Send = DmaPiece>>(
+/// #     qp: &Qp<H>,
+/// #     remote: RemoteRange,
+/// #     piece: DmaPiece,
+/// # ) -> Result {
+/// piece.contents(piece.len())?.write(b"data for the peer")?;
+/// // Now the work request owns the piece. It comes back to the handler of the queue pair.
+/// qp.rdma(0, RdmaOp::Write, remote, piece, true).map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

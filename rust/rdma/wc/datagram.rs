@@ -28,6 +28,25 @@ pub(crate) const GRH_BYTES: usize = size_of::<bindings::ib_grh>();
 ///
 /// It can be used only while the handler of its completion runs.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     dma::DmaBuffer,
+/// #     wc::datagram::{Datagram, Sender, GRH_BYTES},
+/// # };
+/// # use kernel::prelude::*;
+/// # fn example(buffer: &DmaBuffer, datagram: Datagram<'_>) -> Result<(u32, Sender)> {
+/// let mut number = [0; 4];
+/// if datagram.len() as usize != number.len() {
+///     return Err(EINVAL);
+/// }
+/// // The message is behind the header.
+/// buffer.copy_out(GRH_BYTES, &mut number)?;
+/// Ok((u32::from_be_bytes(number), Sender::of(&datagram, buffer)?))
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// `wc` is the completion of a receive that has succeeded, of [`GRH_BYTES`] at least.
@@ -71,6 +90,27 @@ impl<'a> Datagram<'a> {
 }
 
 /// Who has sent a datagram, as that says: enough to send something back.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     ah::Destination,
+/// #     dma::DmaBuffer,
+/// #     qp::{Qp, QpHandler, Ud},
+/// #     wc::datagram::{Datagram, Sender},
+/// # };
+/// # use kernel::prelude::*;
+/// /// Called in the completion, which must not sleep.
+/// fn note(datagram: &Datagram<'_>, buffer: &DmaBuffer) -> Result<Sender> {
+///     Sender::of(datagram, buffer)
+/// }
+///
+/// /// Called in a work item, later: to find the way back may take a look at the network.
+/// fn way_back<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, sender: &Sender) -> Result<Destination> {
+///     qp.answer_to(sender)
+/// }
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct Sender {
     wc: bindings::ib_wc,

@@ -36,6 +36,18 @@ const LEN: usize = 8;
 
 /// The 8 bytes of a peer's memory that an atomic operation is for.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::wr::{atomic::RemoteAtomic, RemoteRange};
+/// # use kernel::prelude::*;
+/// # fn example(table: RemoteRange, index: u64) -> Result<RemoteAtomic> {
+/// // The number at `index` of the peer's table; fails if that is not where a number can be.
+/// let addr = table.addr.checked_add(8 * index).ok_or(EINVAL)?;
+/// RemoteAtomic::new(RemoteRange { addr, ..table })
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// The address is a multiple of 8.
@@ -61,6 +73,30 @@ impl RemoteAtomic {
 }
 
 /// An atomic operation.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     qp::{Qp, QpHandler},
+/// #     wr::atomic::{AtomicOp, AtomicResult, RemoteAtomic},
+/// # };
+/// # use kernel::prelude::*;
+/// # fn example<H: QpHandler<Send = AtomicResult>>(
+/// #     qp: &Qp<H>,
+/// #     (lock, counter): (RemoteAtomic, RemoteAtomic),
+/// #     (first, second): (AtomicResult, AtomicResult),
+/// #     me: u64,
+/// # ) -> Result {
+/// // Takes a lock that is 0 if nobody holds it: it is ours if the result is 0.
+/// let take = AtomicOp::CompareSwap { compare: 0, swap: me };
+/// qp.atomic(0, take, lock, first, false).map_err(|(error, _)| error)?;
+/// // Reads a counter, as plain RDMA READs and atomic operations do not exclude each other.
+/// let read = AtomicOp::FetchAdd(0);
+/// qp.atomic(1, read, counter, second, true).map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicOp {
     /// Stores `swap` if the number is `compare`.
@@ -178,6 +214,23 @@ impl AtomicOp {
 ///
 /// The result of an operation can be read once that has succeeded, and only then: before, and after
 /// an error, there is none, whatever the device has written.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     device::Device,
+/// #     dma::{Direction, DmaBuffer},
+/// #     wr::atomic::AtomicResult,
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>) -> Result<AtomicResult> {
+/// let result = AtomicResult::new(DmaBuffer::alloc(device, 8, Direction::FromDevice)?)?;
+/// // Nothing was posted with it yet.
+/// assert!(result.value().is_none());
+/// # Ok(result)
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -48,6 +48,36 @@ pub(super) use marker::Marker;
 pub(super) use reservation::Reservation;
 
 /// Receives the interrupts of a completion queue that is [`Manual`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::sync::Completion, rdma::cq::{Cq, CqNotify, Manual}};
+/// # use kernel::prelude::*;
+/// /// What a task that polls a queue waits for.
+/// #[pin_data]
+/// struct Waiter {
+///     #[pin]
+///     called: Completion,
+/// }
+///
+/// impl CqNotify for Waiter {
+///     fn notify(&self) {
+///         self.called.complete();
+///     }
+/// }
+///
+/// fn next_completions(cq: &Cq<Manual>, waiter: &Waiter) -> u32 {
+///     loop {
+///         match cq.reap() {
+///             // If it returns true, no interrupt may come for what is there.
+///             0 if !cq.arm() => waiter.called.wait(),
+///             0 => {}
+///             handled => return handled,
+///         }
+///     }
+/// }
+/// ```
 pub(crate) trait CqNotify: Send + Sync {
     /// Called once after [`Cq::arm`], when a completion is in the queue. Also called, at any time,
     /// when a task that handled completions could not handle all, or another one has found it doing

@@ -57,6 +57,29 @@ struct Member<H: QpHandler<T>, T: Transport> {
 /// # Context
 ///
 /// Any: the methods must not sleep, and not drop the last reference to the queue.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::sync::Completion, rdma::srq::SrqEvents};
+/// # use kernel::prelude::*;
+/// /// What a task waits for that posts receives.
+/// #[pin_data]
+/// struct Refill {
+///     #[pin]
+///     low: Completion,
+/// }
+///
+/// impl SrqEvents for Refill {
+///     fn limit_reached(&self) {
+///         self.low.complete();
+///     }
+///
+///     fn failed(&self) {
+///         pr_err!("nothing is received any more\n");
+///     }
+/// }
+/// ```
 pub(crate) trait SrqEvents: Send + Sync + 'static {
     /// There are fewer receives than [`Srq::arm_limit`] has said. Called once for each time that
     /// the limit is armed.
@@ -83,6 +106,37 @@ type EventTarget = IrqSaveSpinLock<Option<Arc<dyn SrqEvents>>>;
 /// # Context
 ///
 /// The last reference must be dropped where sleeping is allowed, and not by a completion.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     cm::CmId,
+/// #     cq::{Cq, Softirq},
+/// #     dma::{Direction, DmaBuffer},
+/// #     pd::Pd,
+/// #     qp::{Qp, QpCaps, QpHandler},
+/// #     srq::Srq,
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Recv = DmaBuffer, Ulp = ()>>(
+/// #     pd: &Arc<Pd>,
+/// #     client: &Arc<CmId>,
+/// #     caps: QpCaps,
+/// #     handler: H,
+/// # ) -> Result {
+/// // 64 receives for up to 100 clients, of which each would need some of its own otherwise.
+/// let cq = Cq::<Softirq>::alloc(pd.device(), 64 + 100 * caps.send_cqes(), 0)?;
+/// let srq = Srq::create(pd, &cq, 64, 100, None)?;
+/// for _ in 0..64 {
+///     let buffer = DmaBuffer::alloc(pd.device(), 256, Direction::FromDevice)?;
+///     srq.recv(buffer).map_err(|(error, _)| error)?;
+/// }
+/// let caps = QpCaps { recv_wr: 0, ..caps };
+/// let qp = Qp::create_on(client, &srq, srq.cq(), caps, handler)?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

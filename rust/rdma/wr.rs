@@ -23,6 +23,22 @@ use crate::rdma::{
 use kernel::prelude::*;
 
 /// An RDMA operation on a peer's memory.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::DmaPiece, qp::{Qp, QpHandler}, wr::{RdmaOp, RemoteRange}};
+/// # use kernel::prelude::*;
+/// # fn example<H: QpHandler<Send = DmaPiece>>(
+/// #     qp: &Qp<H>,
+/// #     remote: RemoteRange,
+/// #     piece: DmaPiece,
+/// # ) -> Result {
+/// // Fills the piece with what is in the peer's memory, whose CPU does not notice.
+/// qp.rdma(0, RdmaOp::Read, remote, piece, true).map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RdmaOp {
     /// From the peer's memory to ours.
@@ -42,6 +58,25 @@ pub(crate) struct RemoteRange {
 
 /// What the peer receives of an RDMA WRITE, by
 /// [`Qp::write_with_immediate`](super::qp::Qp::write_with_immediate).
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::DmaPiece, qp::{Qp, QpHandler}, wr::{Announcement, RemoteRange}};
+/// # use kernel::prelude::*;
+/// # fn example<H: QpHandler<Send = DmaPiece>>(
+/// #     qp: &Qp<H>,
+/// #     block: (u32, RemoteRange),
+/// #     piece: DmaPiece,
+/// # ) -> Result {
+/// let (number, remote) = block;
+/// let announcement = Announcement { immediate: number, solicited: false };
+/// // When the peer gets the number, the data are there.
+/// qp.write_with_immediate(0, Some(remote), announcement, piece, true)
+///     .map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announcement {
     /// The immediate data.
@@ -69,6 +104,33 @@ impl Announcement {
 /// # Context
 ///
 /// The methods are called by the function that posts.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{
+/// #     base::scatterlist::Segmented,
+/// #     rdma::{dma::DmaBuffer, wr::SendOwner},
+/// # };
+/// /// A command, and the memory that it is about, such as that of a request of the block layer.
+/// struct Command<M> {
+///     message: DmaBuffer,
+///     len: usize,
+///     memory: M,
+/// }
+///
+/// impl<M: Segmented + Send + 'static> SendOwner for Command<M> {
+///     type Memory = M;
+///
+///     fn memory(&self) -> Option<&M> {
+///         Some(&self.memory)
+///     }
+///
+///     fn message(&self) -> Option<(&DmaBuffer, usize)> {
+///         Some((&self.message, self.len))
+///     }
+/// }
+/// ```
 pub(crate) trait SendOwner: Send + 'static {
     /// The type of [`Self::memory`]; [`NoMemory`] if there is none.
     type Memory: Segmented;
@@ -153,6 +215,27 @@ impl RecvBuffer<'_> {
 }
 
 /// A value that owns the memory of a receive until that has completed.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     dma::{DmaBuffer, DmaPiece},
+/// #     wr::{RecvBuffer, RecvOwner, RECV_BUFFERS},
+/// # };
+/// /// Buffers for a command, which the CPU reads, and for data behind it, which go on to a disk.
+/// struct Receive {
+///     command: DmaBuffer,
+///     data: DmaPiece,
+/// }
+///
+/// impl RecvOwner for Receive {
+///     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
+///         let command = RecvBuffer::Cpu(&mut self.command);
+///         [Some(command), Some(RecvBuffer::Devices(&self.data))]
+///     }
+/// }
+/// ```
 pub(crate) trait RecvOwner: Send + 'static {
     /// The most buffers that [`Self::buffers`] returns, at least 1: a device keeps room for so many
     /// in each entry of a receive queue.

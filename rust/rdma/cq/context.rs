@@ -30,13 +30,47 @@ use sealed::Sealed;
 pub(crate) trait Context: Sealed {}
 
 /// A context in which callers of [`Cq::poll`] and [`Cq::reap`] handle completions.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::cq::{Cq, Direct, Manual};
+/// # fn example(direct: &Cq<Direct>, manual: &Cq<Manual>) {
+/// // With a queue of another context this would not compile.
+/// let handled = direct.poll(16) + manual.poll(16);
+/// # }
+/// ```
 pub(crate) trait PolledContext: Context {}
 
 /// Handlers are called in softirq, on the CPU that took the interrupt. They must not sleep.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, Softirq}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>, caps: &QpCaps, number: u32) -> Result {
+/// // Connections with other numbers have other interrupts, and so other CPUs.
+/// let cq = Cq::<Softirq>::alloc(device, caps.send_cqes() + caps.recv_cqes(), number)?;
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Softirq;
 
 /// Handlers are called by the RDMA core's workqueue `ib-comp-wq`. They may sleep, but delay the
 /// handlers of all other queues there.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, Workqueue}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>, caps: &QpCaps) -> Result {
+/// // For a connection of control messages, whose handler takes a mutex.
+/// let cq = Cq::<Workqueue>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0)?;
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Workqueue;
 
 /// Handlers are called by the caller of [`Cq::poll`] or [`Cq::reap`]; there are no interrupts. They
@@ -44,10 +78,41 @@ pub(crate) struct Workqueue;
 ///
 /// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it handles
 /// a receive. See also [`Qp::answered`](crate::rdma::qp::Qp::answered).
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, Direct}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// fn alloc(device: &Arc<Device>, caps: &QpCaps) -> Result<Cq<Direct>> {
+///     Cq::<Direct>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0)
+/// }
+///
+/// /// Called over and over by a task that spins until its I/O is done.
+/// fn poll(cq: &Cq<Direct>) -> u32 {
+///     cq.reap()
+/// }
+/// ```
 pub(crate) struct Direct;
 
 /// Handlers are called by the caller of [`Cq::poll`] or [`Cq::reap`]. If callers may sleep,
 /// handlers may sleep, too. [`Cq::arm`] requests one interrupt, which calls [`CqNotify::notify`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, CqNotify, Manual}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>, caps: &QpCaps, notify: Arc<dyn CqNotify>) -> Result {
+/// let cq = Cq::<Manual>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0, notify)?;
+/// cq.reap();
+/// // One interrupt at the next completion. If one came in since `reap()`, there may be none.
+/// if cq.arm() {
+///     cq.reap();
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Manual;
 
 impl Sealed for Softirq {}
@@ -64,6 +129,32 @@ impl PolledContext for Manual {}
 /// A reference to a completion queue whose handlers are called in context `C`.
 ///
 /// It handles one completion at a time.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     cm::CmId,
+/// #     cq::{Cq, Softirq},
+/// #     pd::Pd,
+/// #     qp::{Qp, QpCaps, QpHandler},
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Ulp = ()>>(
+/// #     (first, second): (&Arc<CmId>, &Arc<CmId>),
+/// #     pd: &Arc<Pd>,
+/// #     caps: QpCaps,
+/// #     handlers: (H, H),
+/// # ) -> Result {
+/// // A queue for two queue pairs: it has an entry for all that may complete there.
+/// let entries = 2 * (caps.send_cqes() + caps.recv_cqes());
+/// let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;
+/// // Each keeps it, as an `AnyCq`, which does not say who may poll.
+/// let first = Qp::create(first, pd, &cq, &cq, caps, handlers.0)?;
+/// let second = Qp::create(second, pd, &cq, &cq, caps, handlers.1)?;
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Cq<C: Context> {
     queue: Arc<AnyCq>,
     _context: PhantomData<C>,

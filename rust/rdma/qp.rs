@@ -139,6 +139,39 @@ use kernel::{
 /// handler nor by a completion of another queue pair on the same completion queues: dropping drains
 /// the queue pair, as [`Self::drain`] does, and destroys it.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     cm::{CmId, ConnParam},
+/// #     cq::AnyCq,
+/// #     dma::{Direction, DmaBuffer},
+/// #     pd::Pd,
+/// #     qp::{Qp, QpCaps, QpHandler},
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Send = DmaBuffer, Recv = DmaBuffer, Ulp = ()>>(
+/// #     id: &Arc<CmId>,
+/// #     param: &ConnParam<'_>,
+/// #     pd: &Arc<Pd>,
+/// #     cq: &Arc<AnyCq>,
+/// #     caps: QpCaps,
+/// #     handler: H,
+/// # ) -> Result {
+/// let qp = Qp::create(id, pd, cq, cq, caps, handler)?;
+/// // A receive is there before the peer can send.
+/// let room = DmaBuffer::alloc(pd.device(), 64, Direction::FromDevice)?;
+/// qp.recv(room).map_err(|(error, _)| error)?;
+/// id.connect(param, 5_000).map_err(|error| error.to_error())?;
+/// let mut hello = DmaBuffer::alloc(pd.device(), 5, Direction::ToDevice)?;
+/// hello.copy_in(0, b"hello")?;
+/// // Both buffers are the queue pair's now. The handler gets them when they are done, and with
+/// // this one slot 0 is free again.
+/// qp.send(0, hello, true).map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - `raw` is null, or the queue pair of `id`, whose claim is ours. It is set once, before a

@@ -3,6 +3,25 @@
 //! The sizes of queue pairs.
 
 /// The sizes of a queue pair.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, Softirq}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>) -> Result {
+/// // 16 messages at once in each direction, each in one buffer.
+/// let caps = QpCaps {
+///     slots: 16,
+///     send_wr: 16,
+///     recv_wr: 16,
+///     sges: 1,
+///     ..QpCaps::default()
+/// };
+/// let cq = Cq::<Softirq>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QpCaps {
     /// Slots for sends.

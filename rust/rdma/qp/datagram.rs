@@ -39,6 +39,31 @@ use kernel::{
 pub(crate) const QKEY_OF_SENDER: u32 = 1 << 31;
 
 /// The owner of a datagram, which has its destination, too.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{
+/// #     base::scatterlist::NoMemory,
+/// #     rdma::{ah::Destination, dma::DmaBuffer, qp::SendTo, wr::SendOwner},
+/// # };
+/// /// A datagram: the device needs the destination as long as it needs the message.
+/// struct Letter(DmaBuffer, Destination);
+///
+/// impl SendOwner for Letter {
+///     type Memory = NoMemory;
+///
+///     fn message(&self) -> Option<(&DmaBuffer, usize)> {
+///         Some((&self.0, self.0.len()))
+///     }
+/// }
+///
+/// impl SendTo for Letter {
+///     fn destination(&self) -> &Destination {
+///         &self.1
+///     }
+/// }
+/// ```
 pub(crate) trait SendTo: SendOwner {
     /// Returns where the message goes.
     fn destination(&self) -> &Destination;

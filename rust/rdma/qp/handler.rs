@@ -29,6 +29,40 @@ use crate::rdma::{
 /// the context of the function that does so. So a method may sleep only if all of these contexts
 /// may. No method may drop the last reference to the queue pair or to one of its completion queues.
 /// All may post.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     dma::DmaBuffer,
+/// #     qp::{Qp, QpHandler},
+/// #     wc::{Received, WcError},
+/// # };
+/// /// Sends each message back, one at a time: there is one receive, and one slot.
+/// struct Echo;
+///
+/// impl QpHandler for Echo {
+///     type Send = DmaBuffer;
+///     type Recv = DmaBuffer;
+///     // It sends messages, and nothing that is built on them.
+///     type Ulp = ();
+///
+///     fn recv_done(&self, qp: &Qp<Self>, buffer: DmaBuffer, got: Result<Received<'_>, WcError>) {
+///         // An owner of which nothing is made drops here, and with it its memory.
+///         if got.is_ok() {
+///             let _ = qp.send(0, buffer, true);
+///         }
+///     }
+///
+///     fn send_done(&self, qp: &Qp<Self>, buffer: DmaBuffer, sent: Result<(), WcError>) {
+///         if sent.is_ok() {
+///             let _ = qp.recv(buffer);
+///         }
+///     }
+///
+///     fn error(&self) {}
+/// }
+/// ```
 pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// The owner of a send.
     type Send: SendOwner;

@@ -23,6 +23,21 @@ use kernel::{
 ///
 /// The connection manager takes a queue pair from one to the next; with
 /// [`Qp::fail`] it goes to [`Self::Error`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::qp::{Qp, QpHandler, QpState};
+/// # use kernel::prelude::*;
+/// # fn example<H: QpHandler>(qp: &Qp<H>) -> Result {
+/// match qp.state()? {
+///     QpState::ReadyToSend => pr_info!("connected\n"),
+///     QpState::Error => pr_info!("failed, or being drained\n"),
+///     other => pr_info!("on the way: {:?}\n", other),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpState {
     /// It was created, and does nothing.

@@ -58,6 +58,21 @@ pub(crate) trait Transport: sealed::Sealed + Send + Sync + 'static {
 /// [`CmId`](crate::rdma::cm::CmId).
 ///
 /// All of them have messages and RDMA WRITEs.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::DmaBuffer, qp::{Connected, Qp, QpHandler}};
+/// # use kernel::prelude::*;
+/// /// Sends a message on a queue pair of either kind of connection.
+/// fn send<H, T>(qp: &Qp<H, T>, slot: u16, message: DmaBuffer) -> Result
+/// where
+///     H: QpHandler<T, Send = DmaBuffer>,
+///     T: Connected,
+/// {
+///     qp.send(slot, message, true).map_err(|(error, _)| error)
+/// }
+/// ```
 pub(crate) trait Connected: for<'a> Transport<Received<'a> = Received<'a>> {}
 
 /// The reliable connection: what was sent has arrived when it completes, in order, and once. It has
@@ -104,10 +119,41 @@ impl Connected for Rc {}
 ///
 /// The connection manager makes such connections as it makes reliable ones: `rdma_create_id()`
 /// takes the type for callers in the kernel. With iWARP there are none.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{
+/// #     base::net::Net,
+/// #     rdma::{client::Devices, cm::{CmEvents, CmId}, qp::Uc},
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(devices: &Arc<Devices>, events: Arc<dyn CmEvents>) -> Result {
+/// // It is connected as a reliable one is. Its queue pairs are `Qp<H, Uc>`.
+/// let id = CmId::<Uc>::new(devices, &Net::current(), events)?;
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) enum Uc {}
 
 /// A send has left, and nobody knows whether it arrives: what is known of one that a [`Uc`] or
 /// [`Ud`] queue pair has completed.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::DmaBuffer, qp::Unacknowledged, wc::WcError};
+/// # use kernel::prelude::*;
+/// # fn again(message: DmaBuffer) -> Result { Err(EIO) }
+/// /// What a handler does with a message that it sends until there is an answer.
+/// fn sent(message: DmaBuffer, result: Result<Unacknowledged, WcError>) -> Result {
+///     match result {
+///         // Nobody knows whether it arrives, but the buffer can be used again.
+///         Ok(Unacknowledged) => again(message),
+///         Err(error) => Err(error.to_error()),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unacknowledged;
 
@@ -151,6 +197,27 @@ impl Connected for Uc {}
 /// are none.
 ///
 /// [`CmId::find`]: crate::rdma::cm::CmId::find
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{
+/// #     base::net::Net,
+/// #     rdma::{
+/// #         client::Devices,
+/// #         cm::{CmEvents, CmId},
+/// #         qp::Ud,
+/// #     },
+/// # };
+/// # use core::net::{IpAddr, SocketAddr};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(devices: &Arc<Devices>, own: IpAddr, events: Arc<dyn CmEvents>) -> Result {
+/// // The address says on which port of which device its queue pair, a `Qp<H, Ud>`, is to be.
+/// let id = CmId::<Ud>::new(devices, &Net::current(), events)?;
+/// id.bind(SocketAddr::new(own, 0))?;
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) enum Ud {}
 
 impl Transport for Ud {

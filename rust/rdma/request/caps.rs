@@ -9,6 +9,32 @@ use crate::rdma::{
 };
 
 /// The sizes of a queue pair with requests.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     cq::{Cq, Softirq},
+/// #     device::Device,
+/// #     qp::QpCaps,
+/// #     request::RequestCaps,
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>) -> Result {
+/// // 16 requests at once, each of which takes up to two work requests.
+/// let qp = QpCaps {
+///     slots: 16,
+///     send_wr: 32,
+///     recv_wr: 16,
+///     sges: 4,
+///     ..QpCaps::default()
+/// };
+/// // Each may be about up to 1 MiB of memory.
+/// let caps = RequestCaps::with_regions(qp, device, 1 << 20);
+/// let cq = Cq::<Softirq>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestCaps {
     /// Those of the queue pair. A region is registered by a work request of its own, which

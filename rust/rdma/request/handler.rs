@@ -20,6 +20,51 @@ use crate::rdma::{
 /// # Context
 ///
 /// What [`Qp::answered`] ends comes back by [`QpHandler::send_done`] in the context of its caller.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     dma::DmaBuffer,
+/// #     qp::{Qp, QpHandler},
+/// #     request::{RequestHandler, Requests},
+/// #     wc::{Received, WcError},
+/// #     wr::SendOwner,
+/// # };
+/// /// Sends one request at a time, of which slot 0 has the owner until it is answered.
+/// struct Client;
+///
+/// # struct Request(DmaBuffer);
+/// # impl SendOwner for Request {
+/// #     type Memory = crate::base::scatterlist::NoMemory;
+/// # }
+/// impl QpHandler for Client {
+///     type Send = Request;
+///     type Recv = DmaBuffer;
+///     type Ulp = Requests;
+///
+///     fn recv_done(&self, qp: &Qp<Self>, buffer: DmaBuffer, got: Result<Received<'_>, WcError>) {
+///         if let Ok(answer) = got {
+///             let _ = qp.answered(0, answer);
+///             let _ = qp.recv(buffer);
+///         }
+///     }
+///
+///     fn send_done(&self, qp: &Qp<Self>, request: Request, result: Result<(), WcError>) {
+///         // It is answered, or failed, and the peer has no access to its memory any more.
+///     }
+///
+///     fn error(&self) {}
+/// }
+///
+/// impl RequestHandler for Client {
+///     type Parked = Request;
+///
+///     fn park(&self, request: Request) -> Request {
+///         request
+///     }
+/// }
+/// ```
 pub(crate) trait RequestHandler: QpHandler<Rc, Ulp = Requests> {
     /// What stays of the owner of a send whose memory the peer may still access; see
     /// [`Self::park`].

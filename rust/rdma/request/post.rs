@@ -42,6 +42,26 @@ use kernel::{
 };
 
 /// What a request carries in addition to its message.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     qp::Qp,
+/// #     request::{Carry, RequestHandler},
+/// #     wr::{RdmaOp, RemoteRange},
+/// # };
+/// # use kernel::prelude::*;
+/// # trait Write { fn set_place(&mut self, place: RemoteRange) -> Result; }
+/// # fn example<H: RequestHandler>(qp: &Qp<H>, slot: u16, write: H::Send) -> Result
+/// # where H::Send: Write {
+/// // A write to a disk of the peer: the peer reads the data, and may do so until it has answered.
+/// let carry = Carry::Access(RdmaOp::Read);
+/// qp.request(slot, carry, write, |write, place| write.set_place(place.ok_or(EINVAL)?), true)
+///     .map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carry {
     /// Nothing.

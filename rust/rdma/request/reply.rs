@@ -20,6 +20,33 @@ use crate::rdma::{
 use kernel::prelude::*;
 
 /// What a reply does in addition to sending a message.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     qp::Qp,
+/// #     request::{Reply, RequestHandler},
+/// #     wr::RemoteRange,
+/// # };
+/// # use kernel::prelude::*;
+/// # fn example<H: RequestHandler>(
+/// #     qp: &Qp<H>,
+/// #     slot: u16,
+/// #     place: RemoteRange,
+/// #     answer: H::Send,
+/// # ) -> Result {
+/// // The answer to a read of a disk: the data go where the peer wants them, and when it gets the
+/// // message, they are there, and this side's right to write there has ended.
+/// let reply = Reply {
+///     write: Some(place),
+///     invalidate: Some(place.rkey),
+///     ..Reply::default()
+/// };
+/// qp.reply(slot, reply, answer, true).map_err(|(error, _)| error)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reply {
     /// If set, the owner's memory is the message, and this its immediate data. Not over iWARP.

@@ -32,6 +32,22 @@ use kernel::{
 ///
 /// The last one must be dropped where sleeping is allowed.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::{bounce::BounceBuffer, scatterlist::PageChunks};
+/// # use kernel::{page::PAGE_SIZE, prelude::*};
+/// # fn example(data: &[u8; 512]) -> Result {
+/// let memory = PageChunks::alloc(2 * PAGE_SIZE, -1)?;
+/// let mut buffer = BounceBuffer::new(&memory, 0, PAGE_SIZE as u32)?;
+/// buffer.set_len(512, false)?;
+/// // What is being made ready, such as by a cipher, no device sees.
+/// buffer.private().write(data)?;
+/// buffer.publish()?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - The `2 * size` bytes that begin `offset` bytes after the start of `page` are a part of one
@@ -149,6 +165,21 @@ unsafe impl Segmented for BounceBuffer {
 ///
 /// The caller copies between the two. So a device, and a peer that it lets access the buffer, never
 /// see the memory, and see of its contents what was published.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::{bounce::{BounceBuffer, Bounced}, scatterlist::Segmented};
+/// # use kernel::prelude::*;
+/// # fn example<M: Segmented>(memory: M, buffer: BounceBuffer) -> Result {
+/// // A device is given the buffer in place of the memory.
+/// let bounced = Bounced::new(memory, Some(buffer));
+/// bounced.fill()?;
+/// // Here the device has read the buffer, or written it.
+/// bounced.empty()?;
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Bounced<M: Segmented> {
     memory: M,
     buffer: Option<BounceBuffer>,

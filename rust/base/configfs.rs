@@ -62,6 +62,44 @@ use registration::{
 const MAX_ATTRIBUTES: usize = 32;
 
 /// Defines the directories that hold a `Self`: their files, and what `mkdir(2)` in them does.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::configfs::{Attribute, Group, GroupOperations, NewGroup, NoChild};
+/// # use core::fmt::Write;
+/// # use kernel::{prelude::*, sync::{atomic::{Atomic, Relaxed}, Arc}};
+/// /// The directory of a disk.
+/// struct Disk {
+///     depth: Atomic<u32>,
+/// }
+///
+/// #[vtable]
+/// impl GroupOperations for Disk {
+///     type Child = NoChild;
+///
+///     const ATTRIBUTES: &'static [Attribute<Self>] = &[Attribute::rw(
+///         c"depth",
+///         |disk: &Disk, page| Ok(writeln!(page, "{}", disk.depth.load(Relaxed))?),
+///         |disk: &Group<Disk>, text: &str| {
+///             disk.depth.store(text.parse().map_err(|_| EINVAL)?, Relaxed);
+///             Ok(())
+///         },
+///     )];
+/// }
+///
+/// /// The directory in which mkdir makes disks.
+/// struct Disks;
+///
+/// #[vtable]
+/// impl GroupOperations for Disks {
+///     type Child = Disk;
+///
+///     fn make_child(_disks: &Group<Self>, _name: &str) -> Result<NewGroup<Disk>> {
+///         NewGroup::new(Arc::new(Disk { depth: Atomic::new(128) }, GFP_KERNEL)?)
+///     }
+/// }
+/// ```
 #[vtable]
 pub(crate) trait GroupOperations: Send + Sync + Sized + 'static {
     /// The data of the directories that `mkdir(2)` creates here; [`NoChild`] if it creates none.
@@ -216,6 +254,21 @@ impl Drop for Pinned {
 }
 
 /// A directory that is not attached yet.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::configfs::{GroupOperations, NewGroup};
+/// # use kernel::{prelude::*, sync::Arc};
+/// /// A directory with one in it, `stats`, which rmdir removes together with it.
+/// fn with_stats<T, S>(disk: Arc<T>, stats: Arc<S>) -> Result<NewGroup<T>>
+/// where
+///     T: GroupOperations,
+///     S: GroupOperations,
+/// {
+///     NewGroup::new(disk)?.with_default(c"stats", NewGroup::new(stats)?)
+/// }
+/// ```
 ///
 /// # Invariants
 ///
@@ -410,6 +463,18 @@ impl<T: GroupOperations> VTable<T> {
 ///
 /// Dropping it makes `mkdir(2)` fail with [`ESHUTDOWN`], waits until all directories that it made
 /// are removed (there are none when a module is unloaded), and removes the rest.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::configfs::{GroupOperations, NewGroup, Subsystem};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<T: GroupOperations>(disks: Arc<T>) -> Result {
+/// // /sys/kernel/config/driver, until it drops.
+/// let subsystem = Subsystem::register(c"driver", NewGroup::new(disks)?)?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

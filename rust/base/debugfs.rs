@@ -30,6 +30,24 @@ use kernel::{
 use crate::bindings;
 
 /// A value that a [`File`] shows.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::debugfs::Show;
+/// # use kernel::{fmt, sync::atomic::{Atomic, Relaxed}};
+/// struct Counters {
+///     reads: Atomic<u64>,
+///     writes: Atomic<u64>,
+/// }
+///
+/// impl Show for Counters {
+///     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         writeln!(f, "reads {}", self.reads.load(Relaxed))?;
+///         writeln!(f, "writes {}", self.writes.load(Relaxed))
+///     }
+/// }
+/// ```
 pub(crate) trait Show: Send + Sync + 'static {
     /// Writes the content of the file. May sleep; may run in parallel with itself.
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
@@ -65,6 +83,18 @@ impl Drop for Entry {
 }
 
 /// A directory. It is removed when this and everything created in it are dropped, which sleeps.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::debugfs::{Dir, File, Show, ROOT_ONLY};
+/// # use kernel::{prelude::*, sync::Arc};
+/// /// Makes /sys/kernel/debug/driver/disk0/counters, which is there as long as the result.
+/// fn publish<T: Show>(counters: Arc<T>) -> Result<File<T>> {
+///     let dir = Dir::new(c"driver")?.subdir(c"disk0")?;
+///     Ok(dir.file(c"counters", ROOT_ONLY, counters))
+/// }
+/// ```
 #[derive(Clone)]
 pub(crate) struct Dir(Arc<Entry>);
 

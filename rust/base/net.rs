@@ -28,6 +28,19 @@ use crate::bindings;
 
 /// A counted reference to a network namespace, which keeps the namespace.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::net::Net, rdma::{client::Devices, cm::{CmEvents, CmId}}};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(devices: &Arc<Devices>, events: Arc<dyn CmEvents>) -> Result {
+/// // Of the task that configures the connection. A work item, which connects later, has another.
+/// let net = Net::current();
+/// let id: Arc<CmId> = CmId::new(devices, &net, events)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is valid and this value owns one reference count of what it points at.

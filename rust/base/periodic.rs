@@ -20,6 +20,22 @@ use kernel::{
 use crate::bindings;
 
 /// What a [`PeriodicWork`] does.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::periodic::PeriodicHandler;
+/// # use kernel::sync::{atomic::{Atomic, Relaxed}, Arc};
+/// struct Sizes {
+///     checks: Atomic<u64>,
+/// }
+///
+/// impl PeriodicHandler for Arc<Sizes> {
+///     fn run(&self) {
+///         self.checks.fetch_add(1, Relaxed);
+///     }
+/// }
+/// ```
 pub(crate) trait PeriodicHandler: Send + Sync + 'static {
     /// Called again and again, never twice at a time, by a worker of `system_freezable_wq`. May
     /// sleep, but must not drop the [`PeriodicWork`].
@@ -42,6 +58,18 @@ struct Inner<T> {
 /// # Context
 ///
 /// Dropping it waits for a call that is under way, and may sleep.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::periodic::{PeriodicHandler, PeriodicWork};
+/// # use kernel::prelude::*;
+/// # fn example<T: PeriodicHandler>(sizes: T) -> Result {
+/// // Once a second, until it drops.
+/// let checks = PeriodicWork::new(sizes, 1_000)?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -35,6 +35,25 @@ use crate::bindings;
 /// A reader takes no lock and counts no reference. A task that replaces the `Arc` waits until no
 /// reader uses the old one any more.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::rcu::RcuSlot;
+/// struct Path {
+///     depth: u32,
+/// }
+///
+/// /// Called for each I/O. Must not sleep while it has the path.
+/// fn depth(current: &RcuSlot<Path>) -> u32 {
+///     current.get().map_or(0, |path| path.depth)
+/// }
+///
+/// /// Called when a path is lost: afterwards no I/O uses it, so it may drop here.
+/// fn lose(current: &RcuSlot<Path>) {
+///     drop(current.replace(None));
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is null, or from [`Arc::into_raw`] with the reference that this gave away. Only

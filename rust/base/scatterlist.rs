@@ -167,6 +167,22 @@ const LARGEST_ORDER: usize = ((2 << 20) / PAGE_SIZE).ilog2() as usize;
 ///
 /// The last reference must be dropped where sleeping is allowed.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::scatterlist::PageChunks;
+/// # use kernel::prelude::*;
+/// # fn example() -> Result {
+/// // 64 MiB from any NUMA node, in chunks of 2 MiB if there are such.
+/// let memory = PageChunks::alloc(64 << 20, -1)?;
+/// let mut first = [0; 16];
+/// for contents in memory.contents(0, first.len()) {
+///     contents.read(&mut first)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - `chunks` holds pages from `farblk_alloc_pages()` that this object owns: first the
@@ -296,6 +312,24 @@ impl PageChunks {
 /// [`PageChunks`] that are being allocated.
 ///
 /// Dropping it frees what was allocated.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::{scatterlist::{PageChunks, PageChunksBuilder}, sync::fatal_signal_pending};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(len: usize) -> Result<Arc<PageChunks>> {
+/// let mut builder = PageChunksBuilder::new(len, -1)?;
+/// // In steps, as it may take long, and the user may change his mind.
+/// while builder.is_incomplete() {
+///     if fatal_signal_pending() {
+///         return Err(EINTR);
+///     }
+///     builder.grow(1 << 30)?;
+/// }
+/// builder.finish()
+/// # }
+/// ```
 pub(crate) struct PageChunksBuilder {
     /// The memory that is allocated so far.
     memory: PageChunks,

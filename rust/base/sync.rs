@@ -108,6 +108,21 @@ unsafe impl Backend for IrqSaveSpinLockBackend {
 const IO_WAIT_MS: Msecs = 5_000;
 
 /// Signals once that something is done; like [`kernel::sync::Completion`], but with timeouts.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::sync::Completion;
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn begin(done: Arc<Completion>) -> Result { Ok(()) }
+/// # fn example() -> Result {
+/// let done = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+/// begin(done.clone())?;
+/// // Fails with `ETIMEDOUT` unless somebody calls `done.complete()` within 5 seconds.
+/// done.wait_timeout(5_000)?;
+/// # Ok(())
+/// # }
+/// ```
 #[pin_data]
 pub(crate) struct Completion {
     #[pin]
@@ -192,6 +207,25 @@ impl Completion {
 
 /// Completes a [`Completion`] when it is dropped. The last field of a struct, it tells that all the
 /// other fields are dropped.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::sync::Released;
+/// # use kernel::{prelude::*, sync::Arc};
+/// struct Session {
+///     name: KVec<u8>,
+///     // Last: when it drops, all else of the session is gone.
+///     released: Released,
+/// }
+///
+/// fn end(session: Arc<Session>) {
+///     let released = session.released.completion();
+///     drop(session);
+///     // Others may still have references.
+///     released.wait();
+/// }
+/// ```
 pub(crate) struct Released(Arc<Completion>);
 
 impl Released {
@@ -248,6 +282,21 @@ pub(crate) fn with_reserves<T>(f: impl FnOnce() -> T) -> T {
 }
 
 /// A place for a box, which functions take out and put back.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::sync::Place;
+/// # use kernel::prelude::*;
+/// # fn example() -> Result {
+/// // A spare buffer that interrupts may take: they cannot wait for memory.
+/// let spare = Place::new(KBox::new([0u8; 64], GFP_KERNEL)?);
+/// if let Some(buffer) = spare.take() {
+///     let _ = spare.put(buffer);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -24,6 +24,24 @@ use kernel::{
 use crate::bindings;
 
 /// What a [`Timer`] does.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::{sync::Completion, timer::TimerHandler};
+/// # use kernel::{prelude::*, sync::Arc};
+/// #[pin_data]
+/// struct Deadline {
+///     #[pin]
+///     over: Completion,
+/// }
+///
+/// impl TimerHandler for Arc<Deadline> {
+///     fn expired(&self) {
+///         self.over.complete_all();
+///     }
+/// }
+/// ```
 pub(crate) trait TimerHandler: Send + Sync + 'static {
     /// Called when the time that was set has come, never twice at a time, in softirq. Must not drop
     /// the timer, but may set it again.
@@ -45,6 +63,20 @@ struct Inner<T> {
 ///
 /// Dropping it waits for a call that is under way, and may sleep. No lock that `expired` takes may
 /// be held then.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::timer::{Timer, TimerHandler};
+/// # use kernel::prelude::*;
+/// # fn example<T: TimerHandler>(deadline: T) -> Result {
+/// let timer = Timer::new(deadline)?;
+/// timer.set(60_000);
+/// // An answer has come.
+/// timer.clear();
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -29,6 +29,23 @@ use kernel::{
 ///
 /// Dropping it shuts it and waits as [`Users::wait`] does; it sleeps.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::users::Users;
+/// # use kernel::prelude::*;
+/// # fn example() -> Result {
+/// let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+/// // Each I/O is one from its beginning to its end.
+/// let user = users.get().ok_or(ENODEV)?;
+/// drop(user);
+/// // There are no new ones after this, and none is left.
+/// users.wait();
+/// assert!(users.get().is_none());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// - `count` is initialised, with [`Users::released`]. Its first reference is given back when

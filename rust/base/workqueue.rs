@@ -47,6 +47,31 @@ static LIVE: Atomic<i32> = Atomic::new(0);
 /// it waits until every [`Deferred`] was dropped, so that no code of the module runs any more; it
 /// sleeps.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::{users::CodeUsers, workqueue::ReleaseQueue};
+/// # use kernel::prelude::*;
+/// /// A module. Its fields drop in this order.
+/// struct Module {
+///     // Here all else.
+///     _release: ReleaseQueue,
+///     _code: CodeUsers,
+/// }
+///
+/// impl Module {
+///     fn new() -> Result<Self> {
+///         // Locals drop in the reverse order, if what follows fails.
+///         let code = CodeUsers;
+///         let release = ReleaseQueue::new(c"module_release")?;
+///         Ok(Self {
+///             _release: release,
+///             _code: code,
+///         })
+///     }
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is a valid work queue, which this value owns and which [`RELEASE`] points at.
@@ -161,6 +186,20 @@ impl<T: Send + 'static> WorkItem for DeferredInner<T> {
 ///
 /// A worker of the [`ReleaseQueue`] drops the value some time later. [`Deferred::new`] allocates
 /// all that this takes.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::workqueue::Deferred, rdma::mr::Mr};
+/// # use kernel::prelude::*;
+/// # fn example(mr: Mr) -> Result {
+/// // To deregister a region sleeps. Now it may be dropped in a completion, too.
+/// let mr = Deferred::new(mr)?;
+/// let range = mr.remote();
+/// drop(mr);
+/// # Ok(())
+/// # }
+/// ```
 pub(crate) struct Deferred<T: Send + 'static>(ManuallyDrop<Pin<KBox<DeferredInner<T>>>>);
 
 impl<T: Send + 'static> Deferred<T> {
@@ -227,6 +266,38 @@ impl<F: FnOnce() + Send + 'static> WorkItem for Call<F> {
 ///
 /// It may be dropped in any context, also by one of its own items: the [`ReleaseQueue`] lets the
 /// queued items run and destroys it.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::workqueue::OwnedQueue;
+/// # use kernel::{impl_has_work, new_work, prelude::*, sync::Arc, workqueue::{Work, WorkItem}};
+/// #[pin_data]
+/// struct Reconnect {
+///     #[pin]
+///     work: Work<Reconnect>,
+/// }
+///
+/// impl_has_work! {
+///     impl HasWork<Self> for Reconnect { self.work }
+/// }
+///
+/// impl WorkItem for Reconnect {
+///     type Pointer = Arc<Self>;
+///
+///     fn run(this: Arc<Self>) {
+///         pr_info!("connecting again\n");
+///     }
+/// }
+///
+/// fn start() -> Result {
+///     let queue = OwnedQueue::ordered(c"reconnect")?;
+///     let init = pin_init!(Reconnect { work <- new_work!("Reconnect::work") });
+///     let _ = queue.enqueue(Arc::pin_init(init, GFP_KERNEL)?);
+///     queue.flush();
+///     Ok(())
+/// }
+/// ```
 pub(crate) struct OwnedQueue(Deferred<RawQueue>);
 
 impl OwnedQueue {

@@ -34,6 +34,30 @@ const PAGE_LEN: usize = 4096;
 /// and less than a page (otherwise the write fails with [`EINVAL`]), without one trailing
 /// newline.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::configfs::{Attribute, Group, GroupOperations, PageWriter};
+/// # use core::fmt::Write;
+/// # use kernel::prelude::*;
+/// # fn set_key(text: &str) -> Result { Err(EINVAL) }
+/// fn show_state<T>(_: &T, page: &mut PageWriter<'_>) -> Result {
+///     Ok(writeln!(page, "live")?)
+/// }
+///
+/// fn store_key<T: GroupOperations>(_: &Group<T>, text: &str) -> Result {
+///     set_key(text)
+/// }
+///
+/// fn attributes<T: GroupOperations>() -> [Attribute<T>; 2] {
+///     [
+///         Attribute::ro(c"state", show_state::<T>),
+///         // Nobody can read it.
+///         Attribute::secret(c"key", store_key::<T>),
+///     ]
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `raw` is a valid attribute for the items of `Group<T>`.

@@ -39,6 +39,26 @@ const BLK_OPEN_WRITE: bindings::blk_mode_t = 1 << 1;
 ///
 /// The kernel reports nothing else. The owner of a `Bdev` has to poll for a new size, for new
 /// limits, and for a device that has become read-only.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::sync::Completion, block::bdev::BdevEvents};
+/// # use kernel::prelude::*;
+/// /// An export, whose task drops the device when it is gone.
+/// #[pin_data]
+/// struct Export {
+///     #[pin]
+///     gone: Completion,
+/// }
+///
+/// impl BdevEvents for Export {
+///     fn mark_dead(&self, surprise: bool) {
+///         pr_info!("the device {}\n", if surprise { "is gone" } else { "is being removed" });
+///         self.gone.complete_all();
+///     }
+/// }
+/// ```
 pub(crate) trait BdevEvents: Send + Sync + 'static {
     /// The device is gone (`surprise`), or is about to be removed: from now on all I/O fails.
     ///
@@ -187,6 +207,22 @@ impl DeviceId {
 /// Dropping it waits until every bio on it has ended and no event is being delivered any more,
 /// which includes that the task that removes the device has written what others left in its page
 /// cache. It sleeps.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::bdev::{Bdev, BdevEvents};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(events: Arc<dyn BdevEvents>) -> Result {
+/// let bdev = Bdev::open(c"/dev/sda", true, events)?;
+/// pr_info!("{} sectors, blocks of {}\n", bdev.sectors(), bdev.limits().logical_block_size);
+/// // What has been written stays after this.
+/// if bdev.write_cache() {
+///     bdev.flush()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

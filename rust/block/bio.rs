@@ -58,6 +58,19 @@ pub(crate) enum BioOp {
 }
 
 /// A request to a block device.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::bio::{BioOp, BioRequest};
+/// # fn example() {
+/// // A write of 4 KiB at 1 MiB that is past the cache of the device when it ends.
+/// let write = BioRequest {
+///     fua: true,
+///     ..BioRequest::new(BioOp::Write, (1 << 20) / 512, 4096)
+/// };
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BioRequest {
     /// The operation.
@@ -151,6 +164,34 @@ impl BioRequest {
 ///
 /// From [`Bio::submit`] to [`BioOwner::end_io`] the value stays in place, and is neither dropped
 /// nor borrowed mutably.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{
+/// #     base::{scatterlist::Segmented, sync::Completion},
+/// #     block::{bio::{Bio, BioOwner}, BlkResult},
+/// # };
+/// # use kernel::sync::Arc;
+/// /// An I/O on some memory, for which a task waits.
+/// struct Io<M> {
+///     memory: M,
+///     done: Arc<Completion>,
+/// }
+///
+/// impl<M: Segmented + Send + 'static> BioOwner for Io<M> {
+///     type Memory = M;
+///
+///     fn memory(&self) -> Option<&M> {
+///         Some(&self.memory)
+///     }
+///
+///     fn end_io(self, bio: Bio<Self>, result: BlkResult) {
+///         // `bio` could be used for the next I/O; here it drops, and so does the memory.
+///         self.done.complete();
+///     }
+/// }
+/// ```
 pub(crate) trait BioOwner: Sized + Send + 'static {
     /// The type of the memory; [`NoMemory`](crate::base::scatterlist::NoMemory) if there is none.
     type Memory: Segmented;
@@ -210,6 +251,20 @@ struct Inner<O: BioOwner> {
 }
 
 /// The means of one I/O at a time, on any device: a C `struct bio`, or several.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::{bdev::Bdev, bio::{Bio, BioOp, BioOwner, BioRequest}};
+/// # use kernel::prelude::*;
+/// # fn example<O: BioOwner>(bdev: &Bdev, owner: O) -> Result {
+/// // Allocated before it is needed: for memory in up to 256 pieces.
+/// let bio = Bio::new(256)?;
+/// // The end of it, also a failure, comes by `end_io` of the owner.
+/// bio.submit(bdev, BioRequest::new(BioOp::Read, 0, 1 << 20), owner);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Invariants
 ///

@@ -17,6 +17,20 @@ use kernel::{
 
 /// The names of a driver's disks: a prefix and the lowest free number.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::{DiskNames, GenDiskBuilder, Operations, TagSet};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<T>(tag_set: Arc<TagSet<T>>, data: T::QueueData) -> Result
+/// # where T: Operations {
+/// // For all disks of the driver: the first one is /dev/ram0, if there is no other.
+/// let names = Arc::pin_init(DiskNames::new(c"ram"), GFP_KERNEL)?;
+/// let disk = GenDiskBuilder::new().build(names, tag_set, data)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// `ida` is initialised.

@@ -230,6 +230,31 @@ const MAX_SECTORS: u64 = (i64::MAX as u64) >> SECTOR_SHIFT;
 pub(crate) const ENV_MAX: usize = 4;
 
 /// Makes a [`GenDisk`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::{DiskNames, GenDisk, GenDiskBuilder, Limits, Operations, TagSet};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<T: Operations>(
+/// #     names: Arc<DiskNames>,
+/// #     tag_set: Arc<TagSet<T>>,
+/// #     data: T::QueueData,
+/// # ) -> Result<GenDisk<T>> {
+/// let limits = Limits {
+///     logical_block_size: 4096,
+///     physical_block_size: 4096,
+///     write_cache: true,
+///     ..Limits::default()
+/// };
+/// let disk = GenDiskBuilder::new()
+///     .limits(limits)
+///     .capacity_sectors((1 << 30) / 512)
+///     .build(names, tag_set, data)?;
+/// disk.scan_partitions()?;
+/// # Ok(disk)
+/// # }
+/// ```
 pub(crate) struct GenDiskBuilder {
     limits: Limits,
     capacity_sectors: u64,

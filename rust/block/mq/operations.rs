@@ -30,6 +30,53 @@ pub(crate) type Borrowed<'a, T> = <T as ForeignOwnable>::Borrowed<'a>;
 /// The driver of a block device; C's `struct blk_mq_ops`.
 ///
 /// Unless it says otherwise, a callback must not sleep.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::{
+/// #     mq::{Command, IdleRequest, Operations, Owned, Refused, Timeout},
+/// #     BlkError,
+/// # };
+/// # use kernel::prelude::*;
+/// /// A disk that keeps nothing, and has nothing.
+/// struct Null;
+///
+/// impl Operations for Null {
+///     type QueueData = ();
+///     type HwData = ();
+///     type RequestData = ();
+///
+///     fn new_request_data() -> impl PinInit<(), Error> {
+///         Ok::<(), Error>(())
+///     }
+///
+///     fn init_hctx(_data: (), _index: u32) -> Result {
+///         Ok(())
+///     }
+///
+///     fn queue_rq(
+///         _hw: (),
+///         _data: (),
+///         rq: Owned<IdleRequest<Self>>,
+///         _last: bool,
+///     ) -> Result<(), Refused<Self>> {
+///         let rq = rq.start();
+///         let result = match rq.command() {
+///             Command::Write | Command::Flush => Ok(()),
+///             _ => Err(BlkError::NotSupported),
+///         };
+///         rq.complete(result);
+///         Ok(())
+///     }
+///
+///     fn commit_rqs(_hw: (), _data: ()) {}
+///
+///     fn timeout(_hw: (), _data: (), _tag: u16) -> Timeout {
+///         Timeout::Reset
+///     }
+/// }
+/// ```
 pub(crate) trait Operations: Sized + 'static {
     /// The data of a disk; C's `queuedata`. Dropped, in a context that may sleep, when the last
     /// reference to the disk goes, which may be long after its [`GenDisk`] is dropped.

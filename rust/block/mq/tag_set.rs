@@ -27,6 +27,19 @@ use kernel::{
 ///
 /// Dropping it may sleep.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::{Operations, TagSet};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<T: Operations>() -> Result {
+/// // 4 hardware queues with interrupts and 2 that are polled, each of 128 requests, which are late
+/// // after 30 seconds.
+/// let tag_set = Arc::pin_init(TagSet::<T>::new(4, 2, 128, -1, 30_000), GFP_KERNEL)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Invariants
 ///
 /// `inner` went through `blk_mq_alloc_tag_set` with success, for requests of `T`.

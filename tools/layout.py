@@ -6,6 +6,8 @@
 - Files of more than 600 lines that do not say at their head why ("Long: ..."): those of the module, of the samples, of the tool and of the tests. Examples in
   the documentation do not count.
 - Items of floor 1 that other files see, and that have no documentation: the kernel crate has missing_docs on.
+- Types of floor 1 with a constructor that other files see, and traits that they implement, without an example, which "tools/build examples" compiles.
+  Plain data and what only other types return need none.
 
 What a parent module re-exports counts as an import of the file that has it. --graph prints the imports instead.
 """
@@ -17,11 +19,22 @@ TOP = Path(__file__).resolve().parent.parent
 ROOT = TOP / "rust"
 # Where no file is long without a reason.
 FOLDERS = ("rust", "samples", "tools/farblk/src", "tools/farblk/tests", "tools/hosttest/src", "tools/vm", "selftests")
+FLOOR_1 = ("base", "block", "rdma")
 LINES_MAX = 600
 CIRCLE_MAX = 2
 USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ((?:crate|super|self)::[^;]+);", re.M)
 ITEM = re.compile(r"\s*pub\((?:crate|in crate::\w+)\) (?:unsafe |const |async )*(?:fn|struct|enum|trait|type|const|static) (\w+)")
-EXAMPLE = re.compile(r"^ *//[/!] ```(?:text)?\n(?: *//[/!].*\n)*? *//[/!] ```\n", re.M)
+TYPE = re.compile(r"pub\(crate\) (struct|enum|union|trait) (\w+)(.*)")
+# A trait of which the module itself has all implementations. Unsafe ones are of floor 1 only, too.
+SEALED = re.compile(r"\bSealed\b")
+INHERENT = re.compile(r"^impl(?:<.*?>)? (\w+)(?:<[^{]*>)?(?: \{|$)")
+CONSTRUCTOR = re.compile(r"^    pub\(crate\) (?:const )?fn \w+(?:<[^(]*>)?\((?!\s*(?:&|mut self|self))[^{;]*?\) -> [^{;]*\bSelf\b", re.M)
+# Those that need no example, though they have a constructor.
+WITHOUT_EXAMPLE = {
+    "Slot": "the macro rdma_client makes it",
+    "Param": "only samples have it, so it is no part of the module that examples are compiled in",
+    "Value": "as Param",
+}
 INLINE = re.compile(r"\b(crate(?:::\w+)+)")
 
 
@@ -122,7 +135,7 @@ def circles(graph):
 
 def undocumented():
     """Items of floor 1 without documentation, as FILE:LINE: NAME."""
-    for path in sorted(path for floor in ("base", "block", "rdma") for path in ROOT.glob(f"{floor}/**/*.rs")):
+    for path in sorted(path for floor in FLOOR_1 for path in ROOT.glob(f"{floor}/**/*.rs")):
         if "kunit" in path.parts or path.name in ("kunit.rs", "misuse.rs"):
             continue
         documented, attribute, macro = False, False, False
@@ -137,6 +150,49 @@ def undocumented():
                 documented = text.startswith("///")
             if attribute and text.endswith("]"):
                 attribute = False
+
+
+def constructed(text):
+    """The types that have a public constructor in this text."""
+    for impl in re.split(r"^(?=impl\b)", text, flags=re.M)[1:]:
+        head = re.sub(r"\s+", " ", impl[: impl.index("{")])
+        inherent = " for " not in head.split(" where ")[0].replace("for<", "") and INHERENT.match(head.split(" where ")[0].rstrip())
+        if inherent and CONSTRUCTOR.search(impl.split("\n}\n")[0]):
+            yield inherent[1]
+
+
+def without_example(floor):
+    """Types of a folder of floor 1 that need an example and have none, as FILE:LINE: NAME."""
+    paths = [path for path in sorted(ROOT.glob(f"{floor}/**/*.rs")) if "kunit" not in path.parts and path.name not in ("kunit.rs", "misuse.rs")]
+    texts = {path: path.read_text() for path in paths}
+    made = {name for text in texts.values() for name in constructed(text)}
+    for path, text in texts.items():
+        # The documentation of an item, and its attributes.
+        for item in re.finditer(r"((?:^ *(?://.*\n|#\[[^\]]*\]\n))*)^" + TYPE.pattern, text, re.M):
+            docs, kind, name, rest = item.groups()
+            needs = not SEALED.search(rest) if kind == "trait" else name in made
+            if needs and name not in WITHOUT_EXAMPLE and "/// # Examples\n" not in docs:
+                line = text[: item.start(2)].count("\n") + 1
+                yield f"{path.relative_to(TOP)}:{line}: {name} has no example"
+
+
+def count(text):
+    """The number of lines, without the sections of examples."""
+    number, examples, block, before = 0, False, False, ""
+    for line in text.splitlines():
+        doc = re.match(r" *//[/!] ?(.*)", line)
+        said = doc[1] if doc else ""
+        if said.startswith("```"):
+            block = not block
+        elif not doc:
+            examples = block = False
+        elif not block and said.startswith("# "):
+            examples = said == "# Examples"
+            # The blank line before it.
+            number -= examples and before.strip() in ("///", "//!")
+        number += not examples
+        before = line
+    return number
 
 
 def main():
@@ -154,14 +210,14 @@ def main():
             if len(circle) > CIRCLE_MAX:
                 print(f"rust/{side}: {len(circle)} files import each other: " + " ".join("/".join(of) for of in circle))
                 bad = 1
-    for line in undocumented():
+    for line in [*undocumented(), *(line for floor in FLOOR_1 for line in without_example(floor))]:
         print(line)
         bad = 1
     for path in sorted(path for folder in FOLDERS for path in (TOP / folder).rglob("*")):
         if path.suffix not in (".rs", ".py", ".sh") or path.name.endswith("_generated.rs"):
             continue
         text = path.read_text()
-        lines = EXAMPLE.sub("", text).count("\n")
+        lines = count(text)
         if lines > LINES_MAX and "Long: " not in "".join(text.splitlines(True)[:30]):
             print(f"{path.relative_to(TOP)}: {lines} lines, and no reason at its head")
             bad = 1

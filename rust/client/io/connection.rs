@@ -241,7 +241,6 @@ impl<T: RequestOwner> Connection<T> {
                 recv_wr: 1,
                 sges: QpCaps::MAX_SGES,
                 large: LARGE,
-                ..QpCaps::default()
             },
             DataPath::Commands(terms, _) => QpCaps {
                 slots: config.depth,

@@ -178,9 +178,9 @@ unsafe impl<H: QpHandler<T, Ulp = Self>, T: Transport> Ulp<H, T> for () {
         true
     }
 
-    fn outcome(_: &()) {}
+    fn outcome((): &()) {}
 
-    fn retire(_: &(), _: &Pd, handler: H) {
+    fn retire((): &(), _: &Pd, handler: H) {
         drop(handler);
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn count<H: RequestHandler>(parked: &Parkable<H>) -> u32 {
 /// Parks the requests of a queue pair of `pd` that is gone with that, and its handler with them, to
 /// give them back to.
 pub(super) fn retire<H: RequestHandler>(parked: Parkable<H>, pd: &Pd, handler: H) {
-    if let Some(mut parking) = parked.filter(|parking| parking.value.rests.len() != 0) {
+    if let Some(mut parking) = parked.filter(|parking| !parking.value.rests.is_empty()) {
         parking.value.handler = Some(handler);
         pd.park(parking);
     }

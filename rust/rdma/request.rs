@@ -14,14 +14,16 @@
 //!
 //! - `rdma_rw` (`drivers/infiniband/core/rw.c`) does the RDMA READs and WRITEs of the side that
 //!   answers; there is nothing in it for the side that asks and lends its memory.
-//!   `rdma_rw_ctx_init()` allocates the work requests of each I/O that takes more than one, with
-//!   `GFP_KERNEL`, so it can neither run in a completion handler nor in the way of memory that is
-//!   being freed. `rdma_rw_ctx_post()` posts without asking what the device did not take, so that
-//!   after an error nobody knows which of the memory the device still uses.
-//! - `mr_pool` (`drivers/infiniband/core/mr_pool.c`) is a list of memory regions for the side that
-//!   asks. `ib_mr_pool_get()` and `ib_mr_pool_put()` take a spinlock that all requests of the queue
-//!   pair share, each for each request. When a region may be used again, its caller has to know:
-//!   that is what `nvme-rdma` counts in its requests.
+//!   `rdma_rw_ctx_init()` allocates work requests and segments for each I/O of more than one
+//!   segment, and for each that needs a region, with `GFP_KERNEL`. So it can run neither in a
+//!   completion handler in softirq nor in the way of memory that is being freed.
+//!   `rdma_rw_ctx_init_bvec()` avoids that where an IOMMU makes one range of all, and in no other
+//!   case of several segments. `rdma_rw_ctx_post()` posts without asking what the device did not
+//!   take, so that after an error nobody knows which of the memory the device still uses.
+//! - `mr_pool` (`drivers/infiniband/core/mr_pool.c`) is a list of memory regions, for `rdma_rw` and
+//!   for the side that asks. `ib_mr_pool_get()` and `ib_mr_pool_put()` take a spinlock that all
+//!   requests of the queue pair share, each for each request. When a region may be used again, its
+//!   caller has to know: that is what `nvme-rdma` counts in its requests.
 //!
 //! Here a request has a fixed *slot* with a region of its own, made with the queue pair:
 //!
@@ -32,10 +34,10 @@
 //!   search either. A few large regions are shared, for memory that is more than a slot's region
 //!   covers: one compare-and-exchange takes one.
 //! - How far a request is, and the key that its peer was told, is one atomic word of its slot, see
-//!   `progress.rs`. The slot is free, and its region may be registered anew, when that word says so
-//!   and no earlier; of the contexts that complete and answer just one ends the request.
-//! - A region that cannot be deregistered stays with what it covers ([`Undrained`]): a pool would
-//!   give it to the next request.
+//!   `progress.rs`. A request is given back, and its region may be registered anew, when that word
+//!   says so and no earlier; of the contexts that complete and answer just one ends the request.
+//! - A region that cannot be deregistered stays with what it covers ([`Undrained`]). A pool ignores
+//!   that failure, and the memory is freed.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -119,8 +121,8 @@ pub(crate) struct RequestState<H: RequestHandler> {
 ///   none, which is so while the slot is free. One function makes it
 ///   [`is_done`](progress::is_done), and that one uses the slot from then on.
 /// - `lent` is accessed by the function that may use the slot, see [`Qp`].
-/// - `region`, and the large region that `lent` names, are registered at most from when the slot is
-///   posted until it is cleared; no other slot uses them meanwhile.
+/// - `region`, and from when `lent` names it the large region, are registered at most from when the
+///   slot is posted until it is cleared; nobody else uses them while the slot is not free.
 /// - A `LOCAL_INV` with `inv_cqe` is posted at most once for each request, when nothing but its
 ///   completion is missing. So the slot is not free as long as it is under way.
 #[repr(C)]

@@ -135,7 +135,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         let Err(error) = result.and_then(|nr_wr| self.chain(slot, nr_wr, last)) else {
             return Ok(());
         };
-        // SAFETY: The slot is still ours, as it was not chained.
+        // SAFETY: The slot is still ours, as it was not chained. So no region was registered.
         match unsafe { self.clear(slot) } {
             Some(owner) => Err((error, owner)),
             // It was stored above.
@@ -330,7 +330,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
             if let Some(slot) = slot {
                 let result = Err(WcError::NotCompleted(unposted.error));
                 // SAFETY: By the type invariants of `Unposted` nobody else uses the slot, and none
-                // of its work requests was posted.
+                // of its work requests was posted, so that no region was registered.
                 unsafe { self.finish(slot, result) };
             }
             wr = next;
@@ -355,7 +355,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ///
     /// # Safety
     ///
-    /// The caller must be the one who may use the slot, and the device be done with it.
+    /// The caller must be the one who may use the slot, the device be done with it, and the access
+    /// of the peer by it have ended. The caller must not use it afterwards.
     #[inline]
     pub(in crate::rdma) unsafe fn finish(
         &self,
@@ -444,7 +445,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         }
         // SAFETY: This is the handler of the completion.
         if let Some(result) = unsafe { H::Ulp::completed(self, slot, result) } {
-            // SAFETY: As above.
+            // SAFETY: As above. All work requests of the slot have completed, and as there is a
+            // result, `Ulp` says that the peer has no access by it any more.
             unsafe { self.finish(slot, result) };
         }
     }

@@ -72,8 +72,10 @@ impl<H: QpHandler> Qp<H> {
     /// If [`Device::reads_need_regions`](crate::rdma::device::Device::reads_need_regions), an RDMA
     /// READ needs a memory region for where the data go, which a handler with
     /// [`Requests`](crate::rdma::request::Requests) has, as
-    /// [`RequestCaps`](crate::rdma::request::RequestCaps) says. With others it fails with
-    /// `EOPNOTSUPP`.
+    /// [`RequestCaps`](crate::rdma::request::RequestCaps) says. Then the memory must have no gaps
+    /// between pages, `EAGAIN` may mean that no large region is free, and the owner of a READ that
+    /// has failed may not come back before the queue pair is drained. With other handlers it fails
+    /// with `EOPNOTSUPP`.
     ///
     /// # Context
     ///

@@ -44,13 +44,14 @@ use kernel::{
 /// # Safety
 ///
 /// - What is in [`Self::Shared`] and [`Self::Slot`] may be used by any thread, as far as the
-///   methods of the ULP do so.
+///   methods of the ULP do so, and be dropped by any.
+/// - [`Self::sizes`] returns the same for the same sizes.
 /// - A ULP uses a slot within [`Self::read_into_region`], [`Self::completed`], [`Self::clear`] and
 ///   [`Self::end`], when they are given it, and in [`Qp::post`]. Between [`Self::completed`], if
 ///   that keeps the slot, and [`Self::is_left`], if that returns true, the function that ends the
 ///   slot by [`Qp::finish`] uses it, of which the ULP lets there be one.
-/// - Once [`Self::clear`] or [`Self::end`] returns, the latter with true, no peer can access memory
-///   by what the ULP did for the slot.
+/// - When [`Self::completed`] returns a result, when [`Self::end`] returns true, and when the ULP
+///   calls [`Qp::finish`], no peer can access memory by what the ULP did for the slot.
 pub(crate) unsafe trait Ulp<H: QpHandler<T>, T: Transport>: Sized + 'static {
     /// The sizes of a queue pair.
     type Caps: Copy;
@@ -103,8 +104,8 @@ pub(crate) unsafe trait Ulp<H: QpHandler<T>, T: Transport>: Sized + 'static {
     ///
     /// # Safety
     ///
-    /// The caller must be the one who may use the slot. The device must be done with it, and what
-    /// lets the peer access memory by it must have ended.
+    /// The caller must be the one who may use the slot. The device must be done with it, and the
+    /// access of the peer by it have ended.
     unsafe fn clear(qp: &Qp<H, T>, slot: &SendSlot<H, T>);
 
     /// Returns true if the caller, which drains the queue pair, has to end what was posted in

@@ -168,11 +168,12 @@ impl<H: RequestHandler> Qp<H> {
     /// Posts the `LOCAL_INV` of the request in `slot`.
     #[cold]
     fn invalidate(&self, slot: &SendSlot<H>, progress: u64) {
-        let slot = core::ptr::from_ref(&slot.ulp).cast_mut();
+        // The completion needs the whole slot.
+        let slot = core::ptr::from_ref(slot).cast_mut();
         let mut wr = bindings::ib_send_wr {
             __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
                 // SAFETY: The field is in the slot.
-                wr_cqe: unsafe { core::ptr::addr_of_mut!((*slot).inv_cqe) }.cast(),
+                wr_cqe: unsafe { core::ptr::addr_of_mut!((*slot).ulp.inv_cqe) }.cast(),
             },
             opcode: bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
             send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
@@ -215,8 +216,8 @@ impl<H: RequestHandler> Qp<H> {
     /// It must be done, and the caller be the one who has made it so.
     #[inline]
     unsafe fn finish_request(&self, slot: &SendSlot<H>) {
-        // SAFETY: The caller promises the same; and neither the device nor the peer uses what the
-        // slot owns.
+        // SAFETY: The caller is the one who may use the slot. As the request is done, its work
+        // requests have completed, and the peer has no access any more.
         unsafe { self.finish(slot, Self::end_request(slot)) };
     }
 

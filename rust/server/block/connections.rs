@@ -164,8 +164,8 @@ impl OpenConnection {
     fn close(&self) {
         let connection = &self.connection;
         let owner = connection.end_waiting();
-        // This returns the commands that the queue pair had. No result is needed: the queue pair
-        // gives the client access to no memory.
+        // This returns the commands that the queue pair had. No result is needed: memory to which a
+        // peer may still have access, as with iWARP, stays with its domain.
         let _ = self.qp.drain();
         // This waits for the commands that the backing device has.
         connection.idle.wait_io();

@@ -2249,12 +2249,13 @@ def ping_slow(begin):
 def main(address, second_address, wanted):
     global ADDRESS, SECOND
     ADDRESS, SECOND = address, second_address
-    failed = told = most = 0
+    failed = told = most = ran = 0
     only = os.environ.get("FARBLK_CASE", "")
     uevents = Uevents()
     for group, words, function, arguments in CASES:
         if group != wanted or only not in words:
             continue
+        ran += 1
         start = time.monotonic()
         begin = Begin()
         said = faults = None
@@ -2280,7 +2281,9 @@ def main(address, second_address, wanted):
         else:
             print(f"{words}: ok ({took:.1f} s){': ' + str(said) if said else ''}", flush=True)
     print(f"{failed} of the cases failed; {told} uevents, at most {most} in a second", flush=True)
-    os._exit(failed != 0)
+    if not ran:
+        print(f"FAILED: there is no such case: {wanted} {only}", flush=True)
+    os._exit(failed != 0 or not ran)
 
 
 if __name__ == "__main__":

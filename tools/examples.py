@@ -60,17 +60,20 @@ def body(lines, start, name):
 def examples(text, name):
     """The text of the generated file; None if there are no examples."""
     lines = text.splitlines()
-    out, found, number, section = [], False, 0, ""
+    out, found, compiled, number, section = [], False, False, 0, ""
     while number < len(lines):
         doc = DOC.match(lines[number])
         number += 1
         out.append("")
+        if not doc or doc[3].startswith("# "):
+            if section == "# Examples" and not compiled:
+                raise Bad(f"{name}:{number}: the section \"# Examples\" above has no example that is compiled")
+            section, compiled = doc[3] if doc else "", False
         if not doc:
-            section = ""
             continue
-        if doc[3].startswith("# "):
-            section = doc[3]
         if not doc[3].startswith("```"):
+            if doc[3].lstrip().startswith(("```", "~~~")):
+                raise Bad(f"{name}:{number}: a fence is \"```\" and begins in the first column")
             continue
         language = doc[3].removeprefix("```").strip()
         if language not in ("", "text"):
@@ -79,7 +82,7 @@ def examples(text, name):
         if not language:
             if section != "# Examples":
                 raise Bad(f"{name}:{number}: an example is in the section \"# Examples\"")
-            found = True
+            found = compiled = True
             result = " -> core::result::Result<(), impl core::fmt::Debug>"
             returns = result if "".join(block).rstrip().endswith("(())") else ""
             out[-1] = f"fn example_{number}(){returns} {{"

@@ -57,9 +57,12 @@ use crate::proto::{
     wire::PORT,
     Name, //
 };
+use crate::session::stranger::may_look_at_datagram;
 
 /// The most round trips of one write to `enable`. As many numbers fit into one page.
 const COUNT_MAX: u64 = 256;
+// As many datagrams, and as many that come twice, are no reason for either side to end.
+const _: () = assert!(may_look_at_datagram(2 * (COUNT_MAX as u32 + 1)));
 /// The least pause between two of them, in microseconds: 1000 pings a second do a server no harm.
 const INTERVAL_MIN_US: u64 = 1_000;
 /// The longest pause.

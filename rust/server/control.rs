@@ -283,8 +283,8 @@ impl Control {
         }
     }
 
-    /// Sends a message on the control connection. A client that is not logged in is not waited for:
-    /// its requests are only read while there is room for an answer.
+    /// Sends a message on the control connection. A client that is not logged in is not waited for
+    /// here: its requests are only read while there is room for an answer.
     fn send(&mut self, encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Result {
         let is_waited_for = self.is_waited_for();
         let channel = self.channel.as_mut().ok_or(ENOTCONN)?;

@@ -399,8 +399,8 @@ impl Datagrams {
     }
 
     /// Waits until `take` returns a value, or `timeout` ms have passed: then it returns `None`.
-    /// Fails with `ENOTCONN` if the queue pair has failed, and with `EPROTO` if the server sends
-    /// more than can be answers. May sleep.
+    /// Fails with `ENOTCONN` if the queue pair has failed, and with `EPROTO` if more has come than
+    /// can be answers, from the server or from others. May sleep.
     fn wait<T>(
         &self,
         timeout: Msecs,

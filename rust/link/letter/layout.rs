@@ -12,8 +12,8 @@
 const APART: usize = 128;
 
 /// How letters lie in pages. These are cut into pieces of one size, of which each body has one.
-/// Headers are shorter, and several share a piece: with large pages, those of bodies have room for
-/// them.
+/// Headers are no longer, and several share a piece where they fit: with large pages, those of
+/// bodies have room for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     piece: usize,

@@ -140,6 +140,7 @@ impl CmId<Ud> {
     ///
     /// Fails with `EOPNOTSUPP` if the core binds that address to no port, or to another one:
     /// several devices may share a network interface, and some connections outlive their address.
+    /// The core says the same where no port number of UDP is left.
     /// Fails with `ENODEV` if the connection has no device, or that is being removed; with
     /// `EAFNOSUPPORT`; with `ENOMEM`, and with the other errors of [`Self::bind`].
     pub(crate) fn beside<T: Connected>(

@@ -5,13 +5,7 @@
 //! C header: [`include/uapi/asm-generic/errno.h`](srctree/include/uapi/asm-generic/errno.h)\
 //! C header: [`include/linux/errno.h`](srctree/include/linux/errno.h)
 
-// UPSTREAM: kernel::error needs the names of its codes. Then this file goes.
-
-#![allow(unsafe_code)]
-
 use kernel::error::Error;
-
-use crate::bindings;
 
 pub(crate) use crate::base::compat::errno::{
     EADDRNOTAVAIL,
@@ -35,36 +29,23 @@ pub(crate) use crate::base::compat::errno::{
     ESTALE, //
 };
 
-macro_rules! names {
-    ($($code:ident)*) => {
-        /// Returns the name of an error code, such as `"ECONNREFUSED"`; `"EUNKNOWN"` if it has
-        /// none.
-        pub(crate) fn name(error: Error) -> &'static str {
-            match error.to_errno().unsigned_abs() {
-                $(bindings::$code => stringify!($code),)*
-                _ => "EUNKNOWN",
-            }
-        }
-    };
-}
-
-names! {
-    EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT
-    ENOTBLK EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG
-    ENOSPC ESPIPE EROFS EMLINK EPIPE EDOM ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY ELOOP
-    ENODATA ETIME ENOLINK ECOMM EPROTO EBADMSG EOVERFLOW EILSEQ EUSERS ENOTSOCK EDESTADDRREQ
-    EMSGSIZE EPROTOTYPE ENOPROTOOPT EPROTONOSUPPORT ESOCKTNOSUPPORT EOPNOTSUPP EPFNOSUPPORT
-    EAFNOSUPPORT EADDRINUSE EADDRNOTAVAIL ENETDOWN ENETUNREACH ENETRESET ECONNABORTED ECONNRESET
-    ENOBUFS EISCONN ENOTCONN ESHUTDOWN ETOOMANYREFS ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH
-    EALREADY EINPROGRESS ESTALE EREMOTEIO EDQUOT ENOMEDIUM EMEDIUMTYPE ECANCELED ENOKEY EKEYEXPIRED
-    EKEYREVOKED EKEYREJECTED EOWNERDEAD ENOTRECOVERABLE ERFKILL EHWPOISON ERESTARTSYS
+/// Returns the name of an error code, such as `"ECONNREFUSED"`; `"EUNKNOWN"` if it has none, or if
+/// this kernel has no names (`CONFIG_SYMBOLIC_ERRNAME`).
+pub(crate) fn name(error: Error) -> &'static str {
+    error
+        .name()
+        .and_then(|name| name.to_str().ok())
+        .unwrap_or("EUNKNOWN")
 }
 
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 #[kernel::macros::kunit_tests(farblk_errno)]
 mod tests {
     use super::*;
-    use crate::kunit::check;
+    use crate::{
+        bindings,
+        kunit::check, //
+    };
     use kernel::prelude::*;
 
     #[test]

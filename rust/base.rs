@@ -10,6 +10,7 @@
 pub(crate) mod bounce;
 pub(crate) mod clock;
 pub(crate) mod compat;
+pub(crate) mod completion;
 pub(crate) mod configfs;
 pub(crate) mod contents;
 pub(crate) mod crypto;
@@ -18,11 +19,15 @@ pub(crate) mod errno;
 #[cfg(farblk_samples)]
 pub(crate) mod file;
 pub(crate) mod net;
+pub(crate) mod owned_queue;
 #[cfg(farblk_samples)]
 pub(crate) mod param;
+pub(crate) mod percpu_ref;
 pub(crate) mod periodic;
+pub(crate) mod random;
 pub(crate) mod rcu;
 pub(crate) mod scatterlist;
+pub(crate) mod spinlock;
 pub(crate) mod sync;
 pub(crate) mod timer;
 pub(crate) mod trace;

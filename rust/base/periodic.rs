@@ -4,8 +4,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-// UPSTREAM: kernel::workqueue needs to cancel and to change the delay of delayed work. Then this
-// file is a few lines.
+// UPSTREAM: upstream/rust/0003 makes this file a few lines.
 
 #![allow(unsafe_code)]
 

@@ -4,8 +4,7 @@
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
-// UPSTREAM: kernel::sync::rcu needs a pointer that readers follow and a writer replaces. Then this
-// file goes.
+// UPSTREAM: upstream/rust/0006 replaces this file.
 
 #![allow(unsafe_code)]
 

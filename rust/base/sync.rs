@@ -1,209 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Locks, completions and random numbers that the kernel crate lacks.
+//! What tasks and interrupts share, and what a task may wait for.
 //!
-//! C header: [`include/linux/spinlock.h`](srctree/include/linux/spinlock.h)\
-//! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)\
-//! C header: [`include/linux/random.h`](srctree/include/linux/random.h)
-
-// UPSTREAM: kernel::sync::Completion needs `complete`, `reinit` and a wait with a timeout;
-// kernel::sync needs a spinlock that saves the interrupt flags (`SpinLockIrq`, which 7.2 does not
-// have, is for code that knows they are on). Then this file keeps random numbers.
+//! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h)\
+//! C header: [`include/linux/sched/signal.h`](srctree/include/linux/sched/signal.h)
 
 #![allow(unsafe_code)]
 
 use core::marker::PhantomData;
 
 use kernel::{
-    error::to_result,
-    ffi::c_char,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Full, //
         },
-        lock::{
-            Backend,
-            Lock, //
-        },
         Arc, //
     },
-    time::{
-        msecs_to_jiffies,
-        Msecs, //
-    },
-    types::Opaque,
 };
 
 use crate::bindings;
 
-/// A spinlock that disables the interrupts of this CPU while it is held.
-///
-/// Unlike [`kernel::sync::SpinLock`] the same lock may be taken by a task, by a softirq (such as a
-/// completion queue's) and by an interrupt handler.
-///
-/// Several may be released in any order: each CPU counts how many it holds, and releasing the last
-/// one restores the interrupts as they were before the first one. (The kernel crate's `SpinLockIrq`
-/// does the same, but 7.2 does not have it.)
-pub(crate) type IrqSaveSpinLock<T> = Lock<T, IrqSaveSpinLockBackend>;
-
-/// Creates an [`IrqSaveSpinLock`] initialiser with the given name and a new lock class.
-///
-/// Without a name it uses the file name and the line number.
-macro_rules! new_irqsave_spinlock {
-    ($inner:expr $(, $name:literal)? $(,)?) => {
-        $crate::base::sync::IrqSaveSpinLock::new(
-            $inner,
-            ::kernel::optional_name!($($name)?),
-            ::kernel::static_lock_class!(),
-        )
-    };
-}
-pub(crate) use new_irqsave_spinlock;
-
-/// A `spinlock_t` taken with interrupts disabled.
-pub(crate) struct IrqSaveSpinLockBackend;
-
-// SAFETY: `spinlock_t` ensures mutual exclusion. `relock` is the default one, which calls `lock`.
-unsafe impl Backend for IrqSaveSpinLockBackend {
-    type State = bindings::spinlock_t;
-    type GuardState = ();
-
-    #[inline]
-    unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
-        // SAFETY: By the safety requirements `ptr` is valid for writes, and `name` and `key` stay
-        // valid for reads.
-        unsafe { bindings::__spin_lock_init(ptr, name, key) }
-    }
-
-    #[inline]
-    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: By the safety requirements `ptr` points at an initialised lock.
-        unsafe { bindings::farblk_spin_lock(ptr) }
-    }
-
-    #[inline]
-    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
-        // SAFETY: By the safety requirements `ptr` points at an initialised lock.
-        unsafe { bindings::farblk_spin_trylock(ptr) }.then_some(())
-    }
-
-    #[inline]
-    unsafe fn unlock(ptr: *mut Self::State, (): &Self::GuardState) {
-        // SAFETY: By the safety requirements the caller owns the lock. Guards stay in the context
-        // that took them, and that on its CPU while interrupts are disabled.
-        unsafe { bindings::farblk_spin_unlock(ptr) }
-    }
-
-    #[inline]
-    unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // SAFETY: By the safety requirements `ptr` points at an initialised lock.
-        unsafe { bindings::spin_assert_is_held(ptr) }
-    }
-}
-
-/// How long a task sleeps at most that waits for I/O, in ms: less than what makes a task count as
-/// hung, which is seconds to minutes (`kernel.hung_task_timeout_secs`).
-const IO_WAIT_MS: Msecs = 5_000;
-
-/// Signals once that something is done; like [`kernel::sync::Completion`], but with timeouts.
-///
-/// # Examples
-///
-/// ```
-/// # use crate::base::sync::Completion;
-/// # use kernel::{prelude::*, sync::Arc};
-/// # fn begin(done: Arc<Completion>) -> Result { Ok(()) }
-/// # fn example() -> Result {
-/// let done = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
-/// begin(done.clone())?;
-/// // Fails with `ETIMEDOUT` unless somebody calls `done.complete()` within 5 seconds.
-/// done.wait_timeout(5_000)?;
-/// # Ok(())
-/// # }
-/// ```
-#[pin_data]
-pub(crate) struct Completion {
-    #[pin]
-    inner: Opaque<bindings::completion>,
-}
-
-// SAFETY: A `struct completion` may be used by any task.
-unsafe impl Send for Completion {}
-// SAFETY: A `struct completion` has its own lock.
-unsafe impl Sync for Completion {}
-
-impl Completion {
-    /// Creates an initialiser of a completion that is not done.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
-                // SAFETY: `slot` is valid for writes.
-                unsafe { bindings::init_completion(slot) }
-            }),
-        })
-    }
-
-    /// Wakes one waiter, or lets the next one pass. Any context.
-    pub(crate) fn complete(&self) {
-        // SAFETY: The completion is initialised and in place while `self` is borrowed.
-        unsafe { bindings::complete(self.inner.get()) }
-    }
-
-    /// Wakes all waiters and lets all later ones pass, until [`Completion::reinit`]. Any context.
-    pub(crate) fn complete_all(&self) {
-        // SAFETY: The completion is initialised and in place while `self` is borrowed.
-        unsafe { bindings::complete_all(self.inner.get()) }
-    }
-
-    /// Makes it not done again. It may or may not undo a concurrent [`Self::complete`].
-    pub(crate) fn reinit(&self) {
-        // SAFETY: The completion is initialised and in place while `self` is borrowed.
-        unsafe { bindings::reinit_completion(self.inner.get()) }
-    }
-
-    /// Returns true if it is done: a wait would be over at once. Any context.
-    pub(crate) fn is_done(&self) -> bool {
-        // SAFETY: The completion is initialised and in place while `self` is borrowed.
-        unsafe { bindings::completion_done(self.inner.get()) }
-    }
-
-    /// Waits until it is done. Sleeps; no signal ends it.
-    pub(crate) fn wait(&self) {
-        // SAFETY: The completion is initialised and in place while `self` is borrowed.
-        unsafe { bindings::wait_for_completion(self.inner.get()) }
-    }
-
-    /// Waits until it is done. Sleeps. Fails with `EINTR` if the task is killed before. A task that
-    /// waits here for minutes is not reported as hung, as it can be ended.
-    pub(crate) fn wait_killable(&self) -> Result {
-        // SAFETY: The completion is initialised and in place while `self` is borrowed.
-        let outcome = unsafe { bindings::wait_for_completion_killable(self.inner.get()) };
-        // The kernel's `ERESTARTSYS` is not for user space.
-        to_result(outcome).map_err(|_| EINTR)
-    }
-
-    /// Waits until I/O is done, which takes as long as a device does. Sleeps; no signal ends it. A
-    /// task that waits here for minutes is not reported as hung, as one in the kernel's
-    /// `blk_wait_io()` is not: the device hangs, not the task.
-    pub(crate) fn wait_io(&self) {
-        while self.wait_timeout(IO_WAIT_MS).is_err() {}
-    }
-
-    /// Waits until it is done, for at most `timeout` milliseconds; then fails with [`ETIMEDOUT`].
-    /// Sleeps; no signal ends it.
-    pub(crate) fn wait_timeout(&self, timeout: Msecs) -> Result {
-        // SAFETY: The completion is initialised and in place while `self` is borrowed.
-        let left = unsafe {
-            bindings::wait_for_completion_timeout(self.inner.get(), msecs_to_jiffies(timeout))
-        };
-        if left == 0 {
-            return Err(ETIMEDOUT);
-        }
-        Ok(())
-    }
-}
+pub(crate) use super::{
+    completion::Completion,
+    random::{
+        random_bytes,
+        random_u64, //
+    },
+    spinlock::{
+        new_irqsave_spinlock,
+        IrqSaveSpinLock, //
+    },
+};
 
 /// Completes a [`Completion`] when it is dropped. The last field of a struct, it tells that all the
 /// other fields are dropped.
@@ -367,18 +196,6 @@ pub(crate) fn may_look_on() -> bool {
 pub(crate) fn yield_cpu() {
     // SAFETY: The function has no requirements beyond the context.
     unsafe { bindings::farblk_cond_resched() };
-}
-
-/// A random number fit for secrets. Any context.
-pub(crate) fn random_u64() -> u64 {
-    // SAFETY: No requirements.
-    unsafe { bindings::get_random_u64() }
-}
-
-/// Fills `buffer` with random bytes fit for secrets. Any context.
-pub(crate) fn random_bytes(buffer: &mut [u8]) {
-    // SAFETY: `buffer` is valid for writes of its length.
-    unsafe { bindings::get_random_bytes(buffer.as_mut_ptr().cast(), buffer.len()) }
 }
 
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]

@@ -6,7 +6,7 @@
 //!
 //! C header: [`include/linux/timer.h`](srctree/include/linux/timer.h)
 
-// UPSTREAM: kernel::time needs `timer_list`. Then this file goes.
+// UPSTREAM: upstream/rust/0004 replaces this file.
 
 #![allow(unsafe_code)]
 

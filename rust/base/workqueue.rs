@@ -4,16 +4,16 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-// UPSTREAM: kernel::workqueue needs queues that a module owns, with flush and drain. Then this file
-// keeps `Deferred`.
-
 #![allow(unsafe_code)]
 
 use core::{
     mem::ManuallyDrop,
     ops::Deref,
     pin::Pin,
-    ptr::NonNull, //
+    ptr::{
+        null_mut,
+        NonNull, //
+    },
 };
 
 use kernel::{
@@ -33,11 +33,15 @@ use kernel::{
     },
 };
 
+use super::owned_queue::{
+    self,
+    WqFlags, //
+};
 use crate::base::errno::ESHUTDOWN;
 use crate::bindings;
 
 /// The queue of the one [`ReleaseQueue`]; null while there is none.
-static RELEASE: Atomic<*mut bindings::workqueue_struct> = Atomic::new(core::ptr::null_mut());
+static RELEASE: Atomic<*mut Queue> = Atomic::new(null_mut());
 /// The number of [`Live`] that exist.
 static LIVE: Atomic<i32> = Atomic::new(0);
 
@@ -74,49 +78,34 @@ static LIVE: Atomic<i32> = Atomic::new(0);
 ///
 /// # Invariants
 ///
-/// The pointer is a valid work queue, which this value owns and which [`RELEASE`] points at.
-pub(crate) struct ReleaseQueue(NonNull<bindings::workqueue_struct>);
-
-// SAFETY: A work queue may be destroyed by any task.
-unsafe impl Send for ReleaseQueue {}
-// SAFETY: `&ReleaseQueue` gives access to nothing.
-unsafe impl Sync for ReleaseQueue {}
+/// [`RELEASE`] points at the queue.
+pub(crate) struct ReleaseQueue {
+    _queue: owned_queue::OwnedQueue,
+}
 
 impl ReleaseQueue {
     /// Creates the release queue. Fails with [`EBUSY`] if there is one, and with `ENOMEM`. Sleeps.
     pub(crate) fn new(name: &CStr) -> Result<Self> {
         // Unbound and not ordered: a value whose drop takes long does not delay the others.
-        // SAFETY: `name` is a C string, which is copied.
-        let queue = unsafe {
-            bindings::alloc_workqueue(
-                name.as_char_ptr(),
-                bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags_WQ_MEM_RECLAIM,
-                0,
-            )
-        };
-        let queue = NonNull::new(queue).ok_or(ENOMEM)?;
-        if RELEASE
-            .cmpxchg(core::ptr::null_mut(), queue.as_ptr(), Full)
-            .is_err()
-        {
-            // SAFETY: The queue was just made; nobody else knows it.
-            unsafe { bindings::destroy_workqueue(queue.as_ptr()) };
-            return Err(EBUSY);
-        }
-        // INVARIANT: `RELEASE` points at the queue that was just made.
-        Ok(Self(queue))
+        let owned = owned_queue::OwnedQueue::new_unbound(name, WqFlags::MEM_RECLAIM, 0)?;
+        let queue: &Queue = &owned;
+        RELEASE
+            .cmpxchg(null_mut(), core::ptr::from_ref(queue).cast_mut(), Full)
+            .map_err(|_| EBUSY)?;
+        // INVARIANT: `RELEASE` points at the queue that was just made. That is no part of `owned`,
+        // which may move.
+        Ok(Self { _queue: owned })
     }
 }
 
 impl Drop for ReleaseQueue {
     fn drop(&mut self) {
         // Full ordering on both sides: a `Live::new` sees the null here, or is counted below.
-        RELEASE.xchg(core::ptr::null_mut(), Full);
+        RELEASE.xchg(null_mut(), Full);
         // SAFETY: `LIVE` has the layout of an `atomic_t` and is static.
         unsafe { bindings::wait_var_zero(LIVE.as_ptr().cast()) };
-        // SAFETY: By the type invariants the queue is valid and ours. No `Live` knows it any more,
-        // so nothing is added; destroying it waits for the workers that are about to return.
-        unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
+        // No `Live` knows the queue any more, so nothing is added. It is destroyed with its owner,
+        // which waits for the workers that are about to return.
     }
 }
 
@@ -126,7 +115,7 @@ impl Drop for ReleaseQueue {
 ///
 /// [`LIVE`] counts this value since before [`RELEASE`] was seen to hold the pointer, so the queue
 /// is valid as long as this value exists.
-struct Live(NonNull<bindings::workqueue_struct>);
+struct Live(NonNull<Queue>);
 
 impl Live {
     fn new() -> Result<Self> {
@@ -233,7 +222,7 @@ impl<T: Send + 'static> Drop for Deferred<T> {
         let inner = unsafe { ManuallyDrop::take(&mut self.0) };
         let queue = inner.live.0;
         // SAFETY: By the invariants of `Live` the queue is valid: until the item has run.
-        unsafe { Queue::from_raw(queue.as_ptr()) }.enqueue(inner);
+        unsafe { queue.as_ref() }.enqueue(inner);
     }
 }
 
@@ -298,54 +287,42 @@ impl<F: FnOnce() + Send + 'static> WorkItem for Call<F> {
 ///     Ok(())
 /// }
 /// ```
-pub(crate) struct OwnedQueue(Deferred<RawQueue>);
+pub(crate) struct OwnedQueue(Deferred<owned_queue::OwnedQueue>);
 
 impl OwnedQueue {
     /// Creates a workqueue whose items run one at a time, in order. Fails with `ENOMEM`. Sleeps.
     pub(crate) fn ordered(name: &CStr) -> Result<Self> {
-        // SAFETY: `name` is a C string, which is copied.
-        let queue = unsafe {
-            bindings::alloc_ordered_workqueue(name.as_char_ptr(), bindings::wq_flags_WQ_MEM_RECLAIM)
-        };
-        // INVARIANT: The queue was just made and is ours.
-        let queue = RawQueue(NonNull::new(queue).ok_or(ENOMEM)?);
-        Ok(Self(Deferred::new(queue)?))
+        Self::deferred(owned_queue::OwnedQueue::new_ordered(
+            name,
+            WqFlags::MEM_RECLAIM,
+        ))
     }
 
     /// Creates a workqueue whose items run on the CPU that queued them, with priority over those of
     /// other workqueues. Fails with `ENOMEM`. Sleeps.
     pub(crate) fn per_cpu(name: &CStr) -> Result<Self> {
-        Self::parallel(
-            name,
-            bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_HIGHPRI,
-            0,
-        )
+        let flags = WqFlags::MEM_RECLAIM | WqFlags::HIGHPRI;
+        Self::deferred(owned_queue::OwnedQueue::new_percpu(name, flags, 0))
     }
 
     /// Creates a workqueue whose items run at the same time, on any CPU. Fails with `ENOMEM`.
     /// Sleeps.
     pub(crate) fn unbound(name: &CStr) -> Result<Self> {
-        Self::parallel(name, bindings::wq_flags_WQ_UNBOUND, 0)
+        Self::limited(name, 0)
     }
 
     /// Creates a workqueue of which up to `max` items run at the same time, on any CPU. Fails with
     /// `ENOMEM`. Sleeps.
-    pub(crate) fn limited(name: &CStr, max: i32) -> Result<Self> {
-        Self::parallel(name, bindings::wq_flags_WQ_UNBOUND, max)
+    pub(crate) fn limited(name: &CStr, max: u32) -> Result<Self> {
+        Self::deferred(owned_queue::OwnedQueue::new_unbound(
+            name,
+            WqFlags::MEM_RECLAIM,
+            max,
+        ))
     }
 
-    fn parallel(name: &CStr, flags: bindings::wq_flags, max: i32) -> Result<Self> {
-        // SAFETY: `name` is a C string, which is copied.
-        let queue = unsafe {
-            bindings::alloc_workqueue(
-                name.as_char_ptr(),
-                bindings::wq_flags_WQ_MEM_RECLAIM | flags,
-                max,
-            )
-        };
-        // INVARIANT: The queue was just made and is ours.
-        let queue = RawQueue(NonNull::new(queue).ok_or(ENOMEM)?);
-        Ok(Self(Deferred::new(queue)?))
+    fn deferred(queue: Result<owned_queue::OwnedQueue>) -> Result<Self> {
+        Ok(Self(Deferred::new(queue?)?))
     }
 
     /// Queues an item; an `Arc` that is queued already is returned. Any context.
@@ -355,8 +332,7 @@ impl OwnedQueue {
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
-        // SAFETY: By the invariants of `RawQueue` the queue is valid as long as `self` is.
-        unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
+        self.0.enqueue(item)
     }
 
     /// Has a task of the workqueue call `function`. Fails with `ENOMEM`. May sleep.
@@ -380,35 +356,7 @@ impl OwnedQueue {
     /// Waits until all items that were queued before have run. Sleeps. An item of the workqueue
     /// must not call it: it would wait for itself.
     pub(crate) fn flush(&self) {
-        // SAFETY: By the invariants of `RawQueue` the queue is valid as long as `self` is.
-        unsafe { bindings::flush_workqueue(self.0.as_ptr()) }
-    }
-}
-
-/// A workqueue.
-///
-/// # Invariants
-///
-/// The pointer is a valid work queue, which this value owns.
-struct RawQueue(NonNull<bindings::workqueue_struct>);
-
-// SAFETY: A work queue may be used and destroyed by any task.
-unsafe impl Send for RawQueue {}
-// SAFETY: As above.
-unsafe impl Sync for RawQueue {}
-
-impl RawQueue {
-    fn as_ptr(&self) -> *mut bindings::workqueue_struct {
-        self.0.as_ptr()
-    }
-}
-
-impl Drop for RawQueue {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariants the queue is valid and ours; nobody can add to it any
-        // more, save for items that still run, which is allowed. It runs in the release queue, so
-        // never in one of its own workers.
-        unsafe { bindings::destroy_workqueue(self.as_ptr()) }
+        self.0.flush();
     }
 }
 

@@ -35,7 +35,7 @@ use crate::server::{
 };
 
 /// How many sessions of strangers are served at the same time. None of them waits for anybody.
-const STRANGERS_WORKERS: i32 = 8;
+const STRANGERS_WORKERS: u32 = 8;
 
 /// What a client names when it asks for something of an export.
 pub(in crate::server) struct Applicant<'a> {

@@ -18,6 +18,8 @@ pub(crate) mod debugfs;
 pub(crate) mod errno;
 #[cfg(farblk_samples)]
 pub(crate) mod file;
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+mod kunit;
 pub(crate) mod net;
 pub(crate) mod owned_queue;
 #[cfg(farblk_samples)]

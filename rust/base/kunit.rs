@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The suites of those files whose place the kernel crate takes in the kernel: they are for both.
+
+#[kernel::macros::kunit_tests(farblk_periodic)]
+mod periodic {
+    use crate::{
+        base::{
+            completion::Completion,
+            periodic::{
+                PeriodicHandler,
+                PeriodicWork, //
+            },
+        },
+        kunit::check,
+    };
+    use kernel::{
+        prelude::*,
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Arc, //
+        },
+    };
+
+    #[pin_data]
+    struct Log {
+        calls: Atomic<u32>,
+        #[pin]
+        third: Completion,
+    }
+
+    impl PeriodicHandler for Arc<Log> {
+        fn run(&self) {
+            if self.calls.fetch_add(1, Relaxed) == 2 {
+                self.third.complete();
+            }
+        }
+    }
+
+    #[test]
+    fn runs_until_it_is_dropped() -> Result {
+        let log = Arc::pin_init(
+            pin_init!(Log {
+                calls: Atomic::new(0),
+                third <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        let periodic = PeriodicWork::new(log.clone(), 10)?;
+        log.third.wait_timeout(5000)?;
+        drop(periodic);
+        let calls = log.calls.load(Relaxed);
+        check!(calls >= 3);
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(50));
+        check!(log.calls.load(Relaxed) == calls);
+        Ok(())
+    }
+
+    #[test]
+    fn can_be_dropped_before_the_first_run() -> Result {
+        let log = Arc::pin_init(
+            pin_init!(Log {
+                calls: Atomic::new(0),
+                third <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        drop(PeriodicWork::new(log.clone(), 3_600_000)?);
+        check!(log.calls.load(Relaxed) == 0);
+        Ok(())
+    }
+}
+
+#[kernel::macros::kunit_tests(farblk_rcu)]
+mod rcu {
+    use crate::{
+        base::{
+            completion::Completion,
+            rcu::RcuSlot,
+            workqueue::OwnedQueue, //
+        },
+        kunit::check,
+    };
+    use kernel::{
+        impl_has_work, new_work,
+        prelude::*,
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Arc, //
+        },
+        workqueue::{
+            Work,
+            WorkItem, //
+        },
+    };
+
+    /// Counts those of its kind that exist.
+    struct Counted(Arc<Atomic<i32>>, u32);
+
+    impl Counted {
+        fn new(count: &Arc<Atomic<i32>>, number: u32) -> Result<Arc<Self>> {
+            count.fetch_add(1, Relaxed);
+            Ok(Arc::new(Self(count.clone(), number), GFP_KERNEL)?)
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn number(slot: &RcuSlot<Counted>) -> Option<u32> {
+        slot.get().map(|value| value.1)
+    }
+
+    #[test]
+    fn slot_has_what_was_put_in_last() -> Result {
+        let count = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let slot = RcuSlot::empty();
+        check!(number(&slot).is_none());
+        check!(slot.replace(None).is_none());
+        check!(slot.replace(Some(Counted::new(&count, 1)?)).is_none());
+        check!(number(&slot) == Some(1));
+        let old = slot.replace(Some(Counted::new(&count, 2)?));
+        check!(old.as_ref().map(|old| old.1) == Some(1) && number(&slot) == Some(2));
+        drop(old);
+        check!(count.load(Relaxed) == 1);
+        let old = slot.replace(None);
+        check!(old.is_some_and(|old| old.1 == 2) && number(&slot).is_none());
+        check!(count.load(Relaxed) == 0);
+        Ok(())
+    }
+
+    /// Reads a slot in a task of its own.
+    #[pin_data]
+    struct Reader {
+        place: RcuSlot<Counted>,
+        left: Atomic<i32>,
+        #[pin]
+        got: Completion,
+        #[pin]
+        work: Work<Reader>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Reader { self.work }
+    }
+
+    impl WorkItem for Reader {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            let value = this.place.get();
+            this.got.complete();
+            for _ in 0..50 {
+                kernel::time::delay::udelay(kernel::time::Delta::from_millis(1));
+            }
+            this.left.store(1, Relaxed);
+            drop(value);
+        }
+    }
+
+    #[test]
+    fn who_replaces_waits_for_who_reads() -> Result {
+        let count = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let reader = Arc::pin_init(
+            pin_init!(Reader {
+                place: RcuSlot::empty(),
+                left: Atomic::new(0),
+                got <- Completion::new(),
+                work <- new_work!("Reader::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        reader.place.replace(Some(Counted::new(&count, 1)?));
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        check!(queue.enqueue(reader.clone()).is_ok());
+        reader.got.wait();
+        let old = reader.place.replace(None);
+        check!(reader.left.load(Relaxed) == 1);
+        drop(old);
+        check!(count.load(Relaxed) == 0);
+        Ok(())
+    }
+}
+
+#[kernel::macros::kunit_tests(farblk_timer)]
+mod timer {
+    use crate::{
+        base::{
+            completion::Completion,
+            timer::{
+                Timer,
+                TimerHandler, //
+            },
+        },
+        kunit::check,
+    };
+    use kernel::{
+        prelude::*,
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Arc, //
+        },
+    };
+
+    #[pin_data]
+    struct Log {
+        calls: Atomic<u32>,
+        #[pin]
+        called: Completion,
+    }
+
+    impl Log {
+        fn new() -> Result<Arc<Self>> {
+            Arc::pin_init(
+                pin_init!(Self {
+                    calls: Atomic::new(0),
+                    called <- Completion::new(),
+                }),
+                GFP_KERNEL,
+            )
+        }
+    }
+
+    struct Handler(Arc<Log>);
+
+    impl TimerHandler for Handler {
+        fn expired(&self) {
+            self.0.calls.fetch_add(1, Relaxed);
+            self.0.called.complete();
+        }
+    }
+
+    fn sleep(ms: i64) {
+        kernel::time::delay::fsleep(kernel::time::Delta::from_millis(ms));
+    }
+
+    #[test]
+    fn expires_once_each_time_that_it_is_set() -> Result {
+        let log = Log::new()?;
+        let timer = Timer::new(Handler(log.clone()))?;
+        sleep(50);
+        check!(log.calls.load(Relaxed) == 0);
+        for (ms, calls) in [(0, 1), (10, 2), (0, 3)] {
+            timer.set(ms);
+            log.called.wait_timeout(5000)?;
+            sleep(50);
+            check!(log.calls.load(Relaxed) == calls);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn expires_at_the_time_that_was_set_last() -> Result {
+        let log = Log::new()?;
+        let timer = Timer::new(Handler(log.clone()))?;
+        timer.set(3_600_000);
+        timer.set(10);
+        log.called.wait_timeout(5000)?;
+        timer.set(10);
+        timer.set(3_600_000);
+        sleep(100);
+        check!(log.calls.load(Relaxed) == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn does_not_expire_when_it_was_cleared() -> Result {
+        let log = Log::new()?;
+        let timer = Timer::new(Handler(log.clone()))?;
+        timer.clear();
+        timer.set(20);
+        timer.clear();
+        sleep(100);
+        check!(log.calls.load(Relaxed) == 0);
+        timer.set(0);
+        log.called.wait_timeout(5000)?;
+        Ok(())
+    }
+
+    #[test]
+    fn does_not_expire_when_it_was_dropped() -> Result {
+        let log = Log::new()?;
+        let timer = Timer::new(Handler(log.clone()))?;
+        timer.set(20);
+        drop(timer);
+        sleep(100);
+        check!(log.calls.load(Relaxed) == 0);
+        // Nothing keeps the value.
+        check!(Arc::into_unique_or_drop(log).is_some());
+        Ok(())
+    }
+}

@@ -5,7 +5,8 @@
 //! C header: [`include/uapi/asm-generic/errno.h`](srctree/include/uapi/asm-generic/errno.h)\
 //! C header: [`include/linux/errno.h`](srctree/include/linux/errno.h)
 
-// UPSTREAM: kernel::error needs the names of its codes. Then this file goes.
+// UPSTREAM: upstream/tree/base/errno.rs takes the place of this file: kernel::error has the codes,
+// and the names where the kernel has CONFIG_SYMBOLIC_ERRNAME.
 
 #![allow(unsafe_code)]
 

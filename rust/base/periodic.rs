@@ -4,8 +4,8 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-// UPSTREAM: kernel::workqueue needs to cancel and to change the delay of delayed work. Then this
-// file is a few lines.
+// UPSTREAM: upstream/tree/base/periodic.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

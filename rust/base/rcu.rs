@@ -4,8 +4,7 @@
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
-// UPSTREAM: kernel::sync::rcu needs a pointer that readers follow and a writer replaces. Then this
-// file goes.
+// UPSTREAM: upstream/tree/base/rcu.rs takes the place of this file, with patches of upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,8 +4,8 @@
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
-// UPSTREAM: kernel::sync needs `percpu_ref`, and a module reference that callbacks hold. Then this
-// file goes.
+// UPSTREAM: upstream/tree/base/users.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

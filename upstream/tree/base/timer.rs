@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A one-shot timer.
+
+pub(crate) use kernel::time::timer::{
+    Timer,
+    TimerHandler, //
+};

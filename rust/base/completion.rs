@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
 
-// UPSTREAM: upstream/rust/0001 replaces this file.
+// UPSTREAM: upstream/tree/base/completion.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

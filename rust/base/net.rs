@@ -5,7 +5,7 @@
 //! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)\
 //! C header: [`include/uapi/linux/socket.h`](srctree/include/uapi/linux/socket.h)
 
-// UPSTREAM: kernel::net needs network namespaces and `sockaddr_storage`. Then this file goes.
+// UPSTREAM: upstream/tree/base/net.rs takes the place of this file, with patches of upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-// UPSTREAM: upstream/rust/0002 replaces this file.
+// UPSTREAM: upstream/tree/base/owned_queue.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
-// UPSTREAM: upstream/rust/0005 replaces this file.
+// UPSTREAM: upstream/tree/base/percpu_ref.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-// UPSTREAM: upstream/rust/0003 makes this file a few lines.
+// UPSTREAM: upstream/tree/base/periodic.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/random.h`](srctree/include/linux/random.h)
 
-// UPSTREAM: upstream/rust/0007 replaces this file.
+// UPSTREAM: upstream/tree/base/random.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
-// UPSTREAM: upstream/rust/0006 replaces this file.
+// UPSTREAM: upstream/tree/base/rcu.rs takes the place of this file, with patches of upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,9 +4,8 @@
 //!
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
-// UPSTREAM: kernel::scatterlist maps memory that it owns, for a bound `struct device`; an RDMA
-// device may have none (rxe, siw). It needs tables of pages of others, without a mapping. Then this
-// file goes.
+// UPSTREAM: upstream/tree/base/scatterlist.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/spinlock.h`](srctree/include/linux/spinlock.h)
 
-// UPSTREAM: `kernel::sync::SpinLockIrq` replaces this file. 7.2 does not have it.
+// UPSTREAM: upstream/tree/base/spinlock.rs takes the place of this file: the kernel crate has
+// `SpinLockIrq`, but 7.2 does not.
 
 #![allow(unsafe_code)]
 

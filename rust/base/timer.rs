@@ -6,7 +6,8 @@
 //!
 //! C header: [`include/linux/timer.h`](srctree/include/linux/timer.h)
 
-// UPSTREAM: upstream/rust/0004 replaces this file.
+// UPSTREAM: upstream/tree/base/timer.rs takes the place of this file, with patches of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

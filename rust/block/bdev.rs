@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-// UPSTREAM: kernel::block needs block devices that are opened: a module of it could be this file.
+// UPSTREAM: upstream/tree/block/bdev.rs takes the place of this file, with patches of
+// upstream/rust.
 
 use crate::base::{
     errno::EOPNOTSUPP,

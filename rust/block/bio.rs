@@ -8,7 +8,7 @@
 //! nothing and cannot fail for lack of memory. [`Bio::submit`] takes it together with an owner of
 //! the memory that is read or written. [`BioOwner::end_io`] gives both back, once, with the result.
 
-// UPSTREAM: kernel::block needs bios: a module of it could be this file.
+// UPSTREAM: upstream/tree/block/bio.rs takes the place of this file, with patches of upstream/rust.
 
 use crate::base::{
     scatterlist::{

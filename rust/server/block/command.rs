@@ -170,7 +170,7 @@ pub(in crate::server) struct Command {
     /// The backing device was asked not to wait.
     nowait: bool,
     response: DmaBuffer,
-    bio: Option<Bio<KBox<Command>>>,
+    bio: Option<Bio<CommandIo>>,
     /// The number and the text of the command in its frame, if the connection has a protection.
     framed: Option<(Number, [u8; command::SIZE])>,
     /// The result of the backing device, until the answer is sealed.
@@ -179,7 +179,7 @@ pub(in crate::server) struct Command {
 
 impl Command {
     /// Makes a bio for a command. May sleep.
-    pub(super) fn bio() -> Result<Bio<KBox<Self>>> {
+    pub(super) fn bio() -> Result<Bio<CommandIo>> {
         // The data are in one piece of memory.
         Bio::new(1)
     }
@@ -188,7 +188,7 @@ impl Command {
     pub(super) fn new(
         owner: Arc<ConnectionRef>,
         response: DmaBuffer,
-        bio: Bio<KBox<Self>>,
+        bio: Bio<CommandIo>,
     ) -> Self {
         Self {
             owner,
@@ -341,7 +341,7 @@ impl Command {
             ..BioRequest::new(op, offset >> SECTOR_SHIFT, bytes)
         };
         match self.bio.take() {
-            Some(bio) => bio.submit(&connection.block.bdev, request, self),
+            Some(bio) => bio.submit(&connection.block.bdev, request, CommandIo(self)),
             None => self.answer(Status::IoError),
         }
     }
@@ -505,30 +505,34 @@ impl Command {
     }
 }
 
-impl BioOwner for KBox<Command> {
+/// A command that the backing device has.
+pub(super) struct CommandIo(KBox<Command>);
+
+impl BioOwner for CommandIo {
     type Memory = DmaPiece;
 
     #[inline]
     fn memory(&self) -> Option<&DmaPiece> {
-        Command::memory(self)
+        self.0.memory()
     }
 
-    fn end_io(mut self, bio: Bio<Self>, result: BlkResult) {
-        self.bio = Some(bio);
+    fn end_io(self, bio: Bio<Self>, result: BlkResult) {
+        let Self(mut command) = self;
+        command.bio = Some(bio);
         match result {
             // The device may have lost support for REQ_NOWAIT just now. If it does not support the
             // operation, the second attempt says so.
-            Err(BlkError::Again | BlkError::NotSupported) if self.nowait => {
-                let owner = self.owner.clone();
-                owner.connection.submit_later(self);
+            Err(BlkError::Again | BlkError::NotSupported) if command.nowait => {
+                let owner = command.owner.clone();
+                owner.connection.submit_later(command);
             }
             // No bio may be submitted in this context.
-            Ok(()) if self.owes_flush() => {
-                self.flushing = true;
-                let owner = self.owner.clone();
-                owner.connection.submit_later(self);
+            Ok(()) if command.owes_flush() => {
+                command.flushing = true;
+                let owner = command.owner.clone();
+                owner.connection.submit_later(command);
             }
-            result => self.finish(result.into()),
+            result => command.finish(result.into()),
         }
     }
 }

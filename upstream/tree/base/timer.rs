@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A one-shot timer, that of the kernel crate.
+//! A one-shot timer.
 
 pub(crate) use kernel::time::timer::{
     Timer,

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory as lists of segments.
+
+pub(crate) use kernel::{
+    page::chunks::{
+        available_memory,
+        node_online,
+        total_memory,
+        PageChunks,
+        PageChunksBuilder, //
+    },
+    scatterlist::segment::{
+        NoMemory,
+        Segment,
+        Segmented, //
+    }, //
+};

@@ -74,6 +74,98 @@ mod periodic {
     }
 }
 
+#[kernel::macros::kunit_tests(farblk_percpu_ref)]
+mod percpu_ref {
+    use crate::{
+        base::{
+            completion::Completion,
+            percpu_ref::Users,
+            workqueue::OwnedQueue, //
+        },
+        kunit::check,
+    };
+    use kernel::{
+        impl_has_work, new_work,
+        prelude::*,
+        sync::Arc,
+        workqueue::{
+            Work,
+            WorkItem, //
+        },
+    };
+
+    /// Waits for users in a task of its own.
+    #[pin_data]
+    struct Waiter {
+        #[pin]
+        users: Users,
+        #[pin]
+        done: Completion,
+        #[pin]
+        work: Work<Waiter>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Waiter { self.work }
+    }
+
+    impl WorkItem for Waiter {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            this.users.wait();
+            this.done.complete();
+        }
+    }
+
+    #[test]
+    fn users_come_until_shut() -> Result {
+        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        let first = users.get();
+        let second = users.get();
+        check!(first.is_some() && second.is_some());
+        users.shut();
+        users.shut();
+        check!(users.get().is_none());
+        drop((first, second));
+        users.wait();
+        users.wait();
+        check!(users.get().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn users_are_waited_for() -> Result {
+        let waiter = Arc::pin_init(
+            try_pin_init!(Waiter {
+                users <- Users::new(),
+                done <- Completion::new(),
+                work <- new_work!("Waiter::work"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let first = waiter.users.get();
+        let second = waiter.users.get();
+        check!(queue.enqueue(waiter.clone()).is_ok());
+        check!(waiter.done.wait_timeout(100) == Err(ETIMEDOUT));
+        drop(first);
+        check!(waiter.done.wait_timeout(100) == Err(ETIMEDOUT));
+        drop(second);
+        check!(waiter.done.wait_timeout(10_000) == Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn users_that_nobody_used_go_at_once() -> Result {
+        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        drop(users);
+        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        users.wait();
+        Ok(())
+    }
+}
+
 #[kernel::macros::kunit_tests(farblk_rcu)]
 mod rcu {
     use crate::{

@@ -9,7 +9,7 @@
 
 use crate::base::{
     errno::EOPNOTSUPP,
-    users::{
+    percpu_ref::{
         User,
         Users, //
     },

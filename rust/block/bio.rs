@@ -11,11 +11,11 @@
 // UPSTREAM: upstream/tree/block/bio.rs takes the place of this file, with patches of upstream/rust.
 
 use crate::base::{
+    percpu_ref::User,
     scatterlist::{
         Segment,
         Segmented, //
     },
-    users::User, //
 };
 use crate::bindings;
 use crate::block::{

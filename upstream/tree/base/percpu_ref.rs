@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counts of users, those of the kernel crate.
+//! Counts of users, those of the kernel crate. Its block devices have them; here they are tested.
 
-pub(crate) use kernel::sync::percpu_ref::{
-    User,
-    Users, //
-};
+#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
+pub(crate) use kernel::sync::percpu_ref::Users;

@@ -61,7 +61,8 @@ const BLK_OPEN_WRITE: bindings::blk_mode_t = 1 << 1;
 /// }
 /// ```
 pub(crate) trait BdevEvents: Send + Sync + 'static {
-    /// The device is gone (`surprise`), or is about to be removed: from now on all I/O fails.
+    /// The device is gone (`surprise`), or is about to be removed: from now on all I/O fails. That
+    /// may be before [`Bdev::open`] has returned.
     ///
     /// # Context
     ///

@@ -57,7 +57,8 @@ impl<'a> Contents<'a> {
             return Err(EINVAL);
         }
         // CAST: Both are within the segment.
-        let (offset, len) = (self.0.offset() + range.start as u32, len as u32);
+        let (start, len) = (range.start as u32, len as u32);
+        let offset = self.0.offset().checked_add(start).ok_or(EINVAL)?;
         // SAFETY: The page is that of a segment.
         let part = unsafe { Segment::new(self.0.page(), offset, len) };
         // INVARIANT: They are a part of contents for which the invariant is true.

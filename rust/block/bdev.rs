@@ -61,7 +61,8 @@ const BLK_OPEN_WRITE: bindings::blk_mode_t = 1 << 1;
 /// }
 /// ```
 pub(crate) trait BdevEvents: Send + Sync + 'static {
-    /// The device is gone (`surprise`), or is about to be removed: from now on all I/O fails.
+    /// The device is gone (`surprise`), or is about to be removed: from now on all I/O fails. That
+    /// may be before [`Bdev::open`] has returned.
     ///
     /// # Context
     ///
@@ -459,9 +460,10 @@ impl Bdev {
 impl Drop for Bdev {
     fn drop(&mut self) {
         self.users.wait();
-        // A kernel thread would leave it to others to close the file with `bdev_fput()`, and who
-        // was told that the device is free may find that it is not. This one is no file of a file
-        // system, and holds up no unmount.
+        // `bdev_fput()` would give up the claim, but leave it to others to close the file: the disk
+        // and its driver would still be in use when this returns, and who was told that they are
+        // not may find that they are. This one is no file of a file system, and holds up no
+        // unmount.
         //
         // SAFETY: By the type invariants the file is open and ours, and no bio uses the device any
         // more. The claim is over when this returns: no call of a holder operation begins after

@@ -278,8 +278,9 @@ unsafe impl<O: BioOwner> Sync for Bio<O> {}
 
 impl<O: BioOwner> Bio<O> {
     /// Allocates what an I/O with memory in at most `pieces` pieces needs. Memory that is
-    /// physically contiguous is one piece, even if it comes in several segments. Fails with
-    /// `ENOMEM`.
+    /// physically contiguous is one piece, even if it comes in several segments. Every
+    /// `BIO_MAX_VECS` pieces are a C bio, which has to end with a logical block: if there are more,
+    /// each should be of whole blocks. Fails with `ENOMEM`.
     ///
     /// # Context
     ///
@@ -311,9 +312,9 @@ impl<O: BioOwner> Bio<O> {
     ///
     /// Some requests end with [`BlkError::Invalid`] and do not reach the device: those whose place
     /// or length is no multiple of the logical block size; whose memory is too short, is in too
-    /// many pieces or, for a read, must not be written by devices; and those that would change a
-    /// device that was opened for reading. One beyond the end of the device ends with
-    /// [`BlkError::IoError`].
+    /// many pieces, is not aligned as the device needs it (C's `dma_alignment`) or, for a read,
+    /// must not be written by devices; and those that would change a device that was opened for
+    /// reading. One beyond the end of the device ends with [`BlkError::IoError`].
     ///
     /// The block layer splits requests that are too large for the device, but for atomic writes.
     ///

@@ -7,7 +7,11 @@ pub(super) use kernel::block::status::{
     to_blk_status, //
 };
 pub(crate) use kernel::block::status::{
-    status_code,
     BlkError,
     BlkResult, //
 };
+
+/// Returns the number of a status, 0 for success, as tracepoints show it.
+pub(crate) const fn status_code(result: BlkResult) -> u8 {
+    to_blk_status(result)
+}

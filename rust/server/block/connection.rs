@@ -162,6 +162,8 @@ pub(in crate::server) struct Connection {
     pub(super) terms: Terms,
     /// The poller that looks after it.
     pub(super) poller: Arc<Poller<Connection>>,
+    /// The bit by which the poller knows it.
+    pub(super) bit: u64,
     /// The lines of commands that wait.
     common: LineState,
     own: LineState,
@@ -280,7 +282,7 @@ impl Connection {
         config: &ConnectionConfig<'_>,
         poller: &Arc<Poller<Self>>,
         cq: Cq<Manual>,
-        credit: u16,
+        (credit, bit): (u16, u64),
     ) -> Result<Arc<Self>> {
         let depth = usize::from(config.terms.depth);
         let slots = Slots::new(depth)?;
@@ -304,6 +306,7 @@ impl Connection {
                 membership: config.membership.clone(),
                 terms: config.terms,
                 poller: poller.clone(),
+                bit,
                 common,
                 own,
                 cq,

@@ -5,12 +5,9 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    Arc, //
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
 use crate::link::cipher::BadFrame;
@@ -205,8 +202,8 @@ impl Connection {
 
     /// Posts the answers that are chained, unless the poller's worker does so at the end of its
     /// round. Any context.
-    pub(super) fn post(&self, qp: &Arc<Qp<Handler>>) {
-        if self.poller.chained(qp) {
+    pub(super) fn post(&self, qp: &Qp<Handler>) {
+        if self.poller.chained(self.bit) {
             qp.ring();
         }
     }

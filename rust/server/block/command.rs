@@ -223,8 +223,7 @@ impl Command {
         self.operation = command.operation;
         self.began_ns = ConnectionStats::now_ns();
         self.flushing = false;
-        let owner = self.owner.clone();
-        if owner.connection.protected.is_some() {
+        if self.owner.connection.protected.is_some() {
             self.keep_frame(&recv);
         }
         if let Operation::Write {
@@ -235,6 +234,7 @@ impl Command {
             self.data = Data::Inline(recv);
             return self.submit(true);
         }
+        let owner = self.owner.clone();
         owner.connection.put_recv(recv);
         match self.memory_wanted() {
             Ok(Some(len)) => owner.connection.provide(self, len),
@@ -413,14 +413,12 @@ impl Command {
     /// Answers the client what the backing device has done, in any context: a frame is made in a
     /// task of its own.
     fn finish(mut self: KBox<Self>, status: Status) {
-        let owner = self.owner.clone();
-        match owner.connection.protected {
-            Some(_) => {
-                self.status = status;
-                owner.connection.answer_later(self);
-            }
-            None => self.answer(status),
+        if self.owner.connection.protected.is_none() {
+            return self.answer(status);
         }
+        self.status = status;
+        let owner = self.owner.clone();
+        owner.connection.answer_later(self);
     }
 
     /// Answers the client what the backing device has done.

@@ -65,10 +65,12 @@ __rust_helper void rust_helper_farblk_spin_unlock(spinlock_t *lock)
 	spin_unlock(lock);
 #else
 	/* Whoever has to run now does so with interrupts enabled. */
-	preempt_disable();
-	spin_unlock(lock);
-	farblk_irqs_put();
-	preempt_enable();
+	unsigned long flags = raw_cpu_read(farblk_irqs.flags);
+
+	if (raw_cpu_dec_return(farblk_irqs.held) == 0)
+		spin_unlock_irqrestore(lock, flags);
+	else
+		spin_unlock(lock);
 #endif
 }
 

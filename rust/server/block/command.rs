@@ -88,6 +88,10 @@ use crate::server::{
     stats::ConnectionStats,
 };
 
+/// The number of commands that are received from one look for completed answers to the next one. It
+/// is less than a queue hands over at a time, and so are the commands that keep their memory.
+const REAP_EVERY: u64 = 4;
+
 /// Handles the completions of a connection's queue pair.
 pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
 
@@ -104,8 +108,11 @@ impl QpHandler for Handler {
         connection.receives.store(receives + 1, Relaxed);
         match received {
             Ok(received) => {
-                // Most often there is one completion: of the answer to the command before this one.
-                connection.cq.reap();
+                // Most often what has completed are the answers to the commands before this one,
+                // which nobody waits for as long as there are slots.
+                if receives % REAP_EVERY == 0 || connection.fetches.load(Relaxed) > 0 {
+                    connection.cq.reap();
+                }
                 connection.receive(recv, received.len());
             }
             Err(_) => connection.put_recv(recv),
@@ -157,7 +164,8 @@ enum Stage {
 pub(in crate::server) struct Command {
     /// The connection. It drops its commands, and so the references to itself, when it is closed.
     owner: Arc<ConnectionRef>,
-    /// The tag, which is also the index of the slot in the send queue.
+    /// The index of the slot in the send queue.
+    slot: u16,
     pub(super) tag: u16,
     generation: u32,
     operation: Operation,
@@ -184,14 +192,16 @@ impl Command {
         Bio::new(1)
     }
 
-    /// Makes a slot of a connection, with no command in it.
+    /// Makes slot number `slot` of a connection, with no command in it.
     pub(super) fn new(
         owner: Arc<ConnectionRef>,
+        slot: u16,
         response: DmaBuffer,
         bio: Bio<CommandIo>,
     ) -> Self {
         Self {
             owner,
+            slot,
             tag: 0,
             generation: 0,
             operation: Operation::Flush,
@@ -213,8 +223,7 @@ impl Command {
         self.operation = command.operation;
         self.began_ns = ConnectionStats::now_ns();
         self.flushing = false;
-        let owner = self.owner.clone();
-        if owner.connection.protected.is_some() {
+        if self.owner.connection.protected.is_some() {
             self.keep_frame(&recv);
         }
         if let Operation::Write {
@@ -225,6 +234,7 @@ impl Command {
             self.data = Data::Inline(recv);
             return self.submit(true);
         }
+        let owner = self.owner.clone();
         owner.connection.put_recv(recv);
         match self.memory_wanted() {
             Ok(Some(len)) => owner.connection.provide(self, len),
@@ -284,12 +294,12 @@ impl Command {
     /// status that the command is to be answered with.
     pub(super) fn fetch(mut self: KBox<Self>) -> Result<(), (Status, KBox<Self>)> {
         self.stage = Stage::Fetch;
-        let (owner, tag) = (self.owner.clone(), self.tag);
+        let (owner, slot) = (self.owner.clone(), self.slot);
         let ConnectionRef { connection, qp, .. } = &*owner;
         let Some(remote) = self.operation.remote() else {
             return Err((Status::IoError, self));
         };
-        match qp.rdma(tag, RdmaOp::Read, range(remote), self, false) {
+        match qp.rdma(slot, RdmaOp::Read, range(remote), self, false) {
             Ok(()) => {
                 connection.post(qp);
                 Ok(())
@@ -403,14 +413,12 @@ impl Command {
     /// Answers the client what the backing device has done, in any context: a frame is made in a
     /// task of its own.
     fn finish(mut self: KBox<Self>, status: Status) {
-        let owner = self.owner.clone();
-        match owner.connection.protected {
-            Some(_) => {
-                self.status = status;
-                owner.connection.answer_later(self);
-            }
-            None => self.answer(status),
+        if self.owner.connection.protected.is_none() {
+            return self.answer(status);
         }
+        self.status = status;
+        let owner = self.owner.clone();
+        owner.connection.answer_later(self);
     }
 
     /// Answers the client what the backing device has done.
@@ -441,9 +449,9 @@ impl Command {
             self.give_back();
         }
         self.owner.connection.end_tag(self.tag);
-        let tag = self.tag;
+        let slot = self.slot;
         let ConnectionRef { connection, qp, .. } = &*owner;
-        match qp.reply(tag, reply, self, false) {
+        match qp.reply(slot, reply, self, false) {
             Ok(()) => connection.post(qp),
             Err((error, command)) => {
                 command.end();

@@ -106,8 +106,6 @@ pub(super) struct Slots {
     pub(super) free: KVec<KBox<Command>>,
     /// The number of all slots.
     made: u16,
-    /// True while the slot of a tag is taken.
-    pub(super) taken: KVec<bool>,
     /// The number of slots that are taken.
     pub(super) in_flight: usize,
     /// The commands that wait in lines.
@@ -137,7 +135,6 @@ impl Slots {
         Ok(Self {
             free: KVec::with_capacity(depth, GFP_KERNEL)?,
             made: 0,
-            taken: KVec::from_elem(false, depth, GFP_KERNEL)?,
             in_flight: 0,
             lines: Lines::new(depth)?,
             fetching: KVec::with_capacity(depth, GFP_KERNEL)?,
@@ -149,11 +146,6 @@ impl Slots {
             fetches: Progress::default(),
             overdue: Overdue::default(),
         })
-    }
-
-    /// Returns true if a command with this tag could begin.
-    pub(super) fn is_free(&self, tag: u16) -> bool {
-        !self.free.is_empty() && self.taken.get(usize::from(tag)) == Some(&false)
     }
 }
 
@@ -170,6 +162,8 @@ pub(in crate::server) struct Connection {
     pub(super) terms: Terms,
     /// The poller that looks after it.
     pub(super) poller: Arc<Poller<Connection>>,
+    /// The bit by which the poller knows it.
+    pub(super) bit: u64,
     /// The lines of commands that wait.
     common: LineState,
     own: LineState,
@@ -288,7 +282,7 @@ impl Connection {
         config: &ConnectionConfig<'_>,
         poller: &Arc<Poller<Self>>,
         cq: Cq<Manual>,
-        credit: u16,
+        (credit, bit): (u16, u64),
     ) -> Result<Arc<Self>> {
         let depth = usize::from(config.terms.depth);
         let slots = Slots::new(depth)?;
@@ -312,6 +306,7 @@ impl Connection {
                 membership: config.membership.clone(),
                 terms: config.terms,
                 poller: poller.clone(),
+                bit,
                 common,
                 own,
                 cq,
@@ -513,7 +508,8 @@ impl Polled for Connection {
             let mut slots = self.slots.lock();
             // The reference is taken under the lock, as the end of the connection waits for it.
             let owner = slots.owner.clone().ok_or(ESHUTDOWN)?;
-            let command = KBox::write(slot, Command::new(owner, response, bio));
+            let command = Command::new(owner, slots.made, response, bio);
+            let command = KBox::write(slot, command);
             slots.made += 1;
             // Cannot fail: there is capacity for all.
             let _ = slots.free.push_within_capacity(command);

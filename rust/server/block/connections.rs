@@ -88,7 +88,7 @@ impl OpenConnection {
     ) -> Result<Self> {
         let device = id.device()?;
         let poller = reserved.poller().clone();
-        let credit = reserved.credit();
+        let (credit, bit) = (reserved.credit(), reserved.bit());
         let depth = config.terms.depth;
         let caps = QpCaps {
             slots: depth,
@@ -106,7 +106,7 @@ impl OpenConnection {
         };
         let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
         let cq = Cq::<Manual>::alloc(&device, caps.send_cqes(), poller.vector(), wake)?;
-        let connection = Connection::new(config, &poller, cq, credit)?;
+        let connection = Connection::new(config, &poller, cq, (credit, bit))?;
         let qp = poller.add(reserved, &connection, |queue| {
             let handler = Handler(connection.clone());
             match queue {

@@ -50,6 +50,8 @@ const CACHE_LINE: usize = 64;
 /// ends with the drop, in any context.
 pub(in crate::server) struct ReceiveCredit<C: Polled> {
     poller: Arc<Poller<C>>,
+    /// The bit by which the poller knows the connection.
+    bit: u64,
     /// Commands that the client may have in flight.
     credit: u16,
     /// Promised receives: as many as `credit`, or, in a receive queue of the connection's own, as
@@ -63,6 +65,12 @@ impl<C: Polled> ReceiveCredit<C> {
     /// Returns the poller that keeps the receives.
     pub(in crate::server) fn poller(&self) -> &Arc<Poller<C>> {
         &self.poller
+    }
+
+    /// Returns the bit by which the poller knows the connection.
+    #[inline]
+    pub(in crate::server) fn bit(&self) -> u64 {
+        self.bit
     }
 
     /// Returns the number of commands that there are receives for.
@@ -80,7 +88,7 @@ impl<C: Polled> Drop for ReceiveCredit<C> {
         if poller.has_srq && self.credit > 0 && lost {
             shared.receives.miss();
         }
-        shared.users -= 1;
+        shared.users &= !self.bit;
     }
 }
 
@@ -104,15 +112,17 @@ impl<C: Polled> Poller<C> {
         credit: u16,
         max: u16,
     ) -> Result<ReceiveCredit<C>> {
-        {
+        let bit = {
             let mut shared = self.shared.lock();
-            if shared.users >= CONNECTIONS_MAX || shared.receives.available() < max.into() {
-                return Err(ENOSPC);
-            }
-            shared.users += 1;
-        }
+            let bit = 1_u64.checked_shl(shared.users.trailing_ones());
+            let bit = bit.filter(|_| shared.receives.available() >= max.into());
+            let bit = bit.ok_or(ENOSPC)?;
+            shared.users |= bit;
+            bit
+        };
         let mut reserved = ReceiveCredit {
             poller: self.clone(),
+            bit,
             credit: 0,
             promised: 0,
             lost: false,

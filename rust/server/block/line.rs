@@ -25,7 +25,7 @@ use crate::server::{
 /// A line of commands that wait.
 #[derive(Clone, Copy)]
 pub(super) enum Line {
-    /// Commands that wait for their slot, or for memory.
+    /// Commands that wait for a slot, or for memory.
     Common,
     /// Commands that wait for memory that fits the own memory of the account. They do not wait for
     /// those that are larger, which wait for what other hosts have.
@@ -58,9 +58,9 @@ impl LineState {
 
 /// A command that waits, and for what: `C` is one that has its slot.
 pub(super) enum Waiting<C> {
-    /// For its slot: the HCA is not done with the answer to the command before it.
+    /// For a slot: the HCA is not done with the answers to the commands before it.
     Slot(proto::Command, KBox<Recv>),
-    /// For its slot, to be refused then.
+    /// For a slot, to be refused then.
     Refusal(Response),
     /// For so much memory for its data.
     Memory(C, PieceLen),
@@ -68,8 +68,8 @@ pub(super) enum Waiting<C> {
 
 /// What the first command of a line waits for.
 pub(super) enum WaitsFor {
-    /// The slot of this tag.
-    Slot(u16),
+    /// A slot.
+    Slot,
     /// So much memory.
     Memory(PieceLen),
 }
@@ -78,8 +78,7 @@ impl<C> Waiting<C> {
     /// Returns what it waits for.
     fn wants(&self) -> WaitsFor {
         match self {
-            Self::Slot(command, _) => WaitsFor::Slot(command.tag),
-            Self::Refusal(response) => WaitsFor::Slot(response.tag),
+            Self::Slot(..) | Self::Refusal(_) => WaitsFor::Slot,
             Self::Memory(_, len) => WaitsFor::Memory(*len),
         }
     }

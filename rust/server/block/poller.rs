@@ -16,6 +16,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Relaxed,
             Release, //
         },
@@ -86,8 +87,8 @@ use crate::server::{
     },
 };
 
-/// I/O connections that a poller can have.
-pub(super) const CONNECTIONS_MAX: usize = 64;
+/// I/O connections that a poller can have: there is a bit of a word for each.
+pub(super) const CONNECTIONS_MAX: usize = u64::BITS as usize;
 /// Receives that a poller has entries for, unless one connection wants more: those of 59 idle
 /// connections (see [`CREDIT_FIRST`](super::connection::CREDIT_FIRST)), or of one of depth 128 that
 /// is busy and 28 that are idle. A device's queues have a power of two of entries, and `rdma_rxe`
@@ -154,8 +155,6 @@ pub(in crate::server) enum ReceiveQueue<'a, H: QpHandler> {
 pub(super) struct Hca<C: Polled> {
     // Fields drop in this order.
     pub(super) connections: KVec<Entry<C>>,
-    /// Queue pairs whose answers are posted at the end of a round. There is capacity for each.
-    ringing: KVec<Arc<Qp<C::Handler>>>,
     cq: Cq<Manual>,
     pd: Arc<Pd>,
     turn: Turn,
@@ -174,12 +173,10 @@ pub(super) struct Shared<C: Polled> {
     srq: Option<Arc<Srq<C::Handler>>>,
     /// The number of receives, and how many of them are promised.
     pub(super) receives: Receives,
-    /// The number of [`ReceiveCredit`]s.
-    pub(super) users: usize,
+    /// The bits of the [`ReceiveCredit`]s.
+    pub(super) users: u64,
     /// Small pieces of memory.
     stash: KVec<Piece>,
-    /// Queue pairs with answers that are chained and not posted. There is capacity for each.
-    chained: KVec<Arc<Qp<C::Handler>>>,
 }
 
 impl<C: Polled> Shared<C> {
@@ -211,8 +208,10 @@ pub(in crate::server) struct Poller<C: Polled> {
     pub(super) hca: Mutex<Option<Hca<C>>>,
     #[pin]
     pub(super) shared: IrqSaveSpinLock<Shared<C>>,
-    /// The worker posts what is chained after its round. It clears this with `shared` locked.
+    /// The worker posts what is chained after its round: it clears this, then it takes `chained`.
     batch: Atomic<u32>,
+    /// The bits of the connections with answers that are chained, and that the worker posts.
+    chained: Atomic<u64>,
     /// The workqueue on which receives and commands are made.
     maker: Arc<OwnedQueue>,
     /// A connection wants the worker to look after it.
@@ -276,10 +275,8 @@ impl<C: Polled> Poller<C> {
             receives: Receives::new(receives, spare),
             users: 0,
             stash: KVec::with_capacity(STASH, GFP_KERNEL)?,
-            chained: KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?,
         };
         let connections = KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?;
-        let ringing = KVec::with_capacity(CONNECTIONS_MAX, GFP_KERNEL)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 vector,
@@ -296,6 +293,7 @@ impl<C: Polled> Poller<C> {
                 hca <- new_mutex!(None, "Poller::hca"),
                 shared <- new_irqsave_spinlock!(shared, "Poller::shared"),
                 batch: Atomic::new(0),
+                chained: Atomic::new(0),
                 maker: maker.clone(),
                 attention: Atomic::new(0),
                 visitors: Atomic::new(0),
@@ -314,7 +312,6 @@ impl<C: Polled> Poller<C> {
         this.shared.lock().srq = srq;
         *this.hca.lock() = Some(Hca {
             connections,
-            ringing,
             cq,
             pd: pd.clone(),
             turn: Turn::new(vigil),
@@ -475,17 +472,19 @@ impl<C: Polled> Poller<C> {
         }
     }
 
-    /// Notes that an answer was chained. Returns true if the caller has to post it; otherwise the
-    /// worker does so at the end of its round. Any context.
-    pub(in crate::server) fn chained(&self, qp: &Arc<Qp<C::Handler>>) -> bool {
-        let mut shared = self.shared.lock();
+    /// Notes that an answer of the connection with this `bit` was chained. Returns true if the
+    /// caller has to post it; otherwise the worker does so at the end of its round. Any context.
+    pub(in crate::server) fn chained(&self, bit: u64) -> bool {
         if self.batch.load(Relaxed) == 0 {
             return true;
         }
-        if shared.chained.iter().any(|other| Arc::ptr_eq(other, qp)) {
-            return false;
+        let mut chained = self.chained.load(Relaxed);
+        // Also if the bit is set: only so does the worker, which takes it, see what was chained.
+        while let Err(now) = self.chained.cmpxchg(chained, chained | bit, Full) {
+            chained = now;
         }
-        shared.chained.push_within_capacity(qp.clone()).is_err()
+        // Either this sees that the worker has ended its round just now, or that sees the bit.
+        self.batch.load(Relaxed) == 0
     }
 
     /// Shows what the connections to `export` did, or that the worker was busy for [`BUSY_LOOKS`]
@@ -574,12 +573,14 @@ impl<C: Polled> Poller<C> {
             }
             handled
         });
-        {
-            let chained = &mut self.shared.lock().chained;
-            self.batch.store(0, Relaxed);
-            core::mem::swap(chained, &mut hca.ringing);
+        self.batch.store(0, Relaxed);
+        // Pairs with `chained()`.
+        let chained = self.chained.xchg(0, Full);
+        if chained != 0 {
+            let entries = hca.connections.iter();
+            let ringing = entries.filter(|entry| entry.credit.bit() & chained != 0);
+            ringing.for_each(|entry| entry.qp.ring());
         }
-        hca.ringing.drain_all().for_each(|qp| qp.ring());
         handled
     }
 }

@@ -5,12 +5,9 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    Arc, //
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
 use crate::link::cipher::BadFrame;
@@ -139,19 +136,18 @@ impl Connection {
         }
     }
 
-    /// Begins a command, or lets it wait for its slot.
+    /// Begins a command, or lets it wait for a slot.
     pub(super) fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
         if command.pressed {
             self.ask_for_credit();
         }
-        // The slot is taken until the HCA is done with the answer of the command before.
         match self.take(command.tag) {
             Some(slot) => slot.begin(&command, recv),
             None => self.wait(Waiting::Slot(command, recv)),
         }
     }
 
-    /// Answers that a command is refused, or lets that wait for the slot.
+    /// Answers that a command is refused, or lets that wait for a slot.
     pub(super) fn refuse(&self, response: Response) {
         match self.take(response.tag) {
             Some(slot) => slot.refuse(&response),
@@ -159,18 +155,24 @@ impl Connection {
         }
     }
 
-    /// Takes the slot for a command with this tag, if it is free.
+    /// Takes a slot for a command with this tag, if one is free: it is taken until the HCA is done
+    /// with the answer, which may be known only now.
     fn take(&self, tag: u16) -> Option<KBox<Command>> {
+        self.take_free(tag).or_else(|| {
+            self.cq.reap();
+            self.take_free(tag)
+        })
+    }
+
+    /// Takes a slot, if one is known to be free.
+    fn take_free(&self, tag: u16) -> Option<KBox<Command>> {
         let mut slots = self.slots.lock();
         let slots: &mut Slots = &mut slots;
         if slots.closed || slots.draining {
             return None;
         }
-        let taken = slots.taken.get_mut(usize::from(tag));
-        let taken = taken.filter(|taken| !**taken)?;
         let mut slot = slots.free.pop()?;
         slot.tag = tag;
-        *taken = true;
         slots.in_flight += 1;
         Some(slot)
     }
@@ -178,9 +180,6 @@ impl Connection {
     /// Gives back the slot of a command that has ended. Any context.
     pub(super) fn put(&self, slot: KBox<Command>) {
         let mut slots = self.slots.lock();
-        if let Some(taken) = slots.taken.get_mut(usize::from(slot.tag)) {
-            *taken = false;
-        }
         slots.in_flight = slots.in_flight.saturating_sub(1);
         // Cannot fail: there is capacity for all.
         let _ = slots.free.push_within_capacity(slot);
@@ -203,8 +202,8 @@ impl Connection {
 
     /// Posts the answers that are chained, unless the poller's worker does so at the end of its
     /// round. Any context.
-    pub(super) fn post(&self, qp: &Arc<Qp<Handler>>) {
-        if self.poller.chained(qp) {
+    pub(super) fn post(&self, qp: &Qp<Handler>) {
+        if self.poller.chained(self.bit) {
             qp.ring();
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands that cannot go on yet: they wait for their slot, for memory, or for the backing device.
+//! Commands that cannot go on yet: they wait for a slot, for memory, or for the backing device.
 //!
 //! The first two wait in lines of their connection, in order, until the poller's worker calls
 //! [`Connection::resume`]. Commands for which the backing device has to wait are submitted in a
@@ -128,8 +128,8 @@ impl Connection {
                 let slots = self.slots.lock();
                 match slots.lines.first_wants(line) {
                     None => return,
-                    Some(WaitsFor::Slot(tag)) if !slots.is_free(tag) => return,
-                    Some(WaitsFor::Slot(_)) => None,
+                    Some(WaitsFor::Slot) if slots.free.is_empty() => return,
+                    Some(WaitsFor::Slot) => None,
                     Some(WaitsFor::Memory(len)) => Some(len),
                 }
             };

@@ -17,6 +17,7 @@ pub(crate) mod debugfs;
 pub(crate) mod errno;
 #[cfg(farblk_samples)]
 pub(crate) mod file;
+pub(crate) mod module;
 pub(crate) mod net;
 #[cfg(farblk_samples)]
 pub(crate) mod param;

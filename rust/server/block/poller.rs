@@ -59,6 +59,7 @@ use crate::rdma::{
         Qp,
         QpHandler, //
     },
+    remnant::ObjectRef,
     srq::Srq,
 };
 use crate::server::{
@@ -145,7 +146,7 @@ pub(in crate::server) trait Polled: Send + Sync + Sized + 'static {
 /// The queue that a connection receives its commands from.
 pub(in crate::server) enum ReceiveQueue<'a, H: QpHandler> {
     /// The poller's shared receive queue.
-    Shared(&'a Arc<Srq<H>>),
+    Shared(&'a ObjectRef<Srq<H>>),
     /// A queue of its own, with so many receives, that completes on the poller's completion queue.
     Own(&'a Arc<Pd>, &'a Cq<Manual>, u32),
 }
@@ -155,7 +156,7 @@ pub(super) struct Hca<C: Polled> {
     // Fields drop in this order.
     pub(super) connections: KVec<Entry<C>>,
     /// Queue pairs whose answers are posted at the end of a round. There is capacity for each.
-    ringing: KVec<Arc<Qp<C::Handler>>>,
+    ringing: KVec<ObjectRef<Qp<C::Handler>>>,
     cq: Cq<Manual>,
     pd: Arc<Pd>,
     turn: Turn,
@@ -164,14 +165,14 @@ pub(super) struct Hca<C: Polled> {
 /// A connection that a poller looks after.
 pub(super) struct Entry<C: Polled> {
     pub(super) connection: Arc<C>,
-    pub(super) qp: Arc<Qp<C::Handler>>,
+    pub(super) qp: ObjectRef<Qp<C::Handler>>,
     pub(super) credit: ReceiveCredit<C>,
 }
 
 /// What a poller's connections share in any context.
 pub(super) struct Shared<C: Polled> {
     /// `None` once the poller is closed, or if each connection has a receive queue of its own.
-    srq: Option<Arc<Srq<C::Handler>>>,
+    srq: Option<ObjectRef<Srq<C::Handler>>>,
     /// The number of receives, and how many of them are promised.
     pub(super) receives: Receives,
     /// The number of [`ReceiveCredit`]s.
@@ -179,7 +180,7 @@ pub(super) struct Shared<C: Polled> {
     /// Small pieces of memory.
     stash: KVec<Piece>,
     /// Queue pairs with answers that are chained and not posted. There is capacity for each.
-    chained: KVec<Arc<Qp<C::Handler>>>,
+    chained: KVec<ObjectRef<Qp<C::Handler>>>,
 }
 
 impl<C: Polled> Shared<C> {
@@ -368,8 +369,8 @@ impl<C: Polled> Poller<C> {
         &self,
         credit: ReceiveCredit<C>,
         connection: &Arc<C>,
-        create: impl FnOnce(ReceiveQueue<'_, C::Handler>) -> Result<Arc<Qp<C::Handler>>>,
-    ) -> Result<Arc<Qp<C::Handler>>> {
+        create: impl FnOnce(ReceiveQueue<'_, C::Handler>) -> Result<ObjectRef<Qp<C::Handler>>>,
+    ) -> Result<ObjectRef<Qp<C::Handler>>> {
         let mut hca = self.visit(|| self.hca.lock());
         let hca: &mut Option<Hca<C>> = &mut hca;
         let hca = hca.as_mut().ok_or(ENODEV)?;
@@ -477,12 +478,12 @@ impl<C: Polled> Poller<C> {
 
     /// Notes that an answer was chained. Returns true if the caller has to post it; otherwise the
     /// worker does so at the end of its round. Any context.
-    pub(in crate::server) fn chained(&self, qp: &Arc<Qp<C::Handler>>) -> bool {
+    pub(in crate::server) fn chained(&self, qp: &ObjectRef<Qp<C::Handler>>) -> bool {
         let mut shared = self.shared.lock();
         if self.batch.load(Relaxed) == 0 {
             return true;
         }
-        if shared.chained.iter().any(|other| Arc::ptr_eq(other, qp)) {
+        if shared.chained.iter().any(|one| ObjectRef::ptr_eq(one, qp)) {
             return false;
         }
         shared.chained.push_within_capacity(qp.clone()).is_err()

@@ -5,12 +5,9 @@
 #![forbid(unsafe_code)]
 
 use kernel::prelude::*;
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    Arc, //
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
 use crate::link::cipher::BadFrame;
@@ -24,7 +21,10 @@ use crate::proto::{
     Response,
     Status, //
 };
-use crate::rdma::qp::Qp;
+use crate::rdma::{
+    qp::Qp,
+    remnant::ObjectRef, //
+};
 use crate::server::block::{
     command::{
         Command,
@@ -203,7 +203,7 @@ impl Connection {
 
     /// Posts the answers that are chained, unless the poller's worker does so at the end of its
     /// round. Any context.
-    pub(super) fn post(&self, qp: &Arc<Qp<Handler>>) {
+    pub(super) fn post(&self, qp: &ObjectRef<Qp<Handler>>) {
         if self.poller.chained(qp) {
             qp.ring();
         }

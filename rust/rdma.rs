@@ -8,6 +8,7 @@
 //!   of everything, [`Pd`](pd::Pd), [`Cq`](cq::Cq) and [`CmId`](cm::CmId) of a [`Qp`](qp::Qp).
 //! - A posted work request owns what it refers to: its owner is moved into the [`Qp`](qp::Qp) and
 //!   comes back when the request's completion has been reaped, or when the queue pair is destroyed.
+//! - What a device has refused to destroy stays whole until it has given in; see [`remnant`].
 //! - A completion's status is a `Result`, so that no error is mistaken for a success.
 //! - What a remote peer may access stays allocated and mapped until the [`Mr`](mr::Mr) that lets it
 //!   has been deregistered.
@@ -31,6 +32,7 @@ pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod quirks;
+pub(crate) mod remnant;
 pub(crate) mod request;
 pub(crate) mod srq;
 pub(crate) mod wc;

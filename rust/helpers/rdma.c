@@ -85,9 +85,27 @@ int rust_helper_farblk_req_notify_solicited(struct ib_cq *cq)
 	return ib_req_notify_cq(cq, IB_CQ_SOLICITED | IB_CQ_REPORT_MISSED_EVENTS);
 }
 
-void rust_helper_farblk_destroy_cq(struct ib_cq *cq)
+/* Unlike ib_destroy_cq(), returns the error of the driver, without a warning: then the queue stays. */
+int rust_helper_farblk_destroy_cq(struct ib_cq *cq)
 {
-	ib_destroy_cq(cq);
+	return ib_destroy_cq_user(cq, NULL);
+}
+
+/*
+ * Destroys a queue pair, and takes it from its id before. Unlike rdma_destroy_qp(), returns the
+ * error of the driver: then the queue pair stays, and this may be called again. The connection
+ * manager uses the queue pair of an id under a lock of its own, which only that function takes. It
+ * does nothing but forget the queue pair if that is in use, as it is by a multicast group: so it is
+ * made to look.
+ */
+int rust_helper_farblk_destroy_qp(struct rdma_cm_id *id, struct ib_qp *qp)
+{
+	if (READ_ONCE(id->qp) == qp) {
+		atomic_inc(&qp->usecnt);
+		rdma_destroy_qp(id);
+		atomic_dec(&qp->usecnt);
+	}
+	return ib_destroy_qp(qp);
 }
 
 /*

@@ -62,6 +62,7 @@ use crate::rdma::{
         Qp,
         QpHandler, //
     },
+    remnant::ObjectRef,
     request::{
         RequestHandler,
         Requests, //
@@ -283,7 +284,7 @@ impl<O: Linked> RequestHandler for Handler<O> {
 /// The part of a control connection that only the workqueue of its owner uses.
 pub(crate) struct Channel<O: Linked> {
     // Fields drop in this order: the queue pair before the objects that it was made from.
-    qp: Arc<Qp<Handler<O>>>,
+    qp: ObjectRef<Qp<Handler<O>>>,
     pd: Arc<Pd>,
     id: Arc<CmId>,
     owner: Arc<O>,

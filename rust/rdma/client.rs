@@ -33,6 +33,10 @@ use kernel::{
     types::Opaque, //
 };
 
+/// How long a device that is being removed is waited for before what it has refused to destroy is
+/// tried to be destroyed once more.
+const RETRY_MS: u32 = 500;
+
 /// The devices that are there.
 #[pin_data]
 pub(crate) struct Devices {
@@ -381,7 +385,13 @@ unsafe extern "C" fn remove<C: Client>(_raw: *mut bindings::ib_device, data: *mu
     // The connection manager tells connections of the removal only after this has returned, as it
     // has registered as a client before us.
     device.tell_users();
-    let gone = device.gone();
+    let (gone, remnants) = (device.gone(), device.remnants().clone());
     drop(device);
-    gone.wait_for_completion();
+    loop {
+        // Each of them has a reference to the device.
+        remnants.retry();
+        if gone.wait_timeout(RETRY_MS).is_ok() {
+            break;
+        }
+    }
 }

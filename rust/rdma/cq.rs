@@ -7,13 +7,19 @@
 use crate::bindings;
 use crate::rdma::{
     device::Device,
-    might_sleep, //
+    might_sleep,
+    remnant::{
+        DeviceObject,
+        ObjectRef,
+        Remnants, //
+    }, //
 };
 use core::{
     ffi::c_void,
     ptr::NonNull, //
 };
 use kernel::{
+    error::to_result,
     prelude::*,
     sync::{
         atomic::{
@@ -33,6 +39,7 @@ use kernel::{
 mod c_object;
 mod completions;
 mod context;
+mod interrupt;
 mod marker;
 mod reservation;
 
@@ -43,6 +50,11 @@ pub(crate) use context::{
     Manual,
     Softirq,
     Workqueue, //
+};
+use interrupt::{
+    comp_handler,
+    irq_work_fn,
+    work_fn, //
 };
 pub(super) use marker::Marker;
 pub(super) use reservation::Reservation;
@@ -116,18 +128,19 @@ const CLOSED: u32 = 3;
 /// # Invariants
 ///
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by
-///   `drop()` and by nothing else. If the queue is `direct`, it was made by `__ib_create_cq()`, and
-///   else by `__ib_alloc_cq()`.
+///   [`release`](DeviceObject::release) and by nothing else. If the queue is `direct`, it was made
+///   by `__ib_create_cq()`, and else by `__ib_alloc_cq()`.
 /// - `reserved <= entries`; it is the most completions that may be in the queue at once.
 /// - `state` is a lock: the caller that has changed it from `IDLE` is the only one to flush the
 ///   queue until it is `IDLE` again. If the queue is `direct`, which is to say [`Direct`] or
 ///   [`Manual`], it is also the only one to handle completions, and to use `wcs`. Once `state` is
 ///   `CLOSED`, there is no such caller any more, and [`irq_work_fn`] does not use `raw`.
 /// - `raw` has `self` as its context if it has [`comp_handler`] as its handler. `work` and
-///   `irq_work` are initialised; they run only until `drop()` ends.
+///   `irq_work` are initialised; they run only until `release()` has
+///   succeeded, before which `self` stays in place.
 /// - `waiting` is, but for calls that are just changing it, the number of requests that need a
 ///   completion in this queue and for which no other event makes a caller poll it.
-#[pin_data(PinnedDrop)]
+#[pin_data]
 pub(crate) struct AnyCq {
     raw: NonNull<bindings::ib_cq>,
     device: Arc<Device>,
@@ -163,7 +176,7 @@ impl AnyCq {
         entries: u32,
         vector: u32,
         context: PollContext,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<ObjectRef<Self>> {
         let limits = device.limits();
         if entries == 0 || entries > limits.max_cqe {
             return Err(EINVAL);
@@ -228,14 +241,14 @@ impl AnyCq {
                     (*raw.as_ptr()).cq_context = Arc::as_ptr(&this).cast_mut().cast::<c_void>();
                     (*raw.as_ptr()).comp_handler = Some(comp_handler);
                 }
-                Ok(this)
+                Ok(ObjectRef::new(this))
             }
             (Err(error), Some(raw)) => {
                 // SAFETY: The queue was just allocated, and nobody else knows it.
                 unsafe { bindings::ib_free_cq(raw.as_ptr()) };
                 Err(error)
             }
-            (this, _) => this,
+            (this, _) => this.map(ObjectRef::new),
         }
     }
 
@@ -369,7 +382,7 @@ impl AnyCq {
     fn reschedule(&self) {
         match &self.notify {
             Some(notify) => notify.notify(),
-            // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
+            // SAFETY: By the type invariants the work is initialised, and `release()` waits for it.
             None => unsafe { bindings::farblk_queue_bh_work(self.work.get()) },
         };
     }
@@ -483,18 +496,18 @@ impl AnyCq {
 
     /// Reserves `entries` entries for a queue of a queue pair. Fails with `ENOSPC` if fewer are
     /// left.
-    pub(super) fn reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation> {
-        let mut old = self.reserved.load(Relaxed);
+    pub(super) fn reserve(this: &ObjectRef<Self>, entries: u32) -> Result<Reservation> {
+        let mut old = this.reserved.load(Relaxed);
         loop {
             let new = old.checked_add(entries).ok_or(ENOSPC)?;
-            if new > self.entries {
+            if new > this.entries {
                 return Err(ENOSPC);
             }
-            match self.reserved.cmpxchg(old, new, Relaxed) {
+            match this.reserved.cmpxchg(old, new, Relaxed) {
                 Ok(_) => {
                     // INVARIANT: `reserved` was raised by `entries`.
                     return Ok(Reservation {
-                        cq: self.clone(),
+                        cq: this.clone(),
                         entries,
                     });
                 }
@@ -509,77 +522,42 @@ impl AnyCq {
     }
 }
 
-#[pinned_drop]
-impl PinnedDrop for AnyCq {
-    fn drop(self: Pin<&mut Self>) {
+// SAFETY: `release()` has then freed the queue, and has waited for the works of it.
+unsafe impl DeviceObject for AnyCq {
+    fn kind(&self) -> &'static str {
+        "completion queue"
+    }
+
+    fn remnants(&self) -> &Arc<Remnants> {
+        self.device.remnants()
+    }
+
+    unsafe fn release(&self) -> Result {
         might_sleep();
         // Only `work` can still be handling completions.
-        while self.state.cmpxchg(IDLE, CLOSED, Full).is_err() {
+        while !matches!(self.state.cmpxchg(IDLE, CLOSED, Full), Ok(_) | Err(CLOSED)) {
             // SAFETY: Sleeping is allowed here.
             unsafe { bindings::msleep(1) };
         }
         // SAFETY: By the type invariants the work is initialised. When this returns, no
         // `irq_work_fn()` uses `raw`: one that runs later finds the queue closed.
         unsafe { bindings::farblk_irq_work_sync(self.irq_work.get()) };
-        // SAFETY: By the type invariants the queue is ours, and was made by that function's
-        // opposite. Queue pairs hold a reference to `self`, so none is left.
-        unsafe {
-            match self.direct {
-                true => bindings::farblk_destroy_cq(self.as_raw()),
-                false => bindings::ib_free_cq(self.as_raw()),
-            }
-        };
+        match self.direct {
+            // If the device refuses, `self` stays, which the queue has as its context.
+            // SAFETY: By the type invariants the queue is ours, and was made by that function's
+            // opposite. Queue pairs hold a reference to `self`, also those that the device has
+            // refused to destroy, so none is left.
+            true => to_result(unsafe { bindings::farblk_destroy_cq(self.as_raw()) })?,
+            // Frees the queue whatever the device says, and does not tell.
+            // SAFETY: As above.
+            false => unsafe { bindings::ib_free_cq(self.as_raw()) },
+        }
         // Until here the device may have told of a completion that was handled before.
         // SAFETY: By the type invariants both works are initialised. Nothing queues them any more.
         unsafe {
             bindings::farblk_irq_work_sync(self.irq_work.get());
             bindings::cancel_work_sync(self.work.get());
         }
+        Ok(())
     }
-}
-
-/// Handles an interrupt of a queue that is [`Softirq`], or [`Direct`] or [`Manual`]: these take one
-/// only if they have requested it.
-///
-/// # Safety
-///
-/// Must only be called by the driver, for a completion queue with a [`AnyCq`] as its context.
-unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_void) {
-    // SAFETY: The context is a `AnyCq` that exists at least as long as the C object.
-    let this = unsafe { &*context.cast::<AnyCq>() };
-    this.interrupts.fetch_add(1, Relaxed);
-    if !this.direct {
-        // A software device calls this in a task.
-        // SAFETY: By the type invariants the work is initialised, and `drop()` waits for it.
-        if !unsafe { bindings::farblk_irq_work_queue(this.irq_work.get()) } {
-            this.forward();
-        }
-        return;
-    }
-    this.reschedule();
-}
-
-/// Calls the core's own handler of interrupts, in an interrupt.
-///
-/// # Safety
-///
-/// Must only be called by `irq_work`, for the work of a [`AnyCq`].
-unsafe extern "C" fn irq_work_fn(work: *mut bindings::irq_work) {
-    // SAFETY: It is the work of a `AnyCq`, which waits for it when it is dropped.
-    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), AnyCq, irq_work) };
-    // An interrupt may be late: then the C object may be gone.
-    if this.state.load(Relaxed) != CLOSED {
-        this.forward();
-    }
-}
-
-/// Handles the completions that the interrupt has announced, in softirq.
-///
-/// # Safety
-///
-/// Must only be called by the workqueue, for the work of a [`AnyCq`].
-unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
-    // SAFETY: It is the work of a `AnyCq`, which waits for it when it is dropped.
-    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), AnyCq, work) };
-    this.reap();
 }

@@ -9,8 +9,10 @@ mod port;
 
 use super::{
     limit,
-    quirks::Quirks, //
+    quirks::Quirks,
+    remnant::Remnants, //
 };
+use crate::base::sync::Completion;
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
@@ -24,7 +26,6 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Completion,
         Mutex, //
     }, //
 };
@@ -197,6 +198,7 @@ pub(crate) struct Device {
     tells_last_receive: Atomic<u32>,
     #[pin]
     users: Mutex<Users>,
+    remnants: Arc<Remnants>,
     gone: Arc<Completion>,
 }
 
@@ -260,6 +262,7 @@ impl Device {
                     list: KVec::new(),
                     removed: false,
                 }),
+                remnants: Remnants::new()?,
                 gone,
             }? Error),
             GFP_KERNEL,
@@ -319,6 +322,11 @@ impl Device {
     #[inline]
     pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
         self.raw.as_ptr()
+    }
+
+    /// Returns what the device has refused to destroy.
+    pub(super) fn remnants(&self) -> &Arc<Remnants> {
+        &self.remnants
     }
 
     /// Returns the completion that is done when the last reference to the device was dropped.

@@ -20,6 +20,7 @@ mod owners;
 mod pair;
 mod peer;
 mod qp;
+mod remnant;
 mod reply;
 mod request;
 mod rival;
@@ -88,6 +89,10 @@ use crate::rdma::{
         QpHandler,
         Rc,
         Ulp, //
+    },
+    remnant::{
+        DeviceObject,
+        ObjectRef, //
     },
     request::{
         Carry,
@@ -231,9 +236,27 @@ fn most_pieces(pair: &Pair, wanted: usize) -> usize {
     wanted.min(pair.near.qp.max_segments() as usize)
 }
 
-/// Returns true if `arc` was the last reference, which it was dropped as if not.
-fn last<T>(arc: Arc<T>) -> bool {
-    Arc::into_unique_or_drop(arc).is_some()
+/// A counted reference.
+trait Counted {
+    /// Drops it. Returns true if it was the last.
+    fn drop_last(self) -> bool;
+}
+
+impl<T> Counted for Arc<T> {
+    fn drop_last(self) -> bool {
+        Arc::into_unique_or_drop(self).is_some()
+    }
+}
+
+impl<T: DeviceObject> Counted for ObjectRef<T> {
+    fn drop_last(self) -> bool {
+        ObjectRef::drop_last(self)
+    }
+}
+
+/// Returns true if `reference` was the last, which it was dropped as if not.
+fn last(reference: impl Counted) -> bool {
+    reference.drop_last()
 }
 
 /// The error of a post, without the owner.

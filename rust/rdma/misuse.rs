@@ -28,12 +28,14 @@ use crate::rdma::{
         Ulp,
         Unacknowledged, //
     },
+    remnant::ObjectRef,
     request::{
         Carry,
         Reply,
         RequestCaps,
         RequestHandler,
-        Requests, //
+        Requests,
+        Undrained, //
     },
     wc::{
         datagram::Datagram,
@@ -92,7 +94,12 @@ fn acknowledgment_of_uc(id: &CmId<Uc>) {
     let _ = id.set_min_rnr_timer(1); //~ E0599
 }
 
-fn uc_on_another_id<H: QpHandler<Uc>>(id: &Arc<CmId>, pd: &Arc<Pd>, cq: &Arc<AnyCq>, handler: H) {
+fn uc_on_another_id<H: QpHandler<Uc>>(
+    id: &Arc<CmId>,
+    pd: &Arc<Pd>,
+    cq: &ObjectRef<AnyCq>,
+    handler: H,
+) {
     let _ = Qp::<H, Uc>::create(id, pd, cq, cq, QpCaps::default(), handler); //~ E0308
 }
 
@@ -183,14 +190,14 @@ fn reply_of_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>, reply: Reply, owner:
 fn regions_of_plain_verbs<H: QpHandler<Ulp = ()>>(
     id: &Arc<CmId>,
     pd: &Arc<Pd>,
-    cq: &Arc<AnyCq>,
+    cq: &ObjectRef<AnyCq>,
     caps: RequestCaps,
     handler: H,
 ) {
     let _ = Qp::create(id, pd, cq, cq, caps, handler); //~ E0271
 }
 
-fn what_comes_back_of_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>) -> Result {
+fn what_comes_back_of_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>) -> Result<(), Undrained> {
     qp.drain() //~ E0308
 }
 

@@ -7,12 +7,19 @@
 use super::{
     device::Device,
     might_sleep,
+    remnant::{
+        DeviceObject,
+        Remnants, //
+    },
     MODULE_NAME, //
 };
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     new_mutex,
     prelude::*,
     sync::{
@@ -162,8 +169,51 @@ impl PinnedDrop for Pd {
         // SAFETY: By the type invariants the domain is ours. What was created in it holds a
         // reference to `self`, so that it is gone. Kernel users give no `udata`.
         let ret = unsafe { bindings::ib_dealloc_pd_user(self.as_raw(), core::ptr::null_mut()) };
-        if ret != 0 {
-            pr_warn!("cannot free a protection domain: {}\n", ret);
+        if let Err(error) = to_result(ret) {
+            // Nothing of ours is in it, so it may be lost if there is no memory.
+            let raw = self.raw;
+            let left = LeftPd {
+                raw,
+                device: self.device.clone(),
+            };
+            match Arc::new(left, GFP_NOWAIT) {
+                Ok(left) => self.device.remnants().keep(left, error),
+                Err(_) => pr_err!("a protection domain is lost: {}\n", error.to_errno()),
+            }
         }
+    }
+}
+
+/// A protection domain that the device has refused to free.
+///
+/// # Invariants
+///
+/// `raw` is a protection domain of `device` in which there is nothing, and which
+/// [`release`](DeviceObject::release) frees and nothing else, once.
+struct LeftPd {
+    raw: NonNull<bindings::ib_pd>,
+    device: Arc<Device>,
+}
+
+// SAFETY: `ib_pd` belongs to no thread.
+unsafe impl Send for LeftPd {}
+
+// SAFETY: It does not change.
+unsafe impl Sync for LeftPd {}
+
+// SAFETY: The device does not know the object.
+unsafe impl DeviceObject for LeftPd {
+    fn kind(&self) -> &'static str {
+        "protection domain"
+    }
+
+    fn remnants(&self) -> &Arc<Remnants> {
+        self.device.remnants()
+    }
+
+    unsafe fn release(&self) -> Result {
+        // SAFETY: By the type invariants the domain is ours; the caller does not call this again
+        // once that has freed it. Kernel users give no `udata`.
+        to_result(unsafe { bindings::ib_dealloc_pd_user(self.raw.as_ptr(), core::ptr::null_mut()) })
     }
 }

@@ -25,6 +25,7 @@ mod immediate;
 mod recv;
 mod send;
 mod slot;
+mod stage;
 mod state;
 mod transport;
 mod ulp;
@@ -99,8 +100,13 @@ use crate::rdma::{
         event::event,
         recv::recv_done,
         slot::Large,
+        stage::{
+            Drained,
+            Stage, //
+        },
         ulp::Shared, //
     },
+    remnant::ObjectRef,
     srq::Srq,
     wr::{
         RecvOwner,
@@ -125,10 +131,6 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::{
-        Instant,
-        Monotonic, //
-    },
 };
 
 /// A queue pair, which belongs to a [`CmId`]: one with a reliable connection, or of transport `T`.
@@ -137,7 +139,8 @@ use kernel::{
 ///
 /// The last reference must be dropped where sleeping is allowed, and neither by a method of the
 /// handler nor by a completion of another queue pair on the same completion queues: dropping drains
-/// the queue pair, as [`Self::drain`] does, and destroys it.
+/// the queue pair, as [`Self::drain`] does, and destroys it. If the device refuses that, the queue
+/// pair becomes a [remnant](crate::rdma::remnant).
 ///
 /// # Examples
 ///
@@ -148,13 +151,14 @@ use kernel::{
 /// #     dma::{Direction, DmaBuffer},
 /// #     pd::Pd,
 /// #     qp::{Qp, QpCaps, QpHandler},
+/// #     remnant::ObjectRef,
 /// # };
 /// # use kernel::{prelude::*, sync::Arc};
 /// # fn example<H: QpHandler<Send = DmaBuffer, Recv = DmaBuffer, Ulp = ()>>(
 /// #     id: &Arc<CmId>,
 /// #     param: &ConnParam<'_>,
 /// #     pd: &Arc<Pd>,
-/// #     cq: &Arc<AnyCq>,
+/// #     cq: &ObjectRef<AnyCq>,
 /// #     caps: QpCaps,
 /// #     handler: H,
 /// # ) -> Result {
@@ -174,13 +178,16 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - `raw` is null, or the queue pair of `id`, whose claim is ours. It is set once, before a
-///   reference is given to the user. `destroy()` and nothing else destroys it and makes it null
-///   again: with `stage` locked, after `close()`, so that nobody posts to it any more.
-/// - `stage` is `Live`, `Failed` or `Stuck` until `close()` was called and every completion of the
-///   slots has been handled, and no other can come; it is `Destroyed` if and only if `raw` was.
-/// - The C object, while there is one, is attached to just the groups in `groups`, which is changed
-///   with `stage` locked.
+/// - `raw` is null, or a queue pair that only we use; until `detached` is 1 it is that of `id`,
+///   whose claim is ours. It is set once, before a reference is given to the user. `destroy()` and
+///   nothing else destroys it and makes it null again: with `stage` locked, after `close()`, so
+///   that nobody posts to it any more.
+/// - `stage` is `Live`, `Failed`, `Stuck` or `Lost` until `close()` was called and every completion
+///   of the slots has been handled, and no other can come; it is `Destroyed` if and only if `raw`
+///   was.
+/// - `self` stays in place until `raw` is null.
+/// - The C object is attached to just the groups in `groups`, which is changed with `stage` locked;
+///   to none once `detached` is 1.
 /// - Each slot's `qp` is the address of `self`. As long as a completion of a slot may come, `self`
 ///   and what its fields own stay in place.
 /// - A send slot that is not `FREE` is used by nobody but the function that has claimed it; once it
@@ -193,7 +200,7 @@ use kernel::{
 ///   that says, that have not completed, for which `send_cq` has room; likewise at most `recv_wr`
 ///   receives.
 /// - If it receives from a shared queue, it is a member of that from when `create_on()` returns
-///   until `drop()` has removed it, before anything of it goes. `receiving` is not 0 while that
+///   until `release()` has removed it, before anything of it goes. `receiving` is not 0 while that
 ///   queue has it handle a receive.
 /// - Only the completion handler of the send queue writes `done` and `send_completions`, and only
 ///   that of the receive queue writes `recv_completions`. `send_posted`, `doorbells` and
@@ -206,6 +213,8 @@ pub(crate) struct Qp<H: QpHandler<T>, T: Transport = Rc> {
 
     #[pin]
     stage: Mutex<Stage>,
+    /// 1 once the queue pair was taken from `id`, to be destroyed.
+    detached: Atomic<u32>,
     /// The multicast groups that it is attached to; only datagrams have some.
     #[pin]
     groups: Mutex<KVec<Arc<Group>>>,
@@ -277,33 +286,8 @@ enum Receives<H: QpHandler<T>, T: Transport> {
     /// In the queue pair's own queue, to complete there.
     Own(Reservation),
     /// In a queue that others share.
-    Shared(Arc<Srq<H, T>>),
+    Shared(ObjectRef<Srq<H, T>>),
 }
-
-/// The progress of the teardown of a queue pair.
-#[derive(Clone, Copy)]
-enum Stage {
-    /// It may be in use.
-    Live,
-    /// It is closed, and went to its error state at this time. Completions may come.
-    Failed(Instant<Monotonic>),
-    /// It is closed, and the device did not take it to its error state: only destroying it ends
-    /// what was posted. Completions may come.
-    Stuck,
-    /// It is closed and in its error state, and every completion has been handled.
-    Drained,
-    /// The same, and the C object is destroyed.
-    Destroyed,
-}
-
-/// Proof that the slots of a queue pair are used neither by the device nor by a completion, and
-/// that nothing can be posted any more. Only its methods take an owner out of a slot that was
-/// posted and has not completed.
-///
-/// # Invariants
-///
-/// The stage of the queue pair is [`Stage::Drained`] or [`Stage::Destroyed`].
-struct Drained<'a, H: QpHandler<T>, T: Transport>(&'a Qp<H, T>);
 
 /// The bytes of [`Qp::read_sink`].
 const READ_SINK: usize = 8;
@@ -342,29 +326,29 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     pub(crate) fn create(
         id: &Arc<CmId<T>>,
         pd: &Arc<Pd>,
-        send_cq: &Arc<AnyCq>,
-        recv_cq: &Arc<AnyCq>,
+        send_cq: &ObjectRef<AnyCq>,
+        recv_cq: &ObjectRef<AnyCq>,
         caps: Caps<H, T>,
         handler: H,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<ObjectRef<Self>> {
         if !Arc::ptr_eq(pd.device(), recv_cq.device()) {
             return Err(EINVAL);
         }
-        let reaps = send_cq.is_direct() && !Arc::ptr_eq(send_cq, recv_cq);
+        let reaps = send_cq.is_direct() && !ObjectRef::ptr_eq(send_cq, recv_cq);
         let entries = H::Ulp::sizes(&caps).0.recv_cqes();
-        let receives = || Ok(Receives::Own(recv_cq.reserve(entries)?));
+        let receives = || Ok(Receives::Own(AnyCq::reserve(recv_cq, entries)?));
         Self::build(id, pd, send_cq, receives, reaps, caps, handler)
     }
 
     fn build(
         id: &Arc<CmId<T>>,
         pd: &Arc<Pd>,
-        send_cq: &Arc<AnyCq>,
+        send_cq: &ObjectRef<AnyCq>,
         receives: impl FnOnce() -> Result<Receives<H, T>>,
         reaps: bool,
         ulp_caps: Caps<H, T>,
         handler: H,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<ObjectRef<Self>> {
         let (caps, extra_wr) = H::Ulp::sizes(&ulp_caps);
         let device = pd.device();
         let limits = device.limits();
@@ -415,7 +399,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
             true => Some(DmaMemory::alloc(device, READ_SINK, -1)?.piece(0, READ_SINK)?),
             false => None,
         };
-        let send_reservation = send_cq.reserve(send_cqes)?;
+        let send_reservation = AnyCq::reserve(send_cq, send_cqes)?;
         let receives = receives()?;
 
         // INVARIANT: There is no queue pair yet, and nothing is posted.
@@ -424,6 +408,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 raw: Atomic::new(core::ptr::null_mut()),
                 handler: ManuallyDrop::new(handler),
                 stage <- new_mutex!(Stage::Live, "Qp::stage"),
+                detached: Atomic::new(0),
                 groups <- new_mutex!(KVec::new(), "Qp::groups"),
                 send_marker <- Marker::new(),
                 recv_marker <- Marker::new(),
@@ -509,7 +494,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         // INVARIANT: It is the queue pair of `id`, which we have claimed.
         this.raw.store(raw, Relaxed);
         id.ready_qp(number);
-        Ok(this)
+        Ok(ObjectRef::new(this))
     }
 }
 
@@ -527,19 +512,19 @@ impl<H: QpHandler> Qp<H> {
     /// May sleep.
     pub(crate) fn create_on(
         id: &Arc<CmId>,
-        srq: &Arc<Srq<H>>,
-        send_cq: &Arc<AnyCq>,
+        srq: &ObjectRef<Srq<H>>,
+        send_cq: &ObjectRef<AnyCq>,
         caps: Caps<H, Rc>,
         handler: H,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<ObjectRef<Self>> {
         // Otherwise there would be no way to know when the last receive was handled.
-        let flushes = srq.cq().is_direct() || Arc::ptr_eq(srq.cq(), send_cq);
+        let flushes = srq.cq().is_direct() || ObjectRef::ptr_eq(srq.cq(), send_cq);
         if H::Ulp::sizes(&caps).0.recv_wr != 0 || !flushes {
             return Err(EINVAL);
         }
         let receives = || Ok(Receives::Shared(srq.clone()));
         let this = Self::build(id, srq.pd(), send_cq, receives, false, caps, handler)?;
-        // SAFETY: `drop()` removes it before anything of it goes.
+        // SAFETY: `release()` removes it before anything of it goes.
         unsafe { srq.add(this.as_raw(), &this) }?;
         Ok(this)
     }

@@ -243,10 +243,12 @@ unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
         unsafe { qp.end_access(slot) }
     }
 
-    fn outcome(state: &RequestState<H>) -> Result<(), Undrained> {
-        match parked::count(&state.parked.lock()) {
-            0 => Ok(()),
-            parked => Err(Undrained { parked }),
+    fn outcome(state: &RequestState<H>, stopped: Result) -> Result<(), Undrained> {
+        let parked = parked::count(&state.parked.lock());
+        let lost = stopped.is_err();
+        match lost || parked != 0 {
+            true => Err(Undrained { parked, lost }),
+            false => Ok(()),
         }
     }
 

@@ -27,6 +27,11 @@ use crate::rdma::{
         RecvSlot,
         Transport, //
     },
+    remnant::{
+        DeviceObject,
+        ObjectRef,
+        Remnants, //
+    },
     wr::RECV_BUFFERS, //
 };
 use core::{
@@ -140,8 +145,9 @@ type EventTarget = IrqSaveSpinLock<Option<Arc<dyn SrqEvents>>>;
 ///
 /// # Invariants
 ///
-/// - `raw` is a shared receive queue of `pd` that is destroyed by `drop()` and nothing else. The
-///   device was given at most as many receives as `cq` has entries reserved for.
+/// - `raw` is a shared receive queue of `pd` that is destroyed by
+///   [`release`](DeviceObject::release) and nothing else. The device was given at most as many
+///   receives as `cq` has entries reserved for.
 /// - The slots of `rq` have the address of `self`.
 /// - The C object's context is the address of what `events` has, which does not change.
 /// - A completion of one of its receives is handled as one of queue pair `qp` only if `members` has
@@ -150,7 +156,7 @@ type EventTarget = IrqSaveSpinLock<Option<Arc<dyn SrqEvents>>>;
 ///   takes its `qp` out of `members`, and waits until it is not in its handler. All completions are
 ///   those of one completion queue, so only one is handled at a time.
 /// - No two members have the same `raw`.
-#[pin_data(PinnedDrop)]
+#[pin_data]
 pub(crate) struct Srq<H: QpHandler<T>, T: Transport = Rc> {
     raw: NonNull<bindings::ib_srq>,
     #[pin]
@@ -188,11 +194,11 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     /// May sleep.
     pub(crate) fn create(
         pd: &Arc<Pd>,
-        cq: &Arc<AnyCq>,
+        cq: &ObjectRef<AnyCq>,
         receives: u32,
         members: usize,
         events: Option<Arc<dyn SrqEvents>>,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<ObjectRef<Self>> {
         let device = pd.device();
         let limits = device.limits();
         // The core calls the driver's function without checking that there is one.
@@ -210,7 +216,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         }
         let rq = RecvQueue::new(receives, srq_done::<H, T>)?;
         let members = KVec::with_capacity(members, GFP_KERNEL)?;
-        let cq = cq.reserve(receives)?;
+        let cq = AnyCq::reserve(cq, receives)?;
         let events = events
             .map(|events| KBox::pin_init(new_irqsave_spinlock!(Some(events)), GFP_KERNEL))
             .transpose()?;
@@ -260,9 +266,10 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
             }? Error),
             GFP_KERNEL,
         )?;
-        // SAFETY: Nobody else uses the slots yet. `drop()` takes all their owners.
+        // SAFETY: Nobody else uses the slots yet. `self` stays until `release()` has taken all their
+        // owners.
         unsafe { this.rq.init(&this) };
-        Ok(this)
+        Ok(ObjectRef::new(this))
     }
 
     /// Posts a receive. The errors are those of [`Qp::recv`].
@@ -312,7 +319,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     }
 
     /// Returns the completion queue.
-    pub(crate) fn cq(&self) -> &Arc<AnyCq> {
+    pub(crate) fn cq(&self) -> &ObjectRef<AnyCq> {
         self.cq.cq()
     }
 
@@ -372,31 +379,37 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     }
 }
 
-#[pinned_drop]
-impl<H: QpHandler<T>, T: Transport> PinnedDrop for Srq<H, T> {
-    fn drop(mut self: Pin<&mut Self>) {
+// SAFETY: `release()` has then destroyed the queue, after which there are no events and no receives.
+unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Srq<H, T> {
+    fn kind(&self) -> &'static str {
+        "shared receive queue"
+    }
+
+    fn remnants(&self) -> &Arc<Remnants> {
+        self.pd.device().remnants()
+    }
+
+    unsafe fn release(&self) -> Result {
         might_sleep();
         self.rq.close();
         // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to `self`,
-        // so none is left.
+        // also those that the device has refused to destroy, so none is left.
         let ret =
             unsafe { bindings::ib_destroy_srq_user(self.raw.as_ptr(), core::ptr::null_mut()) };
-        if ret != 0 {
-            pr_err!("cannot destroy a shared receive queue: {}\n", ret);
-            self.pd.keep();
-            // The C object stays, with its context: it may tell of an event just now, but it must
-            // not need the code of this module when that goes, or what the user has given.
-            // SAFETY: The queue is still there.
-            unsafe { (*self.raw.as_ptr()).event_handler = None };
-            if let Some(target) = self.as_mut().project().events.take() {
+        if let Err(error) = to_result(ret) {
+            // The device may tell of an event even now: the function and its context stay, but
+            // nobody is told. The function cannot be taken out of the C object, as a driver tests
+            // that there is one, and then calls what it finds.
+            if let Some(target) = &self.events {
                 let events = target.lock().take();
-                core::mem::forget(target);
                 drop(events);
             }
+            return Err(error);
         }
         // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is
-        // left.
+        // left, and the queue is destroyed.
         unsafe { self.rq.take_rest() }.for_each(drop);
+        Ok(())
     }
 }
 
@@ -430,8 +443,8 @@ unsafe extern "C" fn srq_done<H: QpHandler<T>, T: Transport>(
 ) {
     // SAFETY: The caller gives a valid completion.
     let wc = unsafe { &*wc };
-    // SAFETY: `drop()` of the queue takes all owners, so it is in place as long as a slot has one;
-    // and this is the handler of the completion.
+    // SAFETY: The queue stays in place until `release()` has taken all owners; and this is the
+    // handler of the completion.
     let Some((slot, srq)) = (unsafe { RecvSlot::<H::Recv, Srq<H, T>>::completed(wc) }) else {
         return;
     };

@@ -55,6 +55,7 @@ use crate::rdma::{
         Ud,
         Unacknowledged, //
     },
+    remnant::ObjectRef,
     wc::{
         datagram::Datagram,
         WcError, //
@@ -134,7 +135,7 @@ impl CmEvents for NoEvents {
 /// A queue pair that echoes the datagrams of a client. The drop sleeps.
 pub(super) struct Echo {
     // Fields drop in this order: the memory is counted as long as it is there.
-    qp: Arc<Qp<Handler, Ud>>,
+    qp: ObjectRef<Qp<Handler, Ud>>,
     qkey: u32,
     mtu: u32,
     _charge: Charge,

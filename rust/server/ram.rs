@@ -35,6 +35,7 @@ use crate::rdma::{
         QpCaps,
         QpHandler, //
     },
+    remnant::ObjectRef,
     wc::{
         Received,
         WcError, //
@@ -68,7 +69,7 @@ const CAPS: QpCaps = QpCaps {
 /// The drop ends the client's access, and sleeps.
 pub(super) struct Slabs {
     /// Those that are up, by their index.
-    queues: KVec<Option<Arc<Qp<Handler>>>>,
+    queues: KVec<Option<ObjectRef<Qp<Handler>>>>,
     /// The completion queue of all I/O queue pairs.
     cq: Cq<Workqueue>,
     pd: Arc<Pd>,
@@ -113,7 +114,7 @@ impl Slabs {
         &self,
         id: &Arc<CmId>,
         session: &Arc<Session>,
-    ) -> Result<Arc<Qp<Handler>>> {
+    ) -> Result<ObjectRef<Qp<Handler>>> {
         let handler = Handler {
             session: session.clone(),
             registered: Registered::new()?,
@@ -122,7 +123,7 @@ impl Slabs {
     }
 
     /// Keeps I/O connection `queue`, which was accepted.
-    pub(super) fn keep(&mut self, queue: u16, qp: Arc<Qp<Handler>>) {
+    pub(super) fn keep(&mut self, queue: u16, qp: ObjectRef<Qp<Handler>>) {
         if let Some(place) = self.queues.get_mut(usize::from(queue)) {
             *place = Some(qp);
         }
@@ -164,7 +165,8 @@ impl Drop for Slabs {
         // All fail first, so that they drain in the same time.
         let queues = self.queues.iter().flatten();
         if queues.filter(|qp| !qp.revoke()).count() != 0 {
-            // Nobody knows whether the device has destroyed such a queue pair when it says so.
+            // The device may serve the peer as long as it has such a queue pair, and it may refuse to
+            // destroy that.
             self.regions.revoke();
         }
     }

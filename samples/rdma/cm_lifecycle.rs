@@ -51,7 +51,7 @@ impl kernel::Module for Roles<Greeter> {
 
 /// Makes the queue pair of `id`, which is bound to a device: first its domain and its completion
 /// queue. It holds a reference to all three, so that none of them can go before it.
-fn queue_pair(id: &Arc<CmId>, events: &Arc<Events>) -> Result<Arc<Qp<Handler>>> {
+fn queue_pair(id: &Arc<CmId>, events: &Arc<Events>) -> Result<ObjectRef<Qp<Handler>>> {
     let pd = Pd::alloc(&id.device()?)?;
     let entries = CAPS.send_cqes() + CAPS.recv_cqes();
     let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;
@@ -81,7 +81,7 @@ fn client(host: &Host, addr: SocketAddr, hello: &[u8]) -> Result<(), CmError> {
     //    state, and tells the peer.
     id.disconnect();
     // 5. What was posted comes back, with an error if it was not done. Only then may the memory go.
-    qp.drain();
+    qp.drain().map_err(CmError::Errno)?;
     // 6. The queue pair drops, with it its queue and its domain, then the id. So no event of the id
     //    finds a queue pair that is half gone.
     Ok(())
@@ -112,7 +112,7 @@ impl Serve for Greeter {
         let confirmed = events.established.is_done();
         // 4, 5, 6. That the peer has gone does not move this side's queue pair to its error state.
         id.disconnect();
-        qp.drain();
+        qp.drain()?;
         pr_info!("a client has gone, confirmed: {}\n", confirmed);
         Ok(())
     }

@@ -64,6 +64,7 @@ pub(crate) use crate::{
             Uc,
             Unacknowledged, //
         },
+        remnant::ObjectRef,
         srq::Srq,
         wc::{
             Received,

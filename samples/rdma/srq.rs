@@ -75,11 +75,11 @@ fn clients(host: &Host, addr: SocketAddr) -> Result {
 #[pin_data]
 struct Shared {
     #[pin]
-    srq: Mutex<Option<Arc<Srq<Answering>>>>,
+    srq: Mutex<Option<ObjectRef<Srq<Answering>>>>,
 }
 
 /// Makes the queue, and fills it.
-fn create(device: &Arc<Device>) -> Result<Arc<Srq<Answering>>> {
+fn create(device: &Arc<Device>) -> Result<ObjectRef<Srq<Answering>>> {
     // Completions of all receives and of all answers may be there at once.
     let entries = RECEIVES + CLIENTS as u32 * ANSWERS.send_cqes();
     let cq = Cq::<Softirq>::alloc(device, entries, 0)?;

@@ -25,7 +25,7 @@ OTHER_PAGES = {"building", "benchmarks", "performance", "testing", "testhca", "s
 LEFT_OUT = {"base/file.rs", "base/param.rs", "rdma/misuse.rs"}
 # The steps of RDMA, with their modules: each needs those before it only.
 RDMA = (
-    ("03-devices", ["client", "device", "dma", "pd", "quirks"]),
+    ("03-devices", ["client", "device", "dma", "pd", "quirks", "remnant"]),
     ("04-completions", ["cq"]),
     ("05-requests", ["mr", "wc", "wr"]),
     ("06-connections", ["ah", "cm", "qp", "srq"]),

@@ -4,7 +4,10 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-use crate::base::sync::random_u64;
+use crate::base::{
+    module::ModuleRef,
+    sync::random_u64, //
+};
 use crate::bindings;
 use crate::block::{
     mq::{
@@ -51,27 +54,6 @@ use kernel::{
     },
     types::ForeignOwnable, //
 };
-
-/// A reference to this module.
-struct ModuleRef(());
-
-impl ModuleRef {
-    fn get() -> Result<Self> {
-        // SAFETY: `__this_module` is this module, which is loaded.
-        if unsafe { bindings::try_module_get(&raw mut bindings::__this_module) } {
-            Ok(Self(()))
-        } else {
-            Err(ENODEV)
-        }
-    }
-}
-
-impl Drop for ModuleRef {
-    fn drop(&mut self) {
-        // SAFETY: `get` took the reference.
-        unsafe { bindings::module_put(&raw mut bindings::__this_module) };
-    }
-}
 
 /// The value of [`DiskData::openers`] of a disk that cannot be opened any more.
 const CLAIMED: i32 = -1;
@@ -201,7 +183,8 @@ impl<T: Operations> DiskVTable<T> {
         drop(data);
         // This function is the last of the module's code that has to do with the disk: an open file
         // gives its own reference to the module up before its reference to the disk.
-        drop(ModuleRef(()));
+        // SAFETY: `build` has forgotten it.
+        drop(unsafe { ModuleRef::forgotten() });
     }
 
     const VTABLE: bindings::block_device_operations = bindings::block_device_operations {

@@ -80,6 +80,7 @@ use crate::rdma::{
         Qp,
         QpCaps, //
     },
+    remnant::ObjectRef,
     request::{
         RequestCaps,
         Undrained, //
@@ -185,7 +186,7 @@ impl ReceiveCq {
         })
     }
 
-    fn any(&self) -> &Arc<AnyCq> {
+    fn any(&self) -> &ObjectRef<AnyCq> {
         match self {
             Self::Polled(cq) => cq,
             Self::Interrupts(cq) => cq,
@@ -195,7 +196,7 @@ impl ReceiveCq {
 
 /// An I/O connection.
 pub(in crate::client) struct Connection<T: RequestOwner> {
-    qp: Arc<Qp<Handler<T>>>,
+    qp: ObjectRef<Qp<Handler<T>>>,
     cq: ReceiveCq,
     /// The server's memory, once it is known, if the connection is one-sided.
     slabs: Option<Arc<Slabs>>,

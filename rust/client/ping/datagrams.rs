@@ -90,6 +90,7 @@ use crate::rdma::{
         Ud,
         Unacknowledged, //
     },
+    remnant::ObjectRef,
     wc::{
         datagram::Datagram,
         WcError, //
@@ -222,7 +223,7 @@ type Started = (u64, Instant<Monotonic>);
 
 /// Measures round trips of datagrams. The drop sleeps.
 pub(super) struct Datagrams {
-    qp: Arc<Qp<Handler, Ud>>,
+    qp: ObjectRef<Qp<Handler, Ud>>,
     post: Arc<Post>,
     /// The completion queue, if the task that waits polls it.
     polled: Option<Cq<Direct>>,

@@ -29,6 +29,7 @@ use crate::rdma::{
     },
     mr::Mr,
     qp::QpCaps,
+    remnant::ObjectRef,
     request::RequestCaps,
     wr::{
         atomic::{
@@ -60,7 +61,7 @@ impl Completions {
         self,
         device: &Arc<Device>,
         entries: u32,
-    ) -> Result<(Arc<AnyCq>, Option<Cq<Direct>>)> {
+    ) -> Result<(ObjectRef<AnyCq>, Option<Cq<Direct>>)> {
         Ok(match self {
             Self::Workqueue => (Cq::<Workqueue>::alloc(device, entries, 0)?.into(), None),
             Self::Softirq => (Cq::<Softirq>::alloc(device, entries, 0)?.into(), None),

@@ -5,7 +5,7 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
-    comp_handler,
+    interrupt::comp_handler,
     AnyCq, //
 };
 use crate::bindings;

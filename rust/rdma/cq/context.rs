@@ -9,7 +9,10 @@ use super::{
     CqNotify,
     PollContext, //
 };
-use crate::rdma::device::Device;
+use crate::rdma::{
+    device::Device,
+    remnant::ObjectRef, //
+};
 use core::{
     marker::PhantomData,
     ops::Deref, //
@@ -156,7 +159,7 @@ impl PolledContext for Manual {}
 /// # }
 /// ```
 pub(crate) struct Cq<C: Context> {
-    queue: Arc<AnyCq>,
+    queue: ObjectRef<AnyCq>,
     _context: PhantomData<C>,
 }
 
@@ -167,22 +170,22 @@ impl<C: Context> Clone for Cq<C> {
 }
 
 impl<C: Context> Deref for Cq<C> {
-    type Target = Arc<AnyCq>;
+    type Target = ObjectRef<AnyCq>;
 
     #[inline]
-    fn deref(&self) -> &Arc<AnyCq> {
+    fn deref(&self) -> &ObjectRef<AnyCq> {
         &self.queue
     }
 }
 
-impl<C: Context> From<Cq<C>> for Arc<AnyCq> {
+impl<C: Context> From<Cq<C>> for ObjectRef<AnyCq> {
     fn from(cq: Cq<C>) -> Self {
         cq.queue
     }
 }
 
 impl<C: Context> Cq<C> {
-    fn new(queue: Arc<AnyCq>) -> Self {
+    fn new(queue: ObjectRef<AnyCq>) -> Self {
         Self {
             queue,
             _context: PhantomData,

@@ -2,11 +2,11 @@
 
 //! Entries of a completion queue that a queue of work requests may fill.
 
-use crate::rdma::cq::AnyCq;
-use kernel::sync::{
-    atomic::Relaxed,
-    Arc, //
+use crate::rdma::{
+    cq::AnyCq,
+    remnant::ObjectRef, //
 };
+use kernel::sync::atomic::Relaxed;
 
 /// Reserved entries of a completion queue, and a reference to the queue.
 ///
@@ -14,14 +14,14 @@ use kernel::sync::{
 ///
 /// - `cq.reserved` includes `entries`.
 pub(in crate::rdma) struct Reservation {
-    pub(super) cq: Arc<AnyCq>,
+    pub(super) cq: ObjectRef<AnyCq>,
     pub(super) entries: u32,
 }
 
 impl Reservation {
     /// Returns the queue.
     #[inline]
-    pub(in crate::rdma) fn cq(&self) -> &Arc<AnyCq> {
+    pub(in crate::rdma) fn cq(&self) -> &ObjectRef<AnyCq> {
         &self.cq
     }
 }

@@ -296,7 +296,13 @@ mod device {
             let drained = pair.near.qp.drain();
             drop((broken, undrained));
             check!(pair.near.raw_qp().is_null() == destroyed);
-            check!(drained == Err(Undrained { parked: 1 }));
+            check!(
+                drained
+                    == Err(Undrained {
+                        parked: 1,
+                        lost: false
+                    })
+            );
             check!(pair.near.qp.drain() == drained);
             let events = pair.near.events.clone();
             check!(last(pair.near.qp));

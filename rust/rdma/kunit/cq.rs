@@ -34,16 +34,16 @@ mod tests {
     fn has_each_entry_reserved_once() -> Result {
         with_device(|device, _| {
             let cq = AnyCq::alloc(device, 10, 0, PollContext::Workqueue)?;
-            let first = cq.reserve(4)?;
-            let second = cq.reserve(6)?;
-            check!(cq.reserve(1).err() == Some(ENOSPC));
-            check!(cq.reserve(u32::MAX).err() == Some(ENOSPC));
+            let first = AnyCq::reserve(&cq, 4)?;
+            let second = AnyCq::reserve(&cq, 6)?;
+            check!(AnyCq::reserve(&cq, 1).err() == Some(ENOSPC));
+            check!(AnyCq::reserve(&cq, u32::MAX).err() == Some(ENOSPC));
             drop(first);
-            check!(cq.reserve(5).err() == Some(ENOSPC));
-            let third = cq.reserve(4)?;
-            check!(cq.reserve(1).err() == Some(ENOSPC));
+            check!(AnyCq::reserve(&cq, 5).err() == Some(ENOSPC));
+            let third = AnyCq::reserve(&cq, 4)?;
+            check!(AnyCq::reserve(&cq, 1).err() == Some(ENOSPC));
             drop((second, third));
-            check!(cq.reserve(10).is_ok());
+            check!(AnyCq::reserve(&cq, 10).is_ok());
             check!(last(cq));
             Ok(())
         })

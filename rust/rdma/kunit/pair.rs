@@ -162,12 +162,12 @@ where
     Handler: QpHandler<T>,
 {
     // Fields are dropped in this order.
-    pub(super) qp: Arc<Qp<Handler, T>>,
+    pub(super) qp: ObjectRef<Qp<Handler, T>>,
     pub(super) events: Arc<Events>,
     pub(super) id: Arc<CmId<T>>,
     pub(super) connection: Arc<Connection>,
-    pub(super) send_cq: Arc<AnyCq>,
-    pub(super) recv_cq: Arc<AnyCq>,
+    pub(super) send_cq: ObjectRef<AnyCq>,
+    pub(super) recv_cq: ObjectRef<AnyCq>,
 }
 
 /// The kinds of completion queues and receive queues that the sides have.
@@ -176,7 +176,7 @@ pub(super) struct Kind {
     /// The near side's sends, and its receives too, complete in a queue that is polled.
     pub(super) direct: Option<(bool, bool)>,
     /// The far side receives there.
-    pub(super) srq: Option<Arc<Srq<Handler>>>,
+    pub(super) srq: Option<ObjectRef<Srq<Handler>>>,
 }
 
 impl<T: Connected> Side<T>
@@ -219,7 +219,7 @@ impl Side {
     fn on(
         id: Arc<CmId>,
         connection: Arc<Connection>,
-        srq: &Arc<Srq<Handler>>,
+        srq: &ObjectRef<Srq<Handler>>,
         mut caps: RequestCaps,
     ) -> Result<Self> {
         let events = Events::new()?;
@@ -360,7 +360,7 @@ impl Pair {
         addr: SocketAddr,
         caps: impl Into<RequestCaps>,
         contexts: (PollContext, PollContext),
-        srq: Option<Arc<Srq<Handler>>>,
+        srq: Option<ObjectRef<Srq<Handler>>>,
     ) -> Result<Self> {
         let caps = caps.into();
         let connection = Connection::new()?;

@@ -93,7 +93,7 @@ impl QpHandler<Ud> for Handler {
 /// A queue pair for datagrams, and its id.
 pub(super) struct Peer {
     // Fields are dropped in this order.
-    pub(super) qp: Arc<Qp<Handler, Ud>>,
+    pub(super) qp: ObjectRef<Qp<Handler, Ud>>,
     pub(super) post: Arc<Post>,
     pub(super) id: Arc<CmId<Ud>>,
     pub(super) pd: Arc<Pd>,

@@ -222,7 +222,7 @@ mod create {
             let device = pair.pd.device();
             let limits = *device.limits();
             let cq = AnyCq::alloc(device, 64, 0, PollContext::Workqueue)?;
-            let create = |id: &Arc<CmId>, cq: &Arc<AnyCq>, caps: RequestCaps| {
+            let create = |id: &Arc<CmId>, cq: &ObjectRef<AnyCq>, caps: RequestCaps| {
                 Qp::create(
                     id,
                     &pair.pd,

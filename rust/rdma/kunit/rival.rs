@@ -27,11 +27,11 @@ const RACE_MS: u32 = 300;
 /// What a [`Rival`] does.
 pub(super) enum Job {
     /// Drains a queue pair.
-    Drain(Arc<Qp<Handler>>),
+    Drain(ObjectRef<Qp<Handler>>),
     /// Flushes a completion queue.
-    Flush(Arc<AnyCq>),
+    Flush(ObjectRef<AnyCq>),
     /// Handles the completions of one.
-    Reap(Arc<AnyCq>),
+    Reap(ObjectRef<AnyCq>),
 }
 
 /// A task that does its job while another task is in the middle of something.

@@ -16,12 +16,15 @@ const RECEIVES: u32 = 16;
 const MEMBERS: usize = 2;
 
 /// Makes a queue for [`MEMBERS`] queue pairs.
-pub(super) fn create(device: &Arc<Device>) -> Result<Arc<Srq<Handler>>> {
+pub(super) fn create(device: &Arc<Device>) -> Result<ObjectRef<Srq<Handler>>> {
     create_with(device, None)
 }
 
 /// Makes such a queue with `events`.
-fn create_with(device: &Arc<Device>, events: Option<Arc<Short>>) -> Result<Arc<Srq<Handler>>> {
+fn create_with(
+    device: &Arc<Device>,
+    events: Option<Arc<Short>>,
+) -> Result<ObjectRef<Srq<Handler>>> {
     let caps = QpCaps { recv_wr: 0, ..CAPS };
     let entries = RECEIVES + MEMBERS as u32 * caps.send_cqes();
     let cq = AnyCq::alloc(device, entries, 0, PollContext::Workqueue)?;
@@ -58,9 +61,9 @@ pub(super) fn landing(
 /// An unconnected queue pair that receives from `srq`, and its id.
 pub(super) fn join(
     addr: SocketAddr,
-    srq: &Arc<Srq<Handler>>,
+    srq: &ObjectRef<Srq<Handler>>,
     caps: QpCaps,
-) -> Result<(Arc<CmId>, Arc<Qp<Handler>>)> {
+) -> Result<(Arc<CmId>, ObjectRef<Qp<Handler>>)> {
     let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
     id.resolve(None, addr, TIMEOUT_MS)
         .map_err(|error| error.to_error())?;
@@ -70,7 +73,7 @@ pub(super) fn join(
 }
 
 /// A pair whose far side receives from `srq`, not listening any more.
-pub(super) fn pair(addr: SocketAddr, srq: &Arc<Srq<Handler>>) -> Result<Pair> {
+pub(super) fn pair(addr: SocketAddr, srq: &ObjectRef<Srq<Handler>>) -> Result<Pair> {
     let kind = Kind {
         direct: None,
         srq: Some(srq.clone()),
@@ -256,7 +259,7 @@ mod tests {
             check!(create(1).err() == Some(ENOSPC));
 
             let caps = QpCaps { recv_wr: 0, ..CAPS };
-            let join = |srq: &Arc<Srq<Handler>>, caps: QpCaps| {
+            let join = |srq: &ObjectRef<Srq<Handler>>, caps: QpCaps| {
                 let id = CmId::new(&devices()?, &Net::current(), Connection::new()?)?;
                 id.resolve(None, addr, TIMEOUT_MS)
                     .map_err(|error| error.to_error())?;

@@ -418,7 +418,7 @@ mod tests {
                     check!(landing.number == number && result == Ok(64));
                 }
             }
-            near.qp.drain();
+            near.qp.drain()?;
             check!(near.events.recvs.len() == if is_rxe(pair) { 3 } else { 1 });
             while near.events.recvs.len() != 0 {
                 check!(near.events.recvs.take()?.1.is_err());
@@ -463,7 +463,7 @@ mod tests {
                 posted(near.qp.write(slot, remote, owner, true))?;
             }
             wait_until(|| near.qp.completions() > 100)?;
-            near.qp.drain();
+            near.qp.drain()?;
             check!(near.qp.in_flight() == 0);
             check!(near.events.sends.len() == 3 && near.events.recvs.len() == 4);
             for _ in 0..3 {
@@ -479,7 +479,7 @@ mod tests {
             // What it sends finds nobody, which it does not learn.
             posted(far.qp.send(0, rc.message(5, 64, 1)?, true))?;
             check!(far.events.sends.take()?.1 == Ok(()));
-            far.qp.drain();
+            far.qp.drain()?;
             check!(far.events.recvs.len() == 4);
             for _ in 0..4 {
                 check!(far.events.recvs.take()?.1.is_err());

@@ -39,7 +39,7 @@ use core::net::{
 /// Answers who asks for the service: with the queue pair, or with these words of refusal, or by
 /// dropping the request.
 enum Desk {
-    Serves(Arc<Qp<Handler, Ud>>),
+    Serves(ObjectRef<Qp<Handler, Ud>>),
     Refuses(&'static [u8]),
     Drops,
 }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn question_and_answer_have_bounds() -> Result {
         with_peers(|_, far, _| {
-            struct Long(Arc<Qp<Handler, Ud>>);
+            struct Long(ObjectRef<Qp<Handler, Ud>>);
 
             impl Listen<Ud> for Long {
                 fn connect_request(&self, request: ConnectRequest<'_, Ud>) {
@@ -342,7 +342,7 @@ mod tests {
                 near.recv(64)?;
                 posted(near.qp.send_to(slot, None, near.letter(&to, 8, 1)?, false))?;
             }
-            near.qp.drain();
+            near.qp.drain()?;
             check!(near.post.sent.len() == 3 && near.post.received.len() == 3);
             for _ in 0..3 {
                 check!(near.post.sent.take()?.1.is_err());
@@ -353,11 +353,11 @@ mod tests {
             let letter = near.letter(&to, 8, 1)?;
             check!(posted(near.qp.send_to(0, None, letter, true)) == Err(ESHUTDOWN));
             check!(near.recv(64) == Err(ESHUTDOWN));
-            near.qp.drain();
+            near.qp.drain()?;
             // Nobody is told, and what is sent there is lost.
             check!(far.is_quiet());
             // A service whose queue pair is gone is none.
-            far.qp.drain();
+            far.qp.drain()?;
             let error = find(&*resolved(addr)?, QUESTION).err().ok_or(EIO)?;
             check!(error.to_error() == ECONNREFUSED);
             Ok(())
@@ -406,7 +406,7 @@ mod tests {
                 far.send(&back, 8, 3, None)?;
                 near.received(8, 3)?;
             }
-            near.qp.drain();
+            near.qp.drain()?;
             check!(near.post.received.take()?.1.is_err());
             near.post.errors.store(0, Relaxed);
             drop(buffer);
@@ -431,7 +431,7 @@ mod tests {
                             .send_to(slot, None, busy.letter(&there, 8, 9)?, true),
                     )?;
                 }
-                busy.qp.drain();
+                busy.qp.drain()?;
                 check!(busy.post.sent.len() == 4 && busy.post.received.len() == 4);
                 drop(there);
                 let alive = busy.alive.clone();
@@ -495,13 +495,13 @@ mod tests {
                 check!(peer.received(16, 1)?.0 == Some(2));
             }
             // One that goes leaves it to the others.
-            third.qp.drain();
+            third.qp.drain()?;
             check!(third.qp.attach(&group) == Err(ESHUTDOWN));
             far.recv(64)?;
             near.send(&all, 16, 3, None)?;
             far.received(16, 3)?;
             check!(near.post.received.len() == 0);
-            near.qp.drain();
+            near.qp.drain()?;
             check!(near.post.received.take()?.1.is_err());
             near.post.errors.store(0, Relaxed);
             // The members that are left keep it.
@@ -532,7 +532,7 @@ mod tests {
             check!(near.qp.state() == Ok(QpState::ReadyToSend));
             near.qp.fail();
             check!(near.qp.state() == Ok(QpState::Error));
-            near.qp.drain();
+            near.qp.drain()?;
             check!(near.qp.state() == Err(ESHUTDOWN));
             near.post.errors.store(0, Relaxed);
             Ok(())

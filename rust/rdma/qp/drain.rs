@@ -21,13 +21,20 @@ use crate::rdma::{
         Transport,
         Ulp, //
     },
+    remnant::{
+        DeviceObject,
+        Remnants, //
+    },
     wc::WcError, //
 };
 use core::mem::ManuallyDrop;
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::atomic::Relaxed,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::{
         Instant,
         Monotonic, //
@@ -82,10 +89,9 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     pub(crate) fn revoke(&self) -> bool {
         self.fail();
         match *self.stage.lock() {
-            Stage::Failed(_) | Stage::Drained => true,
+            Stage::Failed(_) | Stage::Drained | Stage::Destroyed => true,
             Stage::Live => self.as_raw().is_null(),
-            // Destroying it is no proof: a driver cannot say that it failed.
-            Stage::Stuck | Stage::Destroyed => false,
+            Stage::Stuck | Stage::Lost(_) => false,
         }
     }
 
@@ -96,7 +102,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// returned tells that.
     ///
     /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same
-    /// effect.
+    /// effect. If the device refuses that, too, the queue pair is lost: owners come back only when
+    /// the device completes what was posted, or when it goes. What is returned tells that.
     ///
     /// May be called again, and returns the same then.
     ///
@@ -110,14 +117,13 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         self.close();
         self.wait_given_back();
         let mut stage = self.stage.lock();
-        let drained = self.stop(&mut stage);
-        drained.give_back();
-        H::Ulp::outcome(&self.ulp)
+        let stopped = self.stop(&mut stage).map(|drained| drained.give_back());
+        H::Ulp::outcome(&self.ulp, stopped)
     }
 
     /// Makes the device and the completions stop using the slots: by draining the queue pair, or
-    /// else by destroying it.
-    fn stop(&self, stage: &mut Stage) -> Drained<'_, H, T> {
+    /// else by destroying it. Fails if the device does neither: then the queue pair is lost.
+    fn stop(&self, stage: &mut Stage) -> Result<Drained<'_, H, T>> {
         self.close();
         if matches!(*stage, Stage::Live | Stage::Failed(_) | Stage::Stuck) {
             match self.quiesce(stage) {
@@ -133,8 +139,11 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 }
             }
         }
-        // INVARIANT: The stage is another one now.
-        Drained(self)
+        match *stage {
+            Stage::Lost(error) => Err(error),
+            // INVARIANT: The stage is one of these two now.
+            _ => Ok(Drained(self)),
+        }
     }
 
     /// Waits until all that was posted has completed and was handled, as far as the device can
@@ -202,7 +211,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     }
 
     /// Destroys a queue pair that cannot be drained, and handles what it has left in the completion
-    /// queues: no other completion of it can come.
+    /// queues: no other completion of it can come. If the device refuses that, it is lost.
     fn destroy_undrained(&self, stage: &mut Stage) {
         if let Receives::Shared(srq) = &self.receives {
             // The device removes what is in the queue when it destroys the queue pair, and the
@@ -217,7 +226,15 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         // gone. The handler must find by `has_failed()` that such an answer is late, and no fault
         // of the peer.
         self.note_error();
-        self.destroy(stage);
+        match self.destroy(stage) {
+            Ok(()) => self.handle_rest(),
+            Err(error) => *stage = Stage::Lost(error),
+        }
+    }
+
+    /// Handles what a queue pair that was destroyed before it was drained has left in the
+    /// completion queues.
+    fn handle_rest(&self) {
         self.send_cq.cq().flush();
         match &self.receives {
             Receives::Own(cq) => cq.cq().flush(),
@@ -228,37 +245,29 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         }
     }
 
-    /// Destroys the C object. The queue pair must be closed.
-    ///
-    /// A driver has no way to refuse that: `rdma_destroy_qp()` returns nothing.
-    fn destroy(&self, stage: &mut Stage) {
-        // The core destroys no queue pair that is attached to a group. The groups are left with
-        // `self`: that waits for handlers, which must not happen with `stage` locked.
-        for group in self.groups.lock().iter() {
-            // SAFETY: `stage` is locked, and there is a C object.
-            unsafe { group.detach(self.as_raw()) };
+    /// Destroys the C object, which there must be. The queue pair must be closed. Fails with the
+    /// error of the device if that refuses; then it may be tried again.
+    fn destroy(&self, stage: &mut Stage) -> Result {
+        let first = self.detached.xchg(1, Relaxed) == 0;
+        if first {
+            // The core destroys no queue pair that is attached to a group. The groups are left with
+            // `self`: that waits for handlers, which must not happen with `stage` locked.
+            for group in self.groups.lock().iter() {
+                // SAFETY: `stage` is locked, and there is a C object.
+                unsafe { group.detach(self.as_raw()) };
+            }
         }
-        // SAFETY: By the type invariants the queue pair is ours, and is that of the id. As it is
-        // closed and `stage` is locked, nobody else uses it.
-        unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
+        // SAFETY: By the type invariants the queue pair is ours, and is that of the id until the
+        // function has taken it from that. As it is closed and `stage` is locked, nobody else uses
+        // it.
+        let ret = unsafe { bindings::farblk_destroy_qp(self.id.as_raw(), self.as_raw()) };
+        if first {
+            self.id.release_qp();
+        }
+        to_result(ret)?;
         self.raw.store(core::ptr::null_mut(), Relaxed);
         *stage = Stage::Destroyed;
-        self.id.release_qp();
-    }
-
-    /// Gives back all that was posted, and destroys the C object, if there is one: otherwise it was
-    /// destroyed, or could not be created, and nothing is posted.
-    fn tear_down(&self) {
-        if self.as_raw().is_null() {
-            return;
-        }
-        might_sleep();
-        let mut stage = self.stage.lock();
-        let drained = self.stop(&mut stage);
-        if !matches!(*stage, Stage::Destroyed) {
-            self.destroy(&mut stage);
-        }
-        drained.give_back();
+        Ok(())
     }
 
     /// Moves the queue pair to its error state, and returns when it went there first. It must be
@@ -378,13 +387,47 @@ impl<H: QpHandler<T>, T: Transport> Drained<'_, H, T> {
     }
 }
 
+// SAFETY: `release()` has then drained and destroyed the queue pair, or destroyed it and handled what
+// it has left in the completion queues.
+unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Qp<H, T> {
+    fn kind(&self) -> &'static str {
+        "queue pair"
+    }
+
+    fn remnants(&self) -> &Arc<Remnants> {
+        self.pd.device().remnants()
+    }
+
+    /// Gives back all that was posted, and destroys the C object, if there is one: otherwise it was
+    /// destroyed, and nothing is posted.
+    unsafe fn release(&self) -> Result {
+        if self.as_raw().is_null() {
+            return Ok(());
+        }
+        might_sleep();
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Lost(_)) {
+            self.destroy(&mut stage)?;
+            self.handle_rest();
+        }
+        let drained = self.stop(&mut stage)?;
+        let destroyed = match *stage {
+            Stage::Destroyed => Ok(()),
+            // If the device refuses, it still has stopped using the slots.
+            _ => self.destroy(&mut stage),
+        };
+        drained.give_back();
+        destroyed
+    }
+}
+
 #[pinned_drop]
 impl<H: QpHandler<T>, T: Transport> PinnedDrop for Qp<H, T> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: No field is moved that is pinned.
         let this = unsafe { self.get_unchecked_mut() };
-        this.tear_down();
-        // SAFETY: It is not used again: the C object is gone, and no completion can come.
+        // SAFETY: It is not used again: the C object is gone, or could not be created, and no
+        // completion can come.
         let handler = unsafe { ManuallyDrop::take(&mut this.handler) };
         H::Ulp::retire(&this.ulp, &this.pd, handler);
     }

@@ -122,8 +122,9 @@ pub(crate) unsafe trait Ulp<H: QpHandler<T>, T: Transport>: Sized + 'static {
     /// completion use the slot any more.
     unsafe fn end(qp: &Qp<H, T>, slot: &SendSlot<H, T>) -> bool;
 
-    /// Returns what [`Qp::drain`] tells its caller.
-    fn outcome(shared: &Self::Shared) -> Self::Outcome;
+    /// Returns what [`Qp::drain`] tells its caller, after it has `stopped` the queue pair, or failed
+    /// with the error with which the device has refused to destroy that.
+    fn outcome(shared: &Self::Shared, stopped: Result) -> Self::Outcome;
 
     /// Takes the handler of a queue pair of `pd` that is gone: nothing of it can come any more.
     fn retire(shared: &Self::Shared, pd: &Pd, handler: H);
@@ -135,7 +136,8 @@ unsafe impl<H: QpHandler<T, Ulp = Self>, T: Transport> Ulp<H, T> for () {
     type Caps = QpCaps;
     type Shared = ();
     type Slot = ();
-    type Outcome = ();
+    /// Fails if the queue pair is lost.
+    type Outcome = Result;
 
     fn sizes(caps: &QpCaps) -> (QpCaps, u32) {
         (*caps, 0)
@@ -179,7 +181,9 @@ unsafe impl<H: QpHandler<T, Ulp = Self>, T: Transport> Ulp<H, T> for () {
         true
     }
 
-    fn outcome((): &()) {}
+    fn outcome((): &(), stopped: Result) -> Result {
+        stopped
+    }
 
     fn retire((): &(), _: &Pd, handler: H) {
         drop(handler);

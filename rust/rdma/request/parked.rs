@@ -28,6 +28,10 @@ use kernel::prelude::*;
 pub(crate) struct Undrained {
     /// The number of these requests.
     pub(crate) parked: u32,
+    /// The device has neither drained nor destroyed the queue pair, so no request that was posted
+    /// can be given back: each comes back if the device completes it after all, or when the device
+    /// goes.
+    pub(crate) lost: bool,
 }
 
 /// Room for the requests of a queue pair that cannot be given back; `None` if it has no memory

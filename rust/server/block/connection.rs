@@ -48,7 +48,8 @@ use crate::rdma::{
         Direction,
         DmaBuffer, //
     },
-    qp::Qp, //
+    qp::Qp,
+    remnant::ObjectRef, //
 };
 use crate::server::{
     backend::Block,
@@ -260,13 +261,16 @@ pub(super) struct ConnectionConfig<'a> {
 pub(super) struct ConnectionRef {
     // Fields drop in this order.
     pub(super) connection: Arc<Connection>,
-    pub(super) qp: Arc<Qp<Handler>>,
+    pub(super) qp: ObjectRef<Qp<Handler>>,
     pub(super) released: Released,
 }
 
 impl ConnectionRef {
     /// Makes the reference that the commands of a connection share. May sleep.
-    pub(super) fn new(connection: &Arc<Connection>, qp: &Arc<Qp<Handler>>) -> Result<Arc<Self>> {
+    pub(super) fn new(
+        connection: &Arc<Connection>,
+        qp: &ObjectRef<Qp<Handler>>,
+    ) -> Result<Arc<Self>> {
         let this = Self {
             connection: connection.clone(),
             qp: qp.clone(),

@@ -36,6 +36,7 @@ use crate::rdma::{
         Qp,
         QpCaps, //
     },
+    remnant::ObjectRef,
     request::RequestCaps,
 };
 use crate::server::{
@@ -75,7 +76,7 @@ impl CqNotify for Wake {
 /// A connection with its queue pair, as its owner has it.
 pub(super) struct OpenConnection {
     connection: Arc<Connection>,
-    qp: Arc<Qp<Handler>>,
+    qp: ObjectRef<Qp<Handler>>,
 }
 
 impl OpenConnection {

@@ -22,6 +22,7 @@ use crate::rdma::{
         DmaBuffer, //
     },
     qp::Qp,
+    remnant::ObjectRef, //
 };
 use crate::server::{
     block::{
@@ -145,7 +146,7 @@ impl<C: Polled> Poller<C> {
     /// Posts the first receives of a connection that has a receive queue of its own. May sleep.
     pub(in crate::server) fn post_first_recvs(
         &self,
-        qp: &Arc<Qp<C::Handler>>,
+        qp: &ObjectRef<Qp<C::Handler>>,
         credit: u16,
     ) -> Result {
         match self.has_srq {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A poller: receives the commands of the I/O connections of one completion vector, in a worker of
-//! its own, and has what these connections share: receives, memory, and the answers that are to be
-//! posted.
+//! its own, and has what these share: receives, memory, and the answers that are to be posted.
 //!
 //! All that a command does happens in that worker, except for what follows when the backing device
 //! ends a bio: that may be any context.
@@ -60,6 +59,7 @@ use crate::rdma::{
         Qp,
         QpHandler, //
     },
+    remnant::ObjectRef,
     srq::Srq,
 };
 use crate::server::{
@@ -146,7 +146,7 @@ pub(in crate::server) trait Polled: Send + Sync + Sized + 'static {
 /// The queue that a connection receives its commands from.
 pub(in crate::server) enum ReceiveQueue<'a, H: QpHandler> {
     /// The poller's shared receive queue.
-    Shared(&'a Arc<Srq<H>>),
+    Shared(&'a ObjectRef<Srq<H>>),
     /// A queue of its own, with so many receives, that completes on the poller's completion queue.
     Own(&'a Arc<Pd>, &'a Cq<Manual>, u32),
 }
@@ -163,14 +163,14 @@ pub(super) struct Hca<C: Polled> {
 /// A connection that a poller looks after.
 pub(super) struct Entry<C: Polled> {
     pub(super) connection: Arc<C>,
-    pub(super) qp: Arc<Qp<C::Handler>>,
+    pub(super) qp: ObjectRef<Qp<C::Handler>>,
     pub(super) credit: ReceiveCredit<C>,
 }
 
 /// What a poller's connections share in any context.
 pub(super) struct Shared<C: Polled> {
     /// `None` once the poller is closed, or if each connection has a receive queue of its own.
-    srq: Option<Arc<Srq<C::Handler>>>,
+    srq: Option<ObjectRef<Srq<C::Handler>>>,
     /// The number of receives, and how many of them are promised.
     pub(super) receives: Receives,
     /// The bits of the [`ReceiveCredit`]s.
@@ -365,8 +365,8 @@ impl<C: Polled> Poller<C> {
         &self,
         credit: ReceiveCredit<C>,
         connection: &Arc<C>,
-        create: impl FnOnce(ReceiveQueue<'_, C::Handler>) -> Result<Arc<Qp<C::Handler>>>,
-    ) -> Result<Arc<Qp<C::Handler>>> {
+        create: impl FnOnce(ReceiveQueue<'_, C::Handler>) -> Result<ObjectRef<Qp<C::Handler>>>,
+    ) -> Result<ObjectRef<Qp<C::Handler>>> {
         let mut hca = self.visit(|| self.hca.lock());
         let hca: &mut Option<Hca<C>> = &mut hca;
         let hca = hca.as_mut().ok_or(ENODEV)?;

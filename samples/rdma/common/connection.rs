@@ -227,7 +227,7 @@ impl<T: Connected> Endpoint<T> {
 pub(crate) struct Connection<T: Connected = Rc> {
     // Fields drop in this order: first the queue pair, which is drained then. After that the device
     // accesses no memory of its work requests any more.
-    pub(crate) qp: Arc<Qp<Handler, T>>,
+    pub(crate) qp: ObjectRef<Qp<Handler, T>>,
     pub(crate) pd: Arc<Pd>,
     /// What happens to it.
     pub(crate) events: Arc<Events>,

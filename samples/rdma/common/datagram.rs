@@ -9,6 +9,7 @@ use crate::rdma::{
         SendTo,
         Ud, //
     },
+    remnant::ObjectRef,
     wc::datagram::{
         Datagram,
         Sender,
@@ -104,7 +105,7 @@ impl QpHandler<Ud> for Sorter {
 pub(crate) struct Mailbox {
     // Fields drop in this order: first the queue pair. After that the device accesses no memory of
     // its work requests any more.
-    pub(crate) qp: Arc<Qp<Sorter, Ud>>,
+    pub(crate) qp: ObjectRef<Qp<Sorter, Ud>>,
     pub(crate) id: Arc<CmId<Ud>>,
     mail: Arc<Mail>,
     pd: Arc<Pd>,
@@ -169,7 +170,7 @@ struct Service {
     #[pin]
     listener: Mutex<Option<Listener<Ud>>>,
     #[pin]
-    qp: Mutex<Option<Arc<Qp<Sorter, Ud>>>>,
+    qp: Mutex<Option<ObjectRef<Qp<Sorter, Ud>>>>,
 }
 
 impl Office {

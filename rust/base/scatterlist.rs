@@ -160,7 +160,7 @@ const LARGEST_ORDER: usize = ((2 << 20) / PAGE_SIZE).ilog2() as usize;
 
 /// Zeroed memory in power-of-two chunks on a NUMA node.
 ///
-/// The memory is for devices: the CPU does not access it through this type.
+/// The memory is for devices. The CPU gets at it by [`PageChunks::contents`].
 ///
 /// # Context
 ///

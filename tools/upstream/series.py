@@ -44,9 +44,13 @@ def text_of(file):
 
 def user():
     """Returns the options for a commit: signed off if git has a user, else by nobody."""
-    name = subprocess.run(["git", "config", "user.email"], text=True, capture_output=True)
-    if name.stdout.strip():
-        return [], ["--signoff"]
+    said = [
+        subprocess.run(["git", "config", f"user.{key}"], text=True, capture_output=True).stdout.strip()
+        for key in ("name", "email")
+    ]
+    # It may be the user of this repository only, which the one of the series does not know.
+    if all(said):
+        return ["-c", f"user.name={said[0]}", "-c", f"user.email={said[1]}"], ["--signoff"]
     return ["-c", "user.name=The farblk developers", "-c", "user.email=farblk@localhost"], []
 
 

@@ -26,7 +26,7 @@ use kernel::{
 /// # where T: Operations {
 /// // For all disks of the driver: the first one is /dev/ram0, if there is no other.
 /// let names = Arc::pin_init(DiskNames::new(c"ram"), GFP_KERNEL)?;
-/// let disk = GenDiskBuilder::new().build(names, tag_set, data)?;
+/// let disk = GenDiskBuilder::new().build_numbered(names, tag_set, data)?;
 /// # Ok(())
 /// # }
 /// ```

@@ -9,7 +9,6 @@
 
 pub(crate) mod bdev;
 pub(crate) mod bio;
-mod features;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
 pub(crate) mod mq;

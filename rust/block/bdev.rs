@@ -15,7 +15,7 @@ use crate::base::{
     },
 };
 use crate::bindings;
-use crate::block::features::{
+use crate::block::mq::features::{
     BLK_FEAT_FUA,
     BLK_FEAT_NOWAIT,
     BLK_FEAT_ROTATIONAL,

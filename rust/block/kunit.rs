@@ -40,7 +40,7 @@ use crate::block::{
         Owned,
         Refused,
         Request,
-        TagSet,
+        TagSetBuilder,
         Timeout, //
     },
     BlkError,
@@ -163,6 +163,7 @@ struct Mark {
     value: u32,
 }
 
+#[vtable]
 impl Operations for Ram {
     type QueueData = Arc<Ram>;
     type HwData = KBox<u32>;
@@ -305,14 +306,17 @@ impl Disk {
             GFP_KERNEL,
         )?;
         let names = Arc::pin_init(DiskNames::new(c"farblk_kunit"), GFP_KERNEL)?;
-        let tag_set = Arc::pin_init(
-            TagSet::new(1, poll_queues, depth, -1, timeout_ms),
-            GFP_KERNEL,
-        )?;
+        let tag_set = TagSetBuilder::new(1, depth)
+            .poll_queues(poll_queues)
+            .timeout_ms(timeout_ms)
+            .no_sched_by_default()
+            .build();
+        let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
         let disk = GenDiskBuilder::new()
             .limits(limits)
             .capacity_sectors((SIZE >> SECTOR_SHIFT) as u64)
-            .build(names, tag_set, ram.clone())?;
+            .defer_partition_scan()
+            .build_numbered(names, tag_set, ram.clone())?;
         check!(ram.state.lock().seen.is_empty());
         disk.scan_partitions()?;
         check!(!ram.state.lock().seen.is_empty());

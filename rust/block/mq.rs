@@ -4,9 +4,10 @@
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 //!
-//! A driver implements [`Operations`], makes a [`TagSet`] of the type that does, and adds disks
-//! with [`GenDiskBuilder`]. blk-mq then hands every request to [`Operations::queue_rq`] as an
-//! [`Owned<IdleRequest>`](Owned), from any CPU, several hardware queues at a time.
+//! A driver implements [`Operations`], makes a [`TagSet`] of the type that does with
+//! [`TagSetBuilder`], and adds disks with [`GenDiskBuilder`]. blk-mq then hands every request to
+//! [`Operations::queue_rq`] as an [`Owned<IdleRequest>`](Owned), from any CPU, several hardware
+//! queues at a time.
 //!
 //! # The right to end a request
 //!
@@ -39,13 +40,13 @@
 //! [`BlkError::IoError`]: super::BlkError::IoError
 //! [`Owned<IdleRequest>::start`]: Owned::start
 
-// UPSTREAM: kernel::block::mq needs: errors and bytes of requests, data of a request and of a
-// hardware queue, quiesce, freeze and requeue, timeouts, polling, limits that change, capacity that
-// changes, tags, attribute groups, persistent reservations. The types here have its names, so that
-// what it gets can go here.
+// UPSTREAM: upstream/tree/block/mq.rs takes the place of this file and of the folder, with patches of
+// upstream/rust.
 
 mod disk_names;
+pub(super) mod features;
 mod gen_disk;
+mod identity;
 mod limits;
 mod operations;
 mod pr;
@@ -56,10 +57,10 @@ mod tag_set;
 pub(crate) use self::{
     disk_names::DiskNames,
     gen_disk::{
-        DiskIdentity,
         GenDisk,
         GenDiskBuilder, //
     },
+    identity::DiskIdentity,
     limits::Limits,
     operations::{
         Borrowed,
@@ -78,5 +79,8 @@ pub(crate) use self::{
         Refused,
         Request, //
     },
-    tag_set::TagSet, //
+    tag_set::{
+        TagSet,
+        TagSetBuilder, //
+    },
 };

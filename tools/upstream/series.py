@@ -103,7 +103,9 @@ class Series:
         for fix in self.fixes:
             changed.update(re.findall(r"^--- a/(\S+)", fix.read_text(), re.M))
         for path in changed:
-            self.put(path, (kernel / path).read_text())
+            # A patch may change what one before it has added.
+            if (kernel / path).exists():
+                self.put(path, (kernel / path).read_text())
         self.commit("the kernel", [])
         git(self.tree, "tag", "base")
 

@@ -56,8 +56,8 @@ mod tests {
     fn tag_set_is_on_a_node_that_exists() -> Result {
         // Nodes that could be, and those that could not.
         for node in [1023, 1 << 20, i32::MAX, -2, i32::MIN] {
-            let tag_set = Arc::pin_init(TagSet::<Ram>::new(1, 0, 4, node, 0), GFP_KERNEL);
-            check!(tag_set.err() == Some(EINVAL));
+            let tag_set = TagSetBuilder::new(1, 4).numa_node(node).build::<Ram>();
+            check!(Arc::pin_init(tag_set, GFP_KERNEL).err() == Some(EINVAL));
         }
         Ok(())
     }
@@ -205,7 +205,10 @@ mod tests {
 
     #[test]
     fn polled_queues_are_behind_the_others() -> Result {
-        let new = |hw, polled| KBox::pin_init(TagSet::<Ram>::new(hw, polled, 4, -1, 0), GFP_KERNEL);
+        let new = |hw, polled| {
+            let tag_set = TagSetBuilder::new(hw, 4).poll_queues(polled);
+            KBox::pin_init(tag_set.build::<Ram>(), GFP_KERNEL)
+        };
         check!(new(0, 0).err() == Some(EINVAL) && new(0, 1).err() == Some(EINVAL));
         check!(new(u32::MAX, 1).err() == Some(EINVAL));
         let tag_set = new(2, 3)?;

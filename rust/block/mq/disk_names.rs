@@ -4,7 +4,6 @@
 //!
 //! C header: [`include/linux/idr.h`](srctree/include/linux/idr.h)
 
-use crate::base::errno::ENAMETOOLONG;
 use crate::bindings;
 use kernel::{
     error::to_result,
@@ -26,7 +25,7 @@ use kernel::{
 /// # where T: Operations {
 /// // For all disks of the driver: the first one is /dev/ram0, if there is no other.
 /// let names = Arc::pin_init(DiskNames::new(c"ram"), GFP_KERNEL)?;
-/// let disk = GenDiskBuilder::new().build(names, tag_set, data)?;
+/// let disk = GenDiskBuilder::new().build_numbered(names, tag_set, data)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -96,7 +95,7 @@ impl DiskIndex {
         let text = CString::try_from_fmt(fmt!("{}{}", self.names.prefix, self.index))?;
         let text = text.to_bytes_with_nul();
         name.get_mut(..text.len())
-            .ok_or(ENAMETOOLONG)?
+            .ok_or(EINVAL)?
             .copy_from_slice(text);
         Ok(())
     }

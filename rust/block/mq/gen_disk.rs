@@ -15,6 +15,10 @@ use crate::block::{
             DiskIndex,
             DiskNames, //
         },
+        identity::{
+            DiskIdentity,
+            UID_UUID, //
+        },
         limits::Limits,
         operations::Operations,
         pr::PrVTable,
@@ -90,16 +94,6 @@ impl<T: Operations> Drop for DiskData<T> {
     }
 }
 
-/// What identifies the contents of a disk, wherever and however often it is attached.
-#[derive(Clone, Copy)]
-pub(crate) struct DiskIdentity {
-    /// The UUID, which sysfs shows as `wwid`.
-    pub(crate) uuid: [u8; 16],
-    /// True if a disk with the same UUID has the same contents, so that it may also be told to
-    /// software that compares disks by their EUI-64.
-    pub(crate) durable: bool,
-}
-
 /// C's table of the callbacks of a disk.
 struct DiskVTable<T: Operations>(PhantomData<T>);
 
@@ -107,7 +101,7 @@ impl<T: Operations> DiskVTable<T> {
     /// # Safety
     ///
     /// Called by the block layer only, with `open_mutex` held, for a disk of
-    /// `GenDiskBuilder::build`.
+    /// `GenDiskBuilder::build_numbered`.
     unsafe extern "C" fn open(disk: *mut bindings::gendisk, _mode: bindings::blk_mode_t) -> c_int {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
         let data = unsafe { &*(*disk).private_data.cast::<DiskData<T>>() };
@@ -128,7 +122,7 @@ impl<T: Operations> DiskVTable<T> {
     /// # Safety
     ///
     /// Called by the block layer only, with `open_mutex` held, once for each `open` that returned
-    /// 0, for a disk of `GenDiskBuilder::build`. What was cached for the last opener has been
+    /// 0, for a disk of `GenDiskBuilder::build_numbered`. What was cached for the last opener has been
     /// written and dropped. The disk may be removed, but the file that is closed still has a
     /// reference to it.
     unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
@@ -146,7 +140,7 @@ impl<T: Operations> DiskVTable<T> {
     ///
     /// # Safety
     ///
-    /// Called for a disk of `GenDiskBuilder::build` that somebody has a reference to; `id` is valid
+    /// Called for a disk of `GenDiskBuilder::build_numbered` that somebody has a reference to; `id` is valid
     /// for writes of 16 bytes.
     unsafe extern "C" fn get_unique_id(
         disk: *mut bindings::gendisk,
@@ -176,7 +170,7 @@ impl<T: Operations> DiskVTable<T> {
     /// # Safety
     ///
     /// Called by the block layer only, when the last reference to a disk goes that
-    /// `GenDiskBuilder::build` added.
+    /// `GenDiskBuilder::build_numbered` added.
     unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
         // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
         let data = unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) };
@@ -201,10 +195,6 @@ impl<T: Operations> DiskVTable<T> {
         &Self::VTABLE
     }
 }
-
-/// The type of a UUID among the designators of SCSI, which C's `enum blk_unique_id` lacks; asserted
-/// in `rust/helpers/block.c`.
-const UID_UUID: bindings::blk_unique_id = 10;
 
 /// C's `BLK_DEV_MAX_SECTORS`, the size in bytes being an `i64`.
 const MAX_SECTORS: u64 = (i64::MAX as u64) >> SECTOR_SHIFT;
@@ -233,7 +223,8 @@ pub(crate) const ENV_MAX: usize = 4;
 /// let disk = GenDiskBuilder::new()
 ///     .limits(limits)
 ///     .capacity_sectors((1 << 30) / 512)
-///     .build(names, tag_set, data)?;
+///     .defer_partition_scan()
+///     .build_numbered(names, tag_set, data)?;
 /// disk.scan_partitions()?;
 /// # Ok(disk)
 /// # }
@@ -242,6 +233,7 @@ pub(crate) struct GenDiskBuilder {
     limits: Limits,
     capacity_sectors: u64,
     read_only: bool,
+    defer_partition_scan: bool,
     identity: Option<DiskIdentity>,
 }
 
@@ -252,6 +244,7 @@ impl GenDiskBuilder {
             limits: Limits::default(),
             capacity_sectors: 0,
             read_only: false,
+            defer_partition_scan: false,
             identity: None,
         }
     }
@@ -274,19 +267,26 @@ impl GenDiskBuilder {
         self
     }
 
+    /// Lets the disk be added without waiting for a request: its partition table is read by
+    /// [`GenDisk::scan_partitions`] only.
+    pub(crate) fn defer_partition_scan(mut self) -> Self {
+        self.defer_partition_scan = true;
+        self
+    }
+
     /// Sets what identifies the contents.
     pub(crate) fn identity(self, identity: DiskIdentity) -> Self {
         let identity = Some(identity);
         Self { identity, ..self }
     }
 
-    /// Adds the disk, without its partitions: see [`GenDisk::scan_partitions`]. Waits for no
-    /// request.
+    /// Adds the disk with the lowest number that is free in `names`, which is free again when the
+    /// last reference to the disk is dropped.
     ///
     /// Fails with `EINVAL` if the limits contradict each other or the size is too large, with
     /// `ENODEV` if the module is being unloaded, with `ENOMEM`, and with the block layer's error.
     /// May sleep.
-    pub(crate) fn build<T: Operations>(
+    pub(crate) fn build_numbered<T: Operations>(
         self,
         names: Arc<DiskNames>,
         tag_set: Arc<TagSet<T>>,
@@ -336,7 +336,7 @@ impl GenDiskBuilder {
             (*new.data).index.write_name(&mut (*disk).disk_name)?;
             bindings::set_capacity(disk, self.capacity_sectors);
             bindings::set_disk_ro(disk, self.read_only);
-            bindings::farblk_suppress_partition_scan(disk, true);
+            bindings::farblk_suppress_partition_scan(disk, self.defer_partition_scan);
         }
 
         // SAFETY: `disk` is valid and was not added yet. What its callbacks read is set, and stays.
@@ -433,8 +433,9 @@ impl<T: Operations> GenDisk<T> {
         }
     }
 
-    /// Reads the partition table and adds the partitions. To be called once. Before that there are
-    /// no partitions, and user space cannot request a scan (`BLKRRPART`).
+    /// Reads the partition table and adds the partitions, if this was deferred
+    /// ([`GenDiskBuilder::defer_partition_scan`]). To be called once. Before that there are no
+    /// partitions, and user space cannot request a scan (`BLKRRPART`).
     ///
     /// Waits for requests, for as long as the driver does not end them. It holds no lock until the
     /// first block was read, so that the disk can be opened and closed while the driver does not

@@ -7,7 +7,7 @@
 use crate::{
     bindings,
     block::{
-        features::{
+        mq::features::{
             BLK_FEAT_ATOMIC_WRITES,
             BLK_FEAT_FUA,
             BLK_FEAT_ROTATIONAL,
@@ -25,10 +25,10 @@ use kernel::{
 /// The limits of a disk; C's `struct queue_limits`, of which it has the names. Sectors are of 512
 /// bytes.
 ///
-/// They may have any value, so that they can come from another host: [`GenDiskBuilder::build`]
+/// They may have any value, so that they can come from another host: [`GenDiskBuilder::build_numbered`]
 /// checks them.
 ///
-/// [`GenDiskBuilder::build`]: super::GenDiskBuilder::build
+/// [`GenDiskBuilder::build_numbered`]: super::GenDiskBuilder::build_numbered
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The smallest unit of I/O, in bytes: a power of two, from 512 to the page size.

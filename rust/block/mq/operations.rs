@@ -35,13 +35,14 @@ pub(crate) type Borrowed<'a, T> = <T as ForeignOwnable>::Borrowed<'a>;
 ///
 /// ```
 /// # use crate::block::{
-/// #     mq::{Command, IdleRequest, Operations, Owned, Refused, Timeout},
+/// #     mq::{Command, IdleRequest, Operations, Owned, Refused},
 /// #     BlkError,
 /// # };
 /// # use kernel::prelude::*;
 /// /// A disk that keeps nothing, and has nothing.
 /// struct Null;
 ///
+/// #[vtable]
 /// impl Operations for Null {
 ///     type QueueData = ();
 ///     type HwData = ();
@@ -71,12 +72,9 @@ pub(crate) type Borrowed<'a, T> = <T as ForeignOwnable>::Borrowed<'a>;
 ///     }
 ///
 ///     fn commit_rqs(_hw: (), _data: ()) {}
-///
-///     fn timeout(_hw: (), _data: (), _tag: u16) -> Timeout {
-///         Timeout::Reset
-///     }
 /// }
 /// ```
+#[vtable]
 pub(crate) trait Operations: Sized + 'static {
     /// The data of a disk; C's `queuedata`. Dropped, in a context that may sleep, when the last
     /// reference to the disk goes, which may be long after its [`GenDisk`] is dropped.
@@ -99,9 +97,10 @@ pub(crate) trait Operations: Sized + 'static {
     fn new_request_data() -> impl PinInit<Self::RequestData, Error>;
 
     /// Makes the data of hardware queue `index` of a disk: those from the `nr_hw_queues` of
-    /// [`TagSet::new`] on are polled. May sleep, but must not start I/O to get memory (`GFP_NOIO`).
+    /// [`TagSetBuilder::new`] on are polled. May sleep, but must not start I/O to get memory
+    /// (`GFP_NOIO`).
     ///
-    /// [`TagSet::new`]: super::TagSet::new
+    /// [`TagSetBuilder::new`]: super::TagSetBuilder::new
     fn init_hctx(data: Borrowed<'_, Self::QueueData>, index: u32) -> Result<Self::HwData>;
 
     /// Takes a request, and ends it now or later.
@@ -139,11 +138,15 @@ pub(crate) trait Operations: Sized + 'static {
     /// The request may end while this runs, and in theory its tag be used again: a driver must be
     /// fine with acting on a request that is not late. May sleep, but not until I/O of the same
     /// disk ends.
+    ///
+    /// Without this method the timer of a request that is late starts anew.
     fn timeout(
-        hw: Borrowed<'_, Self::HwData>,
-        data: Borrowed<'_, Self::QueueData>,
-        tag: u16,
-    ) -> Timeout;
+        _hw: Borrowed<'_, Self::HwData>,
+        _data: Borrowed<'_, Self::QueueData>,
+        _tag: u16,
+    ) -> Timeout {
+        build_error!("a driver without this has no such callback")
+    }
 
     /// Ends the requests of a polled hardware queue that are done, and returns how many these were.
     ///
@@ -152,7 +155,7 @@ pub(crate) trait Operations: Sized + 'static {
     ///
     /// [`Request::polled`]: super::Request::polled
     fn poll(_hw: Borrowed<'_, Self::HwData>, _data: Borrowed<'_, Self::QueueData>) -> u32 {
-        0
+        build_error!("a driver without this has no such callback")
     }
 
     /// The last opener has closed the disk: neither the whole of it nor a partition is open, which
@@ -193,7 +196,7 @@ impl<T: Operations> OperationsVTable<T> {
         // SAFETY: By the safety requirements, `hctx` is valid, and so is its queue.
         let (hw, data) = unsafe { ((*hctx).driver_data, (*(*hctx).queue).queuedata) };
         // SAFETY: `init_hctx_callback` got `hw` from `into_foreign`, and only `exit_hctx_callback`
-        // takes it back. `GenDiskBuilder::build` got `data` from `into_foreign`; it is taken back
+        // takes it back. `GenDiskBuilder::build_numbered` got `data` from `into_foreign`; it is taken back
         // when the disk is freed, which is after `exit_hctx_callback`.
         unsafe { (T::HwData::borrow(hw), T::QueueData::borrow(data)) }
     }
@@ -284,7 +287,7 @@ impl<T: Operations> OperationsVTable<T> {
     ///
     /// # Safety
     ///
-    /// Called by blk-mq only: `set` is one of `TagSet::new`, and has memory for its maps.
+    /// Called by blk-mq only: `set` is one of `TagSetBuilder::build`, and has memory for its maps.
     unsafe extern "C" fn map_queues_callback(set: *mut bindings::blk_mq_tag_set) {
         // SAFETY: By the safety requirements.
         let set = unsafe { &mut *set };
@@ -316,7 +319,7 @@ impl<T: Operations> OperationsVTable<T> {
     /// # Safety
     ///
     /// Called by blk-mq only: `hctx` is allocated, and belongs to a queue that
-    /// `GenDiskBuilder::build` makes.
+    /// `GenDiskBuilder::build_numbered` makes.
     unsafe extern "C" fn init_hctx_callback(
         hctx: *mut bindings::blk_mq_hw_ctx,
         _tag_set_data: *mut c_void,
@@ -325,7 +328,7 @@ impl<T: Operations> OperationsVTable<T> {
         from_result(|| {
             // SAFETY: By the safety requirements; blk-mq sets the queue and its data up before.
             let data = unsafe { (*(*hctx).queue).queuedata };
-            // SAFETY: `GenDiskBuilder::build` got it from `into_foreign`, and keeps it at least
+            // SAFETY: `GenDiskBuilder::build_numbered` got it from `into_foreign`, and keeps it at least
             // until the disk is freed.
             let data = unsafe { T::QueueData::borrow(data) };
             let hw = T::init_hctx(data, index)?;
@@ -349,7 +352,7 @@ impl<T: Operations> OperationsVTable<T> {
 
     /// # Safety
     ///
-    /// Called by blk-mq only: `rq` is zeroed memory of a tag set made by `TagSet::new`.
+    /// Called by blk-mq only: `rq` is zeroed memory of a tag set made by `TagSetBuilder::build`.
     unsafe extern "C" fn init_request_callback(
         _set: *mut bindings::blk_mq_tag_set,
         rq: *mut bindings::request,
@@ -381,8 +384,16 @@ impl<T: Operations> OperationsVTable<T> {
         queue_rq: Some(Self::queue_rq_callback),
         commit_rqs: Some(Self::commit_rqs_callback),
         complete: Some(Self::complete_callback),
-        timeout: Some(Self::timeout_callback),
-        poll: Some(Self::poll_callback),
+        timeout: if T::HAS_TIMEOUT {
+            Some(Self::timeout_callback)
+        } else {
+            None
+        },
+        poll: if T::HAS_POLL {
+            Some(Self::poll_callback)
+        } else {
+            None
+        },
         map_queues: Some(Self::map_queues_callback),
         init_hctx: Some(Self::init_hctx_callback),
         exit_hctx: Some(Self::exit_hctx_callback),

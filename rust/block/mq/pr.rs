@@ -114,7 +114,7 @@ pub(super) struct PrVTable<T: Operations>(PhantomData<T>);
 impl<T: Operations> PrVTable<T> {
     /// # Safety
     ///
-    /// `bdev` is the block device of a disk that `GenDiskBuilder::build` added, or of a partition
+    /// `bdev` is the block device of a disk that `GenDiskBuilder::build_numbered` added, or of a partition
     /// of it, and is open.
     unsafe fn change(bdev: *mut bindings::block_device, change: PrChange) -> c_int {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
@@ -171,7 +171,7 @@ impl<T: Operations> PrVTable<T> {
 
     /// # Safety
     ///
-    /// Called by the block layer only, for an open device of `GenDiskBuilder::build`'s. It may
+    /// Called by the block layer only, for an open device of `GenDiskBuilder::build_numbered`'s. It may
     /// sleep.
     unsafe extern "C" fn register(
         bdev: *mut bindings::block_device,

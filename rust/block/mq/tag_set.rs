@@ -22,23 +22,123 @@ use kernel::{
     types::Opaque, //
 };
 
-/// The hardware queues and their requests, shared by the disks of one device; C's
-/// `struct blk_mq_tag_set`.
-///
-/// Dropping it may sleep.
+/// Makes a [`TagSet`].
 ///
 /// # Examples
 ///
 /// ```
-/// # use crate::block::mq::{Operations, TagSet};
+/// # use crate::block::mq::{Operations, TagSet, TagSetBuilder};
 /// # use kernel::{prelude::*, sync::Arc};
-/// # fn example<T: Operations>() -> Result {
-/// // 4 hardware queues with interrupts and 2 that are polled, each of 128 requests, which are late
-/// // after 30 seconds.
-/// let tag_set = Arc::pin_init(TagSet::<T>::new(4, 2, 128, -1, 30_000), GFP_KERNEL)?;
-/// # Ok(())
+/// # fn example<T: Operations>() -> Result<Arc<TagSet<T>>> {
+/// // 4 hardware queues with 128 requests each, which are late after 10 seconds.
+/// let tag_set = TagSetBuilder::new(4, 128).timeout_ms(10_000).build();
+/// # Arc::pin_init(tag_set, GFP_KERNEL)
 /// # }
 /// ```
+#[derive(Clone, Copy)]
+pub(crate) struct TagSetBuilder {
+    nr_hw_queues: u32,
+    poll_queues: u32,
+    queue_depth: u32,
+    numa_node: i32,
+    timeout_ms: u32,
+    flags: u32,
+}
+
+impl TagSetBuilder {
+    /// Returns a builder of `nr_hw_queues` hardware queues of `queue_depth` requests each, with
+    /// memory from any node.
+    pub(crate) fn new(nr_hw_queues: u32, queue_depth: u32) -> Self {
+        Self {
+            nr_hw_queues,
+            poll_queues: 0,
+            queue_depth,
+            numa_node: bindings::NUMA_NO_NODE,
+            timeout_ms: 0,
+            flags: 0,
+        }
+    }
+
+    /// Sets the number of hardware queues for I/O that is polled for ([`Operations::poll`]). They
+    /// come behind the others.
+    pub(crate) fn poll_queues(mut self, poll_queues: u32) -> Self {
+        self.poll_queues = poll_queues;
+        self
+    }
+
+    /// Sets the node that memory is from; -1 for any.
+    pub(crate) fn numa_node(mut self, numa_node: i32) -> Self {
+        self.numa_node = numa_node;
+        self
+    }
+
+    /// Sets after what time a request is late, see [`Operations::timeout`]; 0 for 30 s.
+    pub(crate) fn timeout_ms(mut self, timeout_ms: u32) -> Self {
+        self.timeout_ms = timeout_ms;
+        self
+    }
+
+    /// Lets disks begin without an I/O scheduler.
+    pub(crate) fn no_sched_by_default(mut self) -> Self {
+        self.flags |= bindings::BLK_MQ_F_NO_SCHED_BY_DEFAULT;
+        self
+    }
+
+    /// Makes the tag set.
+    ///
+    /// There may be fewer queues than requested: no more than CPUs if none is polled, and in a
+    /// crash kernel only one, which is not polled. There may be fewer requests if memory is short.
+    /// Fails with `EINVAL` if all queues are polled, if some are but the driver has no
+    /// [`Operations::poll`], or if there is no such node, and with `ENOMEM`. May sleep.
+    pub(crate) fn build<T: Operations>(self) -> impl PinInit<TagSet<T>, Error> {
+        let Self {
+            nr_hw_queues,
+            poll_queues,
+            queue_depth,
+            numa_node,
+            timeout_ms,
+            flags,
+        } = self;
+        // INVARIANT: By the C function's success.
+        try_pin_init!(TagSet {
+            inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
+                if poll_queues > 0 && !T::HAS_POLL {
+                    return Err(EINVAL);
+                }
+                // Allocators index arrays by the node without checking it.
+                if nr_hw_queues == 0 || !node_online(numa_node) {
+                    return Err(EINVAL);
+                }
+                let tag_set = bindings::blk_mq_tag_set {
+                    ops: OperationsVTable::<T>::build(),
+                    nr_hw_queues: nr_hw_queues.checked_add(poll_queues).ok_or(EINVAL)?,
+                    queue_depth,
+                    numa_node,
+                    timeout: u32::try_from(msecs_to_jiffies(timeout_ms))?,
+                    cmd_size: u32::try_from(size_of::<Pdu<T>>())?,
+                    // A disk of three maps lets its I/O be polled for.
+                    nr_maps: match poll_queues {
+                        0 => 1,
+                        _ => bindings::hctx_type_HCTX_MAX_TYPES,
+                    },
+                    driver_data: core::ptr::without_provenance_mut(poll_queues as usize),
+                    flags,
+                    ..pin_init::zeroed()
+                };
+                // SAFETY: `slot` is valid for writes, as `try_ffi_init` promises.
+                unsafe { slot.write(tag_set) };
+                // SAFETY: It is filled in, and stays where it is.
+                to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
+            }),
+            _p: PhantomData,
+        }? Error)
+    }
+}
+
+/// The hardware queues and their requests, shared by the disks of one device; C's
+/// `struct blk_mq_tag_set`. A [`TagSetBuilder`] makes it.
+///
+/// Dropping it may sleep.
 ///
 /// # Invariants
 ///
@@ -57,55 +157,6 @@ unsafe impl<T: Operations> Send for TagSet<T> {}
 unsafe impl<T: Operations> Sync for TagSet<T> {}
 
 impl<T: Operations> TagSet<T> {
-    /// Makes `nr_hw_queues` hardware queues, and behind them `poll_queues` for I/O that is polled
-    /// for ([`Operations::poll`]), of `queue_depth` requests each, with memory from `numa_node` (-1
-    /// for any). A request that takes longer than `timeout_ms` (0 for 30 s) is reported to
-    /// [`Operations::timeout`].
-    ///
-    /// There may be fewer queues than requested: no more than CPUs if none is polled, and in a
-    /// crash kernel only one, which is not polled. There may be fewer requests if memory is short.
-    /// Fails with `EINVAL` if all queues are polled or there is no such node, and with `ENOMEM`.
-    /// May sleep.
-    pub(crate) fn new(
-        nr_hw_queues: u32,
-        poll_queues: u32,
-        queue_depth: u32,
-        numa_node: i32,
-        timeout_ms: u32,
-    ) -> impl PinInit<Self, Error> {
-        // INVARIANT: By the C function's success.
-        try_pin_init!(Self {
-            inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
-                // Allocators index arrays by the node without checking it.
-                if nr_hw_queues == 0 || !node_online(numa_node) {
-                    return Err(EINVAL);
-                }
-                let tag_set = bindings::blk_mq_tag_set {
-                    ops: OperationsVTable::<T>::build(),
-                    nr_hw_queues: nr_hw_queues.checked_add(poll_queues).ok_or(EINVAL)?,
-                    queue_depth,
-                    numa_node,
-                    timeout: u32::try_from(msecs_to_jiffies(timeout_ms))?,
-                    cmd_size: u32::try_from(size_of::<Pdu<T>>())?,
-                    // A disk of three maps lets its I/O be polled for.
-                    nr_maps: match poll_queues {
-                        0 => 1,
-                        _ => bindings::hctx_type_HCTX_MAX_TYPES,
-                    },
-                    driver_data: core::ptr::without_provenance_mut(poll_queues as usize),
-                    // Queues are short and the device has its own idea of order.
-                    flags: bindings::BLK_MQ_F_NO_SCHED_BY_DEFAULT,
-                    ..pin_init::zeroed()
-                };
-                // SAFETY: `slot` is valid for writes, as `try_ffi_init` promises.
-                unsafe { slot.write(tag_set) };
-                // SAFETY: It is filled in, and stays where it is.
-                to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
-            }),
-            _p: PhantomData,
-        }? Error)
-    }
-
     /// Returns the number of requests that are started and have not ended, which may be out of date
     /// at once. May sleep.
     pub(super) fn in_flight(&self) -> usize {

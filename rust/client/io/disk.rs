@@ -30,7 +30,8 @@ use crate::block::mq::{
     GenDisk,
     GenDiskBuilder,
     Limits,
-    TagSet, //
+    TagSet,
+    TagSetBuilder, //
 };
 use crate::client::{
     host::Host,
@@ -183,16 +184,17 @@ pub(in crate::client) fn create(
 ) -> Result<Disk> {
     driver.stats().allocate(limits.queues)?;
     let poll_queues = u32::from(limits.poll_queues);
-    let tag_set = TagSet::new(
-        u32::from(limits.queues)
-            .checked_sub(poll_queues)
-            .ok_or(EINVAL)?,
-        poll_queues,
-        limits.depth.into(),
-        limits.numa_node,
-        io_timeout_ms,
-    );
-    let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
+    let queues = u32::from(limits.queues)
+        .checked_sub(poll_queues)
+        .ok_or(EINVAL)?;
+    // Queues are short and the server has its own idea of order.
+    let tag_set = TagSetBuilder::new(queues, limits.depth.into())
+        .poll_queues(poll_queues)
+        .numa_node(limits.numa_node)
+        .timeout_ms(io_timeout_ms)
+        .no_sched_by_default()
+        .build();
+    let tag_set: Arc<TagSet<Multipath>> = Arc::pin_init(tag_set, GFP_KERNEL)?;
     let extent = &limits.login.extent;
     let identity = DiskIdentity {
         uuid: *limits.login.export_uuid.as_bytes(),
@@ -204,7 +206,8 @@ pub(in crate::client) fn create(
         .limits(limits.to_block())
         .capacity_sectors(extent.size >> SECTOR_SHIFT)
         .read_only(!extent.access.writes())
-        .build(host.disk_names.clone(), tag_set, driver)
+        .defer_partition_scan()
+        .build_numbered(host.disk_names.clone(), tag_set, driver)
 }
 
 /// The scan for the partitions of a new disk. It runs in a task of its own, because a server may

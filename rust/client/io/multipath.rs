@@ -123,6 +123,7 @@ pub(in crate::client) struct Multipath {
     events: Arc<Events>,
 }
 
+#[vtable]
 impl Operations for Multipath {
     type QueueData = Arc<Multipath>;
     type HwData = Arc<HwQueue>;

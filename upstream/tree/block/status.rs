@@ -2,10 +2,8 @@
 
 //! The status of a request that has ended.
 
-pub(super) use kernel::block::status::{
-    from_blk_status,
-    to_blk_status, //
-};
+use kernel::block::status::to_blk_status;
+
 pub(crate) use kernel::block::status::{
     BlkError,
     BlkResult, //

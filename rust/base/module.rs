@@ -18,7 +18,7 @@ use kernel::prelude::*;
 /// ```
 /// # use crate::base::module::ModuleRef;
 /// # use kernel::prelude::*;
-/// /// What a function of this module is called for, whoever has forgotten it.
+/// /// What a function of this module is called for, also when all else has forgotten it.
 /// struct Callback {
 ///     _module: ModuleRef,
 /// }

@@ -40,8 +40,8 @@
 //! [`BlkError::IoError`]: super::BlkError::IoError
 //! [`Owned<IdleRequest>::start`]: Owned::start
 
-// UPSTREAM: upstream/tree/block/mq.rs takes the place of this file and of the folder, with patches of
-// upstream/rust.
+// UPSTREAM: upstream/tree/block/mq.rs takes the place of this file and of the folder, with patches
+// of upstream/rust.
 
 mod disk_names;
 pub(super) mod features;

@@ -85,7 +85,7 @@ int rust_helper_farblk_req_notify_solicited(struct ib_cq *cq)
 	return ib_req_notify_cq(cq, IB_CQ_SOLICITED | IB_CQ_REPORT_MISSED_EVENTS);
 }
 
-/* Unlike ib_destroy_cq(), returns the error of the driver, without a warning: then the queue stays. */
+/* Unlike ib_destroy_cq(), returns the driver's error, without a warning: then the queue stays. */
 int rust_helper_farblk_destroy_cq(struct ib_cq *cq)
 {
 	return ib_destroy_cq_user(cq, NULL);

@@ -266,8 +266,8 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
             }? Error),
             GFP_KERNEL,
         )?;
-        // SAFETY: Nobody else uses the slots yet. `self` stays until `release()` has taken all their
-        // owners.
+        // SAFETY: Nobody else uses the slots yet. `self` stays until `release()` has taken all
+        // their owners.
         unsafe { this.rq.init(&this) };
         Ok(ObjectRef::new(this))
     }
@@ -379,7 +379,8 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     }
 }
 
-// SAFETY: `release()` has then destroyed the queue, after which there are no events and no receives.
+// SAFETY: `release()` has then destroyed the queue, after which there are no events and no
+// receives.
 unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Srq<H, T> {
     fn kind(&self) -> &'static str {
         "shared receive queue"

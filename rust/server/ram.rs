@@ -165,8 +165,8 @@ impl Drop for Slabs {
         // All fail first, so that they drain in the same time.
         let queues = self.queues.iter().flatten();
         if queues.filter(|qp| !qp.revoke()).count() != 0 {
-            // The device may serve the peer as long as it has such a queue pair, and it may refuse to
-            // destroy that.
+            // The device may serve the peer as long as it has such a queue pair, and it may refuse
+            // to destroy that.
             self.regions.revoke();
         }
     }

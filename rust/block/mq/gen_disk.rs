@@ -122,8 +122,8 @@ impl<T: Operations> DiskVTable<T> {
     /// # Safety
     ///
     /// Called by the block layer only, with `open_mutex` held, once for each `open` that returned
-    /// 0, for a disk of `GenDiskBuilder::build_numbered`. What was cached for the last opener has been
-    /// written and dropped. The disk may be removed, but the file that is closed still has a
+    /// 0, for a disk of `GenDiskBuilder::build_numbered`. What was cached for the last opener has
+    /// been written and dropped. The disk may be removed, but the file that is closed still has a
     /// reference to it.
     unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
@@ -140,8 +140,8 @@ impl<T: Operations> DiskVTable<T> {
     ///
     /// # Safety
     ///
-    /// Called for a disk of `GenDiskBuilder::build_numbered` that somebody has a reference to; `id` is valid
-    /// for writes of 16 bytes.
+    /// Called for a disk of `GenDiskBuilder::build_numbered` that somebody has a reference to; `id`
+    /// is valid for writes of 16 bytes.
     unsafe extern "C" fn get_unique_id(
         disk: *mut bindings::gendisk,
         id: *mut u8,

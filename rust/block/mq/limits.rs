@@ -25,8 +25,8 @@ use kernel::{
 /// The limits of a disk; C's `struct queue_limits`, of which it has the names. Sectors are of 512
 /// bytes.
 ///
-/// They may have any value, so that they can come from another host: [`GenDiskBuilder::build_numbered`]
-/// checks them.
+/// They may have any value, so that they can come from another host:
+/// [`GenDiskBuilder::build_numbered`] checks them.
 ///
 /// [`GenDiskBuilder::build_numbered`]: super::GenDiskBuilder::build_numbered
 #[derive(Clone, Copy, Debug)]

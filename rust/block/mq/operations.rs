@@ -196,8 +196,8 @@ impl<T: Operations> OperationsVTable<T> {
         // SAFETY: By the safety requirements, `hctx` is valid, and so is its queue.
         let (hw, data) = unsafe { ((*hctx).driver_data, (*(*hctx).queue).queuedata) };
         // SAFETY: `init_hctx_callback` got `hw` from `into_foreign`, and only `exit_hctx_callback`
-        // takes it back. `GenDiskBuilder::build_numbered` got `data` from `into_foreign`; it is taken back
-        // when the disk is freed, which is after `exit_hctx_callback`.
+        // takes it back. `GenDiskBuilder::build_numbered` got `data` from `into_foreign`; it is
+        // taken back when the disk is freed, which is after `exit_hctx_callback`.
         unsafe { (T::HwData::borrow(hw), T::QueueData::borrow(data)) }
     }
 
@@ -328,8 +328,8 @@ impl<T: Operations> OperationsVTable<T> {
         from_result(|| {
             // SAFETY: By the safety requirements; blk-mq sets the queue and its data up before.
             let data = unsafe { (*(*hctx).queue).queuedata };
-            // SAFETY: `GenDiskBuilder::build_numbered` got it from `into_foreign`, and keeps it at least
-            // until the disk is freed.
+            // SAFETY: `GenDiskBuilder::build_numbered` got it from `into_foreign`, and keeps it at
+            // least until the disk is freed.
             let data = unsafe { T::QueueData::borrow(data) };
             let hw = T::init_hctx(data, index)?;
             // SAFETY: By the safety requirements; the field is the driver's.

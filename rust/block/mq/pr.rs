@@ -114,8 +114,8 @@ pub(super) struct PrVTable<T: Operations>(PhantomData<T>);
 impl<T: Operations> PrVTable<T> {
     /// # Safety
     ///
-    /// `bdev` is the block device of a disk that `GenDiskBuilder::build_numbered` added, or of a partition
-    /// of it, and is open.
+    /// `bdev` is the block device of a disk that `GenDiskBuilder::build_numbered` added, or of a
+    /// partition of it, and is open.
     unsafe fn change(bdev: *mut bindings::block_device, change: PrChange) -> c_int {
         // SAFETY: By the safety requirements; the data lives until `free_disk`.
         let (queue, data) = unsafe {
@@ -171,8 +171,8 @@ impl<T: Operations> PrVTable<T> {
 
     /// # Safety
     ///
-    /// Called by the block layer only, for an open device of `GenDiskBuilder::build_numbered`'s. It may
-    /// sleep.
+    /// Called by the block layer only, for an open device of `GenDiskBuilder::build_numbered`'s. It
+    /// may sleep.
     unsafe extern "C" fn register(
         bdev: *mut bindings::block_device,
         old: u64,

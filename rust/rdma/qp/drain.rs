@@ -387,8 +387,8 @@ impl<H: QpHandler<T>, T: Transport> Drained<'_, H, T> {
     }
 }
 
-// SAFETY: `release()` has then drained and destroyed the queue pair, or destroyed it and handled what
-// it has left in the completion queues.
+// SAFETY: `release()` has then drained and destroyed the queue pair, or destroyed it and handled
+// what it has left in the completion queues.
 unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Qp<H, T> {
     fn kind(&self) -> &'static str {
         "queue pair"

@@ -122,8 +122,8 @@ pub(crate) unsafe trait Ulp<H: QpHandler<T>, T: Transport>: Sized + 'static {
     /// completion use the slot any more.
     unsafe fn end(qp: &Qp<H, T>, slot: &SendSlot<H, T>) -> bool;
 
-    /// Returns what [`Qp::drain`] tells its caller, after it has `stopped` the queue pair, or failed
-    /// with the error with which the device has refused to destroy that.
+    /// Returns what [`Qp::drain`] tells its caller, after it has `stopped` the queue pair, or
+    /// failed with the error with which the device has refused to destroy that.
     fn outcome(shared: &Self::Shared, stopped: Result) -> Self::Outcome;
 
     /// Takes the handler of a queue pair of `pd` that is gone: nothing of it can come any more.

@@ -521,7 +521,7 @@ impl BioOwner for CommandIo {
 
     #[inline]
     fn memory(&self) -> Option<&DmaPiece> {
-        self.0.memory()
+        Command::memory(&self.0)
     }
 
     fn end_io(self, bio: Bio<Self>, result: BlkResult) {

@@ -100,12 +100,21 @@ int rust_helper_farblk_destroy_cq(struct ib_cq *cq)
  */
 int rust_helper_farblk_destroy_qp(struct rdma_cm_id *id, struct ib_qp *qp)
 {
+	int ret;
+
 	if (READ_ONCE(id->qp) == qp) {
 		atomic_inc(&qp->usecnt);
 		rdma_destroy_qp(id);
 		atomic_dec(&qp->usecnt);
 	}
-	return ib_destroy_qp(qp);
+	ret = ib_destroy_qp(qp);
+	/*
+	 * If the driver has refused, the core has given up its reference to the counter before. It
+	 * would do so again the next time. A queue pair in use was refused before that.
+	 */
+	if (ret && !atomic_read(&qp->usecnt))
+		qp->counter = NULL;
+	return ret;
 }
 
 /*

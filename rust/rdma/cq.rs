@@ -522,7 +522,8 @@ impl AnyCq {
     }
 }
 
-// SAFETY: `release()` has then freed the queue, and has waited for the works of it.
+// SAFETY: `release()` has then freed the queue, and has waited for the works of it. With `Softirq`
+// and `Workqueue` that relies on the driver: `ib_free_cq()` frees the queue also if that refuses.
 unsafe impl DeviceObject for AnyCq {
     fn kind(&self) -> &'static str {
         "completion queue"

@@ -13,7 +13,8 @@
 //! Any but hard interrupt: these functions may use vector registers. None of them sleeps, and none
 //! leaves a secret on the stack.
 
-// UPSTREAM: the kernel crate has nothing of lib/crypto. A module of it could be this file.
+// UPSTREAM: upstream/tree/base/crypto.rs takes the place of this file, with patches of
+// upstream/rust.
 
 use crate::base::contents::Contents;
 use crate::bindings;

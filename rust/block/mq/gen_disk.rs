@@ -176,7 +176,8 @@ impl<T: Operations> DiskVTable<T> {
         let data = unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) };
         drop(data);
         // This function is the last of the module's code that has to do with the disk: an open file
-        // gives its own reference to the module up before its reference to the disk.
+        // gives its own reference to the module up before its reference to the disk. `CodeUsers`
+        // waits until it has returned.
         // SAFETY: `build` has forgotten it.
         drop(unsafe { ModuleRef::forgotten() });
     }
@@ -299,6 +300,7 @@ impl GenDiskBuilder {
 
         let module = ModuleRef::get()?;
         let index = DiskIndex::alloc(names)?;
+        let quiesced = KBox::pin_init(new_mutex!(false), GFP_KERNEL)?;
         let pr_token = KBox::pin_init(new_mutex!(random_u64() as u32), GFP_KERNEL)?;
         let data = KBox::new(
             // INVARIANT: As the type wants.
@@ -353,7 +355,7 @@ impl GenDiskBuilder {
         Ok(GenDisk {
             // SAFETY: `from_err_ptr` lets no null pass that C's function could return.
             disk: unsafe { NonNull::new_unchecked(disk) },
-            quiesced: Atomic::new(false),
+            quiesced,
             tag_set,
         })
     }
@@ -389,11 +391,11 @@ impl<T: Operations> Drop for NewDisk<T> {
 ///
 /// - `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its
 ///   `private_data` is a `DiskData<T>`.
-/// - We have quiesced its queue once if `quiesced` is true, and not at all if it is false; but for
-///   the moment in which [`GenDisk::quiesce`] or [`GenDisk::unquiesce`] changes that.
+/// - We have quiesced its queue once if `quiesced` is true, and not at all if it is false, unless
+///   its lock is held.
 pub(crate) struct GenDisk<T: Operations> {
     disk: NonNull<bindings::gendisk>,
-    quiesced: Atomic<bool>,
+    quiesced: Pin<KBox<Mutex<bool>>>,
     tag_set: Arc<TagSet<T>>,
 }
 
@@ -414,10 +416,11 @@ impl<T: Operations> GenDisk<T> {
         unsafe { CStr::from_char_ptr((*self.as_raw()).disk_name.as_ptr()) }
     }
 
-    /// Returns the number of requests that the driver has, which may be out of date at once. May
-    /// sleep.
+    /// Returns the number of requests of this disk that are started and have not ended, which may
+    /// be out of date at once. May sleep.
     pub(crate) fn in_flight(&self) -> usize {
-        self.tag_set.in_flight()
+        // SAFETY: By the type invariants.
+        self.tag_set.in_flight(unsafe { (*self.as_raw()).queue })
     }
 
     /// Makes every later open of the disk fail, so that it can be removed. Fails with `EBUSY` if it
@@ -536,27 +539,30 @@ impl<T: Operations> GenDisk<T> {
     /// in the block layer. Requests that the driver has may end or time out as before, and polling
     /// goes on.
     ///
-    /// Can be repeated, but by one caller at a time: a second one returns at once, even if the
-    /// first one has not finished. No function that waits for requests may be called in between,
-    /// such as [`Self::set_limits`].
+    /// Can be repeated, and undone by one call of `unquiesce`. No function that waits for requests
+    /// may be called in between, such as [`Self::set_limits`].
     ///
     /// # Context
     ///
     /// Sleeps for a grace period, some tens of milliseconds. Must not be called by a callback of
     /// [`Operations`].
     pub(crate) fn quiesce(&self) {
-        if !self.quiesced.xchg(true, Full) {
+        let mut quiesced = self.quiesced.lock();
+        if !*quiesced {
             // SAFETY: By the type invariants the disk has a queue.
             unsafe { bindings::blk_mq_quiesce_queue((*self.as_raw()).queue) };
+            *quiesced = true;
         }
     }
 
     /// Undoes [`Self::quiesce`]: requests that have waited are dispatched by other tasks. Can be
-    /// repeated, but by one caller of this or of `quiesce` at a time. Does not sleep.
+    /// repeated. Waits for a call of `quiesce` that is under way.
     pub(crate) fn unquiesce(&self) {
-        if self.quiesced.xchg(false, Full) {
+        let mut quiesced = self.quiesced.lock();
+        if *quiesced {
             // SAFETY: By the type invariants the disk has a queue, which we have quiesced.
             unsafe { bindings::blk_mq_unquiesce_queue((*self.as_raw()).queue) };
+            *quiesced = false;
         }
     }
 

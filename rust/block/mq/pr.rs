@@ -75,6 +75,8 @@ pub(crate) enum PrChange {
         victim: u64,
         /// The type.
         kind: u32,
+        /// What the other key has sent must have ended when this ends.
+        abort: bool,
     },
     /// Removes all keys and the reservation.
     Clear {
@@ -166,7 +168,9 @@ impl<T: Operations> PrVTable<T> {
             status
         };
         from_blk_status(status)?;
-        T::parse_pr_report(&bytes).ok_or(EIO)
+        T::parse_pr_report(&bytes)
+            .filter(|report| report.count <= PR_KEYS_MAX)
+            .ok_or(EIO)
     }
 
     /// # Safety
@@ -216,9 +220,6 @@ impl<T: Operations> PrVTable<T> {
         unsafe { Self::change(bdev, PrChange::Release { key, kind }) }
     }
 
-    /// What the other key has sent has ended when this returns, whether it wants that (`abort`) or
-    /// not.
-    ///
     /// # Safety
     ///
     /// As for [`Self::register`].
@@ -227,12 +228,13 @@ impl<T: Operations> PrVTable<T> {
         old: u64,
         new: u64,
         kind: bindings::pr_type,
-        _abort: bool,
+        abort: bool,
     ) -> c_int {
         let change = PrChange::Preempt {
             key: old,
             victim: new,
             kind,
+            abort,
         };
         // SAFETY: By the safety requirements.
         unsafe { Self::change(bdev, change) }

@@ -135,6 +135,12 @@ impl TagSetBuilder {
     }
 }
 
+/// What [`TagSet::in_flight`] counts.
+struct Count {
+    queue: *mut bindings::request_queue,
+    requests: usize,
+}
+
 /// The hardware queues and their requests, shared by the disks of one device; C's
 /// `struct blk_mq_tag_set`. A [`TagSetBuilder`] makes it.
 ///
@@ -157,10 +163,10 @@ unsafe impl<T: Operations> Send for TagSet<T> {}
 unsafe impl<T: Operations> Sync for TagSet<T> {}
 
 impl<T: Operations> TagSet<T> {
-    /// Returns the number of requests that are started and have not ended, which may be out of date
-    /// at once. May sleep.
-    pub(super) fn in_flight(&self) -> usize {
-        let mut count = 0_usize;
+    /// Returns the number of requests of this queue that are started and have not ended, which may
+    /// be out of date at once. May sleep.
+    pub(super) fn in_flight(&self, queue: *mut bindings::request_queue) -> usize {
+        let mut count = Count { queue, requests: 0 };
         // SAFETY: By the type invariants. The function is called for each started request, with
         // `count`, which outlives this call, and by this thread alone.
         unsafe {
@@ -170,16 +176,18 @@ impl<T: Operations> TagSet<T> {
                 (&raw mut count).cast(),
             );
         }
-        count
+        count.requests
     }
 
     /// # Safety
     ///
-    /// `count` points to a `usize` that nobody else uses during this call.
-    unsafe extern "C" fn count_callback(_rq: *mut bindings::request, count: *mut c_void) -> bool {
+    /// `count` points to a [`Count`] that nobody else uses during this call; `rq` is valid.
+    unsafe extern "C" fn count_callback(rq: *mut bindings::request, count: *mut c_void) -> bool {
         // SAFETY: By the safety requirements.
-        let count = unsafe { &mut *count.cast::<usize>() };
-        *count = count.wrapping_add(1);
+        let (count, queue) = unsafe { (&mut *count.cast::<Count>(), (*rq).q) };
+        if queue == count.queue {
+            count.requests = count.requests.wrapping_add(1);
+        }
         true
     }
 

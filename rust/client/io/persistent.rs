@@ -57,6 +57,8 @@ pub(super) fn operation<T: Operations>(request: &Request<T>) -> BlkResult<Operat
             key,
             victim,
             kind: number,
+            // The server ends what the victim has sent in any case.
+            abort: _,
         } => Reserve::Preempt {
             key,
             victim,

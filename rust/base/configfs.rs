@@ -19,15 +19,12 @@
 //!
 //! C header: [`include/linux/configfs.h`](srctree/include/linux/configfs.h)
 
-// UPSTREAM: kernel::configfs needs: files of one directory with different data, default groups,
-// names that `make_group` refuses, an end of use before `drop_item`, modes, and the `Arc` of a
-// child. Then this file is the driver's part of it.
+// UPSTREAM: upstream/tree/base/configfs.rs takes the place of this file and of the folder, with
+// patches of upstream/rust.
 
 #![allow(unsafe_code)]
 
 mod attribute;
-#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
-mod kunit;
 mod registration;
 
 use core::{

@@ -2,6 +2,8 @@
 
 //! The suites of those files whose place the kernel crate takes in the kernel: they are for both.
 
+mod configfs;
+
 #[kernel::macros::kunit_tests(farblk_periodic)]
 mod periodic {
     use crate::{

@@ -3,7 +3,16 @@
 //! KUnit suite of configfs: a subsystem of its own, used through the file system.
 
 use crate::base::{
-    configfs::*,
+    configfs::{
+        Attribute,
+        Group,
+        GroupOperations,
+        NewGroup,
+        NoChild,
+        PageWriter,
+        Pinned,
+        Subsystem, //
+    },
     sync::{
         new_irqsave_spinlock,
         IrqSaveSpinLock, //
@@ -15,9 +24,15 @@ use crate::kunit::{
     skip, //
 };
 use core::fmt::Write;
-use kernel::sync::atomic::{
-    Atomic,
-    Relaxed, //
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 /// What happened to the directories, in numbers.

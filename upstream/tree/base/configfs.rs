@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! configfs: kernel objects that user space creates with `mkdir(2)` and configures through files.
+
+pub(crate) use kernel::configfs::{
+    Attribute,
+    Group,
+    GroupOperations,
+    NewGroup,
+    NoChild,
+    PageWriter,
+    Pinned,
+    Subsystem, //
+};

@@ -77,8 +77,13 @@ fn client(host: &Host, addr: SocketAddr, hello: &[u8]) -> Result<(), CmError> {
     if !answer.starts_with(WELCOME) {
         return Err(CmError::Errno(EPROTO));
     }
-    // 4. Both can send now. The end begins on either side: it moves the queue pair to its error
-    //    state, and tells the peer.
+    // 4. Both can send now. The end may begin on either side. Here it is the server that ends it:
+    //    this side has the answer, but its confirmation may be lost, and the server would get that
+    //    only with the next one, in return for its answer, as long as this side is there.
+    events
+        .wait_lost_for(2 * TIMEOUT_MS)
+        .map_err(CmError::Errno)?;
+    // This moves the queue pair to its error state, and tells the peer, if that does not know it.
     id.disconnect();
     // 5. What was posted comes back, with an error if it was not done. Only then may the memory go.
     qp.drain().map_err(CmError::Errno)?;
@@ -107,10 +112,10 @@ impl Serve for Greeter {
             ..PARAM
         };
         id.accept(&param)?;
-        // The client goes, or never confirms, or this module is unloaded.
-        events.wait_lost();
-        let confirmed = events.established.is_done();
-        // 4, 5, 6. That the peer has gone does not move this side's queue pair to its error state.
+        // The connection is made once the client has confirmed it. It may go before, or never
+        // confirm; then nothing is to be ended but what is here.
+        let confirmed = events.established.wait_timeout(TIMEOUT_MS).is_ok();
+        // 4, 5, 6.
         id.disconnect();
         qp.drain()?;
         pr_info!("a client has gone, confirmed: {}\n", confirmed);

@@ -90,6 +90,7 @@ mod tests {
                     posted(pair.near.qp.send(number as u16, message, true))?;
                 }
                 check!(lose(&pair) == LOST);
+                let refused = refused_qp!(&device);
                 check!(pair.near.qp.drain() == LOST);
                 check!(!pair.near.qp.revoke());
                 // It can do nothing, and its id has none.
@@ -101,7 +102,6 @@ mod tests {
                 check!(events.sends.len() == 0 && events.recvs.len() == 0);
                 check!(alive.load(Relaxed) == 6);
                 let refs = module_refs();
-                let refused = refused_qp!(&device);
                 check!(last(pair.near.qp));
                 check!(device.remnants().count() == 1 && module_refs() == refs + 1);
                 device.remnants().retry();
@@ -121,6 +121,34 @@ mod tests {
             })?;
         }
         Ok(())
+    }
+
+    /// Who waits for the owners, and keeps a reference meanwhile, gets them.
+    #[test]
+    fn lost_queue_pair_is_drained_when_the_device_gives_in() -> Result {
+        with_pair(CAPS, |pair| {
+            let device = pair.pd.device().clone();
+            for number in 0..3 {
+                posted(pair.near.qp.recv(pair.landing(number, 64)?))?;
+                // The far side has no receive.
+                // CAST: A small number.
+                let message = pair.message(number, 64, 1)?;
+                posted(pair.near.qp.send(number as u16, message, true))?;
+            }
+            check!(lose(&pair) == LOST);
+            let events = pair.near.events.clone();
+            check!(events.sends.len() == 0 && events.recvs.len() == 0);
+            for _ in 0..2 {
+                check!(pair.near.qp.drain() == Ok(()));
+                check!(events.sends.len() == 3 && events.recvs.len() == 3);
+            }
+            for _ in 0..3 {
+                check!(events.sends.take()?.1.is_err() && events.recvs.take()?.1.is_err());
+            }
+            check!(pair.near.qp.revoke() && pair.alive.load(Relaxed) == 0);
+            check!(last(pair.near.qp) && device.remnants().count() == 0);
+            Ok(())
+        })
     }
 
     /// The device goes on as if nothing was: what it completes comes back.

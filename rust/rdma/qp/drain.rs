@@ -103,9 +103,13 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     ///
     /// If the device cannot drain the queue pair, the queue pair is destroyed, which has the same
     /// effect. If the device refuses that, too, the queue pair is lost: owners come back only when
-    /// the device completes what was posted, or when it goes. What is returned tells that.
+    /// the device completes what was posted, or gives in. What is returned tells that.
     ///
-    /// May be called again, and returns the same then.
+    /// May be called again, and returns the same then; but of a queue pair that is lost the device
+    /// is asked once more to destroy it. A caller that waits for owners and keeps a reference has
+    /// to call this from time to time, and so has one whose owners have references: only without
+    /// any the queue pair becomes a [remnant](crate::rdma::remnant), which is tried again when the
+    /// device goes.
     ///
     /// # Context
     ///
@@ -122,11 +126,12 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     }
 
     /// Makes the device and the completions stop using the slots: by draining the queue pair, or
-    /// else by destroying it. Fails if the device does neither: then the queue pair is lost.
+    /// else by destroying it. Fails if the device does neither: then the queue pair is lost, and
+    /// this may be called again.
     fn stop(&self, stage: &mut Stage) -> Result<Drained<'_, H, T>> {
         self.close();
-        if matches!(*stage, Stage::Live | Stage::Failed(_) | Stage::Stuck) {
-            match self.quiesce(stage) {
+        match *stage {
+            Stage::Live | Stage::Failed(_) | Stage::Stuck => match self.quiesce(stage) {
                 // INVARIANT: It was closed, and all completions were handled.
                 Ok(Quiet::Drained) => *stage = Stage::Drained,
                 Ok(Quiet::Unknown) => self.destroy_undrained(stage),
@@ -137,7 +142,9 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                     );
                     self.destroy_undrained(stage);
                 }
-            }
+            },
+            Stage::Lost(_) => self.destroy_or_lose(stage),
+            Stage::Drained | Stage::Destroyed => {}
         }
         match *stage {
             Stage::Lost(error) => Err(error),
@@ -226,6 +233,19 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         // gone. The handler must find by `has_failed()` that such an answer is late, and no fault
         // of the peer.
         self.note_error();
+        self.destroy_or_lose(stage);
+        if let Stage::Lost(error) = *stage {
+            pr_err!(
+                "a device refuses to destroy a queue pair: {}; what was posted stays until it \
+                 gives in\n",
+                error.to_errno()
+            );
+        }
+    }
+
+    /// Destroys a queue pair that was not drained, and handles what it has left in the completion
+    /// queues. If the device refuses, it is lost.
+    fn destroy_or_lose(&self, stage: &mut Stage) {
         match self.destroy(stage) {
             Ok(()) => self.handle_rest(),
             Err(error) => *stage = Stage::Lost(error),
@@ -406,10 +426,6 @@ unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Qp<H, T> {
         }
         might_sleep();
         let mut stage = self.stage.lock();
-        if matches!(*stage, Stage::Lost(_)) {
-            self.destroy(&mut stage)?;
-            self.handle_rest();
-        }
         let drained = self.stop(&mut stage)?;
         let destroyed = match *stage {
             Stage::Destroyed => Ok(()),

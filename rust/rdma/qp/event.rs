@@ -11,6 +11,7 @@ use crate::rdma::qp::{
     Transport, //
 };
 use core::ffi::c_void;
+use kernel::sync::atomic::Relaxed;
 
 /// Handles an asynchronous event of a queue pair.
 ///
@@ -25,6 +26,9 @@ pub(super) unsafe extern "C" fn event<H: QpHandler<T>, T: Transport>(
     // there are no events.
     let (event, qp) = unsafe { ((*event).event, &*context.cast::<Qp<H, T>>()) };
     match event {
+        // The id may have another queue pair by now, which this is not about: the device has
+        // refused to destroy this one.
+        bindings::ib_event_type_IB_EVENT_COMM_EST if qp.detached.load(Relaxed) != 0 => {}
         // The peer's first message has overtaken its confirmation of the connection.
         bindings::ib_event_type_IB_EVENT_COMM_EST => {
             // SAFETY: The id is valid, as the queue pair holds a reference.

@@ -29,8 +29,9 @@ pub(crate) struct Undrained {
     /// The number of these requests.
     pub(crate) parked: u32,
     /// The device has neither drained nor destroyed the queue pair, so no request that was posted
-    /// can be given back: each comes back if the device completes it after all, or when the device
-    /// goes.
+    /// can be given back: each comes back if the device completes it after all, or when it destroys
+    /// the queue pair. To drain it once more tries that, and so does the removal of the device once
+    /// nothing refers to the queue pair.
     pub(crate) lost: bool,
 }
 

@@ -148,6 +148,21 @@ impl Slots {
             overdue: Overdue::default(),
         })
     }
+
+    /// Returns true if commands may begin.
+    #[inline]
+    pub(super) fn lets_begin(&self) -> bool {
+        !self.closed && !self.draining
+    }
+
+    /// Takes a slot, if one is free, for a command with this tag.
+    #[inline]
+    pub(super) fn take_free(&mut self, tag: u16) -> Option<KBox<Command>> {
+        let mut slot = self.free.pop()?;
+        slot.tag = tag;
+        self.in_flight += 1;
+        Some(slot)
+    }
 }
 
 /// What completion handlers, commands and the poller share of a connection.
@@ -165,7 +180,7 @@ pub(in crate::server) struct Connection {
     pub(super) poller: Arc<Poller<Connection>>,
     /// The bit by which the poller knows it.
     pub(super) bit: u64,
-    /// The lines of commands that wait.
+    /// The lines of commands that wait for memory.
     common: LineState,
     own: LineState,
     /// The completion queue of its sends. It wakes the poller only when the poller waits for
@@ -466,10 +481,8 @@ impl Polled for Connection {
             // A task that handles completions just now has the poller look again afterwards. To
             // wait for it here could be for ever: it may need this CPU.
             let reaped = self.cq.try_reap();
-            self.resume();
-            let interested = self.fetches.load(Relaxed) > 0
-                || self.common.is_waited_in()
-                || self.own.is_waited_in()
+            let interested = self.resume()
+                || self.fetches.load(Relaxed) > 0
                 // No command begins meanwhile.
                 || self.poller.is_short() && !self.is_idle();
             if reaped.is_none() || !interested || !self.cq.arm() {

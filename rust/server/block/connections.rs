@@ -64,6 +64,10 @@ use crate::server::{
     session::Session, //
 };
 
+/// How long commands are waited for that a device keeps before it is asked again to destroy their
+/// queue pair.
+const LOST_RETRY_MS: u32 = 500;
+
 /// Wakes a poller that waits for the completion of a send.
 struct Wake(Arc<Poller<Connection>>);
 
@@ -165,11 +169,7 @@ impl OpenConnection {
     fn close(&self) {
         let connection = &self.connection;
         let owner = connection.end_waiting();
-        // This returns the commands that the queue pair had. No result is needed: memory to which a
-        // peer may still have access, as with iWARP, stays with its domain.
-        let _ = self.qp.drain();
-        // This waits for the commands that the backing device has.
-        connection.idle.wait_io();
+        self.wait_idle();
         let released = owner.as_ref().map(|owner| owner.released.completion());
         drop(owner);
         connection.free_slots();
@@ -178,6 +178,22 @@ impl OpenConnection {
             released.wait();
         }
         connection.poller.remove(connection);
+    }
+
+    /// Waits until neither the HCA nor the backing device has a command any more. May sleep.
+    fn wait_idle(&self) {
+        let idle = &self.connection.idle;
+        // This returns the commands that the queue pair had. Memory to which a peer may still have
+        // access, as with iWARP, stays with its domain, and is not waited for. A queue pair that
+        // the device refuses to destroy keeps its commands, and each of them refers to it: nothing
+        // but this asks the device again, which gives in when it goes.
+        while self.qp.drain().is_err_and(|undrained| undrained.lost) {
+            if idle.wait_timeout(LOST_RETRY_MS).is_ok() {
+                return;
+            }
+        }
+        // This waits for the commands that the backing device has.
+        idle.wait_io();
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The lines in which the commands of a connection wait for memory.
+//! The lines in which the commands of a connection wait for a slot, and then for memory.
 
 #![forbid(unsafe_code)]
 
@@ -22,10 +22,10 @@ use crate::server::{
     },
 };
 
-/// A line of commands that wait.
+/// A line of commands that have their slot and wait for memory.
 #[derive(Clone, Copy)]
 pub(super) enum Line {
-    /// Commands that wait for a slot, or for memory.
+    /// Commands that wait for memory that all hosts share.
     Common,
     /// Commands that wait for memory that fits the own memory of the account. They do not wait for
     /// those that are larger, which wait for what other hosts have.
@@ -56,39 +56,30 @@ impl LineState {
     }
 }
 
-/// A command that waits, and for what: `C` is one that has its slot.
-pub(super) enum Waiting<C> {
-    /// For a slot: the HCA is not done with the answers to the commands before it.
-    Slot(proto::Command, KBox<Recv>),
-    /// For a slot, to be refused then.
+/// A command that waits for a slot: the HCA is not done with the answers to the commands before it.
+pub(super) enum Waiting {
+    /// To begin then.
+    Command(proto::Command, KBox<Recv>),
+    /// To be refused then.
     Refusal(Response),
-    /// For so much memory for its data.
-    Memory(C, PieceLen),
 }
 
-/// What the first command of a line waits for.
-pub(super) enum WaitsFor {
-    /// A slot.
-    Slot,
-    /// So much memory.
-    Memory(PieceLen),
-}
-
-impl<C> Waiting<C> {
-    /// Returns what it waits for.
-    fn wants(&self) -> WaitsFor {
+impl Waiting {
+    /// Returns the tag of the command.
+    pub(super) fn tag(&self) -> u16 {
         match self {
-            Self::Slot(..) | Self::Refusal(_) => WaitsFor::Slot,
-            Self::Memory(_, len) => WaitsFor::Memory(*len),
+            Self::Command(command, _) => command.tag,
+            Self::Refusal(response) => response.tag,
         }
     }
 }
 
-/// The commands of a connection that wait.
+/// The commands of a connection that wait: `C` is one that has its slot.
 pub(super) struct Lines<C> {
-    common: KVec<Waiting<C>>,
-    /// All of them wait for memory. A queue of many tags has room for each of them here, so that
-    /// an element has to be small.
+    /// Those that wait for a slot.
+    slotless: KVec<Waiting>,
+    // A queue of many tags has room for each of them in both, so that an element has to be small.
+    common: KVec<(C, PieceLen)>,
     own: KVec<(C, PieceLen)>,
 }
 
@@ -96,50 +87,60 @@ impl<C> Lines<C> {
     /// Makes lines with room for `depth` commands each. May sleep.
     pub(super) fn new(depth: usize) -> Result<Self> {
         Ok(Self {
+            slotless: KVec::with_capacity(depth, GFP_KERNEL)?,
             common: KVec::with_capacity(depth, GFP_KERNEL)?,
             own: KVec::with_capacity(depth, GFP_KERNEL)?,
         })
     }
 
+    fn line(&mut self, line: Line) -> &mut KVec<(C, PieceLen)> {
+        match line {
+            Line::Common => &mut self.common,
+            Line::Own => &mut self.own,
+        }
+    }
+
+    /// Returns true if no command waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.slotless.is_empty() && self.common.is_empty() && self.own.is_empty()
+    }
+
+    /// Returns true if a command waits for a slot. All that come in later have to wait, too.
+    #[inline]
+    pub(super) fn want_slots(&self) -> bool {
+        !self.slotless.is_empty()
+    }
+
+    /// Lets a command wait for a slot, behind the others. Returns it if there is no room.
+    pub(super) fn append_slotless(&mut self, waiting: Waiting) -> Result<(), Waiting> {
+        let full = self.slotless.push_within_capacity(waiting);
+        full.map_err(|full| full.0)
+    }
+
+    /// Takes the first command that waits for a slot.
+    pub(super) fn remove_slotless(&mut self) -> Option<Waiting> {
+        self.slotless.remove(0).ok()
+    }
+
     /// Returns how many commands wait in a line.
-    pub(super) fn len(&self, line: Line) -> usize {
-        match line {
-            Line::Common => self.common.len(),
-            Line::Own => self.own.len(),
-        }
+    pub(super) fn len(&mut self, line: Line) -> usize {
+        self.line(line).len()
     }
 
-    /// Returns what the first command of a line waits for.
-    pub(super) fn first_wants(&self, line: Line) -> Option<WaitsFor> {
-        match line {
-            Line::Common => self.common.first().map(Waiting::wants),
-            Line::Own => self.own.first().map(|(_, len)| WaitsFor::Memory(*len)),
-        }
+    /// Returns how much memory the first command of a line waits for.
+    pub(super) fn first_wants(&mut self, line: Line) -> Option<PieceLen> {
+        self.line(line).first().map(|(_, len)| *len)
     }
 
-    /// Appends a command to a line. Returns it if the line is full, or not for such commands.
-    pub(super) fn append(&mut self, line: Line, waiting: Waiting<C>) -> Result<(), Waiting<C>> {
-        match (line, waiting) {
-            (Line::Common, waiting) => {
-                let full = self.common.push_within_capacity(waiting);
-                full.map_err(|full| full.0)
-            }
-            (Line::Own, Waiting::Memory(command, len)) => {
-                let full = self.own.push_within_capacity((command, len));
-                full.map_err(|full| Waiting::Memory(full.0 .0, full.0 .1))
-            }
-            (Line::Own, waiting) => Err(waiting),
-        }
+    /// Appends a command to a line. Returns it if there is no room.
+    pub(super) fn append(&mut self, line: Line, command: C, len: PieceLen) -> Result<(), C> {
+        let full = self.line(line).push_within_capacity((command, len));
+        full.map_err(|full| full.0 .0)
     }
 
     /// Takes the first command out of a line.
-    pub(super) fn remove_first(&mut self, line: Line) -> Option<Waiting<C>> {
-        match line {
-            Line::Common => self.common.remove(0).ok(),
-            Line::Own => {
-                let (command, len) = self.own.remove(0).ok()?;
-                Some(Waiting::Memory(command, len))
-            }
-        }
+    pub(super) fn remove_first(&mut self, line: Line) -> Option<C> {
+        let (command, _) = self.line(line).remove(0).ok()?;
+        Some(command)
     }
 }

@@ -27,10 +27,7 @@ use crate::server::block::{
         Command,
         Handler, //
     },
-    connection::{
-        Connection,
-        Slots, //
-    },
+    connection::Connection,
     line::Waiting,
     protected::Header,
     recv::Recv,
@@ -137,44 +134,40 @@ impl Connection {
     }
 
     /// Begins a command, or lets it wait for a slot.
-    pub(super) fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
+    fn admit(&self, command: proto::Command, recv: KBox<Recv>) {
         if command.pressed {
             self.ask_for_credit();
         }
         match self.take(command.tag) {
             Some(slot) => slot.begin(&command, recv),
-            None => self.wait(Waiting::Slot(command, recv)),
+            None => self.wait(Waiting::Command(command, recv)),
         }
     }
 
     /// Answers that a command is refused, or lets that wait for a slot.
-    pub(super) fn refuse(&self, response: Response) {
+    fn refuse(&self, response: Response) {
         match self.take(response.tag) {
             Some(slot) => slot.refuse(&response),
             None => self.wait(Waiting::Refusal(response)),
         }
     }
 
-    /// Takes a slot for a command with this tag, if one is free: it is taken until the HCA is done
-    /// with the answer, which may be known only now.
+    /// Takes a slot for a command with this tag that has come in, if one is free: it is taken until
+    /// the HCA is done with the answer, which may be known only now. Commands that wait come first.
     fn take(&self, tag: u16) -> Option<KBox<Command>> {
-        self.take_free(tag).or_else(|| {
+        self.take_unwanted(tag).or_else(|| {
             self.cq.reap();
-            self.take_free(tag)
+            self.take_unwanted(tag)
         })
     }
 
-    /// Takes a slot, if one is known to be free.
-    fn take_free(&self, tag: u16) -> Option<KBox<Command>> {
+    /// Takes a slot, if one is known to be free and no command waits for one.
+    fn take_unwanted(&self, tag: u16) -> Option<KBox<Command>> {
         let mut slots = self.slots.lock();
-        let slots: &mut Slots = &mut slots;
-        if slots.closed || slots.draining {
+        if !slots.lets_begin() || slots.lines.want_slots() {
             return None;
         }
-        let mut slot = slots.free.pop()?;
-        slot.tag = tag;
-        slots.in_flight += 1;
-        Some(slot)
+        slots.take_free(tag)
     }
 
     /// Gives back the slot of a command that has ended. Any context.

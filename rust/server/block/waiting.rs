@@ -2,8 +2,9 @@
 
 //! Commands that cannot go on yet: they wait for a slot, for memory, or for the backing device.
 //!
-//! The first two wait in lines of their connection, in order, until the poller's worker calls
-//! [`Connection::resume`]. Commands for which the backing device has to wait are submitted in a
+//! The first two wait in lines of their connection until the poller's worker calls
+//! [`Connection::resume`]. They get their slots in the order in which they came in, also before
+//! those that come in while others wait; and then their memory in the order of a line. Commands for which the backing device has to wait are submitted in a
 //! task of their own. Writes whose data are to be fetched wait until fewer are.
 
 #![forbid(unsafe_code)]
@@ -23,8 +24,7 @@ use crate::server::{
         connection::Connection,
         line::{
             Line,
-            Waiting,
-            WaitsFor, //
+            Waiting, //
         },
     },
     memory::{
@@ -50,55 +50,75 @@ impl Connection {
                 return command.supply(memory);
             }
         }
-        self.wait_in(line, Waiting::Memory(command, len));
-    }
-
-    /// Lets a command wait until [`Polled::progress`](super::poller::Polled::progress) tries again.
-    pub(super) fn wait(&self, waiting: Waiting<KBox<Command>>) {
-        self.wait_in(Line::Common, waiting);
-    }
-
-    fn wait_in(&self, line: Line, waiting: Waiting<KBox<Command>>) {
-        let state = self.line(line);
         let (refused, draining) = {
             let mut slots = self.slots.lock();
             let refused = match slots.closed || slots.draining {
-                true => Some(waiting),
+                true => Some(command),
                 false => {
-                    let refused = slots.lines.append(line, waiting).err();
+                    let refused = slots.lines.append(line, command, len).err();
                     state.waiting.store(slots.lines.len(line), Relaxed);
                     refused
                 }
             };
             (refused, slots.draining)
         };
+        if let Some(command) = refused {
+            command.end();
+            state.requester.cancel();
+            return self.lose_command(draining);
+        }
+        self.note_wait();
+    }
+
+    /// Lets a command wait for a slot, behind those that do so already.
+    #[cold]
+    pub(super) fn wait(&self, waiting: Waiting) {
+        let (refused, draining) = {
+            let mut slots = self.slots.lock();
+            let refused = match slots.closed || slots.draining {
+                true => Some(waiting),
+                false => slots.lines.append_slotless(waiting).err(),
+            };
+            (refused, slots.draining)
+        };
+        if let Some(waiting) = refused {
+            self.drop_waiting(waiting);
+            return self.lose_command(draining);
+        }
+        self.note_wait();
+    }
+
+    /// Counts a command that waits, and has the poller's worker try again.
+    fn note_wait(&self) {
         self.waits.fetch_add(1, Relaxed);
-        match refused {
-            None => self.poller.attend(),
-            Some(waiting) => {
-                self.drop_waiting(waiting);
-                state.requester.cancel();
-                if !draining {
-                    self.lose_session();
-                }
-            }
+        self.poller.attend();
+    }
+
+    /// Ends the session for a command that could not wait, unless the connection drains: then no
+    /// answer is owed.
+    fn lose_command(&self, draining: bool) {
+        if !draining {
+            self.lose_session();
         }
     }
 
-    /// Ends a command that waits. It is not answered.
-    fn drop_waiting(&self, waiting: Waiting<KBox<Command>>) {
-        match waiting {
-            Waiting::Slot(_, recv) => self.put_recv(recv),
-            Waiting::Refusal(_) => {}
-            Waiting::Memory(command, _) => command.end(),
+    /// Ends a command that waits for a slot. It is not answered.
+    fn drop_waiting(&self, waiting: Waiting) {
+        if let Waiting::Command(_, recv) = waiting {
+            self.put_recv(recv);
         }
     }
 
     /// Ends the commands that wait. They are not answered.
     pub(super) fn drop_all_waiting(&self) {
+        loop {
+            let first = self.slots.lock().lines.remove_slotless();
+            let Some(waiting) = first else { break };
+            self.drop_waiting(waiting);
+        }
         for line in [Line::Common, Line::Own] {
-            while let Some(waiting) = self.take_first(line) {
-                self.drop_waiting(waiting);
+            while let Some(command) = self.take_first(line) {
+                command.end();
             }
             // The poller's worker does the same if it has asked for memory meanwhile.
             self.line(line).requester.cancel();
@@ -106,7 +126,7 @@ impl Connection {
     }
 
     /// Takes the first command out of a line.
-    fn take_first(&self, line: Line) -> Option<Waiting<KBox<Command>>> {
+    fn take_first(&self, line: Line) -> Option<KBox<Command>> {
         let mut slots = self.slots.lock();
         let first = slots.lines.remove_first(line);
         let left = slots.lines.len(line);
@@ -115,37 +135,46 @@ impl Connection {
     }
 
     /// Lets the commands that wait go on, those of a line in order, until one cannot. That takes
-    /// the same time however many wait behind it.
-    pub(super) fn resume(&self) {
+    /// the same time however many wait behind it. Returns true if some are left.
+    pub(super) fn resume(&self) -> bool {
+        // Most often none waits.
+        if self.slots.lock().lines.is_empty() {
+            return false;
+        }
+        while let Some((slot, waiting)) = self.take_waiting() {
+            match waiting {
+                Waiting::Command(command, recv) => slot.begin(&command, recv),
+                Waiting::Refusal(response) => slot.refuse(&response),
+            }
+        }
         self.resume_line(Line::Common);
         self.resume_line(Line::Own);
+        !self.slots.lock().lines.is_empty()
+    }
+
+    /// Takes a slot for the first command that waits for one, if one is free.
+    fn take_waiting(&self) -> Option<(KBox<Command>, Waiting)> {
+        let mut slots = self.slots.lock();
+        if slots.free.is_empty() || !slots.lets_begin() {
+            return None;
+        }
+        let waiting = slots.lines.remove_slotless()?;
+        let slot = slots.take_free(waiting.tag())?;
+        Some((slot, waiting))
     }
 
     fn resume_line(&self, line: Line) {
         let requester = &self.line(line).requester;
         loop {
-            let len = {
-                let slots = self.slots.lock();
-                match slots.lines.first_wants(line) {
-                    None => return,
-                    Some(WaitsFor::Slot) if slots.free.is_empty() => return,
-                    Some(WaitsFor::Slot) => None,
-                    Some(WaitsFor::Memory(len)) => Some(len),
-                }
+            let wanted = self.slots.lock().lines.first_wants(line);
+            let Some(len) = wanted else { return };
+            let Some(memory) = self.poller.get(len, requester) else {
+                return self.wait_on(requester);
             };
-            let memory = match len {
-                None => None,
-                Some(len) => match self.poller.get(len, requester) {
-                    None => return self.wait_on(requester),
-                    memory => memory,
-                },
-            };
-            match (self.take_first(line), memory) {
-                (Some(Waiting::Slot(command, recv)), _) => self.admit(command, recv),
-                (Some(Waiting::Refusal(response)), _) => self.refuse(response),
-                (Some(Waiting::Memory(command, _)), Some(memory)) => command.supply(memory),
+            match self.take_first(line) {
+                Some(command) => command.supply(memory),
                 // They were all dropped meanwhile, and no others come.
-                _ => return,
+                None => return,
             }
         }
     }

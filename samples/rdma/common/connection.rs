@@ -149,6 +149,11 @@ impl Events {
     pub(crate) fn wait_lost(&self) {
         self.lost.wait_io();
     }
+
+    /// Waits for at most so many ms until the connection is lost; then fails with `ETIMEDOUT`.
+    pub(crate) fn wait_lost_for(&self, timeout_ms: u32) -> Result {
+        self.lost.wait_timeout(timeout_ms)
+    }
 }
 
 impl CmEvents for Events {

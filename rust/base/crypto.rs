@@ -199,6 +199,7 @@ mod tests {
     use crate::{
         base::{
             bounce::BounceBuffer,
+            memory::NumaNode,
             scatterlist::PageChunks,
             sync::random_bytes, //
         },
@@ -318,7 +319,7 @@ mod tests {
 
     /// Returns a buffer with `bytes` and room for a tag, in two pieces.
     fn buffers(bytes: &[u8]) -> Result<[BounceBuffer; 3]> {
-        let memory = PageChunks::alloc(8 * PAGE_SIZE, -1)?;
+        let memory = PageChunks::alloc(8 * PAGE_SIZE, NumaNode::NO_NODE)?;
         let first = bytes.len() / 3;
         let part = |index: usize, len: usize| -> Result<BounceBuffer> {
             let mut buffer = BounceBuffer::new(&memory, 2 * index * PAGE_SIZE, PAGE_SIZE as u32)?;

@@ -2,6 +2,9 @@
 
 //! The suites of those files whose place the kernel crate takes in the kernel: they are for both.
 
+mod contents;
+mod scatterlist;
+
 #[kernel::macros::kunit_tests(farblk_periodic)]
 mod periodic {
     use crate::{

@@ -247,13 +247,12 @@ bool rust_helper_rdma_protocol_iwarp(const struct ib_device *dev, u32 port_num)
 	return rdma_protocol_iwarp(dev, port_num);
 }
 
-/* Whether there is memory on this node; NUMA_NO_NODE always is. */
-bool rust_helper_farblk_node_online(int node)
+bool rust_helper_node_online(int node)
 {
-	return node == NUMA_NO_NODE || (node >= 0 && node < MAX_NUMNODES && node_online(node));
+	return node_online(node);
 }
 
-unsigned long rust_helper_farblk_totalram_pages(void)
+unsigned long rust_helper_totalram_pages(void)
 {
 	return totalram_pages();
 }
@@ -268,7 +267,7 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool m
 	/* The caller can do without large orders, and nobody is to be killed for small ones. */
 	gfp_t flags = may_sleep ? GFP_KERNEL | __GFP_RETRY_MAYFAIL : GFP_NOWAIT | __GFP_NOMEMALLOC;
 
-	if (!rust_helper_farblk_node_online(node))
+	if (node != NUMA_NO_NODE && !node_online(node))
 		return NULL;
 	return alloc_pages_node(node, flags | __GFP_ZERO | __GFP_COMP | __GFP_NOWARN, order);
 }

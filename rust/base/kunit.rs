@@ -3,6 +3,7 @@
 //! The suites of those files whose place the kernel crate takes in the kernel: they are for both.
 
 mod contents;
+mod crypto;
 mod scatterlist;
 
 #[kernel::macros::kunit_tests(farblk_periodic)]

@@ -20,6 +20,7 @@ pub(crate) mod errno;
 pub(crate) mod file;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
+pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod net;
 pub(crate) mod owned_queue;

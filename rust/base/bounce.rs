@@ -35,10 +35,10 @@ use kernel::{
 /// # Examples
 ///
 /// ```
-/// # use crate::base::{bounce::BounceBuffer, scatterlist::PageChunks};
+/// # use crate::base::{bounce::BounceBuffer, memory::NumaNode, scatterlist::PageChunks};
 /// # use kernel::{page::PAGE_SIZE, prelude::*};
 /// # fn example(data: &[u8; 512]) -> Result {
-/// let memory = PageChunks::alloc(2 * PAGE_SIZE, -1)?;
+/// let memory = PageChunks::alloc(2 * PAGE_SIZE, NumaNode::NO_NODE)?;
 /// let mut buffer = BounceBuffer::new(&memory, 0, PAGE_SIZE as u32)?;
 /// buffer.set_len(512, false)?;
 /// // What is being made ready, such as by a cipher, no device sees.

@@ -63,13 +63,14 @@ impl Completion {
         })
     }
 
-    /// Wakes one waiter, or lets the next one pass. Any context.
+    /// Wakes one waiter, or lets the next one pass. Any context but NMI.
     pub(crate) fn complete(&self) {
         // SAFETY: The completion is initialised and in place while `self` is borrowed.
         unsafe { bindings::complete(self.inner.get()) }
     }
 
-    /// Wakes all waiters and lets all later ones pass, until [`Completion::reinit`]. Any context.
+    /// Wakes all waiters and lets all later ones pass, until [`Completion::reinit`]. Any context
+    /// but NMI, and on `PREEMPT_RT` not in a hard interrupt.
     pub(crate) fn complete_all(&self) {
         // SAFETY: The completion is initialised and in place while `self` is borrowed.
         unsafe { bindings::complete_all(self.inner.get()) }

@@ -3,6 +3,9 @@
 //! The suites of those files whose place the kernel crate takes in the kernel: they are for both.
 
 mod configfs;
+mod contents;
+mod crypto;
+mod scatterlist;
 
 #[kernel::macros::kunit_tests(farblk_periodic)]
 mod periodic {
@@ -291,6 +294,7 @@ mod timer {
         base::{
             completion::Completion,
             timer::{
+                new_timer,
                 Timer,
                 TimerHandler, //
             },
@@ -306,6 +310,7 @@ mod timer {
             },
             Arc, //
         },
+        time::msecs_to_jiffies, //
     };
 
     #[pin_data]
@@ -336,6 +341,10 @@ mod timer {
         }
     }
 
+    fn timer(log: &Arc<Log>) -> Result<Pin<KBox<Timer<Handler>>>> {
+        KBox::pin_init(new_timer!(Handler(log.clone()), "kunit"), GFP_KERNEL)
+    }
+
     fn sleep(ms: i64) {
         kernel::time::delay::fsleep(kernel::time::Delta::from_millis(ms));
     }
@@ -343,11 +352,11 @@ mod timer {
     #[test]
     fn expires_once_each_time_that_it_is_set() -> Result {
         let log = Log::new()?;
-        let timer = Timer::new(Handler(log.clone()))?;
+        let timer = timer(&log)?;
         sleep(50);
         check!(log.calls.load(Relaxed) == 0);
         for (ms, calls) in [(0, 1), (10, 2), (0, 3)] {
-            timer.set(ms);
+            timer.start(msecs_to_jiffies(ms));
             log.called.wait_timeout(5000)?;
             sleep(50);
             check!(log.calls.load(Relaxed) == calls);
@@ -358,12 +367,12 @@ mod timer {
     #[test]
     fn expires_at_the_time_that_was_set_last() -> Result {
         let log = Log::new()?;
-        let timer = Timer::new(Handler(log.clone()))?;
-        timer.set(3_600_000);
-        timer.set(10);
+        let timer = timer(&log)?;
+        timer.start(msecs_to_jiffies(3_600_000));
+        timer.start(msecs_to_jiffies(10));
         log.called.wait_timeout(5000)?;
-        timer.set(10);
-        timer.set(3_600_000);
+        timer.start(msecs_to_jiffies(10));
+        timer.start(msecs_to_jiffies(3_600_000));
         sleep(100);
         check!(log.calls.load(Relaxed) == 1);
         Ok(())
@@ -372,13 +381,13 @@ mod timer {
     #[test]
     fn does_not_expire_when_it_was_cleared() -> Result {
         let log = Log::new()?;
-        let timer = Timer::new(Handler(log.clone()))?;
+        let timer = timer(&log)?;
         timer.clear();
-        timer.set(20);
+        timer.start(msecs_to_jiffies(20));
         timer.clear();
         sleep(100);
         check!(log.calls.load(Relaxed) == 0);
-        timer.set(0);
+        timer.start(msecs_to_jiffies(0));
         log.called.wait_timeout(5000)?;
         Ok(())
     }
@@ -386,8 +395,8 @@ mod timer {
     #[test]
     fn does_not_expire_when_it_was_dropped() -> Result {
         let log = Log::new()?;
-        let timer = Timer::new(Handler(log.clone()))?;
-        timer.set(20);
+        let timer = timer(&log)?;
+        timer.start(msecs_to_jiffies(20));
         drop(timer);
         sleep(100);
         check!(log.calls.load(Relaxed) == 0);

@@ -11,10 +11,10 @@
 
 use core::{
     net::{
-        IpAddr,
         Ipv4Addr,
         Ipv6Addr,
-        SocketAddr, //
+        SocketAddr,
+        SocketAddrV6, //
     },
     ptr::NonNull,
 };
@@ -91,7 +91,18 @@ const _: () = {
     );
 };
 
-/// A socket address in the form C takes: a `struct sockaddr_storage`.
+/// An IP address with a port in the form of C: a `struct sockaddr_storage`.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::net::SockaddrStorage;
+/// # use core::net::SocketAddr;
+/// # fn example(address: SocketAddr) -> bool {
+/// let storage = SockaddrStorage::from(address);
+/// storage.socket_addr() == Some(address)
+/// # }
+/// ```
 ///
 /// # Invariants
 ///
@@ -101,38 +112,57 @@ const _: () = {
 pub(crate) struct SockaddrStorage(bindings::__kernel_sockaddr_storage);
 
 impl SockaddrStorage {
+    /// Creates a reference to an address that C has.
+    ///
+    /// # Safety
+    ///
+    /// For the duration of `'a`, `storage` must be valid for reads, all of it be initialised, and
+    /// nobody change it.
+    #[inline]
+    pub(crate) unsafe fn from_raw<'a>(
+        storage: *const bindings::__kernel_sockaddr_storage,
+    ) -> &'a Self {
+        // SAFETY: By the safety requirements, as the type is transparent.
+        unsafe { &*storage.cast() }
+    }
+
     /// Returns the address in the form that C takes, which is valid while `self` is borrowed.
+    #[inline]
     pub(crate) fn as_ptr(&self) -> *const bindings::sockaddr {
         core::ptr::from_ref(&self.0).cast()
     }
-}
 
-/// Returns an address that C has; `None` if it is no IP address.
-///
-/// # Safety
-///
-/// `storage` must be valid for reads, and nobody change it meanwhile.
-pub(crate) unsafe fn socket_addr(
-    storage: *const bindings::__kernel_sockaddr_storage,
-) -> Option<SocketAddr> {
-    // CAST: The families are small numbers.
-    const INET: bindings::__kernel_sa_family_t =
-        bindings::AF_INET as bindings::__kernel_sa_family_t;
-    const INET6: bindings::__kernel_sa_family_t =
-        bindings::AF_INET6 as bindings::__kernel_sa_family_t;
-    // SAFETY: The caller gives a valid address. Each kind of it begins with the family, and the
-    // storage is as large as the largest one.
-    unsafe {
-        match (*storage.cast::<bindings::sockaddr_in>()).sin_family {
+    /// Returns the address, or `None` if it is no IP address. That of IPv6 has its scope.
+    pub(crate) fn socket_addr(&self) -> Option<SocketAddr> {
+        // CAST: The families are small numbers.
+        const INET: bindings::__kernel_sa_family_t =
+            bindings::AF_INET as bindings::__kernel_sa_family_t;
+        const INET6: bindings::__kernel_sa_family_t =
+            bindings::AF_INET6 as bindings::__kernel_sa_family_t;
+
+        let ptr = self.as_ptr();
+        // SAFETY: Each kind of address begins with the family.
+        match unsafe { (*ptr).sa_family } {
             INET => {
-                let sin = &*storage.cast::<bindings::sockaddr_in>();
+                // SAFETY: It is one of this kind, and by the type invariants initialised.
+                let sin = unsafe { &*ptr.cast::<bindings::sockaddr_in>() };
                 let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
                 Some(SocketAddr::new(ip.into(), u16::from_be(sin.sin_port)))
             }
             INET6 => {
-                let sin6 = &*storage.cast::<bindings::sockaddr_in6>();
-                let ip = Ipv6Addr::from(sin6.sin6_addr.in6_u.u6_addr8);
-                Some(SocketAddr::new(ip.into(), u16::from_be(sin6.sin6_port)))
+                // SAFETY: As above.
+                let sin6 = unsafe { &*ptr.cast::<bindings::sockaddr_in6>() };
+                // SAFETY: The union has 16 bytes whichever way they are looked at.
+                let ip = Ipv6Addr::from(unsafe { sin6.sin6_addr.in6_u.u6_addr8 });
+                Some(
+                    SocketAddrV6::new(
+                        ip,
+                        u16::from_be(sin6.sin6_port),
+                        u32::from_be(sin6.sin6_flowinfo),
+                        sin6.sin6_scope_id,
+                    )
+                    .into(),
+                )
             }
             _ => None,
         }
@@ -144,25 +174,22 @@ impl From<SocketAddr> for SockaddrStorage {
         // INVARIANT: All bytes are zeroes, and only whole fields are written over them.
         let mut storage: bindings::__kernel_sockaddr_storage = pin_init::zeroed();
         let ptr = core::ptr::from_mut(&mut storage);
-        let port = addr.port().to_be();
-        match addr.ip() {
-            IpAddr::V4(ip) => {
+        match addr {
+            SocketAddr::V4(v4) => {
                 // SAFETY: It fits, as asserted above; `ptr` is aligned for any kind of address.
                 let sin = unsafe { &mut *ptr.cast::<bindings::sockaddr_in>() };
                 sin.sin_family = bindings::AF_INET as bindings::__kernel_sa_family_t;
-                sin.sin_port = port;
-                sin.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
+                sin.sin_port = v4.port().to_be();
+                sin.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
             }
-            IpAddr::V6(ip) => {
+            SocketAddr::V6(v6) => {
                 // SAFETY: As above, for `sockaddr_in6`.
                 let sin6 = unsafe { &mut *ptr.cast::<bindings::sockaddr_in6>() };
                 sin6.sin6_family = bindings::AF_INET6 as bindings::__kernel_sa_family_t;
-                sin6.sin6_port = port;
-                sin6.sin6_addr.in6_u.u6_addr8 = ip.octets();
-                if let SocketAddr::V6(v6) = addr {
-                    sin6.sin6_flowinfo = v6.flowinfo().to_be();
-                    sin6.sin6_scope_id = v6.scope_id();
-                }
+                sin6.sin6_port = v6.port().to_be();
+                sin6.sin6_flowinfo = v6.flowinfo().to_be();
+                sin6.sin6_addr.in6_u.u6_addr8 = v6.ip().octets();
+                sin6.sin6_scope_id = v6.scope_id();
             }
         }
         Self(storage)

@@ -108,7 +108,8 @@ impl Users {
         }
     }
 
-    /// Shuts the count: there are no new users from then on. Can be repeated. Any context.
+    /// Shuts the count: there are no new users from then on. Can be repeated. Any context but NMI,
+    /// and on `PREEMPT_RT` only where preemption is enabled.
     pub(crate) fn shut(&self) {
         if self.shut.xchg(1, Full) == 0 {
             // SAFETY: By the type invariants the count is initialised, and its first reference was
@@ -137,7 +138,8 @@ impl PinnedDrop for Users {
     }
 }
 
-/// A user that a [`Users`] counts until this is dropped. It may be dropped in any context.
+/// A user that a [`Users`] counts until this is dropped. It may be dropped in any context but NMI,
+/// and on `PREEMPT_RT` not in a hard interrupt.
 ///
 /// # Invariants
 ///

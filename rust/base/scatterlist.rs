@@ -9,7 +9,13 @@
 
 #![allow(unsafe_code)]
 
-use crate::base::contents::Contents;
+use crate::base::{
+    contents::Contents,
+    memory::{
+        available_memory,
+        NumaNode, //
+    },
+};
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
@@ -130,30 +136,6 @@ unsafe impl Segmented for NoMemory {
     }
 }
 
-/// Returns true if NUMA node `node` exists and is online, or if it is -1, which means any node. Any
-/// context.
-pub(crate) fn node_online(node: i32) -> bool {
-    // SAFETY: The function has no requirements.
-    unsafe { bindings::farblk_node_online(node) }
-}
-
-/// Returns how many bytes of memory this host can allocate without swapping; `MemAvailable` of
-/// /proc/meminfo. Any context.
-pub(crate) fn available_memory() -> u64 {
-    // SAFETY: The function has no requirements.
-    let pages = unsafe { bindings::si_mem_available() };
-    // It may be negative for a moment.
-    u64::try_from(pages).unwrap_or(0) * PAGE_SIZE as u64
-}
-
-/// Returns how many bytes of memory this host has. Any context.
-pub(crate) fn total_memory() -> u64 {
-    // SAFETY: The function has no requirements.
-    let pages = unsafe { bindings::farblk_totalram_pages() };
-    // CAST: An unsigned long has at most 64 bits.
-    pages as u64 * PAGE_SIZE as u64
-}
-
 /// The order of the largest chunk that is tried: 2 MiB, whatever the size of a page. Larger ones
 /// would be rare, and what does not fill the last one is wasted.
 const LARGEST_ORDER: usize = ((2 << 20) / PAGE_SIZE).ilog2() as usize;
@@ -169,11 +151,11 @@ const LARGEST_ORDER: usize = ((2 << 20) / PAGE_SIZE).ilog2() as usize;
 /// # Examples
 ///
 /// ```
-/// # use crate::base::scatterlist::PageChunks;
+/// # use crate::base::{memory::NumaNode, scatterlist::PageChunks};
 /// # use kernel::prelude::*;
 /// # fn example() -> Result {
 /// // 64 MiB from any NUMA node, in chunks of 2 MiB if there are such.
-/// let memory = PageChunks::alloc(64 << 20, -1)?;
+/// let memory = PageChunks::alloc(64 << 20, NumaNode::NO_NODE)?;
 /// let mut first = [0; 16];
 /// for contents in memory.contents(0, first.len()) {
 ///     contents.read(&mut first)?;
@@ -204,7 +186,7 @@ impl PageChunks {
     pub(crate) const CHUNK: usize = PAGE_SIZE << LARGEST_ORDER;
 
     /// Allocates all of [`PageChunksBuilder`] at once. May sleep.
-    pub(crate) fn alloc(len: usize, node: i32) -> Result<Arc<Self>> {
+    pub(crate) fn alloc(len: usize, node: NumaNode) -> Result<Arc<Self>> {
         let mut builder = PageChunksBuilder::new(len, node)?;
         builder.grow(len)?;
         builder.finish()
@@ -315,10 +297,11 @@ impl PageChunks {
 /// # Examples
 ///
 /// ```
-/// # use crate::base::{scatterlist::{PageChunks, PageChunksBuilder}, sync::fatal_signal_pending};
+/// # use crate::base::{memory::NumaNode, scatterlist::{PageChunks, PageChunksBuilder}};
+/// # use crate::base::sync::fatal_signal_pending;
 /// # use kernel::{prelude::*, sync::Arc};
 /// # fn example(len: usize) -> Result<Arc<PageChunks>> {
-/// let mut builder = PageChunksBuilder::new(len, -1)?;
+/// let mut builder = PageChunksBuilder::new(len, NumaNode::NO_NODE)?;
 /// // In steps, as it may take long, and the user may change his mind.
 /// while builder.is_incomplete() {
 ///     if fatal_signal_pending() {
@@ -336,21 +319,20 @@ pub(crate) struct PageChunksBuilder {
     missing: usize,
     /// The order of the next chunk that is tried.
     order: usize,
-    node: i32,
+    node: NumaNode,
 }
 
 impl PageChunksBuilder {
-    /// Prepares to allocate `len` bytes of zeroed memory, from NUMA node `node` first, or from
-    /// anywhere when it is -1.
+    /// Prepares to allocate `len` bytes of zeroed memory, from NUMA node `node` first.
     ///
     /// Fails with `EINVAL` if `len` is no positive multiple of the page size, and with `ENOMEM` if
-    /// so much is not available now.
-    pub(crate) fn new(len: usize, node: i32) -> Result<Self> {
+    /// so much is not available now or the node is not online.
+    pub(crate) fn new(len: usize, node: NumaNode) -> Result<Self> {
         if len == 0 || len % PAGE_SIZE != 0 {
             return Err(EINVAL);
         }
         // Later than this, the whole system would run out of memory before the allocation fails.
-        if len as u64 > available_memory() {
+        if len as u64 > available_memory() || !node.is_online() {
             return Err(ENOMEM);
         }
         // INVARIANT: Nothing is owned yet, and nobody but `drop()`, which does not use `len`, sees
@@ -395,8 +377,10 @@ impl PageChunksBuilder {
                 self.order -= 1;
             }
             self.memory.chunks.reserve(1, GFP_KERNEL)?;
+            // CAST: A small number.
+            let (node, order) = (self.node.as_raw(), self.order as u32);
             // SAFETY: The function has no requirements beyond the context.
-            let page = unsafe { bindings::farblk_alloc_pages(self.node, self.order as u32, true) };
+            let page = unsafe { bindings::farblk_alloc_pages(node, order, true) };
             match NonNull::new(page) {
                 Some(page) => {
                     // INVARIANT: `order` only goes down, so the chunk's place is the end. `reserve`
@@ -437,160 +421,5 @@ impl Drop for PageChunks {
                 unsafe { bindings::farblk_cond_resched() };
             }
         }
-    }
-}
-
-#[cfg(CONFIG_FARBLK_KUNIT_TEST)]
-#[kernel::macros::kunit_tests(farblk_scatterlist)]
-mod tests {
-    use super::*;
-    use crate::{
-        base::sync::fatal_signal_pending,
-        kunit::check, //
-    };
-
-    /// Returns true if the segments of a range are all of it, in whole chunks but for the ends.
-    fn covers(memory: &PageChunks, offset: usize, len: usize) -> bool {
-        let mut sum = 0;
-        for segment in memory.segments(offset, len) {
-            let end = segment.offset() as usize + segment.len() as usize;
-            if segment.len() == 0 || end > PageChunks::CHUNK {
-                return false;
-            }
-            // Only the first begins within a chunk.
-            if sum > 0 && segment.offset() != 0 {
-                return false;
-            }
-            sum += segment.len() as usize;
-        }
-        sum == len
-    }
-
-    #[test]
-    fn memory_is_whole_pages_that_exist() -> Result {
-        for len in [0, 1, PAGE_SIZE - 1, PAGE_SIZE + 1] {
-            check!(PageChunks::alloc(len, -1).err() == Some(EINVAL));
-        }
-        // More than there is: refused at once, and nothing is left of it.
-        for len in [1 << 44, usize::MAX - PAGE_SIZE + 1] {
-            check!(PageChunks::alloc(len, -1).err() == Some(ENOMEM));
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn memory_comes_piece_by_piece() -> Result {
-        let len = 2 * PageChunks::CHUNK + 3 * PAGE_SIZE;
-        let mut builder = PageChunksBuilder::new(len, -1)?;
-        check!(builder.len() == 0 && builder.is_incomplete());
-        let mut steps = 0;
-        while builder.is_incomplete() {
-            let before = builder.len();
-            builder.grow(PAGE_SIZE)?;
-            check!(builder.len() > before);
-            steps += 1;
-        }
-        check!(steps >= 4 && builder.len() == len);
-        let memory = builder.finish()?;
-        check!(covers(&memory, 0, len));
-        // What is not complete is nothing, and is freed.
-        let mut builder = PageChunksBuilder::new(len, -1)?;
-        builder.grow(PageChunks::CHUNK)?;
-        check!(builder.finish().err() == Some(EINVAL));
-        check!(!fatal_signal_pending() && available_memory() <= total_memory());
-        Ok(())
-    }
-
-    #[test]
-    fn memory_is_in_chunks_and_zeroed() -> Result {
-        let len = PageChunks::CHUNK + 5 * PAGE_SIZE;
-        let memory = PageChunks::alloc(len, -1)?;
-        check!(memory.chunk_size() == PAGE_SIZE);
-        check!(memory.iter().map(|(_, size)| size).sum::<usize>() == len);
-        for (page, size) in memory.iter() {
-            // SAFETY: The page is one of `memory`, in the direct map; nobody writes there.
-            let bytes = unsafe {
-                let start = bindings::farblk_page_address(page.as_ptr()).cast::<u8>();
-                core::slice::from_raw_parts(start, size)
-            };
-            check!(bytes.iter().all(|byte| *byte == 0));
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn segments_are_the_range_or_nothing() -> Result {
-        let len = PageChunks::CHUNK + 7 * PAGE_SIZE;
-        let memory = PageChunks::alloc(len, -1)?;
-        for (offset, part) in [
-            (0, len),
-            (0, 1),
-            (len - 1, 1),
-            (PageChunks::CHUNK, PAGE_SIZE),
-            (PageChunks::CHUNK - 1, 2),
-            (PageChunks::CHUNK + 3 * PAGE_SIZE + 5, 2 * PAGE_SIZE),
-            (5, len - 10),
-        ] {
-            check!(covers(&memory, offset, part));
-        }
-        for (offset, part) in [
-            (0, 0),
-            (0, len + 1),
-            (len, 1),
-            (1, len),
-            (usize::MAX, 2),
-            (2, usize::MAX),
-        ] {
-            check!(memory.segments(offset, part).count() == 0);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn segments_of_neighbours_do_not_overlap() -> Result {
-        let pages = 12;
-        let memory = PageChunks::alloc(pages * PAGE_SIZE, -1)?;
-        let mut seen = KVec::new();
-        for index in 0..pages {
-            for segment in memory.segments(index * PAGE_SIZE, PAGE_SIZE) {
-                // SAFETY: The page is one of `memory`, in the direct map.
-                let start = unsafe { bindings::farblk_page_address(segment.page().as_ptr()) };
-                let start = start.addr() + segment.offset() as usize;
-                check!(segment.len() as usize == PAGE_SIZE && !seen.contains(&start));
-                seen.push(start, GFP_KERNEL)?;
-            }
-        }
-        check!(seen.len() == pages);
-        Ok(())
-    }
-
-    #[test]
-    fn segments_go_on_in_their_page_only() -> Result {
-        let memory = PageChunks::alloc(4 * PAGE_SIZE, -1)?;
-        let page = memory.segments(0, 1).next().ok_or(EIO)?.page();
-        // SAFETY: The page is one of `memory`.
-        let at = |offset: usize, len| unsafe { Segment::new(page, offset as u32, len) };
-        let mut segment = at(512, 512);
-        let rest = PAGE_SIZE as u32 - 2048;
-        check!(segment.append(&at(1024, 1024)) && segment.append(&at(2048, rest)));
-        check!(segment.offset() == 512 && segment.len() == rest + 1536);
-        // At the end of a page a segment ends.
-        check!(!segment.ends_in_page() && !segment.append(&at(PAGE_SIZE, 512)));
-        // The next page may be given as itself or by its distance from the first.
-        let other = memory.segments(PAGE_SIZE, 1).next().ok_or(EIO)?;
-        let mut long = at(0, PAGE_SIZE as u32 + 100);
-        // SAFETY: As above.
-        let next = unsafe { Segment::new(other.page(), other.offset() + 100, 8) };
-        check!(long.append(&next));
-        check!(!long.append(&at(PAGE_SIZE + 109, 8)) && !long.append(&at(PAGE_SIZE + 107, 8)));
-        check!(long.len() == PAGE_SIZE as u32 + 108);
-        Ok(())
-    }
-
-    #[test]
-    fn any_node_is_online() -> Result {
-        check!(node_online(-1) && node_online(0));
-        check!(!node_online(i32::MAX) && !node_online(-2));
-        Ok(())
     }
 }

@@ -2,7 +2,8 @@
 
 //! A one-shot timer; C's `struct timer_list`.
 //!
-//! It needs no task and no memory, so that what memory reclaim waits for may depend on it.
+//! It needs no task, and no memory once it exists, so that what memory reclaim waits for may depend
+//! on it.
 //!
 //! C header: [`include/linux/timer.h`](srctree/include/linux/timer.h)
 
@@ -11,20 +12,34 @@
 
 #![allow(unsafe_code)]
 
-use core::pin::Pin;
-
 use kernel::{
     prelude::*,
-    time::{
-        msecs_to_jiffies,
-        Msecs, //
-    },
+    sync::LockClassKey,
+    time::Jiffies,
     types::Opaque, //
 };
 
 use crate::bindings;
 
-/// What a [`Timer`] does.
+/// Creates a [`Timer`] initialiser with the given name and a newly-created lock class.
+///
+/// It uses the name if one is given, otherwise it generates one based on the file name and line
+/// number.
+macro_rules! new_timer {
+    ($value:expr $(, $name:literal)? $(,)?) => {
+        $crate::base::timer::Timer::new(
+            $value,
+            ::kernel::optional_name!($($name)?),
+            ::kernel::static_lock_class!(),
+        )
+    };
+}
+pub(crate) use new_timer;
+
+/// The largest delay: the wheel compares times by their difference, which has a sign.
+const DELAY_MAX: Jiffies = Jiffies::MAX / 4;
+
+/// What a [`Timer`] does when it expires.
 ///
 /// # Examples
 ///
@@ -44,35 +59,38 @@ use crate::bindings;
 /// }
 /// ```
 pub(crate) trait TimerHandler: Send + Sync + 'static {
-    /// Called when the time that was set has come, never twice at a time, in softirq. Must not drop
-    /// the timer, but may set it again.
+    /// Called when the timer expires, by one CPU at a time, in softirq context.
+    ///
+    /// It may start the timer again. It must not drop the timer, which would wait for itself.
     fn expired(&self);
 }
 
-#[repr(C)]
-#[pin_data]
-struct Inner<T> {
-    // First: the address of the timer is that of the whole.
-    #[pin]
-    timer: Opaque<bindings::timer_list>,
-    value: T,
-}
-
-/// Calls [`TimerHandler::expired`] once at the time that was last set, if it was.
+/// A timer that calls [`TimerHandler::expired`] once, when the delay since its last start is over.
+///
+/// Dropping it waits for a call that is under way.
 ///
 /// # Context
 ///
-/// Dropping it waits for a call that is under way, and may sleep. No lock that `expired` takes may
-/// be held then.
+/// It must be dropped where sleeping is allowed, and no lock that `expired` takes may be held then.
+/// Lockdep reports it if one is, so each place that makes timers has a lock class of its own: see
+/// [`new_timer!`].
 ///
 /// # Examples
 ///
 /// ```
-/// # use crate::base::timer::{Timer, TimerHandler};
-/// # use kernel::prelude::*;
-/// # fn example<T: TimerHandler>(deadline: T) -> Result {
-/// let timer = Timer::new(deadline)?;
-/// timer.set(60_000);
+/// # use crate::base::{sync::Completion, timer::{new_timer, TimerHandler}};
+/// # use kernel::{prelude::*, sync::Arc, time::msecs_to_jiffies};
+/// struct Deadline(Arc<Completion>);
+///
+/// impl TimerHandler for Deadline {
+///     fn expired(&self) {
+///         self.0.complete_all();
+///     }
+/// }
+///
+/// # fn example(over: Arc<Completion>) -> Result {
+/// let timer = KBox::pin_init(new_timer!(Deadline(over), "Deadline"), GFP_KERNEL)?;
+/// timer.start(msecs_to_jiffies(60_000));
 /// // An answer has come.
 /// timer.clear();
 /// # Ok(())
@@ -81,61 +99,90 @@ struct Inner<T> {
 ///
 /// # Invariants
 ///
-/// `timer` is initialised with [`run`] and is the first field of an [`Inner`], which stays in
-/// place. It is shut down by `drop()` and by nothing else.
-pub(crate) struct Timer<T: TimerHandler>(Pin<KBox<Inner<T>>>);
+/// `timer` is initialised with [`Timer::run`] and is in a [`Timer<T>`], which stays in place. It is
+/// shut down when that is dropped, and by nothing else.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Timer<T: TimerHandler> {
+    #[pin]
+    timer: Opaque<bindings::timer_list>,
+    handler: T,
+}
 
-// SAFETY: A timer belongs to no thread, and `T` is `Send`.
+// SAFETY: A timer can be used by any thread, and `T` is `Send`.
 unsafe impl<T: TimerHandler> Send for Timer<T> {}
-// SAFETY: A timer has a lock of its own, and `T` is `Sync`.
+// SAFETY: The functions of a timer take its lock, and `T` is `Sync`.
 unsafe impl<T: TimerHandler> Sync for Timer<T> {}
 
 impl<T: TimerHandler> Timer<T> {
-    /// Makes a timer that is not set. May sleep.
-    pub(crate) fn new(value: T) -> Result<Self> {
-        let inner = KBox::pin_init(
-            pin_init!(Inner {
-                timer <- Opaque::ffi_init(|timer| {
-                    // SAFETY: It is memory for a `timer_list` that will not move.
-                    unsafe { bindings::farblk_timer_setup(timer, Some(run::<T>)) }
-                }),
-                value,
+    /// Creates an initialiser of a timer that is not started.
+    ///
+    /// [`new_timer!`] gives it a name and a lock class.
+    pub(crate) fn new(
+        handler: T,
+        name: &'static CStr,
+        key: Pin<&'static LockClassKey>,
+    ) -> impl PinInit<Self> {
+        // INVARIANT: The timer is initialised, and stays in place as `Timer` is pinned.
+        pin_init!(Self {
+            timer <- Opaque::ffi_init(|slot: *mut bindings::timer_list| {
+                // SAFETY: `slot` is valid for writes and stays in place. The name and the key live
+                // forever.
+                unsafe {
+                    bindings::timer_init_key(
+                        slot,
+                        Some(Self::run),
+                        0,
+                        name.as_char_ptr(),
+                        key.as_ptr(),
+                    )
+                }
             }),
-            GFP_KERNEL,
-        )?;
-        // INVARIANT: It was initialised just now; `KBox` keeps it in place.
-        Ok(Self(inner))
+            handler,
+        })
     }
 
-    /// Sets the timer to expire in `ms` milliseconds, give or take a jiffy, and not when it was set
-    /// to before. With 0 that is as soon as possible, but not before this returns if interrupts or
-    /// softirqs are disabled. Any context.
-    pub(crate) fn set(&self, ms: Msecs) {
+    /// Starts the timer, to expire after `delay`, and not when it was to before.
+    ///
+    /// The current jiffy counts as the first one. As C's timers do, it may expire later by an
+    /// eighth of the delay, and it cuts a delay that is longer than the timer wheel: some 12 days
+    /// or more, depending on `CONFIG_HZ`. With 0 it expires as soon as possible, but not before
+    /// this returns if interrupts or softirqs are disabled.
+    ///
+    /// It can be called from any context but NMI.
+    pub(crate) fn start(&self, delay: Jiffies) {
+        // SAFETY: It is a valid static, and the kernel changes it at any time.
+        let now = unsafe { (&raw const bindings::jiffies).read_volatile() };
+        let expires = now.wrapping_add(delay.min(DELAY_MAX));
         // SAFETY: By the type invariants the timer is initialised.
-        unsafe { bindings::farblk_mod_timer(self.0.timer.get(), msecs_to_jiffies(ms)) };
+        unsafe { bindings::mod_timer(self.timer.get(), expires) };
     }
 
-    /// Stops the timer, until it is set again. Does not wait for a handler that runs. Any context.
+    /// Stops the timer, until it is started again. Does not wait for a handler that runs.
+    ///
+    /// It can be called from any context but NMI.
     pub(crate) fn clear(&self) {
         // SAFETY: By the type invariants the timer is initialised.
-        unsafe { bindings::timer_delete(self.0.timer.get()) };
+        unsafe { bindings::timer_delete(self.timer.get()) };
+    }
+
+    /// # Safety
+    ///
+    /// Called by the kernel only, for the timer of a [`Timer<T>`].
+    unsafe extern "C" fn run(timer: *mut bindings::timer_list) {
+        // SAFETY: By the safety requirements and the type invariants it is the field of a
+        // `Timer<T>`. `Opaque` has the layout of what is in it.
+        let this = unsafe { kernel::container_of!(timer.cast::<Opaque<_>>(), Self, timer) };
+        // SAFETY: It is valid: dropping it waits until this does not run any more. There are only
+        // shared references to it.
+        unsafe { (*this).handler.expired() };
     }
 }
 
-/// # Safety
-///
-/// Called by the kernel only, for the timer of a [`Timer<T>`].
-unsafe extern "C" fn run<T: TimerHandler>(timer: *mut bindings::timer_list) {
-    // SAFETY: By the invariants of `Timer` the timer is the first field of an `Inner`, which
-    // `drop()` keeps until this does not run any more.
-    let inner = unsafe { &*timer.cast::<Inner<T>>() };
-    inner.value.expired();
-}
-
-impl<T: TimerHandler> Drop for Timer<T> {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariants it is initialised. Its handler does not run afterwards,
-        // nor can it be set again.
-        unsafe { bindings::timer_shutdown_sync(self.0.timer.get()) };
+#[pinned_drop]
+impl<T: TimerHandler> PinnedDrop for Timer<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariants the timer is initialised. Its handler does not run
+        // afterwards, and it cannot be started again.
+        unsafe { bindings::timer_shutdown_sync(self.timer.get()) };
     }
 }

@@ -3,6 +3,7 @@
 //! KUnit suites of block devices, on a disk of our own.
 
 use crate::base::{
+    memory::NumaNode,
     scatterlist::{
         PageChunks,
         Segment,
@@ -392,7 +393,10 @@ unsafe impl Send for Pages {}
 impl Pages {
     /// Pieces of which none is followed by its physical neighbour.
     fn new(count: usize) -> Result<Self> {
-        let memory = PageChunks::alloc((count * PIECE).next_multiple_of(PAGE_SIZE), -1)?;
+        let memory = PageChunks::alloc(
+            (count * PIECE).next_multiple_of(PAGE_SIZE),
+            NumaNode::NO_NODE,
+        )?;
         let mut segments = KVec::with_capacity(count, GFP_KERNEL)?;
         for index in (0..count).rev() {
             for segment in memory.segments(index * PIECE, PIECE) {

@@ -33,6 +33,7 @@ use kernel::{
         Mutex, //
     },
     time::{
+        msecs_to_jiffies,
         Instant,
         Monotonic, //
     },
@@ -53,6 +54,7 @@ use crate::base::{
         Completion, //
     },
     timer::{
+        new_timer,
         Timer,
         TimerHandler, //
     },
@@ -125,7 +127,7 @@ struct Running {
     /// `None` before the start and after the end. It is boxed because it is large.
     runtime: Option<KBox<MapRuntime>>,
     /// Schedules the work item when the machine has set a timer.
-    timer: Option<Timer<MapWork>>,
+    timer: Option<Pin<KBox<Timer<MapWork>>>>,
     /// The condition for the result that a task waits for.
     wait_for: Option<WaitFor>,
     /// The scan for the partitions of the disk.
@@ -212,7 +214,7 @@ impl Map {
         targets: impl Iterator<Item = (PathId, Target)>,
     ) -> Result<(), Failure> {
         let began = Instant::now();
-        let timer = Timer::new(MapWork(self.clone()))?;
+        let timer = KBox::pin_init(new_timer!(MapWork(self.clone()), "Map::timer"), GFP_KERNEL)?;
         let events = Events::new(Arc::new(MapWork(self.clone()), GFP_KERNEL)?)?;
         let runtime = KBox::new(MapRuntime::new(&self.params, events)?, GFP_KERNEL)?;
         {
@@ -484,7 +486,7 @@ impl WorkItem for Map {
         let publish_in = this.publish(runtime);
         if let Some(timer) = timer {
             match Iterator::chain(runtime.next_run_ms().into_iter(), publish_in).min() {
-                Some(ms) => timer.set(u32::try_from(ms).unwrap_or(u32::MAX)),
+                Some(ms) => timer.start(msecs_to_jiffies(u32::try_from(ms).unwrap_or(u32::MAX))),
                 None => timer.clear(),
             }
         }

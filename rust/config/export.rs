@@ -28,8 +28,8 @@ use crate::base::{
         PageWriter,
         Pinned, //
     },
+    memory::NumaNode,
     periodic::PeriodicWork,
-    scatterlist::node_online,
     sync, //
 };
 use crate::client::host::Host as ThisHost;
@@ -349,16 +349,20 @@ impl ExportDir {
     }
 
     fn show_numa_node(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, self.switch.settings().source.numa_node)
+        show(page, self.switch.settings().source.numa_node.as_raw())
     }
 
     fn store_numa_node(group: &Group<Self>, value: &str) -> Result {
         group.switch.set(|spec| {
             let node = parse::signed(value, -1, i32::MAX.into()).map_err(invalid("numa_node"))?;
-            spec.source.numa_node = i32::try_from(node)
-                .ok()
-                .filter(|node| node_online(*node))
-                .ok_or_else(|| fail!(EINVAL, "numa_node: there is no node {node}"))?;
+            spec.source.numa_node = match node {
+                -1 => Some(NumaNode::NO_NODE),
+                _ => i32::try_from(node)
+                    .ok()
+                    .and_then(|node| NumaNode::new(node).ok()),
+            }
+            .filter(|node| node.is_online())
+            .ok_or_else(|| fail!(EINVAL, "numa_node: there is no node {node}"))?;
             Ok(())
         })
     }

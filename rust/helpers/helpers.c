@@ -9,6 +9,7 @@
 #include "block.c"
 #include "configfs.c"
 #include "crypto.c"
+#include "kernel.c"
 #include "sync.c"
 #include "net.c"
 #include "trace.c"

@@ -2,7 +2,6 @@
 #include <linux/completion.h>
 #include <linux/dma-map-ops.h>
 #include <linux/gfp.h>
-#include <linux/highmem.h>
 #include <linux/iommu-dma.h>
 #include <linux/irq_poll.h>
 #include <linux/irq_work.h>
@@ -247,17 +246,6 @@ bool rust_helper_rdma_protocol_iwarp(const struct ib_device *dev, u32 port_num)
 	return rdma_protocol_iwarp(dev, port_num);
 }
 
-/* Whether there is memory on this node; NUMA_NO_NODE always is. */
-bool rust_helper_farblk_node_online(int node)
-{
-	return node == NUMA_NO_NODE || (node >= 0 && node < MAX_NUMNODES && node_online(node));
-}
-
-unsigned long rust_helper_farblk_totalram_pages(void)
-{
-	return totalram_pages();
-}
-
 /*
  * Zeroed; compound, so that a network stack that takes a reference to a tail page is counted. If
  * this may not sleep, it takes only memory that is free, and leaves the reserves alone, also in a
@@ -268,7 +256,7 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool m
 	/* The caller can do without large orders, and nobody is to be killed for small ones. */
 	gfp_t flags = may_sleep ? GFP_KERNEL | __GFP_RETRY_MAYFAIL : GFP_NOWAIT | __GFP_NOMEMALLOC;
 
-	if (!rust_helper_farblk_node_online(node))
+	if (node != NUMA_NO_NODE && !node_online(node))
 		return NULL;
 	return alloc_pages_node(node, flags | __GFP_ZERO | __GFP_COMP | __GFP_NOWARN, order);
 }
@@ -290,14 +278,6 @@ void rust_helper_farblk_dma_free_pages(struct ib_device *dev, struct page *page,
 {
 	dma_free_pages(dev->dma_device, PAGE_SIZE << order, page, addr,
 		       (enum dma_data_direction)direction);
-}
-
-void rust_helper_farblk_clear_pages(struct page *page, size_t count)
-{
-	for (size_t i = 0; i < count; i++) {
-		clear_highpage(page + i);
-		cond_resched();
-	}
 }
 
 void rust_helper_farblk_init_irq_work(struct irq_work *work, void (*func)(struct irq_work *work))
@@ -328,11 +308,6 @@ void rust_helper_farblk_irq_work_sync(struct irq_work *work)
 #endif
 }
 
-u64 rust_helper_farblk_page_to_phys(struct page *page)
-{
-	return page_to_phys(page);
-}
-
 void *rust_helper_farblk_page_address(const struct page *page)
 {
 	return page_address(page);
@@ -341,12 +316,6 @@ void *rust_helper_farblk_page_address(const struct page *page)
 void rust_helper_farblk_get_page(struct page *page)
 {
 	get_page(page);
-}
-
-/* memmove() of memory that others may write at the same time: in Rust that would be undefined. */
-void rust_helper_farblk_copy_racy(void *to, const void *from, size_t len)
-{
-	memmove(to, from, len);
 }
 
 void rust_helper_farblk_cond_resched(void)

@@ -124,13 +124,13 @@ impl Cipher {
         let check = fixed.part(frame::CHECK)?;
         let body = Body::of(fixed, data)?;
         match &self.keys {
-            Some(keys) => sealed(crypto::seal(
+            Some(keys) => crypto::seal(
                 body.pieces(),
                 &check,
                 &[],
                 number.nonce(),
                 keys.send.bytes(),
-            )),
+            ),
             None => check.write(&body.digest(&[&number.to_bytes()])),
         }
     }
@@ -151,13 +151,7 @@ impl Cipher {
         match &self.keys {
             Some(keys) => {
                 let key = keys.receive.bytes();
-                opened(crypto::open(
-                    body.pieces(),
-                    &check,
-                    &[],
-                    number.nonce(),
-                    key,
-                ))?;
+                crypto::open(body.pieces(), &check, &[], number.nonce(), key).map_err(forged)?;
             }
             None => compare(&check, &body.digest(&[&number.to_bytes()]))?,
         }
@@ -175,13 +169,13 @@ impl Cipher {
         check: &Contents<'_>,
     ) -> Result {
         match &self.keys {
-            Some(keys) => sealed(crypto::seal(
+            Some(keys) => crypto::seal(
                 &[data],
                 check,
                 command,
                 number.data_nonce(),
                 keys.send.bytes(),
-            )),
+            ),
             None => {
                 let crc = crypto::crc32c(&[&number.data_nonce().to_le_bytes(), command], &[data]);
                 check.write(&frame::digest(crc))
@@ -199,13 +193,14 @@ impl Cipher {
         check: &Contents<'_>,
     ) -> Result<(), Forged> {
         match &self.keys {
-            Some(keys) => opened(crypto::open(
+            Some(keys) => crypto::open(
                 core::slice::from_ref(data),
                 check,
                 command,
                 number.data_nonce(),
                 keys.receive.bytes(),
-            )),
+            )
+            .map_err(forged),
             None => {
                 let crc = crypto::crc32c(
                     &[&number.data_nonce().to_le_bytes(), command],
@@ -239,21 +234,15 @@ impl<'a> Body<'a> {
     }
 }
 
-fn sealed(done: bool) -> Result {
-    match done {
-        true => Ok(()),
-        false => Err(EINVAL),
-    }
-}
-
-fn opened(done: bool) -> Result<(), Forged> {
-    match done {
-        true => Ok(()),
-        false => Err(Forged),
-    }
+fn forged(_: Error) -> Forged {
+    Forged
 }
 
 fn compare(check: &Contents<'_>, wanted: &[u8; TAG_SIZE]) -> Result<(), Forged> {
     let mut have = [0; TAG_SIZE];
-    opened(check.read(&mut have).is_ok() && have == *wanted)
+    check.read(&mut have).map_err(forged)?;
+    match have == *wanted {
+        true => Ok(()),
+        false => Err(Forged),
+    }
 }

@@ -62,11 +62,11 @@ impl Primitives for Library {
     }
 
     fn x25519(scalar: &[u8; KEY_SIZE], point: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool {
-        crypto::x25519(scalar, point, out)
+        crypto::x25519(scalar, point, out).is_ok()
     }
 
     fn x25519_base(scalar: &[u8; KEY_SIZE], out: &mut [u8; KEY_SIZE]) -> bool {
-        crypto::x25519_base(scalar, out)
+        crypto::x25519_base(scalar, out).is_ok()
     }
 
     fn equal(one: &[u8], other: &[u8]) -> bool {

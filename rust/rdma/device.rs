@@ -12,7 +12,10 @@ use super::{
     quirks::Quirks,
     remnant::Remnants, //
 };
-use crate::base::sync::Completion;
+use crate::base::{
+    memory::NumaNode,
+    sync::Completion, //
+};
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
@@ -502,10 +505,11 @@ impl Device {
         &self.limits
     }
 
-    /// Returns the NUMA node that is closest to the device, or -1 if it has none.
-    pub(crate) fn numa_node(&self) -> i32 {
+    /// Returns the NUMA node that is closest to the device, which is online.
+    pub(crate) fn numa_node(&self) -> NumaNode {
         // SAFETY: By the type invariants the device is registered.
-        unsafe { bindings::farblk_ibdev_to_node(self.as_raw()) }
+        let node = unsafe { bindings::farblk_ibdev_to_node(self.as_raw()) };
+        NumaNode::new(node).unwrap_or(NumaNode::NO_NODE)
     }
 }
 

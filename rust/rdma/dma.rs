@@ -17,7 +17,10 @@ pub(crate) use self::{
     }, //
 };
 
-use crate::base::workqueue::Deferred;
+use crate::base::{
+    memory::NumaNode,
+    workqueue::Deferred, //
+};
 use crate::bindings;
 use crate::rdma::{
     device::Device,
@@ -144,7 +147,7 @@ impl Pages {
         device: &Arc<Device>,
         len: usize,
         max: usize,
-        node: i32,
+        node: NumaNode,
         direction: Direction,
         alloc: Alloc,
     ) -> Result<Arc<Self>> {
@@ -157,7 +160,7 @@ impl Pages {
             return Self::alloc_mapped(device, order, direction, may_sleep);
         }
         // SAFETY: The function has no requirements beyond the context.
-        let page = unsafe { bindings::farblk_alloc_pages(node, order, may_sleep) };
+        let page = unsafe { bindings::farblk_alloc_pages(node.as_raw(), order, may_sleep) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
         // SAFETY: The page was just allocated, and not in high memory.
         let virt = unsafe { bindings::farblk_page_address(page.as_ptr()) }.cast::<u8>();

@@ -34,6 +34,7 @@ use self::{
     rival::Rival, //
 };
 use crate::base::{
+    memory::NumaNode,
     net::Net,
     scatterlist::{
         PageChunks,

@@ -73,6 +73,7 @@ pub(super) use self::{
 };
 use crate::base::{
     errno::EOPNOTSUPP,
+    memory::NumaNode,
     sync::{
         new_irqsave_spinlock,
         Completion,
@@ -396,7 +397,9 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         let rq = RecvQueue::new(caps.recv_wr, recv_done::<H, T>)?;
         let large = Large::new(caps.large, Self::MAX_SEGMENTS, read_sges)?;
         let read_sink = match device.quirks().no_empty_reads() {
-            true => Some(DmaMemory::alloc(device, READ_SINK, -1)?.piece(0, READ_SINK)?),
+            true => {
+                Some(DmaMemory::alloc(device, READ_SINK, NumaNode::NO_NODE)?.piece(0, READ_SINK)?)
+            }
             false => None,
         };
         let send_reservation = AnyCq::reserve(send_cq, send_cqes)?;

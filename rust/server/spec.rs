@@ -6,7 +6,10 @@
 
 use kernel::prelude::*;
 
-use crate::base::scatterlist::total_memory;
+use crate::base::memory::{
+    total_memory,
+    NumaNode, //
+};
 use crate::link::failure::{
     fail,
     Failure, //
@@ -72,7 +75,7 @@ impl Spec {
                 device_path: None,
                 size: 0,
                 block_size: None,
-                numa_node: -1,
+                numa_node: NumaNode::NO_NODE,
                 ram_reserve: (total_memory() / RESERVED_PART).min(RESERVE_MAX),
             },
             access: Access::ReadWrite,

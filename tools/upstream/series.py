@@ -21,8 +21,9 @@ DRIVER = "drivers/block/farblk"
 PAGES = "Documentation/admin-guide/blockdev/farblk"
 # Pages of this project that are of no use in the kernel: of its own build, tests and packages.
 OTHER_PAGES = {"building", "benchmarks", "performance", "testing", "testhca", "samples", "upstream"}
-# Files of floors 0 and 1 that only samples use, and what must not compile.
-LEFT_OUT = {"base/file.rs", "base/param.rs", "rdma/misuse.rs"}
+# Files of floors 0 and 1 that only samples use, what must not compile, and helpers that the kernel
+# crate has with the patches of upstream/rust.
+LEFT_OUT = {"base/file.rs", "base/param.rs", "rdma/misuse.rs", "helpers/block.c", "helpers/kernel.c"}
 # The steps of RDMA, with their modules: each needs those before it only.
 RDMA = (
     ("03-devices", ["client", "device", "dma", "pd", "quirks", "remnant"]),
@@ -149,7 +150,9 @@ class Series:
                 elif file.suffix == ".rs":
                     self.put(f"{DRIVER}/{path}", for_the_tree(file.read_text()))
                 elif file.suffix in {"", ".c", ".h", ".bindgen"} and not file.name.startswith("."):
-                    self.put(f"{DRIVER}/{path}", file.read_text())
+                    gone = [each.rpartition("/")[2] for each in LEFT_OUT if each.startswith(f"{path.parent}/")]
+                    text = re.sub(rf'^#include "(?:{"|".join(map(re.escape, gone))})"\n', "", file.read_text(), flags=re.M)
+                    self.put(f"{DRIVER}/{path}", text)
 
     def floors(self, modules):
         """Writes the main file of a module that has floors 0 and 1 only, or a part of them."""

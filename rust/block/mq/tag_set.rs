@@ -11,7 +11,7 @@ use super::{
     },
     request::Pdu, //
 };
-use crate::base::scatterlist::node_online;
+use crate::base::memory::NumaNode;
 use crate::bindings;
 use core::marker::PhantomData;
 use kernel::{
@@ -40,7 +40,7 @@ pub(crate) struct TagSetBuilder {
     nr_hw_queues: u32,
     poll_queues: u32,
     queue_depth: u32,
-    numa_node: i32,
+    numa_node: NumaNode,
     timeout_ms: u32,
     flags: u32,
 }
@@ -53,7 +53,7 @@ impl TagSetBuilder {
             nr_hw_queues,
             poll_queues: 0,
             queue_depth,
-            numa_node: bindings::NUMA_NO_NODE,
+            numa_node: NumaNode::NO_NODE,
             timeout_ms: 0,
             flags: 0,
         }
@@ -66,8 +66,8 @@ impl TagSetBuilder {
         self
     }
 
-    /// Sets the node that memory is from; -1 for any.
-    pub(crate) fn numa_node(mut self, numa_node: i32) -> Self {
+    /// Sets the node that memory is from.
+    pub(crate) fn numa_node(mut self, numa_node: NumaNode) -> Self {
         self.numa_node = numa_node;
         self
     }
@@ -106,14 +106,14 @@ impl TagSetBuilder {
                     return Err(EINVAL);
                 }
                 // Allocators index arrays by the node without checking it.
-                if nr_hw_queues == 0 || !node_online(numa_node) {
+                if nr_hw_queues == 0 || !numa_node.is_online() {
                     return Err(EINVAL);
                 }
                 let tag_set = bindings::blk_mq_tag_set {
                     ops: OperationsVTable::<T>::build(),
                     nr_hw_queues: nr_hw_queues.checked_add(poll_queues).ok_or(EINVAL)?,
                     queue_depth,
-                    numa_node,
+                    numa_node: numa_node.as_raw(),
                     timeout: u32::try_from(msecs_to_jiffies(timeout_ms))?,
                     cmd_size: u32::try_from(size_of::<Pdu<T>>())?,
                     // A disk of three maps lets its I/O be polled for.

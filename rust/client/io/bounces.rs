@@ -16,6 +16,7 @@ use kernel::{
 
 use crate::base::{
     bounce::BounceBuffer,
+    memory::NumaNode,
     scatterlist::PageChunksBuilder,
     sync::{
         new_irqsave_spinlock,
@@ -58,9 +59,9 @@ pub(in crate::client) struct Bounces {
 }
 
 impl Bounces {
-    /// Makes the buffers, on NUMA node `numa_node`, or anywhere if that is -1. Fails with `ENOMEM`,
-    /// also if memory is too fragmented. May sleep.
-    pub(in crate::client) fn new(numa_node: i32) -> Result<Arc<Self>> {
+    /// Makes the buffers, on NUMA node `numa_node`. Fails with `ENOMEM`, also if memory is too
+    /// fragmented. May sleep.
+    pub(in crate::client) fn new(numa_node: NumaNode) -> Result<Arc<Self>> {
         let mut builder = PageChunksBuilder::new(TOTAL, numa_node)?;
         builder.grow(TOTAL)?;
         let memory = builder.finish()?;

@@ -24,7 +24,10 @@ use kernel::{
     },
 };
 
-use crate::base::sync::Completion;
+use crate::base::{
+    memory::NumaNode,
+    sync::Completion, //
+};
 use crate::block::mq::{
     DiskIdentity,
     GenDisk,
@@ -76,8 +79,8 @@ pub(in crate::client) struct DiskLimits {
     pub(in crate::client) poll_queues: u16,
     /// Requests in flight per hardware queue.
     pub(in crate::client) depth: u16,
-    /// The NUMA node of the RDMA device, or -1.
-    pub(in crate::client) numa_node: i32,
+    /// The NUMA node of the RDMA device.
+    pub(in crate::client) numa_node: NumaNode,
     /// The longest segment that the RDMA device takes, in bytes.
     pub(in crate::client) max_segment_size: u32,
     /// The largest read or write that a connection takes.

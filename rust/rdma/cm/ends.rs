@@ -10,7 +10,7 @@ use super::{
 };
 use crate::base::{
     errno::EAFNOSUPPORT,
-    net::socket_addr, //
+    net::SockaddrStorage, //
 };
 use crate::bindings;
 use crate::rdma::qp::Connected;
@@ -32,8 +32,8 @@ impl<T: Connected> CmId<T> {
             bindings::rdma_lock_handler(self.as_raw());
             let addr = &raw const (*self.as_raw()).route.addr;
             let ends = (
-                socket_addr(&raw const (*addr).src_addr),
-                socket_addr(&raw const (*addr).dst_addr),
+                SockaddrStorage::from_raw(&raw const (*addr).src_addr).socket_addr(),
+                SockaddrStorage::from_raw(&raw const (*addr).dst_addr).socket_addr(),
             );
             bindings::rdma_unlock_handler(self.as_raw());
             ends

@@ -6,6 +6,7 @@
 
 use crate::base::{
     contents::Contents,
+    memory::NumaNode,
     scatterlist::{
         Segment,
         Segmented, //
@@ -62,7 +63,7 @@ impl DmaMemory {
     pub(crate) const MAX: usize = PAGE_SIZE << 9;
 
     /// Allocates `len` bytes, at most [`Self::MAX`] and rounded up to a power of two of pages, on
-    /// NUMA node `node`, or anywhere if that is -1, and maps them in both directions.
+    /// NUMA node `node`, and maps them in both directions.
     ///
     /// Fails with `EINVAL` if `len` is 0 or too large, and with `ENOMEM`, also if there is no
     /// contiguous memory of this size or no such node.
@@ -70,7 +71,7 @@ impl DmaMemory {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn alloc(device: &Arc<Device>, len: usize, node: i32) -> Result<Self> {
+    pub(crate) fn alloc(device: &Arc<Device>, len: usize, node: NumaNode) -> Result<Self> {
         // INVARIANT: Nobody else knows the pages.
         Ok(Self {
             pages: Pages::alloc(

@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn memory_is_handed_out_in_pieces_inside() -> Result {
         with_device(|device, _| {
-            let alloc = |len| DmaMemory::alloc(device, len, -1);
+            let alloc = |len| DmaMemory::alloc(device, len, NumaNode::NO_NODE);
             check!(alloc(0).err() == Some(EINVAL));
             check!(alloc(DmaMemory::MAX + 1).err() == Some(EINVAL));
             check!(alloc(1)?.len() == PAGE_SIZE);
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn mapping_is_of_whole_pages_inside() -> Result {
         with_device(|device, _| {
-            let memory = PageChunks::alloc(5 * PAGE_SIZE, -1)?;
+            let memory = PageChunks::alloc(5 * PAGE_SIZE, NumaNode::NO_NODE)?;
             let map =
                 |offset, len| SgMapping::map(device, &memory, offset, len, Direction::ToDevice);
             for (offset, len) in [
@@ -219,7 +219,7 @@ mod tests {
     fn mapping_is_read_and_written_on_this_side() -> Result {
         with_device(|device, _| {
             // A chunk of four pages, and one of two. The last page is not mapped.
-            let memory = PageChunks::alloc(6 * PAGE_SIZE, -1)?;
+            let memory = PageChunks::alloc(6 * PAGE_SIZE, NumaNode::NO_NODE)?;
             let (offset, len) = (PAGE_SIZE, 4 * PAGE_SIZE);
             let mapping = SgMapping::map(device, &memory, offset, len, Direction::Bidirectional)?;
             // Across the end of the first chunk.
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn mapping_keeps_its_memory() -> Result {
         with_device(|device, _| {
-            let memory = PageChunks::alloc(PAGE_SIZE, -1)?;
+            let memory = PageChunks::alloc(PAGE_SIZE, NumaNode::NO_NODE)?;
             let mapping = SgMapping::map(device, &memory, 0, PAGE_SIZE, Direction::ToDevice)?;
             check!(!last(memory));
             check!(last(mapping));

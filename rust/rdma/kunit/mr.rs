@@ -112,7 +112,7 @@ mod tests {
     fn keeps_its_memory() -> Result {
         with_pair(CAPS, |pair| {
             let ours = Block::new(1, PAGE_SIZE, 0)?;
-            let memory = PageChunks::alloc(PAGE_SIZE, -1)?;
+            let memory = PageChunks::alloc(PAGE_SIZE, NumaNode::NO_NODE)?;
             fill(&memory, PAGE_SIZE, 5);
             let direction = Direction::Bidirectional;
             let mapping = SgMapping::map(pair.pd.device(), &memory, 0, PAGE_SIZE, direction)?;
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn refuses_a_mapping_for_less_and_lets_go_of_it() -> Result {
         with_pair(CAPS, |pair| {
-            let memory = PageChunks::alloc(PAGE_SIZE, -1)?;
+            let memory = PageChunks::alloc(PAGE_SIZE, NumaNode::NO_NODE)?;
             for (direction, access) in [
                 (Direction::ToDevice, Access::RemoteReadWrite),
                 (Direction::FromDevice, Access::RemoteReadWrite),
@@ -169,7 +169,7 @@ mod tests {
     fn begins_where_a_page_of_the_device_begins() -> Result {
         with_pair(CAPS, |pair| {
             // One chunk, of which a part is used.
-            let memory = PageChunks::alloc(64 * PAGE_SIZE, -1)?;
+            let memory = PageChunks::alloc(64 * PAGE_SIZE, NumaNode::NO_NODE)?;
             let direction = Direction::ToDevice;
             let mapping = SgMapping::map(pair.pd.device(), &memory, 0, PAGE_SIZE, direction)?;
             let page = mapping.page_size() as u64;

@@ -142,7 +142,7 @@ impl Block {
     /// New memory that is full of `byte`.
     pub(super) fn new(pieces: usize, piece: usize, byte: u8) -> Result<Self> {
         let len = pieces * piece;
-        let memory = PageChunks::alloc(len.next_multiple_of(PAGE_SIZE), -1)?;
+        let memory = PageChunks::alloc(len.next_multiple_of(PAGE_SIZE), NumaNode::NO_NODE)?;
         fill(&memory, len, byte);
         Ok(Self {
             memory,

@@ -449,7 +449,7 @@ impl Pair {
 
     /// An owner of a piece that is full of `byte`, and of a message of one byte.
     pub(super) fn reply(&self, slot: u8, len: usize, byte: u8) -> Result<Owner> {
-        let memory = DmaMemory::alloc(self.pd.device(), len, -1)?;
+        let memory = DmaMemory::alloc(self.pd.device(), len, NumaNode::NO_NODE)?;
         let piece = memory.piece(0, len)?;
         fill_piece(&piece, byte);
         Ok(Owner {

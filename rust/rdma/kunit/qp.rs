@@ -51,7 +51,8 @@ mod read {
             }
             // Into memory that is mapped already, as a server does.
             let mut owner = pair.owner(1);
-            owner.piece = Some(DmaMemory::alloc(pair.pd.device(), 5000, -1)?.piece(0, 5000)?);
+            owner.piece =
+                Some(DmaMemory::alloc(pair.pd.device(), 5000, NumaNode::NO_NODE)?.piece(0, 5000)?);
             posted(pair.near.qp.rdma(0, RdmaOp::Read, remote, owner, true))?;
             let (owner, result) = pair.near.events.sends.take()?;
             check!(result.is_ok());

@@ -89,7 +89,7 @@ mod tests {
             // The message is a segment, too.
             let pieces = 3.min(device.limits().max_send_sge as usize - 1);
             let block = Block::new(pieces, 512, 7)?;
-            let memory = DmaMemory::alloc(device, PAGE_SIZE, -1)?;
+            let memory = DmaMemory::alloc(device, PAGE_SIZE, device.numa_node())?;
             let (message, piece) = (pair.landing(9, 32)?, memory.piece(512, 2048)?);
             let landing = Landing {
                 piece: Some(piece),

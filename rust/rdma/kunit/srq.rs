@@ -43,7 +43,7 @@ pub(super) fn landing(
     alive: &Arc<Atomic<i32>>,
     number: u32,
 ) -> Result<Landing> {
-    let memory = DmaMemory::alloc(device, PAGE_SIZE, -1)?;
+    let memory = DmaMemory::alloc(device, PAGE_SIZE, NumaNode::NO_NODE)?;
     Ok(Landing {
         number,
         buffer: DmaBuffer::alloc(device, 32, Direction::FromDevice)?,

@@ -20,7 +20,10 @@ use kernel::{
     },
 };
 
-use crate::base::sync::Released;
+use crate::base::{
+    memory::NumaNode,
+    sync::Released, //
+};
 use crate::block::bdev::{
     Bdev,
     BdevEvents,
@@ -101,7 +104,7 @@ impl Block {
         for (set, name) in [
             (source.size != 0, "size"),
             (source.block_size.is_some(), "block_size"),
-            (source.numa_node != -1, "numa_node"),
+            (source.numa_node != NumaNode::NO_NODE, "numa_node"),
         ] {
             if set {
                 return Err(fail!(

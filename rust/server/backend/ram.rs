@@ -17,8 +17,8 @@ use kernel::{
 };
 
 use crate::base::{
+    memory::available_memory,
     scatterlist::{
-        available_memory,
         PageChunks,
         PageChunksBuilder, //
     },

@@ -9,7 +9,10 @@ use kernel::{
     sync::Arc, //
 };
 
-use crate::base::sync;
+use crate::base::{
+    memory::NumaNode,
+    sync, //
+};
 use crate::proto::{
     BlockSize,
     Kind,
@@ -27,8 +30,8 @@ pub(crate) struct Source {
     pub(crate) size: u64,
     /// Logical block size; of `ram` only.
     pub(crate) block_size: Option<BlockSize>,
-    /// The NUMA node of the memory, -1 for any; of `ram` only.
-    pub(crate) numa_node: i32,
+    /// The NUMA node of the memory; of `ram` only.
+    pub(crate) numa_node: NumaNode,
     /// Bytes of memory that have to remain available on this host; of `ram` only.
     pub(crate) ram_reserve: u64,
 }

@@ -5,9 +5,12 @@
 #![allow(unsafe_code)]
 
 use crate::bindings;
+use kernel::{
+    crc32,
+    scatterlist::contents::Contents, //
+};
 
 pub(crate) use kernel::crypto::{
-    crc32c,
     equal,
     hmac_sha256,
     open,
@@ -15,8 +18,17 @@ pub(crate) use kernel::crypto::{
     sha256,
     x25519,
     x25519_base,
-    TAG_SIZE, //
+    CHACHA20POLY1305_AUTHTAG_SIZE as TAG_SIZE, //
 };
+
+/// Returns the CRC32C of `head`, and after that of `contents`, one after the other (Castagnoli; as
+/// iSCSI has it, RFC 7143).
+pub(crate) fn crc32c(head: &[&[u8]], contents: &[Contents<'_>]) -> u32 {
+    let crc = head
+        .iter()
+        .fold(!0, |crc, bytes| crc32::crc32c(crc, bytes));
+    !contents.iter().fold(crc, crc32::crc32c_contents)
+}
 
 /// Overwrites `bytes` with zeroes, also if nobody reads them any more.
 pub(crate) fn wipe(bytes: &mut [u8]) {

@@ -13,10 +13,7 @@ use crate::bindings;
 
 pub(crate) use kernel::net::{
     namespace::Net,
-    sockaddr::{
-        socket_addr,
-        SockaddrStorage, //
-    },
+    sockaddr::SockaddrStorage, //
 };
 
 /// Returns the name of this host in the UTS namespace of the current task. Fails with `ENOMEM`. May

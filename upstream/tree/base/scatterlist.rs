@@ -4,9 +4,6 @@
 
 pub(crate) use kernel::{
     page::chunks::{
-        available_memory,
-        node_online,
-        total_memory,
         PageChunks,
         PageChunksBuilder, //
     },

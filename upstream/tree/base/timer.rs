@@ -3,6 +3,7 @@
 //! A one-shot timer.
 
 pub(crate) use kernel::time::timer::{
+    new_timer,
     Timer,
     TimerHandler, //
 };

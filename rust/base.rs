@@ -35,5 +35,6 @@ pub(crate) mod spinlock;
 pub(crate) mod sync;
 pub(crate) mod timer;
 pub(crate) mod trace;
+pub(crate) mod tracepoint;
 pub(crate) mod users;
 pub(crate) mod workqueue;

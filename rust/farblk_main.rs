@@ -14,7 +14,7 @@ use kernel::prelude::*;
 use kernel::sync::Arc;
 
 use crate::base::{
-    debugfs::ROOT_ONLY,
+    debugfs::File,
     workqueue::ReleaseQueue, //
 };
 use crate::client::host::Host;
@@ -27,7 +27,8 @@ use crate::rdma::{
     device::Device, //
 };
 use crate::server::{
-    Adapters,
+    stats::ServerCounters,
+    Connections,
     Exports, //
 };
 
@@ -104,8 +105,8 @@ module! {
 /// then the RDMA devices, then the queue of deferred drops.
 struct Farblk {
     _config: base::configfs::Subsystem,
-    _connections: base::debugfs::File<Adapters>,
-    _stats: base::debugfs::File<server::stats::Server>,
+    _connections: Pin<KBox<File<Connections>>>,
+    _stats: Pin<KBox<File<ServerCounters>>>,
     _client: Registration<Hcas>,
     _release: ReleaseQueue,
     // Callbacks may have let go of all that, and not have returned yet.
@@ -119,17 +120,20 @@ impl kernel::Module for Farblk {
         let release = ReleaseQueue::new(c"farblk_release")?;
         let client = Registration::new(Hcas)?;
         let server_stats = server::stats::Server::new()?;
-        let files = server::stats::Files::new()?;
+        let files = server::stats::Files::new();
         let exports = Exports::new(client.devices(), server_stats.clone(), files.exports)?;
-        let connections = files
-            .server
-            .file(c"connections", ROOT_ONLY, exports.adapters.clone());
+        let connections = Connections(exports.adapters.clone());
+        let connections = files.server.read_only_file(c"connections", connections);
+        let connections = KBox::pin_init(connections, GFP_KERNEL)?;
+        let stats = ServerCounters(server_stats);
+        let stats = files.server.read_only_file(c"counters", stats);
+        let stats = KBox::pin_init(stats, GFP_KERNEL)?;
         let host = Host::new(client.devices(), files.client, files.maps)?;
         let config = config::register(host, exports)?;
         Ok(Self {
             _config: config,
             _connections: connections,
-            _stats: files.server.file(c"counters", ROOT_ONLY, server_stats),
+            _stats: stats,
             _client: client,
             _release: release,
             _code: code,

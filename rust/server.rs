@@ -28,7 +28,7 @@ mod spec;
 pub(crate) mod stats;
 
 pub(crate) use backend::LastClose;
-pub(crate) use block::adapter::Adapters;
+pub(crate) use block::adapter::Connections;
 pub(crate) use export::{
     Export,
     ExportMonitor,

@@ -16,7 +16,7 @@ take() {
 	case $1 in
 	map)
 		STATS=$(show "$MAP_FILES/stats") LATENCY=$(show "$MAP_FILES/latency")
-		is "mode of the map's files" "$(stat -c %a "$MAP_FILES"/* | sort -u)" 444
+		is "mode of the map's files" "$(stat -c %a "$MAP_FILES"/* | sort -u)" 400
 		names+=" retries one_sided in_flight reconnects failovers"
 		;;
 	export)

@@ -2,19 +2,23 @@
 
 //! debugfs: files that show internal state of the module.
 //!
-//! The kernel crate's `debugfs` has file operations without an owner: a file that is held open
-//! while the module is unloaded makes the kernel fault when it is closed. Here an open file holds
-//! the module.
+//! They have the names of the kernel crate's `debugfs`. That keeps the file operations in the
+//! module, and without an owner: to close a file that was still open when the module was unloaded,
+//! the kernel reads them once more, and faults. Here an open file holds the module.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
-// UPSTREAM: kernel::debugfs needs an owner in its file operations. Then this file goes.
+// UPSTREAM: upstream/tree/base/debugfs.rs takes its place on top of upstream/rust.
 
 #![allow(unsafe_code)]
 
 use core::{
     ffi::c_int,
-    marker::PhantomData,
+    marker::{
+        PhantomData,
+        PhantomPinned, //
+    },
+    ops::Deref,
     ptr::null, //
 };
 
@@ -34,36 +38,35 @@ use crate::bindings;
 /// # Examples
 ///
 /// ```
-/// # use crate::base::debugfs::Show;
+/// # use crate::base::debugfs::Writer;
 /// # use kernel::{fmt, sync::atomic::{Atomic, Relaxed}};
 /// struct Counters {
 ///     reads: Atomic<u64>,
 ///     writes: Atomic<u64>,
 /// }
 ///
-/// impl Show for Counters {
-///     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// impl Writer for Counters {
+///     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 ///         writeln!(f, "reads {}", self.reads.load(Relaxed))?;
 ///         writeln!(f, "writes {}", self.writes.load(Relaxed))
 ///     }
 /// }
 /// ```
-pub(crate) trait Show: Send + Sync + 'static {
+pub(crate) trait Writer {
     /// Writes the content of the file. May sleep; may run in parallel with itself.
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// The permissions of a file that root can read.
-pub(crate) const ROOT_ONLY: u16 = 0o400;
-/// The permissions of a file that everybody can read who may enter debugfs.
-pub(crate) const READ_ONLY: u16 = 0o444;
+/// The permissions of a file: root can read it.
+const READ_ONLY: u16 = 0o400;
 
 /// A file or directory, which exists as long as this value. In a kernel without debugfs there is
 /// none.
 ///
 /// # Invariants
 ///
-/// The pointer is a dentry that debugfs returned and that was not removed, or an error pointer.
+/// The pointer is a dentry that debugfs returned and that was not removed, or an error pointer, or
+/// null.
 struct Entry {
     raw: *mut bindings::dentry,
     /// Removing a directory removes all below it: those above stay longer.
@@ -77,87 +80,129 @@ unsafe impl Sync for Entry {}
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants; error pointers are ignored.
+        // SAFETY: By the type invariants; error pointers and null are ignored.
         unsafe { bindings::debugfs_remove(self.raw) }
     }
 }
 
 /// A directory. It is removed when this and everything created in it are dropped, which sleeps.
 ///
+/// Without memory neither the directory nor what is created in it appears: debugfs is not worth an
+/// error.
+///
 /// # Examples
 ///
 /// ```
-/// # use crate::base::debugfs::{Dir, File, Show, ROOT_ONLY};
-/// # use kernel::{prelude::*, sync::Arc};
+/// # use crate::base::debugfs::{Dir, File, Writer};
+/// # use kernel::prelude::*;
 /// /// Makes /sys/kernel/debug/driver/disk0/counters, which is there as long as the result.
-/// fn publish<T: Show>(counters: Arc<T>) -> Result<File<T>> {
-///     let dir = Dir::new(c"driver")?.subdir(c"disk0")?;
-///     Ok(dir.file(c"counters", ROOT_ONLY, counters))
+/// fn publish<T: Writer + Send + Sync + 'static>(counters: T) -> Result<Pin<KBox<File<T>>>> {
+///     let dir = Dir::new(c"driver").subdir(c"disk0");
+///     KBox::pin_init(dir.read_only_file(c"counters", counters), GFP_KERNEL)
 /// }
 /// ```
 #[derive(Clone)]
-pub(crate) struct Dir(Arc<Entry>);
+pub(crate) struct Dir(Option<Arc<Entry>>);
 
 impl Dir {
-    fn create(name: &CStr, parent: Option<&Dir>) -> Result<Self> {
-        let raw = parent.map_or(core::ptr::null_mut(), |parent| parent.0.raw);
+    fn create(name: &CStr, parent: Option<&Arc<Entry>>) -> Self {
+        let raw = parent.map_or(core::ptr::null_mut(), |parent| parent.raw);
         // SAFETY: `name` is a C string, which is copied; `raw` is null, or by the type invariants
         // of `Entry` valid for debugfs, and `parent` keeps it.
         let raw = unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), raw) };
         // INVARIANT: The pointer comes from debugfs.
         let entry = Entry {
             raw,
-            _parent: parent.map(|parent| parent.0.clone()),
+            _parent: parent.cloned(),
         };
-        Ok(Self(Arc::new(entry, GFP_KERNEL)?))
+        Self(Arc::new(entry, GFP_KERNEL).ok())
     }
 
-    /// Creates a directory in the root of debugfs. Fails with `ENOMEM`. Sleeps.
-    pub(crate) fn new(name: &CStr) -> Result<Self> {
+    /// Creates a directory in the root of debugfs. Sleeps.
+    pub(crate) fn new(name: &CStr) -> Self {
         Self::create(name, None)
     }
 
-    /// Creates a directory in this one. Fails with `ENOMEM`. Sleeps.
-    pub(crate) fn subdir(&self, name: &CStr) -> Result<Self> {
-        Self::create(name, Some(self))
+    /// Creates a directory in this one. Sleeps.
+    pub(crate) fn subdir(&self, name: &CStr) -> Self {
+        match &self.0 {
+            Some(parent) => Self::create(name, Some(parent)),
+            None => Self(None),
+        }
     }
 
-    /// Creates a file in this directory with the permissions `mode`. Sleeps.
-    pub(crate) fn file<T: Show>(&self, name: &CStr, mode: u16, data: Arc<T>) -> File<T> {
+    /// Creates a file in this directory that shows `data`, and that root can read. Sleeps.
+    pub(crate) fn read_only_file<'a, T, E: 'a>(
+        &'a self,
+        name: &'a CStr,
+        data: impl PinInit<T, E> + 'a,
+    ) -> impl PinInit<File<T>, E> + 'a
+    where
+        T: Writer + Send + Sync + 'static,
+    {
+        try_pin_init!(&this in File {
+            data <- data,
+            // SAFETY: `data` was just initialised, and does not move. It is dropped after the
+            // entry.
+            _entry: unsafe { self.create_file(name, &raw const (*this.as_ptr()).data) },
+            _pin: PhantomPinned,
+        } ? E)
+    }
+
+    /// # Safety
+    ///
+    /// `data` must be valid until the result is dropped.
+    unsafe fn create_file<T: Writer + Sync>(&self, name: &CStr, data: *const T) -> Entry {
+        let Some(dir) = &self.0 else {
+            // INVARIANT: It is null.
+            return Entry {
+                raw: core::ptr::null_mut(),
+                _parent: None,
+            };
+        };
         // SAFETY: `name` is a C string, which is copied; the directory is valid for debugfs by the
-        // type invariants of `Entry`; `data` stays until the file is removed, see `File`.
+        // type invariants of `Entry`; `data` stays until the file is removed.
         let raw = unsafe {
             bindings::debugfs_create_file_full(
                 name.as_char_ptr(),
-                mode,
-                self.0.raw,
-                core::ptr::from_ref::<T>(&data).cast_mut().cast(),
+                READ_ONLY,
+                dir.raw,
+                data.cast_mut().cast(),
                 null(),
                 VTable::<T>::FILE_OPERATIONS,
             )
         };
         // INVARIANT: The pointer comes from debugfs.
-        File {
-            _entry: Entry {
-                raw,
-                _parent: Some(self.0.clone()),
-            },
-            _data: data,
+        Entry {
+            raw,
+            _parent: Some(dir.clone()),
         }
     }
 }
 
 /// A file that shows a `T`. Dropping it removes it and waits for readers; it sleeps.
-pub(crate) struct File<T: Show> {
+#[pin_data]
+pub(crate) struct File<T> {
     // Dropped in this order: removing waits until `VTable::show` does not run, and later reads
     // fail.
     _entry: Entry,
-    _data: Arc<T>,
+    #[pin]
+    data: T,
+    #[pin]
+    _pin: PhantomPinned,
+}
+
+impl<T> Deref for File<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.data
+    }
 }
 
 struct VTable<T>(PhantomData<T>);
 
-impl<T: Show> VTable<T> {
+impl<T: Writer + Sync> VTable<T> {
     const FILE_OPERATIONS: &'static bindings::file_operations = &bindings::file_operations {
         owner: &raw mut bindings::__this_module,
         open: Some(Self::open),
@@ -192,9 +237,9 @@ impl<T: Show> VTable<T> {
 
 struct Shown<'a, T>(&'a T);
 
-impl<T: Show> fmt::Display for Shown<'_, T> {
+impl<T: Writer> fmt::Display for Shown<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.show(f)
+        self.0.write(f)
     }
 }
 
@@ -210,9 +255,18 @@ mod tests {
     /// Shows a word.
     struct Word(&'static str);
 
-    impl Show for Word {
-        fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    impl Writer for Word {
+        fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(self.0)
+        }
+    }
+
+    /// Shows a word that others use, too.
+    struct Shared(Arc<Word>);
+
+    impl Writer for Shared {
+        fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.write(f)
         }
     }
 
@@ -220,22 +274,22 @@ mod tests {
 
     #[test]
     fn file_shows_its_data() -> Result {
-        let data = Arc::new(Word("seventeen"), GFP_KERNEL)?;
-        let file = Dir::new(DIR)?
-            .subdir(c"sub")?
-            .file(c"word", ROOT_ONLY, data);
-        let shown = shell(c"[ $(cat /sys/kernel/debug/farblk_kunit/sub/word) = seventeen ]");
-        let mode = shell(c"[ $(stat -c %a /sys/kernel/debug/farblk_kunit/sub/word) = 400 ]");
-        check!(shown.is_ok() && mode.is_ok());
-        drop(file);
+        let dir = Dir::new(DIR).subdir(c"sub");
+        let file = dir.read_only_file(c"word", Word("seventeen"));
+        let _file = KBox::pin_init(file, GFP_KERNEL)?;
+        check!(shell(c"[ $(cat /sys/kernel/debug/farblk_kunit/sub/word) = seventeen ]").is_ok());
+        check!(shell(c"[ $(stat -c %a /sys/kernel/debug/farblk_kunit/sub/word) = 400 ]").is_ok());
         Ok(())
     }
 
     #[test]
     fn entries_go_with_the_last_value() -> Result {
-        let dir = Dir::new(DIR)?;
+        let dir = Dir::new(DIR);
         let data = Arc::new(Word(""), GFP_KERNEL)?;
-        let file = dir.file(c"word", ROOT_ONLY, data.clone());
+        let file = KBox::pin_init(
+            dir.read_only_file(c"word", Shared(data.clone())),
+            GFP_KERNEL,
+        )?;
         drop(dir);
         // The file keeps its directory.
         check!(shell(c"[ -f /sys/kernel/debug/farblk_kunit/word ]").is_ok());
@@ -248,8 +302,8 @@ mod tests {
 
     #[test]
     fn open_file_holds_the_module() -> Result {
-        let data = Arc::new(Word("word"), GFP_KERNEL)?;
-        let _file = Dir::new(DIR)?.file(c"word", ROOT_ONLY, data);
+        let dir = Dir::new(DIR);
+        let _file = KBox::pin_init(dir.read_only_file(c"word", Word("word")), GFP_KERNEL)?;
         check!(shell(
             c"refs() { cat /sys/module/farblk/refcnt; }
             before=$(refs)

@@ -4,19 +4,21 @@
 //!
 //! C header: [`include/linux/module.h`](srctree/include/linux/module.h)
 
-// UPSTREAM: kernel::ThisModule needs references to a module. Then this file goes.
+// UPSTREAM: upstream/tree/base/module.rs takes its place on top of upstream/rust.
 
 #![allow(unsafe_code)]
 
 use crate::bindings;
-use kernel::prelude::*;
 
 /// A reference to this module, which is not unloaded as long as there is one.
+///
+/// The module may be unloaded while the last one is being dropped, by code of this module:
+/// [`CodeUsers`](super::users::CodeUsers) keeps that until it has returned.
 ///
 /// # Examples
 ///
 /// ```
-/// # use crate::base::module::ModuleRef;
+/// # use crate::base::module::{try_get, ModuleRef};
 /// # use kernel::prelude::*;
 /// /// What a function of this module is called for, also when all else has forgotten it.
 /// struct Callback {
@@ -26,7 +28,7 @@ use kernel::prelude::*;
 /// # fn example() -> Result {
 /// // Fails only if the module is just being unloaded, which waits for those who know it.
 /// let callback = Callback {
-///     _module: ModuleRef::get()?,
+///     _module: try_get().ok_or(ENODEV)?,
 /// };
 /// # Ok(())
 /// # }
@@ -37,25 +39,14 @@ use kernel::prelude::*;
 /// The module has been taken once for it.
 pub(crate) struct ModuleRef(());
 
-impl ModuleRef {
-    /// Takes a reference. Fails with `ENODEV` if the module is just being unloaded. Any context.
-    pub(crate) fn get() -> Result<Self> {
-        // SAFETY: `__this_module` is this module, which is loaded.
-        match unsafe { bindings::try_module_get(&raw mut bindings::__this_module) } {
-            // INVARIANT: It was just taken.
-            true => Ok(Self(())),
-            false => Err(ENODEV),
-        }
-    }
-
-    /// Returns a reference that was forgotten.
-    ///
-    /// # Safety
-    ///
-    /// It must have been given to [`core::mem::forget`], and not be returned twice.
-    pub(crate) unsafe fn forgotten() -> Self {
-        // INVARIANT: The caller promises that it is there.
-        Self(())
+/// Takes a reference to this module, unless it is being unloaded. Any context.
+pub(crate) fn try_get() -> Option<ModuleRef> {
+    // SAFETY: `__this_module` is this module, which is loaded.
+    if unsafe { bindings::try_module_get(&raw mut bindings::__this_module) } {
+        // INVARIANT: It was just taken.
+        Some(ModuleRef(()))
+    } else {
+        None
     }
 }
 

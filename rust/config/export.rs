@@ -119,7 +119,7 @@ const RELEASE_MS: u32 = 10_000;
 
 /// An enabled export, with a reference that keeps its directory.
 struct Running {
-    _files: Option<ExportFiles>,
+    _files: Option<Pin<KBox<ExportFiles>>>,
     _monitor: PeriodicWork<ExportMonitor>,
     export: Arc<Export>,
     _pinned: Pinned,

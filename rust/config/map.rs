@@ -126,7 +126,7 @@ impl GroupOperations for Maps {
 /// A running map, whose directory cannot be removed.
 struct Running {
     // The files are dropped first, because they use the map.
-    _files: MapFiles,
+    _files: Pin<KBox<MapFiles>>,
     map: Arc<Map>,
     _pinned: Pinned,
 }

@@ -10,7 +10,10 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::module::ModuleRef;
+use crate::base::module::{
+    self,
+    ModuleRef, //
+};
 use core::{
     mem::ManuallyDrop,
     ops::Deref, //
@@ -164,7 +167,7 @@ impl Remnants {
         // INVARIANT: The caller promises that it is the only reference.
         let remnant = Remnant {
             object,
-            _module: ModuleRef::get().ok(),
+            _module: module::try_get(),
         };
         let mut list = self.list.lock();
         if list.is_empty() {

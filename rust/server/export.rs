@@ -420,7 +420,7 @@ impl Export {
 
     /// Shows the counters of the export in debugfs for as long as the result lives, if its contents
     /// are a block device: I/O to memory does not pass the server. May sleep.
-    pub(crate) fn files(&self, exports: &Exports) -> Result<Option<stats::ExportFiles>> {
+    pub(crate) fn files(&self, exports: &Exports) -> Result<Option<Pin<KBox<stats::ExportFiles>>>> {
         match &self.backend {
             Backend::Ram(_) => Ok(None),
             Backend::Block(block) => {

@@ -27,8 +27,7 @@ use crate::base::{
     debugfs::{
         Dir,
         File,
-        Show,
-        READ_ONLY, //
+        Writer, //
     },
 };
 use crate::proto::{
@@ -111,20 +110,24 @@ impl Server {
     }
 }
 
-impl Show for Server {
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "logins {}", self.logins.get())?;
-        writeln!(f, "grants {}", self.grants.get())?;
-        writeln!(f, "io_completions {}", self.io_completions.get())?;
-        writeln!(f, "violations {}", self.violations.get())?;
-        writeln!(f, "forgeries {}", self.forgeries.get())?;
-        writeln!(f, "forged {}", self.forged.get())?;
-        writeln!(f, "sent_away {}", self.sent_away.get())?;
-        writeln!(f, "fences {}", self.fences.get())?;
-        writeln!(f, "takeovers {}", self.takeovers.get())?;
-        writeln!(f, "evictions {}", self.evictions.get())?;
-        writeln!(f, "heartbeats_missed {}", self.heartbeats_missed.get())?;
-        writeln!(f, "overdue {}", self.overdue.get())
+/// Prints the counters of the server.
+pub(crate) struct ServerCounters(pub(crate) Arc<Server>);
+
+impl Writer for ServerCounters {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(server) = self;
+        writeln!(f, "logins {}", server.logins.get())?;
+        writeln!(f, "grants {}", server.grants.get())?;
+        writeln!(f, "io_completions {}", server.io_completions.get())?;
+        writeln!(f, "violations {}", server.violations.get())?;
+        writeln!(f, "forgeries {}", server.forgeries.get())?;
+        writeln!(f, "forged {}", server.forged.get())?;
+        writeln!(f, "sent_away {}", server.sent_away.get())?;
+        writeln!(f, "fences {}", server.fences.get())?;
+        writeln!(f, "takeovers {}", server.takeovers.get())?;
+        writeln!(f, "evictions {}", server.evictions.get())?;
+        writeln!(f, "heartbeats_missed {}", server.heartbeats_missed.get())?;
+        writeln!(f, "overdue {}", server.overdue.get())
     }
 }
 
@@ -229,8 +232,8 @@ impl Drop for ConnectionStats {
 /// Prints the counters of an export.
 struct Counters(Arc<ExportStats>);
 
-impl Show for Counters {
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Writer for Counters {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let totals = self.0.totals();
         totals.show(f)?;
         writeln!(f, "in_flight {}", totals.in_flight)
@@ -240,16 +243,19 @@ impl Show for Counters {
 /// Prints the histograms of an export.
 struct Latency(Arc<ExportStats>);
 
-impl Show for Latency {
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Writer for Latency {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.totals().show_latency(f)
     }
 }
 
 /// The debugfs files of an export of a block device. They are there until this is dropped, which
 /// sleeps.
+#[pin_data]
 pub(crate) struct ExportFiles {
+    #[pin]
     _counters: File<Counters>,
+    #[pin]
     _latency: File<Latency>,
 }
 
@@ -259,15 +265,16 @@ impl ExportFiles {
         exports: &Dir,
         name: &Name,
         stats: &Arc<ExportStats>,
-    ) -> Result<Self> {
+    ) -> Result<Pin<KBox<Self>>> {
         let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
-        let dir = exports.subdir(&name)?;
-        let counters = Arc::new(Counters(stats.clone()), GFP_KERNEL)?;
-        let latency = Arc::new(Latency(stats.clone()), GFP_KERNEL)?;
-        Ok(Self {
-            _counters: dir.file(c"stats", READ_ONLY, counters),
-            _latency: dir.file(c"latency", READ_ONLY, latency),
-        })
+        let dir = exports.subdir(&name);
+        KBox::try_pin_init(
+            try_pin_init!(Self {
+                _counters <- dir.read_only_file(c"stats", Counters(stats.clone())),
+                _latency <- dir.read_only_file(c"latency", Latency(stats.clone())),
+            }),
+            GFP_KERNEL,
+        )
     }
 }
 
@@ -285,13 +292,13 @@ pub(crate) struct Files {
 
 impl Files {
     /// Makes the directories appear. May sleep.
-    pub(crate) fn new() -> Result<Self> {
-        let dir = Dir::new(c"farblk")?;
-        Ok(Self {
-            client: dir.subdir(c"client")?,
-            server: dir.subdir(c"server")?,
-            maps: dir.subdir(c"maps")?,
-            exports: dir.subdir(c"exports")?,
-        })
+    pub(crate) fn new() -> Self {
+        let dir = Dir::new(c"farblk");
+        Self {
+            client: dir.subdir(c"client"),
+            server: dir.subdir(c"server"),
+            maps: dir.subdir(c"maps"),
+            exports: dir.subdir(c"exports"),
+        }
     }
 }

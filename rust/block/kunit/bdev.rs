@@ -5,7 +5,7 @@
 use crate::base::{
     debugfs::{
         Dir,
-        Show, //
+        Writer, //
     },
     workqueue::OwnedQueue, //
 };
@@ -44,8 +44,8 @@ struct Opener {
     opened: IrqSaveSpinLock<Option<Result<Bdev>>>,
 }
 
-impl Show for Opener {
-    fn show(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Writer for Opener {
+    fn write(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         let events = Arc::new(NoEvents, GFP_KERNEL).map_err(|_| fmt::Error)?;
         let opened = Bdev::open(&self.path, true, events);
         // Dropping a device sleeps.
@@ -107,15 +107,12 @@ impl WorkItem for Remover {
 
 /// Opens `path` in a task of the user.
 fn open_by_path(path: CString) -> Result<Bdev> {
-    let opener = Arc::pin_init(
-        pin_init!(Opener {
-            path,
-            opened <- new_irqsave_spinlock!(None),
-        }),
-        GFP_KERNEL,
-    )?;
-    let dir = Dir::new(c"farblk_kunit")?;
-    let _file = dir.file(c"open", 0o400, opener.clone());
+    let opener = pin_init!(Opener {
+        path,
+        opened <- new_irqsave_spinlock!(None),
+    });
+    let dir = Dir::new(c"farblk_kunit");
+    let opener = KBox::pin_init(dir.read_only_file(c"open", opener), GFP_KERNEL)?;
     shell(c"[ -z \"$(cat /sys/kernel/debug/farblk_kunit/open)\" ]")?;
     let opened = opener.opened.lock().take();
     opened.ok_or(ENOENT)?

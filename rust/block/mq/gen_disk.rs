@@ -5,7 +5,10 @@
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use crate::base::{
-    module::ModuleRef,
+    module::{
+        try_get,
+        ModuleRef, //
+    },
     sync::random_u64, //
 };
 use crate::bindings;
@@ -76,6 +79,7 @@ pub(super) struct DiskData<T: Operations> {
     index: DiskIndex,
     /// Of the last change of the persistent reservation; locked while there is one.
     pr_token: Pin<KBox<Mutex<u32>>>,
+    module: Option<ModuleRef>,
     _p: PhantomData<T::QueueData>,
 }
 
@@ -173,13 +177,13 @@ impl<T: Operations> DiskVTable<T> {
     /// `GenDiskBuilder::build_numbered` added.
     unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
         // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
-        let data = unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) };
+        let mut data = unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) };
+        let module = data.module.take();
         drop(data);
         // This function is the last of the module's code that has to do with the disk: an open file
         // gives its own reference to the module up before its reference to the disk. `CodeUsers`
         // waits until it has returned.
-        // SAFETY: `build` has forgotten it.
-        drop(unsafe { ModuleRef::forgotten() });
+        drop(module);
     }
 
     const VTABLE: bindings::block_device_operations = bindings::block_device_operations {
@@ -298,7 +302,7 @@ impl GenDiskBuilder {
             return Err(EINVAL);
         }
 
-        let module = ModuleRef::get()?;
+        let module = try_get().ok_or(ENODEV)?;
         let index = DiskIndex::alloc(names)?;
         let quiesced = KBox::pin_init(new_mutex!(false), GFP_KERNEL)?;
         let pr_token = KBox::pin_init(new_mutex!(random_u64() as u32), GFP_KERNEL)?;
@@ -310,6 +314,7 @@ impl GenDiskBuilder {
                 identity: self.identity,
                 index,
                 pr_token,
+                module: Some(module),
                 _p: PhantomData,
             },
             GFP_KERNEL,
@@ -347,9 +352,8 @@ impl GenDiskBuilder {
             bindings::device_add_disk(core::ptr::null_mut(), disk, groups)
         })?;
 
-        // The data and the reference to the module are `free_disk`'s from now on.
+        // The data is `free_disk`'s from now on.
         core::mem::forget(new);
-        core::mem::forget(module);
 
         // INVARIANT: It was allocated and added above.
         Ok(GenDisk {

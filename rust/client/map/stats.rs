@@ -13,9 +13,7 @@ use kernel::{
 
 use crate::base::debugfs::{
     File,
-    Show,
-    READ_ONLY,
-    ROOT_ONLY, //
+    Writer, //
 };
 use crate::client::{
     host::Host,
@@ -24,33 +22,37 @@ use crate::client::{
 use crate::proto::Name;
 
 /// The debugfs files of a map. They use the map, and are there until this is dropped, which sleeps.
+#[pin_data]
 pub(crate) struct Files {
+    #[pin]
     _connections: File<Connections>,
+    #[pin]
     _counters: File<Counters>,
+    #[pin]
     _latency: File<Latency>,
 }
 
 impl Files {
     /// Makes the files of the map `name` appear. May sleep.
-    pub(crate) fn new(host: &Host, name: &Name, map: &Arc<Map>) -> Result<Self> {
+    pub(crate) fn new(host: &Host, name: &Name, map: &Arc<Map>) -> Result<Pin<KBox<Self>>> {
         let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
-        let (client, maps) = (host.client_dir.subdir(&name)?, host.maps_dir.subdir(&name)?);
-        let connections = Arc::new(Connections(map.clone()), GFP_KERNEL)?;
-        let counters = Arc::new(Counters(map.clone()), GFP_KERNEL)?;
-        let latency = Arc::new(Latency(map.clone()), GFP_KERNEL)?;
-        Ok(Self {
-            _connections: client.file(c"counters", ROOT_ONLY, connections),
-            _counters: maps.file(c"stats", READ_ONLY, counters),
-            _latency: maps.file(c"latency", READ_ONLY, latency),
-        })
+        let (client, maps) = (host.client_dir.subdir(&name), host.maps_dir.subdir(&name));
+        KBox::try_pin_init(
+            try_pin_init!(Self {
+                _connections <- client.read_only_file(c"counters", Connections(map.clone())),
+                _counters <- maps.read_only_file(c"stats", Counters(map.clone())),
+                _latency <- maps.read_only_file(c"latency", Latency(map.clone())),
+            }),
+            GFP_KERNEL,
+        )
     }
 }
 
 /// Prints the counters of the connections that are up.
 struct Connections(Arc<Map>);
 
-impl Show for Connections {
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Writer for Connections {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.running.lock().runtime {
             Some(runtime) => {
                 writeln!(f, "forged {}", runtime.forged())?;
@@ -64,8 +66,8 @@ impl Show for Connections {
 /// Prints the counters of the map.
 struct Counters(Arc<Map>);
 
-impl Show for Counters {
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Writer for Counters {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.running.lock().runtime {
             Some(runtime) => runtime.show_stats(f),
             None => Ok(()),
@@ -76,8 +78,8 @@ impl Show for Counters {
 /// Prints the histograms of the map.
 struct Latency(Arc<Map>);
 
-impl Show for Latency {
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Writer for Latency {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.running.lock().runtime {
             Some(runtime) => runtime.multipath().stats().totals().show_latency(f),
             None => Ok(()),

@@ -18,7 +18,7 @@ use kernel::{
 
 use crate::base::{
     compat,
-    debugfs::Show,
+    debugfs::Writer,
     periodic::PeriodicWork,
     workqueue::OwnedQueue, //
 };
@@ -345,10 +345,12 @@ fn budget_of_device() -> Result<Arc<Budget>> {
     Budget::new(size.max(POOL_MIN))
 }
 
-impl Show for Adapters {
-    /// Shows what the connections did. May sleep.
-    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let adapters = copy(&self.list.lock(), |entry| entry.adapter.clone())?;
+/// Prints what the connections did.
+pub(crate) struct Connections(pub(crate) Arc<Adapters>);
+
+impl Writer for Connections {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let adapters = copy(&self.0.list.lock(), |entry| entry.adapter.clone())?;
         adapters.iter().try_for_each(|adapter| adapter.show(f))
     }
 }

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! References to this module, those of the kernel crate.
+
+use kernel::module::this_module;
+
+pub(crate) use kernel::module::ModuleRef;
+
+/// Takes a reference to this module, unless it is being unloaded. Any context.
+pub(crate) fn try_get() -> Option<ModuleRef> {
+    this_module::<crate::LocalModule>().try_get()
+}

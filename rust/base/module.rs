@@ -47,16 +47,6 @@ impl ModuleRef {
             false => Err(ENODEV),
         }
     }
-
-    /// Returns a reference that was forgotten.
-    ///
-    /// # Safety
-    ///
-    /// It must have been given to [`core::mem::forget`], and not be returned twice.
-    pub(crate) unsafe fn forgotten() -> Self {
-        // INVARIANT: The caller promises that it is there.
-        Self(())
-    }
 }
 
 impl Drop for ModuleRef {

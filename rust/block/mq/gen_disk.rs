@@ -77,6 +77,8 @@ pub(super) struct DiskData<T: Operations> {
     /// Of the last change of the persistent reservation; locked while there is one.
     pr_token: Pin<KBox<Mutex<u32>>>,
     _p: PhantomData<T::QueueData>,
+    /// Keeps the code of [`DiskVTable::free_disk`]. The last field, so that it drops at the end.
+    _module: ModuleRef,
 }
 
 impl<T: Operations> DiskData<T> {
@@ -172,14 +174,11 @@ impl<T: Operations> DiskVTable<T> {
     /// Called by the block layer only, when the last reference to a disk goes that
     /// `GenDiskBuilder::build_numbered` added.
     unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
-        // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
-        let data = unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) };
-        drop(data);
         // This function is the last of the module's code that has to do with the disk: an open file
-        // gives its own reference to the module up before its reference to the disk. `CodeUsers`
-        // waits until it has returned.
-        // SAFETY: `build` has forgotten it.
-        drop(unsafe { ModuleRef::forgotten() });
+        // gives its own reference to the module up before its reference to the disk. At its end
+        // nothing keeps the module from being unloaded, but `CodeUsers` waits until it has returned.
+        // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
+        drop(unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) });
     }
 
     const VTABLE: bindings::block_device_operations = bindings::block_device_operations {
@@ -319,6 +318,7 @@ impl GenDiskBuilder {
         // queue data belongs to `data`, which is freed after the disk.
         let disk = from_err_ptr(unsafe {
             bindings::__blk_mq_alloc_disk(
+                _module: module,
                 tag_set.as_raw(),
                 &mut limits,
                 data.queue_data,
@@ -347,9 +347,8 @@ impl GenDiskBuilder {
             bindings::device_add_disk(core::ptr::null_mut(), disk, groups)
         })?;
 
-        // The data and the reference to the module are `free_disk`'s from now on.
+        // The data are `free_disk`'s from now on.
         core::mem::forget(new);
-        core::mem::forget(module);
 
         // INVARIANT: It was allocated and added above.
         Ok(GenDisk {
@@ -397,6 +396,9 @@ pub(crate) struct GenDisk<T: Operations> {
     disk: NonNull<bindings::gendisk>,
     quiesced: Pin<KBox<Mutex<bool>>>,
     tag_set: Arc<TagSet<T>>,
+/// A disk keeps this module loaded, from [`GenDiskBuilder::build_numbered`] until the last reference
+/// to it is gone: disks must have been dropped before the module can be unloaded.
+///
 }
 
 // SAFETY: Its methods are C functions that any thread may call, and what it owns is `Send`.

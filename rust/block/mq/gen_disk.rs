@@ -558,7 +558,7 @@ impl<T: Operations> GenDisk<T> {
     }
 
     /// Undoes [`Self::quiesce`]: requests that have waited are dispatched by other tasks. Can be
-    /// repeated. Waits for a call of `quiesce` that is under way.
+    /// repeated. May sleep, as it waits for a call of `quiesce` that is under way.
     pub(crate) fn unquiesce(&self) {
         let mut quiesced = self.quiesced.lock();
         if *quiesced {
@@ -594,10 +594,9 @@ impl<T: Operations> GenDisk<T> {
     ///
     /// It waits for file systems that wait for requests in flight. So the driver must end those
     /// first, and fail the requests that come in between, as it does when the device is gone. May
-    /// sleep.
+    /// sleep. Must not be called by [`Operations::last_close`].
     pub(crate) fn mark_dead(&self) {
-        // SAFETY: By the type invariants. No callback of `DiskVTable`, under whose `open_mutex` it
-        // must not be called, gets to here.
+        // SAFETY: By the type invariants.
         unsafe { bindings::blk_mark_disk_dead(self.as_raw()) };
     }
 }

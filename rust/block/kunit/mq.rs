@@ -63,6 +63,16 @@ mod tests {
     }
 
     #[test]
+    fn disk_without_identity_is_not_asked_for_it() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(false)?;
+        // SAFETY: A device that is open has a disk, and that has its table.
+        let get_unique_id = unsafe { (*(*(*bdev.as_raw()).bd_disk).fops).get_unique_id };
+        check!(get_unique_id.is_none());
+        Ok(())
+    }
+
+    #[test]
     fn limits_are_those_of_the_disk() -> Result {
         let disk = Disk::with(limits(), 0, 4, 0)?;
         let bdev = disk.open(true)?;

@@ -185,14 +185,22 @@ impl<T: Operations> DiskVTable<T> {
         open: Some(Self::open),
         release: Some(Self::release),
         free_disk: Some(Self::free_disk),
-        get_unique_id: Some(Self::get_unique_id),
         owner: &raw mut bindings::__this_module,
         pr_ops: PrVTable::<T>::build().cast(),
         ..pin_init::zeroed()
     };
 
-    const fn build() -> &'static bindings::block_device_operations {
-        &Self::VTABLE
+    /// Of a disk with a [`DiskIdentity`]: users take a disk that has the callback for one.
+    const IDENTIFIED: bindings::block_device_operations = bindings::block_device_operations {
+        get_unique_id: Some(Self::get_unique_id),
+        ..Self::VTABLE
+    };
+
+    const fn build(identified: bool) -> &'static bindings::block_device_operations {
+        match identified {
+            true => &Self::IDENTIFIED,
+            false => &Self::VTABLE,
+        }
     }
 }
 
@@ -333,7 +341,7 @@ impl GenDiskBuilder {
 
         // SAFETY: `disk` is valid, and not visible to anyone else yet; so is the data.
         unsafe {
-            (*disk).fops = DiskVTable::<T>::build();
+            (*disk).fops = DiskVTable::<T>::build(self.identity.is_some());
             (*disk).private_data = new.data.cast();
             (*new.data).index.write_name(&mut (*disk).disk_name)?;
             bindings::set_capacity(disk, self.capacity_sectors);
@@ -341,11 +349,13 @@ impl GenDiskBuilder {
             bindings::farblk_suppress_partition_scan(disk, self.defer_partition_scan);
         }
 
+        let groups = match self.identity {
+            // SAFETY: No requirements.
+            Some(_) => unsafe { bindings::farblk_disk_groups() },
+            None => core::ptr::null_mut(),
+        };
         // SAFETY: `disk` is valid and was not added yet. What its callbacks read is set, and stays.
-        to_result(unsafe {
-            let groups = bindings::farblk_disk_groups();
-            bindings::device_add_disk(core::ptr::null_mut(), disk, groups)
-        })?;
+        to_result(unsafe { bindings::device_add_disk(core::ptr::null_mut(), disk, groups) })?;
 
         // The data are `free_disk`'s from now on.
         core::mem::forget(new);

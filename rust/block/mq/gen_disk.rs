@@ -318,6 +318,7 @@ impl GenDiskBuilder {
                 index,
                 pr_token,
                 _p: PhantomData,
+                _module: module,
             },
             GFP_KERNEL,
         )?;
@@ -326,7 +327,6 @@ impl GenDiskBuilder {
         // queue data belongs to `data`, which is freed after the disk.
         let disk = from_err_ptr(unsafe {
             bindings::__blk_mq_alloc_disk(
-                _module: module,
                 tag_set.as_raw(),
                 &mut limits,
                 data.queue_data,
@@ -396,6 +396,9 @@ impl<T: Operations> Drop for NewDisk<T> {
 /// every request has ended, so the driver must go on ending them until that returns. Files that are
 /// still open get errors. Dropping sleeps, and must not be done in a callback of [`Operations`].
 ///
+/// A disk keeps this module loaded, from [`GenDiskBuilder::build_numbered`] until the last reference
+/// to it is gone: disks must have been dropped before the module can be unloaded.
+///
 /// # Invariants
 ///
 /// - `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its
@@ -406,9 +409,6 @@ pub(crate) struct GenDisk<T: Operations> {
     disk: NonNull<bindings::gendisk>,
     quiesced: Pin<KBox<Mutex<bool>>>,
     tag_set: Arc<TagSet<T>>,
-/// A disk keeps this module loaded, from [`GenDiskBuilder::build_numbered`] until the last reference
-/// to it is gone: disks must have been dropped before the module can be unloaded.
-///
 }
 
 // SAFETY: Its methods are C functions that any thread may call, and what it owns is `Send`.
@@ -417,8 +417,8 @@ unsafe impl<T: Operations> Send for GenDisk<T> {}
 unsafe impl<T: Operations> Sync for GenDisk<T> {}
 
 impl<T: Operations> GenDisk<T> {
-    /// The C object, which is valid as long as `self`.
-    pub(in crate::block) fn as_raw(&self) -> *mut bindings::gendisk {
+    /// Returns the C object, which is valid as long as `self`.
+    fn as_raw(&self) -> *mut bindings::gendisk {
         self.disk.as_ptr()
     }
 

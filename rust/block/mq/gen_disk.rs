@@ -175,8 +175,8 @@ impl<T: Operations> DiskVTable<T> {
     /// `GenDiskBuilder::build_numbered` added.
     unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
         // This function is the last of the module's code that has to do with the disk: an open file
-        // gives its own reference to the module up before its reference to the disk. At its end
-        // nothing keeps the module from being unloaded, but `CodeUsers` waits until it has returned.
+        // gives its own reference to the module up before its reference to the disk. At its end the
+        // module may be unloaded, but `CodeUsers` waits until it has returned.
         // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
         drop(unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) });
     }
@@ -396,8 +396,8 @@ impl<T: Operations> Drop for NewDisk<T> {
 /// every request has ended, so the driver must go on ending them until that returns. Files that are
 /// still open get errors. Dropping sleeps, and must not be done in a callback of [`Operations`].
 ///
-/// A disk keeps this module loaded, from [`GenDiskBuilder::build_numbered`] until the last reference
-/// to it is gone: disks must have been dropped before the module can be unloaded.
+/// A disk keeps this module loaded until the last reference to the disk is gone, so that disks have
+/// to be dropped before the module is unloaded.
 ///
 /// # Invariants
 ///

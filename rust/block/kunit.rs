@@ -106,6 +106,8 @@ struct State {
     /// Requests stay.
     hold: bool,
     held: KVec<Owned<Request<Ram>>>,
+    /// The number of the device that requests are for.
+    dev: u32,
     /// How often a request was late, and how often all may be before they end.
     late: u32,
     patience: u32,
@@ -186,6 +188,7 @@ impl Operations for Ram {
     ) -> Result<(), Refused<Self>> {
         let rq = rq.start();
         let mut state = ram.state.lock();
+        state.dev = rq.dev();
         let _ = state.seen.push_within_capacity(Seen {
             command: rq.command(),
             sector: rq.sector(),
@@ -295,6 +298,7 @@ impl Disk {
             result: Ok(()),
             hold: false,
             held: KVec::with_capacity(64, GFP_KERNEL)?,
+            dev: 0,
             late: 0,
             patience: 1,
             closes: 0,
@@ -334,9 +338,9 @@ impl Disk {
         Bdev::open_dev(self.dev(), write, Arc::new(NoEvents, GFP_KERNEL)?)
     }
 
-    fn dev(&self) -> bindings::dev_t {
-        // SAFETY: A disk that is there has a block device for its whole.
-        unsafe { (*(*self.disk.as_raw()).part0).bd_dev }
+    fn dev(&self) -> u32 {
+        // Its partition table was read.
+        self.ram.state.lock().dev
     }
 
     /// What came since this was last asked for.

@@ -270,8 +270,7 @@ mod tests {
     fn device_is_closed_after_its_events() -> Result {
         let disk = Disk::new()?;
         let bdev = disk.open(true)?;
-        // SAFETY: A disk that is there has a block device for its whole.
-        let whole = NonNull::new(unsafe { (*disk.disk.as_raw()).part0 }).ok_or(ENXIO)?;
+        let whole = NonNull::new(bdev.as_raw()).ok_or(ENXIO)?;
         let write = CString::try_from_fmt(fmt!(
             "dd if=/dev/zero of=/dev/{} bs=4096 count=1 conv=notrunc 2>/dev/null",
             disk.disk.name().to_str()?

@@ -64,6 +64,16 @@ mod tests {
     }
 
     #[test]
+    fn disk_without_identity_is_not_asked_for_it() -> Result {
+        let disk = Disk::new()?;
+        let bdev = disk.open(false)?;
+        // SAFETY: A device that is open has a disk, and that has its table.
+        let get_unique_id = unsafe { (*(*(*bdev.as_raw()).bd_disk).fops).get_unique_id };
+        check!(get_unique_id.is_none());
+        Ok(())
+    }
+
+    #[test]
     fn limits_are_those_of_the_disk() -> Result {
         let disk = Disk::with(limits(), 0, 4, 0)?;
         let bdev = disk.open(true)?;
@@ -204,6 +214,13 @@ mod tests {
         Ok(())
     }
 
+    /// The tag set of the disk of a device.
+    fn tag_set_of(bdev: &Bdev) -> &bindings::blk_mq_tag_set {
+        // SAFETY: A device that is open has a disk with a queue. This has its tag set, of which
+        // nothing changes that the tests look at.
+        unsafe { &*(*(*(*bdev.as_raw()).bd_disk).queue).tag_set }
+    }
+
     #[test]
     fn polled_queues_are_behind_the_others() -> Result {
         let new = |hw, polled| {
@@ -212,22 +229,23 @@ mod tests {
         };
         check!(new(0, 0).err() == Some(EINVAL) && new(0, 1).err() == Some(EINVAL));
         check!(new(u32::MAX, 1).err() == Some(EINVAL));
-        let tag_set = new(2, 3)?;
-        // SAFETY: It is valid, and nothing changes it.
-        let set = unsafe { &*tag_set.as_raw() };
-        check!(set.nr_maps == 3 && set.nr_hw_queues == 5);
+        let disk = Disk::with(plain(), 3, 4, 0)?;
+        let bdev = disk.open(false)?;
+        let set = tag_set_of(&bdev);
+        check!(set.nr_maps == 3 && set.nr_hw_queues == 4);
         let maps = set
             .map
             .each_ref()
             .map(|map| (map.queue_offset, map.nr_queues));
-        check!(maps == [(0, 2), (0, 0), (2, 3)]);
+        check!(maps == [(0, 1), (0, 0), (1, 3)]);
         // SAFETY: There is an entry for every CPU, of which there is one at least.
         let (first, polled) = unsafe { (*set.map[0].mq_map, *set.map[2].mq_map) };
-        check!(first < 2 && (2..5).contains(&polled));
-        drop(tag_set);
-        let tag_set = new(1, 0)?;
-        // SAFETY: As above.
-        let set = unsafe { &*tag_set.as_raw() };
+        check!(first == 0 && (1..4).contains(&polled));
+        drop(bdev);
+        drop(disk);
+        let disk = Disk::new()?;
+        let bdev = disk.open(false)?;
+        let set = tag_set_of(&bdev);
         check!(set.nr_maps == 1 && set.nr_hw_queues == 1);
         Ok(())
     }

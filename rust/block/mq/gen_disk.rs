@@ -79,8 +79,9 @@ pub(super) struct DiskData<T: Operations> {
     index: DiskIndex,
     /// Of the last change of the persistent reservation; locked while there is one.
     pr_token: Pin<KBox<Mutex<u32>>>,
-    module: Option<ModuleRef>,
     _p: PhantomData<T::QueueData>,
+    /// Keeps the code of [`DiskVTable::free_disk`]. The last field, so that it drops at the end.
+    _module: ModuleRef,
 }
 
 impl<T: Operations> DiskData<T> {
@@ -176,28 +177,33 @@ impl<T: Operations> DiskVTable<T> {
     /// Called by the block layer only, when the last reference to a disk goes that
     /// `GenDiskBuilder::build_numbered` added.
     unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
-        // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
-        let mut data = unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) };
-        let module = data.module.take();
-        drop(data);
         // This function is the last of the module's code that has to do with the disk: an open file
-        // gives its own reference to the module up before its reference to the disk. `CodeUsers`
-        // waits until it has returned.
-        drop(module);
+        // gives its own reference to the module up before its reference to the disk. At its end the
+        // module may be unloaded, but `CodeUsers` waits until it has returned.
+        // SAFETY: `build` made it by `into_raw`; no more callbacks come, nor is it read by anyone.
+        drop(unsafe { KBox::from_raw((*disk).private_data.cast::<DiskData<T>>()) });
     }
 
     const VTABLE: bindings::block_device_operations = bindings::block_device_operations {
         open: Some(Self::open),
         release: Some(Self::release),
         free_disk: Some(Self::free_disk),
-        get_unique_id: Some(Self::get_unique_id),
         owner: &raw mut bindings::__this_module,
         pr_ops: PrVTable::<T>::build().cast(),
         ..pin_init::zeroed()
     };
 
-    const fn build() -> &'static bindings::block_device_operations {
-        &Self::VTABLE
+    /// Of a disk with a [`DiskIdentity`]: users take a disk that has the callback for one.
+    const IDENTIFIED: bindings::block_device_operations = bindings::block_device_operations {
+        get_unique_id: Some(Self::get_unique_id),
+        ..Self::VTABLE
+    };
+
+    const fn build(identified: bool) -> &'static bindings::block_device_operations {
+        match identified {
+            true => &Self::IDENTIFIED,
+            false => &Self::VTABLE,
+        }
     }
 }
 
@@ -314,8 +320,8 @@ impl GenDiskBuilder {
                 identity: self.identity,
                 index,
                 pr_token,
-                module: Some(module),
                 _p: PhantomData,
+                _module: module,
             },
             GFP_KERNEL,
         )?;
@@ -338,7 +344,7 @@ impl GenDiskBuilder {
 
         // SAFETY: `disk` is valid, and not visible to anyone else yet; so is the data.
         unsafe {
-            (*disk).fops = DiskVTable::<T>::build();
+            (*disk).fops = DiskVTable::<T>::build(self.identity.is_some());
             (*disk).private_data = new.data.cast();
             (*new.data).index.write_name(&mut (*disk).disk_name)?;
             bindings::set_capacity(disk, self.capacity_sectors);
@@ -346,13 +352,15 @@ impl GenDiskBuilder {
             bindings::farblk_suppress_partition_scan(disk, self.defer_partition_scan);
         }
 
+        let groups = match self.identity {
+            // SAFETY: No requirements.
+            Some(_) => unsafe { bindings::farblk_disk_groups() },
+            None => core::ptr::null_mut(),
+        };
         // SAFETY: `disk` is valid and was not added yet. What its callbacks read is set, and stays.
-        to_result(unsafe {
-            let groups = bindings::farblk_disk_groups();
-            bindings::device_add_disk(core::ptr::null_mut(), disk, groups)
-        })?;
+        to_result(unsafe { bindings::device_add_disk(core::ptr::null_mut(), disk, groups) })?;
 
-        // The data is `free_disk`'s from now on.
+        // The data are `free_disk`'s from now on.
         core::mem::forget(new);
 
         // INVARIANT: It was allocated and added above.
@@ -391,6 +399,9 @@ impl<T: Operations> Drop for NewDisk<T> {
 /// every request has ended, so the driver must go on ending them until that returns. Files that are
 /// still open get errors. Dropping sleeps, and must not be done in a callback of [`Operations`].
 ///
+/// A disk keeps this module loaded until the last reference to the disk is gone, so that disks have
+/// to be dropped before the module is unloaded.
+///
 /// # Invariants
 ///
 /// - `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its
@@ -409,8 +420,8 @@ unsafe impl<T: Operations> Send for GenDisk<T> {}
 unsafe impl<T: Operations> Sync for GenDisk<T> {}
 
 impl<T: Operations> GenDisk<T> {
-    /// The C object, which is valid as long as `self`.
-    pub(in crate::block) fn as_raw(&self) -> *mut bindings::gendisk {
+    /// Returns the C object, which is valid as long as `self`.
+    fn as_raw(&self) -> *mut bindings::gendisk {
         self.disk.as_ptr()
     }
 
@@ -560,7 +571,7 @@ impl<T: Operations> GenDisk<T> {
     }
 
     /// Undoes [`Self::quiesce`]: requests that have waited are dispatched by other tasks. Can be
-    /// repeated. Waits for a call of `quiesce` that is under way.
+    /// repeated. May sleep, as it waits for a call of `quiesce` that is under way.
     pub(crate) fn unquiesce(&self) {
         let mut quiesced = self.quiesced.lock();
         if *quiesced {
@@ -596,10 +607,9 @@ impl<T: Operations> GenDisk<T> {
     ///
     /// It waits for file systems that wait for requests in flight. So the driver must end those
     /// first, and fail the requests that come in between, as it does when the device is gone. May
-    /// sleep.
+    /// sleep. Must not be called by [`Operations::last_close`].
     pub(crate) fn mark_dead(&self) {
-        // SAFETY: By the type invariants. No callback of `DiskVTable`, under whose `open_mutex` it
-        // must not be called, gets to here.
+        // SAFETY: By the type invariants.
         unsafe { bindings::blk_mark_disk_dead(self.as_raw()) };
     }
 }

@@ -86,7 +86,8 @@ pub(crate) struct Limits {
 }
 
 impl Default for Limits {
-    /// Limits that every device meets.
+    /// Returns C's defaults: blocks of 512 bytes, small requests, and nothing that only some
+    /// devices can do. A device of larger blocks has to set their size.
     fn default() -> Self {
         Self {
             logical_block_size: 512,

@@ -121,9 +121,11 @@ pub(crate) trait Operations: Sized + 'static {
     /// [`Command::Report`]: super::Command::Report
     const PR_REPORT_SIZE: usize = 0;
 
-    /// Returns what [`Command::Report`] has read; `None` if it makes no sense. May sleep.
+    /// Returns what [`Command::Report`] has read; `None` if it makes no sense, for which, as for a
+    /// count above [`PR_KEYS_MAX`], the caller gets `EIO`. May sleep.
     ///
     /// [`Command::Report`]: super::Command::Report
+    /// [`PR_KEYS_MAX`]: super::PR_KEYS_MAX
     fn parse_pr_report(_bytes: &[u8]) -> Option<PrReport> {
         None
     }

@@ -376,7 +376,7 @@ impl<T: Operations> Request<T> {
 }
 
 impl<T: Operations> Owned<Request<T>> {
-    /// Ends the request, on the CPU that submitted it or on one that is close to it. Any context.
+    /// Ends the request: in softirq, maybe on another CPU, or here. Any context but NMI.
     #[inline]
     pub(crate) fn complete(self, result: BlkResult) {
         // SAFETY: By the type invariants of `Owned`, which is consumed; an `Owned<Request>` is

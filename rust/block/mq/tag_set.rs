@@ -191,8 +191,8 @@ impl<T: Operations> TagSet<T> {
         true
     }
 
-    /// Returns the C tag set.
-    pub(in crate::block) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
+    /// Returns the C tag set, which is valid as long as `self`.
+    pub(super) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
         self.inner.get()
     }
 }

@@ -4,8 +4,9 @@
 //!
 //! The first two wait in lines of their connection until the poller's worker calls
 //! [`Connection::resume`]. They get their slots in the order in which they came in, also before
-//! those that come in while others wait; and then their memory in the order of a line. Commands for which the backing device has to wait are submitted in a
-//! task of their own. Writes whose data are to be fetched wait until fewer are.
+//! those that come in while others wait; and then their memory in the order of a line. Commands for
+//! which the backing device has to wait are submitted in a task of their own. Writes whose data are
+//! to be fetched wait until fewer are.
 
 #![forbid(unsafe_code)]
 

@@ -19,6 +19,7 @@ use crate::block::{
             DiskNames, //
         },
         identity::{
+            self,
             DiskIdentity,
             UID_UUID, //
         },
@@ -352,11 +353,9 @@ impl GenDiskBuilder {
             bindings::farblk_suppress_partition_scan(disk, self.defer_partition_scan);
         }
 
-        let groups = match self.identity {
-            // SAFETY: No requirements.
-            Some(_) => unsafe { bindings::farblk_disk_groups() },
-            None => core::ptr::null_mut(),
-        };
+        let groups = self
+            .identity
+            .map_or(core::ptr::null_mut(), |_| identity::groups());
         // SAFETY: `disk` is valid and was not added yet. What its callbacks read is set, and stays.
         to_result(unsafe { bindings::device_add_disk(core::ptr::null_mut(), disk, groups) })?;
 
@@ -397,10 +396,8 @@ impl<T: Operations> Drop for NewDisk<T> {
 ///
 /// Dropping it removes the disk: writes what is cached, if the disk is not dead, and waits until
 /// every request has ended, so the driver must go on ending them until that returns. Files that are
-/// still open get errors. Dropping sleeps, and must not be done in a callback of [`Operations`].
-///
-/// A disk keeps this module loaded until the last reference to the disk is gone, so that disks have
-/// to be dropped before the module is unloaded.
+/// still open get errors. Dropping sleeps, and must not be done in a callback of [`Operations`]. A
+/// disk keeps this module loaded until the last reference to the disk is gone.
 ///
 /// # Invariants
 ///

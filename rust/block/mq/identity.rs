@@ -19,3 +19,9 @@ pub(crate) struct DiskIdentity {
     /// software that compares disks by their EUI-64.
     pub(crate) durable: bool,
 }
+
+/// Returns the sysfs files of a disk that has a [`DiskIdentity`], for `device_add_disk`.
+pub(super) fn groups() -> *mut *const bindings::attribute_group {
+    // SAFETY: No requirements.
+    unsafe { bindings::farblk_disk_groups() }
+}

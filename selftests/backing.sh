@@ -31,16 +31,24 @@ dm_disk() { modprobe dm-mod; dmsetup create "farblk-$1" --table "$2" && echo "/d
 # sectors DEVICE
 sectors() { blockdev --getsz "$1"; }
 
-# dm_clean: removes those, and what lies on them. disks_clean: and all others. Both fork only where
-# there is something.
+# dm_clean: removes those, and what lies on them; fails if one is in use. disks_clean: and all
+# others. Both fork only where there is something. dm_users: those that are left, how often they are
+# open, and the processes that have a block device open.
 dm_clean() {
-	local d name left=3
+	local d name busy left=3
 	while [ $((left--)) -gt 0 ]; do
+		busy=0
 		for d in /sys/class/block/dm-*/dm/name; do
-			[ ! -e "$d" ] || { name=$(<"$d"); [[ $name != farblk* ]] || dmsetup remove "$name" || continue 2; }
+			[ ! -e "$d" ] || { name=$(<"$d"); [[ $name != farblk* ]] || dmsetup remove "$name" || busy=1; }
 		done
-		return
+		[ $busy = 1 ] || return 0
 	done
+	return 1
+} 2>/dev/null
+dm_users() {
+	local file
+	dmsetup info -c --noheadings -o name,open
+	for file in /proc/[0-9]*/fd/*; do [ ! -b "$file" ] || echo "$(tr '\0' ' ' <"${file%/fd/*}/cmdline"): $(readlink "$file")"; done
 } 2>/dev/null
 
 disks_clean() {

@@ -93,7 +93,7 @@ run_scenarios() {
 		rc=0
 		start=$SECONDS
 		(BAD=0; declare -F "$name" >/dev/null || die "there is no $name"; "$name"; exit "$BAD") || rc=$?
-		clean_all
+		clean_all || rc=1
 		if [ "$rc" != 4 ] && ! wait_for 10 same_baseline "$before"; then
 			note "FAILED: left behind: $(baseline | tr "\n" " "), before: ${before//$'\n'/ }"
 			rc=1
@@ -389,20 +389,28 @@ serve_block() { remote "is_local || [ -d $C/ports/p ] || port_add p $FARBLK_SERV
 back() { BACK=$(remote "$1") && [ -n "$BACK" ] || die "$1: ${BACK:-nothing}"; }
 disk_of() { back "$1"; must serve_block e "$BACK"; must map m e "${@:2}"; }
 
-# clean: removes all objects of this host. clean_all: of both.
+# clean: removes all objects of this host. clean_all: of both. They fail if what lay under an export
+# is still in use when that is disabled.
 clean() {
-	local o p
+	local o p rc=0
 	mounted /run/mnt && umount /run/mnt
 	# Here they may lie on maps, below they lie under exports.
 	dm_clean
 	for o in "$C"/maps/*/; do [ ! -d "$o" ] || { store "$o/enable" force; for p in "$o"/paths/*/; do store "$p/enable" 0; rmdir "$p"; done; rmdir "$o"; }; done
 	for o in "$C"/discover/*/ "$C"/ping/*/; do [ ! -d "$o" ] || rmdir "$o"; done
-	for o in "$C"/exports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"/hosts/*/ "$o"; }; done
+	for o in "$C"/exports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0 || note "disabling ${o#"$C/"}: $(show "$o/last_error")"; rmdir "$o"/hosts/*/ "$o"; }; done
 	for o in "$C"/ports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"; }; done
-	dm_clean
+	dm_clean || { rc=1 && note "FAILED: in use, when all is disabled: $(dm_users)" && wait_for 10 dm_clean; }
 	disks_clean
+	return $rc
 } 2>/dev/null
-clean_all() { clean; [ -e /run/server-is-off ] || remote clean; }
+clean_all() {
+	local rc=0
+	clean || rc=1
+	# Whether a server that does not answer has to, its own test says.
+	[ -e /run/server-is-off ] || remote clean || [ $? != 1 ] || rc=1
+	return $rc
+}
 
 # --- what may not be left behind ------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ HOSTILE=10.9.0.77
 nothing_left() { is "what ping left" "$(ls "$C/ping" "$C/discover" | grep -v ":$" | xargs)" ""; }
 
 # A host alone, with and without exports; an export of RAM, whose only place another map has; one of
-# a block device.
+# a block device. siw would answer READs of no bytes with some.
 round_trips() {
+	local reads=300
 	needs jq
+	[ "$PROVIDER" != siw ] || reads=null
 	not_local
 	must remote "port_add p $FARBLK_SERVER"
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER"
@@ -23,10 +25,10 @@ round_trips() {
 	must remote "export_ram e 8M max_clients=1"
 	must map m e
 	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 -i 1ms
-	is "round trips" "$(json '.send.count, .read.count, .complete' | xargs)" "300 300 true"
+	is "round trips" "$(json '.send.count, .read.count, .complete' | xargs)" "300 $reads true"
 	is "SENDs in the histogram" "$(json '[.send.histogram[].count] | add')" 300
 	note "$(json '"SEND p50 \(.send.p50_ns) p99 \(.send.p99_ns) READ p50 \(.read.p50_ns) p99 \(.read.p99_ns) ns"')"
-	json '.send.min_ns > 0 and .send.min_ns <= .send.p50_ns and .send.p50_ns <= .send.p99_ns and .send.p99_ns <= .send.max_ns and .read.min_ns > 0' >/dev/null
+	json '.send.min_ns > 0 and .send.min_ns <= .send.p50_ns and .send.p50_ns <= .send.p99_ns and .send.p99_ns <= .send.max_ns and (.read == null or .read.min_ns > 0)' >/dev/null
 	is "the state of the map that has the export" "$(show "$C/maps/m/state")" live
 	must direct_read "$DEV" /dev/null count=1
 	is "maps with a place" "$(remote "cat $C/exports/e/clients $C/exports/e/clients_away" | xargs)" "1 0"
@@ -176,7 +178,7 @@ admitted() {
 	exits 5 "$FARBLK" ping "$FARBLK_SERVER/e" -c 1 --op write
 	# READs of no bytes need nobody to admit this host.
 	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER" -c 5 --op read
-	is "round trips" "$(json '.read.count, (.send == null)' | xargs)" "5 true"
+	is "round trips" "$(json '.read.count, (.send == null)' | xargs)" "$([ "$PROVIDER" = siw ] && echo null || echo 5) true"
 	nothing_left
 }
 

@@ -25,6 +25,7 @@ use crate::bindings;
 ///
 /// It uses the name if one is given, otherwise it generates one based on the file name and line
 /// number.
+#[allow(unused_macros, reason = "a sample may have no timers")]
 macro_rules! new_timer {
     ($value:expr $(, $name:literal)? $(,)?) => {
         $crate::base::timer::Timer::new(

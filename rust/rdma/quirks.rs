@@ -69,7 +69,9 @@
 //! Where `siw` cannot answer an RDMA READ at once, `siw_activate_tx()` in `siw_qp.c` leaves the
 //! segment of the work request before it in place if there are no bytes to send, and
 //! `siw_qp_sq_proc_tx()` sends that segment. So where others are under way at the same time, a byte
-//! is read. It may go to memory that has no region of its own: `siw` does not want one.
+//! is read. It may go to memory that has no region of its own: `siw` does not want one. A READ that
+//! has nothing of the peer's to read is not posted ([`rdma_nothing`](super::qp::Qp::rdma_nothing)):
+//! it would fail if the peer has just answered a message.
 //!
 //! # Rejections that look like resets
 //!

@@ -202,7 +202,7 @@ impl Meter {
     /// Measures up to `count` round trips of a kind, as many at once as there may be, and adds them
     /// to `measured`. Begins none when one of `begins` and `goes_on` returns false; what is under
     /// way when `goes_on` does has one time together. Fails with `EOPNOTSUPP` if they are atomic
-    /// operations or datagrams, and one of the devices does none. May sleep.
+    /// operations, datagrams, or READs of no bytes, and one of the devices does none. May sleep.
     pub(super) fn run(
         &mut self,
         trip: Trip,

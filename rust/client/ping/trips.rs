@@ -77,7 +77,7 @@ impl Trip {
 
     /// Returns true if not all devices do it.
     pub(super) fn may_be_unavailable(self) -> bool {
-        matches!(self, Self::Cas | Self::Faa | Self::SendUd)
+        matches!(self, Self::Read | Self::Cas | Self::Faa | Self::SendUd)
     }
 }
 

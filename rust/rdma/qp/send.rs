@@ -4,7 +4,10 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::scatterlist::Segmented;
+use crate::base::{
+    errno::EOPNOTSUPP,
+    scatterlist::Segmented, //
+};
 use crate::bindings;
 use crate::rdma::{
     dma::{
@@ -116,7 +119,8 @@ impl<H: QpHandler> Qp<H> {
     /// peer's device takes to answer; a WRITE has no effect but that the device gets it. `owner`
     /// comes back with the completion; its memory is not used.
     ///
-    /// Otherwise like [`Self::rdma`].
+    /// Otherwise like [`Self::rdma`]; but a READ fails with `EOPNOTSUPP` if the peer's device may
+    /// answer it with bytes, as `siw` does.
     pub(crate) fn rdma_nothing(
         &self,
         slot: u16,
@@ -125,6 +129,10 @@ impl<H: QpHandler> Qp<H> {
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, _owner, body| {
+            // There is no memory of the peer's of which a byte could be read instead.
+            if op == RdmaOp::Read && self.read_sink.is_some() {
+                return Err(EOPNOTSUPP);
+            }
             self.add_empty(slot, body, op, None);
             Ok(())
         })

@@ -387,9 +387,13 @@ fn report(
     if let Some(lost) = document.lost {
         lines.push(plan.loss(lost, document.send_ud.as_ref().map_or(0, Times::count)));
     }
-    let missing = measured.unavailable.iter().map(|op| {
-        let op = title(*op);
-        format!("{op}  not available: the RDMA device of one of the two hosts does none")
+    let missing = measured.unavailable.iter().map(|&op| {
+        let none = match op {
+            Op::Read => "none of no bytes",
+            _ => "none",
+        };
+        let op = title(op);
+        format!("{op}  not available: the RDMA device of one of the two hosts does {none}")
     });
     let lines: Vec<_> = lines.into_iter().chain(missing).collect();
     if lines.is_empty() {

@@ -166,6 +166,8 @@ impl Plan {
 
     /// Returns true if a device may not be able to do something of it.
     pub fn may_be_unavailable(&self) -> bool {
-        self.has(Op::Cas) || self.has(Op::Faa) || self.has(Op::SendUd)
+        self.ops
+            .iter()
+            .any(|op| !matches!(op, Op::Send | Op::Write))
     }
 }

@@ -62,3 +62,11 @@ disks_clean() {
 	[ ! -d /sys/module/scsi_debug/holders ] || modprobe -r scsi_debug
 	[ ! -d /sys/module/brd/holders ] || rmmod brd
 } 2>/dev/null
+
+# serve_block NAME DEVICE [ATTRIBUTE=VALUE]...: serve of a block device.
+serve_block() { remote "is_local || [ -d $C/ports/p ] || port_add p $FARBLK_SERVER; export_block $*" || { note "export $1: $(remote "show $C/exports/$1/last_error")"; return 1; }; }
+
+# back LINE: BACK is the device whose path LINE prints on the server. disk_of LINE: and DEV the disk
+# of map m of its export e.
+back() { BACK=$(remote "$1") && [ -n "$BACK" ] || die "$1: ${BACK:-nothing}"; }
+disk_of() { back "$1"; must serve_block e "$BACK"; must map m e "${@:2}"; }

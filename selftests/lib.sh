@@ -381,13 +381,6 @@ path() {
 # serve NAME SIZE [ATTRIBUTE=VALUE]...: the server listens and exports; in the other words of the
 # tests, "a server".
 serve() { remote "port_add p $FARBLK_SERVER && export_ram $*"; }
-# serve_block NAME DEVICE [ATTRIBUTE=VALUE]...: the same of a block device.
-serve_block() { remote "is_local || [ -d $C/ports/p ] || port_add p $FARBLK_SERVER; export_block $*" || { note "export $1: $(remote "show $C/exports/$1/last_error")"; return 1; }; }
-
-# back LINE: BACK is the device whose path LINE prints on the server. disk_of LINE: and DEV the disk
-# of map m of its export e.
-back() { BACK=$(remote "$1") && [ -n "$BACK" ] || die "$1: ${BACK:-nothing}"; }
-disk_of() { back "$1"; must serve_block e "$BACK"; must map m e "${@:2}"; }
 
 # clean: removes all objects of this host. clean_all: of both. They fail if what lay under an export
 # is still in use when that is disabled.
@@ -407,7 +400,6 @@ clean() {
 clean_all() {
 	local rc=0
 	clean || rc=1
-	# Whether a server that does not answer has to, its own test says.
 	[ -e /run/server-is-off ] || remote clean || [ $? != 1 ] || rc=1
 	return $rc
 }

@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent.parent.parent
 DRIVER = "drivers/block/farblk"
@@ -188,21 +187,11 @@ class Series:
         index = "Documentation/admin-guide/blockdev/index.rst"
         self.put(index, (self.tree / index).read_text().rstrip("\n") + "\n   farblk/index\n")
 
-    def copies(self):
-        """Returns a list of the files whose place is the kernel crate, with their lines."""
-        text, total = "", 0
-        for floor in ("base", "block"):
-            for file in sorted((self.tree / DRIVER / floor).rglob("*.rs")):
-                note = re.search(r"^// UPSTREAM: ((?:.*\n// )*.*)", file.read_text(), re.M)
-                if not note:
-                    continue
-                folder = file.with_suffix("")
-                files = [file] + ([] if not folder.is_dir() else sorted(folder.rglob("*.rs")))
-                lines = sum(len(each.read_text().splitlines()) for each in files if "kunit" not in each.name)
-                total += lines
-                entry = f"{file.relative_to(self.tree / DRIVER)}, {lines} lines: {note[1].replace(chr(10) + '// ', ' ')}"
-                text += textwrap.fill(entry, 72, initial_indent=" - ", subsequent_indent="   ") + "\n"
-        return text + f"\nAll together {total} lines."
+    def refuse_copies(self):
+        """Ends if a file is there whose place the kernel crate takes."""
+        for file in sorted((self.tree / DRIVER).rglob("*.rs")):
+            if "// UPSTREAM:" in file.read_text():
+                sys.exit(f"{file.relative_to(self.tree)}: the kernel crate has it, but upstream/tree has no file for it")
 
     def write(self):
         for fix in self.fixes:
@@ -249,13 +238,13 @@ class Series:
         self.rust(*(part for name in ("link", "config", "client", "server", "stats") for part in (f"{name}.rs", name)))
         self.rust("farblk_main.rs")
         self.step("11-driver")
+        self.refuse_copies()
         self.documentation()
         self.step("12-documentation")
         out = self.folder / "patches"
         git(self.tree, "format-patch", "-q", "--rfc", "--cover-letter", "-o", str(out.resolve()), "base")
         cover = next(out.glob("0000-*.patch"))
         subject, _, body = text_of(HERE / "upstream/cover-letter.txt").partition("\n\n")
-        body = body.replace("@COPIES@", self.copies())
         text = cover.read_text().replace("*** SUBJECT HERE ***", subject)
         cover.write_text(text.replace("*** BLURB HERE ***", body.rstrip("\n")))
         return sorted(out.glob("*.patch"))

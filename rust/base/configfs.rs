@@ -108,7 +108,8 @@ pub(crate) trait GroupOperations: Send + Sync + Sized + 'static {
     /// `mkdir(2)`: builds the directory `name` in `group`, and the default groups below it.
     ///
     /// Without this function `mkdir(2)` fails with [`EPERM`]. The name is new in this directory; it
-    /// is 1 to 255 bytes long. Called under the subsystem's mutex.
+    /// is 1 to 255 bytes long. One that is not UTF-8 fails with [`EINVAL`] before this is called.
+    /// Called under the subsystem's mutex.
     fn make_child(_group: &Group<Self>, _name: &str) -> Result<NewGroup<Self::Child>> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
@@ -297,7 +298,7 @@ impl<T: GroupOperations> NewGroup<T> {
     }
 
     /// Adds a default group: a directory that exists as long as this one. Its name must be new in
-    /// this directory. Fails with `ENOMEM`.
+    /// this directory, which is not checked. Fails with `ENOMEM`.
     pub(crate) fn with_default<U>(self, name: &CStr, group: NewGroup<U>) -> Result<Self>
     where
         U: GroupOperations,
@@ -459,7 +460,9 @@ impl<T: GroupOperations> VTable<T> {
 /// hold the module: so register last in the module's `init`, and put it first in the module struct.
 ///
 /// Dropping it makes `mkdir(2)` fail with [`ESHUTDOWN`], waits until all directories that it made
-/// are removed (there are none when a module is unloaded), and removes the rest.
+/// are removed (there are none when a module is unloaded), and removes the rest. So it must not be
+/// a part of the data of its directories, nor be dropped by their callbacks: it would wait for
+/// itself.
 ///
 /// # Examples
 ///

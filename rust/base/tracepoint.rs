@@ -10,27 +10,6 @@
 /// has the safety requirements of the C code, and `<name>_enabled`. A tracepoint that is not costs
 /// a no-op instruction, which the kernel replaces by a jump when somebody enables it. The C
 /// declarations are in the bindings that are named first.
-///
-/// # Examples
-///
-/// ```
-/// # use crate::base::tracepoint::declare_trace;
-/// declare_trace! {
-///     in crate::bindings;
-///
-///     /// # Safety
-///     ///
-///     /// Always safe to call.
-///     unsafe fn farblk_post(dev: u32, queue: u16, tag: u16, path: u8);
-/// }
-///
-/// fn post(tag: u16, path: impl FnOnce() -> u8) {
-///     if farblk_post_enabled() {
-///         // SAFETY: Always safe to call.
-///         unsafe { farblk_post(0, 0, tag, path()) };
-///     }
-/// }
-/// ```
 macro_rules! declare_trace {
     (in $($bindings:ident)::+; $($traces:tt)*) => {
         $crate::base::tracepoint::declare_trace! { @in [$($bindings)::+] $($traces)* }

@@ -4,4 +4,5 @@
 
 #include "helpers/rdma.c"
 #include "helpers/sync.c"
+#include "helpers/kernel.c"
 #include "helpers/net.c"

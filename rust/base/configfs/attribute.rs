@@ -31,7 +31,7 @@ const PAGE_LEN: usize = 4096;
 /// The functions are given by value, but must be function items or closures that capture nothing:
 /// only their type is kept. A show gets the directory's data and writes the content, with its
 /// newline, into the page. A store gets the directory and what was written: UTF-8 without NUL
-/// and less than a page (otherwise the write fails with [`EINVAL`]), without one trailing
+/// and at most 4094 bytes (otherwise the write fails with [`EINVAL`]), without one trailing
 /// newline.
 ///
 /// # Examples
@@ -119,8 +119,8 @@ impl<T: GroupOperations> Attribute<T> {
         this
     }
 
-    /// Defines a file that only root can write (mode 0200), for a secret: nothing of what was
-    /// written stays in the page.
+    /// Defines a file that only root can write (mode 0200), for a secret: nothing of what
+    /// the store was given stays in the page. A write to a directory that is gone is not given.
     pub(crate) const fn secret<W>(name: &'static CStr, _store: W) -> Self
     where
         W: Fn(&Group<T>, &str) -> Result + Copy + 'static,

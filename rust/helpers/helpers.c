@@ -8,7 +8,6 @@
 #include "rdma.c"
 #include "block.c"
 #include "configfs.c"
-#include "crypto.c"
 #include "kernel.c"
 #include "sync.c"
 #include "net.c"

@@ -180,3 +180,8 @@ __rust_helper void rust_helper_farblk_copy_racy(void *to, const void *from, size
 {
 	memmove(to, from, len);
 }
+
+__rust_helper void rust_helper_memzero_explicit(void *s, size_t count)
+{
+	memzero_explicit(s, count);
+}

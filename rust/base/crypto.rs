@@ -16,7 +16,10 @@
 // UPSTREAM: upstream/tree/base/crypto.rs takes the place of this file, with patches of
 // upstream/rust.
 
-use crate::base::contents::Contents;
+use crate::base::{
+    contents::Contents,
+    errno::EBADMSG, //
+};
 use crate::bindings;
 use kernel::prelude::*;
 

@@ -465,7 +465,7 @@ impl Command {
 
     /// Handles the completion of what the queue pair was asked to do. A success is handled by a
     /// task that polls the completion queue: the poller's worker most often, or one that looks
-    /// after the connection, drains it, or shows its counters. After an error in any context.
+    /// after the connection, drains it, or shows its counters. A failure is handled in any context.
     pub(super) fn sent(mut self: KBox<Self>, done: bool) {
         if self.stage == Stage::Answer {
             return self.end();

@@ -194,7 +194,7 @@ pub(in crate::server) struct Connection {
     pub(super) tags: KVec<Atomic<u64>>,
     /// The client has asked for more credit.
     credit_asked: Atomic<u32>,
-    /// The number of commands that had to wait so far.
+    /// How often commands had to wait so far: for a slot, or for memory.
     pub(super) waits: Atomic<u64>,
     /// Receives that have completed. As many were posted for them.
     pub(super) receives: Atomic<u64>,
@@ -444,6 +444,15 @@ impl Connection {
         self.session.forgery();
     }
 
+    /// Handles the completions of answers in another task than the poller's worker. That worker is
+    /// told if commands wait: there may be a slot for them now, and no other completion may come.
+    pub(super) fn reap(&self) {
+        self.cq.reap();
+        if !self.slots.lock().lines.is_empty() {
+            self.poller.attend();
+        }
+    }
+
     /// Ends the session if the HCA is overdue with what it was asked to do on the connection, and
     /// others are in need of the memory that the client's host has. To be called about once a
     /// second, or more often. Any context.
@@ -541,7 +550,7 @@ impl Polled for Connection {
 
     fn show(&self, qp: &Qp<Handler>, interrupts: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The completions of the last answers may not have been reaped yet.
-        self.cq.reap();
+        self.reap();
         writeln!(
             f,
             "export {} host {} queue {} vector {} work_requests {} doorbells {} completions {} \

@@ -183,10 +183,10 @@ impl OpenConnection {
     /// Waits until neither the HCA nor the backing device has a command any more. May sleep.
     fn wait_idle(&self) {
         let idle = &self.connection.idle;
-        // This returns the commands that the queue pair had. Memory to which a peer may still have
-        // access, as with iWARP, stays with its domain, and is not waited for. A queue pair that
-        // the device refuses to destroy keeps its commands, and each of them refers to it: nothing
-        // but this asks the device again, which gives in when it goes.
+        // A drain returns the commands that the queue pair had. Memory to which a peer may still
+        // have access, as with iWARP, stays with its domain, and is not waited for. A queue pair
+        // that the device refuses to destroy keeps its commands, and each of them refers to it. So
+        // nothing but this asks the device again. One that never gives in is waited for for ever.
         while self.qp.drain().is_err_and(|undrained| undrained.lost) {
             if idle.wait_timeout(LOST_RETRY_MS).is_ok() {
                 return;
@@ -341,7 +341,7 @@ impl Connections {
     /// acknowledge would go unnoticed. May sleep.
     pub(in crate::server) fn look(&self) {
         for OpenConnection { connection, qp } in self.queues.iter().flatten() {
-            connection.cq.reap();
+            connection.reap();
             connection.look(qp);
         }
     }

@@ -76,10 +76,12 @@ impl Waiting {
 
 /// The commands of a connection that wait: `C` is one that has its slot.
 pub(super) struct Lines<C> {
-    /// Those that wait for a slot.
+    // A queue of many tags has room for each of them in all three.
+    /// Those that wait for a slot. Their commands are in the elements, as there is no slot yet.
     slotless: KVec<Waiting>,
-    // A queue of many tags has room for each of them in both, so that an element has to be small.
+    /// Those that wait for memory of the pool that all share.
     common: KVec<(C, PieceLen)>,
+    /// Those that wait for memory of the client's host.
     own: KVec<(C, PieceLen)>,
 }
 

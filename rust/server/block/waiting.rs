@@ -53,9 +53,9 @@ impl Connection {
         }
         let (refused, draining) = {
             let mut slots = self.slots.lock();
-            let refused = match slots.closed || slots.draining {
-                true => Some(command),
-                false => {
+            let refused = match slots.lets_begin() {
+                false => Some(command),
+                true => {
                     let refused = slots.lines.append(line, command, len).err();
                     state.waiting.store(slots.lines.len(line), Relaxed);
                     refused
@@ -76,9 +76,9 @@ impl Connection {
     pub(super) fn wait(&self, waiting: Waiting) {
         let (refused, draining) = {
             let mut slots = self.slots.lock();
-            let refused = match slots.closed || slots.draining {
-                true => Some(waiting),
-                false => slots.lines.append_slotless(waiting).err(),
+            let refused = match slots.lets_begin() {
+                false => Some(waiting),
+                true => slots.lines.append_slotless(waiting).err(),
             };
             (refused, slots.draining)
         };
@@ -135,8 +135,8 @@ impl Connection {
         first
     }
 
-    /// Lets the commands that wait go on, those of a line in order, until one cannot. That takes
-    /// the same time however many wait behind it. Returns true if some are left.
+    /// Lets the commands that wait go on, those of a line in order, until one cannot. For each,
+    /// those behind it move up. Returns true if some are left.
     pub(super) fn resume(&self) -> bool {
         // Most often none waits.
         if self.slots.lock().lines.is_empty() {
@@ -184,7 +184,7 @@ impl Connection {
     fn wait_on(&self, requester: &Requester) {
         let dropped = {
             let slots = self.slots.lock();
-            slots.closed || slots.draining
+            !slots.lets_begin()
         };
         if dropped {
             requester.cancel();

@@ -143,7 +143,13 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                     self.destroy_undrained(stage);
                 }
             },
-            Stage::Lost(_) => self.destroy_or_lose(stage),
+            Stage::Lost(_) => {
+                if let Receives::Shared(srq) = &self.receives {
+                    // As before the first try: what has completed since would be lost.
+                    srq.cq().flush();
+                }
+                self.destroy_or_lose(stage);
+            }
             Stage::Drained | Stage::Destroyed => {}
         }
         match *stage {

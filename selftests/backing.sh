@@ -31,9 +31,9 @@ dm_disk() { modprobe dm-mod; dmsetup create "farblk-$1" --table "$2" && echo "/d
 # sectors DEVICE
 sectors() { blockdev --getsz "$1"; }
 
-# dm_clean: removes those, and what lies on them; fails if one is in use. disks_clean: and all
-# others. Both fork only where there is something. dm_users: those that are left, how often they are
-# open, and the processes that have a block device open.
+# dm_clean: removes those, and what lies on them; fails if one is in use. disks_clean: removes all
+# others, too. Both fork only where there is something. dm_users: says which are left, how often
+# they are open, and which processes have a block device open.
 dm_clean() {
 	local d name busy left=3
 	while [ $((left--)) -gt 0 ]; do

@@ -39,7 +39,7 @@ sample() {
 	there "$name" "$3"
 }
 
-cm_lifecycle() { sample cm_lifecycle "the client was refused, then welcome, and has gone" "a client has gone, confirmed: true"; }
+cm_lifecycle() { sample cm_lifecycle "the client was refused, then welcome, and has gone" "ended a connection, confirmed: true"; }
 pingpong_rc() { sample pingpong_rc "1000 messages of 64 bytes, all as sent" "1000 messages were sent back"; }
 # What is lost is sent again.
 pingpong_uc() { sample pingpong_uc "1000 messages were answered, [0-9]+ sent again" "1[0-9]{3} messages were sent back"; }

@@ -3,6 +3,9 @@
 //! The contents of memory that devices, and tasks that have mapped it, may write at any time: no
 //! Rust reference to them may exist, so that only C reads and writes them.
 
+// UPSTREAM: upstream/tree/base/contents.rs takes the place of this file, with patches of
+// upstream/rust.
+
 use crate::base::scatterlist::{
     Segment,
     Segmented, //

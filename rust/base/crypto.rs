@@ -92,7 +92,7 @@ pub(crate) fn x25519_base(scalar: &[u8; SIZE], out: &mut [u8; SIZE]) -> Result {
 /// encrypted or not; the tag is that of what was encrypted only if nobody does.
 ///
 /// Fails with `EINVAL`, and does nothing, if there are more than [`PIECES_MAX`] pieces or more than
-/// 2 GiB, or if `tag` has not its size.
+/// 2 GiB with the tag, or if `tag` has not its size.
 pub(crate) fn seal(
     pieces: &[Contents<'_>],
     tag: &Contents<'_>,

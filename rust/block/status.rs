@@ -4,6 +4,9 @@
 //!
 //! C header: [`include/linux/blk_types.h`](srctree/include/linux/blk_types.h)
 
+// UPSTREAM: upstream/tree/block/status.rs takes the place of this file, with patches of
+// upstream/rust.
+
 use crate::bindings;
 use kernel::error::Error;
 

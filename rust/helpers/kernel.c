@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What kernel::bindings has with the patches of upstream/rust: the series does not take it. */
+/* Used only by files whose place the kernel crate takes in the series for the kernel. */
 #include <crypto/sha2.h>
 #include <linux/completion.h>
 #include <linux/highmem.h>

@@ -112,13 +112,13 @@ impl Serve for Greeter {
             ..PARAM
         };
         id.accept(&param)?;
-        // The connection is made once the client has confirmed it. It may go before, or never
-        // confirm; then nothing is to be ended but what is here.
+        // The connection is made once the client has confirmed it. A client may go before it does.
+        // The connection is ended in any case.
         let confirmed = events.established.wait_timeout(TIMEOUT_MS).is_ok();
         // 4, 5, 6.
         id.disconnect();
         qp.drain()?;
-        pr_info!("a client has gone, confirmed: {}\n", confirmed);
+        pr_info!("ended a connection, confirmed: {}\n", confirmed);
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ mod tests {
                 seal,
                 TAG_SIZE, //
             },
+            errno::EBADMSG,
             memory::NumaNode,
             scatterlist::PageChunks,
             sync::random_bytes, //

@@ -303,9 +303,10 @@ mod tests {
         for _ in 0..5 {
             disk.event()?;
         }
-        check!(log.backs.lock().is_empty());
+        check!(log.backs.lock().is_empty() && disk.disk.in_flight() == 1);
         check!(disk.ram.release(Ok(())) == 1);
         check!(log.wait()?.result == Ok(()));
+        check!(disk.disk.in_flight() == 0);
         Ok(())
     }
 

@@ -20,8 +20,8 @@ DRIVER = "drivers/block/farblk"
 PAGES = "Documentation/admin-guide/blockdev/farblk"
 # Pages of this project that are of no use in the kernel: of its own build, tests and packages.
 OTHER_PAGES = {"building", "benchmarks", "performance", "testing", "testhca", "samples", "upstream"}
-# Files of floors 0 and 1 that only samples or files use that are not in the series, what must not compile, and helpers that the kernel
-# crate has with the patches of upstream/rust.
+# Files of floors 0 and 1 that only samples use, or files that are not in the series; what must
+# not compile; and helpers that the kernel crate has with the patches of upstream/rust.
 LEFT_OUT = {"base/file.rs", "base/param.rs", "rdma/misuse.rs", "helpers/block.c", "helpers/kernel.c"}
 # The steps of RDMA, with their modules: each needs those before it only.
 RDMA = (

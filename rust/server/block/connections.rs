@@ -186,7 +186,8 @@ impl OpenConnection {
         // A drain returns the commands that the queue pair had. Memory to which a peer may still
         // have access, as with iWARP, stays with its domain, and is not waited for. A queue pair
         // that the device refuses to destroy keeps its commands, and each of them refers to it. So
-        // nothing but this asks the device again. One that never gives in is waited for without end.
+        // nothing but this asks the device again. A device that never gives in is waited for
+        // without end.
         while self.qp.drain().is_err_and(|undrained| undrained.lost) {
             if idle.wait_timeout(LOST_RETRY_MS).is_ok() {
                 return;

@@ -244,7 +244,7 @@ impl<T: Writer> fmt::Display for Shown<'_, T> {
 }
 
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
-#[kernel::macros::kunit_tests(farblk_debugfs)]
+#[kernel::macros::kunit_tests(farblk_debugfs_owner)]
 mod tests {
     use super::*;
     use crate::kunit::{
@@ -252,62 +252,23 @@ mod tests {
         shell, //
     };
 
-    /// Shows a word.
-    struct Word(&'static str);
+    /// Shows nothing.
+    struct Empty;
 
-    impl Writer for Word {
-        fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.0)
+    impl Writer for Empty {
+        fn write(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            Ok(())
         }
-    }
-
-    /// Shows a word that others use, too.
-    struct Shared(Arc<Word>);
-
-    impl Writer for Shared {
-        fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.write(f)
-        }
-    }
-
-    const DIR: &CStr = c"farblk_kunit";
-
-    #[test]
-    fn file_shows_its_data() -> Result {
-        let dir = Dir::new(DIR).subdir(c"sub");
-        let file = dir.read_only_file(c"word", Word("seventeen"));
-        let _file = KBox::pin_init(file, GFP_KERNEL)?;
-        check!(shell(c"[ $(cat /sys/kernel/debug/farblk_kunit/sub/word) = seventeen ]").is_ok());
-        check!(shell(c"[ $(stat -c %a /sys/kernel/debug/farblk_kunit/sub/word) = 400 ]").is_ok());
-        Ok(())
-    }
-
-    #[test]
-    fn entries_go_with_the_last_value() -> Result {
-        let dir = Dir::new(DIR);
-        let data = Arc::new(Word(""), GFP_KERNEL)?;
-        let file = KBox::pin_init(
-            dir.read_only_file(c"word", Shared(data.clone())),
-            GFP_KERNEL,
-        )?;
-        drop(dir);
-        // The file keeps its directory.
-        check!(shell(c"[ -f /sys/kernel/debug/farblk_kunit/word ]").is_ok());
-        drop(file);
-        check!(shell(c"[ ! -e /sys/kernel/debug/farblk_kunit ]").is_ok());
-        // There is no other reference to the data.
-        check!(Arc::into_unique_or_drop(data).is_some());
-        Ok(())
     }
 
     #[test]
     fn open_file_holds_the_module() -> Result {
-        let dir = Dir::new(DIR);
-        let _file = KBox::pin_init(dir.read_only_file(c"word", Word("word")), GFP_KERNEL)?;
+        let dir = Dir::new(c"farblk_kunit");
+        let _file = KBox::pin_init(dir.read_only_file(c"file", Empty), GFP_KERNEL)?;
         check!(shell(
             c"refs() { cat /sys/module/farblk/refcnt; }
             before=$(refs)
-            exec 5</sys/kernel/debug/farblk_kunit/word
+            exec 5</sys/kernel/debug/farblk_kunit/file
             [ $(refs) -gt $before ] || exit
             exec 5<&-
             [ $(refs) = $before ]"

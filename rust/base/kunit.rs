@@ -5,6 +5,7 @@
 mod configfs;
 mod contents;
 mod crypto;
+mod debugfs;
 mod scatterlist;
 
 #[kernel::macros::kunit_tests(farblk_periodic)]
@@ -84,7 +85,7 @@ mod percpu_ref {
     use crate::{
         base::{
             completion::Completion,
-            percpu_ref::Users,
+            percpu_ref::PercpuRef,
             workqueue::OwnedQueue, //
         },
         kunit::check,
@@ -103,7 +104,7 @@ mod percpu_ref {
     #[pin_data]
     struct Waiter {
         #[pin]
-        users: Users,
+        users: PercpuRef,
         #[pin]
         done: Completion,
         #[pin]
@@ -118,24 +119,24 @@ mod percpu_ref {
         type Pointer = Arc<Self>;
 
         fn run(this: Arc<Self>) {
-            this.users.wait();
+            this.users.kill_and_wait();
             this.done.complete();
         }
     }
 
     #[test]
-    fn users_come_until_shut() -> Result {
-        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
-        let first = users.get();
-        let second = users.get();
+    fn users_come_until_it_is_killed() -> Result {
+        let users = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;
+        let first = users.tryget_live();
+        let second = users.tryget_live();
         check!(first.is_some() && second.is_some());
-        users.shut();
-        users.shut();
-        check!(users.get().is_none());
+        users.kill();
+        users.kill();
+        check!(users.tryget_live().is_none());
         drop((first, second));
-        users.wait();
-        users.wait();
-        check!(users.get().is_none());
+        users.kill_and_wait();
+        users.kill_and_wait();
+        check!(users.tryget_live().is_none());
         Ok(())
     }
 
@@ -143,15 +144,15 @@ mod percpu_ref {
     fn users_are_waited_for() -> Result {
         let waiter = Arc::pin_init(
             try_pin_init!(Waiter {
-                users <- Users::new(),
+                users <- PercpuRef::new(),
                 done <- Completion::new(),
                 work <- new_work!("Waiter::work"),
             }? Error),
             GFP_KERNEL,
         )?;
         let queue = OwnedQueue::ordered(c"farblk_kunit")?;
-        let first = waiter.users.get();
-        let second = waiter.users.get();
+        let first = waiter.users.tryget_live();
+        let second = waiter.users.tryget_live();
         check!(queue.enqueue(waiter.clone()).is_ok());
         check!(waiter.done.wait_timeout(100) == Err(ETIMEDOUT));
         drop(first);
@@ -163,10 +164,10 @@ mod percpu_ref {
 
     #[test]
     fn users_that_nobody_used_go_at_once() -> Result {
-        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        let users = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;
         drop(users);
-        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
-        users.wait();
+        let users = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;
+        users.kill_and_wait();
         Ok(())
     }
 }

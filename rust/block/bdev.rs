@@ -10,8 +10,8 @@
 use crate::base::{
     errno::EOPNOTSUPP,
     percpu_ref::{
-        User,
-        Users, //
+        PercpuRef,
+        User, //
     },
 };
 use crate::bindings;
@@ -79,7 +79,7 @@ pub(crate) trait BdevEvents: Send + Sync + 'static {
 struct Holder {
     events: Arc<dyn BdevEvents>,
     /// The calls of holder operations that are under way.
-    ops: Pin<KBox<Users>>,
+    ops: Pin<KBox<PercpuRef>>,
 }
 
 impl Holder {
@@ -92,8 +92,8 @@ impl Holder {
         // given up while the lock is held: by the type invariants the holder is valid until it is
         // released below.
         let holder = unsafe { &*(*bdev).bd_holder.cast::<Holder>() };
-        // `ops` is shut only after the claim has been given up.
-        let call = holder.ops.get();
+        // `ops` is killed only after the claim has been given up.
+        let call = holder.ops.tryget_live();
         holder.events.mark_dead(surprise);
         // SAFETY: By the safety requirements it is held, and this function is to release it.
         unsafe { bindings::mutex_unlock(&raw mut (*bdev).bd_holder_lock) };
@@ -235,7 +235,7 @@ pub(crate) struct Bdev {
     file: NonNull<bindings::file>,
     bdev: NonNull<bindings::block_device>,
     writable: bool,
-    users: Pin<KBox<Users>>,
+    users: Pin<KBox<PercpuRef>>,
     holder: KBox<Holder>,
 }
 
@@ -269,8 +269,8 @@ impl Bdev {
         write: bool,
         events: Arc<dyn BdevEvents>,
     ) -> Result<Self> {
-        let users = KBox::pin_init(Users::new(), GFP_KERNEL)?;
-        let ops = KBox::pin_init(Users::new(), GFP_KERNEL)?;
+        let users = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;
+        let ops = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;
         let holder = KBox::new(Holder { events, ops }, GFP_KERNEL)?;
         let mode = match write {
             true => BLK_OPEN_READ | BLK_OPEN_WRITE,
@@ -315,7 +315,7 @@ impl Bdev {
     /// Returns a reference that keeps the device open, or `None` if it is being dropped.
     #[inline]
     pub(super) fn user(&self) -> Option<User> {
-        self.users.get()
+        self.users.tryget_live()
     }
 
     /// Returns true if it was opened for writing.
@@ -459,7 +459,7 @@ impl Bdev {
 
 impl Drop for Bdev {
     fn drop(&mut self) {
-        self.users.wait();
+        self.users.kill_and_wait();
         // `bdev_fput()` would give up the claim, but leave it to others to close the file: the disk
         // and its driver would still be in use when this returns, and who was told that they are
         // not may find that they are. This one is no file of a file system, and holds up no
@@ -470,6 +470,6 @@ impl Drop for Bdev {
         // that.
         unsafe { bindings::__fput_sync(self.file.as_ptr()) };
         // Those that have begun use the holder, and this module's code.
-        self.holder.ops.wait();
+        self.holder.ops.kill_and_wait();
     }
 }

@@ -4,12 +4,12 @@
 //!
 //! A directory is a [`Group`], which holds the driver's data as an [`Arc`]. The [`GroupOperations`]
 //! of that data define it: its files are [`Attribute`]s, `mkdir(2)` in it calls
-//! [`GroupOperations::make_child`]. The driver builds directories as [`NewGroup`]s and hands the
+//! [`GroupOperations::make_group`]. The driver builds directories as [`NewGroup`]s and hands the
 //! topmost one to [`Subsystem::register`]. Everything sleeps unless it says otherwise.
 //!
 //! # Locking
 //!
-//! - [`GroupOperations::make_child`] and [`GroupOperations::dropped`] run under the subsystem's
+//! - [`GroupOperations::make_group`] and [`GroupOperations::drop_item`] run under the subsystem's
 //!   mutex, one at a time.
 //! - A show or store holds, for reading, a lock of the directory that `mkdir(2)` made (which that
 //!   directory shares with its default groups). `rmdir(2)` takes it for writing before anything is
@@ -92,7 +92,7 @@ const MAX_ATTRIBUTES: usize = 32;
 /// impl GroupOperations for Disks {
 ///     type Child = Disk;
 ///
-///     fn make_child(_disks: &Group<Self>, _name: &str) -> Result<NewGroup<Disk>> {
+///     fn make_group(_disks: &Group<Self>, _name: &str) -> Result<NewGroup<Disk>> {
 ///         NewGroup::new(Arc::new(Disk { depth: Atomic::new(128) }, GFP_KERNEL)?)
 ///     }
 /// }
@@ -110,15 +110,15 @@ pub(crate) trait GroupOperations: Send + Sync + Sized + 'static {
     /// Without this function `mkdir(2)` fails with [`EPERM`]. The name is new in this directory; it
     /// is 1 to 255 bytes long. One that is not UTF-8 fails with [`EINVAL`] before this is called.
     /// Called under the subsystem's mutex.
-    fn make_child(_group: &Group<Self>, _name: &str) -> Result<NewGroup<Self::Child>> {
+    fn make_group(_group: &Group<Self>, _name: &str) -> Result<NewGroup<Self::Child>> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Called when a directory that [`GroupOperations::make_child`] made is gone.
+    /// Called when a directory that [`GroupOperations::make_group`] made is gone.
     ///
     /// It is called once for each, after `rmdir(2)` or when `mkdir(2)` failed later; its shows and
     /// stores have ended. It is not called for default groups. Called under the subsystem's mutex.
-    fn dropped(&self) {
+    fn drop_item(&self) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }
@@ -181,8 +181,8 @@ impl<T: GroupOperations> Group<T> {
     ///
     /// Fails with [`ENOENT`] if `rmdir(2)` has begun, and with [`EINVAL`] if `mkdir(2)` did not
     /// create this directory. Does not sleep.
-    pub(crate) fn pin(&self) -> Result<Pinned> {
-        // configfs looks at the pins of the directory that is removed, not of default groups below.
+    pub(crate) fn depend(&self) -> Result<Dependent> {
+        // configfs looks at the dependents of what is removed, not of default groups below.
         if !matches!(self.head.role, Role::Made { .. }) {
             return Err(EINVAL);
         }
@@ -194,7 +194,7 @@ impl<T: GroupOperations> Group<T> {
             bindings::configfs_depend_item_unlocked((*group).cg_subsys, &raw mut (*group).cg_item)
         })?;
         // INVARIANT: The dependent was just counted, for a group made by `mkdir(2)`.
-        Ok(Pinned(NonNull::from(&self.head.subsystem).cast()))
+        Ok(Dependent(NonNull::from(&self.head.subsystem).cast()))
     }
 
     /// Returns the registration of the subsystem that this group is attached to.
@@ -236,14 +236,14 @@ impl<T: GroupOperations> Deref for Group<T> {
 /// The pointer is the item of a group made by `mkdir(2)`, and one of that group's dependents is
 /// this value. So the group is attached: `rmdir(2)` is refused, and unregistering the subsystem
 /// waits for the group.
-pub(crate) struct Pinned(NonNull<bindings::config_item>);
+pub(crate) struct Dependent(NonNull<bindings::config_item>);
 
 // SAFETY: A dependent may be taken back by any task.
-unsafe impl Send for Pinned {}
-// SAFETY: `&Pinned` gives access to nothing.
-unsafe impl Sync for Pinned {}
+unsafe impl Send for Dependent {}
+// SAFETY: `&Dependent` gives access to nothing.
+unsafe impl Sync for Dependent {}
 
-impl Drop for Pinned {
+impl Drop for Dependent {
     fn drop(&mut self) {
         // SAFETY: By the type invariants the group is attached, and this value is one of its
         // dependents.
@@ -354,7 +354,7 @@ impl<T: GroupOperations> VTable<T> {
     const ITEM_TYPE: &'static bindings::config_item_type = &bindings::config_item_type {
         ct_owner: &raw mut bindings::__this_module,
         ct_item_ops: &raw const *Self::ITEM_OPERATIONS,
-        ct_group_ops: if T::HAS_MAKE_CHILD {
+        ct_group_ops: if T::HAS_MAKE_GROUP {
             &raw const *Self::GROUP_OPERATIONS
         } else {
             core::ptr::null()
@@ -403,7 +403,7 @@ impl<T: GroupOperations> VTable<T> {
         let make = || {
             // SAFETY: By the safety requirements the mutex is held.
             let user = unsafe { parent.registration() }?.join()?;
-            let mut child = T::make_child(parent, name.to_str()?)?;
+            let mut child = T::make_group(parent, name.to_str()?)?;
             if let Err(error) = child.set_name(name) {
                 Self::child_dropped(child.data());
                 return Err(error);
@@ -433,8 +433,8 @@ impl<T: GroupOperations> VTable<T> {
     }
 
     fn child_dropped(child: &T::Child) {
-        if T::Child::HAS_DROPPED {
-            child.dropped();
+        if T::Child::HAS_DROP_ITEM {
+            child.drop_item();
         }
     }
 

@@ -62,7 +62,7 @@ impl Discoveries {
 impl GroupOperations for Discoveries {
     type Child = Discovery;
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<Discovery>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<Discovery>> {
         new_name(name)?;
         let host = group.host.clone();
         let question = Question {

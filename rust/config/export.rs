@@ -21,12 +21,12 @@ use kernel::{
 use crate::base::{
     configfs::{
         Attribute,
+        Dependent,
         Group,
         GroupOperations,
         NewGroup,
         NoChild,
-        PageWriter,
-        Pinned, //
+        PageWriter, //
     },
     memory::NumaNode,
     periodic::PeriodicWork,
@@ -84,7 +84,7 @@ impl ExportDirs {
 impl GroupOperations for ExportDirs {
     type Child = ExportDir;
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<ExportDir>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<ExportDir>> {
         let name = new_name(name)?;
         let mut uuid = [0; 16];
         sync::random_bytes(&mut uuid);
@@ -122,7 +122,7 @@ struct Running {
     _files: Option<Pin<KBox<ExportFiles>>>,
     _monitor: PeriodicWork<ExportMonitor>,
     export: Arc<Export>,
-    _pinned: Pinned,
+    _dependent: Dependent,
 }
 
 /// `exports/<name>/`.
@@ -189,7 +189,7 @@ impl GroupOperations for ExportDir {
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
 
-    fn dropped(&self) {
+    fn drop_item(&self) {
         self.exports.undefine(&self.name);
     }
 }
@@ -501,14 +501,14 @@ impl ExportDir {
                     _files: files,
                     _monitor: monitor,
                     export,
-                    _pinned: pinned,
+                    _dependent: dependent,
                 } = running;
                 let released = export.backend.released();
                 drop((files, monitor, export));
                 // A connection that has just ended, or a task that looks at the export, may be the
                 // last one that lets go of the device.
                 let outcome = released.wait_timeout(RELEASE_MS);
-                drop(pinned);
+                drop(dependent);
                 outcome.map_err(|_| {
                     let failure =
                         fail!(EBUSY, "disabled, but its device or memory is still in use");
@@ -518,7 +518,7 @@ impl ExportDir {
         }
         let closing = |running: &Running| running.export.is_closing();
         group.switch.turn_on(closing, |spec| {
-            let pinned = group.pin()?;
+            let dependent = group.depend()?;
             let (hosts, members) = (group.hosts.clone(), group.members.clone());
             let server = (&*group.exports, group.this_host.identity().id);
             let allocated = &group.allocated;
@@ -531,7 +531,7 @@ impl ExportDir {
                 _files: files,
                 _monitor: monitor,
                 export,
-                _pinned: pinned,
+                _dependent: dependent,
             })
         })
     }

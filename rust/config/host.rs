@@ -47,7 +47,7 @@ impl HostDirs {
 impl GroupOperations for HostDirs {
     type Child = HostDir;
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<HostDir>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<HostDir>> {
         let host = Host::new(new_name(name)?)?;
         let dir = HostDir {
             host: host.clone(),
@@ -81,7 +81,7 @@ impl GroupOperations for HostDir {
 
     /// Begins to end the sessions of the host, which is not admitted any more. Does not wait for
     /// that: configfs holds the lock of all its directories here, and the backing device may hang.
-    fn dropped(&self) {
+    fn drop_item(&self) {
         self.export.hosts.remove(&self.host);
         self.export.evict(|_| true);
     }

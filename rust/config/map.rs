@@ -14,12 +14,12 @@ use kernel::sync::Arc;
 use crate::base::{
     configfs::{
         Attribute,
+        Dependent,
         Group,
         GroupOperations,
         NewGroup,
         NoChild,
-        PageWriter,
-        Pinned, //
+        PageWriter, //
     },
     errno::{
         ENOTCONN,
@@ -102,7 +102,7 @@ impl Maps {
 impl GroupOperations for Maps {
     type Child = MapDir;
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<MapDir>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<MapDir>> {
         let settings = Settings::new(new_name(name)?);
         let host = group.host.clone();
         let name = settings.options.export;
@@ -128,7 +128,7 @@ struct Running {
     // The files are dropped first, because they use the map.
     _files: Pin<KBox<MapFiles>>,
     map: Arc<Map>,
-    _pinned: Pinned,
+    _dependent: Dependent,
 }
 
 /// `maps/<name>/`.
@@ -437,7 +437,7 @@ impl MapDir {
             if settings.targets(&group.host).next().is_none() {
                 return Err(fail!(EINVAL, "no path is enabled"));
             }
-            let pinned = group.pin()?;
+            let dependent = group.depend()?;
             let map = Map::new(Params {
                 host: group.host.clone(),
                 identity: group.host.identity(),
@@ -450,7 +450,7 @@ impl MapDir {
             let running = Running {
                 _files: MapFiles::new(&group.host, &group.name, &map)?,
                 map,
-                _pinned: pinned,
+                _dependent: dependent,
             };
             Ok(Arc::new(running, GFP_KERNEL)?)
         };

@@ -11,12 +11,12 @@ use kernel::sync::Arc;
 
 use crate::base::configfs::{
     Attribute,
+    Dependent,
     Group,
     GroupOperations,
     NewGroup,
     NoChild,
-    PageWriter,
-    Pinned, //
+    PageWriter, //
 };
 use crate::client::PathStatus;
 use crate::config::{
@@ -52,7 +52,7 @@ impl PathDirs {
 impl GroupOperations for PathDirs {
     type Child = PathDir;
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<PathDir>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<PathDir>> {
         let name = new_name(name)?;
         let map = group.map.clone();
         let settings = Settings {
@@ -83,7 +83,7 @@ pub(super) struct PathDir {
     name: Name,
     map: Arc<MapDir>,
     #[pin]
-    switch: Switch<Settings, Pinned>,
+    switch: Switch<Settings, Dependent>,
 }
 
 #[vtable]
@@ -135,11 +135,11 @@ impl PathDir {
 
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
         if !group.switch.wanted(value)? {
-            return group.switch.turn_off(|pinned| {
+            return group.switch.turn_off(|dependent| {
                 group
                     .map
                     .remove_path(&group.name)
-                    .map_err(|failure| (Some(pinned), failure))
+                    .map_err(|failure| (Some(dependent), failure))
             });
         }
         group.switch.turn_on(
@@ -148,9 +148,9 @@ impl PathDir {
                 let addr = settings
                     .addr
                     .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
-                let pinned = group.pin()?;
+                let dependent = group.depend()?;
                 group.map.add_path(&group.name, addr, settings.source)?;
-                Ok(pinned)
+                Ok(dependent)
             },
         )
     }

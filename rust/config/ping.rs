@@ -86,7 +86,7 @@ impl Pings {
 impl GroupOperations for Pings {
     type Child = Ping;
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<Ping>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<Ping>> {
         new_name(name)?;
         let host = group.host.clone();
         let settings = Settings {

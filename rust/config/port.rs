@@ -12,12 +12,12 @@ use kernel::sync::Arc;
 use crate::base::{
     configfs::{
         Attribute,
+        Dependent,
         Group,
         GroupOperations,
         NewGroup,
         NoChild,
-        PageWriter,
-        Pinned, //
+        PageWriter, //
     },
     net::Net,
     periodic::PeriodicWork, //
@@ -56,7 +56,7 @@ impl Ports {
 impl GroupOperations for Ports {
     type Child = PortDir;
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<PortDir>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<PortDir>> {
         let name = new_name(name)?;
         let exports = group.exports.clone();
         let dir = Arc::pin_init(
@@ -80,7 +80,7 @@ struct Settings {
 struct Running {
     _monitor: PeriodicWork<PortMonitor>,
     port: Arc<Port>,
-    _pinned: Pinned,
+    _dependent: Dependent,
 }
 
 /// `ports/<name>/`.
@@ -133,7 +133,7 @@ impl PortDir {
             let addr = settings
                 .addr
                 .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
-            let pinned = group.pin()?;
+            let dependent = group.depend()?;
             let port = Port::new(group.name, Net::current(), addr, group.exports.clone())?;
             let monitor = port.monitor()?;
             // This comes last: once it has succeeded, sessions come in.
@@ -141,7 +141,7 @@ impl PortDir {
             Ok(Running {
                 _monitor: monitor,
                 port,
-                _pinned: pinned,
+                _dependent: dependent,
             })
         })
     }

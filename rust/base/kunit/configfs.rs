@@ -5,12 +5,12 @@
 use crate::base::{
     configfs::{
         Attribute,
+        Dependent,
         Group,
         GroupOperations,
         NewGroup,
         NoChild,
         PageWriter,
-        Pinned,
         Subsystem, //
     },
     sync::{
@@ -79,13 +79,13 @@ struct Sub(Arc<Log>);
 #[pin_data]
 struct Pins {
     #[pin]
-    list: IrqSaveSpinLock<KVec<Pinned>>,
+    list: IrqSaveSpinLock<KVec<Dependent>>,
 }
 
 impl Pins {
-    fn take(&self, pinned: Pinned) -> Result {
+    fn take(&self, dependent: Dependent) -> Result {
         // Room for some was made.
-        self.list.lock().push_within_capacity(pinned)?;
+        self.list.lock().push_within_capacity(dependent)?;
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl GroupOperations for Top {
         Attribute::rw(c"pin", |_, _| Err(EIO), Self::store_pin),
     ];
 
-    fn make_child(group: &Group<Self>, name: &str) -> Result<NewGroup<Item>> {
+    fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<Item>> {
         if name == "never" {
             group.log.never.store(1, Relaxed);
         }
@@ -153,7 +153,7 @@ impl Top {
     }
 
     fn store_pin(group: &Group<Self>, _value: &str) -> Result {
-        group.pins.take(group.pin()?)
+        group.pins.take(group.depend()?)
     }
 }
 
@@ -164,7 +164,7 @@ impl GroupOperations for Item {
     const ATTRIBUTES: &'static [Attribute<Self>] =
         &[Attribute::rw(c"pin", |_, _| Ok(()), Self::store_pin)];
 
-    fn dropped(&self) {
+    fn drop_item(&self) {
         self.log.dropped.fetch_add(1, Relaxed);
     }
 }
@@ -172,7 +172,7 @@ impl GroupOperations for Item {
 impl Item {
     fn store_pin(group: &Group<Self>, value: &str) -> Result {
         match value {
-            "1" => group.pins.take(group.pin()?),
+            "1" => group.pins.take(group.depend()?),
             _ => group.pins.drop_one(),
         }
     }
@@ -194,7 +194,7 @@ impl GroupOperations for Sub {
 
 impl Sub {
     fn store_pin(group: &Group<Self>, _value: &str) -> Result {
-        group.pin().map(drop)
+        group.depend().map(drop)
     }
 }
 

@@ -4,11 +4,11 @@
 
 pub(crate) use kernel::configfs::{
     Attribute,
+    Dependent,
     Group,
     GroupOperations,
     NewGroup,
     NoChild,
     PageWriter,
-    Pinned,
     Subsystem, //
 };

@@ -107,6 +107,20 @@ device_removed() {
 	must load_module
 }
 
+# To close a file of debugfs, the kernel may want what is in the module.
+debugfs_file_open() {
+	local i
+	for i in 1 2 3; do
+		exec 5<"$D/server/connections"
+		if rmmod farblk 2>/dev/null; then
+			! read -r -u 5 2>/dev/null || bad "a file of a module that has gone can be read"
+		fi
+		exec 5<&-
+		! loaded || must rmmod farblk
+		must load_module
+	done
+}
+
 loaded && rmmod farblk
 have_rdma && modprobe -a rdma_cm configfs
 before_load=$(resources)
@@ -114,4 +128,5 @@ scenario many_times "loads and unloads again and again, with I/O in between, and
 scenario refused_while_enabled "cannot be removed while something is enabled"
 scenario disabled_under_a_session "can be removed after the server's side was disabled under a session"
 scenario device_removed "can be removed while somebody removes a device that was exported"
+scenario debugfs_file_open "a file of debugfs that is open keeps the module, or does without it"
 run_scenarios

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 # The front door. `make -C KDIR M=$PWD modules` builds the module without it; see Documentation/building.rst.
 
-.PHONY: help demo samples check check-all check-hca check-siw check-core check-arm64 check-smp check-storm check-modversions check-boot check-upstream upstream debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
+.PHONY: help demo samples check lint check-all check-hca check-siw check-core check-arm64 check-smp check-storm check-modversions check-boot check-upstream upstream debug-kernel modules tool doc install deb clippy fmt fmtcheck hosttest kselftest bench setup clean
 
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
 	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
+	@echo 'make lint       what make check does in its first minute: to be run before each commit'
 	@echo 'make check-all  the same, with every kselftest on both kernels, packages, and one round of reboots'
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-hca  kselftests on an HCA without a wire, also with an IOMMU'
@@ -42,6 +43,9 @@ check: setup
 	@tools/setup/guest.sh uml >/dev/null
 	@tools/setup/verifpal.sh >/dev/null
 	@tools/check
+
+lint: setup
+	@tools/check lint
 
 check-all: setup
 	@tools/setup/guest.sh uml >/dev/null

@@ -39,10 +39,14 @@ use crate::block::{
         Limits,
         Operations,
         Owned,
+        PrChange,
+        PrReport,
         Refused,
         Request,
+        TagSet,
         TagSetBuilder,
-        Timeout, //
+        Timeout,
+        PR_KEYS_MAX, //
     },
     BlkError,
     BlkResult,
@@ -69,6 +73,7 @@ use kernel::{
 mod bdev;
 mod bio;
 mod mq;
+mod pr;
 
 /// How long anything is waited for.
 const TIMEOUT_MS: u32 = 20_000;
@@ -78,6 +83,8 @@ const PIECE: usize = 4096;
 const SIZE: usize = 4 << 20;
 /// What is read where something was discarded.
 const DISCARDED: u8 = 0xdd;
+/// The size of a report of the persistent reservation, in bytes.
+const REPORT_SIZE: usize = 512;
 /// What every request carries.
 const MARK: u32 = 0x5eed;
 
@@ -95,6 +102,7 @@ struct Seen {
     tag: u16,
     generation: u32,
     mark: u32,
+    pr_change: (PrChange, u32),
 }
 
 /// What a [`Ram`] has.
@@ -120,10 +128,14 @@ impl State {
     fn run(&mut self, request: &Request<Ram>) -> BlkResult {
         self.result?;
         let (command, bytes) = (request.command(), request.bytes() as usize);
-        if command == Command::Flush {
+        if matches!(command, Command::Flush | Command::Reserve) {
             return Ok(());
         }
-        let start = (request.sector() << SECTOR_SHIFT) as usize;
+        // A report has no place: it is at the beginning.
+        let start = match command {
+            Command::Report => 0,
+            _ => (request.sector() << SECTOR_SHIFT) as usize,
+        };
         let memory = self.memory.get_mut(start..start + bytes);
         let mut memory = memory.ok_or(BlkError::IoError)?;
         match command {
@@ -138,7 +150,9 @@ impl State {
                         let page = bindings::farblk_page_address(segment.page().as_ptr());
                         let page = page.cast::<u8>().add(segment.offset() as usize);
                         match command {
-                            Command::Read => page.copy_from(part.as_ptr(), part.len()),
+                            Command::Read | Command::Report => {
+                                page.copy_from(part.as_ptr(), part.len())
+                            }
                             _ => part.as_mut_ptr().copy_from(page, part.len()),
                         }
                     }
@@ -172,6 +186,21 @@ impl Operations for Ram {
     type HwData = KBox<u32>;
     type RequestData = Mark;
 
+    const PR_REPORT_SIZE: usize = REPORT_SIZE;
+
+    /// Each number is a byte: generation, count, the key of the reservation and its type, and the
+    /// keys. There is no generation of 255.
+    fn parse_pr_report(bytes: &[u8]) -> Option<PrReport> {
+        let (&[generation, count, holder, kind], keys) = bytes.split_first_chunk()?;
+        let (keys, _) = keys.split_first_chunk::<PR_KEYS_MAX>()?;
+        (generation != 255).then_some(PrReport {
+            generation: generation.into(),
+            reservation: (holder != 0).then_some((holder.into(), kind.into())),
+            keys: keys.map(u64::from),
+            count: count.into(),
+        })
+    }
+
     fn new_request_data() -> impl PinInit<Mark, Error> {
         try_pin_init!(Mark { value: MARK })
     }
@@ -201,6 +230,7 @@ impl Operations for Ram {
             tag: rq.tag(),
             generation: rq.generation(),
             mark: rq.data().value,
+            pr_change: rq.pr_change(),
         });
         if state.hold || rq.polled() {
             let _ = state.held.push_within_capacity(rq);
@@ -287,9 +317,24 @@ fn plain() -> Limits {
     }
 }
 
+/// The names of disks that are there at the same time.
+fn names() -> Result<Arc<DiskNames>> {
+    Arc::pin_init(DiskNames::new(c"farblk_kunit"), GFP_KERNEL)
+}
+
 impl Disk {
     /// A disk with one hardware queue that is not polled.
     fn with(limits: Limits, poll_queues: u32, depth: u32, timeout_ms: u32) -> Result<Self> {
+        let tag_set = TagSetBuilder::new(1, depth)
+            .poll_queues(poll_queues)
+            .timeout_ms(timeout_ms)
+            .no_sched_by_default()
+            .build();
+        Self::of(limits, names()?, Arc::pin_init(tag_set, GFP_KERNEL)?)
+    }
+
+    /// A disk of a tag set.
+    fn of(limits: Limits, names: Arc<DiskNames>, tag_set: Arc<TagSet<Ram>>) -> Result<Self> {
         let mut memory = KVVec::with_capacity(SIZE, GFP_KERNEL)?;
         memory.resize(SIZE, 0, GFP_KERNEL)?;
         let state = State {
@@ -310,13 +355,6 @@ impl Disk {
             }),
             GFP_KERNEL,
         )?;
-        let names = Arc::pin_init(DiskNames::new(c"farblk_kunit"), GFP_KERNEL)?;
-        let tag_set = TagSetBuilder::new(1, depth)
-            .poll_queues(poll_queues)
-            .timeout_ms(timeout_ms)
-            .no_sched_by_default()
-            .build();
-        let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
         let disk = GenDiskBuilder::new()
             .limits(limits)
             .capacity_sectors((SIZE >> SECTOR_SHIFT) as u64)

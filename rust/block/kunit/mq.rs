@@ -7,6 +7,14 @@ use super::*;
 #[kernel::macros::kunit_tests(farblk_block_mq)]
 mod tests {
     use super::*;
+    use crate::base::workqueue::OwnedQueue;
+    use kernel::{
+        impl_has_work, new_work,
+        workqueue::{
+            Work,
+            WorkItem, //
+        },
+    };
 
     fn limits() -> Limits {
         Limits {
@@ -329,6 +337,103 @@ mod tests {
             }
             check!(disk.seen()?.len() == 2);
         }
+        Ok(())
+    }
+
+    /// Quiesces a disk and undoes it, some times, in a task of its own.
+    #[pin_data]
+    struct Switch {
+        disk: Arc<Disk>,
+        #[pin]
+        done: Completion,
+        #[pin]
+        work: Work<Switch>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Switch { self.work }
+    }
+
+    impl WorkItem for Switch {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            for _ in 0..20 {
+                this.disk.disk.quiesce();
+                this.disk.disk.unquiesce();
+            }
+            this.done.complete();
+        }
+    }
+
+    #[test]
+    fn tasks_that_quiesce_at_once_do_not_count_twice() -> Result {
+        let disk = Arc::new(Disk::new()?, GFP_KERNEL)?;
+        let bdev = disk.open(true)?;
+        let switch = || {
+            let disk = disk.clone();
+            Arc::pin_init(
+                try_pin_init!(Switch {
+                    disk,
+                    done <- Completion::new(),
+                    work <- new_work!("Switch::work"),
+                }? Error),
+                GFP_KERNEL,
+            )
+        };
+        let queues = [
+            OwnedQueue::ordered(c"farblk_kunit")?,
+            OwnedQueue::ordered(c"farblk_kunit")?,
+        ];
+        let switches = [switch()?, switch()?];
+        for (queue, switch) in queues.iter().zip(&switches) {
+            check!(queue.enqueue(switch.clone()).is_ok());
+        }
+        for _ in 0..10 {
+            check!(submit(&bdev)?.wait()?.result == Ok(()));
+        }
+        for switch in &switches {
+            switch.done.wait_timeout(TIMEOUT_MS)?;
+        }
+        disk.seen()?;
+        // Once is enough, for either.
+        disk.disk.quiesce();
+        let log = submit(&bdev)?;
+        a_while();
+        check!(disk.seen()?.is_empty());
+        disk.disk.unquiesce();
+        check!(log.wait()?.result == Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn requests_in_flight_are_those_of_the_disk() -> Result {
+        let names = names()?;
+        let tag_set = TagSetBuilder::new(1, 4).no_sched_by_default().build();
+        let tag_set = Arc::pin_init(tag_set, GFP_KERNEL)?;
+        let disks = [
+            Disk::of(plain(), names.clone(), tag_set.clone())?,
+            Disk::of(plain(), names, tag_set)?,
+        ];
+        let bdevs = [disks[0].open(true)?, disks[1].open(true)?];
+        let in_flight = || (disks[0].disk.in_flight(), disks[1].disk.in_flight());
+        disks[0].hold(true);
+        disks[1].hold(true);
+        let first = submit(&bdevs[0])?;
+        disks[0].event()?;
+        check!(in_flight() == (1, 0));
+        let others = [submit(&bdevs[1])?, submit(&bdevs[1])?];
+        disks[1].event()?;
+        disks[1].event()?;
+        check!(in_flight() == (1, 2));
+        check!(disks[1].ram.release(Ok(())) == 2);
+        for log in others {
+            check!(log.wait()?.result == Ok(()));
+        }
+        check!(in_flight() == (1, 0));
+        check!(disks[0].ram.release(Ok(())) == 1);
+        check!(first.wait()?.result == Ok(()));
+        check!(in_flight() == (0, 0));
         Ok(())
     }
 

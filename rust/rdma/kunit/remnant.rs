@@ -295,6 +295,41 @@ mod tests {
         })
     }
 
+    /// A device removes what is in the completion queue when it destroys the queue pair: also a
+    /// receive that completes after the first try.
+    #[test]
+    fn lost_queue_pair_loses_no_receive_of_its_shared_queue() -> Result {
+        with_device(|device, addr| {
+            let alive = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+            // Its completions are handled only when something is drained, or polls.
+            let srq = srq::create_in(device, PollContext::Direct, None)?;
+            for number in 0..2 {
+                posted(srq.recv(srq::landing(device, &alive, number)?))?;
+            }
+            let pair = srq::pair(addr, &srq)?;
+            let stays = replaced!(device, modify_qp, stay);
+            let refused = refused_qp!(device);
+            check!(pair.far.qp.drain() == LOST);
+            drop((stays, refused));
+            posted(pair.near.qp.send(0, pair.message(1, 64, 1)?, true))?;
+            check!(pair.near.events.sends.take()?.1 == Ok(()));
+            check!(pair.far.qp.drain() == Ok(()));
+            // What came was for nobody: its receive was posted again.
+            check!(pair.far.events.recvs.len() == 0);
+            drop(pair);
+            let other = srq::pair(addr, &srq)?;
+            for number in 0..2 {
+                posted(other.near.qp.send(0, other.message(number, 64, 1)?, true))?;
+                check!(other.near.events.sends.take()?.1 == Ok(()));
+                srq.cq().poll(1);
+                check!(other.far.events.recvs.take()?.1 == Ok(64));
+            }
+            drop(other);
+            check!(last(srq) && alive.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
     #[test]
     fn shared_queue_keeps_its_receives_and_tells_nobody() -> Result {
         struct Silent;

@@ -17,24 +17,19 @@ const MEMBERS: usize = 2;
 
 /// Makes a queue for [`MEMBERS`] queue pairs.
 pub(super) fn create(device: &Arc<Device>) -> Result<ObjectRef<Srq<Handler>>> {
-    create_with(device, None)
+    create_in(device, PollContext::Workqueue, None)
 }
 
-/// Makes such a queue with `events`.
-fn create_with(
+/// Makes such a queue, whose completions are handled in `context`, with `events`.
+pub(super) fn create_in(
     device: &Arc<Device>,
-    events: Option<Arc<Short>>,
+    context: PollContext,
+    events: Option<Arc<dyn SrqEvents>>,
 ) -> Result<ObjectRef<Srq<Handler>>> {
     let caps = QpCaps { recv_wr: 0, ..CAPS };
     let entries = RECEIVES + MEMBERS as u32 * caps.send_cqes();
-    let cq = AnyCq::alloc(device, entries, 0, PollContext::Workqueue)?;
-    Srq::create(
-        &Pd::alloc(device)?,
-        &cq,
-        RECEIVES,
-        MEMBERS,
-        events.map(|events| events as _),
-    )
+    let cq = AnyCq::alloc(device, entries, 0, context)?;
+    Srq::create(&Pd::alloc(device)?, &cq, RECEIVES, MEMBERS, events)
 }
 
 /// An owner of room for a message.
@@ -102,7 +97,7 @@ mod tests {
             let alive = Arc::new(Atomic::new(0), GFP_KERNEL)?;
             check!(create(device)?.arm_limit(1) == Err(EINVAL));
             let short = Arc::new(Short(Atomic::new(0)), GFP_KERNEL)?;
-            let srq = create_with(device, Some(short.clone()))?;
+            let srq = create_in(device, PollContext::Workqueue, Some(short.clone()))?;
             for number in 0..4 {
                 posted(srq.recv(landing(device, &alive, number)?))?;
             }

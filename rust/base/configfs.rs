@@ -114,11 +114,12 @@ pub(crate) trait GroupOperations: Send + Sync + Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Called when a directory that [`GroupOperations::make_group`] made is gone.
+    /// Called when `item`, a directory that [`GroupOperations::make_group`] made in `group`, is
+    /// gone.
     ///
     /// It is called once for each, after `rmdir(2)` or when `mkdir(2)` failed later; its shows and
     /// stores have ended. It is not called for default groups. Called under the subsystem's mutex.
-    fn drop_item(&self) {
+    fn drop_item(_group: &Group<Self>, _item: &Self::Child) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }
@@ -405,7 +406,7 @@ impl<T: GroupOperations> VTable<T> {
             let user = unsafe { parent.registration() }?.join()?;
             let mut child = T::make_group(parent, name.to_str()?)?;
             if let Err(error) = child.set_name(name) {
-                Self::child_dropped(child.data());
+                Self::item_dropped(parent, child.data());
                 return Err(error);
             }
             child.set_role(Role::Made { _user: user });
@@ -420,21 +421,23 @@ impl<T: GroupOperations> VTable<T> {
 
     /// # Safety
     ///
-    /// `item` is one that [`Self::make_group`] of this `T` returned, and the reference that it had
-    /// then is given up.
+    /// `group` is that of an attached `Group<T>`; `item` is one that [`Self::make_group`] returned
+    /// for it, and the reference that it had then is given up; the subsystem's mutex is held.
     unsafe extern "C" fn drop_item(
-        _group: *mut bindings::config_group,
+        group: *mut bindings::config_group,
         item: *mut bindings::config_item,
     ) {
         // SAFETY: By the safety requirements.
-        Self::child_dropped(unsafe { Group::<T::Child>::from_item(item) });
+        let parent = unsafe { Group::<T>::from_item(group.cast()) };
+        // SAFETY: By the safety requirements.
+        Self::item_dropped(parent, unsafe { Group::<T::Child>::from_item(item) });
         // SAFETY: By the safety requirements the reference is ours.
         unsafe { bindings::config_item_put(item) };
     }
 
-    fn child_dropped(child: &T::Child) {
-        if T::Child::HAS_DROP_ITEM {
-            child.drop_item();
+    fn item_dropped(group: &Group<T>, item: &T::Child) {
+        if T::HAS_DROP_ITEM {
+            T::drop_item(group, item);
         }
     }
 

@@ -112,6 +112,10 @@ impl GroupOperations for ExportDirs {
         group.exports.define(name, hosts)?;
         Ok(new)
     }
+
+    fn drop_item(_group: &Group<Self>, dir: &ExportDir) {
+        dir.exports.undefine(&dir.name);
+    }
 }
 
 /// How long disabling an export waits for the last reference to its device or memory, in ms.
@@ -188,10 +192,6 @@ impl GroupOperations for ExportDir {
         Attribute::ro(c"clients_away", Self::show_clients_away),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
-
-    fn drop_item(&self) {
-        self.exports.undefine(&self.name);
-    }
 }
 
 impl ExportDir {

@@ -57,6 +57,13 @@ impl GroupOperations for HostDirs {
         group.export.hosts.add(host)?;
         Ok(new)
     }
+
+    /// Begins to end the sessions of the host, which is not admitted any more. Does not wait for
+    /// that: configfs holds the lock of all its directories here, and the backing device may hang.
+    fn drop_item(_group: &Group<Self>, dir: &HostDir) {
+        dir.export.hosts.remove(&dir.host);
+        dir.export.evict(|_| true);
+    }
 }
 
 /// `hosts/<name>/`.
@@ -78,13 +85,6 @@ impl GroupOperations for HostDir {
         Attribute::ro(c"key_next_id", Self::show_key_next_id),
         Attribute::ro(c"connected", Self::show_connected),
     ];
-
-    /// Begins to end the sessions of the host, which is not admitted any more. Does not wait for
-    /// that: configfs holds the lock of all its directories here, and the backing device may hang.
-    fn drop_item(&self) {
-        self.export.hosts.remove(&self.host);
-        self.export.evict(|_| true);
-    }
 }
 
 impl HostDir {

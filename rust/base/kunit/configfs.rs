@@ -63,26 +63,26 @@ struct Top {
     /// What was stored last.
     #[pin]
     value: IrqSaveSpinLock<KVec<u8>>,
-    pins: Arc<Pins>,
+    dependents: Arc<Dependents>,
 }
 
 /// A directory that `mkdir(2)` made.
 struct Item {
     log: Arc<Log>,
-    pins: Arc<Pins>,
+    dependents: Arc<Dependents>,
 }
 
 /// A default group of an [`Item`].
 struct Sub(Arc<Log>);
 
-/// The pins of all items.
+/// What keeps the directories of items.
 #[pin_data]
-struct Pins {
+struct Dependents {
     #[pin]
     list: IrqSaveSpinLock<KVec<Dependent>>,
 }
 
-impl Pins {
+impl Dependents {
     fn take(&self, dependent: Dependent) -> Result {
         // Room for some was made.
         self.list.lock().push_within_capacity(dependent)?;
@@ -90,8 +90,8 @@ impl Pins {
     }
 
     fn drop_one(&self) -> Result {
-        let pinned = self.list.lock().pop();
-        pinned.map(drop).ok_or(ENOENT)
+        let dependent = self.list.lock().pop();
+        dependent.map(drop).ok_or(ENOENT)
     }
 }
 
@@ -103,7 +103,7 @@ impl GroupOperations for Top {
         Attribute::rw(c"value", Self::show_value, Self::store_value),
         Attribute::ro(c"full", |_, page| Self::show_long(page, 4096)),
         Attribute::ro(c"too_long", |_, page| Self::show_long(page, 4097)),
-        Attribute::rw(c"pin", |_, _| Err(EIO), Self::store_pin),
+        Attribute::rw(c"depend", |_, _| Err(EIO), Self::store_depend),
     ];
 
     fn make_group(group: &Group<Self>, name: &str) -> Result<NewGroup<Item>> {
@@ -113,7 +113,7 @@ impl GroupOperations for Top {
         let log = group.log.clone();
         let item = Item {
             log: log.clone(),
-            pins: group.pins.clone(),
+            dependents: group.dependents.clone(),
         };
         let new = NewGroup::new(Arc::new(item, GFP_KERNEL)?)?;
         let sub = NewGroup::new(Arc::new(Sub(log.clone()), GFP_KERNEL)?)?;
@@ -123,6 +123,12 @@ impl GroupOperations for Top {
         }
         log.made.fetch_add(1, Relaxed);
         Ok(new)
+    }
+
+    fn drop_item(group: &Group<Self>, item: &Item) {
+        // It is not freed yet.
+        let same = core::ptr::eq(&*group.log, &*item.log);
+        group.log.dropped.fetch_add(u32::from(same), Relaxed);
     }
 }
 
@@ -152,8 +158,8 @@ impl Top {
         Ok(())
     }
 
-    fn store_pin(group: &Group<Self>, _value: &str) -> Result {
-        group.pins.take(group.depend()?)
+    fn store_depend(group: &Group<Self>, _value: &str) -> Result {
+        group.dependents.take(group.depend()?)
     }
 }
 
@@ -162,18 +168,14 @@ impl GroupOperations for Item {
     type Child = NoChild;
 
     const ATTRIBUTES: &'static [Attribute<Self>] =
-        &[Attribute::rw(c"pin", |_, _| Ok(()), Self::store_pin)];
-
-    fn drop_item(&self) {
-        self.log.dropped.fetch_add(1, Relaxed);
-    }
+        &[Attribute::rw(c"depend", |_, _| Ok(()), Self::store_depend)];
 }
 
 impl Item {
-    fn store_pin(group: &Group<Self>, value: &str) -> Result {
+    fn store_depend(group: &Group<Self>, value: &str) -> Result {
         match value {
-            "1" => group.pins.take(group.depend()?),
-            _ => group.pins.drop_one(),
+            "1" => group.dependents.take(group.depend()?),
+            _ => group.dependents.drop_one(),
         }
     }
 }
@@ -189,11 +191,11 @@ impl GroupOperations for Sub {
     type Child = NoChild;
 
     const ATTRIBUTES: &'static [Attribute<Self>] =
-        &[Attribute::rw(c"pin", |_, _| Ok(()), Self::store_pin)];
+        &[Attribute::rw(c"depend", |_, _| Ok(()), Self::store_depend)];
 }
 
 impl Sub {
-    fn store_pin(group: &Group<Self>, _value: &str) -> Result {
+    fn store_depend(group: &Group<Self>, _value: &str) -> Result {
         group.depend().map(drop)
     }
 }
@@ -227,8 +229,8 @@ macro_rules! there {
 
 fn top(log: &Arc<Log>) -> Result<Arc<Top>> {
     let list = KVec::with_capacity(8, GFP_KERNEL)?;
-    let pins = Arc::pin_init(
-        pin_init!(Pins {
+    let dependents = Arc::pin_init(
+        pin_init!(Dependents {
             list <- new_irqsave_spinlock!(list),
         }),
         GFP_KERNEL,
@@ -238,7 +240,7 @@ fn top(log: &Arc<Log>) -> Result<Arc<Top>> {
         pin_init!(Top {
             log,
             value <- new_irqsave_spinlock!(KVec::new()),
-            pins,
+            dependents,
         }),
         GFP_KERNEL,
     )
@@ -256,7 +258,7 @@ fn with_subsystem(test: impl FnOnce(&Log) -> Result) -> Result {
     let result = test(&log);
     if result.is_err() {
         // The subsystem would wait for what was left.
-        while top.pins.drop_one().is_ok() {}
+        while top.dependents.drop_one().is_ok() {}
         let _ = there!("rmdir */");
     }
     drop(subsystem);
@@ -310,7 +312,7 @@ mod tests {
             check!(there!(
                 "refused 'Value too large for defined data type' cat too_long"
             ));
-            check!(there!("refused 'Input/output error' cat pin"));
+            check!(there!("refused 'Input/output error' cat depend"));
             Ok(())
         })
     }
@@ -338,7 +340,7 @@ mod tests {
     #[test]
     fn default_group_goes_with_its_directory() -> Result {
         with_subsystem(|log| {
-            check!(there!("mkdir a && [ -f a/sub/pin ]"));
+            check!(there!("mkdir a && [ -f a/sub/depend ]"));
             check!(there!("refused 'Operation not permitted' rmdir a/sub"));
             check!(there!("refused 'Operation not permitted' mkdir a/b"));
             check!(there!("refused 'Operation not permitted' mkdir a/sub/b"));
@@ -351,12 +353,12 @@ mod tests {
     #[test]
     fn pinned_directory_is_not_removed() -> Result {
         with_subsystem(|log| {
-            check!(there!("mkdir a && put a/pin 1 && put a/pin 1"));
+            check!(there!("mkdir a && put a/depend 1 && put a/depend 1"));
             check!(there!("refused 'Device or resource busy' rmdir a"));
-            check!(there!("put a/pin 0"));
+            check!(there!("put a/depend 0"));
             check!(there!("refused 'Device or resource busy' rmdir a"));
             check!(log.dropped.load(Relaxed) == 0);
-            check!(there!("put a/pin 0 && rmdir a"));
+            check!(there!("put a/depend 0 && rmdir a"));
             check!(log.dropped.load(Relaxed) == 1);
             Ok(())
         })
@@ -365,9 +367,9 @@ mod tests {
     #[test]
     fn what_mkdir_did_not_make_is_not_pinned() -> Result {
         with_subsystem(|_| {
-            check!(there!("refused 'Invalid argument' put pin 1"));
+            check!(there!("refused 'Invalid argument' put depend 1"));
             check!(there!(
-                "mkdir a && refused 'Invalid argument' put a/sub/pin 1"
+                "mkdir a && refused 'Invalid argument' put a/sub/depend 1"
             ));
             check!(there!("rmdir a"));
             Ok(())
@@ -378,7 +380,7 @@ mod tests {
     fn open_file_of_a_removed_directory_is_dead() -> Result {
         with_subsystem(|log| {
             check!(there!(
-                "mkdir a && exec 5<a/pin 6>a/pin && rmdir a && ! cat <&5 && ! echo 1 >&6"
+                "mkdir a && exec 5<a/depend 6>a/depend && rmdir a && ! cat <&5 && ! echo 1 >&6"
             ));
             check!(log.freed.load(Relaxed) == 101);
             Ok(())

@@ -125,7 +125,7 @@ mod percpu_ref {
     }
 
     #[test]
-    fn users_come_until_it_is_killed() -> Result {
+    fn users_come_until_the_count_is_killed() -> Result {
         let users = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;
         let first = users.tryget_live();
         let second = users.tryget_live();
@@ -163,7 +163,7 @@ mod percpu_ref {
     }
 
     #[test]
-    fn users_that_nobody_used_go_at_once() -> Result {
+    fn count_that_nobody_used_goes_at_once() -> Result {
         let users = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;
         drop(users);
         let users = KBox::pin_init(PercpuRef::new(), GFP_KERNEL)?;

@@ -29,9 +29,9 @@ use crate::{
 /// Counts the users of something, so that the one who takes it away can wait for them; C's
 /// `struct percpu_ref`.
 ///
-/// Until it is killed, each CPU counts for itself, so that CPUs do not contend for it.
+/// Until the count is killed, each CPU counts for itself, so that CPUs do not contend for it.
 ///
-/// Dropping it kills it and waits as [`PercpuRef::kill_and_wait`] does; it sleeps.
+/// Dropping it kills the count and waits as [`PercpuRef::kill_and_wait`] does; it sleeps.
 ///
 /// # Examples
 ///
@@ -97,7 +97,7 @@ impl PercpuRef {
         unsafe { (*users).gone.complete_all() };
     }
 
-    /// Returns a new user, or `None` once it is killed. Any context.
+    /// Returns a new user, or `None` once the count is killed. Any context.
     #[inline]
     pub(crate) fn tryget_live(&self) -> Option<User> {
         // SAFETY: By the type invariants the count is initialised.
@@ -109,8 +109,8 @@ impl PercpuRef {
         }
     }
 
-    /// Kills it: there are no new users from then on. Can be repeated. Any context but NMI, and on
-    /// `PREEMPT_RT` only where preemption is enabled.
+    /// Kills the count: there are no new users from then on. Can be repeated. Any context but NMI,
+    /// and on `PREEMPT_RT` only where preemption is enabled.
     pub(crate) fn kill(&self) {
         if self.killed.xchg(1, Full) == 0 {
             // SAFETY: By the type invariants the count is initialised, and its first reference was
@@ -119,7 +119,7 @@ impl PercpuRef {
         }
     }
 
-    /// Kills it and waits until the last user is gone. Can be repeated.
+    /// Kills the count and waits until the last user is gone. Can be repeated.
     ///
     /// # Context
     ///

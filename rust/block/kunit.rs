@@ -403,6 +403,11 @@ impl Disk {
     }
 }
 
+/// Sleeps a little, for what should not happen.
+fn a_while() {
+    kernel::time::delay::fsleep(kernel::time::Delta::from_millis(50));
+}
+
 /// Hears nothing.
 struct NoEvents;
 

@@ -79,7 +79,7 @@ mod tests {
             rm -f /run/farblk_kunit_word
             (
                 while [ -e /sys/kernel/debug/farblk_kunit/word ]; do sleep 0.1; done
-                read word <&5 2>/dev/null && result=read || result=refused
+                cat <&5 >/dev/null 2>&1 && result=read || result=refused
                 exec 5<&-
                 echo $result >/run/farblk_kunit_word
             ) &",
@@ -91,7 +91,9 @@ mod tests {
                 [ -s /run/farblk_kunit_word ] && break
                 sleep 0.1
             done
-            [ $(cat /run/farblk_kunit_word) = refused ]"
+            result=$(cat /run/farblk_kunit_word)
+            rm -f /run/farblk_kunit_word
+            [ $result = refused ]"
         )
         .is_ok());
         Ok(())

@@ -21,7 +21,8 @@
     unnecessary_transmutes,
     unreachable_pub,
     unsafe_code,
-    unsafe_op_in_unsafe_fn
+    unsafe_op_in_unsafe_fn,
+    unused_imports
 )]
 
 use kernel::ffi;

@@ -267,14 +267,16 @@ fn posted<T>(result: Result<(), (Error, T)>) -> Result {
 
 /// Waits until something is true.
 fn wait_until(mut condition: impl FnMut() -> bool) -> Result {
-    for _ in 0..TIMEOUT_MS {
-        if condition() {
-            return Ok(());
+    let start = Instant::<Monotonic>::now();
+    while !condition() {
+        // A millisecond of sleep may last much longer.
+        if start.elapsed().as_millis() > TIMEOUT_MS.into() {
+            return Err(ETIMEDOUT);
         }
         // SAFETY: Tests may sleep.
         unsafe { bindings::msleep(1) };
     }
-    Err(ETIMEDOUT)
+    Ok(())
 }
 
 /// Sleeps a little, for what should not happen.

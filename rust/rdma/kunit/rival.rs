@@ -104,6 +104,8 @@ impl Rival {
 
 /// The address of the queue that is flushed. The core polls queues of its own on the device.
 static FLUSHED: Atomic<usize> = Atomic::new(0);
+/// Whether [`slow_poll`] waits until that is over.
+static HELD: Atomic<bool> = Atomic::new(false);
 /// Tasks that are in [`slow_poll`].
 static POLLING: Atomic<u32> = Atomic::new(0);
 /// Times that another one was there.
@@ -127,6 +129,7 @@ unsafe extern "C" fn slow_poll(
     }
     // SAFETY: By the safety requirements.
     unsafe { bindings::msleep(20) };
+    let _ = wait_until(|| !HELD.load(Relaxed));
     POLLING.fetch_sub(1, Full);
     0
 }
@@ -257,16 +260,18 @@ mod tests {
             check!(!cq.arm() && !cq.arm_solicited() && cq.poll(1) == 0);
             let rival = Rival::new(Job::Reap(cq.clone().into()), &Events::new()?)?;
             let broken = replaced!(device, poll_cq, slow_poll);
+            HELD.store(true, Relaxed);
             FLUSHED.store(cq.as_raw().addr(), Relaxed);
-            check!(rival.queue.enqueue(rival.clone()).is_ok());
+            let queued = rival.queue.enqueue(rival.clone()).is_ok();
             let entered = wait_until(|| POLLING.load(Relaxed) > 0);
-            // The rival sleeps now. If it is done already, this test has seen nothing.
-            let busy = cq.try_reap().is_none();
-            let done = rival.done.wait_timeout(TIMEOUT_MS);
+            let reaped = cq.try_reap();
             FLUSHED.store(0, Relaxed);
+            HELD.store(false, Relaxed);
+            let done = rival.done.wait_timeout(TIMEOUT_MS);
             drop(broken);
+            check!(queued);
             entered.and(done)?;
-            check!((notified.0.load(Relaxed) > 0) == busy);
+            check!(reaped.is_none() && notified.0.load(Relaxed) == 1);
             check!(cq.try_reap() == Some(0));
             Ok(())
         })

@@ -111,7 +111,7 @@ impl QpHandler for Handler {
                 // Most often what has completed are the answers to the commands before this one,
                 // which nobody waits for as long as there are slots.
                 if receives % REAP_EVERY == 0 || connection.fetches.load(Relaxed) > 0 {
-                    connection.cq.reap();
+                    connection.reap();
                 }
                 connection.receive(recv, received.len());
             }
@@ -465,7 +465,8 @@ impl Command {
 
     /// Handles the completion of what the queue pair was asked to do. A success is handled by a
     /// task that polls the completion queue: the poller's worker most often, or one that looks
-    /// after the connection, drains it, or shows its counters. A failure is handled in any context.
+    /// after the connection, drains it or another one of its receive queue, or shows its counters.
+    /// A failure is handled in any context.
     pub(super) fn sent(mut self: KBox<Self>, done: bool) {
         if self.stage == Stage::Answer {
             return self.end();

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn pinned_directory_is_not_removed() -> Result {
+    fn directory_that_is_depended_on_is_not_removed() -> Result {
         with_subsystem(|log| {
             check!(there!("mkdir a && put a/depend 1 && put a/depend 1"));
             check!(there!("refused 'Device or resource busy' rmdir a"));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mkdir_did_not_make_is_not_pinned() -> Result {
+    fn what_mkdir_did_not_make_is_not_depended_on() -> Result {
         with_subsystem(|_| {
             check!(there!("refused 'Invalid argument' put depend 1"));
             check!(there!(

@@ -17,9 +17,7 @@ use crate::base::{
 use crate::bindings;
 use crate::block::mq::features::{
     BLK_FEAT_FUA,
-    BLK_FEAT_NOWAIT,
-    BLK_FEAT_ROTATIONAL,
-    BLK_FEAT_STABLE_WRITES, //
+    BLK_FEAT_ROTATIONAL, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -327,18 +325,17 @@ impl Bdev {
     /// Returns the logical block size, in bytes.
     #[inline]
     pub(super) fn logical_block_size(&self) -> u32 {
-        // SAFETY: By the type invariants; a device keeps its queue. C may write it meanwhile.
-        unsafe {
-            (&raw const (*(*self.as_raw()).bd_queue).limits.logical_block_size).read_volatile()
-        }
+        // SAFETY: By the type invariants; a device keeps its queue.
+        unsafe { bindings::bdev_logical_block_size(self.as_raw()) }
     }
 
-    /// Returns the limits of the device at the moment. Any context.
+    /// Returns the limits of the device at the moment. If they are being changed, some may be the
+    /// old ones and some the new, as for all that look at them in C. Any context.
     pub(crate) fn limits(&self) -> BdevLimits {
         let bdev = self.as_raw();
-        // SAFETY: By the type invariants; a device keeps its queue. C may change limits meanwhile,
-        // each by one store: some may be the old ones and some the new.
-        let limits = unsafe { (&raw const (*(*bdev).bd_queue).limits).read_volatile() };
+        let mut limits: bindings::queue_limits = pin_init::zeroed();
+        // SAFETY: By the type invariants; a device keeps its queue.
+        unsafe { bindings::farblk_bdev_limits(bdev, &mut limits) };
         let has = |feature| limits.features & feature != 0;
         let write_cache = self.write_cache();
         // SAFETY: By the type invariants.
@@ -365,7 +362,8 @@ impl Bdev {
             write_cache,
             fua: write_cache && has(BLK_FEAT_FUA),
             rotational: has(BLK_FEAT_ROTATIONAL),
-            stable_writes: has(BLK_FEAT_STABLE_WRITES),
+            // SAFETY: By the type invariants.
+            stable_writes: unsafe { bindings::bdev_stable_writes(bdev) },
             read_only: self.read_only(),
         }
     }
@@ -450,10 +448,8 @@ impl Bdev {
 
     /// Returns true if the device supports I/O that must not wait (`REQ_NOWAIT`). Any context.
     pub(crate) fn nowait(&self) -> bool {
-        // SAFETY: By the type invariants; a device keeps its queue. C may write it meanwhile.
-        let features =
-            unsafe { (&raw const (*(*self.as_raw()).bd_queue).limits.features).read_volatile() };
-        features & BLK_FEAT_NOWAIT != 0
+        // SAFETY: By the type invariants.
+        unsafe { bindings::bdev_nowait(self.as_raw()) }
     }
 }
 

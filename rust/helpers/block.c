@@ -27,9 +27,7 @@ FARBLK_ASSERT(BLK_STS_INVAL, 19);
 FARBLK_ASSERT(BLK_FEAT_WRITE_CACHE, 1u << 0);
 FARBLK_ASSERT(BLK_FEAT_FUA, 1u << 1);
 FARBLK_ASSERT(BLK_FEAT_ROTATIONAL, 1u << 2);
-FARBLK_ASSERT(BLK_FEAT_STABLE_WRITES, 1u << 5);
 FARBLK_ASSERT(BLK_FEAT_SYNCHRONOUS, 1u << 6);
-FARBLK_ASSERT(BLK_FEAT_NOWAIT, 1u << 7);
 FARBLK_ASSERT(BLK_FEAT_ATOMIC_WRITES, 1u << 14);
 FARBLK_ASSERT(BLK_OPEN_READ, 1u << 0);
 FARBLK_ASSERT(BLK_OPEN_WRITE, 1u << 1);
@@ -112,6 +110,27 @@ __rust_helper bool rust_helper_bdev_can_atomic_write(struct block_device *bdev)
 __rust_helper bool rust_helper_bdev_is_zoned(struct block_device *bdev)
 {
 	return bdev_is_zoned(bdev);
+}
+
+/* No lock is taken, as for all readers of limits in C. */
+__rust_helper void rust_helper_farblk_bdev_limits(struct block_device *bdev, struct queue_limits *lim)
+{
+	*lim = bdev_get_queue(bdev)->limits;
+}
+
+__rust_helper bool rust_helper_bdev_stable_writes(struct block_device *bdev)
+{
+	return bdev_stable_writes(bdev);
+}
+
+__rust_helper bool rust_helper_bdev_nowait(struct block_device *bdev)
+{
+	return bdev_nowait(bdev);
+}
+
+__rust_helper unsigned int rust_helper_bdev_logical_block_size(struct block_device *bdev)
+{
+	return bdev_logical_block_size(bdev);
 }
 
 __rust_helper bool rust_helper_farblk_bdev_is_bio_based(struct block_device *bdev)

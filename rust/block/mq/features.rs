@@ -13,11 +13,7 @@ pub(in crate::block) const BLK_FEAT_WRITE_CACHE: blk_features_t = 1 << 0;
 pub(in crate::block) const BLK_FEAT_FUA: blk_features_t = 1 << 1;
 /// Seeking costs time.
 pub(in crate::block) const BLK_FEAT_ROTATIONAL: blk_features_t = 1 << 2;
-/// Pages must not change while they are written.
-pub(in crate::block) const BLK_FEAT_STABLE_WRITES: blk_features_t = 1 << 5;
 /// I/O ends at once.
 pub(in crate::block) const BLK_FEAT_SYNCHRONOUS: blk_features_t = 1 << 6;
-/// `REQ_NOWAIT` is obeyed.
-pub(in crate::block) const BLK_FEAT_NOWAIT: blk_features_t = 1 << 7;
 /// There are atomic writes.
 pub(in crate::block) const BLK_FEAT_ATOMIC_WRITES: blk_features_t = 1 << 14;

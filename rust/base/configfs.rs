@@ -34,6 +34,7 @@ use core::{
 };
 
 use kernel::{
+    container_of,
     error::{
         to_result,
         VTABLE_DEFAULT_ERROR, //
@@ -152,15 +153,40 @@ struct Head {
     subsystem: Opaque<bindings::configfs_subsystem>,
     /// Written only before the group is attached.
     role: Role,
+    /// Counts the group for the subsystem that it is a part of, until it is freed. As `role`.
+    _user: Option<User>,
 }
 
 enum Role {
     /// A default group of the group above it, or not attached.
     Default,
     /// Created by `mkdir(2)`.
-    Made { _user: User },
+    Made,
     /// The top of a subsystem.
     Root(Arc<Registration>),
+}
+
+impl Head {
+    /// Lets a group, its default groups, theirs, and so on count for a subsystem.
+    ///
+    /// # Safety
+    ///
+    /// `this` and all of these must be valid, and nobody else must know them.
+    unsafe fn count(this: *mut Self, user: &User) {
+        let group = this.cast::<bindings::config_group>();
+        // SAFETY: By the safety requirements. A `Head` begins with its group, and the list has the
+        // groups that `NewGroup::with_default` added to it, by their `group_entry`.
+        unsafe {
+            (*this)._user = Some(user.clone());
+            let list = &raw mut (*group).default_groups;
+            let mut entry = (*list).next;
+            while entry != list {
+                let below = container_of!(entry, bindings::config_group, group_entry);
+                Self::count(below.cast(), user);
+                entry = (*entry).next;
+            }
+        }
+    }
 }
 
 impl<T: GroupOperations> Group<T> {
@@ -184,7 +210,7 @@ impl<T: GroupOperations> Group<T> {
     /// create this directory. Does not sleep.
     pub(crate) fn depend(&self) -> Result<Dependent> {
         // configfs looks at the dependents of what is removed, not of default groups below.
-        if !matches!(self.head.role, Role::Made { .. }) {
+        if !matches!(self.head.role, Role::Made) {
             return Err(EINVAL);
         }
         let group = self.as_group();
@@ -202,10 +228,10 @@ impl<T: GroupOperations> Group<T> {
     ///
     /// # Safety
     ///
-    /// The subsystem's mutex must be held, or `self` be lent to a show or store.
+    /// `self` must be lent to a callback of configfs, so that it is attached until that returns.
     unsafe fn registration(&self) -> Result<&Arc<Registration>> {
-        // SAFETY: `cg_subsys` is only written when a group is attached or detached, which the
-        // safety requirements exclude.
+        // SAFETY: `cg_subsys` is only written before a group is attached and after it was detached,
+        // which the safety requirements exclude.
         let subsystem = unsafe { (*self.as_group()).cg_subsys };
         // SAFETY: If not null, it points at the `Head` that `Subsystem::register` was given, which
         // stays as long as groups are attached to it.
@@ -282,6 +308,7 @@ impl<T: GroupOperations> NewGroup<T> {
                 head: Head {
                     subsystem: Opaque::zeroed(),
                     role: Role::Default,
+                    _user: None,
                 },
                 data,
             },
@@ -333,6 +360,13 @@ impl<T: GroupOperations> NewGroup<T> {
     fn set_role(&mut self, role: Role) {
         // SAFETY: By the type invariants the group is valid and nobody else knows it.
         unsafe { (*self.0.as_ptr()).head.role = role };
+    }
+
+    /// Lets this directory and its default groups count for a subsystem.
+    fn count(&mut self, user: &User) {
+        // SAFETY: By the type invariants the group is valid, as are those that it has taken over, and nobody
+        // else knows them.
+        unsafe { Head::count(self.0.as_ptr().cast(), user) };
     }
 
     fn into_raw(self) -> *mut Group<T> {
@@ -402,14 +436,16 @@ impl<T: GroupOperations> VTable<T> {
         // SAFETY: By the safety requirements.
         let name = unsafe { CStr::from_char_ptr(name) };
         let make = || {
-            // SAFETY: By the safety requirements the mutex is held.
+            // SAFETY: By the safety requirements the parent is attached. It stays so until this
+            // returns: mkdir holds the lock of its inode, which detaching it takes.
             let user = unsafe { parent.registration() }?.join()?;
             let mut child = T::make_group(parent, name.to_str()?)?;
             if let Err(error) = child.set_name(name) {
                 Self::item_dropped(parent, child.data());
                 return Err(error);
             }
-            child.set_role(Role::Made { _user: user });
+            child.set_role(Role::Made);
+            child.count(&user);
             Ok(child)
         };
         match make() {
@@ -452,7 +488,7 @@ impl<T: GroupOperations> VTable<T> {
         // allocation.
         let Group::<T> { head, data } = KBox::into_inner(unsafe { KBox::from_raw(item.cast()) });
         drop(data);
-        // Last: the subsystem may go with it.
+        // Last: the subsystem may go with it, and the owner of that.
         drop(head);
     }
 }
@@ -460,12 +496,12 @@ impl<T: GroupOperations> VTable<T> {
 /// A directory in the root of configfs.
 ///
 /// Callbacks may run before [`Subsystem::register`] returns, and directories that `mkdir(2)` made
-/// hold the module: so register last in the module's `init`, and put it first in the module struct.
+/// hold the module, which counts for nothing if its `init` fails: nothing that may fail can follow
+/// in `init`. Put it first in the module struct.
 ///
 /// Dropping it makes `mkdir(2)` fail with [`ESHUTDOWN`], waits until all directories that it made
-/// are removed (there are none when a module is unloaded), and removes the rest. So it must not be
-/// a part of the data of its directories, nor be dropped by their callbacks: it would wait for
-/// itself.
+/// are removed, and removes the rest. So it must not be a part of the data of its directories, nor
+/// be dropped by their callbacks: it would wait for itself.
 ///
 /// # Examples
 ///
@@ -500,6 +536,8 @@ impl Subsystem {
         let registration = Arc::pin_init(Registration::new(), GFP_KERNEL)?;
         root.set_name(name)?;
         root.set_role(Role::Root(registration.clone()));
+        root.count(&registration.join()?);
+        registration.keep_users();
         let subsystem = root.0.as_ptr().cast::<bindings::configfs_subsystem>();
         // SAFETY: The group is valid, nobody else knows it, and it starts with a
         // `configfs_subsystem`, whose group and name are initialised. If registering fails it is as
@@ -519,10 +557,13 @@ impl Drop for Subsystem {
     fn drop(&mut self) {
         self.registration.close();
         // SAFETY: By the type invariants it is registered. No group made by `mkdir(2)` is left, and
-        // none can be made. What runs in its directories still holds their inodes' locks, or the
-        // lock of a show or store, which this takes.
+        // none can be made. What runs in its directories holds their inodes' locks, or the lock of
+        // a show or store, which this takes.
         unsafe { bindings::configfs_unregister_subsystem(self.root.as_ptr().cast()) };
         // SAFETY: By the type invariants the first reference is ours.
         unsafe { bindings::config_item_put(self.root.as_ptr().cast()) };
+        // It may not have been the last one: `symlink(2)` in the directory of another driver holds
+        // one of what it is to point at, which it looks at again only after that driver's answer.
+        self.registration.wait();
     }
 }

@@ -77,7 +77,9 @@ impl<T: GroupOperations> Attribute<T> {
         Self {
             raw: bindings::configfs_attribute {
                 ca_name: name.to_bytes_with_nul().as_ptr(),
-                ca_owner: &raw mut bindings::__this_module,
+                // None: an open file does nothing more once its directory is removed, and
+                // needs no code of the module then.
+                ca_owner: core::ptr::null_mut(),
                 ca_mode: mode,
                 show: None,
                 store: None,

@@ -16,19 +16,24 @@ use crate::base::{
     sync::Completion, //
 };
 
-/// Counts the groups that `mkdir(2)` made in a subsystem, so that it is not unregistered before
-/// they are gone.
+/// Counts the groups of a subsystem, so that it is not unregistered before those that `mkdir(2)`
+/// made are gone, and its owner does not end before all are.
 #[pin_data]
 pub(super) struct Registration {
     #[pin]
     users: SpinLock<Users>,
-    /// Done when there are no users and can be no more.
+    /// Done when only the lasting users are left, and there can be no more.
     #[pin]
     idle: Completion,
+    /// Done when these are gone, too.
+    #[pin]
+    gone: Completion,
 }
 
 struct Users {
     count: usize,
+    /// The users that stay until the subsystem is unregistered.
+    lasting: usize,
     closed: bool,
 }
 
@@ -38,9 +43,11 @@ impl Registration {
         pin_init!(Self {
             users <- new_spinlock!(Users {
                 count: 0,
+                lasting: 0,
                 closed: false,
             }),
             idle <- Completion::new(),
+            gone <- Completion::new(),
         })
     }
 
@@ -54,17 +61,30 @@ impl Registration {
         Ok(User(self.clone()))
     }
 
-    /// Closes the registration: there are no new users, and it waits until the last one is gone.
+    /// Makes the users that there are lasting: those of the root, and of its default groups.
+    pub(super) fn keep_users(&self) {
+        let mut users = self.users.lock();
+        users.lasting = users.count;
+    }
+
+    /// Closes the registration: no more can join, and it waits until only lasting users are left.
     /// Sleeps.
     pub(super) fn close(&self) {
         let count = {
             let mut users = self.users.lock();
             users.closed = true;
-            users.count
+            users.count - users.lasting
         };
         if count > 0 {
             pr_warn!("configfs: waiting until {count} directories are removed\n");
             self.idle.wait();
+        }
+    }
+
+    /// Waits until the lasting users of a closed registration are gone. Sleeps.
+    pub(super) fn wait(&self) {
+        if self.users.lock().count > 0 {
+            self.gone.wait();
         }
     }
 }
@@ -72,12 +92,22 @@ impl Registration {
 /// One count of a [`Registration`].
 pub(super) struct User(Arc<Registration>);
 
+impl Clone for User {
+    fn clone(&self) -> Self {
+        self.0.users.lock().count += 1;
+        Self(self.0.clone())
+    }
+}
+
 impl Drop for User {
     fn drop(&mut self) {
         let mut users = self.0.users.lock();
         users.count -= 1;
-        if users.closed && users.count == 0 {
+        if users.closed && users.count == users.lasting {
             self.0.idle.complete_all();
+        }
+        if users.closed && users.count == 0 {
+            self.0.gone.complete_all();
         }
     }
 }

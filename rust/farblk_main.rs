@@ -122,18 +122,19 @@ impl kernel::Module for Farblk {
         let server_stats = server::stats::Server::new()?;
         let files = server::stats::Files::new();
         let exports = Exports::new(client.devices(), server_stats.clone(), files.exports)?;
+        let host = Host::new(client.devices(), files.client, files.maps)?;
         let connections = Connections(exports.adapters.clone());
         let connections = files.server.read_only_file(c"connections", connections);
-        let connections = KBox::pin_init(connections, GFP_KERNEL)?;
-        let stats = ServerCounters(server_stats);
-        let stats = files.server.read_only_file(c"counters", stats);
-        let stats = KBox::pin_init(stats, GFP_KERNEL)?;
-        let host = Host::new(client.devices(), files.client, files.maps)?;
+        let stats = files.server.read_only_file(c"counters", ServerCounters(server_stats));
+        let connections_memory = KBox::new_uninit(GFP_KERNEL)?;
+        let stats_memory = KBox::new_uninit(GFP_KERNEL)?;
         let config = config::register(host, exports)?;
+        // From here on nothing can fail: a file that somebody has opened would use the memory of a
+        // module that is gone.
         Ok(Self {
             _config: config,
-            _connections: connections,
-            _stats: stats,
+            _connections: connections_memory.write_pin_init(connections)?,
+            _stats: stats_memory.write_pin_init(stats)?,
             _client: client,
             _release: release,
             _code: code,

@@ -4,7 +4,8 @@
 //!
 //! They have the names of the kernel crate's `debugfs`. That keeps the file operations in the
 //! module, and without an owner: to close a file that was still open when the module was unloaded,
-//! the kernel reads them once more, and faults. Here an open file holds the module.
+//! the kernel reads them once more, and faults. Here an open file holds the module. That counts for
+//! nothing if the module's `init` fails: there a file comes last, when nothing can fail any more.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 

@@ -59,6 +59,18 @@ impl QpHandler<Uc> for Handler {
             .put((owner, result.map(|received| received.len())));
     }
 
+    fn write_received(
+        &self,
+        _: &Qp<Self, Uc>,
+        mut owner: Landing,
+        written: Written<'_>,
+    ) -> Result<(), Landing> {
+        owner.written = true;
+        owner.immediate = Some(written.immediate());
+        self.0.recvs.put((owner, Ok(written.len())));
+        Ok(())
+    }
+
     fn error(&self) {
         self.0.errors.fetch_add(1, Relaxed);
     }
@@ -257,6 +269,39 @@ mod tests {
             )?;
             check!(pair.near.events.sends.take()?.1 == Ok(()));
             wait_until(|| is_full_of(&theirs.memory, 200, 9))
+        })
+    }
+
+    #[test]
+    fn write_with_immediate_data_is_told_of_if_there_is_a_receive() -> Result {
+        with_uc(|pair| {
+            let theirs = Block::new(1, PAGE_SIZE, 0)?;
+            let (_mr, remote) = pair.rc.target(&theirs)?;
+            for round in 1..4 {
+                let has_receive = round != 2;
+                if has_receive {
+                    pair.recv(round.into(), 64)?;
+                }
+                let announcement = Announcement {
+                    immediate: 0xfedc_ba00 | u32::from(round),
+                    solicited: false,
+                };
+                let owner = pair.rc.block(1, &Block::new(1, 100, round)?);
+                let (qp, remote) = (&pair.near.qp, Some(remote));
+                posted(qp.write_with_immediate(0, remote, announcement, owner, true))?;
+                // It has left.
+                check!(pair.near.events.sends.take()?.1 == Ok(()));
+                if !has_receive {
+                    pair.flush()?;
+                    check!(pair.far.is_quiet());
+                    continue;
+                }
+                let (landing, result) = pair.far.events.recvs.take()?;
+                check!(landing.number == round.into() && landing.written);
+                check!(result == Ok(100) && landing.immediate == Some(announcement.immediate));
+                check!(is_full_of(&theirs.memory, 100, round));
+            }
+            Ok(())
         })
     }
 

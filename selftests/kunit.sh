@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0
 # The KUnit suites of the module, each case a test: they run when the module is loaded. Wants a
 # kernel with CONFIG_KUNIT, and in FARBLK_KUNIT_KO a module that was built for it with
-# CONFIG_FARBLK_KUNIT_TEST=y.
+# CONFIG_FARBLK_KUNIT_TEST=y. FARBLK_SUITES is a pattern of the names of suites that are run.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE
 K=/sys/kernel/debug/kunit
+FILTER=/sys/module/kunit/parameters/filter_glob
 declare -A RESULT
 
 # results: a line of KTAP for each case, which is named SUITE.CASE.
@@ -44,7 +45,8 @@ mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 [ -d "$K" ] || skip "the kernel has no CONFIG_KUNIT"
 FARBLK_KO=$FARBLK_KUNIT_KO
 ! loaded || must remove_module
-trap '! loaded || remove_module' EXIT
+trap '! loaded || remove_module; printf "*.*" >$FILTER' EXIT
+printf %s "${FARBLK_SUITES:-*.*}" >$FILTER
 set_mark kunit
 have_rdma && load_module || { echo "Bail out! the module does not load"; exit 1; }
 complaint=$(reports kunit)

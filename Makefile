@@ -79,11 +79,12 @@ check-siw: setup modules tool
 		tools/vm/kselftest $(SIW_TESTS)
 
 # CORE_FAULTS is how many times all paths are lost while the host swaps.
-CORE_FAULTS ?= 3
+CORE_FAULTS ?= 10
 check-core: setup modules tool
 	@tools/build ibcore
 	@FARBLK_CORE=patched KSELFTEST_ENV="FARBLK_ONLY=addresses,all_lost FARBLK_SWAP_FAULTS=$(CORE_FAULTS) $${KSELFTEST_ENV:-}" \
 		tools/vm/kselftest core.sh swap.sh
+	@CORE_FAULTS=$(CORE_FAULTS) tools/vm/unmended
 
 # Programs of arm64 are emulated, as its kernel is.
 ARM64_TESTS ?= load.sh integrity.sh verify.sh kunit.sh

@@ -65,11 +65,15 @@ operations() {
 		is "complete" "$(json .complete)" true
 		note "$(json '"READ p50 \(.read.p50_ns) WRITE p50 \(.write.p50_ns) CAS p50 \(.cas.p50_ns?) ns, READs/s \(.read.iops)"')"
 	done
-	is "size and depth" "$(json '.read.size, .write.depth, .send.depth, .polled' | xargs)" "61440 32 4 true"
+	# A SEND is a message of the control connection, which has neither that size nor that depth.
+	is "size and depth" "$(json '.read.size, .write.depth, .send.size, .send.depth, .polled' | xargs)" "61440 32 8 4 true"
 	json '.read.iops > 0 and .write.iops > 0 and .send.iops > 0 and .read.min_ns > 0' >/dev/null
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 10 --op write,faa --depth 2
 	grep -q '^WRITE  10 round trips .*  depth 2  [0-9]*/s$' /run/stdout || bad "ping: $(cat /run/stdout)"
 	grep -q '^FAA  ' /run/stdout || bad "ping: $(cat /run/stdout)"
+	exits 2 "$FARBLK" ping "$FARBLK_SERVER/e" -c 5 --op send --size 1K
+	grep -q "F0101.*a SEND is a message of the control connection" <(tr -d '\n' </run/stderr) || bad "a size of SEND: $(cat /run/stderr)"
+	grep -q "hint: farblk ping .*/e --op write,send-ud --size 1024" /run/stderr || bad "a size of SEND: $(cat /run/stderr)"
 	is "what the server has more, or less" "$(remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l")" "$before"
 	is "the state of the map that has the export" "$(show "$C/maps/m/state")" live
 	is "reconnects of the map" "$(show "$C/maps/m/paths/a/reconnects")" 0

@@ -492,11 +492,11 @@ pub struct Ping {
     /// need an export that admits this host [default: send, and read of an export of RAM]
     #[arg(long, value_enum, value_name = "OP,...", value_delimiter = ',')]
     pub op: Vec<Op>,
-    /// Bytes of a READ or WRITE, 8 to 60K, or of a datagram, up to the MTU of the ports; needs an
-    /// export that admits this host [default: 8, 0 of a READ alone]
+    /// Bytes of a READ or WRITE, 8 to 60K, or of a datagram, up to the MTU of the ports; the others
+    /// have 8; needs an export that admits this host [default: 8, 0 of a READ alone]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_ping)]
     pub size: Option<u64>,
-    /// Number of requests under way at once; with more than 1 there is a rate, too
+    /// Number of requests under way at once, 4 of send at most; with more than 1 there is a rate
     #[arg(long, value_name = "N", default_value = "1", value_parser = size::number::<1, 32>)]
     pub depth: u64,
     /// Look for answers all the time, rather than sleep until an interrupt comes
@@ -727,7 +727,7 @@ pub enum Unit {
 /// What `farblk ping` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Op {
-    /// A message to the module of the server and its answer
+    /// A message of 8 bytes to the module of the server and its answer
     Send,
     /// An RDMA READ
     Read,

@@ -11,13 +11,14 @@ use crate::error::{Code, Error};
 /// The shortest and the longest pause that the module makes between two round trips.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The bytes of a message, of what an atomic operation changes, and of a WRITE without `--size`.
+/// The bytes of a message without its tag, of what an atomic operation changes, and of a WRITE
+/// without `--size`.
 const SMALL: u64 = 8;
 /// The most bytes of a datagram: no port has a larger MTU.
 const DATAGRAM_MAX: u64 = 4096;
 /// The bytes that a datagram may have on any port.
 const EVERYWHERE: u64 = 256;
-/// The messages that can be under way at once.
+/// The messages that can be under way at once: a control connection has that many receives.
 const MESSAGES: u64 = 4;
 
 /// What to measure, and how.
@@ -39,6 +40,9 @@ impl Plan {
         job: &Job,
         has_reads: impl FnOnce(&str) -> Result<bool, Error>,
     ) -> Result<Self, Error> {
+        if let Some(size) = arguments.size {
+            check_size(arguments, size, job)?;
+        }
         let needs = |op: &Op| matches!(op, Op::Write | Op::Cas | Op::Faa | Op::SendUd);
         // Whether an export that wants a key is one of RAM is only told with the key.
         let is_told_by_key = arguments.op.is_empty()
@@ -170,4 +174,28 @@ impl Plan {
             .iter()
             .any(|op| !matches!(op, Op::Send | Op::Write))
     }
+}
+
+/// Fails if nothing that is to be measured can have `size` bytes: they would be ignored.
+fn check_size(arguments: &Ping, size: u64, job: &Job) -> Result<(), Error> {
+    let has_size = |op: &Op| matches!(op, Op::Read | Op::Write | Op::SendUd);
+    // Without a list READ is measured, too.
+    if arguments.op.is_empty() || arguments.op.iter().any(has_size) {
+        return Ok(());
+    }
+    let why = if arguments.op.contains(&Op::Send) {
+        format!(
+            "--size is that of READ, WRITE and SEND UD: a SEND is a message of the control \
+             connection, which has {SMALL} bytes, as a heartbeat"
+        )
+    } else {
+        format!("--size is that of READ, WRITE and SEND UD: CAS and FAA change {SMALL} bytes")
+    };
+    let place = match arguments.place.export {
+        Some(_) => arguments.place.to_string(),
+        None => format!("{}/EXPORT", arguments.place.server),
+    };
+    let datagrams = if size > DATAGRAM_MAX { "" } else { ",send-ud" };
+    let hint = format!("farblk ping {place} --op write{datagrams} --size {size}");
+    Err(job.error(Code::Usage, why).hint(hint))
 }

@@ -2,6 +2,7 @@
 //! `farblk ping` against the model of the kernel.
 
 use super::{Host, fs};
+use crate::error::Code;
 
 fn value(host: &Host, line: &str) -> serde_json::Value {
     serde_json::from_str(&host.ok(line)).expect("JSON")
@@ -233,6 +234,25 @@ fn what_is_new_needs_an_export() {
         "--depth 33",
     ] {
         assert_eq!(host.fails(&format!("ping 10.9.0.1/e2 {bad}")).1, 2, "{bad}");
+    }
+    for (line, hint) in [
+        (
+            "10.9.0.1 --op send --size 1K",
+            "10.9.0.1/EXPORT --op write,send-ud --size 1024",
+        ),
+        (
+            "10.9.0.1/e2 --op send,faa --size 8",
+            "10.9.0.1/e2 --op write,send-ud --size 8",
+        ),
+        (
+            "10.9.0.1/e2 --op cas --size 8K",
+            "10.9.0.1/e2 --op write --size 8192",
+        ),
+    ] {
+        let error = host.run(&format!("ping {line}")).unwrap_err();
+        assert_eq!((error.code, error.exit()), (Code::Usage, 2), "{line}");
+        assert!(error.why.contains("READ, WRITE and SEND UD"), "{error:?}");
+        assert_eq!(super::hint(&error), format!("farblk ping {hint}"));
     }
     assert!(host.kernel.objects().is_empty());
     let script = host.ok("--dry-run ping 10.9.0.1/e2 -c 3 --op cas,read --depth 2");

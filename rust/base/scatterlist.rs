@@ -4,8 +4,8 @@
 //!
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
-// UPSTREAM: upstream/tree/base/scatterlist.rs takes the place of this file, with patches of
-// upstream/rust.
+// UPSTREAM: upstream/tree/base/scatterlist.rs takes the place of this file, with patches 0005, 0008
+// and 0009 of upstream/rust.
 
 #![allow(unsafe_code)]
 
@@ -68,6 +68,12 @@ impl Segment {
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
+    }
+
+    /// Returns true if it has no bytes.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Returns the end, in bytes from the start of the page.

@@ -158,7 +158,7 @@ mod tests {
         Ok(all)
     }
 
-    /// As selftests/frames.py computes it.
+    /// As the peer of the kselftests computes it, which is not this code.
     #[test]
     fn seal_known() -> Result {
         let key = hex(b"808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f");

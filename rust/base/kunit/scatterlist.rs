@@ -32,7 +32,7 @@ mod tests {
         let mut sum = 0;
         for segment in memory.segments(offset, len) {
             let end = segment.offset() as usize + segment.len() as usize;
-            if segment.len() == 0 || end > PageChunks::CHUNK {
+            if segment.is_empty() || end > PageChunks::CHUNK {
                 return false;
             }
             // Only the first begins within a chunk.
@@ -60,7 +60,7 @@ mod tests {
     fn memory_comes_piece_by_piece() -> Result {
         let len = 2 * PageChunks::CHUNK + 3 * PAGE_SIZE;
         let mut builder = PageChunksBuilder::new(len, NumaNode::NO_NODE)?;
-        check!(builder.len() == 0 && builder.is_incomplete());
+        check!(matches!(builder.len(), 0) && builder.is_incomplete());
         let mut steps = 0;
         while builder.is_incomplete() {
             let before = builder.len();

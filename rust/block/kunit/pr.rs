@@ -47,39 +47,39 @@ mod tests {
         }
 
         fn register(&self, old: u64, new: u64, flags: u32) -> c_int {
-            // SAFETY: The device is open, and that of a disk that `build_numbered` has added; this
-            // may sleep. The same holds below.
-            self.ops
-                .pr_register
-                .map_or(-1, |f| unsafe { f(self.bdev.as_raw(), old, new, flags) })
+            self.ops.pr_register.map_or(-1, |f| {
+                // SAFETY: The device is open, and that of a disk that `build_numbered` has added;
+                // this may sleep. The same holds below.
+                unsafe { f(self.bdev.as_raw(), old, new, flags) }
+            })
         }
 
         fn reserve(&self, key: u64, kind: u32, flags: u32) -> c_int {
-            // SAFETY: As above.
-            self.ops
-                .pr_reserve
-                .map_or(-1, |f| unsafe { f(self.bdev.as_raw(), key, kind, flags) })
+            self.ops.pr_reserve.map_or(-1, |f| {
+                // SAFETY: As above.
+                unsafe { f(self.bdev.as_raw(), key, kind, flags) }
+            })
         }
 
         fn release(&self, key: u64, kind: u32) -> c_int {
-            // SAFETY: As above.
-            self.ops
-                .pr_release
-                .map_or(-1, |f| unsafe { f(self.bdev.as_raw(), key, kind) })
+            self.ops.pr_release.map_or(-1, |f| {
+                // SAFETY: As above.
+                unsafe { f(self.bdev.as_raw(), key, kind) }
+            })
         }
 
         fn preempt(&self, key: u64, victim: u64, kind: u32, abort: bool) -> c_int {
-            // SAFETY: As above.
-            self.ops.pr_preempt.map_or(-1, |f| unsafe {
-                f(self.bdev.as_raw(), key, victim, kind, abort)
+            self.ops.pr_preempt.map_or(-1, |f| {
+                // SAFETY: As above.
+                unsafe { f(self.bdev.as_raw(), key, victim, kind, abort) }
             })
         }
 
         fn clear(&self, key: u64) -> c_int {
-            // SAFETY: As above.
-            self.ops
-                .pr_clear
-                .map_or(-1, |f| unsafe { f(self.bdev.as_raw(), key) })
+            self.ops.pr_clear.map_or(-1, |f| {
+                // SAFETY: As above.
+                unsafe { f(self.bdev.as_raw(), key) }
+            })
         }
 
         /// Reads the keys, into `room` places of the result.

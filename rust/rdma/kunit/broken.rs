@@ -75,14 +75,16 @@ impl<T: Copy> Drop for Replaced<T> {
 
 /// Replaces an operation of a device by a function, until what this returns is dropped.
 macro_rules! replaced {
-    ($device:expr, $operation:ident, $function:expr) => {
+    ($device:expr, $operation:ident, $function:expr) => {{
+        #[expect(clippy::as_underscore, reason = "it is the type of the operation")]
+        let function = Some($function as _);
         $crate::rdma::kunit::broken::Replaced::new(
             $device,
             // SAFETY: It is a table of operations.
             |ops| unsafe { &raw mut (*ops).$operation },
-            Some($function as _),
+            function,
         )
-    };
+    }};
 }
 pub(super) use replaced;
 

@@ -12,7 +12,7 @@ use crate::rdma::kunit::{
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_credits)]
-mod credits {
+mod tests {
     use super::*;
 
     /// How many segments of `PIECE` bytes need `wrs` work requests, and 1 less than one more.

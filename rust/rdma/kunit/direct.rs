@@ -11,7 +11,7 @@ use crate::rdma::kunit::{
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_direct)]
-mod direct {
+mod tests {
     use super::*;
 
     /// Sends complete in a queue of their own that is not looked at.

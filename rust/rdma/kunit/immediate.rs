@@ -16,7 +16,7 @@ use crate::rdma::kunit::{
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_immediate)]
-mod immediate {
+mod tests {
     use super::*;
 
     /// An announcement that wakes nobody.
@@ -249,7 +249,7 @@ mod solicited {
         with_waiter(|pair, notified| {
             let write = |solicited| {
                 let announcement = Announcement {
-                    immediate: solicited as u32,
+                    immediate: u32::from(solicited),
                     solicited,
                 };
                 let (qp, owner) = (&pair.far.qp, pair.owner(1));

@@ -11,7 +11,7 @@ use crate::rdma::kunit::{
 };
 
 #[kernel::macros::kunit_tests(farblk_rdma_owner)]
-mod owner {
+mod tests {
     use super::*;
     use crate::base::errno::ESHUTDOWN;
 

@@ -149,8 +149,7 @@ mod tests {
             check!(posted(result) == Err(EAGAIN));
             let pairs = [pair(addr, &srq)?, pair(addr, &srq)?];
             for round in 0..40 {
-                // CAST: Small numbers.
-                let index = (round % 3 == 0) as usize;
+                let index = usize::from(round % 3 == 0);
                 let other = &pairs[1 - index];
                 let pair = &pairs[index];
                 posted(pair.near.qp.send(0, pair.message(0, 100, round)?, true))?;

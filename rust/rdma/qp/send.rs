@@ -191,7 +191,7 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
         body.mapped = Some(direction);
         body.premapped = body.nr_sge;
         for segment in memory.segments() {
-            if segment.len() == 0 {
+            if segment.is_empty() {
                 continue;
             }
             self.make_room(body, per_wr, in_one)?;

@@ -102,7 +102,7 @@ impl MemoryShape {
     /// Returns the shape of `memory`. Fails with `EINVAL` if it is empty.
     #[inline]
     pub(super) fn of(memory: &impl Segmented) -> Result<Self> {
-        let mut segments = memory.segments().filter(|segment| segment.len() != 0);
+        let mut segments = memory.segments().filter(|segment| !segment.is_empty());
         let first = segments.next().ok_or(EINVAL)?;
         let this = Self {
             segments: 1,
@@ -249,7 +249,7 @@ impl FastRegMr {
         let mut count = 0;
         let mut len = 0;
         for segment in memory.segments() {
-            if segment.len() == 0 {
+            if segment.is_empty() {
                 continue;
             }
             if segment.len() > limit {

@@ -2,7 +2,7 @@
 
 //! The configfs tree: parsing, and "busy while enabled". No I/O.
 //!
-//! The tree and what each file means are in `Documentation/configfs.rst`.
+//! The tree and what each file means are in the page `configfs.rst`.
 
 #![forbid(unsafe_code)]
 

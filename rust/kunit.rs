@@ -2,7 +2,7 @@
 
 //! Helpers of the KUnit suites.
 //!
-//! The suites are built if the kernel has `CONFIG_KUNIT=y` and the make variable
+//! The suites are built if the kernel has `CONFIG_KUNIT=y` and
 //! `CONFIG_FARBLK_KUNIT_TEST=y` is set. They run when the module is loaded.
 //!
 //! The `assert!` of KUnit ends the thread of a test without dropping its values. The RDMA objects

@@ -11,8 +11,8 @@
 //! [`wire`] holds the raw layout; only the parsers and encoders beside it read or write those
 //! structs.
 //!
-//! The layout and the exchange are described in `Documentation/protocol.rst`; the C view of the
-//! same is `include/uapi/linux/farblk.h`.
+//! The layout and the exchange are described in the page `protocol.rst`; the C view of the same is
+//! `include/uapi/linux/farblk.h`.
 
 #![forbid(unsafe_code)]
 

@@ -13,7 +13,7 @@
 //! - What a remote peer may access stays allocated and mapped until the [`Mr`](mr::Mr) that lets it
 //!   has been deregistered.
 //!
-//! `Documentation/rdma.rst` explains these rules, the contexts and the order of teardown.
+//! The page `rdma.rst` explains these rules, the contexts and the order of teardown.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)

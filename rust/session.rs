@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Sessions: what becomes of I/O while paths come and go, as pure functions from events to states
-//! and actions. `Documentation/sessions.rst` has the whole.
+//! and actions. The page `sessions.rst` has the whole.
 //!
 //! Nothing here names a kernel type: the same source is compiled into the module and into the host
 //! tests. The code around it in `client` and `server` posts events and performs the actions.

@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
 
-// UPSTREAM: upstream/tree/base/completion.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/base/completion.rs takes the place of this file, with patch 0003 of
 // upstream/rust.
 
 #![allow(unsafe_code)]

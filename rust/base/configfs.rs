@@ -20,7 +20,7 @@
 //! C header: [`include/linux/configfs.h`](srctree/include/linux/configfs.h)
 
 // UPSTREAM: upstream/tree/base/configfs.rs takes the place of this file and of the folder, with
-// patches of upstream/rust.
+// patches 0050 to 0052 of upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //! The contents of memory that devices, and tasks that have mapped it, may write at any time: no
 //! Rust reference to them may exist, so that only C reads and writes them.
 
-// UPSTREAM: upstream/tree/base/contents.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/base/contents.rs takes the place of this file, with patch 0005 of
 // upstream/rust.
 
 use crate::base::scatterlist::{

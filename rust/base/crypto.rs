@@ -13,8 +13,8 @@
 //! Any but hard interrupts and NMI, as these functions may use vector registers. None of them
 //! sleeps. Apart from its result, none leaves a secret on the stack.
 
-// UPSTREAM: upstream/tree/base/crypto.rs takes the place of this file, with patches of
-// upstream/rust.
+// UPSTREAM: upstream/tree/base/crypto.rs takes the place of this file, with patches 0030 and 0031
+// of upstream/rust.
 
 use crate::base::{
     contents::Contents,

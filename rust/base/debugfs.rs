@@ -9,7 +9,8 @@
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
-// UPSTREAM: upstream/tree/base/debugfs.rs takes its place on top of upstream/rust.
+// UPSTREAM: upstream/tree/base/debugfs.rs takes the place of this file, with patch 0040 of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -5,8 +5,8 @@
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)\
 //! C header: [`include/linux/nodemask.h`](srctree/include/linux/nodemask.h)
 
-// UPSTREAM: upstream/tree/base/memory.rs takes the place of this file, with patches of
-// upstream/rust.
+// UPSTREAM: upstream/tree/base/memory.rs takes the place of this file, with patches 0006 and 0007
+// of upstream/rust.
 
 #![allow(unsafe_code)]
 

@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/module.h`](srctree/include/linux/module.h)
 
-// UPSTREAM: upstream/tree/base/module.rs takes its place on top of upstream/rust.
+// UPSTREAM: upstream/tree/base/module.rs takes the place of this file, with patch 0041 of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

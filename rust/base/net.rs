@@ -5,7 +5,8 @@
 //! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)\
 //! C header: [`include/uapi/linux/socket.h`](srctree/include/uapi/linux/socket.h)
 
-// UPSTREAM: upstream/tree/base/net.rs takes the place of this file, with patches of upstream/rust.
+// UPSTREAM: upstream/tree/base/net.rs takes the place of this file, with patch 0013 of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

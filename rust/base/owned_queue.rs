@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-// UPSTREAM: upstream/tree/base/owned_queue.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/base/owned_queue.rs takes the place of this file, with patch 0014 of
 // upstream/rust.
 
 #![allow(unsafe_code)]

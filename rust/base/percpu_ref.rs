@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
-// UPSTREAM: upstream/tree/base/percpu_ref.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/base/percpu_ref.rs takes the place of this file, with patch 0004 of
 // upstream/rust.
 
 #![allow(unsafe_code)]

@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-// UPSTREAM: upstream/tree/base/periodic.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/base/periodic.rs takes the place of this file, with patch 0015 of
 // upstream/rust.
 
 #![allow(unsafe_code)]

@@ -10,7 +10,7 @@
 //!
 //! C header: [`include/linux/random.h`](srctree/include/linux/random.h)
 
-// UPSTREAM: upstream/tree/base/random.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/base/random.rs takes the place of this file, with patch 0016 of
 // upstream/rust.
 
 #![allow(unsafe_code)]

@@ -4,7 +4,8 @@
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
-// UPSTREAM: upstream/tree/base/rcu.rs takes the place of this file, with patches of upstream/rust.
+// UPSTREAM: upstream/tree/base/rcu.rs takes the place of this file, with patch 0002 of
+// upstream/rust.
 
 #![allow(unsafe_code)]
 

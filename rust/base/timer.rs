@@ -7,7 +7,7 @@
 //!
 //! C header: [`include/linux/timer.h`](srctree/include/linux/timer.h)
 
-// UPSTREAM: upstream/tree/base/timer.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/base/timer.rs takes the place of this file, with patch 0001 of
 // upstream/rust.
 
 #![allow(unsafe_code)]

@@ -2,7 +2,8 @@
 
 //! Declarations of tracepoints.
 
-// UPSTREAM: upstream/tree/base/tracepoint.rs takes its place on top of upstream/rust.
+// UPSTREAM: upstream/tree/base/tracepoint.rs takes the place of this file, with patches 0042 and
+// 0043 of upstream/rust.
 
 /// Declares functions for tracepoints that are in C.
 ///

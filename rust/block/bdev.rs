@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-// UPSTREAM: upstream/tree/block/bdev.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/block/bdev.rs takes the place of this file, with patch 0011 of
 // upstream/rust.
 
 use crate::base::{

@@ -8,7 +8,8 @@
 //! nothing and cannot fail for lack of memory. [`Bio::submit`] takes it together with an owner of
 //! the memory that is read or written. [`BioOwner::end_io`] gives both back, once, with the result.
 
-// UPSTREAM: upstream/tree/block/bio.rs takes the place of this file, with patches of upstream/rust.
+// UPSTREAM: upstream/tree/block/bio.rs takes the place of this file, with patch 0012 of
+// upstream/rust.
 
 use crate::base::{
     percpu_ref::User,

@@ -41,7 +41,7 @@
 //! [`Owned<IdleRequest>::start`]: Owned::start
 
 // UPSTREAM: upstream/tree/block/mq.rs takes the place of this file and of the folder, with patches
-// of upstream/rust.
+// 0049 and 0100 to 0110 of upstream/rust.
 
 mod disk_names;
 pub(super) mod features;

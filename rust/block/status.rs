@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/blk_types.h`](srctree/include/linux/blk_types.h)
 
-// UPSTREAM: upstream/tree/block/status.rs takes the place of this file, with patches of
+// UPSTREAM: upstream/tree/block/status.rs takes the place of this file, with patch 0010 of
 // upstream/rust.
 
 use crate::bindings;

@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Writes farblk as a series of patches for a kernel tree: tools/upstream/series.py KERNEL-TREE FOLDER
 
+--copies prints the table of the files of rust that are copies of what is in the kernel crate with the
+patches of upstream/rust; --copies PAGE fails if the page has another one, and --copies --write PAGE
+puts it there.
+
 The patches of upstream/core, upstream/rust and upstream/rxe come first, then the steps of
 upstream/steps, each of which builds. A file of upstream/tree takes the place of that of rust with
 its name, and of the folder of that: it is what is left of it on top of the patches of
@@ -15,11 +19,13 @@ import shutil
 import subprocess
 import sys
 
+import pages
+
 HERE = pathlib.Path(__file__).resolve().parent.parent.parent
 DRIVER = "drivers/block/farblk"
 PAGES = "Documentation/admin-guide/blockdev/farblk"
-# Pages of this project that are of no use in the kernel: of its own build, tests and packages.
-OTHER_PAGES = {"building", "benchmarks", "performance", "testing", "testhca", "samples", "upstream"}
+# The pages of the driver. The others are of the tool, and of this project's build, tests and packages.
+OF_THE_DRIVER = ("configfs", "protocol", "rdma", "security", "server", "sessions")
 # Files of floors 0 and 1 that only samples use, or files that are not in the series; what must
 # not compile; and helpers that the kernel crate has with the patches of upstream/rust.
 LEFT_OUT = {"base/file.rs", "base/param.rs", "rdma/misuse.rs", "helpers/block.c", "helpers/kernel.c"}
@@ -51,7 +57,7 @@ def user():
     # It may be the user of this repository only, which the one of the series does not know.
     if all(said):
         return ["-c", f"user.name={said[0]}", "-c", f"user.email={said[1]}"], ["--signoff"]
-    return ["-c", "user.name=The farblk developers", "-c", "user.email=farblk@localhost"], []
+    return ["-c", "user.name=The farblk developers", "-c", "user.email=farblk@example.org"], []
 
 
 def without_item(text, start):
@@ -173,19 +179,28 @@ class Series:
         self.put(f"{DRIVER}/farblk_main.rs", text)
 
     def documentation(self):
-        pages = []
-        for page in sorted((HERE / "Documentation").glob("*.rst")):
-            if page.stem not in OTHER_PAGES:
-                pages.append(page.stem)
-                self.put(f"{PAGES}/{page.name}", page.read_text())
+        self.pages = pages.Pages(OF_THE_DRIVER, PAGES, DRIVER, lambda path: any((top / path).exists() for top in (self.tree, self.kernel)))
+        for name in OF_THE_DRIVER:
+            self.put(f"{PAGES}/{name}.rst", self.pages.page((HERE / f"Documentation/{name}.rst").read_text()))
         title = "farblk: block devices of other hosts over RDMA"
         text = f".. SPDX-License-Identifier: GPL-2.0\n\n{'=' * len(title)}\n{title}\n{'=' * len(title)}\n\n"
-        text += ".. toctree::\n   :maxdepth: 1\n\n" + "".join(f"   {page}\n" for page in pages)
+        text += "The tool ``farblk`` that the pages name, and the tests, are in the project of the driver, not in\nthe kernel.\n\n"
+        text += ".. toctree::\n   :maxdepth: 1\n\n" + "".join(f"   {name}\n" for name in OF_THE_DRIVER)
         self.put(f"{PAGES}/index.rst", text)
         for abi in sorted((HERE / "Documentation/ABI/testing").glob("*")):
-            self.put(f"Documentation/ABI/testing/{abi.name}", abi.read_text())
+            text = re.sub(r"\bDocumentation/([\w-]+\.rst)", rf"{PAGES}/\1", abi.read_text())
+            self.put(f"Documentation/ABI/testing/{abi.name}", text)
         index = "Documentation/admin-guide/blockdev/index.rst"
         self.put(index, (self.tree / index).read_text().rstrip("\n") + "\n   farblk/index\n")
+
+    def refuse_strangers(self):
+        """Ends if a file names what is in this project only."""
+        bad = []
+        for top in (DRIVER, PAGES, "Documentation/ABI/testing", "include"):
+            for file in sorted(path for path in (self.tree / top).rglob("*") if path.is_file()):
+                bad += [f"{file.relative_to(self.tree)}: names {name}, which is not in the series" for name in self.pages.strangers(file.read_text())]
+        if bad:
+            sys.exit("\n".join(bad))
 
     def refuse_copies(self):
         """Ends if a file is there whose place the kernel crate takes."""
@@ -240,9 +255,10 @@ class Series:
         self.step("11-driver")
         self.refuse_copies()
         self.documentation()
+        self.refuse_strangers()
         self.step("12-documentation")
         out = self.folder / "patches"
-        git(self.tree, "format-patch", "-q", "--rfc", "--cover-letter", "-o", str(out.resolve()), "base")
+        git(self.tree, *self.who, "format-patch", "-q", "--rfc", "--cover-letter", "-o", str(out.resolve()), "base")
         cover = next(out.glob("0000-*.patch"))
         subject, _, body = text_of(HERE / "upstream/cover-letter.txt").partition("\n\n")
         text = cover.read_text().replace("*** SUBJECT HERE ***", subject)
@@ -250,7 +266,57 @@ class Series:
         return sorted(out.glob("*.patch"))
 
 
+def code(text):
+    """Returns the number of lines of a Rust file without comments, blank lines and its suite."""
+    text = re.split(r"^#\[cfg\(CONFIG_FARBLK_KUNIT_TEST\)\]\n#\[kernel::macros::kunit_tests", text, flags=re.M)[0]
+    return sum(1 for line in text.splitlines() if line.strip() and not line.strip().startswith("//"))
+
+
+def copies():
+    """Returns the table of the copies, for upstream.rst."""
+    patches = {file.name[:4] for file in (HERE / "upstream/rust").glob("*.patch")}
+    rows, named = [], set()
+    for file in sorted((HERE / "rust").glob("*/*.rs")):
+        note = re.search(r"^// UPSTREAM:.*\n(?:// .*\n)*", file.read_text(), re.M)
+        if not note:
+            continue
+        name, numbers = file.relative_to(HERE / "rust"), []
+        thin = HERE / "upstream/tree" / name
+        for first, last in re.findall(r"\b(\d{4})\b(?:\s(?:// )?to\s(?:// )?(\d{4}))?", note.group()):
+            named |= {each for each in patches if first <= each <= (last or first)}
+            numbers.append(f"{first} to {last}" if last else first)
+            if not {first, last or first} <= patches:
+                sys.exit(f"rust/{name}: there is no such patch as {numbers[-1]}")
+        texts = [path.read_text() for path in (file, *sorted(file.with_suffix("").rglob("*.rs")))]
+        lines = [sum(len(text.splitlines()) for text in texts), sum(map(code, texts)), len(thin.read_text().splitlines()), code(thin.read_text())]
+        rows.append((f"``{name}``" + (", folder" if len(texts) > 1 else ""), lines, ", ".join(numbers) or "none"))
+    if patches - named:
+        sys.exit(f"upstream/rust: no note of rust names {' '.join(sorted(patches - named))}")
+    rows.append(("all", [sum(lines[at] for _, lines, _ in rows) for at in range(4)], "\\"))
+    rows.insert(0, ("copy", ["lines", "code", "left", "code"], "patches"))
+    rule = f"{'=' * 28} ====== ====== ====== ====== {'=' * 18}\n"
+    text = [f"{name:<28} " + " ".join(f"{each:>6}" for each in lines) + f" {numbers}\n" for name, lines, numbers in rows]
+    return "".join([rule, text[0], rule, *text[1:], rule])
+
+
+def table(arguments):
+    """Prints the table of the copies, compares it with that of a page, or puts it there."""
+    if not arguments:
+        print(copies(), end="")
+        return
+    page = pathlib.Path(arguments[-1])
+    text = page.read_text()
+    new = re.sub(r"^=[= ]+=\ncopy .*?\n\n", lambda _: copies() + "\n", text, flags=re.M | re.S)
+    if "--write" in arguments:
+        page.write_text(new)
+    elif new != text or copies() not in text:
+        sys.exit(f"{page}: not the table of the copies; put it there: tools/upstream/series.py --copies --write {page}")
+
+
 def main():
+    if sys.argv[1:2] == ["--copies"]:
+        table(sys.argv[2:])
+        return
     if len(sys.argv) != 3:
         sys.exit("usage: tools/upstream/series.py KERNEL-TREE FOLDER")
     for patch in Series(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])).write():

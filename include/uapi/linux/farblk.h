@@ -3,7 +3,7 @@
  * farblk: the wire protocol and its limits.
  *
  * All integers are little endian. Reserved fields are sent as zero and, but for those of a
- * response, ignored by the receiver. The exchange is described in Documentation/protocol.rst.
+ * response, ignored by the receiver. The exchange is described in the page protocol.rst.
  */
 #ifndef _UAPI_LINUX_FARBLK_H
 #define _UAPI_LINUX_FARBLK_H

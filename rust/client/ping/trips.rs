@@ -27,7 +27,7 @@ use crate::proto::{
 /// atomic operations.
 pub(super) const DATA_AT: u32 = SCRATCH_UNIT;
 /// The fewest bytes of an RDMA READ or WRITE. Data of a READ that are shorter may by chance be what
-/// some devices have to overwrite (see `rust/rdma/quirks.rs`).
+/// some devices have to overwrite (see `rdma::quirks`).
 pub(crate) const SIZE_MIN: u32 = 8;
 /// The most bytes of an RDMA READ or WRITE.
 pub(crate) const SIZE_MAX: u32 = SCRATCH_MAX - DATA_AT;
@@ -36,7 +36,7 @@ pub(crate) const DEPTH_MAX: u16 = 32;
 
 /// What is measured. The kinds are in the order in which they are: RDMA operations come before
 /// messages, with a pause behind those. A device may not answer a READ of no bytes rightly while it
-/// sends something (see `rust/rdma/quirks.rs`).
+/// sends something (see `rdma::quirks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trip {
     /// An RDMA READ.

@@ -8,6 +8,7 @@
 - Items of floor 1 that other files see, and that have no documentation: the kernel crate has missing_docs on.
 - Types of floor 1 with a constructor that other files see, and traits that they implement, without an example, which "tools/build examples" compiles.
   Plain data and what only other types return need none.
+- Names of RDMA drivers and their devices in the code, but for rust/rdma/quirks.rs, which knows what each of them does.
 
 What a parent module re-exports counts as an import of the file that has it. --graph prints the imports instead.
 """
@@ -35,6 +36,10 @@ WITHOUT_EXAMPLE = {
     "Param": "only samples have it, so it is no part of the module that examples are compiled in",
     "Value": "as Param",
 }
+# Those of drivers/infiniband in Linux 7.3, that of the tests, and of two devices, alone or as a part of a name.
+DRIVERS = "bng_re|bnxt|cxgb4|efa|erdma|hfi1|hns|ionic|irdma|mana|mlx4|mlx5|mthca|ocrdma|pvrdma|qedr|qib|rdmavt|rvt|rxe|siw|testhca|usnic|connectx|e810"
+DRIVER = re.compile(rf"(?<![a-z])(?:{DRIVERS})(?![a-z])", re.I)
+QUIRKS = ROOT / "rdma/quirks.rs"
 INLINE = re.compile(r"\b(crate(?:::\w+)+)")
 
 
@@ -176,6 +181,17 @@ def without_example(floor):
                 yield f"{path.relative_to(TOP)}:{line}: {name} has no example"
 
 
+def drivers():
+    """Names of drivers where they do not belong, as FILE:LINE: NAME."""
+    for path in sorted(path for folder in ("rust", "samples", "upstream/tree") for path in (TOP / folder).rglob("*")):
+        made = "generated" in path.name or path.name.startswith(".")
+        if path == QUIRKS or made or not (path.suffix in (".rs", ".c", ".h") or path.name == "Kbuild"):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if name := DRIVER.search(line):
+                yield f"{path.relative_to(TOP)}:{number}: {name[0]} is a driver's name, and belongs in {QUIRKS.relative_to(TOP)}"
+
+
 def count(text):
     """The number of lines, without the sections of examples."""
     number, examples, block, before = 0, False, False, ""
@@ -210,7 +226,7 @@ def main():
             if len(circle) > CIRCLE_MAX:
                 print(f"rust/{side}: {len(circle)} files import each other: " + " ".join("/".join(of) for of in circle))
                 bad = 1
-    for line in [*undocumented(), *(line for floor in FLOOR_1 for line in without_example(floor))]:
+    for line in [*undocumented(), *(line for floor in FLOOR_1 for line in without_example(floor)), *drivers()]:
         print(line)
         bad = 1
     for path in sorted(path for folder in FOLDERS for path in (TOP / folder).rglob("*")):

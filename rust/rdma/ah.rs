@@ -215,7 +215,7 @@ impl Drop for AddressHandle {
 /// # Context
 ///
 /// May be dropped in any context: the last one may be that of a send that has completed. Drivers do
-/// not expect a handle to be destroyed there, whatever flags say: rxe takes a lock that tasks take
+/// not expect a handle to be destroyed there, whatever flags say: some take a lock that tasks take
 /// with softirqs enabled. So another task does it.
 ///
 /// # Examples

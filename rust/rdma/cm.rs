@@ -195,7 +195,7 @@ pub(crate) struct ConnParam<'a> {
     /// How often a request that is not acknowledged is sent again; 0 to 7. Not used to accept, nor,
     /// as what follows, but for [`Rc`].
     ///
-    /// `rdma_rxe` takes 7 to mean without a limit.
+    /// Some devices take 7 to mean without a limit.
     pub(crate) retry_count: u8,
     /// How often a request is sent again to a peer that has no receive posted; 0 to 6, or 7 for no
     /// limit.

@@ -337,8 +337,7 @@ impl Device {
         self.gone.clone()
     }
 
-    /// Returns true if the device is a software one, such as `rdma_rxe`: when the CPU is busy, it
-    /// is late.
+    /// Returns true if the device is a software one: when the CPU is busy, it is late.
     pub(crate) fn is_software(&self) -> bool {
         self.virt_dma
     }
@@ -374,7 +373,7 @@ impl Device {
     }
 
     /// Returns true if the device has shared receive queues. A driver may report sizes for them and
-    /// not have them: irdma does so on an E810.
+    /// not have them, so this looks for the functions, too.
     pub(crate) fn has_srq(&self) -> bool {
         // SAFETY: By the type invariants the device is registered.
         let (ops, attrs) = unsafe { (&(*self.as_raw()).ops, &(*self.as_raw()).attrs) };

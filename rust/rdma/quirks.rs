@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What devices do against the specification, and how the module copes. The first four are about
-//! `rdma_rxe`, the five from pages of any size on about `siw`.
+//! What devices do against the specification or otherwise than most, and how the module copes. No
+//! other file of the module names a device or its driver: it says what some devices do, or asks
+//! [`Quirks`], and a section here says which ones these are.
 //!
 //! # Unfinished READs
 //!
-//! It may complete an RDMA READ with success before all data have come. `check_ack()` in
+//! `rdma_rxe` may complete an RDMA READ with success before all data have come. `check_ack()` in
 //! `rxe_comp.c` gives up on a response that it does not expect without setting `wqe->status`, so
 //! that `rxe_completer()` warns, once, completes the work request as it is, and moves the queue
 //! pair to its error state. It need only happen that, between two responses to a READ, the
@@ -20,9 +21,9 @@
 //!
 //! # Registrations that run again
 //!
-//! When `req_retry()` in `rxe_req.c` goes back to a message that was not acknowledged, the
-//! requester runs the `REG_MR`s behind it in the send queue again. `rxe_reg_fast_mr()` fails, and
-//! so does the queue pair, if the region is valid: so requests are sent again only after a long
+//! When `rdma_rxe` goes back to a message that was not acknowledged (`req_retry()` in `rxe_req.c`),
+//! it runs the `REG_MR`s behind it in the send queue again. `rxe_reg_fast_mr()` fails, and so does
+//! the queue pair, if the region is valid: so requests are sent again only after a long
 //! [`Quirks::ack_timeout`]. If the peer has invalidated the region meanwhile, it becomes valid
 //! again, with the same key.
 //!
@@ -30,18 +31,67 @@
 //! registration with it. If the answer was first, the region is invalidated once more, by a
 //! `LOCAL_INV` behind the message.
 //!
+//! A message that finds no receive is sent again in the same way. So a server posts a receive for
+//! each message that its clients may send.
+//!
+//! # Sends that complete while they are posted
+//!
+//! `rdma_rxe` may complete a work request while `ib_post_send()` still takes the rest of its chain:
+//! `rxe_post_send_kernel()` in `rxe_verbs.c` reads the link to the next one only after the task
+//! that sends could see this one. So a slot is not free before its whole chain was posted, whatever
+//! the device.
+//!
+//! # Retries without a limit
+//!
+//! To the specification a retry count of 7 is one as any other, but for messages that find no
+//! receive. `rdma_rxe` takes it to mean without a limit.
+//!
+//! # Queues that do not drain
+//!
+//! If `rdma_rxe` has no memory to connect a queue pair that serves READs, `rxe_qp_from_attr()` in
+//! `rxe_qp.c` leaves the task of its receive queue disabled, and what is posted there never
+//! completes. So only a queue that something was posted to is drained.
+//!
+//! # Address handles
+//!
+//! `rdma_destroy_ah()` with flags may be called where nothing may sleep. `rdma_rxe` takes a lock
+//! then (`__rxe_cleanup()` in `rxe_pool.c`) that tasks take with softirqs enabled. So with all
+//! devices a task destroys them.
+//!
+//! # An entry that stays empty
+//!
+//! A queue of `rdma_rxe` has a power of two of entries, of which one stays empty
+//! (`rxe_queue_init()` in `rxe_queue.c`). Sizes that are chosen here are one less than a power of
+//! two.
+//!
+//! # Unreliable queue pairs
+//!
+//! `rdma_rxe` does these things otherwise than the specification wants, which
+//! `Documentation/rdma.rst` warns of and the suites allow for:
+//!
+//! - A message that is longer than its receive fails the receive and the queue pair
+//!   ([`Quirks::long_message_fails`]), rather than be lost.
+//! - A send that fails ends the receives of the queue pair as well
+//!   ([`Quirks::send_error_ends_receives`]): it goes to `IB_QPS_ERR`, not to `IB_QPS_SQE`.
+//! - A message that invalidates a key of the peer is posted to an unreliable connection
+//!   ([`Quirks::posts_any_invalidation`]), and fails later, as `next_opcode_uc()` in `rxe_req.c`
+//!   does not know it.
+//!
+//! It registers no memory on such queue pairs, which the specification leaves to the device.
+//!
 //! # Lost receives
 //!
-//! `rxe_srq` loses a receive if its queue pair fails while it receives a message of several packets
-//! into it. Such a receive stays in the [`Srq`](super::srq::Srq) until that is dropped, and nobody
-//! can tell which one it was.
+//! A shared receive queue of `rdma_rxe` loses a receive if the queue pair that has taken it fails
+//! while it receives a message of several packets into it. Such a receive stays in the
+//! [`Srq`](super::srq::Srq) until that is dropped, and nobody can tell which one it was.
 //!
 //! # Flushes that are not solicited
 //!
 //! A completion with an error counts as solicited, so that a queue that is armed for solicited ones
-//! tells of it. `flush_recv_wqe()` in `rxe_resp.c` does not have it so for the receives of a queue
-//! pair that has failed, nor `rxe_comp.c` for sends. A task that waits for such a queue has to be
-//! woken by [`QpHandler::error`](super::qp::QpHandler::error) as well, or when the connection ends.
+//! tells of it. With `rdma_rxe` that is not so for the receives of a queue pair that has failed
+//! (`flush_recv_wqe()` in `rxe_resp.c`), nor for sends (`rxe_comp.c`). A task that waits for such a
+//! queue has to be woken by [`QpHandler::error`](super::qp::QpHandler::error) as well, or when the
+//! connection ends.
 //!
 //! # No event of the last receive
 //!
@@ -93,6 +143,14 @@
 //! kernel user refuses them (`handle_qpt_rc()` in `wr.c`: "not supported yet"). `ionic`, `irdma`
 //! and `bnxt_re` report masked ones in `masked_atomic_cap` that they refuse, and `vmw_pvrdma` some
 //! that it posts without their operands. A work request that is refused would end the queue pair.
+//!
+//! Where the hardware of `mlx5` would return results in network order only, it reports none
+//! (`get_atomic_caps()` in `main.c`), so that nobody need convert them.
+//!
+//! # Shared receive queues that are not there
+//!
+//! `irdma` reports sizes of them on an E810 (`max_srq_wr`), which has none. So
+//! [`Device::has_srq`](super::device::Device::has_srq) looks for the functions as well.
 
 use crate::base::sync::random_u64;
 use crate::bindings;
@@ -197,6 +255,24 @@ impl Quirks {
     /// Returns true if the driver posts no masked atomic operations, whatever it reports.
     pub(super) fn posts_no_masked_atomics(&self) -> bool {
         self.posts_no_masked_atomics
+    }
+
+    /// Returns true if a message that is longer than its receive fails that, and the queue pair,
+    /// where the connection is unreliable and it should be lost.
+    pub(super) fn long_message_fails(&self) -> bool {
+        self.rxe
+    }
+
+    /// Returns true if a send that fails ends the receives of its queue pair, too, where the
+    /// service is unreliable and only the sends should end.
+    pub(super) fn send_error_ends_receives(&self) -> bool {
+        self.rxe
+    }
+
+    /// Returns true if a message that invalidates a key of the peer can be posted to an unreliable
+    /// connection, where it fails once it is to be sent.
+    pub(super) fn posts_any_invalidation(&self) -> bool {
+        self.rxe
     }
 
     /// Returns the timeout for acknowledgments that a connection needs if its requests register

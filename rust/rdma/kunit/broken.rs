@@ -386,7 +386,7 @@ mod device {
         })
     }
 
-    /// What `rdma_rxe` does when it sends a message again, after the peer has invalidated the
+    /// What some devices do when they send a message again, after the peer has invalidated the
     /// region: the region is valid all the same.
     #[test]
     fn that_registers_again_is_told_to_invalidate() -> Result {

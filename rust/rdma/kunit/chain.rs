@@ -82,7 +82,7 @@ unsafe extern "C" fn post_slowly(
 mod tests {
     use super::*;
 
-    /// `rdma_rxe` may complete a send before it reads its link: another CPU may handle the
+    /// A device may complete a send before it reads its link: another CPU may handle the
     /// completion meanwhile. On one CPU none does, and this cannot fail.
     #[test]
     fn send_that_completes_before_its_link_was_read_keeps_its_slot() -> Result {

@@ -106,7 +106,7 @@ mod tests {
         with_pair_of(CAPS, KIND, |pair| {
             let block = Block::new(1, PAGE_SIZE, 1)?;
             // It is answered before it can complete: nobody will look but for the interrupt. One at
-            // a time, as rxe would run the registration again when it sends what is before it
+            // a time, as a device might run the registration again when it sends what is before it
             // again.
             for (slot, carry) in [(0, Carry::Nothing), (1, Carry::Access(RdmaOp::Read))] {
                 pair.request(slot, carry, &block, true)?;

@@ -193,11 +193,6 @@ fn with_uc_that_ends(test: impl FnOnce(&UcPair) -> Result) -> Result {
     })
 }
 
-/// Returns true if the device is `rdma_rxe`, which treats some messages otherwise.
-fn is_rxe(pair: &UcPair) -> bool {
-    pair.rc.pd.device().quirks().registers_again()
-}
-
 #[kernel::macros::kunit_tests(farblk_rdma_uc)]
 mod tests {
     use super::*;
@@ -325,7 +320,7 @@ mod tests {
             pair.recv(1, 32)?;
             pair.recv(2, 64)?;
             pair.send(33, 1)?;
-            if is_rxe(pair) {
+            if pair.rc.pd.device().quirks().long_message_fails() {
                 let (landing, result) = pair.far.events.recvs.take()?;
                 check!(landing.number == 1 && result.is_err());
                 check!(pair.far.events.errors.load(Relaxed) == 1);
@@ -396,8 +391,8 @@ mod tests {
                 bindings::ib_wr_opcode_IB_WR_LOCAL_INV,
                 bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV,
             ];
-            // rxe fails to send the last one only later, and the queue pair with it.
-            for opcode in &all[..all.len() - usize::from(is_rxe(pair))] {
+            let late = pair.rc.pd.device().quirks().posts_any_invalidation();
+            for opcode in &all[..all.len() - usize::from(late)] {
                 let mut wr = bindings::ib_rdma_wr {
                     wr: bindings::ib_send_wr {
                         __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
@@ -452,8 +447,8 @@ mod tests {
             posted(near.qp.send(0, rc.message(9, 64, 1)?, true))?;
             let (owner, result) = near.events.sends.take()?;
             check!(owner.number == 9 && result.is_err() && near.qp.has_failed());
-            if is_rxe(pair) {
-                // It fails the whole queue pair.
+            let all_end = rc.pd.device().quirks().send_error_ends_receives();
+            if all_end {
                 wait_until(|| near.events.recvs.len() == 3)?;
             } else {
                 for number in 0..2 {
@@ -464,7 +459,7 @@ mod tests {
                 }
             }
             near.qp.drain()?;
-            check!(near.events.recvs.len() == if is_rxe(pair) { 3 } else { 1 });
+            check!(near.events.recvs.len() == if all_end { 3 } else { 1 });
             while near.events.recvs.len() != 0 {
                 check!(near.events.recvs.take()?.1.is_err());
             }

@@ -396,8 +396,7 @@ mod tests {
             check!(ret == 0);
             posted(near.qp.send_to(0, None, near.letter(to, 8, 2)?, true))?;
             check!(near.post.sent.take()?.1.is_err() && near.post.errors.load(Relaxed) == 1);
-            if near.pd.device().quirks().registers_again() {
-                // rxe fails the whole queue pair.
+            if near.pd.device().quirks().send_error_ends_receives() {
                 check!(near.qp.state() == Ok(QpState::Error));
                 wait_until(|| near.post.received.len() == 2)?;
                 check!(near.post.received.take()?.1.is_err());

@@ -175,8 +175,8 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         match &self.receives {
             Receives::Own(_) if !T::TAKES_MARKERS => return Ok(Quiet::Unknown),
             Receives::Own(cq) => {
-                // A queue that was never used has nothing to drain; and rxe, if it had no memory to
-                // connect the queue pair, never drains its receive queue.
+                // A queue that was never used has nothing to drain; and a device that could not
+                // connect the queue pair may never drain its receive queue.
                 if self.send_posted.load(Relaxed) != 0 {
                     self.drain_sends(failed)?;
                 }

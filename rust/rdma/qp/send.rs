@@ -120,7 +120,7 @@ impl<H: QpHandler> Qp<H> {
     /// comes back with the completion; its memory is not used.
     ///
     /// Otherwise like [`Self::rdma`]; but a READ fails with `EOPNOTSUPP` if the peer's device may
-    /// answer it with bytes, as `siw` does.
+    /// answer it with bytes, as some do.
     pub(crate) fn rdma_nothing(
         &self,
         slot: u16,

@@ -107,14 +107,14 @@ impl Connected for Rc {}
 /// A message is lost that the network loses, or that finds no receive; and so is an RDMA WRITE that
 /// the peer does not allow. Of what is lost a part may have arrived. Neither queue pair fails. A
 /// message that is longer than its receive is lost, too, and the receive is there for the next one;
-/// but with `rdma_rxe` the receive fails then, and its queue pair with it.
+/// but with some devices the receive fails then, and its queue pair with it.
 ///
 /// A send that fails, for a reason of this side, ends the sends. The queue pair may go on to
 /// receive until it is drained.
 ///
 /// It has no RDMA READs, no atomic operations, and no invalidation by the peer, since all of these
-/// need an answer. A device need not register memory on such a queue pair either, and `rdma_rxe`
-/// does not. So a region that the peer writes to is registered by a [`Rc`] queue pair of the same
+/// need an answer. A device need not register memory on such a queue pair either, and some do not.
+/// So a region that the peer writes to is registered by a [`Rc`] queue pair of the same
 /// protection domain.
 ///
 /// The connection manager makes such connections as it makes reliable ones: `rdma_create_id()`

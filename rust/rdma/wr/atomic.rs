@@ -11,9 +11,8 @@
 //!
 //! The operands and the result are numbers in the byte order of the CPU, and the memory has the
 //! number in that of the peer's CPU: the devices convert, as the message has it in network order.
-//! `mlx5` reports `IB_ATOMIC_NONE` where the hardware would return results in network order only
-//! (`get_atomic_caps()`). So hosts of different byte orders see the same number, but not the same
-//! bytes.
+//! A device that would return results in network order has no such operations, as far as it says.
+//! So hosts of different byte orders see the same number, but not the same bytes.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

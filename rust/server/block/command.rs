@@ -474,7 +474,7 @@ impl Command {
         let owner = self.owner.clone();
         let ConnectionRef { connection, qp, .. } = &*owner;
         connection.fetched();
-        // `rdma_rxe` may complete a READ that was not done, and fail afterwards.
+        // A device may complete a READ that was not done, and fail afterwards.
         if !done || connection.is_closed() || qp.has_failed() {
             return self.end();
         }

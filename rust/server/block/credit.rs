@@ -4,7 +4,7 @@
 //! the server keeps for them.
 //!
 //! There is a receive for every command that a client may send: the receive queue must never run
-//! dry, as `rdma_rxe` does not survive that.
+//! dry, as the connections of some devices do not survive that.
 
 #![forbid(unsafe_code)]
 

@@ -91,8 +91,8 @@ use crate::server::{
 pub(super) const CONNECTIONS_MAX: usize = u64::BITS as usize;
 /// Receives that a poller has entries for, unless one connection wants more: those of 59 idle
 /// connections (see [`CREDIT_FIRST`](super::connection::CREDIT_FIRST)), or of one of depth 128 that
-/// is busy and 28 that are idle. A device's queues have a power of two of entries, and `rdma_rxe`
-/// leaves one empty: there they take 32 KiB for receives and 16 KiB for completions.
+/// is busy and 28 that are idle. A device's queues have a power of two of entries, and some leave
+/// one empty: there they take 32 KiB for receives and 16 KiB for completions.
 const RECVS: u32 = 255;
 /// Receives beyond those that clients rely on, on a device that may lose one with a queue pair that
 /// fails: it makes do with these until the connection's own are not relied on any more.

@@ -149,5 +149,7 @@ struct Hcas;
 rdma_client!(Hcas);
 
 impl Client for Hcas {
+    type OwnerModule = LocalModule;
+
     fn remove(&self, _device: &Arc<Device>) {}
 }

@@ -39,10 +39,6 @@ pub(crate) mod wc;
 pub(crate) mod wr;
 
 use crate::bindings;
-use kernel::str::CStr;
-
-/// The module's name: C's `KBUILD_MODNAME`, which the RDMA core shows as the owner of resources.
-const MODULE_NAME: &CStr = <crate::LocalModule as kernel::ModuleMetadata>::NAME;
 
 /// Makes a debug kernel complain if sleeping is not allowed here.
 fn might_sleep() {

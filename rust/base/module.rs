@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::bindings;
+use kernel::ModuleMetadata;
 
 /// A reference to this module, which is not unloaded as long as there is one.
 ///
@@ -29,7 +30,7 @@ use crate::bindings;
 /// # fn example() -> Result {
 /// // Fails only if the module is just being unloaded, which waits for those who know it.
 /// let callback = Callback {
-///     _module: try_get().ok_or(ENODEV)?,
+///     _module: try_get::<crate::LocalModule>().ok_or(ENODEV)?,
 /// };
 /// # Ok(())
 /// # }
@@ -40,8 +41,8 @@ use crate::bindings;
 /// The module has been taken once for it.
 pub(crate) struct ModuleRef(());
 
-/// Takes a reference to this module, unless it is being unloaded. Any context.
-pub(crate) fn try_get() -> Option<ModuleRef> {
+/// Takes a reference to module `M`, which is this one, unless it is being unloaded. Any context.
+pub(crate) fn try_get<M: ModuleMetadata>() -> Option<ModuleRef> {
     // SAFETY: `__this_module` is this module, which is loaded.
     if unsafe { bindings::try_module_get(&raw mut bindings::__this_module) } {
         // INVARIANT: It was just taken.

@@ -6,8 +6,11 @@
 
 use super::{
     device::Device,
-    might_sleep,
-    MODULE_NAME, //
+    might_sleep, //
+};
+use crate::base::module::{
+    self,
+    ModuleRef, //
 };
 use crate::bindings;
 use core::{
@@ -17,7 +20,10 @@ use core::{
 };
 use kernel::{
     error::to_result,
-    ffi::c_int,
+    ffi::{
+        c_char,
+        c_int, //
+    },
     new_mutex,
     prelude::*,
     sync::{
@@ -30,29 +36,63 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    types::Opaque, //
+    types::Opaque,
+    ModuleMetadata, //
 };
 
 /// How long a device that is being removed is waited for before what it has refused to destroy is
 /// tried to be destroyed once more.
 const RETRY_MS: u32 = 500;
 
+/// The module of a client: it owns what is created on the client's devices.
+#[derive(Clone, Copy)]
+pub(super) struct Owner {
+    name: &'static CStr,
+    try_get: fn() -> Option<ModuleRef>,
+}
+
+impl Owner {
+    fn of<M: ModuleMetadata>() -> Self {
+        Self {
+            name: M::NAME,
+            try_get: module::try_get::<M>,
+        }
+    }
+
+    /// Returns its name, which is static: what C passes as `KBUILD_MODNAME`.
+    pub(super) fn name(&self) -> *const c_char {
+        self.name.as_char_ptr()
+    }
+
+    /// Takes a reference to it, unless it is being unloaded. Any context.
+    pub(super) fn try_get(&self) -> Option<ModuleRef> {
+        (self.try_get)()
+    }
+}
+
 /// The devices that are there.
 #[pin_data]
 pub(crate) struct Devices {
+    owner: Owner,
     #[pin]
     list: Mutex<KVec<Arc<Device>>>,
 }
 
 impl Devices {
-    /// Makes an empty list. May sleep.
-    fn new() -> Result<Arc<Self>> {
+    /// Makes an empty list, for a client of `owner`. May sleep.
+    fn new(owner: Owner) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
+                owner,
                 list <- new_mutex!(KVec::new(), "Devices::list"),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns the module of the client.
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Returns the device of `raw`, which is only compared. Fails with `ENODEV` if it is not there,
@@ -123,6 +163,8 @@ pub(crate) use rdma_client;
 /// rdma_client!(Driver);
 ///
 /// impl Client for Driver {
+///     type OwnerModule = crate::LocalModule;
+///
 ///     fn add(&self, device: &Arc<Device>) {
 ///         pr_info!("{} has come\n", device.name());
 ///     }
@@ -134,6 +176,10 @@ pub(crate) use rdma_client;
 /// }
 /// ```
 pub(crate) trait Client: Registered + Send + Sync {
+    /// The module of the client: `crate::LocalModule`. The core shows its name as that of the
+    /// client, and as that of the owner of all that is created on the client's devices.
+    type OwnerModule: ModuleMetadata;
+
     /// Called for each device that is there when the module registers, and for each new one.
     ///
     /// # Context
@@ -256,15 +302,16 @@ impl<C: Client> Registration<C> {
     ///
     /// May sleep.
     pub(crate) fn new(client: C) -> Result<Self> {
+        let owner = Owner::of::<C::OwnerModule>();
         let inner = KBox::new(
             Inner {
                 raw: Opaque::new(bindings::ib_client {
-                    name: MODULE_NAME.as_char_ptr(),
+                    name: owner.name(),
                     add: Some(add::<C>),
                     remove: Some(remove::<C>),
                     ..pin_init::zeroed()
                 }),
-                devices: Devices::new()?,
+                devices: Devices::new(owner)?,
                 client,
             },
             GFP_KERNEL,
@@ -346,11 +393,11 @@ unsafe extern "C" fn add<C: Client>(raw: *mut bindings::ib_device) -> c_int {
 /// `inner` must be that of a client that is registered, and be called for `raw` by the core.
 unsafe fn added<C: Client>(raw: NonNull<bindings::ib_device>, inner: NonNull<Inner<C>>) -> Result {
     let data = KBox::new_uninit(GFP_KERNEL)?;
-    // SAFETY: The caller promises that the device is registered. It is until `remove()` returns,
-    // and that waits for the completion of `gone()`.
-    let device = unsafe { Device::new(raw) }?;
     // SAFETY: The caller promises that it is valid.
     let client = unsafe { inner.as_ref() };
+    // SAFETY: The caller promises that the device is registered. It is until `remove()` returns,
+    // and that waits for the completion of `gone()`.
+    let device = unsafe { Device::new(raw, client.devices.owner()) }?;
     client
         .devices
         .list

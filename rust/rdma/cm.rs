@@ -45,8 +45,7 @@ use crate::rdma::{
         Connected,
         Rc,
         Transport, //
-    },
-    MODULE_NAME, //
+    }, //
 };
 use core::{
     ffi::c_void,
@@ -377,7 +376,7 @@ impl<T: Transport> CmId<T> {
                 Arc::as_ptr(&shared).cast_mut().cast::<c_void>(),
                 T::PORT_SPACE,
                 T::QP_TYPE,
-                MODULE_NAME.as_char_ptr(),
+                devices.owner().name(),
             )
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;

@@ -8,6 +8,7 @@ pub(crate) mod event;
 mod port;
 
 use super::{
+    client::Owner,
     limit,
     quirks::Quirks,
     remnant::Remnants, //
@@ -193,6 +194,7 @@ struct Users {
 #[pin_data(PinnedDrop)]
 pub(crate) struct Device {
     raw: NonNull<bindings::ib_device>,
+    owner: Owner,
     limits: Limits,
     virt_dma: bool,
     iwarp: bool,
@@ -212,11 +214,16 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
+    /// Makes what a client of `owner` has of a device.
+    ///
     /// # Safety
     ///
     /// `raw` must be a device that stays registered until the completion that [`Self::gone`]
     /// returns is complete.
-    pub(super) unsafe fn new(raw: NonNull<bindings::ib_device>) -> Result<Arc<Self>> {
+    pub(super) unsafe fn new(
+        raw: NonNull<bindings::ib_device>,
+        owner: Owner,
+    ) -> Result<Arc<Self>> {
         // SAFETY: The caller gives a registered device, whose attributes do not change.
         let attrs = unsafe { &*core::ptr::addr_of!((*raw.as_ptr()).attrs) };
         // SAFETY: The caller gives a registered device.
@@ -251,11 +258,13 @@ impl Device {
         let iwarp = unsafe { bindings::rdma_protocol_iwarp(raw.as_ptr(), 1) };
         // SAFETY: As above.
         let quirks = unsafe { Quirks::of(raw.as_ptr()) };
+        let remnants = Remnants::new(owner)?;
         let gone = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
         // INVARIANT: The caller promises that the device stays.
         Arc::pin_init(
             try_pin_init!(Self {
                 raw,
+                owner,
                 limits,
                 virt_dma,
                 iwarp,
@@ -265,7 +274,7 @@ impl Device {
                     list: KVec::new(),
                     removed: false,
                 }),
-                remnants: Remnants::new()?,
+                remnants,
                 gone,
             }? Error),
             GFP_KERNEL,
@@ -325,6 +334,11 @@ impl Device {
     #[inline]
     pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
         self.raw.as_ptr()
+    }
+
+    /// Returns the module that owns what is created on the device.
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Returns what the device has refused to destroy.

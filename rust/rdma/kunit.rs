@@ -145,6 +145,7 @@ use kernel::{
         Work,
         WorkItem, //
     },
+    ModuleMetadata, //
 };
 
 /// Where the far side of a [`Pair`] listens.
@@ -178,12 +179,24 @@ fn address(device: &Device) -> Option<SocketAddr> {
     })
 }
 
+/// This module with another name: what the core shows must be that of the client's module.
+struct TestsModule;
+
+impl ModuleMetadata for TestsModule {
+    const NAME: &'static CStr = c"farblk_kunit";
+
+    #[cfg(not(kernel_7_2))]
+    const THIS_MODULE: ThisModule = crate::LocalModule::THIS_MODULE;
+}
+
 /// The tests as a client of the RDMA core, for as long as [`with_device`] runs.
 struct Tests;
 
 client::rdma_client!(Tests);
 
 impl client::Client for Tests {
+    type OwnerModule = TestsModule;
+
     fn remove(&self, _device: &Arc<Device>) {}
 }
 

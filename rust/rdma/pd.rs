@@ -10,8 +10,7 @@ use super::{
     remnant::{
         DeviceObject,
         Remnants, //
-    },
-    MODULE_NAME, //
+    }, //
 };
 use crate::bindings;
 use core::ptr::NonNull;
@@ -94,7 +93,7 @@ impl Pd {
     pub(crate) fn alloc(device: &Arc<Device>) -> Result<Arc<Self>> {
         // SAFETY: The device is registered by its invariants, and the name is static.
         let raw = from_err_ptr(unsafe {
-            bindings::__ib_alloc_pd(device.as_raw(), 0, MODULE_NAME.as_char_ptr())
+            bindings::__ib_alloc_pd(device.as_raw(), 0, device.owner().name())
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // INVARIANT: The domain was just allocated on `device`, and there is nothing in it.

@@ -4,16 +4,14 @@
 //!
 //! The device may go on to use such an object: write to the memory that was posted to it, complete
 //! what was posted, and tell of events. So the object stays whole, with all that it refers to, and
-//! so does the code of this module. All of it is a *remnant* of the device, which is tried to be
+//! so does the code of the module. All of it is a *remnant* of the device, which is tried to be
 //! destroyed once more when the device is being removed: a driver whose device has gone has nothing
 //! to refuse. The removal waits until that has succeeded.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use crate::base::module::{
-    self,
-    ModuleRef, //
-};
+use super::client::Owner;
+use crate::base::module::ModuleRef;
 use core::{
     mem::ManuallyDrop,
     ops::Deref, //
@@ -144,15 +142,17 @@ struct Remnant {
 /// The remnants of a device.
 #[pin_data]
 pub(crate) struct Remnants {
+    owner: Owner,
     #[pin]
     list: Mutex<KVec<Remnant>>,
 }
 
 impl Remnants {
-    /// Makes an empty list. May sleep.
-    pub(super) fn new() -> Result<Arc<Self>> {
+    /// Makes an empty list, of objects of `owner`. May sleep.
+    pub(super) fn new(owner: Owner) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
+                owner,
                 list <- new_mutex!(KVec::new(), "Remnants::list"),
             }),
             GFP_KERNEL,
@@ -167,7 +167,7 @@ impl Remnants {
         // INVARIANT: The caller promises that it is the only reference.
         let remnant = Remnant {
             object,
-            _module: module::try_get(),
+            _module: self.owner.try_get(),
         };
         let mut list = self.list.lock();
         if list.is_empty() {

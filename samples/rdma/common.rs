@@ -147,6 +147,8 @@ pub(crate) struct Sample;
 client::rdma_client!(Sample);
 
 impl client::Client for Sample {
+    type OwnerModule = crate::LocalModule;
+
     /// Here is nothing to do: what uses the device is told of its removal, too.
     fn remove(&self, _device: &Arc<Device>) {}
 }

@@ -309,7 +309,7 @@ impl GenDiskBuilder {
             return Err(EINVAL);
         }
 
-        let module = try_get().ok_or(ENODEV)?;
+        let module = try_get::<crate::LocalModule>().ok_or(ENODEV)?;
         let index = DiskIndex::alloc(names)?;
         let quiesced = KBox::pin_init(new_mutex!(false), GFP_KERNEL)?;
         let pr_token = KBox::pin_init(new_mutex!(random_u64() as u32), GFP_KERNEL)?;

@@ -41,8 +41,7 @@ use crate::rdma::{
         Rc,
         Transport,
         Ud, //
-    },
-    MODULE_NAME, //
+    }, //
 };
 use core::{
     cell::Cell,
@@ -373,7 +372,7 @@ impl<T: Transport> Listener<T> {
                 Arc::as_ptr(&events).cast_mut().cast::<c_void>(),
                 T::PORT_SPACE,
                 T::QP_TYPE,
-                MODULE_NAME.as_char_ptr(),
+                devices.owner().name(),
             )
         })?;
         // INVARIANT: The id was just created with this context, and has no device.

@@ -9,10 +9,7 @@ use super::{
     AnyCq, //
 };
 use crate::bindings;
-use crate::rdma::{
-    device::Device,
-    MODULE_NAME, //
-};
+use crate::rdma::device::Device;
 use core::{
     ffi::c_void,
     ptr::NonNull, //
@@ -38,7 +35,7 @@ impl AnyCq {
                 i32::try_from(entries)?,
                 i32::try_from(vector)?,
                 poll_ctx,
-                MODULE_NAME.as_char_ptr(),
+                device.owner().name(),
             )
         })?;
         NonNull::new(raw).ok_or(ENOMEM)
@@ -65,7 +62,7 @@ impl AnyCq {
                 None,
                 this.as_ptr().cast::<c_void>(),
                 &attr,
-                MODULE_NAME.as_char_ptr(),
+                device.owner().name(),
             )
         })?;
         NonNull::new(raw).ok_or(ENOMEM)

@@ -44,6 +44,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_made_is_the_client_s() -> Result {
+        with_device(|device, _| {
+            let pd = Pd::alloc(device)?;
+            let called = AnyCq::alloc(device, 4, 0, PollContext::Workqueue)?;
+            let polled = AnyCq::alloc(device, 4, 0, PollContext::Direct)?;
+            // SAFETY: All of them are valid, and their names are static.
+            let names = unsafe {
+                [
+                    (*pd.as_raw()).res.kern_name,
+                    (*called.as_raw()).res.kern_name,
+                    (*polled.as_raw()).res.kern_name,
+                ]
+                .map(|name| CStr::from_char_ptr(name))
+            };
+            check!(names == [TestsModule::NAME; 3]);
+            Ok(())
+        })
+    }
+
+    #[test]
     fn events_are_told_until_the_subscription_ends() -> Result {
         with_device(|device, _| {
             let reregister = bindings::ib_event_type_IB_EVENT_CLIENT_REREGISTER;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! References to this module, those of the kernel crate.
+//! References to modules, those of the kernel crate.
 
 #![allow(unsafe_code)]
 
-use kernel::module::this_module;
+use kernel::{
+    module::this_module,
+    ModuleMetadata, //
+};
 
 pub(crate) use kernel::module::ModuleRef;
 
-/// Takes a reference to this module, unless it is being unloaded. Any context.
-pub(crate) fn try_get() -> Option<ModuleRef> {
-    // SAFETY: It is this module. `CodeUsers` keeps it until the code that drops the result has
-    // returned.
-    unsafe { this_module::<crate::LocalModule>().try_get() }
+/// Takes a reference to module `M`, unless it is being unloaded. Any context.
+pub(crate) fn try_get<M: ModuleMetadata>() -> Option<ModuleRef> {
+    // SAFETY: `M` is the module of the caller. `CodeUsers` keeps that until the code that drops the
+    // result has returned.
+    unsafe { this_module::<M>().try_get() }
 }

@@ -3,7 +3,22 @@
 //! What the types keep callers from doing: each line that ends in `//~` and the code of an error
 //! must not compile. "tools/build misuse" compiles the module with this file, and compares. Other
 //! lines show that the same is possible where it should be.
+//!
+//! What types do not keep callers from:
+//!
+//! - An atomic operation needs 8 bytes at a multiple of 8, and the right to them. Where they are,
+//!   and their key, a peer tells as numbers, of which no type of this side knows more.
+//!   [`RemoteAtomic::new`] checks the address when it is called (KUnit: `is_for_a_multiple_of_8`,
+//!   and `at_another_address_changes_nothing` of what gets by). The right is the peer's region's
+//!   ([`Mr::with_atomics`](crate::rdma::mr::Mr::with_atomics)), and its device checks it
+//!   (`region_allows_them_only_when_asked_to`, `needs_the_right_to_the_region`). All are in
+//!   `rdma/kunit/atomic.rs`.
+//! - A handler need not look at the result of a completion. But what only a success gives is not
+//!   there without one: a [`Received`] is in that result, and the result of an atomic operation and
+//!   the key of a region are `None`. A `Result` that a function returns and nobody looks at is a
+//!   warning (`unused_must_use`), which fails the build.
 
+use crate::base::scatterlist::NoMemory;
 use crate::rdma::{
     cm::{
         CmId,
@@ -17,6 +32,8 @@ use crate::rdma::{
         Softirq,
         Workqueue, //
     },
+    dma::DmaBuffer,
+    mr::Mr,
     pd::Pd,
     qp::{
         Qp,
@@ -40,15 +57,18 @@ use crate::rdma::{
     wc::{
         datagram::Datagram,
         Received,
-        WcError, //
+        WcError,
+        WcStatus, //
     },
     wr::{
         atomic::{
             AtomicOp,
+            AtomicResult,
             RemoteAtomic, //
         },
         RdmaOp,
-        RemoteRange, //
+        RemoteRange,
+        SendOwner, //
     },
 };
 use kernel::{
@@ -89,6 +109,41 @@ fn atomic_on_uc<H: QpHandler<Uc>>(
     let _ = qp.atomic(0, op, remote, owner, true); //~ E0599
 }
 
+fn atomic_on_ud<H: QpHandler<Ud>>(
+    qp: &Qp<H, Ud>,
+    op: AtomicOp,
+    remote: RemoteAtomic,
+    owner: H::Send,
+) {
+    let _ = qp.atomic(0, op, remote, owner, true); //~ E0599
+}
+
+fn atomic_anywhere<H: QpHandler>(qp: &Qp<H>, op: AtomicOp, remote: RemoteRange, owner: H::Send) {
+    let _ = qp.atomic(0, op, remote, owner, true); //~ E0308
+}
+
+fn atomic_at_a_place_that_nobody_checked(remote: RemoteRange) -> RemoteAtomic {
+    RemoteAtomic(remote) //~ E0423
+}
+
+fn atomic_at_a_place_that_was_checked<H: QpHandler>(
+    qp: &Qp<H>,
+    op: AtomicOp,
+    remote: RemoteRange,
+    owner: H::Send,
+) -> Result {
+    let _ = qp.atomic(0, op, RemoteAtomic::new(remote)?, owner, true);
+    Ok(())
+}
+
+fn result_of_an_atomic_that_may_have_failed(result: &AtomicResult) -> u64 {
+    result.value() //~ E0308
+}
+
+fn key_of_a_region_whose_registration_may_have_failed(mr: &Mr) -> RemoteRange {
+    mr.remote() //~ E0308
+}
+
 fn acknowledgment_of_uc(id: &CmId<Uc>) {
     let _ = id.set_ack_timeout(14); //~ E0599
     let _ = id.set_min_rnr_timer(1); //~ E0599
@@ -125,6 +180,36 @@ fn delivery_by_uc(result: Result<Unacknowledged, WcError>) -> Result<(), WcError
     result //~ E0308
 }
 
+fn delivery_by_rc(result: Result<(), WcError>) {
+    result //~ E0308
+}
+
+fn completion_as_success(result: Result<(), WcError>) -> bool {
+    result //~ E0308
+}
+
+fn message_of_a_completion(result: Result<Received<'_>, WcError>) -> u32 {
+    result.len() //~ E0599
+}
+
+fn status_of_a_success() -> WcStatus {
+    WcStatus::SUCCESS //~ E0599
+}
+
+struct TakesNoResult;
+
+impl QpHandler for TakesNoResult {
+    type Send = DmaBuffer;
+    type Recv = DmaBuffer;
+    type Ulp = ();
+
+    fn send_done(&self, _: &Qp<Self>, _: DmaBuffer) {} //~ E0050
+
+    fn recv_done(&self, _: &Qp<Self>, _: DmaBuffer, _: Received<'_>) {} //~ E0053
+
+    fn error(&self) {}
+}
+
 fn what_both_have<H: QpHandler<Uc>, R: QpHandler>(
     uc: &Qp<H, Uc>,
     rc: &Qp<R>,
@@ -153,6 +238,14 @@ fn send_without_an_address<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, owner: H::Send) {
 fn owner_without_an_address<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, owner: H::Send) {
     let _ = qp.send_to(0, None, owner, true); //~ E0599
 }
+
+struct Undirected(DmaBuffer);
+
+impl SendOwner for Undirected {
+    type Memory = NoMemory;
+}
+
+impl SendTo for Undirected {} //~ E0046
 
 fn owner_with_an_address<H: QpHandler<Ud>>(qp: &Qp<H, Ud>, owner: H::Send)
 where

@@ -35,6 +35,12 @@ const LEN: usize = 8;
 
 /// The 8 bytes of a peer's memory that an atomic operation is for.
 ///
+/// A peer tells the address and the key as numbers, so that what they are is only seen when this is
+/// made or used. [`Self::new`] checks that the address is a multiple of 8. Whether the key is that
+/// of a region with [`Mr::with_atomics`](crate::rdma::mr::Mr::with_atomics) only the peer's device
+/// knows: the operation fails with
+/// [`WcStatus::REM_ACCESS_ERR`](crate::rdma::wc::WcStatus::REM_ACCESS_ERR) if not.
+///
 /// # Examples
 ///
 /// ```

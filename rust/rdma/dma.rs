@@ -2,6 +2,20 @@
 
 //! Memory that is mapped for a device.
 //!
+//! # Beside the kernel crate's `dma` and `scatterlist`
+//!
+//! These two map memory for a [`kernel::device::Device`] that does DMA. An RDMA device need not
+//! have such a one: `rdma_rxe` and `siw` have no `dma_device`, and take the CPU's addresses of
+//! memory in place of DMA addresses. The functions `ib_dma_*()` know of that
+//! (`ib_uses_virt_dma()`), so those who use RDMA devices map memory by these, in C as here.
+//!
+//! Nor do they have what is needed where there is such a device. They want proof that a driver is
+//! bound to it (`Device<Bound>`), which is that driver's, and not an RDMA client's. `kernel::dma`
+//! has coherent memory, and no streaming mappings. `kernel::scatterlist` maps memory of `vmalloc()`
+//! that it owns, and lends its `struct scatterlist` to nobody, which `ib_map_mr_sg()` takes. The
+//! directions are an enum here, too: [`Direction`], since that of `kernel::dma` has `None`, for
+//! which there is no mapping.
+//!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 mod buffer;
